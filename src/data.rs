@@ -30,7 +30,7 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The table "torch's names, and these" in `docs/guide/data.md` of the repository maps torch's names to these, with
+//! The table "torch's names, and these" in `docs/data.md` of the repository maps torch's names to these, with
 //! differences and missing features.
 //!
 //! Start with three types: [`Dataset`] is the trait that you implement. [`DataLoader`] makes its batches, and

@@ -1,11 +1,11 @@
-//! Tuples, vectors and options of messages that are no serde types.
+//! Tuples, vectors and options of messages that are not serde types.
 
 use mp_core::Result;
 use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, PlainOutcome, Returned, in_field};
 
-/// Makes a message of a tuple, a `Vec` or an `Option` whose parts are messages, exclusive tensors for example.
+/// A message made of a tuple, a `Vec` or an `Option` whose parts are messages, such as exclusive tensors.
 ///
-/// (Rust's rules leave no room for doing that without a wrapper, beside the serde types that these are as well.)
+/// (Coherence requires the wrapper, because these types are also serde types.)
 ///
 /// ```
 /// use mp_tensor::Tensor;
@@ -31,7 +31,7 @@ macro_rules! tuples {
             }
 
             fn take_back(&mut self, back: &mut Returned) {
-        // What lies deeper was not written.
+        // Parts below the nesting limit were not written.
         let Ok(_level) = Level::enter() else { return };
                 $(self.0.$i.take_back(back);)+
             }
@@ -65,7 +65,7 @@ impl<T: Message> Message for Bundle<Vec<T>> {
     }
 
     fn take_back(&mut self, back: &mut Returned) {
-        // What lies deeper was not written.
+        // Parts below the nesting limit were not written.
         let Ok(_level) = Level::enter() else { return };
         self.0.iter_mut().for_each(|v| v.take_back(back));
     }
@@ -73,7 +73,7 @@ impl<T: Message> Message for Bundle<Vec<T>> {
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self> {
         let _level = Level::enter()?;
         let n: u64 = C::read(inc)?;
-        // Not reserved up front: the number is only as good as its sender.
+        // Not preallocated, because the number is untrusted.
         let mut all = Vec::new();
         for i in 0..n {
             all.push(T::decode::<C>(inc).map_err(|e| in_field::<Self>(e, &format!("[{i}]")))?);
@@ -90,7 +90,7 @@ impl<T: Message> Message for Bundle<Option<T>> {
     }
 
     fn take_back(&mut self, back: &mut Returned) {
-        // What lies deeper was not written.
+        // Parts below the nesting limit were not written.
         let Ok(_level) = Level::enter() else { return };
         self.0.iter_mut().for_each(|v| v.take_back(back));
     }

@@ -16,40 +16,46 @@
 //!
 //! let (mut reader, writer) = pipe()?;
 //! let job = Job { name: "first".into(), answer: writer.into() };
-//! let envelope = pack(job).map_err(|e| e.error)?; // what a queue's `put` does
-//! let job: Job = unpack(envelope)?; // what `get` does, in any process that has the queue
+//! let envelope = pack(job).map_err(|e| e.error)?; // like a queue's `put`
+//! let job: Job = unpack(envelope)?; // like `get`, in any process that has the queue
 //! std::io::PipeWriter::from(job.answer).write_all(job.name.as_bytes())?;
 //!
 //! let mut answer = String::new();
-//! reader.read_to_string(&mut answer)?; // the sender's end is closed, and the receiver's
+//! reader.read_to_string(&mut answer)?; // both ends are closed: the sender's and the receiver's
 //! assert_eq!(answer, "first");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`Fd<T>`](Fd) is a message, and a field of one; for a field of a type of its own there is `#[serde(with = "mp_reduce::descriptor")]`.
-//! `T` is [`OwnedFd`], or a type that is one: `File`, `TcpListener`, `TcpStream`, `UdpSocket`, `UnixListener`, `UnixStream`,
-//! `UnixDatagram`, `PipeReader`, `PipeWriter`, `ChildStdin`, a pidfd or memfd of another crate.
+//! [`Fd<T>`](Fd) is a message, or a field of one. For a field of your own type, use
+//! `#[serde(with = "mp_reduce::descriptor")]`. `T` is [`OwnedFd`] or a type that wraps one: `File`,
+//! `TcpListener`, `TcpStream`, `UdpSocket`, `UnixListener`, `UnixStream`, `UnixDatagram`, `PipeReader`,
+//! `PipeWriter`, `ChildStdin`, or a pidfd or memfd of another crate.
 //!
-//! A message takes the descriptor along: after `put` the sender's is closed, and the sender may exit. Each receiver gets one of its
-//! own for the same open file, close-on-exec; offset and flags such as `O_NONBLOCK` are the open file's, and shared with all
-//! others that have it. What no receiver took is closed when its message is dropped, its queue is, or the consumer that got it has died. (A message that
-//! is read by several, as of `broadcast` or `watch`, gives a descriptor to each. One that is leased keeps its descriptors open until it is
-//! acknowledged.)
+//! A message owns its descriptors: after `put`, the sender's copy is closed, and the sender may exit. Each
+//! receiver gets a close-on-exec descriptor of its own for the same open file. Offset and flags such as
+//! `O_NONBLOCK` belong to the open file, and are shared with all its descriptors. A descriptor that no
+//! receiver took is closed when its message or queue is dropped, or when the consumer that received the
+//! message has died. (A message with several readers, as in `broadcast` or `watch`, gives a descriptor to
+//! each. A leased message keeps its descriptors open until it is acknowledged.)
 //!
 //! # Limits
-//! - At most 8,192 messages with descriptors are on their way at once; one with more than 256 counts as several.
-//! - The kernel counts the descriptors of a user that are in messages, of all programs, and refuses more than the soft limit of open files of
-//!   the process that sends (`ulimit -n`) unless that is privileged. Each message with descriptors counts one more than it has; what was
-//!   needed at most stays counted until the program ends. A queue with a bound waits then, as if it were full; one
-//!   without gives the value back, and so do arguments and tasks: [`TooManyDescriptors`](mp_core::Error::TooManyDescriptors).
-//! - Sender and receiver need three descriptors to spare at least, and as many as are in the message. If the receiver has too few
-//!   ([`OutOfDescriptors`](mp_core::Error::OutOfDescriptors)), the message goes back to its queue and is the next one. Arguments, tasks and
-//!   results are in the error, whole, to be read later: [`Unread`](crate::Unread).
-//! - Values that leave the memory of this family of processes (a `Connection` over a socket) can't have descriptors in them: invite the other
-//!   program, and send a queue.
+//! - At most 8,192 messages with descriptors are in flight at once. A message with more than 256 descriptors
+//!   counts as several.
+//! - The kernel counts the descriptors of a user that are in messages of all programs, and refuses more than
+//!   the sending process's soft limit of open files (`ulimit -n`), unless the process is privileged. Each
+//!   message with descriptors counts one more than it contains, and the maximum stays counted until the
+//!   program ends. Beyond the limit, a bounded queue waits as if it were full. An unbounded queue, arguments
+//!   and tasks return the value with [`TooManyDescriptors`](mp_core::Error::TooManyDescriptors).
+//! - Sender and receiver need at least three spare descriptors, and as many as the message contains. If the
+//!   receiver has too few ([`OutOfDescriptors`](mp_core::Error::OutOfDescriptors)), the message returns to
+//!   the front of its queue. The error of arguments, tasks and results contains the whole message, to be read
+//!   later: [`Unread`](crate::Unread).
+//! - Values that leave the memory of this family of processes (by a `Connection` over a socket) can't contain
+//!   descriptors. Invite the other program, and send it a queue.
 //!
 //! # Errors
-//! Writing fails where the descriptors can't be kept for a receiver, reading where this process may have no more open: see the limits.
+//! Writing fails if the descriptors can't be stored for a receiver, reading if this process can't open more
+//! descriptors. See the limits.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -58,7 +64,7 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// An open file as a message, or in one: see [the module](self), which says what becomes of it.
+/// An open file as a message, or as a field of one, see [the module](self).
 ///
 /// ```
 /// use std::io::{Read, Seek, Write};
@@ -124,20 +130,20 @@ impl<'de, T: From<OwnedFd>> Deserialize<'de> for Fd<T> {
     }
 }
 
-/// Sends the descriptor along with the message that is being written.
+/// Moves the descriptor into the message that is being written.
 ///
 /// # Errors
-/// The serializer's; see [the module](self).
+/// See [the module](self), and the errors of the serializer.
 pub fn serialize<T: AsFd, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
     scope::outgoing("a descriptor", |out| out.attach_descriptor(value.as_fd()))
         .map_err(S::Error::custom)?
         .serialize(s)
 }
 
-/// Takes the descriptor that came with the message that is being read.
+/// Takes the descriptor out of the message that is being read.
 ///
 /// # Errors
-/// The deserializer's; see [the module](self).
+/// See [the module](self), and the errors of the deserializer.
 pub fn deserialize<'de, T: From<OwnedFd>, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
     let (attachment, number) = <(u32, u32)>::deserialize(d)?;
     let fd = scope::incoming("a descriptor", |inc| inc.take_descriptor(attachment, number));

@@ -1,4 +1,4 @@
-//! What can go wrong between a value and its bytes.
+//! Errors of encoding and decoding.
 
 use std::fmt;
 
@@ -8,27 +8,27 @@ use serde::{Deserialize, Serialize};
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong between a value and its bytes.
+/// Error of encoding or decoding a value.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
-    /// Shared memory: none left, forked, and so on.
+    /// Shared memory is exhausted or not usable, or a value can't be encoded or decoded.
     Memory(mp_core::Error),
-    /// A message of one type arrived where another was expected.
+    /// A message of one type arrived where another type was expected.
     TypeMismatch {
-        /// The name of the expected type.
-        // (In full: serde would borrow from what it reads where the type is just `str`.)
+        /// Name of the expected type.
+        // (Written in full: for plain `str`, serde would borrow from its input.)
         #[serde(with = "mp_core::sent::text")]
         expected: &'static std::primitive::str,
-        /// The name of the type that arrived; `None` if the message doesn't carry it.
+        /// Name of the received type, or `None` if the message does not contain it.
         found: Option<String>,
-        /// The bytes of the message, so that it is not lost.
+        /// Bytes of the message, so that it is not lost.
         bytes: Vec<u8>,
     },
 }
 
 impl Error {
-    /// What could not be read: type, place, reason. `None` when that is not what went wrong.
+    /// Returns type, position and reason of a decoding error, or `None` for other errors.
     pub fn undecodable(&self) -> Option<&Undecodable> {
         match self {
             Error::Memory(mp_core::Error::Undecodable(undecodable)) => Some(undecodable),
@@ -36,7 +36,7 @@ impl Error {
         }
     }
 
-    /// The bytes of the message that could not be read, or is of another type.
+    /// Returns the bytes of a message that could not be decoded, or has another type.
     ///
     /// ```
     /// use mp_reduce::{from_bytes, to_bytes, TypeFingerprint};
@@ -61,14 +61,15 @@ impl fmt::Display for Error {
             Error::TypeMismatch { expected, found: Some(found), .. } => {
                 write!(
                     f,
-                    "a message of type {found} arrived where {expected} is expected; types have to be named alike on both sides: put \
-                     the type into a crate that both programs use, or send tuples or bytes"
+                    "a message of type {found} arrived where {expected} is expected; types have to be named \
+                     alike on both sides: put the type into a crate that both programs use, or send tuples \
+                     or bytes"
                 )
             }
             Error::TypeMismatch { expected, found: None, .. } => write!(
                 f,
-                "a message of another type, whose name it does not carry, arrived where {expected} is expected; read it as \
-                 the type that was sent"
+                "a message of another type, whose name it does not carry, arrived where {expected} is \
+                 expected; read it as the type that was sent"
             ),
         }
     }

@@ -1,5 +1,5 @@
-//! What `cargo xtask fuzz` and the unit tests give to this crate's parser: the bytes of messages. What is read is written
-//! again, and read, and is the same then; what isn't is an error of bytes, and of nothing else.
+//! Fuzz target of this crate: the bytes of messages. A decoded value is encoded and decoded again, and must
+//! be equal. Other bytes must cause a decoding error.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -9,10 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Bundle, Error, Message, TypeFingerprint, from_bytes, shared, to_bytes, unpack_plain};
 
-/// Name, what it does with bytes, and what the encoder makes, and some that it doesn't. The first byte says which type is read.
+/// Name, function under test, and generator of inputs: those of the encoder, and some that no encoder writes.
+/// The first byte selects the type.
 #[allow(
     clippy::type_complexity,
-    reason = "it is that of the harness, which this crate can't name where it is no test"
+    reason = "the type of the test harness, which this crate can name in tests only"
 )]
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[("values", values, seeds)];
 
@@ -60,7 +61,7 @@ struct Values {
     end: Option<[u8; 3]>,
 }
 
-/// A graph: what is mentioned more than once is there once.
+/// A graph, whose nodes occur once even if several nodes refer to them.
 #[derive(Serialize, Deserialize)]
 struct Graph {
     id: u8,
@@ -68,14 +69,14 @@ struct Graph {
     to: Vec<Arc<Graph>>,
 }
 
-/// Of its own: the graph itself may be shown in more words than there are bytes in any memory.
+/// Written by hand: a graph may print more words than memory has bytes.
 impl Debug for Graph {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Graph({} to {})", self.id, self.to.len())
     }
 }
 
-/// A list that takes what it is told of its length for true, as types of users may.
+/// A list that trusts its length hint, as types of users may.
 #[derive(Serialize, Debug)]
 #[serde(transparent)]
 struct Counted(Vec<u8>);
@@ -89,7 +90,7 @@ impl<'de> Deserialize<'de> for Counted {
                 f.write_str("a list")
             }
             fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<u8>, A::Error> {
-                // More than any input has bytes.
+                // More than the number of bytes of any input.
                 let count = seq.size_hint().unwrap_or(0);
                 assert!(count <= 1 << 17, "{count} elements are announced");
                 let mut all = Vec::with_capacity(count);
@@ -103,7 +104,7 @@ impl<'de> Deserialize<'de> for Counted {
     }
 }
 
-/// Reads a message, writes it, and reads that.
+/// Decodes a message, encodes it, and decodes the result.
 fn read<T: Message + Debug>(bytes: &[u8]) {
     let type_of = TypeFingerprint::<T>::new().get();
     let again = |bytes: &[u8]| from_bytes::<T>(bytes.to_vec(), type_of);
@@ -111,31 +112,32 @@ fn read<T: Message + Debug>(bytes: &[u8]) {
         Ok(value) => value,
         Err(error) => return is_of_bytes(&error, bytes),
     };
-    // How long a length is written depends on the value before it: the second one follows itself.
+    // The encoded size of a length depends on the previously encoded value, so the second encoding is
+    // compared.
     let mut written = || to_bytes(&mut value).and_then(|_| to_bytes(&mut value));
     let bytes = match written() {
         Ok(bytes) => bytes,
-        // A writer needs more of a stack than a reader, or less.
+        // Encoding and decoding need different amounts of stack.
         Err(why) if why.to_string().contains("stack") => return,
-        Err(why) => panic!("it was read, and is not written: {why}"),
+        Err(why) => panic!("decoded, but can't be encoded: {why}"),
     };
     let mut second = match again(&bytes) {
         Ok(second) => second,
         Err(why) if why.to_string().contains("stack") => return,
-        Err(why) => panic!("it was written, and is not read: {why}"),
+        Err(why) => panic!("encoded, but can't be decoded: {why}"),
     };
     assert_eq!(format!("{second:?}"), format!("{value:?}"));
-    assert!(to_bytes(&mut second).unwrap() == bytes, "it is written as something else: {value:?}");
+    assert!(to_bytes(&mut second).unwrap() == bytes, "the second encoding differs: {value:?}");
 }
 
-/// A queue's small messages are read so: nothing can be attached.
+/// Decodes like a queue's small messages, without attachments.
 fn read_plain<T: Message + Debug>(bytes: &[u8]) {
     if let Err(error) = unpack_plain::<T>(bytes) {
         is_of_bytes(&error, bytes);
     }
 }
 
-/// The error has the bytes, all of them, and blames nothing else.
+/// Checks that the error contains all bytes, and is a decoding error.
 fn is_of_bytes(error: &Error, bytes: &[u8]) {
     assert!(matches!(error, Error::Memory(mp_core::Error::Undecodable(_))), "{error:?}");
     assert_eq!(error.bytes(), Some(bytes), "{error:?}");
@@ -187,7 +189,7 @@ fn seeds() -> Vec<Vec<u8>> {
         unit: Some(Some(())),
         end: Some([1, 2, 3]),
     };
-    // What no encoder makes: as deep as there are bytes.
+    // Inputs that no encoder writes: as deep as they have bytes.
     let forged =
         |which: u8, value: Vec<u8>| [&[which, 255][..], &(value.len() as u32).to_le_bytes(), &value].concat();
     let pairs = |n: usize| [b"\x81\xa4Pair\x92".repeat(n), b"\xa4Leaf".to_vec(), vec![1; n]].concat();
@@ -196,7 +198,7 @@ fn seeds() -> Vec<Vec<u8>> {
         forged(2, pairs(5000)),
         forged(1, vec![0x91; 30_000]),
         forged(0, [&b"\x81\xa1x"[..], &[0x91; 30_000]].concat()),
-        // And of four thousand million elements, of which one is there.
+        // A list that claims four thousand million elements, and has one.
         forged(10, b"\xdd\xff\xff\xff\xff\x01".to_vec()),
         of(0, values),
         of(1, untagged),
@@ -217,7 +219,7 @@ fn seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn changed_bytes_are_values_or_errors() {
+    fn mutated_bytes_decode_or_fail() {
         mp_harness::hostile::short(super::TARGETS);
     }
 }

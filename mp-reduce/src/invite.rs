@@ -1,4 +1,4 @@
-//! Values for processes that are invited into the arena.
+//! Invitations: values for processes that join the arena.
 
 use mp_core::message::Message;
 use mp_core::user_code::drop_caught;
@@ -7,10 +7,11 @@ use mp_core::{Acceptance, Arena, Envelope};
 use crate::error::{Error, Result};
 use crate::pack::{TypeFingerprint, pack_as, unpack};
 
-/// Packs a value, and hands its envelope over.
+/// Packs a value, and passes its envelope to `take`.
 ///
 /// # Errors
-/// When it can't be packed, or is not taken; the value comes back, without what is exclusive in it if its envelope doesn't.
+/// If the value can't be packed, or `take` returns an error. The value is returned, without its exclusive
+/// parts if the envelope is not returned.
 #[doc(hidden)]
 pub fn hand_over<T: Message, R, E: From<Error>>(
     mut value: T,
@@ -25,7 +26,7 @@ pub fn hand_over<T: Message, R, E: From<Error>>(
     };
     match take(envelope) {
         Ok(taken) => {
-            // The message is the value now.
+            // The message owns the value's contents now.
             lent.sent();
             drop_caught(value);
             Ok(taken)
@@ -39,31 +40,34 @@ pub fn hand_over<T: Message, R, E: From<Error>>(
     }
 }
 
-/// Takes the value that this process was invited with (`mp_queue::invite`), and becomes a member of the
-/// memory of the process that invited.
+/// Takes the value with which this process was invited (`mp_queue::invite`), and joins the memory of the
+/// inviting process.
 ///
-/// Call it before anything uses shared memory, and once. It never waits. Processes that this one starts later don't find the
-/// invitation: its variable (`MP_INVITATION`) is taken out of the environment, and its descriptor closed. As for all that changes the
-/// environment, no other thread should read it by C's functions meanwhile.
+/// Call it once, before anything uses shared memory. It never waits. Processes that this one starts later do
+/// not find the invitation: its variable (`MP_INVITATION`) is removed from the environment, and its
+/// descriptor closed. As always when the environment changes, no other thread should read it by functions of
+/// C meanwhile.
 ///
-/// If this process is killed in here, the value is released: by the process that invited, or, once it was taken, by the next
-/// sweep of any.
+/// If this process is killed during the call, the value is released: by the inviting process, or, after it
+/// was taken, by the next sweep of any member.
 ///
 /// # Errors
-/// [`mp_core::Error::NoInvitation`], which says why: there is none, it was accepted by another process or withdrawn, the process that
-/// invited has ended or is another user's, or this program has privileges that its user lacks (`AT_SECURE`).
-/// [`mp_core::Error::ArenaExists`] if something has used shared memory before, [`mp_core::Error::Version`] if the other process has
-/// another version of this library, [`mp_core::Error::ArenaFull`] if there are as many members as can be.
-/// [`Error::TypeMismatch`](crate::Error::TypeMismatch), with the bytes, if the value has another type: types have to be named alike
-/// in both programs.
+/// - [`mp_core::Error::NoInvitation`] with the reason: there is no invitation, another process has accepted
+///   it, it was withdrawn, the inviting process has ended or belongs to another user, or this program has
+///   privileges that its user lacks (`AT_SECURE`).
+/// - [`mp_core::Error::ArenaExists`] if this process has already used shared memory.
+/// - [`mp_core::Error::Version`] if the other process has another version of this library.
+/// - [`mp_core::Error::ArenaFull`] if the arena has its maximum number of members.
+/// - [`Error::TypeMismatch`](crate::Error::TypeMismatch) with the bytes if the value has another type: types
+///   need equal names in both programs.
 pub fn accept_invitation<T: Message>() -> Result<T> {
     read_accepted(mp_core::accept_inherited()?)
 }
 
-/// Reads the value of an invitation that was accepted, and reports that to the process that invited.
+/// Decodes the value of an accepted invitation, and reports that to the inviting process.
 ///
 /// # Errors
-/// As [`accept_invitation`].
+/// See [`accept_invitation`].
 #[doc(hidden)]
 pub fn read_accepted<T: Message>((envelope, acceptance): (Envelope, Acceptance)) -> Result<T> {
     let value = unpack(envelope)?;

@@ -1,4 +1,4 @@
-//! How a value leaves one process and enters another: the codec layer of `mp`.
+//! Codec layer of `mp`: encodes values into messages between processes.
 //!
 //! ```
 //! use mp_tensor::Tensor;
@@ -7,44 +7,49 @@
 //! // A serde value with a tensor in it: its bytes are copied, the tensor's memory is attached.
 //! let images = Tensor::<u8>::zeros(&[100, 28, 28])?.freeze();
 //! let envelope = pack(("batch 7".to_string(), images.select(0, 3)?)).map_err(|e| e.error)?;
-//! // … travels …
+//! // … sent to another process …
 //! let (name, image) = unpack::<(String, mp_tensor::FrozenTensor<u8>)>(envelope)?;
 //! assert_eq!((name.as_str(), image.shape()), ("batch 7", &[28, 28][..]));
 //! assert_eq!(image.storage(), images.storage());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The three names to know: [`Message`], what can be sent (and its derive macro); [`Bundle`], a tuple or `Vec` of what is no
-//! serde type; and [`Reduce`], for types of other crates.
+//! Start with three items: [`Message`] is the trait of types that can be sent (and its derive macro),
+//! [`Bundle`] a tuple or `Vec` of types that are not serde types, and [`Reduce`] a trait for other types.
 //!
-//! Values are written in [MessagePack](https://msgpack.org), see [`struct@MessagePack`]. What must not be copied (storages, queues)
-//! travels beside the bytes as *attachments*, to which the bytes refer by number: the out-of-band buffers of
-//! Python's pickle protocol 5, typed.
+//! Values are encoded in [MessagePack](https://msgpack.org), see [`struct@MessagePack`]. Storages and queues,
+//! which must not be copied, are *attachments*, to which the bytes refer by number, like the out-of-band
+//! buffers of Python's pickle protocol 5, but typed.
 //!
-//! Long vectors and slices of numbers, texts and byte strings travel so, too: they are copied once on each side, and the feature
-//! `bytes` spares the receiver its copy into a `bytes::Bytes`.
+//! Long vectors and slices of numbers, texts and byte strings are attached as well: they are copied once on
+//! each side. The feature `bytes` saves the receiver's copy into a `bytes::Bytes`.
 //!
-//! - Types that are `Serialize + DeserializeOwned` are messages as they are. Frozen and shared tensors and queues
-//!   are such types, but only inside of a message: elsewhere their bytes would mean nothing, and serialising them is
-//!   an error.
-//! - Types with an exclusive `Tensor` in them are messages by `#[derive(Message)]`; tuples of them by
+//! - Types that implement `Serialize + DeserializeOwned` are messages. These include frozen and shared
+//!   tensors and queues, but only inside of a message: serializing them elsewhere is an error, since their
+//!   bytes would mean nothing.
+//! - Types with an exclusive `Tensor` become messages by `#[derive(Message)]`, and tuples of them by
 //!   [`Bundle`].
-//! - Types that are no serde types travel by [`Reduce`], inside of structs by `#[serde(with = "mp_reduce::reduced")]`, as [`Reduced`] by
-//!   themselves. Some of the standard library have it: paths that are no UTF-8, instants, `io::Error`, any `dyn Error`.
-//! - Types of other crates, which can't implement a trait of ours, are registered ([`register()`], [`register!`]), and travel by
-//!   `#[serde(with = "mp_reduce::registered")]`, as [`Registered`], or as [`AnyValue`], which holds a value of any registered type.
-//! - An `Arc` or `Rc` that is mentioned twice in a message arrives as one by `#[serde(with = "mp_reduce::shared")]`.
+//! - Types that are not serde types are sent by [`Reduce`]: in structs with
+//!   `#[serde(with = "mp_reduce::reduced")]`, alone as [`Reduced`]. The standard library's non-UTF-8 paths,
+//!   instants, `io::Error` and any `dyn Error` implement it.
+//! - Types of other crates, for which you can't implement a trait of this crate, are registered
+//!   ([`register()`], [`register!`]). They are sent with `#[serde(with = "mp_reduce::registered")]`, as
+//!   [`Registered`], or as [`AnyValue`], which holds a value of any registered type.
+//! - An `Arc` or `Rc` that occurs twice in a message arrives as one by
+//!   `#[serde(with = "mp_reduce::shared")]`.
 //!
 //! # Limits
-//! - Values are nested at most [`MAX_NESTING`](message::MAX_NESTING) deep: each struct, sequence, tuple, map, newtype, enum variant
-//!   with something in it, and `Some` counts, in messages by `derive(Message)`, in [`Bundle`]s and in what closures capture
-//!   as well. What is deeper is refused at `put`, with the value; so is what this thread's stack has no room for. A receiver
-//!   whose stack has no room gets an error with the message's bytes.
-//!   (Recursion that serde keeps to itself is not seen, and not counted: a variant of an untagged enum that holds the enum
-//!   in a `Box` and nothing else, and tuple variants within internally tagged enums and flattened fields.)
-//! - Numbers of 128 bits can't be in untagged or internally tagged enums, nor in flattened fields: serde has no place for them
-//!   where it buffers values. They are refused at `put`. (To find out, a value with such numbers is read once when it is put.)
-//! - A message that can't be read is not lost: the error says its type and the place in it, and has its bytes
+//! - Values are nested at most [`MAX_NESTING`](message::MAX_NESTING) deep. Each struct, sequence, tuple, map,
+//!   newtype, non-unit enum variant and `Some` counts, also in messages by `derive(Message)`, in [`Bundle`]s
+//!   and in captures of closures. `put` refuses deeper values, and values that exceed this thread's stack,
+//!   and returns the value. If the receiver's stack is too small, it gets an error with the message's bytes.
+//!   (Recursion inside of serde is not counted: a variant of an untagged enum that holds the enum in a `Box`
+//!   and nothing else, and tuple variants within internally tagged enums and flattened fields.)
+//! - 128-bit numbers can't be in untagged or internally tagged enums, nor in flattened fields, because serde
+//!   can't buffer them there. `put` refuses them. (To detect them, `put` decodes a value with such numbers
+//!   once.)
+//! - A message that can't be decoded is not lost: the error contains its type, the position of the error, and
+//!   the bytes
 //!   ([`Error::bytes`]).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -91,13 +96,13 @@ pub use unread::Unread;
 #[doc(hidden)]
 pub use unread::unpack_or_keep;
 
-/// The program of the README, as a test.
+/// Doc test of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-// The program in the README of the derive macro, which can't be tested over there: a build of that crate would need this one, and all
-// below it once more, for the compiler's own platform.
+// Doc test of the derive macro's README, which can't run in its own crate: building it would need this crate
+// and its dependencies once more for the compiler's host.
 #[cfg(doctest)]
 #[doc = include_str!("../../mp-macros/README.md")]
 struct ReadmeOfMessage;

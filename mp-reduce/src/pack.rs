@@ -1,4 +1,4 @@
-//! A value into an envelope, and out of it.
+//! Packing of values into envelopes, and unpacking.
 
 use std::any::type_name;
 use std::cell::Cell;
@@ -16,7 +16,7 @@ use serde::de::DeserializeOwned;
 use crate::codec::{MessagePack, all_bytes};
 use crate::error::{Error, Result};
 
-/// The fingerprint of a message type: a hash of its name. A sender of many computes it once and keeps it.
+/// Fingerprint of a message type: a hash of its name. Senders of many messages compute it once.
 pub struct TypeFingerprint<T>(u64, PhantomData<fn(T) -> T>);
 
 impl<T> Clone for TypeFingerprint<T> {
@@ -39,22 +39,22 @@ impl<T> Default for TypeFingerprint<T> {
 }
 
 impl<T> TypeFingerprint<T> {
-    /// Of `T`.
+    /// Computes the fingerprint of `T`.
     pub fn new() -> Self {
         Self(fnv1a(type_name::<T>().as_bytes()), PhantomData)
     }
 
-    /// As a number.
+    /// Returns the fingerprint as a number.
     pub fn get(self) -> u64 {
         self.0
     }
 }
 
-/// A value that could not be packed.
+/// Error of a value that could not be packed.
 pub struct PackError<T> {
-    /// The value, as it was.
+    /// The unchanged value.
     pub value: T,
-    /// Why.
+    /// Cause of the failure.
     pub error: Error,
 }
 
@@ -81,7 +81,8 @@ thread_local! {
     static INCOMING: Cell<Option<Box<Incoming>>> = const { Cell::new(None) };
 }
 
-/// The buffers for this thread's next message. A value that itself sends messages while it is written has others.
+/// Takes this thread's buffers for the next message. A value that sends messages while it is encoded gets
+/// other buffers.
 #[inline]
 fn take<T: Default>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>) -> Box<T> {
     buffers.try_with(Cell::take).ok().flatten().unwrap_or_default()
@@ -96,7 +97,7 @@ fn keep<T>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>, used: Box<T>) {
 /// Packs a value into an envelope of the current arena.
 ///
 /// # Errors
-/// When the value's `Serialize` refuses, or there is no memory; the value comes back.
+/// If the value's `Serialize` returns an error, or memory is exhausted. The error contains the value.
 pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
     let packed = match Arena::current() {
         Ok(arena) => pack_as(&mut value, |out| arena.pack_for_queue(out, TypeFingerprint::<T>::new().get())),
@@ -104,7 +105,7 @@ pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
     };
     match packed {
         Ok((envelope, lent)) => {
-            // The message is the value now.
+            // The message owns the value's contents now.
             lent.sent();
             drop_caught(value);
             Ok(envelope)
@@ -113,11 +114,12 @@ pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
     }
 }
 
-/// Encodes a value, and lets `seal` put what was encoded into an envelope. The value stays where it is: what is exclusive in
-/// it is in the message until that is [`sent`](Lent::sent) or the value has it [back](Lent::back).
+/// Encodes a value, and lets `seal` put the encoded bytes into an envelope. The value stays in place. Its
+/// exclusive parts are in the message until the message is [`sent`](Lent::sent) or the value gets them
+/// [back](Lent::back).
 ///
 /// # Errors
-/// When the value's `Serialize` refuses, and those of `seal`; the value is as it was.
+/// If the value's `Serialize` or `seal` returns an error. The value is unchanged then.
 #[inline]
 pub fn pack_as<T: Message>(
     value: &mut T,
@@ -126,9 +128,10 @@ pub fn pack_as<T: Message>(
     pack_unless(value, |_| None, seal)
 }
 
-/// What a value has lent to its message, which has not left yet: its exclusive tensors are empty meanwhile.
+/// Exclusive parts of a value that are in its unsent message. The value's exclusive tensors are empty
+/// meanwhile.
 ///
-/// It is the buffers of the message, in which that is written; none if nothing was lent.
+/// Contains the buffers of the message, or nothing if nothing was lent.
 pub struct Lent(Option<Box<Outgoing>>);
 
 impl fmt::Debug for Lent {
@@ -138,13 +141,13 @@ impl fmt::Debug for Lent {
 }
 
 impl Lent {
-    /// Nothing: for a message that was written without buffers.
+    /// Nothing lent, for a message that was encoded without buffers.
     #[inline(always)]
     pub const fn nothing() -> Self {
         Self(None)
     }
 
-    /// The message has left, and what was lent with it.
+    /// Ends the loan after the message was sent.
     #[inline(always)]
     pub fn sent(self) {
         if let Some(out) = self.0 {
@@ -152,7 +155,7 @@ impl Lent {
         }
     }
 
-    /// The message stays: its value gets back what it has lent.
+    /// Returns the lent parts to the value of a message that was not sent.
     #[cold]
     pub fn back<T: Message>(self, value: &mut T, envelope: Envelope) {
         if let Some(mut out) = self.0 {
@@ -162,7 +165,7 @@ impl Lent {
     }
 }
 
-/// The buffers of a message that is on its way, for the next one.
+/// Keeps the buffers of a sent message for the next one.
 #[inline(always)]
 fn used(mut out: Box<Outgoing>) {
     if out.reuse() {
@@ -170,7 +173,7 @@ fn used(mut out: Box<Outgoing>) {
     }
 }
 
-/// A value could not be packed: it gets back what it has lent.
+/// Returns the lent parts to a value that could not be packed.
 #[cold]
 fn unpacked<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_core::Error) -> Error {
     if out.lends() {
@@ -180,10 +183,11 @@ fn unpacked<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_core::Error
     error.into()
 }
 
-/// As [`pack_as`], unless nothing is attached and `plain` takes the bytes: then they are the message, and nothing is lent.
+/// Works like [`pack_as`], but if nothing is attached and `plain` accepts the bytes, these are the message,
+/// and nothing is lent.
 ///
 /// # Errors
-/// As [`pack_as`].
+/// See [`pack_as`].
 #[inline]
 pub fn pack_unless<T: Message, M>(
     value: &mut T,
@@ -213,8 +217,8 @@ pub fn pack_unless<T: Message, M>(
     }
 }
 
-/// A value that was encoded once, to be packed for each of several receivers: its bytes are in shared memory once. Serde
-/// values allow that, for they hold nothing exclusively.
+/// An encoded value that can be packed for several receivers, with its bytes in shared memory once. Only
+/// serde values allow this, because they hold nothing exclusively.
 ///
 /// ```
 /// use mp_core::Arena;
@@ -223,7 +227,7 @@ pub fn pack_unless<T: Message, M>(
 /// let names = vec!["a name".to_string(); 10_000];
 /// let encoded = Encoded::new(Arena::current()?, &names)?;
 /// let envelopes = [encoded.pack()?, encoded.pack()?];
-/// drop(encoded); // the envelopes keep what they need
+/// drop(encoded); // the envelopes hold the bytes
 /// for envelope in envelopes {
 ///     assert_eq!(unpack::<Vec<String>>(envelope)?, names);
 /// }
@@ -236,25 +240,25 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
     /// Encodes a value.
     ///
     /// # Errors
-    /// When the value's `Serialize` refuses, or there is no memory.
+    /// If the value's `Serialize` returns an error, or memory is exhausted.
     pub fn new(arena: Arena, value: &T) -> Result<Encoded<T>> {
         let mut out = Outgoing::default();
         afresh(|| MessagePack::write_whole(&mut out, value))?;
         Encoded::finish(arena, out)
     }
 
-    /// What was encoded already.
+    /// Wraps a value that is already encoded.
     ///
     /// # Errors
-    /// When there is no memory.
+    /// If memory is exhausted.
     pub fn finish(arena: Arena, out: Outgoing) -> Result<Encoded<T>> {
         Ok(Encoded(Repeated::new(arena, out, TypeFingerprint::<T>::new().get())?, PhantomData))
     }
 
-    /// Packs it once more; the receiver of the envelope takes the value out of it by [`unpack`].
+    /// Packs the value once more. The receiver of the envelope unpacks it with [`unpack`].
     ///
     /// # Errors
-    /// When there is no memory, or too many messages are on their way.
+    /// If memory is exhausted, or too many messages are in flight.
     pub fn pack(&self) -> Result<Envelope> {
         Ok(self.0.pack()?)
     }
@@ -263,26 +267,27 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
 /// Takes a value out of an envelope.
 ///
 /// # Errors
-/// [`Error::TypeMismatch`] when it is of another type, [`Error::Memory`] when its bytes make no sense. Both have the
-/// message's bytes ([`Error::bytes`]); what was attached is released.
+/// [`Error::TypeMismatch`] if the message has another type, [`Error::Memory`] if its bytes can't be decoded.
+/// Both contain the message's bytes ([`Error::bytes`]). Attachments are released.
 pub fn unpack<T: Message>(envelope: Envelope) -> Result<T> {
     unpack_as(TypeFingerprint::new(), envelope)
 }
 
-/// As [`unpack`], with the fingerprint at hand.
+/// Works like [`unpack`], with a precomputed fingerprint.
 ///
 /// # Errors
-/// As [`unpack`].
+/// See [`unpack`].
 #[inline]
 pub fn unpack_as<T: Message>(fingerprint: TypeFingerprint<T>, mut envelope: Envelope) -> Result<T> {
-    // The envelope is empty and free for the next message before any code of `T` runs.
+    // The envelope is emptied, and free for the next message, before any code of `T` runs.
     unpack_with(fingerprint, |inc| envelope.open(inc))
 }
 
-/// As [`unpack_with`], into `slot`, which is empty: a result on its way through several callers would be copied by each.
+/// Works like [`unpack_with`], but stores the value in the empty `slot`, since each caller in a chain would
+/// copy a returned value.
 ///
 /// # Errors
-/// As for `unpack_with`.
+/// See `unpack_with`.
 #[doc(hidden)]
 #[inline]
 pub fn unpack_into<T: Message>(
@@ -302,10 +307,10 @@ pub fn unpack_into<T: Message>(
     Ok(())
 }
 
-/// Takes a value out of bytes that had no envelope, see [`pack_unless`], and are of its type.
+/// Decodes bytes of the right type that had no envelope, see [`pack_unless`].
 ///
 /// # Errors
-/// As [`unpack`].
+/// See [`unpack`].
 #[inline]
 pub fn unpack_plain<T: Message>(bytes: &[u8]) -> Result<T> {
     match of_its_own::<T, _>(|| T::decode_plain::<MessagePack>(bytes)) {
@@ -314,10 +319,10 @@ pub fn unpack_plain<T: Message>(bytes: &[u8]) -> Result<T> {
     }
 }
 
-/// As [`unpack_as`], with `open` putting the message into an empty [`Incoming`].
+/// Works like [`unpack_as`]. `open` puts the message into an empty [`Incoming`].
 ///
 /// # Errors
-/// As [`unpack`], and those of `open`.
+/// See [`unpack`], and the errors of `open`.
 #[inline]
 pub fn unpack_with<T: Message>(
     fingerprint: TypeFingerprint<T>,
@@ -328,7 +333,8 @@ pub fn unpack_with<T: Message>(
     Ok(taken(slot)?)
 }
 
-/// A value as bytes, for a way out of the arena: a socket, say. Its type's fingerprint travels beside them.
+/// Encodes a value as bytes that leave the arena, for example through a socket. The type's fingerprint is
+/// sent in addition.
 ///
 /// ```
 /// use mp_reduce::{from_bytes, to_bytes, TypeFingerprint};
@@ -340,24 +346,24 @@ pub fn unpack_with<T: Message>(
 /// ```
 ///
 /// # Errors
-/// When its `Serialize` refuses, or it has tensors, queues or locks in it: those are in the memory of this tree of processes.
+/// If the value's `Serialize` returns an error, or the value contains tensors, queues or locks, which belong
+/// to the memory of this family of processes.
 pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
     let mut bytes = to_bytes_after(Vec::new(), value)?;
     bytes.shrink_to_fit();
     Ok(bytes)
 }
 
-/// Appends a value as bytes to `start`: a frame is its head and its value, and a long value is not copied into it.
+/// Appends an encoded value to `start`, so that a frame is written after its head without a copy.
 ///
 /// # Errors
-/// As [`to_bytes`].
+/// See [`to_bytes`].
 #[doc(hidden)]
 pub fn to_bytes_after<T: Message>(start: Vec<u8>, value: &mut T) -> Result<Vec<u8>> {
     let mut out = Outgoing::in_band();
     *out.bytes() = start;
     let written = afresh(|| value.encode::<MessagePack>(&mut out)).and_then(|()| {
-        let stays =
-            "tensors, queues or locks are in a value that is to leave this memory; send their contents instead";
+        let stays = "tensors, queues or locks can't leave this memory; send their contents instead";
         out.plain().map(drop).ok_or_else(|| mp_core::Error::Unsendable(stays.into()))
     });
     if out.lends() {
@@ -368,10 +374,10 @@ pub fn to_bytes_after<T: Message>(start: Vec<u8>, value: &mut T) -> Result<Vec<u
     Ok(std::mem::take(out.bytes()))
 }
 
-/// A value out of bytes from elsewhere, of which anything may be wrong.
+/// Decodes untrusted bytes.
 ///
 /// # Errors
-/// As [`unpack`].
+/// See [`unpack`].
 pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
     if fingerprint != TypeFingerprint::<T>::new().get()
         && !mp_core::mutant!("codec.type-of-bytes-not-compared")
@@ -381,7 +387,7 @@ pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
     decode(&mut Incoming::from_plain(bytes))
 }
 
-/// Reads the value; if it can't be, the error has the bytes.
+/// Decodes a value. An error contains the bytes.
 #[inline]
 pub(crate) fn decode<T: Message>(inc: &mut Incoming) -> Result<T> {
     let mut slot = None;
@@ -405,7 +411,7 @@ fn undecodable<T>(error: mp_core::Error, bytes: &[u8]) -> Error {
     Undecodable::of_message::<T>(error, bytes).into()
 }
 
-/// The sender's type is another one.
+/// Returns the error of another type at the sender.
 #[cold]
 pub(crate) fn mismatch<T>(bytes: Vec<u8>) -> Error {
     Error::TypeMismatch { expected: type_name::<T>(), found: None, bytes }

@@ -1,15 +1,15 @@
-//! Types that are no serde types, as something that is.
+//! Conversion of types that are not serde types.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A type that travels as something else, from which it is made again on the other side.
+/// A type that is sent as another type, its handle, and rebuilt from it at the receiver.
 ///
 /// ```
 /// use mp_reduce::{Reduce, pack, unpack};
 /// use serde::{Deserialize, Serialize};
 ///
-/// /// A compiled pattern, say; cheap to make again from its source.
+/// /// A compiled pattern; cheap to rebuild from its source.
 /// struct Pattern { source: String, len: usize }
 ///
 /// impl Reduce for Pattern {
@@ -34,43 +34,43 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A value that is a message by itself goes in a [`Reduced`].
+/// A value that is a message by itself is wrapped in [`Reduced`].
 ///
-/// These types of the standard library have it, whole:
+/// These types of the standard library implement it:
 ///
-/// | type | arrives |
+/// | type | support |
 /// |---|---|
-/// | `PathBuf`, `OsString` | also one that is no UTF-8, which serde's own implementation refuses |
-/// | `SystemTime` | also one before 1970, which serde's own implementation refuses |
-/// | `Instant` | as the same instant: the clock is the machine's |
-/// | `io::Error` | with the system's number, or with its kind, text and sources |
+/// | `PathBuf`, `OsString` | also non-UTF-8, which serde's own implementation refuses |
+/// | `SystemTime` | also before 1970, which serde's own implementation refuses |
+/// | `Instant` | the same instant, by the clock of the machine |
+/// | `io::Error` | the code of the system, or kind, text and sources |
 /// | `Box<dyn Error>`, with or without `Send + Sync` | as an [`ErrorChain`](crate::ErrorChain): the texts of the error and its sources |
 /// | `process::ExitStatus` | code, signal, core file |
-/// | `Option`, `Vec`, and `Result` whose error is one | with what is in it |
+/// | `Option`, `Vec`, and `Result` with such an error | with their contents |
 ///
-/// (`Duration` and numbers of 128 bits need nothing: they are serde types.)
+/// (`Duration` and 128-bit numbers are serde types already.)
 #[doc(alias = "ForkingPickler")]
 #[doc(alias = "init_reductions")]
 #[doc(alias = "reducer")]
 pub trait Reduce: Sized {
-    /// What it travels as.
+    /// Type that is sent.
     type Handle: Serialize + DeserializeOwned;
 
-    /// Makes what travels.
+    /// Converts the value to its handle.
     ///
     /// # Errors
-    /// Whatever keeps it from travelling; the sender sees it at `put`.
+    /// Any error. `put` returns it to the sender.
     #[doc(alias = "__reduce__")]
     fn reduce(&self) -> Result<Self::Handle, Box<dyn std::error::Error + Send + Sync>>;
 
-    /// Makes it again.
+    /// Rebuilds the value from its handle.
     ///
     /// # Errors
-    /// Whatever keeps it from being made again; the receiver sees it at `get`.
+    /// Any error. `get` returns it to the receiver.
     fn rebuild(handle: Self::Handle) -> Result<Self, Box<dyn std::error::Error + Send + Sync>>;
 }
 
-/// A value that travels by [`Reduce`], as a message of its own or within any other serde type.
+/// A value that is sent by [`Reduce`], as a message of its own or within any other serde type.
 ///
 /// ```
 /// use mp_reduce::{Reduced, pack, unpack};
@@ -97,7 +97,7 @@ impl<'de, T: Reduce> Deserialize<'de> for Reduced<T> {
     }
 }
 
-/// For fields: `#[serde(with = "mp_reduce::reduced")]`.
+/// Functions for fields: `#[serde(with = "mp_reduce::reduced")]`.
 pub mod reduced {
     use serde::de::Error as _;
     use serde::ser::Error as _;
@@ -105,18 +105,18 @@ pub mod reduced {
 
     use super::Reduce;
 
-    /// Writes what [`Reduce::reduce`] makes.
+    /// Serializes the result of [`Reduce::reduce`].
     ///
     /// # Errors
-    /// Those of `reduce` and of the serializer.
+    /// The errors of `reduce` and of the serializer.
     pub fn serialize<T: Reduce, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
         value.reduce().map_err(S::Error::custom)?.serialize(s)
     }
 
-    /// Makes the value of it again.
+    /// Rebuilds the value.
     ///
     /// # Errors
-    /// Those of `rebuild` and of the deserializer.
+    /// The errors of `rebuild` and of the deserializer.
     pub fn deserialize<'de, T: Reduce, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
         T::rebuild(T::Handle::deserialize(d)?).map_err(D::Error::custom)
     }

@@ -1,4 +1,4 @@
-//! What several parts of a message point to, and arrives once.
+//! Shared parts of a message, which arrive once.
 
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap};
@@ -14,24 +14,26 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::codec::{mentioned, part_of, read_part};
 
-/// What [`shared`](mod@shared) sends: an `Arc` or `Rc` of a serde type, or a `Vec`, `Option` or map of such.
+/// Types that [`shared`](mod@shared) can send: an `Arc` or `Rc` of a serde type, and a `Vec`, `Option` or map
+/// of these.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is nothing that `#[serde(with = \"shared\")]` can send",
-    note = "it can be an `Arc<T>` or `Rc<T>`, where `T` and `Box<T>` are serde types, and an `Option`, a `Vec` or a map of these; a `Weak` \
-            can't be sent: `#[serde(skip)]` it, and make it again at the receiver"
+    message = "`{Self}` can't be sent by `#[serde(with = \"shared\")]`",
+    note = "it can be an `Arc<T>` or `Rc<T>`, where `T` and `Box<T>` are serde types, \
+            and an `Option`, a `Vec` or a map of these; a `Weak` can't be sent: `#[serde(skip)]` it, and \
+            restore it at the receiver"
 )]
 pub trait SharedPointer: Sized {
-    /// As [`shared::serialize`].
+    /// See [`shared::serialize`].
     #[doc(hidden)]
     fn write<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error>;
 
-    /// As [`shared::deserialize`].
+    /// See [`shared::deserialize`].
     #[doc(hidden)]
     fn read<'de, D: Deserializer<'de>>(d: D) -> Result<Self, D::Error>;
 }
 
-/// For fields: `#[serde(with = "mp_reduce::shared")]`. An [`Arc`] or [`Rc`] that is mentioned twice in a message is one object at the
-/// receiver, too.
+/// Functions for fields: `#[serde(with = "mp_reduce::shared")]`. An [`Arc`] or [`Rc`] that occurs twice in a
+/// message is one object at the receiver.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -52,44 +54,47 @@ pub trait SharedPointer: Sized {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Its bytes are in the message once. The field is an `Arc` or `Rc` of a serde type (`str`, slices and paths among them), or an `Option`, a
-/// `Vec` or a map with such values ([`SharedPointer`]). Two that point to one thing as things of two types are two objects at the receiver.
+/// The message contains the bytes once. The field is an `Arc` or `Rc` of a serde type (including `str`,
+/// slices and paths), or an `Option`, a `Vec` or a map of these ([`SharedPointer`]). Pointers of two types to
+/// one object arrive as two objects.
 ///
-/// One message is what one `put` sends, or the arguments of one process or of one task: what is mentioned in two messages arrives twice.
-/// Tensors, storages and queues need none of this: they are the same memory at the receiver however often they are mentioned.
+/// The scope is one message: one `put`, or the arguments of one process or of one task. A value in two
+/// messages arrives twice. Tensors, storages and queues do not need this: they always refer to the same
+/// memory at the receiver.
 ///
-/// Outside of a message, as in `serde_json`, it is the value itself, each time that it is mentioned: what serde's feature `rc` does.
+/// Outside of a message, as in `serde_json`, the value is written at each occurrence, like with serde's
+/// feature `rc`.
 ///
 /// # Errors
-/// A value that leads to itself is refused at `put`, which gives the message back. There is nothing for [`Weak`](std::sync::Weak), which
-/// is how such a way back is mostly kept: `#[serde(skip)]` it, and set it again at the receiver.
+/// `put` refuses a value that refers to itself, and returns the message. [`Weak`](std::sync::Weak), the usual
+/// type of back references, can't be sent: use `#[serde(skip)]`, and restore it at the receiver.
 #[doc(alias = "memo")]
 pub mod shared {
     use serde::{Deserializer, Serializer};
 
     use super::SharedPointer;
 
-    /// Writes which part of the message it is; the first time, the part as well.
+    /// Writes the number of the shared part, and at its first occurrence the part.
     ///
     /// # Errors
-    /// Those of the value, and when it leads to itself.
+    /// The errors of the value, and an error if the value refers to itself.
     pub fn serialize<P: SharedPointer, S: Serializer>(value: &P, s: S) -> Result<S::Ok, S::Error> {
         value.write(s)
     }
 
-    /// Reads which part of the message it is, and the part, unless it was read already.
+    /// Reads the number of the shared part, and the part unless it was read before.
     ///
     /// # Errors
-    /// Those of the value; and when the message has no such part.
+    /// The errors of the value, and an error if the message has no such part.
     pub fn deserialize<'de, P: SharedPointer, D: Deserializer<'de>>(d: D) -> Result<P, D::Error> {
         P::read(d)
     }
 }
 
-/// The first byte of a mention: it begins no text, so that an untagged enum takes it for nothing else.
+/// First byte of a reference. No text begins with it, so that an untagged enum can't mistake it.
 const MARK: u8 = 0xff;
 
-/// That a part is mentioned: its number, which is bytes to all formats.
+/// A reference to a shared part: its number, which is a byte string in all formats.
 struct Mention(u32);
 
 impl Serialize for Mention {
@@ -167,7 +172,7 @@ macro_rules! pointers {
 
 pointers!(Arc Rc);
 
-/// As a serde type, within a list or map.
+/// Serializes an item of a list or map.
 struct Item<'a, P>(&'a P);
 
 impl<P: SharedPointer> Serialize for Item<'_, P> {
@@ -176,7 +181,7 @@ impl<P: SharedPointer> Serialize for Item<'_, P> {
     }
 }
 
-/// Likewise, to be read.
+/// Deserializes an item of a list or map.
 struct Read<P>(P);
 
 impl<'de, P: SharedPointer> Deserialize<'de> for Read<P> {

@@ -1,4 +1,4 @@
-//! Messages that arrived where no descriptors are to spare for those in them.
+//! Messages that could not be decoded for lack of descriptors.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,29 +10,29 @@ use mp_core::{Envelope, Error as CoreError};
 use crate::error::{Error, Result};
 use crate::pack::{TypeFingerprint, decode, mismatch, unpack_with};
 
-/// A message that arrived in a process that had no descriptors to spare for those in it: it is whole, and can be read when some were
-/// closed.
+/// A complete message that arrived in a process without enough spare descriptors for it. It can be read after
+/// some were closed.
 ///
 /// ```no_run
-/// # fn example(error: Box<dyn std::error::Error>, unread: &mp_reduce::Unread, cache: Vec<std::fs::File>) -> mp_reduce::Result<()> {
+/// # fn example(unread: &mp_reduce::Unread, cache: Vec<std::fs::File>) -> mp_reduce::Result<()> {
 /// use mp_reduce::Fd;
 /// use std::fs::File;
 ///
-/// // `unread` is in the error: `SpawnError::unread()`, `TaskError::unread()`.
-/// drop(cache); // some files that this process can do without
+/// // The error contains `unread`: `SpawnError::unread()`, `TaskError::unread()`.
+/// drop(cache); // some files that this process can close
 /// let Fd(file) = unread.read::<Fd<File>>()?;
 /// # Ok(())
 /// # }
 /// ```
 ///
-/// Clones are one message, which is read once. Its descriptors stay open until it is read, or the last clone is dropped; what is in it
-/// belongs to this process, so that it ends with it.
+/// Clones refer to one message, which can be read once. Its descriptors stay open until it is read or the
+/// last clone is dropped. The message belongs to this process, and is lost when it ends.
 #[derive(Clone)]
 pub struct Unread(Arc<Mutex<Option<Held>>>);
 
 struct Held {
     inc: Box<Incoming>,
-    /// 0 if its sender has not said it.
+    /// 0 if unknown.
     fingerprint: u64,
 }
 
@@ -43,17 +43,17 @@ impl fmt::Debug for Unread {
 }
 
 impl Unread {
-    /// What is left of a message, of a type with this fingerprint; 0 if it is not known.
+    /// Wraps the rest of a message, whose type has this fingerprint, or 0 if it is unknown.
     #[doc(hidden)]
     #[must_use]
     pub fn new(inc: Box<Incoming>, fingerprint: u64) -> Self {
         Self(Arc::new(Mutex::new(Some(Held { inc, fingerprint }))))
     }
 
-    /// A message in an envelope.
+    /// Opens a message in an envelope.
     ///
     /// # Errors
-    /// Those of opening it.
+    /// The errors of opening it.
     #[doc(hidden)]
     pub fn of(mut envelope: Envelope) -> Result<Self> {
         let mut inc = Box::<Incoming>::default();
@@ -62,18 +62,19 @@ impl Unread {
         Ok(Self::new(inc, fingerprint))
     }
 
-    /// Whether it was not read yet.
+    /// Returns `true` if the message was not read yet.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.0.lock().is_some()
     }
 
-    /// Reads it, as the type that was sent.
+    /// Decodes the message as the type that was sent.
     ///
     /// # Errors
-    /// [`Error::Memory`] with [`OutOfDescriptors`](CoreError::OutOfDescriptors) while there are too few descriptors to spare still, and
-    /// [`Error::TypeMismatch`] where it is of another type: then it stays, to be read later. Those of
-    /// [`unpack`](crate::unpack), whose errors have its bytes; [`Stale`](CoreError::Stale) when it was read already.
+    /// [`Error::Memory`] with [`OutOfDescriptors`](CoreError::OutOfDescriptors) while there are too few spare
+    /// descriptors, and [`Error::TypeMismatch`] for another type: the message can be read later then. The
+    /// errors of [`unpack`](crate::unpack), which contain its bytes. [`Stale`](CoreError::Stale) if it was
+    /// read already.
     pub fn read<T: Message>(&self) -> Result<T> {
         let mut held = self.0.lock();
         let (sent, read) =
@@ -83,21 +84,21 @@ impl Unread {
         }
         claim(&mut held)?;
         let taken = held.take();
-        // Code of the user runs behind this.
+        // Unlocked first, because code of the user runs below.
         drop(held);
         taken.map_or_else(|| Err(gone()), |mut held| decode(&mut held.inc))
     }
 
-    /// Opens the descriptors in it, all or none, so that reading it fails for no lack of them.
+    /// Opens all or none of the message's descriptors, so that reading it can't fail for lack of them.
     ///
     /// # Errors
-    /// As for [`read`](Self::read).
+    /// See [`read`](Self::read).
     #[doc(hidden)]
     pub fn claim(&self) -> Result<()> {
         claim(&mut self.0.lock())
     }
 
-    /// Closes what [`claim`](Self::claim) has opened.
+    /// Closes the descriptors that [`claim`](Self::claim) opened.
     #[doc(hidden)]
     pub fn unclaim(&self) {
         if let Some(held) = &mut *self.0.lock() {
@@ -116,11 +117,11 @@ fn gone() -> Error {
     CoreError::Stale("this message was read already".into()).into()
 }
 
-/// As [`unpack`](crate::unpack); where this process has no descriptors to spare for those in it, the message comes back beside the
-/// error, as it was.
+/// Works like [`unpack`](crate::unpack). If this process has too few spare descriptors, the unchanged message
+/// is returned with the error.
 ///
 /// # Errors
-/// As for `unpack`.
+/// See `unpack`.
 #[doc(hidden)]
 pub fn unpack_or_keep<T: Message>(mut envelope: Envelope) -> Result<T, (Error, Option<Envelope>)> {
     let claimed = match envelope.claim() {
@@ -148,7 +149,7 @@ mod tests {
     use crate::pack;
 
     #[test]
-    fn it_is_read_once_and_as_what_it_is() {
+    fn unread_message_is_read_once_as_its_type() {
         let unread = Unread::of(pack((7_u32, "text".to_string())).unwrap()).unwrap();
         let (same, text) = (unread.clone(), unread.read::<String>().unwrap_err());
         assert!(matches!(text, Error::TypeMismatch { .. }) && same.is_there());

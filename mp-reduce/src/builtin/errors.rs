@@ -1,4 +1,4 @@
-//! Errors of other crates: `std::io::Error`, and of any type, in words.
+//! Errors as messages: `std::io::Error`, and any error as a chain of texts.
 
 use std::error::Error;
 use std::io;
@@ -9,7 +9,8 @@ use mp_core::sent::IoError;
 use super::Failure;
 use crate::reduce::Reduce;
 
-/// The system's number arrives, and is the same error; any other one has its kind, and its text and sources as an [`ErrorChain`].
+/// An error with a code of the system arrives as the same error. Any other error arrives with its kind, and
+/// with its text and sources as an [`ErrorChain`].
 impl Reduce for io::Error {
     type Handle = IoError;
     fn reduce(&self) -> Result<IoError, Failure> {
@@ -27,10 +28,11 @@ impl Reduce for io::Error {
 /// use std::error::Error;
 ///
 /// let error: Box<dyn Error + Send + Sync> = "ä".parse::<u8>().unwrap_err().into();
-/// // A serde type of its own; and what `Box<dyn Error + Send + Sync>` is on the other side.
+/// // A serde type by itself, and the target of `Box<dyn Error + Send + Sync>` at the receiver.
 /// let chain = unpack::<ErrorChain>(pack(ErrorChain::new(&*error)).map_err(|e| e.error)?)?;
 /// assert_eq!(chain.to_string(), "invalid digit found in string");
-/// let Reduced(error) = unpack::<Reduced<Box<dyn Error + Send + Sync>>>(pack(Reduced(error)).map_err(|e| e.error)?)?;
+/// let envelope = pack(Reduced(error)).map_err(|e| e.error)?;
+/// let Reduced(error) = unpack::<Reduced<Box<dyn Error + Send + Sync>>>(envelope)?;
 /// assert_eq!(error.downcast_ref(), Some(&chain));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -1,4 +1,4 @@
-//! Types of the standard library that serde lacks, or has for some of their values only: each is [`Reduce`].
+//! [`Reduce`] for types of the standard library that serde does not support, or only for some values.
 
 mod errors;
 mod time;
@@ -24,7 +24,7 @@ fn bytes_of(name: &OsStr) -> ByteString {
     ByteString(name.as_bytes().to_vec())
 }
 
-/// Any path, also one that is no UTF-8, which serde's own implementation refuses.
+/// Any path, including non-UTF-8 ones, which serde's own implementation refuses.
 impl Reduce for PathBuf {
     type Handle = ByteString;
     fn reduce(&self) -> Result<ByteString, Failure> {
@@ -45,7 +45,7 @@ impl Reduce for OsString {
     }
 }
 
-/// As `waitpid(2)` has it: code, signal and core file.
+/// Encoded like the status of `waitpid(2)`: code, signal and core file.
 impl Reduce for ExitStatus {
     type Handle = i32;
     fn reduce(&self) -> Result<i32, Failure> {
@@ -76,7 +76,7 @@ impl<T: Reduce> Reduce for Vec<T> {
     }
 }
 
-/// `Err` also where the success type is a serde type and the error is none: `Result<(), io::Error>`.
+/// For a success type that is a serde type and an error that is not: `Result<(), io::Error>`.
 impl<T: Serialize + DeserializeOwned + Clone, E: Reduce> Reduce for Result<T, E> {
     type Handle = Result<T, E::Handle>;
     fn reduce(&self) -> Result<Self::Handle, Failure> {

@@ -7,7 +7,8 @@ use serde::{Deserialize, Serialize};
 use super::Failure;
 use crate::reduce::Reduce;
 
-/// What a [`SystemTime`] travels as: how far from the beginning of 1970, and whether before it, which serde's own implementation refuses.
+/// Serialized [`SystemTime`]: the distance from the beginning of 1970. It may be earlier, which serde's own
+/// implementation refuses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SinceEpoch {
     before: bool,
@@ -28,12 +29,14 @@ impl Reduce for SystemTime {
     }
 }
 
-/// What an [`Instant`] travels as: the time of the clock CLOCK_MONOTONIC, which all processes of a machine share (`clock_gettime(2)`).
+/// Serialized [`Instant`]: the time of CLOCK_MONOTONIC, which all processes of a machine share
+/// (`clock_gettime(2)`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct MonotonicTime(Duration);
 
-/// The instant at which the clock began. The standard library tells it nowhere but in `Debug`, which may change; so what is found there
-/// has to lie between two readings of the clock. Else it is the first of these, less than a microsecond off as a rule.
+/// Returns the start of the clock. The standard library exposes it only in `Debug`, whose format may change.
+/// So the parsed value has to be between two readings of the clock. Otherwise the first reading is used,
+/// which is usually less than 1 µs off.
 fn beginning() -> Option<Instant> {
     let before = mp_core::monotonic();
     let now = Instant::now();
@@ -47,7 +50,7 @@ fn beginning() -> Option<Instant> {
     now.checked_sub(exact.filter(|exact| (before..=after).contains(exact)).unwrap_or(before))
 }
 
-/// The same instant to all processes of the machine, unless one is in a time namespace of its own.
+/// The same instant in all processes of the machine, except in another time namespace.
 impl Reduce for Instant {
     type Handle = MonotonicTime;
     fn reduce(&self) -> Result<MonotonicTime, Failure> {

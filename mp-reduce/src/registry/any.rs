@@ -1,4 +1,4 @@
-//! Messages of any registered type, in one queue.
+//! Messages of any registered type in one queue.
 
 use std::any::{Any, TypeId, type_name};
 use std::fmt;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::table;
 use crate::builtin::ByteString;
 
-/// A value of any type that is [registered](crate::register()): a queue of these takes them all.
+/// A value of any [registered](crate::register()) type: a queue of these transports all of them.
 ///
 /// ```
 /// use std::path::PathBuf;
@@ -21,62 +21,64 @@ use crate::builtin::ByteString;
 /// #[derive(Serialize, Deserialize, PartialEq, Debug)]
 /// struct Job { number: u32 }
 ///
-/// register_serde::<Job>()?; // in all processes that send or receive it; `register!` does it in all of a program
-/// let mixed = vec![AnyValue::new(Job { number: 7 }), AnyValue::new(PathBuf::from("/tmp")), AnyValue::new(2.5_f64)];
+/// register_serde::<Job>()?; // in all processes that send or receive it; `register!` covers a whole program
+/// let (job, path) = (AnyValue::new(Job { number: 7 }), AnyValue::new(PathBuf::from("/tmp")));
+/// let mixed = vec![job, path, AnyValue::new(2.5_f64)];
 /// let mut arrived = unpack::<Vec<AnyValue>>(pack(mixed).map_err(|e| e.error)?)?.into_iter();
 /// let first = arrived.next().ok_or("nothing")?;
-/// let first = first.downcast::<PathBuf>().unwrap_err(); // it is none, and comes back
+/// let first = first.downcast::<PathBuf>().unwrap_err(); // not a path: the error returns the value
 /// assert_eq!(first.downcast::<Job>().ok(), Some(Job { number: 7 }));
 /// assert!(arrived.next().is_some_and(|path| path.is::<PathBuf>()));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Numbers, `bool`, `char`, `()`, `String`, `Vec<u8>`, and the types of the standard library that are [`Reduce`](crate::Reduce) are registered in
-/// every process.
+/// Numbers, `bool`, `char`, `()`, `String`, `Vec<u8>`, and the types of the standard library that implement
+/// [`Reduce`](crate::Reduce) are registered in every process.
 ///
-/// Its type is found by its name, and checked: the sender's name of the type says it all. A process that has no type of this name can't
-/// read the message: the error says which type and which process, and has the bytes; as a [lease](https://docs.rs/mp-queue) the message
-/// goes to another consumer. A value whose type is not registered at its sender is refused at `put`, and comes back.
+/// The receiver looks the type up by the name that it has at the sender. If the receiver has not registered
+/// it, the error names the type and the process, and contains the bytes. As a
+/// [lease](https://docs.rs/mp-queue), the message goes to another consumer. `put` refuses a value whose type
+/// is not registered at the sender, and returns it.
 pub struct AnyValue {
     value: Box<dyn Any + Send + Sync>,
     type_name: &'static str,
 }
 
 impl AnyValue {
-    /// Of a value. Whether its type is registered is found out when it is sent.
+    /// Wraps a value. Sending it fails if its type is not registered.
     #[must_use]
     pub fn new<T: Send + Sync + 'static>(value: T) -> Self {
         Self { value: Box::new(value), type_name: type_name::<T>() }
     }
 
-    /// Whether it is a `T`.
+    /// Returns `true` if the value is a `T`.
     #[must_use]
     pub fn is<T: 'static>(&self) -> bool {
         self.value.is::<T>()
     }
 
-    /// The value, if it is a `T`.
+    /// Unwraps the value, if it is a `T`.
     ///
     /// # Errors
-    /// It itself, if it is something else.
+    /// Returns `self` in the error if the value has another type.
     pub fn downcast<T: 'static>(self) -> Result<T, Self> {
         let Self { value, type_name } = self;
         value.downcast().map(|value| *value).map_err(|value| Self { value, type_name })
     }
 
-    /// The value, if it is a `T`.
+    /// Returns the value, if it is a `T`.
     #[must_use]
     pub fn downcast_ref<T: 'static>(&self) -> Option<&T> {
         self.value.downcast_ref()
     }
 
-    /// The value, to change it, if it is a `T`.
+    /// Returns a mutable reference to the value, if it is a `T`.
     #[must_use]
     pub fn downcast_mut<T: 'static>(&mut self) -> Option<&mut T> {
         self.value.downcast_mut()
     }
 
-    /// The name of its type, as this program has it.
+    /// Returns the name of the value's type in this program.
     #[must_use]
     pub fn type_name(&self) -> &'static str {
         self.type_name

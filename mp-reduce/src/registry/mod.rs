@@ -1,6 +1,7 @@
 //! # Safety
-//! Types that can't implement a trait of ours, and how they are sent. Unsafe, because [`register!`](crate::register!) puts an entry into a
-//! section of the program; sound, because that is the address of a function without arguments, which is called once, before `main`.
+//! Registration of types that can't implement a trait of this crate. Unsafe, because
+//! [`register!`](crate::register!) puts an entry into a section of the program. Sound, because the entry is
+//! the address of a function without arguments, which is called once, before `main`.
 #![allow(unsafe_code)]
 
 mod any;
@@ -15,12 +16,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use any::AnyValue;
 
-/// Makes a type of another crate known: by which functions it becomes something that can be sent, and is made of that again.
+/// Registers a type of another crate, with the functions that reduce it to a serde type and rebuild it.
 ///
 /// ```
 /// use mp_reduce::{Registered, pack, register, unpack};
 /// use serde::{Deserialize, Serialize};
-/// use std::net::TcpListener; // no serde type, no type of this crate
+/// use std::net::TcpListener; // not a serde type, and not a type of this crate
 ///
 /// register(
 ///     |listener: &TcpListener| Ok(listener.local_addr()?.port()),
@@ -33,29 +34,34 @@ pub use any::AnyValue;
 ///     socket: TcpListener,
 /// }
 ///
-/// // In a field; and as a message of its own.
+/// // In a field, and as a message of its own.
 /// let socket = TcpListener::bind("127.0.0.1:0")?;
 /// let job = unpack::<Job>(pack(Job { socket }).map_err(|e| e.error)?)?;
-/// let Registered(socket) = unpack::<Registered<TcpListener>>(pack(Registered(job.socket)).map_err(|e| e.error)?)?;
+/// let envelope = pack(Registered(job.socket)).map_err(|e| e.error)?;
+/// let Registered(socket) = unpack::<Registered<TcpListener>>(envelope)?;
 /// assert!(socket.local_addr()?.ip().is_loopback());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It is done once in each process, before the first such value is sent or read. A worker is a process of its own, which does not run
-/// `main`, and whose arguments are read before its function is called: [`register!`](crate::register!), outside of functions, does it in
-/// all processes of a program.
+/// Call it once in each process, before the first value of the type is sent or received. A worker does not
+/// run `main`, and receives its arguments before its function is called. So use
+/// [`register!`](crate::register!) outside of functions, which registers the type in all processes of a
+/// program.
 ///
-/// The type goes by what [`std::any::type_name`] says; [`register_as`] gives it a name that stays when a type is moved or a compiler
-/// changes, for processes of several programs. Of a type of your own, [`Reduce`](crate::Reduce) needs no registration.
+/// The type is identified by [`std::any::type_name`]. For processes of several programs, [`register_as`] sets
+/// a name that does not change with moved types or compilers. A type of your own can implement
+/// [`Reduce`](crate::Reduce) without registration.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) when the type is registered with other functions, or its name is another
-/// type's. To register it again with the same functions, if these capture nothing, does nothing.
+/// [`Error::InvalidArgument`](mp_core::Error::InvalidArgument) if the type is registered with other
+/// functions, or another type has its name. Registering the same functions again has no effect, if they
+/// capture nothing.
 ///
-/// # What the functions may do
-/// They may fail and panic: both are errors of `put` or `get`, with the type's name; the message comes back, or its bytes are in the
-/// error. They may send and receive messages, also through the queue that the value goes through, as long as that has room. What
-/// `reduce` returns may have registered types in it; one that never ends so is an error.
+/// # Requirements on the functions
+/// The functions may fail and panic. `put` or `get` then returns an error with the type's name, and the
+/// message, or its bytes. They may send and receive messages, also through the queue that transports the
+/// value, as long as that queue has room. The result of `reduce` may contain registered types. Infinite
+/// recursion is detected and returned as an error.
 #[doc(alias = "ForkingPickler.register")]
 #[doc(alias = "copyreg")]
 pub fn register<T, H>(
@@ -69,10 +75,10 @@ where
     table::add(type_name::<T>(), reduce, rebuild)
 }
 
-/// As [`register()`], under this name.
+/// Registers a type under this name. Otherwise like [`register()`].
 ///
 /// # Errors
-/// As for `register`.
+/// See [`register()`].
 pub fn register_as<T, H>(
     name: &str,
     reduce: impl Fn(&T) -> Result<H, Box<dyn std::error::Error + Send + Sync>> + Send + Sync + 'static,
@@ -85,8 +91,9 @@ where
     table::add(name, reduce, rebuild)
 }
 
-/// As [`register()`], for a type that is not `Send` and `Sync`, such as one with an `Rc` or a `Cell` in it: its values are made and used in
-/// one thread of each process. They travel as [`Registered`], and in fields; an [`AnyValue`] may go to any thread, and has none of them.
+/// Registers a type that is not `Send` and `Sync`, such as a type that contains an `Rc` or a `Cell`. Its
+/// values are created and used in one thread of each process. They are sent as [`Registered`] and in fields,
+/// but not as [`AnyValue`], which may go to any thread. Otherwise like [`register()`].
 ///
 /// ```
 /// use std::rc::Rc;
@@ -99,13 +106,14 @@ where
 ///     |tree| Ok(tree.0.to_string()),
 ///     |name| Ok(Tree(name.into(), Vec::new())),
 /// )?;
-/// let Registered(tree) = unpack::<Registered<Tree>>(pack(Registered(Tree("a".into(), Vec::new()))).map_err(|e| e.error)?)?;
+/// let envelope = pack(Registered(Tree("a".into(), Vec::new()))).map_err(|e| e.error)?;
+/// let Registered(tree) = unpack::<Registered<Tree>>(envelope)?;
 /// assert_eq!((&*tree.0, tree.1.len()), ("a", 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
 /// # Errors
-/// As for `register`.
+/// See [`register()`].
 pub fn register_local<T, H>(
     reduce: impl Fn(&T) -> Result<H, Box<dyn std::error::Error + Send + Sync>> + Send + Sync + 'static,
     rebuild: impl Fn(H) -> Result<T, Box<dyn std::error::Error + Send + Sync>> + Send + Sync + 'static,
@@ -117,15 +125,16 @@ where
     table::add_local(type_name::<T>(), reduce, rebuild)
 }
 
-/// As [`register()`], for a serde type, which travels as itself: so that it can be an [`AnyValue`].
+/// Registers a serde type, so that it can be an [`AnyValue`]. Otherwise like [`register()`].
 ///
 /// # Errors
-/// As for `register`.
+/// See [`register()`].
 pub fn register_serde<T: Serialize + DeserializeOwned + Send + Sync + 'static>() -> Result<()> {
     standard::serde::<T>(type_name::<T>())
 }
 
-/// Registers a type in each process that runs the program, before its `main`, and before a worker reads its arguments.
+/// Registers a type in each process of the program, before `main`, and before a worker receives its
+/// arguments.
 ///
 /// ```
 /// use std::net::UdpSocket;
@@ -142,11 +151,12 @@ pub fn register_serde<T: Serialize + DeserializeOwned + Send + Sync + 'static>()
 /// # fn main() {}
 /// ```
 ///
-/// `register!(local Type, …)` is for types that are not `Send` and `Sync`, as [`register_local`].
+/// `register!(local Type, …)` registers types that are not `Send` and `Sync`, see [`register_local`].
 ///
-/// As [`register()`] otherwise, with the type before the two functions; or [`register_serde`], with the type alone. It stands where items
-/// do. A failure, a type that is registered differently, is written to stderr. (In a program that is linked statically, without glibc, and
-/// in libraries that are loaded later, call the functions instead.)
+/// The arguments are the type and the two functions of [`register()`], or only the type for
+/// [`register_serde`]. The macro is used at item level. A failure, such as a type that is registered
+/// differently, is reported on stderr. (In statically linked programs without glibc, and in libraries that
+/// are loaded later, call the functions instead.)
 #[macro_export]
 macro_rules! register {
     (local $t:ty, $reduce:expr, $rebuild:expr $(,)?) => {
@@ -164,7 +174,8 @@ macro_rules! register {
                 $crate::registered_at_start(|| $register);
             }
             #[used]
-            // SAFETY: what is called from this section gets arguments that a C function may leave aside, and returns nothing.
+            // SAFETY: functions in this section are called with arguments that a C function may ignore, and
+            // return nothing.
             #[unsafe(link_section = ".init_array")]
             // fork: code, which never changes.
             static REGISTER: extern "C" fn() = register;
@@ -172,7 +183,7 @@ macro_rules! register {
     };
 }
 
-/// What [`register!`](crate::register!) calls before `main`.
+/// Runs the registration of [`register!`](crate::register!) before `main`.
 #[doc(hidden)]
 pub fn registered_at_start(register: impl FnOnce() -> Result<()>) {
     if let Some(Err(error)) = mp_core::user_code::caught(register) {
@@ -196,7 +207,7 @@ impl<'de, T: 'static> Deserialize<'de> for Registered<T> {
     }
 }
 
-/// For fields of [registered](register()) types: `#[serde(with = "mp_reduce::registered")]`.
+/// Functions for fields of [registered](register()) types: `#[serde(with = "mp_reduce::registered")]`.
 pub mod registered {
     use serde::de::Error as _;
     use serde::ser::Error as _;
@@ -205,19 +216,19 @@ pub mod registered {
     use super::table;
     use crate::builtin::ByteString;
 
-    /// Writes what the type is reduced to, as bytes.
+    /// Serializes the reduced value as bytes.
     ///
     /// # Errors
-    /// When the type is not registered in this process, or can't be reduced.
+    /// If the type is not registered in this process, or can't be reduced.
     pub fn serialize<T: 'static, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
         let entry = table::of_type::<T>().map_err(S::Error::custom)?;
         ByteString(entry.write(value).map_err(S::Error::custom)?).serialize(s)
     }
 
-    /// Makes the value of it again.
+    /// Rebuilds the value.
     ///
     /// # Errors
-    /// When the type is not registered in this process, is registered differently, or can't be rebuilt.
+    /// If the type is not registered in this process, is registered differently, or can't be rebuilt.
     pub fn deserialize<'de, T: 'static, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
         let entry = table::of_type::<T>().map_err(D::Error::custom)?;
         let ByteString(bytes) = ByteString::deserialize(d)?;

@@ -1,4 +1,4 @@
-//! The types that every process knows.
+//! Types that are registered in every process.
 
 use std::any::{TypeId, type_name};
 use std::error::Error;
@@ -16,7 +16,7 @@ use crate::builtin::{ByteString, ErrorChain};
 use crate::codec::{part_of, place, read_part};
 use crate::reduce::Reduce;
 
-/// A serde type, as itself.
+/// Registers a serde type under `name`.
 pub(super) fn serde<T: Serialize + DeserializeOwned + Send + Sync + 'static>(
     name: &str,
 ) -> mp_core::Result<()> {
@@ -34,9 +34,9 @@ fn reduced<T: Reduce + Send + Sync + 'static>(name: &str) -> mp_core::Result<()>
     add(name, T::reduce, T::rebuild)
 }
 
-/// Adds them, at the first call.
+/// Registers all of them, at the first call.
 pub(super) fn register() {
-    // fork: what it says of the list is true of the copy's, too.
+    // fork: if the list is complete in the parent, its copy in the child is, too.
     static DONE: SetOnce<()> = SetOnce::new();
     if DONE.get().is_none() {
         register_all();
@@ -44,15 +44,17 @@ pub(super) fn register() {
     }
 }
 
-/// By names that no compiler changes.
+/// Names that no compiler changes.
 macro_rules! all {
     ($all:ident) => {
         $all! {
-            serde: () = "()" bool = "bool" char = "char" String = "String" u8 = "u8" u16 = "u16" u32 = "u32" u64 = "u64" u128 = "u128"
-                usize = "usize" i8 = "i8" i16 = "i16" i32 = "i32" i64 = "i64" i128 = "i128" isize = "isize" f32 = "f32" f64 = "f64"
-                Vec<u8> = "Vec<u8>" Duration = "Duration" ErrorChain = "ErrorChain";
-            reduced: PathBuf = "PathBuf" OsString = "OsString" SystemTime = "SystemTime" Instant = "Instant" ExitStatus = "ExitStatus"
-                std::io::Error = "io::Error" Box<dyn Error + Send + Sync> = "Box<dyn Error>";
+            serde: () = "()" bool = "bool" char = "char" String = "String" u8 = "u8" u16 = "u16" u32 = "u32"
+                u64 = "u64" u128 = "u128" usize = "usize" i8 = "i8" i16 = "i16" i32 = "i32" i64 = "i64"
+                i128 = "i128" isize = "isize" f32 = "f32" f64 = "f64" Vec<u8> = "Vec<u8>"
+                Duration = "Duration" ErrorChain = "ErrorChain";
+            reduced: PathBuf = "PathBuf" OsString = "OsString" SystemTime = "SystemTime" Instant = "Instant"
+                ExitStatus = "ExitStatus" std::io::Error = "io::Error"
+                Box<dyn Error + Send + Sync> = "Box<dyn Error>";
         }
     };
 }
@@ -61,14 +63,14 @@ macro_rules! all {
 fn register_all() {
     macro_rules! add {
         ($($how:ident: $($t:ty = $name:literal)*;)*) => {
-            // A type that the program has registered already, in its own way, stays as that.
+            // If the program has already registered a type in another way, that registration stays.
             $($(_ = $how::<$t>($name);)*)*
         };
     }
     all!(add);
 }
 
-/// The type that has this name in every process, added or not, and how it is called in this program.
+/// Returns the type with this name in every process, registered yet or not, and its name in this program.
 pub(super) fn of_name(name: &str) -> Option<(TypeId, &'static str)> {
     macro_rules! find {
         ($($how:ident: $($t:ty = $name:literal)*;)*) => {

@@ -1,4 +1,4 @@
-//! Which types this process knows how to send.
+//! Table of the types that this process can send.
 
 use std::any::{Any, TypeId, type_name};
 use std::cell::Cell;
@@ -18,7 +18,7 @@ use crate::codec::{part_of, place, read_part};
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 type Write = dyn Fn(&dyn Any) -> Result<Vec<u8>, String> + Send + Sync;
 type Read = dyn Fn(&[u8]) -> Result<Box<dyn Any>, String> + Send + Sync;
-/// Of a value that other threads may have, as that.
+/// Converts a value to one that other threads may access.
 type Share = fn(Box<dyn Any>) -> Option<Box<dyn Any + Send + Sync>>;
 
 /// A registered type.
@@ -26,39 +26,39 @@ pub(super) struct Entry {
     pub(super) name: String,
     type_id: TypeId,
     type_name: &'static str,
-    /// The types of the two functions, if these are nothing but code.
+    /// Types of the two functions, if they capture nothing.
     code: Option<[TypeId; 2]>,
     write: Box<Write>,
     read: Box<Read>,
-    /// `None`: its values stay in the thread that reads them.
+    /// `None` if values stay in the thread that reads them.
     share: Option<Share>,
 }
 
-/// All of them, one after the other: they are looked at without a lock, and are never taken out again.
+/// Linked list of all entries. It is read without a lock, and nothing is removed.
 struct Node {
     entry: &'static Entry,
     next: SetOnce<Node>,
 }
 
-// fork: a copy of the process knows the same types. What another thread was just adding is in the list or is not.
+// fork: the child has the same types. An entry that another thread was adding is in the list or not.
 static FIRST: SetOnce<Node> = SetOnce::new();
 
 fn all() -> impl Iterator<Item = &'static Entry> {
     std::iter::successors(FIRST.get(), |node| node.next.get()).map(|node| node.entry)
 }
 
-/// The entry of a type.
+/// Returns the entry of a type.
 pub(super) fn of_type<T: 'static>() -> Result<&'static Entry, String> {
     of_id(TypeId::of::<T>(), type_name::<T>())
 }
 
-/// The entry of the type of a value, which has this name in this program.
+/// Returns the entry of a type id. `type_name` is its name in this program.
 pub(super) fn of_id(id: TypeId, type_name: &str) -> Result<&'static Entry, String> {
     super::standard::register();
     all().find(|entry| entry.type_id == id).ok_or_else(|| unknown(type_name))
 }
 
-/// The entry that has a name.
+/// Returns the entry with a name.
 pub(super) fn of_name(name: &str) -> Result<&'static Entry, String> {
     super::standard::register();
     all().find(|entry| entry.name == name).ok_or_else(|| unknown(name))
@@ -67,12 +67,13 @@ pub(super) fn of_name(name: &str) -> Result<&'static Entry, String> {
 #[cold]
 fn unknown(name: &str) -> String {
     format!(
-        "the type {name} is not registered in {}: `register!` makes it known to all processes of a program, `register` to one",
+        "the type {name} is not registered in {}: `register!` makes it known to all processes \
+         of a program, `register` to one",
         this_process()
     )
 }
 
-/// Adds a type, unless it is there already.
+/// Adds a type, unless it is already in the table.
 pub(super) fn add<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> Result<()>
 where
     T: Send + Sync + 'static,
@@ -86,7 +87,7 @@ where
     })
 }
 
-/// As [`add`], of a type whose values stay in one thread.
+/// Adds a type whose values stay in one thread.
 pub(super) fn add_local<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> Result<()>
 where
     T: 'static,
@@ -130,7 +131,7 @@ where
 }
 
 fn add_entry(entry: Entry) -> Result<()> {
-    // Whether or not the types that every process knows are in the list already.
+    // Checked also before the standard types are in the list.
     if let Some((standard, type_name)) = super::standard::of_name(&entry.name)
         && standard != entry.type_id
         && !mp_core::mutant!("codec.registry.standard-name-taken")
@@ -140,7 +141,7 @@ fn add_entry(entry: Entry) -> Result<()> {
     if let Some(end) = all().find_map(|there| there.against(&entry)) {
         return end;
     }
-    // It stays as long as the process.
+    // Lives as long as the process.
     let entry: &'static Entry = Box::leak(Box::new(entry));
     let mut place = &FIRST;
     loop {
@@ -148,7 +149,7 @@ fn add_entry(entry: Entry) -> Result<()> {
         if std::ptr::eq(node.entry, entry) {
             return Ok(());
         }
-        // Another thread may have been quicker.
+        // Another thread may have added a node first.
         if let Some(end) = node.entry.against(entry) {
             return end;
         }
@@ -157,7 +158,7 @@ fn add_entry(entry: Entry) -> Result<()> {
 }
 
 impl Entry {
-    /// What comes of adding another one beside this. `None`: they have nothing to do with each other.
+    /// Returns the result of adding `other` if this entry concerns it, otherwise `None`.
     fn against(&self, other: &Entry) -> Option<Result<()>> {
         if mp_core::mutant!("codec.registry.registered-twice") {
             return None;
@@ -169,36 +170,39 @@ impl Entry {
         match (same_type, same_name) {
             (false, false) => None,
             (true, _) => Some(Err(Error::InvalidArgument(format!(
-                "the type {} is registered already, as {:?}, with other functions: a type is registered once in a process",
+                "the type {} is registered already, as {:?}, with other functions: a type is \
+                 registered once in a process",
                 self.type_name, self.name
             )))),
             (false, true) => Some(Err(other.name_of(self.type_name))),
         }
     }
 
-    /// The name of this entry is that of another type.
+    /// Returns the error of a name that another type has.
     fn name_of(&self, type_name: &str) -> Error {
         Error::InvalidArgument(format!(
-            "{:?} is the name of the registered type {type_name} already: give {} another one, by `register_as`",
+            "{:?} is the name of the registered type {type_name} already: give {} another one, \
+             by `register_as`",
             self.name, self.type_name
         ))
     }
 
-    /// What is sent in a value's place.
+    /// Encodes the reduced value.
     pub(super) fn write(&self, value: &dyn Any) -> Result<Vec<u8>, String> {
         deeper(|| (self.write)(value))
     }
 
-    /// The value, made of that again.
+    /// Rebuilds the value.
     pub(super) fn read(&self, bytes: &[u8]) -> Result<Box<dyn Any>, String> {
         deeper(|| (self.read)(bytes))
     }
 
-    /// As [`read`](Self::read), for whichever thread.
+    /// Rebuilds the value, for any thread.
     pub(super) fn read_shared(&self, bytes: &[u8]) -> Result<Box<dyn Any + Send + Sync>, String> {
         let local = || {
             format!(
-                "a {} can't be an `AnyValue`: it is registered by `register_local`, for a type that is not `Send` and `Sync`",
+                "a {} can't be an `AnyValue`: it is registered by `register_local`, for a type that is not \
+                 `Send` and `Sync`",
                 self.type_name
             )
         };
@@ -206,15 +210,15 @@ impl Entry {
         share(self.read(bytes)?).ok_or_else(|| "a registered type is another one".into())
     }
 
-    /// How the type is called in this program.
+    /// Returns the name of the type in this program.
     pub(super) fn type_name(&self) -> &'static str {
         self.type_name
     }
 }
 
 thread_local! {
-    /// How many more functions of types may be called within each other: one whose handle has the type in it again, or that sends its own
-    /// value, ends with an error and not with the stack.
+    /// Number of further nested calls of users' functions. A handle that contains its own type, or a function
+    /// that sends its own value, then causes an error instead of a stack overflow.
     static LEFT: Cell<u16> = const { Cell::new(MAX_NESTING) };
 }
 
@@ -233,7 +237,7 @@ fn deeper<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
     }
 }
 
-/// Calls a function of the user; its panic is an error, too.
+/// Calls a function of the user. A panic becomes an error.
 fn called<T, R>(what: &str, call: impl FnOnce() -> Result<R, Failure>) -> Result<R, String> {
     if mp_core::mutant!("codec.registry.panic-let-out") {
         return call().map_err(|error| error.to_string());
@@ -245,7 +249,7 @@ fn called<T, R>(what: &str, call: impl FnOnce() -> Result<R, Failure>) -> Result
             let text = payload.downcast_ref::<String>().map(String::as_str);
             let text = text
                 .or_else(|| payload.downcast_ref::<&str>().copied())
-                .unwrap_or("something that is no text");
+                .unwrap_or("a payload that is not a text");
             let said = format!("a panic: {text}");
             drop_payload(payload);
             said

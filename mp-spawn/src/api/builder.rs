@@ -1,4 +1,4 @@
-//! What one process is started with, and whether it is started again.
+//! Builder of a single process, with its supervision.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -29,16 +29,17 @@ use crate::protocol::outcome::is_unit;
 use crate::protocol::payload::ToChild;
 use crate::start_method::StartMethod;
 
-/// What a process is to be started with.
+/// Configuration of a process.
 ///
 /// ```
 /// use mp_spawn::{Stdio, Process};
 ///
+/// let greet = |name: String| println!("{}, {name}", std::env::var("GREETING").unwrap());
 /// let child = Process::builder()
 ///     .name("greeter")
 ///     .env("GREETING", "hello")
 ///     .stdout(Stdio::Capture)
-///     .spawn(|name: String| println!("{}, {name}", std::env::var("GREETING").unwrap()), "world".to_string())?;
+///     .spawn(greet, "world".to_string())?;
 /// while child.is_alive() {
 ///     child.wait_timeout(std::time::Duration::from_secs(1));
 /// }
@@ -46,7 +47,7 @@ use crate::start_method::StartMethod;
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// `S` says whether it is [supervised](Self::restart): started again when it has ended.
+/// `S` is [`Supervised`] if the process is [restarted](Self::restart) when it has ended.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct ProcessBuilder<S = Unsupervised> {
@@ -59,7 +60,7 @@ pub struct ProcessBuilder<S = Unsupervised> {
     supervision: S,
 }
 
-/// Of a [`ProcessBuilder`]: its process is started once.
+/// Marker of a [`ProcessBuilder`] whose process is started once.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Unsupervised;
@@ -79,14 +80,15 @@ impl ProcessBuilder {
 }
 
 impl<S> ProcessBuilder<S> {
-    /// Its name, `process-` and its [number](Self::number) without this. Its main thread has this name as well.
+    /// Sets the name of the process and of its main thread. The default is `process-` and the
+    /// [number](Self::number).
     pub fn name(mut self, name: impl Into<String>) -> ProcessBuilder<S> {
         self.name = Some(name.into());
         self
     }
 
-    /// Its number: what `{rank}` stands for in the names of [files](Stdio::File) for its output. Without this, those that
-    /// this process starts are counted from 1.
+    /// Sets the number of the process, which replaces `{rank}` in the names of [files](Stdio::File) for its
+    /// output. By default, the processes that this process starts are counted from 1.
     ///
     /// ```
     /// use mp_spawn::{Stdio, Process};
@@ -94,7 +96,8 @@ impl<S> ProcessBuilder<S> {
     /// let logs = std::env::temp_dir().join(format!("numbers-{}", std::process::id()));
     /// std::fs::create_dir_all(&logs)?;
     /// let loaders = [0, 1].map(|device| {
-    ///     let builder = Process::builder().number(device).stdout(Stdio::file(logs.join("loader-{rank}.txt")));
+    ///     let output = Stdio::file(logs.join("loader-{rank}.txt"));
+    ///     let builder = Process::builder().number(device).stdout(output);
     ///     builder.spawn(|device: usize| println!("reads for {device}"), device)
     /// });
     /// for loader in loaders {
@@ -109,38 +112,38 @@ impl<S> ProcessBuilder<S> {
         self
     }
 
-    /// Whether it is ended when this process exits, instead of being waited for: false without this, as with
-    /// [`SpawnOptions::daemon`].
+    /// If `true`, this process ends the child when it exits, instead of waiting for it. The default is
+    /// `false`. See [`SpawnOptions::daemon`].
     pub fn daemon(mut self, daemon: bool) -> ProcessBuilder<S> {
         self.daemon = daemon;
         self
     }
 
-    /// Sets a variable of its environment.
+    /// Sets an environment variable.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> ProcessBuilder<S> {
         self.setup = self.setup.env(name, value);
         self
     }
 
-    /// Removes a variable from its environment.
+    /// Removes an environment variable.
     pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> ProcessBuilder<S> {
         self.setup = self.setup.env_remove(name);
         self
     }
 
-    /// The directory that it works in.
+    /// Sets the working directory.
     pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> ProcessBuilder<S> {
         self.setup = self.setup.current_dir(directory);
         self
     }
 
-    /// The processors that it may run on.
+    /// Restricts the process to these processors.
     pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> ProcessBuilder<S> {
         self.setup = self.setup.processors(numbers);
         self
     }
 
-    /// Sets the effect of SIGINT (Ctrl-C) and SIGTERM on the process. Without this they end the process.
+    /// Sets the effect of SIGINT (Ctrl-C) and SIGTERM on the process. By default they kill it.
     pub fn interrupt(mut self, interrupt: Interrupt) -> ProcessBuilder<S> {
         self.setup = self.setup.interrupt(interrupt);
         self
@@ -158,26 +161,27 @@ impl<S> ProcessBuilder<S> {
         self
     }
 
-    /// Where its standard output goes.
+    /// Redirects the standard output.
     pub fn stdout(mut self, output: Stdio) -> ProcessBuilder<S> {
         self.setup = self.setup.stdout(output);
         self
     }
 
-    /// Where its standard error goes.
+    /// Redirects the standard error.
     pub fn stderr(mut self, output: Stdio) -> ProcessBuilder<S> {
         self.setup = self.setup.stderr(output);
         self
     }
 
-    /// File descriptors of this process that it inherits, under the same numbers: see [`SpawnOptions::inherit_fds`].
+    /// Passes file descriptors of this process to the child under the same numbers, see
+    /// [`SpawnOptions::inherit_fds`].
     pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> ProcessBuilder<S> {
         self.setup = self.setup.inherit_fds(fds);
         self
     }
 
-    /// Marks it as the replacement of another one: files of its output are not emptied, as with [`Stdio::Append`], so that
-    /// the output of the other one stays.
+    /// Marks the process as the replacement of another one: its output files are appended to, as with
+    /// [`Stdio::Append`], so that the other process's output stays.
     ///
     /// ```
     /// use mp_spawn::{Stdio, Process};
@@ -196,13 +200,13 @@ impl<S> ProcessBuilder<S> {
         self
     }
 
-    /// Another program instead of the running one: see [`SpawnOptions::executable`].
+    /// Runs another program instead of the running one, see [`SpawnOptions::executable`].
     pub fn executable(mut self, program: impl Into<PathBuf>) -> ProcessBuilder<S> {
         self.options = self.options.executable(program);
         self
     }
 
-    /// Its secret, and that of the processes that it starts; this process's without this. See
+    /// Sets the secret of the process and of its children. The default is this process's secret. See
     /// [`CurrentProcess::authkey`](crate::CurrentProcess::authkey).
     #[cfg(feature = "authkey")]
     pub fn authkey(mut self, key: impl AsRef<[u8]>) -> ProcessBuilder<S> {
@@ -210,25 +214,26 @@ impl<S> ProcessBuilder<S> {
         self
     }
 
-    /// A program and its arguments instead of the running program: see [`SpawnOptions::command`].
+    /// Runs a program with arguments instead of the running program, see [`SpawnOptions::command`].
     pub fn command<W: Into<OsString>>(mut self, command: impl IntoIterator<Item = W>) -> ProcessBuilder<S> {
         self.options = self.options.command(command);
         self
     }
 
-    /// How it is started: see [`SpawnOptions::start_method`].
+    /// Sets the start method, see [`SpawnOptions::start_method`].
     pub fn start_method(mut self, method: StartMethod) -> ProcessBuilder<S> {
         self.options = self.options.start_method(method);
         self
     }
 
-    /// How long it may take until it has loaded and reported as a worker: see [`SpawnOptions::handshake_timeout`].
+    /// Limits the time until the process has loaded and reported as a worker, see
+    /// [`SpawnOptions::handshake_timeout`].
     pub fn handshake_timeout(mut self, time: Duration) -> ProcessBuilder<S> {
         self.options = self.options.handshake_timeout(time);
         self
     }
 
-    /// The function, and how it is started, of a process whose arguments are `A`; and how it is supervised.
+    /// Returns the plan of a process with arguments `A`, its options, and its supervision.
     fn plan<F, A, R>(self) -> Result<(Plan, SpawnOptions, S)>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -251,7 +256,7 @@ impl<S> ProcessBuilder<S> {
 }
 
 impl ProcessBuilder {
-    /// Has it started again when it has ended: supervises it. See [`Restart`] for when that is.
+    /// Supervises the process: restarts it when it has ended, as [`Restart`] describes.
     ///
     /// ```
     /// use std::time::Duration;
@@ -268,10 +273,11 @@ impl ProcessBuilder {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// Each start is as the first one was: it has the same function, name and options, and the arguments as they were encoded
-    /// then. So arguments are what several processes can have ([`Argument`]): queues, locks, frozen and shared tensors are the
-    /// same ones each time, and stay in use between two starts (a queue is not deserted, a channel not disconnected). An exclusive
-    /// tensor moves, and is refused by the compiler:
+    /// Each start uses the same function, name and options, and the arguments as encoded for the first start.
+    /// So the arguments must be of a type that several processes can have ([`Argument`]). Queues, locks,
+    /// frozen and shared tensors are the same objects each time, and stay in use between two starts (a queue
+    /// is not deserted, a channel not disconnected). The compiler refuses exclusive tensors, which would
+    /// move:
     ///
     /// ```compile_fail,E0277
     /// use mp_spawn::{Process, Restart};
@@ -281,24 +287,25 @@ impl ProcessBuilder {
     /// let child = Process::builder().restart(Restart::on_failure(3)).spawn(|_: Tensor<f32>| {}, tensor);
     /// ```
     ///
-    /// What the options don't say (the environment, the directory) is this process's at the time of each start. Files of its
-    /// output are emptied by the first start alone.
+    /// Settings without an option (environment, directory) are those of this process at the time of each
+    /// start. Only the first start empties the output files.
     ///
-    /// The [`Process`] stands for all of them:
+    /// The [`Process`] represents all starts:
     ///
     /// | | while it is supervised |
     /// |---|---|
-    /// | [`join`](Process::join), [`wait`](Process::wait), [`wait_timeout`](Process::wait_timeout), [`exit`](Process::exit), [`on_exit`](Process::on_exit), [`sentinel`](Process::sentinel) | mean the end after which it is not started again, and tell of its last process |
+    /// | [`join`](Process::join), [`wait`](Process::wait), [`wait_timeout`](Process::wait_timeout), [`exit`](Process::exit), [`on_exit`](Process::on_exit), [`sentinel`](Process::sentinel) | refer to the end after which the process is not restarted, and report its last process |
     /// | [`is_alive`](Process::is_alive) | true, also while it waits for its next start |
     /// | [`status`](Process::status) | [`Restarting`](crate::ProcessStatus::Restarting) while it waits, or is being started |
-    /// | [`pid`](Process::pid), [`stdout`](Process::stdout), [`stderr`](Process::stderr) | of the last process; an error has the last lines of the process that it is about |
-    /// | [`kill`](Process::kill), [`terminate`](Process::terminate) | end the supervision, too; if it waits for its next start, it is over at once |
-    /// | the drop of the handle | changes nothing: the process continues, and so does the supervision |
-    /// | this process exits | it is not started again from then on: its process is waited for, or ended if it is [daemonic](Self::daemon) |
-    /// | SIGINT or SIGTERM, if this process is informed of it ([`Interrupt::Graceful`]) | it is not started again |
+    /// | [`pid`](Process::pid), [`stdout`](Process::stdout), [`stderr`](Process::stderr) | refer to the last process; an error contains the last lines of the process that failed |
+    /// | [`kill`](Process::kill), [`terminate`](Process::terminate) | end the supervision, too; at once if the process waits for its next start |
+    /// | dropping the handle | has no effect on the process and its supervision |
+    /// | exit of this process | ends the supervision: the running child is waited for, or ended if it is [daemonic](Self::daemon) |
+    /// | SIGINT or SIGTERM, if this process handles it by [`Interrupt::Graceful`] | ends the supervision |
     ///
-    /// If it fails once too often, `join` returns [`SpawnError::GaveUp`](crate::SpawnError::GaveUp), with the last failure and those before it.
-    /// Other processes see each death as they see any: locks and leases of the one that crashed come back before it is started again.
+    /// If it fails too often, `join` returns [`SpawnError::GaveUp`](crate::SpawnError::GaveUp) with the last
+    /// failure and earlier ones. Other processes treat each death like any other: the crashed process's locks
+    /// and leases are released before the restart.
     pub fn restart(self, restart: Restart) -> ProcessBuilder<Supervised> {
         let ProcessBuilder { name, number, daemon, options, replaces, setup, supervision: Unsupervised } =
             self;
@@ -306,11 +313,11 @@ impl ProcessBuilder {
         ProcessBuilder { name, number, daemon, options, replaces, setup, supervision }
     }
 
-    /// Starts it: see [`Process::spawn`].
+    /// Starts the process, see [`Process::spawn`].
     ///
     /// # Errors
     ///
-    /// Those of [`Process::spawn`].
+    /// See [`Process::spawn`].
     #[doc(alias = "start")]
     pub fn spawn<F, A, R>(self, function: F, args: A) -> Result<Process<R::Value>>
     where
@@ -318,7 +325,7 @@ impl ProcessBuilder {
         A: Message,
         R: IntoOutcome,
     {
-        // Only its type is needed, which says which function it is.
+        // Only its type is needed, which identifies the function.
         let _ = function;
         let (plan, options, Unsupervised) = self.plan::<F, A, R>()?;
         let daemon = plan.daemon;
@@ -336,21 +343,21 @@ impl ProcessBuilder {
 
 /// Closures with captures.
 impl ProcessBuilder {
-    /// Starts it with a [`Closure`](crate::Closure) instead of a function.
+    /// Starts a process that runs a [`Closure`](crate::Closure) instead of a function.
     ///
     /// ```
     /// use mp_spawn::{Process, closure};
     ///
     /// let greeting = "hello".to_string();
-    /// let child = Process::builder()
-    ///     .spawn_closure(closure!([greeting] |name: String| Ok::<_, String>(format!("{greeting}, {name}"))), "you".to_string())?;
+    /// let greet = closure!([greeting] |name: String| Ok::<_, String>(format!("{greeting}, {name}")));
+    /// let child = Process::builder().spawn_closure(greet, "you".to_string())?;
     /// assert_eq!(child.join()?, "hello, you");
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
     /// # Errors
     ///
-    /// Those of [`Process::spawn`].
+    /// See [`Process::spawn`].
     pub fn spawn_closure<A, R>(self, closure: Closure<A, R>, args: A) -> Result<Process<R::Value>>
     where
         A: Argument,
@@ -362,16 +369,16 @@ impl ProcessBuilder {
 
 /// Supervised processes.
 impl ProcessBuilder<Supervised> {
-    /// How long a process has to run until it counts as well: if it fails after that, the row of restarts begins anew, and with
-    /// it the back-off. A minute without this; with `Duration::MAX` no process is ever well, so that
-    /// [`OnFailure`](Restart::OnFailure) has `max` restarts in all. The time counts from the start, for a process that has reported
-    /// as a worker.
+    /// Sets the run time after which a process counts as healthy: a later failure resets the count of
+    /// restarts and the back-off. The default is one minute. With `Duration::MAX` no process is ever healthy,
+    /// so that [`OnFailure`](Restart::OnFailure) allows `max` restarts in total. The time counts from the
+    /// start of a process that has reported as a worker.
     pub fn healthy_after(mut self, time: Duration) -> ProcessBuilder<Supervised> {
         self.supervision.healthy_after = time;
         self
     }
 
-    /// Calls `call` at each start, each end, before each back-off, and when the process is given up.
+    /// Calls `call` at each start, each end, before each back-off, and when the supervision gives up.
     ///
     /// ```
     /// use std::sync::mpsc;
@@ -384,7 +391,7 @@ impl ProcessBuilder<Supervised> {
     ///     .on_event(move |event| _ = tell.send(event))
     ///     .spawn(|(): ()| std::process::exit(3), ())?;
     /// let mut starts = 0;
-    /// // Ends with the supervision, since `call` is dropped then.
+    /// // The loop ends with the supervision, which drops `call`.
     /// for event in events {
     ///     println!("{event}"); // process-1 was started (pid 4711, attempt 1), …
     ///     starts += u32::from(matches!(event, ProcessEvent::Started { .. }));
@@ -394,11 +401,12 @@ impl ProcessBuilder<Supervised> {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// Without it, failures are reported on stderr: the first at once, later ones at growing intervals, from 10 s to 10 minutes.
+    /// Without a listener, failures are reported on stderr: the first at once, later ones at growing
+    /// intervals, from 10 s to 10 minutes.
     ///
-    /// It is called in the order of the events, a moment after each, in the thread that restarts processes: what takes long there
-    /// delays the restarts of all of them, and nothing else. It may start processes; it must not wait for the end of a supervised one. Nothing
-    /// is kept for a caller that does not listen: a channel has what bound the program gives it. A panic in it ends there.
+    /// `call` runs in the order of the events, shortly after each, in the thread that restarts processes. A
+    /// slow call delays the restarts of all processes, and nothing else. It may start processes. It must not
+    /// wait for the end of a supervised process. Events are not stored. A panic in `call` is caught.
     pub fn on_event(
         mut self,
         call: impl Fn(ProcessEvent) + Send + Sync + 'static,
@@ -407,11 +415,12 @@ impl ProcessBuilder<Supervised> {
         self
     }
 
-    /// Starts it, and supervises it from then on: see [`restart`](ProcessBuilder::restart).
+    /// Starts the process and supervises it, see [`restart`](ProcessBuilder::restart).
     ///
     /// # Errors
     ///
-    /// Those of [`start_processes`](crate::start_processes). A first start that fails is an error here, and is not tried again.
+    /// See [`start_processes`](crate::start_processes). A failed first start is returned as an error, and not
+    /// retried.
     #[doc(alias = "start")]
     pub fn spawn<F, A, R>(self, function: F, args: A) -> Result<Process<R::Value>>
     where
@@ -419,7 +428,7 @@ impl ProcessBuilder<Supervised> {
         A: Argument,
         R: IntoOutcome,
     {
-        // Only its type is needed, which says which function it is.
+        // Only its type is needed, which identifies the function.
         let _ = function;
         let (plan, options, supervision) = self.plan::<F, A, R>()?;
         let daemon = plan.daemon;
@@ -431,11 +440,11 @@ impl ProcessBuilder<Supervised> {
         Ok(Process::of(group, daemon))
     }
 
-    /// Starts it with a [`Closure`] instead of a function, with the same captures each time.
+    /// Starts a process that runs a [`Closure`] instead of a function, with the same captures each time.
     ///
     /// # Errors
     ///
-    /// Those of [`spawn`](Self::spawn).
+    /// See [`spawn`](Self::spawn).
     pub fn spawn_closure<A, R>(self, closure: Closure<A, R>, args: A) -> Result<Process<R::Value>>
     where
         A: Argument,
@@ -445,7 +454,7 @@ impl ProcessBuilder<Supervised> {
     }
 }
 
-/// Of a [`ProcessBuilder`]: its process is started again when it has ended.
+/// Marker of a [`ProcessBuilder`] whose process is restarted when it has ended.
 #[derive(Clone, Debug)]
 pub struct Supervised {
     restart: Restart,
@@ -453,7 +462,7 @@ pub struct Supervised {
     listener: Option<Arc<Listener>>,
 }
 
-/// How long a process runs that is well.
+/// Default run time of a healthy process.
 const HEALTHY: Duration = Duration::from_secs(60);
 
 impl Supervised {
@@ -462,12 +471,12 @@ impl Supervised {
     }
 }
 
-/// What the process of a closure runs.
+/// Function of a process that runs a closure.
 fn call<A: 'static, R: 'static>((closure, args): (Closure<A, R>, A)) -> R {
     closure.call(args)
 }
 
-/// The number of a process that was given none.
+/// Returns the next default number of a process.
 fn next_number() -> usize {
     static COUNT: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);
     let mut count = COUNT.lock();

@@ -1,4 +1,4 @@
-//! The functions that start processes, bound to one start method.
+//! Functions that start processes, bound to one start method.
 
 use mp_core::message::IntoOutcome;
 
@@ -10,7 +10,7 @@ use crate::error::Result;
 use crate::parent::options::SpawnOptions;
 use crate::start_method::StartMethod;
 
-/// The functions that start processes, with one start method.
+/// A start method, with the functions that start processes by it.
 ///
 /// ```
 /// use mp_spawn::{StartMethod, get_context};
@@ -26,24 +26,25 @@ pub struct StartContext {
     method: StartMethod,
 }
 
-/// The functions that start processes, with this start method, whatever [`set_start_method`](crate::set_start_method) says.
+/// Returns a context for this start method, which takes precedence over
+/// [`set_start_method`](crate::set_start_method).
 #[must_use]
 pub fn get_context(method: StartMethod) -> StartContext {
     StartContext { method }
 }
 
 impl StartContext {
-    /// The start method.
+    /// Returns the start method.
     #[must_use]
     pub fn method(self) -> StartMethod {
         self.method
     }
 
-    /// As [`spawn`](crate::spawn).
+    /// Works like [`spawn`](crate::spawn).
     ///
     /// # Errors
     ///
-    /// Those of [`spawn`](crate::spawn).
+    /// See [`spawn`](crate::spawn).
     pub fn spawn<F, A, R>(self, function: F, args: A, nprocs: usize) -> Result<Vec<R::Value>>
     where
         F: Fn(usize, A) -> R + CapturesNothing,
@@ -53,11 +54,11 @@ impl StartContext {
         self.start_processes(function, args, SpawnOptions::nprocs(nprocs))?.join()
     }
 
-    /// As [`start_processes`](crate::start_processes).
+    /// Works like [`start_processes`](crate::start_processes).
     ///
     /// # Errors
     ///
-    /// Those of [`start_processes`](crate::start_processes).
+    /// See [`start_processes`](crate::start_processes).
     #[doc(alias = "TORCH_MP_PARALLEL_START")]
     pub fn start_processes<F, A, R>(
         self,
@@ -73,7 +74,7 @@ impl StartContext {
         spawn::start_processes(function, args, options.start_method(self.method))
     }
 
-    /// As [`Process::builder`].
+    /// Works like [`Process::builder`].
     pub fn process(self) -> ProcessBuilder {
         Process::builder().start_method(self.method)
     }

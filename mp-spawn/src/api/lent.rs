@@ -1,4 +1,4 @@
-//! A state on its way through a closure that is called with it.
+//! State that is lent to a closure during a call.
 
 use std::cell::Cell;
 use std::fmt;
@@ -6,15 +6,16 @@ use std::rc::Rc;
 
 use mp_core::user_code::Apart;
 
-/// A state on its way through a [`StateClosure`](crate::StateClosure): no reference to it could be an argument, which has to be free of lifetimes. If the
-/// closure panics it goes to its home, if it has one; else it is dropped, and lets no panic of its own out.
+/// A state that is lent to a [`StateClosure`](crate::StateClosure) during a call. Arguments must be free of
+/// lifetimes, so that it can't be a reference. If the closure panics, the state returns to its home, if it
+/// has one. Otherwise it is dropped, and a panic in its destructor is caught.
 #[doc(hidden)]
 pub struct Lent<S> {
     state: Option<Apart<Box<S>>>,
     home: Option<Home<S>>,
 }
 
-/// Where a state is while it is not lent.
+/// Storage of a state while it is not lent.
 #[doc(hidden)]
 pub type Home<S> = Rc<Cell<Option<Box<S>>>>;
 
@@ -23,7 +24,8 @@ impl<S> Lent<S> {
         Lent { state: Some(Apart::new(state)), home: None }
     }
 
-    /// The state that is at home, which it returns to when this is dropped. `None` while it is lent.
+    /// Borrows the state from its home, to which it returns when this is dropped. Returns `None` while it is
+    /// lent.
     pub fn from_home(home: &Home<S>) -> Option<Self> {
         let state = home.take()?;
         Some(Lent { state: Some(Apart::new(state)), home: Some(Rc::clone(home)) })
@@ -48,7 +50,7 @@ impl<S> Drop for Lent<S> {
     }
 }
 
-/// Calls a closure's body with the state that it was lent.
+/// Calls a closure's body with the lent state.
 #[doc(hidden)]
 pub fn with_lent<S, R>(mut lent: Lent<S>, body: impl FnOnce(&mut S) -> R) -> (Lent<S>, R) {
     let state = lent.state.as_mut().and_then(Apart::get_mut);
@@ -63,7 +65,7 @@ mod tests {
     use crate::closure;
 
     #[test]
-    fn a_state_goes_home_also_by_a_panic() {
+    fn lent_state_returns_home_after_a_panic() {
         let home: Home<Vec<u8>> = Rc::new(Cell::new(Some(Box::default())));
         let push = closure!([] |kept: &mut Vec<u8>, x: u8| {
             kept.push(x);

@@ -1,4 +1,5 @@
-//! What users call to start processes: functions for many ranks, one process, closures, contexts of a start method.
+//! Public functions that start processes: for many ranks, for one process, with closures, and with contexts
+//! of a start method.
 
 pub(crate) mod builder;
 pub(crate) mod closure;

@@ -1,4 +1,4 @@
-//! One process, with a handle of its own.
+//! Single processes with a handle of their own.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -19,7 +19,7 @@ use crate::parent::group::Group;
 use crate::parent::rank::ProcessStatus;
 use crate::sys::clock::deadline;
 
-/// One process that runs a function; `T` is what the function returns.
+/// A process that runs a function. `T` is the type of the function's result.
 ///
 /// ```
 /// use mp_spawn::Process;
@@ -30,15 +30,17 @@ use crate::sys::clock::deadline;
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// As with a thread, the process continues when its handle is dropped. When this process exits (by returning from `main` or by
-/// `exit`), it waits for the processes that it has started like this, or ends them if they are
-/// [daemonic](ProcessBuilder::daemon); and prints the failures that the program did not get from [`join`](Self::join),
-/// [`wait`](Self::wait), [`status`](Self::status) or [`exit`](Self::exit), and did not cause by [`kill`](Self::kill) or
-/// [`terminate`](Self::terminate). However else it ends, they end with it.
+/// Like a thread, the process continues when its handle is dropped. When this process exits (by returning
+/// from `main` or by `exit`), it waits for the processes that it has started, or ends those that are
+/// [daemonic](ProcessBuilder::daemon). It also prints their failures, except those that the program got from
+/// [`join`](Self::join), [`wait`](Self::wait), [`status`](Self::status) or [`exit`](Self::exit), or caused by
+/// [`kill`](Self::kill) or [`terminate`](Self::terminate). If this process ends in another way, the processes
+/// end with it.
 ///
-/// In a copy of this process that was made by `fork` ([`allow_fork`](crate::allow_fork)), the handle is of no child: its calls return
-/// [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess), or that there is nothing, and none of them blocks.
-#[must_use = "`join` tells how it did; `let _ =` lets it run on"]
+/// In a process forked from this one ([`allow_fork`](crate::allow_fork)), the handle refers to no child. Its
+/// functions return [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) or an empty result, and
+/// never block.
+#[must_use = "`join` returns its outcome; `let _ =` lets it run on"]
 pub struct Process<T = ()> {
     group: Arc<Group>,
     name: String,
@@ -49,12 +51,12 @@ pub struct Process<T = ()> {
 impl Process {
     /// Starts a process that runs `function(args)`.
     ///
-    /// It takes the same functions and arguments as [`start_processes`](crate::start_processes), but no rank; and since there
-    /// is one process, the arguments move there: they may contain exclusive tensors.
+    /// It takes the same functions and arguments as [`start_processes`](crate::start_processes), but no rank.
+    /// The arguments move to the process, and may contain exclusive tensors.
     ///
     /// # Errors
     ///
-    /// Those of [`start_processes`](crate::start_processes).
+    /// See [`start_processes`](crate::start_processes).
     pub fn spawn<F, A, R>(function: F, args: A) -> Result<Process<R::Value>>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -64,14 +66,14 @@ impl Process {
         Process::builder().spawn(function, args)
     }
 
-    /// Sets what the process is started with, and starts it then.
+    /// Returns a builder, which configures a process and starts it.
     pub fn builder() -> ProcessBuilder {
         ProcessBuilder::new()
     }
 }
 
 impl<T: Message> Process<T> {
-    /// Waits for the end of the process, and returns what its function returned, which is moved out of the handle.
+    /// Waits for the end of the process, and moves the result of its function out of the handle.
     ///
     /// ```
     /// use mp_spawn::{ExitStatus, Process};
@@ -84,8 +86,10 @@ impl<T: Message> Process<T> {
     ///
     /// # Errors
     ///
-    /// How the process failed: see [`ProcessContext`](crate::ProcessContext). [`SpawnError::Value`](crate::SpawnError::Value) when the value can't be
-    /// decoded here, or an earlier call has taken it; [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) in a process forked from this one.
+    /// The failure of the process, see [`ProcessContext`](crate::ProcessContext).
+    /// [`SpawnError::Value`](crate::SpawnError::Value) if the value can't be decoded, or an earlier call has
+    /// taken it. [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) in a process forked from this
+    /// one.
     pub fn join(&self) -> Result<T> {
         self.group.check_owner()?;
         self.group.wait(None, false);
@@ -95,13 +99,13 @@ impl<T: Message> Process<T> {
 }
 
 impl<T> Process<T> {
-    /// That of a process which was started.
+    /// Creates the handle of a started process.
     pub(crate) fn of(group: Arc<Group>, daemon: bool) -> Process<T> {
         Process { name: group.name(0), group, daemon, value: PhantomData }
     }
 
-    /// Waits for the end of the process, and returns how it ended. [`join`](Self::join) reports failures in full, and returns
-    /// what the function returned; both can be called, in any order.
+    /// Waits for the end of the process, and returns its exit status. [`join`](Self::join) reports failures
+    /// in full, and returns the function's result. Both can be called, in any order.
     ///
     /// ```
     /// use mp_spawn::{ExitStatus, Process};
@@ -122,48 +126,50 @@ impl<T> Process<T> {
         Ok(self.group.exit(0).unwrap_or(ExitStatus::Unknown))
     }
 
-    /// Waits for the end of the process, at most for this long: true if it has ended, well or not, and its lines are passed on
-    /// ([`Stdio::Tee`](crate::Stdio::Tee)). In a process that was forked from the one that started it, false at once: no thread there watches
-    /// the process.
+    /// Waits for the end of the process for at most `timeout`. Returns `true` if it has ended, successfully
+    /// or not, and its output was forwarded ([`Stdio::Tee`](crate::Stdio::Tee)). Returns `false` at once in a
+    /// process forked from this one, where no thread watches the process.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         self.group.check_owner().is_ok() && self.group.wait(deadline(timeout), false)
     }
 
-    /// Its name.
+    /// Returns the name of the process.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Its process id. When it has ended, the number may belong to another process. A [supervised](crate::Restart) process has
-    /// another one after each start: this is the last, in a process that was forked from this one the last before that.
+    /// Returns the process id. After the end, the id may belong to another process. A
+    /// [supervised](crate::Restart) process has a new id after each start, of which this is the last. In a
+    /// process forked from this one, it is the last before the fork.
     #[must_use]
     #[doc(alias = "ident")]
     pub fn pid(&self) -> u32 {
         self.group.pids().first().copied().unwrap_or(0)
     }
 
-    /// How often it was started again: 0 unless it is [supervised](crate::Restart), and in a process that was forked from this one.
+    /// Returns the number of restarts: 0 unless the process is [supervised](crate::Restart), and in a process
+    /// forked from this one.
     #[must_use]
     pub fn restarts(&self) -> u32 {
         self.group.attempt().map_or(0, |attempt| attempt.saturating_sub(1))
     }
 
-    /// Whether it is ended when this process exits, instead of being waited for.
+    /// Returns `true` if this process ends the child when it exits, instead of waiting for it.
     #[must_use]
     pub fn daemon(&self) -> bool {
         self.daemon
     }
 
-    /// Whether it runs; if it is [supervised](crate::Restart), also while it waits for its next start. Does not block. In a process
-    /// that was forked from this one, false: that one has no such child.
+    /// Returns `true` if the process runs, or, if it is [supervised](crate::Restart), waits for its next
+    /// start. Does not block. Returns `false` in a process forked from this one.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.group.any_runs()
     }
 
-    /// How it is doing. Does not block. In a process that was forked from this one, it has
-    /// [failed](ProcessStatus::Failed) with [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess).
+    /// Returns the status of the process. Does not block. In a process forked from this one, it is
+    /// [`Failed`](ProcessStatus::Failed) with [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess).
     #[must_use]
     pub fn status(&self) -> ProcessStatus {
         let status = self.group.status(0).unwrap_or_else(ProcessStatus::Failed);
@@ -173,8 +179,9 @@ impl<T> Process<T> {
         status
     }
 
-    /// How it ended; `None` while it runs: once its [`sentinel`](Self::sentinel) is readable, no more. Does not block. In a process
-    /// that was forked from this one, always `None`.
+    /// Returns the exit status, or `None` while the process runs. It is known as soon as the
+    /// [`sentinel`](Self::sentinel) is readable. Does not block. Always `None` in a process forked from this
+    /// one.
     #[must_use]
     #[doc(alias = "exitcode")]
     pub fn exit(&self) -> Option<ExitStatus> {
@@ -185,12 +192,13 @@ impl<T> Process<T> {
         exit
     }
 
-    /// Becomes readable when the process ends: for `poll(2)` and its like, together with sockets and other sentinels.
-    /// It is a pidfd (see `pidfd_open(2)`), or an eventfd where the kernel gives none. It stays open until this is dropped, if
-    /// it was asked for before the process had ended; otherwise it is closed at that end, and this returns an eventfd then. In a
-    /// process that was forked from this one, it is readable at once: there is no end to wait for.
+    /// Returns a descriptor that becomes readable when the process ends, for `poll(2)` and similar functions,
+    /// together with sockets and other sentinels. It is a pidfd (see `pidfd_open(2)`), or an eventfd on
+    /// kernels without pidfds. If it is requested before the process ends, it stays open until this handle is
+    /// dropped. Otherwise the pidfd is closed at the end of the process, and this returns an eventfd
+    /// afterwards. In a process forked from this one, it is readable at once.
     ///
-    /// As a future, in any runtime; it may be dropped at any time:
+    /// To wait for it as a future, in any runtime; the future may be dropped at any time:
     ///
     /// ```
     /// # fn block_on<F: Future>(future: F) -> F::Output {
@@ -219,7 +227,8 @@ impl<T> Process<T> {
         self.group.sentinels().next().expect("a process that was started has a sentinel")
     }
 
-    /// Calls `call` when it has ended and was reaped, well or not; at once if it has.
+    /// Calls `call` when the process has ended and was reaped, successfully or not. Calls it at once if that
+    /// has happened already.
     ///
     /// ```
     /// use mp_spawn::Process;
@@ -231,48 +240,50 @@ impl<T> Process<T> {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// It runs in the thread that watches all processes: it must be quick, and neither start a process nor wait for one. A
-    /// panic in it ends there. In a process that was forked from this one, it is dropped. It may exit: then processes that are not daemons are not waited for, and end with this one.
+    /// `call` runs in the thread that watches all processes. It must be quick, and neither start a process
+    /// nor wait for one. A panic in it is caught. It may exit this process, which then does not wait for
+    /// non-daemonic children. In a process forked from this one, `call` is dropped.
     pub fn on_exit(&self, call: impl FnOnce() + Send + 'static) {
         self.group.at_end(call);
     }
 
-    /// Sends it a SIGTERM; nothing happens if it has ended. If it is [supervised](crate::Restart), it is not started again from
-    /// now on.
+    /// Sends SIGTERM to the process, unless it has ended. A [supervised](crate::Restart) process is not
+    /// restarted afterwards.
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NotSignalled`](crate::SpawnError::NotSignalled) if the system refuses; [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) in a process forked from this one.
+    /// [`SpawnError::NotSignalled`](crate::SpawnError::NotSignalled) if the system refuses,
+    /// [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) in a process forked from this one.
     pub fn terminate(&self) -> Result<()> {
         self.group.check_owner()?;
         self.group.ask(0, Signal::TERM)
     }
 
-    /// Sends it a SIGKILL, as [`terminate`](Self::terminate) sends a SIGTERM.
+    /// Sends SIGKILL to the process. Otherwise like [`terminate`](Self::terminate).
     ///
     /// # Errors
     ///
-    /// Those of [`terminate`](Self::terminate).
+    /// See [`terminate`](Self::terminate).
     pub fn kill(&self) -> Result<()> {
         self.group.check_owner()?;
         self.group.ask(0, Signal::KILL)
     }
 
-    /// What it has written to its standard output so far, where that is captured: see [`Stdio`](crate::Stdio). Nothing, in a process
-    /// that was forked from this one.
+    /// Returns the standard output so far, if it is captured, see [`Stdio`](crate::Stdio). Empty in a process
+    /// forked from this one.
     #[must_use]
     pub fn stdout(&self) -> CapturedOutput {
         self.group.streams_of(0).map(|streams| streams.stdout()).unwrap_or_default()
     }
 
-    /// What it has written to its standard error so far, where that is captured.
+    /// Returns the standard error so far, if it is captured.
     #[must_use]
     pub fn stderr(&self) -> CapturedOutput {
         self.group.streams_of(0).map(|streams| streams.stderr()).unwrap_or_default()
     }
 }
 
-/// For waits on several things: it is ready when it has ended, by its [`sentinel`](Process::sentinel).
+/// A process is ready when it has ended, by its [`sentinel`](Process::sentinel).
 ///
 /// ```
 /// use mp_spawn::{Process, wait};

@@ -1,4 +1,4 @@
-//! Starting processes and waiting for them.
+//! Functions that start processes, and the handle of a group of processes.
 
 use std::any::Any;
 use std::fmt;
@@ -36,17 +36,17 @@ use crate::sys::clock::deadline;
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// `function` is a function item, or a closure that captures nothing. A closure that captures a value of a `Copy` type, and a
-/// function pointer, pass `cargo check`, and are refused by `cargo build`: no bound of a type says that it has no bytes, so
-/// that is known when the call is compiled. Pass values in `args`, or use [`closure!`](crate::closure!).
+/// `function` is a function item, or a closure without captures. A closure that captures a value of a `Copy`
+/// type, and a function pointer, pass `cargo check`, but `cargo build` refuses them, because no trait bound
+/// expresses that a type has no bytes. Pass values in `args`, or use [`closure!`](crate::closure!).
 ///
-/// This is [`start_processes`] and [`ProcessContext::join`] in one, with the options of [`SpawnOptions::nprocs`].
+/// This combines [`start_processes`] with [`SpawnOptions::nprocs`] and [`ProcessContext::join`].
 ///
-/// Returns what the function returned in each of them, by rank.
+/// Returns the results of the function, by rank.
 ///
 /// # Errors
 ///
-/// Those of [`start_processes`], and the first failure of a process; the others are ended then.
+/// The errors of [`start_processes`], and the first failure of a process. The other processes are ended then.
 pub fn spawn<F, A, R>(function: F, args: A, nprocs: usize) -> Result<Vec<R::Value>>
 where
     F: Fn(usize, A) -> R + CapturesNothing,
@@ -71,17 +71,17 @@ where
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// Each process executes the running program anew (as by `posix_spawn(3)`), but calls `function` instead of `main`; it gets
-/// nothing of this process's memory but `args`, which are encoded once and decoded by each. The processes don't outlive this
-/// one, however it ends; they do outlive the thread that started them.
+/// Each process executes the running program anew (like `posix_spawn(3)`), but calls `function` instead of
+/// `main`. It gets only `args` of this process's memory, which are encoded once and decoded by each process.
+/// The processes do not outlive this process, however it ends, but they outlive the thread that started them.
 ///
-/// This blocks until all processes are executed, not until they run the function: while the next one is started, the others
-/// load and begin. `cargo xtask bench --only spawn_exec,spawn_64` measures what a start costs.
+/// This blocks until all processes are executed, but not until they run the function: processes load while
+/// further ones are started. `cargo xtask bench --only spawn_exec,spawn_64` measures the cost of a start.
 ///
 /// # The function
 ///
-/// A function item, generic or not, or a closure that captures nothing. Closures that capture, and function pointers, are
-/// refused when the program is compiled, by `cargo build` and not yet by `cargo check`:
+/// A function item, generic or not, or a closure without captures. `cargo build` refuses closures with
+/// captures and function pointers, `cargo check` does not:
 ///
 /// ```compile_fail
 /// let factor = 3;
@@ -92,21 +92,22 @@ where
 /// mp_spawn::spawn(pointer, (), 1);
 /// ```
 ///
-/// A closure without captured *bytes* can still capture a value of a type without bytes. If such a type is a
-/// proof, as in "this process has initialised the library", then the proof does not hold in the other process.
-/// Types of that kind should not be `Send + Copy`; this function can't tell.
+/// A closure without captured *bytes* can still capture a value of a zero-sized type. If such a type is a
+/// proof, such as "this process has initialised the library", the proof does not hold in the other process.
+/// Such types should not be `Send + Copy`. This function can't detect them.
 ///
 /// # Errors
 ///
-/// - [`SpawnError::NotInitialised`] if this process is itself a worker-to-be that has not become one.
-/// - [`SpawnError::Arguments`] if `args` can't be encoded. Nothing has been started then.
-/// - [`SpawnError::Launch`] if the system refuses; the limit, or the cause, is named where it is known. Processes that had
-///   been started are ended and reaped first.
-/// - [`SpawnError::Launch`], before anything is started, if there would be more processes than can share memory: 1,024, or
-///   256 where less than 4 GiB of addresses can be mapped, the first one of the tree and this one counted. (Processes that
-///   others of the tree start at the same time may still be too many: then a worker fails when it first needs shared memory.)
+/// - [`SpawnError::NotInitialised`] if this process was started as a worker, and has not become one.
+/// - [`SpawnError::Arguments`] if `args` can't be encoded. No process is started then.
+/// - [`SpawnError::Launch`] if the system refuses. The error names the limit or the cause, if it is known.
+///   Processes that were already started are ended and reaped first.
+/// - [`SpawnError::Launch`] before any start, if more processes would exist than can share memory: 1,024, or
+///   256 if less than 4 GiB of addresses can be mapped, including this process and the first one of the tree.
+///   (If other processes of the tree start processes concurrently, the limit may still be exceeded: then a
+///   worker fails when it first needs shared memory.)
 ///
-/// The [`ProcessContext`] reports what happens in the processes afterwards.
+/// Later failures of the processes are reported by the [`ProcessContext`].
 #[doc(alias = "spawn_context")]
 pub fn start_processes<F, A, R>(
     function: F,
@@ -118,7 +119,7 @@ where
     A: Argument,
     R: IntoOutcome,
 {
-    // Only its type is needed, which says which function it is.
+    // Only its type is needed, which identifies the function.
     let _ = function;
     let plan = Plan {
         function: start::reference(Ranked::<F, A, R>::DESC)?,
@@ -134,7 +135,7 @@ where
     Ok(ProcessContext { group, on_failure, grace_period, daemon, detached: false, value: PhantomData })
 }
 
-/// Starts processes that run a [`Closure`] with what it captures; it is called with rank and arguments. See
+/// Starts processes that run a [`Closure`] with its captures, rank and arguments. See
 /// [`closure!`](crate::closure!).
 ///
 /// ```
@@ -152,7 +153,7 @@ where
 ///
 /// # Errors
 ///
-/// Those of [`start_processes`].
+/// See [`start_processes`].
 pub fn start_closure<A, R>(
     closure: Closure<(usize, A), R>,
     args: A,
@@ -168,7 +169,7 @@ where
     start_processes(call::<A, R>, (closure, args), options)
 }
 
-/// Processes that were started together.
+/// A group of processes that were started together.
 ///
 /// ```
 /// use std::time::Duration;
@@ -181,16 +182,18 @@ where
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// Dropping it ends the processes that still run: SIGTERM, the grace period, SIGKILL. That blocks until they are
-/// gone and reaped, or for the grace period and 10 seconds more if the kernel can't let go of one. If they are to live on,
-/// [`detach`](Self::detach) it. If this process exits while the context lives (`exit` is called, or `main` returns while
-/// another thread has it), it waits for the processes, or ends them if they are [daemons](SpawnOptions::daemon).
+/// Dropping it ends the processes that still run: SIGTERM, the grace period, SIGKILL. The drop blocks until
+/// they are gone and reaped, or for the grace period and 10 more seconds if the kernel can't end one.
+/// [`detach`](Self::detach) lets them continue. If this process exits while the context lives (`exit` is
+/// called, or `main` returns while another thread has it), it waits for the processes, or ends them if they
+/// are [daemons](SpawnOptions::daemon).
 ///
-/// A failure that no call has returned is printed on stderr when the context is dropped, or when this process exits: the first one, unless
-/// the program caused it by [`kill`](Self::kill) or [`terminate`](Self::terminate). [`failures`](Self::failures), a call that waits, and a
-/// failed [`status`](Self::status) return it.
+/// When the context is dropped or this process exits, the first failure is printed on stderr, unless a call
+/// has returned it or the program caused it by [`kill`](Self::kill) or [`terminate`](Self::terminate).
+/// Failures are returned by [`failures`](Self::failures), by calls that wait, and by
+/// [`status`](Self::status).
 ///
-/// `T` is what the function returns. [`SpawnError`] lists what each failure looks like.
+/// `T` is the type of the function's result. [`SpawnError`] lists all kinds of failures.
 #[doc(alias = "SpawnContext")]
 #[must_use = "dropping it ends the processes"]
 #[doc(alias = "_prctl_pr_set_pdeathsig")]
@@ -199,14 +202,13 @@ pub struct ProcessContext<T = ()> {
     on_failure: OnFailure,
     grace_period: Option<Duration>,
     daemon: bool,
-    /// Whether the processes continue when this is dropped.
+    /// `true` if the processes continue when this is dropped.
     detached: bool,
     value: PhantomData<fn() -> T>,
 }
 
 impl<T: Message> ProcessContext<T> {
-    /// Waits until all processes have ended, or one has failed, and returns what the function returned in each, by
-    /// rank.
+    /// Waits until all processes have ended, or one has failed. Returns the results of the function, by rank.
     ///
     /// ```
     /// use mp_spawn::{SpawnOptions, start_processes};
@@ -216,7 +218,7 @@ impl<T: Message> ProcessContext<T> {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// After a failure, the context returns the status of each process:
+    /// After a failure, the context still has the status of each process:
     ///
     /// ```
     /// use mp_spawn::{SpawnOptions, ProcessStatus, start_processes};
@@ -229,16 +231,18 @@ impl<T: Message> ProcessContext<T> {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// The values are moved out of the context: a second call succeeds only for functions that return nothing.
+    /// The results are moved out of the context: a second call succeeds only for functions without a result.
     ///
     /// # Errors
     ///
-    /// Those of [`wait`](Self::wait); [`SpawnError::Value`] when a value can't be decoded here, or an earlier call has taken
-    /// it. Where this process has no descriptors to spare for those in the values, all of them stay: close some, and call it again.
+    /// See [`wait`](Self::wait). [`SpawnError::Value`] if a value can't be decoded, or an earlier call has
+    /// taken it. If this process has too few spare descriptors for those in the values, no value is taken:
+    /// close some, and call this again.
     pub fn join(&self) -> Result<Vec<T>> {
         self.wait()?;
         let mut all: Vec<Found<T>> = Vec::with_capacity(self.group.len());
-        // All are ready before one is read: where descriptors are too few for one, a later call finds all.
+        // Checks all values before the first is read, so that after a lack of descriptors a later call finds
+        // all of them.
         for rank in 0..self.group.len() {
             match find(&self.group, rank) {
                 Ok(found) => all.push(found),
@@ -252,8 +256,8 @@ impl<T: Message> ProcessContext<T> {
         all.into_iter().enumerate().map(|(rank, found)| found.read(&self.group, rank)).collect()
     }
 
-    /// Waits until all processes have ended, whatever happened to the others, and returns how each of them did, by
-    /// rank. No process is ended because another one failed.
+    /// Waits until all processes have ended, successfully or not. Returns their results by rank. No process
+    /// is ended because another one failed.
     ///
     /// ```
     /// use mp_spawn::{SpawnOptions, start_processes};
@@ -266,8 +270,8 @@ impl<T: Message> ProcessContext<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::OtherProcess`] in a process forked from this one. Values that an earlier call has taken are
-    /// [`SpawnError::Value`].
+    /// [`SpawnError::OtherProcess`] in a process forked from this one. The result of a value that an earlier
+    /// call has taken is [`SpawnError::Value`].
     pub fn results(&self) -> Result<Vec<Result<T>>> {
         self.group.check_owner()?;
         self.group.wait(None, false);
@@ -276,7 +280,7 @@ impl<T: Message> ProcessContext<T> {
     }
 }
 
-/// How a process that is over did.
+/// Returns the result of a process that has ended.
 pub(crate) fn result<T: Message>(group: &Group, rank: usize) -> Result<T> {
     match group.status(rank)? {
         ProcessStatus::Failed(error) => Err(error),
@@ -293,19 +297,20 @@ pub(crate) fn result<T: Message>(group: &Group, rank: usize) -> Result<T> {
     }
 }
 
-/// What the function returned in a process that ended well.
+/// Returns the result of the function in a process that ended successfully.
 fn value<T: Message>(group: &Group, rank: usize) -> Result<T> {
     find::<T>(group, rank)?.read(group, rank)
 }
 
-/// What a function returned.
+/// Result of a function.
 enum Found<T> {
     Nothing(T),
-    /// It can be read.
+    /// The value can be decoded.
     Ready(Received),
 }
 
-/// Looks what the function returned in a process that ended well; where there are too few descriptors for it, it stays there.
+/// Finds the result of the function in a process that ended successfully. If there are too few descriptors
+/// for it, it stays in the group.
 fn find<T: Message>(group: &Group, rank: usize) -> Result<Found<T>> {
     let nothing: Box<dyn Any> = Box::new(());
     if let Ok(nothing) = nothing.downcast::<T>() {
@@ -332,7 +337,7 @@ impl<T: Message> Found<T> {
         }
     }
 
-    /// It is not read, for another one can't be: it stays for a later call, if that one does.
+    /// Keeps a value for a later call, if another value could not be read for lack of descriptors.
     fn put_aside(self, group: &Group, rank: usize, error: &SpawnError) {
         if let Found::Ready(value) = self
             && error.unread().is_some()
@@ -345,33 +350,33 @@ impl<T: Message> Found<T> {
 impl<T> ProcessContext<T> {
     /// Waits until all processes have ended, or one has failed.
     ///
-    /// After a failure the others are ended as [`SpawnOptions::grace_period`] says, unless
-    /// [`OnFailure::Continue`] lets them continue; this returns when they are gone. It may be called again, and returns the
-    /// same then.
+    /// After a failure the other processes are ended, see [`SpawnOptions::grace_period`], and this returns
+    /// when they are gone. With [`OnFailure::Continue`] they are not ended. Further calls return the same
+    /// result.
     ///
     /// # Errors
     ///
-    /// The failure that happened first. [`SpawnError::OtherProcess`] in a process forked from this one.
+    /// The first failure. [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn wait(&self) -> Result<()> {
         self.join_until(None, self.grace_period).map(|_| ())
     }
 
-    /// Waits like [`wait`](Self::wait), but at most for this long: true if all have ended, false if some still
-    /// run. Ending the others after a failure takes its time in addition.
+    /// Waits for at most `timeout`. Returns `true` if all processes have ended, `false` if some still run.
+    /// Ending the others after a failure takes additional time. Otherwise like [`wait`](Self::wait).
     ///
     /// # Errors
     ///
-    /// Those of [`wait`](Self::wait).
+    /// See [`wait`](Self::wait).
     pub fn join_timeout(&self, timeout: Duration) -> Result<bool> {
         self.join_until(Some(timeout), self.grace_period)
     }
 
-    /// Waits like [`join_timeout`](Self::join_timeout), for ever without a time-out, and with a grace period of
-    /// its own.
+    /// Waits with a specific grace period, and without a limit if `timeout` is `None`. Otherwise like
+    /// [`join_timeout`](Self::join_timeout).
     ///
     /// # Errors
     ///
-    /// Those of [`wait`](Self::wait).
+    /// See [`wait`](Self::wait).
     pub fn join_with_grace(&self, timeout: Option<Duration>, grace: Duration) -> Result<bool> {
         self.join_until(timeout, Some(grace))
     }
@@ -389,8 +394,8 @@ impl<T> ProcessContext<T> {
         self.group.first_failure().map_or(Ok(true), Err)
     }
 
-    /// Lets the processes continue without the context. This process waits for them when it exits, or ends them if they are
-    /// [daemons](SpawnOptions::daemon), and prints the first failure.
+    /// Lets the processes continue without the context. When this process exits, it waits for them, or ends
+    /// them if they are [daemons](SpawnOptions::daemon), and prints the first failure.
     ///
     /// ```
     /// use mp_spawn::{SpawnOptions, start_processes};
@@ -407,15 +412,15 @@ impl<T> ProcessContext<T> {
         self.detached = true;
     }
 
-    /// The process ids, by rank. Ids of processes that have ended may belong to other processes by now.
+    /// Returns the process ids, by rank. After the end of a process, its id may belong to another process.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         self.group.pids()
     }
 
-    /// Descriptors that become readable when a process ends, by rank: for `poll(2)` and its like, and for
-    /// [`wait`](crate::wait) together with other things. They stay open, and readable, until this is dropped. (A sentinel that
-    /// is not asked for is closed when its process has ended.)
+    /// Returns descriptors that become readable when a process ends, by rank, for `poll(2)` and similar
+    /// functions, and for [`wait`](crate::wait) together with other objects. They stay open and readable
+    /// until the context is dropped. (A sentinel that is not requested is closed when its process has ended.)
     ///
     /// ```
     /// use mp_spawn::{Descriptor, ExitStatus, SpawnOptions, Waitable, start_processes, wait};
@@ -434,18 +439,19 @@ impl<T> ProcessContext<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// They are pidfds (see `pidfd_open(2)`), or eventfds where the kernel gives none and of processes that have ended before
-    /// this was called; in a process forked from this one they are readable at once. A process whose sentinel is readable has ended: its [`exit`](Self::exit) is known.
+    /// They are pidfds (see `pidfd_open(2)`), or eventfds on kernels without pidfds and for processes that
+    /// ended before this call. If a sentinel is readable, the [`exit`](Self::exit) of its process is known.
+    /// In a process forked from this one, all are readable at once.
     #[must_use]
     pub fn sentinels(&self) -> Vec<BorrowedFd<'_>> {
         self.group.sentinels().collect()
     }
 
-    /// How the process of this rank is doing. Does not block.
+    /// Returns the status of the process with this rank. Does not block.
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NoSuchRank`]; [`SpawnError::OtherProcess`] in a process forked from this one.
+    /// [`SpawnError::NoSuchRank`], and [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn status(&self, rank: usize) -> Result<ProcessStatus> {
         let status = self.group.status(rank)?;
         if matches!(status, ProcessStatus::Failed(_)) {
@@ -454,11 +460,11 @@ impl<T> ProcessContext<T> {
         Ok(status)
     }
 
-    /// How the process of this rank ended; `None` while it runs. Does not block.
+    /// Returns the exit status of the process with this rank, or `None` while it runs. Does not block.
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NoSuchRank`]; [`SpawnError::OtherProcess`] in a process forked from this one.
+    /// [`SpawnError::NoSuchRank`], and [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn exit(&self, rank: usize) -> Result<Option<ExitStatus>> {
         self.group.status(rank)?;
         let exit = self.group.exit(rank);
@@ -468,27 +474,27 @@ impl<T> ProcessContext<T> {
         Ok(exit)
     }
 
-    /// What the process of this rank has written to its standard output so far, where that is captured: see
+    /// Returns the standard output so far of the process with this rank, if it is captured, see
     /// [`Stdio`](crate::Stdio). Does not block.
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NoSuchRank`]; [`SpawnError::OtherProcess`] in a process forked from this one.
+    /// [`SpawnError::NoSuchRank`], and [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn stdout(&self, rank: usize) -> Result<CapturedOutput> {
         Ok(self.group.streams_of(rank)?.stdout())
     }
 
-    /// The same for its standard error.
+    /// Returns the standard error so far of the process with this rank, if it is captured. Does not block.
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NoSuchRank`]; [`SpawnError::OtherProcess`] in a process forked from this one.
+    /// [`SpawnError::NoSuchRank`], and [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn stderr(&self, rank: usize) -> Result<CapturedOutput> {
         Ok(self.group.streams_of(rank)?.stderr())
     }
 
-    /// All failures so far, in the order in which they happened. Does not block. In a process forked from this one, the one that
-    /// there is: [`SpawnError::OtherProcess`].
+    /// Returns all failures so far, in order of occurrence. Does not block. In a process forked from this
+    /// one, the only failure is [`SpawnError::OtherProcess`].
     #[must_use]
     pub fn failures(&self) -> Vec<SpawnError> {
         let failures = self.group.failures();
@@ -496,30 +502,30 @@ impl<T> ProcessContext<T> {
         failures
     }
 
-    /// Sends a SIGKILL to the process of this rank; nothing happens if it has ended. That is a failure of the
-    /// process, as any death by a signal is. Does not block. See `pidfd_send_signal(2)`.
+    /// Sends SIGKILL to the process with this rank, unless it has ended. The process counts as failed, as
+    /// after any death by a signal. Does not block. See `pidfd_send_signal(2)`.
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NoSuchRank`]; [`SpawnError::NotSignalled`] if the system refuses;
+    /// [`SpawnError::NoSuchRank`], [`SpawnError::NotSignalled`] if the system refuses, and
     /// [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn kill(&self, rank: usize) -> Result<()> {
         self.group.check_owner()?;
         self.group.ask(rank, Signal::KILL)
     }
 
-    /// Sends a SIGTERM to the process of this rank, as [`kill`](Self::kill) sends a SIGKILL.
+    /// Sends SIGTERM to the process with this rank. Otherwise like [`kill`](Self::kill).
     ///
     /// # Errors
     ///
-    /// Those of [`kill`](Self::kill).
+    /// See [`kill`](Self::kill).
     pub fn terminate(&self, rank: usize) -> Result<()> {
         self.group.check_owner()?;
         self.group.ask(rank, Signal::TERM)
     }
 
-    /// [Kills](Self::kill) each process that has not ended. Does not block: [`results`](ProcessContext::results) waits for
-    /// them.
+    /// [Kills](Self::kill) all processes that have not ended. Does not block:
+    /// [`results`](ProcessContext::results) waits for them.
     ///
     /// ```
     /// use mp_spawn::{ExitDetail, SpawnOptions, SpawnError, start_processes};
@@ -536,19 +542,19 @@ impl<T> ProcessContext<T> {
     ///
     /// # Errors
     ///
-    /// [`SpawnError::NotSignalled`] if the system refuses one, after all were tried; [`SpawnError::OtherProcess`] in a process
-    /// forked from this one.
+    /// [`SpawnError::NotSignalled`] if the system refuses a signal, after all were sent.
+    /// [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn kill_all(&self) -> Result<()> {
         self.group.check_owner()?;
         self.group.ask_all(Signal::KILL)
     }
 
-    /// Sends a SIGTERM to each process that has not ended, as [`kill_all`](Self::kill_all) sends a SIGKILL. A process that
-    /// ignores it continues.
+    /// Sends SIGTERM to all processes that have not ended. A process that ignores it continues. Otherwise
+    /// like [`kill_all`](Self::kill_all).
     ///
     /// # Errors
     ///
-    /// Those of [`kill_all`](Self::kill_all).
+    /// See [`kill_all`](Self::kill_all).
     pub fn terminate_all(&self) -> Result<()> {
         self.group.check_owner()?;
         self.group.ask_all(Signal::TERM)
@@ -559,7 +565,7 @@ impl<T> Drop for ProcessContext<T> {
     fn drop(&mut self) {
         if !self.detached && self.group.check_owner().is_ok() {
             self.group.end_all(None, self.grace_period.unwrap_or(GRACE));
-            // While the stack unwinds as well: the failure may be the cause of the panic.
+            // Also during unwinding, since the failure may be the cause of the panic.
             active::tell_untold(&self.group);
         }
     }

@@ -1,11 +1,11 @@
-//! What a closure captures, encoded.
+//! Encoded captures of a closure.
 
 use std::fmt;
 
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes as a format's own bytes, where it has such.
+/// Bytes, encoded as a byte string by formats that have one.
 pub(super) struct Bytes(pub(super) Vec<u8>);
 
 impl Serialize for Bytes {

@@ -1,4 +1,4 @@
-//! The code of a closure, by itself.
+//! Code of a closure, without its captures.
 
 use std::fmt;
 
@@ -9,20 +9,22 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{Closure, Rebuild};
 use crate::protocol::function::{self, Desc, FunctionRef};
 
-/// The code of a [`Closure`], a constant of the program. It travels as a reference that is verified when it is read.
+/// Code of a [`Closure`], a constant of the program. It is sent as a reference, which is verified when it is
+/// read.
 #[doc(hidden)]
 pub struct Code<A: 'static, R: 'static>(pub(super) &'static Desc<Rebuild<A, R>>);
 
 impl<A: 'static, R: 'static> Code<A, R> {
-    /// Tells it from all other code of this process.
+    /// Returns a number that identifies the code within this process.
     pub fn id(self) -> usize {
         std::ptr::from_ref(self.0).addr()
     }
 
-    /// The closure that has captured this.
+    /// Creates the closure with these captures.
     ///
     /// # Errors
-    /// When these are not the bytes that [`Closure::captures`] wrote, or a captured value's `Deserialize` refuses.
+    /// If [`Closure::captures`] did not write the bytes, or a captured value's `Deserialize` returns an
+    /// error.
     pub fn capturing(self, captures: &[u8]) -> mp_core::Result<Closure<A, R>> {
         (self.0.entry)(captures)
     }

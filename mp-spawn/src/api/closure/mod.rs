@@ -1,9 +1,9 @@
-//! Closures that can be sent: the captured values are sent, and the code is found in the other process.
+//! Closures that can be sent: the captures are sent, and the code is found in the receiving process.
 //!
-//! A closure is written with [`closure!`](crate::closure!), which takes it apart: the values that it captures, and a
-//! closure without captures that gets them by reference. The second is a constant of the program, sent as a reference and
-//! verified as the function of a process is; the first are serde values. Put together, they are a [`Closure`], whose type
-//! names only arguments and result.
+//! The macro [`closure!`](crate::closure!) splits a closure into its captures and a closure without captures
+//! that gets them by reference. The latter is a constant of the program, sent as a reference and verified
+//! like the function of a process. The captures are serde values. Both form a [`Closure`], whose type
+//! contains only arguments and result.
 
 mod bytes;
 mod code;
@@ -24,33 +24,35 @@ use bytes::Bytes;
 pub use code::Code;
 use code::{reference, resolve};
 
-/// A closure that can be sent: as an argument, in a message, as a result. It is called with `A` and returns `R`.
+/// A closure that can be sent as an argument, in a message or as a result. It is called with `A` and returns
+/// `R`.
 ///
 /// ```
 /// use mp_spawn::{Closure, Process, closure};
 ///
-/// // Its type can be named, whatever it captures.
+/// // Its type does not depend on the captures.
 /// fn scaled(factor: f64) -> Closure<f64, f64> {
 ///     closure!([factor] |x: f64| factor * x)
 /// }
 ///
-/// // It comes back from another process, and can still be called.
+/// // Another process returns it, and it can still be called.
 /// let half = Process::spawn(|factor: f64| Ok::<_, String>(scaled(factor)), 0.5)?.join()?;
 /// assert_eq!(half.call(8.0), 4.0);
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// Cloning it copies a reference. It is a serde type; tensors and queues in it travel as they do in any message, which is
-/// why those can be written into messages only. Reading it verifies that the code is there, in the same build of the
-/// program, and that it captures, takes and returns the same types; otherwise that is an error.
+/// Cloning copies a reference. A closure is a serde type. Its tensors and queues are attached to the message,
+/// so that it can only be serialized into a message. Reading it verifies that the receiver runs the same
+/// build of the program, and that captures, arguments and result have the same types. Otherwise it returns an
+/// error.
 ///
-/// Where it runs: [`ProcessBuilder::spawn_closure`](crate::ProcessBuilder::spawn_closure) and
-/// [`start_closure`](crate::start_closure), or anywhere by [`call`](Self::call).
+/// Run it in a process by [`ProcessBuilder::spawn_closure`](crate::ProcessBuilder::spawn_closure) or
+/// [`start_closure`](crate::start_closure), or in place by [`call`](Self::call).
 pub struct Closure<A: 'static, R: 'static>(Held<A, R>);
 
-/// Where it is.
+/// Storage of a closure.
 enum Held<A: 'static, R: 'static> {
-    /// It captures nothing: a constant of the program.
+    /// A closure without captures: a constant of the program.
     Constant(&'static dyn Call<A, R>),
     Shared(Arc<dyn Call<A, R>>),
 }
@@ -73,28 +75,28 @@ impl<A: 'static, R: 'static> Clone for Held<A, R> {
     }
 }
 
-/// A closure with its types forgotten, but for arguments and result.
+/// A closure with erased types except arguments and result.
 trait Call<A, R>: Send + Sync {
     fn call(&self, args: A) -> R;
-    /// Which code it is.
+    /// Returns the code.
     fn code(&self) -> &'static Desc<Rebuild<A, R>>
     where
         A: 'static,
         R: 'static;
-    /// Whether it captures nothing.
+    /// Returns `true` if there are no captures.
     fn captures_nothing(&self) -> bool;
-    /// What it captures, encoded.
+    /// Encodes the captures.
     fn captures(&self) -> mp_core::Result<Vec<u8>>;
     fn name(&self) -> &'static str;
 }
 
-/// Code `F`, and what it has captured.
+/// Code `F` and its captures.
 struct Captured<F, C, A, R> {
     captures: C,
     types: PhantomData<fn(F, A) -> R>,
 }
 
-/// Puts a closure together again from what it had captured.
+/// Rebuilds a closure from its encoded captures.
 type Rebuild<A, R> = fn(&[u8]) -> mp_core::Result<Closure<A, R>>;
 
 impl<F, C, A, R> Captured<F, C, A, R>
@@ -139,30 +141,31 @@ where
     }
 }
 
-/// What a [`Closure`] can capture: serde values, tensors that are frozen or shared and queues among them.
+/// Types that a [`Closure`] can capture: serde values, including frozen and shared tensors and queues.
 #[diagnostic::on_unimplemented(
-    message = "a closure that travels can't capture `{Self}`",
+    message = "a sendable closure can't capture `{Self}`",
     label = "`{Self}` can't be sent to another process",
-    note = "it can capture what is `Serialize + DeserializeOwned + Send + Sync + 'static`: numbers, strings, structs of \
-            them with `#[derive(Serialize, Deserialize)]`, frozen and shared tensors, queues, other closures. An \
-            exclusive tensor goes as an argument, or is frozen first; of a file, capture its path; of an `Rc`, what is in it"
+    note = "it can capture types that are `Serialize + DeserializeOwned + Send + Sync + 'static`: numbers, \
+            strings, structs of them with `#[derive(Serialize, Deserialize)]`, frozen and shared tensors, \
+            queues, other closures. Pass an exclusive tensor as an argument, or freeze it first; capture the \
+            path of a file, and the contents of an `Rc`"
 )]
 pub trait Capture: Serialize + DeserializeOwned + Send + Sync + 'static {}
 
-// Or the compiler would name `Serialize`, and not what it is needed for.
+// Otherwise the compiler error would name `Serialize` instead of the reason.
 #[diagnostic::do_not_recommend]
 impl<T: Serialize + DeserializeOwned + Send + Sync + 'static> Capture for T {}
 
-/// All that a closure captures: nothing, or one value and the others. So that an error names the one value that it is about,
-/// and any number can be captured.
+/// All captures of a closure: none, or one value and the others. This allows any number of captures, and
+/// compiler errors about a single value.
 #[doc(hidden)]
 pub trait Captures: Serialize + DeserializeOwned + Send + Sync + 'static {
-    /// Itself, if it is nothing, which is written as no bytes.
+    /// Returns the value of an empty list of captures, which is encoded as no bytes.
     fn nothing() -> Option<Self> {
         None
     }
 
-    /// The closure of this code that has captured it.
+    /// Creates the closure of this code with these captures.
     fn into_closure<F, A: 'static, R: 'static>(self) -> Closure<A, R>
     where
         F: Fn(&Self, A) -> R + Copy + Send + 'static,
@@ -186,27 +189,27 @@ impl Captures for () {
 
 impl<First: Capture, Others: Captures> Captures for (First, Others) {}
 
-/// The two parts of a closure; here they get their types.
+/// Returns the two parts of a closure, with their types inferred.
 #[doc(hidden)]
 pub fn parts<C, A, R, F: Fn(&C, A) -> R>(captures: C, code: F) -> (C, F) {
     (captures, code)
 }
 
-/// Refuses closures that capture. The compiler names the variable, and shows the name of this function.
+/// Refuses closures that capture. The compiler error names the variable, and shows the name of this function.
 #[doc(hidden)]
 pub fn list_in_the_brackets_what_the_body_uses<C, A, R>(_: fn(&C, A) -> R) {}
 
 impl<A: 'static, R: 'static> Closure<A, R> {
-    /// From its parts, as [`closure!`](crate::closure!) takes it apart.
+    /// Creates a closure from the parts into which [`closure!`](crate::closure!) splits it.
     #[doc(hidden)]
     pub fn from_parts<C: Captures, F: Fn(&C, A) -> R + Copy + Send + 'static>(captures: C, code: F) -> Self {
         const { function::assert_no_captures::<F>() };
-        // Only its type is needed, which says which code it is.
+        // Only its type is needed, which identifies the code.
         let _ = code;
         captures.into_closure::<F, A, R>()
     }
 
-    /// Of a function, or a closure that captures nothing: so functions can be sent as values, too.
+    /// Wraps a function, or a closure without captures, so that functions can be sent as values.
     ///
     /// ```
     /// use mp_spawn::{Closure, Process};
@@ -216,23 +219,25 @@ impl<A: 'static, R: 'static> Closure<A, R> {
     /// }
     ///
     /// let steps = vec![Closure::new(double), Closure::new(|x| x + 1)];
-    /// let run = |steps: Vec<Closure<u32, u32>>| Ok::<_, String>(steps.iter().fold(5, |x, step| step.call(x)));
+    /// let run = |steps: Vec<Closure<u32, u32>>| {
+    ///     Ok::<_, String>(steps.iter().fold(5, |x, step| step.call(x)))
+    /// };
     /// assert_eq!(Process::spawn(run, steps)?.join()?, 11);
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// Closures that capture, and function pointers, are refused when the program is compiled:
+    /// The compiler refuses closures with captures, and function pointers:
     ///
     /// ```compile_fail
     /// let pointer: fn(u32) -> u32 = |x| x;
     /// mp_spawn::Closure::new(pointer);
     /// ```
     pub fn new<F: Fn(A) -> R + CapturesNothing>(function: F) -> Self {
-        // What is captured here has no bytes either.
+        // The captured function has no bytes.
         Self::from_parts((), move |(): &(), args| function(args))
     }
 
-    /// Calls it here.
+    /// Calls the closure in this process.
     ///
     /// ```
     /// let offset = 3;
@@ -243,28 +248,30 @@ impl<A: 'static, R: 'static> Closure<A, R> {
         self.0.get().call(args)
     }
 
-    /// Its code without what it captures: sent once, it makes closures of what [`captures`](Self::captures) writes, call by call.
+    /// Returns the code without the captures. Sent once, it rebuilds closures from the bytes of
+    /// [`captures`](Self::captures).
     #[doc(hidden)]
     pub fn code(&self) -> Code<A, R> {
         Code(self.0.get().code())
     }
 
-    /// What it captures, encoded within the message that is being written. No bytes, and only then, if it captures nothing.
+    /// Encodes the captures into the message that is being written. Returns no bytes if and only if there are
+    /// no captures.
     ///
     /// # Errors
-    /// When its `Serialize` refuses.
+    /// If the `Serialize` of a capture returns an error.
     #[doc(hidden)]
     pub fn captures(&self) -> mp_core::Result<Vec<u8>> {
         self.0.get().captures()
     }
 
-    /// Whether it captures nothing.
+    /// Returns `true` if there are no captures.
     #[doc(hidden)]
     pub fn captures_nothing(&self) -> bool {
         self.0.get().captures_nothing()
     }
 
-    /// The name that the compiler gives its code.
+    /// Returns the compiler's name of the code.
     #[doc(hidden)]
     pub fn name(&self) -> &'static str {
         self.0.get().name()
@@ -286,7 +293,7 @@ impl<A: 'static, R: 'static> fmt::Debug for Closure<A, R> {
 impl<A: 'static, R: 'static> Serialize for Closure<A, R> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let code = reference(self.0.get().code()).map_err(S::Error::custom)?;
-        // Within the same message: what is attached to one is attached to the other.
+        // Both parts belong to the same message, and share its attachments.
         let captures = self.0.get().captures().map_err(S::Error::custom)?;
         (code, Bytes(captures)).serialize(serializer)
     }
@@ -302,11 +309,12 @@ impl<'de, A: 'static, R: 'static> Deserialize<'de> for Closure<A, R> {
 
 impl<A: 'static, R: 'static> PlainOutcome for Closure<A, R> {}
 
-/// A closure that can be sent, whose first argument is a state that its process keeps from call to call: `&mut S`. It is made by
-/// [`closure!`](crate::closure!), and called by what has such a state: a pool's worker (`StatePool::task_closure`).
+/// A sendable closure whose first argument, `&mut S`, is a state that its process keeps between calls.
+/// [`closure!`](crate::closure!) creates it, and the owner of the state calls it: a pool's worker
+/// (`StatePool::task_closure`).
 pub type StateClosure<S, A, R> = Closure<(Lent<S>, A), (Lent<S>, R)>;
 
-/// Makes a [`Closure`]: a closure that can be sent to another process, with what it captures.
+/// Creates a [`Closure`], which can be sent to another process with its captures.
 ///
 /// ```
 /// use mp_spawn::{SpawnOptions, closure, start_closure};
@@ -321,18 +329,18 @@ pub type StateClosure<S, A, R> = Closure<(Lent<S>, A), (Lent<S>, R)>;
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// In brackets is what it captures: variables, which are moved into it, or `name = expression`. In its body they are
-/// references, for it can be called more than once. Then come its arguments, each with its type; several are
-/// one tuple to the caller ([`Closure<(A, B), R>`](Closure)), none are `()`. A result type may follow, as in
-/// `|x: u8| -> u8 { x + 1 }`. An argument is a name or a pattern: `mut x: u8`, `_: u8`, `(a, b): (u8, u8)`, `[a, b]: [u8; 2]`,
-/// `Point { x, y }: Point`.
+/// The brackets list the captures: variables, which are moved into the closure, or `name = expression`. In
+/// the body they are references, because the closure can be called more than once. The arguments follow, each
+/// with its type. Several arguments are one tuple for the caller ([`Closure<(A, B), R>`](Closure)), and no
+/// arguments are `()`. A result type may follow, as in `|x: u8| -> u8 { x + 1 }`. An argument is a name or a
+/// pattern: `mut x: u8`, `_: u8`, `(a, b): (u8, u8)`, `[a, b]: [u8; 2]`, `Point { x, y }: Point`.
 ///
-/// A first argument `name: &mut S` is a state that the closure's process keeps: that makes a [`StateClosure`], for a pool whose
-/// workers have such a state. The other arguments are as above.
+/// A first argument `name: &mut S` is a state that the closure's process keeps. The result is a
+/// [`StateClosure`], for a pool whose workers have such a state.
 ///
-/// # What the compiler says
+/// # Compiler errors
 ///
-/// A value that can't be sent is refused when the program is compiled, and so is a variable that is used but not listed:
+/// The compiler refuses captures that can't be sent, and variables that are used but not listed:
 ///
 /// ```compile_fail
 /// let pointer = std::ptr::null::<u8>();
@@ -343,14 +351,14 @@ pub type StateClosure<S, A, R> = Closure<(Lent<S>, A), (Lent<S>, R)>;
 /// mp_spawn::closure!([] |x: u8| x + forgotten);
 /// ```
 ///
-/// | it says | that means |
+/// | error | cause |
 /// |---|---|
-/// | `a closure that travels can't capture ...` | this value is in the brackets and can't be sent: see [`Capture`] |
-/// | `expected fn pointer, found closure`, and of a variable: `captured here` | the body uses this variable, and it is not in the brackets: `closure!([it] ...)`, or `[it = it.clone()]` to keep it here as well |
-/// | `cannot move out of ...`, `which is behind a shared reference` | in the body, what was captured is a reference, since it may be called again: clone it there |
-/// | `cannot assign to ...`, `cannot borrow ... as mutable` | for the same reason it can't be changed there: capture a `SharedTensor`, a `Value` or a queue |
-/// | `use of moved value`, `borrow of moved value` behind the closure | what is in the brackets is moved into it: `[name = name.clone()]` |
-/// | `mismatched types` in the body, `expected ..., found &...` | what was captured is a reference there: `*name` |
+/// | `a sendable closure can't capture ...` | this value is in the brackets and can't be sent: see [`Capture`] |
+/// | `expected fn pointer, found closure`, and `captured here` at a variable | the body uses this variable, and it is not in the brackets: `closure!([it] ...)`, or `[it = it.clone()]` to keep the original |
+/// | `cannot move out of ...`, `which is behind a shared reference` | captures are references in the body, since it may be called again: clone the value there |
+/// | `cannot assign to ...`, `cannot borrow ... as mutable` | for the same reason captures can't be changed: capture a `SharedTensor`, a `Value` or a queue |
+/// | `use of moved value`, `borrow of moved value` after the closure | captures are moved into the closure: `[name = name.clone()]` |
+/// | `mismatched types` in the body, `expected ..., found &...` | captures are references in the body: `*name` |
 #[macro_export]
 macro_rules! closure {
     ([$($captures:tt)*] || $($body:tt)+) => {
@@ -362,17 +370,19 @@ macro_rules! closure {
     ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty, $arg:ident: $type:ty $(,)? | $($body:tt)+) => {
         $crate::closure!(@state $bar [$($captures)*] ($state, $held) ($arg) ($type) $($body)+)
     };
-    ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty, $($arg:ident: $type:ty),+ $(,)? | $($body:tt)+) => {
+    (
+        [$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty, $($arg:ident: $type:ty),+ $(,)? | $($body:tt)+
+    ) => {
         $crate::closure!(@state $bar [$($captures)*] ($state, $held) (($($arg,)+)) (($($type,)+)) $($body)+)
     };
-    // The bar is the caller's, so that the compiler shows the closure there.
+    // The bar token is the caller's, so that the compiler reports errors at the closure.
     ([$($captures:tt)*] $bar:tt $arg:ident: $type:ty $(,)? | $($body:tt)+) => {
         $crate::closure!(@make $bar [$($captures)*] ($arg) ($type) $($body)+)
     };
     ([$($captures:tt)*] $bar:tt $($arg:ident: $type:ty),+ $(,)? | $($body:tt)+) => {
         $crate::closure!(@make $bar [$($captures)*] (($($arg,)+)) (($($type,)+)) $($body)+)
     };
-    // Arguments with patterns: each is moved to the list behind the captures, as its pattern and its type.
+    // Arguments with patterns: each is moved to the list after the captures, as its pattern and its type.
     ([$($captures:tt)*] $bar:tt $state:ident: &mut $held:ty, $($rest:tt)+) => {
         $crate::closure!(@args $bar [$($captures)*] [@state ($state, $held)] [] $($rest)+)
     };
@@ -400,14 +410,19 @@ macro_rules! closure {
     (@args $bar:tt $captures:tt [@$kind:ident $($state:tt)?] [(($($arg:tt)+) $type:ty)] | $($body:tt)+) => {
         $crate::closure!(@$kind $bar $captures $($state)? ($($arg)+) ($type) $($body)+)
     };
-    (@args $bar:tt $captures:tt [@$kind:ident $($state:tt)?] [$((($($arg:tt)+) $type:ty))+] | $($body:tt)+) => {
+    (
+        @args $bar:tt $captures:tt [@$kind:ident $($state:tt)?] [$((($($arg:tt)+) $type:ty))+] | $($body:tt)+
+    ) => {
         $crate::closure!(@$kind $bar $captures $($state)? (($($($arg)+,)+)) (($($type,)+)) $($body)+)
     };
     (@args $($rest:tt)*) => {
-        compile_error!("an argument of `closure!` is `pattern: Type`, where the pattern is a name, `mut name`, `_`, `(a, b)`, `[a, b]` \
-                        or `Type { a, b }`")
+        compile_error!("an argument of `closure!` is `pattern: Type`, where the pattern is a name, \
+                        `mut name`, `_`, `(a, b)`, `[a, b]` or `Type { a, b }`")
     };
-    (@state $bar:tt [$($captures:tt)*] ($state:ident, $held:ty) ($args:pat) ($types:ty) -> $result:ty $body:block) => {
+    (
+        @state $bar:tt [$($captures:tt)*] ($state:ident, $held:ty) ($args:pat) ($types:ty)
+        -> $result:ty $body:block
+    ) => {
         $crate::closure!(@check $crate::parts(
             $crate::closure!(@values $($captures)*),
             $bar $crate::closure!(@names $($captures)*), (lent, $args): ($crate::Lent<$held>, $types) $bar {

@@ -1,4 +1,4 @@
-//! Tests of closures that are written and read again.
+//! Round trips of closures through an encoding.
 
 use super::*;
 
@@ -41,12 +41,14 @@ fn closure_takes_patterns() {
     assert_eq!(last.call((1, 2)), 3);
     let fields = closure!([one] |Point { x, y }: Point, Pair(a, b): Pair| x + y + a - b + one);
     assert_eq!(fields.call((Point { x: 1, y: 2 }, Pair(4, 1))), 7);
-    let state: StateClosure<u64, (u64, (u64, u64)), u64> = closure!([] |sum: &mut u64, a: u64, (b, c): (u64, u64)| {
+    type Nested = StateClosure<u64, (u64, (u64, u64)), u64>;
+    let state: Nested = closure!([] |sum: &mut u64, a: u64, (b, c): (u64, u64)| {
         *sum += a * b + c;
         *sum
     });
     assert_eq!(state.call((Lent::new(Box::new(4)), (1, (2, 3)))).1, 9);
-    let state: StateClosure<u64, (u64, u64), u64> = closure!([one] |sum: &mut u64, (b, c): (u64, u64)| -> u64 {
+    type Pairs = StateClosure<u64, (u64, u64), u64>;
+    let state: Pairs = closure!([one] |sum: &mut u64, (b, c): (u64, u64)| -> u64 {
         *sum += b * c;
         *sum + u64::from(*one)
     });
@@ -54,7 +56,7 @@ fn closure_takes_patterns() {
 }
 
 #[test]
-fn closures_of_a_state_give_it_back() {
+fn state_closures_return_their_state() {
     let step = 2u64;
     let add = closure!([step] |sum: &mut u64, x: u64, y: u64| -> u64 {
         *sum += step * x;
@@ -77,7 +79,7 @@ fn closures_of_a_state_give_it_back() {
 }
 
 #[test]
-fn code_is_sent_once_and_makes_closures_of_what_they_capture() {
+fn code_sent_once_rebuilds_closures_from_captures() {
     let added = |by: u32| closure!([by] |x: u32| x + by);
     let bytes = rmp_serde::to_vec(&added(0).code()).unwrap();
     let code: Code<u32, u32> = rmp_serde::from_slice(&bytes).unwrap();
@@ -90,7 +92,7 @@ fn code_is_sent_once_and_makes_closures_of_what_they_capture() {
 }
 
 #[test]
-fn more_values_than_a_tuple_has() {
+fn closure_captures_more_values_than_a_tuple() {
     let x = 1u8;
     let all = closure!(
         [
@@ -118,7 +120,7 @@ fn more_values_than_a_tuple_has() {
 }
 
 #[test]
-fn functions_are_closures_too() {
+fn functions_can_be_sent_as_closures() {
     fn triple(x: u8) -> u8 {
         3 * x
     }
@@ -128,7 +130,7 @@ fn functions_are_closures_too() {
 }
 
 #[test]
-fn another_type_is_refused() {
+fn closure_of_another_type_is_refused() {
     let bytes = rmp_serde::to_vec(&closure!([] |x: u8| x)).unwrap();
     let error = rmp_serde::from_slice::<Closure<u16, u16>>(&bytes).unwrap_err().to_string();
     assert!(
@@ -138,7 +140,7 @@ fn another_type_is_refused() {
 }
 
 #[test]
-fn a_tampered_reference_is_refused() {
+fn tampered_code_reference_is_refused() {
     let one = 1_u8;
     let closure = closure!([one] |x: u8| x + one);
     let code = closure.0.get().code().reference().unwrap();
@@ -148,6 +150,6 @@ fn a_tampered_reference_is_refused() {
     };
     assert!(moved(1).contains("not aligned"), "{}", moved(1));
     assert!(moved(usize::MAX / 2 + 1).contains("outside of the program"));
-    // At the right place, but without the captured values.
+    // The right position, but without the captures.
     assert!(!moved(0).contains("can't be used here"), "{}", moved(0));
 }
