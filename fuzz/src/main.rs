@@ -1,6 +1,7 @@
-//! Gives hostile bytes to the parsers of mp: what their encoders make, changed at random. Each target runs in a child process with
-//! bounded memory and a time for each input; an input that panics, ends the process, takes too long or takes memory that its length
-//! does not account for is made short, printed, and kept for the tests.
+//! Gives hostile bytes to the parsers of mp: what their encoders make, changed at random. Each target runs in
+//! a child process with bounded memory and a time for each input; an input that panics, ends the process,
+//! takes too long or takes memory that its length does not account for is made short, printed, and kept for
+//! the tests.
 
 mod allocator;
 mod child;
@@ -131,8 +132,8 @@ fn fuzz(only: Option<&str>, seconds: u64, seed: u64) -> ExitCode {
     ExitCode::from(u8::from(found > 0))
 }
 
-/// Writes a finding where the tests read it: what is wrong with it, how it is tried again, and its digits. Returns how it is tried
-/// again.
+/// Writes a finding where the tests read it: what is wrong with it, how it is tried again, and its digits.
+/// Returns how it is tried again.
 fn keep(name: &str, input: &[u8], why: &str) -> std::io::Result<String> {
     let file = format!("{:016x}.hex", mp_core::fnv1a(input));
     let again = format!("cargo xtask fuzz --target {name} --input fuzz/regressions/{name}/{file}");
@@ -143,7 +144,8 @@ fn keep(name: &str, input: &[u8], why: &str) -> std::io::Result<String> {
     Ok(again)
 }
 
-/// Writes what the encoders make, and what once was a finding, as libFuzzer takes it: a folder for each target, a file for each input.
+/// Writes what the encoders make, and what once was a finding, as libFuzzer takes it: a folder for each
+/// target, a file for each input.
 fn corpora(folder: &Path) -> ExitCode {
     let write = |(name, _, seeds): Target| -> std::io::Result<()> {
         let folder = folder.join(name);
@@ -160,12 +162,9 @@ fn corpora(folder: &Path) -> ExitCode {
     }
 }
 
-/// Each planted mistake has to be found, and nothing without it.
+/// Fails unless each planted mistake is found. They exist in the copy of the sources that `cargo xtask
+/// mutate` makes.
 fn planted(seed: u64) -> ExitCode {
-    if !cfg!(feature = "inject") {
-        eprintln!("planted mistakes are only there with --features inject");
-        return ExitCode::from(2);
-    }
     let mut missed = 0;
     for (name, mutant) in PLANTED {
         let started = Instant::now();

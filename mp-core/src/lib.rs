@@ -41,9 +41,6 @@
 #[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
 #[doc(hidden)]
 pub mod fuzz;
-#[macro_use]
-#[doc(hidden)]
-pub mod mutant;
 
 #[cfg(not(any(feature = "file_descriptor", feature = "file_system")))]
 compile_error!(

@@ -293,7 +293,7 @@ fn captured<'a, A: 'static, R: 'static>(
     }
     let closure = body.with_unread(|rest| code.capturing(rest.get(..len).ok_or_else(too_short)?))??;
     body.advance(len);
-    Ok(if len == 0 || mp_core::mutant!("manager.call.captures-kept") {
+    Ok(if len == 0 {
         Captured::Kept(kept.get_or_init(|| closure))
     } else {
         Captured::Own(Apart::new(closure))

@@ -310,9 +310,6 @@ fn served<U: Send + 'static>(value: U) -> Result<Proxy<U>, Failure> {
     let server = Server::current()?;
     let (requests, receiver) = channel::<Request>()?;
     let object = server.serve_value(receiver, value).map_err(NoThread)?;
-    if mp_core::mutant!("manager.object.sender-kept") {
-        std::mem::forget(requests.clone());
-    }
     Ok(Proxy::new(Link::new(requests, std::process::id(), object, None)))
 }
 
@@ -375,7 +372,7 @@ impl Link {
         send(&self.requests, request, self.server)?;
         // Without an answer it is dropped: none that comes later is taken for that to another call.
         let answer = answer(&self.requests, &mut caller.0, self.server, timeout, call, gone);
-        if answer.is_ok() || mp_core::mutant!("manager.caller.kept-after-time-out") {
+        if answer.is_ok() {
             match &mut first {
                 Some(first) => **first = Some(caller),
                 None => self.others.lock().push(caller),
@@ -405,9 +402,7 @@ fn answer(
         }
         // The object may have died before it had taken the sender of the answers out of its first request: then that is in the
         // channel for ever, which this process keeps.
-        if (requests.is_disconnected() && !mp_core::mutant!("manager.caller.object-not-looked-at"))
-            || (gone() && !mp_core::mutant!("manager.caller.server-not-looked-at"))
-        {
+        if requests.is_disconnected() || gone() {
             return match caller.answers().try_recv() {
                 Ok(answer) => Ok(answer),
                 Err(_) => Err(CallError::ServerGone { server }),

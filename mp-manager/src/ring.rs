@@ -74,9 +74,6 @@ pub(crate) fn wait_for(server: u32, object: u64, caller: u32, call: &CallName) -
         waiting.push(entry.call.clone());
         next = entry.object;
         if next == own {
-            if mp_core::mutant!("manager.ring.not-found") {
-                return Ok(Waits(None));
-            }
             return Err(CallError::Ring { call: call.clone(), waiting });
         }
     }
@@ -86,16 +83,12 @@ pub(crate) fn wait_for(server: u32, object: u64, caller: u32, call: &CallName) -
 
 /// Notes that this caller, which is of this process, is about to have its answer.
 pub(crate) fn answered(caller: u32) {
-    if !mp_core::mutant!("manager.ring.kept-until-read") {
-        TABLE.lock().retain(|_, entry| entry.caller != caller);
-    }
+    TABLE.lock().retain(|_, entry| entry.caller != caller);
 }
 
 impl Drop for Waits {
     fn drop(&mut self) {
-        if let Some((own, caller)) = self.0
-            && !mp_core::mutant!("manager.ring.kept-after-time-out")
-        {
+        if let Some((own, caller)) = self.0 {
             TABLE.lock().retain(|object, entry| *object != own || entry.caller != caller);
         }
     }

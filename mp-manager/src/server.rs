@@ -262,9 +262,7 @@ impl Seat {
                 self.callers.insert(caller, Known { answers: *answers, codes: Vec::new() });
             }
             Request::Make { caller, maker } => {
-                if self.slot.is_none_or(|slot| is_of(caller, slot))
-                    && !mp_core::mutant!("manager.ring.maker-waits-unseen")
-                {
+                if self.slot.is_none_or(|slot| is_of(caller, slot)) {
                     ring::is_made_as(caller, object);
                 }
                 let made = make(maker);
@@ -293,21 +291,13 @@ impl Seat {
             }
             Request::Free { caller } => {
                 let was = std::mem::replace(&mut self.state, State::Freed);
-                if mp_core::mutant!("manager.free.object-kept") {
-                    std::mem::forget(was);
-                } else {
-                    drop_caught(was);
-                }
+                drop_caught(was);
                 self.answer(caller, Answer::Freed);
             }
         }
     }
 
     fn answer(&mut self, caller: u32, answer: Answer) {
-        let mut caller = caller;
-        if mp_core::mutant!("planted.answer-to-another") {
-            caller = self.callers.keys().next().copied().unwrap_or(caller);
-        }
         let Some(known) = self.callers.get(&caller) else { return };
         if self.slot.is_none_or(|slot| is_of(caller, slot)) {
             ring::answered(caller);
@@ -319,11 +309,8 @@ impl Seat {
     /// An answer did not leave.
     #[cold]
     fn unanswered(&mut self, caller: u32, error: PutError<Answer>) {
-        if error.is_disconnected() || mp_core::mutant!("manager.answer.failure-not-told") {
+        if error.is_disconnected() {
             // It is gone, or waits no longer.
-            if mp_core::mutant!("planted.object-freed-with-its-caller") {
-                self.state = State::Freed;
-            }
             self.callers.remove(&caller);
             return;
         }

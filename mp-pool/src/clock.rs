@@ -100,7 +100,7 @@ impl TaskClock {
     fn stop(&self) {
         let mut running = self.running.lock();
         running.hooks += 1;
-        if running.hooks == 1 && !mp_core::mutant!("pool.clock.not-stopped") {
+        if running.hooks == 1 {
             running.stopped = now();
             self.show(&running);
         }
@@ -109,7 +109,7 @@ impl TaskClock {
     fn resume(&self) {
         let mut running = self.running.lock();
         running.hooks = running.hooks.saturating_sub(1);
-        if running.hooks == 0 && !mp_core::mutant!("pool.clock.not-resumed") {
+        if running.hooks == 0 {
             let took = now().saturating_sub(running.stopped).min(LONGEST_HOOK);
             running.began = running.began.map(|began| began + took);
             self.show(&running);

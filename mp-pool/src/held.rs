@@ -69,9 +69,7 @@ impl<A: Capture + Clone> Once<A> {
             }
         }
         match out.plain() {
-            Some(bytes) if !bytes.is_empty() && !mp_core::mutant!("pool.state.encoded-for-each") => {
-                Ok(Once::Bytes(SharedBytes::new(bytes)?))
-            }
+            Some(bytes) if !bytes.is_empty() => Ok(Once::Bytes(SharedBytes::new(bytes)?)),
             _ => Ok(Once::Each(args)),
         }
     }
@@ -116,7 +114,7 @@ impl Held {
 
     /// Whether a task has panicked that had it.
     pub(crate) fn is_broken(&self) -> bool {
-        self.lent && !mp_core::mutant!("pool.state.kept-after-panic")
+        self.lent
     }
 
     /// Takes it out, for a task that gives it [back](Self::give_back).

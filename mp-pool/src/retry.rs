@@ -53,10 +53,9 @@ impl Retry {
     /// How long to wait before a task is tried again that was begun `tries` times; `None` if it is not. Code of the user runs here: if it
     /// panics, the task is not tried again.
     pub(crate) fn wait(&self, tries: u32, error: &TaskError) -> Option<Duration> {
-        let tries_left = tries <= self.times && self.times > 0 && !mp_core::mutant!("pool.retry.none");
+        let tries_left = tries <= self.times && self.times > 0;
         // Of Ctrl-C a worker may hear before this process does.
-        let told = matches!(error, TaskError::Raised(raised) if raised.kind == RaisedKind::Interrupted)
-            && !mp_core::mutant!("pool.retry.after-interrupt");
+        let told = matches!(error, TaskError::Raised(raised) if raised.kind == RaisedKind::Interrupted);
         let wanted = || self.when.as_deref().and_then(Apart::get).is_some_and(|when| when(error));
         if !tries_left || told || !caught(wanted).unwrap_or(false) {
             return None;

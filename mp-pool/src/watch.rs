@@ -160,7 +160,7 @@ impl Own {
     #[inline]
     pub(crate) fn clear_note(&self) {
         let (words, note) = (self.watch.words(), self.watch.0.word(NOTE));
-        if words.load_relaxed(note) != 0 && !mp_core::mutant!("pool.note.kept") {
+        if words.load_relaxed(note) != 0 {
             words.store(note, 0);
         }
     }

@@ -32,7 +32,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mp_core::mutant;
 use mp_core::mutex::Mutex;
 use mp_core::waits::Call;
 use mp_core::{SharedWaitable, Wait, WaitPoint, Waitable};
@@ -154,7 +153,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// [`PutError::Disconnected`] when there is no receiver any more; [`PutError::Full`] when as many messages are on their way in
     /// all as the arena has room for; [`PutError::Failed`] when it can't be encoded, or there is no memory. The value is given back.
     pub fn send(&self, value: T) -> Result<(), PutError<T>> {
-        if self.end.is_alone() && !mutant!("queue.broadcast.sends-to-none") {
+        if self.end.is_alone() {
             return Err(PutError::Disconnected(value));
         }
         self.end.send(self.fingerprint, value, None).map(drop)
@@ -237,10 +236,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
                     let Some(number) = kept.number(slot, ticket) else { continue };
                     let missed = next.missed(number);
                     next.number = number;
-                    if missed > 0 && !mutant!("queue.broadcast.lag-not-told") {
-                        return Some(Err(RecvError::Lagged(
-                            missed + u64::from(mutant!("queue.broadcast.lag-off-by-one")),
-                        )));
+                    if missed > 0 {
+                        return Some(Err(RecvError::Lagged(missed)));
                     }
                     let done = move || {
                         *next = kept.after(*next);
@@ -264,8 +261,7 @@ impl<T> Receiver<T> {
     /// In a forked copy of the process.
     pub fn resubscribe(&self) -> Result<Self, Error> {
         let end = self.end.kept()?.end();
-        let next =
-            Mutex::new(if mutant!("queue.broadcast.resubscribed-here") { *self.next.lock() } else { end });
+        let next = Mutex::new(end);
         Ok(Self { end: self.end.clone(), fingerprint: self.fingerprint, next })
     }
 
@@ -277,7 +273,6 @@ impl<T> Receiver<T> {
     /// Whether both receive from the same channel.
     pub fn same_channel(&self, other: &Self) -> bool {
         self.end.raw().hold().block() == other.end.raw().hold().block()
-            || mutant!("queue.broadcast.all-one-channel")
     }
 }
 
@@ -322,8 +317,7 @@ impl<T> Clone for Sender<T> {
 /// One more receiver, at the same place.
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Self {
-        let end = self.end.kept().ok().filter(|_| mutant!("queue.broadcast.clone-at-the-end"));
-        let next = Mutex::new(end.map_or_else(|| *self.next.lock(), |kept| kept.end()));
+        let next = Mutex::new(*self.next.lock());
         Self { end: self.end.clone(), fingerprint: self.fingerprint, next }
     }
 }

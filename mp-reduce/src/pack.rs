@@ -297,7 +297,7 @@ pub fn unpack_into<T: Message>(
 ) -> Result<()> {
     let mut inc = take(&INCOMING);
     open(&mut inc)?;
-    if inc.fingerprint() != fingerprint.get() && !mp_core::mutant!("codec.type-not-compared") {
+    if inc.fingerprint() != fingerprint.get() {
         return Err(mismatch::<T>(all_bytes(&mut inc)));
     }
     decode_into(&mut inc, slot)?;
@@ -379,9 +379,7 @@ pub fn to_bytes_after<T: Message>(start: Vec<u8>, value: &mut T) -> Result<Vec<u
 /// # Errors
 /// See [`unpack`].
 pub fn from_bytes<T: Message>(bytes: Vec<u8>, fingerprint: u64) -> Result<T> {
-    if fingerprint != TypeFingerprint::<T>::new().get()
-        && !mp_core::mutant!("codec.type-of-bytes-not-compared")
-    {
+    if fingerprint != TypeFingerprint::<T>::new().get() {
         return Err(mismatch::<T>(bytes));
     }
     decode(&mut Incoming::from_plain(bytes))

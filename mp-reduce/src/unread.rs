@@ -126,9 +126,7 @@ fn gone() -> Error {
 pub fn unpack_or_keep<T: Message>(mut envelope: Envelope) -> Result<T, (Error, Option<Envelope>)> {
     let claimed = match envelope.claim() {
         Ok(claimed) => claimed,
-        Err(error @ CoreError::OutOfDescriptors(_))
-            if !mp_core::mutant!("locker.unread.arguments-dropped") =>
-        {
+        Err(error @ CoreError::OutOfDescriptors(_)) => {
             return Err((error.into(), Some(envelope)));
         }
         Err(error) => return Err((error.into(), None)),

@@ -185,14 +185,10 @@ impl Drop for Permit {
             return;
         }
         let then = if *to == KEPT { seen.slot.into_state(KEPT) } else { seen.slot.given_back(*to) };
-        if !mp_core::mutant!("semaphore.permit-kept") {
-            permits.change(*seen, then);
-        }
+        permits.change(*seen, then);
         if *to == OPEN {
             permits.hint.store(seen.index, Ordering::Relaxed);
-            if !mp_core::mutant!("semaphore.wake-dropped") {
-                permits.parking().wake_one();
-            }
+            permits.parking().wake_one();
         }
     }
 }

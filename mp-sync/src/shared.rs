@@ -5,7 +5,6 @@
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Steps, Word, run};
-use mp_core::mutant;
 use mp_core::words::Member;
 use mp_core::{Arena, Error, Parking, RawGuard, RawLock, Result, Structure};
 use serde::{Deserializer, Serializer};
@@ -96,7 +95,7 @@ impl Shared {
 
     /// Returns `true` if a live process holds the lock at `i`. Returns `false` in a forked copy.
     pub(crate) fn is_locked(&self, i: u64) -> bool {
-        let alive = |holder| !self.arena().is_dead(holder) || mutant!("lock.locked-by-the-dead");
+        let alive = |holder| !self.arena().is_dead(holder);
         self.me().is_ok() && self.lock(i).look().holder().is_some_and(alive)
     }
 

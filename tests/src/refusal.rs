@@ -1,13 +1,30 @@
-//! System calls that fail as they do on other machines: few kernels know quotas of a file system that a test can mount.
+//! System calls that fail as they do on other machines: few kernels know quotas of a file system that a test
+//! can mount.
 #![allow(unsafe_code)]
 
-/// From now on every `fallocate(2)` of this process fails with that error.
+/// Makes every `fallocate(2)` of this process fail with `error`.
 pub fn refuse_to_allocate(error: libc::c_int) {
+    refuse(error, u32::MAX);
+}
+
+/// Makes every `fallocate(2)` of this process that frees memory (`FALLOC_FL_PUNCH_HOLE`) fail with
+/// `EOPNOTSUPP`.
+pub fn refuse_to_free() {
+    refuse(libc::EOPNOTSUPP, libc::FALLOC_FL_PUNCH_HOLE as u32);
+}
+
+/// Makes `fallocate(2)` fail if its mode has one of these bits; `u32::MAX`: whatever its mode is.
+fn refuse(error: libc::c_int, modes: u32) {
+    let any = u8::from(modes == u32::MAX);
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut program = [
         // The number of the call is the first word of what the filter sees.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
-        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 1, libc::SYS_fallocate as u32),
+        statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 4, libc::SYS_fallocate as u32),
+        // Of little-endian words, the second argument's lower half.
+        statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 24),
+        statement(libc::BPF_JMP | libc::BPF_JA, 0, 0, u32::from(any)),
+        statement(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, modes),
         statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ERRNO | error as u32),
         statement(libc::BPF_RET | libc::BPF_K, 0, 0, libc::SECCOMP_RET_ALLOW),
     ];

@@ -13,16 +13,15 @@ const MANIFEST: &str = "fuzz/Cargo.toml";
 const LIMITS: [&str; 4] = ["-max_len=65536", "-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=64"];
 
 /// A program of `fuzz`, which is a workspace of its own. Optimised, with the assertions of a debug build.
-fn fuzzer(session: &Session, features: &[&str]) -> Command {
+fn fuzzer(session: &Session) -> Command {
     let mut command = session.cargo(&["run", "--quiet", "--release", "--manifest-path", MANIFEST]);
-    command.args(features).args(["--bin", "mp-fuzz", "--"]);
+    command.args(["--bin", "mp-fuzz", "--"]);
     command
 }
 
 /// The task.
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let mut session = Session::new();
-    let planted = args.flag("--planted");
     let mut words = Vec::new();
     let (seconds, only) = (args.value("--seconds")?, args.value("--target")?);
     for (name, value) in [("--seed", args.value("--seed")?), ("--input", args.value("--input")?)] {
@@ -32,15 +31,11 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     args.finish()?;
     let one = words.iter().any(|word| word == "--input");
     words.extend(only.iter().flat_map(|name| ["--target".to_owned(), name.clone()]));
-    if planted {
-        let features = ["--features", "inject"];
-        return Ok(session.run(fuzzer(&session, &features).arg("--planted")).ok);
-    }
     if one {
-        return Ok(session.run(fuzzer(&session, &[]).args(words)).ok);
+        return Ok(session.run(fuzzer(&session).args(words)).ok);
     }
     let seconds = seconds.as_deref().unwrap_or("60");
-    let ok = session.run(fuzzer(&session, &[]).args(words).args(["--seconds", seconds])).ok;
+    let ok = session.run(fuzzer(&session).args(words).args(["--seconds", seconds])).ok;
     Ok(coverage_guided(&mut session, only.as_deref(), seconds)? && ok)
 }
 
@@ -54,7 +49,7 @@ fn coverage_guided(session: &mut Session, only: Option<&str>, seconds: &str) -> 
         );
         return Ok(true);
     }
-    let mut ok = session.run(fuzzer(session, &[]).args(["--corpora", "fuzz/corpus"])).ok;
+    let mut ok = session.run(fuzzer(session).args(["--corpora", "fuzz/corpus"])).ok;
     all.retain(|name| only.is_none_or(|only| only == name));
     let seconds = seconds.parse::<u64>().map_err(|e| format!("--seconds {seconds}: {e}"))?;
     let each = (seconds / all.len().max(1) as u64).max(1);
@@ -79,7 +74,7 @@ fn coverage_guided(session: &mut Session, only: Option<&str>, seconds: &str) -> 
 
 /// The names of all targets. Each has a program for libFuzzer.
 fn named(session: &Session) -> Result<Vec<String>, String> {
-    let listed = fuzzer(session, &[]).arg("--list").output().map_err(|e| format!("mp-fuzz: {e}"))?;
+    let listed = fuzzer(session).arg("--list").output().map_err(|e| format!("mp-fuzz: {e}"))?;
     let names: Vec<String> = String::from_utf8_lossy(&listed.stdout).lines().map(str::to_owned).collect();
     let lacks = |name: &&String| !Path::new("fuzz/fuzz_targets").join(format!("{name}.rs")).exists();
     match names.iter().find(lacks) {
@@ -88,9 +83,8 @@ fn named(session: &Session) -> Result<Vec<String>, String> {
     }
 }
 
-/// The step of `ci --long`: each target for a moment, and each planted mistake.
+/// The step of `ci --long`: each target for some seconds.
 pub(crate) fn step(session: &mut Session) -> Outcome {
-    session.run(fuzzer(session, &[]).args(["--seconds", SHORT]));
-    session.run(fuzzer(session, &["--features", "inject"]).arg("--planted"));
+    session.run(fuzzer(session).args(["--seconds", SHORT]));
     session.outcome()
 }

@@ -42,7 +42,6 @@ cargo xtask <task> [options]
   fuzz     hostile bytes for every parser
              --seconds N  all targets together   --target T   this one alone
              --seed S     the same changes again --input HEX  this input (or file) alone, of --target T
-             --planted    mistakes that have to be found
   mutate   mistakes in the protocol code, switched on one by one: which test finds which (docs/mutations.tsv)
              --only a,b   names that begin with a, b  --list    names and places alone
              --suites a,b  tests of these alone

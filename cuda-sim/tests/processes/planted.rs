@@ -1,5 +1,6 @@
-//! The simulator finds what it is there for: mistakes in this crate's order, memory and descriptors, each switched on by name in all
-//! processes of a test that passes without it. The test has to fail, and to say what is in the list.
+//! The simulator finds mutations of mp-cuda's order, memory and descriptors. Each is switched on in all
+//! processes of a test, which has to fail and to print one of the listed texts. `cargo xtask mutate` runs
+//! these tests in its copy of the sources.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -148,72 +149,86 @@ fn is_found(mutation: &str) {
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn no_wait_at_a_second_receipt() {
     is_found("cuda.message.second-not-waited");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn an_end_of_clocks_that_is_before_all_ticks() {
     is_found("clock.end.unsigned");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_handle_of_ones_own() {
     is_found("cuda.slab.own-handle-opened");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_tick_that_the_driver_has_not_accepted() {
     is_found("cuda.clock.told-unaccepted");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_message_that_is_sent_before_its_tick() {
     is_found("cuda.uses.sent-before-told");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_last_use_that_forgets_the_one_before() {
     is_found("cuda.uses.left-without-join");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn memory_of_a_writer_that_died_is_used_again() {
     is_found("cuda.given.open-use-ignored");
     is_found("cuda.row.use-not-begun");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn memory_whose_last_use_died_is_used_again() {
     is_found("cuda.given.dead-use-ignored");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_descriptor_that_is_kept_after_its_import() {
     is_found("cuda.slab.descriptor-kept");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_descriptor_that_is_taken_out_of_the_locker() {
     is_found("locker.kept.taken-out");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_last_use_of_several_processes_that_is_not_said_to_be() {
     is_found("cuda.row.mixed-not-noted");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_read_that_could_not_be_told() {
     is_found("cuda.uses.read-not-told");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_sweeper_that_unmaps() {
     is_found("cuda.here.unmapped-by-the-sweeper");
 }
 
 #[test]
+#[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn users_code_under_locks() {
     is_found("cuda.uses.ended-under-locks");
 }

@@ -45,7 +45,7 @@ pub fn invite_command(command: &mut Command, envelope: Envelope) -> Result<Invit
     let place = Place { fd: theirs.as_raw_fd(), maker: std::process::id() };
     command.env(VARIABLE, place.to_string());
     // A program that is to run as another user (`Command::uid`) would not have to ask this library for what comes through the socket.
-    let user = (!mutant!("invitation.strangers-inherit")).then(memory::user);
+    let user = Some(memory::user());
     let inherit = move || socket::leave_open_for(user, theirs.as_fd()).map_err(io::Error::from);
     // SAFETY: system calls alone, on a file that the command keeps open; nothing is allocated, and no lock taken.
     unsafe { command.pre_exec(inherit) };
@@ -91,9 +91,7 @@ pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
              `invite`, and a process can accept it once",
         ));
     };
-    if !mutant!("invitation.variable-left") {
-        inherited::remove_variable(VARIABLE);
-    }
+    inherited::remove_variable(VARIABLE);
     if gained_privileges() {
         return Err(none(
             "this program is set-user-ID, set-group-ID or has file capabilities, and is not at the command of the user who \
@@ -157,10 +155,8 @@ impl Acceptance {
 
 impl Drop for Acceptance {
     fn drop(&mut self) {
-        if !mutant!("invitation.acceptance-not-told") {
-            // The process that invited may be gone.
-            _ = socket::send(self.socket.as_fd(), &[self.answer], None);
-        }
+        // The process that invited may be gone.
+        _ = socket::send(self.socket.as_fd(), &[self.answer], None);
     }
 }
 
@@ -177,7 +173,7 @@ fn read_packet(packet: &[u8; PACKET], got: usize) -> Result<Ticket> {
     if got < MAGIC.len() + 4 || magic != MAGIC {
         return Err(none("what came is none, or was cut off"));
     }
-    if version != u64::from(VERSION) && !mutant!("invitation.version-not-compared") {
+    if version != u64::from(VERSION) {
         let (what, ours) = ("the version of an invitation", u64::from(VERSION));
         return Err(Error::Version { what, theirs: version, ours });
     }
@@ -226,11 +222,7 @@ impl Place {
             return Err(Error::Version { what: "the format of MP_INVITATION", theirs, ours: FORMAT });
         }
         let (fd, maker) = rest.split_once(':').ok_or_else(malformed)?;
-        let fd = fd
-            .parse()
-            .ok()
-            .filter(|fd| *fd >= 0 || mutant!("invitation.place-not-checked"))
-            .ok_or_else(malformed)?;
+        let fd = fd.parse().ok().filter(|fd| *fd >= 0).ok_or_else(malformed)?;
         Ok(Self { fd, maker: maker.parse().map_err(|_| malformed())? })
     }
 }

@@ -71,8 +71,6 @@ impl Mem for HeapMem {
         swapped
     }
     fn fence_after_rmw(&self) {
-        if order::has_fence() {
-            fence(Ordering::SeqCst);
-        }
+        fence(Ordering::SeqCst);
     }
 }

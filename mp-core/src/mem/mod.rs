@@ -117,55 +117,41 @@ pub(crate) mod order {
     use crate::sync::Ordering::{self, AcqRel, Acquire, Relaxed, Release};
 
     #[inline(always)]
-    const fn of(mutated: bool, usual: Ordering, weaker: Ordering) -> Ordering {
-        if mutated { weaker } else { usual }
-    }
-
-    #[inline(always)]
-    pub(crate) fn load() -> Ordering {
-        of(mutant!("mem.load-relaxed"), Acquire, Relaxed)
+    pub(crate) const fn load() -> Ordering {
+        Acquire
     }
 
     pub(crate) const HINT: Ordering = Relaxed;
 
     #[inline(always)]
-    pub(crate) fn store() -> Ordering {
-        of(mutant!("mem.store-relaxed"), Release, Relaxed)
+    pub(crate) const fn store() -> Ordering {
+        Release
     }
 
     #[inline(always)]
-    pub(crate) fn cas() -> Ordering {
-        let order = of(mutant!("mem.cas-without-acquire"), AcqRel, Release);
-        of(mutant!("mem.cas-without-release"), order, Acquire)
+    pub(crate) const fn cas() -> Ordering {
+        AcqRel
     }
 
     /// Of a compare-and-swap that finds another value.
     #[inline(always)]
-    pub(crate) fn found() -> Ordering {
-        of(mutant!("mem.found-relaxed"), Acquire, Relaxed)
+    pub(crate) const fn found() -> Ordering {
+        Acquire
     }
 
     #[inline(always)]
-    pub(crate) fn add() -> Ordering {
-        let order = of(mutant!("mem.add-without-acquire"), AcqRel, Release);
-        of(mutant!("mem.add-without-release"), order, Acquire)
+    pub(crate) const fn add() -> Ordering {
+        AcqRel
     }
 
     #[inline(always)]
-    pub(crate) fn or() -> Ordering {
-        of(mutant!("mem.or-relaxed"), AcqRel, Relaxed)
+    pub(crate) const fn or() -> Ordering {
+        AcqRel
     }
 
     #[inline(always)]
-    pub(crate) fn and() -> Ordering {
-        let order = of(mutant!("mem.and-without-acquire"), AcqRel, Release);
-        of(mutant!("mem.and-without-release"), order, Acquire)
-    }
-
-    /// Of the barrier after a read-modify-write: sequentially consistent, or none.
-    #[inline(always)]
-    pub(crate) fn has_fence() -> bool {
-        !mutant!("mem.fence-away")
+    pub(crate) const fn and() -> Ordering {
+        AcqRel
     }
 }
 

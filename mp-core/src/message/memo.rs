@@ -39,7 +39,7 @@ pub fn with<M: Any + Default, R>(f: impl FnOnce(&mut M) -> R) -> Option<R> {
 /// The message ends.
 #[inline]
 pub(super) fn end() {
-    if IS_THERE.get() && !mutant!("codec.memo.not-ended") {
+    if IS_THERE.get() {
         forget();
     }
 }
@@ -64,7 +64,7 @@ pub(super) struct Hidden(Option<Box<dyn Any>>);
 impl Hidden {
     #[inline]
     pub(super) fn new() -> Self {
-        Self(if IS_THERE.get() && !mutant!("codec.memo.seen-within") { take() } else { None })
+        Self(if IS_THERE.get() { take() } else { None })
     }
 }
 

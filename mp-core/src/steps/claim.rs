@@ -47,7 +47,7 @@ impl Steps for Claim {
         match self.pc {
             Pc::Look => {
                 let found = m.load(self.block.state);
-                if BlockState::unpack(found).life != Life::Free && !mutant!("steps.claim.life-ignored") {
+                if BlockState::unpack(found).life != Life::Free {
                     return Some(None);
                 }
                 self.pc = Pc::Swap(found);
@@ -61,15 +61,13 @@ impl Steps for Claim {
             }
             // After the block was claimed: from here on the slab stays what it is.
             Pc::Check(busy) => {
-                if m.load(self.slab.word) == self.slab.value || mutant!("steps.claim.slab-not-checked") {
+                if m.load(self.slab.word) == self.slab.value {
                     return Some(Some(busy));
                 }
                 self.pc = Pc::GiveBack(busy);
             }
             Pc::GiveBack(busy) => {
-                if !mutant!("steps.claim.not-given-back") {
-                    Unclaim::new(self.block, busy).step(m);
-                }
+                Unclaim::new(self.block, busy).step(m);
                 return Some(None);
             }
         }
@@ -102,18 +100,8 @@ impl Steps for Publish {
         self.pc += 1;
         match self.pc {
             1 => self.generation = (generation_of(m.load_relaxed(self.block.link())) + 1) & (u64::MAX >> 24),
-            2 if mutant!("steps.publish.generation-not-written") => {}
             2 => m.store_relaxed(self.block.link(), self.generation << 24),
-            3 if mutant!("steps.publish.seat-not-written") => {}
             3 => m.store_relaxed(self.block.seat(0), Seat::Member(self.me).pack()),
-            _ if mutant!("steps.publish.state-relaxed") => {
-                m.store_relaxed(self.block.state, self.state.with(Life::Live).bumped().pack());
-                return Some(self.generation);
-            }
-            _ if mutant!("steps.publish.version-not-counted") => {
-                m.store(self.block.state, self.state.with(Life::Live).pack());
-                return Some(self.generation);
-            }
             _ => {
                 m.store(self.block.state, self.state.with(Life::Live).bumped().pack());
                 return Some(self.generation);
@@ -144,14 +132,7 @@ impl Steps for Unclaim {
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
         let bumped = self.state.with(Life::Free).bumped();
-        let bumped =
-            if mutant!("steps.free.version-not-counted") { self.state.with(Life::Free) } else { bumped };
-        let kind = if mutant!("steps.free.kind-kept") { self.state.kind } else { Kind::Data };
-        let free = BlockState { kind, ..bumped };
-        if mutant!("steps.free.state-relaxed") {
-            m.store_relaxed(self.block.state, free.pack());
-            return Some(());
-        }
+        let free = BlockState { kind: Kind::Data, ..bumped };
         m.store(self.block.state, free.pack());
         Some(())
     }

@@ -97,12 +97,12 @@ impl Circle {
     #[inline(always)]
     fn arrive(&mut self, at: Paged) -> Onward {
         self.now = at;
-        if at == self.start && !mutant!("steps.circle.goes-on") { Onward::End } else { Onward::Seat }
+        if at == self.start { Onward::End } else { Onward::Seat }
     }
 
     #[inline(always)]
     pub(super) fn advance(&mut self, block: &BlockAt) -> Onward {
-        if self.now.seat + 1 + u32::from(mutant!("steps.circle.last-seat-of-page-missed")) < block.per_page {
+        if self.now.seat + 1 < block.per_page {
             return self.arrive(Paged { seat: self.now.seat + 1, ..self.now });
         }
         Onward::Link
@@ -113,7 +113,7 @@ impl Circle {
     pub(super) fn enter(&mut self, next: Option<(BlockId, Word)>) -> Onward {
         match next {
             Some((page, first)) => self.arrive(Paged { page, first, seat: 0 }),
-            None if self.wrapped || mutant!("steps.circle.ends-at-the-end-of-the-chain") => Onward::End,
+            None if self.wrapped => Onward::End,
             None => {
                 self.wrapped = true;
                 self.arrive(self.head)

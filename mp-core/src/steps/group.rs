@@ -105,12 +105,12 @@ impl EmptyGroup {
     }
 
     fn base(&self) -> u64 {
-        if mutant!("steps.group.base-lost") { 1 } else { Owner::free(self.latest.unwrap_or(0) + 1).seq }
+        Owner::free(self.latest.unwrap_or(0) + 1).seq
     }
 
     /// Gives the last one back that is claimed, if any is.
     fn back(&mut self) -> Option<Option<u64>> {
-        if self.claimed == 0 || mutant!("steps.group.not-given-back") {
+        if self.claimed == 0 {
             return Some(None);
         }
         self.claimed -= 1;
@@ -132,7 +132,7 @@ impl Steps for EmptyGroup {
             }
             Emptying::Owner => {
                 let found = m.load(self.at.owner(self.claimed));
-                if Owner::claimable(found).is_none() && !mutant!("steps.group.holder-ignored") {
+                if Owner::claimable(found).is_none() {
                     return self.back();
                 }
                 self.pc = Emptying::Claim(found);
@@ -218,12 +218,8 @@ impl Steps for FillGroup {
             return Some(());
         }
         let (word, free) = (self.at.owner(self.written), Owner::free(self.base).pack());
-        if mutant!("steps.group.words-overwritten") {
-            m.store(word, free);
-        } else {
-            // One that is not zero was written by the dead process whose work this is, and may be claimed since.
-            _ = m.cas(word, 0, free);
-        }
+        // One that is not zero was written by the dead process whose work this is, and may be claimed since.
+        _ = m.cas(word, 0, free);
         self.written += 1;
         None
     }

@@ -74,8 +74,7 @@ impl LockWord {
 
     /// Taken by `by`, once more than in this word.
     fn taken(self, by: Member, parked: bool, marked: bool) -> Self {
-        let count = u32::from(!mutant!("steps.lock.sequence-not-counted"));
-        let next = Self::held(by, self.sequence().wrapping_add(count)).0 | self.0 & (PARKED | MARKED);
+        let next = Self::held(by, self.sequence().wrapping_add(1)).0 | self.0 & (PARKED | MARKED);
         Self(next | if parked { PARKED } else { 0 } | if marked { MARKED } else { 0 })
     }
 }
@@ -207,19 +206,13 @@ impl Steps for Acquire {
                 self.adopted = false;
                 if found & HELD != 0 {
                     // Waiters set `parked` at any time; everything else must be as it was.
-                    let same = |d: DeadHolder| {
-                        (d.word.0 ^ found) & !PARKED == 0 || mutant!("steps.lock.adopted-from-another")
-                    };
+                    let same = |d: DeadHolder| (d.word.0 ^ found) & !PARKED == 0;
                     if !self.dead.is_some_and(same) {
                         return Some(Acquired::Held(LockWord(found)));
                     }
-                    self.adopted = !mutant!("steps.lock.adopted-without-mark");
+                    self.adopted = true;
                 }
-                self.mine = LockWord(found).taken(
-                    self.me,
-                    self.parked && !mutant!("steps.lock.sleepers-forgotten"),
-                    self.adopted,
-                );
+                self.mine = LockWord(found).taken(self.me, self.parked, self.adopted);
                 self.pc = Pc::Swap(found);
             }
             Pc::Swap(found) => {
@@ -237,15 +230,11 @@ impl Steps for Acquire {
             }
             Pc::NoteDeath(pid) => {
                 let dead = self.dead.and_then(|d| d.word.holder());
-                if !mutant!("steps.lock.death-not-noted") {
-                    m.store(self.at.died(), Died { member: dead.unwrap_or(self.me), pid }.pack());
-                }
+                m.store(self.at.died(), Died { member: dead.unwrap_or(self.me), pid }.pack());
                 self.pc = Pc::Sign;
             }
             Pc::Sign => {
-                if !mutant!("steps.lock.not-signed") {
-                    m.store_relaxed(self.at.by(), self.who.sign(self.mine.sequence()));
-                }
+                m.store_relaxed(self.at.by(), self.who.sign(self.mine.sequence()));
                 return Some(Acquired::Mine(self.mine));
             }
         }
@@ -274,7 +263,7 @@ impl Steps for IsMine {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         let by = Who::of(m.load(self.at.by()), self.seen);
-        Some(by == Some(self.who) || by.is_some() && mutant!("steps.lock.of-any-thread"))
+        Some(by == Some(self.who))
     }
 }
 
@@ -290,7 +279,6 @@ impl Unlock {
     #[inline]
     pub fn new(at: LockAt, sound: bool) -> Self {
         let sequence = u64::MAX << SEQ_AT;
-        let sound = (sound || mutant!("steps.unlock.mark-lost")) && !mutant!("steps.unlock.mark-kept");
         Self { at, keep: if sound { sequence } else { sequence | MARKED } }
     }
 }
@@ -300,7 +288,7 @@ impl Steps for Unlock {
 
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        Some(LockWord(m.and(self.at.word(), self.keep)).is_parked() && !mutant!("steps.unlock.wake-dropped"))
+        Some(LockWord(m.and(self.at.word(), self.keep)).is_parked())
     }
 }
 
@@ -323,10 +311,10 @@ impl Steps for Park {
     type Out = Option<LockWord>;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<LockWord>> {
-        let parked = if mutant!("steps.park.not-announced") { 0 } else { PARKED };
+        let parked = PARKED;
         match m.cas(self.at.word(), self.seen, self.seen | parked) {
             Ok(()) => Some(Some(LockWord(self.seen | PARKED))),
-            Err(now) if now & HELD == 0 && !mutant!("steps.park.free-not-seen") => Some(None),
+            Err(now) if now & HELD == 0 => Some(None),
             Err(now) => {
                 self.seen = now;
                 None

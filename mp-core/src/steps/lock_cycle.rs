@@ -95,9 +95,6 @@ impl LockCycle {
     /// The thread that gives up; none if no thread of the cycle can.
     pub fn gives_up(&self) -> Option<MemberThread> {
         let can = self.steps.iter().filter(|step| step.goal.kind.may_give_up());
-        if mutant!("lock-cycle.all-give-up") {
-            return self.steps.first().map(|step| step.who);
-        }
         can.max_by_key(|step| (step.since, step.who)).map(|step| step.who)
     }
 }
@@ -140,9 +137,8 @@ impl FindCycle {
         if let Some(last) = self.path.last_mut() {
             last.owner = owner;
         }
-        if who == self.me || mutant!("lock-cycle.any-chain-closed") {
-            self.pc =
-                if mutant!("lock-cycle.second-look-away") { Pc::Again(usize::MAX) } else { Pc::Again(0) };
+        if who == self.me {
+            self.pc = Pc::Again(0);
         } else if self.looked_at.contains(&who) || self.looked_at.len() >= MOST {
             self.back();
         } else {
@@ -182,7 +178,7 @@ impl Steps for FindCycle {
                 let word = self.notes.mark(who.member, entry);
                 let value = m.load(word);
                 let mark = WaitMark::unpack(value);
-                let its = mark.thread == who.thread || mutant!("lock-cycle.note-of-any-thread");
+                let its = mark.thread == who.thread;
                 self.pc = match its && mark.state == WaitState::Waiting {
                     true => Pc::Goal(who, Found { word, value, except: 0 }),
                     false => Pc::Note(who, entry + 1),

@@ -37,7 +37,7 @@ impl ChooseOrder {
 
     /// What is found where it is.
     fn found(&mut self, word: u64) -> Option<Option<u8>> {
-        if word >> 8 == self.mine >> 8 && !mutant!("orders.key-not-compared") {
+        if word >> 8 == self.mine >> 8 {
             return Some(Some(word as u8));
         }
         (self.at, self.free) = (self.at + 1, false);
@@ -106,7 +106,6 @@ impl<const N: usize> Steps for WriteNames<N> {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
         match self.written {
             0 => m.store(self.at.row, self.key),
-            1 if mutant!("orders.epoch-not-written") => {}
             1 => m.store(self.at.epoch(), self.epoch.into()),
             i => {
                 let i = i as u64 - 2;
@@ -149,12 +148,12 @@ impl<const W: usize> Steps for ReadName<W> {
             0 => self.fits = m.load(self.at.row) == self.key,
             1 => {
                 let same = m.load(self.at.epoch()) == u64::from(self.tick.epoch());
-                self.fits &= same || mutant!("orders.epoch-not-compared");
+                self.fits &= same;
             }
             i if i < W + 2 => self.found[i - 2] = m.load(self.at.word(self.name, i as u64 - 2)),
             _ => {
                 let found = self.look.step(m)?;
-                let pending = found == TickLook::Pending || mutant!("orders.tick-not-looked-at");
+                let pending = found == TickLook::Pending;
                 return Some((pending && self.fits).then_some(self.found));
             }
         }

@@ -52,7 +52,6 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for LinkPage<F> {
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         match self.pc {
-            Link::Init(0) if mutant!("steps.page.owner-not-written") => self.pc = Link::Init(1),
             Link::Init(0) => {
                 m.store(page_owner(self.first), u64::from(self.block.id) + 1);
                 self.pc = Link::Init(1);
@@ -60,7 +59,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for LinkPage<F> {
             Link::Init(i) => {
                 m.store_relaxed(self.first.plus(i.into()), 0);
                 let words = PAGE_HEADER + self.block.per_page;
-                let next = i + 1 + u32::from(mutant!("steps.page.last-word-not-cleared"));
+                let next = i + 1;
                 self.pc = if next < words { Link::Init(i + 1) } else { Link::Walk };
             }
             // To the end of the chain, which other holders may lengthen meanwhile.
@@ -83,17 +82,12 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for LinkPage<F> {
             // From now on the page belongs to the block.
             Link::HandOver => {
                 let (mine, its) = (Seat::Member(self.me).pack(), Seat::Block(self.block.id).pack());
-                if mutant!("steps.page.not-handed-over") {
-                    self.pc = Link::Hint;
-                    return None;
-                }
                 if m.cas(self.page.seat(0), mine, its).is_err() {
                     return Some(false);
                 }
                 self.pc = Link::Hint;
             }
             // Here the next one finds a free seat.
-            Link::Hint if mutant!("steps.page.hint-not-written") => return Some(true),
             Link::Hint => {
                 let first_seat = SeatAt::paged(self.page.id, PAGE_HEADER);
                 m.store_relaxed(last_taken(self.head), first_seat.raw().into());
@@ -173,8 +167,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone, G: Fn(BlockId) -> BlockAt> Steps fo
             },
             // Linked by a process that died before handing it over; a living one would still hold the block.
             &mut Free::Owner(page, first, found) => {
-                let ours = m.load(page_owner(first)) == u64::from(self.block.id) + 1
-                    || mutant!("steps.page.of-another-block");
+                let ours = m.load(page_owner(first)) == u64::from(self.block.id) + 1;
                 if ours { Free::TakeOver(page, first, found) } else { Free::Disown }
             }
             &mut Free::TakeOver(page, first, found) => {
@@ -184,7 +177,6 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone, G: Fn(BlockId) -> BlockAt> Steps fo
                         Free::Next(first)
                     }
                     // A sweeper of the maker has handed it over meanwhile.
-                    Err(_) if mutant!("steps.page.handed-over-meanwhile") => Free::Disown,
                     Err(_) => Free::Seat(page, first),
                 }
             }
@@ -194,9 +186,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone, G: Fn(BlockId) -> BlockAt> Steps fo
             }
             Free::Disown => match self.found.last() {
                 Some(&(_, first)) => {
-                    if !mutant!("steps.page.not-disowned") {
-                        m.store(page_owner(first), 0);
-                    }
+                    m.store(page_owner(first), 0);
                     Free::GiveUp
                 }
                 None => Free::Unlink(self.link),
@@ -221,9 +211,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone, G: Fn(BlockId) -> BlockAt> Steps fo
                 Free::Disown
             }
             &mut Free::Unlink(link) => {
-                if !mutant!("steps.page.not-unlinked") {
-                    m.store(self.block.link(), with_link(link, None));
-                }
+                m.store(self.block.link(), with_link(link, None));
                 return Some(std::mem::take(&mut self.freed));
             }
         };

@@ -33,7 +33,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone> MakePart<F> {
     /// To make `part` one of `whole`, for `me`. What `note` says is where the part notes its seat.
     pub fn new(whole: BlockAt, pages: F, me: Member, part: BlockId, note: Note) -> Self {
         let (mine, part) = (Seat::Member(me), Seat::Block(part));
-        let first = if mutant!("steps.part.at-once") { part } else { mine };
+        let first = mine;
         let take = Take::new(whole, pages.clone(), first, note);
         Self { whole, pages, mine, part, take, taken: None }
     }
@@ -44,10 +44,8 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for MakePart<F> {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Made> {
         if let Some(seat) = self.taken {
-            if !mutant!("steps.part.not-handed-over") {
-                // It is this process's until here.
-                _ = m.cas(seat, self.mine.pack(), self.part.pack());
-            }
+            // It is this process's until here.
+            _ = m.cas(seat, self.mine.pack(), self.part.pack());
             return Some(Made::Part);
         }
         match self.take.step(m)? {
@@ -105,7 +103,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone, A: Fn(BlockId) -> Option<BlockAt>> 
             Some((noted.block, release.beside(whole.beside(noted.seat, seat))))
         });
         match found {
-            Some(found) if !mutant!("steps.part.whole-kept") => self.release = Some(found),
+            Some(found) => self.release = Some(found),
             _ => return Some(Left::Held),
         }
         None

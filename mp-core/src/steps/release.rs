@@ -67,7 +67,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
         match self.pc {
             Pc::State => {
                 self.seen = m.load(self.block.state);
-                if BlockState::unpack(self.seen).life != Life::Live && !mutant!("steps.free.life-ignored") {
+                if BlockState::unpack(self.seen).life != Life::Live {
                     return Some(Released::Held);
                 }
                 self.pc = Pc::Inline(0);
@@ -76,13 +76,12 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
                 if !Seat::is_free(m.load(self.block.seat(i))) {
                     return Some(Released::Held);
                 }
-                let more = i + 1 + u32::from(mutant!("steps.free.last-seat-not-looked-at"));
+                let more = i + 1;
                 self.pc = if more < self.block.inline { Pc::Inline(i + 1) } else { Pc::Head };
             }
             Pc::Head => {
                 let link = link_of(m.load(self.block.link()));
                 self.pc = match link.and_then(|page| Some((page, (self.pages)(page)?))) {
-                    Some(_) if mutant!("steps.free.pages-not-looked-at") => Pc::Swap,
                     Some(head) => {
                         self.head = head;
                         Pc::Last
@@ -92,7 +91,6 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
             }
             Pc::Last => {
                 let last = m.load_relaxed(last_taken(self.head.1));
-                let last = if mutant!("steps.free.hint-ignored") { 0 } else { last };
                 self.circle = Some(Circle::new(&self.block, self.head, last, &self.pages));
                 self.pc = Pc::Look;
             }
@@ -114,7 +112,6 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for FreeCheck<F> {
                 let busy = BlockState::unpack(self.seen).with(Life::Busy(self.me));
                 match m.cas(self.block.state, self.seen, busy.pack()) {
                     Ok(()) => return Some(Released::ToFree(busy)),
-                    Err(_) if mutant!("steps.free.not-looked-again") => return Some(Released::Held),
                     Err(_) => self.pc = Pc::State,
                 }
             }
@@ -167,20 +164,15 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Release<F> {
         match self.pc {
             Give::Up => match m.cas(self.seat, self.holder.pack(), Seat::Free.pack()) {
                 // Two holders that give up the last two seats at once must not both see the other's still taken.
-                Ok(()) if mutant!("steps.release.not-checked") => return Some(Released::Held),
                 Ok(()) => {
-                    if !mutant!("steps.release.fence-away") {
-                        m.fence_after_rmw();
-                    }
+                    m.fence_after_rmw();
                     self.pc = if self.beside.is_some() { Give::Beside } else { Give::Check };
                 }
                 Err(_) => return Some(Released::Held),
             },
             Give::Beside => {
                 self.pc = Give::Check;
-                if self.beside.is_some_and(|beside| {
-                    !Seat::is_free(m.load(beside)) || mutant!("steps.release.beside-not-looked-at")
-                }) {
+                if self.beside.is_some_and(|beside| !Seat::is_free(m.load(beside))) {
                     return Some(Released::Held);
                 }
             }

@@ -38,9 +38,7 @@ impl RowAt {
 
 /// A holder says that it may write from now on: one access.
 pub fn begin_use<M: Mem + ?Sized>(at: RowAt, m: &M) {
-    if !mutant!("cuda.row.use-not-begun") {
-        m.add(at.uses(), BEGUN);
-    }
+    m.add(at.uses(), BEGUN);
 }
 
 /// A holder says that all that it has written is behind *last use*.
@@ -79,9 +77,7 @@ impl Steps for EndUse {
 
 /// A holder says that it makes the last use a mixed one: one access, before it does.
 pub fn mix<M: Mem + ?Sized>(at: RowAt, m: &M) {
-    if !mutant!("cuda.row.mixed-not-noted") {
-        m.or(at.uses(), MIXED);
-    }
+    m.or(at.uses(), MIXED);
 }
 
 /// What a process does to *last use* that leaves with work of its streams.
@@ -107,13 +103,10 @@ pub fn joining(
     waited: impl Fn(Tick) -> bool,
 ) -> Joining {
     let one = own.first().copied();
-    if mutant!("cuda.uses.left-without-join") {
-        return Joining::Swap { tick: one, mixes: false };
-    }
     let (follows, mixes) = match last.map(|tick| (tick, over(tick))) {
         Some((_, None)) => return Joining::Stays,
         None | Some((_, Some(true))) => (true, false),
-        Some((tick, Some(false))) => (waited(tick) || mutant!("cuda.uses.joined-unwaited"), true),
+        Some((tick, Some(false))) => (waited(tick), true),
     };
     Joining::Swap { tick: one.filter(|_| own.len() == 1 && follows), mixes }
 }
@@ -152,7 +145,7 @@ impl Steps for LookAtReturned {
             return None;
         };
         let now = m.load(self.at.uses());
-        let whole = (now / BEGUN) % MIXED == now % MIXED || mutant!("cuda.given.open-use-ignored");
+        let whole = (now / BEGUN) % MIXED == now % MIXED;
         Some(Returned { last_use, whole, mixed: now & MIXED != 0 })
     }
 }

@@ -80,9 +80,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Take<F> {
     fn onward(&mut self) -> Option<Taken> {
         let onward = match &mut self.circle {
             Some(circle) => circle.advance(&self.block),
-            None if self.inline + 1 + u32::from(mutant!("steps.take.last-seat-not-looked-at"))
-                < self.block.inline =>
-            {
+            None if self.inline + 1 < self.block.inline => {
                 self.pc = Pc::Inline(self.inline + 1);
                 return None;
             }
@@ -93,7 +91,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Take<F> {
 
     fn look(&mut self, onward: Onward) -> Option<Taken> {
         self.looks += 1;
-        if onward == Onward::End || self.looks > LOOKS || mutant!("steps.take.gives-up-at-once") {
+        if onward == Onward::End || self.looks > LOOKS {
             return Some(Taken::NoneFree);
         }
         self.pc = if onward == Onward::Link { Pc::Link } else { Pc::Look };
@@ -135,9 +133,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
             // be lost with that block, so this doesn't rest on a hint.
             Pc::Owner => {
                 let Some(circle) = &mut self.circle else { return Some(Taken::NoneFree) };
-                if m.load_relaxed(page_owner(circle.now().first)) != u64::from(self.block.id) + 1
-                    && !mutant!("steps.take.page-of-another-block")
-                {
+                if m.load_relaxed(page_owner(circle.now().first)) != u64::from(self.block.id) + 1 {
                     circle.restart();
                 }
                 self.pc = Pc::Look;
@@ -155,19 +151,13 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
                 let onward = circle.enter(page);
                 return self.look(onward);
             }
-            Pc::Note if mutant!("steps.take.not-noted") => self.pc = Pc::Count,
-            Pc::Count if mutant!("steps.take.note-not-counted") => self.pc = Pc::Swap,
             Pc::Note => {
                 let attach = Attach { block: self.block.id, seat: self.seat().0, grant: self.note.grant };
                 m.store_relaxed(self.note.entry, attach.pack());
                 self.pc = Pc::Count;
             }
             Pc::Count => {
-                if mutant!("steps.take.note-count-relaxed") {
-                    m.store_relaxed(self.note.count, self.note.counted);
-                } else {
-                    m.store(self.note.count, self.note.counted);
-                }
+                m.store(self.note.count, self.note.counted);
                 self.pc = Pc::Swap;
             }
             Pc::Swap => match m.cas(self.seat().1, Seat::Free.pack(), self.who.pack()) {
@@ -175,9 +165,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
                 Err(_) => return self.onward(),
             },
             Pc::Bump => {
-                if !mutant!("steps.take.version-not-counted") {
-                    m.add(self.block.state, BlockState::BUMP);
-                }
+                m.add(self.block.state, BlockState::BUMP);
                 if self.circle.is_none() {
                     return Some(Taken::Seat(self.seat().0));
                 }
@@ -185,9 +173,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
             }
             Pc::Remember => {
                 let at = self.seat().0;
-                if !mutant!("steps.take.hint-not-written") {
-                    m.store_relaxed(last_taken(self.head.1), at.raw().into());
-                }
+                m.store_relaxed(last_taken(self.head.1), at.raw().into());
                 return Some(Taken::Seat(at));
             }
         }

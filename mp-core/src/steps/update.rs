@@ -196,32 +196,25 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
                 self.found = m.load(at.current);
                 self.pc = match (Current::unpack(self.found).making, self.plan.exclusive()) {
                     (Some(_), _) => Pc::Help,
-                    (None, true) if !mutant!("steps.update.exclusive-ignored") => Pc::Barrier,
+                    (None, true) => Pc::Barrier,
                     (None, _) => self.begin_to_read(),
                 };
             }
             Pc::Help => {
-                if !mutant!("steps.update.helps-unannounced") {
-                    m.or(making, 1);
-                }
-                if !mutant!("steps.update.helper-fence-away") {
-                    m.fence_after_rmw();
-                }
+                m.or(making, 1);
+                m.fence_after_rmw();
                 self.pc = Pc::IsStill;
             }
-            Pc::IsStill if mutant!("steps.update.first-look-away") => self.pc = Pc::Position(0),
             Pc::IsStill => self.pc = self.still(m, Pc::Position(0)),
             Pc::Position(i) => self.load_entry(m, i, 0, Pc::Old(i)),
             Pc::Old(i) => self.load_entry(m, i, 1, Pc::New(i)),
             Pc::New(i) => self.load_entry(m, i, 2, Pc::WasStill(i)),
-            Pc::WasStill(i) if mutant!("steps.update.second-look-away") => self.pc = Pc::Other(i),
             Pc::WasStill(i) => self.pc = self.still(m, Pc::Other(i)),
             Pc::Other(i) => {
                 let [position, old, new] = self.entry;
                 // If it is something else, another process was faster.
                 _ = m.cas(Word::at(position), old, new);
                 let words = Current::unpack(self.found).making.map_or(0, |(_, words)| words as usize);
-                let words = words - usize::from(mutant!("steps.update.last-word-not-helped"));
                 self.pc = if i + 1 < words.min(MAX_WORDS) { Pc::Position(i + 1) } else { Pc::OtherDone };
             }
             Pc::OtherDone => {
@@ -229,23 +222,19 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
                 self.pc = Pc::Rest;
             }
             Pc::Rest => {
-                if !mutant!("steps.update.helper-stays-announced") {
-                    m.store(making, 0);
-                }
+                m.store(making, 0);
                 self.pc = Pc::Look;
             }
             // Between the look at current and the looks at the others.
             Pc::Barrier => {
                 m.or(making, 0);
-                if !mutant!("steps.update.planner-fence-away") {
-                    m.fence_after_rmw();
-                }
+                m.fence_after_rmw();
                 self.others = self.members.others();
                 self.pc = if self.others.is_empty() { self.begin_to_read() } else { Pc::Alone(0) };
             }
             Pc::Alone(i) => {
                 let other = self.others[i];
-                let is_dead = self.members.is_dead(other) && !mutant!("steps.update.waits-for-the-dead");
+                let is_dead = self.members.is_dead(other);
                 if m.load(at.making(other.slot())) != 0 && !is_dead {
                     return Some(UpdateEnd::Held(other));
                 }
@@ -257,7 +246,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
             }
             // There is nothing to change; if the words were like that at one moment.
             Pc::Confirm => {
-                if m.load(at.current) == self.found || mutant!("steps.update.not-confirmed") {
+                if m.load(at.current) == self.found {
                     return Some(UpdateEnd::Done(self.values));
                 }
                 self.pc = Pc::Look;
@@ -272,14 +261,12 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
             }
             // A process that sees a later number sees this.
             Pc::Say => {
-                if !mutant!("steps.update.unannounced") {
-                    m.store(making, 1);
-                }
+                m.store(making, 1);
                 self.pc = Pc::Name;
             }
             Pc::Name => {
                 let named = m.cas(at.current, self.found, self.named().pack());
-                let named = named.is_ok() || mutant!("steps.update.made-without-its-turn");
+                let named = named.is_ok();
                 self.pc = if named { Pc::Make(0) } else { Pc::Withdraw(false) };
             }
             Pc::Make(i) => {
@@ -293,9 +280,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
                 self.pc = Pc::Withdraw(true);
             }
             Pc::Withdraw(happened) => {
-                if !mutant!("steps.update.stays-announced") {
-                    m.store(making, 0);
-                }
+                m.store(making, 0);
                 if happened {
                     return Some(UpdateEnd::Done(self.values));
                 }

@@ -79,12 +79,11 @@ impl Steps for Visit {
         let Some(found) = self.found.take() else {
             let found = Tenancy::unpack(m.load(self.at));
             self.found = Some(found);
-            let is_there = (found.epoch == self.epoch || mutant!("steps.visit.of-a-later-tenant"))
-                && found.presence.visited().is_some();
+            let is_there = (found.epoch == self.epoch) && found.presence.visited().is_some();
             return (!is_there).then_some(None);
         };
         let Some(presence) = found.presence.visited() else { return Some(None) };
-        let counted = if mutant!("steps.visit.not-counted") { found } else { Tenancy { presence, ..found } };
+        let counted = Tenancy { presence, ..found };
         m.cas(self.at, found.pack(), counted.pack()).is_ok().then_some(Some(counted))
     }
 }
@@ -111,10 +110,7 @@ impl<D: Oracle> Steps for Alone<D> {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         let Some(&(word, member)) = self.others.get(self.at) else { return Some(true) };
-        if mutant!("steps.visit.others-not-asked") {
-            return Some(true);
-        }
-        let is_dead = self.dead.is_dead(member) && !mutant!("steps.visit.dead-visitors-waited-for");
+        let is_dead = self.dead.is_dead(member);
         if Visiting::covers(m.load(word), self.slot) && !is_dead {
             return Some(false);
         }
@@ -145,7 +141,6 @@ impl Steps for EndVisit {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Tenancy>> {
         let presence = match self.counted.presence {
-            Presence::Dead(_) if mutant!("steps.visit.not-vacated") => Presence::Sweeping(self.me),
             Presence::Dead(n) => Presence::Vacating(n),
             Presence::Vacating(_) => Presence::Sweeping(self.me),
             Presence::Free | Presence::Live | Presence::Sweeping(_) => return Some(None),

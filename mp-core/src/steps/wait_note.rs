@@ -97,8 +97,7 @@ impl Steps for WriteNote {
                 }
             }
             Pc::Swap(found) => {
-                let one = u64::from(!mutant!("wait-note.sequence-not-counted"));
-                let sequence = WaitMark::unpack(found).sequence.wrapping_add(one);
+                let sequence = WaitMark::unpack(found).sequence.wrapping_add(1);
                 let mark = WaitMark { state: WaitState::Writing, thread: self.thread, sequence };
                 self.claimed = mark.pack();
                 if m.cas(self.word(0), found, self.claimed).is_ok() {
@@ -145,9 +144,7 @@ impl Steps for TakeNoteBack {
     type Out = ();
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
-        if !mutant!("wait-note.not-taken-back") {
-            m.store(self.0.word, WaitMark { state: WaitState::Free, ..self.0.mark }.pack());
-        }
+        m.store(self.0.word, WaitMark { state: WaitState::Free, ..self.0.mark }.pack());
         Some(())
     }
 }

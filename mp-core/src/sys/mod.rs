@@ -15,8 +15,6 @@ pub(crate) use files::{directory, foreign, locks, packets, plug, region};
 pub use mapped::fresh::{keep_freed_memory, will_fill};
 pub(crate) use mapped::mapping::Mapping;
 use mapped::pair;
-#[cfg(feature = "inject")]
-pub(crate) use mapped::planted;
 pub(crate) use mapped::{huge, memory, private};
 use process::backoff;
 pub use process::clock::monotonic;

@@ -165,11 +165,6 @@ pub fn poll_until<R, E: From<Error>>(
     if let Ok(None) = found {
         match watch.get_or_insert_with(|| WakeRegistration::new(what())).arm_for(For::Task, cx.waker()) {
             // It looks again after its task was announced, and forgets what it has found.
-            Ok(()) if mutant!("planted.forgotten-look") => {
-                if look()?.is_some() {
-                    cx.waker().wake_by_ref();
-                }
-            }
             Ok(()) => found = look(),
             Err(e) => found = Err(e.into()),
         }

@@ -52,8 +52,7 @@ impl Slot {
     /// The same slot after a change: in `state`, of `member` and its `thread`.
     #[must_use]
     pub fn then(self, state: u8, member: Member, thread: u32) -> Self {
-        let one = u16::from(!mutant!("slot.sequence-not-counted"));
-        Self { state, member, thread, sequence: self.sequence.wrapping_add(one) }
+        Self { state, member, thread, sequence: self.sequence.wrapping_add(1) }
     }
 
     /// The same slot after a change of its state alone.

@@ -11,8 +11,6 @@
 
 use std::ffi::{c_char, c_int};
 
-use mp_core::mutant;
-
 use super::api::Handle;
 use super::load::Driver;
 use crate::codes;
@@ -181,9 +179,6 @@ impl Driver {
     /// threads. The call is made in the relaxed mode, because this crate's calls are not part of a capture.
     pub(crate) fn beside_captures(&self, call: impl FnOnce() -> u32) -> u32 {
         let Some(exchange) = self.api.cuThreadExchangeStreamCaptureMode else { return call() };
-        if mutant!("cuda.driver.spoils-captures") {
-            return call();
-        }
         let mut mode = RELAXED;
         // SAFETY: it reads and writes a variable of this function.
         let is_set = unsafe { exchange(&raw mut mode) } == codes::SUCCESS;

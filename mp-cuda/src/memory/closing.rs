@@ -22,7 +22,7 @@
 
 use std::time::{Duration, Instant};
 
-use mp_core::{Arena, mutant};
+use mp_core::Arena;
 
 use crate::device::Device;
 use crate::driver::long_calls::LongCall;
@@ -58,8 +58,8 @@ impl Pace {
         self.is_known = true;
         self.is_at_rest = now.is_none();
         self.is_quick = false;
-        if self.before.has_run() || mutant!("cuda.closing.beside-what-never-ends") {
-            let is_short = self.since.elapsed() <= SHORT || mutant!("cuda.closing.beside-what-takes-long");
+        if self.before.has_run() {
+            let is_short = self.since.elapsed() <= SHORT;
             self.is_quick = is_short && !self.before.is_none() && self.before.is_certain();
             (self.before, self.since) = (now, Instant::now());
         }
@@ -81,12 +81,10 @@ impl Paces {
     pub(super) fn allow(&mut self, devices: &[Device], since: Instant) -> bool {
         let mut allow = true;
         for device in devices {
-            let is_late =
-                since.elapsed() >= LATE && !exit::has_begun() && !mutant!("cuda.closing.never-in-a-hurry");
+            let is_late = since.elapsed() >= LATE && !exit::has_begun();
             match self.0.iter().find(|pace| pace.device == *device) {
                 Some(pace) => {
-                    allow &=
-                        pace.is_at_rest || is_late && pace.is_quick || mutant!("cuda.closing.beside-work");
+                    allow &= pace.is_at_rest || is_late && pace.is_quick;
                 }
                 // The next look comes before the next call.
                 None => {

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
-use mp_core::{Arena, Hold, mutant};
+use mp_core::{Arena, Hold};
 
 use super::closing::{self, Paces};
 use super::object::{Mode, PieceObject, Seen, SlabObject};
@@ -259,7 +259,7 @@ impl Table {
         let look = |entry: &mut SlabEntry| {
             entry.used = used;
             let seen = entry.seen.get(place_of(piece)).copied().flatten();
-            let seen = seen.filter(|seen| seen.is_of(piece) || mutant!("cuda.here.seen-not-compared"));
+            let seen = seen.filter(|seen| seen.is_of(piece));
             (Arc::clone(&entry.slab), seen)
         };
         if let Some(entry) = self.slabs.get_mut(&mark) {
@@ -275,7 +275,7 @@ impl Table {
     fn piece(&mut self, mark: u64, make: impl FnOnce() -> Arc<Inner>) -> Arc<Inner> {
         match self.pieces.entry(mark) {
             Entry::Occupied(mut one) => match one.get().upgrade() {
-                Some(known) if !mutant!("cuda.here.twice-is-two") => known,
+                Some(known) => known,
                 _ => {
                     let new = make();
                     one.insert(Arc::downgrade(&new));
@@ -293,7 +293,7 @@ impl Table {
     /// Removes a slab from the lines if a piece of it has arrived.
     fn stay(&mut self, mark: u64) {
         let leaves = |(_, entry): &(Instant, SlabEntry)| entry.slab.object().mark() == mark;
-        if self.slabs.contains_key(&mark) || mutant!("cuda.here.leaving-not-kept") {
+        if self.slabs.contains_key(&mark) {
             return;
         }
         for line in &mut self.leaving {
@@ -307,7 +307,7 @@ impl Table {
     /// Adds slabs to the slow line whose closing takes as long as the streams run. Returns the others, which
     /// the caller drops without the lock.
     fn leave(&mut self, gone: impl IntoIterator<Item = SlabEntry>) -> Vec<SlabEntry> {
-        let is_slow = |entry: &SlabEntry| entry.slab.is_opened() && !mutant!("cuda.here.closed-at-once");
+        let is_slow = |entry: &SlabEntry| entry.slab.is_opened();
         let (slow, quick): (Vec<_>, Vec<_>) = gone.into_iter().partition(is_slow);
         self.leaving[SLOW].add(slow);
         quick
@@ -332,9 +332,7 @@ impl Table {
         let key = slab.object().mark();
         drop(slab);
         match self.slabs.get(&key) {
-            Some(entry) if entry.is_alone() && !entry.stays() && !mutant!("cuda.here.unmapped-kept") => {
-                self.slabs.remove(&key)
-            }
+            Some(entry) if entry.is_alone() && !entry.stays() => self.slabs.remove(&key),
             _ => None,
         }
     }
@@ -365,13 +363,9 @@ pub(crate) fn deaths() {
     let Some(mut here) = HERE.try_lock() else { return };
     let Some(table) = here.as_mut() else { return };
     for entry in table.slabs.values_mut() {
-        entry.is_orphan |= arena.is_dead(entry.slab.maker().0) && !mutant!("cuda.here.orphan-kept");
+        entry.is_orphan |= arena.is_dead(entry.slab.maker().0);
     }
     let gone = table.take_unused(Which::Stale);
-    if mutant!("cuda.here.unmapped-by-the-sweeper") {
-        drop(here);
-        return drop(gone);
-    }
     let quick = table.leave(gone);
     table.leaving[QUICK].add(quick);
     let begin = table.begin();
@@ -480,7 +474,7 @@ impl Table {
                 && entry.is_alone()
                 && (which != Which::Stale
                     || entry.is_orphan
-                    || entry.slab.object().is_foreign() && !mutant!("cuda.here.foreign-kept")
+                    || entry.slab.object().is_foreign()
                     || entry.used + STALE < openings)
                 && entry.slab.is_idle()
         };

@@ -39,7 +39,7 @@ use std::sync::OnceLock;
 
 use mp_core::mem::{Mem, Word, run};
 use mp_core::words::Member;
-use mp_core::{Arena, Hold, Structure, mutant};
+use mp_core::{Arena, Hold, Structure};
 use std::os::fd::OwnedFd;
 
 use crate::driver::api::IpcHandle;
@@ -199,7 +199,7 @@ impl SlabObject {
     /// Holds the slab from now on, given one of its pieces. The slab is about to be mapped, and its maker has
     /// to see which processes have it mapped.
     pub(crate) fn hold_by(&self, piece: &Hold) -> Result<()> {
-        if !self.is_held() && !mutant!("cuda.slab.opened-not-held") {
+        if !self.is_held() {
             let hold = piece.arena().whole(piece)?;
             _ = self.hold.set(hold);
         }
@@ -304,7 +304,7 @@ impl Row {
 
     /// Notes that the last use covers all writes of this process, after the last use was joined.
     pub fn end_use(&self) {
-        if self.is_here() && !mutant!("cuda.row.use-not-ended") {
+        if self.is_here() {
             run(EndUse::new(self.at()), words(self.arena));
         }
     }
@@ -438,11 +438,8 @@ impl PieceObject {
         let (row, bytes, found, begins) = (word(0), word(1), word(2), word(3));
         let end = begins.checked_add(bytes);
         let inside = end.is_some_and(|end| bytes > 0 && end <= slab.bytes)
-            && (slab.is_foreign() || row.checked_mul(slab.unit) == Some(begins))
-            || mutant!("cuda.piece.range-not-compared");
-        let row = u32::try_from(row)
-            .ok()
-            .filter(|row| *row < slab.rows() || mutant!("cuda.piece.row-not-compared"));
+            && (slab.is_foreign() || row.checked_mul(slab.unit) == Some(begins));
+        let row = u32::try_from(row).ok().filter(|row| *row < slab.rows());
         let (true, Some(row)) = (inside, row) else {
             return Err(Error::Malformed(format!(
                 "{bytes} bytes of device memory arrived, from byte {begins} of a slab that has {}",
@@ -486,7 +483,7 @@ impl PieceObject {
 /// Returns an error if the mode of a piece is not the mode in which it arrived.
 #[inline]
 fn came_as(found: u64, mode: Mode) -> Result<()> {
-    if found != mode as u64 && !mutant!("cuda.piece.mode-not-compared") {
+    if found != mode as u64 {
         let why = format!("a piece of device memory has mode {found}, and arrived as {mode:?}");
         return Err(Error::Malformed(why));
     }

@@ -6,7 +6,6 @@ use std::sync::{Arc, Weak};
 
 use mp_core::Hold;
 use mp_core::clocks::Tick;
-use mp_core::mutant;
 use mp_core::mutex::{Mutex, MutexGuard};
 use mp_tensor::parts::View;
 
@@ -215,7 +214,7 @@ impl Piece {
         let mut held = self.0.held.lock();
         let opened = held.object.as_ref().is_some_and(opens);
         // The piece is listed before a message has it, which may bring it back.
-        if opened && !held.is_listed && !mutant!("cuda.piece.opened-not-listed") {
+        if opened && !held.is_listed {
             held.is_listed = true;
             drop(held);
             here::list(self.id(), &self.0);
@@ -326,7 +325,6 @@ impl Inner {
     /// Returns `true` in the process that has the piece, and `false` in its forked copies.
     fn is_here(&self) -> bool {
         self.slab.as_ref().is_some_and(|slab| slab.object().is_here())
-            || mutant!("cuda.piece.copy-takes-locks")
     }
 
     /// Returns `true` if the piece was moved into a message.
@@ -340,11 +338,8 @@ impl Drop for Inner {
         // A forked copy has no seat to give up.
         let is_here = self.is_here();
         let Some(slab) = self.slab.take().filter(|_| is_here) else { return };
-        let mut object = self.shared.take().or_else(|| self.held.get_mut().object.take());
+        let object = self.shared.take().or_else(|| self.held.get_mut().object.take());
         if object.is_some() {
-            if mutant!("cuda.piece.seat-first") {
-                object = None;
-            }
             let used = self.uses.leave(|| slab.object().row(self.seen.row()));
             slab.note_uses(&used);
         }

@@ -12,10 +12,10 @@
 
 use std::os::fd::AsFd;
 
+use mp_core::Arena;
 use mp_core::clocks::Tick;
 use mp_core::mutex::Mutex;
 use mp_core::words::Member;
-use mp_core::{Arena, mutant};
 
 use super::foreign::legacy::Opened;
 use super::object::SlabObject;
@@ -107,11 +107,8 @@ impl Slab {
     /// device may access the slab afterwards.
     pub(crate) fn open(&self, by: &Device) -> Result<(u64, bool)> {
         let mut here = self.here.lock();
-        if let Some(base) = here.lent
-            && !mutant!("cuda.slab.own-handle-opened")
-        {
+        if let Some(base) = here.lent {
             let own = by.uuid() == self.object.uuid();
-            let own = own || mutant!("cuda.slab.own-lent-to-any-device");
             return if own { Ok((base, false)) } else { Err(self.no_access(by)) };
         }
         if let Some(handle) = self.object.handle() {
@@ -140,7 +137,7 @@ impl Slab {
         let (maker, pid) = self.object.maker();
         let is_dead = || Arena::current().map(|arena| arena.is_dead(maker));
         let died = Error::ProducerDied { pid: Some(pid).filter(|pid| *pid != 0) };
-        if is_dead()? && !mutant!("cuda.slab.dead-maker-opened") {
+        if is_dead()? {
             return Err(died);
         }
         if let Some(opened) = here.opened.iter().find(|opened| opened.device() == by) {
@@ -164,9 +161,6 @@ impl Slab {
         self.reaches(by)?;
         let file = self.object.kept()?.ok_or(Error::Gone)?;
         let memory = Memory::import(by, file.as_fd(), self.object.bytes())?;
-        if mutant!("cuda.slab.descriptor-kept") {
-            std::mem::forget(file);
-        }
         memory.map(by).map_err(|error| self.refused(by, error))
     }
 
@@ -174,11 +168,7 @@ impl Slab {
     /// virtual GPU).
     fn refused(&self, by: &Device, error: Error) -> Error {
         match error {
-            Error::Driver { code: codes::PEER_ACCESS_UNSUPPORTED, .. }
-                if !mutant!("cuda.slab.refusal-not-read") =>
-            {
-                self.no_access(by)
-            }
+            Error::Driver { code: codes::PEER_ACCESS_UNSUPPORTED, .. } => self.no_access(by),
             error => error,
         }
     }
@@ -194,16 +184,13 @@ impl Slab {
             return Ok(());
         }
         let owner = Device::by_uuid(self.object.uuid())?;
-        let reaches = by.can_access(&owner)? || mutant!("cuda.slab.peers-not-asked");
+        let reaches = by.can_access(&owner)?;
         if reaches { Ok(()) } else { Err(self.no_access(by)) }
     }
 
     /// Returns `true` if the slab is mapped in this process. It does not wait for a thread that is in the
     /// driver.
     pub(crate) fn is_mapped(&self) -> bool {
-        if mutant!("cuda.slab.asked-behind-the-driver") {
-            drop(self.here.lock());
-        }
         self.is_mapped.load(Ordering::Relaxed)
     }
 
@@ -222,7 +209,7 @@ impl Slab {
     pub(crate) fn is_idle(&self) -> bool {
         let mut here = self.here.lock();
         ticks::keep_pending(&mut here.uses);
-        here.uses.is_empty() || mutant!("cuda.slab.unmapped-under-work")
+        here.uses.is_empty()
     }
 
     /// Returns the process that made the slab.

@@ -18,7 +18,6 @@
 
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::mutant;
 use mp_core::mutex::{Mutex, MutexGuard};
 
 use super::object::Row;
@@ -152,7 +151,7 @@ impl Noted {
     fn forget_what_is_over(&mut self) -> Vec<Use> {
         self.before.retain(|tick| !is_over(*tick));
         self.room.retain(|tick| matches!(is_complete(*tick), Ok(false)));
-        let ask = self.streams.len() > NOT_ASKED && !mutant!("cuda.uses.not-asked");
+        let ask = self.streams.len() > NOT_ASKED;
         let over = self.streams.extract_if(.., |one| one.is_over(ask)).collect();
         self.streams.iter_mut().for_each(|one| one.waited.retain(|tick| !is_over(*tick)));
         over
@@ -237,7 +236,7 @@ impl Uses {
         };
         let mut to_wait = noted.before.clone();
         for one in noted.streams.iter_mut().filter(|one| one.stream != *stream) {
-            let writes = one.access.writes || access.writes && !mutant!("cuda.uses.reader-not-waited");
+            let writes = one.access.writes || access.writes;
             let unordered = one.access.shared || !writes;
             if !unordered && let Some(tick) = one.tell()? {
                 to_wait.push(tick);
@@ -277,7 +276,7 @@ impl Uses {
             stream.use_has_run(number);
         }
         let mut noted = self.noting();
-        if access.writes && !mutant!("cuda.uses.not-behind-what-was-awaited") {
+        if access.writes {
             behind.into_iter().for_each(|tick| note(&mut noted.before, tick));
         }
         let mine = |one: &&mut Use| one.stream == *stream && one.access.shared == access.shared;
@@ -314,8 +313,7 @@ impl Uses {
         let mut noted = self.noted.lock();
         _over = noted.forget_what_is_over();
         let mut ticks = noted.before.clone();
-        let sent_before = mutant!("cuda.uses.sent-before-told");
-        let mine = noted.tell(|access| (access.writes || !frozen) && !sent_before)?;
+        let mine = noted.tell(|access| access.writes || !frozen)?;
         // If no stream of this process wrote the piece, a receiver may be its first writer.
         let room = if mine.is_empty() { &noted.room[..] } else { &[] };
         mine.iter().chain(room).for_each(|tick| note(&mut ticks, *tick));
@@ -337,7 +335,7 @@ impl Uses {
         let (joined, writes) = (noted.join(row), std::mem::take(&mut noted.writes));
         match (joined, writes) {
             (Ok(()), true) => row.end_use(),
-            (Err(_), false) if !mutant!("cuda.uses.read-not-told") => row.begin_use(),
+            (Err(_), false) => row.begin_use(),
             (Ok(()), false) | (Err(_), _) => {}
         }
         // Streams of this process wait for these ticks if the piece comes back.
@@ -398,11 +396,7 @@ fn release(device: &Device) -> Result<Stream> {
         return Ok(stream);
     }
     // The caller holds the piece's lock.
-    let stream = if mutant!("cuda.uses.ended-under-locks") {
-        Stream::new(device)
-    } else {
-        Stream::beside_locks(device)
-    }?;
+    let stream = Stream::beside_locks(device)?;
     let mut streams = RELEASE.lock();
     match streams.iter().find(|stream| stream.device() == device) {
         Some(there) => Ok(there.clone()),

@@ -21,8 +21,6 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr;
 
-use mp_core::mutant;
-
 use crate::device::Device;
 use crate::driver::Driver;
 use crate::driver::api::{AccessDesc, AllocationProp, Location};
@@ -127,9 +125,6 @@ impl Drop for Memory {
     fn drop(&mut self) {
         let release = || give_back(&self.device, |driver| call!(driver.cuMemRelease(self.handle)));
         release();
-        if mutant!("cuda.memory.released-twice") {
-            release();
-        }
     }
 }
 
@@ -181,14 +176,8 @@ impl Mapped {
 impl Drop for Mapped {
     fn drop(&mut self) {
         let Addresses { device, at, bytes } = &self.addresses;
-        if mutant!("cuda.memory.freed-while-mapped") {
-            give_back(device, |driver| call!(driver.cuMemAddressFree(*at, size(*bytes))));
-        }
         let unmap = || give_back(device, |driver| call!(driver.cuMemUnmap(*at, size(*bytes))));
         unmap();
-        if mutant!("cuda.memory.unmapped-twice") {
-            unmap();
-        }
     }
 }
 

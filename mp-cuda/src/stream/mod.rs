@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use mp_core::clocks::Tick;
-use mp_core::{Arena, Wait, mutant};
+use mp_core::{Arena, Wait};
 
 use crate::device::Device;
 use crate::driver::Driver;
@@ -164,7 +164,7 @@ impl Stream {
     #[doc(alias = "torch.cuda.Stream.synchronize")]
     pub fn synchronize(&self) -> Result<()> {
         ended::sweep_some();
-        if self.waits()? && !mutant!("cuda.stream.deaths-not-looked-after") {
+        if self.waits()? {
             let look = || Ok(!self.waits()? || self.has_run_now()?);
             order::host::until(look, || Ok(()), "what a stream was given", Wait::Forever)?;
         }
@@ -202,7 +202,7 @@ impl Stream {
         let releases = order::releases(&self.0.work.device)?;
         let pending = |tick: &Tick| match order::clock::is_complete(*tick) {
             Ok(complete) => Ok(!complete),
-            Err(_) if releases || mutant!("cuda.stream.unreleased-waited-for") => Ok(false),
+            Err(_) if releases => Ok(false),
             Err(error) => Err(error),
         };
         awaited.ticks.iter().try_fold(false, |waits, tick| Ok(pending(tick)? || waits))
@@ -215,11 +215,7 @@ impl Stream {
         let died = |tick: &Tick| order::clock::is_complete(*tick).is_err();
         // If the stream has run all its work, later work does not depend on lost ticks.
         awaited.look();
-        if awaited.uses == 0
-            && awaited.ticks.iter().any(died)
-            && matches!(self.has_run(), Ok(true))
-            && !mutant!("cuda.stream.death-never-over")
-        {
+        if awaited.uses == 0 && awaited.ticks.iter().any(died) && matches!(self.has_run(), Ok(true)) {
             awaited.ticks.retain(|tick| !died(tick));
             awaited.sources.retain(|tick| !died(tick));
         }
@@ -324,7 +320,6 @@ impl Stream {
         // SAFETY: the stream is alive as long as `self`.
         let waits = self.noted(unsafe { order::clock::wait(&self.0.work.device, self.0.stream, tick) })?;
         if waits {
-            let is_source = is_source || mutant!("cuda.stream.room-is-a-source");
             self.0.work.awaited.lock().note(tick, is_source);
         }
         Ok(waits)

@@ -5,7 +5,6 @@ use std::sync::{Arc, Weak};
 
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::mutant;
 use mp_core::mutex::Mutex;
 
 use super::order::{self, StreamClock, clock};
@@ -85,10 +84,7 @@ pub(super) struct Awaited {
 impl Awaited {
     /// Removes complete ticks.
     pub(super) fn look(&mut self) {
-        let is_open = |tick: &Tick| match clock::is_complete(*tick) {
-            Ok(complete) => !complete,
-            Err(_) => !mutant!("cuda.stream.death-forgotten"),
-        };
+        let is_open = |tick: &Tick| !clock::is_complete(*tick).is_ok_and(|complete| complete);
         self.ticks.retain(is_open);
         self.sources.retain(is_open);
     }
@@ -114,7 +110,7 @@ impl Work {
     pub(super) fn leave(&self) {
         let mut awaited = self.awaited.lock();
         awaited.look();
-        if !awaited.ticks.is_empty() && !mutant!("cuda.load.ownerless-waits-for-nothing") {
+        if !awaited.ticks.is_empty() {
             LEFT.lock().extend(awaited.ticks.drain(..).map(|tick| (self.device.clone(), tick)));
         }
     }
@@ -123,7 +119,7 @@ impl Work {
     /// may not cover its work.
     fn is_untold(&self) -> bool {
         let told = self.told.load(Ordering::Relaxed);
-        self.begun.load(Ordering::Relaxed) > told && !mutant!("cuda.load.untold-at-rest")
+        self.begun.load(Ordering::Relaxed) > told
     }
 }
 
@@ -171,7 +167,7 @@ impl Load {
     fn is_on_its_way(&self, tick: Tick) -> bool {
         match clock::is_complete(tick) {
             Ok(complete) => !complete,
-            Err(_) => !self.releases && !mutant!("cuda.load.lost-stream-at-rest"),
+            Err(_) => !self.releases,
         }
     }
 

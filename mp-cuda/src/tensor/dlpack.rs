@@ -15,7 +15,7 @@ use std::fmt;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
-use mp_core::{DType, Error as CoreError, mutant};
+use mp_core::{DType, Error as CoreError};
 use mp_tensor::{Element, Frozen};
 
 use super::foreign::{ForeignMemory, How, Refused};
@@ -145,7 +145,7 @@ impl Managed for DLManagedTensorVersioned {
 
     fn said(&self) -> Result<(u64, &DLTensor)> {
         let DLPackVersion { major, minor } = self.version;
-        if major != VERSION.major && !mutant!("cuda.dlpack.version-not-compared") {
+        if major != VERSION.major {
             return unsupported(format!("DLPack {major}.{minor}: version {} is known here", VERSION.major));
         }
         Ok((self.flags, &self.dl_tensor))
@@ -256,11 +256,7 @@ fn export<D: Managed, M: CudaMode>(
         byte_offset: 0,
     };
     let context = Box::into_raw(exported).cast();
-    let managed = Box::new(D::around(
-        tensor,
-        context,
-        if writes || mutant!("cuda.dlpack.read-only-not-said") { 0 } else { READ_ONLY },
-    ));
+    let managed = Box::new(D::around(tensor, context, if writes { 0 } else { READ_ONLY }));
     Ok(NonNull::from(Box::leak(managed)))
 }
 
@@ -487,14 +483,7 @@ fn asked<D: Managed>(managed: &D, stream: &Stream, writes: bool) -> Result<(DTyp
         memory = memory.strides(strides);
     }
     // Memory that may not be written is copied if the tensor has one owner.
-    Ok((
-        dtype,
-        if writes && flags & READ_ONLY != 0 && !mutant!("cuda.dlpack.read-only-written") {
-            memory.always_copied()
-        } else {
-            memory
-        },
-    ))
+    Ok((dtype, if writes && flags & READ_ONLY != 0 { memory.always_copied() } else { memory }))
 }
 
 fn dtype_of(DLDataType { code, bits, lanes }: DLDataType) -> Result<DType> {

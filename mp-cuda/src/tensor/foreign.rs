@@ -9,7 +9,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
-use mp_core::{DType, Error as CoreError, mutant};
+use mp_core::{DType, Error as CoreError};
 use mp_tensor::parts::{Grad, View};
 use mp_tensor::{Element, Exclusive};
 
@@ -238,10 +238,8 @@ impl ForeignMemory {
                 let piece = Piece::foreign(stream.device(), range, begins, bytes as u64)?;
                 // Earlier work of the stream made the contents.
                 let access = Access { writes: true, shared: false };
-                if !mutant!("cuda.foreign.contents-not-awaited") {
-                    piece.uses().begin(stream, access, &piece.row())?;
-                    piece.uses().end(stream, access, None);
-                }
+                piece.uses().begin(stream, access, &piece.row())?;
+                piece.uses().end(stream, access, None);
                 Ok((Raw::of(Some(piece), Arc::new(view), Grad::default()), how))
             }
         }

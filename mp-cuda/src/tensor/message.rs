@@ -2,7 +2,7 @@
 //! memory of a device is opened.
 
 use mp_core::message::{Arrived, Codec, Incoming, Message, Outgoing, Returned, scope};
-use mp_core::{DType, Error as CoreError, Result as CoreResult, mutant};
+use mp_core::{DType, Error as CoreError, Result as CoreResult};
 use mp_tensor::parts::{Grad, Handle, View, What, nothing};
 use mp_tensor::{Element, Exclusive};
 use serde::ser::Error as _;
@@ -58,20 +58,14 @@ impl<M: CudaMode> Raw<M> {
         };
         for tick in &ticks {
             // Lost work is reported when a stream uses the tensor.
-            if let Err(error @ Error::Malformed(_)) = clock::is_complete(*tick)
-                && !mutant!("cuda.message.tick-not-looked-at")
-            {
+            if let Err(error @ Error::Malformed(_)) = clock::is_complete(*tick) {
                 return Err(malformed(error));
             }
         }
         let piece = Piece::take(arrived, number, M::MODE).map_err(malformed)?;
         let elements = usize::try_from(piece.bytes()).unwrap_or(usize::MAX) / dtype.size();
-        if !mutant!("cuda.message.view-not-compared") {
-            view.within(elements)?;
-        }
-        if piece.is_only() || !mutant!("cuda.message.second-not-waited") {
-            piece.uses().arrived(&ticks);
-        }
+        view.within(elements)?;
+        piece.uses().arrived(&ticks);
         Ok(Self::of(Some(piece), view, grad))
     }
 }
@@ -90,7 +84,7 @@ impl<M: CudaAliased> Raw<M> {
         piece.is_here().map_err(refused)?;
         let number = scope::outgoing(M::WHAT, |out| piece.attach(out).map_err(unsendable));
         let number = number.map_err(S::Error::custom)?;
-        let written = M::MODE == Mode::Frozen || mutant!("cuda.uses.reads-of-shared-not-told");
+        let written = M::MODE == Mode::Frozen;
         let ticks = piece.uses().tell(written).map_err(refused)?;
         beside::bytes(&handle, Some((number, &ticks)), |bytes| s.serialize_bytes(bytes))
     }
@@ -112,7 +106,7 @@ impl Raw<Exclusive> {
             return beside::bytes(&handle, None, |bytes| C::write_bytes(out, bytes));
         };
         piece.is_here().map_err(unsendable)?;
-        let ticks = piece.uses().tell(mutant!("cuda.uses.reads-of-moved-not-told")).map_err(unsendable)?;
+        let ticks = piece.uses().tell(false).map_err(unsendable)?;
         let number = piece.lend(out.attached(), &self.view).map_err(unsendable)?;
         // The message owns the piece from here on: another process may have it before this call returns.
         let used = piece.uses().leave(|| piece.row());

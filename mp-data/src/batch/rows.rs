@@ -22,7 +22,7 @@ impl Column {
 
     /// Returns `true` if the batch has several columns.
     pub(crate) fn has_name(&self) -> bool {
-        !self.name.is_empty() && !mp_core::mutant!("loader.verify.column-without-name")
+        !self.name.is_empty()
     }
 
     /// Returns the name for texts: `column `pixels``, or `the column`.
@@ -130,7 +130,7 @@ pub fn in_column(field: &str, why: Box<dyn Error + Send + Sync>) -> Box<dyn Erro
 pub(crate) fn check<B: Batch>(batch: B, samples: usize) -> AnyResult<B> {
     let columns = batch.columns();
     let is_wrong = |column: &&Column| column.rows.is_some_and(|rows| rows != samples);
-    let wrong = columns.iter().filter(is_wrong).filter(|_| !mp_core::mutant!("loader.rows.not-counted"));
+    let wrong = columns.iter().filter(is_wrong);
     let wrong: Vec<String> = wrong
         .map(|column| format!("{} has {}", column.named(), rows(column.rows.unwrap_or_default())))
         .collect();

@@ -50,12 +50,10 @@ impl Buffer for String {
 
 /// Keeps the buffers of rows, empty, for the next batch; not if they are large.
 pub(super) fn keep<R: Buffer>(mut rows: Vec<R>) {
-    if rows.iter().map(R::room).sum::<usize>() > MOST && !mp_core::mutant!("loader.rows.large-ones-kept") {
+    if rows.iter().map(R::room).sum::<usize>() > MOST {
         return;
     }
-    if !mp_core::mutant!("loader.rows.kept-as-they-are") {
-        rows.iter_mut().for_each(R::clear);
-    }
+    rows.iter_mut().for_each(R::clear);
     _ = SPARE.try_with(|spare| spare.borrow_mut().entry(TypeId::of::<R>()).or_default().push(Box::new(rows)));
 }
 

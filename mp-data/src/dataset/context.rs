@@ -64,8 +64,6 @@ impl<B> Context<B> {
         fill: Fill,
     ) -> Self {
         let (at, looks, unwritten, in_stream) = (AtomicU64::new(0), false, Vec::new(), false);
-        let kept = !mp_core::mutant!("loader.threads.not-kept");
-        let row_threads = if kept { row_threads } else { Arc::default() };
         let batch = PhantomData;
         Context {
             worker,
@@ -85,7 +83,7 @@ impl<B> Context<B> {
 
     /// Looks for rows that are not written.
     pub(crate) fn looking(self, looks: bool) -> Self {
-        Context { looks: looks && !mp_core::mutant!("loader.rows.not-written-unseen"), ..self }
+        Context { looks, ..self }
     }
 
     /// Returns the rows of a stream's batch that still hold their filling.
@@ -238,9 +236,7 @@ impl<B> Context<B> {
                 self.note(self.note_of(n, item));
                 function(item, &mut self.rng(item), row)?;
             }
-            if !mp_core::mutant!("loader.note.stays-behind-rows") {
-                self.note(0);
-            }
+            self.note(0);
             return Ok(());
         }
         let (work, failed) = (Mutex::new(work), Mutex::new(None::<(usize, u64, Failed)>));
@@ -262,7 +258,7 @@ impl<B> Context<B> {
                 // Rows are taken in order: of those that fail, the first has been taken when any has failed.
                 let mut failed = lock(&failed);
                 let is_first = failed.as_ref().is_none_or(|(before, ..)| n < *before);
-                if is_first || mp_core::mutant!("loader.threads.last-error") {
+                if is_first {
                     *failed = Some((n, note, how));
                 }
             }
@@ -311,9 +307,7 @@ impl<B: Batch> Context<B> {
         for row in self.seen(&mut making)? {
             let item = items[row.row];
             self.begin(item);
-            if mp_core::mutant!("loader.rows.not-written-at-once")
-                || self.is_unwritten_again(item, &row.column, shapes, &function)
-            {
+            if self.is_unwritten_again(item, &row.column, shapes, &function) {
                 return Err(NotWritten::from(row).into());
             }
             self.note(0);

@@ -53,13 +53,8 @@ impl From<TaskError> for Failure {
         let (note, worker, lost, fatal) = match &error {
             TaskError::Raised(raised) => (raised.note, raised.who.rank, false, false),
             TaskError::WorkerLost(lost) => (lost.note, Some(lost.worker), true, false),
-            TaskError::TimedOut { note, worker, .. } => {
-                let lost = !mp_core::mutant!("loader.threads.time-out-not-repeated");
-                (*note, Some(*worker), lost, false)
-            }
-            TaskError::Arguments { .. } | TaskError::Value { .. } => {
-                (None, None, false, mp_core::mutant!("loader.failure.value-ends-all"))
-            }
+            TaskError::TimedOut { note, worker, .. } => (*note, Some(*worker), true, false),
+            TaskError::Arguments { .. } | TaskError::Value { .. } => (None, None, false, false),
             _ => (None, None, false, true),
         };
         let (attempts, no_memory) = (error.attempts().count().max(1), is_out_of_memory(&error));

@@ -36,8 +36,7 @@ fn named(epoch: u64, batch: u64) -> String {
 
 /// Returns a text about a batch without the batch's name, for places that have named it.
 pub(crate) fn without_its_batch(text: &str, epoch: u64, batch: u64) -> &str {
-    let rest =
-        text.strip_prefix(&named(epoch, batch)).filter(|_| !mp_core::mutant!("loader.error.named-twice"));
+    let rest = text.strip_prefix(&named(epoch, batch));
     rest.and_then(|rest| rest.strip_prefix(", ").or(rest.strip_prefix(": "))).unwrap_or(text)
 }
 

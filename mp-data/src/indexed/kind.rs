@@ -52,8 +52,7 @@ impl Cursor {
         match Raise::catch(|| self.order.batch(number)) {
             Ok(Ok(planned)) => Ok(planned),
             Ok(Err(error)) => {
-                let goes_on = matches!(error, PlanError::IndexOutOfRange { .. })
-                    && !mp_core::mutant!("loader.plan.error-ends-the-epoch");
+                let goes_on = matches!(error, PlanError::IndexOutOfRange { .. });
                 Err((Box::new(error), goes_on && more()))
             }
             Err(panic) => Err((raised(*panic), more())),
@@ -63,9 +62,6 @@ impl Cursor {
     /// Returns the number of batches in the epoch, if that is known. A sampler of the user's that panics says
     /// so at the batch that it is asked for.
     pub(crate) fn batches(&self) -> Option<u64> {
-        if mp_core::mutant!("loader.sampler.hint-panics") {
-            return self.order.batches();
-        }
         caught(|| self.order.batches()).flatten()
     }
 
@@ -133,7 +129,7 @@ impl<D: Dataset> Kind for Indexed<D> {
                 }
                 Ok(None) if epoch < last && (number > 0 || !cursor.is_always_empty()) => {
                     empty += u32::from(number == 0);
-                    if empty == MOST_EMPTY && !mp_core::mutant!("loader.epochs.empty-ones-without-end") {
+                    if empty == MOST_EMPTY {
                         let source =
                             format!("{MOST_EMPTY} epochs in a row have no batch: the sampler draws nothing");
                         let (part, source) = (Part::default(), source.into());
@@ -192,7 +188,7 @@ impl<D: Dataset> Kind for Indexed<D> {
     fn given(cursor: &mut Cursor, slot: &mut Slot<Self>, front: Option<&Slot<Self>>) {
         let first = front.map_or(cursor.next, |slot| (slot.epoch, slot.number));
         let next = cursor.given.add((slot.epoch, slot.number), first);
-        if front.is_none() && !mp_core::mutant!("loader.given.planned-again") {
+        if front.is_none() {
             // What was given before it is forgotten: it must not be planned again.
             cursor.next = next;
         }
@@ -207,7 +203,6 @@ impl<D: Dataset> Kind for Indexed<D> {
     }
 
     fn place(cursor: &Cursor, front: Option<&Slot<Self>>) -> Place {
-        let front = front.filter(|_| !mp_core::mutant!("loader.state.counts-prefetched"));
         let window = front.map_or_else(|| cursor.order.window(cursor.next.1), |slot| slot.part.window);
         let front = front.map(|slot| (slot.epoch, slot.number));
         let next = cursor.given.first_from(front.unwrap_or(cursor.next));

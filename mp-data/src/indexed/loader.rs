@@ -132,13 +132,11 @@ impl<D: Dataset> DataLoader<D> {
         let Inner { plan, settings, .. } = &*self.inner;
         if settings.may_have_changed {
             // The numbers behind the next one are of other samples.
-            if !mp_core::mutant!("loader.changed.check-ignored") {
-                state.check_whole()?;
-            }
+            state.check_whole()?;
             return Ok(self.from(Cursor::new(plan, plan.next_batch_in_changed(&state.plan)?, &[]), last));
         }
         let (order, next) = plan.resume(&state.plan)?;
-        if !state.beyond.is_empty() && !mp_core::mutant!("loader.state.beyond-of-any-rank") {
+        if !state.beyond.is_empty() {
             let (world, rank) = (state.plan.world(), state.rank);
             same(
                 "world (only the rank that was given batches out of order knows which they were)",

@@ -145,7 +145,7 @@ impl<D: Dataset> DataLoader<D> {
             let has_workers = matches!(inner.workers, Workers::Pool { .. });
             let by_one = first.worker == second.worker;
             found.by_one_worker += usize::from(by_one && !has_workers);
-            let third = if by_one && has_workers && !mp_core::mutant!("loader.verify.one-worker-alone") {
+            let third = if by_one && has_workers {
                 let task = Task::new(0, inner.settings.threads, Some(POISON[1]), &planned.items);
                 let made = make_here(&mut mine, || Worker::begin(inner.orders()), &task);
                 Some(made.map_err(|why| failed(why, &planned.items))?)
@@ -212,11 +212,8 @@ pub(crate) fn difference<B: Batch>(items: &[Item], first: &B, second: &B) -> Opt
         let Some(column) = one.iter().zip(&other).position(|(one, other)| one != other) else { continue };
         let (one, other) = (&one[column], &other[column]);
         let mut differing = one.iter().zip(other).filter(|(one, other)| one != other);
-        let same_length =
-            one.len() == other.len() || mp_core::mutant!("loader.verify.other-length-is-not-written");
-        let not_written = same_length
-            && differing.all(|(one, other)| [*one, *other] == POISON)
-            && !mp_core::mutant!("loader.verify.not-written-unseen");
+        let same_length = one.len() == other.len();
+        let not_written = same_length && differing.all(|(one, other)| [*one, *other] == POISON);
         return Some((row, column, not_written));
     }
     None

@@ -103,7 +103,7 @@ impl Windows {
         let draws = start.number.checked_mul(*window);
         let all = order.told.unwrap_or(0);
         let can_be = draws.is_some_and(|draws| draws < all && start.before <= draws);
-        if can_be && !mp_core::mutant!("plan.window.place-not-told") {
+        if can_be {
             self.note(start);
         }
     }
@@ -183,7 +183,7 @@ impl Windows {
         self.note(window.start);
         while !window.last && window.next(world).before / world <= k {
             let next = window.next(world);
-            let left = if mp_core::mutant!("plan.window.leftover-lost") { Vec::new() } else { window.left };
+            let left = window.left;
             window = cut(order, next, left, k)?;
             self.note(next);
         }
@@ -200,9 +200,7 @@ fn left_before(order: &Order, start: WindowStart, k: u64) -> Result<Option<Vec<V
             break;
         }
         let (mut own, _) = batches_of(order, number, k)?;
-        if !mp_core::mutant!("plan.window.left-from-the-front") {
-            own.drain(..own.len().saturating_sub(wanted - left.len()));
-        }
+        own.drain(..own.len().saturating_sub(wanted - left.len()));
         own.truncate(wanted - left.len());
         own.append(&mut left);
         left = own;

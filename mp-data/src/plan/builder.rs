@@ -152,9 +152,7 @@ impl PlanBuilder {
         if self.world == 0 || self.rank >= self.world {
             return Err(setting("distributed", no_such_rank(self.rank, self.world)));
         }
-        if !mp_core::mutant!("plan.build.conflicts-accepted") {
-            self.check_conflicts()?;
-        }
+        self.check_conflicts()?;
         let world = u64::from(self.world);
         let size = self.batch_size.unwrap_or(1);
         let too_many = |size| {

@@ -38,11 +38,7 @@ pub(super) struct Order {
 
 impl EpochOrder {
     pub(super) fn new(plan: Arc<Inner>, epoch: u64) -> Self {
-        let told = if mp_core::mutant!("plan.epoch.asked-at-once") {
-            Some(plan.draws(epoch))
-        } else {
-            caught(|| plan.draws(epoch))
-        };
+        let told = caught(|| plan.draws(epoch));
         let (table, windows) = (PerCopy::default(), Windows::default());
         Self { inner: Arc::new(Order { plan, epoch, told, table, windows }) }
     }
@@ -106,7 +102,7 @@ impl EpochOrder {
         let order = &*self.inner;
         let plan = &*order.plan;
         let (world, draws) = (u64::from(plan.world), order.told.unwrap_or_default());
-        if !self.is_the_same_length() || mp_core::mutant!("plan.uneven.late") {
+        if !self.is_the_same_length() {
             return Ok(());
         }
         let (batch, left) = match &plan.batching {
@@ -160,7 +156,7 @@ impl Order {
         let (left, world) = (self.draws() % self.plan.global, u64::from(self.plan.world));
         if self.plan.drop_last {
             0
-        } else if self.plan.uneven == Uneven::Drop && !mp_core::mutant!("plan.uneven.not-dropped") {
+        } else if self.plan.uneven == Uneven::Drop {
             left / world
         } else {
             left.div_ceil(world)
@@ -203,7 +199,7 @@ impl Order {
 
     #[inline]
     fn checked(&self, index: u64, position: u64, batch: u64) -> Result<Item, PlanError> {
-        if index >= self.plan.len && !mp_core::mutant!("plan.index.not-checked") {
+        if index >= self.plan.len {
             return Err(PlanError::IndexOutOfRange { epoch: self.epoch, batch, index, len: self.plan.len });
         }
         Ok(Item { index: index as usize, position })
@@ -222,16 +218,12 @@ impl Order {
         if k > whole || rows == 0 {
             return Ok(None);
         }
-        if k == whole
-            && plan.uneven == Uneven::Error
-            && rows * world != draws % plan.global
-            && !mp_core::mutant!("plan.uneven.error-swallowed")
-        {
+        if k == whole && plan.uneven == Uneven::Error && rows * world != draws % plan.global {
             return Err(self.uneven(k, draws % plan.global));
         }
         let first = k * plan.global + rank * rows;
         let valid = rows.min(draws.saturating_sub(first)) as usize;
-        let from = if mp_core::mutant!("plan.pad.from-the-end") { draws - 1 } else { 0 };
+        let from = 0;
         let at = |p: u64| if p < draws { p } else { (p - draws + from) % draws };
         // A result of each doesn't tell how many there are.
         let mut items = Vec::with_capacity(rows.min(1 << 16) as usize);
@@ -257,7 +249,7 @@ impl Order {
                     Uneven::Error => return Err(self.uneven(k, all % world)),
                     Uneven::Pad => {}
                 }
-                repeated = number >= all && !mp_core::mutant!("plan.users.padding-counts");
+                repeated = number >= all;
                 number %= all;
             }
         }

@@ -35,7 +35,7 @@ pub(crate) fn feistel(n: u64, at: u64, seed: u64, epoch: u64) -> u64 {
             (left, right) = (right, left ^ (u64::from(a) & mask));
         }
         x = left << bits | right;
-        if x < n || mp_core::mutant!("plan.feistel.no-walk") {
+        if x < n {
             return x;
         }
     }
@@ -76,11 +76,7 @@ impl Alias {
         let (a, b) = pair(epoch_key(seed, epoch, Purpose::Alias), k);
         let column = ((u128::from(a) * self.0.len() as u128) >> 64) as usize;
         let (threshold, other) = self.0[column];
-        if unit(b) < threshold || mp_core::mutant!("plan.alias.no-threshold") {
-            column as u64
-        } else {
-            u64::from(other)
-        }
+        if unit(b) < threshold { column as u64 } else { u64::from(other) }
     }
 }
 

@@ -44,7 +44,6 @@ pub(crate) enum Purpose {
 
 /// The key of what an epoch draws for one purpose.
 pub(crate) fn epoch_key(seed: u64, epoch: u64, purpose: Purpose) -> u64 {
-    let epoch = if mp_core::mutant!("plan.key.without-epoch") { 0 } else { epoch };
     let inner = mix(seed.wrapping_add(0x9E37_79B9_7F4A_7C15));
     mix(mix(inner.wrapping_add(epoch)).wrapping_add((purpose as u64).wrapping_mul(0xD1B5_4A32_D192_ED03)))
 }
@@ -79,7 +78,6 @@ impl SampleRng {
 
     /// Creates the generator of the draw at `position`, under the key of its epoch's samples.
     pub(crate) fn at(key: u64, position: u64) -> Self {
-        let position = if mp_core::mutant!("plan.key.without-position") { 0 } else { position };
         // A bijection of the position: two samples of an epoch never share a key.
         Self::keyed(mix(key.wrapping_add(position)))
     }

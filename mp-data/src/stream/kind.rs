@@ -45,7 +45,7 @@ impl Place {
         if (epoch, pass) == (self.epoch, self.pass) {
             return None;
         }
-        let goes_on = epoch == self.epoch || mp_core::mutant!("stream.epochs.count-goes-on");
+        let goes_on = epoch == self.epoch;
         let batches = if goes_on { self.batches } else { 0 };
         Some(Place { epoch, pass, first, batches, lanes: Lanes::new(self.lanes.len() as u64, first) })
     }
@@ -159,13 +159,10 @@ impl<D: IterableDataset> Kind for Streamed<D> {
             let here = || window.iter().filter(|slot| slot.epoch == epoch);
             let enough = plan.steps.is_some_and(|steps| {
                 let given = if cursor.given.epoch == epoch { cursor.given.batches } else { 0 };
-                let counts = |slot: &&Slot<Self>| {
-                    !slot.is_left_out() || mp_core::mutant!("stream.steps.left-out-on-the-way-counts")
-                };
+                let counts = |slot: &&Slot<Self>| !slot.is_left_out();
                 given + here().filter(counts).count() as u64 >= steps
             });
-            if enough && here().any(Slot::is_open) && !mp_core::mutant!("stream.plan.end-before-it-is-known")
-            {
+            if enough && here().any(Slot::is_open) {
                 return Planned::NotYet;
             }
             let lanes = &cursor.now.lanes;
@@ -187,15 +184,10 @@ impl<D: IterableDataset> Kind for Streamed<D> {
                 let number = rounds * plan.lanes;
                 return Planned::NoBatch { epoch, number, part: Part { first, ..Part::default() } };
             }
-            let next = if mp_core::mutant!("stream.lane.ended-goes-on") {
-                Some(lane).filter(|lane| *lane < lanes.len())
-            } else {
-                lanes.next_in(round, lane)
-            };
+            let next = lanes.next_in(round, lane);
             let Some(lane) = next else {
                 // Lanes that have ended are behind the others by as many rounds as those have batches.
-                let later = earliest.filter(|_| !mp_core::mutant!("stream.plan.round-by-round"));
-                cursor.next = (later.unwrap_or_default().max(round + 1), 0);
+                cursor.next = (earliest.unwrap_or_default().max(round + 1), 0);
                 continue;
             };
             cursor.next = (round, lane + 1);
@@ -219,21 +211,11 @@ impl<D: IterableDataset> Kind for Streamed<D> {
         if let Some(after) = made.after.take() {
             (part.items, part.shards) = after.items();
             let After { at, ended, .. } = after;
-            if mp_core::mutant!("stream.place.of-another-reply") {
-                // As if where a lane is were told by the order in which batches come.
-                let other = (part.lane + 1) % cursor.now.lanes.len();
-                cursor.change(other, |Lane { at: other, .. }| {
-                    (other.shard_in_lane, other.sample, other.done) = (at.shard_in_lane, at.sample, at.done);
-                });
-            }
             behind = Some((at, ended));
         }
         let lane = cursor.change(part.lane, |lane| {
             if let Some(behind) = behind {
                 (lane.at, lane.ended) = behind;
-            }
-            if mp_core::mutant!("stream.position.without-its-batch") {
-                lane.at.done = 0;
             }
             if made.batch.is_some() || !part.skip.is_empty() {
                 lane.round = part.round + 1;
@@ -267,7 +249,7 @@ impl<D: IterableDataset> Kind for Streamed<D> {
             return if is_other { Without::Again } else { Without::Impossible };
         }
         let again = part.skip.len() as u64 >= plan.batch_size || part.skip.contains(&failed.item.position);
-        if again && !mp_core::mutant!("stream.skip.without-limit") {
+        if again {
             return Without::Impossible;
         }
         part.skip.push(failed.item.position);
@@ -278,7 +260,7 @@ impl<D: IterableDataset> Kind for Streamed<D> {
         // If less of a shard can be read than before, other samples come next.
         let others = failed.is_some_and(|failed| failed.reading && cursor.cut(plan, part, failed));
         let lane = cursor.change(part.lane, |lane| {
-            if !others || mp_core::mutant!("stream.lost.beside-a-cut") {
+            if !others {
                 lane.at.lost += plan.batch_size;
             }
             lane.round = part.round + 1;
@@ -294,7 +276,7 @@ impl<D: IterableDataset> Kind for Streamed<D> {
         // count as given.
         let Some(after) = slot.part.after.take() else { return };
         cursor.given.lanes.set(slot.part.lane, after);
-        let counts = !slot.is_left_out() || mp_core::mutant!("stream.steps.left-out-counts");
+        let counts = !slot.is_left_out();
         cursor.given.batches += u64::from(counts);
     }
 
@@ -309,9 +291,6 @@ impl<D: IterableDataset> Kind for Streamed<D> {
     }
 
     fn place(cursor: &Cursor, front: Option<&Slot<Self>>) -> Place {
-        if mp_core::mutant!("stream.state.counts-arrived") {
-            return cursor.now.clone();
-        }
         front.and_then(|front| cursor.given.behind(front)).unwrap_or_else(|| cursor.given.clone())
     }
 

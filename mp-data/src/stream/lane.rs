@@ -51,12 +51,7 @@ impl LaneAt {
         if self.end_of(shard_in_lane) <= sample {
             return false;
         }
-        if mp_core::mutant!("stream.window.made-anew-by-a-cut") {
-            self.window.clear();
-        }
-        if !mp_core::mutant!("stream.lost.passed-after-a-cut") {
-            self.lost = 0;
-        }
+        self.lost = 0;
         self.cuts.retain(|cut| cut.0 != shard_in_lane);
         self.cuts.push((shard_in_lane, sample));
         true

@@ -85,7 +85,7 @@ impl StreamPlan {
 
     /// The seed of one pass of an epoch: with `steps`, shards can be read more than once.
     pub(crate) fn pass_seed(&self, pass: u64) -> u64 {
-        if pass == 0 || mp_core::mutant!("stream.pass.seed-of-the-first") {
+        if pass == 0 {
             return self.seed;
         }
         mix(self.seed.wrapping_add(pass.wrapping_mul(0x9E37_79B9_7F4A_7C15)))

@@ -77,16 +77,14 @@ impl StreamState {
         same("shuffle", &mine.shuffle, &plan.shuffle)?;
         same("shuffle_window", &mine.window, &plan.window)?;
         same("steps", &mine.steps, &plan.steps)?;
-        if *check != self.content() && !mp_core::mutant!("stream.state.check-ignored") {
+        if *check != self.content() {
             return Err(PlanError::StateChanged);
         }
         same("number of lanes", &(lanes.len() as u64), &plan.lanes)?;
         // What no state has that was made by a loader.
         let fits = |lane: &Lane| lane.can_be(plan.shards, plan.window, *first, plan.batch_size);
         let counts = [*pass, *batches, *first];
-        if counts.into_iter().any(|count| count >= MOST_ROUNDS)
-            || !(lanes.iter().all(fits) || mp_core::mutant!("stream.state.place-not-checked"))
-        {
+        if counts.into_iter().any(|count| count >= MOST_ROUNDS) || !(lanes.iter().all(fits)) {
             return Err(PlanError::StateImpossible { what: "where its lanes are" });
         }
         let (epoch, pass, first, batches) = (*epoch, *pass, *first, *batches);

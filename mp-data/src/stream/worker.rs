@@ -102,9 +102,9 @@ impl<D: IterableDataset> StreamWorker<D> {
 
     /// The lane of a task, open where the task begins if this worker has it so.
     fn lane(&mut self, task: &StreamTask) -> OpenLane<D> {
-        let is_there = |at: &LaneAt| *at == task.at || mp_core::mutant!("stream.open.wherever-it-is");
+        let is_there = |at: &LaneAt| *at == task.at;
         let found = self.open.take(task.lane).filter(|(at, _)| is_there(at));
-        let opens = task.opens && !mp_core::mutant!("stream.verify.goes-on-twice");
+        let opens = task.opens;
         found.filter(|_| !opens).map_or_else(|| OpenLane::new(&task.at), |(_, open)| open)
     }
 
@@ -144,9 +144,6 @@ impl<D: IterableDataset> StreamWorker<D> {
         if cx.unwritten().is_empty() {
             return None;
         }
-        if mp_core::mutant!("stream.rows.not-written-at-once") {
-            return cx.unwritten().first().cloned();
-        }
         let task = StreamTask { poison: Some(OTHERWISE), opens: true, ..task.clone() };
         let mut again = self.context(&task).looking(true);
         caught(|| self.made(&task, &mut again).map(drop))?.ok()?;
@@ -159,9 +156,7 @@ impl<D: IterableDataset> StreamWorker<D> {
         let of = (task.epoch, task.pass);
         if self.order.as_ref().is_some_and(|order| order.0 != of) {
             self.order = None;
-            if !mp_core::mutant!("stream.open.of-another-pass") {
-                self.open = OpenLanes::new();
-            }
+            self.open = OpenLanes::new();
         }
         let mut run = self.lane(task);
         let order = &self.order.get_or_insert_with(|| (of, self.plan.order(of.0, of.1))).1;
@@ -198,7 +193,7 @@ impl<D: IterableDataset> StreamWorker<D> {
         };
         made.began = self.began;
         if made.no_memory.is_none() {
-            if !after.ended && !mp_core::mutant!("stream.open.not-kept") {
+            if !after.ended {
                 self.keep(task, after.at.clone(), run);
             }
             made.after = Some(after);

@@ -37,9 +37,7 @@ impl<K: Kind> Prefetch<K> {
                     let error = self.error(&slot, None, failure);
                     slot.at = At::Ready(Box::new(Err(error)));
                     self.slots.push_back(slot);
-                    if self.inner.settings.on_error == OnError::SkipBatch
-                        && !mp_core::mutant!("loader.plan.error-not-left-out")
-                    {
+                    if self.inner.settings.on_error == OnError::SkipBatch {
                         self.leave_out(self.slots.len() - 1);
                     }
                 }
@@ -57,17 +55,13 @@ impl<K: Kind> Prefetch<K> {
         {
             return false;
         }
-        if !settings.in_order
-            && K::is_far(&self.cursor, first)
-            && !mp_core::mutant!("loader.ahead.without-bound")
-        {
+        if !settings.in_order && K::is_far(&self.cursor, first) {
             return false;
         }
         let Some(budget) = settings.budget else { return true };
         // Before the first is there, nothing is known of their size.
         let most = self.inner.meter().most_bytes;
-        let next = usize::from(!mp_core::mutant!("loader.budget.without-the-next"));
-        most.is_some_and(|most| most.saturating_mul(under_way + next) <= budget)
+        most.is_some_and(|most| most.saturating_mul(under_way + 1) <= budget)
     }
 
     pub(crate) fn send_held(&mut self) {

@@ -44,9 +44,7 @@ pub(crate) struct Inner<K: Kind> {
 }
 
 fn environment(threads: usize, process: ProcessBuilder) -> ProcessBuilder {
-    let is_unset = |name: &&str| {
-        std::env::var_os(name).is_none() || mp_core::mutant!("loader.threads.of-the-user-overwritten")
-    };
+    let is_unset = |name: &&str| std::env::var_os(name).is_none();
     let unset = THREADS.into_iter().filter(is_unset);
     unset.fold(process, |process, name| process.env(name, threads.to_string()))
 }
@@ -94,9 +92,8 @@ impl<K: Kind> Inner<K> {
             let orders = orders::<K>(&dataset, &plan, &settings);
             let pool = builder.try_state(begin::<K>, orders).build()?;
             // What several threads were at when they died, one makes again: another task.
-            let by_one = threads > 1 && !mp_core::mutant!("loader.threads.tried-again-by-the-pool");
+            let by_one = threads > 1;
             let times = if by_one { 0 } else { settings.retries };
-            let times = if mp_core::mutant!("loader.retry.without-limit") { u32::MAX } else { times };
             let again =
                 |error: &TaskError| matches!(error, TaskError::WorkerLost(_) | TaskError::TimedOut { .. });
             let mut call = pool.task(make::<K::Worker>).chunksize(1).retry_if(times, again);

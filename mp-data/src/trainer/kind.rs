@@ -136,9 +136,7 @@ impl<K: Kind> Slot<K> {
         if !K::take_back(&mut self.part, &mut loaded.info) {
             return false;
         }
-        if !mp_core::mutant!("loader.memory.skipped-forgotten") {
-            self.skipped = std::mem::take(&mut loaded.info.skipped);
-        }
+        self.skipped = std::mem::take(&mut loaded.info.skipped);
         if let At::Ready(result) = std::mem::replace(&mut self.at, At::Held) {
             mp_core::user_code::drop_caught(result);
         }

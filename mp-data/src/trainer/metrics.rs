@@ -235,7 +235,7 @@ impl fmt::Display for LoaderMetrics {
         self.failed_starts.iter().try_for_each(|failed| writeln!(f, "{failed}"))?;
         match self.workers {
             _ if self.batches == 0 => f.write_str("no batch was taken yet"),
-            _ if self.batches < FEW && !mp_core::mutant!("loader.metrics.advice-from-nothing") => write!(
+            _ if self.batches < FEW => write!(
                 f,
                 "the trainer waited {waited:.0} % of the time; so few batches don't say what to change"
             ),
@@ -243,9 +243,7 @@ impl fmt::Display for LoaderMetrics {
             _ if waited < 5.0 => {
                 write!(f, "the trainer waited {waited:.0} % of the time: the loader is not the limit")
             }
-            _ if !self.failed_starts.is_empty()
-                && !mp_core::mutant!("loader.metrics.advice-of-half-a-loader") =>
-            {
+            _ if !self.failed_starts.is_empty() => {
                 write!(
                     f,
                     "the trainer waited {waited:.0} % of the time, and {} of {} workers can't begin: repair that first",

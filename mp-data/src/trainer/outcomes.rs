@@ -84,7 +84,7 @@ impl<K: Kind> Prefetch<K> {
     fn follow(&mut self, lane: Option<u64>, goes_on: bool) {
         let waits = |slot: &Slot<K>| matches!(slot.at, At::Waits) && K::lane(&slot.part) == lane;
         if !goes_on {
-            self.slots.retain(|slot| !waits(slot) || mp_core::mutant!("stream.lane.waits-behind-its-end"));
+            self.slots.retain(|slot| !waits(slot));
         } else if let Some(i) = self.slots.iter().position(waits) {
             self.send(i);
         }
@@ -97,22 +97,18 @@ impl<K: Kind> Prefetch<K> {
         let can_give = |slot: &Slot<_>| slot.is_done() && Some((slot.epoch, slot.turn)) == first;
         let ahead = if self.inner.settings.in_order { 1 } else { self.slots.len() };
         let can_wait = self.slots.iter().any(Slot::is_sent) || self.slots.iter().take(ahead).any(can_give);
-        let gives_up = mp_core::mutant!("loader.memory.not-tried-again");
-        if can_wait && !gives_up {
+        if can_wait {
             return;
         }
         // Nothing is on its way, and nothing can be given: what is ready behind the first one that is not has
         // the memory.
-        if !gives_up
-            && !mp_core::mutant!("loader.memory.ready-batches-kept")
-            && self.slots.iter_mut().rev().any(Slot::give_up)
-        {
+        if self.slots.iter_mut().rev().any(Slot::give_up) {
             self.send_held();
             return;
         }
         let Some(first) = self.slots.iter().position(Slot::is_held) else { return };
-        if !self.slots[first].alone && !gives_up {
-            self.slots[first].alone = !mp_core::mutant!("loader.memory.alone-without-limit");
+        if !self.slots[first].alone {
+            self.slots[first].alone = true;
             self.send(first);
             return;
         }
@@ -131,15 +127,14 @@ impl<K: Kind> Prefetch<K> {
         slot.attempts += failure.attempts;
         let again = slot.attempts <= settings.retries as usize
             || (slot.threads > 1 && on_error == OnError::SkipSample);
-        let repeats = !mp_core::mutant!("loader.threads.death-not-repeated");
-        if failure.lost && threads > 1 && again && repeats {
+        if failure.lost && threads > 1 && again {
             // By one thread, so that the sample is known. (Where there is only one, the pool has tried
             // again.)
             slot.threads = 1;
             self.send(i);
             return;
         }
-        let exact = !(failure.lost && slot.threads > 1) || mp_core::mutant!("loader.threads.death-names-any");
+        let exact = !(failure.lost && slot.threads > 1);
         let at = failure.note.filter(|_| exact).and_then(|note| K::failed(&slot.part, note));
         let error = self.error(&self.slots[i], at, failure);
         let slot = &mut self.slots[i];
@@ -195,7 +190,7 @@ impl<K: Kind> Prefetch<K> {
     pub(crate) fn leave_out(&mut self, i: usize) {
         let At::Ready(result) = std::mem::replace(&mut self.slots[i].at, At::LeftOut) else { return };
         let Err(error) = *result else { return };
-        if self.left_out.len() == HISTORY && !mp_core::mutant!("loader.left-out.grows") {
+        if self.left_out.len() == HISTORY {
             self.left_out.remove(0);
         }
         self.left_out.push(error);
@@ -232,9 +227,6 @@ impl<K: Kind> Prefetch<K> {
         }
         let Some(first) = self.slots.iter().find(|slot| slot.is_open()).or(self.slots.back()) else { return };
         let error = self.error(first, None, failure);
-        if mp_core::mutant!("loader.broken.counts-as-given") {
-            self.slots.clear();
-        }
         self.broken = Broken::Because(Box::new(error));
     }
 }

@@ -154,12 +154,10 @@ impl<K: Kind> Prefetch<K> {
             return Ok(self.of_a_copy());
         }
         let since = Instant::now();
-        let before = self.unanswered.take().filter(|_| !mp_core::mutant!("loader.reports.each-call-alone"));
+        let before = self.unanswered.take();
         let mut reports = before.unwrap_or_else(|| ReportTimes::from(since));
         let mut counted = *self.counted.get_or_insert(since);
-        if !mp_core::mutant!("loader.outcomes.not-taken") {
-            self.take_all();
-        }
+        self.take_all();
         let mut late = false;
         loop {
             if matches!(self.broken, Broken::Told) {
@@ -193,9 +191,7 @@ impl<K: Kind> Prefetch<K> {
                 continue;
             }
             if late {
-                if !mp_core::mutant!("loader.metrics.waits-in-vain-not-counted") {
-                    self.in_vain += since.elapsed();
-                }
+                self.in_vain += since.elapsed();
                 self.unanswered = Some(reports);
                 return Err(self.not_ready());
             }
@@ -257,8 +253,7 @@ impl<K: Kind> Prefetch<K> {
             }
             let settings = &self.inner.settings;
             let may = |slot: &Slot<K>| {
-                let of_it =
-                    (slot.epoch, slot.turn) == turn || mp_core::mutant!("loader.give.next-epoch-first");
+                let of_it = (slot.epoch, slot.turn) == turn;
                 of_it && slot.is_done()
             };
             let ahead = if settings.in_order { 1 } else { self.slots.len() };
@@ -266,9 +261,7 @@ impl<K: Kind> Prefetch<K> {
             let mut slot = self.slots.remove(i)?;
             K::given(&mut self.cursor, &mut slot, self.slots.front());
             self.send_held();
-            if !mp_core::mutant!("loader.give.not-filled") {
-                self.fill();
-            }
+            self.fill();
             let At::Ready(result) = slot.at else {
                 let mut meter = self.inner.meter();
                 meter.skipped_batches += 1;
@@ -278,7 +271,7 @@ impl<K: Kind> Prefetch<K> {
                 continue;
             };
             (self.turn.delivered, self.left_out_since) = (true, 0);
-            if self.history.len() >= HISTORY && !mp_core::mutant!("loader.history.grows") {
+            if self.history.len() >= HISTORY {
                 self.history.pop_front();
             }
             self.history.push_back((slot.number, self.place()));

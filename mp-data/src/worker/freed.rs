@@ -16,9 +16,8 @@ const MAPPED: usize = 32 << 20;
 
 /// From now on this process keeps what it frees, unless its environment says how much of that it keeps.
 pub(crate) fn keep() {
-    let is_set =
-        is_set(|name| std::env::var_os(name)) && !mp_core::mutant!("loader.freed.environment-ignored");
-    if !is_set && !mp_core::mutant!("loader.freed.given-back") {
+    let is_set = is_set(|name| std::env::var_os(name));
+    if !is_set {
         mp_core::keep_freed_memory(MOST, MAPPED);
     }
 }

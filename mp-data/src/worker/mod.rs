@@ -160,10 +160,7 @@ impl<D: Dataset> Maker for Worker<D> {
     type After = ();
 
     fn context(&self, task: &Task) -> Context<D::Batch> {
-        let mut seed = self.info.seed;
-        if mp_core::mutant!("loader.rng.by-worker") {
-            seed ^= self.info.worker.map_or(0, |worker| worker as u64 + 1);
-        }
+        let seed = self.info.seed;
         let threads = (task.threads as usize, Arc::clone(&self.row_threads));
         Context::new(self.info, (seed, task.epoch), task.items(), threads, fill(task.poison))
             .looking(looks(task.poison))
@@ -190,12 +187,8 @@ pub(crate) struct Task {
 
 impl Task {
     pub(crate) fn new(epoch: u64, threads: usize, poison: Option<u8>, items: &[Item]) -> Task {
-        let position = |(at, item): (usize, &Item)| {
-            // As if positions were counted where the batch is made.
-            if mp_core::mutant!("loader.task.position-apart") { at as u64 } else { item.position }
-        };
         let mut words = Vec::with_capacity(2 * items.len());
-        items.iter().enumerate().for_each(|one| words.extend([one.1.index as u64, position(one)]));
+        items.iter().for_each(|item| words.extend([item.index as u64, item.position]));
         Task { epoch, threads: threads as u32, poison, items: words }
     }
 

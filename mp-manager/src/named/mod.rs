@@ -40,8 +40,7 @@ impl Default for Sessions {
     fn default() -> Self {
         // No program takes a session of this server for one that it had of another server, which listened at the same address.
         let random = RandomState::new();
-        let next =
-            if mp_core::mutant!("manager.remote.sessions-from-0") { 0 } else { random.hash_one("session") };
+        let next = random.hash_one("session");
         Sessions { open: BTreeMap::new(), next, objects: random.hash_one("objects") }
     }
 }
@@ -98,16 +97,10 @@ impl Session {
 
     /// One less, if there is one by this number.
     pub(crate) fn forget(&self, number: u64) {
-        let forgotten = self.has.lock().as_mut().and_then(|has| match has.handles.entry(number) {
+        let _forgotten = self.has.lock().as_mut().and_then(|has| match has.handles.entry(number) {
             Entry::Occupied(entry) => Some(entry.remove()),
             Entry::Vacant(_) => None,
         });
-        if let Some(forgotten) = &forgotten
-            && mp_core::mutant!("manager.remote.handles-not-counted")
-            && let Some(has) = self.has.lock().as_mut()
-        {
-            has.handles.retain(|_, handle| handle.link.object != forgotten.link.object);
-        }
     }
 
     pub(crate) fn handle(&self, number: u64) -> Option<Handle> {
@@ -130,9 +123,7 @@ impl Session {
     /// program's process has them.
     pub(crate) fn end(&self) {
         let has = self.has.lock().take();
-        if let Some(has) = &has
-            && !mp_core::mutant!("manager.remote.calls-outlive-session")
-        {
+        if let Some(has) = &has {
             has.connections.values().for_each(Connection::shut_down);
         }
         drop(has);
@@ -161,9 +152,7 @@ impl Named {
         let others = types.values().map(|other| &**other).chain([&registered]);
         let wrong = others.flat_map(|other| [registered.misnames(other), other.misnames(&registered)]);
         let wrong = wrong.flatten().next();
-        if let Some(why) = wrong
-            && !mp_core::mutant!("manager.remote.returned-type-not-compared")
-        {
+        if let Some(why) = wrong {
             return Err(why.into());
         }
         types.insert(registered.name.clone(), Arc::new(registered));
@@ -171,7 +160,7 @@ impl Named {
     }
 
     pub(crate) fn publish(&self, name: &str, type_name: &str, link: &Arc<Link>) -> Result<(), Failure> {
-        if link.server != std::process::id() && !mp_core::mutant!("manager.remote.server-not-compared") {
+        if link.server != std::process::id() {
             return Err(
                 format!("the object is of another manager, whose server is pid {}", link.server).into()
             );
@@ -189,7 +178,7 @@ impl Named {
             }
         };
         let mut objects = self.objects.lock();
-        if objects.contains_key(name) && !mp_core::mutant!("manager.remote.published-twice") {
+        if objects.contains_key(name) {
             return Err(format!("there is an object by the name `{name}` already: unpublish it first").into());
         }
         objects.insert(name.to_string(), Handle { link: Arc::clone(link), registered });

@@ -68,9 +68,7 @@ impl Deref for Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        if self.process == Some(std::process::id())
-            && !mp_core::mutant!("manager.remote.copy-keeps-connection")
-        {
+        if self.process == Some(std::process::id()) {
             self.connection.shut_down();
         }
     }
@@ -298,7 +296,6 @@ impl Session {
     ) -> Result<Framed<Reply>, CallError> {
         self.not_a_copy()?;
         self.tell(None);
-        let timeout = timeout.filter(|_| !mp_core::mutant!("manager.remote.time-out-ignored"));
         let limit = Limit::new(call, timeout, self.server, &self.address);
         let idle = self.idle.lock().pop();
         let connection = match idle {
@@ -308,9 +305,7 @@ impl Session {
         // Without a reply it is closed: none that comes later is taken for that to another request.
         let reply = limit.round_trip(&connection, ask)?;
         *self.silent.lock() = None;
-        if !matches!(reply.head, Reply::Refused(_))
-            || mp_core::mutant!("manager.remote.refused-connection-kept")
-        {
+        if !matches!(reply.head, Reply::Refused(_)) {
             self.idle.lock().push(connection);
         }
         Ok(reply)
@@ -323,9 +318,7 @@ impl Session {
         timeout: Option<Duration>,
         call: &CallName,
     ) -> Result<Held, CallError> {
-        if !mp_core::mutant!("manager.remote.copy-takes-locks") {
-            self.not_a_copy()?;
-        }
+        self.not_a_copy()?;
         let number = {
             let mut keeper = self.keeper.lock();
             keeper.next += 1;
@@ -338,17 +331,13 @@ impl Session {
                 Ok(Held { session: Arc::clone(self), number, object, type_name })
             }
             // Another server of that number, in a pid namespace of its own for instance, listens there by now.
-            Ok(Framed { head: Reply::Refused(_), .. })
-                if of_another && !mp_core::mutant!("manager.remote.refused-share-is-no-loss") =>
-            {
+            Ok(Framed { head: Reply::Refused(_), .. }) if of_another => {
                 Err(CallError::ServerGone { server: self.server })
             }
             Ok(other) => Err(unexpected(other.head, call)),
             Err(error) => {
                 // The connection is closed by now: the reply has come before, or never comes.
-                if self.process == std::process::id()
-                    && !mp_core::mutant!("manager.remote.late-handle-not-forgotten")
-                {
+                if self.process == std::process::id() {
                     self.tell(Some(number));
                 }
                 Err(error)
@@ -366,9 +355,7 @@ impl Session {
     ) -> Result<(OwnedFd, u64), CallError> {
         self.not_a_copy()?;
         let began = Instant::now();
-        if self.silent.lock().is_some_and(|until| began < until)
-            && !mp_core::mutant!("manager.remote.each-share-waits")
-        {
+        if self.silent.lock().is_some_and(|until| began < until) {
             return Err(limit.late().unsent());
         }
         let shared = self.share(of, handle, limit).map_err(CallError::unsent);
@@ -433,9 +420,7 @@ impl Session {
 impl Drop for Held {
     fn drop(&mut self) {
         // In a copy of the process the sockets are the original's.
-        if self.session.process == std::process::id()
-            && !mp_core::mutant!("manager.remote.handle-not-forgotten")
-        {
+        if self.session.process == std::process::id() {
             self.session.tell(Some(self.number));
         }
     }

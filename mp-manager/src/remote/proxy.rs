@@ -242,7 +242,7 @@ impl RemoteProxy {
         let Share { server, address, .. } = &*self.share;
         let limit = Limit::new(call, self.timeout, *server, address);
         let options = match &self.options {
-            Some(options) if !mp_core::mutant!("manager.remote.given-key-ignored") => options.clone(),
+            Some(options) => options.clone(),
             _ => SocketOptions::new().authkey_of_family()?,
         };
         let session = Session::open(options, address.clone(), limit.until);

@@ -97,9 +97,7 @@ fn converse(connection: &Connection, number: u64, here: Here, purpose: &mut Purp
             }
         };
         if !reply(connection, server, framed) {
-            if let (Some(handle), Some(session)) = (asked_for, purpose.session())
-                && !mp_core::mutant!("manager.remote.unsent-handle-kept")
-            {
+            if let (Some(handle), Some(session)) = (asked_for, purpose.session()) {
                 session.forget(handle);
             }
             return;
@@ -138,9 +136,7 @@ impl Purpose {
     fn idle(&self, connection: &Connection) -> Result<bool, GetError> {
         let socket = connection.as_fd()?;
         let ready = match self {
-            Purpose::Keeps(_, Some(life)) if !mp_core::mutant!("manager.remote.copy-keeps-session") => {
-                peer::until_readable(&[socket, life.as_fd()])
-            }
+            Purpose::Keeps(_, Some(life)) => peer::until_readable(&[socket, life.as_fd()]),
             _ => peer::until_readable(&[socket]),
         };
         Ok(ready.map_err(mp_reduce::Error::from)?.get(1) != Some(&true))
@@ -320,8 +316,7 @@ impl Called {
         let body = args.into_outgoing().map(Box::new).ok_or_else(received)?;
         // A registered type stays where it is, and so do its methods.
         let id = std::ptr::from_ref(method).addr();
-        let gone =
-            || connection.is_disconnected() && !mp_core::mutant!("manager.remote.gone-program-waited-for");
+        let gone = || connection.is_disconnected();
         let answer = link.ask(None, &self.call, gone, |link, caller| {
             let (code, new) = caller.code(id);
             if new {
@@ -351,9 +346,7 @@ impl Called {
     fn object(self, value: Body) -> Result<Handle, CallError> {
         // Of which type it is, its method has said.
         let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
-        if link.server != std::process::id()
-            && !mp_core::mutant!("manager.remote.returned-server-not-compared")
-        {
+        if link.server != std::process::id() {
             let why = format!("the object is of another manager, whose server is pid {}", link.server);
             return Err(CallError::Value { why, undecodable: None });
         }

@@ -28,9 +28,7 @@ pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> 
     match &mut run.what {
         What::Values(many, from) => read_plain(many.get(*from + i)),
         What::One(received) => {
-            if let Err(error) = received.claim()
-                && !mp_core::mutant!("locker.unread.task-result-dropped")
-            {
+            if let Err(error) = received.claim() {
                 let fingerprint = TypeFingerprint::<T>::new().get();
                 return Err(TaskError::unread_value(
                     error,

@@ -397,7 +397,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     /// Whether it is of this stream, in the process that has it.
     fn may_take(&self, ticket: Option<Ticket>) -> bool {
         let is_its = ticket.is_none_or(|ticket| ticket.stream == self.number);
-        self.job.is_ours() && (is_its || mp_core::mutant!("pool.ticket.of-another"))
+        self.job.is_ours() && (is_its)
     }
 
     /// Waits for the next result, as they come or [in order](Self::in_order); `None` if the stream is closed and all were taken.
@@ -516,8 +516,6 @@ fn is_decided(slots: &Slots, ticket: Option<Ticket>) -> bool {
 
 impl<A, T> Drop for Stream<A, T> {
     fn drop(&mut self) {
-        if !mp_core::mutant!("pool.stream.drop-cancels-nothing") {
-            self.shared.cancel(&self.job);
-        }
+        self.shared.cancel(&self.job);
     }
 }

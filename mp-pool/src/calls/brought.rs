@@ -21,7 +21,7 @@ impl Brought {
     /// This many more; the index of the first.
     pub(crate) fn add(&mut self, tasks: usize, when: Instant) -> usize {
         // Else a stream with one task that comes to no end would grow with the others.
-        if self.over > FEW && 2 * self.over > self.times.len() && !mp_core::mutant!("pool.brought.kept") {
+        if self.over > FEW && 2 * self.over > self.times.len() {
             self.times.retain(|(_, left, _)| *left > 0);
             self.over = 0;
         }

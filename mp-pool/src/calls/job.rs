@@ -165,7 +165,7 @@ impl Job {
 
     /// A worker is given tasks, from `first` on.
     pub(crate) fn goes_to(&self, tasks: Range<usize>, worker: usize) {
-        if self.source.has_lanes() && !mp_core::mutant!("pool.lane.not-noted") {
+        if self.source.has_lanes() {
             tasks.for_each(|index| self.source.goes_to(index, worker));
         }
     }
@@ -248,7 +248,7 @@ impl Job {
 
     /// Takes the tasks that were not sent, and what they were to be sent with.
     pub(crate) fn take_rest(&self) -> Left {
-        let lost = if mp_core::mutant!("pool.cancel.retries-kept") { Vec::new() } else { self.dead_letter() };
+        let lost = self.dead_letter();
         let (rest, rubbish) = self.source.clear();
         (lost, rest, rubbish)
     }
@@ -290,7 +290,7 @@ impl Job {
             if let Some(mut pipe) = pipe.as_ref() {
                 _ = pipe.write_all(&[0]);
             }
-            let enough = |some| slots.has(some) && !mp_core::mutant!("pool.waiters.part-not-told");
+            let enough = |some| slots.has(some);
             let awaited = slots.waiters.all > 0 || slots.waiters.some.is_some_and(enough);
             (wakers, if done { slots.on_done.take() } else { None }, awaited, pipe)
         };
@@ -342,7 +342,7 @@ impl Job {
             let bounded = tickets.most != usize::MAX;
             (run, bounded || !slots.wakers.is_empty() || slots.is_over())
         };
-        if waited_for && !mp_core::mutant!("pool.stream.room-not-told") {
+        if waited_for {
             self.notify();
         }
         Some(run)

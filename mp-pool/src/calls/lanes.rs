@@ -107,18 +107,14 @@ impl<A> Waiting<A> {
         if self.workers.len() >= MOST_LANES && !self.workers.contains_key(&lane) {
             self.workers.clear();
             let heads = std::mem::take(&mut self.heads);
-            if !mp_core::mutant!("pool.lane.heads-forgotten") {
-                self.heads.insert(None, heads.into_values().flatten().collect());
-            }
+            self.heads.insert(None, heads.into_values().flatten().collect());
         }
         self.change(Some(lane), |waiting| waiting.workers.insert(lane, worker));
     }
 
     /// The lane whose first task is the oldest that this worker may take.
     fn find(&self, takes: Option<&Takes>) -> Option<Option<u64>> {
-        let may = |worker: &Option<usize>| {
-            takes.is_none_or(|takes| takes.may(*worker)) || mp_core::mutant!("pool.lane.ignored")
-        };
+        let may = |worker: &Option<usize>| takes.is_none_or(|takes| takes.may(*worker));
         let first = self.heads.iter().filter(|(worker, _)| may(worker));
         first.filter_map(|(_, heads)| heads.first_key_value()).min().map(|(_, lane)| *lane)
     }

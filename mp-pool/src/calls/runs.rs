@@ -50,7 +50,7 @@ impl Runs {
         let free = before.as_ref().and_then(|stretch| stretch.back()).map_or(base, Run::end);
         let until = self.stretches.get(at).map_or(total, |stretch| stretch[0].first);
         let fits = free <= run.first && run.end() <= until && run.count > 0;
-        if !fits && !mp_core::mutant!("pool.settled-twice") {
+        if !fits {
             return false;
         }
         self.len += 1;

@@ -88,7 +88,7 @@ pub(crate) enum Refused {
 impl Slots {
     /// Tasks will come; the index of the first.
     pub(super) fn expect(&mut self, tasks: usize) -> usize {
-        self.progress.total += tasks - usize::from(mp_core::mutant!("pool.total.one-too-few") && tasks > 1);
+        self.progress.total += tasks;
         self.brought.add(tasks, Instant::now())
     }
 
@@ -100,9 +100,7 @@ impl Slots {
     /// Of a stream: whether a task may be pushed.
     pub(crate) fn has_room(&self) -> Result<(), Refused> {
         match &self.tickets {
-            Some(tickets) if tickets.closed && !mp_core::mutant!("pool.stream.closed-takes-more") => {
-                Err(Refused::Closed)
-            }
+            Some(tickets) if tickets.closed => Err(Refused::Closed),
             Some(tickets) if self.under_way() >= tickets.most => Err(Refused::Full),
             Some(_) => Ok(()),
             None => Err(Refused::Closed),

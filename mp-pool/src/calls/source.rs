@@ -292,9 +292,7 @@ impl Encoder<'_> {
             Err(raise) => Err(panicked(&raise)),
         };
         let (args, kept) = match args {
-            Ok(out) if keeps && out.lends() && !mp_core::mutant!("pool.retry.keeps-what-moves") => {
-                (Err(Unsendable::said(MOVES)), Kept::Not)
-            }
+            Ok(out) if keeps && out.lends() => (Err(Unsendable::said(MOVES)), Kept::Not),
             Ok(out) if keeps => (Ok(out), kept_as_it_is(item)),
             args => (args, Kept::Not),
         };

@@ -122,7 +122,7 @@ impl Tickets {
             self.came.pop_front();
         }
         // Others were taken by their tickets.
-        if self.came.len() > 2 * self.here + FEW && !mp_core::mutant!("pool.stream.taken-kept") {
+        if self.came.len() > 2 * self.here + FEW {
             self.came.retain(|index| !self.taken.contains(*index));
         }
         one.or(rest)

@@ -147,15 +147,13 @@ struct Life {
 impl Life {
     /// Whether it has done as many tasks as it may, or was told of Ctrl-C. What waits is this process's alone.
     fn is_over(&self) -> bool {
-        if mp_core::interrupted() && !mp_core::mutant!("pool.interrupt.worker-goes-on") {
+        if mp_core::interrupted() {
             return self.waiting.is_empty();
         }
         if self.leaves {
             return self.waiting.is_empty();
         }
-        self.most_tasks != 0
-            && self.done >= self.most_tasks + u64::from(mp_core::mutant!("pool.maxtasks.one-too-many"))
-            && self.waiting.is_empty()
+        self.most_tasks != 0 && self.done >= self.most_tasks && self.waiting.is_empty()
     }
 
     /// How many tasks it may do without a look at that, at least one.
@@ -177,9 +175,7 @@ impl Life {
                 if let Some(known) = self.known.get(&code).cloned() {
                     return self.run(&known, run);
                 }
-                if !mp_core::mutant!("pool.early-task-dropped") {
-                    self.waiting.entry(code).or_default().push(run);
-                }
+                self.waiting.entry(code).or_default().push(run);
                 Ok(())
             }
             Task::Learn { code, runner } => {
@@ -207,9 +203,7 @@ impl Life {
             Ok(runner) => Ok(Apart::new(runner)),
             Err(NotRead::Never(why)) => Err(Unknown { why, for_now: false }),
             Err(NotRead::Yet(runner, why)) => {
-                if !mp_core::mutant!("locker.unread.function-dropped") {
-                    self.unread.insert(code, runner);
-                }
+                self.unread.insert(code, runner);
                 Err(Unknown { why, for_now: true })
             }
         });
@@ -302,9 +296,7 @@ impl Life {
         if !self.held.is_broken() || self.is_over() {
             return Ok(());
         }
-        if !mp_core::mutant!("pool.state.remade-without-a-word") {
-            say(&self.replies, Reply::Remaking { worker: self.worker })?;
-        }
+        say(&self.replies, Reply::Remaking { worker: self.worker })?;
         self.held.make()?;
         say(&self.replies, Reply::Ready { worker: self.worker, pid: std::process::id() })
     }
@@ -326,7 +318,7 @@ impl Life {
 
 /// The pool may have condemned this worker.
 fn go_on(turn: Turn) {
-    if turn == Turn::Condemned && !mp_core::mutant!("pool.condemned.answers") {
+    if turn == Turn::Condemned {
         wait_for_the_end();
     }
 }
@@ -345,7 +337,7 @@ fn answer(
         Ran::Raised(raise) => Reply::Raised { worker, id, item, note, raise },
         Ran::Undecodable(arguments) => Reply::Undecodable { worker, id, item, arguments },
         Ran::Unread(why, fingerprint) => match args.take_unread() {
-            Some(unread) if !mp_core::mutant!("locker.unread.task-dropped") => {
+            Some(unread) => {
                 Reply::Unread { worker, id, item, fingerprint, why, arguments: Value::Out(unread) }
             }
             _ => Reply::Unsendable { worker, id, item, result: false, why },

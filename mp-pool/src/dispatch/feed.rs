@@ -113,7 +113,7 @@ impl Shared {
             Args::Plain(_) => matches!(chunk.kept, Kept::Plain(_)),
             // Packing takes them: so it is looked for room before.
             Args::Alone(_) => {
-                *room = *room && (self.form.can_pack() || mp_core::mutant!("pool.room.not-looked-for"));
+                *room = *room && self.form.can_pack();
                 false
             }
             Args::Many(_) | Args::One(_) => false,
@@ -192,7 +192,7 @@ impl Shared {
             let runner = Sent::Out(runner);
             match self.packed(Task::Learn { code: code.number, runner }) {
                 Ok(packed) => notes.push((code.number, packed)),
-                Err(why) if why.is_for_lack_of_room() && !mp_core::mutant!("pool.room.function-fails") => {
+                Err(why) if why.is_for_lack_of_room() => {
                     *room = false;
                     waiting.push(code.number);
                 }

@@ -27,7 +27,7 @@ impl Shared {
 
     /// Whether it was, and has not taken note of it.
     pub(crate) fn is_interrupted(&self) -> bool {
-        self.heeds_interrupts() && mp_core::interrupted() && !mp_core::mutant!("pool.interrupt.not-heard")
+        self.heeds_interrupts() && mp_core::interrupted()
     }
 
     /// Takes back what no worker has begun, and settles it.
@@ -36,7 +36,7 @@ impl Shared {
         let mut settled = Settled::new(self);
         let (jobs, later) = {
             let State { workers, returned, jobs, later, emptied, .. } = &mut *self.state.lock();
-            for worker in workers.iter_mut().filter(|_| !mp_core::mutant!("pool.interrupt.queues-kept")) {
+            for worker in workers.iter_mut() {
                 returned.extend(worker.recall_all(false));
                 let (rest, nothing) = worker.cut(Share::All, next_chunk());
                 returned.extend(rest.map(Ready::rest));

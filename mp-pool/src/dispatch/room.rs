@@ -100,7 +100,6 @@ impl Drop for UntilRoom {
         if let Some(place) = self.place
             && self.shared.check_owner().is_ok()
             && !self.shared.room.leave(place)
-            && !mp_core::mutant!("pool.room.wake-lost")
         {
             self.shared.wake_waiting();
         }

@@ -4,7 +4,7 @@
 //! nothing left.
 
 use std::any::TypeId;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock, Weak};
@@ -194,9 +194,7 @@ impl Shared {
     /// The process of a worker has ended.
     pub(crate) fn exited(&self, exited: Exited) {
         self.events.lock().push(exited);
-        if !mp_core::mutant!("pool.death-not-rung") {
-            self.ring();
-        }
+        self.ring();
     }
 
     /// Takes over `tasks` more tasks of a call; `bring` puts them into it, once they are counted and before
@@ -212,9 +210,6 @@ impl Shared {
         if let Err(error) = self.count(tasks.len()) {
             // These alone: a pool that takes no more does those that the call has brought before.
             let mut settled = Settled::new(self);
-            if mp_core::mutant!("pool.refused.takes-others") {
-                settled.add_rest(job, &error);
-            }
             if !tasks.is_empty() {
                 settled.add_run(job, Run::failed(tasks, error));
             }
@@ -229,7 +224,7 @@ impl Shared {
             return false;
         }
         self.feed();
-        if job.terms.timeout.is_some() && !mp_core::mutant!("pool.timeout-not-told") {
+        if job.terms.timeout.is_some() {
             self.ring();
         }
         true
@@ -282,10 +277,8 @@ impl Shared {
         state.retried += 1;
         let lost = Lost { index, tries, kept };
         let job = failed.job;
-        if !mp_core::mutant!("pool.retry.attempts-forgotten") {
-            job.slots().failed.insert(index, attempts);
-        }
-        if delay.is_zero() || mp_core::mutant!("pool.retry.at-once") {
+        job.slots().failed.insert(index, attempts);
+        if delay.is_zero() {
             job.again(lost);
             state.enlist(&job);
         } else {
@@ -308,7 +301,7 @@ impl Shared {
     /// Lets futures look that wait for room, as many as there is room for. No lock may be held.
     pub(crate) fn wake_waiting(&self) {
         let most = self.settings.max_waiting;
-        if most == usize::MAX || mp_core::mutant!("pool.room.none-woken") {
+        if most == usize::MAX {
             return;
         }
         let room = {
@@ -320,7 +313,7 @@ impl Shared {
 
     /// A stream was closed: what waits for room, to push into it, looks again.
     pub(crate) fn stream_is_closed(&self) {
-        if self.settings.max_waiting == usize::MAX || mp_core::mutant!("pool.stream.close-not-told") {
+        if self.settings.max_waiting == usize::MAX {
             return;
         }
         // A thread that has looked just before sleeps by now, and is woken.
@@ -388,7 +381,7 @@ impl Shared {
             // What was to be tried again just before; from now on, nothing is.
             settled.add_lost(job, &TaskError::Cancelled);
             let is_its = |later: &Later| Arc::ptr_eq(&later.job, job);
-            if later.values().any(is_its) && !mp_core::mutant!("pool.cancel.later-kept") {
+            if later.values().any(is_its) {
                 let (its, others) = std::mem::take(later).into_iter().partition(|(_, later)| is_its(later));
                 *later = others;
                 settled.add_later(its, &TaskError::Cancelled);
@@ -432,8 +425,7 @@ impl Shared {
             job.settle(runs, look, |(tasks, ran, ends), brought| {
                 count += tasks;
                 let tasks = tasks as u64;
-                if let Some(meter) = meter.as_mut().filter(|_| !mp_core::mutant!("pool.metrics.not-counted"))
-                {
+                if let Some(meter) = meter.as_mut() {
                     meter.ends.add(ends);
                     if let Some(ran) = ran {
                         // They have waited, and run, since they were brought.
@@ -458,9 +450,7 @@ impl Shared {
             self.wake_waiting();
             if last {
                 // The workers may end now.
-                if !mp_core::mutant!("pool.end-not-rung") {
-                    self.ring();
-                }
+                self.ring();
             }
         }
         told.iter().for_each(|job| job.notify());
@@ -476,12 +466,8 @@ impl Shared {
             }
             state.phase = phase;
             self.changed.notify_all();
-            if mp_core::mutant!("pool.stop.jobs-kept") {
-                return;
-            }
-            let keeps = mp_core::mutant!("pool.stop.later-kept");
-            let later = if keeps { BTreeMap::new() } else { std::mem::take(&mut state.later) };
-            (std::mem::take(&mut state.jobs), std::mem::take(&mut state.returned), later)
+            let (jobs, returned) = (std::mem::take(&mut state.jobs), std::mem::take(&mut state.returned));
+            (jobs, returned, std::mem::take(&mut state.later))
         };
         let mut settled = Settled::new(self);
         settled.add_later(later, &error);

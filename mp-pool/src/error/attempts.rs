@@ -113,7 +113,7 @@ impl Attempts {
 
     fn add(&mut self, failure: FailureKind) {
         let record = self.0.get_or_insert_default();
-        if record.failures.len() == KEPT && !mp_core::mutant!("pool.attempts.all-kept") {
+        if record.failures.len() == KEPT {
             record.failures.remove(0);
         }
         record.failures.push(failure);
@@ -172,7 +172,7 @@ pub(crate) fn worker_named(worker: usize, who: &ProcessName) -> String {
 
 impl TaskRaised {
     pub(crate) fn new(raised: ProcessRaised, note: u64) -> Self {
-        let note = Some(note).filter(|note| *note != 0 && !mp_core::mutant!("pool.note.not-of-errors"));
+        let note = Some(note).filter(|note| *note != 0);
         TaskRaised { raised, attempts: Attempts::default(), note }
     }
 }

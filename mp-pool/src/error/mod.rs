@@ -406,7 +406,6 @@ impl Unsendable {
     pub(crate) fn is_for_lack_of_room(&self) -> bool {
         use mp_reduce::Error::Memory;
         matches!(self.cause.as_deref(), Some(Memory(why)) if why.is_out_of_envelopes())
-            && !mp_core::mutant!("pool.room.lack-is-an-error")
     }
 }
 

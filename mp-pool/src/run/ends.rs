@@ -126,10 +126,7 @@ impl<'a> AllOf<'a> {
         let stride = u32::from_le_bytes(*stride) as usize;
         let ends = if stride == 0 { count.saturating_mul(HEAD) } else { 0 };
         let Some((ends, bytes)) = rest.split_at_checked(ends) else { return Self::default() };
-        if stride != 0
-            && count.saturating_mul(stride) != bytes.len()
-            && !mp_core::mutant!("pool.ends.count-not-compared")
-        {
+        if stride != 0 && count.saturating_mul(stride) != bytes.len() {
             return Self::default();
         }
         AllOf { stride, ends: ends.as_chunks().0, bytes }

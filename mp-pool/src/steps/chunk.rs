@@ -28,7 +28,6 @@
 //! 30 bits say which chunk it is: the number of the chunk comes round after 2^30 of them, when no worker has one of those.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::mutant;
 
 /// The most items of a chunk.
 pub const MOST_ITEMS: usize = u16::MAX as usize;
@@ -164,10 +163,6 @@ impl Steps for Claim {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Turn> {
         match self.seen.claimed() {
             None => Some(Turn::End(self.seen)),
-            Some(to) if mutant!("pool.claim.without-swap") => {
-                m.store(self.at, to.0);
-                Some(Turn::Go(to))
-            }
             Some(to) => change(m, self.at, &mut self.seen, to),
         }
     }
@@ -242,7 +237,7 @@ impl Steps for Cut {
             return None;
         };
         let rest = seen.end().saturating_sub(seen.next());
-        let is_condemned = seen.is_condemned() && !mutant!("pool.cut.condemned-ignored");
+        let is_condemned = seen.is_condemned();
         if !seen.is_of(self.chunk) || is_condemned || rest == 0 {
             return Some(None);
         }
@@ -250,7 +245,7 @@ impl Steps for Cut {
             Share::All => 0,
             Share::Half => rest / 2,
         };
-        let end = seen.next() + kept - usize::from(mutant!("pool.cut.one-too-many") && seen.next() > 1);
+        let end = seen.next() + kept;
         match m.cas(self.at, seen.0, seen.ending_at(end).0) {
             Ok(()) => Some(Some(end)),
             Err(now) => {
@@ -279,10 +274,6 @@ impl Steps for Condemn {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        if mutant!("pool.condemned.without-swap") {
-            m.store(self.at, self.seen.0 | CONDEMNED);
-            return Some(true);
-        }
         Some(m.cas(self.at, self.seen.0, self.seen.0 | CONDEMNED).is_ok())
     }
 }

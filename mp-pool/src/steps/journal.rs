@@ -21,7 +21,6 @@
 //! What is in it is the worker's word: the pool checks lengths, and takes what it can't read for lost.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::mutant;
 
 /// Bytes of a journal: whole words.
 pub const BYTES: usize = 64 << 10;
@@ -55,9 +54,7 @@ impl Journal {
     /// It begins anew, with item `first` of a chunk; `store` stores a word, ordered behind what was stored before.
     pub fn begin(&mut self, chunk: u64, first: usize, mut store: impl FnMut(Word, u64)) {
         (self.chunk, self.first, self.bytes) = (chunk & CHUNK, first, 0);
-        if !mutant!("pool.journal.not-begun-anew") {
-            store(self.head, self.head_word());
-        }
+        store(self.head, self.head_word());
     }
 
     fn head_word(&self) -> u64 {
@@ -160,7 +157,7 @@ impl Steps for Read {
             self.data.extend_from_slice(&word.to_le_bytes());
             return None;
         }
-        if begun >> 18 != m.load(self.head) >> 18 && !mutant!("pool.journal.read-once") {
+        if begun >> 18 != m.load(self.head) >> 18 {
             return Some(None);
         }
         self.data.truncate(len);

@@ -197,11 +197,7 @@ impl Manager {
                     continue;
                 }
                 Reply::Ready { worker, pid } => {
-                    if let Some(worker) = state
-                        .workers
-                        .get_mut(worker)
-                        .filter(|worker| worker.pid == pid || mp_core::mutant!("pool.ready.of-another"))
-                    {
+                    if let Some(worker) = state.workers.get_mut(worker).filter(|worker| worker.pid == pid) {
                         worker.is_ready_now(now);
                     }
                     continue;
@@ -312,7 +308,7 @@ impl Manager {
             let rest = take_apart(worker, chunk, condemned, &mut lost, &mut settled);
             recalled.splice(0..0, rest.map(Ready::rest));
         }
-        let note = worker.watch.note().filter(|_| !mp_core::mutant!("pool.note.not-read"));
+        let note = worker.watch.note();
         worker.watch.clear();
         let exit = process.exit().unwrap_or(ExitStatus::Unknown);
         let mut failure = match process.status() {
@@ -346,7 +342,7 @@ impl Manager {
         if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
             let deaths = state.deadly.entry(code).or_insert(0);
             *deaths += 1;
-            if *deaths > MOST_DEATHS && !mp_core::mutant!("pool.deadly-function.for-ever") {
+            if *deaths > MOST_DEATHS {
                 let mut chunk = recalled.remove(at).chunk;
                 let rest = chunk.split_off(1, next_chunk());
                 lost.push((chunk, 0));
@@ -475,19 +471,17 @@ impl Manager {
                 let since = found.watch.since();
                 let paused = self.paused.iter().filter(|(end, _)| *end > since).map(|(_, time)| *time).sum();
                 let ran = Duration::from_nanos(clock::now().saturating_sub(since)).saturating_sub(paused);
-                if ran < timeout && !mp_core::mutant!("pool.timeout.from-the-giving") {
+                if ran < timeout {
                     found.since = now.checked_sub(ran).unwrap_or(now);
                     continue;
                 }
-            } else if !mp_spawn::is_stopped(found.pid) || mp_core::mutant!("pool.timeout.stopped-waits") {
+            } else if !mp_spawn::is_stopped(found.pid) {
                 // It is about to begin; or it is done, and the reply is on its way.
                 found.since = later.checked_sub(timeout).unwrap_or(now);
                 continue;
             } else if item >= end {
                 // It is done, and was stopped before it could answer; or it has answered. What it has put is heard before its death.
-                if let Some(process) =
-                    found.process.as_ref().filter(|_| !mp_core::mutant!("pool.timeout.stopped-when-done"))
-                {
+                if let Some(process) = found.process.as_ref() {
                     // It fails only if it has ended.
                     _ = process.kill();
                 }

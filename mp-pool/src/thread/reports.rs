@@ -47,9 +47,6 @@ pub(crate) fn report(
 pub(crate) fn cut_if_cancelled(worker: &mut Worker, id: u64, settled: &mut Settled<'_>) {
     let is_cancelled = |chunk: &&mut Chunk| chunk.left() > 0 && chunk.job.is_cancelled();
     let Some(job) = worker.chunk(id).filter(is_cancelled).map(|chunk| Arc::clone(&chunk.job)) else { return };
-    if mp_core::mutant!("pool.cancel.begun-later-kept") {
-        return;
-    }
     let (rest, emptied) = worker.cut_all_of(&job, next_chunk());
     if let Some(rest) = rest {
         let fate = job.hand.fate_of_late(rest.left()).unwrap_or(TaskError::Cancelled);
@@ -84,8 +81,7 @@ pub(crate) fn take_apart(
     let word = worker.watch.word();
     let over = condemned.filter(|(id, _)| *id == chunk.id).map(|(_, item)| item);
     if word.is_of(chunk.id)
-        && let Some(found) =
-            worker.watch.finished(chunk.id).filter(|_| !mp_core::mutant!("pool.journal.ignored"))
+        && let Some(found) = worker.watch.finished(chunk.id)
     {
         found_in_journal(&mut chunk, &found, over.unwrap_or(usize::MAX), settled);
     }

@@ -47,11 +47,8 @@ impl State {
     /// Of which workers this one may take the lanes: of those that are not there, and, as long as it has nothing to do, of those that
     /// have.
     fn takes(&self, worker: usize) -> Takes {
-        let idle = self.workers[worker].outstanding == 0 && !mp_core::mutant!("pool.lane.not-shared");
-        let is_gone = |other: &Worker| {
-            (!other.ready || other.suspect || !other.stays())
-                && !mp_core::mutant!("pool.lane.waits-for-the-dead")
-        };
+        let idle = self.workers[worker].outstanding == 0;
+        let is_gone = |other: &Worker| !other.ready || other.suspect || !other.stays();
         let may = |other: &Worker| is_gone(other) || idle && !other.is_idle();
         Takes { worker, lanes_of: self.workers.iter().map(may).collect() }
     }

@@ -16,7 +16,7 @@ impl State {
     /// There is nothing else to do for this worker: takes back tasks that another one has not begun. How many it gets of
     /// them: not all, or the other one would be without and take them back again.
     pub(crate) fn help(&mut self, idle: usize) -> usize {
-        if self.workers[idle].outstanding > 0 || mp_core::mutant!("pool.idle-not-helped") {
+        if self.workers[idle].outstanding > 0 {
             return 0;
         }
         let busy = |worker: &&mut Worker| worker.outstanding > 1 && worker.may_be_recalled();
@@ -44,7 +44,7 @@ impl State {
         self.emptied.extend(emptied);
         let found = rest.is_some();
         self.returned.extend(rest.map(Ready::rest));
-        found && !mp_core::mutant!("pool.share.forgotten")
+        found
     }
 
     /// Whether a worker has nothing to do, beside this one.
@@ -58,7 +58,7 @@ impl State {
     pub(crate) fn take_over(&mut self, now: Instant, note: impl Fn() -> Option<EncodedMessage<Task>>) {
         for number in 0..self.workers.len() {
             let slow = self.workers[number].slow_from().is_some_and(|from| from <= now);
-            if !slow || !self.has_idle(number) || mp_core::mutant!("pool.stopped-keeps-its-task") {
+            if !slow || !self.has_idle(number) {
                 continue;
             }
             let worker = &mut self.workers[number];
@@ -84,9 +84,6 @@ impl State {
     /// A worker makes its state anew: others do what it has not begun.
     pub(crate) fn remakes(&mut self, worker: usize, now: Instant) {
         let Some(worker) = self.workers.get_mut(worker) else { return };
-        if mp_core::mutant!("pool.state.remaking-keeps-tasks") {
-            return;
-        }
         let (back, emptied) = worker.starts_anew(now, next_chunk());
         self.emptied.extend(emptied);
         back.into_iter().rev().for_each(|ready| self.returned.push_front(ready));

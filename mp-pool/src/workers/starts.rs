@@ -27,7 +27,7 @@ pub(crate) fn back_off(failures: u32) -> Duration {
 /// How long to wait after this many starts in a row have failed, and whether another worker does the tasks meanwhile.
 fn back_off_of_starts(failures: u32, others_work: bool) -> Duration {
     let beyond = failures.checked_sub(MOST_FAILED_STARTS).filter(|_| others_work);
-    match beyond.filter(|_| !mp_core::mutant!("pool.start.again-and-again")) {
+    match beyond {
         None => back_off(failures),
         Some(beyond) => {
             let long = Backoff::new(FIRST_LONG_BACK_OFF).max(LONGEST_LONG_BACK_OFF).jitter(0.0);
@@ -44,8 +44,8 @@ impl Worker {
         (self.failed_at, self.failed_why) = (Some(now), why);
         self.restart_at = Some(now + back_off_of_starts(self.failed_starts, others_work));
         let tell = others_work && self.failed_starts >= MOST_FAILED_STARTS && !self.told;
-        self.told |= tell && !mp_core::mutant!("pool.start.told-each-time");
-        tell && !mp_core::mutant!("pool.start.not-told")
+        self.told |= tell;
+        tell
     }
 }
 
@@ -55,12 +55,10 @@ impl State {
     pub(crate) fn is_hopeless(&self) -> bool {
         let patient_until = self.last_ready.map(|at| at + TIME_LIMIT);
         let late = |at: Option<Instant>| patient_until.is_none_or(|until| at.is_some_and(|at| at >= until));
-        !mp_core::mutant!("pool.never-hopeless")
-            && self
-                .workers
-                .iter()
-                .take(self.wanted)
-                .all(|worker| worker.failed_starts >= MOST_FAILED_STARTS && late(worker.failed_at))
+        self.workers
+            .iter()
+            .take(self.wanted)
+            .all(|worker| worker.failed_starts >= MOST_FAILED_STARTS && late(worker.failed_at))
     }
 
     /// Whether a worker beside this one is ready.

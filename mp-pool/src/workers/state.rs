@@ -198,15 +198,13 @@ impl Worker {
     /// most.
     pub(crate) fn is_one_of(&mut self, workers: usize, messages: u32) {
         let share = u64::from(messages) / (4 * workers.max(1) as u64);
-        let unbounded = mp_core::mutant!("pool.depth.arena-not-looked-at");
-        self.deepest = if unbounded { DEEPEST } else { share.clamp(2, DEEPEST) };
+        self.deepest = share.clamp(2, DEEPEST);
     }
 
     /// With how many chunks it has enough to do.
     fn enough(&self) -> usize {
         match self.pace {
             0 | LONG_NANOS.. => 0,
-            _ if mp_core::mutant!("pool.depth.just-one-ahead") => 1,
             pace => AHEAD_NANOS.div_ceil(pace).clamp(1, self.deepest / 2) as usize,
         }
     }
@@ -224,7 +222,7 @@ impl Worker {
             && !self.suspect
             && self.stays()
             && self.outstanding <= self.enough()
-            && (self.given.len() < ROOM || mp_core::mutant!("pool.room-ignored"))
+            && (self.given.len() < ROOM)
     }
 
     /// How many chunks to give it.
@@ -277,7 +275,7 @@ impl Worker {
         let at = self.given.iter().position(is)?;
         match self.given.remove(at)? {
             Given::Task { chunk, .. } => {
-                self.outstanding -= usize::from(!mp_core::mutant!("pool.answer-not-counted"));
+                self.outstanding -= 1;
                 Some(chunk)
             }
             Given::Note { .. } => None,
@@ -307,8 +305,7 @@ impl Worker {
     /// The chunk that it is at, as it says itself. Those before it are finished, and their answers on the way.
     fn begun(&mut self) -> Option<&mut Chunk> {
         let word = self.watch.word();
-        let first = mp_core::mutant!("pool.cut.first-only");
-        self.chunks().take(if first { 1 } else { usize::MAX }).find(|chunk| word.is_of(chunk.id))
+        self.chunks().find(|chunk| word.is_of(chunk.id))
     }
 
     /// Returns `true` if another process than this one is ready in its place.
@@ -339,7 +336,7 @@ impl Worker {
 
     /// When it is too late for it to be ready.
     pub(crate) fn ready_until(&self, timeout: Option<Duration>) -> Option<Instant> {
-        let timeout = timeout.filter(|_| !mp_core::mutant!("pool.start-timeout-ignored"))?;
+        let timeout = timeout?;
         self.process.as_ref()?;
         self.starts_since?.checked_add(timeout)
     }
@@ -361,7 +358,7 @@ impl Worker {
 
     /// Whether tasks may be taken out of its queue while it lives. What it is about to get was made for what it knows now.
     pub(crate) fn may_be_recalled(&self) -> bool {
-        !(self.feeding && self.is_learning()) || mp_core::mutant!("pool.recalled-while-learning")
+        !(self.feeding && self.is_learning())
     }
 
     /// Whether it has chunks of this call beside the one that it may have begun.
@@ -419,7 +416,7 @@ impl Worker {
         while let Some((packed, given)) = self.recall() {
             match given {
                 Given::Task { chunk, .. } => recalled.push(Ready::packed(chunk, packed)),
-                Given::Note { .. } if dead || mp_core::mutant!("pool.note-lost-in-recall") => {}
+                Given::Note { .. } if dead => {}
                 note => {
                     notes.push_back(packed);
                     given_back.push_back(note);
@@ -445,13 +442,10 @@ impl Worker {
         self.process = None;
         self.outstanding = 0;
         self.pace = 0;
-        if !mp_core::mutant!("pool.successor-knows") {
-            self.knows.clear();
-        }
+        self.knows.clear();
         let (mut lost, mut reading) = (Vec::new(), None);
         for given in self.given.drain(..) {
             match given {
-                Given::Task { .. } if mp_core::mutant!("pool.lost-task-forgotten") => {}
                 Given::Task { chunk, .. } => lost.push(chunk),
                 Given::Note { code, .. } => reading = Some(code),
             }
@@ -474,7 +468,7 @@ impl Worker {
 
     /// When the time of the task that it is at is over: in which chunk that is, and how long it may take.
     pub(crate) fn deadline(&self) -> Option<(&Chunk, Instant, Duration)> {
-        if self.condemned.is_some() || !self.ready || mp_core::mutant!("pool.deadline-ignored") {
+        if self.condemned.is_some() || !self.ready {
             return None;
         }
         let first = self.first()?;
@@ -585,10 +579,7 @@ impl State {
     }
     /// Whether workers that die are replaced.
     pub(crate) fn is_serving(&self) -> bool {
-        matches!(self.phase, Phase::Open)
-            || matches!(self.phase, Phase::Closed)
-                && self.unsettled > 0
-                && !mp_core::mutant!("pool.closed-restarts-nothing")
+        matches!(self.phase, Phase::Open) || matches!(self.phase, Phase::Closed) && self.unsettled > 0
     }
 }
 

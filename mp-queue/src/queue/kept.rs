@@ -133,9 +133,7 @@ impl KeptEnd {
     ) -> Result<Sent<T>, PutError<T>> {
         let mut unsent = match Unsent::of(self.raw(), fingerprint, &mut value) {
             Ok(unsent) => unsent,
-            Err(Error::Memory(e))
-                if e.is_out_of_envelopes() && !mp_core::mutant!("queue.kept.limit-is-a-failure") =>
-            {
+            Err(Error::Memory(e)) if e.is_out_of_envelopes() => {
                 return Err(PutError::Full(value));
             }
             Err(error) => return Err(PutError::Failed { value, error }),
@@ -146,7 +144,7 @@ impl KeptEnd {
                 self.news().notify_all();
                 unsent.sent(value);
                 let died = self.collected.swap(gone, Ordering::Relaxed) != gone;
-                if died && !mp_core::mutant!("queue.kept.pinned-by-the-dead-left") {
+                if died {
                     // What fails here is done by the next sender.
                     _ = self.kept.collect_all();
                 }
@@ -171,9 +169,7 @@ impl KeptEnd {
         let value = unpack_with(fingerprint, |inc: &mut Incoming| match kept.read(at, inc)? {
             Read::Done => {
                 // Before it counts as read: it is there still for a receiver that has no descriptors to spare yet.
-                if !mp_core::mutant!("locker.unread.broadcast-passed-by") {
-                    inc.claim()?;
-                }
+                inc.claim()?;
                 done();
                 Ok(())
             }
@@ -196,12 +192,10 @@ impl KeptEnd {
         let raw = self.raw();
         let at = At { parking: self.news(), what: None, call };
         match raw.within(wait, (raw.getting(), None), at, &attempt, || self.end.alone()) {
-            Err(late) if is_late(&late) && !mp_core::mutant!("queue.kept.end-not-told-when-late") => {
-                match self.end.alone() {
-                    None => Err(late),
-                    Some(alone) => attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())),
-                }
-            }
+            Err(late) if is_late(&late) => match self.end.alone() {
+                None => Err(late),
+                Some(alone) => attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())),
+            },
             end => end,
         }
     }

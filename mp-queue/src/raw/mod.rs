@@ -165,8 +165,6 @@ impl Raw {
 
     /// The same queue; this handle and its clones spin like this.
     pub(crate) fn spinning(self, spin: Spin) -> Self {
-        let ignored = spin != Spin::Never && mp_core::mutant!("queue.spin.setting-ignored");
-        let spin = if ignored { Spin::Adaptive } else { spin };
         let local = Local::new(|| AdaptiveSpin::with(spin), self.local.handles.clone());
         if self.memory.is_here() {
             local.handles.knows(&local);

@@ -122,9 +122,7 @@ fn unpack_attached<T: Message>(
             unpack_into(fingerprint, open, slot)
         }
         Err(error @ mp_core::Error::OutOfDescriptors(_)) => {
-            if !mp_core::mutant!("queue.get.undelivered-dropped") {
-                raw.memory().put_back(envelope)?;
-            }
+            raw.memory().put_back(envelope)?;
             Err(error.into())
         }
         Err(error) => Err(error.into()),

@@ -123,19 +123,12 @@ impl PutWithin {
 
     /// Whether there is room beside `used` bytes.
     fn fits(&self, used: u64) -> bool {
-        let used = used.saturating_sub(u64::from(mp_core::mutant!("ring.within.one-byte-too-many")));
         used <= self.weight.limit - self.weight.bytes.min(self.weight.limit)
     }
 
     /// There are `used` bytes, if that can be trusted as far as it says that there is room.
     fn decide(&mut self, used: u64) -> Option<PutEnd> {
-        self.pc = if self.fits(used) {
-            Pc::Begin
-        } else if mp_core::mutant!("ring.within.full-not-looked-again") {
-            return Some(PutEnd::Full(self.owner));
-        } else {
-            Pc::Full
-        };
+        self.pc = if self.fits(used) { Pc::Begin } else { Pc::Full };
         None
     }
 }
@@ -213,11 +206,7 @@ impl Steps for PutWithin {
             }
             Pc::BeforeEnd => {
                 let Some(e) = self.named() else { return self.decide(0) };
-                self.begin = if mp_core::mutant!("ring.within.end-read-relaxed") {
-                    m.load_relaxed(self.ends_of(e).plus(1))
-                } else {
-                    m.load(self.ends_of(e).plus(1))
-                };
+                self.begin = m.load(self.ends_of(e).plus(1));
                 self.pc = Pc::Head;
             }
             Pc::Head => {
@@ -241,9 +230,7 @@ impl Steps for PutWithin {
             // garbage.
             Pc::Beyond => {
                 let slot = Slot::unpack(m.load(slot_at(self.ticket)));
-                if (self.ticket.lag(slot), slot.state) == (Lag::At, SlotState::Empty)
-                    || mp_core::mutant!("ring.within.beyond-not-looked-again")
-                {
+                if (self.ticket.lag(slot), slot.state) == (Lag::At, SlotState::Empty) {
                     return self.decide(0);
                 }
                 self.pc = Pc::Tail;
@@ -259,36 +246,22 @@ impl Steps for PutWithin {
             }
             Pc::OldestBegin => {
                 let Some(e) = self.named() else { return self.decide(0) };
-                self.found = if mp_core::mutant!("ring.within.begin-read-relaxed") {
-                    m.load_relaxed(self.ends_of(e))
-                } else {
-                    m.load(self.ends_of(e))
-                };
+                self.found = m.load(self.ends_of(e));
                 self.pc = Pc::OldestAgain;
             }
             Pc::OldestAgain => {
-                if m.load(slot_at(self.at)) == self.seen.pack()
-                    || mp_core::mutant!("ring.within.second-look-away")
-                {
+                if m.load(slot_at(self.at)) == self.seen.pack() {
                     return self.decide(self.begin.wrapping_sub(self.found));
                 }
                 self.pc = Pc::Oldest;
             }
             Pc::Begin => {
-                if mp_core::mutant!("ring.within.begin-written-relaxed") {
-                    m.store_relaxed(self.ends_of(self.words.0), self.begin);
-                } else {
-                    m.store(self.ends_of(self.words.0), self.begin);
-                }
+                m.store(self.ends_of(self.words.0), self.begin);
                 self.pc = Pc::End;
             }
             Pc::End => {
                 let end = self.begin.wrapping_add(self.weight.bytes);
-                if mp_core::mutant!("ring.within.end-written-relaxed") {
-                    m.store_relaxed(self.ends_of(self.words.0).plus(1), end);
-                } else {
-                    m.store(self.ends_of(self.words.0).plus(1), end);
-                }
+                m.store(self.ends_of(self.words.0).plus(1), end);
                 let put = Put::new(self.ring, self.intent, self.words, self.me, self.owner);
                 self.pc = Pc::Put(put.at(self.ticket));
             }

@@ -65,7 +65,7 @@ impl Census {
     /// The place of the next message is known: the count ends if it is the same as before.
     fn published(&mut self) -> Option<Counted> {
         let now = Some((self.segment, self.ticket));
-        if self.before == now || mp_core::mutant!("ring.census.one-look") && self.before.is_some() {
+        if self.before == now {
             return Some(self.found);
         }
         self.before = now;
@@ -97,7 +97,7 @@ impl Steps for Census {
         let ring = self.chain.segment(self.segment);
         match self.pc {
             Pc::Link => match self.chain.link(self.segment).map(|at| Link::unpack(m.load(at))) {
-                Some(Link::Open) if !mp_core::mutant!("ring.census.first-segment-only") => self.segment += 1,
+                Some(Link::Open) => self.segment += 1,
                 Some(_) | None => self.pc = Pc::Tail,
             },
             Pc::Tail => {
@@ -126,12 +126,6 @@ impl Steps for Census {
                 self.holder = Owner::unpack(m.load(self.envelopes.owners.of(self.envelope))).holder;
                 match self.holder {
                     Holder::Free | Holder::Member(_) => return self.next(),
-                    Holder::Leased(_) if mp_core::mutant!("ring.census.leased-not-counted") => {
-                        return self.next();
-                    }
-                    Holder::Returned if mp_core::mutant!("ring.census.returned-not-counted") => {
-                        return self.next();
-                    }
                     Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
                         self.pc = Pc::Place;
                     }
@@ -141,8 +135,7 @@ impl Steps for Census {
             // since.
             Pc::Place => {
                 let place = Place::unpack(m.load(self.envelopes.places.of(self.envelope)));
-                let lost = self.holder == Holder::Undeliverable
-                    && !mp_core::mutant!("ring.census.lost-is-unfinished");
+                let lost = self.holder == Holder::Undeliverable;
                 self.found.lost += usize::from(place.ring == self.chain.block() && lost);
                 self.found.unfinished += usize::from(place.ring == self.chain.block() && !lost);
                 return self.next();

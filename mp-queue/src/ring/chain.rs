@@ -125,9 +125,7 @@ impl ChainAt {
         RingAt {
             block: self.first.block,
             slots: self.slots(i),
-            before: (u32::from(mp_core::mutant!("ring.chain.first-segment-not-counted"))..i)
-                .map(|j| self.slots(j))
-                .sum(),
+            before: (0..i).map(|j| self.slots(j)).sum(),
             head: at(0),
             tail: at(HEAD / 2),
             first: at(HEAD),
@@ -174,12 +172,11 @@ impl Steps for Extend {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Link> {
         if !self.closed {
-            self.closed = mp_core::mutant!("ring.chain.opened-before-closed") || self.close.step(m).is_some();
+            self.closed = self.close.step(m).is_some();
             return None;
         }
         match m.cas(self.link, Link::None.pack(), Link::Open.pack()) {
             Ok(()) => Some(Link::Open),
-            Err(_) if mp_core::mutant!("ring.chain.end-not-seen") => Some(Link::Open),
             Err(found) => Some(Link::unpack(found)),
         }
     }
@@ -215,9 +212,6 @@ impl Steps for CloseChain {
             return None;
         }
         let Some(link) = self.chain.link(self.segment) else { return Some(false) };
-        if mp_core::mutant!("ring.chain.link-not-ended") {
-            return Some(true);
-        }
         match m.cas(link, Link::None.pack(), Link::End.pack()) {
             Ok(()) => Some(true),
             Err(found) if Link::unpack(found) == Link::End => Some(false),

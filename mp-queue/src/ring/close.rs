@@ -58,9 +58,6 @@ impl Steps for Close {
                 match (self.ticket.lag(self.slot), self.slot.state) {
                     (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => return Some(false),
                     (Lag::At, SlotState::Empty) | (Lag::Behind, _) => self.pc = Pc::Mark,
-                    (Lag::At, SlotState::Full(_)) if mp_core::mutant!("ring.close.tail-not-helped") => {
-                        self.pc = Pc::Mark
-                    }
                     (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
                 }
             }
@@ -72,16 +69,12 @@ impl Steps for Close {
             }
             Pc::Mark => {
                 let state = match self.slot.state {
-                    SlotState::Full(_) if mp_core::mutant!("ring.close.last-message-lost") => {
-                        SlotState::Closed
-                    }
                     SlotState::Full(e) => SlotState::Last(e),
                     _ => SlotState::Closed,
                 };
                 let marked = Slot { lap: self.slot.lap, state };
                 match m.cas(slot_at, self.slot.pack(), marked.pack()) {
                     Ok(()) => return Some(true),
-                    Err(_) if mp_core::mutant!("ring.close.not-looked-again") => return Some(true),
                     Err(_) => self.pc = Pc::Tail,
                 }
             }

@@ -119,10 +119,7 @@ impl Steps for Find {
                 match (self.ticket.lag(self.slot), self.slot.state) {
                     (Lag::At, SlotState::Full(content) | SlotState::Last(content)) => {
                         match content.envelope() {
-                            Some(e)
-                                if e < self.ring.envelopes
-                                    || mp_core::mutant!("ring.find.stray-not-seen") =>
-                            {
+                            Some(e) if e < self.ring.envelopes => {
                                 return Some(GetEnd::Done(Found::Envelope(self.word, self.ticket)));
                             }
                             Some(_) => self.pc = Pc::Drop,
@@ -137,7 +134,7 @@ impl Steps for Find {
                 }
             }
             Pc::Help => {
-                if !self.turns.one_more() && !mp_core::mutant!("ring.find.turns-not-counted") {
+                if !self.turns.one_more() {
                     return Some(GetEnd::Empty);
                 }
                 let next = self.ticket.over(self.slot, self.ring.slots);
@@ -155,24 +152,17 @@ impl Steps for Find {
             // If the slot has changed since, this is another message's: then it can't be taken either.
             Pc::Rest => {
                 self.rest = m.load(self.slot_at().plus(1));
-                self.pc = if self.leasing && !mp_core::mutant!("ring.find.taken-though-leasing") {
-                    Pc::Again
-                } else {
-                    Pc::Take
-                };
+                self.pc = if self.leasing { Pc::Again } else { Pc::Take };
             }
             // It is copied before it is taken: what is copied must be one message.
             Pc::Again => {
-                if m.load(self.slot_at()) == self.word || mp_core::mutant!("ring.find.second-look-away") {
+                if m.load(self.slot_at()) == self.word {
                     return self.small();
                 }
                 self.pc = Pc::Head;
             }
             Pc::Take => {
-                let after = [
-                    self.slot.taken().pack(),
-                    if mp_core::mutant!("ring.find.rest-not-cleared") { self.rest } else { 0 },
-                ];
+                let after = [self.slot.taken().pack(), 0];
                 self.pc = match m.cas_pair(self.slot_at(), [self.word, self.rest], after) {
                     true if self.batched => return self.small(),
                     true => Pc::Advance,
@@ -182,7 +172,6 @@ impl Steps for Find {
                     }
                 };
             }
-            Pc::Advance if mp_core::mutant!("ring.find.head-not-helped") => return self.small(),
             Pc::Advance => {
                 _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
                 return self.small();

@@ -126,9 +126,7 @@ impl Steps for Get {
                 GetEnd::Closed => return Some(GetEnd::Closed),
             },
             Pc::Intend => {
-                if !mp_core::mutant!("ring.get.intent-skipped") {
-                    m.store(self.intent, self.envelope() as u64 + 1);
-                }
+                m.store(self.intent, self.envelope() as u64 + 1);
                 self.pc = Pc::Take;
             }
             Pc::Take => {
@@ -140,13 +138,10 @@ impl Steps for Get {
                 };
             }
             Pc::Lost => {
-                if !mp_core::mutant!("ring.get.lost-intent-not-cleared") {
-                    m.store(self.intent, 0);
-                }
+                m.store(self.intent, 0);
                 m.lost();
                 self.pc = Pc::Find;
             }
-            Pc::Advance if mp_core::mutant!("ring.get.head-not-helped") => self.pc = Pc::Claim,
             Pc::Advance => {
                 _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
                 self.pc = Pc::Claim;
@@ -157,25 +152,20 @@ impl Steps for Get {
                 let queued = m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to));
                 let queued = Owner::unpack(queued);
                 self.owner = queued.then(self.to);
-                let queued = queued.holder == Holder::Queued || mp_core::mutant!("ring.get.stray-believed");
+                let queued = queued.holder == Holder::Queued;
                 self.pc = if queued { Pc::Clear } else { Pc::Undo };
             }
             // As if it had never been: the sum of both additions is 0.
-            Pc::Undo if mp_core::mutant!("ring.get.stray-kept") => self.pc = Pc::Forget,
             Pc::Undo => {
                 m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to).wrapping_neg());
                 self.pc = Pc::Forget;
             }
             Pc::Forget => {
-                if !mp_core::mutant!("ring.get.stray-intent-not-cleared") {
-                    m.store(self.intent, 0);
-                }
+                m.store(self.intent, 0);
                 return Some(GetEnd::Done(Taken::Stray(self.envelope())));
             }
             Pc::Clear => {
-                if !mp_core::mutant!("ring.get.intent-not-cleared") {
-                    m.store(self.intent, 0);
-                }
+                m.store(self.intent, 0);
                 let taken = Taken::Envelope(self.envelope(), self.owner, self.ticket);
                 return Some(GetEnd::Done(taken));
             }

@@ -129,7 +129,7 @@ impl Steps for Pin {
         match self.pc {
             PinPc::Used => {
                 let used = m.load(self.pins.used);
-                let raised = used > u64::from(self.at) || mp_core::mutant!("ring.kept.used-not-raised");
+                let raised = used > u64::from(self.at);
                 self.pc = if raised { PinPc::Claim } else { PinPc::Raise(used) };
             }
             PinPc::Raise(used) => match m.cas(self.pins.used, used, u64::from(self.at) + 1) {
@@ -149,7 +149,7 @@ impl Steps for Pin {
             },
             PinPc::Look => {
                 m.fence_after_rmw();
-                let same = m.load(self.slot) == self.seen || mp_core::mutant!("ring.kept.pin-believed");
+                let same = m.load(self.slot) == self.seen;
                 return Some(if same { Pinned::Held(self.at) } else { Pinned::Changed(self.at) });
             }
         }
@@ -187,7 +187,7 @@ impl Steps for Unpin {
         }
         m.fence_after_rmw();
         let retired = matches!(Slot::unpack(m.load(self.slot)).state, SlotState::Last(_));
-        Some(retired && !mp_core::mutant!("ring.kept.unpinned-not-collected"))
+        Some(retired)
     }
 }
 
@@ -261,7 +261,7 @@ impl Steps for Collect {
                 if !retired || self.slot.envelope().is_none_or(|e| e >= self.ring.envelopes) {
                     return Some(Collected::Nothing);
                 }
-                let look = !self.all && !mp_core::mutant!("ring.kept.pins-not-looked-at");
+                let look = !self.all;
                 self.pc = if look { CollectPc::Used } else { CollectPc::Intend };
             }
             CollectPc::Used => {
@@ -279,9 +279,7 @@ impl Steps for Collect {
                 self.pc = if more { CollectPc::Scan(i + 1, used) } else { CollectPc::Intend };
             }
             CollectPc::Intend => {
-                if !mp_core::mutant!("ring.kept.intent-skipped") {
-                    m.store(self.intent, u64::from(self.envelope()) + 1);
-                }
+                m.store(self.intent, u64::from(self.envelope()) + 1);
                 self.pc = CollectPc::Take;
             }
             CollectPc::Take => {

@@ -58,7 +58,7 @@ const NOTE: u64 = 1 << 32;
 /// Whether a hint with this value says that there may be a message.
 #[inline]
 pub fn any_noted(hint: u64) -> bool {
-    (hint >> 32) as u32 != hint as u32 && !mp_core::mutant!("ring.lease.hint-not-seen")
+    (hint >> 32) as u32 != hint as u32
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -104,19 +104,13 @@ impl Steps for Return {
             // If the envelope changed hands meanwhile, the swap fails.
             Pc::Meta => {
                 let times = deliveries(m.load(self.meta_at));
-                if self.at.limit != 0
-                    && times >= self.at.limit + u32::from(mp_core::mutant!("ring.return.once-too-often"))
-                {
+                if self.at.limit != 0 && times >= self.at.limit {
                     self.to = Holder::Undeliverable;
                 }
                 self.pc = Pc::Swap;
             }
             Pc::Swap => match m.cas(self.owner_at, self.from.pack(), self.from.then(self.to).pack()) {
-                Ok(())
-                    if self.notes
-                        && self.to == Holder::Returned
-                        && !mp_core::mutant!("ring.return.not-noted") =>
-                {
+                Ok(()) if self.notes && self.to == Holder::Returned => {
                     self.pc = Pc::Note;
                 }
                 Ok(()) => return Some(Some(self.to)),
@@ -149,9 +143,7 @@ impl Steps for Note {
     type Out = ();
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
-        if !mp_core::mutant!("ring.note.not-counted") {
-            m.add(self.at.returned, NOTE);
-        }
+        m.add(self.at.returned, NOTE);
         Some(())
     }
 }
@@ -211,9 +203,7 @@ impl Reclaim {
     /// Skips this many envelopes.
     fn over(&mut self, envelopes: u32) -> Option<Option<(EnvelopeId, Owner)>> {
         self.envelope += envelopes;
-        if u64::from(self.envelope) + u64::from(mp_core::mutant!("ring.reclaim.last-envelope-missed"))
-            < self.count
-        {
+        if u64::from(self.envelope) < self.count {
             let first = self.envelope.is_multiple_of(Group::ENVELOPES);
             self.pc = if first { Scan::Group } else { Scan::Owner };
             return None;
@@ -258,7 +248,7 @@ impl Steps for Reclaim {
             // It belongs to this owner word only if the word has not changed: else the swap fails.
             Scan::Place => {
                 let place = Place::unpack(m.load(self.envelopes.places.of(self.envelope)));
-                if place.ring != self.ring && !mp_core::mutant!("ring.reclaim.of-another-ring") {
+                if place.ring != self.ring {
                     return self.next();
                 }
                 self.pc = Scan::Take;
@@ -267,22 +257,13 @@ impl Steps for Reclaim {
                 let taken = self.owner.then(self.to);
                 match m.cas(self.envelopes.owners.of(self.envelope), self.owner.pack(), taken.pack()) {
                     Ok(()) => return Some(Some((self.envelope, taken))),
-                    Err(_) if mp_core::mutant!("ring.reclaim.loser-gives-up") => return Some(None),
                     Err(_) => self.pc = Scan::Owner,
                 }
             }
             Scan::Rest => {
-                if mp_core::mutant!("ring.reclaim.seen-not-written") {
-                    return Some(None);
-                }
                 let noted = self.hint >> 32;
-                if mp_core::mutant!("ring.reclaim.hint-hidden") {
-                    m.store(self.at.returned, noted << 32 | noted);
-                    return Some(None);
-                }
                 match m.cas(self.at.returned, self.hint, noted << 32 | noted) {
                     Ok(()) => return Some(None),
-                    Err(_) if mp_core::mutant!("ring.reclaim.not-looked-again") => return Some(None),
                     Err(_) => self.pc = Scan::Hint,
                 }
             }

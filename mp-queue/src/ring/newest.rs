@@ -49,9 +49,7 @@ impl Steps for Newest {
                     return Some(None);
                 }
                 match (self.ticket.lag(slot), slot.state) {
-                    (Lag::At, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _)
-                        if !mp_core::mutant!("ring.kept.tail-believed") =>
-                    {
+                    (Lag::At, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _) => {
                         self.ticket = self.ticket.over(slot, self.ring.slots);
                     }
                     _ => {
@@ -70,11 +68,7 @@ impl Steps for Newest {
                     (Lag::Ahead, _) if self.ticket.lap == 0 && slot.lap == 1 && self.back == 0 => {
                         return Some(None);
                     }
-                    (Lag::At, SlotState::Last(_)) | (Lag::Ahead, _)
-                        if self.back < self.ring.slots
-                            && !(mp_core::mutant!("ring.kept.passed-over-is-replaced")
-                                && slot.lap > self.ticket.lap) =>
-                    {
+                    (Lag::At, SlotState::Last(_)) | (Lag::Ahead, _) if self.back < self.ring.slots => {
                         self.back += 1;
                         self.ticket = self.ticket.before(self.ring.slots);
                     }
@@ -136,8 +130,7 @@ impl Steps for FindNext {
         Some(match ahead(head, self.ticket, self.ring.slots) {
             // The head lags: it is helped on by the process that retires the next one.
             Some(0) => Next::Missed(next, 1),
-            Some(n) if !mp_core::mutant!("ring.kept.missed-not-counted") => Next::Missed(head, n),
-            Some(_) => Next::Missed(head, 0),
+            Some(n) => Next::Missed(head, n),
             None if self.ticket.lag(gone) == Lag::Ahead => Next::Missed(next, 1),
             None => Next::Missed(next, 0),
         })

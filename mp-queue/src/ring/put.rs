@@ -135,9 +135,7 @@ impl Steps for Put {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutEnd> {
         match self.pc {
             Pc::Intend => {
-                if !mp_core::mutant!("ring.put.intent-skipped") {
-                    m.store(self.intent, self.envelope as u64 + 1);
-                }
+                m.store(self.intent, self.envelope as u64 + 1);
                 self.pc = if self.known { Pc::Look } else { Pc::Tail };
             }
             Pc::Tail => {
@@ -150,13 +148,10 @@ impl Steps for Put {
                 let slot = Slot::unpack(m.load(self.slot_at()));
                 match (self.ticket.lag(slot), slot.state) {
                     (Lag::At, SlotState::Empty) => self.pc = Pc::Place,
-                    (Lag::Behind, SlotState::Last(_)) if mp_core::mutant!("ring.put.last-not-seen") => {
-                        return self.end(PutEnd::Full(self.owner));
-                    }
                     (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
                         return self.end(PutEnd::Closed(self.owner));
                     }
-                    (Lag::At | Lag::Ahead, _) if self.only && !mp_core::mutant!("ring.put.anywhere") => {
+                    (Lag::At | Lag::Ahead, _) if self.only => {
                         return self.end(PutEnd::Full(self.owner));
                     }
                     (Lag::At | Lag::Ahead, _) => {
@@ -176,26 +171,17 @@ impl Steps for Put {
                 }
                 self.pc = Pc::Tail;
             }
-            Pc::Place if mp_core::mutant!("ring.put.place-not-written") => self.pc = Pc::Queue,
             Pc::Place => {
                 let place = Place {
                     ring: self.ring.block,
-                    slot: if mp_core::mutant!("ring.put.place-in-first-segment") {
-                        0
-                    } else {
-                        self.ring.before
-                    } + self.ring.index(self.ticket.index),
+                    slot: self.ring.before + self.ring.index(self.ticket.index),
                 };
                 m.store_relaxed(self.place_at, place.pack());
                 self.pc = Pc::Queue;
             }
             Pc::Queue => {
                 self.owner = self.owner.then(Holder::Queued);
-                if mp_core::mutant!("ring.put.queued-relaxed") {
-                    m.store_relaxed(self.owner_at, self.owner.pack());
-                } else if !mp_core::mutant!("ring.put.queued-skipped") {
-                    m.store(self.owner_at, self.owner.pack());
-                }
+                m.store(self.owner_at, self.owner.pack());
                 self.pc = Pc::Publish;
             }
             Pc::Publish => {
@@ -210,26 +196,19 @@ impl Steps for Put {
             }
             Pc::Retreat => {
                 self.owner = self.owner.then(Holder::Member(self.me));
-                if !mp_core::mutant!("ring.put.not-taken-back") {
-                    m.store(self.owner_at, self.owner.pack());
-                }
+                m.store(self.owner_at, self.owner.pack());
                 m.lost();
                 if self.only {
                     return self.end(PutEnd::Full(self.owner));
                 }
                 self.pc = Pc::Tail;
             }
-            Pc::Advance if mp_core::mutant!("ring.put.tail-not-helped") => {
-                return self.end(PutEnd::Done(self.ticket));
-            }
             Pc::Advance => {
                 _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
                 return self.end(PutEnd::Done(self.ticket));
             }
             Pc::Clear => {
-                if !mp_core::mutant!("ring.put.intent-not-cleared") {
-                    m.store(self.intent, 0);
-                }
+                m.store(self.intent, 0);
                 return self.end;
             }
         }
@@ -249,7 +228,7 @@ pub struct Advance {
 impl Advance {
     /// The tail of `ring`, over what was put.
     pub fn tail(ring: RingAt, first: Ticket, last: Ticket) -> Self {
-        let to = if mp_core::mutant!("ring.advance.one-too-few") { last } else { last.next(ring.slots) };
+        let to = last.next(ring.slots);
         Self { hint: ring.tail, from: first, to }
     }
 

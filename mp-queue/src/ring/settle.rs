@@ -137,9 +137,7 @@ impl<S: Surroundings> Steps for Settle<S> {
             Pc::Intent => match m.load(self.dead) {
                 0 => return Some(Settled::Clear),
                 e => {
-                    let named = EnvelopeId::try_from(e - 1).ok().filter(|&e| {
-                        self.around.exists(e) || mp_core::mutant!("ring.settle.not-checked-to-exist")
-                    });
+                    let named = EnvelopeId::try_from(e - 1).ok().filter(|&e| self.around.exists(e));
                     self.envelope = named.unwrap_or_default();
                     self.pc = if named.is_some() { Pc::Owner } else { Pc::Forget };
                 }
@@ -148,7 +146,6 @@ impl<S: Surroundings> Steps for Settle<S> {
                 self.owner = Owner::unpack(m.load(self.owners.of(self.envelope)));
                 self.pc = match self.owner.holder {
                     Holder::Queued => Pc::Place,
-                    _ if mp_core::mutant!("ring.settle.owner-ignored") => Pc::Place,
                     _ => Pc::Forget,
                 };
             }
@@ -159,26 +156,20 @@ impl<S: Surroundings> Steps for Settle<S> {
             // The place belongs to this owner word only if the word did not change meanwhile.
             Pc::Again => {
                 let again = m.load(self.owners.of(self.envelope));
-                let same = again == self.owner.pack() || mp_core::mutant!("ring.settle.stale-place-believed");
+                let same = again == self.owner.pack();
                 self.pc = if same { Pc::Look } else { Pc::Owner };
             }
             Pc::Look => {
                 self.slot = self.around.slot(self.place.ring, self.place.slot).map(|at| (at, m.load(at)));
                 self.pc = match self.slot {
-                    _ if mp_core::mutant!("ring.settle.slot-ignored") => Pc::List,
                     Some((_, slot)) if Slot::unpack(slot).envelope() == Some(self.envelope) => Pc::Forget,
-                    _ if self.around.holds(self.place.ring)
-                        || mp_core::mutant!("ring.settle.holder-ignored") =>
-                    {
-                        Pc::List
-                    }
+                    _ if self.around.holds(self.place.ring) => Pc::List,
                     _ => Pc::Forget,
                 };
             }
             Pc::List => {
                 self.others = self.around.intents();
-                self.pc =
-                    if mp_core::mutant!("ring.settle.others-not-asked") { Pc::LookAgain } else { Pc::Ask(0) };
+                self.pc = Pc::Ask(0);
             }
             Pc::Ask(i) => match self.others.get(i) {
                 Some(&other) if m.load(other) == self.envelope as u64 + 1 => {
@@ -188,29 +179,23 @@ impl<S: Surroundings> Steps for Settle<S> {
                 None => self.pc = Pc::LookAgain,
             },
             Pc::LookAgain => {
-                let same = mp_core::mutant!("ring.settle.second-look-away")
-                    || self.slot.is_none_or(|(at, slot)| m.load(at) == slot);
+                let same = self.slot.is_none_or(|(at, slot)| m.load(at) == slot);
                 self.pc = if same { Pc::Take } else { Pc::Owner };
             }
             // In the dead member's name: so its next visitor finds it, if this one does not continue.
             Pc::Take => {
                 let (dead, e) = (self.around.dead(), self.envelope);
-                let (to, out) = match self.around.redelivers(self.place.ring)
-                    && !mp_core::mutant!("ring.settle.lease-lost")
-                {
+                let (to, out) = match self.around.redelivers(self.place.ring) {
                     true => (Holder::Leased(dead), Settled::Leased(e)),
                     false => (Holder::Member(dead), Settled::Owned(e)),
                 };
                 if m.cas(self.owners.of(e), self.owner.pack(), self.owner.then(to).pack()).is_ok() {
-                    self.out =
-                        if mp_core::mutant!("ring.settle.taken-silently") { Settled::Clear } else { out };
+                    self.out = out;
                 }
                 self.pc = Pc::Forget;
             }
             Pc::Forget => {
-                if !mp_core::mutant!("ring.settle.intent-not-cleared") {
-                    m.store(self.dead, 0);
-                }
+                m.store(self.dead, 0);
                 return Some(self.out);
             }
         }

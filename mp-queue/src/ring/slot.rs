@@ -221,8 +221,8 @@ impl Ticket {
     /// process wrote garbage into it.
     pub fn over(self, slot: Slot, slots: u32) -> Self {
         let lap = match self.lag(slot) {
-            Lag::Ahead if !mp_core::mutant!("ring.slot.helped-over") => slot.lap.wrapping_sub(1) & LAP_MASK,
-            Lag::Ahead | Lag::At | Lag::Behind => self.lap,
+            Lag::Ahead => slot.lap.wrapping_sub(1) & LAP_MASK,
+            Lag::At | Lag::Behind => self.lap,
         };
         Self { lap, index: self.index }.next(slots)
     }
@@ -230,9 +230,6 @@ impl Ticket {
     /// The one before it in a ring of `slots`.
     pub(crate) fn before(self, slots: u32) -> Self {
         match self.index.checked_sub(1) {
-            Some(index) if mp_core::mutant!("ring.slot.same-again") => {
-                Self { lap: self.lap, index: index + 1 }
-            }
             Some(index) => Self { lap: self.lap, index },
             None => Self { lap: self.lap.wrapping_sub(1) & LAP_MASK, index: slots - 1 },
         }

@@ -54,8 +54,7 @@ impl Small {
     #[inline]
     pub fn of(bytes: FewBytes) -> Self {
         let [a, b, rest @ ..] = bytes.all();
-        let len = bytes.len() as u32
-            - u32::from(mp_core::mutant!("ring.small.length-off-by-one") && !bytes.is_empty());
+        let len = bytes.len() as u32;
         let head = len << 16 | u32::from(b) << 8 | u32::from(a);
         Self { head, rest: u64::from_le_bytes(rest) }
     }
@@ -66,8 +65,7 @@ impl Small {
         let [a, b, c, d, e, f, g, h] = self.rest.to_le_bytes();
         let len = (self.head >> 16 & 15) as usize;
         // The length may be garbage.
-        let len =
-            if len < Self::MOST || mp_core::mutant!("ring.small.length-not-cut") { len } else { Self::MOST };
+        let len = if len < Self::MOST { len } else { Self::MOST };
         FewBytes::first(len, [self.head as u8, (self.head >> 8) as u8, a, b, c, d, e, f, g, h])
     }
 
@@ -165,9 +163,6 @@ impl Steps for PutSmall {
                 let slot = Slot::unpack(m.load(self.slot_at()));
                 match (self.ticket.lag(slot), slot.state) {
                     (Lag::At, SlotState::Empty) => self.pc = Pc::Publish,
-                    (Lag::Behind, SlotState::Last(_)) if mp_core::mutant!("ring.small.last-not-seen") => {
-                        return Some(PutEnd::Full(()));
-                    }
                     (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
                         return Some(PutEnd::Closed(()));
                     }
@@ -193,9 +188,6 @@ impl Steps for PutSmall {
                 let full = self.message.slot(self.ticket.lap);
                 self.pc = match m.cas_pair(self.slot_at(), [empty.pack(), 0], full) {
                     true if self.batched => return Some(PutEnd::Done(self.ticket)),
-                    true if mp_core::mutant!("ring.small.tail-not-helped") => {
-                        return Some(PutEnd::Done(self.ticket));
-                    }
                     true => Pc::Advance,
                     false => {
                         m.lost();
@@ -208,7 +200,7 @@ impl Steps for PutSmall {
             Pc::Rest => {
                 let rest = m.load(self.slot_at().plus(1));
                 self.rest = rest;
-                let whole = rest == 0 || mp_core::mutant!("ring.small.not-cleared");
+                let whole = rest == 0;
                 self.pc = if whole { Pc::Tail } else { Pc::Clear };
             }
             Pc::Clear => {
@@ -272,9 +264,6 @@ impl Steps for Enclose {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<(Owner, bool)> {
         let slot_at = self.ring.slot(self.ticket.index);
         match self.pc {
-            Enclosing::Place if mp_core::mutant!("ring.enclose.place-not-written") => {
-                self.pc = Enclosing::Lease;
-            }
             Enclosing::Place => {
                 let place = Place {
                     ring: self.ring.block,
@@ -285,19 +274,14 @@ impl Steps for Enclose {
             }
             Enclosing::Lease => {
                 self.owner = self.owner.then(Holder::Leased(self.me));
-                if !mp_core::mutant!("ring.enclose.not-leased") {
-                    m.store(self.owner_at, self.owner.pack());
-                }
+                m.store(self.owner_at, self.owner.pack());
                 self.pc = Enclosing::Look;
             }
             // The slot may have become the last one since.
             Enclosing::Look => {
                 self.slot = Slot::unpack(m.load(slot_at));
-                let same = self.slot.content() == Some(Content::small(self.message.head))
-                    || mp_core::mutant!("ring.enclose.of-another-message");
-                let same = same
-                    && (self.ticket.lag(self.slot) == Lag::At
-                        || mp_core::mutant!("ring.enclose.of-another-lap"));
+                let same = self.slot.content() == Some(Content::small(self.message.head));
+                let same = same && (self.ticket.lag(self.slot) == Lag::At);
                 self.pc = if same { Enclosing::Take } else { Enclosing::Unlease };
             }
             Enclosing::Take => {
@@ -311,9 +295,7 @@ impl Steps for Enclose {
             }
             Enclosing::Unlease => {
                 self.owner = self.owner.then(Holder::Member(self.me));
-                if !mp_core::mutant!("ring.enclose.stays-leased") {
-                    m.store(self.owner_at, self.owner.pack());
-                }
+                m.store(self.owner_at, self.owner.pack());
                 return Some((self.owner, false));
             }
         }

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::sync::Arc;
 
-use mp_core::mutant;
 use mp_core::mutex::Mutex;
 use mp_core::waits::Call;
 use mp_core::{SharedWaitable, Wait, WaitPoint, Waitable};
@@ -59,10 +58,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// # Errors
     /// [`GetError::Failed`] when the value can't be decoded, or this process was forked.
     pub fn borrow(&self) -> Result<Arc<T>, GetError> {
-        let (ticket, value) = self.read()?;
-        if mutant!("queue.watch.borrowed-is-seen") {
-            self.state.lock().seen = ticket;
-        }
+        let (_ticket, value) = self.read()?;
         Ok(value)
     }
 
@@ -72,9 +68,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// As [`borrow`](Self::borrow).
     pub fn borrow_and_update(&self) -> Result<Arc<T>, GetError> {
         let (ticket, value) = self.read()?;
-        if !mutant!("queue.watch.update-not-seen") {
-            self.state.lock().seen = ticket;
-        }
+        self.state.lock().seen = ticket;
         Ok(value)
     }
 
@@ -82,7 +76,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
         loop {
             let at = self.end.kept()?.newest().ok_or_else(empty)?;
             if let Some((ticket, value)) = &self.state.lock().value
-                && (*ticket == at.1 || mutant!("queue.watch.first-value-kept"))
+                && (*ticket == at.1)
             {
                 return Ok((*ticket, value.clone()));
             }
@@ -177,9 +171,6 @@ impl<T> Receiver<T> {
 
     fn wait_changed_within(&self, wait: Wait) -> Result<(), GetError> {
         let ticket = self.end.wait((wait, Call::WatchChanged), || self.change(), GetError::is_empty)?;
-        if mutant!("queue.watch.change-not-seen") {
-            return Ok(());
-        }
         self.state.lock().seen = ticket;
         Ok(())
     }
@@ -192,27 +183,19 @@ impl<T> Receiver<T> {
     pub async fn changed(&self) -> Result<(), GetError> {
         let what = || Arc::new(Changed { end: self.end.clone(), seen: self.seen() }) as SharedWaitable;
         let ticket = mp_core::until(what, || Ok::<_, Error>(self.end.look(|| self.change()))).await??;
-        if mutant!("queue.watch.future-not-seen") {
-            return Ok(());
-        }
         self.state.lock().seen = ticket;
         Ok(())
     }
 
     /// Counts the present value as not seen.
     pub fn mark_changed(&self) {
-        if mutant!("queue.watch.not-marked") {
-            return;
-        }
         // No ticket has this lap: they begin with 1.
         self.state.lock().seen = Ticket { lap: 0, index: 0 };
     }
 
     /// Counts the present value as seen.
     pub fn mark_unchanged(&self) {
-        if let Ok(Some(newest)) = self.unseen()
-            && !mutant!("queue.watch.not-unmarked")
-        {
+        if let Ok(Some(newest)) = self.unseen() {
             self.state.lock().seen = newest;
         }
     }
@@ -225,7 +208,6 @@ impl<T> Receiver<T> {
     /// Whether both read the same cell.
     pub fn same_channel(&self, other: &Self) -> bool {
         self.end.raw().hold().block() == other.end.raw().hold().block()
-            || mutant!("queue.watch.all-one-channel")
     }
 }
 
@@ -275,11 +257,7 @@ impl Waitable for Changed {
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Self {
         let state = self.state.lock();
-        let seen = if mutant!("queue.watch.clone-has-seen-nothing") {
-            Ticket { lap: 0, index: 0 }
-        } else {
-            state.seen
-        };
+        let seen = state.seen;
         let state = State { seen, value: state.value.clone() };
         Self { end: self.end.clone(), fingerprint: self.fingerprint, state: Mutex::new(state) }
     }
@@ -296,8 +274,8 @@ impl<T> fmt::Debug for Receiver<T> {
 impl<T: 'static> Serialize for Receiver<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let attachments = self.end.attach("a watch::Receiver").map_err(S::Error::custom)?;
-        let nothing = Ticket { lap: 0, index: 0 };
-        let seen = if mutant!("queue.watch.sent-has-seen-nothing") { nothing } else { self.seen() };
+        let _nothing = Ticket { lap: 0, index: 0 };
+        let seen = self.seen();
         (attachments, seen.pack()).serialize(s)
     }
 }

@@ -4,7 +4,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::mutant;
 use mp_core::{SharedWaitable, Wait, WaitPoint, Waitable};
 use mp_reduce::{Error, TypeFingerprint};
 use serde::de::{DeserializeOwned, Error as _};
@@ -46,7 +45,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// all as the arena has room for; [`PutError::Failed`] when the value can't be encoded, or there is no memory. The value is
     /// given back.
     pub fn send(&self, value: T) -> Result<(), PutError<T>> {
-        if self.end.is_alone() && !mutant!("queue.watch.sends-to-none") {
+        if self.end.is_alone() {
             return Err(PutError::NoReceivers { value, channel: self.given_name().unwrap_or_default() });
         }
         self.end.send(self.fingerprint, value, None).map(drop)
@@ -69,7 +68,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
                 Ok(newest) => newest,
                 Err(error) => return Err(PutError::Failed { value, error }),
             };
-            let after = Some(ticket).filter(|_| !mutant!("queue.watch.replaces-another"));
+            let after = Some(ticket);
             match self.end.send(self.fingerprint, value, after)? {
                 Sent::Done(_) => return Ok(before),
                 Sent::Overtaken(back) => value = back,
@@ -95,7 +94,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     pub fn send_if_modified(&self, mut modify: impl FnMut(&mut T) -> bool) -> Result<bool, Error> {
         loop {
             let (mut value, ticket) = read_newest(&self.end, self.fingerprint)?;
-            if !modify(&mut value) && !mutant!("queue.watch.unmodified-sent") {
+            if !modify(&mut value) {
                 return Ok(false);
             }
             match self.end.send(self.fingerprint, value, Some(ticket)) {

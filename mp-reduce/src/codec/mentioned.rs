@@ -82,11 +82,9 @@ pub(crate) fn mention<P: Any + Clone>(
 ) -> std::result::Result<u32, String> {
     let key = (address, TypeId::of::<P>());
     let found = memo::with(|memo: &mut Memo| {
-        if let Some(number) = memo.numbers.get(&key)
-            && !mp_core::mutant!("codec.parts.each-anew")
-        {
+        if let Some(number) = memo.numbers.get(&key) {
             let done = memo.written.get(*number as usize).is_some_and(|part| part.bytes.is_some());
-            let cyclic = !done && !mp_core::mutant!("codec.parts.cycle-written");
+            let cyclic = !done;
             return if cyclic { Err(cycle::<P>()) } else { Ok((*number, false)) };
         }
         let number = u32::try_from(memo.written.len()).map_err(|_| "too many parts in a message")?;
@@ -168,7 +166,7 @@ pub(super) fn begin(value: &[u8]) -> std::result::Result<&[u8], Bad> {
 #[inline(never)]
 fn note<'a>(value: &'a [u8], count: usize, mut rest: &'a [u8]) -> std::result::Result<&'a [u8], Bad> {
     // Each has its length at least.
-    if count > rest.len() && !mp_core::mutant!("codec.parts.count-not-compared") {
+    if count > rest.len() {
         return Err(too_short());
     }
     let mut found = Vec::with_capacity(count);

@@ -134,7 +134,6 @@ fn add_entry(entry: Entry) -> Result<()> {
     // Checked also before the standard types are in the list.
     if let Some((standard, type_name)) = super::standard::of_name(&entry.name)
         && standard != entry.type_id
-        && !mp_core::mutant!("codec.registry.standard-name-taken")
     {
         return Err(entry.name_of(type_name));
     }
@@ -160,9 +159,6 @@ fn add_entry(entry: Entry) -> Result<()> {
 impl Entry {
     /// Returns the result of adding `other` if this entry concerns it, otherwise `None`.
     fn against(&self, other: &Entry) -> Option<Result<()>> {
-        if mp_core::mutant!("codec.registry.registered-twice") {
-            return None;
-        }
         let (same_type, same_name) = (self.type_id == other.type_id, self.name == other.name);
         if same_type && same_name && self.code.is_some() && self.code == other.code {
             return Some(Ok(()));
@@ -230,18 +226,11 @@ fn deeper<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
         }
     }
     let _before = Before(LEFT.get());
-    if mp_core::mutant!("codec.registry.not-counted") || LEFT.with(level::down) {
-        call()
-    } else {
-        Err(LEFT.with(level::too_deep).to_string())
-    }
+    if LEFT.with(level::down) { call() } else { Err(LEFT.with(level::too_deep).to_string()) }
 }
 
 /// Calls a function of the user. A panic becomes an error.
 fn called<T, R>(what: &str, call: impl FnOnce() -> Result<R, Failure>) -> Result<R, String> {
-    if mp_core::mutant!("codec.registry.panic-let-out") {
-        return call().map_err(|error| error.to_string());
-    }
     let said = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(error)) => error.to_string(),

@@ -190,8 +190,7 @@ fn tell(line: &Line, report: &Report) -> i32 {
 #[inline]
 pub(crate) fn has_parent(parent: u32) -> Result<bool, Errno> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    Ok(rustix::process::getppid().map(pid_number) == Some(parent)
-        || mp_core::mutant!("spawn.child.parent-not-compared"))
+    Ok(rustix::process::getppid().map(pid_number) == Some(parent))
 }
 
 /// Opens `/dev/null` for each standard stream that is closed, as the standard library does before `main`:

@@ -90,9 +90,7 @@ pub fn note_panics_here() {
             let note = describe(info);
             let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
         }
-        if !mp_core::mutant!("panic.hook.no-turn-for-the-other") {
-            previous(info);
-        }
+        previous(info);
     }));
 }
 
@@ -133,9 +131,7 @@ impl CaughtPanic {
     /// Goes on with it in this thread, without another turn for the hooks.
     pub fn resume(self) -> ! {
         let CaughtPanic { payload, note } = self;
-        if !mp_core::mutant!("panic.note.stays-in-its-thread") {
-            let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
-        }
+        let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
         panic::resume_unwind(payload)
     }
 }

@@ -160,17 +160,12 @@ fn care() {
     });
     let free: Vec<_> = free.filter(|(group, _)| group.check_owner().is_ok()).collect();
     // Before any of them is ended or waited for: none is followed by another one, and none waits for its start.
-    if !mp_core::mutant!("spawn.restart.at-exit") {
-        free.iter().for_each(|(group, _)| group.forbid_restarts());
-    }
+    free.iter().for_each(|(group, _)| group.forbid_restarts());
     let (daemons, others): (Vec<_>, Vec<_>) = free.into_iter().partition(|(_, daemon)| *daemon);
-    if mp_core::mutant!("spawn.exit.daemons-not-ended") {
-        return;
-    }
     Group::end_together(&daemons.iter().map(|(group, _)| group.as_ref()).collect::<Vec<_>>(), GRACE);
     // In a callback of `on_exit`, in the thread that reaps: it can't wait for its own work.
     let others = if supervisor::is_this_thread() { Vec::new() } else { others };
-    for (group, _) in others.iter().filter(|_| !mp_core::mutant!("spawn.exit.others-not-waited-for")) {
+    for (group, _) in others.iter() {
         group.wait(None, false);
     }
     daemons.iter().chain(&others).for_each(|(group, _)| tell_untold(group));

@@ -191,15 +191,14 @@ impl Watch {
             self.reported |= matches!(frame.kind, Kind::Report | Kind::Done);
             match FromChild::from_frame(&frame)? {
                 FromChild::Hello(Hello { nonce, member }) => {
-                    if nonce != self.nonce && !mp_core::mutant!("spawn.hello.nonce-not-compared") {
+                    if nonce != self.nonce {
                         return Err("it is not the process that was started".to_string());
                     }
                     self.seen.hello = true;
-                    self.member = member.filter(|_| !mp_core::mutant!("spawn.hello.member-not-noted"));
+                    self.member = member;
                     self.hello_until = None;
                 }
                 _ if !self.seen.hello => return Err("something came before the hello".to_string()),
-                FromChild::Joined(_) if mp_core::mutant!("spawn.joined.not-noted") => {}
                 FromChild::Joined(Joined { member }) => self.member = Some(member),
                 FromChild::Panic(note) => self.seen.note_panic(note),
                 FromChild::Crash(crash) => self.seen.crash = Some(crash),
@@ -213,9 +212,7 @@ impl Watch {
                     self.group.returned(self.rank, Received::Shared(payload::claim(ticket)?));
                     self.seen.done = true;
                     self.seen.returned = true;
-                    if !mp_core::mutant!("spawn.result.taken-not-said") {
-                        self.say_taken()?;
-                    }
+                    self.say_taken()?;
                 }
                 FromChild::Report(Report::Unread(message, ticket)) => {
                     let unread = payload::claim(ticket).ok().and_then(|args| Unread::of(args).ok());
@@ -254,9 +251,7 @@ impl Watch {
         let doing = Doing::of(self.who.pid);
         // This process was stopped, and so was the child, if all of the program was.
         let paused = now_is_late(until);
-        if (paused || doing.as_ref().is_some_and(|doing| doing.is_excused(self.timeout)))
-            && !mp_core::mutant!("spawn.hello.stopped-not-excused")
-        {
+        if paused || doing.as_ref().is_some_and(|doing| doing.is_excused(self.timeout)) {
             self.hello_until = deadline(self.timeout);
             return;
         }
@@ -291,9 +286,7 @@ impl Watch {
 
     /// Reaps it if it has ended; true if it has. Everything that it has sent is read first.
     pub(crate) fn reap(&mut self) -> bool {
-        if !mp_core::mutant!("spawn.reap.last-words-not-read") {
-            self.read(CHUNKS_AT_END);
-        }
+        self.read(CHUNKS_AT_END);
         let Some(exit) = self.handle.reap() else { return false };
         self.swept = payload::child_died(self.member);
         self.group.exited(self.rank, exit, self.seen.hello);

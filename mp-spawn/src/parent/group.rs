@@ -552,7 +552,7 @@ fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Instant) {
 /// Whether a failure ends the other processes: not if all that happened is that Ctrl-C was pressed.
 fn ends_others(error: &SpawnError) -> bool {
     let SpawnError::ProcessRaised(raised) = error else { return true };
-    raised.kind != RaisedKind::Interrupted || mp_core::mutant!("spawn.interrupt.ends-others")
+    raised.kind != RaisedKind::Interrupted
 }
 
 #[cfg(test)]

@@ -199,7 +199,7 @@ pub(crate) fn start_supervised(
         let setup = if attempt > 1 { setup.clone().appending() } else { setup.clone() };
         let args = ahead.take().map_or_else(&mut pack, Ok)?;
         // Where there is no room for it now, there may be later.
-        ahead = if mp_core::mutant!("spawn.restart.nothing-ahead") { None } else { pack().ok() };
+        ahead = pack().ok();
         let order = prepared.order(0, named.clone(), attempt, setup, args)?;
         Ok(prepared.clone().batch(group, Orders::from([order]), room))
     };

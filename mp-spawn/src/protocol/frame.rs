@@ -174,7 +174,7 @@ impl Inbox {
         let [a, b, c, d, kind] = *head;
         let kind = Kind::from_byte(kind).ok_or(WireError::UnknownKind(kind))?;
         let length = usize::try_from(u32::from_le_bytes([a, b, c, d])).unwrap_or(usize::MAX);
-        if length > kind.limit() && !mp_core::mutant!("spawn.frame.length-not-compared") {
+        if length > kind.limit() {
             return Err(WireError::TooLong { kind, length });
         }
         let Some(payload) = rest.get(..length) else { return Ok(None) };

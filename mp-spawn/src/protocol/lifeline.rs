@@ -61,10 +61,7 @@ impl Pipe {
             // Nothing is ever to be waited for here.
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             match rustix::fs::open(path, flags, Mode::empty()) {
-                Ok(end)
-                    if identity(&end)? == identity(&self.read)?
-                        || mp_core::mutant!("spawn.lifeline.any-file") =>
-                {
+                Ok(end) if identity(&end)? == identity(&self.read)? => {
                     return Ok(Some(above_standard(end)?));
                 }
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(error.into()),
@@ -132,14 +129,14 @@ pub(crate) fn hold(end: OwnedFd) -> bool {
 
 #[inline]
 fn heed(end: &OwnedFd) -> bool {
-    if mp_core::mutant!("spawn.lifeline.not-armed") || sys::be_killed_by(end.as_fd()).is_err() {
+    if sys::be_killed_by(end.as_fd()).is_err() {
         return true;
     }
     let closed = PollFlags::HUP;
     let mut ends = [PollFd::new(end, closed)];
     let hung_up = rustix::event::poll(&mut ends, Some(&Timespec::default())).is_ok()
         && ends[0].revents().contains(closed);
-    !hung_up || mp_core::mutant!("spawn.lifeline.end-not-seen")
+    !hung_up
 }
 
 /// From now on this process outlives the one that started it, however that ends: for processes that are detached on purpose,

@@ -261,9 +261,7 @@ const NESTED: usize = 24;
 /// What is in a frame, but for those that children read.
 pub(crate) fn unpack<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, rmp_serde::decode::Error> {
     let mut reader = rmp_serde::Deserializer::from_read_ref(payload);
-    if !mp_core::mutant!("spawn.frame.depth-not-limited") {
-        reader.set_max_depth(NESTED);
-    }
+    reader.set_max_depth(NESTED);
     T::deserialize(&mut reader)
 }
 

@@ -227,12 +227,7 @@ impl Received {
             Received::Unread(unread) => unread,
         };
         match unread.claim() {
-            Err(error)
-                if is_for_lack_of_descriptors(&error)
-                    && !mp_core::mutant!("locker.unread.result-dropped") =>
-            {
-                Err((error, Some(unread)))
-            }
+            Err(error) if is_for_lack_of_descriptors(&error) => Err((error, Some(unread))),
             Err(error) => Err((error, None)),
             Ok(()) => Ok(Received::Unread(unread)),
         }
@@ -287,16 +282,11 @@ fn tell_parent(me: Member) {
 /// child, right after it was reaped.
 pub(crate) fn child_died(member: Option<u32>) -> usize {
     let Some(arena) = Arena::get() else { return 0 };
-    if let Some(member) = member
-        && !mp_core::mutant!("spawn.death-not-declared")
-    {
+    if let Some(member) = member {
         // SAFETY: the child has been reaped.
         unsafe { arena.declare_dead(Member::from_raw(u64::from(member))) };
     }
     // Fails only in a forked process, whose children these are not.
-    if mp_core::mutant!("spawn.death-not-swept") {
-        return 0;
-    }
     arena.sweep().unwrap_or(0)
 }
 

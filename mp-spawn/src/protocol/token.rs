@@ -61,7 +61,7 @@ impl FromStr for Token {
             Ok("load") => Taker::Load(u64::from_str_radix(part()?, 16).map_err(drop)?),
             Ok(_) => return Err(()),
         };
-        if part().is_ok() && !mp_core::mutant!("spawn.token.rest-not-refused") || fd < 0 {
+        if part().is_ok() || fd < 0 {
             return Err(());
         }
         Ok(Token { fd, parent, nonce, taker })

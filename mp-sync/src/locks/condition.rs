@@ -245,11 +245,7 @@ impl Condition {
         if place.is_none() {
             // The slot of a dead process with a token also serves as a place: the first check finds the
             // token.
-            place = if mp_core::mutant!("condition.full-of-the-dead") {
-                None
-            } else {
-                self.tend(me).or_else(enlist)
-            };
+            place = self.tend(me).or_else(enlist);
         }
         let Some(mine) = place else {
             let limit = u64::from(self.slots().limit);
@@ -288,7 +284,7 @@ impl Condition {
                 return true;
             }
             // A slot with a token can't be released.
-            if self.leave(waiter.mine) || mp_core::mutant!("condition.late-token-dropped") {
+            if self.leave(waiter.mine) {
                 return false;
             }
         }
@@ -305,7 +301,7 @@ impl Condition {
             if seen.slot.member == me || !self.shared.arena().is_dead(seen.slot.member) {
                 continue;
             }
-            if seen.slot.state != NOTIFIED || mp_core::mutant!("condition.token-of-the-dead-lost") {
+            if seen.slot.state != NOTIFIED {
                 self.leave(seen);
                 continue;
             }
@@ -322,9 +318,7 @@ impl Condition {
     fn keep_one(&self, mine: Seen, taken: Seen) {
         if !self.leave(mine) {
             let own = self.look(mine);
-            if !mp_core::mutant!("condition.spare-token-kept") {
-                _ = self.notify(1);
-            }
+            _ = self.notify(1);
             self.leave(own);
         }
         self.leave(taken);

@@ -67,16 +67,13 @@ pub(super) fn find(mem: &dyn Mem, base: Word, bytes: u64) -> Result<Vec<u64>, Li
     }
     let n = mem.load_relaxed(base);
     // A slot takes at least 8 bytes of data, 8 of offset, 8 of format, and a code.
-    if n > bytes / 25 && !mp_core::mutant!("list.count-not-compared") {
+    if n > bytes / 25 {
         return Err(wrong());
     }
     let ends: Vec<u64> = (1..n + 2).map(|i| mem.load_relaxed(base.plus(i))).collect();
     let ordered = ends[0] == 0 && ends.windows(2).all(|w| w[0] + 8 <= w[1] && w[1] <= bytes);
     let last = ends.last().copied().unwrap_or(0);
-    if !ordered
-        || ends.iter().any(|e| e % 8 != 0)
-        || 16 + 8 * n + last + 9 * n > bytes && !mp_core::mutant!("list.end-not-compared")
-    {
+    if !ordered || ends.iter().any(|e| e % 8 != 0) || 16 + 8 * n + last + 9 * n > bytes {
         return Err(wrong());
     }
     Ok(ends)
@@ -144,7 +141,7 @@ impl ListSlots<'_> {
     fn bytes(&self, slot: usize, format: &str) -> Result<Vec<u8>, ListError> {
         let len = format.strip_suffix('s').and_then(|n| n.parse::<u64>().ok());
         let room = self.ends[slot + 1] - self.ends[slot];
-        let len = len.filter(|&n| n <= room || mp_core::mutant!("list.length-not-compared"));
+        let len = len.filter(|&n| n <= room);
         let len = len.ok_or_else(|| unknown(slot, format, 1))?;
         let mut bytes = vec![0; len as usize];
         self.read(self.data_at(slot), &mut bytes);

@@ -115,7 +115,7 @@ impl Phase {
     }
 
     fn reset(self) -> Self {
-        let base = if mp_core::mutant!("barrier.reset.base-not-written") { self.base } else { self.trips };
+        let base = self.trips;
         Self { broken: None, era: (self.era + 1) & ERA as u16, base, ..self }
     }
 
@@ -136,27 +136,19 @@ impl Phase {
     pub fn arrived(self, word: u64) -> Option<Member> {
         let word = word & !ACTS;
         let m = Member::from_raw(word >> (1 + ERA_BITS + TRIPS_BITS));
-        if self.arrival(m) == word || word & 1 == 1 && mp_core::mutant!("barrier.arrived.in-any-phase") {
-            Some(m)
-        } else {
-            None
-        }
+        if self.arrival(m) == word { Some(m) } else { None }
     }
 
     /// Returns the outcome of this phase, if the phase word is `now`.
     pub fn verdict(self, now: Self) -> Verdict {
         if now.era == self.era {
             return match now.broken {
-                how if how.is_some() && mp_core::mutant!("barrier.verdict.broken-first") => {
-                    Verdict::Broken(how)
-                }
                 _ if now.trips != self.trips => Verdict::Passed,
                 None => Verdict::Open,
                 how => Verdict::Broken(how),
             };
         }
         let next = now.era == self.reset().era;
-        let next = next || mp_core::mutant!("barrier.verdict.eras-not-compared");
         if next && now.base != self.trips { Verdict::Passed } else { Verdict::Broken(None) }
     }
 }
@@ -239,16 +231,12 @@ impl Steps for Arrive {
         match self.pc {
             Pc::Phase => {
                 self.phase = Phase::unpack(m.load(self.at.phase));
-                if self.phase.broken.is_some() && !mp_core::mutant!("barrier.arrive.broken-ignored") {
+                if self.phase.broken.is_some() {
                     return Some(Arrived::Broken(self.phase));
                 }
                 self.pc = Pc::Look(0);
             }
-            Pc::Look(i)
-                if i == self.at.parties
-                    && Phase::acts(self.last)
-                    && !mp_core::mutant!("barrier.arrive.acting-not-waited-for") =>
-            {
+            Pc::Look(i) if i == self.at.parties && Phase::acts(self.last) => {
                 return Some(Arrived::Full(self.phase));
             }
             // All have arrived, and the phase word is still open.
@@ -258,7 +246,6 @@ impl Steps for Arrive {
                 self.last = word;
                 self.pc = match self.phase.arrived(word) {
                     Some(_) => Pc::Look(i + 1),
-                    None if mp_core::mutant!("barrier.arrive.second-look-away") => Pc::Swap(i, word),
                     None => Pc::Again(i, word),
                 };
             }
@@ -268,7 +255,7 @@ impl Steps for Arrive {
                 self.pc = if now == self.phase.pack() { Pc::Swap(i, word) } else { Pc::Phase };
             }
             Pc::Swap(i, word) => {
-                let last = i + 1 + u32::from(mp_core::mutant!("barrier.arrive.one-before-acts"));
+                let last = i + 1;
                 let acts = if last == self.at.parties { self.acts } else { 0 };
                 if m.cas(self.at.arrival(i), word, self.phase.arrival(self.me) | acts).is_ok() {
                     let (phase, helped) = (self.phase, self.helped);
@@ -278,8 +265,7 @@ impl Steps for Arrive {
                 self.pc = Pc::Phase;
             }
             Pc::End => {
-                self.helped |= !mp_core::mutant!("barrier.arrive.helped-not-told")
-                    & m.cas(self.at.phase, self.phase.pack(), self.phase.passed().pack()).is_ok();
+                self.helped |= m.cas(self.at.phase, self.phase.pack(), self.phase.passed().pack()).is_ok();
                 self.pc = Pc::Phase;
             }
         }
@@ -314,15 +300,13 @@ impl Steps for Complete {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        if self.i + u32::from(mp_core::mutant!("barrier.complete.one-too-early")) == self.at.parties {
+        if self.i == self.at.parties {
             return Some(m.cas(self.at.phase, self.phase.pack(), self.phase.passed().pack()).is_ok());
         }
         let word = m.load(self.at.arrival(self.i));
         self.i += 1;
         let acts = self.i == self.at.parties && Phase::acts(word) && !self.acted;
-        let acts = acts && !mp_core::mutant!("barrier.complete.while-acting");
-        let missing =
-            self.phase.arrived(word).is_none() && !mp_core::mutant!("barrier.complete.with-one-missing");
+        let missing = self.phase.arrived(word).is_none();
         if missing || acts { Some(false) } else { None }
     }
 }
@@ -346,9 +330,6 @@ impl Steps for Break {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        if mp_core::mutant!("barrier.break.not-written") {
-            return Some(true);
-        }
         let broken = Phase { broken: Some(self.how), ..self.phase };
         Some(m.cas(self.at.phase, self.phase.pack(), broken.pack()).is_ok())
     }

@@ -81,12 +81,7 @@ impl Notify {
     /// Continues the round at the next slot. Returns `None` at its end.
     fn next(self) -> Option<Self> {
         let at = if self.at + 1 < self.used { self.at + 1 } else { 0 };
-        (self.left > 1 + u32::from(mp_core::mutant!("condition.notify.last-missed"))).then_some(Self {
-            at,
-            left: self.left - 1,
-            pc: Pc::Look,
-            ..self
-        })
+        (self.left > 1).then_some(Self { at, left: self.left - 1, pc: Pc::Look, ..self })
     }
 }
 
@@ -96,9 +91,7 @@ impl Steps for Notify {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Notified> {
         match self.pc {
             Pc::Used => {
-                if !mp_core::mutant!("condition.notify.fence-away") {
-                    m.fence_after_rmw();
-                }
+                m.fence_after_rmw();
                 self.used = (m.load(self.slots.used) as u32).min(self.slots.limit);
                 self.left = self.used;
                 self.pc = Pc::Turn;
@@ -112,9 +105,6 @@ impl Steps for Notify {
             Pc::Look => {
                 let slot = Slot::unpack(m.load(self.slots.at(self.at)));
                 match slot.state {
-                    WAITING if mp_core::mutant!("condition.notify.sleepers-only") => {
-                        return Some(Notified::NoWaiter);
-                    }
                     WAITING | ASLEEP => self.pc = Pc::Give(slot),
                     _ => match self.next() {
                         Some(next) => *self = next,
@@ -129,21 +119,12 @@ impl Steps for Notify {
                 } else {
                     // Its owner fell asleep or left: load the slot again.
                     self.pc = Pc::Look;
-                    if mp_core::mutant!("condition.notify.not-looked-again") {
-                        return Some(Notified::NoWaiter);
-                    }
                 }
             }
             Pc::Note(slot) => {
-                if !mp_core::mutant!("condition.notify.turn-not-written") {
-                    m.store_relaxed(self.turn, u64::from(self.at) + 1);
-                }
+                m.store_relaxed(self.turn, u64::from(self.at) + 1);
                 let seen = Seen { index: self.at, slot: slot.into_state(NOTIFIED) };
-                return Some(Notified::Given {
-                    seen,
-                    asleep: slot.state == ASLEEP && !mp_core::mutant!("condition.notify.wake-dropped"),
-                    next: self.next(),
-                });
+                return Some(Notified::Given { seen, asleep: slot.state == ASLEEP, next: self.next() });
             }
         }
         None

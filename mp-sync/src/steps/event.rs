@@ -31,7 +31,7 @@ impl EventWord {
 
     /// Returns `true` if the event is set, or was set since the word was `before`.
     pub fn was_set_since(self, before: Self) -> bool {
-        self.is_set() || self.0 >> 1 != before.0 >> 1 && !mp_core::mutant!("event.setting-overlooked")
+        self.is_set() || self.0 >> 1 != before.0 >> 1
     }
 }
 
@@ -58,18 +58,9 @@ impl Steps for Set {
             return None;
         };
         // Swaps also if it is set already, so that the setter is ordered before a thread that sees it set.
-        if seen & SET != 0 && mp_core::mutant!("event.set-already-not-ordered") {
-            return Some(false);
-        }
-        let to = if mp_core::mutant!("event.setting-not-counted") {
-            seen | SET
-        } else if seen & SET == 0 {
-            seen.wrapping_add(2) | SET
-        } else {
-            seen
-        };
+        let to = if seen & SET == 0 { seen.wrapping_add(2) | SET } else { seen };
         match m.cas(self.at, seen, to) {
-            Ok(()) => Some(seen & SET == 0 && !mp_core::mutant!("event.wake-dropped")),
+            Ok(()) => Some(seen & SET == 0),
             Err(now) => {
                 self.seen = Some(now);
                 None
@@ -86,7 +77,7 @@ impl Steps for Clear {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        let keep = if mp_core::mutant!("event.count-cleared-too") { 0 } else { !SET };
+        let keep = !SET;
         Some(m.and(self.0, keep) & SET != 0)
     }
 }

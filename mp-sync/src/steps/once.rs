@@ -30,9 +30,6 @@ impl Steps for IsDone {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        if mp_core::mutant!("once.looked-at-relaxed") {
-            return Some(m.load_relaxed(self.0) != 0);
-        }
         Some(m.load(self.0) != 0)
     }
 }
@@ -45,11 +42,7 @@ impl Steps for SetDone {
     type Out = ();
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
-        if mp_core::mutant!("once.done-relaxed") {
-            m.store_relaxed(self.0, 1);
-        } else if !mp_core::mutant!("once.done-not-written") {
-            m.store(self.0, 1);
-        }
+        m.store(self.0, 1);
         Some(())
     }
 }

@@ -31,7 +31,6 @@ impl Depth {
     /// Creates the depth of a lock that was just taken at `levels` levels. If `recovering`, releasing the
     /// last level marks the data as repaired.
     pub fn new(levels: u64, recovering: bool) -> Self {
-        let recovering = recovering && !mp_core::mutant!("rlock.recovering-forgotten");
         Self(levels & DEEPEST | if recovering { RECOVERING } else { 0 })
     }
 
@@ -54,9 +53,7 @@ impl Steps for SetDepth {
     type Out = ();
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
-        if !mp_core::mutant!("rlock.first-depth-not-written") {
-            m.store(self.0, self.1.0);
-        }
+        m.store(self.0, self.1.0);
         Some(())
     }
 }
@@ -94,14 +91,12 @@ impl Steps for Deepen {
             let seen = m.load(self.at);
             self.seen = Some(seen);
             return match Depth(seen).levels() {
-                DEEPEST if !mp_core::mutant!("rlock.deeper-than-can-be-counted") => Some(Deeper::TooOften),
-                0 if !mp_core::mutant!("rlock.garbage-believed") => Some(Deeper::Garbage),
+                DEEPEST => Some(Deeper::TooOften),
+                0 => Some(Deeper::Garbage),
                 _ => None,
             };
         };
-        if !mp_core::mutant!("rlock.level-not-counted") {
-            m.store(self.at, seen + 1);
-        }
+        m.store(self.at, seen + 1);
         Some(Deeper::Taken)
     }
 }
@@ -128,12 +123,10 @@ impl Steps for Rise {
         let Some(seen) = self.seen else {
             let seen = m.load(self.at);
             self.seen = Some(seen);
-            let last = 1 + u64::from(mp_core::mutant!("rlock.released-a-level-too-early"));
+            let last = 1;
             return (Depth(seen).levels() <= last).then_some(Some(Depth(seen)));
         };
-        if !mp_core::mutant!("rlock.level-not-given-up") {
-            m.store(self.at, seen - 1);
-        }
+        m.store(self.at, seen - 1);
         Some(None)
     }
 }

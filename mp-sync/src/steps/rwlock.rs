@@ -88,7 +88,7 @@ impl Enter {
 }
 
 fn blocks(word: LockWord) -> bool {
-    word.holder().is_some() || word.is_marked() && !mp_core::mutant!("rwlock.mark-ignored")
+    word.holder().is_some() || word.is_marked()
 }
 
 impl Steps for Enter {
@@ -109,12 +109,7 @@ impl Steps for Enter {
             },
             Pc::Again(seen) => {
                 let seen = *seen;
-                if mp_core::mutant!("rwlock.enter.second-look-away") {
-                    return Some(Entered::Reading(seen));
-                }
-                if !mp_core::mutant!("rwlock.enter.fence-away") {
-                    m.fence_after_rmw();
-                }
+                m.fence_after_rmw();
                 let by = LockWord(m.load(self.lock));
                 if !blocks(by) {
                     return Some(Entered::Reading(seen));
@@ -123,16 +118,12 @@ impl Steps for Enter {
             }
             Pc::Back(seen, by) => {
                 let (seen, by) = (*seen, *by);
-                if mp_core::mutant!("rwlock.enter.not-given-back") {
-                    return Some(Entered::Blocked { by, stepped_back: true });
-                }
                 _ = m.cas(
                     self.inside.readers.slots.at(seen.index),
                     seen.slot.pack(),
                     seen.slot.given_back(EMPTY).pack(),
                 );
-                let stepped_back = !mp_core::mutant!("rwlock.enter.wake-dropped");
-                return Some(Entered::Blocked { by, stepped_back });
+                return Some(Entered::Blocked { by, stepped_back: true });
             }
         }
         None
@@ -161,9 +152,7 @@ impl Steps for Inside {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Seen>> {
         if let Some(seen) = self.taken {
-            if !mp_core::mutant!("rwlock.first-count-not-written") {
-                m.store_relaxed(self.readers.again(seen), 0);
-            }
+            m.store_relaxed(self.readers.again(seen), 0);
             return Some(Some(seen));
         }
         self.taken = self.claim.step(m)?;
@@ -206,11 +195,7 @@ impl Steps for Again {
         match &mut self.pc {
             Counting::Find(find) => match find.step(m)? {
                 None => return Some(None),
-                Some(seen)
-                    if seen.slot.member == self.me
-                        && (seen.slot.thread == self.thread
-                            || mp_core::mutant!("rwlock.again.any-thread")) =>
-                {
+                Some(seen) if seen.slot.member == self.me && (seen.slot.thread == self.thread) => {
                     self.pc = Counting::Load(seen);
                 }
                 Some(seen) => self.pc = Counting::Find(Self::find(self.readers, seen.index + 1)),
@@ -222,9 +207,7 @@ impl Steps for Again {
             Counting::Store(seen, n) => {
                 // Saturates instead of wrapping to 0, even if a foreign process overwrote it: other reads of
                 // this thread continue.
-                if !mp_core::mutant!("rwlock.again.not-counted") {
-                    m.store_relaxed(self.readers.again(*seen), n.saturating_add(1));
-                }
+                m.store_relaxed(self.readers.again(*seen), n.saturating_add(1));
                 return Some(Some(*seen));
             }
         }
@@ -262,13 +245,11 @@ impl Steps for Leave {
         match self.pc {
             Leaving::Load => {
                 let n = m.load_relaxed(again);
-                let last = n == 0 || mp_core::mutant!("rwlock.leave.at-once");
+                let last = n == 0;
                 self.pc = if last { Leaving::Back } else { Leaving::Store(n) };
             }
             Leaving::Store(n) => {
-                if !mp_core::mutant!("rwlock.leave.not-counted") {
-                    m.store_relaxed(again, n - 1);
-                }
+                m.store_relaxed(again, n - 1);
                 return Some(false);
             }
             Leaving::Back => {

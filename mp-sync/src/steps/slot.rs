@@ -96,16 +96,12 @@ impl Steps for Claim {
             Pc::Used => {
                 self.used = (m.load(self.slots.used) as u32).min(self.slots.limit);
                 self.looked = 0;
-                self.at = if self.at < self.used || mp_core::mutant!("slot.claim.start-unchecked") {
-                    self.at
-                } else {
-                    0
-                };
+                self.at = if self.at < self.used { self.at } else { 0 };
                 self.pc = if self.used == 0 { Pc::Grow } else { Pc::Look };
             }
             Pc::Look => {
                 let slot = Slot::unpack(m.load(self.slots.at(self.at)));
-                if slot.state == self.from || mp_core::mutant!("slot.claim.any-state") {
+                if slot.state == self.from {
                     self.pc = Pc::Swap(slot);
                 } else {
                     return self.next();
@@ -120,15 +116,12 @@ impl Steps for Claim {
                 return self.next();
             }
             Pc::Grow => {
-                let used =
-                    self.used - u32::from(mp_core::mutant!("slot.claim.one-too-many") && self.used > 0);
+                let used = self.used;
                 if !self.grows || used >= self.slots.limit {
                     return Some(None);
                 }
                 // Another thread grew first: both search the new slot.
-                if mp_core::mutant!("slot.claim.growth-not-written")
-                    || m.cas(self.slots.used, self.used.into(), u64::from(self.used) + 1).is_ok()
-                {
+                if m.cas(self.slots.used, self.used.into(), u64::from(self.used) + 1).is_ok() {
                     (self.at, self.looked, self.used) = (self.used, 0, self.used + 1);
                     self.pc = Pc::Look;
                 } else {
@@ -144,7 +137,7 @@ impl Claim {
     fn next(&mut self) -> Option<Option<Seen>> {
         self.looked += 1;
         self.at = if self.at + 1 < self.used { self.at + 1 } else { 0 };
-        let looked = self.looked + u32::from(mp_core::mutant!("slot.claim.last-not-looked-at"));
+        let looked = self.looked;
         self.pc = if looked < self.used { Pc::Look } else { Pc::Grow };
         None
     }
@@ -195,13 +188,11 @@ impl Steps for Find {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Seen>> {
         let Some(used) = self.used else {
-            if !mp_core::mutant!("slot.find.fence-away") {
-                m.fence_after_rmw();
-            }
+            m.fence_after_rmw();
             self.used = Some((m.load(self.slots.used) as u32).min(self.slots.limit));
             return None;
         };
-        if self.at + u32::from(mp_core::mutant!("slot.find.last-missed")) >= used {
+        if self.at >= used {
             return Some(None);
         }
         let (index, slot) = (self.at, Slot::unpack(m.load(self.slots.at(self.at))));

@@ -144,8 +144,7 @@ impl Handle {
         let count = 1 + rank * if strided { 2 } else { 1 };
         let known = flags & !(RANK | GRAD | WIDE | STRIDED) == 0 && rank <= MAX_RANK;
         let len = count * if wide { 8 } else { 4 };
-        let is_whole =
-            numbers.len() == len || numbers.len() > len && mp_core::mutant!("handle.rest-not-refused");
+        let is_whole = numbers.len() == len;
         if !known || !is_whole {
             return Err(malformed());
         }

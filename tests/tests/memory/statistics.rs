@@ -4,8 +4,8 @@ use mp::memory::MemoryStats;
 use mp::{Arena, FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;
 use mp_tests::{
-    DEADLINE, Outcome, alone, eventually, failure, give, join, mappings, next, one_process, open_files, send,
-    take,
+    DEADLINE, Outcome, alone, eventually, failure, give, join, mappings, next, one_process, open_files,
+    refusal, send, take,
 };
 
 const MIB: usize = 1 << 20;
@@ -257,7 +257,10 @@ const BURST_BYTES: u64 = BURST * 240;
 
 /// Puts a burst into a queue and takes it out again, all of it right; how many bytes the arena had then.
 fn burst() -> u64 {
-    let queue = Queue::<(u64, [u64; 20])>::unbounded().unwrap();
+    burst_through(&Queue::unbounded().unwrap())
+}
+
+fn burst_through(queue: &Queue<(u64, [u64; 20])>) -> u64 {
     for number in 0..BURST {
         queue.put((number, [number; 20])).unwrap();
     }
@@ -308,11 +311,13 @@ fn the_memory_of_a_burst_is_given_back_while_processes_wait() {
     burst();
 }
 
-/// A burst, of whose memory the kernel takes nothing.
+/// A burst in a process that cannot give memory back to the kernel.
 fn burst_that_frees_nothing(_: usize, (): ()) -> Outcome {
-    burst();
+    let queue = Queue::bounded(BURST as usize)?;
+    refusal::refuse_to_free();
+    burst_through(&queue);
     Arena::current()?.empty_cache()?;
-    burst();
+    burst_through(&queue);
     let owned = stats().owned;
     if owned < 1000 { Ok(()) } else { Err(format!("{owned} envelopes are kept for nothing").into()) }
 }
@@ -320,8 +325,7 @@ fn burst_that_frees_nothing(_: usize, (): ()) -> Outcome {
 #[test]
 fn where_the_kernel_takes_no_memory_back_messages_use_it_again() {
     let _alone = alone();
-    let options = SpawnOptions::nprocs(1).env("MP_MUTANT", "arena.groups.memory-not-taken");
-    join(&start_processes(burst_that_frees_nothing, (), options).unwrap()).unwrap();
+    join(&one_process(burst_that_frees_nothing, ())).unwrap();
 }
 
 /// Runs in a process of its own, whose peak of memory is its own.

@@ -1,17 +1,21 @@
-//! `cargo xtask mutate`: switches on one mutation of the protocol code after the other, and looks which test
-//! finds it.
+//! `cargo xtask mutate`: switches on one mutation of the protocol code after the other, and finds a test that
+//! fails.
 //!
-//! A mutation is a `mutant!("area.what")` in the sources of a library. The list `docs/mutations.tsv` says which test finds
-//! which; that test is tried first, then all tests of its area ([`areas`]). A mutation that no test finds needs a reason on
-//! the page `docs/verification.md`. `tidy` holds both against the sources.
+//! The sources have no mutations. A table ([`table`]) says which lines become which, and a copy of the tree
+//! ([`copy`]) is built once with all of them, each behind a name that is switched on by the environment
+//! variable `MP_MUTANT`. The list `docs/mutations.tsv` names the test that finds each mutation. That test is
+//! tried first, then all tests of its area ([`areas`]). A mutation that no test finds needs a reason on the
+//! page `docs/verification.md`. `tidy` compares table, list and page with the sources.
 
 mod areas;
+mod copy;
 mod page;
-mod points;
 mod programs;
+mod table;
 mod trial;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
@@ -21,8 +25,8 @@ use crate::args::Args;
 use crate::session::{Outcome, Session};
 use crate::tidy::Tree;
 use page::Page;
-use points::Point;
 use programs::{Programs, Run};
+use table::Table;
 use trial::{End, Limit};
 
 /// How many mutations there have to be, and how many per cent have to be found.
@@ -79,9 +83,10 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let list = args.flag("--list");
     args.finish()?;
     if list {
-        let points = points::all(&Tree::load()?)?;
-        points.iter().for_each(|point| println!("{}  {}:{}", point.name, point.path, point.line));
-        println!("{} mutations", points.len());
+        let table = Table::load(&Tree::load()?)?;
+        let switches = table.switches()?;
+        switches.iter().for_each(|(name, place)| println!("{name}  {place}"));
+        println!("{} mutations", switches.len());
         return Ok(true);
     }
     let mut session = Session::new();
@@ -114,12 +119,13 @@ fn processors() -> usize {
 
 fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
     let tree = Tree::load()?;
-    let (points, mut page) = (points::all(&tree)?, Page::load(&tree)?);
+    let (table, mut page) = (Table::load(&tree)?, Page::load(&tree)?);
+    let switches = table.switches()?;
     let is_wanted =
         |name: &str| wanted.only.is_empty() || wanted.only.iter().any(|begin| name.starts_with(begin));
-    let names: Vec<&str> = points
-        .iter()
-        .map(|point| point.name.as_str())
+    let names: Vec<&str> = switches
+        .keys()
+        .copied()
         .filter(|name| is_wanted(name) && (wanted.survivors || !page.survivors.contains_key(*name)))
         .filter(|name| !wanted.untried || !page.found.contains_key(*name))
         .collect();
@@ -134,11 +140,12 @@ fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
         runs.retain(|run| wanted.suites.is_empty() || wanted.suites.iter().any(|s| run.suite.starts_with(s)));
         plans.push((name, is_recorded, runs));
     }
-    if wanted.only.is_empty() && !wanted.untried {
-        is_absent_by_default(session, &points)?;
+    let folder = copy::make(&tree, &table)?;
+    if wanted.only.is_empty() && wanted.suites.is_empty() && !wanted.untried {
+        planted(session, &folder);
     }
     let used = plans.iter().flat_map(|(.., runs)| runs);
-    let programs = Programs::build(session, used.map(|run| run.suite.clone()).collect())?;
+    let programs = Programs::build(session, &folder, used.map(|run| run.suite.clone()).collect())?;
 
     let lab = Lab { programs, usual: Mutex::default(), slower: wanted.slower, most: wanted.most };
     let started = Instant::now();
@@ -179,8 +186,8 @@ fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
             session.fail(format!("{name} is found by now: take its reason off {}", page::PAGE));
         }
     }
-    page.found.retain(|name, _| points.iter().any(|point| point.name == *name));
-    let (all, known) = (points.len(), page.found.len());
+    page.found.retain(|name, _| switches.contains_key(name.as_str()));
+    let (all, known) = (switches.len(), page.found.len());
     println!("{known} of {all} mutations are found; this took {} s", started.elapsed().as_secs());
     let to_find = all - page.harmless();
     if all < LEAST || known * 100 < to_find * PERCENT {
@@ -193,23 +200,19 @@ fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
     Ok(())
 }
 
-/// Programs as users build them have no mutations: none of their names is in the program.
-fn is_absent_by_default(session: &mut Session, points: &[Point]) -> Result<(), String> {
-    let mut build = session.cargo(&["build", "--quiet", "--release", "-p", "mp-torture"]);
-    if !session.run(&mut build).ok {
-        return Ok(());
+/// Runs the tests that plant mutations by themselves: of the torture, of the simulated GPU, and of the
+/// fuzzer. They are ignored in builds without mutations.
+fn planted(session: &mut Session, folder: &Path) {
+    let fuzz = ["run", "--quiet", "--release", "--manifest-path", "fuzz/Cargo.toml", "--bin", "mp-fuzz"];
+    let runs: [&[&str]; 3] = [
+        &["test", "-p", "mp-torture", "--test", "planted", "--", "--include-ignored"],
+        &["test", "-p", "mp-cuda-sim", "--test", "processes", "--", "--ignored", "planted::"],
+        &[&fuzz[..], &["--", "--planted"]].concat(),
+    ];
+    for words in runs {
+        let mut command = session.cargo(words);
+        session.run(command.current_dir(folder).env_remove("CARGO_TARGET_DIR"));
     }
-    let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
-    let program = std::path::Path::new(&target).join("release/mp-torture");
-    let bytes = std::fs::read(&program).map_err(|e| format!("{}: {e}", program.display()))?;
-    // As text, which is searched in a hundredth of the time that windows of bytes take in a debug build.
-    let text = String::from_utf8_lossy(&bytes);
-    for name in points.iter().map(|point| point.name.as_str()).chain(["MP_MUTANT"]) {
-        if text.contains(name) {
-            session.fail(format!("`{name}` is in a program that was built without the feature `inject`"));
-        }
-    }
-    Ok(())
 }
 
 /// The programs with which mutations are tried.

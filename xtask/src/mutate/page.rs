@@ -1,11 +1,11 @@
-//! The page about mutations, and the list of which test finds which: reading them, checking them against the sources, writing
-//! them.
+//! The page about mutations, and the list of which test finds which: reading them, checking them against the
+//! sources, writing them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
 
-use super::points;
 use super::programs::Run;
+use super::table::Table;
 use crate::tidy::{Finding, Tree};
 
 pub(super) const PAGE: &str = "docs/verification.md";
@@ -119,21 +119,25 @@ fn bare(cell: &str) -> String {
     cell.trim_matches('`').to_owned()
 }
 
-/// What the page lacks of the sources, or says wrongly.
+/// Differences between the page, the table of mutations, and the sources.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let found = |line, message: String| Finding::new(PAGE, line, message);
-    let (points, page) = match points::all(tree).and_then(|points| Ok((points, Page::load(tree)?))) {
+    let read = Table::load(tree).and_then(|table| Ok((table, Page::load(tree)?)));
+    let (table, page) = match read {
         Ok(both) => both,
         Err(message) => return vec![found(1, message)],
     };
-    let (mut findings, mut untried) = (Vec::new(), Vec::new());
-    for point in &points {
-        let (is_found, survives) =
-            (page.found.contains_key(&point.name), page.survivors.contains_key(&point.name));
+    let switches = match table.switches() {
+        Ok(switches) => switches,
+        Err(message) => return vec![found(1, message)],
+    };
+    let (mut findings, mut untried) = (table.check(tree), Vec::new());
+    for name in switches.keys().copied() {
+        let (is_found, survives) = (page.found.contains_key(name), page.survivors.contains_key(name));
         if !is_found && !survives {
-            untried.push(point.name.as_str());
+            untried.push(name);
         } else if is_found && survives {
-            findings.push(found(1, format!("{} is found, and has a reason why it is not", point.name)));
+            findings.push(found(1, format!("{name} is found, and has a reason why it is not")));
         }
     }
     if let [first, ..] = untried.as_slice() {
@@ -142,7 +146,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         findings.push(Finding::warning(PAGE, 1, message));
     }
     for name in page.found.keys().chain(page.survivors.keys()) {
-        if !points.iter().any(|point| point.name == *name) {
+        if !switches.contains_key(name.as_str()) {
             findings.push(found(1, format!("there is no mutation {name}: take it off")));
         }
     }
@@ -152,7 +156,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(LIST, 1, format!("{name}: there is no test {}", run.filter)));
         }
     }
-    if !page.text.contains(&page.figure(points.len())) {
+    if !page.text.contains(&page.figure(switches.len())) {
         findings.push(found(1, "its figures are old: `cargo xtask mutate --only none --write`".to_owned()));
     }
     findings
@@ -195,8 +199,9 @@ mod tests {
 
     #[test]
     fn the_page_is_held_against_the_sources() {
-        let source = "fn it_holds() { mutant!(\"a.b\"); mutant!(\"a.c\"); }\n";
-        let findings = check(&Tree::of(&[(PAGE, TEXT), (LIST, FOUND_ONE), ("mp-x/src/lib.rs", source)]));
+        let rows = "--- mp-x/src/lib.rs\n@@ a.b a.c\n-fn it_holds() {}\n+fn it_holds() { mutant!(\"a.b\"); mutant!(\"a.c\"); }\n";
+        let files = [(PAGE, TEXT), (LIST, FOUND_ONE), ("xtask/mutations/mp-x.diff", rows)];
+        let findings = check(&Tree::of(&[&files[..], &[("mp-x/src/lib.rs", "fn it_holds() {}\n")]].concat()));
         let all = format!("{findings:?}");
         for said in ["1 mutations were not tried yet, a.b is one", "no mutation a.old", "figures are old"] {
             assert!(all.contains(said), "{said}: {all}");

@@ -57,11 +57,10 @@ pub(super) struct Programs(HashMap<Suite, (PathBuf, PathBuf)>);
 
 impl Programs {
     /// The tests of `KILLING` kill a process at every n-th access: first n = 13, then each access.
-    pub(super) fn build(session: &Session, suites: BTreeSet<Suite>) -> Result<Self, String> {
+    pub(super) fn build(session: &Session, folder: &Path, suites: BTreeSet<Suite>) -> Result<Self, String> {
         let (loom, usual): (Vec<_>, Vec<_>) = suites.iter().partition(|suite| is_loom(suite));
         let mut programs = HashMap::new();
-        // All of the workspace, also for a few suites: so the libraries are those that the step `test` has
-        // built.
+        // All of the workspace, also for a few suites: the features of the libraries are the same in each call.
         let mut words = vec!["--workspace".to_owned()];
         for target in usual.iter().filter_map(|suite| suite.split_once('/')).map(|(_, target)| target) {
             let of_target = match target {
@@ -75,18 +74,19 @@ impl Programs {
             }
         }
         if !usual.is_empty() {
-            build(session.cargo(&["test", "--no-run"]).args(&words), &mut programs)?;
+            let mut command = session.cargo(&["test", "--no-run"]);
+            command.args(&words).current_dir(folder).env_remove("CARGO_TARGET_DIR");
+            build(&mut command, &mut programs)?;
         }
         if !loom.is_empty() {
-            let mut words = vec!["--features".to_owned(), "mp-core/inject".to_owned()];
+            let mut words = Vec::new();
             for (package, target) in loom.iter().filter_map(|suite| suite.split_once('/')) {
                 words.extend(["-p".to_owned(), package.to_owned(), "--test".to_owned(), target.to_owned()]);
             }
             let flags = format!("{} --cfg mp_loom", std::env::var("RUSTFLAGS").unwrap_or_default());
-            let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
             let mut command = session.cargo(&["test", "--profile", "loom", "--no-run"]);
-            command.args(&words).env("RUSTFLAGS", flags.trim());
-            build(command.env("CARGO_TARGET_DIR", Path::new(&target).join("loom")), &mut programs)?;
+            command.args(&words).current_dir(folder).env("RUSTFLAGS", flags.trim());
+            build(command.env("CARGO_TARGET_DIR", "target/loom"), &mut programs)?;
         }
         match suites.iter().find(|suite| !programs.contains_key(*suite)) {
             Some(suite) => Err(format!("cargo has built no test program `{suite}`")),

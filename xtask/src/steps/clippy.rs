@@ -19,7 +19,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
     if Path::new("fuzz/Cargo.toml").exists() {
         // Without its feature `libfuzzer`, which takes a nightly compiler.
-        let words = ["clippy", "--manifest-path", "fuzz/Cargo.toml", "--all-targets", "--features", "inject"];
+        let words = ["clippy", "--manifest-path", "fuzz/Cargo.toml", "--all-targets"];
         session.run(session.cargo(&words).args(["--", "-D", "warnings"]));
     }
     session.outcome()

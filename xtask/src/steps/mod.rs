@@ -56,11 +56,7 @@ pub(crate) const LONG: &[Step] = &[
         what: "tests built with one sharing strategy alone; more sets of features",
         run: alone::long,
     },
-    Step {
-        name: "fuzz",
-        what: "20 seconds of hostile bytes for every parser; planted mistakes",
-        run: crate::fuzz::step,
-    },
+    Step { name: "fuzz", what: "20 seconds of hostile bytes for every parser", run: crate::fuzz::step },
     Step { name: "long-torture", what: "300 seconds of random kills and stops", run: crate::torture::long },
 ];
 

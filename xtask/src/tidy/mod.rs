@@ -129,6 +129,11 @@ impl Tree {
         self.files.iter().filter(|file| file.path.ends_with(".rs"))
     }
 
+    /// Paths of all text files, as git lists them.
+    pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
+        self.files.iter().map(|file| file.path.as_str())
+    }
+
     pub(crate) fn text(&self, path: &str) -> Option<&str> {
         self.get(path).map(|file| file.text.as_str())
     }

@@ -48,7 +48,7 @@ fn folders(file: &File, findings: &mut Vec<Finding>) {
 fn size(file: &File, findings: &mut Vec<Finding>) {
     let lines = file.text.lines().count();
     // A page is read by its headings.
-    if lines > LONG && !file.path.ends_with(".md") {
+    if lines > LONG && ![".md", ".diff"].iter().any(|end| file.path.ends_with(end)) {
         let message = format!("{lines} lines: split it (more than {TOO_LONG} is an error)");
         let warning = lines <= TOO_LONG;
         findings.push(Finding { warning, ..Finding::new(&file.path, lines, message) });

@@ -34,9 +34,7 @@ impl Arena {
             self.reserve(at, len)?;
             self.ask_for_huge_pages(slab, class, at, len);
             self.commit_at(at, len)?;
-            if !mutant!("arena.commit.not-noted") {
-                self.map().or(self.slab_word(slab, 2), bits);
-            }
+            self.map().or(self.slab_word(slab, 2), bits);
             self.raise(Word::at(control::PEAK_RESERVED), self.committed());
         }
         self.populate(block, at, len);
@@ -48,7 +46,7 @@ impl Arena {
         let budget = self.map().load(Word::at(control::BUDGET));
         if budget != 0 {
             let left = budget.saturating_sub(self.committed());
-            if len > left && !mutant!("arena.commit.budget-ignored") {
+            if len > left {
                 let limit = "the arena's budget (set_budget)".into();
                 return Err(Error::OutOfMemory { asked: len, left, limit });
             }

@@ -86,8 +86,7 @@ impl Hold {
 
     /// Whether the block was never frozen or shared.
     pub(crate) fn was_never_opened(&self) -> bool {
-        !self.is_nowhere()
-            && (self.arena.kind_of(self.block) == Kind::Data || mutant!("arena.exclusive.kind-ignored"))
+        !self.is_nowhere() && (self.arena.kind_of(self.block) == Kind::Data)
     }
 
     /// Where it is counted.
@@ -190,7 +189,7 @@ impl Arena {
         }
         // From here on the block is held, and its generation stays: this check is the one that counts.
         let hold = Hold { arena: *self, block };
-        (self.generation(block) == generation || mutant!("arena.hold-again.second-look-away")).then_some(hold)
+        (self.generation(block) == generation).then_some(hold)
     }
 
     /// The block that this process has just made is a ring: it is told when the last handle goes.
@@ -206,7 +205,7 @@ impl Arena {
         let Some(word) = self.seat_word(block, seat(e)) else { return };
         // A waiter of the ring may be its last holder now. The ring must be notified while this process holds
         // it.
-        let is_told = e & RING != 0 && !mutant!("arena.hold.ring-not-told");
+        let is_told = e & RING != 0;
         let (at, m) = (self.block_at(block), *self.map());
         let releases = || {
             let release =
@@ -264,9 +263,7 @@ impl Arena {
                     Err(other) => now = other,
                 }
             } else if !seated {
-                if !mutant!("arena.adopt.not-touched") {
-                    self.touch(me, attach.block / SLAB_BLOCKS);
-                }
+                self.touch(me, attach.block / SLAB_BLOCKS);
                 if self.map().cas(word, Seat::Envelope(e).pack(), Seat::Member(me).pack()).is_err() {
                     return Err(gone());
                 }
@@ -288,11 +285,7 @@ impl Arena {
         // Held already, in another seat: this seat is superfluous. No need to check whether the block is
         // free.
         let extra = if seated { Seat::Member(me) } else { Seat::Envelope(e) };
-        match self.map().cas(
-            word,
-            extra.pack(),
-            if mutant!("arena.adopt.second-seat-kept") { extra } else { Seat::Free }.pack(),
-        ) {
+        match self.map().cas(word, extra.pack(), Seat::Free.pack()) {
             Ok(()) => Ok(()),
             Err(_) => {
                 drop(self.adopted(attach));
@@ -308,9 +301,7 @@ impl Arena {
         let e = at.load(Ordering::Acquire);
         // One atomic step: a thread that upgrades a weak reference comes before it, and counts, or after it,
         // and finds nothing.
-        if count(e) != 1 && !mutant!("arena.take-seat.count-ignored")
-            || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err()
-        {
+        if count(e) != 1 || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return None;
         }
         self.credit(hold.block);

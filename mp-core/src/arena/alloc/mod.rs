@@ -84,10 +84,8 @@ impl Arena {
                 let fresh = match committed {
                     Ok(fresh) => fresh,
                     Err(e) => {
-                        if !mutant!("arena.alloc.not-given-back") {
-                            run(Unclaim::new(self.block_at(block), state), self.map());
-                            self.hint_free(block);
-                        }
+                        run(Unclaim::new(self.block_at(block), state), self.map());
+                        self.hint_free(block);
                         return Err(e);
                     }
                 };
@@ -168,16 +166,11 @@ impl Arena {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         // Always written: a load could be ordered before the store that freed the block, and find the bit
         // still set; another process could then take the bit before it sees the block as free.
-        if mutant!("arena.hint.block-not-set") {
-            return;
-        }
         self.map().or(self.slab_word(slab, 1), bit);
-        if !mutant!("arena.hint.fence-away") {
-            self.map().fence_after_rmw();
-        }
+        self.map().fence_after_rmw();
         if let Some((class, _)) = self.slab(slab) {
             let (map, bit) = self.class_map(class, slab);
-            if self.map().load(map) & bit == 0 && !mutant!("arena.hint.class-not-set") {
+            if self.map().load(map) & bit == 0 {
                 self.map().or(map, bit);
             }
         }
@@ -231,8 +224,7 @@ impl Arena {
                 self.map().and(at, !bit);
                 // As in `hint_free`: a process that frees sets the one bit and reads the other.
                 self.map().fence_after_rmw();
-                if !mutant!("arena.search.second-look-away")
-                    && self.slab(slab).is_some_and(|(c, _)| c == class)
+                if self.slab(slab).is_some_and(|(c, _)| c == class)
                     && self.map().load(self.slab_word(slab, 1)) != 0
                 {
                     self.map().or(at, bit);
@@ -288,11 +280,7 @@ impl Arena {
         self.touch(me, slab);
         let at = self.slab_word(slab, 1);
         // A slab that had more blocks in another class may still have their hints.
-        let blocks = if mutant!("arena.hint.of-another-class") {
-            u64::MAX
-        } else {
-            u64::MAX >> (64 - blocks_of(class))
-        };
+        let blocks = u64::MAX >> (64 - blocks_of(class));
         let turns = last / SLAB_BLOCKS == slab && TAKES_TURNS.contains(&size_of(class));
         let others = if turns { !(1 << (last % SLAB_BLOCKS)) } else { u64::MAX };
         let mut hints = self.map().load(at);
@@ -316,10 +304,7 @@ impl Arena {
     /// Messages in a ring may hold rings: they go into a list, so that the stack does not grow with their
     /// depth.
     pub(crate) fn finish_free(&self, block: BlockId, state: BlockState) {
-        if matches!(state.kind, Kind::Descriptors | Kind::Keeper)
-            && !mutant!("arena.free.descriptors-not-closed")
-            && !self.close_descriptors(block, state)
-        {
+        if matches!(state.kind, Kind::Descriptors | Kind::Keeper) && !self.close_descriptors(block, state) {
             return;
         }
         if state.kind == Kind::Part {
@@ -342,7 +327,7 @@ impl Arena {
         while let Some((arena, block, state)) = next(i) {
             // In a program without the ring layer its messages can't be released: it stays claimed until another process
             // sweeps this one.
-            if mutant!("arena.free.ring-not-drained") || arena.finalize_ring(block) {
+            if arena.finalize_ring(block) {
                 arena.free_claimed(block, state);
             }
             i += 1;
@@ -352,9 +337,7 @@ impl Arena {
 
     fn free_claimed(&self, block: BlockId, state: BlockState) {
         let at = self.block_at(block);
-        if !mutant!("arena.free.seat-pages-kept") {
-            self.free_seat_pages(block);
-        }
+        self.free_seat_pages(block);
         // Its size can be read as long as it is claimed.
         let bytes = self.data_of(block).1;
         if state.kind == Kind::Ring {

@@ -34,20 +34,16 @@ impl Arena {
     /// As [`Structure::part_of`](crate::Structure::part_of) says, of the structures in these blocks.
     pub(crate) fn make_part(&self, part: &Hold, whole: &Hold) -> Result<()> {
         let me = part.arena().me()?;
-        if !mutant!("arena.part.copied-whole") {
-            whole.arena().me()?;
-        }
+        whole.arena().me()?;
         let refused = |why| Err(Error::InvalidArgument(format!("a structure can't be made a part: {why}")));
         // Parts are not parts of each other, so that freeing one frees no more than one other.
         let is_whole =
             !whole.is_nowhere() && matches!(self.kind_of(whole.block()), Kind::Object | Kind::Keeper);
-        if !is_whole && !mutant!("arena.part.of-a-part") {
+        if !is_whole {
             return refused("what it would be a part of is a part itself");
         }
         let is_unknown = !part.is_nowhere() && part.count() == 1 && self.is_only_holder(part);
-        if !is_unknown && !mutant!("arena.part.others-ignored")
-            || self.object_becomes(part.block(), Kind::Part).is_err()
-        {
+        if !is_unknown || self.object_becomes(part.block(), Kind::Part).is_err() {
             return refused("others have it, or it is one already, or it keeps a descriptor");
         }
         let made = self.take_seat_for(part.block(), whole.block(), me);
@@ -55,9 +51,7 @@ impl Arena {
         made.inspect_err(|_| {
             let more = BlockState::kind_bits(Kind::Part) & !BlockState::kind_bits(Kind::Object);
             self.map().store(self.whole_word(part.block()), 0);
-            if !mutant!("arena.part.kind-kept") {
-                self.map().and(self.block_at(part.block()).state, !more);
-            }
+            self.map().and(self.block_at(part.block()).state, !more);
         })
     }
 
@@ -119,7 +113,7 @@ impl Arena {
         let at = |whole| {
             let exists = self.block_exists(whole);
             // It may become this process's to free.
-            if exists && !mutant!("arena.part.whole-not-touched") {
+            if exists {
                 self.touch(me, whole / SLAB_BLOCKS);
             }
             exists.then(|| self.block_at(whole))

@@ -77,7 +77,6 @@ impl Plan for NewSlab {
         let slab = |row| (row, describe(self.class, base));
         let mut writes = match gap {
             0 => vec![slab(FIRST)],
-            _ if mutant!("arena.carve.gap-lost") => vec![slab(SECOND)],
             _ => vec![(FIRST, retired(frontier)), (FIRST + 1, gap), slab(SECOND)],
         };
         // The rows first: a process that sees the count reads them.
@@ -205,8 +204,7 @@ impl Arena {
         }
         let at = base + u64::from(i) * len;
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
-        (state.life != Life::Free && (state.kind == Kind::Ring || mutant!("arena.ring.kind-not-compared")))
-            .then_some((Word::at(at), len))
+        (state.life != Life::Free && (state.kind == Kind::Ring)).then_some((Word::at(at), len))
     }
 
     /// Adds a slab of the class.
@@ -239,10 +237,8 @@ impl Arena {
                 return Err(Error::OutOfMemory { asked: span_of(class), left, limit });
             }
             // If this process dies before its hints are set, the sweep sets them.
-            if !mutant!("arena.carve.not-touched") {
-                self.touch(me, slab);
-                self.touch(me, slab + 1);
-            }
+            self.touch(me, slab);
+            self.touch(me, slab + 1);
             match self.update(me, NewSlab { class, slab, limit, reads }) {
                 UpdateEnd::Done(read) if read[1] == u64::from(slab) && fits(class, read[0], limit) => {
                     let slab = slab + u32::from(gap(class, read[0]) != 0);
@@ -281,9 +277,7 @@ impl Arena {
     pub(in crate::arena) fn hint_new_slab(&self, slab: u32, class: u32) {
         self.map().or(self.slab_word(slab, 1), u64::MAX >> (64 - blocks_of(class)));
         let (map, bit) = self.class_map(class, slab);
-        if !mutant!("arena.carve.slab-not-hinted") {
-            self.map().or(map, bit);
-        }
+        self.map().or(map, bit);
     }
 
     /// Notes which blocks of a slab are free.

@@ -83,11 +83,7 @@ impl Plan for Change {
         &self.reads
     }
     fn writes(&self, values: &[u64]) -> Vec<(usize, u64)> {
-        if values == self.seen || mutant!("arena.reuse.words-not-compared") {
-            self.writes.clone()
-        } else {
-            Vec::new()
-        }
+        if values == self.seen { self.writes.clone() } else { Vec::new() }
     }
     fn exclusive(&self) -> bool {
         true
@@ -141,7 +137,7 @@ impl Arena {
             let ranges = self.ranges();
             let Some(room) = room(&ranges, span_of(class), alignment_of(class)) else { return Ok(false) };
             let rows = self.unused_rows().take(SPARE_ROWS).count();
-            if rows < SPARE_ROWS && !mutant!("arena.reuse.rows-not-made") && self.join_idle(&ranges, me)? {
+            if rows < SPARE_ROWS && self.join_idle(&ranges, me)? {
                 continue;
             }
             if self.reuse_room(room, class, me)? {
@@ -183,7 +179,7 @@ impl Arena {
         extents.sort_unstable_by_key(|e| e.base);
         // A slab that was added meanwhile was missed: then this is no neighbour of the last one.
         let (base, end) = (self.map().load(Word::at(control::FRONTIER)), self.layout().size);
-        if base < end && !mutant!("arena.reuse.beyond-not-seen") {
+        if base < end {
             let span = end - base;
             extents.push(Range { slab: BEYOND, word: 0, span_word: 0, base, span, idle: true });
         }
@@ -263,12 +259,10 @@ impl Arena {
                 None => break,
             }
         }
-        let all = claimed.len() == blocks_of(class) as usize || mutant!("arena.reuse.blocks-in-use");
+        let all = claimed.len() == blocks_of(class) as usize;
         let done = if all {
             // No other process has anything in it. The bits first: see `trim`.
-            if !mutant!("arena.reuse.bits-kept") {
-                self.map().store(self.slab_word(e.slab, 2), 0);
-            }
+            self.map().store(self.slab_word(e.slab, 2), 0);
             self.punch_at(e.base, span_of(class));
             let change = Change::new([
                 (seen.word, e.word, Some(retired(e.base))),
@@ -296,7 +290,7 @@ impl Arena {
             (next_span, next.span, Some(0)),
         ]);
         // What lies between two that are not neighbours belongs to another slab.
-        if first.base + span != next.base && !mutant!("arena.reuse.not-neighbours") {
+        if first.base + span != next.base {
             return Ok(false);
         }
         self.change(change, me)

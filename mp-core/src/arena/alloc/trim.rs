@@ -142,14 +142,10 @@ impl Arena {
         }
         let Some(state) = run(Claim::new(at, me, seen), self.map()) else { return 0 };
         let (offset, len) = self.data_of(block);
-        if !mutant!("arena.trim.bit-kept") {
-            self.map().and(self.slab_word(slab, 2), !bit);
-        }
+        self.map().and(self.slab_word(slab, 2), !bit);
         self.punch_at(offset, len);
         run(Unclaim::new(at, state), self.map());
-        if !mutant!("arena.trim.hint-lost") {
-            self.hint_free(block);
-        }
+        self.hint_free(block);
         len
     }
 
@@ -158,7 +154,7 @@ impl Arena {
     pub(in crate::arena) fn forget_trimmed(&self, mapped: &mut HashMap<BlockId, (u64, u64)>) {
         mapped.retain(|&block, &mut (at, len)| {
             let has_pages = self.slab_committed(block / SLAB_BLOCKS) >> (block % SLAB_BLOCKS) & 1 == 1;
-            let stays = (has_pages || mutant!("arena.trim.tables-kept")) && self.data_of(block) == (at, len);
+            let stays = has_pages && self.data_of(block) == (at, len);
             // Plain memory is in these tables, and nowhere else.
             if !stays && !self.is_local() {
                 self.map().drop_page_tables(at, len);

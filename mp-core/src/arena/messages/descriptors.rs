@@ -110,9 +110,7 @@ impl Parking {
         let number = self.count as u32;
         self.count += 1;
         let words = Word::at(self.hold.memory().0);
-        if !mutant!("locker.park.count-not-written") {
-            self.hold.arena().map().store(words.plus(1), self.count);
-        }
+        self.hold.arena().map().store(words.plus(1), self.count);
         Ok(Some(number))
     }
 }
@@ -121,7 +119,7 @@ impl Parking {
 pub(in crate::arena) fn look(socket: &OwnedFd, place: u64) -> Result<Packet> {
     for _ in 0..TRIES {
         match packets::peek(socket, Some(place)) {
-            Ok(packet) if packet.number == place || mutant!("locker.look.number-not-compared") => {
+            Ok(packet) if packet.number == place => {
                 return if packet.cut {
                     Err(refused("receive the descriptors of a message", Errno::MFILE))
                 } else {
@@ -155,15 +153,9 @@ impl Arena {
                     continue;
                 }
                 // Ahead: the process that frees the block looks there, and whether the compartment names the block.
-                let ahead = !mutant!("locker.take.not-ahead");
-                if ahead {
-                    map.cas(mine, said, i + 1).map_err(has_one)?;
-                    said = i + 1;
-                }
+                map.cas(mine, said, i + 1).map_err(has_one)?;
+                said = i + 1;
                 if map.cas(compartment(i), 0, name_of(block)).is_ok() {
-                    if !ahead {
-                        map.store(mine, i + 1);
-                    }
                     map.store_relaxed(HINT, i + 1);
                     return Ok(i);
                 }
@@ -206,7 +198,7 @@ impl Arena {
         // Counted, not looked at: others that look meanwhile move the place to look at.
         let kept = packets::count(table)
             .map_err(|errno| refused("count the packets of the locker of descriptors", errno))?;
-        let found = kept > pairs + 1 && !mutant!("locker.add.found-not-counted");
+        let found = kept > pairs + 1;
         if !found {
             let what = "make room for the descriptors of one more message";
             let first = look(table, 0)?;
@@ -243,7 +235,7 @@ impl Arena {
     pub(in crate::arena) fn compartment_of(&self, block: BlockId) -> Option<u64> {
         let i = (self.map().load(self.compartment_word(block)?) & u64::from(u32::MAX)).checked_sub(1)?;
         let has = i < 2 * self.pairs() && self.map().load(compartment(i)) == name_of(block);
-        (has || mutant!("locker.empty.name-not-compared")).then_some(i).filter(|i| *i < COMPARTMENTS)
+        has.then_some(i).filter(|i| *i < COMPARTMENTS)
     }
 
     /// Copies of the descriptors that a block has, in their order. This process, or an envelope of it, holds the block.
@@ -275,10 +267,8 @@ impl Arena {
     pub(in crate::arena) fn empty_compartment(&self, block: BlockId) -> Result<()> {
         let Some(i) = self.compartment_of(block) else { return Ok(()) };
         let (_, out) = self.open_compartment(i)?;
-        while !mutant!("locker.empty.descriptors-kept") && packets::discard(&out) {}
-        if !mutant!("locker.empty.compartment-kept") {
-            self.map().store(compartment(i), 0);
-        }
+        while packets::discard(&out) {}
+        self.map().store(compartment(i), 0);
         if i < self.map().load_relaxed(HINT) {
             self.map().store_relaxed(HINT, i);
         }

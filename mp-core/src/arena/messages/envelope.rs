@@ -60,7 +60,7 @@ impl Meta {
     }
     pub(in crate::arena) fn unpack(w: u64) -> Result<Self> {
         let version = w >> 24 & 0xff;
-        if version != WIRE_VERSION && !mutant!("arena.envelope.version-ignored") {
+        if version != WIRE_VERSION {
             return Err(Error::Version {
                 what: "the wire version of a message",
                 theirs: version,
@@ -81,7 +81,7 @@ impl Meta {
         let inline = if self.spilled { 0 } else { listed };
         let room = spill.unwrap_or(INLINE as u64);
         let from = if spill.is_some() && !self.spilled { 0 } else { listed };
-        let room_for_bytes = room + u64::from(mutant!("arena.envelope.bytes-off-by-one"));
+        let room_for_bytes = room;
         if self.spilled && spill.is_none()
             || inline > INLINE
             || self.bytes as u64 > room_for_bytes
@@ -243,7 +243,7 @@ impl Envelope {
     pub fn open(&mut self, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id());
         arena.me()?;
-        if !self.is_whole() && !mutant!("arena.open.twice") {
+        if !self.is_whole() {
             return Err(opened());
         }
         let map = arena.map();
@@ -286,15 +286,13 @@ impl Envelope {
             arena.adopt_seat(id, attach)?;
             inc.arrives(|| AttachRequest { hold: arena.adopted(attach), grant: attach.grant });
         }
-        if meta.attachments != 0 && !mutant!("arena.open.list-not-cleared") {
+        if meta.attachments != 0 {
             map.store(arena.envelope_word(id, field::META), Meta::default().pack());
         }
         match spill {
             Some(attach) => {
                 let hold = arena.adopt(id, attach)?;
-                if !mutant!("arena.open.spill-not-cleared") {
-                    map.store(arena.envelope_word(id, field::SPILL), 0);
-                }
+                map.store(arena.envelope_word(id, field::SPILL), 0);
                 inc.spilled(Spill { hold, from, len: meta.bytes });
             }
             None => {
@@ -383,14 +381,7 @@ impl Arena {
             }
             None => (self.envelope_word(id, field::INLINE), INLINE as u64),
         };
-        (
-            at,
-            (meta.attachments as u64).min(if mutant!("arena.envelope.list-not-cut") {
-                u64::MAX
-            } else {
-                room / 8
-            }),
-        )
+        (at, (meta.attachments as u64).min(room / 8))
     }
 
     /// Gives up every seat that an envelope of this process holds, also if its message is of another version.
@@ -403,9 +394,7 @@ impl Arena {
         let (entries, n) = self.attachments_at(id, meta);
         for k in 0..n {
             if let Some(attach) = Attach::unpack(map.load_relaxed(entries.plus(k))) {
-                if !mutant!("arena.empty.attachments-kept") {
-                    self.release_attachment(id, attach);
-                }
+                self.release_attachment(id, attach);
                 map.store(entries.plus(k), 0);
             }
         }
@@ -413,9 +402,7 @@ impl Arena {
             map.store(meta_word, Meta::default().pack());
         }
         // After the attachments that were in it, whose number is 0 now.
-        if let Some(attach) = spill
-            && !mutant!("arena.empty.spill-kept")
-        {
+        if let Some(attach) = spill {
             self.release_attachment(id, attach);
             map.store(spill_word, 0);
         }

@@ -37,7 +37,7 @@ impl Attached {
             return refused("it is memory for something else");
         }
         let is_alone = hold.count() == 1 && arena.is_only_holder(hold);
-        if !is_alone && !mutant!("arena.exclusive-object.holders-ignored") {
+        if !is_alone {
             return refused(&others(hold));
         }
         place.or_else(|free| Ok(self.add(|| hold.take(), EXCLUSIVE, free)))

@@ -326,16 +326,14 @@ impl Arena {
         let Some(&(first, _)) = emptying.first() else { return };
         let (at, len) =
             (self.layout().envelopes_at + u64::from(first) * BYTES, emptying.len() as u64 * BYTES);
-        let taken = !mutant!("arena.groups.memory-not-taken") && self.punch_at(at, len);
+        let taken = self.punch_at(at, len);
         for &(group, base) in emptying {
             if !taken {
                 // The memory stays; the words are what they would be without it.
                 self.clear_owners(group);
             }
             self.map().store(self.group_at(group).word, Group::Absent { base }.pack());
-            if !mutant!("arena.groups.absent-not-noted") {
-                self.note_absent(group);
-            }
+            self.note_absent(group);
         }
     }
 
@@ -353,7 +351,7 @@ impl Arena {
             let (Group::Emptying { by, .. } | Group::Filling { by, .. }) = Group::unpack(found) else {
                 continue;
             };
-            if !theirs(by) || mutant!("sweep.group-kept") {
+            if !theirs(by) {
                 continue;
             }
             match run(AdoptGroup::new(at, me, found), self.map()) {
@@ -381,7 +379,7 @@ impl Arena {
         let free = (0..self.groups_to_look_at(false)).filter(|&group| self.seems_free(group)).count() as u32;
         let at = Word::at(control::IDLE_GROUPS);
         let mut idle = IdleGroups::unpack(self.map().load(at)).looked(free);
-        if idle.surplus > 0 && !mutant!("arena.groups.idle-kept") {
+        if idle.surplus > 0 {
             idle.surplus -= self.trim_envelopes(me, KEPT, idle.surplus.min(AT_A_LOOK)).min(idle.surplus);
         }
         self.map().store(at, idle.pack());

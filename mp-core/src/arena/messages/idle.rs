@@ -66,9 +66,7 @@ impl Arena {
     /// Frees an envelope of this process, for any process to claim.
     pub(crate) fn free_envelope(&self, id: EnvelopeId, owner: Owner) {
         self.map().store(self.owner_words().of(id), owner.freed().pack());
-        if !mutant!("arena.envelope.hint-lost") {
-            self.hint_envelope(id);
-        }
+        self.hint_envelope(id);
     }
 
     /// Frees a batch of envelopes of this process. Their hints are set up to 64 at a time, where they lie
@@ -77,7 +75,7 @@ impl Arena {
         let (mut group, mut bits) = (0, 0);
         for (_, id, owner) in batch {
             self.map().store(self.owner_words().of(id), Owner::unpack(owner).freed().pack());
-            if id / 64 != group && !mutant!("arena.envelope.batch-in-one-group") {
+            if id / 64 != group {
                 self.hint_group(group, bits);
                 (group, bits) = (id / 64, 0);
             }
@@ -242,7 +240,7 @@ impl Arena {
                 let mut wanted = lowest(hints, want - got.len());
                 // Hints that another process has taken meanwhile are not among them.
                 let taken = self.map().and(at, !wanted);
-                wanted &= if mutant!("arena.envelope.hint-taken-twice") { wanted } else { taken };
+                wanted &= taken;
                 if !self.group(group).is_looked_at() {
                     continue;
                 }
@@ -256,9 +254,7 @@ impl Arena {
                     let word = self.owner_words().of(id);
                     let old = self.map().load(word);
                     let owner = Owner::unpack(old).then(Holder::Member(me));
-                    if (Owner::claimable(old).is_some() || mutant!("arena.envelope.holder-ignored"))
-                        && self.map().cas(word, old, owner.pack()).is_ok()
-                    {
+                    if (Owner::claimable(old).is_some()) && self.map().cas(word, old, owner.pack()).is_ok() {
                         got.push((id, owner.pack()));
                     }
                 }

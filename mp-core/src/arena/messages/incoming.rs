@@ -131,13 +131,13 @@ impl Arrived {
     pub fn buffer(&mut self, attachment: u32, len: u64) -> Result<Buffer> {
         let hold = self.take(attachment, BUFFER)?;
         if let Some(given) = self.list.get_mut(attachment as usize) {
-            if given.reads == MOST_READS && !mutant!("arena.buffer.reads-not-counted") {
+            if given.reads == MOST_READS {
                 return Err(wrong(attachment, "is a buffer that is mentioned again and again"));
             }
             given.reads = given.reads.saturating_add(1);
         }
         let (at, room) = hold.memory();
-        if len > room && !mutant!("arena.buffer.length-not-compared") {
+        if len > room {
             return Err(wrong(
                 attachment,
                 &format!("has {room} bytes of memory, and a buffer of {len} is read there"),
@@ -200,7 +200,7 @@ impl Arrived {
     pub fn take(&mut self, attachment: u32, grant: Grant) -> Result<Hold> {
         let wrong = |why: &str| wrong(attachment, why);
         let given = self.list.get_mut(attachment as usize).ok_or_else(|| wrong("does not exist"))?;
-        if given.grant != grant && !mutant!("arena.attachment.grant-not-compared") {
+        if given.grant != grant {
             return Err(given.differs(attachment, grant));
         }
         if grant.access() != Access::Exclusive {

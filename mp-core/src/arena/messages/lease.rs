@@ -37,7 +37,7 @@ impl Leased {
     pub fn deliver(&self) -> u32 {
         let at = self.arena.envelope_word(self.id, field::META);
         let meta = self.arena.map().load_relaxed(at);
-        let meta = if mutant!("arena.lease.delivery-not-counted") { meta } else { delivered(meta) };
+        let meta = delivered(meta);
         self.arena.map().store(at, meta);
         deliveries(meta)
     }
@@ -63,7 +63,7 @@ impl Leased {
             for k in 0..meta.attachments as u64 {
                 let attach = Attach::unpack(map.load_relaxed(entries.plus(k)))
                     .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
-                if attach.grant.access() == Access::Exclusive && !mutant!("arena.lease.exclusive-is-shared") {
+                if attach.grant.access() == Access::Exclusive {
                     let why = "an exclusive tensor can't be leased: no other process could get it then";
                     return Err(Error::Unsupported(why.into()));
                 }

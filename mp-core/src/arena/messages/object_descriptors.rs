@@ -43,9 +43,7 @@ impl Arena {
         self.close_what_was_left();
         self.locker()?;
         let (block, word) = (hold.block(), self.kept_word(hold.block()));
-        if !mutant!("locker.keep.kind-not-noted")
-            && self.object_becomes(block, Kind::Keeper) == Err(Kind::Part)
-        {
+        if self.object_becomes(block, Kind::Keeper) == Err(Kind::Part) {
             let why =
                 "a structure that is a part of another one can't keep a descriptor: have that one keep it";
             return Err(Error::InvalidArgument(why.into()));
@@ -97,7 +95,7 @@ impl Arena {
         }
         let found = self.look_at_kept(block);
         // While it lived, the compartment was its own.
-        if !self.lives(mark) && !mutant!("locker.kept.second-look-away") {
+        if !self.lives(mark) {
             return Ok(None);
         }
         found
@@ -107,9 +105,6 @@ impl Arena {
         let Some(i) = self.compartment_of(block) else { return Ok(None) };
         let (_, out) = self.open_compartment(i)?;
         let found = look(&out, 0)?.files.pop();
-        if mutant!("locker.kept.taken-out") {
-            packets::discard(&out);
-        }
         Ok(found)
     }
 }

@@ -210,7 +210,7 @@ impl Attached {
     pub unsafe fn attach_own(&mut self, hold: &mut Hold, grant: Grant) -> Result<u32> {
         let place = self.place(hold, grant)?;
         let exclusive = grant.access() == Access::Exclusive;
-        if exclusive && !hold.was_never_opened() && !mutant!("arena.exclusive.opened-sent") {
+        if exclusive && !hold.was_never_opened() {
             let why = "the memory of an exclusive tensor was opened to other processes, by `Storage::open_to_others` beside it: \
                        freeze or share the tensor, and send that";
             return Err(Error::Unsendable(why.into()));

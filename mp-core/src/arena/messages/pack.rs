@@ -54,7 +54,7 @@ impl Arena {
         let map = self.map();
         map.store_relaxed(self.envelope_word(envelope.id(), field::TYPE), fingerprint);
         match attachments {
-            None if bytes.len() <= INLINE + usize::from(mutant!("arena.pack.one-byte-too-many")) => {
+            None if bytes.len() <= INLINE => {
                 let meta = Meta { attachments: 0, spilled: false, bytes: bytes.len() };
                 map.store(self.envelope_word(envelope.id(), field::META), meta.pack());
                 self.write_inline(envelope.id(), 0, bytes);
@@ -85,9 +85,9 @@ impl Arena {
         let mut meta = Meta { attachments: n, spilled: false, bytes: bytes.len() };
         let mut entries = self.envelope_word(id, field::INLINE);
         let mut data = None;
-        if head + bytes.len() > INLINE + usize::from(mutant!("arena.pack.one-byte-too-many-attached")) {
+        if head + bytes.len() > INLINE {
             // The last words of an envelope with a spill block are free for its queue.
-            meta.spilled = head > INLINE - if mutant!("arena.pack.list-in-the-tail") { 0 } else { TAIL };
+            meta.spilled = head > INLINE - TAIL;
             let spill_head = if meta.spilled { head } else { 0 };
             let hold = self.alloc_kind((spill_head + bytes.len()) as u64, Kind::Spill)?;
             let at = self.data_of(hold.block()).0;
@@ -99,9 +99,7 @@ impl Arena {
             self.move_seat(id, self.envelope_word(id, field::SPILL), &mut spill);
         }
         for k in 0..n as u64 {
-            if !mutant!("arena.pack.list-not-cleared") {
-                map.store_relaxed(entries.plus(k), 0);
-            }
+            map.store_relaxed(entries.plus(k), 0);
         }
         map.store(meta_word, meta.pack());
         match data {
@@ -150,9 +148,7 @@ impl Arena {
         let spill_word = self.envelope_word(id, field::SPILL);
         let meta = Meta::unpack(map.load_relaxed(self.envelope_word(id, field::META)))?;
         let listed = 8 * meta.attachments;
-        if map.load_relaxed(spill_word) != 0
-            || listed + meta.bytes <= INLINE - TAIL + usize::from(mutant!("arena.spill.one-byte-too-many"))
-        {
+        if map.load_relaxed(spill_word) != 0 || listed + meta.bytes <= INLINE - TAIL {
             return Ok(());
         }
         let mut bytes = Vec::new();
@@ -173,9 +169,7 @@ impl Arena {
     ) -> bool {
         let (Ok(me), block) = (self.me(), request.hold.block()) else { return false };
         let Some(seat) = self.take_seat(&mut request.hold) else { return false };
-        if !mutant!("arena.move.not-noted") {
-            self.map().store(entry, Attach { block, seat, grant: request.grant }.pack());
-        }
+        self.map().store(entry, Attach { block, seat, grant: request.grant }.pack());
         if let Some(word) = self.seat_word(block, seat) {
             _ = self.map().cas(word, Seat::Member(me).pack(), Seat::Envelope(e).pack());
         }

@@ -57,9 +57,6 @@ impl Promise {
 
 impl Drop for Promise {
     fn drop(&mut self) {
-        if mutant!("spawn.parcel-not-taken-back") {
-            return;
-        }
         if let Some(envelope) = self.claim_back() {
             envelope.lose(self.receiver);
         }

@@ -80,22 +80,17 @@ impl Arena {
             }
             // Another process may have had the slot, and died in it, since it was read. From here on no other
             // can join in it.
-            if self.tenancy(slot) != before && !mutant!("member.join.second-look-away") {
+            if self.tenancy(slot) != before {
                 self.unlock_slot(slot);
                 continue;
             }
-            let now = Tenancy {
-                presence: Presence::Live,
-                epoch: before.epoch.wrapping_add(u32::from(!mutant!("member.join.epoch-not-counted"))),
-            };
+            let now = Tenancy { presence: Presence::Live, epoch: before.epoch.wrapping_add(1) };
             let (pid, knows_rings) = (u64::from(std::process::id()), u64::from(Self::knows_rings()));
             for (word, v) in [(PID, pid), (LANES_USED, 0), (KNOWS_RINGS, knows_rings), (VISITING, 0)] {
                 self.map().store(self.layout().member(slot, word), v);
             }
             // Its last tenant may have died while it made an update.
-            if !mutant!("member.join.update-not-withdrawn") {
-                self.map().store(self.layout().updates().making(slot), 0);
-            }
+            self.map().store(self.layout().updates().making(slot), 0);
             self.free_wait_notes(Member::new(slot, now.epoch));
             waits::clear(*self, slot);
             self.raise(Word::at(control::MEMBERS), u64::from(slot) + 1);
@@ -145,7 +140,7 @@ impl Arena {
         let word = self.layout().member(slot, RECOVERED);
         let (before, now) = (self.map().load(word), recovered_word(epoch, but));
         // A late visitor takes nothing back.
-        let done = before == recovered_word(epoch, None) && !mutant!("member.recovered.taken-back");
+        let done = before == recovered_word(epoch, None);
         if !done && before != now {
             _ = self.map().cas(word, before, now);
         }
@@ -162,8 +157,7 @@ impl Arena {
             {
                 let seen = self.map().load(self.layout().member(m.slot(), RECOVERED));
                 // All, or all but another ring.
-                (seen & recovered_word(u32::MAX, None) == recovered_word(t.epoch, None)
-                    || mutant!("member.left.before-recovery"))
+                (seen & recovered_word(u32::MAX, None) == recovered_word(t.epoch, None))
                     && seen != recovered_word(t.epoch, Some(ring))
             }
             _ => true,
@@ -178,7 +172,7 @@ impl Arena {
 
     pub(in crate::arena) fn set_dead(&self, m: Member) {
         let t = self.tenancy(m.slot());
-        let same = Member::new(m.slot(), t.epoch) == m || mutant!("member.dead.tag-not-compared");
+        let same = Member::new(m.slot(), t.epoch) == m;
         if t.presence == Presence::Live
             && same
             && self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead(0), ..t })
@@ -273,9 +267,7 @@ impl Arena {
     /// Called before this process uses a lane for the first time.
     pub(crate) fn note_lane(&self, me: Member, lane: u32) {
         self.raise(self.layout().member(me.slot(), LANES_EVER), u64::from(lane) + 1);
-        if !mutant!("member.lane.not-noted") {
-            self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
-        }
+        self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
     }
 
     /// Makes a word at least `to`.
@@ -297,6 +289,5 @@ impl Arena {
 
     pub(crate) fn knew_rings(&self, m: Member) -> bool {
         self.map().load(self.layout().member(m.slot(), KNOWS_RINGS)) != 0
-            && !mutant!("member.rings.not-noted")
     }
 }

@@ -11,9 +11,3 @@ pub(in crate::arena) mod sweep;
 #[cfg(test)]
 mod tests;
 pub(in crate::arena) mod visit;
-
-/// A mutation: what crashed processes had is not swept.
-#[cfg(feature = "inject")]
-pub(in crate::arena) fn skipped_sweep() -> bool {
-    mutant!("planted.skipped-sweep")
-}

@@ -176,9 +176,7 @@ impl Arena {
             .map(|(slot, t)| (Member::new(slot, t.epoch), t.epoch))
             .filter(|&(member, _)| member != me && self.is_dead(member))
             // A process without a ring layer leaves members that had one to others.
-            .filter(|&(member, _)| {
-                !self.knew_rings(member) || Self::knows_rings() || mutant!("sweep.rings-not-known")
-            })
+            .filter(|&(member, _)| !self.knew_rings(member) || Self::knows_rings())
             .map(|(member, epoch)| Dead { member, pid: self.pid_of(member), epoch })
             .collect();
         if dead.is_empty() {
@@ -243,12 +241,9 @@ impl Arena {
     /// Becomes the sweeper of a member whose sweeper is dead.
     fn take_over(&self, dead: &Dead, me: Member) -> bool {
         let t = self.tenancy(dead.member.slot());
-        let sweeper_died = matches!(t.presence, Presence::Sweeping(by) if by != me && (self.is_dead(by) || mutant!("sweep.taken-over-from-the-living")));
+        let sweeper_died = matches!(t.presence, Presence::Sweeping(by) if by != me && self.is_dead(by));
         let mine = Tenancy { presence: Presence::Sweeping(me), epoch: dead.epoch };
-        sweeper_died
-            && !mutant!("sweep.not-taken-over")
-            && t.epoch == dead.epoch
-            && self.change_tenancy(dead.member.slot(), t, mine)
+        sweeper_died && t.epoch == dead.epoch && self.change_tenancy(dead.member.slot(), t, mine)
     }
 
     /// Sweeps members whose sweeper this process is; how many.
@@ -257,7 +252,7 @@ impl Arena {
             return 0;
         }
         for d in dead {
-            if self.update_is_of(d.member) && !mutant!("sweep.update-not-completed") {
+            if self.update_is_of(d.member) {
                 self.update(me, Complete);
             }
         }
@@ -270,9 +265,7 @@ impl Arena {
                 return;
             }
             // What this process takes over there is its own until it is released.
-            if !mutant!("sweep.taken-over-not-touched") {
-                self.touch(me, slab);
-            }
+            self.touch(me, slab);
             // All that a slab can have: the member may have died while it gave this slab a class with fewer
             // blocks.
             for i in 0..SLAB_BLOCKS {
@@ -280,17 +273,13 @@ impl Arena {
             }
         });
         for d in dead {
-            if !mutant!("sweep.touched-not-forgotten") {
-                self.forget_touched(d.member.slot());
-            }
+            self.forget_touched(d.member.slot());
         }
         for d in dead {
             self.map().add(Word::at(control::DEATHS), 1);
             let sweeping = Tenancy { presence: Presence::Sweeping(me), epoch: d.epoch };
             let free = Tenancy { presence: Presence::Free, ..sweeping };
-            if !mutant!("sweep.slot-kept") {
-                self.change_tenancy(d.member.slot(), sweeping, free);
-            }
+            self.change_tenancy(d.member.slot(), sweeping, free);
         }
         self.clean_up();
         dead.len()
@@ -304,10 +293,6 @@ impl Arena {
     }
 
     fn sweep_envelopes(&self, dead: &[Dead], me: Member) {
-        #[cfg(feature = "inject")]
-        if crate::arena::recovery::skipped_sweep() {
-            return;
-        }
         for e in self.envelopes_in_use(0) {
             let word = self.owner_words().of(e);
             let found = self.map().load(word);
@@ -316,11 +301,10 @@ impl Arena {
                 Holder::Member(m) if dead.iter().any(|d| d.member == m) => {
                     // This process's own first: if it dies while emptying, its sweeper finds the envelope.
                     let mine = owner.then(Holder::Member(me));
-                    if !mutant!("sweep.envelope-kept") && self.map().cas(word, found, mine.pack()).is_ok() {
+                    if self.map().cas(word, found, mine.pack()).is_ok() {
                         self.release_taken(e);
                     }
                 }
-                Holder::Free if mutant!("sweep.envelope-hint-lost") => {}
                 Holder::Free if Owner::claimable(found).is_some() => self.hint_envelope(e),
                 Holder::Free
                 | Holder::Member(_)
@@ -337,18 +321,14 @@ impl Arena {
         let found = self.map().load(at.state);
         let state = BlockState::unpack(found);
         match state.life {
-            Life::Free if self.block_exists(block) && !mutant!("sweep.block-hint-lost") => {
-                self.hint_free(block)
-            }
+            Life::Free if self.block_exists(block) => self.hint_free(block),
             Life::Free => {}
-            Life::Busy(m) if dead.iter().any(|d| d.member == m) && !mutant!("sweep.claimed-block-kept") => {
+            Life::Busy(m) if dead.iter().any(|d| d.member == m) => {
                 let mine = state.with(Life::Busy(me));
                 if self.map().cas(at.state, found, mine.pack()).is_ok() {
                     // It may have died before it cleared its seat, or after it set one.
                     for i in 0..INLINE_SEATS {
-                        if !mutant!("sweep.seats-not-cleared") {
-                            self.map().store(at.seat(i), Seat::Free.pack());
-                        }
+                        self.map().store(at.seat(i), Seat::Free.pack());
                     }
                     self.finish_free(block, mine);
                 }
@@ -368,12 +348,8 @@ impl Arena {
         let theirs = Seat::Member(dead.member).pack();
         if kind == Kind::Seats
             && let Some(owner) = self.page_is_linked(block)
-            && !mutant!("sweep.page-of-seats-freed")
         {
             _ = self.map().cas(seat, theirs, Seat::Block(owner).pack());
-            return;
-        }
-        if mutant!("sweep.seat-kept") {
             return;
         }
         let release = Release::new(self.block_at(block), self.pages(), me, seat, Seat::Member(dead.member));

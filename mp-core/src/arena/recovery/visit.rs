@@ -82,9 +82,7 @@ impl Arena {
         let slots = || dead.iter().map(|d| d.member.slot());
         let (Some(first), Some(last)) = (slots().min(), slots().max()) else { return (Vec::new(), false) };
         let mine = self.visiting_word(me.slot());
-        if !mutant!("visit.not-said") {
-            self.map().store(mine, Visiting { first, last }.pack());
-        }
+        self.map().store(mine, Visiting { first, last }.pack());
         let begun = |&dead: &Dead| {
             let word = self.tenancy_word(dead.member.slot());
             let counted = run(Visit::new(word, dead.epoch), self.map())?;
@@ -96,11 +94,7 @@ impl Arena {
         let mut disturbed = false;
         let mut end = |v: Visited| {
             let word = self.tenancy_word(v.dead.member.slot());
-            let next = if v.alone || mutant!("visit.ended-beside-others") {
-                run(EndVisit::new(word, v.counted, me), self.map())
-            } else {
-                None
-            };
+            let next = if v.alone { run(EndVisit::new(word, v.counted, me), self.map()) } else { None };
             disturbed |= next.is_none();
             next.map(|counted| Visited { counted, ..v })
         };
@@ -126,17 +120,15 @@ impl Arena {
             told.iter().for_each(|&ring| self.wake_ring(ring));
             to_vacate.extend(done.into_iter().filter_map(&mut end));
         }
-        if !to_vacate.is_empty() && !mutant!("visit.queues-not-vacated") {
+        if !to_vacate.is_empty() {
             // This process was alone when it saw all queues of these members: they have no seats in others.
             self.vacate(&members(&to_vacate), told);
         }
-        if !late.is_empty() && !mutant!("visit.late-queues-not-vacated") {
+        if !late.is_empty() {
             self.vacate_all(&members(&late));
         }
         let to_sweep = to_vacate.into_iter().chain(late).filter_map(&mut end).map(|v| v.dead).collect();
-        if !mutant!("visit.said-for-ever") {
-            self.map().store(mine, 0);
-        }
+        self.map().store(mine, 0);
         (to_sweep, disturbed)
     }
 
@@ -151,9 +143,7 @@ impl Arena {
     fn recover_for(&self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
         let mut found = Found::default();
-        if !mutant!("visit.envelopes-not-seen-to") {
-            self.recover_envelopes(dead, &mut found.deserted);
-        }
+        self.recover_envelopes(dead, &mut found.deserted);
         self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Tell, &mut found));
         self.recover_deserted(found.deserted);
         (settled, found.told)
@@ -196,7 +186,7 @@ impl Arena {
     fn settle_intents(&self, dead: Member) -> InDoubt {
         let Some(rings) = RINGS.get() else { return InDoubt::Nothing };
         let intents: Vec<_> = self.intents(dead).filter(|&w| self.map().load(w) != 0).collect();
-        if intents.is_empty() || mutant!("visit.intents-not-settled") {
+        if intents.is_empty() {
             return InDoubt::Nothing;
         }
         let others = || {
@@ -207,10 +197,6 @@ impl Arena {
     }
 
     fn recover_envelopes(&self, dead: &[Dead], deserted: &mut Vec<Deserted>) {
-        #[cfg(feature = "inject")]
-        if crate::arena::recovery::skipped_sweep() {
-            return;
-        }
         let theirs = |m| dead.iter().any(|d| d.member == m);
         for e in self.envelopes_in_use(0) {
             let word = self.owner_words().of(e);
@@ -220,7 +206,6 @@ impl Arena {
                 && theirs(m)
             {
                 let counted = Owner::unpack(found).then(Holder::Member(m)).pack();
-                let counted = if mutant!("visit.promise-not-revoked") { found } else { counted };
                 match self.map().cas(word, found, counted) {
                     Ok(()) => {
                         self.give_up_attachments(e, m, deserted);
@@ -232,7 +217,6 @@ impl Arena {
             let owner = Owner::unpack(found);
             if let (Holder::Leased(m), Some(rings)) = (owner.holder, RINGS.get())
                 && theirs(m)
-                && !mutant!("visit.leases-not-returned")
             {
                 rings.take_back(*self, e, owner);
             }
@@ -263,7 +247,7 @@ impl Arena {
         }
         let hold = self.hold_again(block, self.generation(block))?;
         // The list of attachments stays when its seats were given up: the block may be another queue since.
-        if self.map().load(seat.0) == seat.1.pack() && !mutant!("visit.lost-handle-not-noted") {
+        if self.map().load(seat.0) == seat.1.pack() {
             self.ring_holder_gone(block, Gone::Member(dead), self.pid_of(dead));
         }
         Some(hold)
@@ -272,9 +256,7 @@ impl Arena {
     /// Gives up a seat. If it was the last one, the block is the dead member's then.
     fn give_up_for(&self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
         // So the sweeper of that member finds it.
-        if !mutant!("visit.claimed-not-touched") {
-            self.touch(dead, block / SLAB_BLOCKS);
-        }
+        self.touch(dead, block / SLAB_BLOCKS);
         let release = Release::new(self.block_at(block), self.pages(), dead, seat.0, seat.1);
         Self::claimed(block, run(release, self.map()), deserted);
     }
@@ -307,25 +289,21 @@ impl Arena {
             let holder = Seat::unpack(self.map().load(seat));
             match (dead.iter().find(|d| holder == Seat::Member(d.member)), kind) {
                 (Some(d), Kind::Ring) if queues == Queues::Tell => {
-                    if !mutant!("visit.queue-not-told") {
-                        self.ring_holder_gone(block, Gone::Member(d.member), d.pid);
-                    }
+                    self.ring_holder_gone(block, Gone::Member(d.member), d.pid);
                     had = Some(d.member);
                 }
                 // Where a page of seats goes depends on whether it is linked to its block.
-                (Some(_), Kind::Seats) if !mutant!("visit.page-of-seats-given-up") => held = true,
+                (Some(_), Kind::Seats) => held = true,
                 (Some(d), _) => self.give_up_for(d.member, block, (seat, holder), &mut found.deserted),
                 (None, _) => held |= holder != Seat::Free,
             }
         });
         if let Some(had) = had {
             found.told.push(block);
-            if self.only_dead_hold(block) && !mutant!("visit.deserted-not-emptied") {
+            if self.only_dead_hold(block) {
                 found.deserted.push((block, had));
             }
-        } else if !held
-            && !mutant!("visit.last-seat-not-looked-at")
-            && let Some(d) = dead.iter().find(|d| self.has_touched(d.member, block / SLAB_BLOCKS))
+        } else if !held && let Some(d) = dead.iter().find(|d| self.has_touched(d.member, block / SLAB_BLOCKS))
         {
             // The process that gave up the last seat died, or is stopped, before it checked whether it was
             // the last one.
@@ -348,6 +326,6 @@ impl Arena {
                 Seat::Envelope(_) | Seat::Block(_) => false,
             };
         });
-        only && (self.map().load(at) == before || mutant!("visit.state-not-compared"))
+        only && (self.map().load(at) == before)
     }
 }

@@ -35,9 +35,7 @@ impl Parcel {
         let packet = packets::peek(&fd, None).map_err(os(WHAT))?;
         let mut files = packet.files.into_iter();
         match (files.next(), files.next()) {
-            (Some(file), Some(table))
-                if packet.number == PARCEL || mutant!("locker.parcel.number-not-compared") =>
-            {
+            (Some(file), Some(table)) if packet.number == PARCEL => {
                 Ok((file, Some(Self { socket: fd, table })))
             }
             _ if packet.cut => Err(os(WHAT)(Errno::MFILE)),

@@ -91,7 +91,7 @@ impl LastGone {
         let mut old = m.load(self.0);
         loop {
             let before = Self::of(old).filter(|before| *before != who).and_then(Gone::member);
-            let several = before.is_some_and(&has) && !mutant!("gone.several-not-noted");
+            let several = before.is_some_and(&has);
             let new = who.pack() | old & Self::SEVERAL | if several { Self::SEVERAL } else { 0 };
             match m.cas(self.0, old, new) {
                 Ok(()) => return,
@@ -121,14 +121,12 @@ pub fn is_alone<M: Mem + ?Sized>(
     has: impl Fn(Member) -> bool,
     alone: impl Fn() -> bool,
 ) -> bool {
-    let late = mutant!("gone.looked-at-last");
     // Before it looks: a process that is gone here is gone there.
-    let before = !late && last.may_come(m, &has);
+    let may_come = last.may_come(m, &has);
     if alone() {
         return true;
     }
-    let may_come = if late { last.may_come(m, &has) } else { before };
-    if !may_come || mutant!("queue.deserted.not-asked") {
+    if !may_come {
         return false;
     }
     ask(m, asked);
@@ -138,19 +136,16 @@ pub fn is_alone<M: Mem + ?Sized>(
 /// Asks processes that are giving queues up to tell when they have. The caller looks again after this, and only then sleeps.
 fn ask<M: Mem + ?Sized>(m: &M, asked: Word) {
     m.add(asked, 1);
-    if !mutant!("gone.ask.fence-away") {
-        m.fence_after_rmw();
-    }
+    m.fence_after_rmw();
 }
 
 /// Gives a queue up: `says` notes that, and wakes the sleepers; `releases` ends with a barrier behind its swap. Returns whether waiters
 /// have to be told now.
 pub fn give_up<M: Mem + ?Sized>(m: &M, asked: Word, says: impl FnOnce(), releases: impl FnOnce()) -> bool {
-    let before = if mutant!("gone.asked.read-late") { None } else { Some(m.load(asked)) };
+    let before = m.load(asked);
     says();
-    let before = before.unwrap_or_else(|| m.load(asked));
     releases();
-    m.load(asked) != before && !mutant!("arena.hold.asked-not-looked-at")
+    m.load(asked) != before
 }
 
 #[cfg(test)]

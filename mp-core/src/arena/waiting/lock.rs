@@ -171,8 +171,7 @@ impl RawLock {
     fn dead_holder(&self, word: LockWord) -> Option<DeadHolder> {
         let holder = word.holder()?;
         // The member table forgets it once it is swept; `by` does not.
-        (self.arena.is_dead(holder) && !mutant!("lock.dead-holder-not-seen"))
-            .then(|| DeadHolder { word, pid: self.arena.pid_of(holder) })
+        (self.arena.is_dead(holder)).then(|| DeadHolder { word, pid: self.arena.pid_of(holder) })
     }
 
     /// The holder, for an error.
@@ -192,10 +191,7 @@ impl RawLock {
         patience: &AdaptiveSpin,
     ) -> Result<RawGuard<'_>, LockError> {
         let map = self.arena.map();
-        if seen.holder() == Some(me)
-            && run(IsMine::new(self.at, seen, who), map)
-            && !mutant!("lock.deadlock-not-seen")
-        {
+        if seen.holder() == Some(me) && run(IsMine::new(self.at, seen, who), map) {
             return Err(LockError::WouldDeadlock);
         }
         let asking = LivenessTimer::default();
@@ -314,10 +310,10 @@ impl Drop for RawGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
         // In a forked copy it is not this process's: the copy is no member, or another one.
-        if self.lock.arena.me().ok() != Some(self.me) && !mutant!("lock.released-by-a-copy") {
+        if self.lock.arena.me().ok() != Some(self.me) {
             return;
         }
-        let sound = self.recovered && (!std::thread::panicking() || mutant!("lock.recovered-by-a-panic"));
+        let sound = self.recovered && !std::thread::panicking();
         if run(Unlock::new(self.lock.at, sound), self.lock.arena.map()) {
             self.lock.wake();
         }

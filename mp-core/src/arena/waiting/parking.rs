@@ -75,15 +75,10 @@ impl Steps for Announce {
             return None;
         };
         // Also when the bit is set already: the barrier needs a read-modify-write before it.
-        if mutant!("park.announce.only-once") && seen & ASLEEP != 0 {
-            return Some(seen);
-        }
-        let asleep = if mutant!("park.announce.not-written") { 0 } else { ASLEEP };
+        let asleep = ASLEEP;
         match m.cas(self.word, seen, seen | asleep) {
             Ok(()) => {
-                if !mutant!("park.announce.fence-away") {
-                    m.fence_after_rmw();
-                }
+                m.fence_after_rmw();
                 Some(seen | ASLEEP)
             }
             Err(now) => {
@@ -115,17 +110,15 @@ impl Steps for Notify {
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<u64>> {
         let Some(seen) = self.seen else {
-            if !mutant!("park.notify.fence-away") {
-                m.fence_after_rmw();
-            }
+            m.fence_after_rmw();
             let seen = m.load_relaxed(self.word);
-            if seen & ASLEEP == 0 || mutant!("park.notify.wake-dropped") {
+            if seen & ASLEEP == 0 {
                 return Some(None);
             }
             self.seen = Some(seen);
             return None;
         };
-        let count = if mutant!("park.notify.not-counted") { 0 } else { COUNT };
+        let count = COUNT;
         let next = seen.wrapping_add(count) & LOW | begun(m);
         match m.cas(self.word, seen, next) {
             Ok(()) => Some(Some(next)),
@@ -158,17 +151,15 @@ impl Steps for NotifyAll {
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         let Some(seen) = self.seen else {
-            if !mutant!("park.notify-all.fence-away") {
-                m.fence_after_rmw();
-            }
+            m.fence_after_rmw();
             let seen = m.load_relaxed(self.word);
-            if seen & ASLEEP == 0 || mutant!("park.notify-all.wake-dropped") {
+            if seen & ASLEEP == 0 {
                 return Some(false);
             }
             self.seen = Some(seen);
             return None;
         };
-        let count = if mutant!("park.notify-all.not-counted") { 0 } else { COUNT };
+        let count = COUNT;
         match m.cas(self.word, seen, seen.wrapping_add(count) & LOW & !ASLEEP | begun(m)) {
             Ok(()) => Some(true),
             Err(now) if now & ASLEEP == 0 => Some(false),
@@ -183,7 +174,7 @@ impl Steps for NotifyAll {
 /// Counts a wake-up of all at a parking word, before they are woken.
 #[doc(hidden)]
 pub fn count_up<M: Mem + ?Sized>(m: &M, word: Word) {
-    let count = if mutant!("park.wake-all.not-counted") { 0 } else { COUNT };
+    let count = COUNT;
     m.add(word, count);
 }
 
@@ -207,7 +198,7 @@ impl Steps for TakeBack {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         let is_taken_back = m.cas(self.word, self.counted, self.counted & !ASLEEP).is_ok();
         // A process that fell asleep between the wake-up and this swap has to check again.
-        Some(is_taken_back && !mutant!("park.wake.late-sleepers-forgotten"))
+        Some(is_taken_back)
     }
 }
 
@@ -341,14 +332,8 @@ impl Parking {
         how: impl FnOnce(&'static AtomicU32, u32, Duration) -> bool,
     ) -> bool {
         // On the word as it is, not as it was announced, and until it is woken.
-        if mutant!("planted.lost-wake-up") {
-            let now = self.arena.map().load(self.word);
-            return futex::wait(self.futex(), now as u32, Duration::MAX / 4);
-        }
-        #[cfg(feature = "inject")]
-        crate::sys::planted::sleep(self.arena.map());
         let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(Instant::now()));
-        let next = if mutant!("park.sleep.unbounded") { Duration::MAX / 4 } else { POLL_INTERVAL };
+        let next = POLL_INTERVAL;
         let asleep = self.arena.map().ticks();
         let noticed = self.arena.noticed();
         let woken = how(self.futex(), (announced & LOW) as u32, left.min(next));
@@ -368,7 +353,7 @@ impl Parking {
         let (now, word) = (map.ticks(), map.load_relaxed(self.word));
         let once = (word & LOW & !ASLEEP) == (announced.wrapping_add(COUNT) & LOW & !ASLEEP);
         let (slept, took) = (now.wrapping_sub(asleep), now.wrapping_sub((word >> 32) as u32));
-        (once && took < slept || mutant!("spin.every-sleep-measured")).then_some(took)
+        (once && took < slept).then_some(took)
     }
 }
 

@@ -232,7 +232,7 @@ impl AdaptiveSpin {
 
 /// The time is over, maybe since long: what came in time is found, though it says nothing about what pays.
 fn last<R>(look: &mut impl FnMut() -> Option<R>) -> Option<R> {
-    if mutant!("spin.no-last-look") { None } else { look() }
+    look()
 }
 
 /// How long to look after a look of `nanos` that found something.
@@ -247,11 +247,10 @@ fn after_nothing(nanos: u32) -> u32 {
 
 /// How long to look after a sleep of this length, if it should be longer than `nanos`, which is half of the look before the sleep.
 fn after_a_sleep(nanos: u32, slept: u32, cost: u32) -> Option<u32> {
-    let most = if mutant!("spin.no-longer-than-one") { cost } else { 2 * cost };
+    let most = 2 * cost;
     // The wake-up itself is part of the sleep.
     let waited = slept.saturating_add(2 * nanos).saturating_sub(cost);
-    (nanos < most && (waited < 2 * cost || mutant!("spin.long-waits-looked-for")))
-        .then(|| (nanos * 4).min(most))
+    (nanos < most && (waited < 2 * cost)).then(|| (nanos * 4).min(most))
 }
 
 /// A thread that looks.
@@ -270,13 +269,12 @@ impl Looking {
 
     /// Whether to look again.
     fn goes_on(&mut self, patience: &AdaptiveSpin) -> bool {
-        let before = mutant!("spin.yield-pays").then(|| self.since.elapsed());
         if self.seat.is_some() {
             // A thread that has work goes first: it may be the one that is waited for.
             std::thread::yield_now();
         }
         // If that took the rest of the time, it has not paid, whatever came meanwhile: a thread that sleeps would have been woken.
-        let looked = before.unwrap_or_else(|| self.since.elapsed());
+        let looked = self.since.elapsed();
         if looked >= Duration::from_nanos(u64::from(self.nanos)) {
             patience.has_not_paid(self.nanos);
             return false;
@@ -321,7 +319,6 @@ impl Seat {
         let word = seat(processors::current());
         match arena.map().cas(word, 0, owner(me)) {
             Ok(()) => Ok(Some(Self { arena, word })),
-            Err(_) if mutant!("spin.seat-not-asked") => Ok(None),
             Err(_) => Err(Taken),
         }
     }
@@ -329,9 +326,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        if !mutant!("spin.seat-kept") {
-            self.arena.map().store(self.word, 0);
-        }
+        self.arena.map().store(self.word, 0);
     }
 }
 
@@ -340,7 +335,7 @@ impl Arena {
     pub(in crate::arena) fn free_seats_of_processors(&self, dead: Member) {
         for processor in 0..SEATS {
             let word = seat(processor);
-            if self.map().load_relaxed(word) == owner(dead) && !mutant!("spin.seat-of-the-dead-kept") {
+            if self.map().load_relaxed(word) == owner(dead) {
                 _ = self.map().cas(word, owner(dead), 0);
             }
         }

@@ -58,13 +58,13 @@ impl Steps for ClaimClock {
             }
             Pc::LeftSubmitted(state) => Pc::LeftDone(state, m.load(at.submitted())),
             Pc::LeftDone(state, submitted) => {
-                if m.load(at.done()) != submitted && !mutant!("clock.claim.left-with-work") {
+                if m.load(at.done()) != submitted {
                     return Some(None);
                 }
                 Pc::Swap(state)
             }
             Pc::Swap(state) => {
-                let died = state.phase == ClockPhase::Dead && !mutant!("clock.claim.death-forgotten");
+                let died = state.phase == ClockPhase::Dead;
                 let mine = state.with(ClockPhase::Claiming { by: self.me, died });
                 if m.cas(at.state(), state.pack(), mine.pack()).is_err() {
                     return Some(None);
@@ -78,9 +78,7 @@ impl Steps for ClaimClock {
             Pc::StoreEndings(mine, well, endings) => {
                 let bit = ending_bit(mine.epoch);
                 let endings = if well { endings | bit } else { endings & !bit };
-                if !mutant!("clock.claim.ending-not-noted") {
-                    m.store(at.endings(), endings);
-                }
+                m.store(at.endings(), endings);
                 Pc::Process(mine)
             }
             Pc::Process(mine) => {
@@ -96,9 +94,7 @@ impl Steps for ClaimClock {
                 Pc::Done(mine)
             }
             Pc::Done(mine) => {
-                if !mutant!("clock.claim.done-kept") {
-                    m.store(at.done(), Tick::base(mine.epoch + 1));
-                }
+                m.store(at.done(), Tick::base(mine.epoch + 1));
                 Pc::Live(mine)
             }
             Pc::Live(mine) => {
@@ -134,7 +130,7 @@ impl Steps for GiveUpClock {
         match self.pc {
             None => self.pc = Some((ClockState::unpack(m.load(self.at.state())), None)),
             Some((state, None)) => {
-                let done = m.load(self.at.done()) == self.submitted || mutant!("clock.give-up.not-done");
+                let done = m.load(self.at.done()) == self.submitted;
                 self.pc = Some((state, Some(done)));
             }
             Some((state, Some(done))) => {

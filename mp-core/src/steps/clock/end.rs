@@ -74,13 +74,9 @@ impl Steps for EndClock {
             Pc::Done(state, died) => match m.load(at.done()) {
                 END_OF_TICKS => Pc::When(state),
                 // Others have ended it, and it has another owner.
-                done if Tick::epoch_of(done) > state.epoch && !mutant!("clock.end.next-epoch-ended") => {
-                    Pc::Look
-                }
+                done if Tick::epoch_of(done) > state.epoch => Pc::Look,
                 // What is done is written down before it can't be read any more.
-                done if died < done && !mutant!("clock.end.died-at-not-written") => {
-                    Pc::Raise(state, died, done)
-                }
+                done if died < done => Pc::Raise(state, died, done),
                 done => Pc::Release(state, done),
             },
             Pc::Raise(state, died, done) => match m.cas(at.died_at(), died, done) {
@@ -88,7 +84,7 @@ impl Steps for EndClock {
                 Err(_) => Pc::Look,
             },
             Pc::Release(state, done) => {
-                let end = if mutant!("clock.end.unsigned") { u64::MAX } else { END_OF_TICKS };
+                let end = END_OF_TICKS;
                 match m.cas(at.done(), done, end) {
                     Ok(()) => Pc::When(state),
                     Err(_) => Pc::Look,
@@ -109,8 +105,8 @@ impl Steps for EndClock {
             Pc::Again(state) => {
                 let done = m.load(at.done());
                 // A claimer that died had begun the next epoch, and so may one that lives by now.
-                let next = Tick::epoch_of(done) > state.epoch && !mutant!("clock.again.next-epoch-ended");
-                if next || done == END_OF_TICKS || mutant!("clock.again.late-write-kept") {
+                let next = Tick::epoch_of(done) > state.epoch;
+                if next || done == END_OF_TICKS {
                     return Some(true);
                 }
                 Pc::ReleaseAgain(done)

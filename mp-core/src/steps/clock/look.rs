@@ -74,9 +74,7 @@ impl Steps for LookAtTick {
             Pc::Submitted(state) => {
                 let submitted = m.load(at.submitted());
                 match state.phase {
-                    _ if tick.value() > submitted && !mutant!("clock.look.forged-believed") => {
-                        Pc::Again(state, TickLook::Forged)
-                    }
+                    _ if tick.value() > submitted => Pc::Again(state, TickLook::Forged),
                     ClockPhase::Free | ClockPhase::Claiming { died: false, .. } => {
                         Pc::Again(state, TickLook::Complete)
                     }
@@ -85,7 +83,7 @@ impl Steps for LookAtTick {
                 }
             }
             Pc::Done(state) => match m.load(at.done()) {
-                END_OF_TICKS if !mutant!("clock.look.end-taken-for-done") => Pc::DiedAt(state),
+                END_OF_TICKS => Pc::DiedAt(state),
                 done if done >= tick.value() => Pc::Again(state, TickLook::Complete),
                 _ => Pc::Again(state, TickLook::Pending),
             },
@@ -117,7 +115,7 @@ impl Steps for LookAtTick {
                 Pc::Again(state, if done { TickLook::Complete } else { TickLook::Died(None) })
             }
             Pc::Again(state, found) => {
-                if m.load(at.state()) == state.pack() || mutant!("clock.look.second-look-away") {
+                if m.load(at.state()) == state.pack() {
                     return Some(found);
                 }
                 Pc::Look

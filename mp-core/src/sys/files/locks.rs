@@ -65,9 +65,7 @@ pub(crate) fn release(fd: BorrowedFd<'_>, slot: u32) {
 /// Whether none of the two locks of `slot` is held. Not to be asked of the caller's own slot.
 pub(crate) fn both_free(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
     let both = [ofd_byte(slot), posix_byte(slot)];
-    for byte in &both[usize::from(mutant!("member.dead.posix-lock-suffices"))
-        ..2 - usize::from(mutant!("member.dead.ofd-lock-suffices"))]
-    {
+    for byte in &both {
         let mut lock = range(libc::F_WRLCK, *byte);
         fcntl(fd, libc::F_OFD_GETLK, &mut lock)?;
         if lock.l_type != libc::F_UNLCK as libc::c_short {

@@ -56,10 +56,7 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) 
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let mut flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
-    if mutant!("invitation.packet-not-taken") {
-        flags |= RecvFlags::PEEK;
-    }
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
     let got = retry_on_intr(|| {
         rustix::net::recvmsg(socket, &mut [IoSliceMut::new(&mut *bytes)], &mut control, flags)
     })?;

@@ -280,80 +280,52 @@ impl Mapping {
 }
 
 #[inline]
-fn hook(map: &Mapping, changes: bool) {
+fn hook(changes: bool) {
     #[cfg(feature = "inject")]
     crate::sys::inject::access(changes);
-    #[cfg(feature = "inject")]
-    crate::sys::planted::pass_time(map);
     #[cfg(not(feature = "inject"))]
-    let _ = (map, changes);
-}
-
-/// A word is about to be changed by a read-modify-write.
-#[inline]
-fn hook_rmw(map: &Mapping, w: crate::mem::Word) {
-    hook(map, true);
-    #[cfg(feature = "inject")]
-    crate::sys::planted::store_now(map, w);
-    #[cfg(not(feature = "inject"))]
-    let _ = w;
+    let _ = changes;
 }
 
 impl crate::mem::Mem for Mapping {
     #[inline(always)]
     fn load(&self, w: crate::mem::Word) -> u64 {
-        hook(self, false);
-        #[cfg(feature = "inject")]
-        if let Some(v) = crate::sys::planted::stored_late(w) {
-            return v;
-        }
+        hook(false);
         self.u64_at(w.offset()).load(order::load())
     }
     #[inline(always)]
     fn load_relaxed(&self, w: crate::mem::Word) -> u64 {
-        hook(self, false);
-        #[cfg(feature = "inject")]
-        if let Some(v) = crate::sys::planted::stored_late(w) {
-            return v;
-        }
+        hook(false);
         self.u64_at(w.offset()).load(order::HINT)
     }
     #[inline(always)]
     fn store(&self, w: crate::mem::Word, v: u64) {
-        hook(self, true);
-        #[cfg(feature = "inject")]
-        if crate::sys::planted::store_late(w, v) {
-            return;
-        }
+        hook(true);
         self.u64_at(w.offset()).store(v, order::store());
     }
     #[inline(always)]
     fn store_relaxed(&self, w: crate::mem::Word, v: u64) {
-        hook(self, true);
-        #[cfg(feature = "inject")]
-        if crate::sys::planted::store_late(w, v) {
-            return;
-        }
+        hook(true);
         self.u64_at(w.offset()).store(v, order::HINT);
     }
     #[inline(always)]
     fn cas(&self, w: crate::mem::Word, old: u64, new: u64) -> Result<(), u64> {
-        hook_rmw(self, w);
+        hook(true);
         self.u64_at(w.offset()).compare_exchange(old, new, order::cas(), order::found()).map(drop)
     }
     #[inline(always)]
     fn add(&self, w: crate::mem::Word, v: u64) -> u64 {
-        hook_rmw(self, w);
+        hook(true);
         self.u64_at(w.offset()).fetch_add(v, order::add())
     }
     #[inline(always)]
     fn or(&self, w: crate::mem::Word, v: u64) -> u64 {
-        hook_rmw(self, w);
+        hook(true);
         self.u64_at(w.offset()).fetch_or(v, order::or())
     }
     #[inline(always)]
     fn and(&self, w: crate::mem::Word, v: u64) -> u64 {
-        hook_rmw(self, w);
+        hook(true);
         self.u64_at(w.offset()).fetch_and(v, order::and())
     }
     #[inline(always)]
@@ -362,7 +334,7 @@ impl crate::mem::Mem for Mapping {
     }
     #[inline(always)]
     fn cas_pair(&self, w: crate::mem::Word, old: [u64; 2], new: [u64; 2]) -> bool {
-        hook_rmw(self, w);
+        hook(true);
         w.offset().is_multiple_of(16) && crate::sys::pair::swap(self.pair_at(w.offset()), old, new)
     }
     #[inline(always)]
@@ -400,9 +372,6 @@ impl crate::mem::Mem for Mapping {
         crate::sys::monotonic().as_nanos() as u32
     }
     fn fence_after_rmw(&self) {
-        if !order::has_fence() {
-            return;
-        }
         // On x86-64 a locked instruction is a full barrier already (Intel SDM vol. 3, 9.2.3.9); only the compiler
         // has to be kept from moving the loads that follow.
         #[cfg(target_arch = "x86_64")]

@@ -5,6 +5,4 @@ pub(crate) mod huge;
 pub(crate) mod mapping;
 pub(crate) mod memory;
 pub(crate) mod pair;
-#[cfg(feature = "inject")]
-pub(crate) mod planted;
 pub(crate) mod private;

@@ -6,7 +6,7 @@
 //!
 //! [`Fork`]: crate::fork::Fork
 //!
-//! It counts waits that were not woken as well: [`slept_through`]. And mutations can be switched on, by the environment variable `MP_MUTANT`, to see that tests find them: `mutant`.
+//! It counts waits that were not woken as well: [`slept_through`].
 
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU64, Ordering};

@@ -19,7 +19,6 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::mutant;
 use mp_core::mutex::Mutex;
 
 use crate::driver::api::IpcHandle;
@@ -92,7 +91,7 @@ pub(in crate::memory) fn share(
     look_at(|kept| kept.some(FEW));
     let mut kept = KEPT.lock();
     let all = &mut kept.get_or_insert_default().all;
-    let same = |one: &Allocation| one.is(device, range) && !mutant!("cuda.kept.opened-twice");
+    let same = |one: &Allocation| one.is(device, range);
     let free = |one: &Allocation| if same(one) { one.free_row() } else { None };
     let known = all.iter().enumerate().find_map(|(at, one)| Some((at, free(one)?)));
     let (slab, row) = match known {
@@ -154,16 +153,10 @@ pub(in crate::memory) fn figures(device: Uuid) -> Figures {
 fn look_at(take: impl FnOnce(&mut Kept) -> Vec<Share>) {
     let gone = KEPT.lock().as_mut().map(take).unwrap_or_default();
     for share in gone {
-        if mutant!("cuda.kept.panic-goes-on") {
-            drop(share.owner);
-            continue;
-        }
         // A panic of an owner does not affect the thread that looked.
         if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(share.owner))) {
             // Dropping the panic's value may panic again.
-            if !mutant!("cuda.kept.panic-dropped") {
-                std::mem::forget(panic);
-            }
+            std::mem::forget(panic);
         }
     }
 }
@@ -227,7 +220,7 @@ impl Allocation {
             back.push(share.is_back(object));
         }
         // The owner of the last piece may free the memory, which another process must not have mapped then.
-        if back.iter().all(|is| *is) && !object.is_only_mine() && !mutant!("cuda.kept.mapped-elsewhere") {
+        if back.iter().all(|is| *is) && !object.is_only_mine() {
             back.pop();
             back.push(false);
         }
@@ -244,9 +237,8 @@ impl Share {
         }
         let found = slab.row(self.row).returned();
         let last = ticks::state(found.last_use);
-        self.is_retired =
-            (last == State::Never || !found.whole) && !mutant!("cuda.kept.dead-writer-released");
-        let has_run = last != State::Pending || mutant!("cuda.kept.released-under-work");
+        self.is_retired = last == State::Never || !found.whole;
+        let has_run = last != State::Pending;
         has_run && !self.is_retired
     }
 }

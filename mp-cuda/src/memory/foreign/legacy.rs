@@ -5,8 +5,6 @@
 //! when the slab is dropped, after streams have run their work with it.
 #![allow(unsafe_code)]
 
-use mp_core::mutant;
-
 use crate::device::Device;
 use crate::driver::api::IpcHandle;
 use crate::error::Result;
@@ -38,9 +36,6 @@ impl Opened {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        if mutant!("cuda.legacy.not-closed") {
-            return;
-        }
         // SAFETY: the slab that has this was given up, so no stream reaches it.
         give_back(&self.device, |bound| unsafe { bound.ipc_close(self.address) });
     }

@@ -15,7 +15,6 @@
 use std::ops::Range;
 
 use mp_core::clocks::Tick;
-use mp_core::mutant;
 
 use super::cut::Ranges;
 use crate::memory::object::SlabObject;
@@ -70,14 +69,11 @@ impl Given {
             };
             let Out { units, .. } = self.out.swap_remove(self.next);
             match state {
-                State::Never if !mutant!("cuda.given.dead-use-ignored") => self.retired = true,
+                State::Never => self.retired = true,
                 _ if !whole => self.retired = true,
-                State::Complete | State::Never => ranges.give(units),
+                State::Complete => ranges.give(units),
                 State::Pending => {
                     ranges.give(units.clone());
-                    if !self.cooling.is_empty() && mutant!("cuda.given.second-not-cooled") {
-                        continue;
-                    }
                     self.cooling.extend(Tick::from_raw(last).map(|tick| Cooling { units, tick }));
                 }
             }
@@ -109,15 +105,12 @@ impl Given {
     pub(crate) fn ticks_of(&mut self, units: &Range<u32>) -> Vec<Tick> {
         self.cool();
         let touch = |one: &&Cooling| one.units.start < units.end && units.start < one.units.end;
-        if mutant!("cuda.given.ticks-not-waited") {
-            return Vec::new();
-        }
         self.cooling.iter().filter(touch).map(|one| one.tick).collect()
     }
 
     /// Returns `true` if no more pieces may be cut.
     pub(crate) fn is_retired(&self) -> bool {
-        self.retired && !mutant!("cuda.given.retired-cut")
+        self.retired
     }
 
     /// Returns the number of pieces that are out.

@@ -13,7 +13,6 @@ use std::sync::Arc;
 
 use mp_core::clocks::Tick;
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::mutant;
 use mp_core::mutex::Mutex;
 
 use super::cut::Ranges;
@@ -153,9 +152,7 @@ impl Pool {
         };
         let mut made = wanted.first().and_then(make);
         if made.is_none() {
-            if !mutant!("cuda.pool.unused-kept") {
-                here::give_up(Which::Short);
-            }
+            here::give_up(Which::Short);
             self.release(|_| true);
             made = wanted.iter().find_map(make);
         }

@@ -8,7 +8,7 @@
 
 use mp_core::clocks::{Clock, Tick, TickState};
 use mp_core::mutex::Mutex;
-use mp_core::{Arena, Wait, mutant};
+use mp_core::{Arena, Wait};
 
 use crate::device::Device;
 use crate::driver::api::Handle;
@@ -77,7 +77,7 @@ impl StreamClock {
     unsafe fn tick_of(row: &mut Option<Row>, device: &Device, stream: Handle) -> Result<Tick> {
         let bound = device.bind()?;
         // SAFETY: the caller's.
-        if unsafe { bound.stream_is_capturing(stream) }? && !mutant!("cuda.clock.captured-ticks") {
+        if unsafe { bound.stream_is_capturing(stream) }? {
             return Err(Error::Capturing);
         }
         // A clock without further ticks is given up. Its pending ticks stay valid.
@@ -163,9 +163,7 @@ impl Row {
             // SAFETY: the caller guarantees that the stream is alive.
             Ticks::Host => unsafe { bound.stream_synchronize(stream) },
         };
-        if !mutant!("cuda.clock.told-unaccepted") {
-            accepted?;
-        }
+        accepted?;
         self.clock.submitted(tick)?;
         if matches!(self.ticks, Ticks::Host) {
             self.clock.complete(tick)?;
@@ -183,7 +181,7 @@ pub(crate) fn are_of_one_stream(one: Tick, other: Tick) -> bool {
 /// Adds a tick to a list of the last tick of each stream.
 pub(crate) fn note(list: &mut Vec<Tick>, tick: Tick) {
     match list.iter_mut().find(|one| are_of_one_stream(**one, tick)) {
-        Some(one) if *one < tick || mutant!("cuda.clock.later-tick-forgotten") => *one = tick,
+        Some(one) if *one < tick => *one = tick,
         Some(_) => {}
         None => list.push(tick),
     }
@@ -218,7 +216,7 @@ pub(crate) unsafe fn wait(device: &Device, stream: Handle, tick: Tick) -> Result
     let bound = device.bind()?;
     // SAFETY: the caller's.
     let captured = !matches!(way, Way::Hosts) && unsafe { bound.stream_is_capturing(stream) }?;
-    if captured && !mutant!("cuda.clock.captured-waits") {
+    if captured {
         return Err(Error::Capturing);
     }
     match way {

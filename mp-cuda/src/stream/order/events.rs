@@ -33,7 +33,6 @@ use std::sync::Arc;
 use mp_core::Arena;
 use mp_core::clocks::{Clock, Clocks, Tick};
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::mutant;
 use mp_core::mutex::Mutex;
 use mp_core::words::Member;
 
@@ -151,9 +150,7 @@ impl Drop for StreamEvents {
     fn drop(&mut self) {
         let mut known = KNOWN.lock();
         known.own.retain(|(tick, _)| !are_of_one_stream(*tick, self.first));
-        if !mutant!("cuda.events.not-reused") {
-            known.free.push(Arc::clone(&self.made));
-        }
+        known.free.push(Arc::clone(&self.made));
     }
 }
 
@@ -259,10 +256,8 @@ enum Which {
 fn close(opened: Vec<Opened>) {
     for one in opened {
         let Ok(bound) = one.device.bind() else { continue };
-        if !mutant!("cuda.events.not-closed") {
-            // SAFETY: this process opened the event, and no other code can find it.
-            _ = unsafe { bound.event_destroy(one.event) };
-        }
+        // SAFETY: this process opened the event, and no other code can find it.
+        _ = unsafe { bound.event_destroy(one.event) };
     }
 }
 

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::mutex::Mutex;
-use mp_core::{Descriptor, Message, SharedWaitable, Wait, WaitPoint, Waitable, mutant};
+use mp_core::{Descriptor, Message, SharedWaitable, Wait, WaitPoint, Waitable};
 use mp_reduce::{Error, TypeFingerprint, from_bytes, to_bytes_after};
 use rustix::buffer::spare_capacity;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -126,7 +126,7 @@ impl Reader {
         if !self.is_greeted(fd)? {
             return Ok(None);
         }
-        let most = if mutant!("queue.connection.notes-without-end") { u32::MAX } else { NOTES_AT_ONCE };
+        let most = NOTES_AT_ONCE;
         for _ in 0..most {
             match self.read_next(fd, limit)? {
                 Next::Message(arrived) => return Ok(Some(arrived)),
@@ -147,12 +147,12 @@ impl Reader {
             let (name, limit) = if is_note { (0, LONGEST_NOTE) } else { (usize::from(name), limit) };
             let n = if self.have < HEAD {
                 read(fd, &mut self.head[self.have..])
-            } else if len > limit && !mutant!("queue.connection.length-not-compared") {
+            } else if len > limit {
                 let why = format!(
                     "a message of {len} bytes arrives, and {limit} is the limit here (SocketOptions::max_message)"
                 );
                 return Err(self.end(fd, mp_core::Error::LimitExceeded(why)));
-            } else if name > LONGEST && !mutant!("queue.connection.name-length-not-compared") {
+            } else if name > LONGEST {
                 let why = format!(
                     "a message arrives whose type has a name of {name} bytes, and {LONGEST} is the limit"
                 );
@@ -205,14 +205,12 @@ impl Reader {
 
     /// The other end is closed: reads what it has sent, for the note in it, up to an invitation, whose file would be lost.
     pub(super) fn find_note(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Option<Box<TypeRefusal>> {
-        let invites =
-            |have| have == 0 && is_invitation(fd) && !mutant!("queue.connection.invitation-read-over");
+        let invites = |have| have == 0 && is_invitation(fd);
         while !self.over && self.greeting.is_none() && !invites(self.have) {
             match self.read_next(fd, limit) {
                 Ok(Next::Message(arrived)) => self.early.push_back(Ok(arrived)),
                 Ok(Next::Note) => {}
                 Ok(Next::Nothing) | Err(GetError::Disconnected | GetError::TypeRefused(_)) => break,
-                Err(_) if mutant!("queue.connection.cut-off-forgotten") => break,
                 Err(error) => self.early.push_back(Err(error)),
             }
         }

@@ -190,10 +190,7 @@ impl Handshake {
             };
             let said = Said { listener: !self.listener, provers: &theirs, others: &self.mine };
             return match &self.key {
-                Some(key)
-                    if !key.is_proof(&said, &self.buffer[..PROOF])
-                        && !mp_core::mutant!("queue.connection.proof-not-compared") =>
-                {
+                Some(key) if !key.is_proof(&said, &self.buffer[..PROOF]) => {
                     Err(ConnectError::KeyMismatch { pid: self.peer.pid(), host: self.peer.host() })
                 }
                 _ => Ok(true),
@@ -236,10 +233,10 @@ pub(super) fn hello(key: bool, mine: &[u8; NONCE]) -> [u8; HELLO] {
 /// The random bytes of a hello, if it is of this version, and has a key or none as this side has.
 pub(super) fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE], ConnectError> {
     let (magic, rest) = hello.split_at(MAGIC.len());
-    if magic[..7] != MAGIC[..7] && !mp_core::mutant!("queue.connection.hello-magic-ignored") {
+    if magic[..7] != MAGIC[..7] {
         return Err(ConnectError::Incompatible("it said something else than hello"));
     }
-    if magic[7] != MAGIC[7] && !mp_core::mutant!("queue.connection.hello-version-ignored") {
+    if magic[7] != MAGIC[7] {
         return Err(ConnectError::Incompatible("it speaks another version"));
     }
     let has_key = match rest[0] {

@@ -6,7 +6,7 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use mp_core::{Wait, fnv1a, mutant, socket};
+use mp_core::{Wait, fnv1a, socket};
 use mp_reduce::Error;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
@@ -73,7 +73,7 @@ impl Socket {
                 has => has.map_err(failed)?,
             };
             let is_note = reader.is_between_messages() && begins_a_note(&found[..has]);
-            if !is_note && !reader.is_in_note() || mutant!("queue.connection.note-in-the-way") {
+            if !is_note && !reader.is_in_note() {
                 break has;
             }
             // It says what the other side has refused, and is no message that could be received.

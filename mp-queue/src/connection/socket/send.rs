@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-use mp_core::{Message, SharedWaitable, Wait, mutant};
+use mp_core::{Message, SharedWaitable, Wait};
 
 use super::error::refusal;
 use super::frame::{Room, Socket, frame_of, head_of, left, length};
@@ -20,9 +20,7 @@ impl Socket {
         match (error, reader.refused.take()) {
             (WriteError::Gone, Some(refused)) => PutError::Failed { value, error: refusal(refused) },
             // Not of a side that goes on sending: there would be no end to it.
-            (WriteError::Gone, None)
-                if self.is_disconnected() || mutant!("queue.connection.send-reads-on") =>
-            {
+            (WriteError::Gone, None) if self.is_disconnected() => {
                 match reader.find_note(self.as_fd(), self.limit) {
                     Some(refusal) => PutError::TypeRefused { value, refusal },
                     None => WriteError::Gone.with(value),

@@ -135,9 +135,7 @@ impl RingMemory {
         let end = run(self.returning(lease.id(), lease.owner()), Self::words(self.arena));
         if end.is_some() {
             self.not_empty().wake_some(u32::from(end == Some(Holder::Returned)));
-            if !mp_core::mutant!("queue.give-back.wake-dropped") {
-                self.finished().wake_some(u32::MAX >> 1);
-            }
+            self.finished().wake_some(u32::MAX >> 1);
         }
         end == Some(Holder::Returned)
     }
@@ -165,9 +163,6 @@ impl RingMemory {
 
     /// Notes what dead members had, if there is any. This process visits one of them, whose seat keeps the queue.
     pub(super) fn note_returned(&self) {
-        if mp_core::mutant!("queue.returned-not-noted") {
-            return;
-        }
         if self.redelivers() && self.count(|h| h == Holder::Returned) > 0 {
             run(Note::new(self.returns()), Self::words(self.arena));
         }
@@ -226,11 +221,8 @@ impl RingMemory {
             let ring = self.chain.segment(i);
             for slot in 0..ring.slots {
                 let found = Slot::unpack(m.load(ring.slot(slot))).envelope();
-                let is_there = |&e: &EnvelopeId| {
-                    !mp_core::mutant!("queue.contents-not-seen")
-                        && e < self.arena.most_messages()
-                        && self.has(e, |h| h == Holder::Queued)
-                };
+                let is_there =
+                    |&e: &EnvelopeId| e < self.arena.most_messages() && self.has(e, |h| h == Holder::Queued);
                 found.filter(is_there).into_iter().for_each(&mut *each);
             }
             if self.link(i) != Link::Open {

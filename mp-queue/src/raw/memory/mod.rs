@@ -327,7 +327,7 @@ impl RingMemory {
     #[inline]
     pub(crate) fn made_room(&self, messages: u32) {
         // Only a producer can tell whether its message fits into what is free now.
-        let all = self.bytes != 0 && !mp_core::mutant!("queue.one-producer-woken-for-bytes");
+        let all = self.bytes != 0;
         let n = if all { u32::MAX >> 1 } else { messages };
         self.not_full().wake_some(n);
     }
@@ -436,8 +436,7 @@ impl RingMemory {
 
     /// Whether a get would not wait: there is a message, or the end.
     pub(crate) fn is_ready(&self) -> bool {
-        self.any_returned() && !mp_core::mutant!("queue.returned-is-not-ready")
-            || self.next() != Standing::Nothing
+        self.any_returned() || self.next() != Standing::Nothing
     }
 
     /// Whether it is closed and drained; what was leased may come back still.

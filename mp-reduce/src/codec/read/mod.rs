@@ -99,11 +99,7 @@ impl<'de> Reader<'de, '_> {
 
     #[inline]
     fn enter(&mut self) -> Result<(), Bad> {
-        if level::down(self.message.left) || mp_core::mutant!("codec.read.depth-not-limited") {
-            Ok(())
-        } else {
-            Err(too_deep(self.message.left))
-        }
+        if level::down(self.message.left) { Ok(()) } else { Err(too_deep(self.message.left)) }
     }
 
     #[inline]
@@ -166,7 +162,7 @@ impl<'de> Reader<'de, '_> {
 
     #[inline]
     fn sequence<V: Visitor<'de>>(&mut self, len: usize, visitor: V) -> Result<V::Value, Bad> {
-        if len > self.rest.len() && !mp_core::mutant!("codec.read.count-not-compared") {
+        if len > self.rest.len() {
             return Err(too_short());
         }
         self.enter()?;
@@ -223,7 +219,6 @@ impl<'de> Reader<'de, '_> {
         };
         if let What::Row(kind) = what
             && !bytes.len().is_multiple_of(kind.size())
-            && !mp_core::mutant!("codec.row.rest-not-refused")
         {
             return Err(Bad::says(format!(
                 "{} bytes are no row of numbers of {} bytes",

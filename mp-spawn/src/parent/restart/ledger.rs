@@ -51,15 +51,13 @@ impl Ledger {
     /// A process has ended, or could not be started, after this time as a worker.
     pub(crate) fn ended(&mut self, failed: bool, lasted: Duration) -> Verdict {
         self.lasted = lasted;
-        if lasted >= self.healthy_after && !mp_core::mutant!("spawn.restart.health-ignored") {
+        if lasted >= self.healthy_after {
             self.in_a_row = 0;
         }
         let backoff = match self.restart {
             Restart::Never => return Verdict::Over,
             Restart::OnFailure { .. } if !failed => return Verdict::Over,
-            Restart::OnFailure { max, .. }
-                if self.in_a_row >= max && !mp_core::mutant!("spawn.restart.limit-ignored") =>
-            {
+            Restart::OnFailure { max, .. } if self.in_a_row >= max => {
                 return Verdict::GiveUp;
             }
             Restart::OnFailure { backoff, .. } | Restart::Always { backoff } => backoff,

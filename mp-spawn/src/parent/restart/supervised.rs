@@ -163,7 +163,7 @@ impl Rank {
         supervision.since = Instant::now();
         let attempt = supervision.attempt();
         supervision.tell(|| ProcessEvent::Started { name: self.name.clone(), pid, attempt });
-        if let Some(signal) = late.filter(|_| !mp_core::mutant!("spawn.restart.early-signal-lost")) {
+        if let Some(signal) = late {
             // It fails for a process that has ended just now.
             let _ = self.signal(signal);
         }
@@ -181,7 +181,7 @@ impl Rank {
         supervision.tell(|| ProcessEvent::Exited { name: name(), pid, attempt, exit, error: error.cloned() });
         // Before it has become a worker it may have waited for long, and is not well.
         let lasted = if self.begun { supervision.since.elapsed() } else { Duration::ZERO };
-        let asked_for = supervision.forbidden && !mp_core::mutant!("spawn.restart.after-kill");
+        let asked_for = supervision.forbidden;
         if asked_for || interrupted {
             supervision.phase = Phase::Done;
             return Next::Over;
@@ -228,7 +228,7 @@ impl Rank {
         let by_signal =
             matches!(self.exit, Some(ExitStatus::Signal { signal, .. }) if signal.number() == libc::SIGINT);
         let told = matches!(&self.failure, Some((_, SpawnError::ProcessRaised(raised))) if raised.kind == RaisedKind::Interrupted);
-        (by_signal || told || mp_core::interrupted()) && !mp_core::mutant!("spawn.restart.after-ctrl-c")
+        by_signal || told || mp_core::interrupted()
     }
 
     /// It is not started again, although it is to be. It is over then; the caller says so when the ranks are unlocked.
@@ -247,7 +247,7 @@ impl Rank {
     fn forbid(&mut self) -> bool {
         let Some(supervision) = &mut self.supervision else { return false };
         supervision.forbidden = true;
-        if supervision.phase != Phase::Waiting || mp_core::mutant!("spawn.restart.back-off-goes-on") {
+        if supervision.phase != Phase::Waiting {
             return false;
         }
         self.give_up(GaveUpReason::Stopped);
@@ -257,7 +257,7 @@ impl Rank {
     /// It is to be started again now: what makes that, and the number of the start; `None` if it need not be, or is over.
     fn begin(&mut self) -> Option<(Arc<Respawn>, u32)> {
         let supervision = self.supervision.as_mut().filter(|its| its.phase == Phase::Waiting)?;
-        if mp_core::interrupted() && !mp_core::mutant!("spawn.restart.next-after-ctrl-c") {
+        if mp_core::interrupted() {
             self.give_up(GaveUpReason::Interrupted);
             return None;
         }

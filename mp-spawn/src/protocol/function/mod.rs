@@ -255,9 +255,7 @@ impl FunctionRef {
 /// The function that a reference names, verified.
 #[inline]
 pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static Desc<E>, FunctionError> {
-    let same_build = |object: &Object| {
-        object.is(&reference.object) || mp_core::mutant!("spawn.function.build-not-compared")
-    };
+    let same_build = |object: &Object| object.is(&reference.object);
     let place = |object: &Object| object.address_of(reference.offset, size_of::<Desc<E>>());
     let address = loaded_objects::find(same_build, place).ok_or_else(|| {
         let own = loaded_objects::own().and_then(Object::identity);
@@ -267,9 +265,7 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
         }
     })?;
     let address = address.ok_or(FunctionError::OutOfBounds)?;
-    if !address.is_multiple_of(align_of::<Desc<E>>())
-        && !mp_core::mutant!("spawn.function.alignment-not-asked")
-    {
+    if !address.is_multiple_of(align_of::<Desc<E>>()) {
         return Err(FunctionError::Misaligned);
     }
     let place: *const Desc<E> = ptr::with_exposed_provenance(address);
@@ -277,7 +273,7 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
     // with the magic number; any bytes are a `[u64; 2]`. They may be a mutable static of the program when the
     // reference is forged: hence volatile.
     let magic = unsafe { ptr::read_volatile(place.cast::<[u64; 2]>()) };
-    if magic != MAGIC && !mp_core::mutant!("spawn.function.magic-not-compared") {
+    if magic != MAGIC {
         return Err(FunctionError::NoFunction);
     }
     // SAFETY: what begins with the magic number is a `Desc`, of whichever copy of this crate, and the field lies within it;
@@ -292,9 +288,7 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
     // function a worker runs breaks the contract of `dlclose`.
     let head = unsafe { &*place.cast::<Head>() };
     // The fingerprint is a hash: should two functions have the same one, their names tell them apart.
-    let same = (head.fingerprint() == reference.fingerprint
-        || mp_core::mutant!("spawn.function.types-not-compared"))
-        && ((head.name)() == reference.name || mp_core::mutant!("spawn.function.name-not-compared"));
+    let same = (head.fingerprint() == reference.fingerprint) && ((head.name)() == reference.name);
     if (head.kind)() != TypeId::of::<E>() || !same {
         return Err(FunctionError::OtherTypes { found: (head.name)().to_string() });
     }

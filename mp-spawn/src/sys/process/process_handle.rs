@@ -126,7 +126,7 @@ impl Handle {
     /// Sends it a signal; `SRCH` if it is over.
     pub(crate) fn signal(&self, signal: Signal) -> std::result::Result<(), Errno> {
         let reaped = self.reaped.lock();
-        if *reaped && !mp_core::mutant!("spawn.signal.after-reaped") {
+        if *reaped {
             return Err(Errno::SRCH);
         }
         if self.is_pidfd {
@@ -164,7 +164,7 @@ impl Handle {
             // Reaped elsewhere.
             Err(_) => ExitStatus::Unknown,
         };
-        *reaped = !mp_core::mutant!("spawn.reap.not-noted");
+        *reaped = true;
         Some(exit)
     }
 

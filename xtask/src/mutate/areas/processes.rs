@@ -7,7 +7,6 @@ pub(super) const OF_PROCESSES: &[Area] = &[
         "loader.",
         &[("mp-data/loader", ""), ("mp-data/lib", ""), ("mp-data/torch_names", ""), ("mp-data/memory", "")],
     ),
-    ("loader.copy.", &[("mp-data/lib", "per_copy"), ("mp-data/loader", "")]),
     ("plan.", &[("mp-data/order", "")]),
     (
         "cuda.row.",
@@ -36,29 +35,10 @@ pub(super) const OF_PROCESSES: &[Area] = &[
         ],
     ),
     ("cuda.", &[("mp-cuda/lib", "memory::"), ("mp-cuda-sim/memory", ""), ("mp-cuda-sim/processes", "")]),
-    (
-        "manager.",
-        &[
-            ("mp-manager/calls", ""),
-            ("mp-manager/rings", ""),
-            ("mp-manager/lifetimes", ""),
-            ("mp-manager/deaths", ""),
-            ("mp-manager/objects", ""),
-            ("mp-manager/answers", ""),
-            ("mp-manager/remote", ""),
-            ("mp-manager/remote_objects", ""),
-            ("mp-manager/remote_copies", ""),
-            ("mp-manager/lib", "remote::"),
-            ("mp-manager/limits", ""),
-            ("mp-tests/killed_pool", "manager::"),
-        ],
-    ),
-    ("panic.", &[("mp-data/panics", "")]),
     ("stream.", &[("mp-data/streams", "")]),
     ("planted.", &[("mp-torture/mp-torture", "--seconds=60 --seed=5")]),
     ("planted.answer-to-another", OBJECTS),
     ("planted.object-freed-with-its-caller", OBJECTS),
-    ("spawn.interrupt.", &[("mp-tests/waiting", "interrupts::")]),
     ("inherited.", &[("mp-spawn/launching", ""), ("mp-tests/invitations", ""), ("mp-spawn/set_user_id", "")]),
     (
         "spawn.",
@@ -75,38 +55,6 @@ pub(super) const OF_PROCESSES: &[Area] = &[
             ("mp-tests/message_leaks", ""),
         ],
     ),
-    ("spawn.copy.", &[("mp-spawn/lib", "parent::restart::"), ("mp-spawn/copied_handles", "")]),
-    (
-        "spawn.exit.",
-        &[("mp-spawn/at_exit", ""), ("mp-spawn/family", ""), ("mp-spawn/outcomes", ""), ("mp-spawn/lib", "")],
-    ),
-    ("spawn.restart.nothing-ahead", &[("mp-tests/queues", "restarts::")]),
-    (
-        "spawn.restart.",
-        &[("mp-spawn/lib", "parent::restart::"), ("mp-spawn/restart_ends", ""), ("mp-spawn/restarts", "")],
-    ),
-    (
-        "spawn.lifeline.",
-        &[
-            ("mp-spawn/lib", ""),
-            ("mp-spawn/family", ""),
-            ("mp-spawn/killed_early", ""),
-            ("mp-spawn/forkserver", ""),
-        ],
-    ),
-    ("spawn.slip.", &[("mp-spawn/lib", ""), ("mp-spawn/siblings", ""), ("mp-spawn/killed_early", "")]),
-    (
-        "spawn.death-",
-        &[
-            ("mp-tests/queues", "deaths::"),
-            ("mp-tests/waiting", "death_times::"),
-            ("mp-tests/small_arena", ""),
-        ],
-    ),
-    (
-        "spawn.joined.",
-        &[("mp-tests/killed", "late_joining::"), ("mp-tests/queues", "deaths::"), ("mp-spawn/lib", "")],
-    ),
     (
         "spawn.parcel-",
         &[
@@ -115,8 +63,6 @@ pub(super) const OF_PROCESSES: &[Area] = &[
             ("mp-tests/killed", "late_joining::"),
         ],
     ),
-    ("pool.note.", &[("mp-pool/notes", ""), ("mp-pool/chunks", "")]),
-    ("pool.timeout.stopped-", &[("mp-pool/stopped", ""), ("mp-tests/killed_pool", "pool::")]),
     (
         "pool.",
         &[

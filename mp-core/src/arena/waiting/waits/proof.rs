@@ -84,9 +84,6 @@ fn rows_of_all_threads(arena: Arena, member: Member, pid: u32) -> Option<Vec<See
         }
         let mut its = rows.iter().filter(|row| row.thread == thread);
         let (Some(row), None) = (its.next(), its.next()) else {
-            if mutant!("waits.threads-not-asked") {
-                continue;
-            }
             return None;
         };
         if !row.forever || row.waited() < OLD {
@@ -108,7 +105,7 @@ fn needed_by(
     if let Some(block) = row.block.filter(|_| row.call.is_ended_by_holders()) {
         let (mut members, others) = arena.holders_of(block);
         members.retain(|holder| *holder != member);
-        return (others == 0 || mutant!("waits.messages-not-asked")).then_some(members);
+        return (others == 0).then_some(members);
     }
     // A wait for processes: only the calling thread knows for which.
     let On::Processes(pids) = &subject.on else { return None };
@@ -140,7 +137,7 @@ impl Suspicion {
                 all_looked &= later.looks.wrapping_sub(row.looks) >= 2;
             }
         }
-        (all_looked || mutant!("waits.looks-not-asked")).then_some(true)
+        all_looked.then_some(true)
     }
 
     /// What it means, after the processes that were `described`.

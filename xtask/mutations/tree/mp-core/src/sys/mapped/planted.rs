@@ -1,4 +1,5 @@
-//! The mutations that the torture has to find ([`mutant`](crate::mutant)), where one needs more than a condition.
+//! Stores that become visible late: the mutation `planted.missing-fence`. This file is only in the copy of the sources that
+//! `cargo xtask mutate` makes.
 
 use std::cell::RefCell;
 
@@ -6,13 +7,13 @@ use crate::mem::Word;
 use crate::sync::Ordering;
 use crate::sys::Mapping;
 
-/// What a process stores is seen by other processes a few of its accesses later, also after its next
-/// read-modify-write: as on a processor with a weak memory order, if none of them released.
+/// Returns `true` if other processes see a store only a few accesses later, also after a read-modify-write: as on a
+/// processor with a weak memory order without any release.
 fn missing_fence() -> bool {
     mutant!("planted.missing-fence")
 }
 
-/// By how many accesses a store is late.
+/// Number of accesses by which a store is late.
 const LATE: u32 = 4;
 
 thread_local! {
@@ -20,7 +21,7 @@ thread_local! {
     static STORES: RefCell<Vec<(Word, u64, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What this thread has stored, as long as there is a thread.
+/// Calls `f` with the stores of this thread, until the thread's data is destroyed.
 fn stores<R>(f: impl FnOnce(&mut Vec<(Word, u64, u32)>) -> R) -> Option<R> {
     if !missing_fence() {
         return None;
@@ -28,7 +29,7 @@ fn stores<R>(f: impl FnOnce(&mut Vec<(Word, u64, u32)>) -> R) -> Option<R> {
     STORES.try_with(|stores| f(&mut stores.borrow_mut())).ok()
 }
 
-/// Another access: stores that are old enough are seen now.
+/// Counts one access. Stores that are old enough become visible.
 #[inline]
 pub(crate) fn pass_time(map: &Mapping) {
     stores(|stores| {
@@ -39,28 +40,29 @@ pub(crate) fn pass_time(map: &Mapping) {
     });
 }
 
-/// The thread goes to sleep: all that it has stored is seen before.
+/// Makes all stores visible, before the thread sleeps.
 pub(crate) fn sleep(map: &Mapping) {
     stores(|stores| {
         stores.drain(..).for_each(|(w, v, _)| map.u64_at(w.offset()).store(v, Ordering::Release))
     });
 }
 
-/// Keeps a store back; `false`: it is to be done at once.
+/// Keeps a store back. Returns `false` if the mutation is off.
 #[inline]
 pub(crate) fn store_late(w: Word, v: u64) -> bool {
     stores(|stores| stores.push((w, v, 0))).is_some()
 }
 
-/// What this thread itself has stored there, if other processes don't see it yet.
+/// Returns the value that this thread has stored there, if it is not visible yet.
 #[inline]
 pub(crate) fn stored_late(w: Word) -> Option<u64> {
     stores(|stores| stores.iter().rev().find(|(at, ..)| *at == w).map(|&(_, v, _)| v))?
 }
 
-/// The stores to this word are seen now.
+/// Makes the stores to this word visible.
 #[inline]
 pub(crate) fn store_now(map: &Mapping, w: Word) {
+    pass_time(map);
     stores(|stores| {
         for (_, v, _) in stores.extract_if(.., |(at, ..)| *at == w) {
             map.u64_at(w.offset()).store(v, Ordering::Release);
