@@ -143,7 +143,7 @@ fn what_is_given_up_lacks_what_it_lacked() {
     assert_eq!(loader.metrics().skipped_samples, 5);
 }
 
-/// Of this many bytes, which are encoded. The first is sent when others have the memory.
+/// Texts of this many bytes, which are encoded. The first is sent when others have the memory.
 #[derive(Serialize, Deserialize)]
 struct Texts(usize, u64);
 
@@ -185,7 +185,7 @@ fn too_little_to_send_what_was_made() {
     println!("{}", loader.metrics());
 }
 
-/// What a loader leaves that is dropped before its batches, or after them.
+/// Memory of a loader that is dropped before its batches, or after them.
 fn dropped_in_the_middle_of_an_epoch() {
     let in_use = || {
         let arena = Arena::current().unwrap();

@@ -1,4 +1,4 @@
-//! Which samples are in which batch: orders, ranks, states. No processes.
+//! Assignment of samples to batches: orders, ranks, states. No processes.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ fn indices(plan: &Plan, epoch: u64) -> Vec<u64> {
     items(plan, epoch).iter().map(|item| item.index as u64).collect()
 }
 
-/// Those that count, of all batches of one rank.
+/// Returns the items that count, of all batches of one rank.
 fn items(plan: &Plan, epoch: u64) -> Vec<Item> {
     let order = plan.epoch(epoch);
     let mut all = Vec::new();
@@ -110,7 +110,7 @@ fn epochs_and_seeds_have_orders_of_their_own() {
     assert_ne!(indices(&plan, 0), indices(&seeded(50).seed(18).shuffle(true).build().unwrap(), 0));
 }
 
-/// As torch's `set_epoch` has it: each epoch has another order, which the ranks share.
+/// torch: `set_epoch`. Each epoch has another order, which the ranks share.
 #[test]
 fn ranks_share_the_order_of_each_epoch() {
     let rank = |rank| seeded(48).shuffle(true).distributed(rank, 3).build().unwrap();
@@ -156,7 +156,7 @@ fn an_index_out_of_range_is_an_error_with_its_batch() {
     assert_eq!(found, PlanError::IndexOutOfRange { epoch: 4, batch: 2, index: 8, len: 8 });
 }
 
-/// As it comes; counts what it is asked for.
+/// Sampler in order that counts its calls.
 #[derive(Debug)]
 struct Counted(Arc<AtomicU64>, u64);
 

@@ -1,4 +1,4 @@
-//! Where a dataset's code has panicked: errors have file and line, and the program's own panic hook has its
+//! Places of panics in a dataset's code: errors have file and line, and the program's own panic hook has its
 //! turn. A process of its own, since a hook is that of a whole process.
 
 #[path = "common/mod.rs"]
@@ -52,7 +52,7 @@ impl Dataset for Panics {
     }
 }
 
-/// How often the program's own hook was called.
+/// Number of times that the program's own hook was called.
 static HOOKED: AtomicUsize = AtomicUsize::new(0);
 
 fn hooked() -> usize {

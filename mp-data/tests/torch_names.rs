@@ -1,4 +1,4 @@
-//! What the tests of torch's `DataLoader` look at, by their names there.
+//! Counterparts of the tests of torch's `DataLoader`.
 
 mod common;
 
@@ -19,7 +19,7 @@ use mp_tensor::Tensor;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-/// What the worker and the sample say of themselves.
+/// Dataset whose rows describe their worker and their sample.
 #[derive(Serialize, Deserialize)]
 struct Plain {
     len: usize,

@@ -11,7 +11,7 @@ fn order(plan: &Plan, epoch: u64) -> Vec<usize> {
     batches.flat_map(|batch| batch.items).map(|Item { index, .. }| index).collect()
 }
 
-/// Whether a sum that is distributed as chi-squared is within four standard deviations of its mean.
+/// Returns `true` if a sum that is distributed as chi-squared is within four standard deviations of its mean.
 fn likely(sum: f64, freedom: f64) -> bool {
     (sum - freedom).abs() < 4.0 * (2.0 * freedom).sqrt()
 }

@@ -28,7 +28,7 @@ impl Measured {
         self.counts.fetch_sub(0, bytes as i64);
     }
 
-    /// Those that are on their way now.
+    /// Returns the bytes of the batches that are in flight now.
     pub fn now(&self) -> i64 {
         self.counts.load(0)
     }

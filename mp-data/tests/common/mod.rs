@@ -1,4 +1,4 @@
-//! What the tests of the loader share: a dataset that can be told to fail, and batches as bytes. Each wait
+//! Helpers of the loader's tests: a dataset that can be told to fail, and batches as bytes. Each wait
 //! here has a deadline.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
@@ -18,7 +18,7 @@ use mp_tensor::{SharedTensor, Tensor};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-/// What happens at a sample.
+/// Failure at a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Fault {
     Error,
@@ -53,7 +53,7 @@ impl Fault {
 pub struct Samples {
     pub len: usize,
     pub faults: Vec<(usize, Fault)>,
-    /// How often a fault still happens, for each.
+    /// Number of times that each fault still happens.
     pub times: Vec<SharedTensor<i64>>,
     #[serde(skip)]
     pub fetched: u64,
@@ -155,7 +155,7 @@ pub fn kept(state: &LoaderState) -> LoaderState {
     serde_json::from_str(&serde_json::to_string(state).unwrap()).unwrap()
 }
 
-/// What a leak would leave in shared memory.
+/// Returns the counts that a leak would change in shared memory.
 pub fn in_use() -> (u64, u64, u64) {
     let MemoryStats { live_blocks, queued, members, .. } = Arena::current().unwrap().memory_stats();
     (live_blocks, queued, members)

@@ -28,7 +28,7 @@ pub const ANY_SAMPLE: u64 = u64::MAX;
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Faults {
     at: Vec<(When, usize, u64, Fault)>,
-    /// How often each still happens.
+    /// Number of times that each fault still happens.
     times: Vec<SharedTensor<i64>>,
 }
 
@@ -49,12 +49,12 @@ impl Faults {
 #[derive(Serialize, Deserialize)]
 pub struct Shards {
     pub sizes: Vec<u64>,
-    /// Whether readers have tokens.
+    /// `true` if readers have tokens.
     pub tokens: bool,
-    /// How many samples behind its token a shard is opened.
+    /// Number of samples after its token at which a shard is opened.
     pub lies: u64,
     pub faults: Faults,
-    /// How often a shard was opened, in all processes.
+    /// Number of times that a shard was opened, in all processes.
     pub opened: SharedTensor<i64>,
 }
 

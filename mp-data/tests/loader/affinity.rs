@@ -32,7 +32,7 @@ impl Dataset for Where {
     }
 }
 
-/// Where all threads of all workers run.
+/// Returns the processors of all threads of all workers.
 fn of(affinity: Affinity) -> Vec<u64> {
     let builder = DataLoader::builder(Where).batch_size(4).num_workers(2).threads_per_worker(2);
     let loader = builder.affinity(affinity).build().unwrap();

@@ -16,7 +16,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::common::{DEADLINE, all, builder, next};
 
-/// What a dataset does wrong.
+/// Mistake of a dataset.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 enum Wrong {
     Nothing,
@@ -317,7 +317,7 @@ impl BatchSampler for PanicsIn {
     }
 }
 
-/// Where it says its length it panics.
+/// Dataset that panics in `len`.
 #[derive(Serialize, Deserialize)]
 struct NoLength;
 

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::common::next;
 
-/// How many buffers the decoder below has in all, eight at a time.
+/// Number of buffers of the decoder below, eight at a time.
 const BUFFERS: usize = 1000;
 
 /// Decodes images, as it were: each sample is how often that has taken a page from the kernel.

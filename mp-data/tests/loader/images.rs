@@ -11,7 +11,7 @@ use crate::common::next;
 
 const FILES: usize = 12;
 const SIDE: u32 = 24;
-/// Its file ends in the middle.
+/// Image whose file ends in the middle.
 const TRUNCATED: usize = 5;
 
 #[derive(Serialize, Deserialize)]

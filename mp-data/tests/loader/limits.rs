@@ -1,4 +1,4 @@
-//! How many batches are on their way, and how many are given before an earlier one.
+//! Limits of batches in flight, and of batches given before an earlier one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -89,7 +89,7 @@ fn resume_repeats_no_delivered_batch() {
     }
 }
 
-/// As it comes; counts what it is asked for.
+/// Sampler in order that counts its calls.
 #[derive(Debug)]
 struct Counted(Arc<AtomicU64>);
 
@@ -142,7 +142,7 @@ fn resume_of_max_tokens_reads_only_near_lengths() {
     }
 }
 
-/// What a batch of the tests below has, or ten times that.
+/// Bytes of a batch of the tests below, or a tenth of them.
 const UNIT: usize = 10_000;
 
 /// All batches of an epoch; those that are kept count no more.

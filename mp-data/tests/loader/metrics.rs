@@ -1,4 +1,4 @@
-//! What a loader tells of itself: waits, what is ready, errors.
+//! Metrics of a loader: waits, ready batches, errors.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! What is known before the first batch: how many come, what the loader is called, of which kind a state is.
+//! Facts before the first batch: number of batches, name of the loader, kind of a state.
 
 use mp_data::plan::{Batching, IndexSampler};
 use mp_data::{
@@ -33,7 +33,7 @@ fn a_name_that_processes_can_not_have_is_refused() {
     }
 }
 
-/// As many draws as the number of the epoch.
+/// Sampler with as many draws as the number of the epoch.
 #[derive(Debug)]
 struct Growing;
 

@@ -9,7 +9,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::common::{Bytes, Fault, Random, Samples, all, bare, bytes, kept, next};
 
-/// How long each of the two takes at most, beside its first rounds.
+/// Most time of each of the two tests, in addition to its first rounds.
 const LONG: Duration = Duration::from_secs(5);
 const ROUNDS: u64 = 200;
 /// Each sampler is in one of them.
@@ -84,7 +84,7 @@ impl Order {
         }
     }
 
-    /// What each rank is given, made by the trainer alone.
+    /// Returns the batches of a rank, made by the trainer alone.
     fn expected(self, rank: u32) -> Vec<Bytes> {
         let loader = self.builder(Samples::new(self.len), rank).build().unwrap();
         all(loader.epochs(1..3))

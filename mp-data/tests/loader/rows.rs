@@ -16,7 +16,7 @@ struct Named {
     number: Tensor<i64>,
     more: (Ragged<u8>, Strings),
     r#type: Other<Option<u8>>,
-    /// Of the batch, not of its samples.
+    /// Column of the batch, not of its samples.
     once: Tensor<u64>,
 }
 
@@ -24,7 +24,7 @@ struct Named {
 #[derive(Serialize, Deserialize)]
 struct Less {
     less: [usize; 4],
-    /// How many batches were made, if the numbers are that.
+    /// Number of batches that were made, if the numbers depend on it.
     counts: Option<SharedTensor<i64>>,
 }
 
@@ -251,11 +251,12 @@ fn a_difference_is_told_by_the_field_of_its_column() {
     assert!(found.to_string().contains("sample 0: column `number` is not the same twice"), "{found}");
 }
 
-/// One column of the batch as a whole, of more numbers than it has samples, and one of rows of any length.
+/// Dataset with a column of the batch as a whole, of more numbers than it has samples, and a column of rows
+/// of any length.
 #[derive(Serialize, Deserialize)]
 struct Anew {
     whole: bool,
-    /// How many batches were made.
+    /// Number of batches that were made.
     counts: SharedTensor<i64>,
 }
 
@@ -285,11 +286,11 @@ fn verify_compares_rests_and_row_lengths() {
     }
 }
 
-/// What becomes of the rows of sample 5.
+/// Treatment of the rows of sample 5.
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize)]
 enum Five {
     NotWritten,
-    /// Of the second of its columns, not a single byte.
+    /// Leaves each byte of the second column unwritten.
     NotInOne,
     /// With what a row holds before it is written in a build with debug assertions.
     WrittenSo,

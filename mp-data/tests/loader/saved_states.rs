@@ -33,7 +33,7 @@ fn of_a_dataset_with_indices() {
     assert_eq!(rest, whole);
 }
 
-/// How many samples the shards of that dataset have.
+/// Numbers of samples of the dataset's shards.
 const SIZES: [u64; 4] = [7, 5, 0, 9];
 
 /// In the middle of a window, with a shard that ends early, and one that is read again in the next pass.

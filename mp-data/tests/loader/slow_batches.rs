@@ -1,4 +1,4 @@
-//! What is said of batches that don't come.
+//! Reports about batches that don't come.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

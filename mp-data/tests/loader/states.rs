@@ -1,4 +1,4 @@
-//! What is remembered of what was given, and what changes with the dataset.
+//! States of delivered batches, and changes of the dataset.
 
 use mp_data::plan::PlanError;
 use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, LoaderState, OnError};

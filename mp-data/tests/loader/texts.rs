@@ -1,4 +1,4 @@
-//! What errors say: once, in words that the user of a loader knows.
+//! Texts of errors: each fact once, in words that the user of a loader knows.
 
 use std::fmt;
 

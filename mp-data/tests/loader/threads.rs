@@ -65,7 +65,7 @@ fn row_threads_live_as_long_as_their_loader() {
     }
 }
 
-/// What a worker's environment says of threads.
+/// Dataset that reports the thread variables of its worker's environment.
 #[derive(Serialize, Deserialize)]
 struct Told;
 

@@ -1,4 +1,4 @@
-//! What fails, what it costs, and what is said of it.
+//! Failures of streams, their costs and their texts.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -208,7 +208,7 @@ impl IterableDataset for SaysTheFirst {
     }
 }
 
-/// It is left out once.
+/// The sample is left out once.
 #[test]
 fn batch_failing_without_its_sample_is_an_error() {
     let loader = StreamLoader::builder(SaysTheFirst).batch_size(4).num_workers(1);

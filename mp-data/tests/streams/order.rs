@@ -1,4 +1,4 @@
-//! Which samples are in which batch, whatever happens.
+//! Order of a stream's samples, whatever happens.
 
 use std::collections::BTreeSet;
 

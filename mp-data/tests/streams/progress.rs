@@ -7,7 +7,7 @@ use crate::common::Fault;
 use crate::common::shards::{Shards, When, streaming, streaming_of};
 use crate::{SIZES, shuffled};
 
-/// What the bar shows when the batches begin, and when they have ended; and how many were given.
+/// Contents of the bar when the batches begin and when they have ended, and the number of delivered batches.
 type Shown = (u64, Option<u64>, u64, usize);
 
 fn shown(batches: StreamBatches<Shards>) -> Shown {

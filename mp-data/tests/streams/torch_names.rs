@@ -1,4 +1,4 @@
-//! What the tests of torch and torchdata look at for iterable datasets, by their names there; and structs as
+//! Counterparts of torch's and torchdata's tests of iterable datasets; and structs as
 //! batches.
 
 use std::collections::BTreeMap;

@@ -11,7 +11,7 @@ type Hundred = std::iter::Map<std::ops::Range<u8>, fn(u8) -> AnyResult<u8>>;
 /// Two shards of numbers of one byte; 0xa5 is among them, which rows hold before they are written.
 #[derive(Serialize, Deserialize)]
 struct Bytes {
-    /// What is not written.
+    /// Number whose row is not written.
     leaves: Option<u8>,
 }
 

@@ -8,7 +8,7 @@ use mp_data::{OnError, StreamLoaderBuilder, StreamState};
 use crate::common::shards::{Shards, When, next_of, places, streamed, streaming_of};
 use crate::common::{Fault, Random};
 
-/// What a trainer has been given, and what it was told of, in one run.
+/// Delivered batches and reported losses of one run.
 #[derive(Default)]
 struct Given {
     places: Vec<(u64, u64)>,
