@@ -81,6 +81,9 @@ fn resident() -> u64 {
 #[test]
 fn other_program() {
     let Ok(role) = std::env::var(ROLE) else { return };
+    if role == "loses-its-host" {
+        return loses_its_host();
+    }
     let address = Address::tcp(&*std::env::var(ADDRESS).unwrap()).unwrap();
     if role == "listens" {
         let listener = keyed().listen(address).unwrap();
@@ -437,4 +440,48 @@ fn futures_meet_over_tcp() {
         got
     });
     assert_eq!((got, client.join().unwrap()), (7, 8));
+}
+
+/// The address of the other host, in a network of its own.
+const HOST: &str = "10.9.0.2";
+
+fn ip(command: &str) {
+    assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success(), "{command}");
+}
+
+/// In a network of its own, where no packet reaches the other host any more once its route is gone.
+fn loses_its_host() {
+    ip("link set lo up");
+    ip("addr add 10.9.0.1/32 dev lo");
+    ip(&format!("route add local {HOST}/32 dev lo src 10.9.0.1"));
+    let listener = keyed().listen(Address::tcp((HOST, 0)).unwrap()).unwrap();
+    let at = listener.local_addr().unwrap();
+    let client = std::thread::spawn(move || keyed().connect(at).unwrap());
+    let (_there, here) = (accept(&listener), client.join().unwrap());
+    let fd = here.as_fd().unwrap();
+    sockopt::set_tcp_keepidle(fd, Duration::from_secs(1)).unwrap();
+    sockopt::set_tcp_keepintvl(fd, Duration::from_secs(1)).unwrap();
+    ip(&format!("route del local {HOST}/32 dev lo"));
+    assert!(!here.is_disconnected(), "the loss is not noticed yet");
+    let lost = here.recv_timeout::<u8>(DEADLINE);
+    assert!(matches!(lost, Err(GetError::Disconnected)), "{lost:?}");
+    let unsent = here.send(1_u8);
+    assert!(matches!(unsent, Err(PutError::Disconnected(1))), "{unsent:?}");
+}
+
+#[test]
+fn lost_host_is_disconnected() {
+    let _alone = alone();
+    let alone =
+        |command: &[&str]| Command::new("unshare").arg("-rn").args(command).stdout(Stdio::null()).status();
+    if !alone(&["ip", "link", "set", "lo", "up"]).is_ok_and(|status| status.success()) {
+        mp_harness::skip("no network namespaces, or no `unshare` or `ip` here");
+        return;
+    }
+    let mut command = Command::new("unshare");
+    command.arg("-rn").arg(std::env::current_exe().unwrap()).args(["--exact", "tcp::other_program"]);
+    let child = command.env(ROLE, "loses-its-host").env(ADDRESS, "").stdout(Stdio::piped()).spawn().unwrap();
+    let mut other = Other(child);
+    let said = std::io::read_to_string(other.0.stdout.take().unwrap()).unwrap();
+    assert!(other.0.wait().unwrap().success(), "{said}");
 }
