@@ -1,5 +1,6 @@
-//! The public interface in a copy of the process that has the pool: each call returns, with an error or with nothing, and none crashes.
-//! Threads of the original use the pool meanwhile, so the copies are made with locks held.
+//! The public interface in a copy of the process that has the pool: each call returns, with an error or
+//! with nothing, and none crashes. Threads of the original use the pool meanwhile, so the copies are made
+//! with locks held.
 #![allow(unsafe_code)]
 
 mod common;
@@ -249,7 +250,7 @@ const CALLS: &[(&str, Check)] = &[
     }),
 ];
 
-/// One call, in a copy.
+/// Makes one call, in a copy.
 fn run(number: usize) -> Checked {
     let (name, call) = CALLS[number];
     let borrowed = BORROWED.get().ok_or("it was copied along")?;
@@ -259,7 +260,8 @@ fn run(number: usize) -> Checked {
 
 /// In a copy that the library does not know of; its end is its exit code, or minus a signal.
 fn raw(number: usize) -> i32 {
-    // SAFETY: the copy has this thread only; what it calls takes no lock that another thread could have held, which this test is about.
+    // SAFETY: the copy has this thread only; what it calls takes no lock that another thread could have
+    // held, which this test is about.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {

@@ -75,7 +75,7 @@ fn grown_pool_starts_workers_with_states() {
 }
 
 #[test]
-fn surplus_workers_finish_their_task_and_give_back_the_rest() {
+fn surplus_workers_finish_the_task_they_run() {
     const TASKS: usize = 150;
     let (pool, counts) = counted_pool(3);
     let (ran, gates) = (zeros(TASKS), [Gate::new(), Gate::new(), Gate::new()]);
@@ -229,7 +229,7 @@ fn stopped_surplus_worker_keeps_its_task_alone() {
 }
 
 #[test]
-fn workers_that_end_after_some_tasks_are_not_replaced_beyond_the_size() {
+fn surplus_place_of_an_ended_worker_stays_empty() {
     let pool = Pool::builder().processes(4).max_tasks_per_child(1).build().unwrap();
     let results = pool.task(|x: u32| x + 1).chunksize(1).map_async(0..40);
     pool.resize(1).unwrap();
@@ -259,7 +259,7 @@ fn file_of_a_number_keeps_what_was_written_before() {
 }
 
 #[test]
-fn failed_starts_of_places_that_are_gone_break_no_pool() {
+fn failed_starts_of_removed_places_break_no_pool() {
     let begin = |(): ()| match mp_pool::current_worker() {
         Some(0) => Ok(()),
         _ => Err("no device"),
@@ -329,7 +329,7 @@ fn concurrent_resizes_lose_and_double_no_task() {
 }
 
 #[test]
-fn resizes_of_a_pool_whose_workers_die_settle_each_task() {
+fn resizes_with_dying_workers_settle_each_task() {
     const TASKS: u32 = 3000;
     let pool = Pool::new(3).unwrap();
     let stop = AtomicBool::new(false);

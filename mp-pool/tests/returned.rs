@@ -1,4 +1,5 @@
-//! Arguments and messages that are given back: tensors and queues in them are whole, and hold as much memory as before.
+//! Arguments and messages that are given back: tensors and queues in them are whole, and hold as much
+//! memory as before.
 
 mod common;
 

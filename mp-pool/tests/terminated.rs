@@ -110,7 +110,8 @@ fn timeout_of_zero_ends_a_task_that_has_begun() {
     join(&pool);
 }
 
-/// Between the end and the moment in which the pool's thread takes tasks back, workers answer parts of their chunks.
+/// Between the end and the moment in which the pool's thread takes tasks back, workers answer parts of
+/// their chunks.
 #[test]
 fn tasks_of_a_terminated_pool_are_never_cancelled() {
     for round in 0..20 {

@@ -391,9 +391,9 @@ impl Pool {
         self.shared.workers()
     }
 
-    /// The process ids of the workers that live, by their number; 0 for one that is just being replaced, and in a copy of
-    /// the process that made the pool, whose workers they are. After [`resize`](Self::resize) has made the pool smaller, surplus
-    /// workers are listed until they have ended.
+    /// The process ids of the workers that live, by their number; 0 for one that is just being replaced,
+    /// and in a copy of the process that made the pool, whose workers they are. After [`resize`](Self::resize) has made
+    /// the pool smaller, surplus workers are listed until they have ended.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         if self.shared.check_owner().is_err() {

@@ -28,7 +28,8 @@ impl Pool {
     /// waited for: [`timeout`](crate::Call::timeout) bounds that.
     ///
     /// # When a process dies
-    /// A worker that dies meanwhile counts as replaced, and so does one that [`resize`](Self::resize) takes away. A worker that can't be started breaks the pool as always, and ends this call.
+    /// A worker that dies meanwhile counts as replaced, and so does one that [`resize`](Self::resize) takes away. A worker
+    /// that can't be started breaks the pool as always, and ends this call.
     ///
     /// # Errors
     /// [`PoolError::OtherProcess`] in a process that was forked; [`PoolError::InCallback`] in a callback of this pool;

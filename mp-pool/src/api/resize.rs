@@ -28,19 +28,23 @@ impl Pool {
     ///
     /// - **More:** workers with the next numbers are started as by [`build`](crate::PoolBuilder::build), with the initializer and the
     ///   [state](crate::StatePool). A start that fails is tried again, as after a death.
-    /// - **Fewer:** the workers with the highest numbers end. Each finishes the task that it runs, drops its state, and is not
-    ///   replaced. Other workers do the tasks that it has not begun, so no task is lost or done twice. An idle worker ends at once.
-    /// - **More before these have ended:** a worker that was asked to end does so, and the next one in its place is started then.
+    /// - **Fewer:** the workers with the highest numbers end. Each finishes the task that it runs, drops
+    ///   its state, and is not replaced. Other workers do the tasks that it has not begun, so no task is
+    ///   lost or done twice. An idle worker ends at once.
+    /// - **More before these have ended:** a worker that was asked to end does so, and the next one in its
+    ///   place is started then.
     ///
-    /// Of several calls at once, the last one counts. A worker whose task never ends stays: [`timeout`](crate::Call::timeout) bounds that.
+    /// Of several calls at once, the last one counts. A worker whose task never ends stays: [`timeout`](crate::Call::timeout)
+    /// bounds that.
     ///
     /// # When a process dies
     /// A surplus worker that dies costs the task that it was at, as any other, and is not replaced.
     ///
     /// # Errors
-    /// [`PoolError::Settings`] for 0 and for more than 1000; [`PoolError::Closed`] when the pool is closed or terminated;
-    /// [`PoolError::Broken`] when no worker lives; [`PoolError::OtherProcess`] in a process that was forked; [`PoolError::Failed`]
-    /// when there is no shared memory for the new workers. Then the number is as before.
+    /// [`PoolError::Settings`] for 0 and for more than 1000; [`PoolError::Closed`] when the pool is closed
+    /// or terminated; [`PoolError::Broken`] when no worker lives; [`PoolError::OtherProcess`] in a process
+    /// that was forked; [`PoolError::Failed`] when there is no shared memory for the new workers. Then the
+    /// number is as before.
     pub fn resize(&self, processes: usize) -> Result<(), PoolError> {
         let shared = &self.shared;
         shared.check_owner()?;

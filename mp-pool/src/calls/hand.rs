@@ -67,7 +67,8 @@ impl Hand {
         std::mem::take(&mut self.0.lock().late)
     }
 
-    /// Returns the outcome of tasks that were cut off a worker's chunk after the cancellation, and counts them.
+    /// Returns the outcome of tasks that were cut off a worker's chunk after the cancellation, and counts
+    /// them.
     pub(crate) fn fate_of_late(&self, tasks: usize) -> Option<TaskError> {
         let mut state = self.0.lock();
         state.add_late(tasks);

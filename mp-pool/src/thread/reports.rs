@@ -42,8 +42,8 @@ pub(crate) fn report(
     }
 }
 
-/// A worker has said something of a chunk whose call was cancelled, or ended with the pool: it had taken the chunk, and not begun it, just
-/// then.
+/// A worker has said something of a chunk whose call was cancelled, or ended with the pool: it had taken
+/// the chunk, and not begun it, just then.
 pub(crate) fn cut_if_cancelled(worker: &mut Worker, id: u64, settled: &mut Settled<'_>) {
     let is_cancelled = |chunk: &&mut Chunk| chunk.left() > 0 && chunk.job.is_cancelled();
     let Some(job) = worker.chunk(id).filter(is_cancelled).map(|chunk| Arc::clone(&chunk.job)) else { return };

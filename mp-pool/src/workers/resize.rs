@@ -1,7 +1,7 @@
 //! Places of workers that are added, and places that the pool wants no more.
 //!
-//! Workers have the numbers from 0 on. A pool that shrinks wants only the first places; the workers in the others leave. Under the lock of
-//! the state:
+//! Workers have the numbers from 0 on. A pool that shrinks wants only the first places; the workers in the
+//! others leave. Under the lock of the state:
 //!
 //! | place | worker | changes | when |
 //! |---|---|---|---|
@@ -13,11 +13,12 @@
 //! | wanted again, `asked` | lives | the next worker is started in this place | it ends |
 //! | wanted again, empty | – | a worker is started | the pool's thread looks |
 //!
-//! Places are removed by the pool's thread alone, which starts workers: so it never starts one in a place that is gone. A place that a thread
-//! is about to give tasks to stays.
+//! Places are removed by the pool's thread alone, which starts workers: so it never starts one in a place
+//! that is gone. A place that a thread is about to give tasks to stays.
 //!
-//! A worker that dies before it has ended by itself costs the task that it was at, as ever; the message that asks it to end is dropped with
-//! its queue's contents. A process that has the pool takes all of this with it.
+//! A worker that dies before it has ended by itself costs the task that it was at, as ever; the message
+//! that asks it to end is dropped with its queue's contents. A process that has the pool takes all of this
+//! with it.
 
 use std::time::{Duration, Instant};
 
@@ -46,7 +47,8 @@ impl Worker {
 }
 
 impl State {
-    /// Wants this many workers from now on, in an arena with room for so many messages. There are places for all of them.
+    /// Wants this many workers from now on, in an arena with room for so many messages. There are places
+    /// for all of them.
     pub(crate) fn resize(&mut self, wanted: usize, messages: u32, now: Instant) {
         self.wanted = wanted;
         for (number, worker) in self.workers.iter_mut().enumerate() {
@@ -64,7 +66,8 @@ impl State {
         }
     }
 
-    /// Asks workers to end whose places are not wanted, and takes back what they have not begun. `leave` makes the message.
+    /// Asks workers to end whose places are not wanted, and takes back what they have not begun. `leave`
+    /// makes the message.
     pub(crate) fn send_away(&mut self, now: Instant, leave: impl Fn() -> Option<EncodedMessage<Task>>) {
         if self.phase.error().is_some() {
             return;

@@ -155,9 +155,9 @@ pub(crate) struct Worker {
     pub(crate) suspect: bool,
     /// After how long a silence its journal is looked into.
     silent: Duration,
-    /// It was asked to end after the tasks that it has, and is given none.
+    /// `true` if it was asked to end after the tasks that it has: it is given none.
     pub(crate) asked: bool,
-    /// Its place is not wanted: when it is asked to end, and what it has not begun is taken back.
+    /// Time at which it is asked to end and tasks are taken back, if its place is not wanted.
     pub(crate) leaves_at: Option<Instant>,
 }
 
@@ -194,8 +194,8 @@ impl Worker {
         }
     }
 
-    /// Makes it one of this many in an arena in which `messages` can be on their way at once: together they have a quarter of those at
-    /// most.
+    /// Makes it one of this many in an arena in which `messages` can be on their way at once: together they
+    /// have a quarter of those at most.
     pub(crate) fn is_one_of(&mut self, workers: usize, messages: u32) {
         let share = u64::from(messages) / (4 * workers.max(1) as u64);
         self.deepest = share.clamp(2, DEEPEST);
@@ -373,7 +373,8 @@ impl Worker {
         if is_its { self.cut(Share::All, id) } else { (None, None) }
     }
 
-    /// Returns `true` if it has taken a chunk of this call, or of any, whose tasks can be taken back once it has begun.
+    /// Returns `true` if it has taken a chunk of this call, or of any, whose tasks can be taken back once
+    /// it has begun.
     pub(crate) fn is_taking(&mut self, job: Option<&Arc<Job>>) -> bool {
         let word = self.watch.word();
         let may = self.ready && self.process.is_some();

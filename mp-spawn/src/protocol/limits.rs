@@ -24,8 +24,9 @@ use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 /// [`SpawnError::Launch`](crate::SpawnError::Launch), which names the limit. They hold for each start of a supervised process, and for
 /// processes that the worker starts.
 ///
-/// The steps are taken in this order: control group, process group, resources, limit of shared memory, joining the shared memory, user. So a privileged program can move a worker into a
-/// control group that the worker's user can't write.
+/// The steps are taken in this order: control group, process group, limit of shared memory, resources,
+/// joining the shared memory, user. So a privileged program can move a worker into a control group that the
+/// worker's user can't write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[must_use]
 pub struct Limits {
@@ -152,9 +153,9 @@ impl Limits {
         self
     }
 
-    /// Limits the memory of tensors that the process holds at once, in bytes. An allocation of a tensor beyond it fails with
-    /// [`Error::OutOfMemory`](mp_core::Error::OutOfMemory), in that process alone. When tensors were dropped or sent, there is room
-    /// again.
+    /// Limits the memory of tensors that the process holds at once, in bytes. An allocation of a tensor
+    /// beyond it fails with [`Error::OutOfMemory`](mp_core::Error::OutOfMemory), in that process alone. When tensors were dropped or
+    /// sent, there is room again.
     ///
     /// ```
     /// use mp_spawn::{Limits, Process};
@@ -172,19 +173,21 @@ impl Limits {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     ///
-    /// A block of memory counts once for each process that has a tensor in it; it may be a quarter larger than the tensor. Memory of queues
-    /// and of messages that the process is reading counts as well. Memory in a queue counts for no process: the queue's capacity bounds it, and
-    /// [`Arena::set_budget`](mp_core::Arena::set_budget) the sum of all processes. Only allocations of tensors are refused: messages
-    /// and queues need their memory to report that.
+    /// A block of memory counts once for each process that has a tensor in it; it may be a quarter larger
+    /// than the tensor. Memory of queues and of messages that the process is reading counts as well. Memory
+    /// in a queue counts for no process: the queue's capacity bounds it, and [`Arena::set_budget`](mp_core::Arena::set_budget) the sum
+    /// of all processes. Only allocations of tensors are refused: messages and queues need their memory to
+    /// report that.
     ///
-    /// A process that this one starts has a count of its own and the same limit, or a lower one that is set for it.
+    /// A process that this one starts has a count of its own and the same limit, or a lower one that is set
+    /// for it.
     #[doc(alias("budget", "set_per_process_memory_fraction"))]
     pub fn shared_memory(mut self, bytes: u64) -> Limits {
         self.shared_memory = Some(bytes);
         self
     }
 
-    /// The same, for a process that this one starts: no more memory than this one may have.
+    /// Returns the limits of a process that this one starts: no more memory than this one may have.
     pub(crate) fn for_child(&self) -> Limits {
         let own = mp_core::held_memory_limit();
         Limits { shared_memory: own.into_iter().chain(self.shared_memory).min(), ..self.clone() }

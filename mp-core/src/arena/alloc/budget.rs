@@ -1,8 +1,8 @@
 //! Limit of the memory that one process holds.
 //!
-//! A process with a limit counts the bytes of all blocks that it has handles to, each block once, however many handles there are. The count
-//! and the limit are in private memory of the process. So no other process changes them, a death leaves nothing behind, and a process
-//! without a limit counts nothing.
+//! A process with a limit counts the bytes of all blocks that it has handles to, each block once, however
+//! many handles there are. The count and the limit are in private memory of the process. So no other
+//! process changes them, a death leaves nothing behind, and a process without a limit counts nothing.
 //!
 //! | event | the count | the limit |
 //! |---|---|---|
@@ -15,8 +15,9 @@
 //! So memory counts for each process that holds it, and memory in a queue for none. The number is the one of
 //! [`MemberStats::bytes`](crate::MemberStats::bytes), but for messages that the process is filling or emptying.
 //!
-//! Two threads that allocate at once are served one after the other: the sum never exceeds the limit by allocating, but for the difference
-//! between the block that was asked for and a larger one that was found for it.
+//! Two threads that allocate at once are served one after the other: the sum never exceeds the limit by
+//! allocating, but for the difference between the block that was asked for and a larger one that was found
+//! for it.
 
 use crate::arena::Arena;
 use crate::arena::alloc::size_class::size_of;
@@ -51,8 +52,8 @@ impl Budget {
     }
 }
 
-/// Limits the memory that this process holds from now on: an allocation of a tensor beyond it fails. To be called before other threads use
-/// shared memory.
+/// Limits the memory that this process holds from now on: an allocation of a tensor beyond it fails. To be
+/// called before other threads use shared memory.
 #[doc(hidden)]
 pub fn limit_held_memory(bytes: u64) {
     LIMIT.store(bytes.max(1), Ordering::Relaxed);
@@ -71,7 +72,7 @@ pub fn held_memory_limit() -> Option<u64> {
 }
 
 impl Arena {
-    /// This process has its first handle to a block.
+    /// Counts a block to which this process has got its first handle.
     #[inline(always)]
     pub(in crate::arena) fn charge(&self, block: BlockId) {
         if self.0.budget.is_limited() {
@@ -79,7 +80,7 @@ impl Arena {
         }
     }
 
-    /// This process gives its last handle to a block up, and holds it for the last time now.
+    /// Subtracts a block whose last handle goes: this process holds it for the last time now.
     #[inline(always)]
     pub(in crate::arena) fn credit(&self, block: BlockId) {
         if self.0.budget.is_limited() {
