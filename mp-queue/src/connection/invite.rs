@@ -66,7 +66,7 @@ pub fn invite<T: Message>(command: &mut Command, value: T) -> Result<Invitation,
     hand_over(value, put).map_err(|(value, error)| PutError::Failed { value, error })
 }
 
-/// Why it did not go out.
+/// Cause of an invitation that was not sent.
 enum Unsent {
     Full,
     Gone,

@@ -352,7 +352,7 @@ fn killed_listener_is_disconnected() {
     assert!(matches!(refused, ConnectError::Io { .. }), "{refused:?}");
 }
 
-/// What the other program says of the port that it has.
+/// Reads the port at which the other program listens.
 fn said_port(other: &mut Other) -> u16 {
     use std::io::BufRead;
     let out = std::io::BufReader::new(other.0.stdout.as_mut().unwrap());

@@ -62,9 +62,9 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// without one, listening and connecting there fail
 /// ([`ConnectError::KeyRequired`](crate::ConnectError::KeyRequired)).
 ///
-/// **The key is proved, but what follows is neither encrypted nor signed.** Whoever can read or change the
-/// packets between the two hosts can read and change messages. Beyond a network that you trust, use a tunnel
-/// (WireGuard, `ssh -L`) or a proxy that speaks TLS, and listen at a loopback address.
+/// **The key is proved, but what follows is neither encrypted nor signed.** An attacker who can read or
+/// change the packets between the two hosts can read and change messages. Beyond a network that you trust,
+/// use a tunnel (WireGuard, `ssh -L`) or a proxy that speaks TLS, and listen at a loopback address.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Address(Kind);
 
@@ -86,7 +86,8 @@ pub(super) struct Listening {
 }
 
 impl Address {
-    /// A host and a port, for TCP: everything that [`std::net::TcpStream::connect`] takes.
+    /// Returns the address of a host and a port, for TCP. It takes what [`std::net::TcpStream::connect`]
+    /// takes.
     ///
     /// ```
     /// use mp_queue::{Address, SocketOptions};
