@@ -139,7 +139,7 @@ pub(crate) fn help(code: u32) -> Option<&'static str> {
     Some(match code {
         2 => "free tensors, empty the cache, or use another device",
         46 => {
-            "another process has the device alone (its compute mode), or it fell off the bus: see `nvidia-smi`"
+            "another process uses the device alone (compute mode), or it fell off the bus: see `nvidia-smi`"
         }
         101 => "there is no device of that number among those that CUDA_VISIBLE_DEVICES shows",
         201 => "the call was made without this device's primary context; let mp-cuda make it",
@@ -150,10 +150,11 @@ pub(crate) fn help(code: u32) -> Option<&'static str> {
         801 => "this device, driver or system (WSL, a virtual GPU) lacks it",
         802 => "the system's fabric or NVSwitch service isn't ready: see `nvidia-smi -q`",
         803 => {
-            "the driver's library and its kernel module are of different versions: reboot, or reload the module"
+            "the driver's library and kernel module are of different versions: reboot, or reload the module"
         }
         804 => {
-            "the forward-compatibility library (`cuda-compat`) doesn't support this device: take it out of the library path"
+            "the forward-compatibility library (`cuda-compat`) doesn't support this device: take it out of \
+             the library path"
         }
         805..=810 => "the MPS server of this device isn't there, or refuses: see CUDA_MPS_PIPE_DIRECTORY",
         900..=908 => "the stream is being captured into a graph: end the capture first",

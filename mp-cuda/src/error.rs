@@ -180,13 +180,13 @@ impl fmt::Display for Error {
         match self {
             Self::NoDriver { tried } => write!(
                 f,
-                "no CUDA driver was found ({}): install NVIDIA's driver, or name its folder in LD_LIBRARY_PATH; a container gets it \
-                 from its host by the NVIDIA container toolkit",
+                "no CUDA driver was found ({}): install NVIDIA's driver, or name its folder in \
+                 LD_LIBRARY_PATH; a container gets it from its host by the NVIDIA container toolkit",
                 tried.join("; ")
             ),
             Self::Stub => f.write_str(
-                "the library that was found as libcuda.so.1 is a toolkit's stub, without a driver in it: take the folder `stubs` out \
-                 of LD_LIBRARY_PATH, and install NVIDIA's driver if it is missing",
+                "the library that was found as libcuda.so.1 is a toolkit's stub, without a driver in it: \
+                 take the folder `stubs` out of LD_LIBRARY_PATH, and install NVIDIA's driver if needed",
             ),
             Self::OldDriver { found, needed } => write!(
                 f,
@@ -201,15 +201,17 @@ impl fmt::Display for Error {
             ),
             Self::Symbol { name, library, version: None } => write!(
                 f,
-                "{library} has no function {name}: it is no CUDA driver, or a very old one; install NVIDIA's driver (515 or later)"
+                "{library} has no function {name}, so it is not a CUDA driver, or a very old one: install \
+                 NVIDIA's driver (515 or later)"
             ),
             Self::NoDevice => f.write_str(
-                "there is a CUDA driver and no device that this process may use: see `nvidia-smi`, CUDA_VISIBLE_DEVICES, and the \
-                 permissions of /dev/nvidia*",
+                "there is a CUDA driver and no device that this process may use: see `nvidia-smi`, \
+                 CUDA_VISIBLE_DEVICES, and the permissions of /dev/nvidia*",
             ),
             Self::InvalidDevice { ordinal, count } => write!(
                 f,
-                "there is no device {ordinal}: this process sees {count} (CUDA_VISIBLE_DEVICES chooses which), numbered from 0"
+                "there is no device {ordinal}: this process sees {count} (CUDA_VISIBLE_DEVICES chooses \
+                 which), numbered from 0"
             ),
             Self::UnknownDevice { uuid, visible } => {
                 write!(f, "this process doesn't see the device {uuid}, but ")?;
@@ -222,30 +224,31 @@ impl fmt::Display for Error {
                 f.write_str(": start it with another CUDA_VISIBLE_DEVICES")
             }
             Self::OtherContext => f.write_str(
-                "the context is not its device's primary context, in which alone memory of other processes can be opened: use \
-                 cuDevicePrimaryCtxRetain (cudarc's CudaContext::new does)",
+                "the context is not its device's primary context, in which alone memory of other processes \
+                 can be opened: use cuDevicePrimaryCtxRetain (cudarc's CudaContext::new does)",
             ),
             Self::Forked => f.write_str(
-                "this process was forked from one that had initialised the CUDA driver, which can't be used in the copy: start \
-                 processes by `spawn`, or before the first use of a GPU",
+                "this process was forked from one that had initialised the CUDA driver, which can't be used \
+                 in the copy: start processes by `spawn`, or before the first use of a GPU",
             ),
             Self::OutOfDeviceMemory { asked, free, ours, retired } => {
                 write!(
                     f,
-                    "the device has {free} bytes left, and {asked} were asked for: free tensors, or use another device (this process \
-                     has {ours} bytes of it"
+                    "the device has {free} bytes left, and {asked} were asked for: free tensors, or use \
+                     another device (this process has {ours} bytes of it"
                 )?;
                 if *retired > 0 {
-                    write!(f, ", of which {retired} are used no more, since a process died that could write to them")?;
+                    write!(f, ", {retired} of them retired, because a process died that could write there")?;
                 }
                 f.write_str(")")
             }
             Self::Gone => f.write_str(
-                "the descriptor by which this device memory is opened is lost: have its sender make the tensor again",
+                "the descriptor of this device memory is lost: have its sender make the tensor again",
             ),
             Self::PeerAccess { from, to } => write!(
                 f,
-                "the device {from} can't reach memory of the device {to} (see `nvidia-smi topo -p2p r`): copy the tensor by `to_device`"
+                "the device {from} can't reach memory of the device {to} (see `nvidia-smi topo -p2p r`): \
+                 copy the tensor by `to_device`"
             ),
             Self::DeviceLost { call, code } => {
                 write!(f, "{call}: {} ({code}): ", name(*code, || None))?;
@@ -259,23 +262,26 @@ impl fmt::Display for Error {
             Self::ProducerDied { pid } => {
                 f.write_str("the process ")?;
                 pid.map_or(Ok(()), |pid| write!(f, "{pid} "))?;
-                f.write_str("that was to make these data, or had them, is gone, and so are they: have another process make them")
+                f.write_str("died before it made the data, or took it along: have another process make it")
             }
             Self::Capturing => f.write_str(
-                "the stream is being captured into a graph, which can't order processes: end the capture, or use another stream",
+                "the stream is being captured into a graph, which can't order processes: end the capture, or \
+                 use another stream",
             ),
             Self::TooManyStreams => f.write_str(
-                "no clock is left for a further stream of the processes that share memory: drop streams that are not used any more",
+                "no clock is left for a further stream of the processes that share memory: drop some streams",
             ),
-            Self::Unsupported { what, device } => write!(f, "the device {device} can't be shared between processes: {what}"),
+            Self::Unsupported { what, device } => {
+                write!(f, "the device {device} can't be shared between processes: {what}")
+            }
             Self::NotShareable { why } => write!(
                 f,
-                "the memory can't be opened by other processes: {why}; copy it, or allocate it by `CudaTensor::empty`"
+                "other processes can't open the memory: {why}; copy it, or allocate it by `CudaTensor::empty`"
             ),
             Self::NotContiguous { shape } => write!(
                 f,
-                "the elements of this view of shape {shape:?} do not lie one after the other in its order: copy them first, by \
-                 to_device()"
+                "the elements of this view of shape {shape:?} are not adjacent in its order: copy them \
+                 first, by to_device()"
             ),
             Self::Malformed(why) => f.write_str(why),
             Self::Core(error) => error.fmt(f),

@@ -32,7 +32,8 @@ impl Piece {
     /// This takes a lock: see [`is_here`](Self::is_here).
     pub fn lend(&self, out: &mut Attached, view: &Arc<View>) -> Result<u32> {
         if !self.is_only() {
-            let why = "an exclusive tensor of device memory that is used in this process otherwise can't be sent: share or freeze it";
+            let why = "an exclusive tensor of device memory that is used in this process otherwise can't be \
+                       sent: share or freeze it";
             return Err(mp_core::Error::Unsendable(why.into()).into());
         }
         let mut held = self.held();

@@ -112,7 +112,8 @@ impl Stream {
         keep_alive: impl Any + Send + Sync,
     ) -> Result<Self> {
         if stream.addr() == PER_THREAD {
-            let why = "the per-thread default stream is another one in each thread, and can't be given as one: make a stream";
+            let why = "the per-thread default stream is another one in each thread, and can't be wrapped: \
+                       make a stream";
             return Err(mp_core::Error::InvalidArgument(why.into()).into());
         }
         let driver = Driver::get()?;

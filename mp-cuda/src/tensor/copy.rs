@@ -136,7 +136,8 @@ fn copy<T: Pod, M: CudaMode, N: CudaMode>(to: &Raw<M>, from: &Raw<N>, stream: &S
     let (a, b) = (span(to, size_of::<T>()), span(from, size_of::<T>()));
     let same = to.piece.as_ref().map(Piece::id) == from.piece.as_ref().map(Piece::id);
     if same && a.start < b.end && b.start < a.end {
-        let why = "a tensor copied to another view of the same memory, which overlaps it: copy it by to_device() first";
+        let why = "a tensor copied to another view of the same memory, which overlaps it: copy it by \
+                   to_device() first";
         return Err(CoreError::InvalidArgument(why.into()).into());
     }
     let source = from.lend(size_of::<T>(), stream, false)?;

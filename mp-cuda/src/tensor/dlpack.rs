@@ -268,7 +268,7 @@ fn export<D: Managed, M: CudaMode>(
 ///
 /// let stream = Stream::new(&Device::new(0)?)?;
 /// let weights = CudaTensor::from_slice(&[1.0_f32, 2.0, 3.0], [3], &stream)?.freeze();
-/// let capsule = Dlpack::export(weights.clone(), &stream)?.into_raw(); // for torch, cupy or jax, on this stream
+/// let capsule = Dlpack::export(weights.clone(), &stream)?.into_raw(); // for torch, cupy or jax
 /// // … the other library has it, and calls its deleter …
 /// # let theirs = capsule;
 /// // SAFETY: a library gave it, whose elements no other work uses.
@@ -439,7 +439,7 @@ impl DlpackUnversioned {
         stream: &Stream,
     ) -> Result<Self, Refused<CudaTensor<T, M>>> {
         if M::MODE == Mode::Frozen {
-            let why = "a frozen tensor can't be exported without a version, which can't say that it is not to be written";
+            let why = "a frozen tensor can't be exported without a version, which can't mark it as read-only";
             return Err(Refused { value: tensor, error: CoreError::Unsupported(why.into()).into() });
         }
         let back =

@@ -49,8 +49,8 @@ pub(crate) fn way(device: &Device, at: u64, bytes: u64) -> Result<Way> {
     let bound = device.bind()?;
     let ask = |attribute| Ok::<_, Error>(bound.pointer(attribute, at)?.unwrap_or(0));
     let Some(kind) = bound.pointer(Attribute::MemoryType, at)? else {
-        let why = "the driver does not know the address: it is pageable memory of the host, of which `from_slice` makes a tensor, or of \
-                   another process";
+        let why = "the driver does not know the address: it is pageable memory of the host, of which \
+                   `from_slice` makes a tensor, or of another process";
         return Err(Error::NotShareable { why });
     };
     let why = if kind & 0xffff_ffff != ON_DEVICE {
@@ -69,7 +69,8 @@ pub(crate) fn way(device: &Device, at: u64, bytes: u64) -> Result<Way> {
     let number = ask(Attribute::Ordinal)?;
     if u64::from(device.number().unsigned_abs()) != number & 0xffff_ffff {
         return Err(invalid(format!(
-            "the memory at {at:#x} is of device {number}, and the stream of device {}: give a stream of its own device",
+            "the memory at {at:#x} is of device {number}, and the stream of device {}: pass a stream \
+             of the memory's device",
             device.number()
         )));
     }

@@ -112,18 +112,19 @@ fn take_part(device: &Device, order: Order) -> Result<Way> {
     match order {
         Order::Clocks if has_words(device)? => match table::base(device) {
             Err(error) if is_refused(&error) => Err(unsupported(
-                "other processes order its streams by words that these write, and the driver doesn't let it reach them in this process: \
-                 give all processes the same rights and limits (`ulimit -l`)",
+                "other processes order its streams by words that these write, and the driver doesn't let it \
+                 reach them in this process: give all processes the same rights and limits (`ulimit -l`)",
             )),
             base => base.map(Way::Words),
         },
         Order::Clocks => Err(unsupported(
-            "other processes order its streams by words that these write, which this process's driver can't: give all the same driver",
+            "other processes order its streams by words that these write, which this process's driver can't: \
+             give all the same driver",
         )),
         Order::IpcEvents if has_events(device)? => Ok(Way::Events),
         Order::IpcEvents => Err(unsupported(
-            "other processes order its streams by CUDA's events between processes, which this process's driver doesn't have: give all the \
-             same driver",
+            "other processes order its streams by CUDA's events between processes, which this process's \
+             driver doesn't have: give all the same driver",
         )),
         Order::Host => Ok(Way::Hosts),
     }

@@ -70,7 +70,7 @@ pub(super) fn base(device: &Device) -> Result<u64> {
         }
         First::Unseen => "its streams write no words of the host's memory, although it says that they do",
         First::NotRun => {
-            "a new stream of it has run nothing for a minute: wait until other work on it has ended, and try again"
+            "a new stream of it has run nothing for a minute: wait for its other work to end, and try again"
         }
     };
     // The write may come later: the table stays registered, and the next use probes again.
