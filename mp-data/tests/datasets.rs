@@ -384,3 +384,19 @@ fn random_split_with_bad_lengths_returns_errors() {
         assert!(text.contains(what), "{what}: {text}");
     }
 }
+
+#[test]
+fn concat_with_empty_first_part_takes_shapes_of_next() {
+    let empty = Tensor::<f32>::zeros([0]).unwrap().freeze();
+    let full = Tensor::<f32>::full([2, 3], 1.5).unwrap().freeze();
+    let all = ConcatDataset::new([empty, full]).unwrap();
+    let loader = DataLoader::builder(all).batch_size(2).num_workers(1).build().unwrap();
+    let batch = loader.epoch(0).next().unwrap().unwrap();
+    assert_eq!((batch.shape(), batch.to_vec()), (&[2, 3][..], vec![1.5; 6]));
+}
+
+#[test]
+fn random_split_of_too_many_samples_returns_memory_error() {
+    let many = rows(0, usize::MAX);
+    assert!(matches!(random_split(many, [0.5, 0.5], 1), Err(DatasetError::Memory(_))));
+}

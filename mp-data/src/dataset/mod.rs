@@ -187,8 +187,9 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         None
     }
 
-    /// Checksum of the choice of samples in a dataset that is a part of another one. States compare it.
-    #[doc(hidden)]
+    /// Returns a checksum of the choice of samples, for a dataset that takes some samples of another one, such
+    /// as [`Subset`](crate::Subset). A saved state is refused by a loader whose dataset returns another value.
+    /// A dataset that passes its calls on to other datasets passes this one on, too.
     fn chosen(&self) -> Option<u64> {
         None
     }

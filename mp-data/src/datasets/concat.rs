@@ -9,7 +9,8 @@ use crate::plan::{SampleRng, checksum};
 use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 
 /// Datasets of one type, one after the other: the samples of the first, then those of the second, and so on.
-/// Datasets of different types are variants of an enum that passes the calls on.
+/// Datasets of different types are variants of an enum that passes all calls on, also those of methods with a
+/// default, such as [`chosen`](Dataset::chosen).
 ///
 /// ```
 /// use mp_data::{AnyResult, ConcatDataset, DataLoader, Tensor};
@@ -23,7 +24,8 @@ use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 /// ```
 ///
 /// # Errors of batches
-/// A sample is an error if the shapes of its dataset's rows differ from the shapes of the first dataset.
+/// A sample is an error if the shapes of its dataset's rows differ from the shapes of the first dataset that
+/// is not empty.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ConcatDataset<D> {
     datasets: Vec<D>,
@@ -100,7 +102,8 @@ impl<D: RowDataset> Dataset for ConcatDataset<D> {
 
 impl<D: RowDataset> RowDataset for ConcatDataset<D> {
     fn row_shapes(&self) -> AnyResult<ShapesOf<'_, Self>> {
-        self.datasets.first().ok_or(DatasetError::Empty)?.row_shapes()
+        let first = self.ends.iter().position(|end| *end > 0).unwrap_or(0);
+        self.datasets.get(first).ok_or(DatasetError::Empty)?.row_shapes()
     }
 
     fn write_row(&self, item: Item, rng: &mut SampleRng, row: RowOf<'_, Self>) -> AnyResult<()> {

@@ -64,7 +64,7 @@ pub type ShapesOf<'s, D> = <<D as Dataset>::Batch as Batch>::Shapes<'s>;
 )]
 pub trait RowDataset: Dataset {
     /// Returns the shapes of a sample's row, as [`Context::rows`] takes them. Called in a worker, after
-    /// [`init`](Dataset::init), for each batch.
+    /// [`init`](Dataset::init), for each batch; in a [`ConcatDataset`](crate::ConcatDataset) for each sample.
     ///
     /// # Errors
     /// Any error that leaves the shapes unknown.

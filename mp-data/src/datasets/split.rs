@@ -72,7 +72,7 @@ impl SplitLength for f64 {
 ///
 /// # Errors
 /// [`DatasetError::Split`] if the lengths don't add up to the length of the dataset, or the fractions to 1,
-/// or if a fraction is not between 0 and 1. [`DatasetError::Memory`] without shared memory for the lists of
+/// or if a fraction is not between 0 and 1. [`DatasetError::Memory`] without memory for the lists of
 /// indices.
 pub fn random_split<D, L, const N: usize>(
     dataset: D,
@@ -85,7 +85,9 @@ where
 {
     let len = dataset.len();
     let counts = L::counts(&lengths, len)?;
-    let mut indices: Vec<u64> = (0..len as u64).collect();
+    let mut indices = Vec::new();
+    indices.try_reserve_exact(len).map_err(|why| DatasetError::Memory(why.to_string()))?;
+    indices.extend(0..len as u64);
     shuffle(&mut indices, epoch_key(seed, 0, Purpose::Split));
     let mut rest = &indices[..];
     let parts = counts.iter().map(|count| {

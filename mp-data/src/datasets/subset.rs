@@ -48,13 +48,18 @@ impl<D: Dataset> Subset<D> {
     ///
     /// # Errors
     /// [`DatasetError::Index`] if an index is not below the dataset's length, [`DatasetError::Memory`]
-    /// without shared memory for the list.
+    /// without memory for the list.
     pub fn new(dataset: D, indices: impl IntoIterator<Item = usize>) -> Result<Self, DatasetError> {
         let len = dataset.len();
-        let below =
-            |index| if index < len { Ok(index as u64) } else { Err(DatasetError::Index { index, len }) };
-        let indices = indices.into_iter().map(below).collect::<Result<Vec<_>, _>>()?;
-        Subset::of(dataset, &indices)
+        let mut taken = Vec::new();
+        for index in indices {
+            if index >= len {
+                return Err(DatasetError::Index { index, len });
+            }
+            taken.try_reserve(1).map_err(|why| DatasetError::Memory(why.to_string()))?;
+            taken.push(index as u64);
+        }
+        Subset::of(dataset, &taken)
     }
 
     /// Takes the samples at indices that the dataset has.
