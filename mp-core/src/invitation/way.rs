@@ -24,7 +24,7 @@ const VARIABLE: &str = "MP_INVITATION";
 /// Version of that variable.
 const FORMAT: u64 = 1;
 /// Version of the packet, and what it begins with.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"mp-guest";
 const PACKET: usize = MAGIC.len() + 4 + Ticket::BYTES;
 
@@ -123,7 +123,7 @@ pub fn accept_held(socket: OwnedFd) -> Result<(Envelope, Acceptance)> {
         Ok((0, _)) => return Err(none(&format!("{TAKEN}; and the one that invited is gone"))),
         other => other.map_err(os("recvmsg of an invitation"))?,
     };
-    let acceptance = Acceptance { socket, answer: NOT_READ };
+    let acceptance = Acceptance { socket, answer: NOT_READ, process: std::process::id() };
     let ticket = read_packet(&packet, got)?;
     let file = file.ok_or_else(|| {
         none("the arena's file did not come with it: this process may have no descriptor to spare (RLIMIT_NOFILE)")
@@ -144,6 +144,8 @@ pub fn accept_held(socket: OwnedFd) -> Result<(Envelope, Acceptance)> {
 pub struct Acceptance {
     socket: OwnedFd,
     answer: u8,
+    /// Process that accepts. A forked copy of it answers nothing.
+    process: u32,
 }
 
 impl Acceptance {
@@ -155,8 +157,10 @@ impl Acceptance {
 
 impl Drop for Acceptance {
     fn drop(&mut self) {
-        // The process that invited may be gone.
-        _ = socket::send(self.socket.as_fd(), &[self.answer], None);
+        if self.process == std::process::id() {
+            // The process that invited may be gone.
+            _ = socket::send(self.socket.as_fd(), &[self.answer], None);
+        }
     }
 }
 
