@@ -168,7 +168,7 @@ impl fmt::Display for BarrierError {
                 "a process died that the barrier waited for; it is broken until reset() is called",
             ),
             Self::Broken => f.write_str(
-                "another party timed out and broke the barrier; call reset() after all got this error",
+                "the barrier is broken: another party timed out; call reset() after all got this error",
             ),
             Self::Aborted => f.write_str("the barrier was aborted; call reset() to use it again"),
             Self::Reset => f.write_str("the barrier was reset while this process waited at it"),

@@ -89,7 +89,7 @@ fn memfds_are_mapped_where_they_are() {
         assert!(matches!(error, Error::OutOfBounds(_)), "{error}");
     }
     let misaligned = MappedFile::<f32>::from_fd(&fd, 2, 1).unwrap_err();
-    assert!(misaligned.to_string().contains("no multiple of 4"), "{misaligned}");
+    assert!(misaligned.to_string().contains("not a multiple of 4"), "{misaligned}");
 }
 
 #[test]
