@@ -23,7 +23,7 @@
 //!
 //! # When a process dies
 //! A tensor's memory lives while any process or any message in flight holds it, whichever process created it.
-//! A dead process releases its holds. Frozen tensors stay intact, since nobody writes them. An exclusive
+//! A dead process releases its holds. Frozen tensors stay intact, since no process writes them. An exclusive
 //! tensor of the dead process is lost. A shared tensor may contain some but not all elements of an unfinished
 //! write, and no torn element.
 //!

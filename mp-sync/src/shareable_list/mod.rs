@@ -44,7 +44,7 @@ use crate::shared::Shared;
 ///
 /// # When a process dies
 /// A slot whose writer dies during [`set`](Self::set) returns [`ListError::Torn`] until a process sets it
-/// again. All other slots are unchanged, and no process waits for the dead one.
+/// again. All other slots are unchanged, and no process waits for the dead process.
 #[derive(Clone)]
 pub struct ShareableList {
     place: Place,

@@ -188,7 +188,8 @@ impl<T: Element> MappedFile<T> {
         // SAFETY: inside of the mapping, checked when it was created.
         let first = unsafe { self.region.base().add(self.offset as usize) };
         // SAFETY: in bounds; aligned, since the base is page-aligned and the offset a multiple of the size;
-        // every bit pattern is a `T`; mapped while `self` lives; the caller guarantees that nobody writes.
+        // every bit pattern is a `T`; mapped while `self` lives; the caller guarantees that no process
+        // writes.
         unsafe { std::slice::from_raw_parts(first.cast().as_ptr(), self.len) }
     }
 }

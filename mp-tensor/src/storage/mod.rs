@@ -66,7 +66,7 @@ impl StorageElements for Storage {
         }
         let p = self.at::<T>(first, len);
         // SAFETY: in bounds, aligned, every bit pattern is a `T`, held while `self` lives; the caller
-        // guarantees that nobody writes.
+        // guarantees that no process writes.
         unsafe { std::slice::from_raw_parts(p.as_ptr(), len) }
     }
 
