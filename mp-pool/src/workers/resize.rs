@@ -47,8 +47,8 @@ impl Worker {
 }
 
 impl State {
-    /// Wants this many workers from now on, in an arena with room for so many messages. There are places
-    /// for all of them.
+    /// Sets the number of workers that the pool has from now on. The arena has room for `messages` messages,
+    /// and the list of workers has a place for each.
     pub(crate) fn resize(&mut self, wanted: usize, messages: u32, now: Instant) {
         self.wanted = wanted;
         for (number, worker) in self.workers.iter_mut().enumerate() {
