@@ -158,9 +158,13 @@ impl Lent {
     /// Returns the lent parts to the value of a message that was not sent.
     #[cold]
     pub fn back<T: Message>(self, value: &mut T, envelope: Envelope) {
-        if let Some(mut out) = self.0 {
-            let mut back = out.returned(Some(envelope));
-            afresh(|| value.take_back(&mut back));
+        match self.0 {
+            Some(mut out) => {
+                let mut back = out.returned(Some(envelope));
+                afresh(|| value.take_back(&mut back));
+            }
+            // The value has all the handles still.
+            None => envelope.received(),
         }
     }
 }

@@ -16,6 +16,7 @@ mod kept;
 mod lease;
 mod lock;
 mod locker;
+mod lost_handles;
 mod once;
 mod orders;
 mod pages;

@@ -109,9 +109,7 @@ impl Sent {
         let state = if was_read { InvitationState::Accepted } else { InvitationState::Lapsed };
         *standing = Standing::Ended(state);
         drop(standing);
-        if let Some(envelope) = lost {
-            envelope.lose(0);
-        }
+        drop(lost);
         state
     }
 
@@ -177,9 +175,7 @@ impl Invitation {
     /// [`Accepted`](InvitationState::Accepted) if a process has accepted it. [`Open`](InvitationState::Open): a process is reading the value just
     /// now, which can't be taken back any more.
     pub fn withdraw(self) -> InvitationState {
-        if let Some(envelope) = self.take_back() {
-            envelope.lose(0);
-        }
+        drop(self.take_back());
         self.state()
     }
 

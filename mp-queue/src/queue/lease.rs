@@ -49,7 +49,7 @@ impl LeaseOf {
         if let Some(leased) = self.leased.take()
             && let Ok(Some(envelope)) = self.raw.memory().finish(&leased)
         {
-            drop(envelope);
+            envelope.received();
             self.raw.memory().finished().wake_some(u32::MAX >> 1);
         }
     }

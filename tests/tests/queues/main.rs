@@ -8,6 +8,7 @@ mod deaths;
 mod deserted;
 mod futures;
 mod kinds;
+mod lost_handles;
 mod order;
 mod restarts;
 mod unread_arguments;

@@ -76,10 +76,20 @@ impl Repeated {
         let counted = meta.pack();
         map.store(count, counted);
         let note = |entry, grant| Note { entry, count, counted, grant };
-        arena.share_seat(envelope.id(), note(word(field::SPILL), OBJECT), block)?;
-        for (k, a) in self.attachments.iter().enumerate() {
-            arena.share_seat(envelope.id(), note(entries.plus(k as u64), a.grant), &a.hold)?;
+        let share = || {
+            arena.share_seat(envelope.id(), note(word(field::SPILL), OBJECT), block)?;
+            let mut attached = (0..).zip(&self.attachments);
+            attached.try_for_each(|(k, a)| {
+                arena.share_seat(envelope.id(), note(entries.plus(k), a.grant), &a.hold)
+            })
+        };
+        match share() {
+            Ok(()) => Ok(envelope),
+            Err(error) => {
+                // This process has all the handles still.
+                envelope.received();
+                Err(error)
+            }
         }
-        Ok(envelope)
     }
 }

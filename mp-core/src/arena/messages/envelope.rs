@@ -112,7 +112,8 @@ impl Spill {
     }
 }
 
-/// A packed message that belongs to this process, until it is [taken out](Self::open); dropping it releases everything in it.
+/// A packed message that belongs to this process, until it is [taken out](Self::open). Dropping the envelope
+/// [loses](Self::lose) the message and releases everything in it.
 #[derive(Debug)]
 pub struct Envelope {
     pub(in crate::arena) arena: Arena,
@@ -191,6 +192,21 @@ impl Envelope {
         }
         let meta = self.arena.map().load_relaxed(self.arena.envelope_word(self.id(), field::META));
         Meta::of_any_version(meta).attachments != 0
+    }
+
+    /// Releases everything in it, if there is a message in it. `note` notes its loss in the queues that have
+    /// handles in it.
+    #[inline]
+    pub(in crate::arena) fn discard(&self, note: impl FnOnce(&Self) -> bool) {
+        if !self.is_whole() || !self.arena.is_here() {
+            return;
+        }
+        let noted = self.has_attachments() && note(self);
+        self.arena.empty_envelope(self.id());
+        self.arena.keep(self.id(), self.owner);
+        if noted {
+            self.arena.tell_of_a_lost_holder();
+        }
     }
 
     /// Copies of the descriptors in it, before it is opened: as long as it is not, it can go back to its queue.
@@ -311,11 +327,7 @@ fn opened() -> Error {
 impl Drop for Envelope {
     #[inline]
     fn drop(&mut self) {
-        if !self.is_whole() || !self.arena.is_here() {
-            return;
-        }
-        self.arena.empty_envelope(self.id());
-        self.arena.keep(self.id(), self.owner);
+        self.discard(|envelope| envelope.note_loss(0));
     }
 }
 

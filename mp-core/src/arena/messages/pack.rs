@@ -120,6 +120,8 @@ impl Arena {
             let note = Note { entry, count: meta_word, counted: meta.pack(), grant: a.grant };
             if let Err(error) = self.share_seat(id, note, &a.hold) {
                 self.take_seats_back(id, entries, &mut attachments[..k]);
+                // The sender has all the handles: none of them is lost with the envelope.
+                self.empty_envelope(id);
                 return Err(error);
             }
         }

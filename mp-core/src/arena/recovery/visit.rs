@@ -6,17 +6,24 @@
 //!    ring layer decides, and gives it to the dead member, or to others. (If it can't yet, since a living
 //!    thread is in the middle of that envelope, all else is done, and there will be another visit.)
 //! 2. The envelopes: those that it had leased go back to their queues. Of those that it owned, the
-//!    attachments are given up.
+//!    attachments are given up. The handle of a queue is given to the dead member instead, so that step 3
+//!    notifies that queue, whether this process has it or not.
 //! 3. The blocks: its seats are given up, except those in queues; the queues are notified of the death, and
 //!    of what came back. (That is written into their own memory, which is not used for anything else as long
 //!    as that seat is there.)
 //! 4. Messages that no process will ever get, since they lie in a queue that only dead members have: their
-//!    attachments are given up.
+//!    attachments are given up as in step 2.
 //!
 //! Once a visitor that was alone has left nothing of this to do, visits do this:
 //!
 //! 5. The blocks: its seats in queues are given up. A queue that has no holder then is the dead member's, and
-//!    the attachments of its messages are given up.
+//!    the attachments of its messages are given up. This process takes the handle of a queue itself, notifies
+//!    that queue, and drops the handle.
+//!
+//! In step 2 and 4 the seat of a message becomes the dead member's by one swap. So the queue is there until
+//! all visitors have notified it, and no process waits for a visitor that is stopped. After step 4 no visitor
+//! writes into a queue in which the dead member has a seat, so a handle that is found in step 5 becomes an
+//! ordinary handle of this process. A model has both: `models/tests/models/lost_handles.rs`.
 //!
 //! Step 4 exists although step 5 does the same, since step 4 need not wait until all visitors have ended. In
 //! step 5 a process may leave a queue at any time: if it finds the dead member's seat given up, it is the
@@ -35,7 +42,7 @@ use crate::arena::layout::{SLAB_BLOCKS, envelope as field};
 use crate::arena::messages::envelope::Meta;
 use crate::arena::recovery::sweep::{Dead, RINGS};
 use crate::arena::waiting::giving_up::Gone;
-use crate::arena::{Arena, Hold, InDoubt};
+use crate::arena::{Arena, InDoubt};
 use crate::mem::{Mem, Word, run};
 use crate::steps::{Alone, EndVisit, FreeCheck, Release, Released, Visit};
 use crate::words::{
@@ -143,9 +150,9 @@ impl Arena {
     fn recover_for(&self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
         let mut found = Found::default();
-        self.recover_envelopes(dead, &mut found.deserted);
+        self.recover_envelopes(dead, &mut found);
         self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Tell, &mut found));
-        self.recover_deserted(found.deserted);
+        self.recover_deserted(Queues::Tell, &mut found);
         (settled, found.told)
     }
 
@@ -153,7 +160,7 @@ impl Arena {
     fn vacate(&self, dead: &[Dead], queues: Vec<BlockId>) {
         let mut found = Found::default();
         queues.into_iter().for_each(|block| self.recover_block(block, dead, Queues::Vacate, &mut found));
-        self.recover_deserted(found.deserted);
+        self.recover_deserted(Queues::Vacate, &mut found);
     }
 
     /// As [`vacate`](Self::vacate), in all queues, wherever other visitors that do the same were killed or
@@ -161,7 +168,7 @@ impl Arena {
     fn vacate_all(&self, dead: &[Dead]) {
         let mut found = Found::default();
         self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Vacate, &mut found));
-        self.recover_deserted(found.deserted);
+        self.recover_deserted(Queues::Vacate, &mut found);
     }
 
     fn each_block_touched(&self, dead: &[Dead], mut f: impl FnMut(BlockId)) {
@@ -173,10 +180,10 @@ impl Arena {
     }
 
     /// Gives up the attachments of messages that no process will ever get.
-    fn recover_deserted(&self, mut deserted: Vec<Deserted>) {
-        while let (Some((ring, had)), Some(rings)) = (deserted.pop(), RINGS.get()) {
+    fn recover_deserted(&self, queues: Queues, found: &mut Found) {
+        while let (Some((ring, had)), Some(rings)) = (found.deserted.pop(), RINGS.get()) {
             let (at, len) = self.data_of(ring);
-            let each = &mut |e| self.give_up_attachments(e, had, &mut deserted);
+            let each = &mut |e| self.give_up_attachments(e, had, queues, found);
             rings.contents(*self, (Word::at(at), len), ring, each);
         }
     }
@@ -196,7 +203,7 @@ impl Arena {
         rings.settle(*self, (dead, &intents), &others)
     }
 
-    fn recover_envelopes(&self, dead: &[Dead], deserted: &mut Vec<Deserted>) {
+    fn recover_envelopes(&self, dead: &[Dead], seen: &mut Found) {
         let theirs = |m| dead.iter().any(|d| d.member == m);
         for e in self.envelopes_in_use(0) {
             let word = self.owner_words().of(e);
@@ -208,7 +215,7 @@ impl Arena {
                 let counted = Owner::unpack(found).then(Holder::Member(m)).pack();
                 match self.map().cas(word, found, counted) {
                     Ok(()) => {
-                        self.give_up_attachments(e, m, deserted);
+                        self.give_up_attachments(e, m, Queues::Tell, seen);
                         break;
                     }
                     Err(other) => found = other,
@@ -225,7 +232,7 @@ impl Arena {
 
     /// Gives up what is attached to an envelope that no living process can get; but not the block with its bytes. It changes
     /// nothing in the envelope.
-    fn give_up_attachments(&self, e: EnvelopeId, dead: Member, deserted: &mut Vec<Deserted>) {
+    fn give_up_attachments(&self, e: EnvelopeId, dead: Member, queues: Queues, found: &mut Found) {
         let meta = Meta::of_any_version(self.map().load(self.envelope_word(e, field::META)));
         let (entries, n) = self.attachments_at(e, meta);
         for k in 0..n {
@@ -233,24 +240,39 @@ impl Arena {
             if self.block_exists(attach.block)
                 && let Some(seat) = self.seat_word(attach.block, attach.seat)
             {
-                let _ring = self.note_lost_handle(dead, attach.block, (seat, Seat::Envelope(e)));
-                self.give_up_for(dead, attach.block, (seat, Seat::Envelope(e)), deserted);
+                match (self.kind_of(attach.block) == Kind::Ring, queues) {
+                    (true, Queues::Tell) => self.give_to_dead(dead, attach.block, (seat, e), found),
+                    (true, Queues::Vacate) => self.lose_handle(dead, e, attach),
+                    (false, _) => {
+                        let holder = (seat, Seat::Envelope(e));
+                        self.give_up_for(dead, attach.block, holder, &mut found.deserted);
+                    }
+                }
             }
         }
     }
 
-    /// Notes in a queue that a handle in a message of a dead member is lost, if this process has the queue. A process without the queue
-    /// may not touch its words, and gives the handle up unnoted: waiters then wait on, unless another process has left the queue.
-    fn note_lost_handle(&self, dead: Member, block: BlockId, seat: (Word, Seat)) -> Option<Hold> {
-        if self.kind_of(block) != Kind::Ring {
-            return None;
-        }
-        let hold = self.hold_again(block, self.generation(block))?;
-        // The list of attachments stays when its seats were given up: the block may be another queue since.
-        if self.map().load(seat.0) == seat.1.pack() {
+    /// Gives the handle of a queue, which is in a message of a dead member, to that member, and notifies the
+    /// queue.
+    fn give_to_dead(&self, dead: Member, block: BlockId, (seat, e): (Word, EnvelopeId), found: &mut Found) {
+        // So other visitors find the seat, if this one is killed or stopped after the swap.
+        self.touch(dead, block / SLAB_BLOCKS);
+        // Fails if another visitor was faster. The list of attachments stays when its seats were given up:
+        // then the block may be another queue by now.
+        if self.map().cas(seat, Seat::Envelope(e).pack(), Seat::Member(dead).pack()).is_ok() {
             self.ring_holder_gone(block, Gone::Member(dead), self.pid_of(dead));
+            self.note_told(block, dead, found);
         }
-        Some(hold)
+    }
+
+    /// Takes the handle of a queue out of a message of a dead member, notifies the queue, and drops the
+    /// handle.
+    fn lose_handle(&self, dead: Member, e: EnvelopeId, attach: Attach) {
+        if let Ok(hold) = self.adopt(e, attach) {
+            self.ring_holder_gone(attach.block, Gone::Member(dead), self.pid_of(dead));
+            drop(hold);
+            self.tell_of_a_lost_holder();
+        }
     }
 
     /// Gives up a seat. If it was the last one, the block is the dead member's then.
@@ -299,16 +321,21 @@ impl Arena {
             }
         });
         if let Some(had) = had {
-            found.told.push(block);
-            if self.only_dead_hold(block) {
-                found.deserted.push((block, had));
-            }
+            self.note_told(block, had, found);
         } else if !held && let Some(d) = dead.iter().find(|d| self.has_touched(d.member, block / SLAB_BLOCKS))
         {
             // The process that gave up the last seat died, or is stopped, before it checked whether it was
             // the last one.
             let check = FreeCheck::new(self.block_at(block), self.pages(), d.member);
             Self::claimed(block, run(check, self.map()), &mut found.deserted);
+        }
+    }
+
+    /// Notes that a queue was notified, in which a dead member has a seat.
+    fn note_told(&self, block: BlockId, had: Member, found: &mut Found) {
+        found.told.push(block);
+        if self.only_dead_hold(block) {
+            found.deserted.push((block, had));
         }
     }
 

@@ -10,7 +10,6 @@ use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
 use mp_core::{Arena, InDoubt, RingLayer};
 
 use super::RingMemory;
-use crate::raw::payload::Payload;
 use crate::ring::{GetEnd, Link, Settle, Settled, Surroundings};
 
 /// The arena around an intent.
@@ -115,22 +114,16 @@ unsafe impl RingLayer for Rings {
         if let Some(kept) = ring.kept() {
             return kept.drain();
         }
-        // All envelopes are looked at: not for a queue where nothing can have come back.
+        // Queues that are attached to a message have a holder less when it is dropped, and their waiters
+        // learn of that. All envelopes are looked at: not for a queue where nothing can have come back.
         for sort in [Holder::Returned, Holder::Undeliverable].into_iter().filter(|_| ring.redelivers()) {
-            while let Ok(Some(envelope)) = ring.drain_returned(sort) {
-                envelope.lose(0);
-            }
+            while let Ok(Some(_lost)) = ring.drain_returned(sort) {}
         }
         for i in 0..ring.segments() {
             let mut message = None;
             loop {
                 match ring.get(i, &mut message) {
-                    // Queues attached to it have a holder less, and their waiters have to learn of it.
-                    Ok(GetEnd::Done(())) => {
-                        if let Some(Payload::Envelope(envelope)) = message.take() {
-                            envelope.lose(0);
-                        }
-                    }
+                    Ok(GetEnd::Done(())) => message = None,
                     // The slot is taken.
                     Err(mp_core::Error::Malformed(_)) => {}
                     Ok(GetEnd::Empty | GetEnd::Closed) | Err(_) => break,
