@@ -39,17 +39,20 @@
 //!   `#[serde(with = "mp_reduce::shared")]`.
 //!
 //! # Limits
-//! - Values are nested at most [`MAX_NESTING`](message::MAX_NESTING) deep. Each struct, sequence, tuple, map,
-//!   newtype, non-unit enum variant and `Some` counts, also in messages by `derive(Message)`, in [`Bundle`]s
-//!   and in captures of closures. `put` refuses deeper values, and values that exceed this thread's stack,
-//!   and returns the value. If the receiver's stack is too small, it gets an error with the message's bytes.
-//!   (Recursion inside of serde is not counted: a variant of an untagged enum that holds the enum in a `Box`
-//!   and nothing else, and tuple variants within internally tagged enums and flattened fields.)
-//! - 128-bit numbers can't be in untagged or internally tagged enums, nor in flattened fields, because serde
-//!   can't buffer them there. `put` refuses them. (To detect them, `put` decodes a value with such numbers
-//!   once.)
-//! - A message that can't be decoded is not lost: the error contains its type, the position of the error, and
-//!   the bytes
+//! - Values are nested at most 1,024 levels deep ([`MAX_NESTING`](message::MAX_NESTING)): each struct,
+//!   sequence, tuple, map, newtype, enum variant with something in it, and `Some` counts. So 500 structs in
+//!   each other arrive, each of which is in an `Option<Box<_>>` or a `Vec` of the one around it. The limit is
+//!   128 levels in messages by `derive(Message)`, in [`Bundle`]s, in what closures capture, and in untagged
+//!   and internally tagged enums and flattened fields.
+//! - A deeper value is refused at `put`, and comes back; so is a value for which this thread's stack has no
+//!   room. A value of more than 128 levels is read once when it is put, and refused if that takes more than
+//!   1.375 MiB of stack. So each thread with 2 MiB, the default of the standard library, can read what was
+//!   put. A receiver whose stack has no room gets an error with the message's bytes. (Recursion that serde
+//!   keeps to itself is not seen, and not counted: a variant of an untagged enum that holds the enum in a
+//!   `Box` and nothing else, and tuple variants within internally tagged enums and flattened fields.)
+//! - Numbers of 128 bits can't be in untagged or internally tagged enums, nor in flattened fields: serde has no place for them
+//!   where it buffers values. They are refused at `put`. (To find out, a value with such numbers is read once when it is put.)
+//! - A message that can't be read is not lost: the error says its type and the place in it, and has its bytes
 //!   ([`Error::bytes`]).
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

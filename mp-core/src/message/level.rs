@@ -5,6 +5,11 @@
 //! each, so the limit is what keeps a thread's stack from its end; and where values need more of it than
 //! others, or a thread has less, its rest is looked at. The count is this thread's, since what is written
 //! within a value (what a closure captures) is written by another serializer, on the same stack.
+//!
+//! | levels | written if |
+//! |---|---|
+//! | up to [`SHALLOW`] | this thread's stack has room |
+//! | up to [`MAX_NESTING`] | the type is known with which the value is read, and reading it takes at most [`READER_STACK`]: that is tried ([`within`]) |
 
 use std::cell::Cell;
 
@@ -14,11 +19,21 @@ use crate::error::Error;
 /// How many levels may be nested in each other.
 ///
 /// The same for all processes, whatever their stacks: what one of them may put, the others can read.
-pub const MAX_NESTING: u16 = 128;
+pub const MAX_NESTING: u16 = 1024;
+
+/// Number of levels that are written without a look at what reading them takes. In messages by
+/// `#[derive(Message)]`, which are not read when they are written, it is the limit.
+pub const SHALLOW: u16 = 128;
+
+/// Bytes of a stack that reading a value of more levels may take: 1.375 MiB of the 2 MiB that a thread of the
+/// standard library has.
+pub const READER_STACK: usize = 11 << 17;
 
 thread_local! {
     /// How many more levels may be entered.
     static LEFT: Cell<u16> = const { Cell::new(MAX_NESTING) };
+    /// Bytes of this thread's stack that have to be left.
+    static STACK_END: Cell<usize> = const { Cell::new(0) };
 }
 
 /// How many levels are entered without a look at the stack.
@@ -29,8 +44,14 @@ const RESERVE: usize = 128 << 10;
 /// Enters a level, of which `left` can be entered: whether that was possible. What enters it leaves it by adding one.
 #[inline]
 pub fn down(left: &Cell<u16>) -> bool {
+    down_to(left, 0)
+}
+
+/// Enters a level, as [`down`] does, if more than `last` can be entered.
+#[inline]
+pub fn down_to(left: &Cell<u16>, last: u16) -> bool {
     let n = left.get();
-    if n <= MAX_NESTING - FREE && is_end(n) {
+    if n <= MAX_NESTING - FREE && (n <= last || is_end()) {
         return false;
     }
     left.set(n - 1);
@@ -39,15 +60,30 @@ pub fn down(left: &Cell<u16>) -> bool {
 
 #[cold]
 #[inline(never)]
-fn is_end(left: u16) -> bool {
-    left == 0 || crate::sys::stack::left().is_some_and(|(rest, all)| rest < RESERVE.min(all / 4))
+fn is_end() -> bool {
+    let end = STACK_END.get();
+    crate::sys::stack::left().is_some_and(|(rest, all)| rest < RESERVE.min(all / 4).max(end))
+}
+
+/// Calls `f` while levels are entered only within the next [`READER_STACK`] of this thread's stack. Returns
+/// `None` if that can't be measured here.
+pub fn within<R>(f: impl FnOnce() -> R) -> Option<R> {
+    struct Before(usize);
+    impl Drop for Before {
+        fn drop(&mut self) {
+            STACK_END.set(self.0);
+        }
+    }
+    let (rest, _) = crate::sys::stack::left()?;
+    let _before = Before(STACK_END.replace(rest.saturating_sub(READER_STACK)));
+    Some(f())
 }
 
 /// Whether this thread's stack has room for a message in what is written or read of another one.
 #[cold]
 #[inline(never)]
 pub(super) fn room() -> Result<()> {
-    if !is_end(MAX_NESTING) {
+    if !is_end() {
         return Ok(());
     }
     let (rest, all) = crate::sys::stack::left().unwrap_or_default();
@@ -66,10 +102,12 @@ impl Level {
     /// Enters one.
     ///
     /// # Errors
-    /// [`Error::LimitExceeded`] when there are [`MAX_NESTING`] around it, or this thread's stack is nearly used up.
+    /// [`Error::LimitExceeded`] when there are [`SHALLOW`] around it, or this thread's stack is nearly used
+    /// up.
     #[inline]
     pub fn enter() -> Result<Self> {
-        if LEFT.with(down) { Ok(Self(())) } else { Err(LEFT.with(too_deep)) }
+        const LAST: u16 = MAX_NESTING - SHALLOW;
+        LEFT.with(|left| if down_to(left, LAST) { Ok(Self(())) } else { Err(too_deep(left, LAST)) })
     }
 }
 
@@ -84,21 +122,29 @@ impl Drop for Level {
     }
 }
 
-/// Why no further level is entered, of which `left` are left.
+/// Error for a level that is not entered. `left` levels are left, and `last` of them have to stay.
 #[cold]
-pub fn too_deep(left: &Cell<u16>) -> Error {
-    if let n @ 1.. = left.get() {
-        let (rest, all) = crate::sys::stack::left().unwrap_or_default();
-        return Error::LimitExceeded(format!(
-            "values are nested {} deep, and {rest} of the {all} bytes of this thread's stack are left, too few to continue: do it in a \
-             thread with a larger stack (std::thread::Builder::stack_size)",
-            MAX_NESTING - n
-        ));
-    }
-    Error::LimitExceeded(format!(
-        "values are nested more than {MAX_NESTING} deep (each struct, sequence, tuple, map, newtype, variant and Some \
-         counts); send them as a list whose elements name each other by index"
-    ))
+pub fn too_deep(left: &Cell<u16>, last: u16) -> Error {
+    let (rest, all) = crate::sys::stack::left().unwrap_or_default();
+    let (n, levels) = (left.get(), MAX_NESTING - left.get());
+    Error::LimitExceeded(if n <= last {
+        format!(
+            "values are nested more than {levels} deep (each struct, sequence, tuple, map, newtype, \
+             variant and Some counts); send them as a list whose elements name each other by index"
+        )
+    } else if rest >= RESERVE.min(all / 4) {
+        format!(
+            "values are nested more than {levels} deep, and a receiver would need more than \
+             {READER_STACK} bytes of its thread's stack for them; send them as a \
+             list whose elements name each other by index"
+        )
+    } else {
+        format!(
+            "values are nested {levels} deep, and {rest} of the {all} bytes of this thread's stack are \
+             left, too few to continue: do it in a thread \
+             with a larger stack (std::thread::Builder::stack_size)"
+        )
+    })
 }
 
 /// What the count was, to be restored, also after an error or a panic in the middle.
@@ -168,7 +214,7 @@ mod tests {
 
     #[test]
     fn levels_are_left_however_they_end() {
-        let all: Vec<Level> = (0..MAX_NESTING).map(|_| Level::enter().unwrap()).collect();
+        let all: Vec<Level> = (0..SHALLOW).map(|_| Level::enter().unwrap()).collect();
         assert!(Level::enter().is_err());
         afresh(|| assert!(Level::enter().is_ok()));
         assert!(Level::enter().is_err());

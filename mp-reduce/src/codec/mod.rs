@@ -10,12 +10,15 @@ mod write;
 
 use std::cell::Cell;
 
+use mp_core::message::level::{MAX_NESTING, SHALLOW};
 use mp_core::message::{Codec, FewBytes, Incoming, Number, Outgoing, Undecodable, level, scope, taken};
 use mp_core::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 
 pub(crate) use error::Bad;
+use error::Why;
+use write::Written;
 
 /// Each value as its length and its MessagePack bytes. The length is one byte; from 255 on it is a byte 255, and four bytes,
 /// little-endian.
@@ -55,12 +58,12 @@ thread_local! {
 impl Codec for MessagePack {
     #[inline]
     fn write<T: Serialize + ?Sized>(out: &mut Outgoing, value: &T) -> Result<()> {
-        write(out, value, |_| Ok(()))
+        write(out, value, MAX_NESTING - SHALLOW, |_, _| Ok(()))
     }
 
     #[inline]
     fn write_whole<T: Serialize + DeserializeOwned>(out: &mut Outgoing, value: &T) -> Result<()> {
-        write(out, value, try_to_read::<T>)
+        write(out, value, 0, try_to_read::<T>)
     }
 
     // Which kind of number it is, is known where this is compiled.
@@ -179,15 +182,17 @@ impl Codec for MessagePack {
     }
 }
 
-/// Appends a value with its length. If there are numbers of 128 bits in it, `try_to_read` has to do with its bytes.
+/// Appends a value with its length, of as many levels as are left, down to the last. If a reader may have no
+/// place for what was written, `try_to_read` gets its bytes.
 #[inline]
 fn write<T: Serialize + ?Sized>(
     out: &mut Outgoing,
     value: &T,
-    try_to_read: impl FnOnce(&[u8]) -> Result<()>,
+    last: u16,
+    try_to_read: impl FnOnce(&[u8], Written) -> Result<()>,
 ) -> Result<()> {
     // One word, also where it is an error: a larger result would be copied by each that hands it on.
-    let written = scope::with_outgoing(out, |bytes| append(bytes, value, try_to_read))?;
+    let written = scope::with_outgoing(out, |bytes| append(bytes, value, last, try_to_read))?;
     written.map_err(|error| *error)
 }
 
@@ -195,7 +200,8 @@ fn write<T: Serialize + ?Sized>(
 fn append<T: Serialize + ?Sized>(
     bytes: &mut Vec<u8>,
     value: &T,
-    try_to_read: impl FnOnce(&[u8]) -> Result<()>,
+    last: u16,
+    try_to_read: impl FnOnce(&[u8], Written) -> Result<()>,
 ) -> std::result::Result<(), Box<Error>> {
     let start = bytes.len();
     let was_long = LAST_WAS_LONG.get();
@@ -207,8 +213,9 @@ fn append<T: Serialize + ?Sized>(
         1
     };
     level::whole(|left| {
-        if write::append(bytes, left, value).map_err(|e| Box::new(unencodable(&e)))? {
-            try_to_read(&bytes[start + head..]).map_err(Box::new)?;
+        let written = write::append(bytes, (left, last), value).map_err(|e| Box::new(unencodable(&e)))?;
+        if written.wide || written.deep {
+            try_to_read(&bytes[start + head..], written).map_err(Box::new)?;
         }
         mentioned::finish(bytes, start + head)
     })?;
@@ -229,20 +236,40 @@ fn too_long() -> Box<Error> {
     Box::new(Error::LimitExceeded("a value of more than 4 GiB: put it in a tensor".into()))
 }
 
-/// Whether these bytes can be read as `T`. serde can't read numbers of 128 bits where it buffers values, in any format, and
-/// nothing of what is written says whether it will: so it is tried.
+/// Checks that these bytes can be read as `T`. serde can't read numbers of 128 bits where it buffers values,
+/// in any format, and how much of a stack a level takes depends on its type. Nothing of what is written says
+/// either: so it is tried.
 #[cold]
-fn try_to_read<T: DeserializeOwned>(bytes: &[u8]) -> Result<()> {
+fn try_to_read<T: DeserializeOwned>(bytes: &[u8], written: Written) -> Result<()> {
     let read = || level::counted(|left| read::from_slice::<T>(bytes, left).map(drop));
-    let tried = mentioned::with_written(|| scope::with_written(read));
-    tried.map_err(|e| {
+    let tried = mentioned::with_written(|| {
+        scope::with_written(|| {
+            if written.deep { level::within(read).unwrap_or_else(|| Err(unmeasured())) } else { read() }
+        })
+    });
+    tried.or_else(|e| {
+        if e.is_too_deep() {
+            return Err(unencodable(&e));
+        }
+        // Its receiver gets the same error, with the bytes.
+        if !written.wide {
+            return Ok(());
+        }
         let (name, at) = (std::any::type_name::<T>(), place(&e));
-        Error::Unsendable(format!(
+        Err(Error::Unsendable(format!(
             "a value of type {name} has a number of 128 bits in it, and could not be read again: {at}{e}; serde has none where \
              it buffers values, in untagged and internally tagged enums and flattened fields: use two of 64 bits there, or a \
              text"
-        ))
+        )))
     })
+}
+
+#[cold]
+fn unmeasured() -> Bad {
+    Bad::new(Why::TooDeep(format!(
+        "values are nested more than {SHALLOW} deep, and this code does not run on its thread's own \
+         stack, where the stack that a receiver needs can be measured: send them from another thread"
+    )))
 }
 
 /// A value as bytes within a message that is being written: what it attaches is attached to that, and its levels are added to those around it.
@@ -260,8 +287,9 @@ pub(crate) fn part_of<T: Serialize + ?Sized, B: DeserializeOwned>(
     value: &T,
 ) -> std::result::Result<Vec<u8>, Bad> {
     let mut bytes = Vec::new();
-    if level::counted(|left| write::append(&mut bytes, left, value))? {
-        try_to_read::<B>(&bytes).map_err(Bad::says)?;
+    let written = level::counted(|left| write::append(&mut bytes, (left, MAX_NESTING - SHALLOW), value))?;
+    if written.wide {
+        try_to_read::<B>(&bytes, written).map_err(Bad::says)?;
     }
     Ok(bytes)
 }

@@ -5,8 +5,7 @@ use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use mp_core::fork::SetOnce;
-use mp_core::message::MAX_NESTING;
-use mp_core::message::level;
+use mp_core::message::level::{self, MAX_NESTING, SHALLOW};
 use mp_core::user_code::drop_payload;
 use mp_core::waits::this_process;
 use mp_core::{Error, Result};
@@ -218,6 +217,9 @@ thread_local! {
     static LEFT: Cell<u16> = const { Cell::new(MAX_NESTING) };
 }
 
+/// Number of levels that stay: as many may be entered as in parts of messages.
+const LAST: u16 = MAX_NESTING - SHALLOW;
+
 fn deeper<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
     struct Before(u16);
     impl Drop for Before {
@@ -226,7 +228,11 @@ fn deeper<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
         }
     }
     let _before = Before(LEFT.get());
-    if LEFT.with(level::down) { call() } else { Err(LEFT.with(level::too_deep).to_string()) }
+    if LEFT.with(|left| level::down_to(left, LAST)) {
+        call()
+    } else {
+        Err(LEFT.with(|left| level::too_deep(left, LAST)).to_string())
+    }
 }
 
 /// Calls a function of the user. A panic becomes an error.

@@ -30,7 +30,7 @@ fn arrives_or_comes_back<T: Message + Send>(
 ) {
     in_a_thread(move || {
         let mut refused = None;
-        for levels in (0..300).chain([400, 512, 600, 1024, 2000, most]).filter(|n| *n <= most) {
+        for levels in (0..300).chain([400, DEEP, 512, 600, 1024, 2000, most]).filter(|n| *n <= most) {
             match pack(deep(levels)) {
                 Ok(envelope) => {
                     let arrived = unpack::<T>(envelope).unwrap_or_else(|e| panic!("{levels} were put: {e}"));
@@ -109,6 +109,8 @@ struct Derived {
 
 /// Values that are nested more deeply need not arrive.
 const LEAST: usize = 20;
+/// Number of structs in each other that arrive, each in an `Option` or a `Vec` of the one around it.
+const DEEP: usize = 500;
 
 #[test]
 fn structs_in_lists() {
@@ -118,7 +120,7 @@ fn structs_in_lists() {
     fn deep(n: usize) -> InList {
         (0..n).fold(InList { id: 0, inner: vec![] }, |v, id| InList { id: id as u64, inner: vec![v] })
     }
-    arrives_or_comes_back(LEAST, 2_000, deep, depth);
+    arrives_or_comes_back(DEEP, 2_000, deep, depth);
 }
 
 #[test]
@@ -129,12 +131,12 @@ fn chains_of_boxes() {
     fn deep(n: usize) -> Chain {
         (0..n).fold(Chain { next: None }, |v, _| Chain { next: Some(Box::new(v)) })
     }
-    arrives_or_comes_back(LEAST, 3_000, deep, depth);
+    arrives_or_comes_back(DEEP, 3_000, deep, depth);
     fn newtypes(v: &Newtype) -> usize {
         v.0.as_ref().map_or(0, |v| 1 + newtypes(v))
     }
     arrives_or_comes_back(
-        LEAST,
+        DEEP,
         3_000,
         |n| (0..n).fold(Newtype(None), |v, _| Newtype(Some(Box::new(v)))),
         newtypes,

@@ -69,7 +69,7 @@ impl ToChild {
     /// Encodes arguments, to be packed for each of several children.
     pub(crate) fn encode<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<Args<A>> {
         let mut out = Outgoing::default();
-        afresh(|| MessagePack::write(&mut out, args)).map_err(|e| unencodable(e.into()))?;
+        afresh(|| MessagePack::write_whole(&mut out, args)).map_err(|e| unencodable(e.into()))?;
         match out.into_plain(MOST_PLAIN) {
             Ok(bytes) => Ok(Args::Plain(bytes)),
             Err(out) => Ok(Args::Shared(Encoded::finish(arena()?, out).map_err(unencodable)?)),

@@ -340,7 +340,7 @@ fn each_kind_of_mistake_is_a_variant_of_its_own() {
     }
     #[derive(Debug, Serialize, Deserialize)]
     struct Nested(Option<Box<Nested>>);
-    let nested = (0..200).fold(Nested(None), |inner, _| Nested(Some(Box::new(inner))));
+    let nested = (0..2000).fold(Nested(None), |inner, _| Nested(Some(Box::new(inner))));
     let PutError::Failed { error, .. } = Queue::bounded(1).unwrap().put(Silent).unwrap_err() else {
         panic!("refused")
     };

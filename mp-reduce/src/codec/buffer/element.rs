@@ -100,7 +100,7 @@ impl Element<'_> {
     fn wrapped<T>(self, read: impl FnOnce(Self) -> Result<T, Bad>) -> Result<T, Bad> {
         let left = self.left;
         if !level::down(left) {
-            return Err(too_deep(left));
+            return Err(too_deep(left, 0));
         }
         let value = read(self);
         left.set(left.get() + 1);

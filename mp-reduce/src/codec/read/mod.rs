@@ -17,7 +17,8 @@ mod utf8;
 
 use std::cell::Cell;
 
-use mp_core::message::{Buffer, level};
+use mp_core::message::Buffer;
+use mp_core::message::level::{self, MAX_NESTING, SHALLOW};
 use serde::de::value::SeqDeserializer;
 use serde::de::{Error as _, Visitor};
 
@@ -99,7 +100,7 @@ impl<'de> Reader<'de, '_> {
 
     #[inline]
     fn enter(&mut self) -> Result<(), Bad> {
-        if level::down(self.message.left) { Ok(()) } else { Err(too_deep(self.message.left)) }
+        if level::down(self.message.left) { Ok(()) } else { Err(too_deep(self.message.left, 0)) }
     }
 
     #[inline]
@@ -320,15 +321,31 @@ impl<'de> Reader<'de, '_> {
                 self.text(bytes, visitor)
             }
             BIN_8..=BIN_32 => visitor.visit_borrowed_bytes(self.long(first - BIN_8)?),
-            SHORT_ARRAY..SHORT_STR | ARRAY_16 | ARRAY_32 => self.any_sequence(visitor),
-            SHORT_MAP..SHORT_ARRAY | MAP_16 | MAP_32 => self.any_map(&[], visitor),
+            SHORT_ARRAY..SHORT_STR | ARRAY_16 | ARRAY_32 => {
+                self.shallow()?;
+                self.any_sequence(visitor)
+            }
+            SHORT_MAP..SHORT_ARRAY | MAP_16 | MAP_32 => {
+                self.shallow()?;
+                self.any_map(&[], visitor)
+            }
             EXT_8..=EXT_32 | FIXED_EXT_1..=FIXED_EXT_16 => self.extension(first, visitor),
             JUST if self.at_buffer() => self.any_buffer(visitor),
             JUST => {
                 self.pass();
+                self.shallow()?;
                 self.wrapped(|reader| visitor.visit_some(reader))
             }
         }
+    }
+
+    /// Refuses to enter one more level after the first ones, in a value of any kind: serde recurses in what
+    /// it keeps of it, and nothing counts that.
+    #[inline]
+    fn shallow(&self) -> Result<(), Bad> {
+        const LAST: u16 = MAX_NESTING - SHALLOW;
+        let left = self.message.left;
+        if left.get() > LAST { Ok(()) } else { Err(too_deep(left, LAST)) }
     }
 
     /// A sequence, also of the bytes of binary data, or else a value of any kind.

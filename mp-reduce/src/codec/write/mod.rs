@@ -19,30 +19,31 @@ use super::error::Bad;
 use super::first;
 use parts::{Elements, Entries, Fields};
 use room::Room;
+pub(super) use room::Written;
 
-/// Appends a value to `to`; whether it has a number of 128 bits in it, which can't be read where serde
-/// buffers values.
+/// Appends a value to `to`, of as many levels as are left, down to the last. Returns what a reader may have
+/// no place for.
 ///
 /// # Errors
 /// Those of its `Serialize`, and when it is nested too deeply; then nothing is appended.
 #[inline]
 pub(super) fn append<T: Serialize + ?Sized>(
     to: &mut Vec<u8>,
-    left: &Cell<u16>,
+    (left, last): (&Cell<u16>, u16),
     value: &T,
-) -> Result<bool, Bad> {
+) -> Result<Written, Bad> {
     let start = to.len();
-    let mut room = Room::new(to, left);
+    let mut room = Room::new(to, left, last);
     let written = value.serialize(Writer { to: &mut room, at: start });
-    let wide = room.wide;
+    let what = room.written;
     room.end(*written.as_ref().unwrap_or(&start));
-    written.map(|_| wide)
+    written.map(|_| what)
 }
 
 /// Appends a buffer where its attachment was.
 pub(super) fn append_here(to: &mut Vec<u8>, what: What, bytes: &[u8]) -> Option<()> {
     let (start, left) = (to.len(), Cell::new(0));
-    let mut room = Room::new(to, &left);
+    let mut room = Room::new(to, &left, 0);
     let writer = Writer { to: &mut room, at: start };
     let at = match what {
         What::Row(kind) => Ok(writer.put(&buffer::head(kind, bytes.len()))),
@@ -162,7 +163,7 @@ impl<'a> Writer<'_, 'a> {
     fn row(mut self, kind: Plain, bytes: &[u8]) -> Result<usize, Bad> {
         self.to.enter()?;
         self.to.leave();
-        self.to.wide |= kind.is_wide();
+        self.to.written.wide |= kind.is_wide();
         if let Some(head) = buffer::attach(What::Row(kind), bytes) {
             return Ok(self.put(&head));
         }
@@ -290,12 +291,12 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
     }
 
     fn serialize_i128(self, n: i128) -> Result<usize, Bad> {
-        self.to.wide = true;
+        self.to.written.wide = true;
         self.bytes(&n.to_be_bytes())
     }
 
     fn serialize_u128(self, n: u128) -> Result<usize, Bad> {
-        self.to.wide = true;
+        self.to.written.wide = true;
         self.bytes(&n.to_be_bytes())
     }
 

@@ -106,7 +106,7 @@ impl<'w, 'a> Elements<'w, 'a> {
         const BELIEVED: usize = 1 << 20;
         self.to.reserve(self.len.saturating_mul(kind.size()).min(BELIEVED));
         self.at = self.to.put(self.start, &buffer::head(kind, 0));
-        self.to.wide |= kind.is_wide();
+        self.to.written.wide |= kind.is_wide();
         self.row = RowState::of(kind);
     }
 

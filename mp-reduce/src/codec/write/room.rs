@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::ops::Range;
 
-use mp_core::message::level;
+use mp_core::message::level::{self, MAX_NESTING, SHALLOW};
 
 use super::super::error::{Bad, too_deep};
 
@@ -20,21 +20,31 @@ const ROUND: usize = 64 << 10;
 /// Bytes, of which the first are written, and the others are room.
 pub(super) struct Room<'a> {
     bytes: &'a mut Vec<u8>,
-    /// How many more levels may be entered.
+    /// Number of levels that may still be entered, down to the last.
     left: &'a Cell<u16>,
-    /// Whether there was a number of 128 bits.
-    pub(super) wide: bool,
+    last: u16,
+    /// Parts of the value for which a reader may have no place.
+    pub(super) written: Written,
+}
+
+/// Parts of a value for which a reader may have no place.
+#[derive(Clone, Copy, Default, Debug)]
+pub(in crate::codec) struct Written {
+    /// A number of 128 bits.
+    pub(in crate::codec) wide: bool,
+    /// More than [`SHALLOW`] levels.
+    pub(in crate::codec) deep: bool,
 }
 
 impl<'a> Room<'a> {
     /// All that is in `bytes` is written.
     #[inline]
-    pub(super) fn new(bytes: &'a mut Vec<u8>, left: &'a Cell<u16>) -> Self {
+    pub(super) fn new(bytes: &'a mut Vec<u8>, left: &'a Cell<u16>, last: u16) -> Self {
         if bytes.capacity() - bytes.len() < FIRST {
             reserve(bytes, FIRST);
         }
         bytes.extend_from_slice(&[0; FIRST]);
-        Self { bytes, left, wide: false }
+        Self { bytes, left, last, written: Written::default() }
     }
 
     /// There are as many bytes as this, and no room.
@@ -45,7 +55,11 @@ impl<'a> Room<'a> {
 
     #[inline]
     pub(super) fn enter(&mut self) -> Result<(), Bad> {
-        if level::down(self.left) { Ok(()) } else { Err(too_deep(self.left)) }
+        if !level::down_to(self.left, self.last) {
+            return Err(too_deep(self.left, self.last));
+        }
+        self.written.deep |= self.left.get() < MAX_NESTING - SHALLOW;
+        Ok(())
     }
 
     #[inline]

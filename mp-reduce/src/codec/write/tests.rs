@@ -12,7 +12,7 @@ use crate::codec::error::Bad;
 const LEVELS: u16 = mp_core::message::MAX_NESTING;
 
 fn appended<T: Serialize + ?Sized>(to: &mut Vec<u8>, value: &T) -> Result<(), Bad> {
-    append(to, &Cell::new(LEVELS), value).map(drop)
+    append(to, (&Cell::new(LEVELS), 0), value).map(drop)
 }
 
 fn theirs<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
