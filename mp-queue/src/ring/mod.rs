@@ -79,7 +79,7 @@ pub use find::{Find, Found};
 pub use get::{Get, GetEnd, Taken};
 pub use kept::{Collect, Collected, FindRoom, PassOver, Pin, Pinned, Pins, Retire, Room, Unpin};
 pub use lease::{Note, Reclaim, Return, ReturnsAt, any_noted};
-pub use newest::{FindNext, Newest, Next, NumberOf, SetNumber};
+pub use newest::{FindNext, Newest, Next, NumberNext, NumberOf};
 pub use put::{Advance, Put, PutEnd};
 pub use settle::{Settle, Settled, Surroundings};
 pub(crate) use slot::Standing;

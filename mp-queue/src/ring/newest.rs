@@ -180,7 +180,7 @@ enum NumberPc {
 
 /// Writes the number of the message that is about to be published under a ticket. Ends with `false` if the ticket is over.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct SetNumber {
+struct SetNumber {
     slot: Word,
     empty: u64,
     number: u64,
@@ -189,7 +189,7 @@ pub struct SetNumber {
 
 impl SetNumber {
     /// For `ticket` of `ring`, which [`FindRoom`](super::FindRoom) has found.
-    pub fn new(ring: RingAt, ticket: Ticket, number: u64) -> Self {
+    fn new(ring: RingAt, ticket: Ticket, number: u64) -> Self {
         let empty = Slot { lap: ticket.lap, state: SlotState::Empty };
         Self { slot: ring.slot(ticket.index), empty: empty.pack(), number, pc: NumberPc::Read }
     }
@@ -211,6 +211,55 @@ impl Steps for SetNumber {
                 return Some(true);
             }
         }
+        None
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum NumberNextPc {
+    Newest(Newest),
+    Number(NumberOf),
+    Set(SetNumber),
+}
+
+/// Numbers the message that is about to be published under a ticket: 1 before the first message, else one
+/// more than the newest message's number. Ends with `false` if the ticket is over, or the newest message was
+/// replaced meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct NumberNext {
+    ring: RingAt,
+    ticket: Ticket,
+    pc: NumberNextPc,
+}
+
+impl NumberNext {
+    /// For `ticket` of `ring`, which [`FindRoom`](super::FindRoom) has found.
+    pub fn new(ring: RingAt, ticket: Ticket) -> Self {
+        Self { ring, ticket, pc: NumberNextPc::Newest(Newest::new(ring)) }
+    }
+
+    fn set(&self, number: u64) -> NumberNextPc {
+        NumberNextPc::Set(SetNumber::new(self.ring, self.ticket, number))
+    }
+}
+
+impl Steps for NumberNext {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        self.pc = match &mut self.pc {
+            NumberNextPc::Newest(newest) => match newest.step(m)? {
+                Some((slot, ticket)) => NumberNextPc::Number(NumberOf::new(self.ring, ticket.index, slot)),
+                // No ticket was passed over before the first message.
+                None if self.ticket.before(self.ring.slots).lap == 0 => self.set(1),
+                None => return Some(false),
+            },
+            NumberNextPc::Number(number) => match number.step(m)? {
+                Some(before) => self.set(before.wrapping_add(1)),
+                None => return Some(false),
+            },
+            NumberNextPc::Set(set) => return set.step(m),
+        };
         None
     }
 }

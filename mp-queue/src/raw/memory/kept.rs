@@ -12,8 +12,8 @@ use mp_core::{Arena, Error};
 use super::RingMemory;
 use crate::raw::payload::Payload;
 use crate::ring::{
-    Collect, Collected, FindNext, FindRoom, Newest, Next, NumberOf, PassOver, Pin, Pinned, Pins, Put, PutEnd,
-    Retire, RingAt, Room, SetNumber, Slot, Ticket, Unpin,
+    Collect, Collected, FindNext, FindRoom, Newest, Next, NumberNext, NumberOf, PassOver, Pin, Pinned, Pins,
+    Put, PutEnd, Retire, RingAt, Room, Slot, Ticket, Unpin,
 };
 
 /// How many threads can read one ring at once, all that are stopped in it included; more wait.
@@ -130,7 +130,7 @@ impl Kept {
                     if after.is_some_and(|after| self.newest().is_none_or(|(_, newest)| newest != after)) {
                         return Ok(PutEnd::Closed(()));
                     }
-                    if !self.number_next(ticket) {
+                    if !run(NumberNext::new(self.ring, ticket), m) {
                         continue;
                     }
                     let end = self.memory.put_envelope(envelope, |me, intent, words, owner| {
@@ -224,22 +224,6 @@ impl Kept {
     /// The newest message: its slot, its ticket.
     pub(crate) fn newest(&self) -> Option<(Slot, Ticket)> {
         run(Newest::new(self.ring), self.words())
-    }
-
-    /// Number of the newest message before `ticket`, which is not published yet: 0 before the first one. `None` if the ring has
-    /// changed.
-    fn number_before(&self, ticket: Ticket) -> Option<u64> {
-        match self.newest() {
-            Some((slot, newest)) => self.number(slot, newest),
-            // No ticket was passed over before the first message.
-            None => (ticket.before(self.ring.slots).lap == 0).then_some(0),
-        }
-    }
-
-    /// Numbers the message that is about to be published under `ticket`. Returns `false` if the ticket is over.
-    fn number_next(&self, ticket: Ticket) -> bool {
-        let number = self.number_before(ticket).map(|before| before.wrapping_add(1));
-        number.is_some_and(|number| run(SetNumber::new(self.ring, ticket, number), self.words()))
     }
 
     /// Number of the message of a ticket, which was seen in this slot: the first one has number 1. `None` if it is not there any more.
