@@ -9,8 +9,9 @@ use mp_core::giving_up::{Gone, LastGone, give_up, is_alone};
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{
-    BlockAt, Claim, FreeCheck, LeaveWhole, Left, Made, MakePart, Members, Note, Oracle, Plan, Publish,
-    Release, Released, SlabSeen, Take, Taken, Unclaim, Update, UpdateAt, UpdateEnd,
+    BlockAt, Claim, FreeCheck, HintGroup, HintsAt, LeaveWhole, Left, Made, MakePart, Members, Note, Oracle,
+    Plan, Publish, Release, Released, SlabSeen, Take, Taken, Unclaim, UnmarkGroup, Update, UpdateAt,
+    UpdateEnd,
 };
 use mp_core::words::{Access, Attach, BlockId, BlockState, Current, Grant, Kind, Life, Member, Seat, SeatAt};
 use mp_core::{Announce, Notify, NotifyAll, count_up};
@@ -227,6 +228,24 @@ fn loom_two_sleep_and_one_wakes() {
         other.join().unwrap();
         let fell_asleep_for_good = sleeps && !woken && m.load(PARKING) == announced;
         assert!(!fell_asleep_for_good, "a lost wake-up");
+    });
+}
+
+/// A process frees an envelope of a group while another one, which has found no hint there, clears the
+/// group's bit.
+#[test]
+fn loom_group_is_marked_and_unmarked() {
+    const AT: HintsAt = HintsAt { hints: Word::at(0), map: Word::at(8), bit: 1 << 5 };
+    loom::model(|| {
+        let m = Arc::new(HeapMem::new(2));
+        m.store(AT.map, AT.bit);
+        let freer = {
+            let m = Arc::clone(&m);
+            thread::spawn(move || run(HintGroup::new(AT, 4), &*m))
+        };
+        run(UnmarkGroup::new(AT), &*m);
+        freer.join().unwrap();
+        assert_eq!((m.load(AT.hints), m.load(AT.map)), (4, AT.bit), "hints that no search finds");
     });
 }
 

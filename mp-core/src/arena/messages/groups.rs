@@ -23,7 +23,7 @@ use crate::arena::layout::{ENVELOPE, control};
 use crate::arena::recovery::sweep::Dead;
 use crate::error::Result;
 use crate::mem::{Column, Mem, Word, run};
-use crate::steps::{AdoptGroup, Adopted, BeginFill, EmptyGroup, EnvelopesAt, FillGroup, GroupAt};
+use crate::steps::{AdoptGroup, Adopted, BeginFill, EmptyGroup, EnvelopesAt, FillGroup, GroupAt, HintsAt};
 use crate::words::{EnvelopeId, Group, Member, Owner};
 
 /// Free groups that stay: 1 MiB.
@@ -95,23 +95,9 @@ impl Arena {
         Word::at(self.layout().group_map_at).plus(u64::from(group / 64))
     }
 
-    /// Sets the bit of a group in the group map, after a hint of the group was set by a read-modify-write.
-    pub(in crate::arena) fn mark_group(&self, group: u32) {
-        let (at, bit) = (self.group_map(group), 1 << (group % 64));
-        self.map().fence_after_rmw();
-        // Only read as a rule: processes that take and free envelopes of one group share the word.
-        if self.map().load(at) & bit == 0 {
-            self.map().or(at, bit);
-        }
-    }
-
-    /// Clears the bit of a group that has no hints. A hint that was set meanwhile sets the bit again.
-    pub(in crate::arena) fn unmark_group(&self, group: u32) {
-        self.map().and(self.group_map(group), !(1 << (group % 64)));
-        self.map().fence_after_rmw();
-        if self.map().load(self.group_hints(group)) != 0 {
-            self.map().or(self.group_map(group), 1 << (group % 64));
-        }
+    /// Places of a group's hints and of its bit.
+    pub(in crate::arena) fn hints_at(&self, group: u32) -> HintsAt {
+        HintsAt { hints: self.group_hints(group), map: self.group_map(group), bit: 1 << (group % 64) }
     }
 
     /// Groups among the first `groups` whose bits in the group map are set, in a circle from `start` on.

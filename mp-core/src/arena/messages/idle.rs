@@ -19,7 +19,8 @@ use std::cell::{Cell, RefCell};
 use crate::arena::messages::envelope::Envelope;
 use crate::arena::{Arena, Hold};
 use crate::error::{ENVELOPES, Error, Result};
-use crate::mem::Mem;
+use crate::mem::{Mem, run, run_straight};
+use crate::steps::{HintGroup, UnmarkGroup};
 use crate::words::{BlockId, EnvelopeId, Holder, Owner, Place};
 
 /// How many idle envelopes a thread keeps, at most.
@@ -86,9 +87,7 @@ impl Arena {
 
     pub(in crate::arena) fn hint_group(&self, group: u32, bits: u64) {
         if bits != 0 {
-            // Always written, for the reason that `hint_free` has.
-            self.map().or(self.group_hints(group), bits);
-            self.mark_group(group);
+            run_straight(HintGroup::new(self.hints_at(group), bits), self.map());
         }
     }
 
@@ -233,7 +232,7 @@ impl Arena {
                     stale += 1;
                     // A look at all groups meets those without a bit.
                     if stale > STALE && !all {
-                        self.unmark_group(group);
+                        run(UnmarkGroup::new(self.hints_at(group)), self.map());
                     }
                     continue;
                 }
