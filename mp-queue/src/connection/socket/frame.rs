@@ -6,8 +6,8 @@
 //! until the connection ends, and is the reason that is given then.
 //!
 //! Anything in it may be wrong. A length beyond the limit ends the connection, and no more memory is taken
-//! than twice what has arrived, whatever the length says. A name is shown in the error if another type is
-//! expected, and only if the fingerprint is the hash of it.
+//! than twice what has arrived, whatever the length says (after 4 MiB, no more pages). A name is shown in the
+//! error if another type is expected, and only if the fingerprint is the hash of it.
 //!
 //! A receiver or sender locks the state of the message under way, goes as far as the kernel lets it, and
 //! unlocks before it waits. So threads and futures may use one end at the same time, and one of them
@@ -48,6 +48,9 @@ const LONGEST_NOTE: usize = LENGTH + 2 * LONGEST;
 pub(super) const NOTES_AT_ONCE: u32 = 1024;
 /// How many bytes of buffer are made at first.
 const FIRST: usize = 1 << 16;
+/// After so many bytes the buffer gets room for the whole message: addresses, and pages only where bytes have
+/// arrived.
+const WHOLE: usize = 4 << 20;
 
 /// One end of a connection between two programs.
 pub(crate) struct Socket {
@@ -108,7 +111,12 @@ pub(super) fn begins_a_note(bytes: &[u8]) -> bool {
 fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
     let start = into.len();
     if start == into.capacity() {
-        into.reserve_exact(len.min(start + start.max(FIRST)) - start);
+        let whole = start >= WHOLE && into.try_reserve_exact(len - start).is_ok();
+        if whole {
+            mp_core::will_fill(into.spare_capacity_mut());
+        } else {
+            into.reserve_exact(len.min(start + start.max(FIRST)) - start);
+        }
     }
     if into.capacity() <= len {
         return rustix::net::recv(fd, spare_capacity(into), RecvFlags::empty()).map(|(n, _)| n);
