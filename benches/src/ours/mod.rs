@@ -2,12 +2,14 @@
 //! mp only carries it.
 
 pub(crate) mod alloc;
+pub(crate) mod backlog;
 pub(crate) mod crowd;
 pub(crate) mod failure;
 pub(crate) mod kept;
 pub(crate) mod lock;
 pub(crate) mod manager;
 pub(crate) mod pool;
+pub(crate) mod socket;
 
 use std::time::Duration;
 
