@@ -470,6 +470,7 @@ const RETURNS: &[(&str, &str)] = &[
 
 const GROUPS: &[(&str, &str)] = &[
     ("mp-core/lib", "arena::"),
+    ("mp-core/loom_seats", "loom_group"),
     ("mp-models/models", "groups::"),
     ("mp-tests/memory", "statistics::"),
     ("mp-tests/messages", "unsent::"),
@@ -479,6 +480,7 @@ const DEATHS: &[(&str, &str)] = &[
     ("mp-core/lib", "arena::"),
     ("mp-tests/queues", "deaths::"),
     ("mp-tests/queues", "deserted::"),
+    ("mp-tests/queues", "lost_handles::"),
     ("mp-tests/killed", "stopped_sweepers::"),
     ("mp-tests/small_arena", ""),
     ("mp-tests/killed", "ends::"),
