@@ -76,7 +76,7 @@ impl Arena {
     #[inline(always)]
     pub(in crate::arena) fn charge(&self, block: BlockId) {
         if self.0.budget.is_limited() {
-            self.add_held(self.data_of(block).1);
+            self.count_block(block, 1);
         }
     }
 
@@ -84,11 +84,17 @@ impl Arena {
     #[inline(always)]
     pub(in crate::arena) fn credit(&self, block: BlockId) {
         if self.0.budget.is_limited() {
-            self.add_held(self.data_of(block).1.wrapping_neg());
+            self.count_block(block, -1);
         }
     }
 
+    /// Adds the bytes of a block so many times. Apart, so that a process without a limit pays for one load.
     #[cold]
+    #[inline(never)]
+    fn count_block(&self, block: BlockId, times: i64) {
+        self.add_held(self.data_of(block).1.wrapping_mul(times.cast_unsigned()));
+    }
+
     fn add_held(&self, bytes: u64) {
         self.0.budget.held.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -96,10 +102,15 @@ impl Arena {
     /// Allocates a block for a tensor, within the limit.
     #[inline]
     pub(in crate::arena) fn alloc_in_budget(&self, class: u32) -> Result<Hold> {
-        if self.0.budget.is_limited() { self.alloc_limited(class) } else { self.alloc_in(class, Kind::Data) }
+        if self.0.budget.is_limited() {
+            self.alloc_limited(class)
+        } else {
+            self.alloc_uncounted(class, Kind::Data)
+        }
     }
 
     #[cold]
+    #[inline(never)]
     fn alloc_limited(&self, class: u32) -> Result<Hold> {
         let (asked, limit) = (size_of(class), self.0.budget.limit.load(Ordering::Relaxed));
         let mut held = self.0.budget.held.load(Ordering::Relaxed);

@@ -149,6 +149,7 @@ impl Arena {
     }
 
     /// As [`alloc_in`](Self::alloc_in), for a caller that counts the block.
+    #[inline]
     fn alloc_uncounted(&self, class: u32, kind: Kind) -> Result<Hold> {
         match self.alloc_once(class, kind) {
             Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(class, kind),
