@@ -88,7 +88,7 @@ impl Arena {
         }
     }
 
-    /// Adds the bytes of a block so many times. Apart, so that a process without a limit pays for one load.
+    /// Adds the bytes of a block `times` times. Never inlined: a process without a limit pays for one load.
     #[cold]
     #[inline(never)]
     fn count_block(&self, block: BlockId, times: i64) {
