@@ -23,7 +23,8 @@ pub(crate) struct Gpu {
 impl Gpu {
     pub(crate) fn new() -> AnyResult<Self> {
         let context = CudaContext::new(0)?;
-        let kernels = context.load_module(Ptx::from_src(include_str!("../../cuda-sim/src/kernels.ptx")))?;
+        let kernels =
+            context.load_module(Ptx::from_src(include_str!("../../tools/cuda-sim/src/kernels.ptx")))?;
         Ok(Self { stream: CudarcStream::new(&context.new_stream()?)?, kernels })
     }
 

@@ -8,7 +8,7 @@ use crate::session::{Outcome, Session};
 
 /// How long the step takes, in seconds.
 const SHORT: &str = "20";
-const MANIFEST: &str = "fuzz/Cargo.toml";
+const MANIFEST: &str = "tools/fuzz/Cargo.toml";
 /// What an input may have of bytes, of seconds, of MiB at once and in one piece.
 const LIMITS: [&str; 4] = ["-max_len=65536", "-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=64"];
 
@@ -49,7 +49,7 @@ fn coverage_guided(session: &mut Session, only: Option<&str>, seconds: &str) -> 
         );
         return Ok(true);
     }
-    let mut ok = session.run(fuzzer(session).args(["--corpora", "fuzz/corpus"])).ok;
+    let mut ok = session.run(fuzzer(session).args(["--corpora", "tools/fuzz/corpus"])).ok;
     all.retain(|name| only.is_none_or(|only| only == name));
     let seconds = seconds.parse::<u64>().map_err(|e| format!("--seconds {seconds}: {e}"))?;
     let each = (seconds / all.len().max(1) as u64).max(1);
@@ -60,7 +60,7 @@ fn coverage_guided(session: &mut Session, only: Option<&str>, seconds: &str) -> 
             "fuzz",
             "run",
             "--fuzz-dir",
-            "fuzz",
+            "tools/fuzz",
             "--features",
             "libfuzzer",
             &name,
@@ -76,9 +76,11 @@ fn coverage_guided(session: &mut Session, only: Option<&str>, seconds: &str) -> 
 fn named(session: &Session) -> Result<Vec<String>, String> {
     let listed = fuzzer(session).arg("--list").output().map_err(|e| format!("mp-fuzz: {e}"))?;
     let names: Vec<String> = String::from_utf8_lossy(&listed.stdout).lines().map(str::to_owned).collect();
-    let lacks = |name: &&String| !Path::new("fuzz/fuzz_targets").join(format!("{name}.rs")).exists();
+    let lacks = |name: &&String| !Path::new("tools/fuzz/fuzz_targets").join(format!("{name}.rs")).exists();
     match names.iter().find(lacks) {
-        Some(name) => Err(format!("fuzz/fuzz_targets/{name}.rs is missing, and its [[bin]] in {MANIFEST}")),
+        Some(name) => {
+            Err(format!("tools/fuzz/fuzz_targets/{name}.rs is missing, and its [[bin]] in {MANIFEST}"))
+        }
         None => Ok(names),
     }
 }

@@ -13,7 +13,7 @@ use crate::session::Session;
 
 const SCRIPT: &str = include_str!("gpu_bundle.sh");
 const EXAMPLES: [&str; 3] = ["cuda_broadcast", "cuda_event", "cuda_pipeline"];
-const CONFORMANCE: &str = "cuda-sim/tests/conformance.txt";
+const CONFORMANCE: &str = "tools/cuda-sim/tests/conformance.txt";
 /// torch's side of the benchmark.
 const PEERS: [&str; 2] = ["benches/cuda/torch_cuda.py", "benches/cuda/torch_cuda_jobs.py"];
 

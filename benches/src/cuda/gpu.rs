@@ -15,7 +15,7 @@ use mp::cuda::driver::api::{Api, Handle};
 use mp::cuda::{CudaTensor, Device, Stream};
 use rustix::time::{ClockId, clock_gettime};
 
-const KERNELS: &str = concat!(include_str!("../../../cuda-sim/src/kernels.ptx"), "\0");
+const KERNELS: &str = concat!(include_str!("../../../tools/cuda-sim/src/kernels.ptx"), "\0");
 /// Elements of the memory that results are written to.
 pub(crate) const SCRATCH: usize = 1024;
 

@@ -151,9 +151,9 @@ pub fn unhex(text: &str) -> Option<Vec<u8>> {
     digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(byte).collect())?
 }
 
-/// Where inputs are kept that once were findings: in `fuzz/regressions`, a folder for each target.
+/// Where inputs are kept that once were findings: in `tools/fuzz/regressions`, a folder for each target.
 pub fn kept() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/regressions")
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/fuzz/regressions")
 }
 
 /// Those of one target.

@@ -203,7 +203,8 @@ fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
 /// Runs the tests that plant mutations by themselves: of the torture, of the simulated GPU, and of the
 /// fuzzer. They are ignored in builds without mutations.
 fn planted(session: &mut Session, folder: &Path) {
-    let fuzz = ["run", "--quiet", "--release", "--manifest-path", "fuzz/Cargo.toml", "--bin", "mp-fuzz"];
+    let fuzz =
+        ["run", "--quiet", "--release", "--manifest-path", "tools/fuzz/Cargo.toml", "--bin", "mp-fuzz"];
     let runs: [&[&str]; 3] = [
         &["test", "-p", "mp-torture", "--test", "planted", "--", "--include-ignored"],
         &["test", "-p", "mp-cuda-sim", "--test", "processes", "--", "--ignored", "planted::"],

@@ -17,9 +17,9 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         let mut clippy = session.cargo(&words);
         session.run(clippy.args(["--features", "codecs,cuda,data", "--", "-D", "warnings"]));
     }
-    if Path::new("fuzz/Cargo.toml").exists() {
+    if Path::new("tools/fuzz/Cargo.toml").exists() {
         // Without its feature `libfuzzer`, which takes a nightly compiler.
-        let words = ["clippy", "--manifest-path", "fuzz/Cargo.toml", "--all-targets"];
+        let words = ["clippy", "--manifest-path", "tools/fuzz/Cargo.toml", "--all-targets"];
         session.run(session.cargo(&words).args(["--", "-D", "warnings"]));
     }
     session.outcome()

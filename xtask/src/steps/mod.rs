@@ -76,7 +76,7 @@ fn fmt(session: &mut Session) -> Outcome {
         return Outcome::Skipped(reason);
     }
     session.run(&mut session.cargo(&["fmt", "--all", "--check"]));
-    for manifest in ["benches/Cargo.toml", "fuzz/Cargo.toml"] {
+    for manifest in ["benches/Cargo.toml", "tools/fuzz/Cargo.toml"] {
         if std::path::Path::new(manifest).exists() {
             session.run(&mut session.cargo(&["fmt", "--manifest-path", manifest, "--check"]));
         }

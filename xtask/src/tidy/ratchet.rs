@@ -91,7 +91,8 @@ fn violations(tree: &Tree) -> Violations {
     let width = tree.text("rustfmt.toml").and_then(width).unwrap_or(usize::MAX);
     let mut all = Violations::new();
     for file in &tree.files {
-        let area = file.path.split_once('/').map_or("root", |(area, _)| area);
+        let path = file.path.strip_prefix("tools/").unwrap_or(&file.path);
+        let area = path.split_once('/').map_or("root", |(area, _)| area);
         let mut add = |rule, lines: Vec<usize>| {
             let places = lines.into_iter().map(|line| (file.path.clone(), line));
             if places.len() > 0 {

@@ -361,7 +361,7 @@ impl Arena {
     /// Calls `f` with each seat word of a block. The links may change meanwhile; what they lead to are seats in any case.
     ///
     /// From the first one on, as `FreeCheck` looks at them: a dead member may have taken a second seat in the header and not counted the
-    /// version up (`steps::part`). That is given up before its first one, if a look has passed it already (`models/tests/models/parts.rs`).
+    /// version up (`steps::part`). That is given up before its first one, if a look has passed it already (`tools/models/tests/models/parts.rs`).
     pub(in crate::arena) fn each_seat(&self, block: BlockId, mut f: impl FnMut(Word)) {
         let at = self.block_at(block);
         (0..INLINE_SEATS).for_each(|i| f(at.seat(i)));

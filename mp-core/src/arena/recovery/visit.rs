@@ -23,7 +23,7 @@
 //! In step 2 and 4 the seat of a message becomes the dead member's by one swap. So the queue is there until
 //! all visitors have notified it, and no process waits for a visitor that is stopped. After step 4 no visitor
 //! writes into a queue in which the dead member has a seat, so a handle that is found in step 5 becomes an
-//! ordinary handle of this process. A model has both: `models/tests/models/lost_handles.rs`.
+//! ordinary handle of this process. A model has both: `tools/models/tests/models/lost_handles.rs`.
 //!
 //! Step 4 exists although step 5 does the same, since step 4 need not wait until all visitors have ended. In
 //! step 5 a process may leave a queue at any time: if it finds the dead member's seat given up, it is the

@@ -136,7 +136,7 @@ fn fuzz(only: Option<&str>, seconds: u64, seed: u64) -> ExitCode {
 /// Returns how it is tried again.
 fn keep(name: &str, input: &[u8], why: &str) -> std::io::Result<String> {
     let file = format!("{:016x}.hex", mp_core::fnv1a(input));
-    let again = format!("cargo xtask fuzz --target {name} --input fuzz/regressions/{name}/{file}");
+    let again = format!("cargo xtask fuzz --target {name} --input tools/fuzz/regressions/{name}/{file}");
     let comments: String = why.lines().chain([&again[..]]).map(|line| format!("# {line}\n")).collect();
     let folder = kept().join(name);
     fs::create_dir_all(&folder)?;
