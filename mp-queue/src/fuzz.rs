@@ -92,6 +92,6 @@ mod tests {
     #[test]
     fn the_bytes_of_sockets_and_slots_are_those_of_the_golden_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/golden.txt");
-        mp_harness::hostile::golden(file, "mp-sock version 7, wire version 6", &super::samples());
+        mp_harness::hostile::golden(file, "mp-sock version 8, wire version 6", &super::samples());
     }
 }

@@ -149,7 +149,7 @@ fn a_silent_program_is_given_up_while_a_future_waits_and_keeps_no_other_out() {
     silent.read_to_end(&mut Vec::new()).unwrap();
     // Half a hello, and a future that is dropped in between.
     let mut slow = UnixStream::connect_addr(&address).unwrap();
-    slow.write_all(b"mp-sock\x07\x00").unwrap();
+    slow.write_all(b"mp-sock\x08\x00").unwrap();
     assert!(is_pending(listener.accept_async()));
     slow.write_all(&[7; 32]).unwrap();
     let connection = block_on(listener.accept_async()).unwrap();

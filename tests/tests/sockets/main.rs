@@ -7,4 +7,5 @@ mod large;
 mod listener;
 mod refusals;
 mod tcp;
+mod tcp_peers;
 mod waits;

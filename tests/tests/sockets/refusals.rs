@@ -16,7 +16,7 @@ fn connected(what: &str) -> (Connection, UnixStream) {
     let listener = Listener::bind(name.as_str()).unwrap();
     let address = SocketAddr::from_abstract_name(&name[1..]).unwrap();
     let mut there = UnixStream::connect_addr(&address).unwrap();
-    let mut hello = b"mp-sock\x07\x00".to_vec();
+    let mut hello = b"mp-sock\x08\x00".to_vec();
     hello.resize(8 + 1 + 32, 7);
     there.write_all(&hello).unwrap();
     (listener.accept_timeout(DEADLINE).unwrap().unwrap(), there)

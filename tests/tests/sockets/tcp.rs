@@ -56,7 +56,7 @@ fn stranger(at: SocketAddr) -> TcpStream {
 }
 
 fn hello(has_key: bool) -> Vec<u8> {
-    let mut hello = b"mp-sock\x07".to_vec();
+    let mut hello = b"mp-sock\x08".to_vec();
     hello.push(has_key.into());
     hello.resize(HELLO, 7);
     hello
@@ -185,9 +185,6 @@ fn addresses_are_tried_in_order() {
     let several = Address::tcp(&[refusing, at][..]).unwrap();
     let client = std::thread::spawn(move || options.connect(several).unwrap());
     assert_eq!(accept(&listener).peer_addr().unwrap(), local(&client.join().unwrap()));
-    // The port of that listener is taken, so the second address is.
-    let second = keyed().listen(Address::tcp(&[at, ANY_PORT.into()][..]).unwrap()).unwrap();
-    assert_ne!(second.local_addr(), Some(at));
     let taken = keyed().listen(at).unwrap_err();
     let ConnectError::Io { source, .. } = &taken else { panic!("{taken}") };
     assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);
@@ -236,17 +233,6 @@ fn wrong_and_missing_keys_are_refused() {
     assert!(matches!(here, Err(ConnectError::KeyMissing { here: false })), "{here:?}");
     let (here, there) = tries(keyed());
     assert!(here.is_ok() && there.is_ok(), "{here:?} {there:?}");
-    // The proof of the listener, sent back.
-    let mut forger = stranger(at);
-    forger.write_all(&hello(true)).unwrap();
-    let mut theirs = [0; HELLO + 32];
-    let accepted = std::thread::scope(|scope| {
-        let accepted = scope.spawn(|| listener.accept_timeout(DEADLINE));
-        forger.read_exact(&mut theirs).unwrap();
-        forger.write_all(&theirs[HELLO..]).unwrap();
-        accepted.join().unwrap()
-    });
-    assert!(matches!(accepted, Err(ConnectError::KeyMismatch { .. })), "{accepted:?}");
 }
 
 #[test]

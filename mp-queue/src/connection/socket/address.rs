@@ -104,7 +104,7 @@ impl Address {
     /// ```
     ///
     /// A name is resolved here, once, and this may block. If it has several addresses, a listener listens at
-    /// the first of them that it can, and a client tries them in order, each for its share of
+    /// the first one that this machine has, and a client tries them in order, each for its share of
     /// [`handshake_timeout`](crate::SocketOptions::handshake_timeout).
     ///
     /// # Errors

@@ -6,6 +6,7 @@
 //! | while a TCP connection is made | a closed socket: no listener has accepted it, or as in the next row |
 //! | while it waits for the proof, if there is a key | a closed socket: the listener treats it as one that disconnected without a word |
 
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -30,6 +31,8 @@ pub(super) struct Attempt<'a> {
     address: &'a Address,
     /// Deadline for reaching a listener; `None` if the clock does not reach that far.
     until: Option<Instant>,
+    /// Error of a host that was tried before, if there are several: the one that says most.
+    failed: Option<ConnectError>,
     stage: Stage,
 }
 
@@ -43,14 +46,14 @@ enum Stage {
         socket: OwnedFd,
         until: Option<Instant>,
     },
-    Greeting(Handshake),
+    Greeting(Box<Handshake>),
 }
 
 /// Result of one step of an attempt.
 enum Step {
     Continue(Stage),
     Wait(Stage),
-    Done(Handshake),
+    Done(Box<Handshake>),
 }
 
 /// Condition under which an attempt can continue.
@@ -77,7 +80,7 @@ impl<'a> Attempt<'a> {
     pub(super) fn new(options: &'a SocketOptions, address: &'a Address) -> Result<Self, ConnectError> {
         options.check(address)?;
         let until = Instant::now().checked_add(options.patience);
-        Ok(Self { options, address, until, stage: Stage::Next(0) })
+        Ok(Self { options, address, until, failed: None, stage: Stage::Next(0) })
     }
 
     /// Continues as far as possible without waiting. Returns the connection when it is made. After an error
@@ -91,14 +94,15 @@ impl<'a> Attempt<'a> {
                     self.stage = stage;
                     return Ok(None);
                 }
-                Step::Done(handshake) => return Ok(Some(self.options.connection(handshake))),
+                Step::Done(handshake) => return Ok(Some(self.options.connection(*handshake))),
             }
         }
     }
 
-    fn step(&self, stage: Stage) -> Result<Step, ConnectError> {
+    fn step(&mut self, stage: Stage) -> Result<Step, ConnectError> {
+        let address = self.address;
         match stage {
-            Stage::Next(number) => match self.address.hosts() {
+            Stage::Next(number) => match address.hosts() {
                 None => self.begin_unix(),
                 Some(hosts) => self.begin_tcp(hosts, number),
             },
@@ -137,7 +141,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    fn begin_tcp(&self, hosts: &[SocketAddr], number: usize) -> Result<Step, ConnectError> {
+    fn begin_tcp(&mut self, hosts: &[SocketAddr], number: usize) -> Result<Step, ConnectError> {
         let Some(&host) = hosts.get(number) else { return Err(self.error(Errno::ADDRNOTAVAIL)) };
         match tcp::open(host) {
             Ok(socket) => {
@@ -152,16 +156,22 @@ impl<'a> Attempt<'a> {
 
     fn greet(&self, socket: OwnedFd, host: Option<SocketAddr>) -> Result<Step, ConnectError> {
         let (key, patience) = (self.options.key.clone(), self.options.patience);
-        let handshake = Handshake::begin(socket, false, key, patience, self.address, host)?;
-        Ok(Step::Continue(Stage::Greeting(handshake)))
+        let time = (patience, self.until);
+        let handshake = Handshake::begin(socket, false, key, time, self.address, host)?;
+        Ok(Step::Continue(Stage::Greeting(Box::new(handshake))))
     }
 
-    /// Continues with the host after this one, or returns the error of the last.
-    fn after(&self, number: usize, error: ConnectError) -> Result<Step, ConnectError> {
-        match self.address.hosts() {
-            Some(hosts) if number + 1 < hosts.len() => Ok(Step::Continue(Stage::Next(number + 1))),
-            _ => Err(error),
+    /// Continues with the host after this one. After the last, returns the error that says most.
+    fn after(&mut self, number: usize, error: ConnectError) -> Result<Step, ConnectError> {
+        let error = match self.failed.take() {
+            Some(failed) if telling(&failed) > telling(&error) => failed,
+            _ => error,
+        };
+        if number + 1 < self.address.hosts().map_or(0, <[SocketAddr]>::len) {
+            self.failed = Some(error);
+            return Ok(Step::Continue(Stage::Next(number + 1)));
         }
+        Err(error)
     }
 
     fn error(&self, errno: Errno) -> ConnectError {
@@ -210,6 +220,16 @@ impl<'a> Attempt<'a> {
     }
 }
 
+/// Rank of an error of one host among several. A host that refuses says that the server is gone, and one that
+/// does not answer may be busy. Any other error, such as a missing route, is of this side.
+fn telling(error: &ConnectError) -> u8 {
+    match error {
+        ConnectError::Io { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused => 2,
+        ConnectError::TimedOut(_) => 1,
+        _ => 0,
+    }
+}
+
 /// Connects to the listener at an address.
 pub(super) async fn connect(options: &SocketOptions, address: &Address) -> Result<Connection, ConnectError> {
     let mut attempt = Attempt::new(options, address)?;
@@ -229,4 +249,26 @@ pub(super) async fn connect(options: &SocketOptions, address: &Address) -> Resul
         Ok(made)
     })
     .await
+}
+
+#[cfg(all(test, feature = "authkey"))]
+mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
+    use super::*;
+
+    #[test]
+    fn handshake_has_the_deadline_of_its_attempt() {
+        let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let address = silent.local_addr().unwrap().into();
+        let options = SocketOptions::new().authkey("secret").handshake_timeout(Duration::from_secs(60));
+        let mut attempt = Attempt::new(&options, &address).unwrap();
+        let deadline = attempt.until;
+        while !matches!(attempt.stage, Stage::Greeting(_)) {
+            assert!(attempt.advance().unwrap().is_none());
+            assert!(deadline.is_some_and(|deadline| Instant::now() < deadline));
+        }
+        let Stage::Greeting(handshake) = attempt.stage else { unreachable!() };
+        assert_eq!(handshake.deadline(), deadline);
+    }
 }

@@ -4,7 +4,12 @@
 //! |---|---|---|
 //! | 1 | the kernel says which process it is, or at which address | user and process, of a Unix socket: nothing is read from another user |
 //! | 2 | both, at once | hello: `mp-sock` and version (8), whether there is a key (1), random (32) |
-//! | 3 | both, at once, if both have a key | a proof (32), see `key` |
+//! | 3 | the client, if both have a key | its proof (32), see `key` |
+//! | 4 | the listener, if that proof is right | its proof (32) |
+//! |   | the listener, if it is wrong | 32 zero bytes, which are no proof; then it closes the connection |
+//!
+//! A proof lets its reader try keys offline. So the listener, which any stranger can reach, proves its key
+//! only to a client that has proved it.
 //!
 //! A client without a key does not wait for the listener's hello: it may be in the listener's queue still.
 //! The hello is read before the first message ([`Greeting`]), and what is wrong with it is the error of the
@@ -28,8 +33,10 @@ use rustix::net::{RecvFlags, SendFlags};
 use super::key::{self, Key, NONCE, PROOF, Said};
 use super::{Address, ConnectError};
 
-const MAGIC: &[u8; 8] = b"mp-sock\x07";
+const MAGIC: &[u8; 8] = b"mp-sock\x08";
 pub(super) const HELLO: usize = MAGIC.len() + 1 + NONCE;
+/// Answer of a listener to a wrong proof, in place of its own.
+const REFUSAL: [u8; PROOF] = [0; PROOF];
 
 /// Other end of a connection, as the kernel says.
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +76,7 @@ pub(crate) struct Handshake {
     have: usize,
     /// It was gone when it was accepted.
     left: bool,
+    began: Instant,
     /// None, if the clock does not reach that far.
     deadline: Option<Instant>,
     patience: Duration,
@@ -111,12 +119,13 @@ impl Greeting {
 }
 
 impl Handshake {
-    /// Over a socket that is connected and does not block; to this host, if it is one of TCP.
+    /// Over a socket that is connected and does not block; to this host, if it is one of TCP. It has until
+    /// this time, which is the end of this duration.
     pub(crate) fn begin(
         fd: OwnedFd,
         listener: bool,
         key: Option<Arc<Key>>,
-        patience: Duration,
+        (patience, deadline): (Duration, Option<Instant>),
         address: &Address,
         host: Option<SocketAddr>,
     ) -> Result<Self, ConnectError> {
@@ -150,13 +159,19 @@ impl Handshake {
             buffer: [0; HELLO],
             have: 0,
             left,
-            deadline: Instant::now().checked_add(patience),
+            began: Instant::now(),
+            deadline,
             patience,
         })
     }
 
     pub(crate) fn deadline(&self) -> Option<Instant> {
         self.deadline
+    }
+
+    /// Time since which a TCP peer has sent nothing; `None` if it has sent a byte, or is a process of this user.
+    pub(crate) fn silent_since(&self) -> Option<Instant> {
+        (self.peer.host().is_some() && self.theirs.is_none() && self.have == 0).then_some(self.began)
     }
 
     /// Whether the other side, which is gone, has said nothing, or did not wait for the proof that it needs.
@@ -188,24 +203,38 @@ impl Handshake {
                     None => return Ok(true),
                 }
             };
-            let said = Said { listener: !self.listener, provers: &theirs, others: &self.mine };
-            return match &self.key {
-                Some(key) if !key.is_proof(&said, &self.buffer[..PROOF]) => {
-                    Err(ConnectError::KeyMismatch { pid: self.peer.pid(), host: self.peer.host() })
-                }
-                _ => Ok(true),
-            };
+            return self.proved(&theirs).map(|()| true);
         }
     }
 
-    /// The hello is here: its random bytes. Sends the proof, if there is a key.
+    /// The hello is here: its random bytes. A client proves its key first, if there is one.
     fn greeted(&self) -> Result<[u8; NONCE], ConnectError> {
         let theirs = check_hello(&self.buffer, self.key.is_some())?;
-        if let Some(key) = &self.key {
-            let said = Said { listener: self.listener, provers: &self.mine, others: &theirs };
-            say(self.fd.as_fd(), &key.prove(&said))?;
+        if !self.listener {
+            self.prove(&theirs)?;
         }
         Ok(theirs)
+    }
+
+    /// The other side's proof is here. A listener answers it.
+    fn proved(&self, theirs: &[u8; NONCE]) -> Result<(), ConnectError> {
+        let said = Said { listener: !self.listener, provers: theirs, others: &self.mine };
+        let is_proof = self.key.as_ref().is_none_or(|key| key.is_proof(&said, &self.buffer[..PROOF]));
+        if !is_proof {
+            if self.listener {
+                // The error is this one, also if the client is gone.
+                _ = say(self.fd.as_fd(), &REFUSAL);
+            }
+            return Err(ConnectError::KeyMismatch { pid: self.peer.pid(), host: self.peer.host() });
+        }
+        if self.listener { self.prove(theirs) } else { Ok(()) }
+    }
+
+    /// Sends the proof of this side, if there is a key.
+    fn prove(&self, theirs: &[u8; NONCE]) -> Result<(), ConnectError> {
+        let Some(key) = &self.key else { return Ok(()) };
+        let said = Said { listener: self.listener, provers: &self.mine, others: theirs };
+        say(self.fd.as_fd(), &key.prove(&said))
     }
 
     /// What was found out, and what is still to be read.

@@ -20,6 +20,9 @@ use crate::connection::Connection;
 
 /// How many connections may be in their handshake at the same time.
 const MOST: usize = 64;
+/// Time that a TCP peer has for its first byte before it can lose its place to a later peer.
+const GRACE: Duration = Duration::from_secs(1);
+
 /// Waits for other programs of the same user to [`connect`](crate::connect).
 ///
 /// ```
@@ -40,7 +43,8 @@ const MOST: usize = 64;
 /// Processes of the same user (as the kernel says), which speak this library's protocol, and know the
 /// authentication key if there is one (feature `authkey`). A process that says nothing, or is stopped while
 /// it connects, keeps no others out: up to 64 may be in their handshake at a time, each for as long as
-/// [`handshake_timeout`](SocketOptions::handshake_timeout).
+/// [`handshake_timeout`](SocketOptions::handshake_timeout). While all 64 places are taken, a TCP peer that has
+/// sent nothing for a second loses its place to the next one.
 ///
 /// Processes may connect before the listener accepts, up to [`SocketOptions::backlog`]: what they send is
 /// there when they are accepted, also if they have ended by then. (With a key they wait for their turn: the
@@ -89,8 +93,24 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Address at which it listens, as clients need it. Over TCP it is one address, with the port that the
-    /// kernel has chosen for port 0.
+    /// Returns the address at which it listens. Over TCP it is one address, with the port that the kernel has
+    /// chosen for port 0.
+    ///
+    /// Clients connect to this address, unless it is a wildcard (`0.0.0.0`, `::`): such a listener accepts at
+    /// all addresses of this machine. Clients on other machines need one of those, with the same port:
+    ///
+    /// ```
+    /// # #[cfg(feature = "authkey")] {
+    /// use mp_queue::{Address, SocketOptions};
+    ///
+    /// let options = SocketOptions::new().authkey(b"a secret that both sides know");
+    /// let listener = options.listen(Address::tcp("0.0.0.0:0")?)?;
+    /// let port = listener.local_addr().unwrap().port();
+    /// let for_clients = Address::tcp(("localhost", port))?; // or the name of this machine
+    /// # assert!(for_clients.to_string().contains(&port.to_string()));
+    /// # }
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn address(&self) -> &Address {
         &self.address
     }
@@ -193,15 +213,30 @@ impl Listener {
     /// Goes as far as it can without waiting: the first connection whose handshake is done.
     fn look(&self) -> Result<Option<Connection>, ConnectError> {
         let mut meeting = self.meeting.lock();
-        self.let_in(&mut meeting)?;
+        // Handshakes continue also if no connection can be accepted: one that ends frees a descriptor.
+        let let_in = self.let_in(&mut meeting);
         let met = self.meet(&mut meeting);
-        self.be_patient(&meeting)?;
-        met
+        let waits = self.be_patient(&meeting);
+        match met {
+            Ok(None) => let_in.and(waits).map(|()| None),
+            met => met,
+        }
     }
 
-    /// Sets the timer to the first deadline of a handshake.
+    /// Sets what wakes this side: the first deadline of a handshake, and, if there is a place, a connection.
     fn be_patient(&self, meeting: &[Handshake]) -> Result<(), ConnectError> {
-        let first = meeting.iter().filter_map(Handshake::deadline).min();
+        let mut first = meeting.iter().filter_map(Handshake::deadline).min();
+        if has_place(meeting) {
+            self.watch(self.fd.as_fd())?;
+        } else {
+            // The next connections wait in the kernel's queue until there is a place.
+            match epoll::delete(&self.events, &self.fd) {
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(e) => return Err(self.failed(e)),
+            }
+            let grace = meeting.iter().filter_map(Handshake::silent_since).min().map(|since| since + GRACE);
+            first = first.into_iter().chain(grace).min();
+        }
         self.patience.set(first).map_err(|e| self.failed(e))
     }
 
@@ -214,12 +249,7 @@ impl Listener {
                 i += 1;
                 continue;
             }
-            // The others keep their order.
-            let handshake = meeting.remove(i);
-            // It fails only if it is not there.
-            _ = epoll::delete(&self.events, &handshake);
-            // There is room again.
-            self.watch(self.fd.as_fd())?;
+            let handshake = self.remove(meeting, i);
             let only_looked = matches!(known, Err(ConnectError::Gone)) && handshake.has_only_looked();
             if !only_looked {
                 return known.map(|_| Some(self.options.connection(handshake)));
@@ -228,29 +258,52 @@ impl Listener {
         Ok(None)
     }
 
-    /// Accepts all connections in the queue, as long as there is room.
+    /// Removes a handshake. The others keep their order.
+    fn remove(&self, meeting: &mut Vec<Handshake>, number: usize) -> Handshake {
+        let handshake = meeting.remove(number);
+        // It fails only if it is not there.
+        _ = epoll::delete(&self.events, &handshake);
+        handshake
+    }
+
+    /// Accepts all connections in the queue, as long as there are places.
     fn let_in(&self, meeting: &mut Vec<Handshake>) -> Result<(), ConnectError> {
-        while meeting.len() < MOST {
+        while has_place(meeting) {
             match rustix::net::acceptfrom_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok((fd, peer)) => {
                     let host = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+                    if host.is_some_and(|host| !self.lets_in(&host)) {
+                        continue;
+                    }
                     if host.is_some() {
                         tcp::set_up(fd.as_fd()).map_err(|e| self.failed(e))?;
                     }
                     let (key, patience) = (self.options.key.clone(), self.options.patience);
-                    let handshake = Handshake::begin(fd, true, key, patience, &self.address, host)?;
+                    let until = Instant::now().checked_add(patience);
+                    let handshake = Handshake::begin(fd, true, key, (patience, until), &self.address, host)?;
                     self.watch(handshake.as_fd())?;
+                    if meeting.len() >= MOST
+                        && let Some(number) = displaceable(meeting)
+                    {
+                        drop(self.remove(meeting, number));
+                    }
                     meeting.push(handshake);
                 }
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(e) if tcp::is_of_connection(e) => {}
+                // The kernel allocates the descriptor before it looks into the queue.
+                Err(Errno::MFILE | Errno::NFILE) if !Descriptor(self.fd.as_fd()).is_ready() => return Ok(()),
                 Err(e) => return Err(self.failed(e)),
             }
         }
-        // The next connections wait in the kernel's queue until a handshake is over.
-        epoll::delete(&self.events, &self.fd)
-            .or_else(|e| if e == Errno::NOENT { Ok(()) } else { Err(self.failed(e)) })
+        Ok(())
+    }
+
+    /// Returns `true` if a peer at this address may be let in. Without a key only this machine may connect,
+    /// and the kernel can be told to route packets of others to a loopback address (`route_localnet`).
+    fn lets_in(&self, host: &SocketAddr) -> bool {
+        self.options.key.is_some() || tcp::is_loopback(host)
     }
 
     fn watch(&self, fd: BorrowedFd<'_>) -> Result<(), ConnectError> {
@@ -264,6 +317,17 @@ impl Listener {
     fn failed(&self, e: Errno) -> ConnectError {
         ConnectError::Io { what: "accepting at", address: self.address.clone(), source: io_error(e) }
     }
+}
+
+/// Returns `true` if another connection can be in its handshake.
+fn has_place(meeting: &[Handshake]) -> bool {
+    meeting.len() < MOST || displaceable(meeting).is_some()
+}
+
+/// The oldest handshake of a TCP peer that has sent nothing for [`GRACE`].
+fn displaceable(meeting: &[Handshake]) -> Option<usize> {
+    let now = Instant::now();
+    meeting.iter().position(|one| one.silent_since().is_some_and(|since| now >= since + GRACE))
 }
 
 /// Readable when a connection comes, or its handshake can continue: then

@@ -50,14 +50,17 @@ pub(super) fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
 
-/// Listens at the first of these addresses where that is possible. Returns the socket and its address, with
+/// Listens at the first of these addresses that this machine has. Returns the socket and its address, with
 /// the port that the kernel has chosen for port 0.
+///
+/// Every other error ends it: while another listener has the first address, clients find that one.
 pub(super) fn listen_at(addresses: &[SocketAddr], backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     let mut failed = Errno::ADDRNOTAVAIL;
     for &address in addresses {
         match listen_at_one(address, backlog) {
             Ok(listening) => return Ok(listening),
-            Err(errno) => failed = errno,
+            Err(errno @ (Errno::ADDRNOTAVAIL | Errno::AFNOSUPPORT)) => failed = errno,
+            Err(errno) => return Err(errno.into()),
         }
     }
     Err(failed.into())
@@ -121,15 +124,12 @@ pub(super) fn discard(socket: BorrowedFd<'_>) {
 
 /// Returns `true` if an error of a connection means that the other end is gone.
 pub(super) fn is_gone(errno: Errno) -> bool {
-    matches!(
+    // The kernel passes errors of the network (ICMP) on to a connection.
+    let is_end = matches!(
         errno,
-        Errno::PIPE
-            | Errno::CONNRESET
-            | Errno::NOTCONN
-            | Errno::TIMEDOUT
-            | Errno::HOSTUNREACH
-            | Errno::NETUNREACH
-    )
+        Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN | Errno::TIMEDOUT | Errno::CONNREFUSED
+    );
+    is_end || is_of_connection(errno)
 }
 
 /// Returns `true` if an error of `accept` is of a connection that has failed before it was accepted, and not
@@ -166,6 +166,20 @@ mod tests {
             Err(errno) => panic!("{errno}"),
         }
         assert_eq!(opened(socket.as_fd()), Err(Errno::CONNREFUSED));
+    }
+
+    #[test]
+    fn errors_of_the_network_end_a_connection() {
+        use Errno as E;
+        let reset = [E::PIPE, E::CONNRESET, E::NOTCONN, E::TIMEDOUT, E::CONNREFUSED, E::CONNABORTED];
+        let network = [E::HOSTUNREACH, E::NETUNREACH, E::NETDOWN, E::HOSTDOWN, E::NONET];
+        let protocol = [E::PROTO, E::NOPROTOOPT, E::OPNOTSUPP];
+        for errno in [&reset[..], &network, &protocol].concat() {
+            assert!(is_gone(errno), "{errno:?}");
+        }
+        for errno in [E::AGAIN, E::INTR, E::NOBUFS, E::NOMEM, E::BADF, E::INVAL, E::MFILE] {
+            assert!(!is_gone(errno), "{errno:?}");
+        }
     }
 
     #[test]
