@@ -159,3 +159,17 @@ fn socket_options_apply_to_both_sides() {
     let ManagerError::Connect(ConnectError::TimedOut(after)) = &error else { panic!("{error}") };
     assert_eq!(*after, short);
 }
+
+#[test]
+fn zero_handshake_timeout_ends_at_once() {
+    let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let at = silent.local_addr().unwrap();
+    for time in [Duration::ZERO, Duration::from_nanos(1)] {
+        let options = SocketOptions::new().authkey(KEY).handshake_timeout(time);
+        let connects = std::thread::spawn(move || RemoteManager::connect(at, options).map(drop));
+        eventually("connecting ends", || connects.is_finished());
+        let error = connects.join().unwrap().unwrap_err();
+        let ManagerError::Connect(ConnectError::TimedOut(after)) = &error else { panic!("{error}") };
+        assert_eq!(*after, time);
+    }
+}

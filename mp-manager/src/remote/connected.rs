@@ -4,6 +4,7 @@ use std::io::ErrorKind;
 use std::ops::Deref;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use mp_core::message::Message;
@@ -16,13 +17,14 @@ use crate::answer::Body;
 use crate::error::{CallError, CallName, ManagerError};
 use crate::object::write_args;
 use crate::remote::wire::{Ask, Framed, Reply, VERSION};
+use crate::server::Backoff;
 
 /// How long the other side may take to say that it is a server.
 pub(super) const TIME_LIMIT: Duration = Duration::from_secs(10);
 
 /// What a program has of the server of another one.
 pub(super) struct Session {
-    options: SocketOptions,
+    pub(super) options: SocketOptions,
     pub(super) address: Address,
     number: u64,
     pub(super) server: u32,
@@ -229,11 +231,15 @@ fn connected(
     until: Option<Instant>,
 ) -> Result<Line, ConnectError> {
     let each = options.time_for_handshake();
+    let mut backoff = Backoff::default();
     loop {
-        let left = until.map_or(each, |until| until.saturating_duration_since(Instant::now()));
-        let options = options.clone().handshake_timeout(left.min(each));
-        match options.connect(address) {
-            Err(ConnectError::TimedOut(_)) if left >= each => {}
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        let time = left.map_or(each, |left| left.min(each));
+        match options.clone().handshake_timeout(time).connect(address) {
+            Err(ConnectError::TimedOut(_)) if left.is_none_or(|left| left > each) => {
+                // sleep: a try that has hardly any time of its own takes none of the processor's either.
+                thread::sleep(backoff.failed());
+            }
             ended => return ended.map(Line::new),
         }
     }
