@@ -173,3 +173,19 @@ fn zero_handshake_timeout_ends_at_once() {
         assert_eq!(*after, time);
     }
 }
+
+#[test]
+fn proxy_is_sent_with_its_limits() {
+    let manager = manager();
+    words(&manager);
+    let address = manager.serve(any_port(), KEY).unwrap();
+    current_process().set_authkey(KEY);
+    let options = SocketOptions::new().authkey(KEY).max_message(4_000);
+    let words = create(&RemoteManager::connect(address, options).unwrap().with_timeout(DEADLINE));
+    let push = |words: RemoteProxy| match words.call::<usize>("push", "x".repeat(5_000)) {
+        Err(CallError::Arguments { why, .. }) => why,
+        other => format!("{other:?}"),
+    };
+    let why = Process::spawn(push, words).unwrap().join().unwrap();
+    assert!(why.contains("max_message"), "{why}");
+}

@@ -59,7 +59,7 @@ use crate::remote::wire::{Ask, Framed, Reply};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A key is never sent. The receiver connects at its first call, with the key of its process (`current_process().authkey()`), or with one
+/// A key is never sent. The limits of [`SocketOptions`](mp_queue::SocketOptions) are. The receiver connects at its first call, with the key of its process (`current_process().authkey()`), or with one
 /// that it [gives](Self::with_authkey); a wrong one is [`CallError::Connect`]. Each proxy on its way is a socket, and a
 /// thread of the server.
 ///
@@ -84,6 +84,8 @@ struct Share {
     object: u64,
     type_name: String,
     address: Address,
+    /// Limit of messages and time for a handshake, of the program that has found or made the object.
+    limits: (usize, Duration),
     /// The process that has it.
     process: u32,
     place: Mutex<Place>,
@@ -113,6 +115,7 @@ struct Sent<S> {
     object: u64,
     type_name: String,
     address: Address,
+    limits: (usize, Duration),
     timeout: Option<Duration>,
     session: u64,
     socket: S,
@@ -126,6 +129,7 @@ impl RemoteProxy {
             object,
             type_name: held.type_name.clone(),
             address: held.session.address.clone(),
+            limits: held.session.options.limits(),
             process: std::process::id(),
             place: Mutex::new(Place::Own(Arc::new(held))),
         };
@@ -213,7 +217,7 @@ impl RemoteProxy {
     }
 
     /// The same object; if this handle has come from another process, its first call and those of its clones connect with this key, and
-    /// not with that of this process.
+    /// not with that of this process. Limits and time-outs are those of the [`SocketOptions`] that are given, or the defaults.
     #[must_use]
     pub fn with_authkey(self, authkey: impl AuthKey) -> Self {
         RemoteProxy { options: Some(authkey.into_options()), ..self }
@@ -239,11 +243,11 @@ impl RemoteProxy {
             Place::Own(held) => return Ok(Arc::clone(held)),
             Place::Arrived(arrived) => Arc::clone(arrived),
         };
-        let Share { server, address, .. } = &*self.share;
+        let Share { server, address, limits: (bytes, time), .. } = &*self.share;
         let limit = Limit::new(call, self.timeout, *server, address);
         let options = match &self.options {
             Some(options) => options.clone(),
-            _ => SocketOptions::new().authkey_of_family()?,
+            None => SocketOptions::new().max_message(*bytes).handshake_timeout(*time).authkey_of_family()?,
         };
         let session = Session::open(options, address.clone(), limit.until);
         let session = Arc::new(session.map_err(|error| limit.not_open(error))?);
@@ -292,12 +296,13 @@ impl PlainOutcome for RemoteProxy {}
 impl Serialize for RemoteProxy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let arrived = self.to_send().map_err(S::Error::custom)?;
-        let Share { server, object, ref type_name, ref address, .. } = *self.share;
+        let Share { server, object, ref type_name, ref address, limits, .. } = *self.share;
         Sent {
             server,
             object,
             type_name: type_name.clone(),
             address: address.clone(),
+            limits,
             timeout: self.timeout,
             session: arrived.session,
             socket: &arrived.socket,
@@ -309,9 +314,10 @@ impl Serialize for RemoteProxy {
 impl<'de> Deserialize<'de> for RemoteProxy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let sent = Sent::<Fd<OwnedFd>>::deserialize(deserializer)?;
-        let Sent { server, object, type_name, address, timeout, session, socket } = sent;
+        let Sent { server, object, type_name, address, limits, timeout, session, socket } = sent;
         let place = Mutex::new(Place::Arrived(Arc::new(Arrived { socket, session })));
-        let share = Share { server, object, type_name, address, process: std::process::id(), place };
+        let process = std::process::id();
+        let share = Share { server, object, type_name, address, limits, process, place };
         Ok(RemoteProxy { share: Arc::new(share), timeout, options: None })
     }
 }
@@ -365,6 +371,7 @@ mod tests {
             object: 0,
             type_name: "Noisy".into(),
             address: address.as_str().into(),
+            limits: SocketOptions::new().limits(),
             process,
             place: Mutex::new(place),
         };

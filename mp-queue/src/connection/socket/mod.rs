@@ -108,6 +108,12 @@ impl SocketOptions {
         self.patience
     }
 
+    /// Returns the limit of messages and the time for the handshake, for another process of this program.
+    #[doc(hidden)]
+    pub fn limits(&self) -> (usize, Duration) {
+        (self.limit, self.patience)
+    }
+
     /// Everything in it, the key included, for another process of this program.
     #[cfg(feature = "authkey")]
     #[doc(hidden)]
