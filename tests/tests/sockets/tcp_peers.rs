@@ -66,7 +66,7 @@ fn kind_of<T>(result: &Result<T, ConnectError>) -> Option<ErrorKind> {
     }
 }
 
-/// What a listener with a key sends to a peer that sends these bytes, and its error.
+/// Returns the answer of a listener with a key to a peer that sends these bytes, and its error.
 fn answered(said: &[u8]) -> (Vec<u8>, ConnectError) {
     let (listener, at) = port(&keyed());
     let mut peer = stranger(at);
