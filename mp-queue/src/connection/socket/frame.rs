@@ -48,8 +48,8 @@ const LONGEST_NOTE: usize = LENGTH + 2 * LONGEST;
 pub(super) const NOTES_AT_ONCE: u32 = 1024;
 /// How many bytes of buffer are made at first.
 const FIRST: usize = 1 << 16;
-/// After so many bytes the buffer gets room for the whole message: addresses, and pages only where bytes have
-/// arrived.
+/// Number of received bytes after which the buffer gets room for the whole message: addresses, and pages only
+/// where bytes have arrived.
 const WHOLE: usize = 4 << 20;
 
 /// One end of a connection between two programs.

@@ -506,7 +506,7 @@ fn handle_that_is_given_up_unnoted_is_waited_for() {
 
 #[test]
 #[should_panic(expected = "a sweeper in a queue")]
-fn late_visitor_with_a_seat_of_the_dead_has_no_queue() {
+fn late_visitor_with_a_seat_of_dead_has_no_queue() {
     explore(Setup { bug: Bug::Late, ..BASE }, 0, 0);
 }
 
