@@ -14,18 +14,16 @@ const PAGE: usize = 4096;
 
 /// Says that memory which was just allocated is filled next: a large piece gets huge pages, if the kernel has any and gives them on
 /// advice (madvise(2), `MADV_HUGEPAGE`). Without them each 4 KiB of it cost a page fault, which takes longer than the copy into it.
-pub fn will_fill<T>(memory: &mut [T]) {
-    let len = size_of_val(memory);
-    if len < LARGE || cfg!(miri) {
+pub fn will_fill(memory: &mut [u8]) {
+    if memory.len() < LARGE || cfg!(miri) {
         return;
     }
-    let start: *mut u8 = memory.as_mut_ptr().cast();
-    let first = start.align_offset(PAGE);
-    let Some(len) = len.checked_sub(first) else { return };
-    let pages = start.wrapping_add(first);
+    let first = memory.as_ptr().align_offset(PAGE);
+    let Some(pages) = memory.get_mut(first..) else { return };
+    let len = pages.len() - pages.len() % PAGE;
     // SAFETY: the range is inside of the slice, and the advice doesn't change its contents. Kernels that have no huge pages leave
     // it as it is.
-    _ = unsafe { rustix::mm::madvise(pages.cast(), len - len % PAGE, Advice::LinuxHugepage) };
+    _ = unsafe { rustix::mm::madvise(pages.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
 }
 
 /// From now on the C library's allocator keeps up to `most` bytes at the end of a heap that are free, rather than give them back to the

@@ -111,10 +111,7 @@ pub(super) fn begins_a_note(bytes: &[u8]) -> bool {
 fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
     let start = into.len();
     if start == into.capacity() {
-        let whole = start >= WHOLE && into.try_reserve_exact(len - start).is_ok();
-        if whole {
-            mp_core::will_fill(into.spare_capacity_mut());
-        } else {
+        if start < WHOLE || into.try_reserve_exact(len - start).is_err() {
             into.reserve_exact(len.min(start + start.max(FIRST)) - start);
         }
     }
