@@ -199,7 +199,8 @@ mod tests {
 
     #[test]
     fn the_page_is_held_against_the_sources() {
-        let rows = "--- mp-x/src/lib.rs\n@@ a.b a.c\n-fn it_holds() {}\n+fn it_holds() { mutant!(\"a.b\"); mutant!(\"a.c\"); }\n";
+        let rows = "--- mp-x/src/lib.rs\n@@ a.b a.c\n-fn it_holds() {}\n\
+                    +fn it_holds() { mutant!(\"a.b\"); mutant!(\"a.c\"); }\n";
         let files = [(PAGE, TEXT), (LIST, FOUND_ONE), ("xtask/mutations/mp-x.diff", rows)];
         let findings = check(&Tree::of(&[&files[..], &[("mp-x/src/lib.rs", "fn it_holds() {}\n")]].concat()));
         let all = format!("{findings:?}");

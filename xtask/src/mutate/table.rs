@@ -212,10 +212,13 @@ mod tests {
 
     #[test]
     fn rows_replace_and_insert_lines() {
-        let text = "--- mp-x/src/a.rs\n@@ x.one\n-    a();\n+    if !mutant!(\"x.one\") {\n+        a();\n+    }\n\
+        let text = "--- mp-x/src/a.rs\n@@ x.one\n-    a();\n\
+                    +    if !mutant!(\"x.one\") {\n+        a();\n+    }\n\
                     @@ x.two\n     b();\n+    if mutant!(\"x.two\") { c(); }\n }\n";
-        let wanted = "fn f() {\n    if !mutant!(\"x.one\") {\n        a();\n    }\n    b();\n    b();\n    if mutant!(\"x.two\") { c(); }\n}\n";
-        assert_eq!(applied(text).as_deref(), Ok(wanted));
+        let replaced = "    if !mutant!(\"x.one\") {\n        a();\n    }\n";
+        let inserted = "    if mutant!(\"x.two\") { c(); }\n";
+        let wanted = format!("fn f() {{\n{replaced}    b();\n    b();\n{inserted}}}\n");
+        assert_eq!(applied(text), Ok(wanted));
         let table = table(text).unwrap();
         assert_eq!(table.switches().unwrap().into_keys().collect::<Vec<_>>(), ["x.one", "x.two"]);
     }

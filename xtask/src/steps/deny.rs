@@ -14,12 +14,14 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
     let mut deny = |checks: &[&str]| {
         let mut command = Command::new("cargo");
-        command.args(["deny", "--offline", "--workspace", "check", "--hide-inclusion-graph"]).args(checks);
+        command
+            .args(["deny", "--workspace", "--all-features", "check", "--hide-inclusion-graph"])
+            .args(checks);
         session.run(&mut command);
     };
     deny(&CHECKS);
     match database() {
-        true => deny(&["advisories"]),
+        true => deny(&["--disable-fetch", "advisories"]),
         false => {
             println!("advisories: not checked, since there is no copy of the database: cargo deny fetch")
         }
