@@ -110,10 +110,9 @@ pub(super) fn begins_a_note(bytes: &[u8]) -> bool {
 /// each read would make a long message quadratic.
 fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
     let start = into.len();
-    if start == into.capacity() {
-        if start < WHOLE || into.try_reserve_exact(len - start).is_err() {
-            into.reserve_exact(len.min(start + start.max(FIRST)) - start);
-        }
+    let has_room = start < into.capacity() || start >= WHOLE && into.try_reserve_exact(len - start).is_ok();
+    if !has_room {
+        into.reserve_exact(len.min(start + start.max(FIRST)) - start);
     }
     if into.capacity() <= len {
         return rustix::net::recv(fd, spare_capacity(into), RecvFlags::empty()).map(|(n, _)| n);
