@@ -1,6 +1,6 @@
-//! Command-line options, taken one by one; what is left at the end is an error.
+//! Parser of command-line options. Options are taken one by one. Remaining words are an error.
 
-/// The words after the task's name.
+/// Words after the task's name.
 pub(crate) struct Args(Vec<String>);
 
 impl Args {
@@ -8,19 +8,19 @@ impl Args {
         Self(words)
     }
 
-    /// Takes all words that are left.
+    /// Takes all remaining words.
     pub(crate) fn rest(&mut self) -> Vec<String> {
         std::mem::take(&mut self.0)
     }
 
-    /// Takes `--name`; says whether it was there.
+    /// Takes `--name`. Returns `true` if it was present.
     pub(crate) fn flag(&mut self, name: &str) -> bool {
         let before = self.0.len();
         self.0.retain(|word| word != name);
         self.0.len() < before
     }
 
-    /// Takes the first word that is no option.
+    /// Takes the first word that isn't an option.
     pub(crate) fn word(&mut self) -> Option<String> {
         let at = self.0.iter().position(|word| !word.starts_with("--"))?;
         Some(self.0.remove(at))
@@ -41,13 +41,13 @@ impl Args {
         Ok(Some(self.0.remove(at)))
     }
 
-    /// Takes `--name a,b`; empty if it was not there.
+    /// Takes `--name a,b`. Empty if it is missing.
     pub(crate) fn list(&mut self, name: &str) -> Result<Vec<String>, String> {
         let value = self.value(name)?.unwrap_or_default();
         Ok(value.split(',').map(str::trim).filter(|w| !w.is_empty()).map(str::to_owned).collect())
     }
 
-    /// An error if a word is left that was not taken.
+    /// Returns an error if a word has not been taken.
     pub(crate) fn finish(&self) -> Result<(), String> {
         match self.0.first() {
             None => Ok(()),

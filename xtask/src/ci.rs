@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: the steps in order, and a summary of how they went.
+//! `cargo xtask ci`: runs the steps in order and prints a summary.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -15,8 +15,8 @@ use crate::steps::{self, Step};
 use crate::tidy::{Tree, parity};
 use crate::took;
 
-/// The step that another process of this program runs beside all others, in the time of the processors that these leave: it computes and
-/// never waits, and builds in a folder of its own.
+/// Step that a second process of this program runs in parallel, on processor time that the others leave. It
+/// only computes, and builds in a folder of its own.
 const ASIDE: &str = "loom";
 
 struct Line {
@@ -66,7 +66,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     if !total.took.is_empty() {
         println!("{}", took::table(&total.took));
     }
-    // After all else: of a long log the end is read first, and may be all that was kept.
+    // Printed last: the end of a long log is read first, and may be all that is stored.
     total.failures.iter().for_each(|failure| print!("{failure}"));
     total.skipped.iter().for_each(|skipped| println!("skipped: {skipped}"));
     let complaints =
@@ -76,7 +76,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     Ok(lines.iter().all(|line| passed(&line.outcome)) && complaints.is_empty())
 }
 
-/// Reasons for which a run fails in which each step may have passed.
+/// Returns reasons for which a run fails although each step may have passed.
 fn complaints(total: &Tally, strict: bool, ran: &HashSet<String>, is_whole: bool) -> Vec<String> {
     let mut complaints: Vec<String> = reruns::judge(&total.failures).err().into_iter().collect();
     if strict && !total.skipped.is_empty() {
@@ -91,7 +91,8 @@ fn complaints(total: &Tally, strict: bool, ran: &HashSet<String>, is_whole: bool
     complaints
 }
 
-/// File in which all test programs of a run record the names of their tests. A run inside another run uses the other run's.
+/// File in which all test programs of a run record the names of their tests. A nested run uses the file of
+/// the outer run.
 struct Records {
     path: PathBuf,
     is_ours: bool,
@@ -107,7 +108,8 @@ impl Records {
         Ok(Self { path, is_ours: true })
     }
 
-    /// Names of tests and of their modules: a macro makes a module of a test that runs in several ways.
+    /// Returns the names of tests and their modules: a macro makes a module of a test that has several
+    /// variants.
     fn tests(&self) -> HashSet<String> {
         let text = std::fs::read_to_string(&self.path).unwrap_or_default();
         text.lines().flat_map(|line| line.split("::")).map(str::to_owned).collect()
@@ -122,7 +124,7 @@ impl Drop for Records {
     }
 }
 
-/// `ASIDE` by another process of this program.
+/// Returns the command that runs `ASIDE` in another process of this program.
 fn aside(strict: bool, ran: &Path) -> Result<Command, String> {
     let this = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
     let mut command = Command::new("nice");
@@ -131,7 +133,7 @@ fn aside(strict: bool, ran: &Path) -> Result<Command, String> {
     Ok(command)
 }
 
-/// One step as a task of its own.
+/// Runs one step as a task.
 pub(crate) fn run_one(step: &Step, args: &mut Args) -> Result<bool, String> {
     let strict = args.flag("--strict");
     args.finish()?;
@@ -163,7 +165,7 @@ fn summary(lines: &[Line]) -> String {
             Outcome::Failed(reason) => ("FAILED", reason.as_str()),
             Outcome::Skipped(reason) => ("SKIPPED", reason.as_str()),
         };
-        // A reason of many lines was shown whole when it came up.
+        // A reason of several lines was printed completely when it occurred.
         let reason = reason.lines().next().unwrap_or_default();
         let seconds = format!("{:.1}", line.took.as_secs_f64());
         vec![line.name.to_owned(), result.to_owned(), seconds, tests(&line.tally), reason.to_owned()]

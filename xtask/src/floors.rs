@@ -1,7 +1,7 @@
-//! Part of step `layers`: inside a crate, imports between its folders (and the files beside them) make no circle.
+//! Part of step `layers`: inside a crate, imports between its folders (and the files in `src`) make no cycle.
 //!
 //! A module's floor is the first part of its path: `mp-spawn/src/parent/start.rs` is on the floor `parent`.
-//! The root, `lib.rs`, is on none: it exports what all of them define. Unit tests may import anything.
+//! The root, `lib.rs`, has no floor: it exports items of all floors. Unit tests may import anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,10 +9,10 @@ use std::path::Path;
 
 use crate::tidy::{mask, uses};
 
-/// Which floor imports which, with one such import: file, line, path.
+/// Imports between floors, with one example of each: file, line, path.
 type Imports = BTreeMap<(String, String), (String, usize, String)>;
 
-/// Problems of the crate in `folder`.
+/// Returns the problems of the crate in `folder`.
 pub(crate) fn check(name: &str, folder: &Path) -> Vec<String> {
     let mut files = Vec::new();
     collect(&folder.join("src"), &mut files);
@@ -36,13 +36,13 @@ fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
     }
 }
 
-/// The path of a module of `src`, without the crate: `src/a/mod.rs` is `["a"]`.
+/// Returns the path of a module of `src` without the crate: `src/a/mod.rs` is `["a"]`.
 fn module(file: &str) -> Vec<String> {
     let inner = file.trim_start_matches("src/").trim_end_matches(".rs").trim_end_matches("/mod");
     inner.split('/').filter(|part| !matches!(*part, "lib" | "main")).map(str::to_owned).collect()
 }
 
-/// All imports between floors of these files, each with its text.
+/// Returns all imports between floors in these files, given by path and text.
 fn imports(sources: &[(String, String)]) -> Imports {
     let floors: BTreeSet<String> =
         sources.iter().filter_map(|(file, _)| module(file).first().cloned()).collect();
@@ -72,7 +72,7 @@ fn imports(sources: &[(String, String)]) -> Imports {
     found
 }
 
-/// Where the unit tests of a file begin.
+/// Returns the line at which the unit tests of a file begin.
 fn tests_at(lines: &[mask::Line]) -> Option<usize> {
     let attribute = |line: &mask::Line| {
         let code = line.code.trim();
@@ -81,7 +81,7 @@ fn tests_at(lines: &[mask::Line]) -> Option<usize> {
     (1..lines.len()).find(|&i| attribute(&lines[i - 1]) && mask::has_word(&lines[i].code, "mod"))
 }
 
-/// Paths of a line that begin with `crate::` or `super::`.
+/// Returns the paths in a line that begin with `crate::` or `super::`.
 fn paths_in(code: &str) -> Vec<String> {
     let begins = |at: usize| !code[..at].ends_with(|c| mask::is_word(c) || c == ':' || c == '$');
     let starts = ["crate::", "super::"].iter().flat_map(|start| code.match_indices(start).map(|(at, _)| at));
@@ -93,7 +93,7 @@ fn paths_in(code: &str) -> Vec<String> {
     starts.filter(|&at| begins(at)).map(whole).collect()
 }
 
-/// The floor that a path leads to from a module.
+/// Returns the floor of a path used in a module.
 fn target(here: &[String], path: &str) -> Option<String> {
     let mut parts = path.split("::").map(|part| part.split_whitespace().next().unwrap_or(""));
     let mut above = here.to_vec();
@@ -114,7 +114,7 @@ fn target(here: &[String], path: &str) -> Option<String> {
     }
 }
 
-/// Each circle, once, with an import for each of its arrows.
+/// Returns each cycle once, with an import for each of its edges.
 fn circles(imports: &Imports) -> Vec<String> {
     let next = |from: &str| {
         imports.keys().filter(move |(a, _)| a == from).map(|(_, b)| b.clone()).collect::<Vec<_>>()
@@ -123,7 +123,7 @@ fn circles(imports: &Imports) -> Vec<String> {
     let mut told: BTreeSet<String> = BTreeSet::new();
     let mut problems = Vec::new();
     for start in floors {
-        // The shortest way back, floor by floor.
+        // Finds the shortest way back by a breadth-first search.
         let mut ways: Vec<Vec<String>> = vec![vec![start.clone()]];
         let mut seen = BTreeSet::new();
         let mut circle = None;

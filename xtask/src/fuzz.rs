@@ -6,20 +6,21 @@ use std::process::Command;
 use crate::args::Args;
 use crate::session::{Outcome, Session};
 
-/// How long the step takes, in seconds.
+/// Duration of the step, in seconds.
 const SHORT: &str = "20";
 const MANIFEST: &str = "tools/fuzz/Cargo.toml";
-/// What an input may have of bytes, of seconds, of MiB at once and in one piece.
+/// Limits for one input: bytes, seconds, MiB in total and in one allocation.
 const LIMITS: [&str; 4] = ["-max_len=65536", "-timeout=10", "-rss_limit_mb=2048", "-malloc_limit_mb=64"];
 
-/// A program of `fuzz`, which is a workspace of its own. Optimised, with the assertions of a debug build.
+/// Returns the command of a program of `fuzz`, which is a separate workspace. It is optimised, with debug
+/// assertions.
 fn fuzzer(session: &Session) -> Command {
     let mut command = session.cargo(&["run", "--quiet", "--release", "--manifest-path", MANIFEST]);
     command.args(["--bin", "mp-fuzz", "--"]);
     command
 }
 
-/// The task.
+/// Runs the task.
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let mut session = Session::new();
     let mut words = Vec::new();
@@ -39,7 +40,8 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     Ok(coverage_guided(&mut session, only.as_deref(), seconds)? && ok)
 }
 
-/// The same targets under libFuzzer, where a nightly compiler and cargo-fuzz are; each for as long.
+/// Runs the same targets under libFuzzer if a nightly compiler and cargo-fuzz are installed, each for
+/// `seconds`.
 fn coverage_guided(session: &mut Session, only: Option<&str>, seconds: &str) -> Result<bool, String> {
     let mut all = named(session)?;
     let has = Command::new("cargo").args(["+nightly", "fuzz", "--version"]).output();
@@ -72,7 +74,7 @@ fn coverage_guided(session: &mut Session, only: Option<&str>, seconds: &str) -> 
     Ok(ok)
 }
 
-/// The names of all targets. Each has a program for libFuzzer.
+/// Returns the names of all targets. Each has a program for libFuzzer.
 fn named(session: &Session) -> Result<Vec<String>, String> {
     let listed = fuzzer(session).arg("--list").output().map_err(|e| format!("mp-fuzz: {e}"))?;
     let names: Vec<String> = String::from_utf8_lossy(&listed.stdout).lines().map(str::to_owned).collect();
@@ -85,7 +87,7 @@ fn named(session: &Session) -> Result<Vec<String>, String> {
     }
 }
 
-/// The step of `ci --long`: each target for some seconds.
+/// Runs the step of `ci --long`: each target for some seconds.
 pub(crate) fn step(session: &mut Session) -> Outcome {
     session.run(fuzzer(session).args(["--seconds", SHORT]));
     session.outcome()

@@ -1,6 +1,8 @@
-//! `cargo xtask gpu-bundle DIR`: programs for a machine with a GPU that has no compiler, and a script that runs them there.
+//! `cargo xtask gpu-bundle DIR`: programs for a machine with a GPU but without a compiler, and a script that
+//! runs them there.
 //!
-//! What is in it is first run here on the simulator, by the same script, so that what fails over there is about the GPU.
+//! The same script first runs the bundle here on the simulator, so that later failures are specific to the
+//! GPU.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,7 +16,7 @@ use crate::session::Session;
 const SCRIPT: &str = include_str!("gpu_bundle.sh");
 const EXAMPLES: [&str; 3] = ["cuda_broadcast", "cuda_event", "cuda_pipeline"];
 const CONFORMANCE: &str = "tools/cuda-sim/tests/conformance.txt";
-/// torch's side of the benchmark.
+/// Benchmark scripts for torch.
 const PEERS: [&str; 2] = ["benches/cuda/torch_cuda.py", "benches/cuda/torch_cuda_jobs.py"];
 
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
@@ -35,7 +37,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let mut simulator = strip(&session, &simulator);
     let bench = ["build", "--release", "--manifest-path", "benches/Cargo.toml", "--features", "cuda"];
     let mut bench = strip(&session, &bench);
-    // It is a workspace of its own, with a folder of its own.
+    // The benchmarks are a separate workspace with a folder of their own.
     bench.args(["--bin", "cuda", "--target-dir", "benches/target"]);
     let built = [&mut examples, &mut simulator, &mut bench].into_iter().all(|one| session.run(one).ok);
     if !built {
@@ -79,7 +81,7 @@ fn copy(from: &Path, to: &Path) -> Result<(), String> {
     fs::copy(from, to).map(drop).map_err(|e| format!("{} to {}: {e}", from.display(), to.display()))
 }
 
-/// The last executable that cargo names.
+/// Returns the last executable that cargo names.
 fn test_program(lines: &str) -> Option<String> {
     let name =
         |line: &str| serde_json::from_str::<Value>(line).ok()?["executable"].as_str().map(str::to_owned);

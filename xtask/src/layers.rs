@@ -1,4 +1,5 @@
-//! Step `layers`: dependencies between our crates run downwards only, and so do imports between the folders of a crate.
+//! Step `layers`: dependencies between our crates run downwards only, and so do imports between the folders
+//! of a crate.
 
 use std::fs;
 use std::path::Path;
@@ -9,7 +10,7 @@ use serde_json::Value;
 use crate::floors;
 use crate::session::{Outcome, Session};
 
-/// Every library crate, and the crates of ours that it may depend on. `*` stands for all in this table.
+/// Each library crate with our crates that it may depend on. `*` stands for all crates of this table.
 pub(crate) const LAYERS: &[(&str, &[&str])] = &[
     ("mp-core", &[]),
     ("mp-tensor", &["mp-core"]),
@@ -28,7 +29,7 @@ pub(crate) const LAYERS: &[(&str, &[&str])] = &[
 /// The root package.
 pub(crate) const FACADE: &str = "multiproc";
 
-/// Crates that may depend on any crate of ours, and that no library crate may depend on.
+/// Crates that may depend on any of our crates. No library crate may depend on them.
 const FREE: &[&str] = &[
     "mp-compile-fail",
     "mp-cuda-sim",
@@ -40,7 +41,7 @@ const FREE: &[&str] = &[
     "xtask",
 ];
 
-/// Crates that only `benches/`, a workspace of its own, may pull in; a name stands for `name-*` too.
+/// Crates that only `benches/`, a separate workspace, may depend on. A name also stands for `name-*`.
 const PEERS: &[&str] = &["ipc-channel", "iceoryx2"];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
@@ -71,24 +72,25 @@ fn check() -> Result<Vec<String>, String> {
     Ok(problems)
 }
 
-/// A package of the workspace, as far as we ask.
+/// The relevant metadata of a package of the workspace.
 #[derive(Default)]
 pub(crate) struct Package {
     pub(crate) name: String,
-    /// From the repository's root; empty for the root package.
+    /// Path from the repository's root. Empty for the root package.
     pub(crate) folder: String,
     pub(crate) features: Vec<String>,
-    /// What its feature `default` consists of.
+    /// Members of its feature `default`.
     pub(crate) default: Vec<String>,
     /// Names of its integration tests.
     pub(crate) tests: Vec<String>,
-    /// Names of its dependencies inside the repository, and their kind: `normal`, `build` or `dev`.
+    /// Names of its dependencies inside the repository, with their kind: `normal`, `build` or `dev`.
     pub(crate) dependencies: Vec<(String, String)>,
 }
 
 impl Package {
-    /// Arguments that choose it with what it has by default, but for the word: `default` is a feature as well, without which those
-    /// above it choose it. With it, cargo would build it once for itself and once more for them.
+    /// Returns the arguments that select the package with its default features, but not the feature `default`
+    /// itself. Crates that depend on the package don't enable `default`. If it were enabled, cargo would
+    /// build the package twice.
     pub(crate) fn by_default(&self) -> Vec<String> {
         let mut words = vec!["-p".to_owned(), self.name.clone()];
         if !self.default.is_empty() {
@@ -99,7 +101,7 @@ impl Package {
     }
 }
 
-/// The packages of the workspace that `manifest` belongs to.
+/// Returns the packages of the workspace that `manifest` belongs to.
 pub(crate) fn packages(manifest: Option<&str>) -> Result<Vec<Package>, String> {
     let data = metadata(manifest)?;
     let root = data["workspace_root"].as_str().ok_or("cargo metadata names no workspace_root")?;
@@ -159,7 +161,7 @@ fn arrows(packages: &[Package]) -> Vec<String> {
                 ["*"] => LAYERS.iter().any(|(name, _)| name == to),
                 names => names.contains(&to.as_str()),
             };
-            // The harness of tests uses nothing of ours.
+            // The test harness uses none of our crates.
             if downwards || (kind == "dev" && (package.name != "mp-core" || to == "mp-harness")) {
                 continue;
             }

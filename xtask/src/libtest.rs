@@ -1,16 +1,16 @@
-//! Counts tests in what libtest prints, and keeps what failed ones have said.
+//! Counts tests in the output of libtest, and stores the output of failed tests.
 
 use std::fmt;
 
 use crate::took::Took;
 
-/// How many lines of a failed test are kept: its first ones, among which is the panic.
+/// Number of stored lines of a failed test. The panic is among the first lines.
 const KEPT_LINES: usize = 30;
 
-/// What a line begins with that names a test which failed among all and passed by itself.
+/// Prefix of a line that names a test which failed among all and passed by itself.
 pub(crate) const PASSED_AGAIN: &str = "passed when run again by itself: ";
 
-/// Beginning of a line that names place and reason of a test that could not run on this machine.
+/// Prefix of a line with place and reason of a test that could not run on this machine.
 pub(crate) const SKIPPED: &str = "skipped test: ";
 
 /// Tests counted so far.
@@ -19,14 +19,16 @@ pub(crate) struct Tally {
     pub(crate) passed: u64,
     pub(crate) failed: u64,
     pub(crate) ignored: u64,
-    /// Failed among all of its program, and passed when run again by themselves: neither passed nor failed.
+    /// Number of tests that failed among all of their program and passed by themselves. They count as neither
+    /// passed nor failed.
     pub(crate) passed_again: u64,
-    /// Place and reason of each test that could not run here. libtest counts such a test as passed, this tally doesn't.
+    /// Place and reason of each test that could not run here. libtest counts such a test as passed. This
+    /// tally doesn't.
     pub(crate) skipped: Vec<String>,
-    /// Results seen: test programs that ran to their end.
+    /// Number of results: test programs that ran to their end.
     pub(crate) programs: u64,
     pub(crate) failures: Vec<Failure>,
-    /// How long test programs took.
+    /// Times of test programs.
     pub(crate) took: Vec<Took>,
 }
 
@@ -34,9 +36,9 @@ pub(crate) struct Tally {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) name: String,
-    /// It passed when it was run again by itself.
+    /// `true` if it passed when it was run again by itself.
     pub(crate) passed_again: bool,
-    /// The first lines that libtest has caught of it.
+    /// First lines of its captured output.
     pub(crate) said: Vec<String>,
 }
 
@@ -66,7 +68,7 @@ impl Tally {
 pub(crate) struct Counter {
     tally: Tally,
     unfinished: bool,
-    /// The failed test whose lines come now: its place in the tally's list.
+    /// Index of the failed test whose output is being read.
     speaks: Option<usize>,
 }
 
@@ -115,7 +117,7 @@ impl Counter {
         }
     }
 
-    /// The counts; a test program that started and gave no result (it was killed, say) failed.
+    /// Returns the counts. A test program without a result, for instance a killed one, counts as a failure.
     pub(crate) fn finish(mut self) -> Tally {
         self.close();
         self.tally
@@ -128,7 +130,7 @@ impl Counter {
     }
 }
 
-/// `test name ... FAILED`; what other processes print may stand before it.
+/// Parses `test name ... FAILED`. Output of other processes may precede it.
 fn failed_test(line: &str) -> Option<&str> {
     let (before, _) = line.trim_end().rsplit_once(" ... FAILED")?;
     let name = before.rsplit_once("test ").map(|(_, name)| name)?;

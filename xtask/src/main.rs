@@ -61,7 +61,7 @@ Steps of ci, each a task of its own (with --strict, if wanted). `test` also take
 
 fn main() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
-    // Where it was started, which is the folder of the program's package.
+    // Runs in the folder in which it was started: the folder of the test program's package.
     if words.next().is_some_and(|task| task == "leaks") {
         return leaks::run(words.collect());
     }
@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether the task succeeded; an error is one of usage or of the surroundings.
+/// Returns `true` if the task succeeded, and an error for wrong usage or a broken environment.
 fn run(mut words: Vec<String>) -> Result<bool, String> {
     let task = if words.is_empty() { "help".to_owned() } else { words.remove(0) };
     std::env::set_current_dir(repository()?).map_err(|e| format!("can't enter the repository: {e}"))?;
@@ -109,7 +109,7 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
     }
 }
 
-/// The workspace's root folder: the parent of this crate's.
+/// Returns the root folder of the workspace, the parent of this crate's folder.
 fn repository() -> Result<PathBuf, String> {
     let here = std::env::var_os("CARGO_MANIFEST_DIR").ok_or("start it as `cargo xtask`")?;
     Path::new(&here).parent().map(Path::to_path_buf).ok_or_else(|| "xtask has no parent folder".to_owned())

@@ -1,6 +1,6 @@
 //! Aligned tables in plain text.
 
-/// Lines of columns: the first column to the left, and the others too unless `right` names them.
+/// Formats rows as aligned columns. Columns are left-aligned unless `right` lists them.
 pub(crate) fn table(rows: &[Vec<String>], right: &[usize]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {

@@ -1,7 +1,9 @@
-//! The ledger of tests that failed in a run of `ci` and passed when they ran again by themselves: `xtask/reruns.tsv`.
+//! Ledger of tests that failed in a run of `ci` and passed when they ran again by themselves:
+//! `xtask/reruns.tsv`.
 //!
-//! `ci` forgives one such test a run, and adds it to the ledger without a cause. `tidy` fails until the cause stands there.
-//! A test of the ledger that fails again is not forgiven: the cause that was found was not the cause.
+//! `ci` excuses one such test in each run, and adds it to the ledger without a cause. `tidy` fails until the
+//! ledger has the cause. If a test of the ledger fails again, it is not excused: the recorded cause was
+//! wrong.
 
 use std::fs;
 use std::process::Command;
@@ -14,8 +16,8 @@ const HEAD: &str = "date\ttest\tcause";
 /// Cause of a row that `ci` wrote.
 const UNKNOWN: &str = "unknown";
 
-/// Returns the reason why these tests, which passed when they ran again, are not forgiven. A test that is forgiven is added to
-/// the ledger.
+/// Returns the reason why these tests, which passed when they ran again, are not forgiven. A test that is
+/// forgiven is added to the ledger.
 pub(crate) fn judge(failures: &[Failure]) -> Result<(), String> {
     let page = fs::read_to_string(PAGE).map_err(|e| format!("{PAGE}: {e}"))?;
     let date = Command::new("date").args(["-u", "+%F"]).output().map_err(|e| format!("date: {e}"))?;

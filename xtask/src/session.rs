@@ -1,4 +1,4 @@
-//! Runs commands for the steps: shows what they print, and counts the tests in it.
+//! Runs commands for the steps: prints their output and counts the tests in it.
 
 use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
@@ -10,40 +10,40 @@ use std::time::{Duration, Instant};
 use crate::leaks::{RAN, RUN_AGAIN};
 use crate::libtest::{Counter, Tally};
 
-/// How long a finished command's output may stay open before its holder counts as left behind.
+/// Time for which the output of a finished command may stay open before its holder counts as leaked.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// How a step ended.
+/// Outcome of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     Ok,
     Failed(String),
-    /// It could not run here, and why.
+    /// The step could not run here, for this reason.
     Skipped(String),
 }
 
-/// What one step's commands share.
+/// State shared by the commands of one step.
 pub(crate) struct Session {
     pub(crate) tally: Tally,
     failures: Vec<String>,
     pub(crate) colours: bool,
-    /// What cargo builds is not built upon soon.
+    /// `true` if incremental builds are off, since the result isn't built upon soon.
     builds_once: bool,
-    /// Failed tests are run again by themselves.
+    /// `true` if failed tests are run again by themselves.
     again: bool,
     /// File to which test programs append the names of their tests.
     ran: Option<PathBuf>,
 }
 
-/// One command's end.
+/// Result of one command.
 pub(crate) struct Ran {
     pub(crate) ok: bool,
     pub(crate) tally: Tally,
     pub(crate) last_line: String,
 }
 
-/// Setting of cargo that starts each test program by a script, which looks for what the program leaves behind. Plain
-/// `cargo test` starts the programs directly.
+/// Setting of cargo that starts each test program through a script which finds leaks. Plain `cargo test`
+/// starts the programs directly.
 const RUNNER: &str = r#"target.'cfg(target_os = "linux")'.runner="xtask/run-program""#;
 
 impl Session {
@@ -59,14 +59,15 @@ impl Session {
         }
     }
 
-    /// For a step among all. Nothing is kept for the next build, as cargo does otherwise: of the time of compiling that is a
-    /// quarter. A caller that sets `CARGO_INCREMENTAL` has its way. A test that fails is run again, if not `strict`.
+    /// Creates the session of a step of `ci`. Incremental builds are off, which saves a quarter of the
+    /// compile time, unless the caller sets `CARGO_INCREMENTAL`. Failed tests are run again unless `strict`.
     pub(crate) fn of_all(strict: bool, ran: &Path) -> Self {
         let builds_once = std::env::var_os("CARGO_INCREMENTAL").is_none();
         Self { builds_once, again: !strict, ran: Some(ran.to_owned()), ..Self::new() }
     }
 
-    /// Returns a cargo command, not yet run. Test programs of `cargo test` are looked through for leaks.
+    /// Returns a cargo command that has not been started. Test programs of `cargo test` are checked for
+    /// leaks.
     pub(crate) fn cargo(&self, words: &[&str]) -> Command {
         let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         if words.first() == Some(&"test") {
@@ -74,9 +75,9 @@ impl Session {
         }
         command.args(words);
         command.env("CARGO_TERM_COLOR", if self.colours { "always" } else { "never" });
-        // Where cargo's target folder is another one, this program is not there.
+        // If cargo has another target folder, the script can't find this program.
         if let Ok(xtask) = std::env::current_exe() {
-            // If cargo has built another one meanwhile, the kernel adds that to the path of this one.
+            // If cargo has replaced this program meanwhile, the kernel appends ` (deleted)` to its path.
             let xtask = xtask.to_string_lossy();
             command.env("MP_XTASK", xtask.strip_suffix(" (deleted)").unwrap_or(&xtask));
         }
@@ -92,7 +93,7 @@ impl Session {
         command
     }
 
-    /// Runs a command to its end; a failure is remembered.
+    /// Runs a command to its end and records a failure.
     pub(crate) fn run(&mut self, command: &mut Command) -> Ran {
         let shown = shown(command);
         println!("$ {shown}");
@@ -110,14 +111,15 @@ impl Session {
         }
     }
 
-    /// Runs commands one after the other beside others, and shows afterwards what they have printed. How long they took together.
+    /// Runs commands one after the other while `others` runs, and prints their output afterwards. Returns
+    /// their total time.
     pub(crate) fn beside(&mut self, commands: &mut [Command], others: impl FnOnce(&mut Self)) -> Duration {
         let shown: Vec<String> = commands.iter().map(shown).collect();
         let started = Instant::now();
         let printed = |command: &mut Command| {
             let (mut output, both) = io::pipe()?;
             let mut child = command.stdin(Stdio::null()).stdout(both.try_clone()?).stderr(both).spawn()?;
-            // The command has the pipe's other ends, too: they are closed here.
+            // The command also holds the writing ends of the pipe. They are closed here.
             *command = Command::new(command.get_program());
             let mut printed = Vec::new();
             output.read_to_end(&mut printed)?;
@@ -154,13 +156,13 @@ impl Session {
         took
     }
 
-    /// Remembers a failure that is not a command's.
+    /// Records a failure that isn't a command's.
     pub(crate) fn fail(&mut self, reason: String) {
         println!("{reason}");
         self.failures.push(reason);
     }
 
-    /// The outcome of all that was run: the first failure, and how many more there were.
+    /// Returns the outcome of all commands: the first failure and the number of further ones.
     pub(crate) fn outcome(&self) -> Outcome {
         match self.failures.as_slice() {
             [] => Outcome::Ok,
@@ -199,7 +201,7 @@ impl Session {
     }
 }
 
-/// What a command printed, as far as it matters here.
+/// Relevant parts of a command's output.
 #[derive(Default)]
 struct Seen {
     counter: Counter,
@@ -207,7 +209,7 @@ struct Seen {
     last_line: String,
 }
 
-/// Copies lines to stdout, and keeps what matters in them.
+/// Copies lines to stdout and records the relevant ones.
 fn copy(mut output: impl BufRead, seen: &Mutex<Seen>) {
     let mut line = Vec::new();
     while output.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
@@ -224,7 +226,7 @@ fn copy(mut output: impl BufRead, seen: &Mutex<Seen>) {
     }
 }
 
-/// The command as one would type it.
+/// Formats the command as a shell line.
 fn shown(command: &Command) -> String {
     let mut words = Vec::new();
     for (name, value) in command.get_envs() {

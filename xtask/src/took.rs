@@ -1,4 +1,5 @@
-//! How long test programs took: said by `leaks` of each, collected by the steps, and the longest of them shown at the end of `ci`.
+//! Run times of test programs: reported by `leaks`, collected by the steps, and printed at the end of `ci`
+//! for the slowest.
 
 use std::fmt;
 use std::fs;
@@ -6,22 +7,22 @@ use std::time::Duration;
 
 use crate::report;
 
-/// What such a line begins with.
+/// Prefix of a line with a time.
 const PREFIX: &str = "took ";
 
-/// How many programs are shown.
+/// Number of programs in the table.
 const SHOWN: usize = 12;
 
-/// The kernel's clock ticks in a second, in what it says of a process (`proc_pid_stat(5)`): 100 on all machines with Linux.
+/// Clock ticks of the kernel in a second (`proc_pid_stat(5)`): 100 on all machines with Linux.
 const TICKS: f64 = 100.0;
 
 /// The time of a test program.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Took {
     pub(crate) program: String,
-    /// From its start to its end, in seconds.
+    /// Wall time in seconds.
     pub(crate) wall: f64,
-    /// What it and the processes that it started have computed, in seconds.
+    /// Processor time of the program and of its child processes, in seconds.
     pub(crate) processors: f64,
 }
 
@@ -32,14 +33,15 @@ impl fmt::Display for Took {
 }
 
 impl Took {
-    /// Of this process's children, all of which have ended. Cargo's mark behind the name of the program is left out.
+    /// Measures the children of this process, all of which have ended. Cargo's hash in the program's name is
+    /// removed.
     pub(crate) fn by_children(program: &str, wall: Duration) -> Self {
         let name = program.rsplit_once('-').map_or(program, |(name, _)| name);
         let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
         Self { program: name.to_owned(), wall: wall.as_secs_f64(), processors: of_children(&stat) }
     }
 
-    /// Reads what `Display` writes.
+    /// Parses the output of `Display`.
     pub(crate) fn read(line: &str) -> Option<Self> {
         let (program, times) = line.trim_end().strip_prefix(PREFIX)?.split_once(' ')?;
         let (wall, processors) = times.strip_suffix(" s")?.split_once(" s, of processors ")?;
@@ -51,13 +53,13 @@ impl Took {
     }
 }
 
-/// Fields 16 and 17 of the line; what stands before is a name in parentheses, which may have any character in it.
+/// Reads fields 16 and 17 of the line. The name in parentheses before them may contain any character.
 fn of_children(stat: &str) -> f64 {
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest).split_whitespace();
     fields.skip(13).take(2).filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / TICKS
 }
 
-/// The programs that took longest; of several runs of one, the sum.
+/// Formats the slowest programs. Several runs of one program are summed.
 pub(crate) fn table(all: &[Took]) -> String {
     let mut sums: Vec<Took> = Vec::new();
     for took in all {

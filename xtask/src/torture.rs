@@ -1,4 +1,5 @@
-//! Processes that are killed and stopped at random: `cargo xtask torture`, and a short form of it as a step of `ci`.
+//! Processes that are killed and stopped at random: `cargo xtask torture`, and a short form of it as a step
+//! of `ci`.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,9 +8,9 @@ use crate::args::Args;
 use crate::session::{Outcome, Session};
 use crate::steps;
 
-/// How long the short form takes, in seconds.
+/// Duration of the short form, in seconds.
 const SHORT: &str = "15";
-/// How long the one of `ci --long` takes.
+/// Duration of the form of `ci --long`, in seconds.
 const LONG: &str = "300";
 
 fn torture(session: &mut Session, words: &[String]) -> bool {
@@ -21,7 +22,7 @@ fn torture(session: &mut Session, words: &[String]) -> bool {
     session.run(command.args(words)).ok
 }
 
-/// The task, for as long as is wanted.
+/// Runs the task for the requested time.
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let mut words = Vec::new();
     for name in ["--seconds", "--seed", "--processes"] {
@@ -29,19 +30,19 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
             words.extend([name.to_owned(), value]);
         }
     }
-    // What every step takes: here nothing can be skipped.
+    // Every step accepts this option. Nothing can be skipped here.
     args.flag("--strict");
     args.finish()?;
     Ok(torture(&mut Session::new(), &words))
 }
 
-/// The step of `ci --long`.
+/// Runs the step of `ci --long`.
 pub(crate) fn long(session: &mut Session) -> Outcome {
     torture(session, &["--seconds", LONG].map(str::to_owned));
     session.outcome()
 }
 
-/// The step. The program is the one that the step `test` has built, with the assertions that tests have.
+/// Runs the step. The step `test` has built the program, with debug assertions.
 pub(crate) fn short(session: &mut Session) -> Outcome {
     if session.run(&mut steps::programs(session)).ok {
         let target =

@@ -1,16 +1,17 @@
-//! Tests that fail among all of their program are run again by themselves, if that is asked for. This program is also the one whose
-//! tests fail: when it is run by `xtask leaks`, and the environment says which.
+//! Tests that fail among all of their program are run again by themselves if this is enabled. `xtask leaks`
+//! also runs this program as its subject, whose tests fail as the environment specifies.
 
 use std::fs::OpenOptions;
 use std::process::{Command, Stdio};
 
-/// The folder in which a test leaves a file at its first run.
+/// Variable with the folder in which a test leaves a file at its first run.
 const RUNS: &str = "MP_TEST_RUNS";
-/// Tests that fail at each run, `always`, or at the first alone, `once`; that leave a file at each run, `leaves`; or at the first,
-/// in which they fail, `once and leaves`. Apart by commas.
+/// Variable with the failures of the tests, separated by commas: `always` fails at each run, `once` at the
+/// first run, `leaves` leaves a file at each run, and `once and leaves` fails and leaves a file at the first
+/// run.
 const FAIL: &str = "MP_TEST_FAIL";
 
-/// Fails as the environment says.
+/// Fails as the environment specifies.
 fn subject(name: &str) {
     let (Ok(folder), Ok(fail)) = (std::env::var(RUNS), std::env::var(FAIL)) else { return };
     let first = OpenOptions::new().write(true).create_new(true).open(format!("{folder}/{name}")).is_ok();
@@ -37,7 +38,7 @@ macro_rules! subjects {
 }
 subjects!(subject_a subject_b subject_c subject_d);
 
-/// Runs these tests by `xtask leaks`: whether it was green, and what it printed to its standard output.
+/// Runs these tests by `xtask leaks`. Returns `true` if it passed, and its output.
 fn run(again: bool, fail: &str) -> (bool, String) {
     let folder = std::env::temp_dir().join(format!("runs-{again}-{}", fail.len()));
     std::fs::create_dir(&folder).unwrap();

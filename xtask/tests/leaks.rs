@@ -1,5 +1,5 @@
-//! A test program that leaves something behind is red, and it is said what, and by which test. This program is also the one that
-//! leaves things behind: when it is run by `xtask leaks`, and the environment says what.
+//! A test program that leaks fails, and the report names the leak and the test. `xtask leaks` also runs this
+//! program as its subject, which leaks as the environment specifies.
 
 use std::fs::{self, File};
 use std::os::unix::fs::DirBuilderExt as _;
@@ -7,17 +7,17 @@ use std::process::{Command, Stdio};
 
 use mp::{Queue, SharedMemory, Tensor};
 
-/// What a run is to leave behind; tests that find it do.
+/// Variable with the resource that a run leaks. The tests that check the report set it.
 const WHAT: &str = "MP_LEAVE";
 
-/// Leaves something behind, if it is asked for.
+/// Leaks the resource that the environment names.
 #[test]
 #[allow(clippy::zombie_processes, reason = "it is to be left")]
 fn a_test_that_leaves_things_behind() {
     match std::env::var(WHAT).unwrap_or_default().as_str() {
         "descriptor" => std::mem::forget(File::open("/dev/zero").unwrap()),
         "kept descriptor" => {
-            // One that the library keeps is no excuse for another one of its kind.
+            // A descriptor that the library keeps must not excuse another one.
             drop(mp::Process::builder().spawn(|(): ()| (), ()).unwrap().join());
             std::mem::forget(std::io::pipe().unwrap());
         }
@@ -26,8 +26,8 @@ fn a_test_that_leaves_things_behind() {
         "strategy" => {
             let folder = format!("/dev/shm/mp-{}", rustix::process::geteuid().as_raw());
             let file = format!("{folder}/mp-leak-{}", std::process::id());
-            // As the library makes it: the program's own files may be in there next. Other programs of this user leave a file with
-            // that name alone, but one may remove the folder as long as it is empty.
+            // Created as the library does it: the folder may contain the program's own files. Other programs
+            // of this user keep a file with that name, but one may remove an empty folder.
             while let Err(e) = File::create(&file) {
                 assert_eq!(e.kind(), std::io::ErrorKind::NotFound, "{file}: {e}");
                 _ = fs::DirBuilder::new().mode(0o700).create(&folder);
@@ -42,13 +42,13 @@ fn a_test_that_leaves_things_behind() {
         }
         "process" => _ = Command::new("sleep").arg("321").spawn().unwrap(),
         "orphan" => {
-            // Its parent has ended when the test ends; it has closed all that it had, and is in a session of its own.
+            // Its parent ends before the test, its descriptors are closed, and it is in a session of its own.
             let script = "setsid sleep 322 > /dev/null 2>&1 < /dev/null &";
             assert!(Command::new("sh").args(["-c", script]).status().unwrap().success());
         }
         "orphan program" => {
-            // It is this program again, begins when its parent has ended, and outlives this process. (A shell's `$$` is its own
-            // number, also in what it starts in the background.)
+            // This program again. It begins when its parent has ended, and outlives this process. (In a
+            // background process of a shell, `$$` is still the shell's id.)
             let script =
                 "(while kill -0 $$ || kill -0 $1; do sleep 0.01; done; exec \"$0\" \"$2\" --exact) &";
             let mut shell = Command::new("sh");
@@ -75,7 +75,7 @@ fn a_test_that_leaves_things_behind() {
     }
 }
 
-/// As another program might name its files.
+/// Returns a path that another program might use.
 fn now_and_then(path: &str, time: usize) -> String {
     format!("/dev/shm/mp-now-{}-{time}", path.rsplit('/').next().unwrap())
 }
@@ -92,12 +92,12 @@ fn named() -> String {
     format!("/dev/shm/mp-left-{}", std::process::id())
 }
 
-/// Runs the two tests above by `xtask leaks`: whether it was green, and what it said.
+/// Runs the two tests above by `xtask leaks`. Returns `true` if it passed, and its output.
 fn run(what: &str) -> (bool, String) {
     run_for("1", what)
 }
 
-/// As `run`, with that many seconds in which what it leaves may end by itself.
+/// Does the same as `run`, with another number of seconds in which leaks may disappear.
 fn run_for(seconds: &str, what: &str) -> (bool, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
     command.arg("leaks").arg(std::env::current_exe().unwrap()).arg("a_test_that_leaves");
@@ -109,7 +109,7 @@ fn run_for(seconds: &str, what: &str) -> (bool, String) {
     (output.status.success(), text)
 }
 
-/// Red, with each of these words in the line that names the test.
+/// Checks that the run fails, with each of these words in the line that names the test. Returns its output.
 #[track_caller]
 fn red(what: &str, words: &[&str]) -> String {
     let (green, text) = run(what);
@@ -143,7 +143,7 @@ fn an_open_descriptor_is_found() {
 #[test]
 fn an_open_descriptor_beside_those_of_the_library_is_found() {
     let text = red("kept descriptor", &["descriptor", "pipe:"]);
-    // Both ends of one pipe, and nothing that is the library's: twice, since the test is run again.
+    // Both ends of one pipe, without the library's descriptors: twice, since the test is run again.
     assert_eq!(text.matches("descriptor ").count(), 4, "{text}");
 }
 
@@ -159,15 +159,16 @@ fn files_with_the_name_of_the_process_are_found() {
     remove(&red("strategy", &["file /dev/shm/mp-", "/mp-leak-"]));
 }
 
-/// What the leaking test has left below /dev/shm.
+/// Removes files of the leaking test below /dev/shm.
 fn remove(text: &str) {
     let files = text.lines().filter_map(|line| line.split_once("file /dev/shm/"));
     files.for_each(|(_, name)| _ = fs::remove_file(format!("/dev/shm/{name}")));
-    // Stays where a program has a file in it.
+    // Fails if the folder has another program's file.
     _ = fs::remove_dir(format!("/dev/shm/mp-{}", rustix::process::geteuid().as_raw()));
 }
 
-/// In the run of all tests, and when the first one runs by itself: as when another program has such files at the same time.
+/// The file is left in the run of all tests, and in the first run of the test by itself, as if another
+/// program had such files at the same time.
 #[test]
 fn files_that_a_test_does_not_leave_each_time_are_no_error() {
     let path = std::env::temp_dir().join(format!("p{}", std::process::id()));
@@ -214,7 +215,7 @@ fn an_orphan_in_a_session_of_its_own_is_found_and_ended() {
     assert!(gone(&text), "{text}");
 }
 
-/// Whether all processes that were named have ended.
+/// Returns `true` if all processes that the report names have ended.
 fn gone(text: &str) -> bool {
     let named =
         text.lines().filter_map(|line| line.split_once("process ")?.1.split(' ').next()?.parse::<u32>().ok());

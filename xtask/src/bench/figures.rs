@@ -1,15 +1,15 @@
-//! The figures that the benchmarks write, read and checked.
+//! Figures that the benchmarks write: reading and checking.
 
 use serde_json::Value;
 
-/// What a run of the benchmarks wrote.
+/// Figures of one run of the benchmarks.
 #[derive(Debug)]
 pub(crate) struct Figures {
     pub(crate) machine: Vec<(String, String)>,
     pub(crate) rows: Vec<Row>,
 }
 
-/// One benchmark.
+/// Figures of one benchmark.
 #[derive(Debug)]
 pub(crate) struct Row {
     pub(crate) id: String,
@@ -19,7 +19,7 @@ pub(crate) struct Row {
     /// (p90 − p10) / median.
     pub(crate) spread: Option<f64>,
     pub(crate) limit: Option<f64>,
-    /// How many times the limit ours is, where that was measured round by round.
+    /// Ratio of our figure to the limit, if it was measured round by round.
     pub(crate) of_limit: Option<f64>,
     pub(crate) peers: Vec<(String, f64)>,
 }
@@ -49,7 +49,7 @@ impl Figures {
         Ok(Self { machine: machine.iter().map(|(name, value)| (name.clone(), plain(value))).collect(), rows })
     }
 
-    /// Every peer that some row names, in the order of their first row.
+    /// Returns all peers that any row names, in the order of their first rows.
     pub(crate) fn peers(&self) -> Vec<String> {
         let mut names: Vec<String> = Vec::new();
         for (name, _) in self.rows.iter().flat_map(|row| &row.peers) {
@@ -75,7 +75,7 @@ fn row(value: &Value) -> Result<Row, String> {
         Some(Value::Object(peers)) => peers,
         _ => return Err("`peers` is no object".to_owned()),
     };
-    // A peer that can't do this work may stand there as null.
+    // The value is null for a peer that can't do this work.
     let peers = peers.iter().filter(|(_, value)| !value.is_null());
     let peers =
         peers.map(|(name, value)| Ok((name.clone(), figure(value).map_err(|e| format!("{name} {e}"))?)));
@@ -99,7 +99,7 @@ fn figure(value: &Value) -> Result<f64, String> {
     value.as_f64().filter(|v| v.is_finite() && *v >= 0.0).ok_or_else(|| format!("is {value}, not a figure"))
 }
 
-/// A figure with three digits that matter, in a unit of its size.
+/// Formats a figure with three significant digits in a suitable unit.
 pub(crate) fn human(value: f64, unit: &str) -> String {
     let steps: &[(f64, &str)] = match unit {
         "ns" => &[(1e9, " s"), (1e6, " ms"), (1e3, " µs"), (0.0, " ns")],
@@ -118,7 +118,7 @@ fn digits(value: f64) -> String {
         v if v == 0.0 || v >= 99.95 => 0,
         v if v >= 9.995 => 1,
         v if v >= 0.0995 => 2,
-        // Small figures, such as calls for a message, keep what makes them differ from nothing.
+        // Small figures, such as calls for each message, keep enough digits to differ from zero.
         _ => 4,
     };
     format!("{value:.places$}")

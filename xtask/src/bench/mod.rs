@@ -47,7 +47,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     Ok(true)
 }
 
-/// The machine, and a table of the rows.
+/// Formats the machine and a table of the rows.
 fn page(figures: &Figures) -> String {
     let mut text = String::new();
     figures.machine.iter().for_each(|(name, value)| text += &format!("{name}: {value}\n"));
@@ -77,7 +77,7 @@ fn page(figures: &Figures) -> String {
     text
 }
 
-/// The spread is (p90 − p10) / median: half of it lies on each side.
+/// Formats half of the spread, which is (p90 − p10) / median, as `±…%`.
 fn spread(row: &Row) -> String {
     row.spread.map_or_else(|| "-".to_owned(), |spread| format!("±{:.0}%", spread * 50.0))
 }
@@ -89,7 +89,7 @@ fn ratio(ours: Option<f64>, other: Option<f64>) -> String {
     }
 }
 
-/// How many times better ours is than a peer's, in brackets; nothing without a figure of ours.
+/// Formats the ratio of a peer's figure to ours in brackets. Empty if we have no figure.
 fn advantage(row: &Row, peer: f64) -> String {
     let (over, under) = if row.lower_is_better { (Some(peer), row.ours) } else { (row.ours, Some(peer)) };
     match ratio(over, under).as_str() {

@@ -1,6 +1,8 @@
-//! Tests that failed among all others of their program are run again, each by itself. One that passes then is told apart in the
-//! summary, with what it said when it failed, and is no error: its author gave it too little time for a machine as busy, or
-//! it was disturbed by another test; or there is a fault that comes up one time in many, which is why it is printed.
+//! Runs failed tests of a program again, each by itself.
+//!
+//! A test that passes then is listed separately in the summary, with the output of its failure, and is not an
+//! error. Either its time limit is too short for a busy machine, or another test disturbed it, or a rare
+//! fault occurred. The output is printed because of the last case.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader, PipeReader, Write};
@@ -12,22 +14,22 @@ use std::time::Duration;
 use super::{Run, watched};
 use crate::libtest::{Counter, PASSED_AGAIN};
 
-/// The variable that asks for it.
+/// Variable that enables it.
 pub(crate) const RUN_AGAIN: &str = "MP_RUN_AGAIN";
 
-/// If more fail, something is broken.
+/// Maximum number of failed tests that are run again. If more fail, something is broken.
 const MOST: usize = 3;
 
-/// How long the output may stay open when the program and all that it had left have ended.
+/// Time for which the output may stay open after the program and its orphans have ended.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// Runs a test program, and reads what it prints to its standard output, which is copied to this process's: the tests that failed.
+/// Runs a test program, copies its output to stdout, and returns the run and its failed tests.
 pub(super) fn heard(mut command: Command) -> (Result<Run, String>, Vec<String>) {
     let Ok((reader, writer)) = std::io::pipe() else { return (watched(&mut command), Vec::new()) };
     let (sender, failed) = mpsc::channel();
     thread::spawn(move || sender.send(copy(reader)));
     let run = watched(command.stdout(writer));
-    // It has the pipe's writing end.
+    // The command holds the writing end of the pipe.
     drop(command);
     (run, failed.recv_timeout(DRAIN).unwrap_or_default())
 }
@@ -41,12 +43,12 @@ fn copy(reader: PipeReader) -> Vec<String> {
         line.clear();
     }
     let tally = counter.finish();
-    // A program that was killed in a test has failed in none that has a name.
+    // If the program was killed during a test, the failed test has no name.
     let names = tally.failures.into_iter().map(|failure| failure.name).collect::<Vec<_>>();
     if names.len() as u64 == tally.failed { names } else { Vec::new() }
 }
 
-/// Whether each of these passes by itself and leaves nothing behind. None is not all.
+/// Returns `true` if each of these tests passes by itself and leaks nothing. `false` for an empty list.
 pub(super) fn all_pass(program: &OsString, failed: &[String]) -> bool {
     if failed.is_empty() || failed.len() > MOST {
         return false;
@@ -54,7 +56,7 @@ pub(super) fn all_pass(program: &OsString, failed: &[String]) -> bool {
     failed.iter().fold(true, |all, test| {
         println!("`{test}` failed: again, by itself");
         let mut command = Command::new(program);
-        // What it says now is to its standard error, lest its result be counted as another test's.
+        // The output goes to stderr, so that its result isn't counted as another test's.
         command.args([test, "--exact", "--nocapture"]).stdin(Stdio::null()).stdout(std::io::stderr());
         let passed = watched(&mut command).is_ok_and(|run| run.passed() && run.leaks.is_empty());
         if passed {

@@ -9,19 +9,20 @@ use std::time::{Duration, Instant};
 
 use super::Leak;
 
-/// How long a file that may be another program's has to go.
+/// Time within which a file that may be another program's must disappear.
 const DEADLINE: Duration = Duration::from_secs(2);
 
 const SHARED: &str = "/dev/shm";
 
-/// All that is in a directory of the run, but the directory that the strategy `file_system` has there, if it is empty.
+/// Returns all files in a directory of the run, except the directory of the strategy `file_system` if it is
+/// empty.
 pub(super) fn temporary(folder: &Path) -> Vec<Leak> {
     let mut all = BTreeSet::new();
     names(folder, 2, &mut all);
     all.iter().map(|path| Leak::certain(format!("temporary file {}", path.display()))).collect()
 }
 
-/// What there is below /dev/shm.
+/// Listing of /dev/shm.
 pub(super) struct Shared(BTreeSet<PathBuf>);
 
 impl Shared {
@@ -31,7 +32,7 @@ impl Shared {
         Self(all)
     }
 
-    /// What has come since, and is the program's as far as one can tell.
+    /// Returns new files that seem to be the program's.
     pub(super) fn left_by(&self, program: u32) -> Vec<Leak> {
         let until = Instant::now() + DEADLINE;
         let me = rustix::process::geteuid().as_raw();
@@ -40,7 +41,8 @@ impl Shared {
             new.retain(|path| !self.0.contains(path) && path.metadata().is_ok_and(|file| file.uid() == me));
             let (ours, others): (BTreeSet<_>, _) =
                 new.into_iter().partition(|path| names_process(path, program));
-            // What a living process has open is not left, nor what has its number: all of the program's have ended.
+            // A file that a living process has open, or that has its id in its name, isn't a leak: all of the
+            // program's processes have ended.
             let mut others = if others.is_empty() { others } else { without_open(others) };
             others.retain(|path| !names_a_living_process(path) && path.symlink_metadata().is_ok());
             if others.is_empty() || Instant::now() > until {
@@ -55,7 +57,7 @@ impl Shared {
     }
 }
 
-/// Paths below a directory, so deep. A directory of ours counts by what is in it.
+/// Collects paths below a directory up to a depth. A directory of ours is represented by its entries.
 fn names(folder: &Path, depth: u32, all: &mut BTreeSet<PathBuf>) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -69,29 +71,29 @@ fn names(folder: &Path, depth: u32, all: &mut BTreeSet<PathBuf>) {
     }
 }
 
-/// Whether this is the name of a directory of the strategy `file_system`, `mp-<uid>`.
+/// Returns `true` for the name of a directory of the strategy `file_system`, `mp-<uid>`.
 fn is_ours(name: &str) -> bool {
     name.strip_prefix("mp-")
         .is_some_and(|user| !user.is_empty() && user.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// Whether one of the numbers in a file's name is this.
+/// Returns `true` if a number in the file's name is `pid`.
 fn names_process(path: &Path, pid: u32) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(|part| part == pid.to_string())
 }
 
-/// Whether one of the numbers in a file's name is that of a living process.
+/// Returns `true` if a number in the file's name is the id of a living process.
 fn names_a_living_process(path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // Small numbers are counters, and those of processes that live as long as the system.
+    // Small numbers are counters, or the ids of processes that live as long as the system.
     let lives = |part: &str| {
         part.parse::<u32>().is_ok_and(|pid| pid > 300 && Path::new(&format!("/proc/{pid}")).exists())
     };
     name.split(|c: char| !c.is_ascii_alphanumeric()).any(lives)
 }
 
-/// Without files that some process has open or mapped, and directories.
+/// Removes directories, and files that some process has open or mapped.
 fn without_open(mut paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
     let Ok(processes) = fs::read_dir("/proc") else { return paths };
     for process in
@@ -102,7 +104,7 @@ fn without_open(mut paths: BTreeSet<PathBuf>) -> BTreeSet<PathBuf> {
                 .filter_map(|entry| fs::read_link(entry.path()).ok())
                 .for_each(|path| _ = paths.remove(&path));
         }
-        // `map_files` would need privileges.
+        // Reading `map_files` would require privileges.
         let maps = fs::read(process.path().join("maps")).unwrap_or_default();
         let mapped = String::from_utf8_lossy(&maps);
         for (at, line) in mapped.lines().filter_map(|line| Some((line.find('/')?, line))) {
@@ -119,7 +121,8 @@ mod tests {
     #[test]
     fn what_another_program_has_open_is_not_left() {
         let before = Shared::now();
-        // No living process has this number, and no program the number 0: so this file is that of another one.
+        // No living process has this number, and no program has the number 0. So the file counts as another
+        // program's.
         let number = (1 << 30) + std::process::id();
         let path = PathBuf::from(format!("/dev/shm/mp-xtask-{number}"));
         let file = fs::File::create(&path).unwrap();

@@ -1,18 +1,18 @@
-//! `cargo xtask leaks PROGRAM ARGUMENTS…`: runs a test program, and looks for what it leaves behind. Cargo runs test programs by
-//! it (`xtask/run-program`).
+//! `cargo xtask leaks PROGRAM ARGUMENTS…`: runs a test program and finds leaked resources. Cargo starts test
+//! programs through it (`xtask/run-program`).
 //!
-//! | what is left | is found by | is known to be the program's because |
+//! | leak | found by | attributed to the program because |
 //! |---|---|---|
-//! | processes | this process, which orphans fall to (`PR_SET_CHILD_SUBREAPER`) | they are its descendants |
+//! | processes | this process, which adopts orphans (`PR_SET_CHILD_SUBREAPER`) | they are its descendants |
 //! | temporary files | this process | `TMPDIR` is a directory of this run |
-//! | files below `/dev/shm`, also in a `mp-<uid>` | this process, which compares what is there before and after | their names have the program's process id; or a test that is run again, by itself, leaves such files each of three times |
-//! | descriptors, blocks, messages | the program, at its exit: `mp-core`'s `leaks`, which this process asks by `MP_LEAKS` | it is its own memory and its own table of files |
+//! | files below `/dev/shm`, also in a `mp-<uid>` | this process, which compares the listings before and after | their names have the program's process id; or a test that is run again, by itself, leaves such files each of three times |
+//! | descriptors, blocks, messages | the program, at its exit: `mp-core`'s `leaks`, which this process enables by `MP_LEAKS` | its own memory and its own table of files |
 //!
-//! What is left has a deadline to go by itself. Then it is reported, and each test is run again by itself, to find out which one
-//! leaves it; so the usual run pays nothing for that.
+//! Leaks that disappear within a deadline are ignored. The others are reported, and then each test is run
+//! again by itself to find the test that leaks. So a clean run has no extra cost.
 //!
-//! With [`RUN_AGAIN`] in the environment, as in `cargo xtask ci` without `--strict`, a few tests that fail are run again, each by
-//! itself: see [`again`].
+//! If [`RUN_AGAIN`] is set in the environment, as by `cargo xtask ci` without `--strict`, a few failed tests
+//! are run again, each by itself: see [`again`].
 
 mod again;
 mod files;
@@ -32,10 +32,10 @@ use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper,
 use crate::libtest::SKIPPED;
 use crate::took::Took;
 
-/// For how long tests are run again.
+/// Time limit for running tests again.
 const BLAME: Duration = Duration::from_secs(300);
 
-/// How often a test leaves what may be another program's, until it is the test's.
+/// Number of runs that must all leak before an ambiguous leak is attributed to the test.
 const AGAIN: usize = 3;
 
 /// Variable with the path of a file to which each test program appends the names of its tests.
@@ -44,11 +44,11 @@ pub(crate) const RAN: &str = "MP_TESTS_RAN";
 /// Variable with the path of a file to which `mp_harness::skip` appends place and reason.
 const SKIPS: &str = "MP_SKIPS";
 
-/// Something that was left.
+/// A leaked resource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Leak {
     what: String,
-    /// It can't be another program's.
+    /// `true` if the leak can't belong to another program.
     certain: bool,
 }
 
@@ -57,7 +57,8 @@ impl Leak {
         Self { what, certain: true }
     }
 
-    /// What the names of such files have in common: the path up to the first mark in the name, `/dev/shm/mp_`, say.
+    /// Returns the common part of the names of such files: the path up to the first mark in the name,
+    /// `/dev/shm/mp_`, say.
     fn kind(&self) -> &str {
         let name = self.what.rfind('/').map_or(0, |at| at + 1);
         let mark = self.what[name..].find(|c: char| !c.is_ascii_alphabetic());
@@ -65,7 +66,7 @@ impl Leak {
     }
 }
 
-/// One run to its end.
+/// Result of one complete run.
 struct Run {
     status: WaitStatus,
     leaks: Vec<Leak>,
@@ -84,7 +85,7 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
         eprintln!("xtask: leaks needs a program");
         return ExitCode::from(2);
     };
-    // `run-program` asks.
+    // `run-program` checks whether this program exists.
     if program == "--is-there" {
         return ExitCode::SUCCESS;
     }
@@ -95,7 +96,7 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
         Some(_) => again::heard(command),
         None => (watched(&mut command), Vec::new()),
     };
-    // A step asks, which sets this.
+    // Set by a step that collects times.
     if std::env::var_os("MP_XTASK").is_some() {
         let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
         println!("{}", Took::by_children(&name, started.elapsed()));
@@ -107,7 +108,7 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
         Ok(run) => {
             run.skips.iter().for_each(|skip| println!("{SKIPPED}{skip}"));
             let passed = run.passed() || again::all_pass(program, &failed);
-            // A test that passes by itself excuses its own failure, and nothing that the program has left.
+            // If the failed tests pass by themselves, the failure is excused. Leaks are not.
             let leaked = !run.leaks.is_empty() && report(program, args, &run, passed);
             match (passed, leaked) {
                 (true, false) => ExitCode::SUCCESS,
@@ -122,13 +123,13 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
     }
 }
 
-/// As a shell has it: one that was killed can't be imitated.
+/// Converts a status to an exit code as a shell does: a process can't reproduce a death by a signal.
 fn code(status: WaitStatus) -> ExitCode {
     let code = status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal));
     ExitCode::from(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
 }
 
-/// Runs a program, and looks for what it leaves.
+/// Runs a program and collects its leaks.
 fn watched(command: &mut Command) -> Result<Run, String> {
     set_child_subreaper(Some(getpid())).map_err(|e| format!("can't adopt orphans (prctl): {e}"))?;
     let scratch = Scratch::new()?;
@@ -144,7 +145,8 @@ fn watched(command: &mut Command) -> Result<Run, String> {
     let mut leaks = processes::left();
     leaks.extend(files::temporary(&temporary));
     leaks.extend(before.left_by(pid));
-    // A program that has no such code, or was killed, says nothing. Orphans of it may say something, too.
+    // A program without the leak check, or a killed program, reports nothing. Its orphans may report leaks,
+    // too.
     let told = fs::read_to_string(scratch.0.join(format!("report-{pid}"))).unwrap_or_default();
     leaks.extend(told.lines().skip(1).map(|line| Leak::certain(line.to_owned())));
     let skips = fs::read_to_string(skips).unwrap_or_default();
@@ -154,7 +156,8 @@ fn watched(command: &mut Command) -> Result<Run, String> {
     Ok(Run { status, leaks, skips })
 }
 
-/// Waits for one process, and for all orphans that end meanwhile: an orphan that is not waited for still exists.
+/// Waits for one process, and reaps all orphans that end meanwhile: an orphan that is not reaped still
+/// exists.
 fn wait_for(pid: u32) -> Result<WaitStatus, String> {
     loop {
         match wait(WaitOptions::empty()) {
@@ -167,7 +170,7 @@ fn wait_for(pid: u32) -> Result<WaitStatus, String> {
     }
 }
 
-/// Prints leaks and the tests that leave them. Returns `false` if no leak is known to be the program's.
+/// Prints leaks and the tests that cause them. Returns `false` if some leak certainly belongs to the program.
 fn report(program: &OsString, args: &[OsString], run: &Run, passed: bool) -> bool {
     let name = Path::new(program).file_name().unwrap_or_default().display();
     let mut text = format!("\nLEAK: when `{name}` had ended, these were left:\n");
@@ -210,14 +213,14 @@ fn report(program: &OsString, args: &[OsString], run: &Run, passed: bool) -> boo
     blamed > 0 || certain || missed > 0
 }
 
-/// What a test leaves that is run again, by itself. What may be another program's only if it leaves such a thing each time, and
-/// the first run of all tests has left it, too.
+/// Runs a test again by itself and returns its leaks. An ambiguous leak counts only if it occurs in each run,
+/// and occurred in the first run of all tests.
 fn left_again(program: &OsString, test: &str, at_first: &[Leak]) -> Vec<Leak> {
     let again = || {
         let mut command = Command::new(program);
         command.args([test, "--exact"]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        // That it fails by itself is another matter.
+        // A failure of the test doesn't matter here.
         watched(&mut command).map(|run| run.leaks).unwrap_or_default()
     };
     let mut runs = vec![again()];
@@ -234,7 +237,7 @@ fn left_again(program: &OsString, test: &str, at_first: &[Leak]) -> Vec<Leak> {
     known.cloned().collect()
 }
 
-/// The tests that the program has run; none if it can't list them.
+/// Returns the tests that the program has run. Empty if it can't list them.
 fn tests(program: &OsString, args: &[OsString]) -> Vec<String> {
     let list =
         Command::new(program).args(args).args(["--list", "--format", "terse"]).stdin(Stdio::null()).output();
@@ -251,18 +254,18 @@ fn record(path: &Path, tests: &[String]) {
     }
 }
 
-/// A directory of this run.
+/// Temporary directory of this run.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> Result<Self, String> {
-        // Short: addresses of sockets have to fit in 107 bytes.
+        // The path is short, since addresses of sockets are limited to 107 bytes.
         let folder = std::env::temp_dir();
         for number in 0..1000 {
             let path = folder.join(format!("mp-leaks-{}-{number}", std::process::id()));
             match fs::create_dir(&path) {
                 Ok(()) => return Ok(Self(path)),
-                // An earlier process of this number was killed.
+                // An earlier process with this id was killed.
                 Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
                 Err(e) => return Err(format!("{}: {e}", path.display())),
             }
@@ -277,7 +280,7 @@ impl Drop for Scratch {
     }
 }
 
-/// A process by its number.
+/// Converts the number of a process.
 fn pid(number: u32) -> Option<Pid> {
     Pid::from_raw(number.cast_signed())
 }

@@ -1,4 +1,4 @@
-//! Processes that a program leaves behind, and descriptors that it inherits.
+//! Leaked processes, and descriptors that a program inherits.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -9,13 +9,14 @@ use rustix::process::{Signal, WaitOptions, kill_process, wait};
 
 use super::{Leak, pid};
 
-/// How long processes may take to notice that the program has ended.
+/// Time for processes to notice that the program has ended.
 const DEADLINE: Duration = Duration::from_secs(10);
 
-/// Another number of seconds for that: tests leave processes on purpose.
+/// Variable with another number of seconds for that: tests leak processes on purpose.
 const SECONDS: &str = "MP_LEAKS_SECONDS";
 
-/// Waits for all that the program has left, names those that are still there after the deadline, and kills them.
+/// Waits for all processes that the program has left. Returns and kills the processes that still exist after
+/// the deadline.
 pub(super) fn left() -> Vec<Leak> {
     let wanted = std::env::var(SECONDS).ok().and_then(|seconds| seconds.parse().ok());
     let until = Instant::now() + wanted.map_or(DEADLINE, Duration::from_secs);
@@ -33,8 +34,9 @@ pub(super) fn left() -> Vec<Leak> {
                     leaks.push(Leak::certain(describe(number)));
                 }
             }
-            // Its own children alone: no other process reaps them, so no number is another process's by now. Theirs are
-            // orphans then, which are this process's children. One that can't be killed is another user's.
+            // Only this process's children are killed: no other process reaps them, so their ids can't have
+            // been reused. Their children become orphans, and so children of this process. A process that
+            // can't be killed belongs to another user.
             for number in children(std::process::id()) {
                 pid(number).map(|pid| kill_process(pid, Signal::KILL));
             }
@@ -42,18 +44,18 @@ pub(super) fn left() -> Vec<Leak> {
                 return leaks;
             }
         }
-        // sleep: there is no other way to wait for one process of many until a deadline.
+        // sleep: no system call waits for one process of many until a deadline.
         thread::sleep(pause);
         pause = (2 * pause).min(Duration::from_millis(100));
     }
 }
 
-/// Of those that have ended, nothing stays.
+/// Reaps all children that have ended.
 fn reap() {
     while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
-/// The children of a process, theirs, and so on.
+/// Returns the children of a process, and their descendants.
 fn descendants(of: u32) -> Vec<u32> {
     children(of).into_iter().flat_map(|child| std::iter::once(child).chain(descendants(child))).collect()
 }
@@ -76,7 +78,7 @@ fn describe(pid: u32) -> String {
     format!("process {pid} ({name}) lives: {}", words.trim())
 }
 
-/// Descriptors that a program which this process starts has from it.
+/// Returns the descriptors that a child of this process inherits.
 pub(super) fn inherited() -> Vec<u32> {
     const CLOEXEC: u32 = 0o2_000_000;
     let closes = |fd: &u32| {
@@ -88,6 +90,6 @@ pub(super) fn inherited() -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else { return vec![0, 1, 2] };
     let all: Vec<u32> =
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
-    // The three that a program has in any case may be others in the end.
+    // The three standard descriptors may differ at the end.
     all.into_iter().filter(|fd| *fd < 3 || !closes(fd)).chain(0..3).collect()
 }

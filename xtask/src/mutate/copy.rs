@@ -7,8 +7,8 @@ use std::{fs, io};
 use super::table::{EXTRA, Table};
 use crate::tidy::Tree;
 
-/// Makes the copy, or brings it up to date, and returns its folder. Files that have not changed are not
-/// touched, so cargo builds again only what has.
+/// Makes or updates the copy, and returns its folder. Unchanged files are not written, so that cargo builds
+/// only the changed ones again.
 pub(super) fn make(tree: &Tree, table: &Table) -> Result<PathBuf, String> {
     let target = std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into());
     let folder = Path::new(&target).join("mutations");
@@ -29,7 +29,7 @@ pub(super) fn make(tree: &Tree, table: &Table) -> Result<PathBuf, String> {
     Ok(folder)
 }
 
-/// Writes `text`, or else the file at `source`, to `place` if `place` differs.
+/// Writes `text`, or the file at `source`, to `place` if the contents differ.
 fn put(place: &Path, source: &Path, text: Option<&str>) -> io::Result<()> {
     let wanted = text.map_or_else(|| fs::read(source), |text| Ok(text.as_bytes().to_vec()))?;
     if fs::read(place).is_ok_and(|there| there == wanted) {
@@ -38,7 +38,7 @@ fn put(place: &Path, source: &Path, text: Option<&str>) -> io::Result<()> {
     if let Some(parent) = place.parent() {
         fs::create_dir_all(parent)?;
     }
-    // With its permissions: some files are executed.
+    // The copy keeps the permissions: some files are executable.
     fs::copy(source, place)?;
     text.map_or(Ok(()), |text| fs::write(place, text))
 }

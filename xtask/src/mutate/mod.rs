@@ -29,42 +29,42 @@ use programs::{Programs, Run};
 use table::Table;
 use trial::{End, Limit};
 
-/// How many mutations there have to be, and how many per cent have to be found.
+/// Minimum number of mutations, and minimum percentage of mutations that tests find.
 const LEAST: usize = 150;
 const PERCENT: usize = 95;
 
-/// The arguments of one call.
+/// Arguments of one call.
 struct Wanted {
-    /// Mutations whose names begin with one of these; all, if there are none.
+    /// Prefixes of the mutations to try. Empty for all.
     only: Vec<String>,
-    /// Suites whose names begin with one of these; all, if there are none.
+    /// Prefixes of the suites to run. Empty for all.
     suites: Vec<String>,
-    /// The tests of their areas, also for mutations that have one on the page.
+    /// `true` if all tests of their areas run, also for mutations that the page assigns a test.
     anew: bool,
-    /// Also mutations that have a reason for surviving.
+    /// `true` if mutations that have a reason for surviving are tried, too.
     survivors: bool,
-    /// Only mutations that are not on the page.
+    /// `true` if only mutations that are missing on the page are tried.
     untried: bool,
-    /// Write the page.
+    /// `true` if the page is written.
     write: bool,
-    /// A test hangs if it takes longer than without a mutation, times this.
+    /// Factor of a test's time without a mutation, after which the test counts as hanging.
     slower: u32,
-    /// How many mutations are tried at once.
+    /// Number of mutations tried at once.
     jobs: usize,
-    /// A test that takes longer without a mutation is left out.
+    /// Maximum time of a test without a mutation. Slower tests are left out.
     most: Duration,
 }
 
 /// The tests of [`KILLING`] kill a process at every n-th access: first n = 13, then each access.
 const EVERY: [u32; 2] = [13, 1];
 
-/// The suites whose tests kill at every access.
+/// Prefix of the suites whose tests kill at every access.
 const KILLING: &str = "mp-tests/";
 
-/// The longest that a test may take without a mutation.
+/// Maximum time of a test without a mutation.
 const MOST: Duration = Duration::from_secs(600);
 
-/// The task.
+/// Runs the task.
 pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let slower = args.value("--slower")?.map_or(Ok(3), |n| n.parse());
     let jobs = args.value("--jobs")?.map_or(Ok(processors()), |n| n.parse());
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     Ok(session.outcome() == Outcome::Ok)
 }
 
-/// The step of `ci --long`.
+/// Runs the step of `ci --long`.
 pub(crate) fn step(session: &mut Session) -> Outcome {
     let all = Wanted {
         only: Vec::new(),
@@ -200,8 +200,8 @@ fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs the tests that plant mutations by themselves: of the torture, of the simulated GPU, and of the
-/// fuzzer. They are ignored in builds without mutations.
+/// Runs the tests that enable mutations themselves: those of the torture, the simulated GPU and the fuzzer.
+/// In builds without mutations they are ignored.
 fn planted(session: &mut Session, folder: &Path) {
     let fuzz =
         ["run", "--quiet", "--release", "--manifest-path", "tools/fuzz/Cargo.toml", "--bin", "mp-fuzz"];
@@ -216,21 +216,22 @@ fn planted(session: &mut Session, folder: &Path) {
     }
 }
 
-/// The programs with which mutations are tried.
+/// Programs with which mutations are tried.
 struct Lab {
     programs: Programs,
-    /// How long each run takes without a mutation.
+    /// Time of each run without a mutation.
     usual: Mutex<HashMap<(Run, u32), Duration>>,
     slower: u32,
     most: Duration,
 }
 
 impl Lab {
-    /// The first of these runs that finds the mutation, and how; names the test that found it.
+    /// Returns the first of these runs that finds the mutation, with the test's name, and the way in which it
+    /// failed.
     fn find(&self, name: &str, recorded: bool, runs: &[Run]) -> Result<Option<(Run, &'static str)>, String> {
         let tests: Vec<_> = runs.iter().flat_map(|run| self.tests(run)).collect::<Result<_, _>>()?;
-        // The first test at some accesses, and at all if it is the one on the page; then all tests at some,
-        // then the rest at all.
+        // The first test runs at some accesses, and at all accesses if the page names it. Then all tests run
+        // at some accesses, and then the others at all accesses.
         let on_page = tests.first().filter(|_| recorded).map(|run| (run, EVERY[1]));
         let first_looks = tests.iter().map(|run| (run, EVERY[0]));
         let rest = tests.iter().filter(|run| run.suite.starts_with(KILLING)).map(|run| (run, EVERY[1]));
@@ -258,7 +259,7 @@ impl Lab {
         match trial::run(&self.programs, run, Some(name), every, Limit::of(time))? {
             End::Passed(_) => Ok(None),
             End::Failed(test) => Ok(Some((run.of(test), "found"))),
-            // Unless the machine is so busy that the test takes as long without the mutation.
+            // A busy machine may need as long for the test without the mutation.
             End::TimedOut(test) => match trial::run(&self.programs, run, None, every, Limit::of(time))? {
                 End::Passed(_) => Ok(Some((run.of(test), "found (it hangs)"))),
                 End::Failed(_) | End::TimedOut(_) => {
@@ -268,7 +269,7 @@ impl Lab {
         }
     }
 
-    /// The tests of a run, each by itself.
+    /// Returns the tests of a run, each as a run by itself.
     fn tests(&self, run: &Run) -> Vec<Result<Run, String>> {
         match self.programs.tests(run) {
             Ok(tests) if tests.is_empty() => vec![Err(format!("{run}: there is no such test"))],

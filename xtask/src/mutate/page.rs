@@ -1,5 +1,5 @@
-//! The page about mutations, and the list of which test finds which: reading them, checking them against the
-//! sources, writing them.
+//! Page about mutations, and list of the tests that find them: reading, checking against the sources,
+//! writing.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -10,19 +10,19 @@ use crate::tidy::{Finding, Tree};
 
 pub(super) const PAGE: &str = "docs/verification.md";
 
-/// Which test finds which, a line each.
+/// List of mutations and the tests that find them, one per line.
 const LIST: &str = "docs/mutations.tsv";
 const FOUND: &str = "mutation\tfound by\ttest";
 const SURVIVORS: &str = "| mutation | why no test finds it |";
-/// How a reason begins that is no proof.
+/// Beginning of a reason that isn't a proof.
 const HARD_TO_FIND: &str = "not harmless";
 const FIGURE: &str = "Mutations: ";
 
-/// What the page says.
+/// Contents of the page.
 pub(super) struct Page {
     text: String,
     pub(super) found: BTreeMap<String, Run>,
-    /// By name, the reason.
+    /// Reasons by name.
     pub(super) survivors: BTreeMap<String, String>,
 }
 
@@ -52,8 +52,8 @@ impl Page {
         Ok(page)
     }
 
-    /// The tests that found the mutations whose names begin as this one's does: the longer the common
-    /// beginning, and the more mutations, the earlier.
+    /// Returns the tests that found mutations with similar names. Tests of longer common prefixes and of more
+    /// mutations come first.
     pub(super) fn found_others_like(&self, name: &str) -> Vec<Run> {
         let words = |name: &str| name.split(['.', '-']).map(str::to_owned).collect::<Vec<_>>();
         let own = words(name);
@@ -71,14 +71,14 @@ impl Page {
         likely.into_iter().map(|(_, run)| run).collect()
     }
 
-    /// Writes page and list, with the tests that found the mutations now.
+    /// Writes page and list with the current results.
     pub(super) fn write(&self, all: usize) -> Result<(), String> {
         let write = |path, text| fs::write(path, text).map_err(|e| format!("{path}: {e}"));
         write(PAGE, self.render(all))?;
         write(LIST, self.list())
     }
 
-    /// How many have a reason that proves that no process notices them.
+    /// Returns the number of mutations with a proof that no process can notice them.
     pub(super) fn harmless(&self) -> usize {
         self.survivors.values().filter(|why| !why.starts_with(HARD_TO_FIND)).count()
     }
@@ -104,7 +104,7 @@ impl Page {
     }
 }
 
-/// The rows of the table with this heading.
+/// Returns the rows of the table with this heading.
 fn rows(text: &str, heading: &str) -> Result<Vec<Vec<String>>, String> {
     let mut lines = text.lines().skip_while(|line| *line != heading).peekable();
     if lines.peek().is_none() {
@@ -119,7 +119,7 @@ fn bare(cell: &str) -> String {
     cell.trim_matches('`').to_owned()
 }
 
-/// Differences between the page, the table of mutations, and the sources.
+/// Returns differences between the page, the table of mutations, and the sources.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let found = |line, message: String| Finding::new(PAGE, line, message);
     let read = Table::load(tree).and_then(|table| Ok((table, Page::load(tree)?)));
@@ -151,7 +151,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
         }
     }
     for (name, run) in page.found.iter().filter(|(_, run)| !run.is_program()) {
-        // A macro may make several tests of one function, in a module of its name.
+        // A macro may generate several tests from one function, in a module of its name.
         if !run.filter.rsplit("::").take(2).any(|name| tree.has_function(name)) {
             findings.push(Finding::new(LIST, 1, format!("{name}: there is no test {}", run.filter)));
         }

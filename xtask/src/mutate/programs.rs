@@ -1,4 +1,4 @@
-//! The test programs: built once, found by cargo's messages, and run without cargo.
+//! Test programs. They are built once, located by cargo's messages, and run without cargo.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
@@ -9,11 +9,12 @@ use serde_json::Value;
 
 use crate::session::Session;
 
-/// A test program: `package/target`; `lib` is the package's unit tests, a target `loom_…` is built for loom.
+/// Name of a test program: `package/target`. The target `lib` stands for the package's unit tests, and
+/// targets `loom_…` are built for loom.
 pub(super) type Suite = String;
 
-/// Tests of a suite: all whose names contain the filter, or, if it is exact, that one. A filter that ends with `::` is a module
-/// of the suite: all tests in it.
+/// Tests of a suite: all whose names contain the filter, or, if `exact`, the test of that name. A filter that
+/// ends with `::` selects all tests of that module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Run {
     pub(super) suite: Suite,
@@ -26,17 +27,17 @@ impl Run {
         Self { suite: suite.to_owned(), filter: filter.to_owned(), exact: false }
     }
 
-    /// One test of the same suite.
+    /// Returns the run of one test of the same suite.
     pub(super) fn of(&self, test: String) -> Self {
         Self { suite: self.suite.clone(), filter: test, exact: true }
     }
 
-    /// Whether a test with this name is one of those that the filter means.
+    /// Returns `true` if the filter selects a test with this name.
     fn includes(&self, name: &str) -> bool {
         if self.filter.ends_with("::") { name.starts_with(&self.filter) } else { name.contains(&self.filter) }
     }
 
-    /// Whether it is a program instead of tests: the filter has its arguments.
+    /// Returns `true` for a program without tests. The filter has its arguments.
     pub(super) fn is_program(&self) -> bool {
         self.suite == "mp-torture/mp-torture"
     }
@@ -52,7 +53,7 @@ fn is_loom(suite: &str) -> bool {
     suite.split('/').nth(1).is_some_and(|target| target.starts_with("loom_"))
 }
 
-/// Where the programs are, by suite: the program, and the folder of its package.
+/// Program and folder of its package, by suite.
 pub(super) struct Programs(HashMap<Suite, (PathBuf, PathBuf)>);
 
 impl Programs {
@@ -60,12 +61,13 @@ impl Programs {
     pub(super) fn build(session: &Session, folder: &Path, suites: BTreeSet<Suite>) -> Result<Self, String> {
         let (loom, usual): (Vec<_>, Vec<_>) = suites.iter().partition(|suite| is_loom(suite));
         let mut programs = HashMap::new();
-        // All of the workspace, also for a few suites: the features of the libraries are the same in each call.
+        // The whole workspace is built, also for a few suites, so that the features of the libraries are the
+        // same in each call.
         let mut words = vec!["--workspace".to_owned()];
         for target in usual.iter().filter_map(|suite| suite.split_once('/')).map(|(_, target)| target) {
             let of_target = match target {
                 "lib" => vec!["--lib".to_owned()],
-                // With its test the program itself is built; alone, `--bin` would build its unit tests.
+                // Building its test builds the program itself. `--bin` alone would build its unit tests.
                 "mp-torture" => vec!["--test".to_owned(), "planted".to_owned()],
                 target => vec!["--test".to_owned(), target.to_owned()],
             };
@@ -94,7 +96,7 @@ impl Programs {
         }
     }
 
-    /// The program of a run, not yet started.
+    /// Returns the command of a run.
     pub(super) fn command(&self, run: &Run) -> Result<Command, String> {
         let (program, folder) =
             self.0.get(&run.suite).ok_or_else(|| format!("no program `{}`", run.suite))?;
@@ -108,8 +110,8 @@ impl Programs {
         Ok(command)
     }
 
-    /// The single tests of a run: each is a process of its own, so that what it leaves behind does not
-    /// disturb the next one.
+    /// Returns the single tests of a run. Each is a separate process, so that its leaks don't disturb the
+    /// next test.
     pub(super) fn tests(&self, run: &Run) -> Result<Vec<Run>, String> {
         if run.exact || run.is_program() {
             return Ok(vec![run.clone()]);
@@ -119,13 +121,13 @@ impl Programs {
         let list = Command::new(program).current_dir(folder).args(["--list", "--format", "terse"]).output();
         let list = String::from_utf8(list.map_err(|e| format!("{run}: {e}"))?.stdout).unwrap_or_default();
         let names = list.lines().filter_map(|line| line.strip_suffix(": test"));
-        // The tests with that name take longest, and find the least.
+        // The tests with this name take longest and find least.
         let wanted = |name: &&str| run.includes(name) && !name.contains("long_random_schedules");
         Ok(names.filter(wanted).map(|name| run.of(name.to_owned())).collect())
     }
 }
 
-/// Runs cargo, and collects the programs that it names.
+/// Runs cargo and collects the programs that it names.
 fn build(command: &mut Command, programs: &mut HashMap<Suite, (PathBuf, PathBuf)>) -> Result<(), String> {
     println!("building the tests");
     let output = command
@@ -146,7 +148,7 @@ fn build(command: &mut Command, programs: &mut HashMap<Suite, (PathBuf, PathBuf)
     Ok(())
 }
 
-/// The suite that one of cargo's messages is about, its program, and the folder of its package.
+/// Returns suite, program and folder of the package that one of cargo's messages describes.
 fn program_of(artifact: &Value) -> Option<(Suite, PathBuf, PathBuf)> {
     let program = artifact["executable"].as_str()?;
     let folder = Path::new(artifact["manifest_path"].as_str()?).parent()?;

@@ -1,4 +1,4 @@
-//! One run of a test program, with a mutation or without, until its first failure.
+//! Run of a test program until its first failure, with a mutation or without.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -9,18 +9,18 @@ use std::time::{Duration, Instant};
 
 use super::programs::{Programs, Run};
 
-/// How a run ended.
+/// Outcome of a run.
 #[derive(Debug)]
 pub(super) enum End {
-    /// How many tests passed.
+    /// Number of tests that passed.
     Passed(usize),
-    /// This one failed, or ended the program.
+    /// Name of the test that failed or ended the program.
     Failed(String),
-    /// This one did not end.
+    /// Name of the test that did not end.
     TimedOut(String),
 }
 
-/// When a run counts as one that hangs.
+/// Time at which a run counts as hanging.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limit(Instant);
 
@@ -43,7 +43,7 @@ pub(super) fn run(
         None => command.env_remove("MP_MUTANT"),
     };
     command.env("MP_EVERY", every.to_string());
-    // A group of its own: the processes that it has started end with it.
+    // A process group, so that child processes end with it.
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
     let mut child = command.spawn().map_err(|e| format!("{run}: {e}"))?;
     let mut output = child.stdout.take().ok_or("its output is missing")?;
@@ -67,7 +67,7 @@ pub(super) fn run(
             break Some(false);
         }
     };
-    // Its group is killed also if it has closed its output: processes that it left behind would disturb other
+    // The group is also killed if the program has closed its output: remaining processes would disturb other
     // runs.
     let status = match failed {
         Some(_) => {
@@ -87,7 +87,7 @@ pub(super) fn run(
     })
 }
 
-/// The process has closed its output: it ends, or hangs at its end.
+/// Waits for a process that has closed its output. It ends, or hangs in its exit.
 fn wait(child: &mut std::process::Child, limit: Limit) -> std::io::Result<std::process::ExitStatus> {
     loop {
         if let Some(status) = child.try_wait()? {
@@ -97,18 +97,18 @@ fn wait(child: &mut std::process::Child, limit: Limit) -> std::io::Result<std::p
             end(child.id());
             return child.wait();
         }
-        // sleep: there is no wait with a deadline in the standard library.
+        // sleep: the standard library has no wait with a deadline.
         thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Kills a group of processes, if there is any left.
+/// Kills a process group if it still exists.
 fn end(group: u32) {
     let all = format!("-{group}");
     _ = Command::new("kill").args(["-KILL", "--", &all]).stderr(Stdio::null()).status();
 }
 
-/// The first test that has failed, as libtest says.
+/// Returns the first failed test in the output of libtest.
 fn failed_test(text: &str) -> Option<String> {
     let mut last = None;
     for line in text.lines() {
@@ -124,18 +124,18 @@ fn failed_test(text: &str) -> Option<String> {
     None
 }
 
-/// The test that was running at the end.
+/// Returns the test that was running at the end.
 fn last_begun(text: &str, run: &Run) -> String {
     let begun = text.lines().rev().find_map(|line| line.strip_prefix("test ")?.split_once(" ..."));
     begun.map_or_else(|| run.filter.clone(), |(name, _)| plain(name))
 }
 
-/// Without what libtest adds to a name.
+/// Removes the suffixes that libtest adds to a name.
 fn plain(name: &str) -> String {
     name.trim_end_matches(" - should panic").to_owned()
 }
 
-/// How many passed, as libtest says.
+/// Returns the number of passed tests in the output of libtest.
 fn passed(text: &str) -> Option<usize> {
     let line = text.lines().rev().find_map(|line| line.strip_prefix("test result: ok. "))?;
     line.split_once(" passed").and_then(|(n, _)| n.parse().ok())

@@ -1,27 +1,28 @@
-//! Step `alone`: each library crate and its tests build by themselves, and all sets of features build that
-//! any code asks for; so do the tests with one sharing strategy alone. Sets without a strategy share no memory: they are refused, and
-//! the message names what is missing.
+//! Step `alone`: builds each library crate and its tests by themselves, all sets of features that any code
+//! depends on, and the tests with one sharing strategy alone. Sets without a strategy share no memory: they
+//! must be refused with a message that names the missing features.
 //!
-//! The tests of one strategy alone are only compiled here. They are run by the step `one-strategy` of `ci --long`; and by the step
-//! `test` with `file_system` chosen when they start (`MP_STRATEGY`), in programs that it has already. With `file_descriptor` all other
-//! tests are run, which is the default.
+//! The tests with one strategy alone are only compiled here. The step `one-strategy` of `ci --long` runs
+//! them. The step `test` runs them with `file_system` chosen at run time (`MP_STRATEGY`), in programs that it
+//! has already built. All other tests run with the default, `file_descriptor`.
 
 use std::process::Command;
 
 use crate::layers::{self, FACADE, LAYERS, Package};
 use crate::session::{Outcome, Session};
 
-/// The sharing strategies, one of which has to be enough: first the one that processes use by default.
+/// Sharing strategies, each of which must suffice alone. The default comes first.
 const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
-/// Crates whose unit tests are run with each of them alone: what lies in shared memory.
+/// Crates whose unit tests run with each strategy alone: those with structures in shared memory.
 const UNITS: [&str; 3] = ["mp-core", "mp-tensor", "mp-sync"];
-/// Tests that are run with each of them alone.
+/// Tests that run with each strategy alone.
 const BOTH: [&str; 4] = ["conformance", "queues", "sockets", "tensors"];
-/// Tests of the second one: they are about names.
+/// Tests of the second strategy, which are about names.
 const NAMES: [&str; 1] = ["file_system"];
 
-/// Features that only add something on top of the others: no code asks for two of them. Each with one strategy alone, and all
-/// together with all the others; each with all the others in `ci --long`. Not in every set.
+/// Features that only add to the others: no code depends on two of them. Each is built with one strategy
+/// alone, all are built together with all other features, and `ci --long` builds each with all other
+/// features.
 const ADDED: [&str; 11] = [
     "ndarray",
     "bytes",
@@ -41,7 +42,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         Ok(packages) => packages,
         Err(message) => return Outcome::Failed(message),
     };
-    // Whether they pass their tests doesn't depend on the other crates: the tests are run once, by `test`.
+    // The test results don't depend on the other crates, so the step `test` runs the tests once.
     for (name, _) in LAYERS.iter().filter(|(name, _)| *name != FACADE) {
         match packages.iter().find(|package| package.name == *name) {
             Some(package) => {
@@ -67,7 +68,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// The step of `ci --long`: the tests that are only compiled otherwise, and the sets of features that only it has.
+/// Runs the step of `ci --long`: tests that the step `alone` only compiles, and additional sets of features.
 pub(crate) fn long(session: &mut Session) -> Outcome {
     for strategy in STRATEGIES {
         let mut tests = session.cargo(&["test", "--no-fail-fast"]);
@@ -81,13 +82,13 @@ pub(crate) fn long(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Builds with one sharing strategy alone; and without the feature `tokio`, which the tests have otherwise.
+/// Builds with one sharing strategy alone, and without the feature `tokio`, which tests usually have.
 fn one_strategy<'c>(command: &'c mut Command, strategy: &str) -> &'c mut Command {
     with_one_strategy(command, strategy).args(["--no-default-features", "--features", strategy])
 }
 
-/// Those that the step `test` runs with the second strategy, in programs of the whole workspace: with `-p`, the libraries would have
-/// other features, and all be compiled once more. `run-program` leaves out the rest.
+/// Returns the tests that the step `test` runs with the second strategy, in programs of the whole workspace:
+/// with `-p`, the libraries would have other features and be compiled again. `run-program` skips the others.
 pub(super) fn second_strategy(session: &Session) -> Command {
     let mut command = session.cargo(&["test", "--no-fail-fast", "--workspace", "--lib"]);
     let tests = || BOTH.iter().chain(&NAMES).copied();
@@ -98,27 +99,27 @@ pub(super) fn second_strategy(session: &Session) -> Command {
     command
 }
 
-/// The unit tests and tests that are for one strategy alone.
+/// Adds the unit tests and tests that run with one strategy alone.
 fn with_one_strategy<'c>(command: &'c mut Command, strategy: &str) -> &'c mut Command {
     let names = if strategy == STRATEGIES[1] { NAMES.as_slice() } else { &[] };
     command.args(UNITS.iter().chain(&["mp-tests"]).flat_map(|package| ["-p", package])).arg("--lib");
     command.args(BOTH.iter().chain(names).flat_map(|test| ["--test", test]))
 }
 
-/// The facade's features, without `default` and [`ADDED`].
+/// Returns the facade's features without `default` and [`ADDED`].
 fn features(packages: &[Package]) -> Option<Vec<String>> {
     let facade = packages.iter().find(|package| package.name == FACADE)?;
     let is_base = |name: &&String| *name != "default" && !ADDED.contains(&name.as_str());
     Some(facade.features.iter().filter(is_base).cloned().collect())
 }
 
-/// The sets that must not build, since none of them can share memory. The crate below all others refuses them, so the features of
-/// the others make no difference: none of them, and all.
+/// Returns the sets that must not build, since they can't share memory. `mp-core` refuses them, so the other
+/// features make no difference: the empty set, and all.
 fn without_strategy(features: &[String]) -> [String; 2] {
     [String::new(), rest(features).join(",")]
 }
 
-/// The features that are no sharing strategy.
+/// Returns the features that aren't sharing strategies.
 fn rest(features: &[String]) -> Vec<String> {
     features.iter().filter(|name| !STRATEGIES.contains(&name.as_str())).cloned().collect()
 }
@@ -149,9 +150,9 @@ fn refused(session: &mut Session, set: &str) {
     }
 }
 
-/// With one sharing strategy every subset of the other features; with the other one, and with both, each of them by itself, and all.
-/// What a strategy switches on lies below the crates that the other features switch on. And [`ADDED`] in the sets that its comment
-/// names. As `--features` takes them.
+/// Returns the sets as `--features` takes them. With one sharing strategy: every subset of the other
+/// features. With the other strategy, and with both: each feature by itself, and all. A strategy affects only
+/// crates below those that the other features affect. [`ADDED`] is combined as its comment describes.
 fn sets(features: &[String]) -> Vec<String> {
     let (base, rest) = (features.join(","), rest(features));
     let [first, second] = STRATEGIES.map(str::to_owned);
@@ -167,13 +168,13 @@ fn sets(features: &[String]) -> Vec<String> {
     sets
 }
 
-/// Each of [`ADDED`] with all others.
+/// Returns each of [`ADDED`] with all other features.
 fn long_sets(features: &[String]) -> Vec<String> {
     let base = features.join(",");
     ADDED.iter().map(|added| format!("{base},{added}")).collect()
 }
 
-/// Every subset, as `--features` takes it.
+/// Returns every subset, as `--features` takes it.
 fn powerset(features: &[String]) -> Vec<String> {
     let subset = |bits: usize| {
         let chosen = features.iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1);

@@ -12,13 +12,14 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     let words = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     session.run(&mut session.cargo(&words));
     if Path::new("benches/Cargo.toml").exists() {
-        // With each feature that a program of it requires; without `peers`, whose dependencies take minutes to build.
+        // With each feature that a program requires, but without `peers`, whose dependencies take minutes to
+        // build.
         let words = ["clippy", "--manifest-path", "benches/Cargo.toml", "--all-targets"];
         let mut clippy = session.cargo(&words);
         session.run(clippy.args(["--features", "codecs,cuda,data", "--", "-D", "warnings"]));
     }
     if Path::new("tools/fuzz/Cargo.toml").exists() {
-        // Without its feature `libfuzzer`, which takes a nightly compiler.
+        // Without the feature `libfuzzer`, which requires a nightly compiler.
         let words = ["clippy", "--manifest-path", "tools/fuzz/Cargo.toml", "--all-targets"];
         session.run(session.cargo(&words).args(["--", "-D", "warnings"]));
     }

@@ -1,11 +1,12 @@
-//! Step `deny`: licences, sources and duplicate versions of all dependencies, and known vulnerabilities in them (`deny.toml`).
+//! Step `deny`: licences, sources and duplicate versions of all dependencies, and known vulnerabilities in
+//! them (`deny.toml`).
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::session::{Outcome, Session};
 
-/// Checks that need nothing but the packages.
+/// Checks that need only the packages.
 const CHECKS: [&str; 3] = ["bans", "licenses", "sources"];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {

@@ -1,6 +1,7 @@
-//! Step `doc`: the manual builds without a warning, the public paths are those of `docs/api.txt`, and the
-//! book builds. A change of a public path is seen in review: `cargo xtask api` writes that file anew. The
-//! book in `docs` needs mdBook; without it, only its links and its summary are checked.
+//! Step `doc`: rustdoc has no warnings, the public paths equal `docs/api.txt`, and the book builds.
+//!
+//! A change of a public path is visible in review: `cargo xtask api` writes that file. The book in `docs`
+//! needs mdBook. Without it, only links and summary are checked.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -33,7 +34,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// The task `api`: writes the page.
+/// Runs the task `api`: writes the page.
 pub(crate) fn write() -> Result<bool, String> {
     let mut session = Session::new();
     if !built(&mut session) {
@@ -69,7 +70,7 @@ fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from)
 }
 
-/// The paths that rustdoc lists, with their kinds.
+/// Returns the paths that rustdoc lists, with their kinds.
 fn paths() -> Result<BTreeSet<String>, String> {
     let target = target();
     let mut all = BTreeSet::new();
@@ -82,7 +83,7 @@ fn paths() -> Result<BTreeSet<String>, String> {
     Ok(all)
 }
 
-/// What a page `all.html` lists: `mp_queue::ring::Put struct`.
+/// Returns the entries of a page `all.html`: `mp_queue::ring::Put struct`.
 fn listed(library: &str, page: &str) -> Vec<String> {
     let links = page.split("<a href=\"").skip(1).filter_map(|rest| {
         let (link, rest) = rest.split_once("\">")?;
@@ -94,7 +95,7 @@ fn listed(library: &str, page: &str) -> Vec<String> {
     links.collect()
 }
 
-/// What the page lacks, and what it has too much.
+/// Returns the missing and the superfluous lines of the page.
 fn changes(page: &str, now: &BTreeSet<String>) -> Vec<String> {
     let before: BTreeSet<&str> =
         page.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).collect();

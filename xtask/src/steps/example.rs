@@ -1,4 +1,4 @@
-//! Step `example`: the job at the beginning of the README, made short, and all other examples.
+//! Step `example`: the first example of the README with less work, and all other examples.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::session::{Outcome, Session};
 
-/// Arguments with which an example is short, and words that its last line has to have. The others run without
+/// Arguments that make an example short, and words that its last line must contain. The others run without
 /// arguments.
 const SHORT: [(&str, &[&str], &str); 11] = [
     ("ctrl_c", &["--press"], "nothing lost"),
@@ -22,14 +22,14 @@ const SHORT: [(&str, &[&str], &str); 11] = [
     ("supervised", &[], "13 is set aside"),
 ];
 
-/// The example that is run several times, and has to end with the same weights each time.
+/// Example that runs several times and must end with the same weights each time.
 const DATA_LOADER: &str = "data_loader";
 
-/// Examples whose names begin so need a GPU: they run on the simulated one.
+/// Prefix of the examples that need a GPU. They run on the simulator.
 const CUDA: &str = "cuda_";
 const SIMULATOR: &str = "mp-cuda-sim";
 
-/// The folders with examples that are run.
+/// Folders of the examples.
 const FOLDERS: [&str; 2] = ["examples", "mp-queue/examples"];
 pub(crate) fn run(session: &mut Session) -> Outcome {
     session.run(&mut super::programs(session));
@@ -64,10 +64,11 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// How long it trains.
+/// Arguments for the amount of training.
 const SIZES: [&str; 4] = ["--images", "1500", "--epochs", "5"];
 
-/// Trains as it is, with a worker killed, and stopped, interrupted or killed itself, and resumed.
+/// Trains undisturbed, with a killed worker, and with the trainer stopped, interrupted or killed and then
+/// resumed.
 fn data_loader(session: &mut Session, program: &Path) {
     let state = std::env::temp_dir().join(format!("data-loader-{}.json", std::process::id()));
     let file = state.to_string_lossy();
@@ -82,7 +83,7 @@ fn data_loader(session: &mut Session, program: &Path) {
         train(&["--resume", &*file, "--workers", "1"]),
     ];
     _ = std::fs::remove_file(&state);
-    // Ctrl-C in the middle of an epoch; and SIGKILL after the first.
+    // Ctrl-C during an epoch, and SIGKILL after the first epoch.
     train(&["--save", &*file, "--press-after", "70"]);
     let (pressed_ok, pressed) = train(&["--resume", &*file]);
     _ = std::fs::remove_file(&state);
@@ -92,7 +93,7 @@ fn data_loader(session: &mut Session, program: &Path) {
     if let Err(why) = killed {
         session.fail(format!("{DATA_LOADER}, which is killed: {why}"));
     }
-    // Interrupted, it leaves nothing behind.
+    // An interrupted run must not leak.
     let folder = std::env::temp_dir().join(format!("data-loader-interrupted-{}", std::process::id()));
     let left = std::fs::create_dir(&folder).and_then(|()| {
         session.run(Command::new(program).env("TMPDIR", &folder).args([
@@ -116,9 +117,9 @@ fn data_loader(session: &mut Session, program: &Path) {
     }
 }
 
-/// Trains, and is killed as soon as it has saved its state.
+/// Starts a training and kills it as soon as it has saved its state.
 fn kill_when_saved(program: &Path, sizes: &[&str], state: &Path) -> std::io::Result<()> {
-    // What it has no time to remove.
+    // Folder for files that a killed process can't remove.
     let folder = std::env::temp_dir().join(format!("data-loader-killed-{}", std::process::id()));
     std::fs::create_dir(&folder)?;
     let mut command = Command::new(program);
@@ -130,10 +131,10 @@ fn kill_when_saved(program: &Path, sizes: &[&str], state: &Path) -> std::io::Res
         std::thread::sleep(Duration::from_millis(1));
         ended = child.try_wait()?;
     }
-    // It fails only if the program has ended.
+    // Fails only if the program has ended.
     _ = child.kill();
     let ended = ended.or(Some(child.wait()?).filter(|status| status.code().is_some()));
-    // It may have been about to save again.
+    // The program may have been killed during the next save.
     _ = std::fs::remove_file(state.with_extension("part"));
     std::fs::remove_dir_all(&folder)?;
     match ended {
@@ -143,7 +144,7 @@ fn kill_when_saved(program: &Path, sizes: &[&str], state: &Path) -> std::io::Res
     }
 }
 
-/// Whether the last lines say what they have to.
+/// Checks the last lines of the four runs.
 fn trained(plain: &str, killed: &str, stopped: &str, resumed: &str) -> Result<(), String> {
     let word = |line: &str, before: &str| {
         let word = line.split_once(before)?.1.split([',', ' ']).next()?;
@@ -169,7 +170,7 @@ fn trained(plain: &str, killed: &str, stopped: &str, resumed: &str) -> Result<()
     Ok(())
 }
 
-/// The examples of a folder: files, and folders with a `main.rs`.
+/// Returns the examples of a folder: files, and folders with a `main.rs`.
 fn names(folder: &Path) -> std::io::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(folder)? {

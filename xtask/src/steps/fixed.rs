@@ -1,11 +1,11 @@
-//! Step `static`: processes in programs that are linked with everything they need (static-pie, with glibc).
+//! Step `static`: processes of programs that are linked statically (static-pie, with glibc).
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::session::{Outcome, Session};
 
-/// Tests of mp-spawn that start workers in each way there is.
+/// Tests of mp-spawn that cover every way to start workers.
 const TESTS: [&str; 6] = ["outcomes", "crashes", "process", "forkserver", "preload", "launching"];
 
 pub(crate) fn run(session: &mut Session) -> Outcome {
@@ -18,7 +18,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     let flags = std::env::var("RUSTFLAGS").unwrap_or_default();
     let flags = format!("{flags} -C target-feature=+crt-static -C relocation-model=pie");
     let folder = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| PathBuf::from("target"), PathBuf::from);
-    // With a target named, the flags are not applied to macros, which can't be static.
+    // With an explicit target, the flags don't apply to proc macros, which can't be static.
     let mut command = session.cargo(&["test", "--no-fail-fast", "-p", "mp-spawn", "--target", &target]);
     command.args(TESTS.iter().flat_map(|test| ["--test", test]));
     let ran =
@@ -29,7 +29,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// The platform that programs are compiled for, if it is one with glibc.
+/// Returns the host platform if it has glibc.
 fn target() -> Option<String> {
     let output = Command::new("rustc").arg("-vV").output().ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
@@ -39,6 +39,6 @@ fn target() -> Option<String> {
 
 fn has_static_libc() -> bool {
     let answer = Command::new("cc").arg("-print-file-name=libc.a").stderr(Stdio::null()).output();
-    // The bare name means that it was not found.
+    // A bare name means that the file was not found.
     answer.is_ok_and(|answer| String::from_utf8_lossy(&answer.stdout).trim().contains('/'))
 }

@@ -25,7 +25,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         command.args(&models.packages).args(words);
         session.run(command.env("RUSTFLAGS", flags.trim()).env("CARGO_TARGET_DIR", target.join("loom")))
     };
-    // All test files are compiled at once, on all processors.
+    // Compiles all test files at once, on all processors.
     let files = models.runs.iter().filter(|words| words[0] == "--test").flatten().cloned();
     run(session, &files.chain(["--no-run".to_owned()]).collect::<Vec<_>>());
     for words in &models.runs {
@@ -38,10 +38,11 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
 }
 
 struct Models {
-    /// The arguments that choose all packages with models. They are the same in each run: one package alone would choose other
-    /// features of those below it, which would be compiled once more.
+    /// Arguments that select all packages with models. They are the same in each run: selecting one package
+    /// would change the features of its dependencies, which would be compiled again.
     packages: Vec<String>,
-    /// The other arguments of each `cargo test`: one for each package's unit tests, and for each test file with models.
+    /// Other arguments of each `cargo test`: one element for each package's unit tests, and for each test
+    /// file with models.
     runs: Vec<Vec<String>>,
 }
 

@@ -14,14 +14,14 @@ use std::process::Command;
 use crate::session::{Outcome, Session};
 use crate::{layers, tidy};
 
-/// One step, which is a task of its own as well.
+/// Step of `ci`, which is also a task.
 pub(crate) struct Step {
     pub(crate) name: &'static str,
     pub(crate) what: &'static str,
     pub(crate) run: fn(&mut Session) -> Outcome,
 }
 
-/// All steps, in the order in which `ci` runs them: the quick ones first.
+/// All steps in the order of `ci`, quick steps first.
 pub(crate) const ALL: &[Step] = &[
     Step { name: "fmt", what: "the code is formatted", run: fmt },
     Step { name: "tidy", what: "what no compiler checks: unsafe, atomics, sizes, leftovers", run: tidy::run },
@@ -43,7 +43,7 @@ pub(crate) const ALL: &[Step] = &[
     Step { name: "example", what: "the examples run", run: example::run },
 ];
 
-/// What `ci --long` runs after those.
+/// Additional steps of `ci --long`.
 pub(crate) const LONG: &[Step] = &[
     Step {
         name: "mutate",
@@ -60,10 +60,10 @@ pub(crate) const LONG: &[Step] = &[
     Step { name: "long-torture", what: "300 seconds of random kills and stops", run: crate::torture::long },
 ];
 
-/// What `ci --quick` runs: the edit loop's steps, a few minutes from a warm `target`.
+/// Steps of `ci --quick`, for the edit loop: a few minutes from a warm `target`.
 pub(crate) const QUICK: &[&str] = &["fmt", "tidy", "layers", "clippy"];
 
-/// And after those.
+/// Last step of `ci --quick`.
 pub(crate) const UNIT: Step = Step { name: "unit", what: "the unit tests of all crates", run: unit };
 
 fn unit(session: &mut Session) -> Outcome {
@@ -84,15 +84,16 @@ fn fmt(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Test programs that two streams begin with, beside a third one that has all others: one computes, and the other one waits, mostly for
-/// a thousand processes one by one. Then they take of the others what no stream has begun.
+/// Test programs with which two of three parallel streams begin. One stream computes. The other mostly waits,
+/// for a thousand processes one by one. Then both take programs of the third stream that have not been
+/// started.
 const BESIDE: [&[&str]; 2] = [&["models", "compile_fail"], &["killed", "killed_pool", "leaks", "programs"]];
 
-/// A process is killed at every n-th access of a script; at each one in `ci --long`. The commit says at which accesses that
-/// begins, so a few commits cover all of them.
+/// Interval of the accesses of a script at which a process is killed. `ci --long` kills at each access. The
+/// first access depends on the commit, so that a few commits cover all of them.
 const EVERY: u32 = 3;
 
-/// Value of `MP_EVERY` for the commit at hand.
+/// Returns the value of `MP_EVERY` for the current commit.
 fn every_third() -> String {
     let head = Command::new("git").args(["rev-parse", "--short=7", "HEAD"]).output();
     let head =
@@ -100,7 +101,7 @@ fn every_third() -> String {
     format!("{EVERY}+{}", u32::from_str_radix(&head, 16).unwrap_or(0) % EVERY)
 }
 
-/// The exhaustive models that take longest, almost half of the time of all: `ci --long` runs them.
+/// Slowest exhaustive models, almost half of the time of all. `ci --long` runs them.
 const LONG_MODELS: [&str; 7] = [
     "chain::closing_under_two_producers_strands_nothing",
     "chain::two_producers_open_the_next_segment",
@@ -111,10 +112,10 @@ const LONG_MODELS: [&str; 7] = [
     "update::three_processes_one_is_stopped",
 ];
 
-/// What is left after a hundred thousand tensors of a device: `ci --long` looks.
+/// Test of leaks after a hundred thousand tensors of a device. `ci --long` runs it.
 const MANY: &str = "many::a_hundred_thousand_leave_what_a_thousand_leave";
 
-/// Runs `cargo test` with these arguments, and fails if a test program leaves something behind.
+/// Runs `cargo test` with these arguments. Fails if a test program leaks.
 pub(crate) fn test_some(words: &[String]) -> Result<bool, String> {
     let mut session = Session::new();
     let mut command = session.cargo(&["test"]);
@@ -122,7 +123,8 @@ pub(crate) fn test_some(words: &[String]) -> Result<bool, String> {
 }
 
 fn test(session: &mut Session) -> Outcome {
-    // All targets but examples, which the step of that name builds, and those that the tests need.
+    // All targets except the examples, which the step `example` builds. The examples that tests need are
+    // built here.
     let all = ["test", "--workspace", "--lib", "--bins", "--tests", "--no-fail-fast"];
     if !session.run(session.cargo(&all).arg("--no-run")).ok {
         return session.outcome();
@@ -135,13 +137,13 @@ fn test(session: &mut Session) -> Outcome {
     });
     computing.args(LONG_MODELS.iter().flat_map(|name| ["--skip", name]));
     waiting.env("MP_EVERY", every_third());
-    // And some with the other sharing strategy alone.
+    // Some tests also run with the second sharing strategy alone.
     let second = alone::second_strategy(session);
     let claims = std::env::temp_dir().join(format!("mp-ci-{}", std::process::id()));
     if let Err(e) = std::fs::create_dir(&claims) {
         return Outcome::Failed(format!("{}: {e}", claims.display()));
     }
-    // `run-program` leaves out those of the streams, and what another run of these has begun.
+    // `run-program` skips programs that another stream starts or has started.
     let [mut others, aside, aside_too] = [(); 3].map(|()| {
         let mut others = session.cargo(&all);
         others.env("MP_BESIDE", BESIDE.concat().join(" ")).env("MP_CLAIMS", &claims);
@@ -154,14 +156,14 @@ fn test(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Builds the programs of all packages, their libraries (the simulated driver is one), and the examples: all at once, on all processors. They
-/// are as the step `test` has them, since these are what the whole workspace asks for: with `-p`, or without the examples, libraries would
-/// have fewer features, and be compiled anew.
+/// Returns the command that builds all programs, libraries (including the simulated driver) and examples at
+/// once, on all processors. It builds the whole workspace, as the step `test` does: with `-p`, or without the
+/// examples, libraries would have fewer features and be compiled again.
 pub(crate) fn programs(session: &Session) -> Command {
     session.cargo(&["build", "--quiet", "--workspace", "--lib", "--bins", "--examples"])
 }
 
-/// The step of `ci --long`: what the step `test` leaves out.
+/// Step of `ci --long` that runs the tests which the step `test` leaves out.
 fn every(session: &mut Session) -> Outcome {
     let mut models = session.cargo(&["test", "-p", "mp-models", "--test", "models", "--", "--exact"]);
     session.run(models.args(LONG_MODELS));

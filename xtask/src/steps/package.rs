@@ -1,6 +1,9 @@
-//! Step `package`: what `cargo publish` would upload. Each library crate says what crates.io shows of it, is packaged, unpacked into a
-//! workspace that has nothing but the packages, and checked there by itself: by the oldest compiler that its manifest promises, where
-//! rustup has that one. Public paths of the last release are still there, or the version and CHANGELOG.md say what went.
+//! Step `package`: checks the packages that `cargo publish` would upload.
+//!
+//! The manifest of each library crate has the fields that crates.io shows. The crate is packaged, unpacked
+//! into a workspace that consists of the packages only, and checked there by itself, with its minimum
+//! supported compiler if rustup has it. Public paths of the last release still exist, or the version and
+//! CHANGELOG.md record their removal.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -12,11 +15,12 @@ use serde_json::Value;
 use crate::layers::{self, FACADE, LAYERS};
 use crate::session::{Outcome, Session};
 
-/// What each package has to have beside its sources.
+/// Files that each package must have in addition to its sources.
 const FILES: [&str; 3] = ["README.md", "LICENSE-MIT", "LICENSE-APACHE"];
 const PAGE: &str = "docs/api.txt";
 const LOG: &str = "CHANGELOG.md";
-/// What the workspace's manifest says of the builds of other crates: with another profile all of them would be checked anew.
+/// Build settings for dependencies from the workspace's manifest: with another profile all of them would be
+/// checked again.
 const PROFILE: &str =
     "[profile.dev]\ndebug = \"line-tables-only\"\n\n[profile.dev.package.\"*\"]\ndebug = false\n";
 
@@ -60,14 +64,14 @@ fn attempt(session: &mut Session) -> Result<(), String> {
             Some(toolchain) => {
                 let mut command = Command::new("rustup");
                 command.args(["run", toolchain, "cargo"]);
-                // Cargo's own, which name the compiler that this program was built by.
+                // Cargo sets these variables for the compiler that built this program.
                 ["CARGO", "RUSTC", "RUSTDOC"].iter().for_each(|name| _ = command.env_remove(name));
                 command
             }
             None => session.cargo(&[]),
         };
         check.args(["check", "--quiet", "-p", name]).args(features).arg("--manifest-path").arg(&manifest);
-        // Of this compiler the folder that it has filled with other crates already, for which the profile is the same.
+        // The same compiler reuses the folder that already has the dependencies, built with the same profile.
         let folder = if toolchain.is_some() { "published-build" } else { "" };
         session.run(check.env("CARGO_TARGET_DIR", target.join(folder)));
     }
@@ -78,7 +82,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
     value[key].as_str().unwrap_or_default()
 }
 
-/// What crates.io and docs.rs show of a package, and its manifest doesn't say.
+/// Returns the fields missing in the manifest that crates.io and docs.rs show.
 fn unsaid(package: &Value) -> Vec<String> {
     let name = text(package, "name");
     let words = |key: &str| package[key].as_array().map_or(0, Vec::len);
@@ -96,7 +100,7 @@ fn unsaid(package: &Value) -> Vec<String> {
     missing.map(|(what, _)| format!("{name}: its Cargo.toml lacks a valid {what}")).collect()
 }
 
-/// Unpacks the packages into a workspace of their own, in which they depend on each other.
+/// Unpacks the packages into a workspace in which they depend on each other.
 fn unpack(session: &mut Session, packed: &Path, room: &Path, folders: &[String]) -> Result<(), String> {
     let io = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
     if room.exists() {
@@ -105,11 +109,11 @@ fn unpack(session: &mut Session, packed: &Path, room: &Path, folders: &[String])
     fs::create_dir_all(room).map_err(|e| io(room, e))?;
     for folder in folders {
         let package = packed.join(format!("{folder}.crate"));
-        // `m`: in packages all files are equally old, so that cargo would see no change in them.
+        // `m`: all files in packages have the same time, so cargo would miss changes.
         session.run(Command::new("tar").arg("-xzmf").arg(&package).arg("-C").arg(room));
         for file in FILES {
             let packed = fs::read(room.join(folder).join(file)).unwrap_or_default();
-            // A licence has to be all of it, and no name of where it is.
+            // A licence must be complete, not a link's target.
             let is_whole = !file.starts_with("LICENSE") || fs::read(file).is_ok_and(|whole| whole == packed);
             if packed.is_empty() || !is_whole {
                 session.fail(format!("the package {folder} has no {file}, or not all of it"));
@@ -123,12 +127,12 @@ fn unpack(session: &mut Session, packed: &Path, room: &Path, folders: &[String])
         patches.collect::<String>()
     );
     fs::write(room.join("Cargo.toml"), manifest).map_err(|e| io(room, e))?;
-    // The same versions of other crates as everywhere else.
+    // Uses the locked versions of other crates.
     fs::copy("Cargo.lock", room.join("Cargo.lock")).map_err(|e| io(room, e))?;
     Ok(())
 }
 
-/// The name that rustup has for a version of the compiler.
+/// Returns rustup's name for a version of the compiler.
 fn toolchain(version: &str) -> Option<String> {
     let output = Command::new("rustup").args(["toolchain", "list"]).output().ok()?;
     let list = String::from_utf8(output.stdout).ok()?;
@@ -137,7 +141,7 @@ fn toolchain(version: &str) -> Option<String> {
     names.into_iter().find(is_it).map(str::to_owned)
 }
 
-/// Public paths that the last release had, as its tag has them, and that went without a word.
+/// Returns public paths of the last release, by its tag, that were removed without a record.
 fn gone_since_release(version: &str) -> Result<Vec<String>, String> {
     let git = |words: &[&str]| {
         let output = Command::new("git").args(words).output().ok()?;
@@ -154,8 +158,8 @@ fn gone_since_release(version: &str) -> Result<Vec<String>, String> {
     Ok(breaks(&before, &read(PAGE)?, tag.trim_start_matches('v'), version, &read(LOG)?))
 }
 
-/// What is wrong with the paths that went between two versions: each needs another version that promises less, and a line in the part
-/// of the log that was written since.
+/// Returns problems with paths removed between two versions: each requires an incompatible version number,
+/// and a line in the unreleased part of the log.
 fn breaks(before: &str, now: &str, released: &str, version: &str, log: &str) -> Vec<String> {
     let paths = |page: &str| -> BTreeSet<String> {
         page.lines().filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect()
@@ -178,7 +182,7 @@ fn breaks(before: &str, now: &str, released: &str, version: &str, log: &str) -> 
     problems
 }
 
-/// The part of a version within which nothing breaks.
+/// Returns the part of a version within which nothing breaks.
 fn promise(version: &str) -> Vec<&str> {
     let numbers: Vec<&str> = version.split('.').collect();
     let first = numbers.iter().position(|number| *number != "0").unwrap_or(numbers.len());

@@ -3,7 +3,7 @@
 use super::mask::{has_word, is_word};
 use super::{File, Finding, Tree, uses};
 
-/// The list of files that may hold unsafe code.
+/// List of the files that may contain unsafe code.
 const LIST: &str = "xtask/unsafe-files.txt";
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
@@ -40,7 +40,7 @@ fn unsafety(tree: &Tree) -> Vec<Finding> {
         }
         listed.push(path);
     }
-    // Tests provoke crashes, each with a `SAFETY` comment of its own; no crate builds on them.
+    // Tests provoke crashes, each with its own `SAFETY` comment. No crate depends on them.
     for file in tree.rust().filter(|file| !file.under("tests")) {
         let Some(first) = file.lines().iter().position(|line| has_word(&line.code, "unsafe")) else {
             continue;
@@ -85,7 +85,7 @@ fn atomics(file: &File, findings: &mut Vec<Finding>) {
         match parts.as_slice() {
             ["std" | "core", "sync", "atomic", ..] => found(line, "a raw atomic"),
             ["loom", ..] => found(line, "loom"),
-            // Names under which raw atomics could hide.
+            // Globs that could import raw atomics.
             ["std" | "core", "sync", "*"] | ["std" | "core", "*"] => {
                 found(line, "a glob that holds raw atomics")
             }
@@ -161,7 +161,7 @@ fn ignored(file: &File, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Whether `path` occurs in `code` as the start of a path: `loom::` does not in `crate::loom::`.
+/// Returns `true` if `path` occurs in `code` as the start of a path: `loom::` doesn't in `crate::loom::`.
 fn has_path(code: &str, path: &str) -> bool {
     code.match_indices(path).any(|(at, _)| {
         let (before, after) = (&code[..at], &code[at + path.len()..]);
@@ -175,7 +175,7 @@ fn has_path(code: &str, path: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// `line: message`, the message cut at its colon.
+    /// Formats findings as `line: message`, with the message cut at its colon.
     fn found(files: &[(&str, &str)]) -> Vec<String> {
         let mut findings = check(&Tree::of(files));
         findings.sort();

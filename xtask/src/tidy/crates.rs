@@ -1,5 +1,5 @@
-//! Rules about crates: each says what it is, and inherits the workspace's lints; a crate that is a workspace
-//! of its own states its lints instead. Features are marked in the manual.
+//! Rules about crates. Each has a description and inherits the workspace's lints. A crate that is a separate
+//! workspace sets its lints itself. The documentation marks features.
 
 use super::{Finding, Tree};
 

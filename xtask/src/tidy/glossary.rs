@@ -1,11 +1,11 @@
-//! Words that the glossary has better ones for (docs/reference/glossary.md). Comments, texts and pages name
-//! the process, thread, owner, waiter, peer or caller that acts, and so do names of tests and of other items.
-//! Names of fields and variables are not checked.
+//! Words with better alternatives in the glossary (docs/reference/glossary.md). Comments, texts, pages, and
+//! names of tests and other items name the acting process, thread, owner, waiter, peer or caller. Names of
+//! fields and variables are not checked.
 
 use super::mask::{Line, is_word};
 use super::{File, Finding, Tree};
 
-/// In two parts where one would be found here.
+/// Each word is split, so that the check doesn't find it in this file.
 const REFUSED: &[&str] = &[
     concat!("no", "body"),
     concat!("some", "body"),
@@ -22,7 +22,7 @@ const REFUSED: &[&str] = &[
     concat!("so ", "many"),
 ];
 
-/// Words that no item has in its name; with `_` between them where they are several.
+/// Words that names of items don't contain. Several words are joined by `_`.
 const REFUSED_IN_NAMES: &[&str] = &[
     concat!("no", "body"),
     concat!("no", "bodys"),
@@ -55,10 +55,10 @@ const REFUSED_IN_NAMES: &[&str] = &[
     concat!("va", "in"),
 ];
 
-/// A test or function whose name begins with this has no subject.
+/// Prefix of test and function names without a subject.
 const NO_SUBJECT: &str = concat!("who", "_");
 
-/// What an item begins with.
+/// Keywords with which items begin.
 const ITEMS: &[&str] =
     &["fn", "struct", "enum", "union", "trait", "type", "const", "static", "mod", "macro_rules!"];
 
@@ -99,7 +99,7 @@ fn check_names(file: &File) -> impl Iterator<Item = Finding> + '_ {
     })
 }
 
-/// Names of the items that begin on a line; and what may be a variant: a line of its own that begins with a capital.
+/// Returns the names of items that begin on a line, and possible variants: lines that begin with a capital.
 fn items(code: &str) -> impl Iterator<Item = &str> {
     let words = || code.split(|c: char| !is_word(c) && c != '!').filter(|word| !word.is_empty());
     let pairs = words().zip(words().skip(1)).filter(|(kind, _)| ITEMS.contains(kind)).map(|(_, name)| name);
@@ -107,11 +107,11 @@ fn items(code: &str) -> impl Iterator<Item = &str> {
     pairs.chain(first.filter(|_| code.starts_with("    ") && !code.starts_with("     ")))
 }
 
-/// The refused word of a name, if it has one.
+/// Returns the refused word of a name.
 fn refused_in(name: &str) -> Option<&'static str> {
     let mut snake = String::new();
     for (i, c) in name.char_indices() {
-        // `TheDead` is `the_dead`, and `THE_DEAD` too.
+        // `TheDead` and `THE_DEAD` both become `the_dead`.
         if c.is_ascii_uppercase() && name[..i].ends_with(|before: char| before.is_ascii_lowercase()) {
             snake.push('_');
         }
@@ -124,7 +124,7 @@ fn refused_in(name: &str) -> Option<&'static str> {
     REFUSED_IN_NAMES.iter().copied().find(|word| padded.contains(&format!("_{word}_")))
 }
 
-/// Comments and literals of each line; blanks stand for code.
+/// Returns comments and literals of each line. Code is replaced by blanks.
 fn prose(text: &str, lines: &[Line]) -> Vec<String> {
     let keep = |(raw, line): (&str, &Line)| {
         raw.chars().zip(line.code.chars()).map(|(c, code)| if code == ' ' { c } else { ' ' }).collect()

@@ -1,5 +1,5 @@
-//! Rules about links. A relative link of a page leads to a file, and to a heading of that file.
-//! `docs/SUMMARY.md` lists each page of the book exactly once. A page that a source file names exists.
+//! Rules about links. A relative link of a page targets an existing file and heading. `docs/SUMMARY.md` lists
+//! each page of the book exactly once. A page that a source file names exists.
 
 use std::collections::{HashMap, HashSet};
 

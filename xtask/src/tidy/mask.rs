@@ -1,9 +1,9 @@
-//! Tells the code of a Rust file from its comments and literals, without parsing it.
+//! Separates the code of a Rust file from its comments and literals, without a parser.
 
-/// One line, in the columns of the file: blanks stand for what is left out.
+/// Line of a file with its columns preserved. Removed parts are blank.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Line {
-    /// Without comments, and without the contents of strings and characters.
+    /// Code without comments and without the contents of strings and characters.
     pub(crate) code: String,
     /// Comments only, with their slashes.
     pub(crate) comment: String,
@@ -16,7 +16,7 @@ enum Kind {
     Literal,
 }
 
-/// The lines of a file.
+/// Returns the lines of a file.
 pub(crate) fn lines(text: &str) -> Vec<Line> {
     let chars: Vec<char> = text.chars().collect();
     let mut lines = vec![Line::default()];
@@ -45,13 +45,13 @@ pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Whether `word` occurs in `text` with no word before or after it.
+/// Returns `true` if `word` occurs in `text` as a whole word.
 pub(crate) fn has_word(text: &str, word: &str) -> bool {
     text.match_indices(word)
         .any(|(at, _)| !text[..at].ends_with(is_word) && !text[at + word.len()..].starts_with(is_word))
 }
 
-/// What the text starts with, and how long that is; never nothing.
+/// Returns the kind of the first token and its length, which is at least 1.
 fn token(rest: &[char], in_word: bool) -> (Kind, usize) {
     let second = rest.get(1).copied();
     match rest[0] {
@@ -81,7 +81,7 @@ fn block_comment(rest: &[char]) -> usize {
     at.min(rest.len())
 }
 
-/// From behind the opening quote to behind the closing one.
+/// Returns the length of a string from the opening quote to the end of the closing quote.
 fn string(rest: &[char]) -> usize {
     let mut at = 0;
     while at < rest.len() {
@@ -94,7 +94,7 @@ fn string(rest: &[char]) -> usize {
     rest.len()
 }
 
-/// A character, or else the quote of a lifetime or label.
+/// Reads a character literal, or the quote of a lifetime or label.
 fn character(rest: &[char]) -> (Kind, usize) {
     if rest.get(1) == Some(&'\\') {
         let end = rest.iter().skip(3).position(|c| *c == '\'').map_or(rest.len(), |at| at + 4);
@@ -106,7 +106,7 @@ fn character(rest: &[char]) -> (Kind, usize) {
     }
 }
 
-/// `b"…"`, `c"…"`, `r"…"`, `br#"…"#` and the like; else a letter of code.
+/// Reads `b"…"`, `c"…"`, `r"…"`, `br#"…"#` and the like, or a letter of code.
 fn prefixed(rest: &[char]) -> (Kind, usize) {
     let letters = rest.iter().take(2).take_while(|c| matches!(c, 'r' | 'b' | 'c')).count();
     let hashes = rest[letters..].iter().take_while(|c| **c == '#').count();

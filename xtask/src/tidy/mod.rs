@@ -27,7 +27,7 @@ pub(crate) struct Finding {
     path: String,
     line: usize,
     message: String,
-    /// Shown, but does not fail the step.
+    /// `true` if it is shown but does not fail the step.
     warning: bool,
 }
 
@@ -42,7 +42,7 @@ impl Finding {
         self.line
     }
 
-    /// One that does not fail the step.
+    /// Creates a finding that does not fail the step.
     pub(crate) fn warning(path: &str, line: usize, message: impl Into<String>) -> Self {
         Self { warning: true, ..Self::new(path, line, message) }
     }
@@ -57,7 +57,7 @@ impl fmt::Display for Finding {
 
 /// A text file of the repository.
 pub(crate) struct File {
-    /// From the repository's root, with `/`.
+    /// Path from the repository's root, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
     lines: OnceLock<Vec<Line>>,
@@ -65,17 +65,17 @@ pub(crate) struct File {
 }
 
 impl File {
-    /// The lines of a Rust file, code and comments apart.
+    /// Returns the lines of a Rust file with code and comments separated.
     pub(crate) fn lines(&self) -> &[Line] {
         self.lines.get_or_init(|| mask::lines(&self.text))
     }
 
-    /// A file that is not read yet.
+    /// Creates a file that has not been parsed.
     pub(crate) fn new(path: String, text: String) -> Self {
         Self { path, text, lines: OnceLock::new(), functions: OnceLock::new() }
     }
 
-    /// Whether a function of a Rust file has this name.
+    /// Returns `true` if a function of a Rust file has this name.
     pub(crate) fn has_function(&self, name: &str) -> bool {
         let named = |line: &Line| {
             let starts =
@@ -87,7 +87,7 @@ impl File {
         self.functions.get_or_init(|| self.lines().iter().flat_map(named).collect()).contains(name)
     }
 
-    /// Whether it lies in the root folder `name`, or in a folder `name` of a crate.
+    /// Returns `true` if the file lies in the root folder `name`, or in a folder `name` of a crate.
     fn under(&self, name: &str) -> bool {
         let mut folders = self.path.split('/').rev().skip(1);
         folders.any(|folder| folder == name)
@@ -111,7 +111,7 @@ impl Tree {
         let mut tree = Self { files: Vec::new() };
         for path in output.stdout.split(|byte| *byte == 0).filter(|path| !path.is_empty()) {
             let path = String::from_utf8_lossy(path).into_owned();
-            // Files that are gone, folders and binary data have no text to check.
+            // Deleted files, folders and binary data have no text to check.
             if let Ok(text) = fs::read_to_string(&path) {
                 tree.files.push(File::new(path, text));
             }
@@ -129,7 +129,7 @@ impl Tree {
         self.files.iter().filter(|file| file.path.ends_with(".rs"))
     }
 
-    /// Paths of all text files, as git lists them.
+    /// Returns the paths of all text files, as git lists them.
     pub(crate) fn paths(&self) -> impl Iterator<Item = &str> {
         self.files.iter().map(|file| file.path.as_str())
     }
@@ -138,7 +138,7 @@ impl Tree {
         self.get(path).map(|file| file.text.as_str())
     }
 
-    /// Whether any file has a function of this name.
+    /// Returns `true` if any file has a function of this name.
     pub(crate) fn has_function(&self, name: &str) -> bool {
         self.rust().any(|file| file.has_function(name))
     }
@@ -161,7 +161,7 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
 }
 
-/// Everything found, in the order of paths and lines, each once.
+/// Returns all findings, sorted by path and line, without duplicates.
 fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = code::check(tree);
     findings.extend(statics::check(tree));

@@ -1,5 +1,5 @@
-//! Rules about `docs/guide/mistakes.md`, `docs/parity.md` and `docs/reference/user-code.md`: a row that claims a
-//! proof names a test that exists.
+//! Rules about `docs/guide/mistakes.md`, `docs/parity.md` and `docs/reference/user-code.md`: a row that
+//! claims a proof names an existing test.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,8 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     PAGES.iter().flat_map(|page| check_page(tree, page)).collect()
 }
 
-/// Returns a complaint for each row whose test did not run. `ran` has the names of tests and of their modules.
+/// Returns a complaint for each row whose test did not run. `ran` has the names of tests and of their
+/// modules.
 pub(crate) fn not_run(tree: &Tree, ran: &HashSet<String>) -> Vec<String> {
     let of_page = |path: &'static str| {
         let rows = tree.text(path).map(rows).unwrap_or_default();
@@ -77,7 +78,7 @@ fn check_page(tree: &Tree, path: &'static str) -> Vec<Finding> {
     findings
 }
 
-/// The cells between the bars; `\|` is no bar.
+/// Returns the cells between the bars. `\|` is not a bar.
 fn cells(line: &str) -> Vec<String> {
     let line = line.trim().replace("\\|", "\u{1}");
     let line = line.strip_prefix('|').unwrap_or(&line);
@@ -85,8 +86,8 @@ fn cells(line: &str) -> Vec<String> {
     line.split('|').map(|cell| cell.trim().replace('\u{1}', "|")).collect()
 }
 
-/// Splits the name of a test into path and name: `path.rs::name`, `path.rs`, `module::name` or `name`. Other words, such as
-/// commands, are `None`.
+/// Splits the name of a test into path and name: `path.rs::name`, `path.rs`, `module::name` or `name`. Other
+/// words, such as commands, are `None`.
 fn split(name: &str) -> Option<(Option<&str>, &str)> {
     let (path, test) = match name.find(".rs") {
         Some(at) => (Some(&name[..at + 3]), name[at + 3..].trim_start_matches("::")),

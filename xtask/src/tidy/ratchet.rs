@@ -1,12 +1,14 @@
-//! Rules that older text breaks: their violations are counted for each crate, and the counts only fall (`xtask/ratchet.tsv`).
+//! Rules that older text breaks. Violations are counted for each crate, and the counts only fall
+//! (`xtask/ratchet.tsv`).
 //!
 //! | rule | violation |
 //! |---|---|
 //! | `width` | a line of a `.rs` or `.md` file with more columns than `rustfmt.toml` allows; tables and targets of links don't count |
-//! | `opening` | documentation of an item that begins with a word of [`OPENINGS`]: a verb or a noun says more |
+//! | `opening` | documentation of an item that begins with a word of [`OPENINGS`] instead of a verb or a noun |
 //! | `test-name` | a test's name with more than [`NAME`] characters |
 //!
-//! Subjects of commits after the one that added the file are checked as well: `area: imperative`, at most [`SUBJECT`] characters.
+//! Subjects of commits after the commit that added the file are checked as well: `area: imperative`, at most
+//! [`SUBJECT`] characters.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,20 +19,20 @@ use super::{File, Finding, Tree};
 const PAGE: &str = "xtask/ratchet.tsv";
 const HEAD: &str = "crate\trule\tviolations";
 
-/// Words that documentation does not begin with.
+/// Words with which documentation must not begin.
 const OPENINGS: [&str; 13] =
     ["What", "How", "Whether", "As", "Where", "Of", "It", "Its", "One", "Those", "Which", "Why", "That"];
-/// Number of characters in a test's name.
+/// Maximum number of characters in a test's name.
 const NAME: usize = 50;
-/// Number of characters in a commit's subject.
+/// Maximum number of characters in a commit's subject.
 const SUBJECT: usize = 72;
-/// Number of places that a finding lists.
+/// Maximum number of places listed for a finding.
 const SHOWN: usize = 10;
 
 /// Violations by crate and rule: path and line of each.
 type Violations = BTreeMap<(String, &'static str), Vec<(String, usize)>>;
 
-/// Checks that the counts are those of the list.
+/// Checks that the counts equal the list.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     let Some(page) = tree.text(PAGE) else { return Vec::new() };
     let found = violations(tree);
@@ -135,7 +137,7 @@ fn numbers(text: &str, is: impl Fn(&str) -> bool) -> Vec<usize> {
     (1..).zip(text.lines()).filter(|(_, line)| is(line)).map(|(number, _)| number).collect()
 }
 
-/// Lines with which documentation begins that should begin otherwise.
+/// Returns the first lines of documentation that begins with a word of [`OPENINGS`].
 fn openings(text: &str) -> Vec<usize> {
     let doc = |line: &str| {
         let line = line.trim_start();
@@ -172,7 +174,8 @@ fn long_names(file: &File) -> Vec<usize> {
     found
 }
 
-/// Places in files that the working tree or the last commit changed; all places if there are none.
+/// Returns places in files changed by the working tree or the last commit, or all places if no such file has
+/// one.
 fn recent(places: &[(String, usize)]) -> impl Iterator<Item = &(String, usize)> {
     let changed = git(&["diff", "--name-only", "HEAD~1"]).unwrap_or_default();
     let is_recent = move |path: &str| changed.lines().any(|line| line == path);

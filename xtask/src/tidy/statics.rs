@@ -1,12 +1,13 @@
-//! Rule: what the libraries keep in static variables is each process's own.
+//! Rule: static variables of the libraries belong to one process.
 //!
-//! A copy of a process begins with the values of its original, and with its locks as other threads held them. So a variable is
-//! a `PerProcess`, or plain data, or says in a comment `// fork: …`, on its line or above it, why copies may share it.
+//! A forked child starts with the values of its parent, and with locks as other threads held them. So a
+//! variable is a `PerProcess`, or plain data, or a comment `// fork: …`, on its line or above it, states why
+//! a child may share it.
 
 use super::mask::is_word;
 use super::{File, Finding, Tree};
 
-/// The words of types whose values never change, wherever they lie.
+/// Words of types whose values never change.
 const PLAIN: &[&str] = &[
     "static", "str", "bool", "char", "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64",
     "i128", "isize", "f32", "f64", "Option", "fn", "Duration", "Path", "CStr", "OsStr",
@@ -31,7 +32,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// The sources of the crates that users link.
+/// Returns `true` for sources of crates that users link.
 fn is_library(file: &File) -> bool {
     let mut folders = file.path.split('/');
     match (folders.next(), folders.next()) {
@@ -42,10 +43,10 @@ fn is_library(file: &File) -> bool {
 }
 
 struct Variable {
-    /// The number of the line with its name, from 1.
+    /// Number of the line with the variable's name, from 1.
     line: usize,
     name: String,
-    /// In one line.
+    /// Type, joined into one line.
     ty: String,
     mutable: bool,
 }
@@ -60,10 +61,10 @@ impl Variable {
     }
 }
 
-/// The static variables of a file, but for those that each thread has, and those of its unit tests.
+/// Returns the static variables of a file, except thread-local ones and those of unit tests.
 fn variables(file: &File) -> Vec<Variable> {
     let mut found = Vec::new();
-    // How deep the braces are, and where those of `thread_local!` and of unit tests began.
+    // Depth of the braces, and the depths at which `thread_local!` and unit tests began.
     let (mut depth, mut skipped, mut skip_next): (usize, Option<usize>, bool) = (0, None, false);
     for (number, line) in file.lines().iter().enumerate() {
         let code = line.code.as_str();
@@ -85,7 +86,7 @@ fn variables(file: &File) -> Vec<Variable> {
                     }
                     depth = depth.saturating_sub(1);
                 }
-                // What the attribute was for ends without braces.
+                // The item of the attribute ends without braces.
                 ';' if skipped.is_none() => skip_next = false,
                 _ => {}
             }
@@ -94,7 +95,7 @@ fn variables(file: &File) -> Vec<Variable> {
     found
 }
 
-/// The variable whose definition begins in this line.
+/// Returns the variable whose definition begins in this line.
 fn variable(file: &File, number: usize) -> Option<Variable> {
     let lines = file.lines();
     let code = lines[number].code.as_str();
@@ -122,7 +123,8 @@ fn variable(file: &File, number: usize) -> Option<Variable> {
     Some(Variable { line: number + 1, name: name.trim().to_owned(), ty, mutable })
 }
 
-/// Where the value of a variable begins, or its definition ends, behind its type: `;` also stands within arrays.
+/// Returns the end of a variable's type: the start of its value, or the end of its definition. `;` also
+/// occurs within arrays.
 fn end(ty: &str) -> usize {
     let mut depth = 0_usize;
     for (at, c) in ty.char_indices() {
@@ -140,7 +142,8 @@ fn ends(ty: &str) -> bool {
     end(ty) < ty.len()
 }
 
-/// Whether the line, or the comments and attributes above it, say why copies may share what it defines.
+/// Returns `true` if a comment on the line, or above it and its attributes, states why a forked child may
+/// share the variable.
 fn is_argued(file: &File, line: usize) -> bool {
     let lines = file.lines();
     let argued =

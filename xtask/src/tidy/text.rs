@@ -1,19 +1,19 @@
-//! Rules about any text: sizes, blanks, leftovers, names of folders on one machine.
+//! Rules about any text: sizes, blanks, leftovers, machine-specific folders.
 
 use super::mask::{has_word, is_word};
 use super::{File, Finding, Tree};
 
-/// The lines beyond which a file is worth splitting, and beyond which it must be split.
+/// Numbers of lines from which a file should be split, and must be split.
 const LONG: usize = 400;
 const TOO_LONG: usize = 600;
 
 /// Files that are not read or written by hand.
 const DATA: &[&str] = &[".csv", ".json", ".lock", ".stderr", ".svg", ".tsv", ".txt.gz"];
 
-/// Marks of unfinished work; in two parts, so that this file does not hold them.
+/// Marks of unfinished work, split so that this file does not contain them.
 const MARKS: &[&str] = &[concat!("FIX", "ME"), concat!("X", "XX")];
 
-/// Folders of one machine; in two parts as well.
+/// Machine-specific folders, split as well.
 const FOLDERS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
@@ -47,7 +47,7 @@ fn folders(file: &File, findings: &mut Vec<Finding>) {
 
 fn size(file: &File, findings: &mut Vec<Finding>) {
     let lines = file.text.lines().count();
-    // A page is read by its headings.
+    // Pages are navigated by their headings, so they may be longer.
     if lines > LONG && ![".md", ".diff"].iter().any(|end| file.path.ends_with(end)) {
         let message = format!("{lines} lines: split it (more than {TOO_LONG} is an error)");
         let warning = lines <= TOO_LONG;

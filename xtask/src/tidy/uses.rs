@@ -1,8 +1,8 @@
-//! The paths that `use` items name, with their groups spelled out.
+//! Paths that `use` items name, with groups expanded.
 
 use super::mask::{Line, is_word};
 
-/// Each path that a `use` item names, and its line from 1. `use a::{b, c as d};` gives `a::b` and
+/// Returns each path that a `use` item names, with its line from 1. `use a::{b, c as d};` gives `a::b` and
 /// `a::c as d`.
 pub(crate) fn paths(lines: &[Line]) -> Vec<(usize, String)> {
     let mut text = Vec::new();

@@ -1,14 +1,14 @@
-//! Which tests are tried for which mutations.
+//! Tests that are tried for each mutation.
 
 mod processes;
 
 use super::programs::Run;
 use processes::OF_PROCESSES;
 
-/// A beginning of mutations' names: the suites that are tried, and which of their tests, in this order. The quick ones first.
+/// Prefix of mutation names, and the suites and tests to try, in this order. Quick suites come first.
 type Area = (&'static str, &'static [(&'static str, &'static str)]);
 
-/// Of what lies in shared memory, and of messages.
+/// Areas of structures in shared memory, and of messages.
 const OF_STRUCTURES: &[Area] = &[
     (
         "mem.",
@@ -490,7 +490,7 @@ const DEATHS: &[(&str, &str)] = &[
     ("mp-tests/tensors", "sharing::"),
 ];
 
-/// The tests of a mutation's area: the one with the longest beginning of its name.
+/// Returns the tests of a mutation's area, which is the area with the longest matching prefix.
 pub(super) fn runs(name: &str) -> Result<Vec<Run>, String> {
     let fits = OF_STRUCTURES.iter().chain(OF_PROCESSES).filter(|(begin, _)| name.starts_with(begin));
     let (_, runs) = fits.max_by_key(|(begin, _)| begin.len()).ok_or_else(|| {

@@ -1,4 +1,4 @@
-//! Of processes, pools, managers, loaders, devices, and of what the torture has to find.
+//! Areas of processes, pools, managers, loaders and devices, and mutations that the torture must find.
 
 use super::Area;
 
@@ -87,6 +87,6 @@ pub(super) const OF_PROCESSES: &[Area] = &[
     ),
 ];
 
-/// Among all structures, an object's mistake comes up now and then.
+/// Runs among all structures meet a fault of an object only rarely.
 const OBJECTS: &[(&str, &str)] =
     &[("mp-torture/mp-torture", "--seconds=60 --seed=5 --only objects --processes=8")];

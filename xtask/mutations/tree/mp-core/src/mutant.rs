@@ -5,11 +5,12 @@ use std::sync::OnceLock;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU8, Ordering};
 
-/// Returns `true` if the mutation with this name is switched on: the environment variable `MP_MUTANT` has its name.
+/// Returns `true` if the mutation with this name is switched on: the environment variable `MP_MUTANT` has its
+/// name.
 #[macro_export]
 macro_rules! mutant {
     ($name:literal) => {{
-        // fork: the environment of a copy is that of its original.
+        // fork: a forked child has the environment of its parent.
         static SITE: $crate::mutant::Site = $crate::mutant::Site::new($name);
         SITE.is_on()
     }};
@@ -18,7 +19,7 @@ macro_rules! mutant {
 const OFF: u8 = 1;
 const ON: u8 = 2;
 
-/// One place in the code. It reads the environment once.
+/// Place of a mutation in the code. The environment is read once.
 #[derive(Debug)]
 pub struct Site {
     name: &'static str,

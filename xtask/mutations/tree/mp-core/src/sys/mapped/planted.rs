@@ -1,5 +1,5 @@
-//! Stores that become visible late: the mutation `planted.missing-fence`. This file is only in the copy of the sources that
-//! `cargo xtask mutate` makes.
+//! Stores that become visible late: the mutation `planted.missing-fence`. Only the copy of the sources that
+//! `cargo xtask mutate` makes has this file.
 
 use std::cell::RefCell;
 
@@ -7,8 +7,8 @@ use crate::mem::Word;
 use crate::sync::Ordering;
 use crate::sys::Mapping;
 
-/// Returns `true` if other processes see a store only a few accesses later, also after a read-modify-write: as on a
-/// processor with a weak memory order without any release.
+/// Returns `true` if a store becomes visible to other processes a few accesses late, also after a
+/// read-modify-write, as on a processor with a weak memory order without any release.
 fn missing_fence() -> bool {
     mutant!("planted.missing-fence")
 }
@@ -17,7 +17,7 @@ fn missing_fence() -> bool {
 const LATE: u32 = 4;
 
 thread_local! {
-    /// Stores that other processes don't see yet, the oldest first, and how many accesses ago they were.
+    /// Stores that other processes can't see yet, oldest first, with their age in accesses.
     static STORES: RefCell<Vec<(Word, u64, u32)>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn sleep(map: &Mapping) {
     });
 }
 
-/// Keeps a store back. Returns `false` if the mutation is off.
+/// Delays a store. Returns `false` if the mutation is off.
 #[inline]
 pub(crate) fn store_late(w: Word, v: u64) -> bool {
     stores(|stores| stores.push((w, v, 0))).is_some()
