@@ -9,13 +9,13 @@ use crate::{DEADLINE, alone, eventually, eventually_none, in_use, settled, threa
 
 /// SIGKILL and SIGSTOP, as `mp_core::inject::arm` takes them.
 pub const KILL: i32 = 9;
-/// See [`KILL`].
+/// Signal SIGSTOP, see [`KILL`].
 pub const STOP: i32 = 19;
 
-/// No script has more accesses than this; if one has, the test says so.
+/// Maximum number of accesses of a script. A test panics if its script has more.
 pub const MOST: u64 = 6000;
 
-/// Waits for the end of the process; whether it was killed.
+/// Waits for the end of the process. Returns `true` if it was killed.
 pub fn killed(context: &ProcessContext) -> bool {
     match context.join_timeout(DEADLINE) {
         Ok(true) => false,
@@ -28,7 +28,7 @@ pub fn killed(context: &ProcessContext) -> bool {
     }
 }
 
-/// Waits until the one process is stopped; `false` if it has ended instead.
+/// Waits until the process is stopped. Returns `false` if it has ended instead.
 pub fn stopped(context: &ProcessContext) -> bool {
     let (pid, mut ended) = (context.pids()[0], false);
     eventually("it stops or ends", || {
@@ -38,11 +38,11 @@ pub fn stopped(context: &ProcessContext) -> bool {
     !ended
 }
 
-/// Runs `round` for every access of a script, until the script ends without reaching the access. Each time, nothing of
-/// the process is left in shared memory.
+/// Runs `round` for every access of a script, until the script ends without reaching the access. Each time,
+/// the process must not leave anything in shared memory.
 pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
-    // What processes of the test before have had may be swept only now. An original that makes copies of itself is a child, beside
-    // its parent, and finds nothing of that.
+    // Resources of an earlier test's processes may be reclaimed only here. A process that forks is a child
+    // itself, next to its parent, and finds none of them.
     let _alone = if mp::parent_process().is_some() { alone() } else { settled() };
     Arena::current().unwrap();
     let mut before = in_use();
@@ -58,15 +58,16 @@ pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
                 )
             })
         });
-        // What a test before has left may have gone only now.
+        // Resources of an earlier test may have been freed during this round.
         before = in_use();
         reached
     });
 }
 
-/// Runs `round` for every access, or every change, of a script, until the script ends without reaching it, after `least` at least.
+/// Runs `round` for every access, or every change, of a script, until the script ends without reaching it,
+/// and at least `least` times.
 ///
-/// With `MP_EVERY` in the environment, for some accesses only: see [`some_of`].
+/// If `MP_EVERY` is set in the environment, only some accesses are used: see [`some_of`].
 pub fn until_the_end(least: u64, mut round: impl FnMut(u64) -> bool) {
     let mut accesses = mp_harness::some_of(1..MOST);
     let end =

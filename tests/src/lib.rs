@@ -1,5 +1,5 @@
-//! What the tests of `tests/` share: processes that are started, waited for, killed and stopped; messages; what is left in
-//! shared memory. Each wait here has a deadline, each worker ends by itself.
+//! Helpers shared by the tests of `tests/`: processes that are started, joined, killed and stopped; messages;
+//! usage of shared memory. Each wait has a deadline, and each worker ends by itself.
 
 pub mod interrupts;
 pub mod kill;
@@ -21,7 +21,7 @@ pub use mp_harness::{DEADLINE, alive, eventually, eventually_none, open_files, s
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// What a worker of a test returns.
+/// Return type of a test's worker.
 pub type Outcome = mp::AnyResult<()>;
 
 /// Starts one process.
@@ -35,7 +35,7 @@ where
     start_processes(function, args, SpawnOptions::nprocs(1)).unwrap()
 }
 
-/// Waits for all, at most for the deadline.
+/// Joins all processes, at most until the deadline.
 pub fn join(context: &ProcessContext) -> Result<(), SpawnError> {
     match context.join_timeout(DEADLINE) {
         Ok(true) => Ok(()),
@@ -44,12 +44,12 @@ pub fn join(context: &ProcessContext) -> Result<(), SpawnError> {
     }
 }
 
-/// Waits for all; the first failure is expected.
+/// Joins all processes and returns the first failure, which is expected.
 pub fn failure(context: &ProcessContext) -> SpawnError {
     join(context).expect_err("a failure was expected")
 }
 
-/// The next message, which has to come.
+/// Returns the next message. Panics if none arrives by the deadline.
 #[track_caller]
 pub fn take<T: Message>(queue: &Queue<T>) -> T {
     match queue.get_timeout(DEADLINE) {
@@ -59,7 +59,7 @@ pub fn take<T: Message>(queue: &Queue<T>) -> T {
     }
 }
 
-/// Puts a message, which has to work.
+/// Puts a message. Panics if it fails.
 #[track_caller]
 pub fn give<T: Message>(queue: &Queue<T>, value: T) {
     if let Err(error) = queue.put_timeout(value, DEADLINE) {
@@ -67,12 +67,12 @@ pub fn give<T: Message>(queue: &Queue<T>, value: T) {
     }
 }
 
-/// In a worker: as [`take`], with an error instead of a panic; `None` when the queue is closed.
+/// Does the same as [`take`] in a worker, with an error instead of a panic. `None` if the queue is closed.
 pub fn next<T: Message>(queue: &Queue<T>) -> Result<Option<T>, GetError> {
     queue.get_timeout(DEADLINE)
 }
 
-/// In a worker: as [`give`], with an error instead of a panic.
+/// Does the same as [`give`] in a worker, with an error instead of a panic.
 pub fn send<T: Message>(queue: &Queue<T>, value: T) -> Outcome {
     queue.put_timeout(value, DEADLINE).map_err(|error: PutError<T>| error.to_string().into())
 }
@@ -84,7 +84,8 @@ fn echo<T: Message>(_: usize, (there, back): (Queue<T>, Queue<T>)) -> Outcome {
     Ok(())
 }
 
-/// Sends values through a queue of this process, and again through another process that sends them back; checks each.
+/// Sends values through a queue of this process, and again through another process that sends them back.
+/// Checks each value.
 pub fn travels<T: Message>(values: impl Fn() -> Vec<T>, check: impl Fn(usize, T)) {
     let here = Queue::bounded(1).unwrap();
     for (i, value) in values().into_iter().enumerate() {
@@ -101,19 +102,20 @@ pub fn travels<T: Message>(values: impl Fn() -> Vec<T>, check: impl Fn(usize, T)
     join(&context).unwrap();
 }
 
-/// As [`travels`], for values that can be compared.
+/// Does the same as [`travels`] for values that can be compared.
 pub fn same<T: Message + Clone + PartialEq + Debug>(values: &[T]) {
     travels(|| values.to_vec(), |i, value| assert_eq!(value, values[i]));
 }
 
-/// No other test in this program uses shared memory as long as this lives: for tests that count what is in
-/// it.
+/// Locks out the other tests of this program while the guard lives. For tests that count usage of shared
+/// memory.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`alone`], and no process of the tests before is left: for a test program whose tests are all alone.
+/// Does the same as [`alone`], and waits until all processes of earlier tests are gone. For a test program in
+/// which every test is alone.
 pub fn settled() -> MutexGuard<'static, ()> {
     let alone = alone();
     let arena = Arena::current().unwrap();
@@ -124,13 +126,13 @@ pub fn settled() -> MutexGuard<'static, ()> {
     alone
 }
 
-/// What a leak would leave in shared memory: blocks, messages, members.
+/// Returns the usage of shared memory that a leak would change: blocks, messages, members.
 pub fn in_use() -> (u64, u64, u64) {
     let MemoryStats { live_blocks, queued, members, .. } = Arena::current().unwrap().memory_stats();
     (live_blocks, queued, members)
 }
 
-/// Waits until no more is in shared memory than was `before`, once the dead are swept.
+/// Waits until usage of shared memory is back to `before`, after resources of dead processes are reclaimed.
 #[track_caller]
 pub fn eventually_in_use(before: (u64, u64, u64), what: &str) {
     eventually(what, || {
@@ -139,13 +141,13 @@ pub fn eventually_in_use(before: (u64, u64, u64), what: &str) {
     });
 }
 
-/// Whether this thread of this process sleeps.
+/// Returns `true` if this thread of this process sleeps.
 pub fn sleeps(thread: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
     stat.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'))
 }
 
-/// How many mappings this process has.
+/// Returns the number of mappings of this process.
 pub fn mappings() -> usize {
     std::fs::read_to_string("/proc/self/maps").map_or(0, |maps| maps.lines().count())
 }

@@ -12,7 +12,8 @@ pub fn limit(resource: Resource, value: u64) {
     setrlimit(resource, Rlimit { current: Some(value), maximum: getrlimit(resource).maximum }).unwrap();
 }
 
-/// The arena of a test program that calls this first in each of its tests: as large as a file may be from then on.
+/// Creates the arena of a test program that calls this first in each of its tests. The limit of file sizes is
+/// `bytes` from then on.
 pub fn arena_of(bytes: u64) -> Arena {
     static LIMIT: Once = Once::new();
     LIMIT.call_once(|| limit(Resource::Fsize, bytes));

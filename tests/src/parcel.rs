@@ -1,12 +1,12 @@
-//! A message with something of each kind.
+//! Message with a member of each kind.
 
 use mp::{FrozenTensor, Tensor};
 
-/// What travels: a number, a tensor with one owner, one that all holders read, and bytes: few, more than fit into an envelope, or
-/// enough of them for memory of their own.
+/// Message with a number, a tensor with one owner, a shared tensor, and bytes: few, more than fit into an
+/// envelope, or enough for a block of their own.
 #[derive(Debug, mp::Message)]
 pub struct Parcel {
-    /// Its number, from which all that it has follows.
+    /// Number that determines all other contents.
     pub number: u64,
     own: Tensor<u64>,
     all: FrozenTensor<u64>,
@@ -14,20 +14,20 @@ pub struct Parcel {
 }
 
 impl Parcel {
-    /// With a tensor that all holders read.
+    /// Creates a parcel with a shared tensor.
     ///
     /// # Errors
-    /// When there is no memory for its own tensor.
+    /// If there is no memory for its own tensor.
     pub fn new(number: u64, all: &FrozenTensor<u64>) -> mp::AnyResult<Self> {
         let own = Tensor::full([100], number)?;
         let bytes = vec![number as u8; [10, 1000, 20_000][number as usize % 3]];
         Ok(Self { number, own, all: all.clone(), bytes })
     }
 
-    /// Checks that it is whole.
+    /// Checks that the contents are consistent.
     ///
     /// # Panics
-    /// When it is not.
+    /// If they are not.
     pub fn check(&self) {
         assert!(self.own.as_slice().unwrap().iter().all(|&v| v == self.number), "torn: {:?}", self.own);
         assert!(self.bytes.iter().all(|&b| b == self.number as u8), "torn");

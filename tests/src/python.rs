@@ -1,4 +1,4 @@
-//! A real Python beside the tests, if this machine has one: `MP_PYTHON` says which, else `python3`.
+//! Real Python interpreter for tests, if this machine has one: `MP_PYTHON` names it, or it is `python3`.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, AsRawFd};
@@ -6,7 +6,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use rustix::io::{FdFlags, fcntl_setfd};
 
-/// A Python that runs a script, line by line with the test. Killed on drop.
+/// Python process that runs a script, controlled line by line. Killed on drop.
 #[derive(Debug)]
 pub struct Python {
     child: Child,
@@ -18,7 +18,7 @@ fn command() -> Command {
     Command::new(std::env::var_os("MP_PYTHON").unwrap_or_else(|| "python3".into()))
 }
 
-/// Returns `true` if there is a Python that can import this module. Otherwise the calling test is reported as skipped.
+/// Returns `true` if Python can import this module. Otherwise the calling test is reported as skipped.
 #[track_caller]
 pub fn has(module: &str) -> bool {
     let mut command = command();
@@ -31,12 +31,12 @@ pub fn has(module: &str) -> bool {
 }
 
 impl Python {
-    /// Runs a script, which begins with what tests need, and may use these arguments.
+    /// Runs a script after a common prologue, with these arguments.
     pub fn run(script: &str, args: &[&str]) -> Self {
         Self::with_fd(script, args, None::<std::io::Stdin>)
     }
 
-    /// As [`run`](Self::run); the child inherits the descriptor under its number.
+    /// Does the same as [`run`](Self::run). The child inherits the descriptor under its number.
     pub fn with_fd(script: &str, args: &[&str], fd: Option<impl AsFd>) -> Self {
         let script = format!("import sys\ndef say(x): print(x, flush=True)\n{script}");
         if let Some(fd) = &fd {
@@ -56,7 +56,7 @@ impl Python {
         Self { child, to, from: BufReader::new(from) }
     }
 
-    /// The next line that it says.
+    /// Returns the next line of its output.
     pub fn line(&mut self) -> String {
         let mut line = String::new();
         self.from.read_line(&mut line).unwrap();
@@ -64,17 +64,17 @@ impl Python {
         line.trim_end().to_owned()
     }
 
-    /// A line for its `input()`.
+    /// Sends a line to its `input()`.
     pub fn tell(&mut self, line: &str) {
         writeln!(self.to, "{line}").unwrap();
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// Waits until it has ended, well.
+    /// Waits for its end, which must be a success.
     pub fn end(mut self) {
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}");
@@ -88,7 +88,7 @@ impl Drop for Python {
     }
 }
 
-/// The number of a descriptor, as an argument.
+/// Returns the number of a descriptor, as an argument.
 pub fn number(fd: impl AsFd) -> String {
     fd.as_fd().as_raw_fd().to_string()
 }

@@ -1,5 +1,4 @@
-//! System calls that fail as they do on other machines: few kernels know quotas of a file system that a test
-//! can mount.
+//! System calls that fail as on other machines: few kernels have file-system quotas that a test can mount.
 #![allow(unsafe_code)]
 
 /// Makes every `fallocate(2)` of this process fail with `error`.
@@ -13,15 +12,15 @@ pub fn refuse_to_free() {
     refuse(libc::EOPNOTSUPP, libc::FALLOC_FL_PUNCH_HOLE as u32);
 }
 
-/// Makes `fallocate(2)` fail if its mode has one of these bits; `u32::MAX`: whatever its mode is.
+/// Makes `fallocate(2)` fail if its mode has one of these bits, or always for `u32::MAX`.
 fn refuse(error: libc::c_int, modes: u32) {
     let any = u8::from(modes == u32::MAX);
     let statement = |code: u32, jt, jf, k| libc::sock_filter { code: code as u16, jt, jf, k };
     let mut program = [
-        // The number of the call is the first word of what the filter sees.
+        // The number of the call is the first word of the filter's input.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 0),
         statement(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 0, 4, libc::SYS_fallocate as u32),
-        // Of little-endian words, the second argument's lower half.
+        // The lower half of the second argument, in little-endian words.
         statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0, 24),
         statement(libc::BPF_JMP | libc::BPF_JA, 0, 0, u32::from(any)),
         statement(libc::BPF_JMP | libc::BPF_JSET | libc::BPF_K, 0, 1, modes),

@@ -1,4 +1,4 @@
-//! Directories for tests of files with names, and programs of their own that use them.
+//! Directories for tests of named files, and separate programs that use them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,37 +13,38 @@ use crate::DEADLINE;
 const SCENARIO: &str = "MP_TESTS_SCENARIO";
 const DIRECTORY: &str = "MP_TESTS_DIRECTORY";
 
-/// What the program that [`Scratch::run`] started is to do: a word, a number, and where.
+/// Returns the scenario for a program that [`Scratch::run`] started: a word, a number, and a path.
 pub fn scenario() -> Option<(String, u64, PathBuf)> {
     let scenario = std::env::var(SCENARIO).ok()?;
     let (what, at) = scenario.split_once(' ').unwrap_or((&scenario, "0"));
     Some((what.to_owned(), at.parse().unwrap(), std::env::var(DIRECTORY).unwrap().into()))
 }
 
-/// A directory below /dev/shm, gone with the test.
+/// Directory below /dev/shm, removed on drop.
 #[derive(Debug)]
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
-    /// With this name, beside those of other tests.
+    /// Creates a directory with this name, next to those of other tests.
     pub fn new(name: &str) -> Self {
         let path = PathBuf::from(format!("/dev/shm/mp-test-{}-{name}", std::process::id()));
         fs::create_dir(&path).unwrap();
         Self(path)
     }
 
-    /// Where our files are.
+    /// Returns the directory of the library's files.
     pub fn ours(&self) -> PathBuf {
         self.0.join(format!("mp-{}", rustix::process::getuid().as_raw()))
     }
 
-    /// Our files, all of them.
+    /// Returns the library's files.
     pub fn files(&self) -> Vec<PathBuf> {
         let Ok(entries) = fs::read_dir(self.ours()) else { return Vec::new() };
         entries.map(|e| e.unwrap().path()).collect()
     }
 
-    /// As a program of its own, which has no shared memory yet: [`helper`] runs the scenario.
+    /// Returns the command of a separate program, which has no shared memory yet. [`helper`] runs the
+    /// scenario there.
     pub fn program(&self, scenario: &str) -> Command {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["helper", "--exact", "--nocapture", "--test-threads=1"]);
@@ -51,20 +52,22 @@ impl Scratch {
         command
     }
 
-    /// Runs [`program`](Self::program) to its end, which has to be a good one; what it printed.
+    /// Runs [`program`](Self::program) to its successful end, and returns its output.
     #[track_caller]
     pub fn run(&self, scenario: &str) -> String {
         said(output(&mut self.program(scenario)))
     }
 
-    /// With a tmpfs in its place, for this one program; `None` where that isn't allowed.
+    /// Runs it with a tmpfs mounted over the directory, for this program only. `None` if mounting isn't
+    /// permitted.
     #[track_caller]
     pub fn run_mounted(&self, options: &str, scenario: &str) -> Option<String> {
         let mount = format!("-t tmpfs -o {options}");
         self.run_in_namespace("-rm", &mount, &self.program(scenario))
     }
 
-    /// With a hugetlbfs in its place, for this one program; `None` where that isn't allowed: only root may mount one.
+    /// Runs it with a hugetlbfs mounted over the directory, for this program only. `None` if mounting isn't
+    /// permitted, which requires root.
     #[track_caller]
     pub fn run_on_huge_pages(&self, options: &str, program: &Command) -> Option<String> {
         self.run_in_namespace("-m", &format!("-t hugetlbfs -o {options}"), program)
@@ -97,7 +100,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Runs a program to its end; one that takes longer than anything should is killed, and so has failed.
+/// Runs a program to its end. If it exceeds the deadline, it is killed and so fails.
 fn output(command: &mut Command) -> Output {
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty()).unwrap();
@@ -122,7 +125,7 @@ fn said(output: Output) -> String {
     text
 }
 
-/// Huge pages that the kernel has set aside for a test; given back with it.
+/// Huge pages that the kernel reserves for a test, released on drop.
 #[derive(Debug)]
 pub struct HugePages(u64);
 
@@ -136,8 +139,8 @@ fn pages(what: &str) -> u64 {
 }
 
 impl HugePages {
-    /// At least that many free ones; `None` (said in a line of output) where that isn't allowed, or there are
-    /// too few.
+    /// Reserves at least `wanted` free pages. `None`, with a line of output, if that isn't permitted or there
+    /// are too few.
     #[track_caller]
     pub fn reserve(wanted: u64) -> Option<Self> {
         let before = pages("HugePages_Total:");
@@ -151,7 +154,7 @@ impl HugePages {
         None
     }
 
-    /// How many are free.
+    /// Returns the number of free pages.
     pub fn free(&self) -> u64 {
         pages("HugePages_Free:")
     }
@@ -165,7 +168,7 @@ impl Drop for HugePages {
     }
 }
 
-/// Puts tensors of this process into files below a directory.
+/// Configures this process to put tensors into files below a directory.
 pub fn files_in(directory: &Path) {
     set_sharing_directory(directory).unwrap();
     set_sharing_strategy(SharingStrategy::FileSystem).unwrap();

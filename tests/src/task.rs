@@ -17,7 +17,7 @@ impl Wake for Unpark {
     }
 }
 
-/// Runs a future to its end, in this thread.
+/// Runs a future to its end in this thread.
 #[track_caller]
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
@@ -33,7 +33,7 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Polls once, and is not woken.
+/// Polls once, without a waker.
 pub fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
 }
@@ -46,7 +46,7 @@ impl Wake for Flag {
     }
 }
 
-/// Polls a future that waits, does `what`, which has to wake it, and polls it again: what it is ready with then.
+/// Polls a pending future, calls `what`, which must wake it, and returns the output of the next poll.
 #[track_caller]
 pub fn woken_by<F: Future>(future: F, what: impl FnOnce()) -> F::Output {
     let flag = Arc::new(Flag(AtomicBool::new(false)));

@@ -1,6 +1,6 @@
-//! Bytes that no sender writes: what the real encoders make, changed at random. Each crate with a parser has targets, functions
-//! that give it such bytes and say what has to hold; its unit tests try them for a moment ([`short`]), and `cargo xtask fuzz` for
-//! as long as is wanted.
+//! Malformed input: output of the real encoders with random changes. Each crate with a parser has targets,
+//! functions that parse such bytes and check properties. Unit tests try them for a few seconds ([`short`]),
+//! and `cargo xtask fuzz` for any time.
 
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -11,18 +11,18 @@ use proptest::collection::vec;
 use proptest::prelude::{ProptestConfig, any};
 use proptest::test_runner::TestRunner;
 
-/// Its name; what it does with bytes, which panics where something is wrong; and what the real encoders make.
+/// Name; function that parses bytes and panics on a fault; output of the real encoders.
 pub type Target = (&'static str, fn(&[u8]), fn() -> Vec<Vec<u8>>);
 
-/// Inputs have no more bytes.
+/// Maximum length of an input in bytes.
 pub const LONGEST: usize = 1 << 16;
 
-/// The same numbers from the same seed (splitmix64).
+/// Random numbers that depend on the seed only (splitmix64).
 #[derive(Clone, Debug)]
 pub struct Random(pub u64);
 
 impl Random {
-    /// The next one.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -30,12 +30,12 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// One below this, or 0.
+    /// Returns a number below `end`, or 0 if `end` is 0.
     pub fn below(&mut self, end: usize) -> usize {
         if end == 0 { 0 } else { (self.number() % end as u64) as usize }
     }
 
-    /// A part of this many bytes, mostly a short one.
+    /// Returns a random range of `len` bytes, mostly a short one.
     fn part(&mut self, len: usize) -> std::ops::Range<usize> {
         let most = if self.below(4) == 0 { len } else { 16 };
         let start = self.below(len + 1);
@@ -43,7 +43,7 @@ impl Random {
     }
 }
 
-/// Numbers at which lengths, counts and signs change.
+/// Boundary values of lengths, counts and signs.
 const EDGES: [u64; 24] = [
     0,
     1,
@@ -71,13 +71,14 @@ const EDGES: [u64; 24] = [
     u64::MAX,
 ];
 
-/// Bytes that mean something in the formats: MessagePack's lengths and its free byte, and the first of a number.
+/// Bytes with a meaning in the formats: MessagePack's lengths and its free byte, and the first byte of a
+/// number.
 const BYTES: [u8; 20] = [
     0, 1, 2, 5, 0x7f, 0x80, 0x81, 0x90, 0x91, 0xa0, 0xc0, 0xc1, 0xc4, 0xc6, 0xcf, 0xdb, 0xdd, 0xdf, 0xfe,
     0xff,
 ];
 
-/// One of these, changed in one to eight places.
+/// Returns a random seed with one to eight changes.
 pub fn changed(seeds: &[Vec<u8>], random: &mut Random) -> Vec<u8> {
     let mut bytes = seeds.get(random.below(seeds.len())).cloned().unwrap_or_default();
     for _ in 0..=random.below(8) {
@@ -94,7 +95,7 @@ fn change(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], random: &mut Random) {
         0 if len > 0 => bytes[at] ^= 1 << random.below(8),
         1 if len > 0 => bytes[at] = BYTES[random.below(BYTES.len())],
         2 if len > 0 => bytes[at] = random.number() as u8,
-        // A length: an edge, or what is there and a little more or less; in either order of bytes.
+        // A length: an edge, or a number close to the existing value, in either byte order.
         3 | 4 if len > 0 => {
             let width = [1, 2, 4, 8][random.below(4)].min(len - at);
             let mut number = [0; 8];
@@ -121,7 +122,7 @@ fn change(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], random: &mut Random) {
             let new: Vec<u8> = (0..1 + random.below(12)).map(|_| random.number() as u8).collect();
             bytes.splice(at..at, new);
         }
-        // Again, mostly once, and sometimes so often that it is deep.
+        // Repeats a part, mostly once, sometimes often enough for deep nesting.
         8 | 9 => {
             let times = if random.below(4) == 0 { 1 + random.below(1000) } else { 1 };
             let part = random.part(len);
@@ -138,12 +139,12 @@ fn change(bytes: &mut Vec<u8>, seeds: &[Vec<u8>], random: &mut Random) {
     }
 }
 
-/// As text.
+/// Encodes bytes as hexadecimal text.
 pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// From text, in which white space means nothing, and a line that begins with `#` is a comment.
+/// Decodes hexadecimal text. White space, and lines that begin with `#`, are ignored.
 pub fn unhex(text: &str) -> Option<Vec<u8>> {
     let lines = text.lines().filter(|line| !line.starts_with('#'));
     let digits: Vec<u8> = lines.flat_map(str::bytes).filter(|byte| !byte.is_ascii_whitespace()).collect();
@@ -151,15 +152,16 @@ pub fn unhex(text: &str) -> Option<Vec<u8>> {
     digits.len().is_multiple_of(2).then(|| digits.chunks(2).map(byte).collect())?
 }
 
-/// Where inputs are kept that once were findings: in `tools/fuzz/regressions`, a folder for each target.
+/// Returns the folder of inputs that once caused a finding: `tools/fuzz/regressions`, with a folder for each
+/// target.
 pub fn kept() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tools/fuzz/regressions")
 }
 
-/// Those of one target.
+/// Returns the stored inputs of one target.
 ///
 /// # Panics
-/// When a file there is no hex.
+/// If a file there isn't hexadecimal.
 pub fn regressions(target: &str) -> Vec<Vec<u8>> {
     let Ok(folder) = std::fs::read_dir(kept().join(target)) else { return Vec::new() };
     let mut paths: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
@@ -169,11 +171,11 @@ pub fn regressions(target: &str) -> Vec<Vec<u8>> {
     paths.iter().map(read).collect()
 }
 
-/// How long one input may take, on a machine that is busy with something else.
+/// Time limit for one input, on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
-/// How long random changes of a target's seeds are tried, if there is time for fewer than [`CASES`].
+/// Time limit for random changes of a target's seeds, if it is reached before [`CASES`].
 const A_MOMENT: Duration = Duration::from_secs(5);
-/// How many random changes are tried.
+/// Number of random changes.
 const CASES: u32 = 3000;
 
 /// Prints the input if it is dropped in a panic.
@@ -187,7 +189,8 @@ impl Drop for Shown<'_> {
     }
 }
 
-/// Ends this process when an input takes too long: no panic ends a loop. It gets the inputs that begin.
+/// Starts a thread that ends this process if an input takes too long: no panic ends a loop. The sender passes
+/// each input as it begins.
 fn watched(name: &'static str) -> Sender<Vec<u8>> {
     let (begun, begins) = channel::<Vec<u8>>();
     std::thread::spawn(move || {
@@ -206,10 +209,11 @@ fn watched(name: &'static str) -> Sender<Vec<u8>> {
     begun
 }
 
-/// Each of a crate's targets for a moment: its seeds, each of them cut at each place, what once was a finding, and random changes.
+/// Runs each target for a few seconds: with its seeds, with each seed truncated at each position, with
+/// earlier findings, and with random changes.
 ///
 /// # Panics
-/// When one finds something.
+/// If a target finds a fault.
 pub fn short(targets: &[Target]) {
     for &(name, run, seeds) in targets {
         let (seeds, watched) = (seeds(), watched(name));
@@ -223,7 +227,7 @@ pub fn short(targets: &[Target]) {
         for seed in &seeds {
             (0..seed.len()).take(500).for_each(|end| run(&seed[..end]));
         }
-        // The input is printed; shrinking its seed would lead nowhere.
+        // The input is printed. Shrinking its seed would not help.
         let config = ProptestConfig {
             cases: CASES,
             max_shrink_iters: 0,
@@ -245,11 +249,11 @@ pub fn short(targets: &[Target]) {
     }
 }
 
-/// That these bytes, by their names, are what a file says, and all that it says. Its first line says the versions that another form
-/// of the bytes has to change. With `GOLDEN` in the environment it is written anew.
+/// Checks that these named bytes equal the contents of a file. The first line of the file names the versions
+/// that must change with the format. If `GOLDEN` is set in the environment, the file is written.
 ///
 /// # Panics
-/// When they are not.
+/// If they differ.
 pub fn golden(file: &str, head: &str, samples: &[(&str, Vec<u8>)]) {
     let line = |(name, bytes): &(&str, Vec<u8>)| format!("{name}: {}\n", hex(bytes));
     let found = format!("{head}\n{}", samples.iter().map(line).collect::<String>());

@@ -1,5 +1,5 @@
-//! What all tests with real processes share, in every crate: deadlines, signals, the states of processes. Nothing of ours is
-//! used here, so that the tests of each crate can use it.
+//! Helpers shared by all tests with real processes: deadlines, signals, states of processes. The crate has no
+//! dependency on our crates, so that the tests of each of them can use it.
 
 pub mod hostile;
 mod skip;
@@ -11,22 +11,22 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 pub use skip::skip;
 
-/// For what should take milliseconds on a machine that is busy with something else.
+/// Deadline for operations that take milliseconds on an idle machine.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Waits until something is so.
+/// Waits until `so` returns `true`.
 ///
 /// # Panics
-/// When it is not so by the deadline.
+/// If it does not by the deadline.
 #[track_caller]
 pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     eventually_none(what, || (!so()).then_some(""));
 }
 
-/// Waits until `missing` has nothing more to say.
+/// Waits until `missing` returns `None`.
 ///
 /// # Panics
-/// When it still has by the deadline, with what it said behind `what`.
+/// If it still returns `Some` at the deadline. The message ends with that value.
 #[track_caller]
 pub fn eventually_none<M: Display>(what: &str, mut missing: impl FnMut() -> Option<M>) {
     let until = Instant::now() + DEADLINE;
@@ -36,10 +36,11 @@ pub fn eventually_none<M: Display>(what: &str, mut missing: impl FnMut() -> Opti
     }
 }
 
-/// Returns the accesses at which a test kills: all in `range`, or a part of them if the variable `MP_EVERY` is set.
+/// Returns the accesses at which a test kills: all in `range`, or a part of them if the variable `MP_EVERY`
+/// is set.
 ///
-/// With `MP_EVERY=n` these are the first access and each n-th one after it; with `MP_EVERY=n+k` the first is `k` later, for
-/// `k` less than `n`. So runs with all values of `k` together cover all accesses.
+/// `MP_EVERY=n` selects the first access and each n-th one after it. `MP_EVERY=n+k` begins `k` accesses
+/// later, for `k` less than `n`. So runs with all values of `k` together cover all accesses.
 ///
 /// # Panics
 /// If `MP_EVERY` is set to something else.
@@ -50,8 +51,8 @@ pub fn some_of(range: Range<u64>) -> impl Iterator<Item = u64> {
     range.skip(number(later)).step_by(number(every))
 }
 
-/// Waits until `so` holds, and returns the time that took, as far as this thread ran: where the machine lets the thread wait for a
-/// processor, 5 ms count for each look at `so`. So limits for that time hold on a busy machine, too.
+/// Waits until `so` holds, and returns the elapsed time without delays by the scheduler: each call of `so`
+/// counts at most 5 ms. So limits for that time also hold on a busy machine.
 ///
 /// # Panics
 /// If `so` does not hold by the deadline.
@@ -70,35 +71,36 @@ pub fn time_until(what: &str, mut so: impl FnMut() -> bool) -> Duration {
 /// Sends a signal to a process that was started here and has not been joined.
 ///
 /// # Panics
-/// When there is no such process.
+/// If there is no such process.
 #[track_caller]
 pub fn signal(pid: u32, signal: Signal) {
     kill_process(Pid::from_raw(pid.cast_signed()).unwrap(), signal).unwrap();
 }
 
-/// The state of a process or thread, as its file `stat` of `proc(5)` has it: `S` is asleep, `T` stopped, `Z` a zombie.
+/// Returns the state of a process or thread from its file `stat` (`proc(5)`): `S` is asleep, `T` stopped, `Z`
+/// a zombie.
 fn state(folder: &str) -> Option<char> {
     let stat = std::fs::read_to_string(format!("{folder}/stat")).ok()?;
     stat.rsplit(')').next()?.trim_start().chars().next()
 }
 
-/// Whether a process exists and is no zombie.
+/// Returns `true` if a process exists and isn't a zombie.
 pub fn alive(pid: u32) -> bool {
     state(&format!("/proc/{pid}")).is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-/// Whether a process lives and each of its threads is in this state of `proc(5)`.
+/// Returns `true` if a process lives and each of its threads is in this state of `proc(5)`.
 pub fn threads_are(pid: u32, wanted: char) -> bool {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     let mut threads = 0;
-    // One that ends between the look at it and at its threads has none.
+    // A process that has just ended may have no threads.
     let mut tasks = tasks.filter_map(Result::ok).inspect(|_| threads += 1);
     let all = tasks.all(|task| state(&task.path().to_string_lossy()) == Some(wanted));
     drop(tasks);
     all && threads > 0
 }
 
-/// How many files this process has open.
+/// Returns the number of open files of this process.
 pub fn open_files() -> usize {
     std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }

@@ -1,4 +1,5 @@
-//! Reports of tests that can't run on a machine. A file without dependencies: the compile-fail tests include it by its path.
+//! Reports of tests that can't run on a machine. A file without dependencies: the compile-fail tests include
+//! it by its path.
 
 use std::fmt::Display;
 use std::io::Write as _;
@@ -7,8 +8,8 @@ use std::panic::Location;
 /// Variable with the path of the file that [`skip`] appends to. `cargo xtask leaks` sets it.
 const SKIPS: &str = "MP_SKIPS";
 
-/// Reports that the calling test, or a part of it, can't run on this machine. `cargo xtask ci` counts the test as skipped, and
-/// `--strict` as failed.
+/// Reports that the calling test, or a part of it, can't run on this machine. `cargo xtask ci` counts the
+/// test as skipped, and `--strict` as failed.
 ///
 /// # Panics
 /// If the report can't be written.
