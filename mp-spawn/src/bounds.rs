@@ -1,13 +1,14 @@
-//! What functions and arguments of processes have to be, as the compiler says of anything else.
+//! Bounds for the functions and arguments of processes, with compiler diagnostics for types that don't meet
+//! them.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// A function that another process can call: it captures nothing. All functions, and closures without captures, are that; there is
-/// nothing to implement.
+/// Function that another process can call, because it captures nothing. All function items and all closures
+/// without captures implement this trait.
 ///
-/// (A closure that captures a value of a `Copy` type, and a function pointer, meet this bound, since no bound says that a type has
-/// no bytes: `cargo build` refuses them, and `cargo check` does not.)
+/// A closure that captures a value of a `Copy` type, and a function pointer, meet this bound too, because no
+/// bound expresses that a type has no bytes. `cargo check` accepts them, and `cargo build` refuses them.
 #[diagnostic::on_unimplemented(
     message = "this closure can't run in another process: it captures something of this one, or borrows it",
     label = "captures a variable",
@@ -20,9 +21,9 @@ pub trait CapturesNothing: Copy + Send + 'static {}
 #[diagnostic::do_not_recommend]
 impl<F: Copy + Send + 'static> CapturesNothing for F {}
 
-/// What the processes of one start can have as their argument, each a copy of it, and those of a [supervised](crate::Restart) process, one
-/// after the other: all that is `Serialize + DeserializeOwned`,
-/// frozen and shared tensors, queues and locks among it. There is nothing to implement.
+/// Argument that several processes can get: each process of a start decodes a copy of it, and so does each
+/// restart of a [supervised](crate::Restart) process. All types that are `Serialize + DeserializeOwned`
+/// implement this trait. Frozen and shared tensors, queues and locks are among them.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be the argument of several processes",
     label = "each process gets a copy of its argument, which this can't be",
@@ -34,6 +35,6 @@ impl<F: Copy + Send + 'static> CapturesNothing for F {}
 )]
 pub trait Argument: Serialize + DeserializeOwned + 'static {}
 
-// Or the compiler would name `Serialize`, and not what it is needed for.
+// Otherwise the compiler would name `Serialize` instead of the reason why it is required.
 #[diagnostic::do_not_recommend]
 impl<A: Serialize + DeserializeOwned + 'static> Argument for A {}

@@ -15,29 +15,31 @@
 //! # Ok::<(), SpawnError>(())
 //! ```
 //!
-//! The three types to know: [`ProcessContext`], some processes that run one function, [`Process`], a single one, and
-//! [`SpawnError`], how one of them failed.
+//! The main types are [`ProcessContext`], a handle to several processes that run one function, [`Process`], a
+//! handle to a single process, and [`SpawnError`], the failure of a process.
 //!
-//! A worker is the running program, executed anew, that calls a function instead of `main`. On Linux with glibc
-//! that needs nothing in `main`, so it works in binaries, examples, benches (criterion's as well), tests and doc tests
-//! alike, and in programs that are linked statically (static-pie; what is local to their main thread is not dropped at its
-//! end, in workers as in any of them). A program that runs by the loader (`ld.so ./program`) has workers that run by it, too.
-//! Elsewhere `main` begins with [`init`].
+//! A worker is the running program, executed anew, that calls a function instead of `main`. On Linux with
+//! glibc this needs no call in `main`, so it works in binaries, examples, benches (criterion's as well),
+//! tests and doc tests. It also works in statically linked programs (static-pie). In these, workers included,
+//! thread-local values of the main thread are not dropped at its end. Workers of a program that runs through
+//! the loader (`ld.so ./program`) run through the loader, too. On other systems `main` must begin with
+//! [`init`].
 //!
 //! # Guarantees
 //!
-//! - **No process outlives the one that started it,** however that ends. It does outlive the *thread* that
-//!   started it.
-//! - **Errors arrive whole:** message, sources, location, backtrace; exit code or signal; and for a crash whether
-//!   the stack was used up.
+//! - **No process outlives the process that started it,** whatever ends the latter. A process does outlive
+//!   the *thread* that started it.
+//! - **Errors arrive whole:** message, sources, location, backtrace; exit code or signal; and for a crash
+//!   whether the stack was used up.
 //! - **A worker calls only the function that its parent named:** same build, same place, same types.
 //! - **No zombies:** every process is reaped, whether it is joined or not.
 //!
 //! # In a shared library
 //!
-//! A host that loads a library made with this crate, a program in C or an interpreter, can use it without knowing of
-//! workers: they are the library's own. The host's program is executed anew, but the loader loads the library first (see
-//! `LD_PRELOAD` in `ld.so(8)`), which becomes the worker then, and none of the host's code runs.
+//! A library made with this crate works in a host that does not support workers, such as a C program or an
+//! interpreter: the workers belong to the library. The host's program is executed anew, but the loader loads
+//! the library first (see `LD_PRELOAD` in `ld.so(8)`). The library then becomes the worker, and none of the
+//! host's code runs.
 //!
 //! ```no_run
 //! #[unsafe(no_mangle)]
@@ -52,32 +54,36 @@
 //! 14
 //! ```
 //!
-//! Where workers need their host, because they call back into an interpreter for example, the host has to become the worker:
-//! [`set_command`] sets the command that starts it for that, and [`export_child_main!`] makes the function that it calls
-//! then. Both kinds of workers find functions and closures in the library, and call them only if it is the same build; a
-//! library that was replaced while programs use it is an error. A library that has started a process is never unloaded.
+//! If workers need their host, for example to call back into an interpreter, the host must become the worker:
+//! [`set_command`] sets the command that starts the host, and [`export_child_main!`] defines the function
+//! that the host then calls. Both kinds of workers find functions and closures in the library, and call them
+//! only if the library is the same build. Replacing a library while programs use it causes an error. A
+//! library that has started a process is never unloaded.
 //!
-//! All start methods work there. With [`StartMethod::Fork`] the host is copied as well, its interpreter included, and the
-//! caller of [`allow_fork`] vouches for the host, too: the function must not call back into it.
+//! All start methods work in a library. [`StartMethod::Fork`] also copies the host, including its
+//! interpreter, so the caller of [`allow_fork`] vouches for the host, too: the function must not call back
+//! into it.
 //!
 //! # Under valgrind
 //!
-//! Programs under valgrind start workers, which run without it, or under it with `--trace-children=yes`:
+//! Programs under valgrind can start workers. With `--trace-children=yes` the workers run under valgrind too,
+//! otherwise without it:
 //!
 //! ```text
 //! $ valgrind --trace-children=yes ./program
 //! ```
 //!
-//! Shared memory has 256 MiB there: memcheck reads all of it when a process ends. Errors that memcheck reports inside of
-//! `rustix` (`ret_owned_fd`, `getppid`) are false positives.
+//! Under valgrind, shared memory is limited to 256 MiB, because memcheck reads all of it when a process ends.
+//! Errors that memcheck reports inside of `rustix` (`ret_owned_fd`, `getppid`) are false positives.
 //!
 //! # Limits
 //!
-//! A worker does not run `main`, so the function has to set up what `main` sets up (logging, allocators' options, a
-//! random seed). Other threads of the parent do not exist in a worker. Its open files don't either, but for the
-//! standard streams and those that [`SpawnOptions::inherit_fds`] names, close-on-exec or not; only a copy by
-//! [`StartMethod::Fork`] has them all. (Where the kernel has no `close_range(2)` that marks files, or a seccomp filter
-//! refuses it, a worker also has a file that another thread opens without close-on-exec in the moment of its start.)
+//! A worker does not run `main`, so the function must do the set-up that `main` does (logging, allocators'
+//! options, a random seed). Other threads of the parent do not exist in a worker. A worker has only the
+//! standard streams and the files that [`SpawnOptions::inherit_fds`] names, close-on-exec or not. Only a copy
+//! by [`StartMethod::Fork`] has all open files. (If the kernel has no `close_range(2)` that marks files, or a
+//! seccomp filter refuses it, a worker also gets a file that another thread opens without close-on-exec at
+//! the moment of the start.)
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -94,8 +100,8 @@ mod protocol;
 mod start_method;
 mod sys;
 
-/// How many processes of this program can run at once: the processors that this process may use, as its affinity and its
-/// cgroup allow. 1 if that is unknown.
+/// Returns the number of processors that this process may use, limited by its affinity and its cgroup: a
+/// sensible number of processes to run at once. Returns 1 if the number is unknown.
 ///
 /// ```
 /// assert!(mp_spawn::cpu_count() >= 1);
@@ -162,7 +168,7 @@ pub use sys::proc_stat::is_stopped;
 #[doc(hidden)]
 pub use sys::processors::usable_processors;
 
-/// The program of the README, as a test.
+/// Program of the README, as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,9 +1,9 @@
-//! How processes are started, and the default method.
+//! Start methods of processes, and the default method.
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it declares [`allow_fork`], whose caller vouches for the whole program. It does nothing
-//! unsafe itself; [`fork`](crate::parent::launch::fork) relies on that it was called.
+//! This file may hold `unsafe`: it declares [`allow_fork`], whose caller vouches for the whole program. It
+//! does nothing unsafe itself. [`fork`](crate::parent::launch::fork) relies on the call of `allow_fork`.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -14,7 +14,7 @@ use mp_core::mutex::Mutex;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// How processes are started.
+/// Method that starts processes.
 ///
 /// ```
 /// use mp_spawn::{SpawnOptions, StartMethod, start_processes};
@@ -27,41 +27,42 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 ///
 /// | | [`Spawn`](Self::Spawn) | [`ForkServer`](Self::ForkServer) | [`Fork`](Self::Fork) |
 /// |---|---|---|---|
-/// | a process is | this program, executed anew | a copy of a process that was executed once and has waited since | a copy of this process, now |
-/// | costs | a start of the program | a copy of its few pages, made ahead; and two processes that wait, the server and the next one | a copy of this process's page tables: more, the more memory it has |
-/// | static data | as at the start of a program | what the preloaded function left: see [`set_forkserver_preload`] | this process's, as it is now |
-/// | environment, directory | this process's, now | this process's when the server was started; the options of a start hold | this process's, now |
-/// | open files | the standard streams, and what [`SpawnOptions::inherit_fds`] names | the same, and what the preloaded function left open | this process's, now, and what [`SpawnOptions::inherit_fds`] names |
-/// | `atexit(3)` | as in any program | what is registered in the copy itself (with glibc) | the same |
-/// | available | unless the program would get privileges (see [`SpawnOptions::executable`](crate::SpawnOptions::executable)), or the process has another effective user or group than the real one | the same | after [`allow_fork`], which is `unsafe` |
+/// | a process is | this program, executed anew | a copy of a server process that was executed once and waits | a copy of this process in its present state |
+/// | costs | a start of the program | a copy of few pages, made in advance; two waiting processes, the server and the next worker | a copy of this process's page tables, which grow with its memory |
+/// | static data | as at the start of a program | as the preloaded function left it: see [`set_forkserver_preload`] | this process's at the time of the start |
+/// | environment, directory | this process's at the time of the start | this process's when the server was started; the options of a start apply | this process's at the time of the start |
+/// | open files | the standard streams, and the files of [`SpawnOptions::inherit_fds`] | the same, and files that the preloaded function left open | this process's at the time of the start, and the files of [`SpawnOptions::inherit_fds`] |
+/// | `atexit(3)` | as in any program | functions registered in the copy itself (with glibc) | the same |
+/// | available | unless the program would get privileges (see [`SpawnOptions::executable`](crate::SpawnOptions::executable)), or the effective user or group of the process differs from the real one | the same | after [`allow_fork`], which is `unsafe` |
 /// | parent, signals, exit code, errors | this process's child | the same: the copies are this process's children, not the server's | the same |
 ///
-/// The first start that needs the server starts it, in about the time of a process. While a process works, the server makes
-/// the one for the next start (`mp-next-worker` in `ps`), which waits for its start message. Like the server, it counts where
-/// processes are counted (RLIMIT_NPROC, `pids.max`), and has the user and groups that this process had when the server was
-/// started. The server has no other threads and no shared memory, and has not run `main`; so nothing that makes `fork`
-/// dangerous elsewhere is copied. Functions that were registered with `pthread_atfork(3)` are not called. It ends with this
-/// process.
+/// The first start that needs the server starts it, in about the time of a process. While a process works,
+/// the server makes the process for the next start (`mp-next-worker` in `ps`), which waits for its start
+/// message. Both count against limits on processes (RLIMIT_NPROC, `pids.max`), and have the user and groups
+/// that this process had when the server was started. The server has no other threads and no shared memory,
+/// and has not run `main`, so it copies none of the state that makes `fork` dangerous. Functions that were
+/// registered with `pthread_atfork(3)` are not called. The server ends with this process.
 ///
-/// A copy of this process is a worker like any other: it is a member of the arena of its own, and gets its arguments in the
-/// same way, tensors and queues without a copy of their data. [`allow_fork`] says what it must not do.
+/// A copy of this process is a worker like any other: it is a separate member of the arena, and gets its
+/// arguments in the same way, tensors and queues without a copy of their data. [`allow_fork`] lists what a
+/// copy must not do.
 ///
 /// [`set_forkserver_preload`]: crate::set_forkserver_preload
 /// [`SpawnOptions::inherit_fds`]: crate::SpawnOptions::inherit_fds
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StartMethod {
-    /// Each is the running program, executed anew.
+    /// Executes the running program anew for each process.
     #[default]
     Spawn,
-    /// Each is a copy of a server, which is the running program, executed anew once.
+    /// Copies a server for each process. The server is the running program, executed anew once.
     ForkServer,
-    /// Each is a copy of this process: see [`allow_fork`].
+    /// Copies this process for each process: see [`allow_fork`].
     Fork,
 }
 
 impl StartMethod {
-    /// Its name in Python.
+    /// Returns the name that Python uses for this method.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -72,7 +73,7 @@ impl StartMethod {
     }
 }
 
-/// By its [name](StartMethod::name).
+/// Serializes the [name](StartMethod::name).
 impl Serialize for StartMethod {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_str(self.name())
@@ -91,7 +92,7 @@ impl fmt::Display for StartMethod {
     }
 }
 
-/// The error for an unknown start method.
+/// Error returned for the name of an unknown start method.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnknownStartMethod(String);
 
@@ -115,18 +116,18 @@ impl FromStr for StartMethod {
     }
 }
 
-/// How this process starts others.
+/// Start settings of this process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Chosen {
     pub(crate) method: StartMethod,
-    /// Whether a caller has called [`allow_fork`].
+    /// `true` if a caller has called [`allow_fork`].
     pub(crate) fork: bool,
 }
 
 static CHOSEN: PerProcess<Mutex<Chosen>> =
     PerProcess::new([const { Mutex::new(Chosen { method: StartMethod::Spawn, fork: false }) }; GENERATIONS]);
 
-/// All start methods; the first one is the default.
+/// Returns all start methods, the default one first.
 ///
 /// ```
 /// use mp_spawn::{StartMethod, get_all_start_methods};
@@ -141,7 +142,7 @@ pub fn get_all_start_methods() -> &'static [StartMethod] {
     &[StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork]
 }
 
-/// The start method of processes that no option starts otherwise.
+/// Returns the start method of processes whose options name none.
 ///
 /// ```
 /// use mp_spawn::{Process, StartMethod, get_start_method, set_start_method};
@@ -158,13 +159,13 @@ pub fn get_start_method() -> StartMethod {
     CHOSEN.lock().method
 }
 
-/// Sets the start method of processes that no option starts otherwise, from now on, in this process and in those that it
-/// starts. It may be called more than once.
+/// Sets the start method of processes whose options name none, for later starts in this process and in the
+/// processes that it starts. May be called more than once.
 pub fn set_start_method(method: StartMethod) {
     CHOSEN.lock().method = method;
 }
 
-/// Allows [`StartMethod::Fork`], in this process and in those that it starts.
+/// Allows [`StartMethod::Fork`] in this process and in the processes that it starts.
 ///
 /// ```
 /// use mp_spawn::{SpawnOptions, StartMethod, allow_fork, start_processes};
@@ -182,58 +183,65 @@ pub fn set_start_method(method: StartMethod) {
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// It is a function of its own, and not an option of each start, because its caller vouches for the whole program: its
-/// threads and its libraries, not the function that is started. Until it was called, a start by `fork` returns
-/// [`SpawnError::ForkRefused`](crate::SpawnError::ForkRefused); so a method that comes from a command line is safe.
+/// This is a separate function, not an option of a start, because its caller vouches for the whole program,
+/// with its threads and libraries. Before it is called, a start by `fork` returns
+/// [`SpawnError::ForkRefused`](crate::SpawnError::ForkRefused), so a method that comes from a command line is
+/// safe.
 ///
-/// # What a copy is
+/// # State of a copy
 ///
-/// A copy of this process with one thread, which runs the function. That thread is a copy of the main thread, if the main
-/// thread starts the process, and else of a thread of this crate, so that the function finds fresh thread-local variables.
+/// A copy of this process has one thread, which runs the function. If the main thread starts the process,
+/// that thread is a copy of the main thread. Otherwise it is a copy of a thread of this crate, so the
+/// function finds fresh thread-local variables.
 ///
-/// - Handles of shared memory that come as arguments work. Those that were copied along, in static variables for example,
-///   return `Error::Forked`, as they do in any forked process: they are the original's, and only the original can release
-///   what it holds.
-/// - Static data, files, the working directory and the environment are the original's, as they are now. Buffered output that
-///   is not written yet is written by the original only, if the main thread starts the process.
-/// - Buffered input is copied: bytes that `std::io::stdin` has read and not returned yet are read by the original and again by
-///   each copy. The descriptor is the original's, so that each byte read later reaches one process. (CPython gives a worker an
-///   empty standard input.) A worker that must not read it leaves `stdin` alone.
-/// - Processes that the original has started are not the copy's. The copy neither waits for them at its exit nor ends them.
-/// - Signals have no handlers, and are not blocked: a handler could tell the original of a signal that the copy got.
-///   `SIGHUP`, `SIGINT` and `SIGQUIT` stay ignored if they are (`nohup(1)`), as with the other methods.
-/// - Functions that were registered with `atexit(3)` before are not called when it exits (with glibc); those that it
-///   registers itself are. `pthread_atfork(3)` handlers run.
+/// - Handles of shared memory that are passed as arguments work. Handles that are copied along, in static
+///   variables for example, return `Error::Forked`, as in any forked process: they belong to the original,
+///   and only the original can release what they hold.
+/// - Static data, files, the working directory and the environment are the original's at the time of the
+///   start. If the main thread starts the process, buffered output that has not been written is written by
+///   the original only.
+/// - Buffered input is copied: bytes that `std::io::stdin` has read but not returned are returned in the
+///   original and again in each copy. The descriptor is shared with the original, so each byte that is read
+///   later reaches one process. (CPython gives a worker an empty standard input.) A worker that must not
+///   consume that input must not use `stdin`.
+/// - Processes that the original has started are not children of the copy. The copy neither waits for them at
+///   its exit nor ends them.
+/// - Signals have no handlers and are not blocked, because a handler could notify the original of a signal
+///   that the copy got. `SIGHUP`, `SIGINT` and `SIGQUIT` stay ignored if they are (`nohup(1)`), as with the
+///   other methods.
+/// - Functions that were registered with `atexit(3)` before the copy are not called when it exits (with
+///   glibc). Functions that it registers itself are called. `pthread_atfork(3)` handlers run.
 ///
-/// If it is blocked before it runs the function, by a lock of the environment that another thread held for example, the start
-/// fails with [`SpawnError::Timeout`](crate::SpawnError::Timeout).
+/// If the copy is blocked before it runs the function, for example by a lock of the environment that another
+/// thread held, the start fails with [`SpawnError::Timeout`](crate::SpawnError::Timeout).
 ///
 /// # Safety
 ///
-/// Safe code may rely on what a copy takes away. The caller vouches that in all processes that are started by `fork` from
-/// now on, for all that runs there:
+/// A copy breaks assumptions on which safe code may rely. The caller vouches for all code that runs in
+/// processes that are started by `fork` from now on:
 ///
-/// - Locks that other threads of the original held at that moment, and what these threads had half done, stay so in the
-///   copy. Code that runs there needs none of that. (The allocator of glibc is consistent there; so are others that register
-///   with `pthread_atfork(3)`. In a program without other threads this always holds.)
-/// - Values that unsafe code takes for the only ones exist twice: exclusive mappings of memory that is shared by other
-///   means than this library's, devices, sessions, GPUs. Code that runs there uses neither these nor files that two
-///   processes must not use at once.
-/// - What was borrowed from shared memory in the original (slices of tensors, guards of locks) is not used: the memory is
-///   not there, and an access ends the process with SIGSEGV.
-/// - Files of the original whose numbers are those of other files that a start names
-///   ([`SpawnOptions::inherit_fds`](crate::SpawnOptions::inherit_fds)) are not used: the numbers mean the files that were named.
+/// - Locks that other threads of the original held at the time of the start stay locked in the copy, and data
+///   that these threads were modifying stays inconsistent. Code in the copy must use neither. (The allocator
+///   of glibc is consistent in a copy, as are allocators that register with `pthread_atfork(3)`. A program
+///   without other threads always meets this condition.)
+/// - Values that unsafe code assumes to be unique exist twice: exclusive mappings of memory that is shared by
+///   means other than this library, devices, sessions, GPUs. Code in the copy must use neither these nor
+///   files that two processes must not use at once.
+/// - Data that was borrowed from shared memory in the original (slices of tensors, guards of locks) must not
+///   be used: the memory is not mapped, and an access ends the process with SIGSEGV.
+/// - Files of the original must not be used if a start names another file with the same number
+///   ([`SpawnOptions::inherit_fds`](crate::SpawnOptions::inherit_fds)): the number refers to the named file.
 #[doc(alias = "fork")]
 pub unsafe fn allow_fork() {
     CHOSEN.lock().fork = true;
 }
 
-/// How this process starts others.
+/// Returns the start settings of this process.
 pub(crate) fn chosen() -> Chosen {
     *CHOSEN.lock()
 }
 
-/// Takes over these settings for starts from now on.
+/// Replaces the settings for later starts.
 pub(crate) fn choose(chosen: Chosen) {
     *CHOSEN.lock() = chosen;
 }

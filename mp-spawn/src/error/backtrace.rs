@@ -1,9 +1,9 @@
-//! The part of a backtrace that is the program's.
+//! Selection of the program's own part of a backtrace.
 //!
-//! The standard library leaves out the frames above `__rust_end_short_backtrace` and below `__rust_begin_short_backtrace`,
-//! two functions that do nothing else. It does so only in what it prints itself; a
-//! [`Backtrace`](std::backtrace::Backtrace) has all frames, too many for a reader in a terminal: two dozen lead from
-//! `_start` to a worker's function alone.
+//! The standard library leaves out the frames above `__rust_end_short_backtrace` and below
+//! `__rust_begin_short_backtrace`, two functions that only serve as marks. It does so only in the backtraces
+//! that it prints itself. A [`Backtrace`](std::backtrace::Backtrace) has all frames, which are too many for a
+//! terminal: two dozen frames lie between `_start` and a worker's function.
 
 use std::fmt;
 use std::hint::black_box;
@@ -11,22 +11,23 @@ use std::hint::black_box;
 const BEGIN: &str = "__rust_begin_short_backtrace";
 const END: &str = "__rust_end_short_backtrace";
 
-/// Calls a function of the program; backtraces end here.
+/// Calls a function of the program. Shortened backtraces end at this frame.
 #[inline(never)]
 pub(crate) fn __rust_begin_short_backtrace<R>(function: impl FnOnce() -> R) -> R {
     let result = function();
-    // So that this is no tail call, which would leave no trace.
+    // Prevents a tail call, which would leave no frame.
     black_box(());
     result
 }
 
-/// One step of a backtrace, which may have lines of its own for the place in the source.
+/// Frame of a backtrace, with optional lines for its places in the source.
 struct BacktraceStep<'a> {
     symbol: &'a str,
     places: Vec<&'a str>,
 }
 
-/// Writes the part of a backtrace between the two marks; all of it, where they are not found. `whole_by` shows all.
+/// Writes the part of a backtrace between the two marks, or all of it if they are missing. `whole_by` is the
+/// format that shows all frames.
 pub(crate) fn write_short(out: &mut impl fmt::Write, whole: &str, whole_by: &str) -> fmt::Result {
     let mut frames: Vec<BacktraceStep<'_>> = Vec::new();
     for line in whole.lines() {

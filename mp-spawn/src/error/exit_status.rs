@@ -1,11 +1,11 @@
-//! How a process ended: the exit code or the signal, and what is known beyond that.
+//! End of a process: the exit code or the signal, and further details if they are known.
 
 use std::borrow::Cow;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// How a process ended, as the kernel reports it.
+/// Exit code or signal of a process, as the kernel reports it.
 ///
 /// ```
 /// use mp_spawn::{ExitStatus, Signal};
@@ -25,7 +25,7 @@ pub enum ExitStatus {
     Signal {
         /// The signal.
         signal: Signal,
-        /// Whether the kernel wrote a core file.
+        /// `true` if the kernel wrote a core file.
         core_dumped: bool,
     },
     /// Unknown: the program ignores SIGCHLD, or other code in it reaped the process first.
@@ -33,7 +33,7 @@ pub enum ExitStatus {
 }
 
 impl ExitStatus {
-    /// True for exit code 0.
+    /// Returns `true` if the process exited with code 0.
     ///
     /// ```
     /// assert!(mp_spawn::ExitStatus::Code(0).success());
@@ -43,7 +43,7 @@ impl ExitStatus {
         self == ExitStatus::Code(0)
     }
 
-    /// Whether a SIGKILL did it.
+    /// Returns `true` if SIGKILL ended the process.
     pub(crate) fn is_kill(self) -> bool {
         matches!(self, ExitStatus::Signal { signal: Signal::KILL, .. })
     }
@@ -67,7 +67,7 @@ impl fmt::Display for ExitStatus {
     }
 }
 
-/// A signal, by number and by name.
+/// Signal, with its number and name.
 ///
 /// ```
 /// use mp_spawn::Signal;
@@ -81,24 +81,24 @@ impl fmt::Display for ExitStatus {
 pub struct Signal(i32);
 
 impl Signal {
-    /// SIGTERM: asks a process to end.
+    /// SIGTERM: requests that a process end.
     pub const TERM: Signal = Signal(libc::SIGTERM);
-    /// SIGKILL: ends a process; it can't be caught or ignored.
+    /// SIGKILL: ends a process. It can't be caught or ignored.
     pub const KILL: Signal = Signal(libc::SIGKILL);
 
-    /// The signal with this number, which need not be one that exists.
+    /// Creates a signal with this number, which is not checked.
     #[must_use]
     pub const fn from_number(number: i32) -> Signal {
         Signal(number)
     }
 
-    /// The signal's number on this machine.
+    /// Returns the signal's number on this machine.
     #[must_use]
     pub const fn number(self) -> i32 {
         self.0
     }
 
-    /// The signal's name, as in `SIGSEGV`; real-time signals count from `SIGRTMIN`.
+    /// Returns the signal's name, such as `SIGSEGV`. Names of real-time signals count from `SIGRTMIN`.
     #[must_use]
     pub fn name(self) -> Cow<'static, str> {
         let known = NAMES.iter().find(|(number, _)| *number == self.0);
@@ -158,48 +158,50 @@ const NAMES: &[(i32, &str)] = &[
     (libc::SIGSYS, "SIGSYS"),
 ];
 
-/// What is known about a death beyond the exit code or the signal.
+/// Cause of a death, in addition to the exit code or the signal.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ExitDetail {
-    /// A thread has used up its stack: the fault lies in the guard area below the worker's stack, or at the stack pointer
-    /// of whichever thread it was.
+    /// A thread used up its stack: the faulting address is in the guard area below the worker's stack, or at
+    /// the stack pointer of the faulting thread.
     StackOverflow {
-        /// The address that could not be written.
+        /// Address that could not be written.
         address: u64,
     },
-    /// A SIGSEGV ended the process, and no handler could run to say why. Most likely a thread other than the worker's own has
-    /// used up its stack: in a process that became a worker before `main`, only the worker's thread has another stack for
-    /// handlers. The same is seen where the process had set a handler of its own for SIGSEGV, had closed all its files, or
-    /// had executed another program.
+    /// A SIGSEGV ended the process, and no handler could run to report the cause. Most likely a thread other
+    /// than the worker's own used up its stack: in a process that became a worker before `main`, only the
+    /// worker's thread has an alternate stack for handlers. A process that had set its own handler for
+    /// SIGSEGV, had closed all its files, or had executed another program ends in the same way.
     LikelyStackOverflow,
-    /// The process touched memory that it may not touch, or executed an instruction that it may not execute.
+    /// The process accessed memory without permission, or executed an invalid or privileged instruction.
     Fault {
-        /// The address that was touched, or that of the instruction.
+        /// Address of the access or of the instruction.
         address: u64,
     },
-    /// A thread aborted the process in a panic that could not be caught: one in a destructor during another panic, one that
-    /// left an `extern "C"` function, or any in a program built with `panic = "abort"`; or in a destructor that called
-    /// `abort` during a panic. These are the last panics of the process, the latest first, each with its location; earlier
-    /// ones that had been caught are among them.
+    /// A thread aborted the process in a panic that could not be caught: a panic in a destructor during
+    /// another panic, a panic that left an `extern "C"` function, or any panic in a program built with `panic
+    /// = "abort"`. A destructor that calls `abort` during a panic has the same effect. The list has the last
+    /// panics of the process, the latest first, each with its location. It may include earlier panics that
+    /// had been caught.
     Panics(Vec<String>),
-    /// A SIGABRT ended the process, and the worker's handler did not run to say whether a panic was the cause: the process
-    /// had set a handler of its own. These are its last panics, the latest first, each with its location; all of them may
-    /// have been caught.
+    /// A SIGABRT ended the process, and the worker's handler did not run to report whether a panic was the
+    /// cause, because the process had set its own handler. The list has its last panics, the latest first,
+    /// each with its location. All of them may have been caught.
     EarlierPanics(Vec<String>),
-    /// The kernel's out-of-memory (OOM) killer ended it, or another process of the same control group: see `memory.events`
-    /// in the kernel's documentation of control groups.
+    /// The kernel's out-of-memory (OOM) killer ended the process, or another process of the same control
+    /// group: see `memory.events` in the kernel's documentation of control groups.
     OutOfMemory,
-    /// SIGXCPU ended it: its processor time reached the limit, which is in seconds where the system tells. See `RLIMIT_CPU` in
-    /// `getrlimit(2)`, and [`Limits`](crate::Limits).
+    /// SIGXCPU ended the process: its processor time reached the limit, in seconds, or `None` if the limit is
+    /// unknown. See `RLIMIT_CPU` in `getrlimit(2)`, and [`Limits`](crate::Limits).
     CpuTime(Option<u64>),
-    /// It called `exit(0)` before its function, which is to return something, returned.
+    /// The process called `exit(0)` before its function returned the expected value.
     NoValue,
-    /// A signal ended it before it had reported that it is a worker, so its function was not called; and it is not known who
-    /// sent it.
+    /// A signal of unknown origin ended the process before it had reported that it is a worker. Its function
+    /// was not called.
     NotBegun,
     /// This program sent the signal, through [`ProcessContext::kill`](crate::ProcessContext::kill) or
-    /// [`ProcessContext::terminate`](crate::ProcessContext::terminate). That is no news, so it is not printed at the exit.
+    /// [`ProcessContext::terminate`](crate::ProcessContext::terminate). Such an end is expected, so it is not
+    /// printed at the exit.
     AskedFor,
 }
 
@@ -238,8 +240,8 @@ impl fmt::Display for ExitDetail {
     }
 }
 
-/// How a process ended, in words, with all that is known of it: errors of processes, and of tasks that were lost with one,
-/// show it after the name of the process.
+/// Description of the end of a process, with all known details. Errors of processes, and of tasks that were
+/// lost with a process, show it after the name of the process.
 ///
 /// ```
 /// use mp_spawn::{ExitReport, ExitStatus, Signal};
@@ -254,9 +256,9 @@ impl fmt::Display for ExitDetail {
 pub struct ExitReport<'a> {
     /// Exit code or signal.
     pub exit: ExitStatus,
-    /// What is known beyond that.
+    /// Further cause, if known.
     pub detail: Option<&'a ExitDetail>,
-    /// The last lines of its standard error.
+    /// Last lines of the standard error of the process.
     pub stderr: Option<&'a str>,
 }
 

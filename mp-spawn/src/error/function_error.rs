@@ -1,33 +1,33 @@
-//! Why a child does not call the function that its parent names.
+//! Errors of a child that refuses to call the function that its parent names.
 
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// Why a child does not call the function that its parent names.
+/// Reason why a child refuses to call the function that its parent names.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum FunctionError {
-    /// The child runs another program, or another build of this one.
+    /// The child runs another program, or another build of this program.
     OtherBuild {
-        /// What the child runs.
+        /// Program that the child runs.
         found: String,
-        /// What the parent runs.
+        /// Program that the parent runs.
         expected: String,
     },
     /// The reference points outside of the program.
     OutOfBounds,
-    /// The reference points to no function: it is not aligned as one.
+    /// The reference is not aligned like a function.
     Misaligned,
-    /// The reference points to no function: something else is there.
+    /// The reference does not point to a function.
     NoFunction,
     /// The reference points to a function with other types.
     OtherTypes {
-        /// The function that is there.
+        /// Types of the function at that place.
         found: String,
     },
-    /// The function is in a library with its own copy of this crate, and the child runs another copy: the program's, or
-    /// another library's.
+    /// The function is in a library with its own copy of this crate, and the child runs another copy, from
+    /// the program or from another library.
     OtherCopy,
 }
 

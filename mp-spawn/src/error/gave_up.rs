@@ -1,4 +1,4 @@
-//! The error of a supervised process that is not started again.
+//! Error of a supervised process that is not restarted.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,8 +8,8 @@ use serde::{Deserialize, Serialize};
 use crate::error::SpawnError;
 use crate::error::process_name::ProcessName;
 
-/// A [supervised](crate::Restart) process that has failed and is not started again, though it is one that is: how often it was
-/// started, why that is over, and how it failed each time.
+/// Failure of a [supervised](crate::Restart) process that is not restarted, with the number of starts, the
+/// reason, and its failures.
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,39 +27,40 @@ use crate::error::process_name::ProcessName;
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct GaveUp {
-    /// The last process.
+    /// Last process.
     pub who: ProcessName,
-    /// Why it is not started again.
+    /// Reason why the process is not restarted.
     pub reason: GaveUpReason,
-    /// How often it was started, starts that failed included.
+    /// Number of starts, failed starts included.
     pub attempts: u32,
-    /// The failures before the last one, the oldest first: the last eight of them.
+    /// At most eight failures before the last one, the oldest first.
     pub earlier: Vec<FailedAttempt>,
-    /// The last failure, whole.
+    /// Last failure, with all its details.
     pub last: SpawnError,
 }
 
-/// Why a supervised process is not started again.
+/// Reason why a supervised process is not restarted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum GaveUpReason {
-    /// It failed after as many restarts in a row as it may have.
+    /// The process failed after the permitted number of consecutive restarts.
     Limit,
-    /// It waited for its next start when this program killed or terminated it, or began to exit.
+    /// While the process waited for its next start, this program killed or terminated it, or began to exit.
     Stopped,
-    /// It waited for its next start when this program got SIGINT or SIGTERM, of which it had asked to be informed.
+    /// While the process waited for its next start, this program received SIGINT or SIGTERM, which it had
+    /// asked to handle itself.
     Interrupted,
 }
 
-/// One of the failures of a supervised process.
+/// Failure of one start of a supervised process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct FailedAttempt {
-    /// Which start it was; the first is 1.
+    /// Number of the start, counted from 1.
     pub attempt: u32,
-    /// How long the process ran, from its start; nothing if it never became a worker.
+    /// Run time of the process since its start. Zero if it never became a worker.
     pub lasted: Duration,
-    /// How it failed.
+    /// Error of this attempt.
     pub error: SpawnError,
 }
 

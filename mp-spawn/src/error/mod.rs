@@ -1,4 +1,4 @@
-//! What can go wrong with a process, from the attempt to start it to the way it ended.
+//! Errors of processes, from the attempt to start a process to its end.
 
 pub(crate) mod backtrace;
 pub(crate) mod exit_status;
@@ -23,10 +23,10 @@ use crate::error::gave_up::GaveUp;
 use crate::error::process_name::ProcessName;
 use crate::start_method::StartMethod;
 
-/// A result of this crate.
+/// Result type of this crate.
 pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 
-/// Why processes could not be started, or how the first of them failed.
+/// Error returned when processes can't be started, or when a process fails.
 ///
 /// ```
 /// use mp_spawn::{SpawnOptions, SpawnError, start_processes};
@@ -43,59 +43,75 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// # Ok::<(), SpawnError>(())
 /// ```
 ///
-/// # What a failure looks like
+/// # Failures of a process
 ///
 /// | the process | error | with |
 /// |---|---|---|
-/// | returns `Err` | [`ProcessRaised`](Self::ProcessRaised) | message, all sources, `Debug` form |
-/// | panics | [`ProcessRaised`](Self::ProcessRaised) | message, location, backtrace (`RUST_BACKTRACE`) |
-/// | panics while it panics; panics in an `extern "C"` function, or with `panic = "abort"` | [`ProcessExited`](Self::ProcessExited) | SIGABRT, [`ExitDetail::Panics`]: what the panics said |
-/// | calls `exit(n)`, n ≠ 0, in a destructor or elsewhere | [`ProcessExited`](Self::ProcessExited) | the code |
-/// | calls `exit(0)` before a result that is awaited | [`ProcessExited`](Self::ProcessExited) | code 0, [`ExitDetail::NoValue`] |
-/// | calls `exit(0)` where there is no result | none | |
-/// | touches memory that isn't its own, divides by zero in C, … | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, SIGBUS, SIGFPE, SIGILL; [`ExitDetail::Fault`] with the address |
-/// | uses up its stack | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, [`ExitDetail::StackOverflow`] |
-/// | uses up the stack of another of its threads | [`ProcessExited`](Self::ProcessExited) | SIGSEGV, [`ExitDetail::LikelyStackOverflow`]; [`ExitDetail::StackOverflow`] where that thread has a stack for handlers |
-/// | calls `abort` | [`ProcessExited`](Self::ProcessExited) | SIGABRT |
-/// | is ended by the kernel's out-of-memory killer | [`ProcessExited`](Self::ProcessExited) | SIGKILL, [`ExitDetail::OutOfMemory`], as far as the control group tells |
-/// | is killed by this program | [`ProcessExited`](Self::ProcessExited) | the signal, [`ExitDetail::AskedFor`] |
-/// | is killed by another program | [`ProcessExited`](Self::ProcessExited) | the signal |
-/// | is killed before it has reported as a worker | [`ProcessExited`](Self::ProcessExited) | the signal; [`begun`](ProcessExited::begun) is false, and [`ExitDetail::NotBegun`], unless more is known |
+/// | returns `Err` | [`ProcessRaised`] | message, all sources, `Debug` form |
+/// | panics | [`ProcessRaised`] | message, location, backtrace (`RUST_BACKTRACE`) |
+/// | panics while it panics; panics in an `extern "C"` function, or with `panic = "abort"` | [`ProcessExited`] | SIGABRT, [`ExitDetail::Panics`]: the messages of the panics |
+/// | calls `exit(n)`, n ≠ 0, in a destructor or elsewhere | [`ProcessExited`] | the code |
+/// | calls `exit(0)` before a result that is awaited | [`ProcessExited`] | code 0, [`ExitDetail::NoValue`] |
+/// | calls `exit(0)` and no result is awaited | none | |
+/// | accesses invalid memory, divides by zero in C, … | [`ProcessExited`] | SIGSEGV, SIGBUS, SIGFPE, SIGILL; [`ExitDetail::Fault`] with the address |
+/// | uses up its stack | [`ProcessExited`] | SIGSEGV, [`ExitDetail::StackOverflow`] |
+/// | uses up the stack of another of its threads | [`ProcessExited`] | SIGSEGV, [`ExitDetail::LikelyStackOverflow`]; [`ExitDetail::StackOverflow`] if that thread has a stack for handlers |
+/// | calls `abort` | [`ProcessExited`] | SIGABRT |
+/// | is ended by the kernel's out-of-memory killer | [`ProcessExited`] | SIGKILL, [`ExitDetail::OutOfMemory`] if the control group reports it |
+/// | is killed by this program | [`ProcessExited`] | the signal, [`ExitDetail::AskedFor`] |
+/// | is killed by another program | [`ProcessExited`] | the signal |
+/// | is killed before it has reported as a worker | [`ProcessExited`] | the signal; [`begun`](ProcessExited::begun) is false, and [`ExitDetail::NotBegun`], unless more is known |
 /// | is ended because another one failed | none | [`ProcessStatus::EndedByUs`](crate::ProcessStatus::EndedByUs) |
 /// | is stopped (SIGSTOP, a debugger) | none | the parent waits for it |
-/// | closes all its files | as it ends | a panic or an error can't be reported any more: the exit code |
-/// | leaves a grandchild behind that holds its pipes | as it ends | the parent doesn't wait for the grandchild |
-/// | writes without end | as it ends | of captured output the last MiB |
-/// | can't decode its arguments | [`Arguments`](Self::Arguments) | which one, and what the codec says |
-/// | has no descriptors to spare for those in its arguments | [`Arguments`](Self::Arguments) | the limit, and [the arguments](Self::unread) |
-/// | returns descriptors, and this process has none to spare | [`Value`](Self::Value) | the limit, and [the value](Self::unread); `join` can be called again |
-/// | returns what can't be decoded here | [`Value`](Self::Value) | the same |
-/// | is of another build, or the reference to its function was tampered with | [`Refused`](Self::Refused) | a [`FunctionError`] |
-/// | is another program, and exits | [`NeverReported`](Self::NeverReported) | the program, how it ended, what to do |
-/// | is another program, and stays | [`Timeout`](Self::Timeout) | the program, the time, what to do |
-/// | sends malformed data | [`Protocol`](Self::Protocol) | what was malformed |
-/// | is [supervised](crate::Restart), and fails once too often, or waits for its next start when the program ends it | [`GaveUp`](Self::GaveUp) | the last failure, how often it was started, and how it failed before |
+/// | closes all its files | as it ends | the exit code; a panic or an error can't be reported |
+/// | leaves a grandchild that holds its pipes | as it ends | the parent doesn't wait for the grandchild |
+/// | writes without end | as it ends | the last MiB of captured output |
+/// | can't decode its arguments | [`Arguments`] | the argument, and the codec's error |
+/// | has no spare descriptors for its arguments | [`Arguments`] | the limit, and [the arguments](Self::unread) |
+/// | returns descriptors, and this process has no spare ones | [`Value`] | the limit, and [the value](Self::unread); `join` can be called again |
+/// | returns a value that can't be decoded here | [`Value`] | the codec's error |
+/// | is of another build, or the reference to its function was tampered with | [`Refused`] | a [`FunctionError`] |
+/// | is another program, and exits | [`NeverReported`] | the program, its end, a remedy |
+/// | is another program, and continues | [`Timeout`] | the program, the time, a remedy |
+/// | sends malformed data | [`Protocol`] | the malformed part |
+/// | is [supervised](crate::Restart), and exceeds its restarts, or is ended by the program before its next start | [`GaveUp`] | the last failure, the number of starts, and earlier failures |
 ///
-/// A [`ProcessExited`] also shows the last lines of standard error, where that is captured.
+/// A [`ProcessExited`] also shows the last lines of standard error, if standard error is captured.
 ///
 /// | the start | error | with |
 /// |---|---|---|
-/// | of more processes than can share memory (1,024) | [`Launch`](Self::Launch) | how many were asked for, and the limit; nothing was started |
-/// | of too many processes, files or bytes for the system | [`Launch`](Self::Launch) | what was refused, and the limit, by number (`RLIMIT_NPROC`, `pids.max` and its group, …); what had been started is ended and reaped |
-/// | without `/proc`, or under a seccomp filter that refuses `clone3` or `prctl` | [`Launch`](Self::Launch) | the [cause](LaunchError::cause), and what to do |
-/// | of a program that is not there | [`Launch`](Self::Launch) | its path |
-/// | of functions in a shared library whose file was replaced or deleted meanwhile | [`Launch`](Self::Launch) | its path, and which build is there |
-/// | by executing a program with privileges that its user lacks (set-user-ID, file capabilities), or in a process whose real and effective user differ | [`Launch`](Self::Launch) | the reason, and what to do |
-/// | with arguments that can't be encoded | [`Arguments`](Self::Arguments) | what the codec says; nothing was started |
-/// | by a fork server that can't preload, crashes while it does, or doesn't answer | [`Launch`](Self::Launch) | how it ended; the next start begins another one |
-/// | by a fork server that has crashed otherwise | none | another one is started, and the log has it; [`Launch`](Self::Launch) if several crash one after another |
-/// | by `fork`, which the program has not allowed, or which is impossible: after the use of a GPU, 16 deep | [`ForkRefused`](Self::ForkRefused) | the reason |
-/// | by `fork`, where the copy waits for a lock that another thread held | [`Timeout`](Self::Timeout) | the time |
-/// | in a worker that has not become one | [`NotInitialised`](Self::NotInitialised) | |
+/// | of more processes than can share memory (1,024) | [`Launch`] | the number requested, and the limit; nothing was started |
+/// | of too many processes, files or bytes for the system | [`Launch`] | the refused call, and the limit with its value (`RLIMIT_NPROC`, `pids.max` and its group, …); processes that had been started are ended and reaped |
+/// | without `/proc`, or under a seccomp filter that refuses `clone3` or `prctl` | [`Launch`] | the [cause](LaunchError::cause), and a remedy |
+/// | of a missing program | [`Launch`] | its path |
+/// | of functions in a shared library whose file was replaced or deleted meanwhile | [`Launch`] | its path, and the build at that path |
+/// | by executing a program with privileges that its user lacks (set-user-ID, file capabilities), or in a process whose real and effective user differ | [`Launch`] | the reason, and a remedy |
+/// | with arguments that can't be encoded | [`Arguments`] | the codec's error; nothing was started |
+/// | by a fork server that fails or crashes while it preloads, or doesn't answer | [`Launch`] | the end of the server; the next start begins another server |
+/// | by a fork server that crashed at another time | none | another server is started, which is logged; [`Launch`] if several crash in succession |
+/// | by `fork`, which the program has not allowed, or which is impossible: after the use of a GPU, 16 deep | [`ForkRefused`] | the reason |
+/// | by `fork`, if the copy waits for a lock that another thread held | [`Timeout`] | the time |
+/// | in a process that was started as a worker and has not become one | [`NotInitialised`] | |
 ///
-/// It can be sent: it arrives as the same variant, with all that it says and its sources, without [what was not read](Self::unread).
+/// The error can be sent to another process. It arrives as the same variant, with its texts and sources, but
+/// without [the unread data](Self::unread).
 ///
-/// A signal that the system refuses to send is [`NotSignalled`](Self::NotSignalled), with its reason.
+/// If the system refuses to send a signal, the error is [`NotSignalled`], with the
+/// reason.
+///
+/// [`ProcessRaised`]: Self::ProcessRaised
+/// [`ProcessExited`]: Self::ProcessExited
+/// [`Arguments`]: Self::Arguments
+/// [`Value`]: Self::Value
+/// [`Refused`]: Self::Refused
+/// [`NeverReported`]: Self::NeverReported
+/// [`Timeout`]: Self::Timeout
+/// [`Protocol`]: Self::Protocol
+/// [`GaveUp`]: Self::GaveUp
+/// [`Launch`]: Self::Launch
+/// [`ForkRefused`]: Self::ForkRefused
+/// [`NotInitialised`]: Self::NotInitialised
+/// [`NotSignalled`]: Self::NotSignalled
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "ProcessException")]
@@ -103,187 +119,192 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 pub enum SpawnError {
     /// A worker returned an error or panicked.
     ProcessRaised(Box<ProcessRaised>),
-    /// A worker's process ended without a report.
+    /// The process of a worker ended without a report.
     ProcessExited(Box<ProcessExited>),
-    /// This process was itself started as a worker and has not become one yet:
-    /// [`init`](crate::init) must run before anything is started, or what
-    /// [`export_child_main!`](crate::export_child_main!) has made.
+    /// This process was started as a worker and has not become one yet: [`init`](crate::init), or the
+    /// function that [`export_child_main!`](crate::export_child_main!) defines, must run before any start.
     NotInitialised,
-    /// A start by [`StartMethod::Fork`](crate::StartMethod::Fork) was refused, for this reason: the program has not called
-    /// [`allow_fork`](crate::allow_fork), or something in this process, such as a GPU's driver, can't be copied.
-    // (In full: serde would borrow from what it reads where the type is just `str`.)
+    /// A start by [`StartMethod::Fork`](crate::StartMethod::Fork) was refused, for this reason: the program
+    /// has not called [`allow_fork`](crate::allow_fork), or the process has a part that can't be copied, such
+    /// as a GPU's driver.
+    // (The path is written in full because serde would borrow from the input if the type were just `str`.)
     ForkRefused(#[serde(with = "mp_core::sent::text")] &'static std::primitive::str),
     /// The child refused to call the function.
     Refused {
-        /// Which process.
+        /// Process that refused.
         who: Box<ProcessName>,
-        /// The function that it was to call.
+        /// Function named by the parent.
         function: String,
-        /// What was wrong.
+        /// Reason for the refusal.
         reason: FunctionError,
     },
-    /// The arguments could not be encoded (then no process was started), or not be decoded in the child.
+    /// The arguments could not be encoded, and no process was started, or a child could not decode them.
     Arguments {
-        /// The process that could not decode them; `None` when they could not be encoded.
+        /// Process that could not decode the arguments. `None` if they could not be encoded.
         who: Option<Box<ProcessName>>,
-        /// What the codec says.
+        /// Error message of the codec.
         message: String,
-        /// The arguments, where the process had no descriptors to spare for those in them: see [`unread`](Self::unread).
+        /// Arguments, if the process had no spare descriptors for them: see [`unread`](Self::unread).
         #[serde(skip)]
         unread: Option<Unread>,
     },
-    /// The value that a function returned can't be read here.
+    /// The value that a function returned can't be decoded in this process.
     Value {
-        /// Which process.
+        /// Process that returned the value.
         who: Box<ProcessName>,
-        /// What the codec says.
+        /// Error message of the codec.
         message: String,
-        /// The value, where this process has no descriptors to spare for those in it: see [`unread`](Self::unread).
+        /// Value, if this process has no spare descriptors for it: see [`unread`](Self::unread).
         #[serde(skip)]
         unread: Option<Unread>,
     },
     /// The system could not start a process.
     Launch(Box<LaunchError>),
-    /// A [supervised](crate::Restart) process failed, and is not started again: the last failure, and those before it.
+    /// A [supervised](crate::Restart) process failed and is not restarted. Has the last failure and earlier
+    /// ones.
     GaveUp(Box<GaveUp>),
-    /// The child is alive and did not report within the time it had: it probably runs a program that does
-    /// not know what a worker is.
+    /// The child is alive and did not report in time. It probably runs a program that does not support
+    /// workers.
     Timeout {
-        /// Which process.
+        /// Process that did not report.
         who: Box<ProcessName>,
-        /// The program that was started.
+        /// Program that was started.
         #[serde(with = "mp_core::sent::path")]
         program: PathBuf,
-        /// By which method.
+        /// Start method.
         method: StartMethod,
-        /// For how long the parent waited. A process that is stopped, waits for a disk or has had no processor is waited for once
-        /// more each time.
+        /// Time that the parent waited. The parent waits for this time again while the process is stopped,
+        /// waits for a disk, or has had no processor.
         waited: Duration,
-        /// What it was doing then, in words; empty if unknown.
+        /// Activity of the process at that time, in words. Empty if unknown.
         doing: String,
     },
-    /// The child ended by itself, with an exit code, before it reported that it is a worker: it probably ran a program that
-    /// does not know what a worker is. (A signal that ends it then is a [`ProcessExited`](Self::ProcessExited), with
-    /// [`begun`](ProcessExited::begun) false.)
+    /// The child exited by itself, with an exit code, before it reported that it is a worker. It probably ran
+    /// a program that does not support workers. (A child that a signal ends before its report is a
+    /// [`ProcessExited`](Self::ProcessExited), with [`begun`](ProcessExited::begun) false.)
     NeverReported {
-        /// Which process.
+        /// Process that exited.
         who: Box<ProcessName>,
-        /// The program that was started; by a fork server, the one that the server runs.
+        /// Program that was started. With a fork server, the program that the server runs.
         #[serde(with = "mp_core::sent::path")]
         program: PathBuf,
-        /// By which method.
+        /// Start method.
         method: StartMethod,
-        /// How it ended.
+        /// Exit status of the process.
         exit: ExitStatus,
     },
     /// The child sent malformed data, and was ended.
     Protocol {
-        /// Which process.
+        /// Process that sent the data.
         who: Box<ProcessName>,
-        /// What was wrong with them.
+        /// Description of the malformed data.
         message: String,
     },
-    /// A signal could not be sent to a process, which continues: as a rule it is another user's by now, or a filter (seccomp)
-    /// forbids the call.
+    /// A signal could not be sent to a process, which continues. Usually the process has changed its user, or
+    /// a seccomp filter forbids the call.
     NotSignalled {
-        /// Which process.
+        /// Process that continues.
         who: Box<ProcessName>,
-        /// The signal.
+        /// Signal that was not sent.
         signal: Signal,
-        /// The system's error.
+        /// Error of the system call.
         #[serde(with = "mp_core::sent::io")]
         source: Arc<io::Error>,
     },
-    /// There is no such rank.
+    /// The rank does not exist.
     NoSuchRank {
-        /// The rank that was asked for.
+        /// Rank that was requested.
         rank: usize,
-        /// How many there are.
+        /// Number of processes.
         nprocs: usize,
     },
-    /// The processes are children of another process: this one was forked from the one that started them.
+    /// The processes are children of another process: this process was forked from the one that started them.
     OtherProcess {
-        /// The process that started them.
+        /// Id of the process that started them.
         owner: u32,
     },
 }
 
-/// Whether a worker returned an error or panicked.
+/// Kind of a worker's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RaisedKind {
-    /// It returned `Err`.
+    /// The function returned `Err`.
     Error,
-    /// It panicked.
+    /// The function panicked.
     Panic,
-    /// It returned `Err` after SIGINT (Ctrl-C) or SIGTERM, of which it had asked to be informed ([`Interrupt::Graceful`](crate::Interrupt::Graceful)).
+    /// The function returned `Err` after SIGINT (Ctrl-C) or SIGTERM, which it had asked to handle itself
+    /// ([`Interrupt::Graceful`](crate::Interrupt::Graceful)).
     Interrupted,
 }
 
-/// A worker returned an error or panicked: everything that is known about it.
+/// Error or panic of a worker, with all known details.
 ///
-/// Its `Debug` is its `Display`, for that is in what `unwrap` and a `main` that returns the error show; `{:#?}` has the fields.
+/// `Debug` output equals `Display` output, because `unwrap`, and a `main` that returns the error, print the
+/// former. `{:#?}` shows the fields.
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "ProcessRaisedException")]
 pub struct ProcessRaised {
-    /// Which process.
+    /// Process that failed.
     pub who: ProcessName,
-    /// Error or panic.
+    /// Kind of the failure.
     pub kind: RaisedKind,
-    /// The error's `Display`, or the message of the panic.
+    /// `Display` output of the error, or message of the panic.
     pub message: String,
-    /// The error's sources, outermost first.
+    /// Sources of the error, outermost first.
     pub chain: Vec<String>,
-    /// The error's `Debug`; empty for a panic.
+    /// `Debug` output of the error. Empty for a panic.
     pub debug: String,
     /// File, line and column of the panic.
     pub location: Option<String>,
-    /// The backtrace of the panic, when `RUST_BACKTRACE` asks for one. All of it; `Display` shows the part that is the
-    /// program's, and `{:#}` all.
+    /// Complete backtrace of the panic, if `RUST_BACKTRACE` enables it. `Display` shows the program's own
+    /// frames, and `{:#}` all frames.
     pub backtrace: Option<String>,
 }
 
-/// A worker's process ended without a report: by `exit`, by a signal.
+/// End of a worker's process without a report, by `exit` or by a signal.
 ///
-/// Its `Debug` is its `Display`, for that is in what `unwrap` and a `main` that returns the error show; `{:#?}` has the fields.
+/// `Debug` output equals `Display` output, because `unwrap`, and a `main` that returns the error, print the
+/// former. `{:#?}` shows the fields.
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "ProcessExitedException")]
 pub struct ProcessExited {
-    /// Which process.
+    /// Process that ended.
     pub who: ProcessName,
     /// Exit code or signal.
     pub exit: ExitStatus,
-    /// Whether it had begun: had reported that it is a worker. If not, its function was not called.
+    /// `true` if the process had reported that it is a worker. If `false`, its function was not called.
     pub begun: bool,
-    /// What is known beyond that.
+    /// Further cause, if known.
     pub detail: Option<ExitDetail>,
-    /// The last lines of its standard error, if it is captured (see [`Stdio`](crate::Stdio)) and there are any.
+    /// Last lines of its standard error, if standard error is captured (see [`Stdio`](crate::Stdio)) and not
+    /// empty.
     pub stderr: Option<String>,
 }
 
-/// The system could not start a process.
+/// Failure of the system to start a process.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct LaunchError {
-    /// What was attempted.
+    /// System call or step that failed.
     #[serde(with = "mp_core::sent::text")]
     pub what: &'static std::primitive::str,
-    /// The program that was to run, where one was involved.
+    /// Program that was to run, if the step involved one.
     #[serde(with = "mp_core::sent::path::option")]
     pub program: Option<PathBuf>,
-    /// The limit that was hit, with its value, where the error names one.
+    /// Limit that was reached, with its value, if the error implies a limit.
     pub limit: Option<String>,
-    /// What caused it, and what to do, where the error doesn't say: no `/proc`, a seccomp filter.
+    /// Cause and remedy, if the error number doesn't show them: no `/proc`, a seccomp filter.
     pub cause: Option<String>,
-    /// The system's error.
+    /// Error of the system.
     #[serde(with = "mp_core::sent::io")]
     pub source: Arc<io::Error>,
 }
 
 impl SpawnError {
-    /// The process that this error is about, if it is about one.
+    /// Returns the process that failed, or `None` if the error does not concern a single process.
     #[must_use]
     pub fn who(&self) -> Option<&ProcessName> {
         match self {
@@ -305,9 +326,10 @@ impl SpawnError {
         }
     }
 
-    /// What was sent and could not be read for lack of descriptors ([`RLIMIT_NOFILE`](mp_core::Error::OutOfDescriptors)): the arguments, as
-    /// the process that could not read them has given them back, or what a function returned, which is here. It is whole, and
-    /// can be read when some descriptors were closed; the arguments are for another start, then.
+    /// Returns data that was sent but could not be read for lack of descriptors
+    /// ([`RLIMIT_NOFILE`](mp_core::Error::OutOfDescriptors)): the arguments, which the process that could not
+    /// read them has sent back, or the return value of a function. The data is complete. It can be read after
+    /// some descriptors were closed, and arguments can then be passed to another start.
     ///
     /// ```no_run
     /// use std::fs::File;
@@ -333,7 +355,8 @@ impl SpawnError {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A second call of `join` reads it as well: what one of the two has read, the other has not.
+    /// A second call of `join` reads the value as well. The value can be read only once, either by `join` or
+    /// by `Unread::read`.
     #[must_use]
     pub fn unread(&self) -> Option<&Unread> {
         match self {
@@ -343,7 +366,8 @@ impl SpawnError {
         }
     }
 
-    /// The rank that this error is about, if it is about one: not of a [`Process`](crate::Process), which has none.
+    /// Returns the rank of the failed process, or `None` if the error does not concern a single rank. A
+    /// [`Process`](crate::Process) has no rank.
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         match self {
@@ -360,7 +384,8 @@ const HINT: &str = "Only a program that links this crate can be a worker. If thi
                     shared library must load the library and call its `mp_child_main`. A set-user-ID program, or one \
                     with file capabilities, can't be a worker";
 
-/// What may be wrong with a program that was executed; copies are made of a program that is known to be right.
+/// Writes possible faults of a program that was executed. Copies need no hint, because they run a program
+/// that has worked.
 fn hint(f: &mut fmt::Formatter<'_>, method: StartMethod) -> fmt::Result {
     if method == StartMethod::Spawn { write!(f, ". {HINT}") } else { Ok(()) }
 }
@@ -538,10 +563,11 @@ impl fmt::Display for LaunchError {
     }
 }
 
-/// The exit code of a process that could not become a worker: no parent listens, so it says why on stderr.
+/// Exit code of a process that could not become a worker. It has no connection to its parent, so it writes
+/// the reason to stderr.
 pub(crate) const USELESS: i32 = 120;
 
-/// The error of a start, with the limit that was hit and the cause as far as the system tells.
+/// Creates the error of a start, with the limit that was reached and the cause, if the system reports them.
 pub(crate) fn failed(what: &'static str, program: Option<&Path>, source: io::Error) -> SpawnError {
     let error = source.raw_os_error().map(Errno::from_raw_os_error);
     let (limit, cause) = (os_limit::limit(what, error), os_limit::of(what, program, error));

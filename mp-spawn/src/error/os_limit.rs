@@ -1,5 +1,5 @@
-//! Why the system refused a start, where its error number does not say: which limit was hit, what a container lacks, what a
-//! seccomp filter forbids. Looked up only after a failure.
+//! Causes of a refused start that the error number does not show: the limit that was reached, a missing part
+//! of a container, a seccomp filter. Determined only after a failure.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 use rustix::io::Errno;
 use rustix::process::Resource;
 
-/// The calls that make processes or threads, as errors name them.
+/// Calls that create processes or threads, with their names in errors.
 const MAKES_PROCESSES: [&str; 6] = [
     "clone3",
     "clone3 in the fork server",
@@ -17,16 +17,16 @@ const MAKES_PROCESSES: [&str; 6] = [
     "a thread in place of a pidfd",
 ];
 
-/// What was attempted where `epoll_ctl` fails for a process.
+/// Step that is named in an error if `epoll_ctl` fails for a process.
 pub(crate) const WATCH: &str = "the watch over its end and its messages (epoll_ctl)";
-/// Likewise for a descriptor of this library's own.
+/// Step that is named if `epoll_ctl` fails for a descriptor of this library.
 pub(crate) const OWN_WATCH: &str = "the watch over descriptors of the library's own (epoll_ctl)";
-/// And where no watch can be made, or asked.
+/// Step that is named if no epoll instance can be created.
 pub(crate) const NO_EPOLL: &str = "a descriptor to watch processes with (epoll_create)";
-/// See [`NO_EPOLL`].
+/// Step that is named if `epoll_wait` fails.
 pub(crate) const NO_NEWS: &str = "waiting for news of processes (epoll_wait)";
 
-/// The limit that was hit, as far as the system tells.
+/// Returns the limit that was reached, if the system reports it.
 pub(crate) fn limit(what: &str, error: Option<Errno>) -> Option<String> {
     match error? {
         Errno::NOSPC if what.contains("epoll_ctl") => Some(watches(Path::new("/proc/sys/fs/epoll"))),
@@ -46,7 +46,7 @@ pub(crate) fn limit(what: &str, error: Option<Errno>) -> Option<String> {
     }
 }
 
-/// How many descriptors may be watched.
+/// Describes the limit on watched descriptors.
 fn watches(folder: &Path) -> String {
     let most = fs::read_to_string(folder.join("max_user_watches"));
     let most = most.map_or_else(|_| "unknown".into(), |most| most.trim().to_string());
@@ -62,7 +62,8 @@ fn resource(name: &str, resource: Resource, meaning: &str) -> String {
     format!("{name} = {value} ({meaning})")
 }
 
-/// The control group of this process, or the nearest above it, that has reached its limit of processes.
+/// Returns a description of the control group of this process, or of its nearest ancestor, that has reached
+/// its limit of processes.
 fn full_group(root: &Path) -> Option<String> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     groups.lines().find_map(|line| {
@@ -88,7 +89,7 @@ fn full(root: &Path, group: &str) -> Option<String> {
     })
 }
 
-/// What a container lacks, or a seccomp filter forbids, in words, and what to do.
+/// Returns the cause in words, with a remedy: a missing part of a container, or a seccomp filter.
 pub(crate) fn of(what: &str, program: Option<&Path>, error: Option<Errno>) -> Option<String> {
     match error? {
         Errno::NOENT if program.is_some_and(|program| program.starts_with("/proc")) && !has_proc() => {
@@ -108,12 +109,12 @@ fn no_proc(why: &str) -> String {
     format!("/proc is not mounted, and {why}: mount it (`mount -t proc proc /proc`)")
 }
 
-/// Why shared memory can't be opened, where a missing `/proc` is the reason.
+/// Returns the reason why shared memory can't be opened, if `/proc` is missing.
 pub(crate) fn of_memory() -> Option<String> {
     (!has_proc()).then(|| no_proc("shared memory is opened through it"))
 }
 
-/// The text for a call that the kernel itself does not refuse like this.
+/// Describes the cause of a call that the kernel itself would not refuse with such an error.
 fn filtered(what: &str) -> String {
     let by = if mp_core::is_filtered() {
         "a seccomp filter is in force for this process, and refuses the system call"
@@ -129,7 +130,7 @@ fn filtered(what: &str) -> String {
     format!("{by}: {advice}")
 }
 
-/// The text in a worker that can't ask the kernel to end it with its parent.
+/// Describes the error of a worker that can't ask the kernel to end it with its parent.
 pub(crate) fn of_prctl(error: Errno) -> String {
     let why = if matches!(error, Errno::PERM | Errno::NOSYS) { filtered("prctl") } else { String::new() };
     format!("prctl(PR_SET_PDEATHSIG), by which a worker ends with its parent, failed: {error}. {why}")
@@ -137,7 +138,7 @@ pub(crate) fn of_prctl(error: Errno) -> String {
         .to_string()
 }
 
-/// The error of a file in `/proc` that can't be read.
+/// Adds the cause to the error of a file in `/proc` that can't be read.
 pub(crate) fn of_proc(error: std::io::Error) -> std::io::Error {
     if has_proc() {
         return error;

@@ -4,7 +4,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// A process, as errors name it.
+/// Process that an error concerns.
 ///
 /// ```
 /// use mp_spawn::{Process, SpawnError};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// # Ok::<(), SpawnError>(())
 /// ```
 ///
-/// | it was started | `Display` |
+/// | started | `Display` |
 /// |---|---|
 /// | as one of several | `rank 3 (pid 4711)` |
 /// | as one of several, with a [name](crate::SpawnOptions::name) | `rank 3 (loader-3, pid 4711)` |
@@ -25,11 +25,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct ProcessName {
-    /// Its rank; `None` for a [`Process`](crate::Process), which is no part of a group.
+    /// Rank of the process. `None` for a [`Process`](crate::Process), which is not part of a group.
     pub rank: Option<usize>,
-    /// Its name, as in `rank-3` or `process-1`.
+    /// Name of the process, such as `rank-3` or `process-1`.
     pub name: String,
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
 }
 

@@ -1,11 +1,12 @@
-//! What workers write: into files, into memory, or line by line to where this process writes.
+//! Output of workers: written to files, to memory, or line by line to the streams of this process.
 //!
-//! One thread of the process reads all pipes, so that no worker waits until its output is asked for, and so that a terminal
-//! that stands still delays only that thread: starting, receiving and reaping continue. The memory that is kept is bounded,
-//! whatever a worker writes. The end of a process is not the end of its pipe (a grandchild may hold it), and no thread waits
-//! for that: what is there when the process is reaped is read then, and that thread writes its lines. A caller that waits
-//! for the end of processes waits for these writes as well, unless nothing has been written for a while; a caller that reaps
-//! them doesn't ([`reader`](crate::io::reader)).
+//! One thread of the process reads all pipes, so no worker blocks until a caller asks for its output. A
+//! blocked terminal delays only that thread: starting, receiving and reaping continue. The stored output is
+//! bounded, whatever a worker writes. A pipe may stay open after the end of its process, because a grandchild
+//! may hold it. No thread waits for its end: when the process is reaped, the available bytes are read, and
+//! the reading thread writes their lines. A caller that waits for the end of processes also waits for these
+//! writes, unless nothing has been written for a while. A caller that reaps processes doesn't wait
+//! ([`reader`](crate::io::reader)).
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -27,33 +28,33 @@ use crate::io::setup::{ProcessOptions, Stdio};
 use crate::io::tee::{Stream, Tee};
 use crate::protocol::outbox::Ends;
 
-/// How many bytes of a stream are kept.
+/// Number of bytes of a stream that are stored.
 const KEPT: usize = 1 << 20;
 const CHUNK: usize = 64 << 10;
-/// Chunks that are read from one pipe before the others get their turn; more than a pipe holds.
+/// Number of chunks that are read from one pipe in each turn. More than the capacity of a pipe.
 const CHUNKS_A_TURN: usize = 32;
-/// Lines of a crashed worker that its error shows.
+/// Number of last lines of a crashed worker that its error shows.
 const LAST_LINES: usize = 12;
 
-/// What a process has written to one of its streams.
+/// Output that a process has written to one of its streams.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CapturedOutput {
-    /// The last of it, at most a MiB.
+    /// Last bytes of the output, at most 1 MiB.
     pub bytes: Vec<u8>,
-    /// How many bytes came before these and were not kept.
+    /// Number of earlier bytes that were discarded.
     pub lost: u64,
 }
 
 impl CapturedOutput {
-    /// As text; what is no UTF-8 is replaced.
+    /// Returns the output as text. Bytes that are not valid UTF-8 are replaced.
     #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
 
-    /// The last lines, as the error of a crash shows them: at most twelve, without empty ones behind them; `None` if nothing
-    /// was written.
+    /// Returns the last lines, as the error of a crash shows them: at most twelve, without trailing empty
+    /// lines. Returns `None` if there are none.
     ///
     /// ```
     /// use mp_spawn::{Stdio, Process};
@@ -76,7 +77,7 @@ impl CapturedOutput {
     }
 }
 
-/// The reading ends of a process's streams, where this process has them.
+/// Reading ends of the streams of a process, if this process reads them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Streams {
     stdout: Option<Arc<StreamPipe>>,
@@ -84,7 +85,7 @@ pub(crate) struct Streams {
 }
 
 impl Streams {
-    /// Opens what a process is to write to.
+    /// Opens the destinations of the streams of a process.
     pub(crate) fn open(setup: &ProcessOptions, rank: usize, name: &str) -> Result<(Streams, Ends)> {
         let whose = match setup.number {
             Some(number) => Whose { number, name, label: name.to_string() },
@@ -100,7 +101,8 @@ impl Streams {
         [&self.stdout, &self.stderr].into_iter().flatten()
     }
 
-    /// Reads what is there, for the process has ended, and has its lines written. Does not block.
+    /// Reads the available output of a process that has ended, and has its lines written by the reading
+    /// thread. Does not block.
     pub(crate) fn drain(&self) {
         for pipe in self.pipes() {
             let mut state = pipe.state.lock();
@@ -117,13 +119,13 @@ impl Streams {
         }
     }
 
-    /// Whether its process has ended, with lines that are not written yet.
+    /// Returns `true` if the process has ended and has lines that have not been written.
     pub(crate) fn are_to_be_written(&self) -> bool {
         self.pipes().any(|pipe| pipe.state.lock().ended.is_some())
     }
 
-    /// Waits until the lines of processes that have ended are written; not for a terminal that stands still. False if there
-    /// was no time for that until then.
+    /// Waits until the lines of processes that have ended are written. Stops waiting if the terminal blocks.
+    /// Returns `false` if `until` passed first.
     pub(crate) fn wait_until_written(all: &[Streams], until: Option<Instant>) -> bool {
         let Some(reader) = Reader::ours() else { return true };
         all.iter().flat_map(Streams::pipes).all(|pipe| reader.wait_for(pipe, until))
@@ -137,18 +139,18 @@ impl Streams {
         self.stderr.as_ref().map(|pipe| pipe.captured()).unwrap_or_default()
     }
 
-    /// The last lines of its standard error, if they are known.
+    /// Returns the last lines of the standard error, if it is captured.
     pub(crate) fn last_words(&self) -> Option<String> {
         self.stderr.as_ref()?.captured().last_lines()
     }
 }
 
-/// Which process writes.
+/// Process that writes.
 struct Whose<'a> {
-    /// Its rank, or the number of a process that has a handle of its own: all of those have the rank 0.
+    /// Rank of the process, or the number of a process with its own handle, because all of these have rank 0.
     number: usize,
     name: &'a str,
-    /// What its lines begin with where they are mixed with those of others.
+    /// Prefix of its lines if they are mixed with lines of other processes.
     label: String,
 }
 
@@ -166,7 +168,8 @@ fn open(
         Stdio::File(path) | Stdio::Append(path) => {
             let path = &pattern::expand(path, whose.number, whose.name)
                 .map_err(|error| failed("naming the file for its output", Some(path), error))?;
-            // Appending in any case: another writer, or one through a copy of the descriptor, writes over nothing.
+            // Always appends, so that writers to the same file, or through copies of the descriptor, don't
+            // overwrite each other.
             let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
             flags.set(OFlags::TRUNC, matches!(output, Stdio::File(_)));
             let file =
@@ -186,22 +189,23 @@ fn open(
     Ok((Some(pipe), Some(theirs)))
 }
 
-/// One stream of one process.
+/// Stream of a process.
 #[derive(Debug)]
 pub(crate) struct StreamPipe {
-    /// Never locked while something is written.
+    /// Never locked during a write.
     pub(crate) state: Mutex<State>,
 }
 
-/// What was read of a stream.
+/// Data that was read from a stream.
 #[derive(Debug)]
 pub(crate) struct State {
-    /// Until the last writer has closed it.
+    /// Open until the last writer has closed the pipe.
     pub(crate) fd: Option<OwnedFd>,
     tail: VecDeque<u8>,
     lost: u64,
     pub(crate) tee: Option<Tee>,
-    /// When its process was seen to end, until the lines that it had then are written.
+    /// Time at which the end of the process was detected. Reset once the lines that were available then are
+    /// written.
     pub(crate) ended: Option<Instant>,
 }
 
@@ -213,7 +217,7 @@ impl StreamPipe {
 }
 
 impl State {
-    /// Reads what is there; false when nothing more will come.
+    /// Reads the available bytes. Returns `false` at the end of the stream.
     pub(crate) fn pump(&mut self) -> bool {
         let mut chunk = [MaybeUninit::<u8>::uninit(); CHUNK];
         for _ in 0..CHUNKS_A_TURN {
@@ -239,14 +243,14 @@ impl State {
         true
     }
 
-    /// Passes the beginning of a line on that has no end.
+    /// Passes on an incomplete last line.
     fn flush(&mut self) {
         if let Some(tee) = &mut self.tee {
             tee.end_line();
         }
     }
 
-    /// Whether all lines that are whole have been written.
+    /// Returns `true` if all complete lines have been written.
     fn is_passed_on(&self) -> bool {
         self.tee.as_ref().is_none_or(Tee::is_passed_on)
     }
@@ -268,7 +272,7 @@ mod tests {
         assert_eq!((state.tail.len(), state.lost), (KEPT, 8 * (32 << 10)));
         assert_eq!(state.tail.back(), Some(&39));
         drop(theirs);
-        // A process that another test is just starting has a copy of it, for a moment.
+        // A process that another test is just starting briefly holds a copy of the descriptor.
         let until = Instant::now() + std::time::Duration::from_secs(60);
         while state.pump() {
             assert!(Instant::now() < until, "it has no writer any more");

@@ -1,4 +1,4 @@
-//! What a process reads from and writes to: set up before it starts, captured while it runs.
+//! Input and output of processes: set-up before the start, capture while they run.
 
 pub(crate) mod captured;
 mod pattern;

@@ -1,11 +1,13 @@
-//! Names of files for output: `{rank}` and `{name}` in the last part of a path stand for the process.
+//! Patterns in names of output files: `{rank}` and `{name}` in the last part of a path are replaced with
+//! those of the process.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-/// Returns the path for the process with this number and name. Directories, and bytes that are not UTF-8, stay as they are.
+/// Returns the path for the process with this number and name. Directories, and bytes that are not UTF-8, are
+/// unchanged.
 pub(crate) fn expand(path: &Path, number: usize, name: &str) -> io::Result<PathBuf> {
     let bytes = path.as_os_str().as_bytes();
     let at = bytes.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);

@@ -1,13 +1,14 @@
-//! The thread that reads what all workers write, and passes their lines on.
+//! Thread that reads the output of all workers and passes on their lines.
 //!
-//! | a pipe | at its process's end | a thread that waits for the process |
+//! | the pipe | at the end of its process | a thread that waits for the process |
 //! |---|---|---|
-//! | has nothing to be written | nothing happens | continues |
-//! | has lines | `ended` is set, the thread is asked to write | waits until `ended` is taken back, or nothing is written for a while |
-//! | is written by the thread just now | the same | the same |
+//! | has no lines to be written | no action | continues |
+//! | has lines | sets `ended`, requests a write from the thread | waits until `ended` is reset, or nothing is written for a while |
+//! | has lines that are being written | the same | the same |
 //!
-//! Only that thread writes to the streams of this process, and it holds no lock then: the standard library has locks for
-//! them, which a thread that waits for a worker, or reads its output, may hold for any time.
+//! Only that thread writes to the streams of this process, and it holds no lock of this crate meanwhile. The
+//! standard library locks the streams, and a thread that waits for a worker, or reads its output, may hold
+//! such a lock for an unlimited time.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -28,12 +29,12 @@ use crate::error::os_limit::{NO_EPOLL, OWN_WATCH};
 use crate::io::captured::StreamPipe;
 use crate::io::tee::Tee;
 
-/// For how long a terminal may stand still before waiters stop waiting for it.
+/// Time for which a terminal may block before waiters stop waiting for it.
 const STILL: Duration = Duration::from_millis(200);
-/// How long this process waits for one before it exits.
+/// Time for which this process waits for a blocked terminal before it exits.
 const WAIT_AT_EXIT: Duration = Duration::from_secs(2);
 
-/// The thread that reads.
+/// State of the reading thread.
 #[derive(Debug)]
 pub(crate) struct Reader {
     process: u32,
@@ -41,21 +42,21 @@ pub(crate) struct Reader {
     pipes: Mutex<(u64, HashMap<u64, Arc<StreamPipe>>)>,
     /// Pipes of processes that have ended, with lines to be written.
     asked: Mutex<Vec<Arc<StreamPipe>>>,
-    /// When lines were written last. Locked before the state of a pipe, never after it.
+    /// Time of the last write of lines. Locked before the state of a pipe, never after it.
     written: Mutex<Option<Instant>>,
-    /// That has changed, or a pipe whose process has ended has no more of them.
+    /// Notified after a write of lines, and after the last lines of a process that has ended.
     moved: Condvar,
-    /// Readable when there are such.
+    /// Eventfd that is readable while `asked` may have pipes.
     bell: OwnedFd,
 }
 
-/// The number of the bell; pipes have those above.
+/// Event number of the bell. Pipes have higher numbers.
 const BELL: u64 = 0;
 
 static READER: PerProcess<Mutex<Option<Arc<Reader>>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// Has this pipe read until its last writer has closed it.
+/// Has the thread read this pipe until its last writer has closed it.
 pub(crate) fn read_from_now_on(pipe: &Arc<StreamPipe>) -> Result<()> {
     let reader = {
         let mut slot = READER.lock();
@@ -107,19 +108,19 @@ impl Reader {
         Ok(reader)
     }
 
-    /// The one of this process, if it has one.
+    /// Returns the reader of this process, if it has one.
     pub(crate) fn ours() -> Option<Arc<Reader>> {
         READER.lock().as_ref().filter(|reader| reader.process == std::process::id()).map(Arc::clone)
     }
 
-    /// Has the lines of a pipe written.
+    /// Has the thread write the lines of a pipe.
     pub(crate) fn ask(&self, pipe: &Arc<StreamPipe>) {
         self.asked.lock().push(Arc::clone(pipe));
-        // It fails only where it counted to the end: then it is readable.
+        // Fails only if the counter is at its maximum, and then the eventfd is readable.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
-    /// Writes the lines that are whole. In the one thread that does.
+    /// Writes the complete lines. Called only on the reading thread.
     fn pass_on(&self, pipe: &StreamPipe) {
         let mut state = pipe.state.lock();
         while let Some((stream, lines)) = state.tee.as_mut().and_then(Tee::begin) {
@@ -135,14 +136,14 @@ impl Reader {
         let ended = state.ended.take();
         drop(state);
         if ended.is_some() {
-            // Locked, so that no thread is between its check and its sleep.
+            // The lock ensures that no waiter is between its check and its sleep.
             let _written = self.written.lock();
             self.moved.notify_all();
         }
     }
 
-    /// Waits until the lines that a process left in a pipe are written, as long as some are written. False if there was no
-    /// time for that until then.
+    /// Waits until the lines that a process left in a pipe are written. Stops waiting if no lines are written
+    /// for a while. Returns `false` if `until` passed first.
     pub(crate) fn wait_for(&self, pipe: &StreamPipe, until: Option<Instant>) -> bool {
         let mut written = self.written.lock();
         loop {
@@ -155,7 +156,7 @@ impl Reader {
             if until.is_some_and(|until| until <= now) {
                 return false;
             }
-            // Whatever the reason to continue, the state is checked again.
+            // The loop checks the state again after each wake-up.
             let _ = self
                 .moved
                 .wait_until(&mut written, until.map_or(still_until, |until| until.min(still_until)));
@@ -164,25 +165,26 @@ impl Reader {
 
     /// Writes the lines that other threads have queued.
     fn pass_on_asked(&self) {
-        // An empty pipe is no error.
+        // An empty eventfd is not an error.
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         loop {
             let Some(pipe) = self.asked.lock().last().map(Arc::clone) else { return };
             self.pass_on(&pipe);
-            // Only then, so that an exit finds it; another one may have come meanwhile.
+            // Removed only after the write, so that an exit handler finds the pipe. Others may have been
+            // queued meanwhile.
             self.asked.lock().retain(|asked| !Arc::ptr_eq(asked, &pipe));
         }
     }
 
     fn run(&self) {
-        // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
+        // Handlers of the program must run on threads of the program. Blocking a valid set can't fail.
         let _ = crate::sys::block_signals();
         let mut events = Vec::with_capacity(64);
         loop {
             events.clear();
             match epoll::wait(&self.poll, spare_capacity(&mut events), None) {
                 Ok(_) | Err(Errno::INTR) => {}
-                // Not known to happen. Workers then wait with full pipes, until they are drained at their end.
+                // Not known to happen. Workers would then block on full pipes until their ends are drained.
                 Err(_) => return,
             }
             for event in &events {
@@ -194,7 +196,7 @@ impl Reader {
                 let Some(pipe) = self.pipes.lock().1.get(&id).map(Arc::clone) else { continue };
                 let mut state = pipe.state.lock();
                 if !state.pump() {
-                    // That takes it out of the epoll set.
+                    // Closing the descriptor removes it from the epoll set.
                     state.fd = None;
                     self.pipes.lock().1.remove(&id);
                 }
@@ -205,7 +207,7 @@ impl Reader {
     }
 }
 
-/// At exit: what workers had written before they were seen to end is written.
+/// At exit, waits until the output that workers had written before their ends were detected is written.
 pub(crate) fn pass_on_at_exit() {
     let Some(reader) = Reader::ours() else { return };
     let until = Instant::now() + WAIT_AT_EXIT;

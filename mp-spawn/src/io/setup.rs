@@ -1,4 +1,4 @@
-//! What a process is started with: environment, directory, processors, streams.
+//! Setup of a process: environment, directory, processors, streams.
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
@@ -8,7 +8,7 @@ use crate::protocol::inherited_files::Inherited;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::limits::Limits;
 
-/// Where what a process writes to its standard output, or to its standard error, goes.
+/// Destination of the standard output or the standard error of a process.
 ///
 /// ```
 /// use mp_spawn::{SpawnOptions, Stdio, start_processes};
@@ -22,29 +22,32 @@ use crate::protocol::limits::Limits;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Stdio {
-    /// To where this process's goes.
+    /// Same destination as the stream of this process.
     #[default]
     Inherit,
-    /// Nowhere.
+    /// Discarded (`/dev/null`).
     Null,
-    /// Into memory of this process: see [`ProcessContext::stdout`](crate::ProcessContext::stdout). The last MiB is kept.
+    /// Memory of this process: see [`ProcessContext::stdout`](crate::ProcessContext::stdout). The last MiB is
+    /// stored.
     Capture,
-    /// As [`Capture`](Self::Capture), and line by line to where this process's goes, after `[rank 3]`, or the name of a
-    /// [`Process`](crate::Process), as in `[process-1]`; in a colour where that is a terminal and `NO_COLOR` is not set.
-    /// Lines of several processes are not mixed; one of more than 64 KiB is passed on in pieces. A call that waits for the
-    /// end of a process waits until its lines are written, unless the terminal stands still for 200 ms.
+    /// Memory, as with [`Capture`](Self::Capture), and in addition the stream of this process, line by line.
+    /// Each line has a prefix: `[rank 3]`, or the name of a [`Process`](crate::Process), such as
+    /// `[process-1]`. The prefix is coloured if the stream is a terminal and `NO_COLOR` is not set. Lines of
+    /// several processes are not mixed. A line of more than 64 KiB is passed on in pieces. A call that waits
+    /// for the end of a process waits until its lines are written, unless the terminal blocks for 200 ms.
     Tee,
-    /// Into a file, which is made or emptied first. `{rank}` in the last part of its path stands for the rank, or the
-    /// [number](crate::ProcessBuilder::number) of a [`Process`](crate::Process); `{name}` for the name of the process, which has no
-    /// `/` then; `{{` and `}}` for braces. Any other pattern is an error of the start. Directories are taken as they are, and no
-    /// part of the path needs to be UTF-8. Output is appended, also if both streams, or several processes, write to one file.
+    /// File, which is created or truncated first. In the last part of its path, `{rank}` is replaced with the
+    /// rank, or with the [number](crate::ProcessBuilder::number) of a [`Process`](crate::Process). `{name}`
+    /// is replaced with the name of the process, which must not contain `/`. `{{` and `}}` stand for braces.
+    /// Any other pattern is an error of the start. Directories are not expanded, and the path need not be
+    /// UTF-8. Output is appended, also if both streams, or several processes, write to the same file.
     File(PathBuf),
-    /// As [`File`](Self::File), but what is in the file stays, and what is written comes behind it.
+    /// File, as with [`File`](Self::File), but not truncated: output is appended to its contents.
     Append(PathBuf),
 }
 
 impl Stdio {
-    /// Into a file: see [`File`](Self::File).
+    /// Creates a [`File`](Self::File) destination.
     ///
     /// ```
     /// use mp_spawn::Stdio;
@@ -55,7 +58,7 @@ impl Stdio {
         Stdio::File(path.into())
     }
 
-    /// The same, but a file keeps what is in it.
+    /// Returns this destination, with `File` replaced by `Append`.
     fn appending(self) -> Stdio {
         match self {
             Stdio::File(path) => Stdio::Append(path),
@@ -64,7 +67,7 @@ impl Stdio {
     }
 }
 
-/// What one process is started with, beside its function and arguments.
+/// Setup of one process, in addition to its function and arguments.
 ///
 /// ```
 /// use mp_spawn::{SpawnOptions, start_processes};
@@ -80,41 +83,42 @@ impl Stdio {
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct ProcessOptions {
-    /// Changes to the environment, in order; `None` removes.
+    /// Changes to the environment, in order. `None` removes a variable.
     pub(crate) environment: Vec<(OsString, Option<OsString>)>,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) processors: Vec<usize>,
-    /// The number of a process that has a handle of its own, for the names of its files.
+    /// Number of a process with its own handle, used in the names of its files.
     pub(crate) number: Option<usize>,
     pub(crate) stdout: Stdio,
     pub(crate) stderr: Stdio,
     pub(crate) interrupt: Interrupt,
     pub(crate) interrupt_signals: InterruptSignals,
     pub(crate) limits: Limits,
-    /// The files that it inherits.
+    /// Files that the process inherits.
     pub(crate) inherited: Vec<Inherited>,
 }
 
 impl ProcessOptions {
-    /// Sets a variable of the environment.
+    /// Sets an environment variable.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> ProcessOptions {
         self.environment.push((name.as_ref().to_owned(), Some(value.as_ref().to_owned())));
         self
     }
 
-    /// Removes a variable from the environment.
+    /// Removes an environment variable.
     pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> ProcessOptions {
         self.environment.push((name.as_ref().to_owned(), None));
         self
     }
 
-    /// The directory that the process works in; its parent's without this.
+    /// Sets the working directory of the process. The default is the directory of its parent.
     pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> ProcessOptions {
         self.directory = Some(directory.into());
         self
     }
 
-    /// The processors that the process may run on; its parent's without this. See `sched_setaffinity(2)`.
+    /// Sets the processors that the process may run on. The default is the set of its parent. See
+    /// `sched_setaffinity(2)`.
     #[doc(alias = "sched_setaffinity")]
     pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> ProcessOptions {
         self.processors = numbers.into_iter().collect();
@@ -133,32 +137,32 @@ impl ProcessOptions {
         self
     }
 
-    /// Limits the process: resources, user, process group, control group.
+    /// Sets limits of the process: resources, user, process group, control group.
     pub fn limits(mut self, limits: Limits) -> ProcessOptions {
         self.limits = limits;
         self
     }
 
-    /// Where its standard output goes.
+    /// Sets the destination of the standard output.
     pub fn stdout(mut self, output: Stdio) -> ProcessOptions {
         self.stdout = output;
         self
     }
 
-    /// Where its standard error goes.
+    /// Sets the destination of the standard error.
     pub fn stderr(mut self, output: Stdio) -> ProcessOptions {
         self.stderr = output;
         self
     }
 
-    /// File descriptors of its parent that the process inherits, under the same numbers: see
+    /// Adds file descriptors of the parent that the process inherits under the same numbers: see
     /// [`SpawnOptions::inherit_fds`](crate::SpawnOptions::inherit_fds).
     pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> ProcessOptions {
         self.inherited.extend(fds.into_iter().map(|fd| Inherited::of(fd.as_fd())));
         self
     }
 
-    /// Files that it writes to keep what is in them.
+    /// Returns this setup with output files that are appended to instead of truncated.
     pub(crate) fn appending(mut self) -> ProcessOptions {
         (self.stdout, self.stderr) = (self.stdout.appending(), self.stderr.appending());
         self

@@ -1,11 +1,11 @@
-//! The lines of one stream of one worker, and what this process writes before each of them.
+//! Lines of a stream of a worker, and the prefix that this process writes before each line.
 
 use std::io::{self, IsTerminal, Write};
 
-/// A line that is longer is passed on in pieces.
+/// Maximum length of a line. Longer lines are passed on in pieces.
 const LINE: usize = 64 << 10;
 
-/// Which of the two streams.
+/// Standard stream of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     Stdout,
@@ -20,9 +20,9 @@ impl Stream {
         }
     }
 
-    /// Writes lines to this process's. Waits for its lock, and for the terminal.
+    /// Writes lines to the stream of this process. Blocks on the lock of the stream and on the terminal.
     pub(crate) fn write(self, lines: &[u8]) {
-        // There is nowhere left to report that this failed.
+        // A failure can't be reported, because stderr itself may have failed.
         let _ = match self {
             Stream::Stdout => io::stdout().lock().write_all(lines),
             Stream::Stderr => io::stderr().lock().write_all(lines),
@@ -30,23 +30,23 @@ impl Stream {
     }
 }
 
-/// Where lines are passed on to.
+/// Destination of passed-on lines, with the lines that have not been written.
 #[derive(Debug)]
 pub(crate) struct Tee {
     stream: Stream,
     before: String,
-    /// A line that has not ended.
+    /// Incomplete line.
     line: Vec<u8>,
-    /// Those that have, and are to be written.
+    /// Complete lines to be written.
     whole: Vec<u8>,
-    /// A thread is writing the lines that came before.
+    /// `true` while a thread writes earlier lines.
     writing: bool,
 }
 
 impl Tee {
-    /// Behind this label, in the colour of this number.
+    /// Creates a tee with this label as the prefix, in the colour of this number.
     pub(crate) fn new(stream: Stream, number: usize, label: &str) -> Tee {
-        // Those that can be read on black and on white.
+        // Colours that are readable on black and on white.
         const COLOURS: [u8; 6] = [36, 33, 32, 35, 34, 31];
         let coloured =
             stream.is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
@@ -57,7 +57,7 @@ impl Tee {
         Tee { stream, before, line: Vec::new(), whole: Vec::new(), writing: false }
     }
 
-    /// Takes what has been read.
+    /// Adds bytes that were read from the worker.
     pub(crate) fn pass_on(&mut self, bytes: &[u8]) {
         for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
             self.line.extend_from_slice(piece);
@@ -67,29 +67,29 @@ impl Tee {
         }
     }
 
-    /// Ends the line that has no end yet.
+    /// Completes the incomplete line.
     pub(crate) fn end_line(&mut self) {
         if self.line.is_empty() {
             return;
         }
         let text = self.line.strip_suffix(b"\n").unwrap_or(&self.line);
-        // Written in one piece, so that no other writer's lines come between.
+        // Written in one piece, so that lines of other writers don't come between.
         [self.before.as_bytes(), text, b"\n"].iter().for_each(|part| self.whole.extend_from_slice(part));
         self.line.clear();
     }
 
-    /// What is to be written now, if anything is.
+    /// Takes the lines to be written, if there are any.
     pub(crate) fn begin(&mut self) -> Option<(Stream, Vec<u8>)> {
         self.writing = !self.whole.is_empty();
         self.writing.then(|| (self.stream, std::mem::take(&mut self.whole)))
     }
 
-    /// What was to be written is.
+    /// Records that the taken lines are written.
     pub(crate) fn end(&mut self) {
         self.writing = false;
     }
 
-    /// Whether all lines that are whole have been written.
+    /// Returns `true` if all complete lines have been written.
     pub(crate) fn is_passed_on(&self) -> bool {
         self.whole.is_empty() && !self.writing
     }

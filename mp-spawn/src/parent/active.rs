@@ -1,4 +1,4 @@
-//! The processes that this one has started and that may still run, and what happens to them when it exits.
+//! Processes that this process has started and that may still run, and their treatment at its exit.
 
 use std::io::Write as _;
 use std::sync::{Arc, Once, Weak};
@@ -12,34 +12,35 @@ use crate::parent::group::{GRACE, Group};
 use crate::parent::supervisor;
 use crate::sys;
 
-/// The processes of one start, as their parent keeps them beside the handles.
+/// Processes of one start, which the parent tracks independently of the handles.
 #[derive(Debug)]
 enum Member {
-    /// Of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped: nothing remains to be done then.
+    /// Processes of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped.
     Held { group: Weak<Group>, daemon: bool },
-    /// Of a [`Process`](crate::Process), or of a context that was detached: they continue without a handle.
+    /// Processes that continue without a handle: those of a [`Process`](crate::Process), or of a context that
+    /// was detached.
     Free { group: Arc<Group>, daemon: bool },
-    /// The failure of a process without a handle, which the program did not get: printed at the exit.
+    /// Failure of a process without a handle that was not returned to the program. Printed at the exit.
     Failed(SpawnError),
 }
 
-/// How many failures without a handle are kept.
+/// Maximum number of stored failures without a handle.
 const MOST_FAILED: usize = 100;
 
 static FAMILY: PerProcess<Mutex<Vec<Member>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// A process that was started by this one and has not ended.
+/// Process that was started by this process and has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ActiveChild {
-    /// Its name.
+    /// Name of the process.
     pub name: String,
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
 }
 
-/// The processes that this one has started and that run, with or without a handle. Does not block.
+/// Returns the running processes that this process has started, with or without a handle. Does not block.
 ///
 /// ```
 /// use mp_spawn::{Process, active_children};
@@ -64,7 +65,7 @@ pub fn active_children() -> Vec<ActiveChild> {
 }
 
 impl Member {
-    /// Whether these are the processes of a context.
+    /// Returns `true` if these are the processes of the context with this group.
     fn is_held(&self, group: &Arc<Group>) -> bool {
         matches!(self, Member::Held { group: held, .. } if held.as_ptr() == Arc::as_ptr(group))
     }
@@ -78,26 +79,27 @@ impl Member {
     }
 }
 
-/// Notes processes that end with their context. If that lives when this process exits, it ends them (`daemon`) or waits for
-/// them.
+/// Adds processes that end with their context. If the context still exists when this process exits, the
+/// processes are ended (`daemon`) or waited for.
 pub(crate) fn note(group: &Arc<Group>, daemon: bool) {
     care_at_exit();
     add(Member::Held { group: Arc::downgrade(group), daemon });
 }
 
-/// Notes processes that live without their handle. When this one exits, it ends them (`daemon`) or waits for them.
+/// Adds processes that continue without their handle. When this process exits, they are ended (`daemon`) or
+/// waited for.
 pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
     care_at_exit();
     add(Member::Free { group: Arc::clone(group), daemon });
 }
 
-/// Lets processes that were held continue without their context.
+/// Lets the processes of a context continue without it.
 pub(crate) fn release(group: &Arc<Group>, daemon: bool) {
     FAMILY.lock().retain(|member| !member.is_held(group));
     adopt(group, daemon);
 }
 
-/// Registers, once, what is to be done at exit.
+/// Registers the actions at exit, once.
 pub(crate) fn care_at_exit() {
     static AT_EXIT: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
     AT_EXIT.call_once(|| {
@@ -114,8 +116,8 @@ fn add(member: Member) {
     family.push(member);
 }
 
-/// Processes with a failure that the program did not get stay, to be named at the exit: as the error alone, once there is no
-/// handle.
+/// Removes processes that have ended. Processes with a failure that was not returned to the program stay, so
+/// that it is printed at the exit. Without a handle, only their error is stored.
 fn forget_the_done(family: &mut Vec<Member>) {
     let mut failed = family.iter().filter(|member| matches!(member, Member::Failed(_))).count();
     family.retain_mut(|member| match member {
@@ -135,17 +137,19 @@ fn forget_the_done(family: &mut Vec<Member>) {
     });
 }
 
-/// Prints a failure, whole: `eprintln!` would write it piece by piece, and other processes between the pieces.
+/// Prints a failure with a single write. `eprintln!` would write it in pieces, and other processes could
+/// write between them.
 fn tell(error: &SpawnError) {
     let line = format!("mp: {error}\n");
-    // A write fails if the reader is gone: the caller continues.
+    // The write fails if the reader has closed the pipe. The caller continues.
     _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// At exit: no process is started again, daemonic ones are ended, then all are waited for, and failures that the program did not get are printed.
+/// Runs at exit: forbids restarts, ends daemonic processes, waits for all processes, and prints failures that
+/// were not returned to the program.
 fn care() {
-    // A blocked thread could hold the lock for ever. It is not held while this waits: other threads still feed the processes
-    // that are waited for, and callbacks ask for them.
+    // A blocked thread could hold the lock for ever. The lock is released during the wait, because other
+    // threads may still send data to the processes, and callbacks query them.
     let family = {
         let Some(mut family) = FAMILY.try_lock_for(GRACE) else { return };
         std::mem::take(&mut *family)
@@ -159,11 +163,12 @@ fn care() {
         }
     });
     let free: Vec<_> = free.filter(|(group, _)| group.check_owner().is_ok()).collect();
-    // Before any of them is ended or waited for: none is followed by another one, and none waits for its start.
+    // Done before any process is ended or waited for, so that none is restarted and none waits for its next
+    // start.
     free.iter().for_each(|(group, _)| group.forbid_restarts());
     let (daemons, others): (Vec<_>, Vec<_>) = free.into_iter().partition(|(_, daemon)| *daemon);
     Group::end_together(&daemons.iter().map(|(group, _)| group.as_ref()).collect::<Vec<_>>(), GRACE);
-    // In a callback of `on_exit`, in the thread that reaps: it can't wait for its own work.
+    // `exit` was called in a callback of `on_exit`, on the thread that reaps, which can't wait for itself.
     let others = if supervisor::is_this_thread() { Vec::new() } else { others };
     for (group, _) in others.iter() {
         group.wait(None, false);
@@ -171,7 +176,7 @@ fn care() {
     daemons.iter().chain(&others).for_each(|(group, _)| tell_untold(group));
 }
 
-/// Prints the first failure of a group that no call has returned.
+/// Prints the first failure of a group that was not returned to the program.
 pub(crate) fn tell_untold(group: &Group) {
     if let Some(error) = group.untold_failure() {
         tell(&error);

@@ -1,4 +1,4 @@
-//! One process as the supervisor sees it: what is still to be sent to it, what it reports, how it ends.
+//! State of one process in the supervisor: data to be sent to it, its reports, its end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -35,16 +35,17 @@ use mp_core::{Promise, children};
 use mp_reduce::Unread;
 
 const CHUNK: usize = 64 << 10;
-/// How long a process that may be short-lived is left alone: see [`supervisor`](crate::parent::supervisor).
+/// Time for which the supervisor does not watch a process that may be short-lived: see
+/// [`supervisor`](crate::parent::supervisor).
 const YOUTH: Duration = Duration::from_millis(50);
-/// After this time it is listened to, if a caller asks.
+/// Time after which the supervisor watches it if a caller queries it.
 const INFANCY: Duration = Duration::from_millis(4);
-/// Chunks that are read from one process before the others get their turn.
+/// Number of chunks that are read from one process in each turn.
 const CHUNKS_A_TURN: usize = 16;
-/// Chunks that are read after a process has ended: more than it can have left in its socket.
+/// Number of chunks that are read after the end of a process: more than its socket can hold.
 const CHUNKS_AT_END: usize = 256;
 
-/// One process.
+/// State of one process.
 #[derive(Debug)]
 pub(crate) struct Watch {
     group: Arc<Group>,
@@ -55,27 +56,27 @@ pub(crate) struct Watch {
     function: Arc<str>,
     nonce: u64,
     pub(crate) handle: Arc<Handle>,
-    /// Open while something may come from it.
+    /// Open while messages may arrive.
     pub(crate) socket: Option<OwnedFd>,
-    /// Whether it has reported: what may follow is read when it has ended.
+    /// `true` if the process has reported. Later messages are read after its end.
     pub(crate) reported: bool,
     inbox: Inbox,
     outbox: Outbox,
-    /// Its arguments, until it has taken them.
+    /// Arguments of the process, until it has taken them.
     parcel: Option<Promise>,
     member: Option<u32>,
-    /// How many crashed processes had their memory released after its end.
+    /// Number of crashed processes whose memory was released after its end.
     swept: usize,
     seen: Seen,
     timeout: Duration,
     returns: bool,
-    /// When its time to say hello is over.
+    /// End of the time for its hello.
     pub(crate) hello_until: Option<Instant>,
-    /// While the supervisor doesn't listen to it yet: from when on it does.
+    /// Time at which the supervisor begins to watch it. `None` if the supervisor watches it.
     pub(crate) young_until: Option<Instant>,
 }
 
-/// What goes to a process at its start, and what its parent keeps about it.
+/// Data to be sent to a process at its start, and its setup in the parent.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) rank: usize,
@@ -84,15 +85,15 @@ pub(crate) struct Order {
     pub(crate) setup: ProcessOptions,
 }
 
-/// What the processes of one start have in common.
+/// Common properties of the processes of one start.
 #[derive(Debug, Clone)]
 pub(crate) struct Common {
     pub(crate) group: Arc<Group>,
     pub(crate) program: Arc<PathBuf>,
     pub(crate) function: Arc<str>,
-    /// How long a process may take until it says hello.
+    /// Time within which a process must send its hello.
     pub(crate) timeout: Duration,
-    /// Whether a function that returns sends a value.
+    /// `true` if the function sends a return value.
     pub(crate) returns: bool,
     pub(crate) method: StartMethod,
 }
@@ -101,8 +102,8 @@ impl Watch {
     pub(crate) fn new(common: Common, order: Order, launched: Launched, id: u64) -> Watch {
         let Common { group, program, function, timeout, returns, method } = common;
         let handle = Arc::new(launched.handle);
-        // Others of its start are waited for together, by way of the supervisor; and what a function returns may have
-        // to be taken while the process lives. And one that is started again is missed at once.
+        // Processes of the same start are waited for together, through the supervisor. A return value may
+        // have to be taken while the process lives. A supervised process must be restarted at once.
         let young = group.len() == 1 && !returns && group.attempt().is_none();
         let [alone_until, young_until] =
             [INFANCY, YOUTH].map(|time| if young { deadline(time) } else { None });
@@ -145,14 +146,14 @@ impl Watch {
         }
     }
 
-    /// Sends what is left to send; true when nothing is.
+    /// Sends pending data. Returns `true` if nothing is left to send.
     pub(crate) fn send(&mut self) -> bool {
         let Some(socket) = &self.socket else { return true };
         match self.outbox.flush(socket.as_fd()) {
             Ok(done) => done,
             Err(error) => {
                 self.outbox = Outbox::default();
-                // A peer that is gone will be reported by its sentinel, with the reason.
+                // The end of the peer is reported through its sentinel, with the reason.
                 let gone = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
                 if !gone {
                     self.fail(failed("sendmsg", None, error));
@@ -162,7 +163,7 @@ impl Watch {
         }
     }
 
-    /// Reads what has arrived; false when nothing more will.
+    /// Reads messages that have arrived. Returns `false` if no more can arrive.
     pub(crate) fn receive(&mut self) -> bool {
         self.read(CHUNKS_A_TURN)
     }
@@ -230,7 +231,7 @@ impl Watch {
         Ok(())
     }
 
-    /// What the child has left to this process is here.
+    /// Confirms that the value from the child was taken.
     fn say_taken(&mut self) -> Result<(), String> {
         self.outbox.append(Kind::Taken, &[]).map_err(|e| e.to_string())?;
         // The child reads nothing else, so there is room for it.
@@ -238,18 +239,19 @@ impl Watch {
         Ok(())
     }
 
-    /// When something is to be done about it, if nothing happens.
+    /// Returns the time of the next timeout.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.young_until.into_iter().chain(self.hello_until).min()
     }
 
-    /// Its time to say hello is over.
+    /// Handles the end of the time for the hello.
     pub(crate) fn hello_is_overdue(&mut self) {
-        // Its hello may have arrived unread: this process may have been stopped meanwhile.
+        // The hello may have arrived without being read, because this process may have been stopped
+        // meanwhile.
         self.receive();
         let Some(until) = self.hello_until.take() else { return };
         let doing = Doing::of(self.who.pid);
-        // This process was stopped, and so was the child, if all of the program was.
+        // This process was stopped, and so was the child, if the whole program was stopped.
         let paused = now_is_late(until);
         if paused || doing.as_ref().is_some_and(|doing| doing.is_excused(self.timeout)) {
             self.hello_until = deadline(self.timeout);
@@ -264,27 +266,27 @@ impl Watch {
         });
     }
 
-    /// Gives up on it: what it sends or does from now on is ignored.
+    /// Fails the process and kills it. Its later messages and its end are ignored.
     pub(crate) fn fail(&mut self, error: SpawnError) {
         self.hello_until = None;
         self.group.failed(self.rank, now(), error);
         self.kill();
     }
 
-    /// Ends it at once.
+    /// Kills the process.
     pub(crate) fn kill(&self) {
-        // This fails only if it has ended already.
+        // Fails only if the process has ended.
         let _ = self.handle.signal(Signal::KILL);
     }
 
-    /// Ends it and waits until it is gone, for it can't be watched.
+    /// Kills the process and waits for its end, because it can't be watched.
     pub(crate) fn abandon(self) {
         self.handle.end();
         payload::child_died(self.member);
         self.close();
     }
 
-    /// Reaps it if it has ended; true if it has. Everything that it has sent is read first.
+    /// Reaps the process if it has ended, and returns `true` if it has. All its messages are read first.
     pub(crate) fn reap(&mut self) -> bool {
         self.read(CHUNKS_AT_END);
         let Some(exit) = self.handle.reap() else { return false };
@@ -301,7 +303,7 @@ impl Watch {
         true
     }
 
-    /// Logs how it ended. While no lock is held.
+    /// Logs the end of the process. Called without locks.
     pub(crate) fn tell_end(&self) {
         let ProcessName { name, pid, .. } = &self.who;
         if self.swept > 0 {
@@ -313,11 +315,12 @@ impl Watch {
         }
     }
 
-    /// Tells all waiters that it is gone, when nothing of it is left here; or it is to be started again.
+    /// Reports to all waiters that the process is over, after its state here is removed, or schedules its
+    /// restart.
     pub(crate) fn close(mut self) {
         let (group, rank) = (Arc::clone(&self.group), self.rank);
         children::ended(self.who.pid);
-        // After its failure is known: a waiter that this wakes names it.
+        // Done after its failure is recorded, because a waiter that this wakes names the failure.
         if let Some(parcel) = self.parcel.take() {
             parcel.lose(self.who.pid);
         }
@@ -326,5 +329,5 @@ impl Watch {
     }
 }
 
-/// The processes that wait to be started, start by start.
+/// Processes that wait to be started, in order.
 pub(crate) type Orders = VecDeque<Order>;

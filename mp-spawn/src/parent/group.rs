@@ -1,4 +1,4 @@
-//! What is known about the processes of one start, shared between the supervisor and waiters.
+//! State of the processes of one start, shared between the supervisor and waiters.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, OnceLock};
@@ -26,34 +26,35 @@ use crate::protocol::payload::Received;
 use crate::sys::clock::{deadline, now, timespec};
 use crate::sys::pid_number;
 
-/// How long processes get to obey a SIGTERM when no grace period is set.
+/// Time between SIGTERM and SIGKILL if no grace period is set.
 pub(crate) const GRACE: Duration = Duration::from_secs(5);
-/// How long to wait for processes that got a SIGKILL: a process in an uninterruptible system call stays.
+/// Time to wait after a SIGKILL: a process in an uninterruptible system call does not end.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 
-/// The processes of one start.
+/// Processes of one start.
 #[derive(Debug)]
 pub(crate) struct Group {
-    /// The process that started them.
+    /// Process that started them.
     pub(super) owner: u32,
-    /// The last process id of each; 0 before the first. Without a lock, for copies of the owner.
+    /// Last process id of each rank, 0 before its start. Readable without a lock, for copies of the owner.
     pids: Vec<AtomicU32>,
-    /// Whether the processes are told apart by their ranks.
+    /// `true` if errors name the processes by their ranks.
     ranked: bool,
     pub(super) ranks: Mutex<Vec<Rank>>,
     changed: Condvar,
-    /// Becomes readable, for good, at the next change: also for callers that wait for the end of the last process.
+    /// Eventfd that becomes permanently readable at the next change. Used by callers that wait for the end of
+    /// the last process.
     bell: Mutex<Option<Arc<OwnedFd>>>,
-    /// The sentinels that were asked for, by rank: these are kept as long as the group. All others are closed when their
-    /// processes are over.
+    /// Sentinels that a caller requested, by rank. They stay open as long as the group. All others are closed
+    /// when their processes are over.
     pub(super) sentinels: Vec<OnceLock<Arc<OwnedFd>>>,
-    /// The sentinel of those that were over when theirs was asked for: readable for good.
+    /// Sentinel of processes that were over at the request. Permanently readable.
     pub(super) over: OnceLock<Arc<OwnedFd>>,
-    /// What is called when all are over.
+    /// Callbacks for the end of all processes.
     at_end: Mutex<Vec<AtEnd>>,
 }
 
-/// Called when all processes are over.
+/// Callback for the end of all processes.
 struct AtEnd(Apart<Box<dyn FnOnce() + Send>>);
 
 impl std::fmt::Debug for AtEnd {
@@ -78,20 +79,20 @@ impl Group {
         }
     }
 
-    /// One process, which may be started again.
+    /// Creates a group of one process, which may be restarted.
     pub(crate) fn supervised(name: String, supervision: Supervision) -> Group {
         let group = Group::new([name].into_iter(), false);
         group.with(0, |rank| rank.supervision = Some(Box::new(supervision)));
         group
     }
 
-    /// The number of the last start of a supervised process.
+    /// Returns the number of the last start of a supervised process.
     pub(crate) fn attempt(&self) -> Option<u32> {
         self.may_lock().ok()?;
         self.with(0, |rank| rank.supervision.as_ref().map(|its| its.attempt())).flatten()
     }
 
-    /// Does something with what is known about a rank, if there is such a rank.
+    /// Calls a function with the state of a rank, if the rank exists.
     pub(crate) fn with<R>(&self, rank: usize, call: impl FnOnce(&mut Rank) -> R) -> Option<R> {
         self.ranks.lock().get_mut(rank).map(call)
     }
@@ -100,7 +101,7 @@ impl Group {
         self.ranks.lock().get(rank).map(|rank| rank.name.clone()).unwrap_or_default()
     }
 
-    /// As errors name this one.
+    /// Returns the name of this process for errors.
     pub(crate) fn who(&self, rank: usize) -> ProcessName {
         let ranks = self.ranks.lock();
         let (name, pid) = ranks.get(rank).map(|rank| (rank.name.clone(), rank.number())).unwrap_or_default();
@@ -123,14 +124,14 @@ impl Group {
         });
     }
 
-    /// What this rank writes to.
+    /// Sets the streams of this rank.
     pub(crate) fn streams(&self, rank: usize, streams: Streams) {
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
             rank.streams = streams;
         }
     }
 
-    /// What a rank has written so far.
+    /// Returns the streams of a rank.
     pub(crate) fn streams_of(&self, rank: usize) -> Result<Streams> {
         self.may_lock()?;
         let ranks = self.ranks.lock();
@@ -138,24 +139,25 @@ impl Group {
         ranks.get(rank).map(|rank| rank.streams.clone()).ok_or(SpawnError::NoSuchRank { rank, nprocs })
     }
 
-    /// Reads what a rank that has ended had written; the last lines of its standard error, if they are known. Does not block.
+    /// Reads the remaining output of a rank that has ended. Returns the last lines of its standard error, if
+    /// it is captured. Does not block.
     pub(crate) fn drain(&self, rank: usize) -> Option<String> {
         let streams = self.streams_of(rank).ok()?;
         streams.drain();
         streams.last_words()
     }
 
-    /// The function of this rank returned something.
+    /// Stores the value that the function of this rank returned.
     pub(crate) fn returned(&self, rank: usize, value: Received) {
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
             rank.value = Some(value);
         }
     }
 
-    /// Takes what the function of this rank returned.
+    /// Takes the value that the function of this rank returned.
     ///
     /// # Errors
-    /// Why there is none, in words.
+    /// The reason, in words, if the value is missing.
     pub(crate) fn take_value(&self, rank: usize) -> Result<Received, &'static str> {
         let mut ranks = self.ranks.lock();
         let rank = ranks.get_mut(rank).ok_or("there is no such rank")?;
@@ -163,7 +165,7 @@ impl Group {
         rank.value.take().ok_or(if before { "an earlier call has taken it" } else { "it did not arrive" })
     }
 
-    /// It is not read now: a later call takes it.
+    /// Puts a value back that was not read, so that a later call takes it.
     pub(crate) fn put_aside(&self, rank: usize, value: Received) {
         value.put_aside();
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
@@ -172,7 +174,7 @@ impl Group {
         }
     }
 
-    /// The process of this rank ended like this.
+    /// Records the exit status of the process of this rank.
     pub(crate) fn exited(&self, rank: usize, exit: ExitStatus, begun: bool) {
         if let Some(rank) = self.ranks.lock().get_mut(rank) {
             rank.exit = Some(exit);
@@ -180,14 +182,14 @@ impl Group {
         }
     }
 
-    /// Whether the process of this rank, which has ended, had reported that it is a worker.
+    /// Returns `true` if the process of this rank, which has ended, had reported as a worker.
     pub(crate) fn had_begun(&self, rank: usize) -> bool {
         self.ranks.lock().get(rank).is_some_and(|rank| rank.begun)
     }
 
-    /// Reaps the process of this rank if it has ended, without waiting for the supervisor to notice: a caller that has seen
-    /// the end at the sentinel asks how it was. If it runs, the supervisor listens to it from now on, unless it has begun just
-    /// now.
+    /// Reaps the process of this rank if it has ended, without waiting for the supervisor to notice: a caller
+    /// that has seen the end at the sentinel queries the exit status. If the process runs, the supervisor
+    /// watches its messages from now on, unless the process has just started.
     fn look(&self, rank: usize) {
         let unknown = |rank: &&Rank| rank.exit.is_none();
         let found = self.ranks.lock().get(rank).filter(unknown).and_then(|rank| rank.running.clone());
@@ -202,7 +204,7 @@ impl Group {
         (0..self.len()).for_each(|rank| self.look(rank));
     }
 
-    /// Whether one runs, as far as the kernel says.
+    /// Returns `true` if a process runs, according to the kernel.
     pub(crate) fn any_runs(&self) -> bool {
         if self.may_lock().is_err() {
             return false;
@@ -211,20 +213,20 @@ impl Group {
         self.ranks.lock().iter().any(|rank| !rank.over && rank.end().is_none())
     }
 
-    /// How the process of this rank ended, if it has.
+    /// Returns the exit status of the process of this rank, if it has ended.
     pub(crate) fn exit(&self, rank: usize) -> Option<ExitStatus> {
         self.may_lock().ok()?;
         self.look(rank);
         self.ranks.lock().get(rank).and_then(Rank::end)
     }
 
-    /// How the present process of this rank ended, and failed.
+    /// Returns the exit status and the failure of the present process of this rank.
     pub(crate) fn outcome(&self, rank: usize) -> (Option<ExitStatus>, Option<SpawnError>) {
         let outcome = |rank: &mut Rank| (rank.exit, rank.failure.as_ref().map(|(_, error)| error.clone()));
         self.with(rank, outcome).unwrap_or_default()
     }
 
-    /// The processes that run.
+    /// Returns the running processes.
     pub(crate) fn active(&self) -> Vec<ActiveChild> {
         self.look_at_all();
         let ranks = self.ranks.lock();
@@ -232,12 +234,12 @@ impl Group {
         running.map(|rank| ActiveChild { name: rank.name.clone(), pid: rank.number() }).collect()
     }
 
-    /// The program gets all failures so far.
+    /// Records that all failures so far were returned to the program.
     pub(crate) fn tell_all(&self) {
         self.ranks.lock().iter_mut().for_each(Rank::tell);
     }
 
-    /// The program gets the state of this rank.
+    /// Records that the status of this rank was returned to the program.
     pub(crate) fn tell(&self, rank: usize) {
         if self.may_lock().is_ok()
             && let Some(rank) = self.ranks.lock().get_mut(rank)
@@ -246,7 +248,8 @@ impl Group {
         }
     }
 
-    /// The first failure that the program did not get, and did not cause by a signal.
+    /// Returns the first failure that was not returned to the program, and that no signal of the program
+    /// caused.
     pub(crate) fn untold_failure(&self) -> Option<SpawnError> {
         let ranks = self.ranks.lock();
         let untold = ranks.iter().filter(|rank| !rank.told).filter_map(|rank| rank.failure.as_ref());
@@ -259,12 +262,13 @@ impl Group {
         self.pids.len()
     }
 
-    /// Whether all are over.
+    /// Returns `true` if all processes are over.
     pub(crate) fn all_over(&self) -> bool {
         self.ranks.lock().iter().all(|rank| rank.over)
     }
 
-    /// The rank failed at this time, unless it failed before, or only because it was being ended.
+    /// Records a failure of the rank at this time, unless it failed before, or failed only because it was
+    /// being ended.
     pub(crate) fn failed(&self, rank: usize, at: u64, error: SpawnError) {
         self.change(rank, |rank| {
             let ended_by_us = rank.ending.is_some_and(|(since, _)| since <= at);
@@ -275,13 +279,14 @@ impl Group {
         });
     }
 
-    /// The process was reaped, or never started, and is not started again.
+    /// Records that the process was reaped, or never started, and is not restarted.
     pub(crate) fn over(&self, rank: usize) {
         self.change(rank, |rank| {
             rank.running = None;
             rank.over = true;
             if rank.failure.is_some() || rank.ending.is_some() {
-                // Killed after it had sent it: no caller will ask, and the memory may be large.
+                // It was killed after it had sent the value. No caller will ask for the value, and its memory
+                // may be large.
                 rank.value = None;
             }
         });
@@ -289,7 +294,7 @@ impl Group {
         self.call_at_end();
     }
 
-    /// Calls this when all are over; at once if they are.
+    /// Calls a function when all processes are over, or at once if they are.
     pub(crate) fn at_end(&self, call: impl FnOnce() + Send + 'static) {
         if self.may_lock().is_err() {
             return;
@@ -297,7 +302,7 @@ impl Group {
         serves_no_more(Service::Supervisor);
         self.at_end.lock().push(AtEnd(Apart::new(Box::new(call))));
         self.call_at_end();
-        // So that the supervisor notices the end at once.
+        // Watches the processes, so that the supervisor notices the end at once.
         let running = |rank: &Rank| rank.running.as_ref().map(|running| running.id);
         let running: Vec<u64> = self.ranks.lock().iter().filter_map(running).collect();
         running.into_iter().for_each(supervisor::hear);
@@ -307,13 +312,14 @@ impl Group {
         if self.all_over() {
             let calls = std::mem::take(&mut *self.at_end.lock());
             for AtEnd(call) in calls {
-                // Its panic, which the hook has shown, is not the end of the thread that watches all processes.
+                // A panic of the callback, which the hook has printed, must not end the thread that watches
+                // all processes.
                 caught(|| call.into_inner().map(|call| call()));
             }
         }
     }
 
-    /// The last signal that the program sent to this rank alone.
+    /// Returns the last signal that the program sent to this rank alone.
     pub(crate) fn asked(&self, rank: usize) -> Option<Signal> {
         self.ranks.lock().get(rank).and_then(|rank| rank.asked)
     }
@@ -325,11 +331,11 @@ impl Group {
         self.has_changed();
     }
 
-    /// Wakes those that wait for changes.
+    /// Wakes threads that wait for changes.
     pub(crate) fn has_changed(&self) {
         self.changed.notify_all();
         if let Some(bell) = self.bell.lock().take() {
-            // It can't fail: no other thread adds to it.
+            // Can't fail, because no other thread adds to the counter.
             let _ = rustix::io::write(&bell, &1u64.to_ne_bytes());
         }
     }
@@ -342,20 +348,20 @@ impl Group {
         Ok(found.status())
     }
 
-    /// The failure that happened first.
+    /// Returns the earliest failure.
     pub(crate) fn first_failure(&self) -> Option<SpawnError> {
         let ranks = self.ranks.lock();
         let failures = ranks.iter().filter_map(|rank| rank.failure.as_ref());
-        // What an interrupt has ended is told only where nothing else has gone wrong.
+        // Failures from an interrupt come last, so that they are returned only if there is no other failure.
         failures.min_by_key(|(at, error)| (!ends_others(error), *at)).map(|(_, error)| error.clone())
     }
 
-    /// The failure that happened first and ends the others.
+    /// Returns `true` if there is a failure that ends the other processes.
     pub(crate) fn ends_others(&self) -> bool {
         self.ranks.lock().iter().filter_map(|rank| rank.failure.as_ref()).any(|(_, error)| ends_others(error))
     }
 
-    /// All failures in the order in which they happened.
+    /// Returns all failures, the earliest first.
     pub(crate) fn failures(&self) -> Vec<SpawnError> {
         if let Err(error) = self.may_lock() {
             return vec![error];
@@ -366,7 +372,7 @@ impl Group {
         failures.into_iter().map(|(_, error)| error).collect()
     }
 
-    /// Sends a signal to one rank on the program's behalf.
+    /// Sends a signal to one rank for the program.
     pub(crate) fn ask(&self, rank: usize, signal: Signal) -> Result<()> {
         if self.forbid_restart(rank) {
             return Ok(());
@@ -385,13 +391,13 @@ impl Group {
         Ok(())
     }
 
-    /// Sends a signal to each that runs, on the program's behalf; the first error, after all were tried.
+    /// Sends a signal to each running process for the program. Returns the first error, after all were tried.
     pub(crate) fn ask_all(&self, signal: Signal) -> Result<()> {
         (0..self.len()).map(|rank| self.ask(rank, signal)).fold(Ok(()), Result::and)
     }
 
-    /// Waits until all are over and their output is passed on, or one has failed if that is asked for; false when time ran
-    /// out.
+    /// Waits until all processes are over and their output is passed on, or, with `or_failure`, until one has
+    /// failed. Returns `false` if the time is over.
     pub(crate) fn wait(&self, until: Option<Instant>, or_failure: bool) -> bool {
         let settled = |ranks: &[Rank]| {
             ranks.iter().all(|rank| rank.over)
@@ -440,7 +446,7 @@ impl Group {
         !all_over || left.is_empty() || Streams::wait_until_written(&left, until)
     }
 
-    /// What is waited for, for reports.
+    /// Returns the subject of the wait, for reports.
     fn subject(&self) -> Subject {
         let ranks = self.ranks.lock();
         let left: Vec<&Rank> = ranks.iter().filter(|rank| !rank.over).collect();
@@ -457,7 +463,7 @@ impl Group {
         Subject::other(Call::Join, On::Processes(pids), format!("{}{more}", names.join(", ")))
     }
 
-    /// The bell of the next change. To be asked for with the ranks locked, so that no change is missed.
+    /// Returns the bell of the next change. Called with the ranks locked, so that no change is missed.
     fn bell(&self) -> Option<Arc<OwnedFd>> {
         let mut bell = self.bell.lock();
         if bell.is_none() {
@@ -466,8 +472,8 @@ impl Group {
         bell.clone()
     }
 
-    /// Ends all that still run: time to end by themselves, then SIGTERM, time, SIGKILL. Returns when all are
-    /// over, or some time after the SIGKILL.
+    /// Ends all running processes: waits `before_term`, sends SIGTERM, waits `before_kill`, sends SIGKILL.
+    /// Returns when all are over, or some time after the SIGKILL.
     pub(crate) fn end_all(&self, before_term: Option<Duration>, before_kill: Duration) {
         if let Some(grace) = before_term
             && wait_without_pauses(grace, |until| self.wait(Some(until), false))
@@ -477,8 +483,8 @@ impl Group {
         Group::end_together(&[self], before_kill);
     }
 
-    /// Ends all that still run of several groups, at once: SIGTERM to each, time for all of them together, SIGKILL to each
-    /// that is left. Returns when all are over, or some time after the SIGKILL.
+    /// Ends all running processes of several groups in parallel: sends SIGTERM to each, waits for all of them
+    /// together, then sends SIGKILL to the rest. Returns when all are over, or some time after the SIGKILL.
     pub(crate) fn end_together(groups: &[&Group], before_kill: Duration) {
         let send = |signal| groups.iter().for_each(|group| group.end_with(signal));
         let wait = |time| {
@@ -491,7 +497,8 @@ impl Group {
         }
     }
 
-    /// After a start that failed: what never started is over, and the rest, which was killed, will be soon.
+    /// Cleans up after a failed start: processes that never started are marked as over. The others were
+    /// killed and end soon.
     pub(crate) fn reap_incomplete(&self) {
         for rank in self.ranks.lock().iter_mut().filter(|rank| rank.pid.is_none()) {
             rank.over = true;
@@ -502,17 +509,18 @@ impl Group {
     fn end_with(&self, signal: Signal) {
         let now = now();
         for rank in self.ranks.lock().iter_mut().filter(|rank| !rank.over) {
-            // One that has reported its failure is on its way out: a SIGTERM would only cut its exit handlers short.
+            // A process that has reported its failure is exiting. A SIGTERM would only interrupt its exit
+            // handlers.
             if rank.failure.is_none() || signal == Signal::KILL {
                 let since = rank.ending.map_or(now, |(since, _)| since);
                 rank.ending = Some((since, signal));
-                // It fails for a process that has ended just now.
+                // Fails if the process has just ended.
                 let _ = rank.signal(signal);
             }
         }
     }
 
-    /// One line for each rank.
+    /// Returns a line for each rank.
     pub(crate) fn describe(&self) -> Vec<String> {
         if let Err(error) = self.may_lock() {
             return self.describe_in_a_copy(&error);
@@ -521,7 +529,7 @@ impl Group {
     }
 }
 
-/// The only process that has not been reaped.
+/// Returns the only process that has not been reaped.
 fn last_one(ranks: &[Rank]) -> Option<Running> {
     let mut left = ranks.iter().filter(|rank| !rank.over);
     match (left.next(), left.next()) {
@@ -530,9 +538,9 @@ fn last_one(ranks: &[Rank]) -> Option<Running> {
     }
 }
 
-/// Waits for the end of a process and reaps it, without waiting for the supervisor to do so and to tell: with one
-/// process, waiting for another thread to be woken twice is a tenth of the time that the process lives. Returns at
-/// the bell too.
+/// Waits for the end of a process and reaps it, without waiting for the supervisor: with one process, two
+/// wake-ups of another thread take a tenth of the lifetime of the process. Returns also when the bell is
+/// readable.
 fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Instant) {
     let left = timespec(until.saturating_duration_since(Instant::now()));
     let sentinel = last.handle.sentinel();
@@ -549,7 +557,7 @@ fn wait_for_end(last: &Running, bell: Option<&OwnedFd>, until: Instant) {
     }
 }
 
-/// Whether a failure ends the other processes: not if all that happened is that Ctrl-C was pressed.
+/// Returns `true` if a failure ends the other processes. A failure from Ctrl-C alone does not.
 fn ends_others(error: &SpawnError) -> bool {
     let SpawnError::ProcessRaised(raised) = error else { return true };
     raised.kind != RaisedKind::Interrupted

@@ -1,15 +1,15 @@
-//! Whether there is room for more processes among the members of the arena: checked before any is started, so that one too
-//! many is an error of the start, and not of a worker that finds no place when it first needs memory.
+//! Limit on members of the arena, checked before a start. So an excess of processes is an error of the start,
+//! and not of a worker that finds no place when it first needs memory.
 //!
-//! A child joins late, or never. So these are counted: members, children of this process that have not joined, and those that
-//! are about to be started, by any thread. Children that other members have started and that have not joined are not
-//! known here; if they are too many, the last one to join says so.
+//! A child joins late, or never. So the count includes members, children of this process that have not
+//! joined, and processes that any thread is about to start. Children that other members have started and that
+//! have not joined are unknown here. If they are too many, the last one to join returns an error.
 //!
-//! | a process that is to be started | is counted as |
+//! | state of a process to be started | counted as |
 //! |---|---|
-//! | its batch was let in | reserved |
+//! | its batch was admitted | reserved |
 //! | it runs ([`Room::use_one`]) | a child that has not joined |
-//! | it could not be started, or its batch was given up ([`Drop`]) | nothing |
+//! | it could not be started, or its batch was dropped ([`Drop`]) | nothing |
 
 use std::cell::Cell;
 use std::io;
@@ -22,7 +22,7 @@ use crate::error::{LaunchError, Result, SpawnError};
 use crate::parent::supervisor;
 use crate::protocol::payload;
 
-/// How many places are reserved.
+/// Number of reserved places.
 static RESERVED: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);
 
 /// Places for the processes of one start.
@@ -31,14 +31,15 @@ pub(crate) struct Room {
     left: Cell<usize>,
 }
 
-/// Reserves places for `n` processes.
+/// Reserves places for `count` processes.
 pub(crate) fn reserve(count: usize) -> Result<Room> {
     let arena = payload::arena()?;
     let mut reserved = RESERVED.lock();
-    // In this order, here and below: a child that joins in between is a child or a member, and not neither.
+    // The order matters, here and below: a child that joins in between is counted as a child or as a member,
+    // never as neither.
     let children = supervisor::outside();
     let (limit, members) = arena.most_members();
-    // Mostly this is enough: it counts some members that have left.
+    // This fast check is usually sufficient. It counts some members that have left.
     if count > limit.saturating_sub(members + children.len() + *reserved) {
         let free = limit.saturating_sub(processes_now(&arena) + *reserved);
         if count > free {
@@ -49,11 +50,13 @@ pub(crate) fn reserve(count: usize) -> Result<Room> {
     Ok(Room { left: Cell::new(count) })
 }
 
-/// Members, and children that are none: a child that has joined and has not reported it yet is counted once.
+/// Counts members, and children that are not members. A child that has joined and has not reported it yet is
+/// counted once.
 #[cold]
 fn processes_now(arena: &Arena) -> usize {
     let mut children = supervisor::outside();
-    // Crashed processes keep their places until they are swept. It fails only in a forked process, which has no children.
+    // Crashed processes occupy their places until they are swept. Fails only in a forked process, which has
+    // no children.
     let _ = arena.sweep();
     let members = arena.members();
     children.retain(|pid| !members.iter().any(|member| member.pid == *pid));
@@ -77,7 +80,7 @@ fn too_many(count: usize, free: usize, limit: usize) -> SpawnError {
 }
 
 impl Room {
-    /// One of the processes runs.
+    /// Releases the reservation of a process that runs.
     pub(crate) fn use_one(&self) {
         self.give_back(1);
     }

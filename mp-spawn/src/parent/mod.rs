@@ -1,4 +1,4 @@
-//! In a process that has started others: starts, watches and reaps them, and says why one of them ended.
+//! Parent side: starts, watches and reaps processes, and determines why a process ended.
 
 pub(crate) mod active;
 pub(crate) mod child_state;

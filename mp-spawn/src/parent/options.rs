@@ -1,4 +1,4 @@
-//! How processes are started.
+//! Options of a start.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::limits::Limits;
 use crate::start_method::StartMethod;
 
-/// How many processes to start, and how.
+/// Number of processes to start, and the options of the start.
 ///
 /// ```
 /// use std::time::Duration;
@@ -49,26 +49,27 @@ pub struct SpawnOptions {
     pub(crate) key: Option<AuthKey>,
 }
 
-/// Changes the setup of one rank.
+/// Function that changes the setup of one rank.
 type PerRank = Arc<dyn Fn(usize, ProcessOptions) -> ProcessOptions + Send + Sync>;
 
-/// What happens to the other processes when one fails.
+/// Action on the other processes when one process fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnFailure {
-    /// `join` ends them.
+    /// `join` ends the other processes.
     #[default]
     EndAll,
-    /// They continue; `join` reports the first failure when all have ended.
+    /// The other processes continue. `join` returns the first failure after all processes have ended.
     Continue,
 }
 
-/// How long a process may take to report as a worker.
+/// Default time for a process to report as a worker.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 
 impl SpawnOptions {
-    /// Starts this many processes, with ranks from 0. With 0, nothing is started, and `join` returns at once. More than can
-    /// share memory (1,024, the first process of the tree and this one counted) are an error of the start.
+    /// Creates options that start `nprocs` processes, with ranks from 0. With 0, nothing is started, and
+    /// `join` returns at once. If `nprocs` exceeds the number of processes that can share memory (1,024,
+    /// including the first process of the tree and this process), the start returns an error.
     pub fn nprocs(nprocs: usize) -> SpawnOptions {
         SpawnOptions {
             nprocs,
@@ -86,40 +87,41 @@ impl SpawnOptions {
         }
     }
 
-    /// Names the processes: rank 3 is called `rank-3`, or with this prefix instead of `rank`. The main thread
-    /// of a process has this name too (see [`thread_name`](crate::thread_name)), so that `ps` and `top` show it.
+    /// Names the processes. `prefix` replaces `rank` in names such as `rank-3`. The main thread of a process
+    /// has this name too (see [`thread_name`](crate::thread_name)), so that `ps` and `top` show it.
     pub fn name(mut self, prefix: impl Into<String>) -> SpawnOptions {
         self.name = prefix.into();
         self
     }
 
-    /// How much time the other processes get after a failure: once to end by themselves, before a SIGTERM, and
-    /// once to obey it, before a SIGKILL. Without this they get none before the SIGTERM and 5 seconds after it. A time that
-    /// the clock doesn't reach, such as `Duration::MAX`, has no end.
+    /// Sets the time that the other processes get after a failure. It applies twice: they may end by
+    /// themselves before a SIGTERM, and end after the SIGTERM before a SIGKILL. By default the SIGTERM is
+    /// sent at once, and the SIGKILL 5 seconds later. A time that overflows the clock, such as
+    /// `Duration::MAX`, means no limit.
     pub fn grace_period(mut self, grace: Duration) -> SpawnOptions {
         self.grace_period = Some(grace);
         self
     }
 
-    /// Starts another program instead of the running one. It must be the same build: the function is looked up
-    /// in it. This helps where `/proc/self/exe` is not the running program, as under a loader.
+    /// Starts another program instead of the running one. It must be the same build, because the function is
+    /// looked up in it. Use this if `/proc/self/exe` is not the running program, for example under a loader.
     ///
     /// # Errors
     ///
-    /// A start by another method than [`Fork`](StartMethod::Fork) fails if the program would get privileges that the user of this
-    /// process lacks (set-user-ID, set-group-ID, file capabilities; of a script, those of its interpreter), for it would begin
-    /// `main` anew instead of becoming a worker; so does one without this option, if the running program is like that:
-    /// [`SpawnError::Launch`](crate::SpawnError::Launch).
+    /// A start returns [`SpawnError::Launch`](crate::SpawnError::Launch) if the program would get privileges
+    /// that the user of this process lacks (set-user-ID, set-group-ID, file capabilities; for a script, those
+    /// of its interpreter), because it would begin `main` anew instead of becoming a worker. Without this
+    /// option, the same holds for the running program. [`Fork`](StartMethod::Fork) is exempt.
     #[doc(alias = "set_executable")]
     pub fn executable(mut self, program: impl Into<PathBuf>) -> SpawnOptions {
         self.command = Some(Words::program(program.into()));
         self
     }
 
-    /// Starts the processes by a command: a program, which is searched for in `PATH` if its name has no slash, and its
-    /// arguments. See [`set_command`](crate::set_command), which sets it for all starts. Name the program by its path where
-    /// `PATH` is not trusted. The rules of [`executable`](Self::executable) about privileges hold for the program, not for what
-    /// it executes.
+    /// Starts the processes by a command: a program, which is searched for in `PATH` if its name has no
+    /// slash, and its arguments. [`set_command`](crate::set_command) sets the command for all starts. Name
+    /// the program by its path if `PATH` is not trusted. The rules of [`executable`](Self::executable) about
+    /// privileges apply to the program, not to programs that it executes.
     ///
     /// ```
     /// use mp_spawn::{SpawnOptions, start_processes};
@@ -134,18 +136,19 @@ impl SpawnOptions {
         self
     }
 
-    /// How the processes are started; as [`set_start_method`](crate::set_start_method) has set without this.
+    /// Sets the start method. The default is the method of [`set_start_method`](crate::set_start_method).
     #[doc(alias = "get_context")]
     pub fn start_method(mut self, method: StartMethod) -> SpawnOptions {
         self.method = Some(method);
         self
     }
 
-    /// Whether the processes are ended when this process exits (by returning from `main`, or by `exit`) while they run,
-    /// instead of being waited for: false without this, as with [`ProcessBuilder::daemon`](crate::ProcessBuilder::daemon).
-    /// It concerns processes whose [`ProcessContext`](crate::ProcessContext) still lives then, or was
-    /// [detached](crate::ProcessContext::detach): dropping the context ends them in any case. However this process ends
-    /// otherwise, they end with it.
+    /// Sets whether processes that still run when this process exits (by returning from `main`, or by `exit`)
+    /// are ended (`true`) or waited for (`false`, the default), as with
+    /// [`ProcessBuilder::daemon`](crate::ProcessBuilder::daemon). The option applies to processes whose
+    /// [`ProcessContext`](crate::ProcessContext) still exists at the exit, or was
+    /// [detached](crate::ProcessContext::detach). Dropping the context ends its processes in any case. If
+    /// this process ends in any other way, the processes end with it.
     ///
     /// ```
     /// use mp_spawn::{SpawnOptions, start_processes};
@@ -160,45 +163,46 @@ impl SpawnOptions {
         self
     }
 
-    /// What happens to the other processes when one fails.
+    /// Sets the action on the other processes when one process fails.
     pub fn on_failure(mut self, on_failure: OnFailure) -> SpawnOptions {
         self.on_failure = on_failure;
         self
     }
 
-    /// How long a process may take until it has loaded and reported as a worker; 10 seconds without this. A process that is
-    /// stopped then, waits for a disk, or has had no processor on a busy machine, gets that time again, and again. Preloading
-    /// by a fork server has no such limit: see [`set_forkserver_preload`](crate::set_forkserver_preload).
+    /// Sets the time within which a process must load and report as a worker. The default is 10 seconds. At
+    /// the end of the time, a process that is stopped, waits for a disk, or has had no processor on a busy
+    /// machine gets the same time again, repeatedly. Preloading by a fork server has no such limit: see
+    /// [`set_forkserver_preload`](crate::set_forkserver_preload).
     pub fn handshake_timeout(mut self, time: Duration) -> SpawnOptions {
         self.handshake = time;
         self
     }
 
-    /// Sets a variable of the environment of all processes.
+    /// Sets an environment variable for all processes.
     pub fn env(mut self, name: impl AsRef<OsStr>, value: impl AsRef<OsStr>) -> SpawnOptions {
         self.setup = self.setup.env(name, value);
         self
     }
 
-    /// Removes a variable from the environment of all processes.
+    /// Removes an environment variable from all processes.
     pub fn env_remove(mut self, name: impl AsRef<OsStr>) -> SpawnOptions {
         self.setup = self.setup.env_remove(name);
         self
     }
 
-    /// The directory that the processes work in; this process's without this.
+    /// Sets the working directory of the processes. The default is the directory of this process.
     pub fn current_dir(mut self, directory: impl Into<PathBuf>) -> SpawnOptions {
         self.setup = self.setup.current_dir(directory);
         self
     }
 
-    /// The processors that the processes may run on; this process's without this.
+    /// Sets the processors that the processes may run on. The default is the set of this process.
     pub fn processors(mut self, numbers: impl IntoIterator<Item = usize>) -> SpawnOptions {
         self.setup = self.setup.processors(numbers);
         self
     }
 
-    /// Sets the effect of SIGINT (Ctrl-C) and SIGTERM on the processes. Without this they end the processes.
+    /// Sets the effect of SIGINT (Ctrl-C) and SIGTERM on the processes. By default these signals end them.
     pub fn interrupt(mut self, interrupt: Interrupt) -> SpawnOptions {
         self.setup = self.setup.interrupt(interrupt);
         self
@@ -210,28 +214,29 @@ impl SpawnOptions {
         self
     }
 
-    /// Limits the processes: resources, user, process group, control group.
+    /// Sets limits of the processes: resources, user, process group, control group.
     pub fn limits(mut self, limits: Limits) -> SpawnOptions {
         self.setup = self.setup.limits(limits);
         self
     }
 
-    /// Where the standard output of the processes goes.
+    /// Sets the destination of the standard output of the processes.
     pub fn stdout(mut self, output: Stdio) -> SpawnOptions {
         self.setup = self.setup.stdout(output);
         self
     }
 
-    /// Where the standard error of the processes goes.
+    /// Sets the destination of the standard error of the processes.
     pub fn stderr(mut self, output: Stdio) -> SpawnOptions {
         self.setup = self.setup.stderr(output);
         self
     }
 
-    /// File descriptors of this process that the processes inherit, under the same numbers. All others, but the standard
-    /// streams, are closed in processes that are started by [`Spawn`](StartMethod::Spawn) or
-    /// [`ForkServer`](StartMethod::ForkServer), whether they are close-on-exec or not; copies by
-    /// [`Fork`](StartMethod::Fork) have all of them, except where a file that is named here takes the number.
+    /// Adds file descriptors of this process that the processes inherit under the same numbers. All other
+    /// descriptors, except the standard streams, are closed in processes that are started by
+    /// [`Spawn`](StartMethod::Spawn) or [`ForkServer`](StartMethod::ForkServer), whether they are
+    /// close-on-exec or not. Copies by [`Fork`](StartMethod::Fork) have all descriptors, unless a file that
+    /// is named here takes the number.
     ///
     /// ```
     /// use mp_spawn::{SpawnOptions, start_processes};
@@ -253,16 +258,18 @@ impl SpawnOptions {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// They are duplicated at once, and kept as long as the options are: this process may close its own, and reuse their
-    /// numbers. In the processes a number is the file that had it when it was named, by every start method: a copy by `Fork`
-    /// closes what has the number by then. There they are not close-on-exec, so that programs which the processes execute
-    /// inherit them. Called again, it adds more; of a number that is named twice, the later file counts. For standard streams,
-    /// use [`stdout`](Self::stdout) and [`stderr`](Self::stderr).
+    /// The descriptors are duplicated at once, and the duplicates are closed when the options are dropped.
+    /// Meanwhile this process may close its own descriptors and reuse their numbers. In the processes, a
+    /// number refers to the file that had it when it was named, with every start method: a copy by `Fork`
+    /// closes the file that has the number at the start. The descriptors are not close-on-exec in the
+    /// processes, so programs that these execute inherit them. Further calls add descriptors. If a number is
+    /// named twice, the later file is used. For standard streams, use [`stdout`](Self::stdout) and
+    /// [`stderr`](Self::stderr).
     ///
     /// # Errors
     ///
-    /// The start returns [`SpawnError::Launch`] if one could not be duplicated, if there are more than 200, or if the function
-    /// that a fork server preloads has opened another file under such a number.
+    /// The start returns [`SpawnError::Launch`] if a descriptor could not be duplicated, if there are more
+    /// than 200, or if the function that a fork server preloads has opened another file under such a number.
     ///
     /// [`SpawnError::Launch`]: crate::SpawnError::Launch
     #[doc(alias = "pass_fds")]
@@ -271,8 +278,8 @@ impl SpawnOptions {
         self
     }
 
-    /// Sets what is different from rank to rank: `change` gets the setup that the other options give to all, and returns that
-    /// of this rank. See [`ProcessOptions`].
+    /// Changes the setup of single ranks. `change` receives the rank and the setup that the other options
+    /// give to all processes, and returns the setup of this rank. See [`ProcessOptions`].
     pub fn per_rank(
         mut self,
         change: impl Fn(usize, ProcessOptions) -> ProcessOptions + Send + Sync + 'static,
@@ -281,15 +288,15 @@ impl SpawnOptions {
         self
     }
 
-    /// The secret of the processes, and of those that they start; this process's without this. See
-    /// [`CurrentProcess::authkey`](crate::CurrentProcess::authkey).
+    /// Sets the secret of the processes and of their descendants. The default is the secret of this process.
+    /// See [`CurrentProcess::authkey`](crate::CurrentProcess::authkey).
     #[cfg(feature = "authkey")]
     pub fn authkey(mut self, key: impl AsRef<[u8]>) -> SpawnOptions {
         self.key = Some(key.as_ref().into());
         self
     }
 
-    /// The secret of the processes.
+    /// Returns the secret of the processes.
     #[cfg(feature = "authkey")]
     pub(crate) fn key(&self) -> Result<AuthKey> {
         match &self.key {
@@ -300,7 +307,7 @@ impl SpawnOptions {
         }
     }
 
-    /// What a rank is started with.
+    /// Returns the setup of a rank.
     pub(crate) fn setup(&self, rank: usize) -> ProcessOptions {
         let setup = self.setup.clone();
         match &self.per_rank {
@@ -328,7 +335,7 @@ impl fmt::Debug for SpawnOptions {
 }
 
 impl Default for SpawnOptions {
-    /// One process.
+    /// Returns options that start one process.
     fn default() -> SpawnOptions {
         SpawnOptions::nprocs(1)
     }

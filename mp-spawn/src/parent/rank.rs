@@ -1,4 +1,4 @@
-//! What is known about the process of one rank, and how it is doing.
+//! State of the process of one rank.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,7 +15,7 @@ use crate::protocol::payload::Received;
 use crate::sys::pid_number;
 use crate::sys::process_handle::Handle;
 
-/// How a process is doing.
+/// Status of a process.
 ///
 /// ```
 /// use mp_spawn::{SpawnOptions, ProcessStatus, start_processes};
@@ -28,67 +28,68 @@ use crate::sys::process_handle::Handle;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ProcessStatus {
-    /// It runs.
+    /// The process runs.
     Running,
-    /// It ended without a failure: its function returned, or it called `exit(0)`.
+    /// The process ended without a failure: its function returned, or it called `exit(0)`.
     Ended,
-    /// It failed. Its process may still be on its way out.
+    /// The process failed. It may not have exited yet.
     Failed(SpawnError),
-    /// It has ended and waits to be started again, or is being started: see [`Restart`](crate::Restart).
+    /// The process has ended and waits for a restart, or is being started: see [`Restart`](crate::Restart).
     Restarting {
-        /// Which start comes next; the first was 1.
+        /// Number of the next start. The first start was 1.
         attempt: u32,
-        /// How its last process failed, if it did.
+        /// Failure of its last process, if that failed.
         error: Option<SpawnError>,
     },
-    /// It was ended because another one failed, or because it is no longer wanted; this is the last signal that it got.
+    /// The process was ended because another one failed, or because it was no longer needed. Has the last
+    /// signal that was sent.
     EndedByUs(Signal),
 }
 
-/// A process that has not been reaped.
+/// Process that has not been reaped.
 #[derive(Clone, Debug)]
 pub(crate) struct Running {
     pub(crate) handle: Arc<Handle>,
-    /// Its number with the supervisor.
+    /// Number of the process in the supervisor.
     pub(crate) id: u64,
-    /// Until then the supervisor doesn't listen to it, so that only its end changes anything; later, a caller that asks makes
-    /// the supervisor listen.
+    /// Until this time the supervisor does not watch the messages of the process, so only its end changes the
+    /// state. After it, the first query by a caller makes the supervisor watch them.
     pub(crate) alone_until: Option<Instant>,
 }
 
 impl Running {
-    /// Until when it is left alone; `None` if that time is over.
+    /// Returns the time until which the messages are not watched, or `None` if it has passed.
     pub(crate) fn alone(&self) -> Option<Instant> {
         self.alone_until.filter(|until| Instant::now() < *until)
     }
 }
 
-/// What is known about the process of one rank.
+/// State of the process of one rank.
 #[derive(Debug)]
 pub(crate) struct Rank {
     pub(crate) name: String,
     pub(crate) pid: Option<Pid>,
-    /// While the process has not been reaped.
+    /// Handle of the process until it is reaped.
     pub(crate) running: Option<Running>,
-    /// The time and the error of its failure.
+    /// Time and error of the failure.
     pub(crate) failure: Option<(u64, SpawnError)>,
-    /// The time of the first and the name of the last signal that ended it for another one's sake.
+    /// Time of the first signal, and name of the last one, that ended the process because of another process.
     pub(crate) ending: Option<(u64, Signal)>,
-    /// The last signal that the program sent to this one alone.
+    /// Last signal that the program sent to this process alone.
     pub(crate) asked: Option<Signal>,
-    /// How it ended.
+    /// Exit status, if the process has ended.
     pub(crate) exit: Option<ExitStatus>,
-    /// Whether it had reported that it is a worker, if it has ended.
+    /// `true` if the process had reported as a worker before it ended.
     pub(crate) begun: bool,
-    /// Whether the program got its failure.
+    /// `true` if the failure was returned to the program.
     pub(crate) told: bool,
-    /// What its function returned.
+    /// Value that the function returned.
     pub(crate) value: Option<Received>,
-    /// Whether a caller has asked for that.
+    /// `true` if a caller has taken the value.
     pub(crate) value_taken: bool,
     pub(crate) streams: Streams,
     pub(crate) over: bool,
-    /// Of a process that may be started again.
+    /// Supervision of a process that may be restarted.
     pub(crate) supervision: Option<Box<Supervision>>,
 }
 
@@ -112,7 +113,7 @@ impl Rank {
         }
     }
 
-    /// How it ended. A supervised process has not, as long as it may be started again.
+    /// Returns the exit status. `None` for a supervised process that may still be restarted.
     pub(crate) fn end(&self) -> Option<ExitStatus> {
         self.exit.filter(|_| self.over || self.supervision.is_none())
     }
@@ -129,17 +130,17 @@ impl Rank {
         }
     }
 
-    /// The program gets its state: a failure is not to be printed at the exit any more.
+    /// Records that the status was returned to the program, so that a failure is not printed at the exit.
     pub(crate) fn tell(&mut self) {
         self.told |= self.failure.is_some();
     }
 
-    /// Its process id; 0 before it has one.
+    /// Returns the process id, or 0 if the process has not been started.
     pub(crate) fn number(&self) -> u32 {
         self.pid.map_or(0, pid_number)
     }
 
-    /// How it is doing, in a line.
+    /// Returns the status in one line.
     pub(crate) fn describe(&self) -> String {
         let pid = self.number();
         match self.status() {
@@ -155,7 +156,7 @@ impl Rank {
         }
     }
 
-    /// Sends a signal, unless the process is over.
+    /// Sends a signal, unless the process has ended.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), Errno> {
         let Some(Running { handle, .. }) = &self.running else { return Ok(()) };
         let signal = if signal == Signal::KILL {

@@ -1,4 +1,4 @@
-//! What becomes readable when a process ends.
+//! Sentinels: descriptors that become readable when a process ends.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
@@ -9,16 +9,18 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::parent::group::Group;
 
-/// Readable from the beginning, for good: in a copy of the process that started others, there is no end to wait for.
+/// Permanently readable, because a copy of the process that started others has no ends to wait for.
 static NOTHING: PerProcess<OnceLock<OwnedFd>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 impl Group {
-    /// What is readable from now on, for good.
+    /// Sets the descriptor that serves as the sentinel of processes that are over. It is permanently
+    /// readable.
     pub(crate) fn readable_at_the_end(&self, over: &Arc<OwnedFd>) {
         self.over.get_or_init(|| Arc::clone(over));
     }
 
-    /// The sentinels of the processes, by rank, which stay open from now on, also after their ends.
+    /// Returns the sentinels of the processes, by rank. They stay open from now on, also after the ends of
+    /// the processes.
     pub(crate) fn sentinels(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let ours = self.may_lock().is_ok();
         let all = self.sentinels.iter().enumerate();
@@ -28,7 +30,7 @@ impl Group {
             }
             if kept.get().is_none() {
                 let sentinel = self.sentinel_now(rank)?;
-                // Another thread may have been faster; either will do.
+                // Another thread may have set it first. Either value is valid.
                 let _ = kept.set(sentinel);
             }
             kept.get().map(|sentinel| sentinel.as_fd())
@@ -47,14 +49,14 @@ impl Group {
         }
     }
 
-    /// What takes the place of each in a copy of the owner.
+    /// Returns the sentinel for all processes in a copy of the owner.
     fn sentinel_of_a_copy(&self) -> Option<BorrowedFd<'_>> {
         let nothing: &'static OnceLock<OwnedFd> = &NOTHING;
         if nothing.get().is_none()
             && let Ok(readable) = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         {
             kept("copy: sentinel", &readable);
-            // Another thread may have been faster; either will do.
+            // Another thread may have set it first. Either value is valid.
             let _ = nothing.set(readable);
         }
         let nothing = nothing.get().map(AsFd::as_fd);

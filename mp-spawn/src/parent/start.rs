@@ -1,4 +1,4 @@
-//! Starting: from a function, arguments and options to processes that run.
+//! Starts of processes, from a function, arguments and options.
 
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
@@ -33,23 +33,24 @@ use crate::start_method::{self, Chosen, StartMethod, get_all_start_methods, get_
 use crate::sys;
 use crate::sys::log_event::{self, event};
 
-/// What is to run.
+/// Function and properties of the processes to start.
 #[derive(Debug)]
 pub(crate) struct Plan {
     pub(crate) function: FunctionRef,
-    /// Whether it returns something to be sent.
+    /// `true` if the function returns a value to be sent.
     pub(crate) returns: bool,
     pub(crate) daemon: bool,
-    /// Whether they are told apart by their ranks.
+    /// `true` if errors name the processes by their ranks.
     pub(crate) ranked: bool,
     pub(crate) names: Names,
 }
 
-/// What the processes of a start are called.
+/// Names of the processes of a start.
 #[derive(Debug)]
 pub(crate) enum Names {
     One(String),
-    /// By rank: this many, with this prefix. The number comes from users, and nothing is made of it before it is checked.
+    /// Prefix and number of processes. The number comes from users, so no names are allocated before it is
+    /// checked.
     Ranks(String, usize),
 }
 
@@ -69,14 +70,14 @@ impl Names {
     }
 }
 
-/// A reference to a function of this program.
+/// Returns the reference to a function of this program.
 pub(crate) fn reference<E: 'static>(desc: &'static Desc<E>) -> Result<FunctionRef> {
     let unknown =
         || std::io::Error::other("this program's build can't be identified: link it with a build-id");
     desc.reference().ok_or_else(|| failed("the lookup", None, unknown()))
 }
 
-/// What all processes of a start have in common, in whichever start of theirs.
+/// Common settings of all processes of a start, and of their restarts.
 #[derive(Debug, Clone)]
 struct Prepared {
     function: FunctionRef,
@@ -87,7 +88,7 @@ struct Prepared {
     method: StartMethod,
     command: Command,
     settings: Settings,
-    /// How long a process may take until it says hello.
+    /// Time within which a process must send its hello.
     timeout: Duration,
 }
 
@@ -108,7 +109,7 @@ impl Prepared {
         Ok((prepared, names.all()))
     }
 
-    /// What goes to one process.
+    /// Creates the order for one process.
     fn order(
         &self,
         rank: usize,
@@ -136,7 +137,7 @@ impl Prepared {
         Ok(Order { rank, outbox: frames(&start, &bytes, memory)?, parcel, setup })
     }
 
-    /// All of them.
+    /// Creates the batch of all orders.
     fn batch(self, group: &Arc<Group>, orders: Orders, room: Room) -> Batch {
         let common = Common {
             group: Arc::clone(group),
@@ -150,12 +151,12 @@ impl Prepared {
     }
 }
 
-/// How these processes are started.
+/// Returns the start method of these processes.
 fn method(options: &SpawnOptions) -> StartMethod {
     options.method.unwrap_or_else(get_start_method)
 }
 
-/// Room for some processes, if they can be started at all.
+/// Reserves room for `count` processes, if processes can be started at all.
 fn reserve(method: StartMethod, count: usize) -> Result<Room> {
     if token::unconsumed() {
         return Err(SpawnError::NotInitialised);
@@ -166,7 +167,7 @@ fn reserve(method: StartMethod, count: usize) -> Result<Room> {
     member_quota::reserve(count)
 }
 
-/// Starts processes. `pack` makes what is sent to each rank.
+/// Starts processes. `pack` creates the arguments for each rank.
 pub(crate) fn start(
     plan: Plan,
     options: &SpawnOptions,
@@ -180,7 +181,8 @@ pub(crate) fn start(
     begin(prepared.batch(&group, orders, room), group)
 }
 
-/// Starts a process that is started again when it has ended, as far as the terms say so. `pack` makes what is sent to it each time.
+/// Starts a process that is restarted after its end according to the terms. `pack` creates the arguments for
+/// each start.
 pub(crate) fn start_supervised(
     plan: Plan,
     options: &SpawnOptions,
@@ -191,14 +193,15 @@ pub(crate) fn start_supervised(
     let name = names.pop().unwrap_or_default();
     let (setup, named) = (options.setup(0), name.clone());
     let graceful = setup.interrupt == Interrupt::Graceful;
-    // For the next start, made before this one: so what is in the arguments is on its way as long as there may be another. A queue
-    // among them is not deserted meanwhile, a channel not disconnected.
+    // Arguments for the next start, created before the present start. So objects in the arguments stay
+    // referenced as long as there may be another start: a queue among them does not lose its last peer
+    // meanwhile, and a channel is not disconnected.
     let mut ahead: Option<ToChild> = None;
     let respawn = move |group: &Arc<Group>, attempt: u32| {
         let room = reserve(prepared.method, 1)?;
         let setup = if attempt > 1 { setup.clone().appending() } else { setup.clone() };
         let args = ahead.take().map_or_else(&mut pack, Ok)?;
-        // Where there is no room for it now, there may be later.
+        // If there is no room for them now, there may be later.
         ahead = pack().ok();
         let order = prepared.order(0, named.clone(), attempt, setup, args)?;
         Ok(prepared.clone().batch(group, Orders::from([order]), room))
@@ -231,7 +234,7 @@ fn begin(batch: Batch, group: Arc<Group>) -> Result<Arc<Group>> {
     }
 }
 
-/// The frames of a start message, and the shared memory.
+/// Encodes the frames of a start message, with the shared memory.
 fn frames(start: &Start, args: &[u8], memory: BorrowedFd<'static>) -> Result<Outbox> {
     let unsendable =
         |error: WireError| SpawnError::Arguments { who: None, message: error.to_string(), unread: None };
@@ -241,7 +244,7 @@ fn frames(start: &Start, args: &[u8], memory: BorrowedFd<'static>) -> Result<Out
     Ok(Outbox::new(bytes, memory))
 }
 
-/// What processes take over from this one, with these options.
+/// Returns the settings that processes inherit from this process and these options.
 fn settings(options: &SpawnOptions) -> Result<Settings> {
     let Chosen { method, fork } = start_method::chosen();
     let method = get_all_start_methods().iter().position(|one| *one == method).unwrap_or(0);

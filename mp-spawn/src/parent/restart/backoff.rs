@@ -1,11 +1,11 @@
-//! How long to wait before something is tried again.
+//! Delays between attempts.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
-/// How long to wait before something is tried again: longer each time, and not always equally long, so that what failed together
-/// doesn't come back together. Between the starts of a process ([`Restart`](crate::Restart)), and between the attempts of a task of
-/// a pool.
+/// Delay between attempts: it grows with each attempt and varies at random, so that processes that failed
+/// together don't retry together. Used between the starts of a process ([`Restart`](crate::Restart)), and
+/// between the attempts of a task of a pool.
 ///
 /// ```
 /// use std::time::Duration;
@@ -17,7 +17,7 @@ use std::time::Duration;
 /// assert!((Duration::from_millis(50)..=Duration::from_millis(100)).contains(&patient.before(2)));
 /// ```
 ///
-/// A [`Duration`] is a back-off as well, which is always as long as that.
+/// A [`Duration`] converts into a constant back-off.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Backoff {
     first: Duration,
@@ -27,7 +27,7 @@ pub struct Backoff {
 }
 
 impl Default for Backoff {
-    /// None: it is tried again at once.
+    /// Returns a back-off without delays.
     fn default() -> Self {
         Duration::ZERO.into()
     }
@@ -40,35 +40,37 @@ impl From<Duration> for Backoff {
 }
 
 impl Backoff {
-    /// `first` before the second attempt, twice as long each time, up to a minute, and up to a quarter of that less, by chance.
+    /// Creates a back-off that waits `first` before the second attempt, and twice as long each time, up to a
+    /// minute. A random part of up to a quarter is subtracted.
     #[must_use]
     pub fn new(first: Duration) -> Backoff {
         Backoff { first, factor: 2.0, max: Duration::from_secs(60).max(first), jitter: 0.25 }
     }
 
-    /// How many times as long it is each time; at least 1.
+    /// Sets the factor by which the delay grows with each attempt. Values below 1, and NaN, count as 1.
     #[must_use]
     pub fn factor(mut self, factor: f64) -> Backoff {
-        // Also for one that is no number.
+        // `max` also replaces NaN.
         self.factor = factor.max(1.0);
         self
     }
 
-    /// The longest.
+    /// Sets the longest delay.
     #[must_use]
     pub fn max(mut self, max: Duration) -> Backoff {
         self.max = max;
         self
     }
 
-    /// How much shorter it may be by chance, as a part of it: from 0, never, to 1, down to nothing.
+    /// Sets the largest part of the delay that is subtracted at random, from 0 (none) to 1 (all). Values
+    /// outside that range are clamped, and NaN counts as 0.
     #[must_use]
     pub fn jitter(mut self, part: f64) -> Backoff {
         self.jitter = if part.is_nan() { 0.0 } else { part.clamp(0.0, 1.0) };
         self
     }
 
-    /// How long to wait before attempt number `attempt`, the first of which is 1, before which there is no wait.
+    /// Returns the delay before attempt number `attempt`. Attempt 1 is the first and has no delay.
     #[must_use]
     pub fn before(&self, attempt: u32) -> Duration {
         if attempt < 2 {
@@ -78,11 +80,11 @@ impl Backoff {
         self.delay(attempt, random as f64 / u64::MAX as f64)
     }
 
-    /// The same; `chance` is from 0 to 1.
+    /// Returns the delay for a random number `chance` from 0 to 1.
     fn delay(&self, attempt: u32, chance: f64) -> Duration {
         let power = i32::try_from(attempt.saturating_sub(2)).unwrap_or(i32::MAX);
         let most = self.max.as_secs_f64();
-        // Nothing grows to nothing, also where the factor is no number any more.
+        // Zero stays zero, even if the power is infinite or NaN.
         let grown = match self.first {
             Duration::ZERO => 0.0,
             first => (first.as_secs_f64() * self.factor.powi(power)).min(most),

@@ -1,4 +1,4 @@
-//! What a program hears of a supervised process.
+//! Events of a supervised process.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,54 +8,57 @@ use mp_core::user_code::Apart;
 use crate::error::SpawnError;
 use crate::error::exit_status::ExitStatus;
 
-/// Something that happened to a supervised process: see [`ProcessBuilder::on_event`](crate::ProcessBuilder::on_event). Its
+/// Event of a supervised process: see [`ProcessBuilder::on_event`](crate::ProcessBuilder::on_event). Its
 /// `Display` is a line for a log.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum ProcessEvent {
-    /// It was started.
+    /// The process was started.
     Started {
-        /// Its name.
+        /// Name of the process.
         name: String,
-        /// The process id that it has this time.
+        /// Process id of this start.
         pid: u32,
-        /// Which start it was; the first is 1.
+        /// Number of the start, counted from 1.
         attempt: u32,
     },
-    /// It could not be started. That counts as a failure. (Of the first start it is the error of `spawn`, and no event.)
+    /// The process could not be started, which counts as a failure. (If the first start fails, `spawn`
+    /// returns the error, and there is no event.)
     NotStarted {
-        /// Its name.
+        /// Name of the process.
         name: String,
-        /// Which start it was.
+        /// Number of the start.
         attempt: u32,
-        /// The reason.
+        /// Reason of the failure.
         error: SpawnError,
     },
-    /// It has ended, and was reaped.
+    /// The process has ended, and was reaped.
     Exited {
-        /// Its name.
+        /// Name of the process.
         name: String,
-        /// The process id that it had.
+        /// Process id that it had.
         pid: u32,
-        /// Which start it was.
+        /// Number of the start.
         attempt: u32,
-        /// How it ended.
+        /// Exit status.
         exit: ExitStatus,
-        /// How it failed, if it did.
+        /// Failure of the process, if it failed.
         error: Option<SpawnError>,
     },
-    /// It is to be started again.
+    /// The process is going to be restarted.
     Restarting {
-        /// Its name.
+        /// Name of the process.
         name: String,
-        /// Which start that is going to be.
+        /// Number of the next start.
         attempt: u32,
-        /// How long it waits before that.
+        /// Delay before the next start.
         after: Duration,
     },
-    /// It has failed and is not started again: the last event. (If it ends otherwise, that is the last one.)
+    /// The process has failed and is not restarted. This is the last event. (If the process ends in another
+    /// way, the event of that end is the last one.)
     GaveUp {
-        /// What [`join`](crate::Process::join) returns: a [`SpawnError::GaveUp`], with all that came before.
+        /// Error that [`join`](crate::Process::join) returns: a [`SpawnError::GaveUp`], with all earlier
+        /// failures.
         error: SpawnError,
     },
 }
@@ -83,5 +86,5 @@ impl fmt::Display for ProcessEvent {
     }
 }
 
-/// Hears of a process.
+/// Callback for the events of a process.
 pub(crate) type Listener = Apart<Box<dyn Fn(ProcessEvent) + Send + Sync>>;

@@ -1,4 +1,4 @@
-//! How often a process was started, and whether it is to be started again.
+//! Record of the starts of a process, and the decision about the next one.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,31 +8,31 @@ use crate::error::gave_up::{FailedAttempt, GaveUp, GaveUpReason};
 use crate::error::process_name::ProcessName;
 use crate::parent::restart::Restart;
 
-/// How many failures before the last one are kept.
+/// Number of failures before the last one that are stored.
 const KEPT: usize = 8;
 
-/// What is to be done after the end of a process.
+/// Action after the end of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// It is not started again, and need not be.
+    /// No restart, and none is needed.
     Over,
-    /// It is started again after this time.
+    /// Restart after this delay.
     Again(Duration),
-    /// It has failed, and may not be started again.
+    /// The process has failed, and has no restarts left.
     GiveUp,
 }
 
-/// How often a process was started, and how that went.
+/// Record of the starts of a process and their results.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     restart: Restart,
-    /// How long a process runs that was well.
+    /// Run time after which a process counts as healthy.
     healthy_after: Duration,
-    /// The number of the last start; the first is 1.
+    /// Number of the last start, counted from 1.
     pub(crate) attempt: u32,
-    /// Restarts since the last process that was well.
+    /// Restarts since the last healthy process.
     in_a_row: u32,
-    /// How long the last process ran.
+    /// Run time of the last process.
     lasted: Duration,
     earlier: VecDeque<FailedAttempt>,
 }
@@ -43,12 +43,13 @@ impl Ledger {
         Ledger { restart, healthy_after, attempt: 1, in_a_row: 0, lasted: Duration::ZERO, earlier }
     }
 
-    /// Whether it is started again however it ends.
+    /// Returns `true` if the process is restarted however it ends.
     pub(crate) fn is_endless(&self) -> bool {
         matches!(self.restart, Restart::Always { .. })
     }
 
-    /// A process has ended, or could not be started, after this time as a worker.
+    /// Decides on a restart after a process has ended, or could not be started. `lasted` is its run time as a
+    /// worker.
     pub(crate) fn ended(&mut self, failed: bool, lasted: Duration) -> Verdict {
         self.lasted = lasted;
         if lasted >= self.healthy_after {
@@ -66,7 +67,7 @@ impl Ledger {
         Verdict::Again(backoff.before(self.in_a_row.saturating_add(1)))
     }
 
-    /// It is started again; this is how the last process failed, if it did.
+    /// Records a restart, and the failure of the last process, if it failed.
     pub(crate) fn begin(&mut self, failure: Option<SpawnError>) {
         if let Some(error) = failure {
             if self.earlier.len() == KEPT {
@@ -77,12 +78,12 @@ impl Ledger {
         self.attempt = self.attempt.saturating_add(1);
     }
 
-    /// How the process before this one failed, if it did.
+    /// Returns the failure of the previous process, if it failed.
     pub(crate) fn failure_before(&self) -> Option<&SpawnError> {
         self.earlier.back().filter(|failed| failed.attempt + 1 == self.attempt).map(|failed| &failed.error)
     }
 
-    /// The error that tells all of it.
+    /// Creates the error with all recorded failures.
     pub(crate) fn gave_up(&self, who: ProcessName, reason: GaveUpReason, last: SpawnError) -> SpawnError {
         let earlier = self.earlier.iter().cloned().collect();
         SpawnError::GaveUp(Box::new(GaveUp { who, reason, attempts: self.attempt, earlier, last }))

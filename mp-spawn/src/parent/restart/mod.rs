@@ -1,28 +1,30 @@
-//! Processes that are started again when they have ended: supervision.
+//! Supervision: processes that are restarted after they have ended.
 //!
-//! A supervised process is one [`Group`](crate::parent::group::Group) of one rank for its whole life. What is known of the rank is
-//! about its present process, or the last one; the group is over when it is not started again. So waits, callbacks, the sentinel
-//! (an eventfd here) and the exit of this program mean that end, and need not know of restarts.
+//! A supervised process is a [`Group`](crate::parent::group::Group) of one rank for its whole life. The state
+//! of the rank describes its present process, or the last one. The group is over when the process is not
+//! restarted. So waits, callbacks, the sentinel (an eventfd here) and the exit of this program refer to that
+//! end, and need no special case for restarts.
 //!
-//! | [`Phase`](supervised::Phase) | a process | it goes to | when |
+//! | [`Phase`](supervised::Phase) | process | next phase | when |
 //! |---|---|---|---|
-//! | starting | none, or just about to be | running | the supervisor watches the process |
+//! | starting | none, or about to exist | running | the supervisor watches the process |
 //! | | | waiting, or done | the start has failed |
-//! | running | there | waiting | it was reaped, and is to be started again |
-//! | | | done | it was reaped, and is not |
-//! | waiting | none | starting | its time has come |
+//! | running | exists | waiting | it was reaped, and is restarted |
+//! | | | done | it was reaped, and is not restarted |
+//! | waiting | none | starting | the delay has passed |
 //! | | | done | the program kills or terminates it, or exits; Ctrl-C |
 //! | done | none | | |
 //!
-//! All of these happen under the lock of the group's ranks. There, too, `kill`, `terminate` and the exit handler forbid further
-//! starts, before they look at which process there is: one that is waiting is done at once, one that is running gets the signal,
-//! and for one that is starting the signal is kept until it is there. So no start can follow one of these calls.
+//! All transitions happen under the lock of the group's ranks. Under the same lock, `kill`, `terminate` and
+//! the exit handler forbid further starts before they check the process: a waiting process is done at once, a
+//! running one gets the signal, and for a starting one the signal is stored until the process exists. So no
+//! start can follow one of these calls.
 //!
 //! | killed | left | cleaned up by |
 //! |---|---|---|
-//! | the process, at any time | as of any process | its death is declared, its memory swept, before it is started again |
-//! | this program, while the process runs or is being started | the process | the kernel, as any child |
-//! | this program, while the process waits | nothing: the kept arguments are this process's seats | the sweep of this process |
+//! | the process, at any time | as with any process | its death is declared, and its memory swept, before a restart |
+//! | this program, while the process runs or is being started | the process | the kernel, as with any child |
+//! | this program, while the process waits | nothing: the stored arguments belong to this process | the sweep of this process |
 
 pub(crate) mod backoff;
 pub(crate) mod event;
@@ -35,7 +37,8 @@ use std::time::Duration;
 
 use crate::parent::restart::backoff::Backoff;
 
-/// Whether a process is started again when it has ended: see [`ProcessBuilder::restart`](crate::ProcessBuilder::restart).
+/// Policy for the restart of a process after its end: see
+/// [`ProcessBuilder::restart`](crate::ProcessBuilder::restart).
 ///
 /// ```
 /// use std::time::Duration;
@@ -50,46 +53,48 @@ use crate::parent::restart::backoff::Backoff;
 /// # let _ = (crashing, quick, service);
 /// ```
 ///
-/// | it | `Never` | `OnFailure` | `Always` |
+/// | the process | `Never` | `OnFailure` | `Always` |
 /// |---|---|---|---|
-/// | returns, or calls `exit(0)` where no result is awaited | over | over | started again |
-/// | fails in any way that [`SpawnError`](crate::SpawnError) lists: an error, a panic, an exit code, a signal, no report in time | over | started again, or [given up](crate::SpawnError::GaveUp) | started again |
-/// | can't be started again now | | counts as a failure | counts as a failure |
+/// | returns, or calls `exit(0)` and no result is awaited | over | over | restarted |
+/// | fails in any way that [`SpawnError`](crate::SpawnError) lists: an error, a panic, an exit code, a signal, no report in time | over | restarted, or [given up](crate::SpawnError::GaveUp) | restarted |
+/// | can't be restarted now | | counts as a failure | counts as a failure |
 /// | was killed or terminated by its [handle](crate::Process::kill) | over | over | over |
-/// | ends by SIGINT, or after a SIGINT or SIGTERM of which this program is informed ([`interrupted`](crate::interrupted)) | over | over | over |
+/// | ends by SIGINT, or after a SIGINT or SIGTERM that this program handles itself ([`interrupted`](crate::interrupted)) | over | over | over |
 /// | is stopped (SIGSTOP) | waited for | waited for | waited for |
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub enum Restart {
-    /// Never.
+    /// No restarts.
     #[default]
     Never,
-    /// If it fails.
+    /// Restart after a failure.
     OnFailure {
-        /// At most as often as this in a row; a process that was [well](crate::ProcessBuilder::healthy_after) before it failed
-        /// begins a new row.
+        /// Maximum number of consecutive restarts. The count begins anew after a process that was
+        /// [healthy](crate::ProcessBuilder::healthy_after) before it failed.
         max: u32,
-        /// How long it waits before that: before the first restart of a row as before a second attempt.
+        /// Delay before a restart. The first consecutive restart counts as the second attempt.
         backoff: Backoff,
     },
-    /// However it ends, and as often as it does.
+    /// Restart after any end, without a limit.
     Always {
-        /// As for `OnFailure`. A process that ends at once each time is started as often as this allows.
+        /// Delay before a restart, as for `OnFailure`. A process that always ends at once is restarted as
+        /// often as this delay allows.
         backoff: Backoff,
     },
 }
 
-/// Before the first restart in a row.
+/// Delay before the first consecutive restart.
 const FIRST: Duration = Duration::from_millis(100);
 
 impl Restart {
-    /// If it fails, at most as often as this in a row; after 100 ms, twice as long each time, and a minute at most.
+    /// Creates a policy that restarts after a failure, at most `max` times in a row. The first delay is 100
+    /// ms, and each further delay twice as long, up to a minute.
     #[must_use]
     pub fn on_failure(max: u32) -> Restart {
         Restart::OnFailure { max, backoff: Backoff::new(FIRST) }
     }
 
-    /// Always, after the same times.
+    /// Creates a policy that always restarts, with the same delays as `on_failure`.
     #[must_use]
     pub fn always() -> Restart {
         Restart::Always { backoff: Backoff::new(FIRST) }

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-/// Time between the first two reports; doubled each time.
+/// Time between the first two reports. It doubles with each report.
 const FIRST: Duration = Duration::from_secs(10);
-/// The longest time between two reports.
+/// Longest time between two reports.
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// Decides which failures of a process, or of the workers of a pool, are reported.
 #[derive(Debug, Default)]
 pub struct FailureReports {
-    /// When the next report may follow, and how long that was after the last one.
+    /// Earliest time of the next report, and its distance from the last report.
     next: Option<(Instant, Duration)>,
     unreported: u32,
 }
@@ -21,7 +21,7 @@ impl FailureReports {
         self.unreported = self.unreported.saturating_add(1);
         let interval = match self.next {
             Some((at, _)) if now < at => return None,
-            // After a long time without a failure the row is another one.
+            // After a long time without a failure, the intervals begin anew.
             Some((at, interval)) if now < at + interval => (2 * interval).min(LONGEST),
             _ => FIRST,
         };

@@ -1,4 +1,4 @@
-//! A supervised process, from one start to the next: see [`restart`](crate::parent::restart) for its phases.
+//! Life of a supervised process across its starts: see [`restart`](crate::parent::restart) for its phases.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -23,7 +23,7 @@ use crate::parent::supervisor::{self, Batch};
 use crate::sys::clock::now;
 use crate::sys::log_event::{self, event};
 
-/// How a process is supervised.
+/// Terms of the supervision of a process.
 #[derive(Debug)]
 pub(crate) struct Terms {
     pub(crate) restart: Restart,
@@ -31,10 +31,10 @@ pub(crate) struct Terms {
     pub(crate) listener: Option<Arc<Listener>>,
 }
 
-/// Makes what the start of this number is to start.
+/// Function that creates the batch for the start with this number.
 pub(crate) type Respawn = Mutex<Box<dyn FnMut(&Arc<Group>, u32) -> Result<Batch> + Send>>;
 
-/// Where a supervised process is in its life.
+/// Phase of the life of a supervised process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Starting,
@@ -43,22 +43,22 @@ pub(crate) enum Phase {
     Done,
 }
 
-/// What is known of a supervised process beside its rank.
+/// State of a supervised process, in addition to its rank.
 pub(crate) struct Supervision {
     ledger: Ledger,
     phase: Phase,
-    /// When the present process was started.
+    /// Start time of the present process.
     since: Instant,
-    /// Whether it must not be started again.
+    /// `true` if the process must not be restarted.
     forbidden: bool,
-    /// Whether Ctrl-C is told to it, and to this process.
+    /// `true` if the process and this program handle Ctrl-C themselves.
     graceful: bool,
     reports: FailureReports,
-    /// What is needed until the end.
+    /// Resources that are needed until the end.
     needed: Option<Needed>,
 }
 
-/// What is dropped at the end, for it may be large or the program's.
+/// Resources that are dropped at the end, because they may be large or belong to the program.
 struct Needed {
     /// Becomes readable at the end.
     end: Arc<OwnedFd>,
@@ -77,7 +77,7 @@ impl fmt::Debug for Supervision {
 }
 
 impl Supervision {
-    /// Of a process that is about to be started for the first time.
+    /// Creates the state for a process that is about to be started for the first time.
     pub(crate) fn new(terms: Terms, graceful: bool, respawn: Arc<Respawn>) -> Result<Supervision> {
         let Terms { restart, healthy_after, listener } = terms;
         let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
@@ -93,17 +93,17 @@ impl Supervision {
         })
     }
 
-    /// What becomes readable at the end, until then.
+    /// Returns the descriptor that becomes readable at the end, until the end is reached.
     pub(crate) fn end(&self) -> Option<&Arc<OwnedFd>> {
         self.needed.as_ref().map(|needed| &needed.end)
     }
 
-    /// Whether it is started again however it ends.
+    /// Returns `true` if the process is restarted however it ends.
     pub(crate) fn is_endless(&self) -> bool {
         self.ledger.is_endless()
     }
 
-    /// The number of the last start.
+    /// Returns the number of the last start.
     pub(crate) fn attempt(&self) -> u32 {
         self.ledger.attempt
     }
@@ -132,7 +132,7 @@ impl Supervision {
         ));
     }
 
-    /// How the process is doing, which is not over.
+    /// Returns the status of a process that is not over.
     pub(crate) fn status(&self, failure: Option<&SpawnError>) -> ProcessStatus {
         let restarting = |attempt, error: Option<&SpawnError>| ProcessStatus::Restarting {
             attempt,
@@ -146,7 +146,7 @@ impl Supervision {
     }
 }
 
-/// What follows the end of a process.
+/// Action after the end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Over,
@@ -155,7 +155,7 @@ enum Next {
 
 /// All of these are called with the ranks locked.
 impl Rank {
-    /// The process was started: a signal that the program has sent to it before reaches it now.
+    /// Records that the process was started, and sends it a signal that the program has sent before.
     pub(crate) fn is_started(&mut self) {
         let (pid, late) = (self.number(), self.asked.or(self.ending.map(|(_, signal)| signal)));
         let Some(supervision) = &mut self.supervision else { return };
@@ -164,12 +164,12 @@ impl Rank {
         let attempt = supervision.attempt();
         supervision.tell(|| ProcessEvent::Started { name: self.name.clone(), pid, attempt });
         if let Some(signal) = late {
-            // It fails for a process that has ended just now.
+            // Fails if the process has just ended.
             let _ = self.signal(signal);
         }
     }
 
-    /// The process was reaped.
+    /// Handles the end of the process, which was reaped.
     fn has_ended(&mut self) -> Next {
         let (pid, exit) = (self.number(), self.exit.unwrap_or(ExitStatus::Unknown));
         let interrupted = self.was_interrupted();
@@ -179,7 +179,7 @@ impl Rank {
         let attempt = supervision.attempt();
         let name = || self.name.clone();
         supervision.tell(|| ProcessEvent::Exited { name: name(), pid, attempt, exit, error: error.cloned() });
-        // Before it has become a worker it may have waited for long, and is not well.
+        // Before a process becomes a worker it may wait for a long time, which does not make it healthy.
         let lasted = if self.begun { supervision.since.elapsed() } else { Duration::ZERO };
         let asked_for = supervision.forbidden;
         if asked_for || interrupted {
@@ -189,7 +189,7 @@ impl Rank {
         self.decide(lasted)
     }
 
-    /// The process could not be started.
+    /// Handles a start that failed.
     fn is_not_started(&mut self, error: SpawnError) -> Option<Next> {
         let supervision = self.supervision.as_mut().filter(|its| its.phase == Phase::Starting)?;
         let attempt = supervision.attempt();
@@ -223,7 +223,7 @@ impl Rank {
         Next::Over
     }
 
-    /// Whether Ctrl-C has ended it, or would end it soon.
+    /// Returns `true` if Ctrl-C has ended the process, or would end it soon.
     fn was_interrupted(&self) -> bool {
         let by_signal =
             matches!(self.exit, Some(ExitStatus::Signal { signal, .. }) if signal.number() == libc::SIGINT);
@@ -231,7 +231,8 @@ impl Rank {
         by_signal || told || mp_core::interrupted()
     }
 
-    /// It is not started again, although it is to be. It is over then; the caller says so when the ranks are unlocked.
+    /// Gives up on further restarts. The process is then over, and the caller announces that after it unlocks
+    /// the ranks.
     fn give_up(&mut self, reason: GaveUpReason) {
         let who = ProcessName::new(None, self.name.clone(), self.number());
         let Some(supervision) = &mut self.supervision else { return };
@@ -243,7 +244,7 @@ impl Rank {
         }
     }
 
-    /// It must not be started again. Whether it is over by that.
+    /// Forbids further restarts. Returns `true` if the process is over because of that.
     fn forbid(&mut self) -> bool {
         let Some(supervision) = &mut self.supervision else { return false };
         supervision.forbidden = true;
@@ -254,7 +255,8 @@ impl Rank {
         true
     }
 
-    /// It is to be started again now: what makes that, and the number of the start; `None` if it need not be, or is over.
+    /// Begins a restart. Returns the function that creates its batch, and the number of the start, or `None`
+    /// if no restart is needed or the process is over.
     fn begin(&mut self) -> Option<(Arc<Respawn>, u32)> {
         let supervision = self.supervision.as_mut().filter(|its| its.phase == Phase::Waiting)?;
         if mp_core::interrupted() {
@@ -273,14 +275,14 @@ impl Rank {
     }
 }
 
-/// Each of a group is rank 0.
+/// In each of these groups the process is rank 0.
 impl Group {
-    /// The process of this rank was reaped. It may be started again.
+    /// Handles the end of the process of this rank, which was reaped. It may be restarted.
     pub(crate) fn process_over(self: &Arc<Group>, rank: usize) {
         self.go_on(rank, |rank| Some(rank.has_ended()));
     }
 
-    /// Changes what is known, and then waits for the next start, or is over.
+    /// Changes the state, and then schedules the next start, or marks the process as over.
     fn go_on(self: &Arc<Group>, number: usize, change: impl FnOnce(&mut Rank) -> Option<Next>) {
         let next = self.with(number, |rank| {
             let next = change(rank)?;
@@ -301,12 +303,13 @@ impl Group {
         }
     }
 
-    /// It must not be started again: of each rank. Does not block.
+    /// Forbids further restarts of all ranks. Does not block.
     pub(crate) fn forbid_restarts(&self) {
         (0..self.len()).for_each(|rank| _ = self.forbid_restart(rank));
     }
 
-    /// It must not be started again. Whether it is over by that. Does not block.
+    /// Forbids further restarts of a rank. Returns `true` if the process is over because of that. Does not
+    /// block.
     pub(crate) fn forbid_restart(&self, number: usize) -> bool {
         let over = self.with(number, |rank| {
             let over = rank.forbid();
@@ -318,12 +321,12 @@ impl Group {
         if over {
             self.over(number);
         }
-        // Not with the ranks locked: it may be the last one.
+        // Dropped after the ranks are unlocked, because it may be the last reference to the group.
         drop(kept);
         over
     }
 
-    /// The time of its next start has come. Blocks until it is started.
+    /// Restarts the process after its delay. Blocks until it is started.
     pub(crate) fn start_again(self: &Arc<Group>) {
         let Some((respawn, attempt)) = self.with(0, Rank::begin).flatten() else {
             let given_up = self.with(0, |rank| {
@@ -345,11 +348,11 @@ impl Group {
         }
     }
 
-    /// At the end: its sentinel is readable, and what was kept for another start goes.
+    /// Makes the sentinel readable at the end, and drops the resources for further starts.
     pub(crate) fn release_supervision(&self, number: usize) {
         let needed = self.with(number, |rank| rank.supervision.as_mut().and_then(|its| its.needed.take()));
         if let Some(Needed { end, .. }) = needed.flatten() {
-            // It can't fail: no other thread adds to it.
+            // Can't fail, because no other thread adds to the counter.
             let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
         }
     }
@@ -366,7 +369,7 @@ mod tests {
     use crate::sys::clock::timespec;
     use crate::sys::process_handle::Handle;
 
-    /// One that is about to be started.
+    /// Creates a group whose process is about to be started.
     fn starting() -> Arc<Group> {
         let respawn: Arc<Respawn> = Arc::new(Mutex::new(Box::new(|_, _| Err(SpawnError::NotInitialised))));
         let terms = Terms { restart: Restart::always(), healthy_after: Duration::MAX, listener: None };

@@ -1,9 +1,10 @@
-//! The thread that starts supervised processes again, when their time has come, and tells the program of them.
+//! Thread that restarts supervised processes after their delays, and calls the program's listeners.
 //!
-//! It is not the supervisor's: a start by a fork server may wait for that one, and for a server that is stopped, and the
-//! program's callbacks run here. It starts nothing itself, since the kernel would end a process with the thread that started it:
-//! it asks the supervisor, as any thread does. One thread does all of that, so that a process whose start takes long delays the
-//! restarts of others, and neither their ends nor those that the program asks for.
+//! It is separate from the supervisor thread, because a start by a fork server may wait for the supervisor,
+//! and for a stopped server, and because the program's callbacks run here. It starts no process itself, since
+//! the kernel would end a process with the thread that started it: it sends requests to the supervisor, as
+//! any other thread does. A single thread does all this work. So a process that starts slowly delays the
+//! restarts of others, but neither their ends nor starts that the program requests.
 
 use std::collections::VecDeque;
 use std::io::Write as _;
@@ -23,42 +24,43 @@ use crate::parent::restart::event::{Listener, ProcessEvent};
 use crate::sys;
 use crate::sys::clock::deadline;
 
-/// How often a wait looks whether Ctrl-C was pressed.
+/// Interval at which a wait checks for Ctrl-C.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What the thread shares with others.
+/// State that the thread shares with others.
 #[derive(Debug)]
 pub(crate) struct Restarter {
-    /// The process that it belongs to: another one after a fork.
+    /// Process that it belongs to. Differs from the current process after a fork.
     process: u32,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
 
-/// What there is to do. It is bounded by the processes: while a listener has an event, its process is not started again.
+/// Pending work. It is bounded by the number of processes: while the event of a process is pending, the
+/// process is not restarted.
 #[derive(Debug, Default)]
 struct Queue {
-    /// How many processes are supervised.
+    /// Number of supervised processes.
     processes: usize,
     news: VecDeque<News>,
     waiting: Vec<Waiting>,
 }
 
-/// Something to be told.
+/// Event or report to be delivered.
 #[derive(Debug)]
 enum News {
     Event(Arc<Listener>, ProcessEvent),
-    /// A line for stderr, which may stand still for as long as it likes.
+    /// Line for stderr, which may block for an unlimited time.
     Report(String),
 }
 
-/// A process that waits for its next start.
+/// Process that waits for its next start.
 #[derive(Debug)]
 struct Waiting {
     group: Arc<Group>,
-    /// Until then; `None` is never.
+    /// Time of the next start. `None` means never.
     until: Option<Instant>,
-    /// Whether Ctrl-C is told to the process, and to this one.
+    /// `true` if the process and this program handle Ctrl-C themselves.
     graceful: bool,
 }
 
@@ -67,7 +69,7 @@ impl Waiting {
         self.until.is_some_and(|until| until <= now) || self.graceful && mp_core::interrupted()
     }
 
-    /// When to look again.
+    /// Returns the time of the next check.
     fn next(&self, now: Instant) -> Option<Instant> {
         self.until.into_iter().chain(self.graceful.then_some(now + LOOK)).min()
     }
@@ -76,7 +78,7 @@ impl Waiting {
 static RESTARTER: PerProcess<Mutex<Option<Arc<Restarter>>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// That one supervised process has of it: as long as there are some, the thread is there.
+/// Reference of a supervised process to the thread. The thread exists as long as there are such references.
 #[derive(Debug)]
 pub(crate) struct Share(Arc<Restarter>);
 
@@ -90,7 +92,7 @@ impl Deref for Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        // In a copy of the process, that thread is not there, and what it shared may be locked for good.
+        // A copy of the process has no such thread, and the shared state may be locked for good.
         if self.0.process != std::process::id() {
             return;
         }
@@ -99,7 +101,7 @@ impl Drop for Share {
     }
 }
 
-/// For one more process: the thread of this program, which begins now if there is none.
+/// Returns a reference for one more process, and starts the thread if there is none.
 pub(crate) fn share() -> Result<Share> {
     let mut slot = RESTARTER.lock();
     let running = match slot.as_ref().filter(|running| running.process == std::process::id()) {
@@ -122,7 +124,7 @@ fn begin() -> Result<Arc<Restarter>> {
     Ok(restarter)
 }
 
-/// A line for each process that waits for its next start.
+/// Returns a line for each process that waits for its next start.
 fn back_offs() -> String {
     let Some(restarter) = RESTARTER.lock().clone() else { return String::new() };
     let now = Instant::now();
@@ -141,26 +143,26 @@ fn back_offs() -> String {
 }
 
 impl Restarter {
-    /// Tells a listener, soon, in the order of these calls.
+    /// Queues an event for a listener. Events are delivered in the order of the calls.
     pub(crate) fn tell(&self, listener: &Arc<Listener>, event: ProcessEvent) {
         self.queue.lock().news.push_back(News::Event(Arc::clone(listener), event));
         self.changed.notify_one();
     }
 
-    /// Prints a line, soon.
+    /// Queues a line to be printed.
     pub(crate) fn report(&self, line: String) {
         self.queue.lock().news.push_back(News::Report(line));
         self.changed.notify_one();
     }
 
-    /// Starts the process of this group again after this time.
+    /// Restarts the process of this group after this delay.
     pub(crate) fn start_after(&self, delay: Duration, group: &Arc<Group>, graceful: bool) {
         let waiting = Waiting { group: Arc::clone(group), until: deadline(delay), graceful };
         self.queue.lock().waiting.push(waiting);
         self.changed.notify_one();
     }
 
-    /// Doesn't start it. What was kept for it goes when what this returns does.
+    /// Cancels the restart. The resources of the group are freed when the returned value is dropped.
     #[must_use]
     pub(crate) fn forget(&self, group: &Group) -> Option<Arc<Group>> {
         let mut queue = self.queue.lock();
@@ -169,7 +171,7 @@ impl Restarter {
     }
 
     fn run(&self) {
-        // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
+        // Handlers of the program must run on threads of the program. Blocking a valid set can't fail.
         let _ = sys::block_signals();
         let mut queue = self.queue.lock();
         loop {
@@ -178,14 +180,14 @@ impl Restarter {
                 MutexGuard::unlocked(&mut queue, || {
                     let (listener, event) = match news {
                         News::Event(listener, event) => (listener, event),
-                        // In one piece: lines of other processes don't come between.
-                        // A write fails if the reader is gone: that is not a failure of this thread.
+                        // Written in one piece, so that lines of other processes don't come between. A write
+                        // fails if the reader has closed the pipe, which is not a failure of this thread.
                         News::Report(line) => {
                             _ = std::io::stderr().lock().write_all(line.as_bytes());
                             return;
                         }
                     };
-                    // Its panic, which the hook has shown, ends here.
+                    // A panic of the listener, which the hook has printed, ends here.
                     caught(|| listener.get().map(|tell| tell(event)));
                     drop(listener);
                 });
@@ -208,8 +210,9 @@ impl Restarter {
         }
     }
 
-    /// Whether there is nothing to do any more: then the next supervised process begins another thread. (As long as there is this
-    /// one, which may run code of the program, no wait of this process is known to have no end: see `mp_core::waits`.)
+    /// Returns `true` if there is no more work. The next supervised process then starts another thread.
+    /// (While this thread exists, it may run code of the program, so no wait of this process is known to be
+    /// endless: see `mp_core::waits`.)
     fn is_done(&self) -> bool {
         let mut slot = RESTARTER.lock();
         let queue = self.queue.lock();
@@ -225,7 +228,7 @@ impl Restarter {
 mod tests {
     use super::*;
 
-    /// As in a copy that was made while another thread had the lock, which is not there to unlock it.
+    /// Models a copy that was made while another thread held the lock, which the copy can't unlock.
     #[test]
     fn a_share_that_was_copied_from_another_process_is_not_given_back() {
         let queue = Mutex::new(Queue { processes: 1, ..Queue::default() });

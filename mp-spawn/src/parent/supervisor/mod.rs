@@ -1,25 +1,27 @@
-//! The one thread of a process that starts all its children, receives from them, and reaps them.
+//! Supervisor: the thread of a process that starts all its children, receives their messages, and reaps them.
 //!
-//! **Invariant:** children are started by this thread, or by the main thread. A child asks the kernel to end it when
-//! its parent ends, and there "parent" means the thread that started it; so that thread must live as long as the
-//! process. The main thread does (unless it calls `pthread_exit`, which no Rust program does by itself), and waking
-//! another one just to have it make a process costs a tenth of the start.
+//! **Invariant:** children are started by this thread, or by the main thread. A child asks the kernel to end
+//! it when its parent ends, and the kernel takes the thread that started it for the parent. So that thread
+//! must live as long as the process. The main thread does (unless it calls `pthread_exit`, which no Rust
+//! program does by itself). Waking another thread just to have it start a process costs a tenth of the start.
 //!
-//! **Short lives.** The only process of a start, if its function returns nothing, is left alone for its first milliseconds:
-//! a waiter sees its end by its sentinel, reads its messages, and reaps it. The supervisor would be woken by each message of
-//! a process, and by its end in the same moment as the waiter, only to find that all is done. After four milliseconds the
-//! supervisor listens if a caller waits or asks, and receives at once what was sent meanwhile; so a failure is known that
-//! much later at most. It listens without delay if a callback is registered for the end; and after fifty by itself, by the
-//! timer: one that fired every four milliseconds cost starts on a virtual machine some 4 % of their time. (What the process
-//! held in shared memory is released that much later at most, if it crashes and no caller asks.) The supervisor listens from
-//! the beginning to a process that may need an answer (a result in shared memory), that others wait for (several processes of
-//! one start), or that something is still to be sent to.
+//! **Short lives.** If a start has a single process whose function returns nothing, the process is not
+//! watched for its first milliseconds: a waiter detects its end by its sentinel, reads its messages, and
+//! reaps it. A watching supervisor would be woken by each message of the process, and by its end at the same
+//! moment as the waiter, only to find that nothing is left to do. After four milliseconds the supervisor
+//! watches the process if a caller waits or queries it, and at once receives messages that were sent
+//! meanwhile. So the report of a failure is delayed by that time at most. The supervisor watches without
+//! delay if a callback is registered for the end. After fifty milliseconds it watches in any case, by the
+//! timer: a timer that fired every four milliseconds cost starts on a virtual machine about 4 % of their
+//! time. (If the process crashes and no caller asks, its shared memory is released that much later at most.)
+//! The supervisor watches from the beginning a process that may need an answer (a result in shared memory),
+//! that others wait for (several processes of one start), or that has not received all its data.
 //!
-//! | state of a [`Watch`] | in the poll | what changes it, under the lock of [`Watches`] |
+//! | state of a [`Watch`] | in the epoll set | transitions under the lock of [`Watches`] |
 //! |---|---|---|
-//! | young | nothing | a thread sees its end: reaped; a caller asks, or its time is over: listened to |
-//! | listened to | sentinel and socket | a thread sees its end: reaped |
-//! | reaped | nothing | nothing: it is no longer among the watches |
+//! | young | nothing | a thread detects its end: reaped; a caller asks, or its time is over: watched |
+//! | watched | sentinel and socket | a thread detects its end: reaped |
+//! | reaped | nothing | none: removed from the watches |
 //!
 //! A process that is killed while it is young is reaped by the waiter, or by the supervisor a moment later.
 
@@ -59,14 +61,14 @@ use crate::start_method::StartMethod;
 use crate::sys;
 use crate::sys::log_event::event;
 
-/// The data of the event that announces new batches; the events of processes have their numbers.
+/// Event data for new requests. The events of processes have their numbers.
 const WAKE: u64 = u64::MAX;
-/// The data of the event that the timer has fired.
+/// Event data for the timer.
 const TIMER: u64 = u64::MAX - 1;
-/// The data of the event that a fork server has ended.
+/// Event data for the end of a fork server.
 const SERVER: u64 = u64::MAX - 2;
 
-/// The processes of one start, to be started.
+/// Processes of one start, to be started.
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) command: Command,
@@ -76,11 +78,12 @@ pub(crate) struct Batch {
 }
 
 thread_local! {
-    // fork: a copy has no supervisor's thread, and is made by none.
+    // fork: a copy has no supervisor thread, and the supervisor thread makes no copies.
     static IS_SUPERVISOR: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread is the supervisor's, in which callbacks run: a process that it waits for would not be reaped.
+/// Returns `true` on the supervisor thread, which runs callbacks. A process that this thread waits for would
+/// not be reaped.
 pub(crate) fn is_this_thread() -> bool {
     IS_SUPERVISOR.try_with(Cell::get).unwrap_or(false)
 }
@@ -92,42 +95,44 @@ struct Job {
     reply: Sender<Result<()>>,
 }
 
-/// What other threads ask of the supervisor's.
+/// Request of another thread to the supervisor thread.
 enum Request {
     Start(Box<Job>),
     Call(Box<dyn FnOnce() + Send>),
 }
 
-/// What the threads of a process share of its supervisor.
+/// State of the supervisor that the threads of a process share.
 #[derive(Debug)]
 struct Supervisor {
-    /// The process that it belongs to: another one after a fork.
+    /// Process that it belongs to. Differs from the current process after a fork.
     process: u32,
     poll: OwnedFd,
     wake: OwnedFd,
-    /// Fires when the time of some process to say hello may be over.
+    /// Fires when the time of a process for its hello may be over.
     timer: OwnedFd,
-    /// Readable from the beginning, for good: the sentinel of processes whose end was seen before theirs was asked for.
+    /// Permanently readable: the sentinel of processes whose end was detected before a caller requested
+    /// theirs.
     over: Arc<OwnedFd>,
     requests: Mutex<Sender<Request>>,
     watches: Mutex<Watches>,
-    /// The fork servers that have not been reaped.
+    /// Fork servers that have not been reaped.
     servers: Mutex<Vec<Arc<Life>>>,
 }
 
 static SUPERVISOR: PerProcess<Mutex<Option<Arc<Supervisor>>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// Starts the processes of a batch, in order. Blocks until all run, or one could not be started; then those
-/// that run already have got a SIGKILL.
+/// Starts the processes of a batch, in order. Blocks until all run, or until one could not be started. In the
+/// latter case the running ones have been sent a SIGKILL.
 pub(crate) fn start(batch: Batch) -> Result<()> {
     let supervisor = running()?;
-    // What a fork server makes is the child of the thread that started the server.
+    // Processes made by a fork server are children of the thread that started the server.
     if sys::on_main_thread() || batch.common.method == StartMethod::ForkServer {
         return supervisor.start_here(batch);
     }
     if batch.common.method == StartMethod::Fork {
-        // It belongs to this thread, if it prints just now; a copy of another one would write it again.
+        // Buffered output belongs to the calling thread, which may be printing. A copy of another thread
+        // would write it again.
         let _ = io::stdout().flush();
     }
     let (reply, answer) = channel();
@@ -135,12 +140,12 @@ pub(crate) fn start(batch: Batch) -> Result<()> {
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }
 
-/// The processes that were started here and have not reported that they joined the shared memory.
+/// Returns the processes that were started here and have not reported that they joined the shared memory.
 pub(crate) fn outside() -> Vec<u32> {
     present().map_or_else(Vec::new, |supervisor| supervisor.outside())
 }
 
-/// Calls something in a thread that lives as long as the process, and waits for it.
+/// Calls a function on a thread that lives as long as the process, and waits for the result.
 pub(crate) fn on_lasting_thread<T: Send + 'static>(
     call: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {
@@ -148,20 +153,20 @@ pub(crate) fn on_lasting_thread<T: Send + 'static>(
         return call();
     }
     let (reply, answer) = channel();
-    // The receiver is gone if the thread that asked is.
+    // The receiver is missing if the requesting thread has ended.
     running()?.ask(Request::Call(Box::new(move || _ = reply.send(call()))))?;
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }
 
-/// Calls something in the supervisor's thread, which holds no lock then, and waits for nothing. Not at all, if that thread
-/// is gone.
+/// Calls a function on the supervisor thread, without locks, and does not wait for it. The function is not
+/// called if that thread has ended.
 pub(crate) fn call_later(call: impl FnOnce() + Send + 'static) {
     if let Ok(supervisor) = running() {
         let _ = supervisor.ask(Request::Call(Box::new(call)));
     }
 }
 
-/// Makes sure that a fork server is reaped when it ends.
+/// Ensures that a fork server is reaped when it ends.
 pub(crate) fn watch_server(life: &Arc<Life>) -> Result<()> {
     let supervisor = running()?;
     supervisor.servers.lock().push(Arc::clone(life));
@@ -170,7 +175,7 @@ pub(crate) fn watch_server(life: &Arc<Life>) -> Result<()> {
         .map_err(|error| failed(WATCH, None, error.into()))
 }
 
-/// The supervisor of this process, which begins now if it has none.
+/// Returns the supervisor of this process, and starts it if there is none.
 fn running() -> Result<Arc<Supervisor>> {
     let mut slot = SUPERVISOR.lock();
     Ok(match &*slot {
@@ -183,20 +188,20 @@ fn gone() -> SpawnError {
     failed("the supervisor thread", None, io::Error::other("it has ended"))
 }
 
-/// The one that runs, if this process has one.
+/// Returns the supervisor of this process, if it has one.
 fn present() -> Option<Arc<Supervisor>> {
     let supervisor = SUPERVISOR.lock().as_ref().map(Arc::clone);
     supervisor.filter(|running| running.process == std::process::id())
 }
 
-/// A process is known to have ended: reaps it, unless that has happened.
+/// Reaps a process that is known to have ended, unless it was reaped.
 pub(crate) fn ended(id: u64) {
     if let Some(supervisor) = present() {
         supervisor.attend(id, true, epoll::EventFlags::empty());
     }
 }
 
-/// A caller asks for a process: the supervisor listens to it from now on, if it has not so far.
+/// Makes the supervisor watch a process from now on, because a caller queries it.
 pub(crate) fn hear(id: u64) {
     if let Some(supervisor) = present() {
         supervisor.hear(id);
@@ -231,7 +236,7 @@ fn begin() -> Result<Arc<Supervisor>> {
 }
 
 impl Supervisor {
-    /// Asks the thread for something.
+    /// Sends a request to the supervisor thread.
     fn ask(&self, request: Request) -> Result<()> {
         if self.requests.lock().send(request).is_err() {
             *SUPERVISOR.lock() = None;
@@ -248,7 +253,7 @@ impl Supervisor {
         self.servers.lock().retain(|life| {
             let exit = life.exit();
             if let Some(exit) = exit {
-                // It was added, so this can't fail.
+                // Can't fail, because the sentinel was added.
                 let _ = epoll::delete(&self.poll, life.handle.sentinel());
                 over.push((life.pid, exit));
             }
@@ -259,8 +264,8 @@ impl Supervisor {
         }
     }
 
-    /// The files that a copy of this process has no use for. Of processes that have ended: `over`, so that no thread closes
-    /// theirs meanwhile.
+    /// Returns the files that a copy of this process does not need. `over` has the sentinels of processes
+    /// that have ended, referenced so that no thread closes them meanwhile.
     fn files(&self, watches: &Watches, over: &[Arc<OwnedFd>]) -> Vec<RawFd> {
         let of_children = watches.by_id.values().flat_map(|watch| {
             let socket = watch.socket.as_ref().map(AsRawFd::as_raw_fd);
@@ -291,11 +296,11 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Starts one process and begins to watch it. The calling thread becomes the one whose end ends the process.
+    /// Starts one process and begins to watch it. The kernel ends the process when the calling thread ends.
     fn launch(&self, batch: &Batch, mut order: Order) -> Result<u64> {
         let name = batch.common.group.name(order.rank);
         let mut particulars = batch.command.particulars(&order.setup)?;
-        // What these have read and not passed on yet is passed on at exit.
+        // The handler writes output at exit that was read from the streams and not passed on.
         active::care_at_exit();
         let (streams, ends) = Streams::open(&order.setup, order.rank, &name)?;
         let refused = |error: WireError| {
@@ -307,7 +312,7 @@ impl Supervisor {
             StartMethod::Spawn => {
                 particulars.ends = ends;
                 let launched = launch::launch(&batch.command, &particulars)?;
-                // Only now: the process takes its time until it asks for that.
+                // Done only now, because the process takes some time until it needs this data.
                 let addressed = lifeline::end()
                     .and_then(|end| outbox.address(end, Ends::default(), &[], &[]).map_err(refused));
                 if let Err(error) = addressed {
@@ -323,7 +328,7 @@ impl Supervisor {
             StartMethod::Fork => {
                 particulars.ends = ends;
                 outbox.address(lifeline::end()?, Ends::default(), &[], &[]).map_err(refused)?;
-                // Held, so that the copy knows which files are ours.
+                // Locked, so that the copy gets a consistent list of our files.
                 let watches = self.watches.lock();
                 let over: Vec<_> = watches.over.iter().filter_map(Weak::upgrade).collect();
                 let files = self.files(&watches, &over);
@@ -345,12 +350,13 @@ impl Supervisor {
         watches.set_timer(&self.timer, watch.due());
         watches.by_id.insert(id, watch);
         drop(watches);
-        // Only now: a thread that asks for room locks that first, and these then. For a moment the process counts twice.
+        // Done only now, because a thread that reserves room locks the reservations first and the watches
+        // second. For a moment the process counts twice.
         batch.room.use_one();
         Ok(id)
     }
 
-    /// The processes that are watched and have not reported that they joined the shared memory.
+    /// Returns the watched processes that have not reported that they joined the shared memory.
     fn outside(&self) -> Vec<u32> {
         let watches = self.watches.lock();
         watches.by_id.values().filter(|watch| !watch.has_joined()).map(|watch| watch.handle.pid()).collect()

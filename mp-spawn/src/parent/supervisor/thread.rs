@@ -1,4 +1,5 @@
-//! The supervisor's thread: waits for news of all children, starts those that other threads ask for, and calls what they ask.
+//! Supervisor thread: waits for events of all children, starts children for other threads, and runs their
+//! calls.
 
 use std::io;
 use std::mem;
@@ -23,7 +24,7 @@ pub(super) struct Loop {
 
 impl Loop {
     pub(super) fn run(mut self) {
-        // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
+        // Handlers of the program must run on threads of the program. Blocking a valid set can't fail.
         let _ = sys::block_signals();
         IS_SUPERVISOR.set(true);
         mp_core::waits::serves(mp_core::waits::Service::Supervisor);
@@ -64,7 +65,7 @@ impl Loop {
         self.shared.check_times();
     }
 
-    /// Starts one process, so that those that run already get their turn before the next one.
+    /// Starts one process, so that events of running processes are handled before the next start.
     fn start_one(&mut self) {
         let Some(job) = self.jobs.first_mut() else { return };
         let outcome = match job.batch.orders.pop_front() {
@@ -78,16 +79,16 @@ impl Loop {
         if outcome.is_err() {
             self.shared.kill(&started);
         }
-        // Its places are free before the caller hears that it failed, and may try again.
+        // Frees the reserved places before the caller learns of the failure and may retry.
         drop(batch);
-        // The thread that asked may be gone; its context isn't.
+        // The requesting thread may have ended. Its context still exists.
         let _ = reply.send(outcome);
     }
 
-    /// Nothing can be received any more: fails every process and job, so that no caller waits.
+    /// Fails all processes and jobs after an epoll error, so that no caller waits.
     fn give_up(mut self, error: io::Error) {
         let SpawnError::Launch(why) = failed(NO_NEWS, None, error) else { return };
-        // Without the lock: callbacks of the user run here, and may ask for other processes.
+        // Done without the lock, because callbacks of the user run here and may query other processes.
         let watches = mem::take(&mut self.shared.watches.lock().by_id);
         for mut watch in watches.into_values() {
             watch.fail(SpawnError::Launch(why.clone()));
@@ -99,9 +100,9 @@ impl Loop {
     }
 }
 
-/// Takes what makes an eventfd or a timer readable.
+/// Resets an eventfd or a timer.
 fn drain(fd: &OwnedFd) {
     let mut count = [0u8; 8];
-    // That there is nothing to read is no error: what it announced is looked up elsewhere.
+    // An empty counter is not an error: the state that it announces is stored elsewhere.
     let _ = rustix::io::read(fd, &mut count);
 }

@@ -1,5 +1,5 @@
-//! The children that are watched: when they are listened to, what is done when something comes from one, or nothing comes in
-//! time, and how one is reaped.
+//! Watched children: when they are added to the epoll set, and the handling of their messages, timeouts and
+//! ends.
 
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
@@ -18,19 +18,19 @@ use crate::sys::clock::timespec;
 use crate::sys::log_event;
 use crate::sys::process_handle::Handle;
 
-/// The processes that are watched.
+/// Processes that are watched.
 #[derive(Debug, Default)]
 pub(super) struct Watches {
     pub(super) by_id: HashMap<u64, Watch>,
-    /// The sentinels of those that have ended, which a caller may still have.
+    /// Sentinels of ended processes that a caller may still hold.
     pub(super) over: Vec<Weak<OwnedFd>>,
     pub(super) next: u64,
-    /// For when the timer is set.
+    /// Time for which the timer is set.
     timer: Option<Instant>,
 }
 
 impl Watches {
-    /// A process has ended; its sentinel may be kept by the caller that started it.
+    /// Records that a process has ended. The caller that started it may hold its sentinel.
     fn note_over(&mut self, handle: &Handle) {
         if self.over.len() == self.over.capacity() {
             self.over.retain(|sentinel| sentinel.strong_count() > 0);
@@ -45,13 +45,13 @@ impl Watches {
         let value = timespec(until.saturating_duration_since(Instant::now()));
         let never = Timespec { tv_sec: 0, tv_nsec: 0 };
         let once = Itimerspec { it_interval: never, it_value: value };
-        // It can't fail for a timer and a time that are valid.
+        // Can't fail for a valid timer and a valid time.
         let _ = timerfd_settime(timer, TimerfdTimerFlags::empty(), &once);
     }
 }
 
 impl Supervisor {
-    /// The timer has fired: handles the processes whose time is over, and sets it for the others.
+    /// Handles the timer: processes whose time is over. Then sets the timer for the others.
     pub(super) fn check_times(&self) {
         let mut watches = self.watches.lock();
         watches.timer = None;
@@ -86,7 +86,7 @@ impl Supervisor {
         }
     }
 
-    /// Something happened to a process, or to its socket.
+    /// Handles an event of a process or of its socket.
     pub(super) fn attend(&self, id: u64, ended: bool, flags: epoll::EventFlags) {
         let mut watches = self.watches.lock();
         let Some(watch) = watches.by_id.get_mut(&id) else { return };
@@ -115,8 +115,9 @@ impl Supervisor {
         if let Some(socket) = &watch.socket
             && (!more || watch.reported)
         {
-            // Explicitly, for a forked process may hold the socket too. It may have been deleted before.
-            // A process that has reported is about to end: to be woken for each step of that would cost as much as the rest.
+            // Deleted explicitly, because a forked process may hold the socket too. It may have been deleted
+            // before. A process that has reported is about to end, and a wake-up for each step of its end
+            // would cost as much as the rest.
             let _ = epoll::delete(&self.poll, socket);
         }
         if !more {
@@ -126,7 +127,7 @@ impl Supervisor {
 
     fn forget(&self, watch: Watch) {
         if watch.young_until.is_none() {
-            // It was added, so this can't fail; the socket may have been deleted already.
+            // Can't fail, because the sentinel was added. The socket may have been deleted.
             let _ = epoll::delete(&self.poll, watch.handle.sentinel());
             if let Some(socket) = watch.socket.as_ref().filter(|_| !watch.reported) {
                 let _ = epoll::delete(&self.poll, socket);
@@ -136,17 +137,18 @@ impl Supervisor {
     }
 }
 
-/// Begins to watch a process: sends what its socket takes, and listens to it, unless it is left alone for now.
+/// Begins to watch a process: sends the data that its socket accepts, and adds it to the epoll set, unless it
+/// is young.
 pub(super) fn add(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
     if watch.send() && watch.young_until.is_some() { Ok(()) } else { listen(poll, id, watch) }
 }
 
-/// Listens to a process; false if that is impossible, and then it has failed for it.
+/// Adds a process to the epoll set. If that is impossible, fails the process and returns `false`.
 fn heard(poll: &OwnedFd, id: u64, watch: &mut Watch) -> bool {
     listen(poll, id, watch).map_err(|error| watch.fail(error)).is_ok()
 }
 
-/// Listens to a process and to its end.
+/// Adds the socket and the sentinel of a process to the epoll set.
 fn listen(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
     watch.young_until = None;
     let refused = |error: Errno| failed(WATCH, None, error.into());
@@ -156,7 +158,8 @@ fn listen(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
     if let Some(socket) = &watch.socket {
         let flags = if sent { epoll::EventFlags::IN } else { epoll::EventFlags::IN | epoll::EventFlags::OUT };
         if let Err(error) = epoll::add(poll, socket, epoll::EventData::new_u64(id << 1), flags) {
-            // It would be handled no more, and stays readable for as long as a process has it open.
+            // Otherwise the sentinel would stay in the set, never handled, and readable for as long as a
+            // process has it open.
             let _ = epoll::delete(poll, watch.handle.sentinel());
             return Err(refused(error));
         }
