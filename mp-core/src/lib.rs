@@ -1,4 +1,4 @@
-//! Memory that a tree of processes shares: the base layer of `mp`.
+//! Base layer of `mp`: memory that a tree of processes shares.
 //!
 //! ```
 //! use mp_core::{Arena, Storage};
@@ -10,31 +10,32 @@
 //! # Ok::<(), mp_core::Error>(())
 //! ```
 //!
-//! The three types to know: [`Arena`], the region and what is known of it; [`Storage`], a piece of it that processes hold; and
-//! [`Error`], which says what was asked, what was there, and what to do.
+//! The three main types are [`Arena`], the shared region and its statistics; [`Storage`], a block of the
+//! arena held by processes; and [`Error`], which names the request, the state found and the remedy.
 //!
 //! | | |
 //! |---|---|
-//! | [`Storage`] | a piece of memory that processes hold: the tensors of `mp-tensor` are views of one |
-//! | [`WeakStorage`], [`SharedCache`], [`storage_from_cache`] | to find a storage again without keeping it |
-//! | [`Structure`], [`RawLock`] | words that several processes change: the locks and values of `mp-sync` are made of them |
-//! | [`SharedMemory`] | memory of other programs, by name |
-//! | [`Arena`], [`MemoryStats`] | the one region behind it: one file, one mapping |
-//! | [`wait()`], [`select`], [`until`] | for many things at once, as a call and as a future |
-//! | [`Message`], [`message`] | what can leave a process, and the contract of codecs |
-//! | [`words`], [`mem`], [`steps`] | the shared words, and the algorithms on them: for verification, and for other layers |
+//! | [`Storage`] | a block of memory that processes hold; the tensors of `mp-tensor` are views of a storage |
+//! | [`WeakStorage`], [`SharedCache`], [`storage_from_cache`] | weak references to storages |
+//! | [`Structure`], [`RawLock`] | words that several processes change; the locks and values of `mp-sync` consist of them |
+//! | [`SharedMemory`] | named memory shared with other programs |
+//! | [`Arena`], [`MemoryStats`] | the shared region: one file, one mapping |
+//! | [`wait()`], [`select`], [`until`] | waiting for several objects at once, as a blocking call and as a future |
+//! | [`Message`], [`message`] | values that can be sent to another process, and the contract of codecs |
+//! | [`words`], [`mem`], [`steps`] | the shared words and their algorithms, for verification and for other layers |
 //!
-//! Tensors come from `mp-tensor`, values and locks from `mp-sync`, processes from `mp-spawn`, queues from `mp-queue`; the `mp`
-//! crate has them all.
+//! Tensors are in `mp-tensor`, values and locks in `mp-sync`, processes in `mp-spawn`, queues in `mp-queue`.
+//! The `mp` crate exports all of them.
 //!
 //! # When a process dies
-//! Each block of memory is held by seats that name their holders. A process that dies, at any instruction,
-//! leaves its name in them; the next member that looks gives them up. See [`steps`] for what each point of
-//! death leaves.
+//! Each block of memory has seats that name its holders. A process that dies, at any instruction, leaves its
+//! tag in its seats. The next member that finds the death releases them. See [`steps`] for the state that
+//! each point of death leaves.
 //!
 //! # When memory runs out
-//! Pages are reserved before memory is handed out, so that running out is an [`Error::OutOfMemory`] that says what was asked,
-//! what is left and which limit was hit. Not in our hands: the kernel's out-of-memory killer.
+//! Pages are reserved before memory is handed out. If the reservation fails, the call returns an
+//! [`Error::OutOfMemory`] with the requested size, the remaining size and the limit that was reached. The
+//! kernel's out-of-memory killer is beyond the control of this library.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -52,7 +53,7 @@ compile_error!(
 mod arena;
 #[cfg(feature = "authkey")]
 mod authkey;
-/// Clocks of streams: how far the work of a device has come, for every process to see.
+/// Clocks of streams: the progress of a device's work, visible to every process.
 pub mod clocks {
     #[doc(inline)]
     pub use crate::arena::clocks::{Clock, Clocks, EventHandle, TickState};
@@ -78,7 +79,7 @@ mod structure;
 pub mod sync;
 mod sys;
 mod wait;
-/// What threads wait for: reports of waits that are long, or can't end.
+/// Records of waiting threads, and reports of waits that last long or can't end.
 pub mod waits {
     #[doc(inline)]
     pub use crate::arena::waiting::waits::{
@@ -139,7 +140,7 @@ pub use wait::{
 };
 pub use words::DType;
 
-/// FNV-1a, 64 bits: for fingerprints of type names, which need no strength.
+/// 64-bit FNV-1a hash, for fingerprints of type names. Not suitable for cryptographic purposes.
 pub const fn fnv1a(bytes: &[u8]) -> u64 {
     let mut h = 0xcbf2_9ce4_8422_2325_u64;
     let mut i = 0;

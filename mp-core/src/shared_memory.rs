@@ -1,4 +1,4 @@
-//! Shared memory with a name, for processes that are not of one tree.
+//! Named shared memory, for processes of different trees.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -14,8 +14,8 @@ use crate::sync::shared::AtomicU64;
 use crate::sys::foreign;
 use crate::sys::region::{MapFor, Region};
 
-/// A piece of shared memory with a name under `/dev/shm`, which any process of the same user can open; also Python's
-/// `multiprocessing.shared_memory.SharedMemory`, under the same name.
+/// Named shared memory under `/dev/shm`, which any process of the same user can open. Compatible with
+/// Python's `multiprocessing.shared_memory.SharedMemory`.
 ///
 /// ```
 /// use mp_core::SharedMemory;
@@ -27,50 +27,52 @@ use crate::sys::region::{MapFor, Region};
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Among the processes of one tree, tensors and arrays do the same without names, and nothing is left of
-/// them.
+/// Processes of one tree can share tensors and arrays without names, which leave no files.
 ///
 /// # Access
-/// The file is readable and writable by its user only (0600). Opening refuses what is another user's, or no
-/// regular file; symbolic links are not followed. Any process that has it open may write to it at any time:
-/// what is read can be a mixture of old and new bytes, and is to be checked as if it came over a network.
+/// The file is readable and writable by its user only (0600). Opening fails for files of other users and for
+/// files that are not regular. Symbolic links are not followed. Any process that has the file open may write
+/// to it at any time: a read can return a mixture of old and new bytes, which must be validated like data
+/// from a network.
 ///
-/// # Names are the user's
-/// A name lives until a process [`unlink`](Self::unlink)s it, or the machine restarts. Nothing is unlinked
-/// unasked: not when the last process closes it, not when its maker crashes. (Python's resource
-/// tracker does that: a Python before 3.13 that merely *opened* a name unlinks it when it exits, cpython
-/// #82300. Pass `track=False` there, or unregister it.) To have it gone with the handle, call
-/// [`unlink_on_drop`](Self::unlink_on_drop); a SIGKILL leaves the name even then.
+/// # Lifetime of names
+/// A name exists until a process [`unlink`](Self::unlink)s it, or the machine restarts. The library never
+/// unlinks a name by itself, neither when the last process closes it nor when its creator crashes. (Python's
+/// resource tracker does: a Python before 3.13 that merely *opened* a name unlinks it when it exits, cpython
+/// #82300. Pass `track=False` there, or unregister it.) To remove the name together with the handle, call
+/// [`unlink_on_drop`](Self::unlink_on_drop). The name remains if the process is killed by SIGKILL.
 ///
 /// # When a process dies
-/// What it had written is there, what it was writing is partly there. There is no lock in it; an
-/// [`atomic`](Self::atomic) word can be one.
+/// Data that it has written remains; a write in progress is partly visible. The memory contains no lock; an
+/// [`atomic`](Self::atomic) word can serve as one.
 ///
 /// # When the file shrinks
-/// Pages are reserved when it is made and when it is opened, so that a full `/dev/shm` is an error and not a signal. But
-/// files with names can't be sealed: if some process of this user makes the file shorter (`ftruncate`), access behind its
-/// new end is a SIGBUS, which ends the process. Nothing in this library does that.
+/// Pages are reserved when the file is created and when it is opened, so a full `/dev/shm` is reported as an
+/// error, not by a signal. But named files can't be sealed: if a process of this user shortens the file
+/// (`ftruncate`), an access after the new end raises SIGBUS, which ends the process. This library never
+/// shortens a file.
 ///
 /// # As a message
-/// It travels as its name and is opened by the receiver, which fails when it was unlinked meanwhile.
+/// A message contains the name, and the receiver opens it. Decoding fails if the name was unlinked in the
+/// meantime.
 ///
 /// # Clones
-/// They are of one mapping and one descriptor, and cost a count.
+/// Clones share one mapping and one descriptor. Cloning increments a counter.
 #[derive(Clone)]
 pub struct SharedMemory(Arc<Opened>);
 
-/// What the clones of one handle have in common.
+/// State shared by all clones of a handle.
 struct Opened {
     name: String,
     region: Region,
     file: OwnedFd,
-    /// The process that made it.
+    /// Process that created the memory.
     maker: Option<u32>,
-    /// Whether the last clone takes the name away.
+    /// Set if dropping the last clone unlinks the name.
     unlink: OnceLock<()>,
 }
 
-/// Checks a name; without the `/` that POSIX has in front.
+/// Validates a name, and returns it without the leading `/` that POSIX names have.
 pub fn checked(name: &str) -> Result<&str> {
     let plain = name.strip_prefix('/').unwrap_or(name);
     let why = match plain {
@@ -84,20 +86,21 @@ pub fn checked(name: &str) -> Result<&str> {
 }
 
 impl SharedMemory {
-    /// New shared memory of `len` bytes, all zero, under a generated name that can't be guessed.
+    /// Creates shared memory of `len` bytes, all zero, under a generated name that can't be guessed.
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// The same as for [`create`](Self::create).
     pub fn new(len: usize) -> Result<Self> {
         let hex: String = foreign::random()?.iter().map(|b| format!("{b:02x}")).collect();
         Self::create(&format!("mp_{hex}"), len)
     }
 
-    /// New shared memory of `len` bytes, all zero, under a name that does not exist yet. A `/` in front is ignored.
+    /// Creates shared memory of `len` bytes, all zero, under a name that does not exist yet. A leading `/` is
+    /// ignored.
     ///
     /// # Errors
-    /// [`Error::Os`] when the name exists (`EEXIST`), [`Error::InvalidArgument`] for what can't be a name,
-    /// [`Error::OutOfMemory`] when there is no room, [`Error::InvalidArgument`] for 0 bytes.
+    /// [`Error::Os`] if the name exists (`EEXIST`), [`Error::InvalidArgument`] if the name is invalid or
+    /// `len` is 0, [`Error::OutOfMemory`] if there is not enough room.
     pub fn create(name: &str, len: usize) -> Result<Self> {
         let name = checked(name)?;
         if len == 0 {
@@ -116,11 +119,12 @@ impl SharedMemory {
         }
     }
 
-    /// Opens shared memory that exists, whichever process made it: all of it.
+    /// Opens all of an existing shared memory, created by any process.
     ///
     /// # Errors
-    /// [`Error::Os`] when there is none (`ENOENT`), [`Error::NotShareable`] when it is another user's, no regular file, or
-    /// empty, [`Error::InvalidArgument`] for what can't be a name, [`Error::OutOfMemory`] when its pages can't be reserved.
+    /// [`Error::Os`] if the name does not exist (`ENOENT`), [`Error::NotShareable`] if the file belongs to
+    /// another user, is not regular or is empty, [`Error::InvalidArgument`] if the name is invalid,
+    /// [`Error::OutOfMemory`] if its pages can't be reserved.
     #[doc(alias = "attach")]
     pub fn open(name: &str) -> Result<Self> {
         let name = checked(name)?;
@@ -137,35 +141,36 @@ impl SharedMemory {
         Self(Arc::new(Opened { name: name.to_owned(), region, file, maker, unlink: OnceLock::new() }))
     }
 
-    /// Takes the name away, whether a process has it open or not. A process that has it open keeps it.
+    /// Removes the name. Processes that have the memory open keep it.
     ///
     /// # Errors
-    /// [`Error::Os`] when there is none (`ENOENT`), [`Error::InvalidArgument`] for what can't be a name.
+    /// [`Error::Os`] if the name does not exist (`ENOENT`), [`Error::InvalidArgument`] if the name is
+    /// invalid.
     pub fn unlink(name: &str) -> Result<()> {
         foreign::unlink(checked(name)?)
     }
 
-    /// From now on, dropping this handle and all its clones takes the name away.
+    /// Unlinks the name when this handle and all its clones are dropped.
     ///
-    /// Only in the process that made it: on a handle that was opened, this changes nothing.
+    /// Has an effect only in the process that created the memory, not on an opened handle.
     #[must_use]
     pub fn unlink_on_drop(self) -> Self {
         _ = self.0.unlink.set(());
         self
     }
 
-    /// Its name, without a `/` in front.
+    /// Returns the name, without a leading `/`.
     pub fn name(&self) -> &str {
         &self.0.name
     }
 
-    /// Its length in bytes, as it was when it was made or opened.
+    /// Returns the length in bytes at the time of creation or opening.
     #[doc(alias = "size")]
     pub fn len(&self) -> usize {
         self.0.region.size() as usize
     }
 
-    /// Never.
+    /// Returns `false`: shared memory is never empty.
     pub fn is_empty(&self) -> bool {
         false
     }
@@ -180,20 +185,20 @@ impl SharedMemory {
         }
     }
 
-    /// Copies bytes out, from byte `at` on.
+    /// Copies bytes from position `at` into `to`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there are not that many.
+    /// [`Error::OutOfBounds`] if the range exceeds the memory.
     pub fn read_at(&self, at: usize, to: &mut [u8]) -> Result<()> {
         self.check(at, to.len())?;
         bytes::read(&self.0.region, Word::at(0), at as u64, to);
         Ok(())
     }
 
-    /// A copy of `len` bytes from byte `at` on.
+    /// Returns a copy of `len` bytes from position `at`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there are not that many.
+    /// [`Error::OutOfBounds`] if the range exceeds the memory.
     pub fn read(&self, at: usize, len: usize) -> Result<Vec<u8>> {
         self.check(at, len)?;
         let mut bytes = vec![0; len];
@@ -201,23 +206,23 @@ impl SharedMemory {
         Ok(bytes)
     }
 
-    /// Copies bytes in, from byte `at` on.
+    /// Copies `from` into the memory at position `at`.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no room for all of `from`; nothing is written then.
+    /// [`Error::OutOfBounds`] if there is no room for all of `from`. Nothing is written then.
     pub fn write_at(&self, at: usize, from: &[u8]) -> Result<()> {
         self.check(at, from.len())?;
         bytes::write(&self.0.region, Word::at(0), at as u64, from);
         Ok(())
     }
 
-    /// Copies all of `from`, from its byte 0 on, to byte 0 of this.
+    /// Copies all of `from` to the beginning of this memory.
     ///
     /// # Errors
-    /// [`Error::OutOfBounds`] when there is no room for it.
+    /// [`Error::OutOfBounds`] if there is not enough room.
     pub fn copy_from(&self, from: &SharedMemory) -> Result<()> {
         self.check(0, from.len())?;
-        // In pieces: neither has to fit into ordinary memory.
+        // In pieces, so that no buffer as large as the shared memory is needed.
         let mut piece = vec![0; from.len().min(1 << 16)];
         for at in (0..from.len()).step_by(piece.len()) {
             let n = piece.len().min(from.len() - at);
@@ -227,22 +232,23 @@ impl SharedMemory {
         Ok(())
     }
 
-    /// The 8 bytes at byte `8 * i`, as an atomic; `None` if they are not all there.
+    /// Returns the 8 bytes at position `8 * i` as an atomic, or `None` if they exceed the memory.
     pub fn atomic(&self, i: usize) -> Option<&AtomicU64> {
         let at = i.checked_mul(8)?;
         self.check(at, 8).ok()?;
         Some(self.0.region.word(Word::at(at as u64)))
     }
 
-    /// Where it is in this process, as long as this handle lives.
+    /// Returns the address of the memory in this process, valid while this handle exists.
     ///
-    /// To read or write through it is `unsafe`: other processes may do so at the same time, and that is a data race unless
-    /// both sides use atomics of one width, as [`read_at`](Self::read_at) and [`write_at`](Self::write_at) do (8 bytes).
+    /// Access through the pointer is `unsafe`: other processes may access the memory at the same time, which
+    /// is a data race unless both sides use atomics of one width, as [`read_at`](Self::read_at) and
+    /// [`write_at`](Self::write_at) do (8 bytes).
     pub fn as_ptr(&self) -> *mut u8 {
         self.0.region.base().as_ptr()
     }
 
-    /// Its words.
+    /// Returns the words of the memory.
     #[doc(hidden)]
     pub fn region(&self) -> &Region {
         &self.0.region
@@ -257,7 +263,7 @@ impl AsFd for SharedMemory {
 
 impl Drop for Opened {
     fn drop(&mut self) {
-        // Not in a forked copy, and not if the name is another file's by now.
+        // Not in a forked copy, and not if the name meanwhile belongs to another file.
         if self.unlink.get().is_some()
             && self.maker == Some(std::process::id())
             && foreign::is_named(self.file.as_fd(), &self.name)

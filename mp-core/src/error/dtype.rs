@@ -1,4 +1,4 @@
-//! The names of element types, and the error for one that is none.
+//! Names of element types, and the error for an unknown name.
 
 use std::str::FromStr;
 
@@ -20,7 +20,7 @@ impl FromStr for DType {
     }
 }
 
-/// By torch's name.
+/// Serializes torch's name of the type.
 impl Serialize for DType {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
         s.serialize_str(self.torch_name())

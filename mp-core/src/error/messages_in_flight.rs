@@ -1,4 +1,4 @@
-//! Which queues have how many messages on their way: what the error says when there are no more envelopes.
+//! Distribution of messages in flight over the queues, for the error returned when no envelope is free.
 
 use std::fmt;
 
@@ -6,35 +6,36 @@ use serde::{Deserialize, Serialize};
 
 use crate::words::BlockId;
 
-/// Which queues and processes have the messages that are on their way.
+/// Queues and processes that hold the messages in flight.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct MessagesInFlight {
-    /// The queue that was to get one more, by the number that its `Debug` shows.
+    /// Queue to which the message was to be added, by the number that its `Debug` shows.
     pub asked: BlockId,
-    /// How many it has.
+    /// Number of messages in that queue.
     pub asked_has: u64,
-    /// How many there can be in all: see [`ArenaOptions::messages`](crate::ArenaOptions::messages).
+    /// Maximum number of messages in flight: see [`ArenaOptions::messages`](crate::ArenaOptions::messages).
     pub limit: u32,
-    /// How many of these are kept for queues that have few.
+    /// Number of envelopes reserved for queues with few messages.
     pub kept: u32,
-    /// The queues that have most of them, the one with most first: up to four.
+    /// The queues with the most messages, in descending order: up to four.
     pub queues: Vec<QueuedMessages>,
-    /// How many all others have.
+    /// Number of messages in all other queues.
     pub others: u64,
-    /// How many belong to processes, which write or read them, or keep them for their next messages.
+    /// Number of envelopes that belong to processes, which write or read them, or keep them for their next
+    /// messages.
     pub owned: u64,
 }
 
-/// The messages of one queue, those included that are leased.
+/// Messages of one queue, including leased ones.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct QueuedMessages {
-    /// The number that the queue's `Debug` shows.
+    /// Number that the queue's `Debug` shows.
     pub block: BlockId,
-    /// How many messages.
+    /// Number of messages.
     pub messages: u64,
-    /// Processes that have the queue: up to four.
+    /// Processes that hold the queue: up to four.
     pub pids: Vec<u32>,
 }
 

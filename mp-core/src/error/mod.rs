@@ -1,4 +1,4 @@
-//! What can go wrong with shared memory.
+//! Error types of shared memory.
 
 mod dtype;
 mod messages_in_flight;
@@ -22,162 +22,169 @@ pub use undecodable::{Undecodable, in_field};
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What can go wrong with shared memory. Its message says what was asked and what was found, and what to do where that is
-/// for the caller to decide.
+/// Error of an operation on shared memory. The message names the request, the state found and, where the
+/// caller can act, the remedy.
 ///
-/// | what is wrong | variants |
+/// | cause | variants |
 /// |---|---|
-/// | the call: it fails again however often it is repeated | [`InvalidArgument`](Self::InvalidArgument), [`LimitExceeded`](Self::LimitExceeded), [`Unsupported`](Self::Unsupported), [`Shape`](Self::Shape), [`OutOfBounds`](Self::OutOfBounds), [`DType`](Self::DType), [`Strategy`](Self::Strategy) |
-/// | the value: it can't be sent | [`Unsendable`](Self::Unsendable), [`NonLeaf`](Self::NonLeaf), [`OutsideMessage`](Self::OutsideMessage), [`Local`](Self::Local) |
-/// | what came from elsewhere | [`Malformed`](Self::Malformed), [`Undecodable`](Self::Undecodable), [`Stale`](Self::Stale), [`NotShareable`](Self::NotShareable), [`NotAnArena`](Self::NotAnArena), [`Version`](Self::Version), [`NoInvitation`](Self::NoInvitation) |
-/// | what is there is used up; later it may work | [`OutOfMemory`](Self::OutOfMemory), [`ArenaFull`](Self::ArenaFull), [`TooManyMessages`](Self::TooManyMessages), [`OutOfDescriptors`](Self::OutOfDescriptors), [`TooManyDescriptors`](Self::TooManyDescriptors), [`Held`](Self::Held), [`NotPut`](Self::NotPut) |
-/// | this process | [`Forked`](Self::Forked), [`ArenaExists`](Self::ArenaExists), [`Interrupted`](Self::Interrupted) |
+/// | the call is invalid: every repetition fails | [`InvalidArgument`](Self::InvalidArgument), [`LimitExceeded`](Self::LimitExceeded), [`Unsupported`](Self::Unsupported), [`Shape`](Self::Shape), [`OutOfBounds`](Self::OutOfBounds), [`DType`](Self::DType), [`Strategy`](Self::Strategy) |
+/// | the value can't be sent | [`Unsendable`](Self::Unsendable), [`NonLeaf`](Self::NonLeaf), [`OutsideMessage`](Self::OutsideMessage), [`Local`](Self::Local) |
+/// | received data is invalid or missing | [`Malformed`](Self::Malformed), [`Undecodable`](Self::Undecodable), [`Stale`](Self::Stale), [`NotShareable`](Self::NotShareable), [`NotAnArena`](Self::NotAnArena), [`Version`](Self::Version), [`NoInvitation`](Self::NoInvitation) |
+/// | a resource is exhausted or busy: a later call may succeed | [`OutOfMemory`](Self::OutOfMemory), [`ArenaFull`](Self::ArenaFull), [`TooManyMessages`](Self::TooManyMessages), [`OutOfDescriptors`](Self::OutOfDescriptors), [`TooManyDescriptors`](Self::TooManyDescriptors), [`Held`](Self::Held), [`NotPut`](Self::NotPut) |
+/// | state of this process | [`Forked`](Self::Forked), [`ArenaExists`](Self::ArenaExists), [`Interrupted`](Self::Interrupted) |
 /// | the system | [`Os`](Self::Os), [`Directory`](Self::Directory) |
 ///
-/// It can be sent, in a `Result` as well: it arrives as the same variant, with what it says and with its sources (those of other
-/// crates as an [`ErrorChain`]).
+/// Errors can be sent, also in a `Result`. The receiver gets the same variant with the same message and
+/// sources. Sources of other crates' types arrive as an [`ErrorChain`].
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Error {
-    /// The kernel refused something.
+    /// A system call failed.
     Os {
-        /// What was being done.
-        // (In full: serde would borrow from what it reads where the type is just `str`. Likewise below.)
+        /// Operation that failed.
+        // The full path is needed: serde would borrow from its input if the type were written `str`. The same
+        // holds below.
         #[serde(with = "sent::text")]
         what: &'static std::primitive::str,
-        /// The kernel's reason.
+        /// Error returned by the kernel.
         #[serde(with = "sent::io")]
         source: io::Error,
     },
-    /// The directory for shared memory with names can't be used.
+    /// The directory for named shared memory can't be used.
     Directory {
-        /// Which directory.
+        /// Path of the directory.
         #[serde(with = "sent::path")]
         path: std::path::PathBuf,
-        /// What is wrong with it.
+        /// Problem with the directory.
         #[serde(with = "sent::text")]
         what: &'static std::primitive::str,
-        /// The kernel's reason.
+        /// Error returned by the kernel.
         #[serde(with = "sent::io")]
         source: io::Error,
     },
-    /// There is not enough memory for what was asked. Nothing was changed; after memory was freed it works, unless more was
-    /// asked than the limit allows at all.
+    /// There is not enough memory for the request. Nothing was changed. The call can succeed after memory was
+    /// freed, unless the request exceeds the limit itself.
     OutOfMemory {
-        /// Bytes asked for.
+        /// Requested size in bytes.
         asked: u64,
         /// Bytes left under the limit.
         left: u64,
-        /// Which limit was hit.
+        /// Limit that was reached.
         limit: String,
     },
-    /// A table of the arena, or its address range, is used up.
+    /// A table of the arena, or its address range, is full.
     ArenaFull {
-        /// What was asked for.
+        /// Requested kind of object.
         #[serde(with = "sent::text")]
         what: &'static std::primitive::str,
-        /// How much of it.
+        /// Requested amount.
         asked: u64,
-        /// How much of it the arena has.
+        /// Amount that the arena has.
         limit: u64,
     },
-    /// A queue that never waits was given a message, and as many are on their way as can be: in which queues, says the error.
+    /// A message could not be put into a queue that never waits, because the limit of messages in flight is
+    /// reached. The error lists the queues that hold them.
     TooManyMessages(Box<MessagesInFlight>),
-    /// This process may open no more descriptors, and a message that it sends or receives needs some: which limit, and what to do.
+    /// This process has reached its limit of open descriptors, and a message that it sends or receives needs
+    /// some. The text names the limit and the remedy.
     OutOfDescriptors(String),
-    /// As many descriptors are in messages on their way as can be: which limit, and what to do.
+    /// The limit of descriptors in messages in flight is reached. The text names the limit and the remedy.
     TooManyDescriptors(String),
-    /// Something that was to be attached as an arena isn't one.
+    /// The file to attach is not an arena.
     NotAnArena(String),
-    /// This process has an arena already, which stays as it is; what to do instead.
+    /// This process already has an arena, which stays unchanged. The text names the remedy.
     ArenaExists(#[serde(with = "sent::text")] &'static std::primitive::str),
-    /// The arena was made by another version of this library.
+    /// The arena was created by another version of this library.
     Version {
-        /// What differs.
+        /// Property that differs.
         #[serde(with = "sent::text")]
         what: &'static std::primitive::str,
-        /// The value in the arena.
+        /// Value in the arena.
         theirs: u64,
-        /// The value of this build.
+        /// Value in this build.
         ours: u64,
     },
-    /// This process's arena is plain memory, which no other process can reach.
+    /// The arena of this process is private memory, which no other process can reach.
     Local,
-    /// This process was forked from a member without becoming one itself; it must not touch shared objects.
+    /// This process was forked from a member and is not a member itself. It must not access shared objects.
     Forked,
     /// A lock of the arena is held by a process that makes no progress (stopped, or very slow).
     Held {
-        /// What is locked.
+        /// Locked resource.
         #[serde(with = "sent::text")]
         what: &'static std::primitive::str,
-        /// The holder.
+        /// Holder of the lock.
         holder: Member,
-        /// Its process id.
+        /// Process id of the holder.
         pid: u32,
     },
-    /// An argument, an option, a name or a variable of the environment is none that is possible.
+    /// An argument, option, name or environment variable is invalid.
     InvalidArgument(String),
-    /// More was asked for than this library, or an option that was set, allows.
+    /// The request exceeds a limit of this library, or a limit set by an option.
     LimitExceeded(String),
-    /// This object can't do that: to send through the receiving end of a one-way pipe, say.
+    /// The object does not support the operation: for example, sending through the receiving end of a one-way
+    /// pipe.
     Unsupported(String),
-    /// A shape, strides or a number of elements do not fit.
+    /// A shape, strides or a number of elements do not match.
     Shape(String),
-    /// An index, a range or a dimension lies outside of what there is.
+    /// An index, range or dimension is out of bounds.
     OutOfBounds(String),
-    /// A tensor has another element type than is asked for.
+    /// The element type of a tensor differs from the requested type.
     DType {
-        /// The one asked for.
+        /// Requested type.
         expected: DType,
-        /// The one it has.
+        /// Type of the tensor.
         found: DType,
     },
-    /// A tensor that is the result of tensors that require gradients can't be sent.
+    /// A tensor computed from tensors that require gradients can't be sent.
     NonLeaf,
-    /// A handle was serialised or deserialised outside of a message.
+    /// A handle was serialized or deserialized outside of a message.
     OutsideMessage(#[serde(with = "sent::text")] &'static std::primitive::str),
-    /// A value can't be sent: its `Serialize` refused or panicked, or it has something in it that can't go there.
+    /// A value can't be sent: its `Serialize` failed or panicked, or it contains a part that can't be sent to
+    /// the destination.
     Unsendable(String),
-    /// Bytes that arrived, or words in shared memory, make no sense.
+    /// Received bytes, or words in shared memory, are invalid.
     Malformed(String),
-    /// What was referred to is gone: it was taken back or given up meanwhile.
+    /// The referenced object no longer exists: it was taken back or released.
     Stale(String),
-    /// There is no invitation that this process can accept: why, and what to do.
+    /// There is no invitation that this process can accept. The text names the cause and the remedy.
     NoInvitation(String),
-    /// A message can't be read as its type. Its bytes are in here.
+    /// A message can't be decoded as its type. The error contains the bytes of the message.
     Undecodable(Box<Undecodable>),
-    /// A message was not put into a queue; why. It was dropped: the queue's own error, which this was made of by `?`, has it.
+    /// A message was not put into a queue; the text names the cause. The conversion by `?` from the queue's
+    /// own error, which contains the message, dropped it.
     NotPut(String),
-    /// A wait was ended by SIGINT (Ctrl-C) or SIGTERM, in a process that asked to be informed of it ([`interrupted`](crate::interrupted)).
+    /// A wait was ended by SIGINT (Ctrl-C) or SIGTERM, in a process that asked to be notified of them
+    /// ([`interrupted`](crate::interrupted)).
     Interrupted,
-    /// A file that was to be shared is none that can be.
+    /// A file can't be shared.
     NotShareable(String),
-    /// The name of a sharing strategy that is not supported.
+    /// The requested sharing strategy is not supported.
     Strategy {
-        /// What was asked for.
+        /// Requested name.
         asked: String,
-        /// The supported ones.
+        /// Supported names.
         #[serde(with = "sent::texts")]
         supported: Vec<&'static str>,
     },
 }
 
-/// What an interrupt makes of a wait.
+/// Message of an interrupted wait.
 #[doc(hidden)]
 pub const INTERRUPTED: &str = "interrupted by SIGINT (Ctrl-C) or SIGTERM while it waited: finish what is begun and return, or call take_interrupt() to go on";
 
-/// What [`Error::ArenaFull`] calls envelopes.
+/// Name of envelopes in [`Error::ArenaFull`].
 pub(crate) const ENVELOPES: &str = "messages on their way";
-/// How a program makes a larger arena.
+/// Settings that enlarge the arena, for error messages.
 pub(crate) const SIZE_SETTINGS: &str = "Arena::configure with ArenaOptions::size, MP_ARENA_SIZE";
 
 impl Error {
-    /// Whether as many messages are on their way as can be.
+    /// Returns `true` if the limit of messages in flight is reached.
     pub fn is_out_of_envelopes(&self) -> bool {
         matches!(self, Error::ArenaFull { what: ENVELOPES, .. })
     }
 
-    /// Whether a message has to wait until others that are on their way have arrived.
+    /// Returns `true` if the message can be sent after other messages in flight have arrived.
     pub fn is_for_lack_of_room(&self) -> bool {
         self.is_out_of_envelopes() || matches!(self, Error::TooManyDescriptors(_))
     }
@@ -186,13 +193,14 @@ impl Error {
         matches!(self, Error::OutOfMemory { .. })
     }
 
-    /// A number is not within its bounds: above the highest that is possible, or below the lowest.
+    /// Creates the error for a number that is out of bounds: above the maximum if `above`, else below the
+    /// minimum.
     #[doc(hidden)]
     pub fn not_within(above: bool, why: String) -> Self {
         if above { Error::LimitExceeded(why) } else { Error::InvalidArgument(why) }
     }
 
-    /// Why a message can't be read, if this is about what is in it; else the error itself.
+    /// Returns the text of an error that concerns the contents of a message. Returns other errors unchanged.
     pub(crate) fn into_reason(self) -> Result<String> {
         match self {
             Error::Malformed(why)
@@ -205,7 +213,7 @@ impl Error {
     }
 }
 
-/// Bytes as people write them.
+/// Number of bytes, displayed with a binary unit.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Bytes(pub u64);
@@ -227,8 +235,8 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// An error's `Debug`, as `unwrap` and a `main` that returns it show it: its `Display`, and below that the sources that don't stand
-/// in it.
+/// Writes an error as `unwrap` and a `main` that returns it show it: its `Display`, followed by the sources
+/// that the text does not contain yet.
 #[doc(hidden)]
 pub fn show(f: &mut fmt::Formatter<'_>, error: &(dyn std::error::Error + 'static)) -> fmt::Result {
     let mut shown = error.to_string();
@@ -245,7 +253,7 @@ pub fn show(f: &mut fmt::Formatter<'_>, error: &(dyn std::error::Error + 'static
     Ok(())
 }
 
-/// Makes the `Debug` of error types what [`show`] says.
+/// Implements `Debug` for error types by [`show`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! readable_debug {

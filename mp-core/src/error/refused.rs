@@ -3,11 +3,12 @@
 use std::fs;
 use std::io;
 
-/// The numbers that Linux has for them on all processors that mp runs on.
+/// Error numbers of Linux, the same on all supported processors.
 const EPERM: i32 = 1;
 const ENOSYS: i32 = 38;
 
-/// Calls by the names that filters have for them, each with the word by which the texts of errors mention it. The first match counts.
+/// System calls that filters may refuse, each preceded by the word for it in error texts. The first match
+/// counts.
 const CALLS: [(&str, &str); 16] = [
     ("memfd_create", "memfd_create"),
     ("fallocate", "fallocate"),
@@ -27,9 +28,11 @@ const CALLS: [(&str, &str); 16] = [
     ("prctl", "prctl"),
 ];
 
-/// Cause and remedy of a call that failed with `source` while `what` was done; `None` if no sandbox has refused it.
+/// Returns the cause and the remedy of a call that failed with `source` during `what`. Returns `None` if no
+/// sandbox refused it.
 ///
-/// ENOSYS is a sandbox's answer, or an old kernel's. EPERM is a sandbox's where a filter is in force for this process.
+/// A sandbox or an old kernel returns ENOSYS. EPERM is attributed to a sandbox if a filter is in force for
+/// this process.
 #[doc(hidden)]
 #[cold]
 pub fn refused_call(what: &str, source: &io::Error) -> Option<String> {
@@ -42,7 +45,7 @@ pub fn refused_call(what: &str, source: &io::Error) -> Option<String> {
     let cause = match (is_filtered(), unknown) {
         (true, _) => "a seccomp filter is in force for this process, and refuses the system call",
         (false, true) => "the kernel lacks the system call, or a sandbox refuses it",
-        // Of a lock or a seal, say, which the kernel refuses for reasons of its own.
+        // The kernel refuses locks and seals for reasons of its own.
         (false, false) if call == "fcntl" => return None,
         (false, false) => "most likely a seccomp filter or a security module refuses the system call",
     };

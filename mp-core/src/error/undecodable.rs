@@ -1,4 +1,4 @@
-//! A message that can't be read: what is known of it, and its bytes.
+//! Error for a message that can't be decoded.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 
 use super::Error;
 
-/// A message that could not be read as its type: where in it, why, and its bytes, so that it is not lost.
+/// Message that could not be decoded as its type: the place, the reason and the bytes, so that no data is
+/// lost.
 ///
-/// (What was attached to it, tensors and queues, is released.)
+/// Tensors and queues that were attached to the message are released.
 #[derive(Serialize, Deserialize)]
 pub struct Undecodable {
     type_name: Cow<'static, str>,
@@ -19,22 +20,23 @@ pub struct Undecodable {
     source: Option<Box<Error>>,
 }
 
-/// How many bytes `Display` shows.
+/// Number of bytes that `Display` shows.
 const SHOWN: usize = 32;
 
 impl Undecodable {
-    /// Of a value of type `T`, in which something at `path` could not be read.
+    /// Creates the error for a value of type `T` whose part at `path` could not be read.
     fn new<T>(path: String, why: String) -> Self {
         Self { type_name: std::any::type_name::<T>().into(), path, why, bytes: Vec::new(), source: None }
     }
 
-    /// Of a value of type `T`, in which something at `path` could not be read, in a message of these bytes.
+    /// Creates the error for a value of type `T` whose part at `path` could not be read, in a message with
+    /// these bytes.
     #[cold]
     pub fn of_value<T>(path: String, why: String, bytes: &[u8]) -> Error {
         Error::Undecodable(Box::new(Self { bytes: bytes.to_vec(), ..Self::new::<T>(path, why) }))
     }
 
-    /// What any error says of the whole message, a `T`, which had these bytes.
+    /// Converts any error of a message of type `T` with these bytes.
     #[cold]
     pub fn of_message<T>(error: Error, bytes: &[u8]) -> Error {
         let mut all = match error {
@@ -51,42 +53,43 @@ impl Undecodable {
         Error::Undecodable(Box::new(all))
     }
 
-    /// The type that was expected.
+    /// Returns the name of the expected type.
     pub fn type_name(&self) -> &str {
         &self.type_name
     }
 
-    /// Where in it: fields, variants and indices, `jobs[3].name` for example. Empty when it is the value itself. Values that
-    /// serde buffers before it reads them (untagged and internally tagged enums, flattened fields) are not looked into.
+    /// Returns the path to the invalid part: fields, variants and indices, for example `jobs[3].name`. The
+    /// path is empty for the value itself. It does not lead into values that serde buffers before it reads
+    /// them (untagged and internally tagged enums, flattened fields).
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// The bytes of the message: of each serde value in it its length, in one byte (or, from 255 on, a byte 255 and four bytes, little-endian), and the value
-    /// in MessagePack.
+    /// Returns the bytes of the message. Each serde value in it is preceded by its length: one byte, or from
+    /// 255 on a byte 255 and four bytes, little-endian. The value is encoded in MessagePack.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// As [`bytes`](Self::bytes), to keep them.
+    /// Returns the bytes of the message by value.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// As another process has said it: type, place, reason, and the bytes.
+    /// Creates the error from the parts received from another process: type, path, reason, and the bytes.
     #[doc(hidden)]
     pub fn from_parts([type_name, path, why]: [String; 3], bytes: Vec<u8>) -> Self {
         Self { type_name: type_name.into(), path, why, bytes, source: None }
     }
 
-    /// To be said to another process: type, place and reason, of which the last is in words alone.
+    /// Returns the parts to send to another process: type, path and reason. A source is reduced to its text.
     #[doc(hidden)]
     pub fn to_parts(&self) -> [String; 3] {
         let why = self.source.as_ref().map_or_else(|| self.why.clone(), ToString::to_string);
         [self.type_name.clone().into_owned(), self.path.clone(), why]
     }
 
-    /// It is in this field of something.
+    /// Prepends a field to the path.
     fn within(&mut self, field: &str) {
         let dot = if self.path.is_empty() || self.path.starts_with('[') { "" } else { "." };
         self.path = format!("{field}{dot}{}", self.path);
@@ -120,7 +123,7 @@ impl std::error::Error for Undecodable {
     }
 }
 
-/// The error of a derived [`Message::decode`](crate::Message::decode): it is in this field.
+/// Prepends a field to the path of an error, for a derived [`Message::decode`](crate::Message::decode).
 #[doc(hidden)]
 #[cold]
 pub fn in_field<T>(error: Error, field: &str) -> Error {

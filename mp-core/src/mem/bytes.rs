@@ -1,12 +1,13 @@
-//! Bytes in memory that is only ever reached as 64-bit words.
+//! Byte access to memory that is only accessed as 64-bit words.
 //!
-//! A process that reads while another one writes gets some of the old and some of the new bytes, and never
-//! undefined behaviour: all access is atomic and of one width. A write leaves the bytes beside it alone, also
-//! those in the same word that another process is just writing.
+//! A process that reads while another process writes gets a mixture of old and new bytes, and never undefined
+//! behavior: all accesses are atomic and of one width. A write preserves the neighbouring bytes, including
+//! bytes of the same word that another process writes at the same time.
 
 use crate::mem::{Mem, Word};
 
-/// Copies bytes out, from byte `at` of the words that begin at `base`. The caller has checked that they are there.
+/// Copies bytes into `to`, from position `at` of the words that begin at `base`. The caller has checked the
+/// range.
 pub fn read<M: Mem + ?Sized>(m: &M, base: Word, at: u64, to: &mut [u8]) {
     let mut at = at;
     let mut rest = to;
@@ -23,7 +24,7 @@ pub fn read<M: Mem + ?Sized>(m: &M, base: Word, at: u64, to: &mut [u8]) {
     }
 }
 
-/// Copies bytes in, from byte `at` of the words that begin at `base` on. The caller has checked that there is room.
+/// Copies `from` to position `at` of the words that begin at `base`. The caller has checked the range.
 pub fn write<M: Mem + ?Sized>(m: &M, base: Word, at: u64, from: &[u8]) {
     let mut at = at;
     let mut rest = from;

@@ -3,18 +3,18 @@
 use super::{Mem, Word, order};
 use crate::sync::{AtomicU64, Mutex, Ordering, fence};
 
-/// Shared words in a `Vec` of this process: for loom, for explorations, for tests without an arena.
+/// Shared words in a `Vec` of this process, for loom, explorations and tests without an arena.
 ///
 /// Word `Word::at(8 * i)` is the `i`-th element.
 #[derive(Debug)]
 pub struct HeapMem {
     words: Vec<AtomicU64>,
-    /// Held while two words are changed as one.
+    /// Locked while two words are changed as one.
     pairs: Mutex<()>,
 }
 
 impl HeapMem {
-    /// `len` words, all zero.
+    /// Creates `len` words, all zero.
     pub fn new(len: usize) -> Self {
         Self { words: (0..len).map(|_| AtomicU64::new(0)).collect(), pairs: Mutex::new(()) }
     }
@@ -52,8 +52,8 @@ impl Mem for HeapMem {
     fn has_pairs(&self) -> bool {
         true
     }
-    /// The first word decides: the second one is written before it, if there is something to be written, and cleared after
-    /// it. So a thread that knows the first word sees the second one that belongs to it, as long as a pair
+    /// The first word decides. A non-zero second word is written before the first, a zero second word after
+    /// it. So a thread that has read the first word also sees the matching second word, provided that a pair
     /// that waits to be written has 0 there.
     fn cas_pair(&self, w: Word, old: [u64; 2], new: [u64; 2]) -> bool {
         let Ok(_alone) = self.pairs.lock() else { return false };

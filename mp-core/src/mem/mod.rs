@@ -1,23 +1,26 @@
 //! Shared words, and algorithms on them written as steps.
 //!
-//! Every algorithm that several processes run on the same memory is a small state machine over [`Mem`]:
-//! one call of [`Steps::step`] makes **at most one shared access**. That makes "killed at any instruction"
-//! a thing that can be enumerated: to kill a process is to stop stepping its machine, to stop it (SIGSTOP) is
-//! to step it later. The same machines run
+//! Every algorithm that several processes run on the same memory is a small state machine over [`Mem`]: one
+//! call of [`Steps::step`] makes **at most one shared access**. So all points at which a process can be
+//! killed can be enumerated. Killing a process means that its machine makes no more steps. Stopping it
+//! (SIGSTOP) means that its machine makes the next step later. The same machines run
 //! - in real processes, over the mapped arena ([`run`] drives them; the compiler folds the loop),
 //! - under an exhaustive explorer and under proptest, over a vector,
 //! - under loom, over loom's atomics ([`HeapMem`]).
 //!
 //! # Memory order
-//! This is what algorithms may rely on, what loom checks, and what the mapped arena gives, on any processor.
+//! Algorithms may rely on the following rules. Loom checks them, and the mapped arena implements them on all
+//! processors.
 //!
-//! Loads acquire, stores release, read-modify-writes do both, unless the name says `relaxed`. Two places need
-//! more, because two processes each write one word and then read the other's: a sleeper announces itself and looks
-//! again while a waker publishes and looks for sleepers; two holders give up the last two seats of a block and each
-//! looks whether it was the last. They use [`Mem::fence_after_rmw`], as Linux's `smp_mb__after_atomic`. Without it, loom
-//! finds the lost wake-up and the leaked block.
+//! Loads acquire, stores release, and read-modify-writes do both, unless the name contains `relaxed`. Two
+//! places need a stronger order, because two processes each write one word and then read the other's. First,
+//! a sleeper announces itself and checks its condition again, while a waker publishes a change and checks for
+//! sleepers. Second, two holders release the last two seats of a block, and each checks if it was the last.
+//! They use [`Mem::fence_after_rmw`], like Linux's `smp_mb__after_atomic`. Without it, loom finds the lost
+//! wake-up and the leaked block.
 //!
-//! Every implementation takes its orders from one place, `order`: so what loom checks is what the arena has.
+//! Every implementation takes its orders from one place, `order`, so loom checks the orders that the arena
+//! uses.
 
 pub(crate) mod bytes;
 mod heap;
@@ -26,22 +29,22 @@ use std::fmt;
 
 pub use heap::HeapMem;
 
-/// The position of a shared 64-bit word: its byte offset from the start of the arena, a multiple of 8.
+/// Position of a shared 64-bit word: its byte offset from the start of the arena, a multiple of 8.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Word(u64);
 
 impl Word {
-    /// The word at byte `offset`, rounded down to a multiple of 8.
+    /// Returns the word at byte `offset`, rounded down to a multiple of 8.
     pub const fn at(offset: u64) -> Self {
         Self(offset & !7)
     }
 
-    /// Its byte offset.
+    /// Returns the byte offset.
     pub const fn offset(self) -> u64 {
         self.0
     }
 
-    /// The word `n` words further on.
+    /// Returns the word `n` words after this one.
     pub const fn plus(self, n: u64) -> Self {
         Self(self.0 + 8 * n)
     }
@@ -56,14 +59,14 @@ impl fmt::Debug for Word {
 /// One field of a table: the same word of every row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Column {
-    /// The word in row 0.
+    /// Word in row 0.
     pub base: Word,
     /// Bytes from one row to the next.
     pub stride: u64,
 }
 
 impl Column {
-    /// The word in row `i`.
+    /// Returns the word in row `i`.
     #[inline]
     pub const fn of(&self, i: u32) -> Word {
         Word::at(self.base.offset() + self.stride * i as u64)
@@ -72,47 +75,50 @@ impl Column {
 
 /// Memory that several processes share, as 64-bit words.
 pub trait Mem {
-    /// Acquire load.
+    /// Loads with acquire order.
     fn load(&self, w: Word) -> u64;
-    /// Relaxed load: for hints, and for words that an acquire elsewhere has already made visible.
+    /// Loads with relaxed order: for hints, and for words already made visible by an acquire of another word.
     fn load_relaxed(&self, w: Word) -> u64;
-    /// Release store.
+    /// Stores with release order.
     fn store(&self, w: Word, v: u64);
-    /// Relaxed store: for words that a later release makes visible.
+    /// Stores with relaxed order: for words that a later release makes visible.
     fn store_relaxed(&self, w: Word, v: u64);
-    /// Compare and swap, acquire and release; the value found if it was another.
+    /// Compares and swaps, with acquire and release order. Returns the value found if it differs from `old`.
     fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64>;
-    /// Adds, acquire and release; the value before.
+    /// Adds, with acquire and release order. Returns the previous value.
     fn add(&self, w: Word, v: u64) -> u64;
-    /// Sets bits, acquire and release; the value before.
+    /// Sets the bits of `v`, with acquire and release order. Returns the previous value.
     fn or(&self, w: Word, v: u64) -> u64;
-    /// Keeps bits, acquire and release; the value before.
+    /// Clears all bits except those of `v`, with acquire and release order. Returns the previous value.
     fn and(&self, w: Word, v: u64) -> u64;
-    /// Whether there is [`cas_pair`](Self::cas_pair): on x86-64, where the processor has `cmpxchg16b` (all since 2006).
+    /// Returns `true` if [`cas_pair`](Self::cas_pair) is available: on x86-64 with `cmpxchg16b` (all
+    /// processors since 2006).
     fn has_pairs(&self) -> bool {
         false
     }
-    /// Compares and swaps two neighbouring words at once, acquire and release; whether they were the old ones. `w` is the first
-    /// of the two, at a multiple of 16. Where there is no such thing, it never succeeds.
+    /// Compares and swaps two neighbouring words at once, with acquire and release order. Returns `true` if
+    /// both had the old values. `w` is the first word, at a multiple of 16. Always fails if
+    /// [`has_pairs`](Self::has_pairs) is `false`.
     fn cas_pair(&self, _w: Word, _old: [u64; 2], _new: [u64; 2]) -> bool {
         false
     }
-    /// Says that a word is about to be written: its cache line may be fetched meanwhile. Changes nothing.
+    /// Announces a write to a word, so that its cache line can be fetched in advance. Changes nothing.
     fn will_write(&self, _: Word) {}
-    /// Says that a word is about to be read: its cache line may be fetched meanwhile. Changes nothing.
+    /// Announces a read of a word, so that its cache line can be fetched in advance. Changes nothing.
     fn will_read(&self, _: Word) {}
-    /// Says that another thread or process was faster to change what this one was about to change: it may
-    /// leave it alone for a moment. Changes nothing.
+    /// Reports that this thread lost a race for a word to another thread or process, so that the
+    /// implementation may back off for a moment. Changes nothing.
     fn lost(&self) {}
-    /// Now, in nanoseconds of a clock that all who share the memory read alike, modulo 2^32; 0 where there is none. No access.
+    /// Returns the time in nanoseconds, modulo 2^32, of a clock that all users of the memory share. Returns 0
+    /// without a clock. Not a shared access.
     fn ticks(&self) -> u32 {
         0
     }
-    /// A full barrier between a read-modify-write just done and the loads that follow.
+    /// Full barrier between the preceding read-modify-write and the following loads.
     fn fence_after_rmw(&self);
 }
 
-/// The orders of all accesses, the same for every [`Mem`] over atomics: the arena, regions, and what loom runs.
+/// Orders of all accesses, the same for every [`Mem`] over atomics: the arena, regions, and the loom models.
 pub(crate) mod order {
     use crate::sync::Ordering::{self, AcqRel, Acquire, Relaxed, Release};
 
@@ -133,7 +139,7 @@ pub(crate) mod order {
         AcqRel
     }
 
-    /// Of a compare-and-swap that finds another value.
+    /// Order of a compare-and-swap that finds another value.
     #[inline(always)]
     pub(crate) const fn found() -> Ordering {
         Acquire
@@ -157,15 +163,15 @@ pub(crate) mod order {
 
 /// An algorithm on shared words, in steps of at most one shared access.
 pub trait Steps {
-    /// What it ends with.
+    /// Result of the algorithm.
     type Out;
 
-    /// Makes one step; `Some` when it has ended. It must not be stepped again after that.
+    /// Makes one step. Returns `Some` at the end; the caller makes no further steps.
     fn step<M: Mem + ?Sized>(&mut self, mem: &M) -> Option<Self::Out>;
 }
 
-/// Runs `steps` to its end, as [`run`] does, but without a loop for the first twelve steps: so the compiler knows which step is
-/// which, and makes one straight piece of code of them. For what is done for every message.
+/// Runs `steps` to the end, like [`run`], with the first twelve steps unrolled. So the compiler knows the
+/// number of each step and emits straight-line code. For operations performed for every message.
 #[inline(always)]
 pub fn run_straight<S: Steps + Clone, M: Mem + ?Sized>(mut steps: S, mem: &M) -> S::Out {
     macro_rules! next {
@@ -177,18 +183,19 @@ pub fn run_straight<S: Steps + Clone, M: Mem + ?Sized>(mut steps: S, mem: &M) ->
         )*};
     }
     next!(1 2 3 4 5 6 7 8 9 10 11 12);
-    // A clone, so that no address of the original is ever taken: then it needs no memory.
+    // A clone, so that the address of the original is never taken and it needs no memory.
     rest(steps.clone(), mem)
 }
 
-/// Other threads or processes interfered, or there was more to do than usual.
+/// Runs the steps after the unrolled ones: another thread or process interfered, or the operation takes more
+/// steps than usual.
 #[cold]
 #[inline(never)]
 fn rest<S: Steps, M: Mem + ?Sized>(steps: S, mem: &M) -> S::Out {
     run(steps, mem)
 }
 
-/// Runs `steps` to its end.
+/// Runs `steps` to the end.
 #[inline(always)]
 pub fn run<S: Steps, M: Mem + ?Sized>(mut steps: S, mem: &M) -> S::Out {
     loop {

@@ -1,10 +1,11 @@
 //! # Safety
-//! A storage: a block's bytes, as memory of this process. Unsafe, because it makes pointers from the mapping; sound, because
-//! - the block is held as long as the storage (a [`Hold`] in it), and stays where it is; the storage of a tensor that is in a
-//!   message holds none, and has no bytes;
-//! - pointers are checked against its length, and no reference is made here: which access is allowed follows from the type
-//!   that keeps the storage;
-//! - what a caller that moves it into a message must keep is declared ([`Attached::attach_own`]).
+//! Storage: the bytes of a block, as memory of this process. Unsafe, because pointers are made from the
+//! mapping. Sound, because
+//! - the block is held and not moved while the storage exists (it contains a [`Hold`]); after a tensor has
+//!   moved into a message, its storage holds no block and has no bytes;
+//! - pointers are checked against the length, and no reference is made here: the type that contains the
+//!   storage decides which access is allowed;
+//! - the obligations of a caller that moves a storage into a message are declared ([`Attached::attach_own`]).
 #![allow(unsafe_code)]
 
 pub(crate) mod weak;
@@ -19,9 +20,10 @@ use crate::error::{Bytes, Error, Result};
 use crate::message::Attached;
 use crate::words::{Grant, Kind};
 
-/// A piece of shared memory, held by this process; what a tensor is a view of.
+/// A block of shared memory held by this process. Tensors are views of a storage.
 ///
-/// Cloning counts. Two storages are equal if they are the same memory: a storage received twice is one storage.
+/// Cloning increments a counter. Two storages are equal if they are the same memory: receiving a storage
+/// twice yields equal storages.
 #[derive(Clone)]
 pub struct Storage {
     hold: Hold,
@@ -48,7 +50,7 @@ impl std::fmt::Debug for Storage {
     }
 }
 
-/// Out of the way, so that what is left of an access is the access.
+/// Out of line, so that the checked access stays small.
 #[cold]
 #[inline(never)]
 fn outside(first: usize, len: usize, all: usize) -> ! {
@@ -56,13 +58,13 @@ fn outside(first: usize, len: usize, all: usize) -> ! {
 }
 
 impl Storage {
-    /// New memory for `len` elements of `size` bytes. Its contents are whatever they were.
+    /// Allocates memory for `len` elements of `size` bytes. Its contents are unspecified.
     pub fn new(arena: Arena, len: usize, size: usize) -> Result<Self> {
         let bytes = len.checked_mul(size).ok_or_else(|| arena.too_large(u64::MAX))?;
         Ok(Self::of(arena.alloc_by_strategy(bytes as u64)?, bytes))
     }
 
-    /// The memory of a held block.
+    /// Returns the first `bytes` bytes of a held block, or all of it if it is shorter.
     pub fn of(hold: Hold, bytes: usize) -> Self {
         let (at, len) = hold.memory();
         Self::in_range(hold, at, bytes.min(len as usize))
@@ -74,7 +76,7 @@ impl Storage {
         Self { hold, base, bytes }
     }
 
-    /// The memory of a held block, all of it; its pages are mapped in bulk.
+    /// Returns all memory of a held block, and maps its pages in bulk.
     #[inline]
     pub fn received(hold: Hold) -> Self {
         let (at, len) = hold.memory();
@@ -82,10 +84,11 @@ impl Storage {
         Self::in_range(hold, at, len as usize)
     }
 
-    /// As long as its sender's: `bytes`, or without them up to `end`, the end of the view that it came with.
+    /// Sets the length to that of the sender's storage: `bytes`, or `end`, the end of the view that was
+    /// received with it.
     ///
     /// # Errors
-    /// When these bytes are fewer than the view has, or more than the block.
+    /// [`Error::Malformed`] if the length is less than `end`, or greater than the block.
     #[inline]
     pub fn ends_at(&mut self, end: usize, bytes: Option<NonZero<u64>>) -> Result<()> {
         let wanted = bytes.map_or(end as u64, NonZero::get);
@@ -99,13 +102,14 @@ impl Storage {
         Ok(())
     }
 
-    /// Moves its handle into a message; its number there, and how many bytes it had. What is left has none.
+    /// Moves the handle into a message. Returns the number of the attachment and the previous length in
+    /// bytes. The storage has no bytes afterwards.
     ///
     /// # Errors
-    /// As [`Attached::attach_own`]; then it stays as it is.
+    /// The same as for [`Attached::attach_own`]; the storage is unchanged then.
     ///
     /// # Safety
-    /// As for [`Attached::attach_own`], of the value whose storage this is.
+    /// The same as for [`Attached::attach_own`], for the value that contains this storage.
     pub unsafe fn lend(&mut self, out: &mut Attached, grant: Grant) -> Result<(u32, usize)> {
         // SAFETY: the caller's promise.
         let attachment = unsafe { out.attach_own(&mut self.hold, grant) }?;
@@ -113,12 +117,13 @@ impl Storage {
         Ok((attachment, std::mem::take(&mut self.bytes)))
     }
 
-    /// Lets any process read, or read and write: the block remembers it as long as it lives, so that no process
-    /// receives it as an exclusive tensor's any more, and an exclusive tensor of it that lives can't be sent. A block is opened in one of the two ways, and stays so; memory that
-    /// is for no elements, a queue's say, is opened in none.
+    /// Lets any process read (`Frozen`), or read and write (`Shared`), the block for the rest of its
+    /// lifetime. From then on, no process receives it as an exclusive tensor, and existing exclusive tensors
+    /// of it can't be sent. The first of the two kinds stays in force. Memory without elements, for example a
+    /// queue's, has neither kind.
     ///
     /// # Panics
-    /// If `kind` is none of [`Kind::Frozen`] and [`Kind::Shared`].
+    /// If `kind` is neither [`Kind::Frozen`] nor [`Kind::Shared`].
     pub fn open_to_others(&self, kind: Kind) {
         assert!(matches!(kind, Kind::Frozen | Kind::Shared), "{kind:?} is not for elements");
         if self.hold.arena().is_here() && !self.hold.is_nowhere() {
@@ -126,31 +131,32 @@ impl Storage {
         }
     }
 
-    /// Its length in bytes: in each process what was asked for when it was made. (Of one that
-    /// [`storage_from_cache`](crate::storage_from_cache) found: the length of its block.)
+    /// Returns the length in bytes: in each process the length requested at the allocation. For a storage
+    /// returned by [`storage_from_cache`](crate::storage_from_cache), it is the length of the block.
     pub fn len(&self) -> usize {
         self.bytes
     }
 
-    /// Whether it has no bytes.
+    /// Returns `true` if the storage has no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes == 0
     }
 
-    /// Its handle.
+    /// Returns the handle of the block.
     pub fn hold(&self) -> &Hold {
         &self.hold
     }
 
-    /// The address of its first byte, in this process.
+    /// Returns the address of the first byte in this process.
     pub fn as_ptr(&self) -> *const u8 {
         self.base.as_ptr()
     }
 
-    /// The first of some elements, counted from the first byte on. What may be done with it, the tensor knows whose storage it is.
+    /// Returns a pointer to element `first` of `len` elements, counted from the first byte. The tensor that
+    /// contains the storage decides which access is allowed.
     ///
     /// # Panics
-    /// If some of them are outside.
+    /// If some of the elements are outside of the storage.
     #[inline]
     pub fn at<T: Pod>(&self, first: usize, len: usize) -> NonNull<T> {
         let all = self.bytes / size_of::<T>().max(1);

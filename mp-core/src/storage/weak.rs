@@ -1,11 +1,12 @@
-//! Weak references to storages, and what can be found through them.
+//! Weak references to storages, and caches of values for storages.
 //!
-//! A process counts its handles to a block in one place, so a storage that arrives twice is one storage without a table
-//! of weak references, as Python needs it. These are for code that keeps something beside each storage, an imported
-//! buffer or a registration say, and must neither keep the storage nor mistake its successor for it.
+//! A process counts its handles to a block in one place, so a storage that is received twice is recognized
+//! without a table of weak references like Python's. The types of this module are for code that caches a
+//! value for each storage, for example an imported buffer or a registration. They neither keep the storage
+//! alive nor confuse it with a later one in the same memory.
 //!
-//! A weak reference names a block and its *generation*, which changes whenever the block is claimed. Memory that was
-//! freed and handed out again is therefore another storage, in every process.
+//! A weak reference names a block and its *generation*, which changes whenever the block is claimed. Memory
+//! that was freed and handed out again is therefore a different storage, in every process.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,8 @@ use super::Storage;
 use crate::arena::Arena;
 use crate::words::BlockId;
 
-/// Which storage it is, among all that there ever were in an arena: the same in each process that holds it.
+/// Identity of a storage among all that ever existed in an arena. All processes that hold the storage see the
+/// same value.
 ///
 /// ```
 /// use mp_core::{Arena, Storage};
@@ -30,7 +32,7 @@ use crate::words::BlockId;
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Generations are counted modulo 2^40. It may be sent and stored: by itself it gives access to nothing.
+/// Generations are counted modulo 2^40. The value can be sent and stored. It gives no access to memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[doc(alias("_cdata", "fd_id"))]
 pub struct StorageId {
@@ -39,7 +41,7 @@ pub struct StorageId {
     generation: u64,
 }
 
-/// A reference to a storage that doesn't keep it.
+/// Weak reference to a storage.
 ///
 /// ```
 /// use mp_core::{Arena, Storage};
@@ -54,18 +56,19 @@ pub struct StorageId {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// # What expired means
-/// It is a matter of **this process**: the reference has expired when the process has no handle to the storage any
-/// more, though other processes may still have, and messages on their way. (torch's `StorageWeakRef` says the
-/// same.) Only a holder of memory may pass it on, or a process could take hold of what another one is just
-/// freeing. If the same storage is received again while another holder has kept it alive, references to it
-/// work again: it is the same memory.
+/// # Expiry
+/// A reference expires, in **this process**, when the process drops its last handle to the storage, even if
+/// other processes or messages in flight still hold it (like torch's `StorageWeakRef`). Only a holder of
+/// memory may pass it on: otherwise a process could take hold of memory that another process is about to
+/// free. If the storage is received again while another holder has kept it alive, references to it work
+/// again.
 ///
-/// # What it does to tensors
-/// Nothing. The storage that [`upgrade`](Self::upgrade) returns keeps memory and gives no access to elements: an exclusive tensor
-/// can be sent and received meanwhile, and the storage keeps the memory of a tensor that has left.
+/// # Effect on tensors
+/// None. The storage returned by [`upgrade`](Self::upgrade) keeps memory and gives no access to elements. An
+/// exclusive tensor can be sent and received meanwhile, and the storage keeps the memory of a tensor that was
+/// sent.
 ///
-/// In a forked copy of the process, which holds nothing, everything has expired.
+/// In a forked copy of the process, which holds nothing, all references have expired.
 #[derive(Clone, PartialEq, Eq, Hash)]
 #[doc(alias = "StorageWeakRef")]
 pub struct WeakStorage {
@@ -81,24 +84,24 @@ impl std::fmt::Debug for WeakStorage {
 }
 
 impl WeakStorage {
-    /// The storage, if this process still has a handle to it; the result is one more.
+    /// Returns a new handle to the storage, if this process still has one. Does not block.
     ///
-    /// Another thread may drop the last other handle at the same time: then either this one is the last, or there is
-    /// none. It doesn't block.
+    /// If another thread drops the last other handle at the same time, the result is either the last handle
+    /// or `None`.
     #[must_use]
     pub fn upgrade(&self) -> Option<Storage> {
         let hold = self.id.arena()?.hold_again(self.id.block, self.id.generation)?;
         Some(Storage::of(hold, self.bytes))
     }
 
-    /// Whether this process has no handle to the storage any more. It may have one again a moment later, if it is
-    /// received again; [`upgrade`](Self::upgrade) asks and takes in one.
+    /// Returns `true` if this process has no handle to the storage. The result may change as soon as the
+    /// storage is received again. [`upgrade`](Self::upgrade) checks and acquires in one operation.
     #[must_use]
     pub fn expired(&self) -> bool {
         self.id.arena().is_none_or(|arena| !arena.is_held(self.id.block, self.id.generation))
     }
 
-    /// Which storage it refers to.
+    /// Returns the identity of the storage.
     #[must_use]
     pub fn id(&self) -> StorageId {
         self.id
@@ -106,20 +109,20 @@ impl WeakStorage {
 }
 
 impl StorageId {
-    /// The arena, if it is this process's.
+    /// Returns the arena, if it is the arena of this process.
     fn arena(&self) -> Option<Arena> {
         Arena::get().filter(|arena| arena.id() == self.arena)
     }
 }
 
 impl Storage {
-    /// A reference to it that doesn't keep it.
+    /// Creates a weak reference to the storage.
     #[must_use]
     pub fn downgrade(&self) -> WeakStorage {
         WeakStorage { id: self.id(), bytes: self.len() }
     }
 
-    /// Which storage it is, among all that there ever were.
+    /// Returns the identity of the storage.
     #[must_use]
     pub fn id(&self) -> StorageId {
         let (arena, block) = (self.hold().arena(), self.hold().block());
@@ -127,7 +130,7 @@ impl Storage {
     }
 }
 
-/// The storage of that id, if this process has a handle to it; the result is one more.
+/// Returns a new handle to the storage with this identity, if this process still has one.
 ///
 /// ```
 /// use mp_core::{Arena, Storage, storage_from_cache};
@@ -140,15 +143,15 @@ impl Storage {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// It takes a few nanoseconds: the "cache" is the table in which the process counts its handles. Nothing in it is ever
-/// dead, so that it needs no `free_dead_references`; [`SharedCache`] does. It knows blocks, not what was asked for: the
-/// storage that it finds has the length of its block.
+/// Takes a few nanoseconds: the "cache" is the table in which the process counts its handles. It never
+/// contains dead entries, so it needs no `free_dead_references`, in contrast to [`SharedCache`]. It does not
+/// record the requested length: the returned storage has the length of its block.
 #[must_use]
 pub fn storage_from_cache(id: StorageId) -> Option<Storage> {
     WeakStorage { id, bytes: usize::MAX }.upgrade()
 }
 
-/// Something kept beside each storage for as long as this process has it: a map that forgets what has expired.
+/// Map from storages to values, whose entries expire with the process's handles to the storage.
 ///
 /// ```
 /// use mp_core::{Arena, SharedCache, Storage};
@@ -166,8 +169,8 @@ pub fn storage_from_cache(id: StorageId) -> Option<Storage> {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Expired entries are dropped when the map reaches its limit, which is twice the number of living ones then, and at
-/// least 128; so an insertion costs a constant on average.
+/// Expired entries are dropped when the map reaches its limit. The limit is then set to twice the number of
+/// remaining entries, and at least 128. So the amortized cost of an insertion is constant.
 #[derive(Debug)]
 pub struct SharedCache<V> {
     entries: HashMap<StorageId, (WeakStorage, V)>,
@@ -183,13 +186,13 @@ impl<V> Default for SharedCache<V> {
 impl<V> SharedCache<V> {
     const LEAST: usize = 128;
 
-    /// An empty one.
+    /// Creates an empty map.
     #[must_use]
     pub fn new() -> Self {
         Self { entries: HashMap::new(), limit: Self::LEAST }
     }
 
-    /// Keeps `value` as long as this process has a handle to `storage`; what was kept for it before.
+    /// Stores `value` while this process has a handle to `storage`. Returns the previous value.
     pub fn insert(&mut self, storage: &Storage, value: V) -> Option<V> {
         if self.entries.len() >= self.limit {
             self.free_dead_references();
@@ -198,13 +201,13 @@ impl<V> SharedCache<V> {
         self.entries.insert(weak.id(), (weak, value)).map(|(_, old)| old)
     }
 
-    /// What is kept beside a storage that has not expired.
+    /// Returns the value of a storage that has not expired.
     #[must_use]
     pub fn get(&self, id: StorageId) -> Option<&V> {
         self.entries.get(&id).filter(|(weak, _)| !weak.expired()).map(|(_, value)| value)
     }
 
-    /// Drops what is kept beside expired storages; how many there were.
+    /// Drops the values of expired storages. Returns their number.
     pub fn free_dead_references(&mut self) -> usize {
         let before = self.entries.len();
         self.entries.retain(|_, (weak, _)| !weak.expired());
@@ -212,14 +215,14 @@ impl<V> SharedCache<V> {
         before - self.entries.len()
     }
 
-    /// How many entries there are, those included that have expired since the last
+    /// Returns the number of entries, including those that have expired since the last
     /// [`free_dead_references`](Self::free_dead_references).
     #[must_use]
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are no entries.
+    /// Returns `true` if there are no entries.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
