@@ -1,8 +1,8 @@
-//! The bytes of a message that has few of them, and nothing attached: they stay in registers, where others go through buffers.
+//! Messages of a few bytes without attachments. They stay in registers, whereas other messages use buffers.
 
 use std::fmt;
 
-/// Up to ten bytes: as many as a queue has room for in a slot.
+/// Up to ten bytes, the capacity of a queue's slot.
 ///
 /// ```
 /// use mp_core::message::FewBytes;
@@ -14,17 +14,17 @@ use std::fmt;
 #[derive(Clone, Copy, Default)]
 pub struct FewBytes {
     bytes: [u8; FewBytes::MOST],
-    /// How many of them count.
+    /// Number of bytes in use.
     len: u8,
 }
 
 impl FewBytes {
-    /// How many they can be.
+    /// Maximum number of bytes.
     pub const MOST: usize = 10;
-    /// None.
+    /// No bytes.
     pub const EMPTY: Self = Self { bytes: [0; Self::MOST], len: 0 };
 
-    /// These bytes; `None` if they are too many.
+    /// Creates a value with these bytes. Returns `None` if there are more than `MOST`.
     #[inline]
     pub fn new(from: &[u8]) -> Option<Self> {
         let mut bytes = [0; Self::MOST];
@@ -32,31 +32,32 @@ impl FewBytes {
         Some(Self { bytes, len: from.len() as u8 })
     }
 
-    /// The first `len` of these. Beyond [`MOST`](Self::MOST), [`as_slice`](Self::as_slice) has none.
+    /// Creates a value with the first `len` of these bytes. If `len` exceeds [`MOST`](Self::MOST),
+    /// [`as_slice`](Self::as_slice) returns an empty slice.
     #[inline(always)]
     pub fn first(len: usize, bytes: [u8; Self::MOST]) -> Self {
         Self { bytes, len: len as u8 }
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[inline(always)]
     pub fn as_slice(&self) -> &[u8] {
         self.bytes.get(..self.len()).unwrap_or_default()
     }
 
-    /// The bytes, and others behind them.
+    /// Returns the whole array: the bytes, followed by unused ones.
     #[inline(always)]
     pub fn all(self) -> [u8; Self::MOST] {
         self.bytes
     }
 
-    /// How many they are.
+    /// Returns the number of bytes.
     #[inline(always)]
     pub fn len(self) -> usize {
         self.len.into()
     }
 
-    /// Whether there is none.
+    /// Returns `true` if there are no bytes.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.len == 0

@@ -1,53 +1,55 @@
-//! How deeply a message is nested: one limit, counted alike by writers and readers.
+//! Nesting depth of a message: one limit, counted in the same way by writers and readers.
 //!
-//! A level is a sequence, tuple, map, struct, enum variant with something in it, newtype, or `Some`; and a
-//! type with `#[derive(Message)]`, a `Bundle`, or what a closure captures. serde and codecs recurse once for
-//! each, so the limit is what keeps a thread's stack from its end; and where values need more of it than
-//! others, or a thread has less, its rest is looked at. The count is this thread's, since what is written
-//! within a value (what a closure captures) is written by another serializer, on the same stack.
+//! A level is a sequence, tuple, map, struct, non-empty enum variant, newtype, or `Some`; or a type with
+//! `#[derive(Message)]`, a `Bundle`, or the captures of a closure. serde and codecs recurse once for each
+//! level, so the limit protects the thread's stack from overflow. The remaining stack is also checked, for
+//! values that need more of it and for threads with small stacks. The count is thread-local, because nested
+//! values (the captures of a closure) are written by another serializer on the same stack.
 //!
 //! | levels | written if |
 //! |---|---|
 //! | up to [`SHALLOW`] | this thread's stack has room |
-//! | up to [`MAX_NESTING`] | the type is known with which the value is read, and reading it takes at most [`READER_STACK`]: that is tried ([`within`]) |
+//! | up to [`MAX_NESTING`] | the type that reads the value is known, and a trial ([`within`]) shows that reading needs at most [`READER_STACK`] |
 
 use std::cell::Cell;
 
 use super::{Number, Result, memo};
 use crate::error::Error;
 
-/// How many levels may be nested in each other.
+/// Maximum number of nested levels.
 ///
-/// The same for all processes, whatever their stacks: what one of them may put, the others can read.
+/// The limit is the same for all processes, whatever their stack sizes: every process can read the messages
+/// of every other process.
 pub const MAX_NESTING: u16 = 1024;
 
-/// Number of levels that are written without a look at what reading them takes. In messages by
-/// `#[derive(Message)]`, which are not read when they are written, it is the limit.
+/// Number of levels that are written without a check of the stack that reading needs. It is the limit for
+/// messages by `#[derive(Message)]`, which are not read back when they are written.
 pub const SHALLOW: u16 = 128;
 
-/// Bytes of a stack that reading a value of more levels may take: 1.375 MiB of the 2 MiB that a thread of the
-/// standard library has.
+/// Maximum number of stack bytes for reading a value of more levels: 1.375 MiB of the 2 MiB of a thread of
+/// the standard library.
 pub const READER_STACK: usize = 11 << 17;
 
 thread_local! {
-    /// How many more levels may be entered.
+    /// Number of levels that can still be entered.
     static LEFT: Cell<u16> = const { Cell::new(MAX_NESTING) };
-    /// Bytes of this thread's stack that have to be left.
+    /// Number of bytes of this thread's stack that must remain free.
     static STACK_END: Cell<usize> = const { Cell::new(0) };
 }
 
-/// How many levels are entered without a look at the stack.
+/// Number of levels that are entered without a check of the stack.
 const FREE: u16 = 12;
-/// How much of a stack is left to one level, and to what an error needs; of a small one a quarter.
+/// Stack bytes reserved for one level and for an error; a quarter of a small stack.
 const RESERVE: usize = 128 << 10;
 
-/// Enters a level, of which `left` can be entered: whether that was possible. What enters it leaves it by adding one.
+/// Enters a level if `left` and the stack allow it. Returns `true` if the level was entered; the caller
+/// leaves it by adding one to `left`.
 #[inline]
 pub fn down(left: &Cell<u16>) -> bool {
     down_to(left, 0)
 }
 
-/// Enters a level, as [`down`] does, if more than `last` can be entered.
+/// Enters a level, like [`down`], if more than `last` levels can be entered.
 #[inline]
 pub fn down_to(left: &Cell<u16>, last: u16) -> bool {
     let n = left.get();
@@ -65,8 +67,8 @@ fn is_end() -> bool {
     crate::sys::stack::left().is_some_and(|(rest, all)| rest < RESERVE.min(all / 4).max(end))
 }
 
-/// Calls `f` while levels are entered only within the next [`READER_STACK`] of this thread's stack. Returns
-/// `None` if that can't be measured here.
+/// Calls `f` while levels are entered only within the next [`READER_STACK`] bytes of this thread's stack.
+/// Returns `None` if the stack can't be measured.
 pub fn within<R>(f: impl FnOnce() -> R) -> Option<R> {
     struct Before(usize);
     impl Drop for Before {
@@ -79,7 +81,7 @@ pub fn within<R>(f: impl FnOnce() -> R) -> Option<R> {
     Some(f())
 }
 
-/// Whether this thread's stack has room for a message in what is written or read of another one.
+/// Checks that this thread's stack has room for a message inside another one that is being written or read.
 #[cold]
 #[inline(never)]
 pub(super) fn room() -> Result<()> {
@@ -93,16 +95,16 @@ pub(super) fn room() -> Result<()> {
     )))
 }
 
-/// A level that was entered; dropped, it is left. For messages that are made of messages.
+/// Level of nesting, left on drop. For messages that consist of messages.
 #[derive(Debug)]
 #[must_use = "the level is left when this is dropped"]
 pub struct Level(());
 
 impl Level {
-    /// Enters one.
+    /// Enters a level.
     ///
     /// # Errors
-    /// [`Error::LimitExceeded`] when there are [`SHALLOW`] around it, or this thread's stack is nearly used
+    /// [`Error::LimitExceeded`] if it is nested in [`SHALLOW`] levels, or this thread's stack is nearly used
     /// up.
     #[inline]
     pub fn enter() -> Result<Self> {
@@ -122,7 +124,8 @@ impl Drop for Level {
     }
 }
 
-/// Error for a level that is not entered. `left` levels are left, and `last` of them have to stay.
+/// Creates the error for a level that can't be entered: `left` levels can be entered, and `last` of them must
+/// remain.
 #[cold]
 pub fn too_deep(left: &Cell<u16>, last: u16) -> Error {
     let (rest, all) = crate::sys::stack::left().unwrap_or_default();
@@ -147,7 +150,7 @@ pub fn too_deep(left: &Cell<u16>, last: u16) -> Error {
     })
 }
 
-/// What the count was, to be restored, also after an error or a panic in the middle.
+/// Count to restore on drop, also after an error or a panic.
 struct Before(u16);
 
 impl Drop for Before {
@@ -157,11 +160,11 @@ impl Drop for Before {
     }
 }
 
-/// Calls `f` with the number of levels left, for a codec to count down and up again. However that ends, it is afterwards what it
-/// was.
+/// Calls `f` with the number of levels that can be entered, for a codec to decrement and increment. Restores
+/// the number afterwards, also after an error or a panic.
 #[inline]
 pub fn counted<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
-    // Not `with`, which is no inline function: the value would be written or read in a function of its own.
+    // Not `with`, which is not an inline function: the value would be written or read in a separate function.
     let ended = LEFT.try_with(|left| {
         let _before = Before(left.get());
         f(left)
@@ -174,8 +177,8 @@ pub fn counted<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     }
 }
 
-/// As [`counted`], for a value that is a message unless others of it are around: with the message ends what is remembered of it
-/// ([`memo`]).
+/// Calls `f` like [`counted`], for a value that is a whole message unless it is inside another one. At the
+/// end of the message, its [`memo`] is dropped.
 #[inline]
 pub fn whole<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     struct Ends(bool);
@@ -191,8 +194,8 @@ pub fn whole<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     counted(f)
 }
 
-/// Calls `f` for a message of its own: a value that sends or receives messages while it is written or read is
-/// none of their levels, and what is remembered of it is nothing of theirs.
+/// Calls `f` for an independent message: a value that sends or receives messages while it is written or read
+/// does not share its levels and its memo with them.
 #[inline]
 pub fn afresh<R>(f: impl FnOnce() -> R) -> R {
     let _before = Before(LEFT.replace(MAX_NESTING));
@@ -200,11 +203,11 @@ pub fn afresh<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Writes or reads a `T` as a message of its own: [`afresh`], unless it is a [`Number`], which has no levels, and of which nothing
-/// is remembered.
+/// Writes or reads a `T` as an independent message: [`afresh`], unless it is a [`Number`], which has neither
+/// levels nor a memo.
 #[inline(always)]
 pub fn of_its_own<T: 'static, R>(f: impl FnOnce() -> R) -> R {
-    // Known when this is compiled, for each type.
+    // A constant for each type.
     if Number::has::<T>() { f() } else { afresh(f) }
 }
 

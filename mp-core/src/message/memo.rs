@@ -1,7 +1,8 @@
-//! What a codec remembers of a message while that is written or read: which parts of it were mentioned already, say.
+//! Data that a codec keeps while a message is written or read, for example the parts already mentioned.
 //!
-//! It is of one message: it begins empty, and is dropped when the outermost value of the message is done, however that ends. (That is
-//! when no [level](super::level) is entered any more.) A message that is written or read within another one has its own.
+//! The memo belongs to one message: it is empty at first, and dropped after the outermost value of the
+//! message, also after an error or a panic. (At that time no [level](super::level) is entered.) A message
+//! that is written or read inside another one has its own memo.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -9,19 +10,20 @@ use std::cell::Cell;
 use crate::process::user_code::drop_caught;
 
 thread_local! {
-    /// Whether there is one: a variable without a destructor, which costs a message that has none one look.
+    /// `true` if there is a memo. A variable without a destructor, so that a message without a memo costs
+    /// only one load.
     static IS_THERE: Cell<bool> = const { Cell::new(false) };
     static MEMO: Cell<Option<Box<dyn Any>>> = const { Cell::new(None) };
 }
 
-/// Whether something is remembered of the message that this thread writes or reads.
+/// Returns `true` if there is a memo for the message that this thread writes or reads.
 #[inline]
 pub fn is_there() -> bool {
     IS_THERE.get()
 }
 
-/// Calls `f`, which runs no code of the user, with what is remembered of the message. `None` where there is no message any more, since
-/// the thread is ending.
+/// Calls `f`, which runs no user code, with the memo of the message. Returns `None` if the thread is ending
+/// and no longer has messages.
 pub fn with<M: Any + Default, R>(f: impl FnOnce(&mut M) -> R) -> Option<R> {
     MEMO.try_with(|variable| {
         let mut memo = match variable.take().map(<Box<dyn Any>>::downcast::<M>) {
@@ -36,7 +38,7 @@ pub fn with<M: Any + Default, R>(f: impl FnOnce(&mut M) -> R) -> Option<R> {
     .ok()
 }
 
-/// The message ends.
+/// Ends the message.
 #[inline]
 pub(super) fn end() {
     if IS_THERE.get() {
@@ -44,7 +46,7 @@ pub(super) fn end() {
     }
 }
 
-/// Drops what is remembered, values of the user among it.
+/// Drops the memo, which may contain user values.
 #[cold]
 #[inline(never)]
 fn forget() {
@@ -56,7 +58,7 @@ fn take() -> Option<Box<dyn Any>> {
     MEMO.try_with(Cell::take).ok().flatten()
 }
 
-/// While it lives, what is remembered of a message around is not seen.
+/// Hides the memo of the enclosing message until it is dropped.
 #[derive(Debug)]
 #[must_use = "it is seen again when this is dropped"]
 pub(super) struct Hidden(Option<Box<dyn Any>>);

@@ -1,7 +1,8 @@
-//! What a message is: bytes, and blocks attached to them.
+//! Messages: bytes, and blocks attached to them.
 //!
-//! The contract between values and codecs. A codec (in `mp-reduce`) turns serde values into bytes; a value
-//! whose memory must not be copied attaches its block instead, and writes which attachment it is.
+//! This module is the contract between values and codecs. A codec (in `mp-reduce`) turns serde values into
+//! bytes. A value whose memory must not be copied attaches its block instead, and writes the number of the
+//! attachment.
 
 mod few;
 pub mod level;
@@ -26,14 +27,14 @@ pub use plain::{AsBytes, as_bytes};
 #[doc(hidden)]
 pub use plain::{read_as_bytes_into, read_as_bytes_plain, write_as_bytes};
 
-/// A value that can be sent to another process.
+/// Value that can be sent to another process.
 ///
-/// Every type that is `Serialize + DeserializeOwned` is one: numbers, strings, your own structs and enums, and
-/// among them frozen and shared tensors and queues. Types that contain an exclusive `Tensor` are no
-/// serde types, so that they can't be sent twice; for them there is `#[derive(Message)]`.
+/// Implemented for every type that is `Serialize + DeserializeOwned`: numbers, strings, your own structs and
+/// enums, and also frozen and shared tensors and queues. Types that contain an exclusive `Tensor` do not
+/// implement serde's traits, so that they can't be sent twice. Use `#[derive(Message)]` for them.
 ///
-/// Of a `&str` or `&[T]` the compiler says that an "implementation of `Deserialize` is not general enough": what it points to is in
-/// the memory of this process. A `String` or `Vec` can be sent.
+/// For a `&str` or `&[T]` the compiler reports that an "implementation of `Deserialize` is not general
+/// enough": the referenced data is in the memory of this process. A `String` or `Vec` can be sent.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be sent to another process",
     label = "not a message",
@@ -43,32 +44,33 @@ pub use plain::{read_as_bytes_into, read_as_bytes_plain, write_as_bytes};
             a channel of the standard library: the lock or queue of `mp` itself"
 )]
 pub trait Message: Sized + 'static {
-    /// Writes the value. What is exclusive in it moves into the message: an exclusive tensor is empty afterwards.
+    /// Writes the value. Exclusive parts move into the message: an exclusive tensor is empty afterwards.
     ///
-    /// The value lives on until it is known whether its message leaves. If it does, the value is dropped; if not, it gets
-    /// by [`take_back`](Self::take_back) what has moved, and is given back to its sender.
+    /// The value is kept until its message has been sent or has failed. After success it is dropped. After a
+    /// failure, [`take_back`](Self::take_back) returns the moved parts to it, and the sender gets it back.
     ///
     /// # Errors
-    /// Whatever keeps the value from being written; then it is given back to the sender.
+    /// Any error that prevents the value from being written. The sender gets the value back.
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()>;
 
-    /// Takes back what [`encode`](Self::encode) moved into a message that does not leave: calls this of each part, in the order
-    /// in which `encode` wrote them. (Parts that `encode` didn't come to stay as they are.)
+    /// Takes back the parts that [`encode`](Self::encode) moved into a message that was not sent.
+    /// Implementations call this for each part, in the order in which `encode` wrote them. Parts that
+    /// `encode` did not reach stay unchanged.
     fn take_back(&mut self, back: &mut Returned);
 
-    /// As [`encode`](Self::encode); but a number takes as many bytes as all numbers of its type do. Many of them in a row are written
-    /// and read in less time, and where each is need not be said.
+    /// Writes the value like [`encode`](Self::encode), but with a fixed size for all numbers of a type. A
+    /// sequence of them is written and read faster, and needs no positions.
     ///
     /// # Errors
-    /// As for `encode`.
+    /// The same as for `encode`.
     #[doc(hidden)]
     #[inline]
     fn encode_wide<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
         self.encode::<C>(out)
     }
 
-    /// The bytes that [`encode`](Self::encode) writes, if they are few, nothing is attached to them or moves into them, and no code of
-    /// the user writes them. `None` says nothing.
+    /// Returns the bytes that [`encode`](Self::encode) writes, if they are few, have no attachments and are
+    /// written without user code. `None` makes no statement about the value.
     #[doc(hidden)]
     #[inline(always)]
     fn to_few_bytes<C: Codec>(&self) -> Option<FewBytes> {
@@ -78,13 +80,14 @@ pub trait Message: Sized + 'static {
     /// Reads the value that [`encode`](Self::encode) wrote.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when these are not its bytes and attachments.
+    /// [`Error::Malformed`] if the bytes or attachments are not those of a `Self`.
     fn decode<C: Codec>(inc: &mut Incoming) -> Result<Self>;
 
-    /// As [`decode`](Self::decode), into `slot`, which is empty: a result on its way through several callers would be copied by each.
+    /// Reads the value like [`decode`](Self::decode) into `slot`, which is empty. A return value would be
+    /// copied by each of several callers.
     ///
     /// # Errors
-    /// As for `decode`.
+    /// The same as for `decode`.
     #[doc(hidden)]
     #[inline]
     fn decode_into<C: Codec>(inc: &mut Incoming, slot: &mut Option<Self>) -> Result<()> {
@@ -92,30 +95,32 @@ pub trait Message: Sized + 'static {
         Ok(())
     }
 
-    /// Whether [`decode`](Self::decode) leaves what is attached to be read later: then a queue hands the message out also where its
-    /// receiver has no descriptors to spare for those in it, and its reader has to look after that.
+    /// `true` if [`decode`](Self::decode) leaves attachments to be read later. A queue then delivers the
+    /// message even if its receiver has no free descriptors for the attached ones, and the reader must check
+    /// for that.
     #[doc(hidden)]
     const READ_LATER: bool = false;
 
-    /// Reads the value of a message to which nothing is attached: of its bytes alone.
+    /// Reads the value of a message without attachments from its bytes.
     ///
     /// # Errors
-    /// As for [`decode`](Self::decode).
+    /// The same as for [`decode`](Self::decode).
     #[doc(hidden)]
     #[inline]
     fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
         Self::decode::<C>(&mut Incoming::from_plain(bytes.to_vec()))
     }
 
-    /// Reads a number in a few instructions; `None` if the type has none, and for bytes that [`decode_plain`](Self::decode_plain) looks at.
+    /// Reads a number in a few instructions. Returns `None` if the type has no numbers, and for bytes that
+    /// need [`decode_plain`](Self::decode_plain).
     #[doc(hidden)]
     #[inline(always)]
     fn decode_number<C: Codec>(_bytes: &[u8]) -> Option<Self> {
         None
     }
 
-    /// Reads a value that [`to_few_bytes`](Self::to_few_bytes) wrote, without any code of the user; `None` for bytes that
-    /// [`decode_plain`](Self::decode_plain) is to look at.
+    /// Reads a value that [`to_few_bytes`](Self::to_few_bytes) wrote, without user code. Returns `None` for
+    /// bytes that need [`decode_plain`](Self::decode_plain).
     #[doc(hidden)]
     #[inline(always)]
     fn from_few_bytes<C: Codec>(_bytes: FewBytes) -> Option<Self> {
@@ -127,7 +132,7 @@ pub trait Message: Sized + 'static {
 impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     #[inline]
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
-        // Known when this is compiled, for each type.
+        // A constant for each type.
         match Number::of(self) {
             Some(number) => C::write_number(out, number),
             None => C::write_whole(out, self),
@@ -144,7 +149,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
 
     #[inline]
     fn take_back(&mut self, _: &mut Returned) {
-        // It holds nothing exclusively: what is attached of it is in it, too.
+        // The value holds nothing exclusively: it still has all that is attached.
     }
 
     #[inline]
@@ -159,7 +164,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
 
     #[inline]
     fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
-        // As when it is written.
+        // Like `encode`.
         if Number::has::<Self>() { C::read_plain_number(bytes) } else { C::read_plain(bytes) }
     }
 
@@ -179,8 +184,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 }
 
-/// A value that is nothing but a number, an option of one, or `()`: nothing can be attached to it, so that it is written without
-/// further ado.
+/// Value that is a number, an option of a number, or `()`. It can't have attachments, so it is written
+/// without preparations.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Number {
     /// `u8` to `u64`, and `usize`.
@@ -191,14 +196,14 @@ pub enum Number {
     F32(f32),
     /// `f64`.
     F64(f64),
-    /// `None`, where a number could be; or `()`.
+    /// `None` of an optional number, or `()`.
     None,
 }
 
 macro_rules! numbers {
     ($($variant:ident as $number:ty: $($t:ty)*;)*) => {
         impl Number {
-            /// The number that a value is.
+            /// Returns the number in a value.
             #[inline(always)]
             fn of<T: 'static>(value: &T) -> Option<Self> {
                 let value: &dyn Any = value;
@@ -213,7 +218,7 @@ macro_rules! numbers {
                 value.is::<()>().then_some(Self::None)
             }
 
-            /// Whether all values of a type are numbers, or options of them, or `()`.
+            /// Returns `true` if all values of a type are numbers, options of numbers, or `()`.
             #[inline(always)]
             pub fn has<T: 'static>() -> bool {
                 let this = TypeId::of::<T>();
@@ -221,7 +226,7 @@ macro_rules! numbers {
                     this == TypeId::of::<()>()
             }
 
-            /// How many bytes the numbers of a type have: 0 if its values are no numbers.
+            /// Returns the size in bytes of the numbers of a type, or 0 if its values are not numbers.
             #[inline(always)]
             fn size<T: 'static>() -> usize {
                 let this = TypeId::of::<T>();
@@ -239,14 +244,15 @@ macro_rules! numbers {
 macro_rules! integers {
     ($($t:ty)*) => {
         impl Number {
-            /// An integer as a value of a type, if that is an integer, or an option of one, and has that value.
+            /// Returns an integer as a value of type `T`, if that is an integer type or an option of one and
+            /// the integer fits.
             #[inline(always)]
             pub fn integer_as<T: 'static, N: Copy>(n: N) -> Option<T>
             where
                 $($t: TryFrom<N>,)*
             {
                 let mut value: Option<T> = None;
-                // Known when this is compiled, for each type.
+                // A constant for each type.
                 let slot: &mut dyn Any = &mut value;
                 $(
                     if let Some(slot) = slot.downcast_mut::<Option<$t>>() {
@@ -267,7 +273,7 @@ macro_rules! integers {
 integers! { u8 u16 u32 u64 usize i8 i16 i32 i64 isize }
 
 impl Number {
-    /// `value` as a value of a type, if it is one, or the type is an option of it.
+    /// Returns `float` as a value of type `T`, if that is `F` or an option of it.
     #[inline(always)]
     pub fn float_as<T: 'static, F: Copy + 'static>(float: F) -> Option<T> {
         let mut value: Option<T> = None;
@@ -280,7 +286,7 @@ impl Number {
         value
     }
 
-    /// `()` as a value of a type, if that is its type.
+    /// Returns `()` as a value of type `T`, if that is `()`.
     #[inline(always)]
     pub fn unit_as<T: 'static>() -> Option<T> {
         let mut value: Option<T> = None;
@@ -299,61 +305,63 @@ numbers! {
     F64 as f64: f64;
 }
 
-/// How serde values become bytes.
+/// Encoding of serde values as bytes.
 pub trait Codec {
     /// Appends a value.
     ///
     /// # Errors
-    /// [`Error::Unsendable`] with the reason of the value's `Serialize`.
+    /// [`Error::Unsendable`] with the error of the value's `Serialize`.
     fn write<T: Serialize + ?Sized>(out: &mut Outgoing, value: &T) -> Result<()>;
 
-    /// Appends a value that is a message, or all of a field of one: as [`write`](Self::write), and makes sure that it can be
-    /// read again.
+    /// Appends a value that is a whole message or a whole field, like [`write`](Self::write), and checks that
+    /// it can be read.
     ///
     /// # Errors
-    /// As for `write`, and when the value's `Deserialize` could not read what was written.
+    /// The same as for `write`, and if the value's `Deserialize` could not read the written bytes.
     fn write_whole<T: Serialize + DeserializeOwned>(out: &mut Outgoing, value: &T) -> Result<()> {
         Self::write(out, value)
     }
 
-    /// Appends a number: the bytes that [`write`](Self::write) appends for it, of whatever type it is.
+    /// Appends a number: the same bytes as [`write`](Self::write), whatever the type of the number.
     ///
     /// # Errors
-    /// As for `write`.
+    /// The same as for `write`.
     fn write_number(out: &mut Outgoing, number: Number) -> Result<()>;
 
-    /// The bytes that [`write_number`](Self::write_number) appends, if they are few.
+    /// Returns the bytes that [`write_number`](Self::write_number) appends, if they are few.
     #[doc(hidden)]
     #[inline(always)]
     fn number_in_few(_number: Number) -> Option<FewBytes> {
         None
     }
 
-    /// Appends a number of a type with this many bytes: all numbers of the type take as many. They are read as others are.
+    /// Appends a number in the given size in bytes, which is the same for all numbers of its type. It is read
+    /// like other numbers.
     ///
     /// # Errors
-    /// As for `write`.
+    /// The same as for `write`.
     #[inline]
     fn write_wide_number(out: &mut Outgoing, number: Number, _size: usize) -> Result<()> {
         Self::write_number(out, number)
     }
 
-    /// Appends a few bytes: as [`write`](Self::write) does with a value that is [bytes](serde::Serializer::serialize_bytes).
+    /// Appends a few bytes, like [`write`](Self::write) of a value that is
+    /// [bytes](serde::Serializer::serialize_bytes).
     ///
     /// # Errors
-    /// As for `write`.
+    /// The same as for `write`.
     fn write_bytes(out: &mut Outgoing, bytes: &[u8]) -> Result<()>;
 
     /// Reads the next value.
     ///
     /// # Errors
-    /// [`Error::Undecodable`] with the reason of the value's `Deserialize`.
+    /// [`Error::Undecodable`] with the error of the value's `Deserialize`.
     fn read<T: DeserializeOwned>(inc: &mut Incoming) -> Result<T>;
 
-    /// As [`read`](Self::read), into `slot`, which is empty: see [`Message::decode_into`].
+    /// Reads the next value into `slot`, which is empty: see [`Message::decode_into`].
     ///
     /// # Errors
-    /// As for `read`.
+    /// The same as for [`read`](Self::read).
     #[doc(hidden)]
     #[inline]
     fn read_into<T: DeserializeOwned>(inc: &mut Incoming, slot: &mut Option<T>) -> Result<()> {
@@ -361,53 +369,55 @@ pub trait Codec {
         Ok(())
     }
 
-    /// Reads the next value, of which `read` makes what it is if it was written as [a few bytes](Self::write_bytes).
+    /// Reads the next value. If it was written as [a few bytes](Self::write_bytes), `read` converts them.
     ///
     /// # Errors
-    /// As for [`read`](Self::read), and those of `read`.
+    /// The same as for [`read`](Self::read), and any error of the closure.
     fn read_bytes<T: DeserializeOwned>(
         inc: &mut Incoming,
         read: impl FnOnce(&[u8]) -> Result<T>,
     ) -> Result<T>;
 
-    /// Hands `read` the next value if it was written as [a few bytes](Self::write_bytes): whether it was. If not, it is still the next
-    /// one. A codec needs it where [`read`](Self::read) can't read what [`write_bytes`](Self::write_bytes) wrote.
+    /// Passes the next value to `read` if it was written as [a few bytes](Self::write_bytes). Returns `true`
+    /// if it was; otherwise the value remains the next one. Codecs implement this if [`read`](Self::read)
+    /// can't read what [`write_bytes`](Self::write_bytes) wrote.
     ///
     /// # Errors
-    /// Those of `read`, and when the message is too short.
+    /// Any error of `read`, and an error if the message is too short.
     #[doc(hidden)]
     #[inline]
     fn read_few_bytes(_inc: &mut Incoming, _read: impl FnOnce(&[u8]) -> Result<()>) -> Result<bool> {
         Ok(false)
     }
 
-    /// Reads the first value of bytes to which nothing is attached.
+    /// Reads the first value from bytes without attachments.
     ///
     /// # Errors
-    /// As for [`read`](Self::read).
+    /// The same as for [`read`](Self::read).
     fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T>;
 
-    /// As [`read_plain`](Self::read_plain), of a type whose values are [numbers](Number), in which nothing else can be.
+    /// Reads a value like [`read_plain`](Self::read_plain), for a type whose values are only
+    /// [numbers](Number).
     ///
     /// # Errors
-    /// As for `read_plain`.
+    /// The same as for `read_plain`.
     #[inline]
     fn read_plain_number<T: DeserializeOwned + 'static>(bytes: &[u8]) -> Result<T> {
         Self::read_plain(bytes)
     }
 
-    /// As [`read_plain_number`](Self::read_plain_number), where these are all bytes and such as [`write_number`](Self::write_number)
-    /// writes for a type like this; else `None`.
+    /// Reads a value like [`read_plain_number`](Self::read_plain_number), if `bytes` is exactly what
+    /// [`write_number`](Self::write_number) writes for the type. Returns `None` otherwise.
     #[inline(always)]
     fn read_quickly<T: 'static>(_bytes: &[u8]) -> Option<T> {
         None
     }
 }
 
-/// [`Message::decode`] of a type that has [`Message::decode_into`].
+/// Implements [`Message::decode`] by [`Message::decode_into`].
 ///
 /// # Errors
-/// As for both.
+/// The same as for both.
 #[doc(hidden)]
 #[inline]
 pub fn decode_by_slot<T: Message, C: Codec>(inc: &mut Incoming) -> Result<T> {
@@ -416,10 +426,10 @@ pub fn decode_by_slot<T: Message, C: Codec>(inc: &mut Incoming) -> Result<T> {
     taken(slot)
 }
 
-/// What was read into a slot without an error.
+/// Returns the value that was read into a slot.
 ///
 /// # Errors
-/// When nothing was.
+/// [`Error::Malformed`] if the slot is empty.
 #[doc(hidden)]
 #[inline]
 pub fn taken<T>(slot: Option<T>) -> Result<T> {
@@ -430,7 +440,7 @@ pub fn taken<T>(slot: Option<T>) -> Result<T> {
     slot.ok_or_else(empty)
 }
 
-/// The error of a derived [`Message::decode`] for a variant number that the enum doesn't have.
+/// Creates the error of a derived [`Message::decode`] for an unknown variant number.
 #[doc(hidden)]
 pub fn no_such_variant(name: &str, variant: u32) -> Error {
     Error::Malformed(format!("enum {name} has no variant {variant}"))

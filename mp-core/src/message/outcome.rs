@@ -1,4 +1,4 @@
-//! What the function of a process or of a pool's task may return.
+//! Return types of process functions and pool tasks.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::error::Error;
@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::{AsBytes, Message};
 
-/// What the function of a process or of a pool's task may return: `Result<T, E>`, whose error reaches the caller; nothing; one
-/// of the types of the standard library and of `mp` that can be sent; or never (`!`).
+/// Return type of the function of a process or of a pool's task: `Result<T, E>`, whose error is sent to the
+/// caller; `()`; a type of the standard library or of `mp` that can be sent; or `!`.
 ///
 /// ```
 /// use mp_core::message::IntoOutcome;
@@ -22,9 +22,10 @@ use super::{AsBytes, Message};
 /// assert_eq!(17_u32.into_result().unwrap(), 17); // as it is
 /// ```
 ///
-/// `T` is anything that can be sent, and comes back to the caller; tensors in it are not copied. `E` is anything that turns
-/// into a boxed error: an error type, a `Box<dyn Error + Send + Sync>`, an `anyhow::Error`, a `String`. Its `Display`, its
-/// `Debug` and all its sources reach the caller. A type of your own goes in a `Result`, or is a [`PlainOutcome`].
+/// `T` is any type that can be sent; tensors in it are not copied. `E` is any type that converts into a boxed
+/// error: an error type, a `Box<dyn Error + Send + Sync>`, an `anyhow::Error`, a `String`. The caller
+/// receives its `Display`, its `Debug` and all its sources. Return your own type in a `Result`, or implement
+/// [`PlainOutcome`] for it.
 #[diagnostic::on_unimplemented(
     message = "the function of a process or a task cannot return `{Self}`",
     note = "it may return numbers, strings, collections, tensors, nothing, or `Result<T, E>` where `T` can be sent and is `Send`, and `E` is an error that is `Send` and `Sync`",
@@ -32,13 +33,13 @@ use super::{AsBytes, Message};
     note = "a type of your own: `Result<{Self}, E>`, or `impl mp::message::PlainOutcome for {Self} {{}}`"
 )]
 pub trait IntoOutcome: 'static {
-    /// What the caller gets.
+    /// Value that the caller receives.
     type Value: Message + Send;
 
-    /// The value, or the error.
+    /// Returns the value or the error.
     ///
     /// # Errors
-    /// What the function returned as its error.
+    /// The error that the function returned.
     fn into_result(self) -> Result<Self::Value, Box<dyn Error + Send + Sync>>;
 }
 
@@ -54,7 +55,7 @@ where
     }
 }
 
-/// A function that never returns: it serves for ever, or panics.
+/// Outcome of a function that never returns: it runs for ever, or panics.
 impl IntoOutcome for Never {
     type Value = ();
 
@@ -63,7 +64,7 @@ impl IntoOutcome for Never {
     }
 }
 
-/// The type `!`, which has no name of its own in stable Rust.
+/// The type `!`, which can't be named in stable Rust.
 type Never = <fn() -> ! as never::Returns>::Output;
 
 mod never {
@@ -75,7 +76,7 @@ mod never {
     }
 }
 
-/// A type whose values functions return as they are: none of them is taken for an error.
+/// Type that functions return directly. None of its values is treated as an error.
 ///
 /// ```
 /// use mp_core::message::{IntoOutcome, PlainOutcome};

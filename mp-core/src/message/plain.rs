@@ -1,4 +1,5 @@
-//! Plain old data as its bytes: values that are [`bytemuck::Pod`] are written by one copy, and read by one, whatever is in them.
+//! Plain old data as bytes: values that are [`bytemuck::Pod`] are written and read by one copy, whatever
+//! their fields.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -10,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use super::{Codec, Incoming, Outgoing};
 use crate::error::{Error, Result};
 
-/// A value that travels as the bytes that it has in memory.
+/// Wrapper that sends a value as its bytes in memory.
 ///
 /// ```
 /// use mp_core::message::AsBytes;
@@ -31,13 +32,14 @@ use crate::error::{Error, Result};
 /// # sendable(Reading { time: 0.0, values: [0.0; 12] });
 /// ```
 ///
-/// It is a serde type, for messages between processes of one machine: the bytes are in its order, and those of the type as both
-/// programs have it. What arrives with another length is refused; a type whose fields have changed places is not told apart from
-/// what it was, as with any data that is shared by its layout. Sender and receiver have the value on their stacks, as any value that is
-/// moved: what is larger than some ten KiB is better in a tensor.
+/// Implements serde's traits, for messages between processes of one machine: the bytes are in native order,
+/// and sender and receiver must agree on the layout. Data of another length is rejected. A reordering of
+/// fields is not detected, as for any data shared by its layout. Sender and receiver keep the value on their
+/// stacks, like any value that is moved. Use a tensor for values larger than about ten KiB.
 ///
-/// A type of one's own needs no wrapper: with `#[derive(Message)] #[message(as_bytes)]` it travels like this by itself. A field of a
-/// serde type does by `#[serde(with = "mp::message::as_bytes")]` (in `mp-reduce`: `mp_reduce::message::as_bytes`).
+/// Your own type needs no wrapper if it has `#[derive(Message)] #[message(as_bytes)]`. A field of a serde
+/// type needs none with `#[serde(with = "mp::message::as_bytes")]` (in `mp-reduce`:
+/// `mp_reduce::message::as_bytes`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 #[repr(transparent)]
 pub struct AsBytes<T>(
@@ -77,7 +79,7 @@ impl<'de, T: Pod> Visitor<'de> for Bytes<T> {
         }
     }
 
-    /// Formats that have no bytes write them as numbers.
+    /// For formats without byte strings, which write numbers.
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> std::result::Result<T, A::Error> {
         let mut value = T::zeroed();
         let bytes = bytes_of_mut(&mut value);
@@ -91,7 +93,7 @@ impl<'de, T: Pod> Visitor<'de> for Bytes<T> {
     }
 }
 
-/// For fields of serde types: `#[serde(with = "mp::message::as_bytes")]`; see [`AsBytes`].
+/// Field attribute for serde types: `#[serde(with = "mp::message::as_bytes")]`; see [`AsBytes`].
 ///
 /// ```
 /// use serde::{Deserialize, Serialize};
@@ -113,30 +115,30 @@ pub mod as_bytes {
     /// Writes the bytes of a value.
     ///
     /// # Errors
-    /// The serializer's.
+    /// Any error of the serializer.
     #[inline]
     pub fn serialize<T: Pod, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
         s.serialize_bytes(bytes_of(value))
     }
 
-    /// Reads a value whose bytes these are.
+    /// Reads a value from its bytes.
     ///
     /// # Errors
-    /// When they are more or fewer than the type has, and the deserializer's.
+    /// An error if their number is not the size of the type, and any error of the deserializer.
     #[inline]
     pub fn deserialize<'de, T: Pod, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
         AsBytes::deserialize(d).map(|AsBytes(value)| value)
     }
 }
 
-/// What `#[message(as_bytes)]` writes.
+/// Writes a value for `#[message(as_bytes)]`.
 #[doc(hidden)]
 #[inline]
 pub fn write_as_bytes<T: Pod, C: Codec>(out: &mut Outgoing, value: &T) -> Result<()> {
     C::write_bytes(out, bytes_of(value))
 }
 
-/// Reads it, into `slot`.
+/// Reads a value that `write_as_bytes` wrote, into `slot`.
 #[doc(hidden)]
 #[inline]
 pub fn read_as_bytes_into<T: Pod, C: Codec>(inc: &mut Incoming, slot: &mut Option<T>) -> Result<()> {
@@ -153,7 +155,7 @@ pub fn read_as_bytes_into<T: Pod, C: Codec>(inc: &mut Incoming, slot: &mut Optio
     Ok(())
 }
 
-/// Reads one to which nothing is attached.
+/// Reads a value from a message without attachments.
 #[doc(hidden)]
 #[inline]
 pub fn read_as_bytes_plain<T: Pod, C: Codec>(bytes: &[u8]) -> Result<T> {

@@ -1,7 +1,7 @@
-//! Where serde types that carry attachments find those of the message they are in.
+//! Context in which serde types access the attachments of their message.
 //!
-//! serde passes no context through `Serialize`, so that it waits in a variable of the thread. A codec puts it there for
-//! the time of one call.
+//! serde passes no context through `Serialize`, so the attachments are in a thread-local variable. A codec
+//! sets it for the duration of one call.
 
 use std::cell::Cell;
 use std::thread::LocalKey;
@@ -13,7 +13,7 @@ thread_local! {
     static ARRIVED: Cell<Option<Box<Arrived>>> = const { Cell::new(None) };
 }
 
-/// What was in the variable before, and goes back into it, also after a panic.
+/// Previous value of the variable, restored on drop, also after a panic.
 struct Scope<T: 'static> {
     variable: &'static LocalKey<Cell<Option<Box<T>>>>,
     before: Option<Box<T>>,
@@ -38,14 +38,15 @@ impl<T: 'static> Scope<T> {
 impl<T: 'static> Drop for Scope<T> {
     fn drop(&mut self) {
         let before = self.before.take();
-        // Dropped outside of the variable: that runs code.
+        // Dropped after the replacement, because its drop runs code.
         drop(self.variable.try_with(|v| v.replace(before)));
     }
 }
 
 impl<T> Scope<T> {
-    /// A value that sends or receives messages while it is written or read may do so without an end: each of them begins its
-    /// levels anew, so that the stack alone says how many there can be.
+    /// Checks the stack for a message inside another one. A value may send or receive messages while it is
+    /// written or read, without a limit: each of these messages begins its own count of levels, so only the
+    /// stack limits them.
     #[inline]
     fn has_room(&self) -> Result<()> {
         if self.before.is_some() { level::room() } else { Ok(()) }
@@ -55,7 +56,7 @@ impl<T> Scope<T> {
 /// Calls `f` with the bytes of `out` while serde values can attach to it.
 ///
 /// # Errors
-/// [`Error::LimitExceeded`] in a message that is written while another one is, if this thread's stack is nearly used up.
+/// [`Error::LimitExceeded`] for a message inside another one, if this thread's stack is nearly used up.
 #[inline]
 pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce(&mut Vec<u8>) -> R) -> Result<R> {
     let scope = Scope::enter(&ATTACHED, out.attached.take().unwrap_or_default());
@@ -71,7 +72,7 @@ pub fn with_outgoing<R>(out: &mut Outgoing, f: impl FnOnce(&mut Vec<u8>) -> R) -
 /// Calls `f` with the bytes of `inc` while serde values can take its attachments.
 ///
 /// # Errors
-/// [`Error::LimitExceeded`] in a message that is read while another one is, if this thread's stack is nearly used up.
+/// [`Error::LimitExceeded`] for a message inside another one, if this thread's stack is nearly used up.
 #[inline]
 pub fn with_incoming<R>(inc: &mut Incoming, f: impl FnOnce(&[u8]) -> R) -> Result<R> {
     let scope = Scope::enter(&ARRIVED, inc.arrived.take().unwrap_or_default());
@@ -84,8 +85,8 @@ pub fn with_incoming<R>(inc: &mut Incoming, f: impl FnOnce(&[u8]) -> R) -> Resul
     Ok(result)
 }
 
-/// Calls `f` while serde values are read to which nothing is attached: they find no attachments, not even those of a message
-/// around them.
+/// Calls `f` to read serde values without attachments. They find no attachments, not even those of an
+/// enclosing message.
 #[inline]
 pub fn with_nothing<R>(f: impl FnOnce() -> R) -> R {
     match ARRIVED.try_with(Cell::take) {
@@ -99,8 +100,8 @@ pub fn with_nothing<R>(f: impl FnOnce() -> R) -> R {
     }
 }
 
-/// Calls `f` while serde values can be read from the message that the caller's value is being written into, as far as it is
-/// written: to see whether they can be.
+/// Calls `f` while serde values can be read from the part of the caller's message that is already written, to
+/// check that it can be read.
 pub fn with_written<R>(f: impl FnOnce() -> R) -> R {
     let attached = ATTACHED.try_with(Cell::take).ok().flatten();
     let arrived = attached.as_deref().map(Attached::as_arrived).unwrap_or_default();
@@ -125,23 +126,25 @@ fn within<T, R>(
         variable.set(Some(value));
         result
     };
-    // When the thread is ending there is no message any more.
+    // A thread that is ending has no messages.
     variable.try_with(inside).unwrap_or_else(|_| outside())
 }
 
-/// What is attached to the message that the caller's value is being written into. `what` names the value in the error.
+/// Calls `f` with the attachments of the message that the caller's value is being written into. `what` names
+/// the value in the error.
 ///
 /// # Errors
-/// [`Error::OutsideMessage`] when there is none, or what `f` returns.
+/// [`Error::OutsideMessage`] if there is no message, or the error of `f`.
 #[inline(always)]
 pub fn outgoing<R>(what: &'static str, f: impl FnOnce(&mut Attached) -> Result<R>) -> Result<R> {
     within(&ATTACHED, what, f)
 }
 
-/// What is attached to the message that the caller's value is being read from. `what` names the value in the error.
+/// Calls `f` with the attachments of the message that the caller's value is being read from. `what` names the
+/// value in the error.
 ///
 /// # Errors
-/// [`Error::OutsideMessage`] when there is none, or what `f` returns.
+/// [`Error::OutsideMessage`] if there is no message, or the error of `f`.
 #[inline(always)]
 pub fn incoming<R>(what: &'static str, f: impl FnOnce(&mut Arrived) -> Result<R>) -> Result<R> {
     within(&ARRIVED, what, f)

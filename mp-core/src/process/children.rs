@@ -1,5 +1,5 @@
-//! Fates of the processes that this one has started, by process id: so that an error or a report that comes of a child's end names the
-//! child's own failure. The layer that starts processes records them.
+//! Fates of the child processes of this process, by process id. Errors and reports caused by the end of a
+//! child include the child's own failure. The layer that starts processes records them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,18 +8,18 @@ use std::time::{Duration, Instant};
 use crate::process::mutex::{Condvar, Mutex};
 use crate::process::{GENERATIONS, PerProcess};
 
-/// Number of failures that are kept; the oldest are forgotten first.
+/// Maximum number of stored failures; the oldest are removed first.
 const MOST_FAILURES: usize = 256;
-/// A child reports its failure after it has dropped its handles. So long a waiter gives it to do so.
+/// Time that a waiter gives a child to report its failure. The child drops its handles before the report.
 const REPORTED_WITHIN: Duration = Duration::from_millis(250);
 
-/// A child, or one that was.
+/// Running or ended child.
 #[derive(Debug)]
 struct Child {
     pid: u32,
     ended: bool,
     failure: Option<Arc<str>>,
-    /// A waiter has given it its time already.
+    /// `true` if a waiter has already waited for the report.
     awaited: bool,
 }
 
@@ -44,10 +44,10 @@ impl Children {
 
 static CHILDREN: PerProcess<Children> = PerProcess::new([const { Children::new() }; GENERATIONS]);
 
-/// Records a child that runs.
+/// Records a running child.
 pub fn started(pid: u32) {
     let mut all = CHILDREN.all.lock();
-    // An older process with this id is gone.
+    // An older process with this id has ended.
     all.retain(|child| child.pid != pid);
     all.push_back(Child { pid, ended: false, failure: None, awaited: false });
     let failed = |child: &Child| child.ended && child.failure.is_some();
@@ -63,19 +63,19 @@ pub fn failed(pid: u32, failure: &str) {
     CHILDREN.change(pid, |child| child.failure = Some(failure.into()));
 }
 
-/// Records the end of a child: a failure follows no more.
+/// Records the end of a child. No failure is reported after that.
 pub fn ended(pid: u32) {
     CHILDREN.change(pid, |child| child.ended = true);
     CHILDREN.all.lock().retain(|child| !child.ended || child.failure.is_some());
 }
 
-/// Failure of a child, if it is known. Does not block.
+/// Returns the failure of a child, if it is known. Does not block.
 pub fn failure_of(pid: u32) -> Option<Arc<str>> {
     let all = CHILDREN.all.lock();
     all.iter().rev().find(|child| child.pid == pid).and_then(|child| child.failure.clone())
 }
 
-/// The newest failures, the latest last. Does not block.
+/// Returns the latest failures in order. Does not block.
 pub fn last_failures(most: usize) -> Vec<Arc<str>> {
     let all = CHILDREN.all.lock();
     let mut last: Vec<_> = all.iter().rev().filter_map(|child| child.failure.clone()).take(most).collect();
@@ -83,8 +83,8 @@ pub fn last_failures(most: usize) -> Vec<Arc<str>> {
     last
 }
 
-/// Blocks until the failure or the end of a child is known: once for each child, for 250 ms and until `until` at most. A child that has
-/// dropped its handles may continue for as long as it likes.
+/// Blocks until the failure or the end of a child is known: once for each child, for 250 ms and until `until`
+/// at most. A child that has dropped its handles may continue to run without a limit.
 pub fn await_fate(pid: u32, until: Option<Instant>) {
     let last = Instant::now() + REPORTED_WITHIN;
     let until = until.map_or(last, |until| until.min(last));

@@ -1,13 +1,13 @@
-//! SIGINT (Ctrl-C) and SIGTERM, in programs that asked to be informed instead of being ended: `mp-spawn`'s
+//! SIGINT (Ctrl-C) and SIGTERM, in programs that asked to be notified instead of being ended: `mp-spawn`'s
 //! `Interrupt::Graceful`.
 //!
 //! | word | meaning | changed by |
 //! |---|---|---|
 //! | 0 | no interrupt | [`take_interrupt`] |
-//! | n | this many since the last one was taken | the signal handler, which adds 1 |
+//! | n | number of interrupts since the last call of `take_interrupt` | the signal handler, which adds 1 |
 //!
-//! The handler does nothing else. The thread that got the signal is out of its sleep by that, the others look within a poll
-//! interval ([`POLL_INTERVAL`](crate::POLL_INTERVAL)).
+//! The handler does nothing else. The signal itself ends the sleep of the thread that received it. Other
+//! threads check the word within a poll interval ([`POLL_INTERVAL`](crate::POLL_INTERVAL)).
 
 use std::cell::Cell;
 
@@ -18,8 +18,8 @@ static INTERRUPTS: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::n
 
 thread_local!(static DEAF: Cell<bool> = const { Cell::new(false) });
 
-/// Returns `true` if this process was interrupted by SIGINT (Ctrl-C) or SIGTERM since the last [`take_interrupt`]. Always `false`
-/// in processes that handle these signals otherwise, or not at all.
+/// Returns `true` if this process was interrupted by SIGINT (Ctrl-C) or SIGTERM since the last
+/// [`take_interrupt`]. Always `false` in processes that handle these signals in another way, or not at all.
 ///
 /// ```
 /// fn work() -> Result<u32, mp_core::Error> {
@@ -39,20 +39,21 @@ pub fn interrupted() -> bool {
     INTERRUPTS.load(Ordering::Relaxed) != 0
 }
 
-/// Takes note of interrupts: from now on [`interrupted`] is false, and calls wait again. Whether there was one.
+/// Resets [`interrupted`] to `false`, so that calls block again. Returns `true` if there was an interrupt.
 ///
-/// For programs that continue after Ctrl-C: a prompt that cancels what it was doing.
+/// For programs that continue after Ctrl-C, for example a prompt that cancels the current command.
 pub fn take_interrupt() -> bool {
     INTERRUPTS.swap(0, Ordering::Relaxed) != 0
 }
 
-/// An interrupt has come: how many there were before. For signal handlers: it changes a word, and nothing else.
+/// Records an interrupt. Returns the number of previous ones. For signal handlers: changes one word and
+/// nothing else.
 #[doc(hidden)]
 pub fn note_interrupt() -> u32 {
     INTERRUPTS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Calls `f`, whose waits end as they would without an interrupt: for the library's own.
+/// Calls `f` with waits that ignore interrupts, for the library's own waits.
 #[doc(hidden)]
 pub fn uninterrupted<R>(f: impl FnOnce() -> R) -> R {
     struct Before(bool);
@@ -65,7 +66,7 @@ pub fn uninterrupted<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Whether a wait that would sleep ends now.
+/// Returns `true` if a wait that would sleep must end now.
 pub(crate) fn ends_waits() -> bool {
     interrupted() && !DEAF.get()
 }

@@ -1,4 +1,4 @@
-//! What is one process's own: variables that copies of it begin anew with, locks inside it, panics of user code.
+//! State private to one process: variables that are reset in forked copies, locks, and panics of user code.
 
 pub mod children;
 pub(crate) mod interrupt;

@@ -1,5 +1,10 @@
 //! Locks inside one process, for all crates of this library.
 //!
+//! They are the locks of the standard library, which consist of a single word. That matters when a process is
+//! copied ([`fork`](crate::fork)). Other locks keep waiters in a table of the program, and the copy inherits
+//! that table. If another thread of the original was changing the table at that time, it stays locked in the
+//! copy for ever, also for new locks.
+//!
 //! They are the standard library's, which are a word each and nothing else. That matters where a process is copied
 //! ([`fork`](crate::fork)): locks that keep waiters in a table of the program, as others do, are copied with
 //! that table, and a thread of the original that was at the table just then leaves it locked in the copy for
@@ -22,7 +27,7 @@
 //! assert_eq!(*count.lock(), 1);
 //! ```
 //!
-//! A panic while one is locked unlocks it, and that is all: it is not poisoned. So between two changes that belong together,
+//! A panic of the holder unlocks the lock without poisoning it. So between two changes that belong together,
 //! a thread calls no code that can panic.
 
 use std::ops::{Deref, DerefMut};
@@ -33,41 +38,41 @@ use std::sync::{
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The first pause of a waiter with a deadline; doubled each time.
+/// First pause of a waiter with a deadline; doubled each time.
 const SHORTEST: Duration = Duration::from_micros(20);
-/// The longest one.
+/// Longest pause.
 const LONGEST: Duration = Duration::from_millis(1);
 
-/// What one thread at a time may use.
+/// Mutual exclusion lock.
 #[derive(Debug, Default)]
 pub struct Mutex<T>(StdMutex<T>);
 
-/// A lock that is held until this is dropped.
+/// Guard that unlocks the lock on drop.
 #[derive(Debug)]
 #[must_use = "it is unlocked at once unless this is kept"]
 pub struct MutexGuard<'a, T> {
     lock: &'a StdMutex<T>,
-    /// Not there only while it is unlocked within a method.
+    /// `None` only while a method has unlocked it.
     held: Option<StdGuard<'a, T>>,
 }
 
 impl<T> Mutex<T> {
-    /// A lock that is not held.
+    /// Creates an unlocked lock.
     pub const fn new(value: T) -> Self {
         Self(StdMutex::new(value))
     }
 
-    /// Waits until no other thread holds it.
+    /// Blocks until no other thread holds the lock, and acquires it.
     pub fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard { lock: &self.0, held: Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)) }
     }
 
-    /// What is in it, which no other thread can reach now.
+    /// Returns a mutable reference to the value. No lock is needed, because no other thread can access it.
     pub fn get_mut(&mut self) -> &mut T {
         self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes it if no thread holds it. Does not block.
+    /// Acquires the lock if no thread holds it. Does not block.
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let held = match self.0.try_lock() {
             Ok(held) => held,
@@ -77,7 +82,7 @@ impl<T> Mutex<T> {
         Some(MutexGuard { lock: &self.0, held: Some(held) })
     }
 
-    /// Waits until no other thread holds it, at most this long.
+    /// Blocks until no other thread holds the lock, at most for `timeout`.
     pub fn try_lock_for(&self, timeout: Duration) -> Option<MutexGuard<'_, T>> {
         let begin = Instant::now();
         let mut pause = SHORTEST;
@@ -93,7 +98,7 @@ impl<T> Mutex<T> {
 }
 
 impl<'a, T> MutexGuard<'a, T> {
-    /// Calls `f` while it is unlocked.
+    /// Calls `f` while the lock is unlocked.
     pub fn unlocked<R>(guard: &mut Self, f: impl FnOnce() -> R) -> R {
         guard.held = None;
         let result = f();
@@ -120,15 +125,15 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
-/// The method that unlocks it has it borrowed meanwhile.
+/// Panic message for an invariant: only a method that has borrowed the guard unlocks it.
 const HELD: &str = "it is held";
 
-/// Where threads wait for what is behind a lock to change.
+/// Condition variable, for changes of a value protected by a lock.
 #[derive(Debug, Default)]
 pub struct Condvar(StdCondvar);
 
 impl Condvar {
-    /// One without waiters.
+    /// Creates a condition variable without waiters.
     pub const fn new() -> Self {
         Self(StdCondvar::new())
     }
@@ -143,13 +148,13 @@ impl Condvar {
         self.0.notify_all();
     }
 
-    /// Waits for a notification; the lock is unlocked meanwhile. It may return before that.
+    /// Unlocks the lock and blocks until a notification. Spurious wake-ups are possible.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         guard.replace(|held| self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// As [`wait`](Self::wait), until then at most, and until no other thread holds the lock; the result says whether the
-    /// time was over.
+    /// Blocks like [`wait`](Self::wait), at most until `until`, and then until no other thread holds the
+    /// lock.
     pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> Waited {
         let mut over = false;
         guard.replace(|held| {
@@ -163,14 +168,14 @@ impl Condvar {
     }
 }
 
-/// How a wait with a deadline has ended.
+/// Result of a wait with a deadline.
 #[derive(Clone, Copy, Debug)]
 pub struct Waited {
     over: bool,
 }
 
 impl Waited {
-    /// Whether the time was over.
+    /// Returns `true` if the deadline was reached.
     pub fn timed_out(self) -> bool {
         self.over
     }

@@ -1,47 +1,48 @@
-//! Times in which this process did not run, seen by a thread that keeps deadlines for others.
+//! Times in which this process did not run, detected by a thread that enforces deadlines.
 //!
-//! A stop of the whole program (SIGSTOP of its group, a frozen cgroup, a paused virtual machine) stops the work and the thread that
-//! watches it, and no clock. So that thread sleeps in short pieces. A piece that lasted longer than it was to last was a pause, which its
-//! deadlines leave out.
+//! A stop of the whole program (SIGSTOP of its group, a frozen cgroup, a paused virtual machine) stops the
+//! work and the thread that watches it, but not the clock. So that thread sleeps in short pieces. If a piece
+//! lasts longer than planned, the difference is a pause, which does not count toward the deadlines.
 
 use std::time::{Duration, Instant};
 
-/// The longest piece of a sleep.
+/// Longest piece of a sleep.
 const LONGEST_PIECE: Duration = Duration::from_secs(1);
-/// The shortest.
+/// Shortest piece of a sleep.
 const SHORTEST_PIECE: Duration = Duration::from_millis(20);
-/// A sleep may last so much longer without a pause.
+/// Delay of a sleep that is not yet a pause.
 const LATE: Duration = Duration::from_millis(20);
 
-/// The sleeps of one thread.
+/// Sleeps of one thread.
 #[derive(Debug, Default)]
 pub struct Pauses {
-    /// When the present piece is to end.
+    /// Planned end of the present piece.
     until: Option<Instant>,
 }
 
 impl Pauses {
-    /// Returns the end of the next piece of a sleep until `until`. `shortest` is the shortest time that the thread watches.
+    /// Returns the end of the next piece of a sleep until `until`. `shortest` is the shortest time that the
+    /// thread watches.
     pub fn piece(&mut self, now: Instant, until: Instant, shortest: Duration) -> Instant {
         let piece = (shortest / 8).clamp(SHORTEST_PIECE, LONGEST_PIECE);
         let until = until.min(now + piece);
-        // A sleep that is to end in the past lasts no time.
+        // A sleep whose end is in the past has no duration.
         self.until = Some(until.max(now));
         until
     }
 
-    /// Returns the pause during the last piece of a sleep, which has ended.
+    /// Returns the length of the pause during the last piece of a sleep, which has ended.
     pub fn pause(&mut self, now: Instant) -> Duration {
         let late = self.until.take().map_or(Duration::ZERO, |until| now.saturating_duration_since(until));
         if late > LATE { late } else { Duration::ZERO }
     }
 }
 
-/// Waits with `wait` until it returns `true` or `time` is over, which does not run during a pause. `wait` sleeps until the instant that it
-/// is given, at most.
+/// Waits with `wait` until it returns `true` or `time` is over. Pauses do not count. `wait` sleeps at most
+/// until the instant passed to it.
 pub fn wait_without_pauses(time: Duration, mut wait: impl FnMut(Instant) -> bool) -> bool {
     let (mut pauses, mut now) = (Pauses::default(), Instant::now());
-    // Further than the clock reaches is far enough.
+    // A time beyond the range of the clock becomes 136 years.
     let mut until = now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(1 << 32));
     loop {
         if wait(pauses.piece(now, until, time)) {
@@ -70,7 +71,7 @@ mod tests {
         assert_eq!(pauses.pause(now + 5 * second), 4 * second);
         assert_eq!(pauses.piece(now, now + second / 100, minute), now + second / 100);
         assert_eq!(pauses.piece(now, now + minute, second / 10), now + SHORTEST_PIECE);
-        // It was over before.
+        // The time was over before.
         pauses.piece(now + minute, now, minute);
         assert_eq!(pauses.pause(now + minute), Duration::ZERO);
     }

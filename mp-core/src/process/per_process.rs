@@ -1,6 +1,6 @@
 //! # Safety
-//! Variables of the program that a copy of the process begins anew with, and that are set once. Unsafe, because [`SetOnce`] keeps
-//! what it is set to behind a pointer; sound, because that is a value that was leaked.
+//! Variables of the program that are reset in a copy of the process, and variables that are set once. Unsafe,
+//! because [`SetOnce`] keeps its value behind a pointer. Sound, because the value was leaked.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -9,28 +9,29 @@ use std::ptr;
 
 use crate::sync::shared::{AtomicPtr, AtomicU32, Ordering};
 
-/// One for the process that was executed, and one for each copy of a copy.
+/// Maximum number of generations: the executed process, and each copy of a copy.
 pub const GENERATIONS: usize = 16;
 
-/// Copies by [`Fork`](crate::fork::Fork) that lie between this process and the one that was executed.
-// fork: it is what tells copies apart; each counts itself, once.
+/// Number of copies by [`Fork`](crate::fork::Fork) between this process and the executed process.
+// fork: this variable distinguishes the copies; each copy increments it once.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
-/// How many copies lie between this process and the one that was executed.
+/// Returns the number of copies between this process and the executed process.
 #[inline]
 pub(crate) fn generation() -> usize {
     GENERATION.load(Ordering::Relaxed) as usize
 }
 
-/// In a copy: from now on it is one.
+/// Begins the next generation in a copy.
 pub(crate) fn begin_generation() {
     GENERATION.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A variable of the program that each process has for itself: a copy made by [`Fork`](crate::fork::Fork) begins with a fresh one.
+/// Variable of the program with a separate value in each process: a copy made by [`Fork`](crate::fork::Fork)
+/// begins with a fresh value.
 ///
-/// What is behind a lock that another thread held when the process was copied stays locked in the copy for ever. So the
-/// copy doesn't look at it.
+/// A lock that another thread held when the process was copied stays locked in the copy for ever. So the copy
+/// never uses the lock of the original.
 ///
 /// ```
 /// use mp_core::fork::{GENERATIONS, PerProcess};
@@ -43,7 +44,7 @@ pub(crate) fn begin_generation() {
 pub struct PerProcess<T>([T; GENERATIONS]);
 
 impl<T> PerProcess<T> {
-    /// A variable, as it is at the beginning of each.
+    /// Creates a variable with its initial value in each generation.
     pub const fn new(each: [T; GENERATIONS]) -> Self {
         Self(each)
     }
@@ -58,10 +59,10 @@ impl<T> Deref for PerProcess<T> {
     }
 }
 
-/// Something that is set once in the life of a process, and never freed.
+/// Value that is set once in the life of a process, and never freed.
 ///
-/// Until then it is all zeroes, as [`OnceLock`](std::sync::OnceLock) is not: so a process that is to start quickly finds it in memory that is not
-/// read from the program's file.
+/// An unset value consists of zero bytes, unlike [`OnceLock`](std::sync::OnceLock). So the variable is in
+/// memory that is not read from the program's file, which shortens the start of a process.
 ///
 /// ```
 /// use mp_core::fork::SetOnce;
@@ -75,25 +76,27 @@ impl<T> Deref for PerProcess<T> {
 #[derive(Debug)]
 pub struct SetOnce<T: 'static>(AtomicPtr<T>, PhantomData<T>);
 
-// SAFETY: it hands out shared references to all threads (`T: Sync`), and the value may be dropped by another thread than
-// the one that made it (`T: Send`) only when it is not set.
+// SAFETY: it hands out shared references to all threads (`T: Sync`), and a thread other than the creator of
+// the value may drop it (`T: Send`) only when it is not set.
 unsafe impl<T: Send + Sync> Sync for SetOnce<T> {}
 
 impl<T> SetOnce<T> {
-    /// One that is not set.
+    /// Creates an unset value.
     #[must_use]
     pub const fn new() -> Self {
         Self(AtomicPtr::new(ptr::null_mut()), PhantomData)
     }
 
-    /// What it is, if it was set.
+    /// Returns the value, if it is set.
     #[inline]
     pub fn get(&self) -> Option<&'static T> {
-        // SAFETY: null, or a value of the program, or one that was leaked before the pointer to it was published, which this load sees.
+        // SAFETY: null, or a static of the program, or a value leaked before the pointer to it was published,
+        // which this load sees.
         unsafe { self.0.load(Ordering::Acquire).as_ref() }
     }
 
-    /// As [`set`](Self::set), to a value of the program: it allocates nothing, and so can be called before `main`.
+    /// Sets the value like [`set`](Self::set), to a static of the program. Allocates nothing, so it can be
+    /// called before `main`.
     pub fn set_static(&self, value: &'static T) {
         let new = ptr::from_ref(value).cast_mut();
         if self.get().is_some() {
@@ -102,17 +105,18 @@ impl<T> SetOnce<T> {
         _ = self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire);
     }
 
-    /// Sets it, unless it is set, and returns what it is.
+    /// Sets the value if it is unset. Returns the value that is set.
     #[inline]
     pub fn set(&self, value: T) -> &'static T {
         let new = Box::into_raw(Box::new(value));
         match self.0.compare_exchange(ptr::null_mut(), new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: leaked just now, and what is published is never freed.
+            // SAFETY: leaked just now, and a published value is never freed.
             Ok(_) => unsafe { &*new },
             Err(old) => {
-                // SAFETY: made just now, and not published.
+                // SAFETY: allocated just now, and not published.
                 drop(unsafe { Box::from_raw(new) });
-                // SAFETY: a value of the program, or leaked before it was published, which the failed exchange has seen.
+                // SAFETY: a static of the program, or leaked before it was published, which the failed
+                // exchange has seen.
                 unsafe { &*old }
             }
         }

@@ -1,7 +1,8 @@
-//! Code of the user at places that it must not unwind through: destructors, wakers, callbacks.
+//! User code in places where it must not unwind: destructors, wakers, callbacks.
 //!
-//! A panic there has been shown by the panic hook, and ends where it was raised. Nothing of the library is left half done by
-//! it, and a second one in what is dropped next aborts nothing, because each value is dropped by itself.
+//! The panic hook has shown such a panic, and it is caught where it was raised. The library's state stays
+//! consistent. Each value is dropped separately, so that a second panic in another destructor does not abort
+//! the process.
 
 use std::any::Any;
 use std::collections::VecDeque;
@@ -9,7 +10,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Calls code of the user; `None` if it panicked.
+/// Calls user code. Returns `None` if it panicked.
 pub fn caught<R>(call: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(value) => Some(value),
@@ -20,43 +21,44 @@ pub fn caught<R>(call: impl FnOnce() -> R) -> Option<R> {
     }
 }
 
-/// Drops what a panic was raised with, which may panic itself, with a payload that may do so as well: that one stays.
+/// Drops the payload of a panic. The drop may panic again, with a payload whose drop may panic as well. That
+/// second payload is leaked.
 pub fn drop_payload(payload: Box<dyn Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(payload))) {
         std::mem::forget(second);
     }
 }
 
-/// Drops a value of the user's.
+/// Drops a user value and catches its panic.
 #[inline]
 pub fn drop_caught<T>(value: T) {
     if std::mem::needs_drop::<T>() {
-        // Where it is: a closure that has it would be copied, and the value with it.
+        // In place: a closure that captures the value would copy it.
         let mut value = Some(value);
         caught(|| value = None);
     }
 }
 
-/// A value of the user's whose drop lets no panic out.
+/// User value whose drop lets no panic out.
 pub struct Apart<T>(Option<T>);
 
 impl<T> Apart<T> {
-    /// Takes care of a value.
+    /// Wraps a value.
     pub fn new(value: T) -> Self {
         Apart(Some(value))
     }
 
-    /// The value.
+    /// Returns the value.
     pub fn get(&self) -> Option<&T> {
         self.0.as_ref()
     }
 
-    /// The value, to change it.
+    /// Returns the value mutably.
     pub fn get_mut(&mut self) -> Option<&mut T> {
         self.0.as_mut()
     }
 
-    /// The value, and the care with it.
+    /// Unwraps the value.
     pub fn into_inner(mut self) -> Option<T> {
         self.0.take()
     }
@@ -76,7 +78,7 @@ impl<T> Drop for Apart<T> {
     }
 }
 
-/// Values of the user's; each is dropped by itself, and lets no panic out.
+/// User values; each is dropped separately, and lets no panic out.
 pub struct Each<T>(VecDeque<T>);
 
 impl<T> Default for Each<T> {
@@ -127,7 +129,7 @@ mod tests {
 
     use super::*;
 
-    /// Panics when it is dropped, with another one as long as there are any.
+    /// Panics when it is dropped, with a payload that panics as well, until the count is 0.
     struct Bomb(u32);
 
     impl Drop for Bomb {

@@ -1,18 +1,20 @@
-//! A thread that sleeps in `epoll` for tasks of this process that wait for descriptors.
+//! Thread that sleeps in `epoll` for tasks of this process that wait for descriptors.
 //!
-//! Private to the process. It is started when it is first needed, and sleeps for ever when no task waits.
+//! Private to the process. The thread is started when it is first needed, and sleeps for ever when no task
+//! waits.
 //!
 //! | state of an entry | changed by |
 //! |---|---|
-//! | idle | its owner: leaves its waker, then has the kernel watch the descriptor → watched |
-//! | watched | the kernel tells, once, that it is ready, and the thread takes the waker and wakes it → idle; its owner, when it is dropped |
+//! | idle | its owner: stores its waker, then adds the descriptor to `epoll` → watched |
+//! | watched | the kernel reports once that the descriptor is ready; the thread takes the waker and wakes it → idle; its owner, on drop |
 //!
-//! The kernel tells of what was ready before it watched, too; so nothing is lost between a look and the sleep.
-//! Each entry watches a duplicate of its own: several may wait for one descriptor, and when its owner closes
-//! it meanwhile, the number that is watched does not come to mean another file.
+//! The kernel also reports descriptors that were ready before they were added, so no event between a check
+//! and the sleep is lost. Each entry watches its own duplicate: several entries may wait for one descriptor,
+//! and if its owner closes it meanwhile, the watched number can't be reused for another file.
 //!
-//! A `fork` copies no thread, and a copy that used this would change what its parent watches. So what was copied does nothing,
-//! by its process id; a copy that is a process of its own ([`PerProcess`]) begins anew.
+//! A `fork` copies no thread, and a copy that used the poller would change what its parent watches. So
+//! inherited entries do nothing, which they decide by the process id. A copy that is a process of its own
+//! ([`PerProcess`]) begins with a new poller.
 
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -69,32 +71,32 @@ impl Poller {
     fn work(&self) {
         loop {
             let Ok(ready) = self.epoll.wait() else {
-                // The kernel has no memory for it, now.
+                // The kernel is temporarily out of memory.
                 std::thread::sleep(POLL_INTERVAL);
                 continue;
             };
             for id in ready {
                 let waker = self.waiting.lock().wakers.remove(&id);
-                // What a waker does is not this library's: its panic ends nothing.
+                // The waker is user code: its panic must not end this thread.
                 caught(|| waker.map(Waker::wake));
             }
         }
     }
 }
 
-/// A place for a task that waits for a descriptor. Dropping it takes it out.
+/// Entry of a task that waits for a descriptor. Dropping it removes it.
 pub(super) struct DescriptorEntry {
     poller: Arc<Poller>,
-    /// A duplicate.
+    /// Duplicate of the descriptor.
     fd: OwnedFd,
-    /// The number of the original.
+    /// Number of the original descriptor.
     of: i32,
     write: bool,
     id: u64,
 }
 
 impl DescriptorEntry {
-    /// Not watched yet.
+    /// Creates an entry that is not watched yet.
     pub(super) fn at(fd: BorrowedFd<'_>, write: bool) -> Result<Self> {
         let poller = Poller::get()?;
         let of = fd.as_raw_fd();
@@ -107,17 +109,17 @@ impl DescriptorEntry {
         Ok(Self { poller, fd, of, write, id })
     }
 
-    /// Whether it is at this descriptor, for this.
+    /// Returns `true` if the entry is for this descriptor and this direction.
     pub(super) fn is_at(&self, fd: BorrowedFd<'_>, write: bool) -> bool {
         self.of == fd.as_raw_fd() && self.write == write
     }
 
-    /// Has the waker woken when it is ready, once.
+    /// Registers the waker to be woken once, when the descriptor is ready.
     pub(super) fn watch(&mut self, waker: &Waker) -> Result<()> {
         if !self.poller.is_ours() {
             return Err(Error::Forked);
         }
-        // No waker is cloned or dropped under the lock: that may run code that waits for it.
+        // No waker is cloned or dropped under the lock: that may run code that waits for the lock.
         let waker = waker.clone();
         let before = self.poller.waiting.lock().wakers.insert(self.id, waker);
         drop(before);

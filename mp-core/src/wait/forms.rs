@@ -1,7 +1,7 @@
-//! The forms of a method that waits: without waiting, with a time-out, with a deadline.
+//! Forms of a blocking method: non-blocking, with a time-out, with a deadline.
 
-/// Writes the forms of a method that waits as long as it takes, with their documentation. They do what the expression
-/// does, which gets the handle and how long to [`Wait`](crate::Wait).
+/// Generates the forms of a blocking method, with their documentation. They evaluate the given expression
+/// with the handle and a [`Wait`](crate::Wait).
 ///
 /// ```
 /// use std::time::Duration;
@@ -27,10 +27,10 @@
 /// assert_eq!(Door(false).try_pass("Ada").unwrap_err(), "Ada, Never");
 /// ```
 ///
-/// First what it does, as the documentation begins; then the method that waits, its arguments without the time (after
-/// `;` those that come behind the time), and what it returns; then the error for the time that is over, as the
-/// documentation has it. Types that it has for itself stand in brackets before the arguments: `send[T: Message](value:
-/// T)`.
+/// The first line has, in order: the effect of the method, as the beginning of its documentation; the
+/// blocking method; its arguments without the time (arguments that follow the time stand after `;`); its
+/// return type; and the documented error for a time that is over. Type parameters stand in brackets before
+/// the arguments: `send[T: Message](value: T)`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! forms {

@@ -1,4 +1,4 @@
-//! One call for many things.
+//! Waiting for several objects in one call.
 
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
@@ -18,8 +18,8 @@ use crate::sync::shared::AtomicU32;
 use crate::sys::readiness::{self, EventFd};
 use crate::sys::{Errno, futex, os};
 
-/// Waits until at least one of `things` is ready, at most `timeout` (`None`: as long as it takes). Which are ready, by
-/// their places in the list; none if the time is over.
+/// Blocks until at least one of `things` is ready, at most for `timeout` (`None`: without a limit). Returns
+/// the indices of the ready things; empty if the time is over.
 ///
 /// ```
 /// use std::os::unix::net::UnixStream;
@@ -37,23 +37,23 @@ use crate::sys::{Errno, futex, os};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It takes nothing: what is ready has still to be got, by a form that does not wait (`try_get`, say), since another thread
-/// or process may have been faster. Each thing may be in the list more than once, and each may be waited for
-/// by other threads and processes at the same time.
+/// Nothing is consumed. The caller still gets the value of a ready thing by a non-blocking form (for example
+/// `try_get`), since another thread or process may have been faster. The list may contain a thing more than
+/// once, and other threads and processes may wait for it at the same time.
 ///
 /// # Blocking
-/// It looks for a while first, as all waiting does; then the process sleeps. The processes that make things ready
-/// look whether a thread sleeps: if none does, they make no system call, else one.
+/// Spins for a short time first, like all waits; then the thread sleeps. Processes that make things ready
+/// check for sleepers, and make a system call only if there is one.
 ///
 /// # When a process dies
-/// Things that end with a process become ready when its end is noticed: by its parent, as soon as the kernel tells it,
-/// but up to 50 ms later if it was the only process of its start, returns nothing and has just begun; or by a process
-/// that waits, which looks every 100 ms. A process that dies or is stopped while it waits keeps other waiters from
-/// being woken for up to 100 ms.
+/// Things that end with a process become ready when its end is noticed. Its parent notices it as soon as the
+/// kernel reports it, but up to 50 ms later if it was the only process of its start, returns nothing and has
+/// just begun. Other waiting processes check every 100 ms. A process that dies or is stopped while it waits
+/// can delay the wake-up of other waiters by up to 100 ms.
 ///
 /// # Errors
-/// [`Error::Forked`](crate::Error::Forked); [`Error::Os`](crate::Error::Os) when there is no descriptor or no thread left
-/// for waiting, which is needed for descriptors together with queues and for more than 128 queues.
+/// [`Error::Forked`](crate::Error::Forked). [`Error::Os`](crate::Error::Os) if no descriptor or thread is
+/// available, which are needed for descriptors together with queues and for more than 128 queues.
 #[doc(alias("multiprocessing.connection.wait", "poll", "select"))]
 pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<usize>> {
     let deadline = timeout.and_then(|t| Instant::now().checked_add(t));
@@ -62,10 +62,10 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
     if !found.is_empty() || for_ever || timeout == Some(Duration::ZERO) {
         return Ok(found);
     }
-    // One for the process: what is waited for differs from call to call.
+    // One for the process: the set of things differs from call to call.
     static SPIN: PerProcess<LazyLock<AdaptiveSpin>> =
         PerProcess::new([const { LazyLock::new(AdaptiveSpin::new) }; GENERATIONS]);
-    // Looking at a descriptor is a system call.
+    // Checking a descriptor takes a system call.
     let in_memory = |thing: &dyn Waitable| thing.place().parking().is_some();
     let words = things.iter().filter(|thing| in_memory(**thing)).count();
     if words > 0
@@ -85,7 +85,8 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
     Ok(found)
 }
 
-/// Waits as [`wait()`] does, and chooses one of those that are ready, each with the same chance. `None` if the time is over.
+/// Blocks like [`wait()`], and returns the index of one ready thing, chosen with equal probability. Returns
+/// `None` if the time is over.
 ///
 /// ```
 /// use std::os::unix::net::UnixStream;
@@ -98,11 +99,11 @@ pub fn wait(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Vec<u
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A source that is always ready does not keep other sources from their turns: of `n` that are always ready,
-/// each is chosen about every `n`-th time.
+/// A thing that is always ready does not starve the others: of `n` things that are always ready, each is
+/// chosen about every `n`-th time.
 ///
 /// # Errors
-/// As [`wait()`].
+/// The same as for [`wait()`].
 pub fn select(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Option<usize>> {
     let found = wait(things, timeout)?;
     Ok(match found.len() as u64 {
@@ -111,7 +112,7 @@ pub fn select(things: &[&dyn Waitable], timeout: Option<Duration>) -> Result<Opt
     })
 }
 
-/// Some number, another one each time. Seeded by what the standard library seeds its maps with; no secret.
+/// Returns a pseudo-random number. Seeded like the standard library's hash maps; not for secrets.
 fn random() -> u64 {
     use std::cell::Cell;
     thread_local!(static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0) | 1));
@@ -130,7 +131,7 @@ fn some(found: Vec<usize>) -> Option<Vec<usize>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// Which are ready now, of those that are `wanted`.
+/// Returns the indices of the things that are ready and `wanted`.
 fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Result<Vec<usize>> {
     let mut found = Vec::new();
     for (i, &thing) in things.iter().enumerate().filter(|(_, thing)| wanted(**thing)) {
@@ -144,12 +145,12 @@ fn ready(things: &[&dyn Waitable], wanted: impl Fn(&dyn Waitable) -> bool) -> Re
     Ok(found)
 }
 
-/// Looks again after all were announced; if something is ready, other sleepers are woken: this one
-/// may have been woken in their place.
+/// Checks again after all sleepers were announced. If something is ready, another sleeper is woken for it:
+/// this thread may have received its wake-up.
 fn again(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     let found = ready(things, |_| true)?;
     if !found.is_empty() {
-        // Before the wake-ups of this one.
+        // Before this thread wakes others.
         slept::found();
     }
     for &i in &found {
@@ -160,9 +161,9 @@ fn again(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     Ok(some(found))
 }
 
-/// What each wait does besides, once a poll interval.
+/// Regular work of each wait, once a poll interval.
 struct Sweeps {
-    /// And how many deaths were noticed there when it looked last.
+    /// Arenas, each with the number of deaths noticed at the last check.
     arenas: Vec<(Arena, u32)>,
     next: Instant,
 }
@@ -178,11 +179,12 @@ impl Sweeps {
         Self { arenas, next: Instant::now() + POLL_INTERVAL }
     }
 
-    /// By the clock, not by how a sleep ended: signals may end each of them early. And when a death was noticed.
+    /// Sweeps if a poll interval has passed or a death was noticed. Uses the clock, not the result of a
+    /// sleep, because signals may end sleeps early.
     fn if_due(&mut self, things: &[&dyn Waitable]) -> Result<()> {
         let mut news = false;
         for (arena, seen) in &mut self.arenas {
-            // Before things are looked at: see `arena::waiting::parking`.
+            // Before things are checked: see `arena::waiting::parking`.
             let noticed = arena.noticed();
             news |= std::mem::replace(seen, noticed) != noticed;
         }
@@ -192,19 +194,19 @@ impl Sweeps {
             self.next = Instant::now() + POLL_INTERVAL;
         }
         if due || news {
-            // What it finds is found again, by the next look.
+            // A thing that this finds ready is found again by the next check.
             things.iter().for_each(|thing| _ = thing.is_ready_after_all());
         }
         Ok(())
     }
 
-    /// What is to be slept on, so that a death ends the sleep.
+    /// Returns the words to sleep on so that a death ends the sleep.
     fn words(&self) -> impl Iterator<Item = (&'static AtomicU32, u32)> + '_ {
         self.arenas.iter().map(|(arena, seen)| (arena.noticed_word(), *seen))
     }
 }
 
-/// The words of those that have one. It may be another one each time.
+/// Returns the parking words of the things that have one. A thing's word may differ from call to call.
 fn parkings<'a>(things: &'a [&dyn Waitable]) -> impl Iterator<Item = Parking> + 'a {
     things.iter().filter_map(|thing| thing.place().parking())
 }
@@ -213,15 +215,15 @@ fn is_over(deadline: Option<Instant>) -> bool {
     deadline.is_some_and(|d| Instant::now() >= d)
 }
 
-/// The watch over a call, from now on.
+/// Starts a watch over a call.
 fn watch(deadline: Option<Instant>) -> Watch {
     Watch::new(Instant::now(), deadline.map_or(Wait::Forever, Wait::Until))
 }
 
-/// How many things are described in a report, at most.
+/// Maximum number of things described in a report.
 const SHOWN: usize = 8;
 
-/// What it waits for, for reports.
+/// Describes the awaited things, for reports.
 fn subject(things: &[&dyn Waitable]) -> Subject {
     let described: Vec<_> = things.iter().take(SHOWN).filter_map(|thing| thing.described()).collect();
     let state = match (things.len(), &described[..]) {
@@ -233,7 +235,7 @@ fn subject(things: &[&dyn Waitable]) -> Subject {
     Subject::other(Call::Many, On::Other, state)
 }
 
-/// All are words: the caller sleeps on them itself.
+/// Waits for words only: the caller sleeps on them itself.
 fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
     slept::forget();
     let mut watch = watch(deadline);
@@ -242,7 +244,7 @@ fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<u
     loop {
         words.clear();
         words.extend(parkings(things).map(|parking| (parking.futex(), parking.announce() as u32)));
-        // Behind the others: where those are as many as the kernel takes, a death is found after a poll interval.
+        // At the end of the list: if it exceeds the kernel's limit, a death is noticed after a poll interval.
         words.extend(sweeps.words());
         if let Some(found) = again(things)? {
             return Ok(found);
@@ -265,7 +267,7 @@ fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<u
     }
 }
 
-/// All are descriptors.
+/// Waits for descriptors only.
 fn at_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
     let places: Vec<WaitPoint<'_>> = things.iter().map(|thing| thing.place()).collect();
     let fds: Vec<_> = places.iter().filter_map(WaitPoint::descriptor).collect();
@@ -285,7 +287,7 @@ fn at_descriptors(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result
     }
 }
 
-/// Wakes a caller that polls.
+/// Waker of a caller that sleeps in `poll`.
 struct Bell(EventFd);
 
 impl Wake for Bell {
@@ -298,7 +300,7 @@ impl Wake for Bell {
     }
 }
 
-/// Words and descriptors: the reactor sleeps on the words, and rings.
+/// Waits for words and descriptors: the reactor sleeps on the words, and writes the eventfd.
 fn at_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
     let bell = Arc::new(Bell(EventFd::new()?));
     let waker = Waker::from(bell.clone());
@@ -333,7 +335,7 @@ fn at_both(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<us
     }
 }
 
-/// What a thread that could not be started says.
+/// Creates the error for a thread that could not be started.
 pub(super) fn no_thread(e: std::io::Error) -> crate::Error {
     os("starting the thread that sleeps on shared words")(Errno::from_io_error(&e).unwrap_or(Errno::AGAIN))
 }

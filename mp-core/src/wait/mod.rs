@@ -1,38 +1,37 @@
-//! Waiting for many things at once: what becomes ready in the arena, and descriptors of the kernel.
+//! Waiting for several objects at once: objects in the arena, and descriptors of the kernel.
 //!
-//! # How
-//! What becomes ready in the arena has one parking word ([`Parking`]). A waiter announces itself at the words
-//! of all that it waits for, looks at all of them again, and sleeps until one of the words changes: the
-//! kernel sleeps on up to 128 words in one call (`futex_waitv`, Linux 5.16). So nothing is new for processes
-//! that make things ready: they look whether the bit of sleepers is set in the one word, and make a system
-//! call only then.
+//! # Implementation
+//! Each object in the arena has one parking word ([`Parking`]). A waiter announces itself at the words of all
+//! its objects, checks all of them again, and sleeps until one of the words changes. The kernel sleeps on up
+//! to 128 words in one call (`futex_waitv`, Linux 5.16). Processes that make objects ready need no additional
+//! work: they check the sleepers bit of the one word, and make a system call only if it is set.
 //!
 //! | waits for | sleeps |
 //! |---|---|
 //! | words, up to 128 | the caller itself, on the words |
 //! | descriptors | the caller itself, in `poll` |
-//! | both, or more words | the caller in `poll`, on an eventfd, too; a thread of this process (`reactor`) sleeps on the words, and writes it |
+//! | both, or more words | the caller in `poll`, also on an eventfd; a thread of this process (`reactor`) sleeps on the words, and writes the eventfd |
 //! | a future, or [`ReadyFd`] | that thread sleeps on the words, and wakes the task, or writes the eventfd |
 //! | a future, for a descriptor | another thread of this process (`descriptors`) sleeps in `epoll`, and wakes the task; within a tokio runtime, and with the feature `tokio`, that runtime (`runtime`) |
 //!
-//! That thread is started when it is first needed, one for each 127 words that are slept on at a time. No other process
-//! knows of it: it is a sleeper as any other. Where the kernel has no `futex_waitv`, it looks at the words every so often
-//! instead (half a millisecond at first, up to 4 ms).
+//! The reactor thread is started when it is first needed, one for each 127 words that are slept on at the
+//! same time. For other processes it is an ordinary sleeper. If the kernel lacks `futex_waitv`, the thread
+//! polls the words instead (every half millisecond at first, up to 4 ms).
 //!
-//! # What is never lost
-//! A wake-up may be meant for one of several: a waiter that is woken by it, and does not take what there is
-//! (since it only looked, was ready for something else as well, or was cancelled), wakes the next one
-//! ([`Parking::wake_one`]) if it is still there.
+//! # Lost wake-ups
+//! A wake-up may be meant for one of several waiters. If the woken waiter does not take the value (because it
+//! only checked, another object was ready as well, or it was cancelled) and the object is still ready, it
+//! wakes the next waiter ([`Parking::wake_one`]).
 //!
-//! | killed, stopped | left | other waiters |
+//! | killed or stopped process | left behind | other waiters |
 //! |---|---|---|
-//! | announced, or asleep | bits of sleepers | the next waker makes a call too many, and takes the bit back |
-//! | woken, before it woke the next one | a sleeper beside something that is ready | looks after a poll interval |
-//! | a waker, before its call | sleepers | look after a poll interval, and sweep |
-//! | stopped while it sleeps | wake-ups that it swallowed | look after a poll interval |
+//! | announced, or asleep | sleepers bits | the next waker makes one unnecessary call, and clears the bit |
+//! | woken, before it woke the next waiter | a sleeper although the object is ready | check after a poll interval |
+//! | a waker, before its call | sleepers | check after a poll interval, and sweep |
+//! | stopped while it sleeps | wake-ups that it received | check after a poll interval |
 //!
-//! Nothing here is written in shared memory but those bits, by the steps of [`Announce`](crate::Announce) and
-//! [`Notify`](crate::Notify).
+//! The sleepers bits are the only shared memory written here, by the steps of [`Announce`](crate::Announce)
+//! and [`Notify`](crate::Notify).
 
 mod descriptors;
 mod forms;
@@ -55,49 +54,51 @@ pub use task::{WakeRegistration, poll_until, until, wait_async};
 use crate::arena::Parking;
 use crate::sys::readiness;
 
-/// Something that becomes ready, and that may be waited for beside other things, by [`wait()`] and
-/// [`select`].
+/// Object that becomes ready. [`wait()`] and [`select`] wait for it together with other objects.
 ///
-/// *Ready* is what would not have to wait: a queue with a message, and also one that is closed, or a channel whose other
-/// side is gone, since getting from them does not wait either. It is a snapshot: another process may be faster.
+/// An object is *ready* if its operation would not block: a queue with a message, and also a closed queue or
+/// a channel whose other side is gone, since getting from them returns at once. The state is a snapshot:
+/// another process may be faster.
 pub trait Waitable {
-    /// Where to sleep until it may have become ready.
+    /// Returns the place to sleep at until the object may have become ready.
     fn place(&self) -> WaitPoint<'_>;
 
-    /// Whether it is ready, as of now. What lies in the arena is not ready in a forked copy of the process.
+    /// Returns `true` if the object is ready now. Objects in the arena are never ready in a forked copy of
+    /// the process.
     fn is_ready(&self) -> bool;
 
-    /// As [`is_ready`](Self::is_ready), but looks as well for what dead processes have left, which may take a
-    /// while. A waiter asks once a poll interval.
+    /// Returns `true` if the object is ready, like [`is_ready`](Self::is_ready), after a recovery of what
+    /// dead processes have left, which may take a while. Called by waiters once a poll interval.
     fn is_ready_after_all(&self) -> bool {
         self.is_ready()
     }
 
-    /// What it is, for reports of waits that last long, as in `socket "results" to pid 42`; `None` where it has nothing to say.
+    /// Returns a description for reports of long waits, such as `socket "results" to pid 42`, or `None`.
     fn described(&self) -> Option<String> {
         None
     }
 }
 
-/// Where one sleeps until something may be ready.
+/// Place to sleep at until an object may be ready.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum WaitPoint<'a> {
-    /// At a word of the arena that changes whenever it may have become ready, if a sleeper is announced
+    /// Word of the arena that changes whenever the object may have become ready, if a sleeper is announced
     /// there.
     Parking(ParkingPoint<'a>),
-    /// At a descriptor that becomes readable.
+    /// Descriptor that becomes readable.
     Readable(BorrowedFd<'a>),
-    /// At a descriptor that becomes writable.
+    /// Descriptor that becomes writable.
     Writable(BorrowedFd<'a>),
-    /// Nowhere: it is ready, and stays so, as what a process has ended with is in its copy.
+    /// No place: the object is ready and stays so. For example, the result of an ended process, in a forked
+    /// copy.
     Nowhere,
 }
 
-/// A parking word of the arena, for the waits of this crate: no longer than what it is of is borrowed, since its memory may be
-/// another's afterwards.
+/// Parking word of the arena, for the waits of this crate. It borrows from its object, since the object's
+/// memory may be reused afterwards.
 ///
-/// Other code neither announces nor wakes sleepers there:
+/// Other code can neither announce nor wake sleepers there:
 ///
 /// ```compile_fail,E0599
 /// use mp_core::{WaitPoint, Waitable};
@@ -121,7 +122,7 @@ impl From<Parking> for ParkingPoint<'_> {
 }
 
 impl WaitPoint<'_> {
-    /// As `poll` takes it.
+    /// Returns the arguments for `poll`.
     fn descriptor(&self) -> Option<(BorrowedFd<'_>, bool)> {
         match *self {
             WaitPoint::Parking(_) | WaitPoint::Nowhere => None,
@@ -138,8 +139,8 @@ impl WaitPoint<'_> {
     }
 }
 
-/// Whether a panic of this thread, just now, is only how a runtime answers that it does not wait for
-/// descriptors: it is caught, and not to be reported.
+/// Returns `true` if the current panic of this thread only shows that a runtime does not wait for
+/// descriptors. It is caught, and must not be reported.
 #[doc(hidden)]
 #[must_use]
 pub fn is_asking_a_runtime() -> bool {
@@ -149,10 +150,10 @@ pub fn is_asking_a_runtime() -> bool {
     false
 }
 
-/// Something that is waited for by a future, which outlives the handle that it was asked of.
+/// Shared object for futures, which outlive the handle that created them.
 pub type SharedWaitable = Arc<dyn Waitable + Send + Sync>;
 
-/// Any descriptor, as something to wait for: it is ready when it can be read from without blocking, or is at its end.
+/// Waits for any descriptor: it is ready when it can be read without blocking, or is at its end.
 ///
 /// ```
 /// use std::io::Write;

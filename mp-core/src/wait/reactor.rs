@@ -1,20 +1,20 @@
 //! Threads that sleep on shared words for other threads of this process: for tasks, and for callers that
 //! sleep in `poll`.
 //!
-//! Private to the process; what it has in shared memory is the bit of sleepers in the words that it sleeps on.
+//! Private to the process, except for the sleepers bits of the words that it sleeps on.
 //!
 //! | state of an entry | changed by |
 //! |---|---|
-//! | idle | its owner: announces itself at the word, enters it with the value that it has seen → watched |
-//! | watched | its owner → idle; the thread, when the word differs from that value, or when it is ready after a poll interval: takes it out, then wakes its owner → idle |
+//! | idle | its owner: announces itself at the word, adds the entry with the value read → watched |
+//! | watched | its owner → idle; the thread, when the word differs from that value, or when the object is ready after a poll interval: removes it, then wakes its owner → idle |
 //!
-//! Between the time when an entry is taken out and the time when its thread has left the word, a wake-up there may be
-//! swallowed; as when a sleeper is killed, other waiters look after a poll interval.
+//! A wake-up between the removal of an entry and the time when the thread leaves the word may be lost. As for
+//! a killed sleeper, other waiters check after a poll interval.
 //!
-//! The owner looks again between entering and going to sleep, so it does not matter how late the thread sees the entry: a
-//! word that has changed since differs from the value.
+//! The owner checks again between adding the entry and going to sleep. So it does not matter when the thread
+//! reads the entry: a word that has changed since differs from the value.
 //!
-//! A raw `fork` copies no thread: entries are made, and taken back, by members only, so a copy never touches the lock.
+//! A raw `fork` copies no thread. Only members add and remove entries, so a copy never uses the lock.
 
 use std::collections::HashMap;
 use std::task::Waker;
@@ -31,9 +31,9 @@ use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys::futex;
 
-/// The most words of one thread; it sleeps on one of its own besides.
+/// Maximum number of words of one thread. It also sleeps on one word of its own.
 const MOST: usize = futex::MOST - 2;
-/// How long it sleeps at least and at most where it can't sleep on the words.
+/// Shortest and longest pause if the thread can't sleep on the words.
 const PAUSES: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(4));
 
 struct WordWaiter {
@@ -47,7 +47,7 @@ struct WordGroup {
     arena: Arena,
     word: &'static AtomicU32,
     expected: u32,
-    /// How many deaths were noticed in the arena before the owner looked again.
+    /// Number of deaths noticed in the arena before the owner's second check.
     noticed: u32,
     waiting: Vec<WordWaiter>,
 }
@@ -58,14 +58,14 @@ impl WordGroup {
     }
 }
 
-/// What one thread sleeps on, by the addresses of the words.
+/// State of one thread, by the addresses of its words.
 struct Thread {
     control: &'static AtomicU32,
     groups: HashMap<usize, WordGroup>,
 }
 
-/// The thread that sleeps on this word has to look at its groups again. To be called when the lock is free: it is the
-/// first thing that the thread wants.
+/// Makes the thread that sleeps on this word check its groups again. Called without the lock, which the
+/// thread acquires first.
 fn kick(control: &AtomicU32) {
     control.fetch_add(1, Ordering::Release);
     futex::wake(control, 1);
@@ -80,7 +80,7 @@ static REACTOR: PerProcess<Mutex<Reactor>> =
     PerProcess::new([const { Mutex::new(Reactor { threads: Vec::new(), next_id: 0 }) }; GENERATIONS]);
 
 impl Reactor {
-    /// The thread for a word: the one that has it, else one that has room, else a new one.
+    /// Returns the thread for a word: the thread that already has it, else one with room, else a new one.
     fn thread_for(&mut self, key: usize) -> Result<&mut Thread> {
         let has = |t: &Thread| t.groups.contains_key(&key);
         let found = self.threads.iter().position(has);
@@ -88,7 +88,7 @@ impl Reactor {
             Some(i) => i,
             None => {
                 let i = self.threads.len();
-                // Kept for ever, as the thread is.
+                // Leaked, because the thread never ends.
                 let control: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
                 let thread = std::thread::Builder::new().name("mp-reactor".into());
                 thread.spawn(move || work(i, control)).map_err(many::no_thread)?;
@@ -99,7 +99,8 @@ impl Reactor {
         Ok(&mut self.threads[i])
     }
 
-    /// Takes an entry out, if it is there still; and the thread to kick, if no entry is left at the word.
+    /// Removes an entry, if it still exists. Also returns the control word of the thread if no entry is left
+    /// at the word.
     fn take(&mut self, key: usize, id: u64) -> Option<(WordWaiter, Option<&'static AtomicU32>)> {
         let thread = self.threads.iter_mut().find(|t| t.groups.contains_key(&key))?;
         let group = thread.groups.get_mut(&key)?;
@@ -113,14 +114,14 @@ impl Reactor {
     }
 }
 
-/// A place for a waiter at a word. Dropping it takes it out.
+/// Entry of a waiter at a word. Dropping it removes it.
 pub(super) struct WordEntry {
     parking: Parking,
     id: Option<u64>,
 }
 
 impl WordEntry {
-    /// Not watched yet.
+    /// Creates an entry that is not watched yet.
     pub(super) fn at(parking: Parking) -> Self {
         Self { parking, id: None }
     }
@@ -129,7 +130,7 @@ impl WordEntry {
         self.parking
     }
 
-    /// Whether it is at this word.
+    /// Returns `true` if the entry is at this word.
     pub(super) fn is_at(&self, parking: Parking) -> bool {
         std::ptr::eq(self.parking.futex(), parking.futex())
     }
@@ -138,15 +139,15 @@ impl WordEntry {
         std::ptr::from_ref(self.parking.futex()).addr()
     }
 
-    /// Announces a sleeper, and has the waker woken when the word changes; once. The caller looks again after this. If
-    /// `what` is given, the waker is woken as well when it is ready after a poll interval; else that is up to the
-    /// caller.
+    /// Announces a sleeper, and registers the waker to be woken once, when the word changes. The caller
+    /// checks again after this. With `what`, the waker is also woken if the object is ready after a poll
+    /// interval; otherwise the caller checks that.
     pub(super) fn watch(&mut self, what: Option<&SharedWaitable>, waker: &Waker) -> Result<()> {
         self.parking.arena().me()?;
         let announced = self.parking.announce() as u32;
         let key = self.key();
         let mut changed = Vec::new();
-        // No waker is cloned or dropped under the lock: that may run code that waits for it.
+        // No waker is cloned or dropped under the lock: that may run code that waits for the lock.
         let (mut waker, what) = (waker.clone(), what.cloned());
         let mut reactor = REACTOR.lock();
         reactor.next_id += 1;
@@ -173,7 +174,7 @@ impl WordEntry {
         };
         let moved = group.expected != announced;
         if moved {
-            // Waiters that had seen an earlier value have something to look at.
+            // Waiters that read an earlier value must check again.
             group.expected = announced;
             let id = self.id;
             let (mine, others) =
@@ -205,7 +206,7 @@ impl Drop for WordEntry {
     }
 }
 
-/// Wakes them; nothing is locked meanwhile. What a waker does is not this library's: its panic ends nothing.
+/// Wakes the waiters, without a lock. A waker is user code: its panic must not end this thread.
 fn wake(waiting: Vec<WordWaiter>) {
     for WordWaiter { waker, what, .. } in waiting {
         drop_caught(what);
@@ -213,11 +214,11 @@ fn wake(waiting: Vec<WordWaiter>) {
     }
 }
 
-/// The `i`-th thread.
+/// Main function of the `i`-th thread.
 fn work(i: usize, control: &'static AtomicU32) {
     let mut next_look = Instant::now() + POLL_INTERVAL;
     let mut pause = PAUSES.0;
-    // How many deaths were noticed when it looked last.
+    // Number of deaths noticed at the last check.
     let mut deaths: Vec<(Arena, u32)> = Vec::new();
     loop {
         let mut words = Vec::with_capacity(futex::MOST);
@@ -243,7 +244,7 @@ fn work(i: usize, control: &'static AtomicU32) {
             continue;
         }
         if words.is_empty() {
-            // There are no waiters: until there is one.
+            // No waiters: sleeps until there is one.
             futex::wait(control, seen, Duration::from_secs(3600));
             next_look = Instant::now() + POLL_INTERVAL;
             continue;
@@ -258,7 +259,7 @@ fn work(i: usize, control: &'static AtomicU32) {
         }
         let mut news = false;
         for (arena, seen) in &mut deaths {
-            // Before things are looked at: see `arena::waiting::parking`.
+            // Before things are checked: see `arena::waiting::parking`.
             let noticed = arena.noticed();
             news |= std::mem::replace(seen, noticed) != noticed;
         }
@@ -272,8 +273,9 @@ fn work(i: usize, control: &'static AtomicU32) {
     }
 }
 
-/// Once a poll interval, and when a death was noticed: sweeps, if that is due, and looks whether something is ready though no waker
-/// came. Callers that sleep in `poll` look themselves, so `news` of a death wakes them.
+/// Checks, once a poll interval and when a death was noticed: sweeps if that is due, and wakes waiters whose
+/// objects are ready although no waker came. Callers that sleep in `poll` check themselves, so `news` of a
+/// death wakes them.
 fn look(i: usize, news: bool, deaths: &[(Arena, u32)]) {
     let (mut arenas, mut watched): (Vec<Arena>, Vec<_>) = Default::default();
     let mut callers = Vec::new();
@@ -294,7 +296,7 @@ fn look(i: usize, news: bool, deaths: &[(Arena, u32)]) {
         }
     }
     wake(callers);
-    // In a thread of a member: it can't fail here.
+    // Can't fail in a thread of a member.
     arenas.iter().for_each(|arena| _ = arena.sweep_if_due());
     for (key, id, slept_on, what) in watched {
         let is_ready = caught(|| what.is_ready_after_all()).unwrap_or(true);
@@ -306,7 +308,7 @@ fn look(i: usize, news: bool, deaths: &[(Arena, u32)]) {
             }
             wake(taken.into_iter().map(|(waiting, _)| waiting).collect());
         }
-        // The last of it may go here.
+        // This may drop the last reference to the object.
         drop_caught(what);
     }
 }

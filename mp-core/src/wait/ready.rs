@@ -1,4 +1,4 @@
-//! Something in shared memory as a descriptor.
+//! Readiness of an object in shared memory, as a descriptor.
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,11 +11,12 @@ use super::{SharedWaitable, WakeRegistration};
 use crate::error::Result;
 use crate::sys::readiness::{self, EventFd};
 
-/// A descriptor that is readable when something in shared memory is ready: for `epoll(7)` and its like.
+/// Descriptor that is readable when an object in shared memory is ready, for `epoll(7)` and similar
+/// interfaces.
 ///
-/// It becomes readable when the thing becomes ready; up to 100 ms later, if the process that made it ready was killed
-/// before it woke others. It stops being readable in [`update`](Self::update), and only there, if the thing is not ready
-/// any more. So it may be readable where another thread or process was faster, and has to be updated then.
+/// It becomes readable when the object becomes ready, or up to 100 ms later if the process that made it ready
+/// was killed before it woke others. Only [`update`](Self::update) clears it, if the object is no longer
+/// ready. So it may be readable although another thread or process was faster; call `update` then.
 pub struct ReadyFd {
     what: SharedWaitable,
     fd: Arc<Flag>,
@@ -35,10 +36,11 @@ impl Wake for Flag {
 }
 
 impl ReadyFd {
-    /// For this thing; readable if it is ready.
+    /// Creates the descriptor, readable if the object is ready.
     ///
     /// # Errors
-    /// [`Error::Os`](crate::Error::Os) when there is no descriptor or no thread left, and as [`WakeRegistration::arm`].
+    /// [`Error::Os`](crate::Error::Os) if no descriptor or thread is available, and the same as for
+    /// [`WakeRegistration::arm`].
     pub fn new(what: SharedWaitable) -> Result<Self> {
         let fd = Arc::new(Flag(EventFd::new()?));
         let ready = Self { watch: Mutex::new(WakeRegistration::new(what.clone())), what, fd };
@@ -46,16 +48,17 @@ impl ReadyFd {
         Ok(ready)
     }
 
-    /// Looks whether it is still ready. To be called whenever something was taken, or found not to be there.
+    /// Clears the descriptor if the object is no longer ready. Call it whenever a value was taken, or was
+    /// missing.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The same as for [`new`](Self::new).
     pub fn update(&self) -> Result<()> {
-        // A forked copy has the same descriptor, which is its parent's to clear.
+        // A forked copy shares the descriptor, which only the parent may clear.
         if let Some(parking) = self.what.place().parking() {
             parking.arena().me()?;
         }
-        // As long as it is not readable, it is watched.
+        // While it is not readable, it is watched.
         if !readiness::is_ready(self.fd.0.as_fd(), false) {
             return Ok(());
         }

@@ -1,31 +1,32 @@
-//! Descriptors that a tokio runtime waits for, in the place of a thread of this library (feature `tokio`).
+//! Descriptors watched by a tokio runtime instead of a thread of this library (feature `tokio`).
 //!
-//! A task that is polled within a runtime has its descriptor watched by that runtime's own driver: the thread
-//! that turns the driver wakes the task, and no thread of this library runs in between. Only tasks do that.
-//! What continues after a task is gone, as the rest of a message does, can't rely on a runtime that may end
-//! first, and stays with the thread of `descriptors`.
+//! The driver of the runtime in which a task is polled watches its descriptor: the thread that runs the
+//! driver wakes the task, without another thread in between. Only tasks do that. Operations that continue
+//! after a task was dropped, for example the rest of a message, can't rely on a runtime that may end first.
+//! They use the thread of `descriptors`.
 //!
 //! | state of an entry | changed by |
 //! |---|---|
-//! | told, at first and after each event | its owner, which looks at the descriptor itself: not ready → watched |
-//! | watched, with the last waker that was left | the driver, by an event, and it wakes the waker → told; the driver's end, and it wakes the waker → over |
-//! | over | nothing: its owner goes to the thread of `descriptors` |
+//! | notified, at first and after each event | its owner, which checks the descriptor itself: not ready → watched |
+//! | watched, with the last waker stored | the driver, by an event, and it wakes the waker → notified; the end of the driver, and it wakes the waker → over |
+//! | over | nothing: its owner uses the thread of `descriptors` |
 //!
-//! The driver tells of edges. So an entry that was told looks whether the descriptor is ready still: if so it wakes its task at
-//! once, as one that is watched by the level would. If it is not, and the driver goes on saying so, then what it says is of
-//! an earlier life of the descriptor, as a socket's that was connected anew: over.
+//! The driver reports edges. So a notified entry checks if the descriptor is still ready, and then wakes its
+//! task at once, like a level-triggered one. If it is not ready although the driver keeps reporting it, the
+//! report concerns an earlier state of the descriptor, for example of a socket that was connected again. The
+//! entry is over then.
 //!
-//! It is the place of a task in one runtime. Polled elsewhere, it is given up for another: there may be no
-//! thread that turns the old driver.
+//! An entry belongs to one runtime. If the task is polled elsewhere, the entry is replaced, because no thread
+//! may run the old driver.
 //!
-//! | where it does not serve | why | then |
+//! | not supported | reason | fallback |
 //! |---|---|---|
 //! | no runtime, or one without I/O | there is no driver | `descriptors` |
-//! | a program that aborts when it panics | whether a runtime has I/O can't be asked: it panics if it has none | `descriptors` |
-//! | a copy of a process that was not executed ([`fork::nothing_is_inherited`]) | the runtime may be its original's, with which it shares the kernel's table of what is watched: what it entered there would reach the original as an event of its own, with an address that means nothing | `descriptors` |
-//! | an entry in a copy that was made while it was there | the same | an error; dropping it takes nothing out, and leaves its descriptor open |
+//! | a program that aborts when it panics | a runtime panics if it has no I/O, and there is no other way to query it | `descriptors` |
+//! | a copy of a process that was not executed ([`fork::nothing_is_inherited`]) | the runtime may be the original's, and both share the kernel's table of watched descriptors: an entry of the copy would reach the original as an event with an invalid address | `descriptors` |
+//! | an entry that existed when the process was copied, in the copy | the same | an error; dropping it removes nothing, and leaves its descriptor open |
 //!
-//! Private to the process; nothing here is shared memory.
+//! Private to the process; no shared memory is used here.
 
 use std::cell::Cell;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
@@ -44,24 +45,24 @@ use crate::{
     process::{GENERATIONS, PerProcess},
 };
 
-/// Runtimes without I/O, the last ones that were met. Each is asked once, since the answer is a panic. Where a number is used
-/// again, by a runtime with I/O, a thread continues to wait for that one as well.
+/// Runtimes without I/O, the latest ones. Each is queried only once, since a negative answer is a panic. If
+/// an id is reused by a runtime with I/O, the thread of `descriptors` serves that runtime as well.
 static WITHOUT_IO: PerProcess<Mutex<Vec<Id>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
-/// How many are remembered.
+/// Maximum number of remembered runtimes.
 const MOST: usize = 64;
 
 thread_local! {
     static ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether this thread asks a runtime just now whether it has I/O: a panic is an answer, and not to be
+/// Returns `true` while this thread queries a runtime for I/O: a panic is an answer, and must not be
 /// reported.
 pub(super) fn is_asking() -> bool {
     ASKING.try_with(Cell::get).unwrap_or(false)
 }
 
-/// The runtime in which this thread is, if it may have a driver.
+/// Returns the runtime of this thread, if it may have a driver.
 fn current() -> Option<Id> {
     if !cfg!(panic = "unwind") {
         return None;
@@ -71,10 +72,11 @@ fn current() -> Option<Id> {
     serves.then_some(runtime)
 }
 
-/// Enters it with the driver of the runtime in which this thread is. If that can't be, the other way will say why.
+/// Registers the descriptor with the driver of this thread's runtime. On failure, the fallback reports the
+/// error.
 fn register(fd: OwnedFd, interest: Interest, runtime: Id) -> Option<AsyncFd<OwnedFd>> {
-    // Deprecated because of owners that close what they lend; this one is the descriptor's owner. The name that came after it
-    // is too new for most programs.
+    // Deprecated because of owners that close descriptors they lend; this one owns its descriptor. The new
+    // name requires a tokio version that is too recent for most programs.
     #[allow(deprecated)]
     let enter = || AsyncFd::with_interest(fd, interest);
     _ = ASKING.try_with(|asking| asking.set(true));
@@ -90,11 +92,11 @@ fn register(fd: OwnedFd, interest: Interest, runtime: Id) -> Option<AsyncFd<Owne
     entered.ok()?.ok()
 }
 
-/// A place for a task that waits for a descriptor. Dropping it takes it out.
+/// Entry of a task that waits for a descriptor. Dropping it removes it.
 pub(super) struct RuntimeEntry {
-    /// A duplicate; there until it is dropped.
+    /// Duplicate of the descriptor; `None` only during drop.
     fd: Option<AsyncFd<OwnedFd>>,
-    /// The number of the original.
+    /// Number of the original descriptor.
     of: i32,
     write: bool,
     runtime: Id,
@@ -102,7 +104,8 @@ pub(super) struct RuntimeEntry {
 }
 
 impl RuntimeEntry {
-    /// In the runtime in which this thread is; `None` if that doesn't wait for descriptors, or not for this one.
+    /// Creates an entry in this thread's runtime. Returns `None` if the runtime does not wait for
+    /// descriptors, or not for this one.
     pub(super) fn at(fd: BorrowedFd<'_>, write: bool) -> Result<Option<Self>> {
         let Some(runtime) = current() else { return Ok(None) };
         let of = fd.as_raw_fd();
@@ -112,7 +115,7 @@ impl RuntimeEntry {
         Ok(fd.map(|fd| Self { fd: Some(fd), of, write, runtime, process }))
     }
 
-    /// Whether it is at this descriptor, for this, and in the runtime in which this thread is.
+    /// Returns `true` if the entry is for this descriptor and direction, and for this thread's runtime.
     pub(super) fn is_at(&self, fd: BorrowedFd<'_>, write: bool) -> bool {
         let is_it = self.of == fd.as_raw_fd() && self.write == write;
         is_it && (!self.is_ours() || current() == Some(self.runtime))
@@ -122,16 +125,17 @@ impl RuntimeEntry {
         self.process == std::process::id()
     }
 
-    /// Has the waker woken when it is ready, once. Whether that will happen: not if it is over.
+    /// Registers the waker to be woken once, when the descriptor is ready. Returns `false` if the entry is
+    /// over.
     pub(super) fn watch(&mut self, waker: &Waker) -> Result<bool> {
         if !self.is_ours() {
             return Err(Error::Forked);
         }
         let Some(fd) = &self.fd else { return Ok(false) };
         let mut cx = Context::from_waker(waker);
-        // One more than it takes if nothing happens meanwhile.
+        // One iteration more than needed if nothing happens meanwhile.
         for _ in 0..3 {
-            // The other direction as well: tokio tells of a descriptor that is broken, and not readable, only there.
+            // Both directions: tokio reports a descriptor that is broken, and not readable, only as writable.
             let told = match (fd.poll_read_ready(&mut cx), fd.poll_write_ready(&mut cx)) {
                 (Poll::Ready(told), _) | (_, Poll::Ready(told)) => told,
                 (Poll::Pending, Poll::Pending) => return Ok(true),
@@ -141,7 +145,7 @@ impl RuntimeEntry {
                 waker.wake_by_ref();
                 return Ok(true);
             }
-            // If there was an event since it was told, this changes nothing.
+            // Has no effect if there was an event since the report.
             told.clear_ready();
         }
         Ok(false)
@@ -151,7 +155,7 @@ impl RuntimeEntry {
 impl Drop for RuntimeEntry {
     fn drop(&mut self) {
         if !self.is_ours() {
-            // Taking it out would take the original's out.
+            // Deregistering it would deregister the original's.
             std::mem::forget(self.fd.take());
         }
     }

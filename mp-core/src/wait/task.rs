@@ -1,4 +1,4 @@
-//! Waiting as a future: whatever the runtime.
+//! Waiting as a future, independent of the runtime.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -10,16 +10,16 @@ use super::runtime;
 use super::{SharedWaitable, WaitPoint, Waitable, descriptors, reactor};
 use crate::error::{Error, Result};
 
-/// Has a task woken when something may have become ready.
+/// Registration of a task to be woken when an object may have become ready.
 ///
-/// For futures and streams of the layers above; see [`poll_until`]. Dropping it ends that; if it has waited,
-/// and the thing is ready, the next waiter is woken instead.
+/// For futures and streams of the layers above; see [`poll_until`]. Dropping it ends the registration. If it
+/// has waited and the object is ready, the next waiter is woken instead.
 pub struct WakeRegistration {
     what: SharedWaitable,
     entry: Option<Entry>,
 }
 
-/// Where it waits.
+/// Place of the registration.
 enum Entry {
     Word(reactor::WordEntry),
     Descriptor(descriptors::DescriptorEntry),
@@ -27,12 +27,12 @@ enum Entry {
     Runtime(runtime::RuntimeEntry),
 }
 
-/// For whom an entry is made.
+/// Receiver of the wake-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum For {
-    /// A task, which is woken to look itself: in its runtime, if that can wait.
+    /// Task, which checks the object itself when it is woken; by its runtime, if that waits for descriptors.
     Task,
-    /// Any waker, which may have to be woken when no runtime is left.
+    /// Any waker, which may have to be woken after its runtime has ended.
     Waker,
 }
 
@@ -67,7 +67,7 @@ impl Entry {
         }
     }
 
-    /// Has the waker woken; whether it will be, by this entry.
+    /// Registers the waker. Returns `false` if this entry can't wake it.
     fn watch(&mut self, what: &SharedWaitable, waker: &Waker) -> Result<bool> {
         match self {
             Self::Word(entry) => entry.watch(Some(what), waker).map(|()| true),
@@ -79,19 +79,21 @@ impl Entry {
 }
 
 impl WakeRegistration {
-    /// Of this thing.
+    /// Creates a registration for an object.
     pub fn new(what: SharedWaitable) -> Self {
         Self { what, entry: None }
     }
 
-    /// Has `waker` woken, once, when it may have become ready. To be called before looking for the last time.
+    /// Registers `waker` to be woken once, when the object may have become ready. Call it before the last
+    /// check.
     ///
     /// # Errors
-    /// [`Error::Forked`](crate::Error::Forked); [`Error::Os`](crate::Error::Os) when the thread that sleeps for all tasks can't
-    /// be started, and for a descriptor when there is none left (one that is waited for takes one more), or if it is of a
-    /// kind that can't be waited for, as a file's.
+    /// [`Error::Forked`](crate::Error::Forked). [`Error::Os`](crate::Error::Os) if the thread that sleeps for
+    /// all tasks can't be started, and for a descriptor if none is free (the duplicate needs one), or if its
+    /// kind can't be waited for, for example a file's.
     ///
-    /// The waker may be anything: it is woken by a thread of this process, whatever becomes of the runtime that this is called in.
+    /// Any waker is allowed: it is woken by a thread of this process, even after the current runtime has
+    /// ended.
     pub fn arm(&mut self, waker: &Waker) -> Result<()> {
         self.arm_for(For::Waker, waker)
     }
@@ -102,7 +104,7 @@ impl WakeRegistration {
             waker.wake_by_ref();
             return Ok(());
         }
-        // What it waits at may be another place than before.
+        // The object's place may have changed.
         let entry = match self.entry.take() {
             Some(entry) if entry.is_at(place, whom) => entry,
             before => {
@@ -111,13 +113,13 @@ impl WakeRegistration {
             }
         };
         if !self.entry.insert(entry).watch(&self.what, waker)? {
-            // Its runtime is at its end.
+            // Its runtime is ending.
             self.entry.insert(Entry::at(place, For::Waker)?).watch(&self.what, waker)?;
         }
         Ok(())
     }
 
-    /// Ends it.
+    /// Ends the registration.
     pub fn disarm(&mut self) {
         let entry = self.entry.take();
         self.leave(entry);
@@ -127,7 +129,7 @@ impl WakeRegistration {
         if let Some(Entry::Word(entry)) = entry {
             let parking = entry.parking();
             drop(entry);
-            // It may have been woken in the place of another one. In a forked copy nothing is ready.
+            // This waiter may have received another waiter's wake-up. In a forked copy nothing is ready.
             if self.what.is_ready() {
                 parking.wake_one();
             }
@@ -147,14 +149,14 @@ impl fmt::Debug for WakeRegistration {
     }
 }
 
-/// Polls once: looks; if nothing is found, has the task woken, and looks again. `watch` is empty at first, and is emptied
-/// when something is found.
+/// Polls once: calls `look`; if that finds nothing, registers the task and calls `look` again. `watch` is
+/// empty at first, and is cleared when `look` has succeeded.
 ///
-/// For futures and streams that keep the [`WakeRegistration`] themselves. What `look` takes is returned by the same
-/// call: dropping the future, at whatever time, drops nothing else.
+/// For futures and streams that own the [`WakeRegistration`]. A value taken by `look` is returned by the same
+/// call, so dropping the future never loses one.
 ///
 /// # Errors
-/// Those of `look`, and of [`WakeRegistration::arm`].
+/// Any error of `look` and of [`WakeRegistration::arm`].
 pub fn poll_until<R, E: From<Error>>(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
@@ -164,7 +166,7 @@ pub fn poll_until<R, E: From<Error>>(
     let mut found = look();
     if let Ok(None) = found {
         match watch.get_or_insert_with(|| WakeRegistration::new(what())).arm_for(For::Task, cx.waker()) {
-            // It looks again after its task was announced, and forgets what it has found.
+            // Checks again after the task was announced.
             Ok(()) => found = look(),
             Err(e) => found = Err(e.into()),
         }
@@ -178,7 +180,7 @@ pub fn poll_until<R, E: From<Error>>(
     }
 }
 
-/// Waits until `look` finds something; `what` is what becomes ready when it may.
+/// Waits until `look` returns a value. `what` returns the object that becomes ready when it may.
 ///
 /// ```
 /// # fn block_on<F: Future>(future: F) -> F::Output {
@@ -192,7 +194,7 @@ pub fn poll_until<R, E: From<Error>>(
 /// ```
 ///
 /// # Errors
-/// As [`poll_until`].
+/// The same as for [`poll_until`].
 pub async fn until<R, E: From<Error>>(
     what: impl Fn() -> SharedWaitable,
     mut look: impl FnMut() -> Result<Option<R>, E>,
@@ -201,12 +203,12 @@ pub async fn until<R, E: From<Error>>(
     poll_fn(|cx| poll_until(&mut watch, cx, &what, &mut look)).await
 }
 
-/// Waits until it is ready, as a future: [`wait`](crate::wait()) for one thing.
+/// Waits until the object is ready, as a future: [`wait`](crate::wait()) for one object.
 ///
-/// It takes nothing, and may be dropped at any time.
+/// Nothing is consumed, and the future may be dropped at any time.
 ///
 /// # Errors
-/// As [`WakeRegistration::arm`].
+/// The same as for [`WakeRegistration::arm`].
 pub async fn wait_async(what: impl Waitable + Send + Sync + 'static) -> Result<()> {
     let what: SharedWaitable = Arc::new(what);
     until(|| what.clone(), || Ok(what.is_ready().then_some(()))).await
