@@ -1,24 +1,26 @@
-//! The clock of a timed task, in its worker: what runs, and since when, for the pool to see.
+//! Clock of a timed task in its worker: which task runs and since when, readable by the pool.
 //!
-//! A task is *timed* if it may take only so long. Then the worker's words say since when (by the system's monotonic clock, written
-//! before the chunk word names the task), and which task of its chunk that is ([`steps::chunk`](crate::steps::chunk)).
+//! A task is *timed* if it has a time limit. The worker's shared words then contain the start time (on the
+//! system's monotonic clock, written before the chunk word names the task) and the task's position in its
+//! chunk ([`steps::chunk`](crate::steps::chunk)).
 //!
-//! One compare-and-swap decides whether the task was done in time, so that no other task dies with the worker; and one,
-//! whether it was begun at all by a worker that was stopped, and may go on in any moment.
+//! One compare-and-swap decides whether the task finished in time, so that no other task dies with the
+//! worker. Another decides whether a worker that was stopped, and may resume at any moment, has begun the
+//! task.
 //!
-//! The clock stands still while a panic is described, in whatever thread of the worker: the hooks read the symbols of a backtrace and
-//! print it, which takes longer than many a task, and is not what the task was given its time for. So the task ends with its
-//! panic, or has what was left of its time if it catches that. A hook that comes to no end stops the clock for [`LONGEST_HOOK`]
-//! at most.
+//! The clock stops while any thread of the worker describes a panic: the hooks read the symbols of a
+//! backtrace and print it, which takes longer than many tasks and is not part of the task's time. The task
+//! then ends with its panic, or, if it catches the panic, has the rest of its time. A hook that never ends
+//! stops the clock for at most [`LONGEST_HOOK`].
 //!
-//! | the clock | word `since` | changed by |
+//! | clock | word `since` | changed by |
 //! |---|---|---|
-//! | runs | when the task began, and the time that hooks took more | the worker, before the chunk word names the task |
-//! | stands still | that + [`LONGEST_HOOK`]: in the future, so that no time is over | a thread that panics, as the first; it goes back when the last is through |
+//! | runs | start of the task plus the time taken by hooks | the worker, before the chunk word names the task |
+//! | stopped | the same plus [`LONGEST_HOOK`]: in the future, so that no time limit has passed | the first thread that panics; restored when the last one has finished |
 //!
-//! A worker that dies in between leaves both words to the pool, which begins with the worker's next process by clearing the chunk
-//! word: what `since` says counts only for the task that the chunk word names, and was written before that. One that is stopped
-//! in between keeps its task for as long as the time and [`LONGEST_HOOK`] say.
+//! If a worker dies in between, both words remain, and the pool clears the chunk word before it starts the
+//! worker's next process: `since` is valid only for the task that the chunk word names, and was written
+//! before it. A worker that is stopped in between keeps its task until the time limit plus [`LONGEST_HOOK`].
 
 use std::sync::OnceLock;
 
@@ -27,26 +29,26 @@ use mp_core::mutex::{Mutex, MutexGuard};
 
 use crate::watch::Watch;
 
-/// Nanoseconds on a clock that all processes read alike.
+/// Returns the time in nanoseconds on a clock that is the same in all processes.
 pub(crate) fn now() -> u64 {
     mp_core::monotonic().as_nanos() as u64
 }
 
-/// For how long a panic stops the clock at most, in nanoseconds.
+/// Maximum time for which a panic stops the clock, in nanoseconds.
 pub(crate) const LONGEST_HOOK: u64 = 10_000_000_000;
 
-/// The clock of this process's pool, in a worker. A copy of a worker has none, and does not write into the words of its
-/// original.
+/// Clock of this worker process. A fork of a worker has none, and does not write into the words of its
+/// parent.
 static CLOCK: PerProcess<OnceLock<TaskClock>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
-/// Whether a timed task runs, and since when.
+/// State of the clock.
 #[derive(Clone, Copy, Default, Debug)]
 struct Running {
-    /// When the task began, and what hooks took more: as the word says while the clock runs.
+    /// Start of the running timed task plus the time taken by hooks, as in the word while the clock runs.
     began: Option<u64>,
-    /// Threads in the hooks.
+    /// Number of threads in the hooks.
     hooks: u32,
-    /// Since when the first of them is.
+    /// Time at which the first of them entered.
     stopped: u64,
 }
 
@@ -61,7 +63,7 @@ impl TaskClock {
         TaskClock { watch, running: Mutex::default() }
     }
 
-    /// That of this worker, which panics stop from now on; once in the life of a process.
+    /// Creates the clock of this worker, once in the life of a process. Panics stop it from now on.
     pub(crate) fn of_worker(watch: Watch) -> &'static TaskClock {
         let clock = CLOCK.get_or_init(|| TaskClock::new(watch));
         mp_spawn::around_panics(
@@ -71,7 +73,7 @@ impl TaskClock {
         clock
     }
 
-    /// A task begins, once the worker has claimed it.
+    /// Starts the clock for a task that the worker has claimed.
     pub(crate) fn start(&self) {
         let mut running = self.running.lock();
         let began = now();
@@ -79,12 +81,12 @@ impl TaskClock {
         self.show(&running);
     }
 
-    /// It is done.
+    /// Ends the timed task.
     pub(crate) fn finish(&self) {
         self.running.lock().began = None;
     }
 
-    /// It stands still as long as what this returns is kept.
+    /// Stops the clock until the returned guard is dropped.
     pub(crate) fn pause() -> impl Drop {
         struct Paused(Option<&'static TaskClock>);
         impl Drop for Paused {
@@ -116,7 +118,7 @@ impl TaskClock {
         }
     }
 
-    /// Writes the word. The lock is held, so that it is the latest.
+    /// Writes the word. The lock is held, so the latest value is written last.
     fn show(&self, running: &MutexGuard<'_, Running>) {
         if let Some(began) = running.began {
             let ahead = if running.hooks > 0 { LONGEST_HOOK } else { 0 };
@@ -146,7 +148,7 @@ mod tests {
         let since = shows();
         assert!(since > began && since <= now(), "{began} {since}");
         clock.finish();
-        // Between two tasks it shows nothing, and the next one may begin while a thread panics.
+        // Between two tasks the word does not change, and the next task may begin while a thread panics.
         clock.stop();
         assert_eq!(shows(), since);
         clock.start();

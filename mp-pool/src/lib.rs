@@ -1,4 +1,4 @@
-//! A pool of worker processes: the pool of `mp`.
+//! Process pools: the pool of `mp`.
 //!
 //! ```
 //! use mp_tensor::{FrozenTensor, Tensor};
@@ -15,26 +15,29 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The three types to know: [`Pool`], the workers; [`AsyncResult`], a result that has to come; and [`TaskError`], why it will not.
+//! The three main types: [`Pool`], the workers; [`AsyncResult`], a pending result; and [`TaskError`], the
+//! error of a task.
 //!
-//! | | |
+//! | items | purpose |
 //! |---|---|
-//! | [`Pool`], [`PoolBuilder`] | the workers, and how they are started |
-//! | [`StatePool`] | workers that keep something between tasks |
+//! | [`Pool`], [`PoolBuilder`] | the workers and their start |
+//! | [`StatePool`] | workers that keep a state between tasks |
 //! | [`Pool::apply`], [`Pool::map`], [`Pool::imap`], … | calls of a function in the workers |
 //! | [`Pool::task`], [`Call`] | the same with options: chunks, time-outs, retries ([`Backoff`]) |
-//! | [`AsyncResult`], [`MapResult`], [`Imap`] | results that have to come: waited for, polled, awaited, called back |
-//! | [`Stream`] | an open-ended call: tasks are pushed, and results taken, one by one |
-//! | [`Pool::resize`], [`Pool::recycle`] | more workers, fewer, or new ones, while it works |
-//! | [`Pool::metrics`], [`PoolMetrics`] | how it is doing: tasks, times, workers |
-//! | [`Pool::running`], [`note`](note()) | what runs now, and what it says of itself |
-//! | [`TaskError`], [`PoolError`] | what can go wrong, in a table |
+//! | [`AsyncResult`], [`MapResult`], [`Imap`] | pending results: block, poll, await or set a callback |
+//! | [`Stream`] | open-ended call: tasks are pushed, and results taken, one by one |
+//! | [`Pool::resize`], [`Pool::recycle`] | more workers, fewer workers or new workers at run time |
+//! | [`Pool::metrics`], [`PoolMetrics`] | statistics: tasks, times, workers |
+//! | [`Pool::running`], [`note`](note()) | running tasks and the progress that they report |
+//! | [`TaskError`], [`PoolError`] | errors, with a table of all failures |
 //!
-//! # What holds
-//! - **A worker that dies costs the task that it was at** (for a rare exception see [`TaskError`]). It is replaced.
-//! - **Each task has an outcome** when its worker dies, and when the pool breaks, is terminated or dropped. A worker that is
-//!   stopped (SIGSTOP, a debugger) keeps the task that it has begun until it goes on, or [`Call::timeout`] is over.
-//! - **Code of the user may panic** wherever it runs: that costs its own task at most.
+//! # Guarantees
+//! - **When a worker dies, only its running task is lost** (for a rare exception see [`TaskError`]). The
+//!   worker is replaced.
+//! - **Each task has an outcome**, even if its worker dies, or the pool breaks, is terminated or is dropped.
+//!   A worker that is stopped (SIGSTOP, a debugger) keeps the task that it has begun until it resumes or
+//!   [`Call::timeout`] is over.
+//! - **User code may panic** anywhere: a panic affects at most its own task.
 //! - **Tensors are not copied**, neither in arguments nor in results.
 //! - **Tasks and results travel through queues**, which need no system call while both sides are awake.
 
@@ -82,7 +85,7 @@ pub use mp_core::message::IntoOutcome;
 pub use mp_spawn::Backoff;
 pub use tuple_fn::{TupleFn, TupleStateFn};
 
-/// The program of the README, as a test.
+/// Compiles and runs the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,16 +1,17 @@
-//! Which tasks are tried again, how often, and when.
+//! Retries of failed tasks.
 //!
-//! A task that a worker has begun and that has failed is offered to its call's [`Retry`] before it has an outcome, by the pool's
-//! thread, which holds no lock then. It has one of these states, and moves on under the lock of `workers::state`:
+//! When a task that a worker has begun fails, the pool's thread, which holds no lock at that time, consults
+//! the [`Retry`] of its call before the task gets an outcome. The task has one of these states, and changes
+//! it under the lock of `workers::state`:
 //!
-//! | where | it goes to | when |
+//! | state | next state | condition |
 //! |---|---|---|
-//! | has failed | settled with its error | it was tried as often as it may, it is not to be tried again, its worker was told of Ctrl-C, its call is cancelled or the pool is ended, or its arguments could not be kept |
-//! | | `later`, or its job at once | else |
-//! | `later`: its arguments, and a time; no worker knows of it | its job, from which it is given out as any task is | the time is over |
-//! | | settled: `Cancelled`, `Terminated`, `Broken` | its call is cancelled, or the pool is ended |
+//! | failed | settled with its error | the retries are used up, `when` returns `false`, its worker received Ctrl-C, its call is cancelled, the pool has ended, or its arguments could not be kept |
+//! | failed | `later`, or its job at once | otherwise |
+//! | `later`: its arguments and a time; no worker has it | its job, from which it is sent like any task | the time has come |
+//! | `later` | settled: `Cancelled`, `Terminated`, `Broken` | its call is cancelled, or the pool has ended |
 //!
-//! What a death leaves: a worker's leaves all of that as it is, and the pool's takes all of it along.
+//! The death of a worker changes none of these states. All of them die with the pool's process.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,12 +25,12 @@ use crate::error::TaskError;
 
 type When = dyn Fn(&TaskError) -> bool + Send + Sync;
 
-/// Which tasks of a call are tried again.
+/// Retry policy of a call.
 #[derive(Clone, Default)]
 pub(crate) struct Retry {
-    /// How often at most.
+    /// Maximum number of retries.
     pub(crate) times: u32,
-    /// After which errors.
+    /// Filter of errors.
     when: Option<Arc<Apart<Box<When>>>>,
     pub(crate) backoff: Backoff,
 }
@@ -44,17 +45,17 @@ impl fmt::Debug for Retry {
 }
 
 impl Retry {
-    /// So often, after the errors that `when` says.
+    /// Sets the number of retries and the filter of errors.
     pub(crate) fn set(&mut self, times: u32, when: impl Fn(&TaskError) -> bool + Send + Sync + 'static) {
         self.times = times;
         self.when = Some(Arc::new(Apart::new(Box::new(when))));
     }
 
-    /// How long to wait before a task is tried again that was begun `tries` times; `None` if it is not. Code of the user runs here: if it
-    /// panics, the task is not tried again.
+    /// Returns the delay before the next attempt at a task that was begun `tries` times, or `None` if it is
+    /// not retried. Calls user code: if it panics, the task is not retried.
     pub(crate) fn wait(&self, tries: u32, error: &TaskError) -> Option<Duration> {
         let tries_left = tries <= self.times && self.times > 0;
-        // Of Ctrl-C a worker may hear before this process does.
+        // A worker may receive Ctrl-C before this process does.
         let told = matches!(error, TaskError::Raised(raised) if raised.kind == RaisedKind::Interrupted);
         let wanted = || self.when.as_deref().and_then(Apart::get).is_some_and(|when| when(error));
         if !tries_left || told || !caught(wanted).unwrap_or(false) {

@@ -1,24 +1,25 @@
-//! How several arguments are passed to a task's function.
+//! Functions of several arguments as tasks.
 
 use mp_core::message::IntoOutcome;
 use mp_spawn::CapturesNothing;
 
-/// A function of several arguments, which are one tuple to the pool: see [`Pool::starmap`](crate::Pool::starmap).
+/// Function of several arguments, which a task passes as one tuple. See
+/// [`Pool::starmap`](crate::Pool::starmap).
 pub trait TupleFn<Args>: CapturesNothing {
-    /// What it returns.
+    /// Return type of the function.
     type Output: IntoOutcome;
 
-    /// Calls it.
+    /// Calls the function.
     fn call(self, args: Args) -> Self::Output;
 }
 
-/// A function of a worker's state and several arguments, which are one tuple to the pool: see
+/// Function of a worker's state and several arguments, which a task passes as one tuple. See
 /// [`StatePool::starmap`](crate::StatePool::starmap).
 pub trait TupleStateFn<S, Args>: CapturesNothing {
-    /// What it returns.
+    /// Return type of the function.
     type Output: IntoOutcome;
 
-    /// Calls it.
+    /// Calls the function.
     fn call(self, state: &mut S, args: Args) -> Self::Output;
 }
 

@@ -1,4 +1,4 @@
-//! Results of several calls, as they come.
+//! Iterator over the results of several calls, in the order of completion.
 
 use std::fmt;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -8,7 +8,8 @@ use crate::api::result::{AsyncResult, ResultKind, Single};
 use crate::api::stream::NotYet;
 use crate::error::TaskError;
 
-/// Returns the results of several calls one after the other, the first that is there first, each with its place among `results`.
+/// Returns an iterator over the results of several calls in the order of completion. Each result comes with
+/// its index in `results`.
 ///
 /// ```
 /// use mp_pool::{Pool, as_completed};
@@ -27,26 +28,27 @@ use crate::error::TaskError;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The calls may be of different pools, and each may be a [`MapResult`](crate::MapResult), whose results come together. To wait for results in
-/// addition to queues and processes, see [`mp_core::wait`].
+/// The calls may belong to different pools. Each may be a [`MapResult`](crate::MapResult), whose results come
+/// together. To wait for queues and processes in addition to results, see [`mp_core::wait`].
 #[doc(alias("concurrent.futures.as_completed", "concurrent.futures.wait"))]
 pub fn as_completed<T, S>(results: impl IntoIterator<Item = AsyncResult<T, S>>) -> AsCompleted<T, S> {
     let (tell, told) = channel();
     let results: Vec<_> = results.into_iter().map(Some).collect();
     for (place, result) in results.iter().flatten().enumerate() {
         let tell = tell.clone();
-        // The receiver may be gone.
+        // The receiver may have been dropped.
         result.when_done(move || _ = tell.send(place));
     }
     AsCompleted { left: results.len(), results, told }
 }
 
-/// Iterator over results as they come. Created by [`as_completed`].
+/// Iterator over results in the order of completion. Created by [`as_completed`].
 ///
 /// # Blocking
-/// `next` blocks until one more result is there. When a pool is dropped or breaks, its tasks end with an error, so the wait ends.
+/// `next` blocks until another result is available. When a pool is dropped or breaks, its tasks end with an
+/// error, so the wait ends.
 ///
-/// Dropped, it drops the results that it has not returned; their tasks are done all the same.
+/// Dropping the iterator drops the remaining results. Their tasks run nevertheless.
 #[must_use = "iterators are lazy"]
 pub struct AsCompleted<T, S = Single> {
     results: Vec<Option<AsyncResult<T, S>>>,
@@ -61,14 +63,14 @@ impl<T, S> fmt::Debug for AsCompleted<T, S> {
     }
 }
 
-/// Place of a call among the given ones, and its result.
+/// Index of a call in the list, and its result.
 type Completed<T, S> = (usize, Result<<S as ResultKind<T>>::Value, TaskError>);
 
 impl<T, S: ResultKind<T>> AsCompleted<T, S> {
-    /// Returns the next result, or waits for it no longer than `timeout`.
+    /// Returns the next result; waits for at most `timeout`.
     ///
     /// # Errors
-    /// [`NotYet`] if the time is over. No result is lost.
+    /// [`NotYet`] if no result arrives in time. No result is lost.
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Completed<T, S>>, NotYet> {
         if self.left == 0 {
             return Ok(None);
@@ -83,7 +85,7 @@ impl<T, S: ResultKind<T>> AsCompleted<T, S> {
         }
     }
 
-    /// Place of a result in a copy of the process that gave the call: no thread of the copy reports it.
+    /// Index of a result that belongs to another process (this one is a fork): no thread here reports it.
     fn place_in_copy(&self) -> Option<usize> {
         self.results.iter().position(|result| result.as_ref().is_some_and(AsyncResult::is_copied))
     }

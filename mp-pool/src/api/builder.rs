@@ -1,4 +1,4 @@
-//! What a pool is made with.
+//! Options of a pool.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use crate::error::PoolError;
 use crate::held::Failure;
 use crate::held::make_with;
 
-/// How a pool is made.
+/// Builder of a `Pool`.
 ///
 /// ```
 /// use std::time::Duration;
@@ -41,14 +41,15 @@ impl PoolBuilder {
         PoolBuilder(Settings::default())
     }
 
-    /// How many workers; as many as there are processors without this.
+    /// Sets the number of workers. The default is the number of processors.
     pub fn processes(mut self, processes: usize) -> PoolBuilder {
         self.0.processes = Some(processes);
         self
     }
 
-    /// Names the pool: in its `Debug`, its [metrics](crate::Pool::metrics), reports of waits for it (`MP_STALL`), and the errors of
-    /// its tasks. Number 3 of its workers is called by this name and `-3`, without it `pool-worker-3`.
+    /// Names the pool. The name is shown by its `Debug` implementation, its [metrics](crate::Pool::metrics),
+    /// reports of stalled waits (`MP_STALL`) and the errors of its tasks. A worker's name is this name with
+    /// the worker's number appended, such as `resize-3`; without it, `pool-worker-3`.
     ///
     /// ```
     /// let pool = mp_pool::Pool::builder().processes(1).name("resize").build()?;
@@ -65,12 +66,13 @@ impl PoolBuilder {
         self
     }
 
-    /// What each worker calls before its first task, with a copy of `args`; also one that takes the place of another.
+    /// Sets a function that each worker, including each replacement, calls before its first task, with a copy
+    /// of `args`.
     ///
-    /// If it fails, or the worker dies in it, it is tried again in a new process, later each time, up to a second.
-    /// When all workers have failed five times in a row, the pool is [`Broken`](crate::TaskError::Broken),
-    /// and says why; a pool that has worked before, only when it has had no worker for ten seconds: memory
-    /// may be short for a while.
+    /// If the function fails or the worker dies in it, the pool starts a new process, with a delay that grows
+    /// up to a second. When all workers have failed five times in a row, the pool is
+    /// [`Broken`](crate::TaskError::Broken), with the reason. If the pool has worked before, it breaks only
+    /// after ten seconds without a worker, because memory may be short for a while.
     #[doc(alias = "initargs")]
     pub fn initializer<F, A, R>(mut self, function: F, args: A) -> PoolBuilder
     where
@@ -85,8 +87,9 @@ impl PoolBuilder {
         self
     }
 
-    /// Each worker makes a state of its own with `init`, once, before its first task; tasks get it as `&mut S`. One that takes the
-    /// place of another makes its own, and so does one after a task that panicked. It is the last option: the others come before it.
+    /// Sets a function that creates a state in each worker, once, before its first task. Tasks receive the
+    /// state as `&mut S`. A replacement creates its own state, and a worker creates a new one after a task
+    /// that panicked. Set all other options before this one.
     ///
     /// ```
     /// use std::collections::HashMap;
@@ -98,7 +101,7 @@ impl PoolBuilder {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// What happens when that goes wrong: [`StatePool`](crate::StatePool).
+    /// For failures of `init`, see [`StatePool`](crate::StatePool).
     pub fn state<F, S>(self, init: F) -> StatePoolBuilder<S>
     where
         F: Fn() -> S + CapturesNothing,
@@ -107,8 +110,9 @@ impl PoolBuilder {
         self.try_state(move |(): ()| Ok::<S, Failure>(init()), ())
     }
 
-    /// As [`state`](Self::state), by a function of `args` that may fail. The arguments are encoded here, once, however many workers
-    /// read them; if tensors or queues are among them, once for each start, and those are not copied.
+    /// Like [`state`](Self::state), with a function of `args` that may fail. The arguments are encoded once,
+    /// for all workers. If they contain tensors or queues, they are encoded for each start, and the tensors
+    /// and queues are not copied.
     ///
     /// ```
     /// use mp_pool::{Pool, TaskError};
@@ -134,9 +138,10 @@ impl PoolBuilder {
         }))
     }
 
-    /// How long a worker may take until it is ready, with its initializer and its [state](Self::state); then it is killed, which is a
-    /// failed start. Without this it may take for ever, and so may a task that waits for it. It counts from the start of its
-    /// process, and from the panic of a task after which the state is made anew.
+    /// Limits the time until a worker is ready, including its initializer and its [state](Self::state). A
+    /// worker that exceeds it is killed, which counts as a failed start. By default there is no limit, and a
+    /// task that needs the worker may wait forever. The time counts from the start of the process, or from
+    /// the panic of the task after which the state is recreated.
     ///
     /// ```
     /// use std::time::Duration;
@@ -154,19 +159,19 @@ impl PoolBuilder {
         self
     }
 
-    /// After this many tasks a worker ends, and another one takes its place; 0 is never, as without this. For
-    /// functions that leak.
+    /// Replaces each worker after this number of tasks, for functions that leak. 0, the default, means never.
     #[doc(alias = "maxtasksperchild")]
     pub fn max_tasks_per_child(mut self, tasks: u64) -> PoolBuilder {
         self.0.most_tasks = tasks;
         self
     }
 
-    /// How workers come to be; what [`set_start_method`](mp_spawn::set_start_method) says without this.
+    /// Sets the start method of the workers. The default is set by
+    /// [`set_start_method`](mp_spawn::set_start_method).
     ///
-    /// With [`StartMethod::Fork`], which needs [`allow_fork`](mp_spawn::allow_fork), workers have the static data of this
-    /// process without reading or sending it. Each has it as it was when that worker was started: one that takes the place
-    /// of another, as it is then.
+    /// With [`StartMethod::Fork`], which needs [`allow_fork`](mp_spawn::allow_fork), workers share the static
+    /// data of this process without reading or sending it. Each worker has the data as of its own start; so
+    /// does a replacement.
     ///
     /// ```
     /// use std::sync::OnceLock;
@@ -188,12 +193,12 @@ impl PoolBuilder {
         self
     }
 
-    /// Where the standard output of the workers goes; to where this process's goes without this.
+    /// Sets the destination of the workers' standard output. The default is that of this process.
     ///
-    /// `{rank}` in the name of a [file](Stdio::File) stands for the number of the worker, `{name}` for its
-    /// [name](Self::name), which is also what the lines of [`Stdio::Tee`] begin with. A worker that takes the place of
-    /// another has its number and its name; it keeps what the other one wrote into its files, and writes behind that: so
-    /// what went before a crash is there afterwards.
+    /// In the name of a [file](Stdio::File), `{rank}` stands for the number of the worker, and `{name}` for
+    /// its [name](Self::name), which also begins each line of [`Stdio::Tee`]. A replacement has the same
+    /// number and name, and appends to the files of the worker before it, so output from before a crash is
+    /// preserved.
     ///
     /// ```
     /// use mp_pool::Pool;
@@ -214,15 +219,15 @@ impl PoolBuilder {
         self
     }
 
-    /// Where the standard error of the workers goes, as [`stdout`](Self::stdout).
+    /// Sets the destination of the workers' standard error, like [`stdout`](Self::stdout).
     pub fn stderr(mut self, output: Stdio) -> PoolBuilder {
         self.0.stderr = output;
         self
     }
 
-    /// Sets what the process of a worker is started with: `configure` gets the number of the worker, and what the other
-    /// options say for all of them. One that takes the place of another is started with the same, but for
-    /// [files](Self::stdout) that keep what is in them.
+    /// Configures the process of each worker: `configure` receives the number of the worker and a builder on
+    /// which the other options are set. Replacements are started with the same settings, except that their
+    /// [files](Self::stdout) are appended to.
     ///
     /// ```
     /// let pool = mp_pool::Pool::builder()
@@ -241,8 +246,9 @@ impl PoolBuilder {
         self
     }
 
-    /// Limits each worker: resources, user, process group, control group. A worker that its limit of processor time ends fails its
-    /// task with [`TaskError::WorkerLost`](crate::TaskError::WorkerLost), which names the limit, and is replaced.
+    /// Limits each worker: resources, user, process group, control group. If a worker exceeds its limit of
+    /// processor time, its task fails with [`TaskError::WorkerLost`](crate::TaskError::WorkerLost), which
+    /// names the limit, and the worker is replaced.
     ///
     /// ```
     /// use mp_pool::Pool;
@@ -258,30 +264,32 @@ impl PoolBuilder {
         self
     }
 
-    /// How many tasks may be without an outcome before [`apply_async`](crate::Call::apply_async) and
-    /// [`map_async`](crate::Call::map_async) wait, [`submit_async`](crate::Call::submit_async) does without blocking a thread, and [`try_apply_async`](crate::Call::try_apply_async) gives its arguments
-    /// back. A `map` enters as a whole. Without this there is no bound, but the memory of this process: no more than a few
-    /// hundred tasks for each worker are in shared memory.
+    /// Limits the number of tasks without an outcome. At the limit, [`apply_async`](crate::Call::apply_async)
+    /// and [`map_async`](crate::Call::map_async) block, [`submit_async`](crate::Call::submit_async) waits
+    /// without blocking a thread, and [`try_apply_async`](crate::Call::try_apply_async) returns its
+    /// arguments. All items of a `map` enter at once. By default only the memory of this process limits the
+    /// number: shared memory holds at most a few hundred tasks for each worker.
     pub fn max_waiting(mut self, tasks: usize) -> PoolBuilder {
         self.0.max_waiting = tasks.max(1);
         self
     }
 
-    /// Sets the effect of SIGINT, which a terminal sends to all processes of the program at Ctrl-C, and of SIGTERM, which a service
-    /// manager sends to them. Without this they end the workers, as they end the program.
+    /// Sets the effect of SIGINT, which a terminal sends to all processes of the program at Ctrl-C, and of
+    /// SIGTERM, which a service manager sends to them. By default both end the workers and the program.
     ///
-    /// With [`Interrupt::Ignore`] they have no effect on the workers: the program finishes what it has begun, and the workers end
-    /// with it. This is the choice of a service: see docs/production.md. With [`Interrupt::Graceful`] the program is informed, and
-    /// each worker:
+    /// With [`Interrupt::Ignore`] they have no effect on the workers: the program finishes its work, and the
+    /// workers end with it. Services use this setting: see docs/production.md. With [`Interrupt::Graceful`]
+    /// the program is notified, and each worker reacts as follows:
     ///
     /// | | |
     /// |---|---|
-    /// | a task that runs | sees [`interrupted`](mp_spawn::interrupted), its waits end with `Interrupted`, and what it returns is its result; an error of it has the kind [`RaisedKind::Interrupted`](mp_spawn::RaisedKind::Interrupted), and is not tried again |
-    /// | tasks that have not begun, and those that are given to the pool as long as the program has not [taken note](mp_spawn::take_interrupt) of it | end with [`TaskError::Interrupted`](crate::TaskError::Interrupted) |
+    /// | a running task | reads `true` from [`interrupted`](mp_spawn::interrupted), its waits end with `Interrupted`, and its return value is its result; its error has the kind [`RaisedKind::Interrupted`](mp_spawn::RaisedKind::Interrupted) and is not retried |
+    /// | tasks that have not begun, and tasks submitted before the program [acknowledges](mp_spawn::take_interrupt) the interrupt | end with [`TaskError::Interrupted`](crate::TaskError::Interrupted) |
     /// | the worker | ends after its task, and is replaced |
     ///
-    /// So a `map` returns soon, with one error, and once the program has taken note of it, the pool works as before. A second Ctrl-C
-    /// before that ends the program. In a program that handles the signal by itself only the workers are informed: nothing is cancelled.
+    /// So a `map` returns soon, with one error. After the program has acknowledged the interrupt, the pool
+    /// works as before. A second Ctrl-C before that ends the program. If the program handles the signal
+    /// itself, only the workers are notified: nothing is cancelled.
     ///
     /// ```
     /// use mp_pool::Pool;
@@ -303,28 +311,33 @@ impl PoolBuilder {
         self
     }
 
-    /// Sets the time in which workers may finish the task that they run, when the pool is [terminated](Pool::terminate) or dropped, before
-    /// they get a SIGTERM. Without this they get it at once.
+    /// Sets the time in which workers may finish their running task after the pool is
+    /// [terminated](Pool::terminate) or dropped, before they receive a SIGTERM. By default the SIGTERM is
+    /// sent at once.
     ///
-    /// A task that is finished in this time has its result, and its worker drops its [state](Self::state) and ends by itself.
+    /// A task that finishes in this time has its result, and its worker drops its [state](Self::state) and
+    /// ends by itself.
     pub fn finish_period(mut self, time: Duration) -> PoolBuilder {
         self.0.finish = time;
         self
     }
 
-    /// Sets the time from the SIGTERM, which busy workers get when the pool is [terminated](Pool::terminate) or dropped, to the SIGKILL; half a
-    /// second without this. Idle workers have it to drop their [states](Self::state). Time in which
-    /// the whole program is stopped does not count.
+    /// Sets the time between the SIGTERM, which busy workers receive when the pool is
+    /// [terminated](Pool::terminate) or dropped, and the SIGKILL. The default is half a second. Idle workers
+    /// drop their [states](Self::state) in this time. Time during which the whole program is stopped does not
+    /// count.
     pub fn grace_period(mut self, grace: Duration) -> PoolBuilder {
         self.0.grace = grace;
         self
     }
 
-    /// Starts the workers, about a millisecond each; they are initialised while this returns.
+    /// Starts the workers, which takes about a millisecond each, and returns without waiting for their
+    /// initializers.
     ///
     /// # Errors
-    /// [`PoolError::Start`] when the system refuses a process (the limit is named where it is known), [`PoolError::Settings`]
-    /// when there are no processes or more than 1000, [`PoolError::Failed`] when there is no shared memory. Nothing is left then.
+    /// [`PoolError::Start`] if the system refuses a process (the limit is named if it is known),
+    /// [`PoolError::Settings`] if the number of processes is zero or more than 1000, [`PoolError::Failed`] if
+    /// shared memory is unavailable. No process or memory is left behind.
     pub fn build(self) -> Result<Pool, PoolError> {
         Pool::start(self.0)
     }

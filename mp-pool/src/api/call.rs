@@ -1,4 +1,4 @@
-//! A function that is to be called in the workers, and how.
+//! Function to be called in the workers, with its options.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,10 +22,11 @@ use crate::dispatch::room::UntilRoom;
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
 
-/// A function that is to be called in the workers of a pool, and how: see [`Pool::task`](crate::Pool::task).
+/// Function to be called in the workers of a pool, with options. Created by
+/// [`Pool::task`](crate::Pool::task).
 ///
-/// It borrows nothing: it may be kept, in a field or a static variable, and be called from several threads at once. A clone of it
-/// is the same function, which the workers have once, with options of its own.
+/// A `Call` borrows nothing: it can be stored in a field or a static variable, and used by several threads at
+/// once. A clone is the same function, which each worker stores once, with options of its own.
 ///
 /// ```
 /// use mp_pool::{Call, Pool, TaskError};
@@ -46,9 +47,9 @@ use crate::error::TaskError;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It does not keep the pool: once that is closed, joined or dropped, each task ends with [`TaskError::Closed`], or with
-/// [`TaskError::Broken`] and the reason if no worker lived. What a kept one keeps is a little memory, and what its closure
-/// captures.
+/// A `Call` does not keep the pool alive. After the pool is closed, joined or dropped, each task ends with
+/// [`TaskError::Closed`], or with [`TaskError::Broken`] and the reason if no worker was alive. The `Call`
+/// then holds a little memory and the captures of its closure.
 #[must_use = "nothing is called until `map` or another of its methods is"]
 pub struct Call<A, T> {
     shared: Arc<Shared>,
@@ -72,7 +73,7 @@ impl<A, T> fmt::Debug for Call<A, T> {
     }
 }
 
-/// There is no room for a task; here are its arguments.
+/// Error returned when the pool has no room for a task. Contains the arguments.
 pub struct TryApplyError<A>(pub A);
 
 impl<A> fmt::Display for TryApplyError<A> {
@@ -95,44 +96,50 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         Call { shared, code, terms: Terms::default(), ahead: None, types: PhantomData }
     }
 
-    /// How many tasks a worker gets as one message, at most 65,535. Without this, as many as take about half a millisecond, as
-    /// measured while the call runs, and fewer towards its end; one if it takes longer. A chunk is not bound to a worker: what
-    /// one has not begun of it goes to another that has nothing to do, or takes its place when it dies, and each task is
-    /// begun once. Tasks whose arguments hold tensors, queues or other handles, or are longer than 64 KiB, go by themselves.
+    /// Sets the number of tasks that a worker receives in one message, at most 65,535. The default is the
+    /// number that takes about half a millisecond, as measured while the call runs: fewer towards the end of
+    /// the call, and one if a task takes longer.
+    ///
+    /// A chunk is not bound to a worker. Tasks that a worker has not begun move to an idle worker, or to the
+    /// replacement if the worker dies; each task begins once. Tasks whose arguments contain tensors, queues
+    /// or other handles, or are longer than 64 KiB, are sent one by one.
     pub fn chunksize(mut self, tasks: usize) -> Self {
         self.terms.chunk = tasks;
         self
     }
 
-    /// How long a task may take from its beginning; then its worker is killed, and it ends with
-    /// [`TaskError::TimedOut`]. The worker is replaced, and its other tasks go on.
+    /// Limits the run time of a task. When the time is over, the worker is killed and replaced, the task ends
+    /// with [`TaskError::TimedOut`], and the worker's other tasks continue elsewhere.
     ///
-    /// A panic is no time-out: while one is described, by the panic hooks of the worker, the time stands still, for ten seconds
-    /// at most. (With `RUST_BACKTRACE` the first one in a process takes long: the symbols of the program are read.) So it does
-    /// while an error that the function has returned is put into words.
+    /// The clock stops while the panic hooks of the worker describe a panic, for at most ten seconds. (With
+    /// `RUST_BACKTRACE` the first panic of a process takes long, because the symbols of the program are
+    /// read.) It also stops while a returned error is formatted.
     ///
-    /// A task that its worker does not begin, because it is stopped (SIGSTOP, a debugger), is taken back when another worker
-    /// has nothing to do, a tenth of a second to about a second later, and done there; the stopped one can't begin it any
-    /// more, whenever it goes on. If there is no such worker, the time runs from when it was the stopped one's turn, and the
-    /// task ends as if it had begun.
+    /// If a worker is stopped (SIGSTOP, a debugger) and does not begin a task, an idle worker takes the task
+    /// over after a tenth of a second to about a second, and the stopped worker can't begin it afterwards. If
+    /// no worker is idle, the time counts from the stopped worker's turn, and the task ends as if it had
+    /// begun.
     ///
-    /// While the whole program is stopped (SIGSTOP of its process group, a frozen cgroup, a paused virtual machine), the time stands
-    /// still, to within an eighth of it.
+    /// While the whole program is stopped (SIGSTOP of its process group, a frozen cgroup, a paused virtual
+    /// machine), the clock stops, to within an eighth of that time.
     ///
-    /// A time of zero ends each task as soon as the pool finds that it has begun; a quick one may be done before.
+    /// A time of zero ends each task as soon as the pool observes that it has begun. A short task may finish
+    /// before.
     pub fn timeout(mut self, time: Duration) -> Self {
         self.terms.timeout = Some(time);
         self
     }
 
-    /// How often a task is tried again when its worker dies: [`retry_if`](Self::retry_if) after [`TaskError::WorkerLost`].
+    /// Sets the number of retries after the death of a worker: [`retry_if`](Self::retry_if) for
+    /// [`TaskError::WorkerLost`].
     pub fn retries(self, times: u32) -> Self {
         self.retry_if(times, |error| matches!(error, TaskError::WorkerLost(_)))
     }
 
-    /// Tries a task again that has failed, `times` times at most, as long as `when` says so of its error: of a death, a time-out, an
-    /// error that it returned, a panic. It is the last error that is told, and how often a task was tried again is
-    /// [counted](crate::PoolMetrics::retried). Between two attempts it waits for as long as [`backoff`](Self::backoff) says.
+    /// Retries a failed task at most `times` times, while `when` returns `true` for its error: a death, a
+    /// time-out, a returned error or a panic. The last error is returned, and retries are
+    /// [counted](crate::PoolMetrics::retried). [`backoff`](Self::backoff) sets the delay between two
+    /// attempts.
     ///
     /// ```
     /// use std::time::Duration;
@@ -153,30 +160,33 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// What a task did before it failed, it may do again. Items of a [chunk](Self::chunksize) are tried again one by one: the others
-    /// have their results, and keep them. What is not begun, cancelled or refused is not tried again.
+    /// Side effects of a failed attempt may happen again. Items of a [chunk](Self::chunksize) are retried one
+    /// by one; the other items keep their results. Tasks that have not begun, or were cancelled or refused,
+    /// are not retried.
     ///
-    /// The arguments are kept here until the task is done: as bytes, or, if tensors, queues or the like are attached to them, as they
-    /// are, which copies no tensor. An exclusive tensor can't be kept, as it moves to the worker that gets it first: such a task is
-    /// refused, with [`TaskError::Arguments`]; freeze or share it.
+    /// The arguments are kept in this process until the task is done: as bytes, or as values if tensors,
+    /// queues or other handles are attached, which copies no tensor. An exclusive tensor can't be kept,
+    /// because it moves to the first worker that receives it. Such a task is refused with
+    /// [`TaskError::Arguments`]; freeze or share the tensor.
     ///
-    /// `when` is called in the pool's thread, which does nothing else meanwhile: so it should be quick, and must not wait for a result of
-    /// this pool. If it panics, the task is not tried again. A later call of this or of [`retries`](Self::retries) takes the place
-    /// of an earlier one.
+    /// `when` is called in the pool's thread and blocks it: it should be short, and must not wait for a
+    /// result of this pool. If it panics, the task is not retried. A later call of this method or of
+    /// [`retries`](Self::retries) replaces the setting.
     pub fn retry_if(mut self, times: u32, when: impl Fn(&TaskError) -> bool + Send + Sync + 'static) -> Self {
         self.terms.retry.set(times, when);
         self
     }
 
-    /// How long a task waits before it is tried again, as a [`Duration`] or a [`Backoff`]; not at all without this.
-    /// Meanwhile no worker is occupied by it; cancelled, or with its pool's end, it ends at once.
+    /// Sets the delay before a retry, as a [`Duration`] or a [`Backoff`]. The default is none. A waiting task
+    /// occupies no worker, and ends at once when it is cancelled or its pool ends.
     pub fn backoff(mut self, backoff: impl Into<Backoff>) -> Self {
         self.terms.retry.backoff = backoff.into();
         self
     }
 
-    /// How many items [`imap`](Self::imap) takes before their results are asked for; without this 64 for each worker, and more if
-    /// they are quick. How many tasks of a [`stream`](Self::stream) may be on their way; without this any number.
+    /// Sets the number of items that [`imap`](Self::imap) takes before their results are requested; the
+    /// default is 64 for each worker, and more if tasks are short. For a [`stream`](Self::stream), limits the
+    /// number of tasks in flight; the default is no limit.
     #[doc(alias = "buffersize")]
     pub fn ahead(mut self, items: usize) -> Self {
         self.ahead = Some(items.max(1));
@@ -187,7 +197,7 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         Job::new(Arc::clone(&self.code), self.terms.clone(), items, order)
     }
 
-    /// Sends tasks, if there is room or not.
+    /// Sends tasks, regardless of the limit on waiting tasks.
     fn send(&self, items: VecDeque<A>) -> Arc<Job> {
         let (count, items) = (items.len(), Each::from(items));
         let source = Arc::new(Items::new(self.terms.retry.times > 0));
@@ -196,16 +206,16 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         job
     }
 
-    /// Calls it, and waits for its result.
+    /// Calls the function in a worker, and blocks until its result is available.
     ///
     /// # Errors
-    /// What became of the task: see [`TaskError`].
+    /// Any [`TaskError`] with which the task ends.
     pub fn apply(&self, args: A) -> Result<T, TaskError> {
         self.apply_async(args).get()
     }
 
-    /// Calls it, and returns without waiting for its result; for room it waits if
-    /// [as many tasks wait](crate::PoolBuilder::max_waiting) as the pool allows.
+    /// Calls the function in a worker, without waiting for its result. Blocks while the pool is full: see
+    /// [`max_waiting`](crate::PoolBuilder::max_waiting).
     pub fn apply_async(&self, args: A) -> AsyncResult<T> {
         self.shared.wait_for_room(None, || false);
         self.submit(args)
@@ -215,9 +225,10 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
         AsyncResult::new(Arc::clone(&self.shared), self.send([args].into()))
     }
 
-    /// Calls it, as a future that waits for room without blocking a thread, and then gives the handle of the result, which is a
-    /// future, too. So a program of tasks on a runtime gives a pool no more than [it allows](crate::PoolBuilder::max_waiting),
-    /// and its other tasks go on meanwhile; where there is no bound, this waits for nothing.
+    /// Waits for room without blocking a thread, calls the function in a worker, and returns a handle of the
+    /// result, which is a future too. A program on an async runtime thereby respects the
+    /// [limit](crate::PoolBuilder::max_waiting) of the pool while its other tasks run. Without a limit this
+    /// future is ready at once.
     ///
     /// ```
     /// # fn block_on<F: Future>(future: F) -> F::Output {
@@ -247,15 +258,15 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Those that wait get room in the order in which they began to wait, unless a call that does not is quicker. Dropped before
-    /// there was room, nothing is called, and the arguments are dropped. When the pool is closed or its workers are lost for good,
-    /// the wait ends, and the error is that of the result.
+    /// Waiting futures get room in the order in which they began to wait, unless a call that does not wait
+    /// takes it first. If the future is dropped before there is room, the function is not called and the
+    /// arguments are dropped. When the pool is closed or broken, the wait ends, and the result is the error.
     pub async fn submit_async(&self, args: A) -> AsyncResult<T> {
         UntilRoom::new(&self.shared).await;
         self.submit(args)
     }
 
-    /// Calls it if not too many tasks wait.
+    /// Calls the function in a worker unless the pool is full.
     ///
     /// ```
     /// let pool = mp_pool::Pool::builder().processes(1).max_waiting(1).build()?;
@@ -269,38 +280,39 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// ```
     ///
     /// # Errors
-    /// The arguments, if there is no room for the task.
+    /// `TryApplyError` with the arguments if the pool is full.
     pub fn try_apply_async(&self, args: A) -> Result<AsyncResult<T>, TryApplyError<A>> {
         if self.shared.is_full() { Err(TryApplyError(args)) } else { Ok(self.submit(args)) }
     }
 
-    /// Calls it for each item, and waits for all: see [`Pool::map`](crate::Pool::map).
+    /// Calls the function for each item, and blocks until all are done: see [`Pool::map`](crate::Pool::map).
     ///
     /// # Errors
-    /// Of those that failed, the first in the order of the items.
+    /// The error of the first failed item, in the order of the items.
     pub fn map(&self, items: impl IntoIterator<Item = A>) -> Result<Vec<T>, TaskError> {
         self.map_async(items).get()
     }
 
-    /// Calls it for each item, and returns without waiting for the results.
+    /// Calls the function for each item, without waiting for the results. Blocks while the pool is full.
     pub fn map_async(&self, items: impl IntoIterator<Item = A>) -> MapResult<T> {
         let items = items.into_iter().collect();
         self.shared.wait_for_room(None, || false);
         MapResult::new(Arc::clone(&self.shared), self.send(items))
     }
 
-    /// Calls it for each item, results in the order of the items: see [`Pool::imap`](crate::Pool::imap).
+    /// Calls the function for each item. The results are in the order of the items: see
+    /// [`Pool::imap`](crate::Pool::imap).
     pub fn imap<I: IntoIterator<Item = A>>(&self, items: I) -> Imap<I::IntoIter, T> {
         self.imap_in(items, Order::AsGiven)
     }
 
-    /// Calls it for each item, results in the order in which they are done.
+    /// Calls the function for each item. The results are in the order of completion.
     pub fn imap_unordered<I: IntoIterator<Item = A>>(&self, items: I) -> Imap<I::IntoIter, T> {
         self.imap_in(items, Order::AsDone)
     }
 
-    /// Calls it for each item that is pushed, until no more are: see [`Stream`]. No more than [`ahead`](Self::ahead) says are on
-    /// their way.
+    /// Calls the function for each item that is pushed, until the stream is closed: see [`Stream`].
+    /// [`ahead`](Self::ahead) limits the number of tasks in flight.
     pub fn stream(&self) -> Stream<A, T> {
         let pushed = Arc::new(Pushed::new(self.terms.retry.times > 0));
         let job = self.job(Arc::clone(&pushed) as _, Order::AsDone);

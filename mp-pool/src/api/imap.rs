@@ -1,4 +1,4 @@
-//! Results one after the other.
+//! Lazy iterator over the results of a call.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -17,28 +17,31 @@ use crate::calls::source::Items;
 use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
 
-/// How many values are read together.
+/// Number of values that are read at once.
 const READ_AT_ONCE: usize = 256;
 
-/// The results of [`Pool::imap`](crate::Pool::imap) and [`Pool::imap_unordered`](crate::Pool::imap_unordered).
+/// Iterator over the results of [`Pool::imap`](crate::Pool::imap) and
+/// [`Pool::imap_unordered`](crate::Pool::imap_unordered).
 ///
-/// Items are taken from the iterator in [`next`](Iterator::next), by the thread that calls it, up to a
-/// [bound](crate::Call::ahead) before their results are asked for. Dropping it cancels the tasks that have not begun.
+/// [`next`](Iterator::next) takes items from the source iterator, in the thread that calls it, up to a
+/// [bound](crate::Call::ahead) before their results are requested. Dropping the iterator cancels the tasks
+/// that have not begun.
 ///
-/// In a copy of the process that made it (`fork`), it ends with one [`TaskError::Terminated`], unless it was at its end; before
-/// that come at most as many values as had been read together.
+/// In a fork of the process that created it, the iterator ends with one [`TaskError::Terminated`], unless it
+/// was already exhausted. Values that had been read before the fork come first.
 #[must_use = "nothing is called until results are asked for"]
 pub struct Imap<I: Iterator, T> {
     shared: Arc<Shared>,
     job: Arc<Job>,
     iter: I,
     items: Arc<Items<I::Item>>,
-    /// How many items to take ahead of their results; without a choice of the user's more, if they are quick.
+    /// Number of items to take before their results are requested. Grows for short tasks unless the user
+    /// chose it.
     ahead: usize,
     chosen: bool,
-    /// Outcomes that are read some at a time, and how many were.
+    /// Outcomes that are read some at a time, and the number already read.
     run: Option<(Run, usize)>,
-    /// Values that were read and not given, and the error behind them.
+    /// Values that were read and not returned, and the error after them.
     values: Each<T>,
     error: Option<TaskError>,
     sent: usize,
@@ -64,15 +67,15 @@ impl<I: Iterator, T> Imap<I, T> {
         Imap { shared, job, iter, items, ahead, chosen, run, values, error, sent, received, exhausted }
     }
 
-    /// Whether the next result is there.
+    /// Returns `true` if the next result can be returned without waiting.
     fn has_next(&self) -> bool {
         !self.values.is_empty() || self.error.is_some() || self.run.is_some()
     }
 
-    /// Sends more tasks, unless enough are on their way.
+    /// Sends more tasks, unless enough are in flight.
     fn send(&mut self) {
         let mut under_way = self.sent - self.received;
-        // Quick ones are sent by the run.
+        // The run sends tasks that are short.
         if !self.chosen && under_way > self.ahead && self.has_next() {
             return;
         }
@@ -82,13 +85,13 @@ impl<I: Iterator, T> Imap<I, T> {
             return;
         }
         while !self.exhausted && under_way < ahead {
-            // An iterator may be slow: no caller waits for it while workers have something to do, and a
-            // result is there.
+            // The source iterator may be slow: no caller waits for it while workers have something to do and
+            // a result is available.
             if under_way >= workers && (self.has_next() || self.job.slots().has_next()) {
                 return;
             }
             let portion = under_way.max(1).min(ahead - under_way);
-            // Those before one that panics are sent; it is not asked again.
+            // Items before a panic of the iterator are sent. The iterator is not polled again.
             let mut items = Each::default();
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 while items.len() < portion
@@ -110,11 +113,11 @@ impl<I: Iterator, T> Imap<I, T> {
     }
 }
 
-/// What [`Imap::next_timeout`] returns in time: a result, an error in its place, or the end.
+/// Value of [`Imap::next_timeout`]: a result or an error, or `None` at the end.
 type Next<T> = Option<Result<T, TaskError>>;
 
 impl<I: Iterator, T: Message> Imap<I, T> {
-    /// Returns the next result, or waits for it no longer than `timeout`.
+    /// Returns the next result; waits for at most `timeout`.
     ///
     /// ```
     /// use std::time::Duration;
@@ -131,17 +134,19 @@ impl<I: Iterator, T: Message> Imap<I, T> {
     /// ```
     ///
     /// # Blocking
-    /// The time does not interrupt the iterator of the items, which is asked first, nor the decoding of a result.
+    /// The time-out interrupts neither the source iterator, which is polled first, nor the decoding of a
+    /// result.
     ///
     /// # Errors
-    /// [`NotYet`] if the time is over. No result is lost: a later call returns it.
+    /// [`NotYet`] if no result arrives in time. No result is lost: a later call returns it.
     #[doc(alias = "IMapIterator.next")]
     pub fn next_timeout(&mut self, timeout: Duration) -> Result<Next<T>, NotYet> {
         self.next_until(Instant::now().checked_add(timeout))
     }
 
     fn next_until(&mut self, until: Option<Instant>) -> Result<Next<T>, NotYet> {
-        // Most: a value that was read with others, in this process or its original, while enough is on its way.
+        // The usual case: a value was read with others, in this process or before its fork, and enough tasks
+        // are in flight.
         if !self.chosen
             && self.sent - self.received > self.ahead
             && let Some(value) = self.values.pop_front()
@@ -189,7 +194,7 @@ impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
     type Item = Result<T, TaskError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // Without a time it is never late.
+        // Without a time limit the result is never `NotYet`.
         self.next_until(None).ok().flatten()
     }
 

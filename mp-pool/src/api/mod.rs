@@ -1,4 +1,4 @@
-//! What users hold: the pool, its builder, calls, and results that have to come.
+//! Public types: the pool, its builder, calls and pending results.
 
 pub(crate) mod as_completed;
 pub(crate) mod builder;

@@ -1,4 +1,4 @@
-//! The pool, as its users hold it.
+//! Public handle of a pool.
 
 use std::fmt;
 use std::sync::Arc;
@@ -31,11 +31,11 @@ use crate::tuple_fn::TupleFn;
 use crate::watch::Watch;
 use crate::workers::state::{Phase, ROOM, State, Worker};
 
-/// How many replies wait for the pool's thread before workers do.
+/// Number of replies that can wait for the pool's thread before workers block.
 const REPLIES: usize = 1024;
 const MOST_PROCESSES: usize = 1000;
 
-/// Processes that run functions for this one, each task once.
+/// Processes that run functions for this process, each task once.
 ///
 /// ```
 /// use mp_pool::Pool;
@@ -49,20 +49,22 @@ const MOST_PROCESSES: usize = 1000;
 /// ```
 ///
 /// # Functions
-/// Function items and closures that capture nothing, any number of different ones through the same pool; for closures with
-/// captures there is [`task_closure`](Self::task_closure). What they may return: [`IntoOutcome`]. Arguments and results
-/// travel as messages: tensors in them are not copied.
+/// Tasks are function items and closures without captures; a pool runs any number of different functions. For
+/// closures with captures see [`task_closure`](Self::task_closure). Return types implement [`IntoOutcome`].
+/// Arguments and results travel as messages: tensors in them are not copied.
 ///
 /// # When something goes wrong
-/// An error or a panic of a task is the result of that task. A worker that dies costs the one task that it
-/// was at, and is replaced; other tasks that it was given go to other workers. The table is at [`TaskError`].
+/// An error or a panic of a task is the result of that task. When a worker dies, only its running task is
+/// lost. The worker is replaced, and its other tasks move to other workers. [`TaskError`] has a table of all
+/// cases.
 ///
-/// # Its end
-/// [`join`](Self::join) waits until all tasks are done. Dropping the pool [terminates](Self::terminate) it: tasks that are
-/// not done end with [`TaskError::Terminated`], so that callers that wait for them return. Both return when the workers are
-/// gone, or ten seconds after a SIGKILL that one does not obey, in an uninterruptible system call. A pool
-/// can be used, and dropped, in a task of another pool, in a callback and while a panic unwinds. In a copy of the process that
-/// made it, it is closed, and dropping it does nothing.
+/// [`join`](Self::join) waits until all tasks are done. Dropping the pool [terminates](Self::terminate) it:
+/// unfinished tasks end with [`TaskError::Terminated`], so callers that wait for them return. Both return
+/// when the workers have ended, or ten seconds after a SIGKILL that a worker does not obey, in an
+/// uninterruptible system call.
+///
+/// A pool can be used and dropped in a task of another pool, in a callback and while a panic unwinds. In a
+/// fork of the process that created it, the pool is closed, and dropping it does nothing.
 #[doc(alias = "multiprocessing.Pool")]
 pub struct Pool {
     pub(super) shared: Arc<Shared>,
@@ -94,22 +96,23 @@ pub(super) fn check_number(processes: usize) -> Result<(), PoolError> {
     Ok(())
 }
 
-/// Creates a place for a worker.
+/// Creates a slot for a worker.
 pub(super) fn new_place() -> Result<Worker, PoolError> {
     Ok(Worker::new(Queue::bounded(ROOM)?, Watch::new()?))
 }
 
 impl Pool {
-    /// A pool of `workers` workers.
+    /// Creates a pool with `processes` workers.
     ///
     /// # Errors
-    /// Those of [`PoolBuilder::build`].
+    /// Same as [`PoolBuilder::build`].
     pub fn new(processes: usize) -> Result<Pool, PoolError> {
         Pool::builder().processes(processes).build()
     }
 
-    /// A pool of `processes` workers, each of which makes a state with `init`, for tasks that get it as `&mut S`: see
-    /// [`StatePool`], and [`PoolBuilder::try_state`] for a state that needs arguments or may fail.
+    /// Creates a pool with `processes` workers, each of which creates a state with `init`. Tasks receive the
+    /// state as `&mut S`: see [`StatePool`], and [`PoolBuilder::try_state`] for a state that needs arguments
+    /// or may fail.
     ///
     /// ```
     /// let pool = mp_pool::Pool::with_state(1, || 0_u64)?;
@@ -122,7 +125,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// Those of [`PoolBuilder::build`].
+    /// Same as [`PoolBuilder::build`].
     pub fn with_state<F, S>(processes: usize, init: F) -> Result<StatePool<S>, PoolError>
     where
         F: Fn() -> S + CapturesNothing,
@@ -131,7 +134,7 @@ impl Pool {
         Pool::builder().processes(processes).state(init).build()
     }
 
-    /// Sets what the pool is made with, and makes it then.
+    /// Returns a builder with default options.
     pub fn builder() -> PoolBuilder {
         PoolBuilder::new()
     }
@@ -149,7 +152,7 @@ impl Pool {
         workers.iter_mut().for_each(|worker| worker.is_one_of(processes, messages));
         let (replies, state) = (Queue::bounded(REPLIES)?, State::new(workers));
         let shared = Arc::new(Shared::new(settings, replies, form, state));
-        // From here on, dropping it ends what was started.
+        // From here on, dropping the pool ends the processes that were started.
         let pool = Pool { shared: Arc::clone(&shared), thread: Mutex::new(None) };
         let started = (0..processes).try_for_each(|number| start::start(&shared, number));
         if started.is_err() {
@@ -171,8 +174,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// A function to be called in the workers, with options: how many tasks at once, how long they may take, how often they
-    /// are tried.
+    /// Creates a `Call` of a function, for options such as the chunk size, a time-out or retries.
     ///
     /// ```
     /// use std::time::Duration;
@@ -191,7 +193,8 @@ impl Pool {
         Call::new(&self.shared, self.shared.function(function))
     }
 
-    /// A function that gets the state of its worker, of which all workers have one of this type.
+    /// Creates a `Call` of a function that receives the state of its worker. All workers have a state of
+    /// this type.
     pub(crate) fn state_task<S, F, A, R>(&self, function: F) -> Call<A, R::Value>
     where
         S: 'static,
@@ -202,8 +205,8 @@ impl Pool {
         Call::new(&self.shared, self.shared.function_with_state(function))
     }
 
-    /// A closure with captures, made by [`closure!`](mp_spawn::closure!), to be called in the workers. What it captures is
-    /// sent to each of them once.
+    /// Creates a `Call` of a closure with captures, made by [`closure!`](mp_spawn::closure!). The captures
+    /// are sent to each worker once.
     ///
     /// ```
     /// use mp_spawn::closure;
@@ -222,7 +225,7 @@ impl Pool {
         Call::new(&self.shared, self.shared.closure(closure))
     }
 
-    /// The same, which gets the state of its worker.
+    /// Like `task_closure`, for a closure that receives the state of its worker.
     pub(crate) fn state_task_closure<S, A, R>(&self, closure: StateClosure<S, A, R>) -> Call<A, R::Value>
     where
         S: 'static,
@@ -232,10 +235,10 @@ impl Pool {
         Call::new(&self.shared, self.shared.closure_with_state(closure))
     }
 
-    /// Calls `function(args)` in a worker, and waits for its result.
+    /// Calls `function(args)` in a worker, and blocks until its result is available.
     ///
     /// # Errors
-    /// What became of the task: see [`TaskError`].
+    /// Any [`TaskError`] with which the task ends.
     pub fn apply<F, A, R>(&self, function: F, args: A) -> Result<R::Value, TaskError>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -245,7 +248,8 @@ impl Pool {
         self.task(function).apply(args)
     }
 
-    /// Calls `function(args)` in a worker, and returns without waiting for its result.
+    /// Calls `function(args)` in a worker, without waiting for its result. Blocks while the pool is
+    /// [full](PoolBuilder::max_waiting).
     pub fn apply_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -255,8 +259,8 @@ impl Pool {
         self.task(function).apply_async(args)
     }
 
-    /// Calls `function(args)` in a worker, as a future that waits for [room](PoolBuilder::max_waiting) without blocking a thread,
-    /// and then gives the handle of the result: see [`Call::submit_async`].
+    /// Waits for [room](PoolBuilder::max_waiting) without blocking a thread, calls `function(args)` in a
+    /// worker, and returns the handle of the result: see [`Call::submit_async`].
     pub async fn submit_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -266,11 +270,12 @@ impl Pool {
         self.task(function).submit_async(args).await
     }
 
-    /// Calls a function for each item, and waits for all; the results are in the order of the items.
+    /// Calls a function for each item, and blocks until all are done. The results are in the order of the
+    /// items.
     ///
     /// # Errors
-    /// Of those that failed, the first in the order of the items; the others were done all the same. For each its own:
-    /// [`MapResult::results`].
+    /// The error of the first failed item, in the order of the items. The other items are done nevertheless.
+    /// For a result per item see [`MapResult::results`].
     pub fn map<F, A, R>(
         &self,
         function: F,
@@ -284,7 +289,8 @@ impl Pool {
         self.task(function).map(items)
     }
 
-    /// As [`map`](Self::map), but returns without waiting for the results.
+    /// Like [`map`](Self::map), without waiting for the results. Blocks while the pool is
+    /// [full](PoolBuilder::max_waiting).
     pub fn map_async<F, A, R>(&self, function: F, items: impl IntoIterator<Item = A>) -> MapResult<R::Value>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -294,8 +300,8 @@ impl Pool {
         self.task(function).map_async(items)
     }
 
-    /// Calls a function for each item, and gives the results one after the other, in the order of the items. Items are taken
-    /// as results are asked for, a bounded number ahead: they may be endless.
+    /// Calls a function for each item, and returns an iterator over the results in the order of the items.
+    /// Items are taken as results are requested, a bounded number in advance, so the source may be endless.
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(2)?;
@@ -313,7 +319,7 @@ impl Pool {
         self.task(function).imap(items)
     }
 
-    /// As [`imap`](Self::imap), in the order in which they are done.
+    /// Like [`imap`](Self::imap), with results in the order of completion.
     pub fn imap_unordered<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -324,8 +330,9 @@ impl Pool {
         self.task(function).imap_unordered(items)
     }
 
-    /// Calls a function for each item that is pushed, until no more are; results are taken as they come: see [`Stream`], which
-    /// outlives this borrow, and [`Call::stream`] for one with options.
+    /// Calls a function for each item that is pushed, until the stream is closed. Results can be taken as
+    /// they complete: see [`Stream`], which does not borrow the pool, and [`Call::stream`] for a stream with
+    /// options.
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(2)?;
@@ -346,7 +353,7 @@ impl Pool {
         self.task(function).stream()
     }
 
-    /// As [`map`](Self::map), for a function of up to six arguments, each item a tuple of them.
+    /// Like [`map`](Self::map), for a function of up to six arguments. Each item is a tuple of the arguments.
     ///
     /// ```
     /// fn power(base: u64, exponent: u32) -> u64 {
@@ -359,7 +366,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// As [`map`](Self::map).
+    /// Same as [`map`](Self::map).
     pub fn starmap<F, A>(
         &self,
         function: F,
@@ -372,7 +379,8 @@ impl Pool {
         self.starmap_async(function, items).get()
     }
 
-    /// As [`starmap`](Self::starmap), but returns without waiting for the results.
+    /// Like [`starmap`](Self::starmap), without waiting for the results. Blocks while the pool is
+    /// [full](PoolBuilder::max_waiting).
     pub fn starmap_async<F, A>(
         &self,
         function: F,
@@ -385,15 +393,15 @@ impl Pool {
         self.task(move |args: A| function.call(args)).map_async(items)
     }
 
-    /// Returns the number of workers: as the pool was built, or as [`resize`](Self::resize) set it last.
+    /// Returns the number of workers, as set by the builder or by the last [`resize`](Self::resize).
     #[must_use]
     pub fn processes(&self) -> usize {
         self.shared.workers()
     }
 
-    /// The process ids of the workers that live, by their number; 0 for one that is just being replaced,
-    /// and in a copy of the process that made the pool, whose workers they are. After [`resize`](Self::resize) has made
-    /// the pool smaller, surplus workers are listed until they have ended.
+    /// Returns the process ids of the live workers, indexed by worker number. The id is 0 for a worker that
+    /// is being replaced, and for all workers in a fork of the process that created the pool. After
+    /// [`resize`](Self::resize) has made the pool smaller, surplus workers are listed until they have ended.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
         if self.shared.check_owner().is_err() {
@@ -404,8 +412,8 @@ impl Pool {
         places.map(|worker| if worker.process.is_some() { worker.pid } else { 0 }).collect()
     }
 
-    /// How it is doing: tasks by what became of them, how long they waited and ran, and what each worker is doing. To be shown,
-    /// or to be passed on to a program that watches others.
+    /// Returns statistics for display or monitoring: numbers of tasks by outcome, waiting and run times, and
+    /// the activity of each worker.
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(2)?;
@@ -422,22 +430,22 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// It is counted by this process, from the answers of workers: what a worker has done and the pool has not heard of yet is
-    /// still running. Waits for nothing but a lock that is held briefly. In a copy of the process that made the pool all is zero,
-    /// and no worker is there.
+    /// This process counts, from the replies of workers: a task whose reply the pool has not yet received
+    /// counts as running. Blocks only on a lock that is held briefly. In a fork of the process that created
+    /// the pool, all numbers are zero, and no workers are listed.
     #[must_use]
     pub fn metrics(&self) -> PoolMetrics {
         if self.shared.check_owner().is_err() {
             return PoolMetrics::of(&Meter::default(), &State::new(Vec::new()));
         }
-        // As where tasks are settled: so each is counted once.
+        // Same lock as where tasks are settled, so each task is counted once.
         let meter = self.shared.meter.lock();
         let name = self.shared.settings.name.as_deref().map(String::from);
         PoolMetrics { name, ..PoolMetrics::of(&meter, &self.shared.state.lock()) }
     }
 
-    /// The tasks that workers are at, by their number: since when, and with their last [note](crate::note()). To see what a pool that
-    /// takes long is doing.
+    /// Returns the running tasks, by worker number, with their run time and their last [note](crate::note()).
+    /// Shows the activity of a slow pool.
     ///
     /// ```
     /// use mp_pool::Pool;
@@ -460,8 +468,8 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A snapshot: what it says may be over when it is read. Waits for nothing but a lock that is held briefly. It is empty in a copy of
-    /// the process that made the pool.
+    /// The result is a snapshot and may be outdated when it is read. Blocks only on a lock that is held
+    /// briefly. In a fork of the process that created the pool, the list is empty.
     #[must_use]
     pub fn running(&self) -> Vec<RunningTask> {
         if self.shared.check_owner().is_err() {
@@ -470,30 +478,31 @@ impl Pool {
         self.shared.state.lock().running()
     }
 
-    /// Takes no more tasks. Those that it has are done, and then the workers end.
+    /// Stops accepting tasks. Submitted tasks are done, and then the workers end.
     pub fn close(&self) {
         if self.shared.check_owner().is_ok() {
             self.shared.close();
         }
     }
 
-    /// Takes no more tasks, drops the tasks that it has, and ends the workers. Returns at once.
+    /// Stops accepting tasks, drops the submitted tasks, and ends the workers. Returns at once.
     ///
-    /// An idle worker ends by itself and drops its [state](PoolBuilder::state), also if it ignores or handles SIGTERM. A worker that runs a task
-    /// gets a SIGTERM, after the [finish period](PoolBuilder::finish_period); one that handles it ends after its task. Workers that live after
-    /// the [grace period](PoolBuilder::grace_period) get a SIGKILL.
+    /// An idle worker ends by itself and drops its [state](PoolBuilder::state), even if it ignores or handles
+    /// SIGTERM. A worker that runs a task receives a SIGTERM after the [finish
+    /// period](PoolBuilder::finish_period); if it handles the signal, it ends after its task. Workers that
+    /// are alive after the [grace period](PoolBuilder::grace_period) receive a SIGKILL.
     pub fn terminate(&self) {
         if self.shared.check_owner().is_ok() {
             self.shared.stop(Phase::Terminating);
         }
     }
 
-    /// Takes no more tasks, waits until those that it has are done, and until the workers have ended.
+    /// Stops accepting tasks, and blocks until the submitted tasks are done and the workers have ended.
     ///
     /// # Errors
-    /// [`PoolError::Broken`] when no worker lived; [`PoolError::OtherProcess`] in a process that was forked;
-    /// [`PoolError::InCallback`] in a callback of this pool. The pool is gone then as well: in the callback it is dropped, and
-    /// so [terminated](Self::terminate).
+    /// [`PoolError::Broken`] if no worker was alive, [`PoolError::OtherProcess`] in a forked process,
+    /// [`PoolError::InCallback`] in a callback of this pool. The pool is consumed in each case: in a callback
+    /// it is dropped, and so [terminated](Self::terminate).
     pub fn join(self) -> Result<(), PoolError> {
         self.check_wait()?;
         self.close();
@@ -504,18 +513,18 @@ impl Pool {
         }
     }
 
-    /// As [`join`](Self::join), but waits no longer than this; whether the workers have ended.
+    /// Like [`join`](Self::join), but waits for at most `timeout`. Returns `true` if the workers have ended.
     ///
     /// # Errors
-    /// [`PoolError::OtherProcess`] in a process that was forked; [`PoolError::InCallback`] in a callback of this pool, which
-    /// goes on then as before.
+    /// [`PoolError::OtherProcess`] in a forked process. [`PoolError::InCallback`] in a callback of this pool,
+    /// which continues as before.
     pub fn join_timeout(&self, timeout: Duration) -> Result<bool, PoolError> {
         self.check_wait()?;
         self.close();
         Ok(self.wait(Instant::now().checked_add(timeout)))
     }
 
-    /// Whether its end can be waited for here.
+    /// Checks that this thread may wait for the end of the pool.
     pub(super) fn check_wait(&self) -> Result<(), PoolError> {
         self.shared.check_owner()?;
         if self.shared.thread.get() == Some(&std::thread::current().id()) {
@@ -524,11 +533,11 @@ impl Pool {
         Ok(())
     }
 
-    /// Waits until the workers have ended.
+    /// Waits until the workers have ended. Returns `false` at the time limit.
     fn wait(&self, until: Option<Instant>) -> bool {
         let thread = self.thread.lock().as_ref().map(|thread| thread.thread().id());
         if thread.is_none_or(|id| id == std::thread::current().id()) {
-            // A callback can't wait for the thread that it runs in.
+            // A callback can't wait for its own thread.
             return false;
         }
         let subject = || {
@@ -554,7 +563,7 @@ impl Drop for Pool {
         self.wait(None);
         let thread = self.thread.lock().take();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != std::thread::current().id()) {
-            // It does not panic.
+            // The thread does not panic.
             _ = thread.join();
         }
     }

@@ -11,14 +11,14 @@ use crate::api::pool::Pool;
 use crate::api::result::{AsyncResult, ResultKind};
 use crate::error::TaskError;
 
-/// How often a bar is drawn at most.
+/// Minimum time between two updates of a bar.
 const TICK: Duration = Duration::from_millis(50);
 
 impl<T, S: ResultKind<T>> AsyncResult<T, S> {
-    /// As [`get`](Self::get); meanwhile the bar shows how many tasks are done.
+    /// Like [`get`](Self::get); meanwhile the bar shows the number of finished tasks.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Same as [`get`](Self::get).
     pub fn get_with_progress(self, bar: &ProgressBar) -> Result<S::Value, TaskError> {
         bar.set_length(self.progress().total as u64);
         while !self.wait_timeout(TICK) {
@@ -30,7 +30,7 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
 }
 
 impl Pool {
-    /// As [`map`](Self::map); meanwhile the bar shows how many tasks are done.
+    /// Like [`map`](Self::map); meanwhile the bar shows the number of finished tasks.
     ///
     /// ```
     /// use indicatif::ProgressBar;
@@ -43,7 +43,7 @@ impl Pool {
     /// ```
     ///
     /// # Errors
-    /// As [`map`](Self::map).
+    /// Same as [`map`](Self::map).
     #[doc(alias = "tqdm")]
     pub fn map_with_progress<F, A, R>(
         &self,

@@ -1,4 +1,4 @@
-//! A rolling replacement of all workers.
+//! Rolling replacement of all workers.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use crate::error::PoolError;
 use crate::message::{LEAVE, Task};
 use crate::workers::state::{State, Worker};
 
-/// Time between two looks at a worker that is being replaced.
+/// Time between two checks of a worker that is being replaced.
 const LOOK: Duration = Duration::from_millis(5);
 
 impl Pool {
@@ -22,18 +22,20 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Each worker finishes the tasks that it was given before, then ends; the next worker leaves when its successor is ready. So the
-    /// pool has all workers but one at any time, and no task fails. New workers call the initializer and make their state anew: for
-    /// memory that libraries leak, files that are read at the start, settings that have changed. A worker whose task never ends is
-    /// waited for: [`timeout`](crate::Call::timeout) bounds that.
+    /// Each worker finishes the tasks that it already has, then ends. The next worker ends only after the
+    /// replacement is ready, so at most one worker is missing at any time, and no task fails. New workers
+    /// call the initializer and create their state again: use this for libraries that leak memory, files that
+    /// are read at the start, or changed settings. If a task never ends, this call waits for it:
+    /// [`timeout`](crate::Call::timeout) bounds that.
     ///
     /// # When a process dies
-    /// A worker that dies meanwhile counts as replaced, and so does one that [`resize`](Self::resize) takes away. A worker
-    /// that can't be started breaks the pool as always, and ends this call.
+    /// A worker that dies meanwhile counts as replaced, and so does a worker removed by
+    /// [`resize`](Self::resize). If no worker can be started, the pool breaks, which ends this call.
     ///
     /// # Errors
-    /// [`PoolError::OtherProcess`] in a process that was forked; [`PoolError::InCallback`] in a callback of this pool;
-    /// [`PoolError::Broken`] when no worker lives. A pool that is closed or terminated meanwhile ends the call with `Ok`.
+    /// [`PoolError::OtherProcess`] in a forked process, [`PoolError::InCallback`] in a callback of this pool,
+    /// [`PoolError::Broken`] if no worker is alive. If the pool is closed or terminated meanwhile, the call
+    /// returns `Ok`.
     pub fn recycle(&self) -> Result<(), PoolError> {
         self.check_wait()?;
         for number in 0..self.processes() {
@@ -48,7 +50,7 @@ impl Pool {
         let Some(before) = before else { return Ok(()) };
         let mut asked = false;
         loop {
-            // Room for the message may come back.
+            // Room for the message may become available later.
             if !asked && let Ok(packed) = shared.packed(Task::Forget { code: LEAVE }) {
                 asked = shared.state.lock().ask_to_leave(number, before, packed);
             }
@@ -74,7 +76,7 @@ impl State {
         self.workers.get(number).filter(|_| number < self.wanted)
     }
 
-    /// Asks a worker to end after its tasks; returns `false` if it has no room for the message, or is not ready.
+    /// Asks a worker to end after its tasks. Returns `false` if its queue is full or it is not ready.
     fn ask_to_leave(&mut self, number: usize, pid: u32, packed: mp_queue::EncodedMessage<Task>) -> bool {
         let found = self.workers.get_mut(number).filter(|found| found.ready && found.pid == pid);
         found.is_some_and(|found| found.ask_to_leave(packed))

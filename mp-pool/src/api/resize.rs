@@ -1,4 +1,4 @@
-//! More workers, or fewer, while the pool works.
+//! Changes of the number of workers at run time.
 
 use std::time::Instant;
 
@@ -23,35 +23,35 @@ impl Pool {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// [`processes`](Self::processes) returns the new number at once. [`pids`](Self::pids) and [`metrics`](Self::metrics) list the
-    /// workers that are there: those that have not ended yet among them.
+    /// [`processes`](Self::processes) returns the new number at once. [`pids`](Self::pids) and
+    /// [`metrics`](Self::metrics) list the existing workers, including surplus workers that have not ended.
     ///
-    /// - **More:** workers with the next numbers are started as by [`build`](crate::PoolBuilder::build), with the initializer and the
-    ///   [state](crate::StatePool). A start that fails is tried again, as after a death.
-    /// - **Fewer:** the workers with the highest numbers end. Each finishes the task that it runs, drops
-    ///   its state, and is not replaced. Other workers do the tasks that it has not begun, so no task is
-    ///   lost or done twice. An idle worker ends at once.
-    /// - **More before these have ended:** a worker that was asked to end does so, and the next one in its
-    ///   place is started then.
+    /// - **More:** workers with the next numbers are started as by [`build`](crate::PoolBuilder::build), with
+    ///   the initializer and the [state](crate::StatePool). A failed start is retried, as after a death.
+    /// - **Fewer:** the workers with the highest numbers end. Each finishes its running task, drops its
+    ///   state, and is not replaced. Other workers do the tasks that it has not begun, so no task is lost or
+    ///   done twice. An idle worker ends at once.
+    /// - **More before the surplus workers have ended:** a worker that was asked to end does so, and is then
+    ///   replaced.
     ///
-    /// Of several calls at once, the last one counts. A worker whose task never ends stays: [`timeout`](crate::Call::timeout)
-    /// bounds that.
+    /// If several calls run at once, the last one counts. A worker whose task never ends stays:
+    /// [`timeout`](crate::Call::timeout) bounds that.
     ///
     /// # When a process dies
-    /// A surplus worker that dies costs the task that it was at, as any other, and is not replaced.
+    /// When a surplus worker dies, its running task is lost, and the worker is not replaced.
     ///
     /// # Errors
-    /// [`PoolError::Settings`] for 0 and for more than 1000; [`PoolError::Closed`] when the pool is closed
-    /// or terminated; [`PoolError::Broken`] when no worker lives; [`PoolError::OtherProcess`] in a process
-    /// that was forked; [`PoolError::Failed`] when there is no shared memory for the new workers. Then the
-    /// number is as before.
+    /// [`PoolError::Settings`] for 0 and for more than 1000, [`PoolError::Closed`] if the pool is closed or
+    /// terminated, [`PoolError::Broken`] if no worker is alive, [`PoolError::OtherProcess`] in a forked
+    /// process, [`PoolError::Failed`] if shared memory for the new workers is unavailable. The number is
+    /// unchanged after an error.
     pub fn resize(&self, processes: usize) -> Result<(), PoolError> {
         let shared = &self.shared;
         shared.check_owner()?;
         check_number(processes)?;
         let messages = mp_core::Arena::current()?.most_messages();
         let mut made = Vec::new();
-        // Memory is allocated without the lock, under which another call may take places away.
+        // Memory is allocated without the lock; meanwhile another call may remove slots.
         loop {
             let mut state = shared.state.lock();
             shared.check_open(&state)?;
@@ -75,12 +75,12 @@ impl Pool {
 }
 
 impl Shared {
-    /// Number of workers that the pool is to have.
+    /// Returns the number of workers that the pool is to have.
     pub(crate) fn workers(&self) -> usize {
         self.wanted.load(Ordering::Relaxed)
     }
 
-    /// Checks that the pool takes tasks.
+    /// Checks that the pool accepts tasks.
     fn check_open(&self, state: &State) -> Result<(), PoolError> {
         match &state.phase {
             Phase::Open => Ok(()),
@@ -89,7 +89,7 @@ impl Shared {
         }
     }
 
-    /// Asks surplus workers to end whose time it is.
+    /// Asks surplus workers to end once their time has come.
     pub(crate) fn send_away(&self) {
         let leave = || self.packed(Task::Forget { code: LEAVE }).ok();
         self.state.lock().send_away(Instant::now(), leave);

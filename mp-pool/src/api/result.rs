@@ -1,4 +1,4 @@
-//! Results that may still have to come.
+//! Handles of pending results.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -23,7 +23,7 @@ use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
 use crate::error::attempts::Attempts;
 
-/// Reads what came of a task, number `i` of a run. Code of the user runs here: a panic of it is an error.
+/// Reads the outcome of task `i` of a run. Calls user code: a panic of it is returned as an error.
 pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> {
     match &mut run.what {
         What::Values(many, from) => read_plain(many.get(*from + i)),
@@ -35,7 +35,7 @@ pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> 
                     Unread::new(std::mem::take(received), fingerprint),
                 ));
             }
-            // What comes before it is the worker's.
+            // The bytes before the rest were written by the worker.
             let before = received.whole().len() - received.rest().len();
             let error = match Raise::catch(|| T::decode::<MessagePack>(received)) {
                 Ok(Ok(value)) => return Ok(value),
@@ -48,7 +48,7 @@ pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> 
     }
 }
 
-/// Reads a result that came with others.
+/// Reads a result from a message with several results.
 #[inline(always)]
 fn read_plain<T: Message>(bytes: Option<&[u8]>) -> Result<T, TaskError> {
     match bytes.and_then(T::decode_number::<MessagePack>) {
@@ -70,7 +70,7 @@ fn read_any<T: Message>(bytes: Option<&[u8]>) -> Result<T, TaskError> {
     Err(unreadable::<T>(error, bytes))
 }
 
-/// Reads these results of a run, until `take` wants no more.
+/// Reads these results of a run, until `take` returns `false`.
 fn read_each<T: Message>(
     run: &mut Run,
     mut which: Range<usize>,
@@ -86,7 +86,7 @@ fn read_each<T: Message>(
     }
 }
 
-/// Reads these results of a run, until one is an error, which is returned.
+/// Reads these results of a run until the first error, which is returned.
 pub(crate) fn read_values<T: Message>(
     run: &mut Run,
     which: Range<usize>,
@@ -110,7 +110,7 @@ fn panicked(raise: &Raise) -> mp_core::Error {
     mp_core::Error::Malformed(format!("its `Deserialize` panicked: {}", raise.message()))
 }
 
-/// A result of these bytes can't be read.
+/// Creates the error for a result that can't be decoded from these bytes.
 #[cold]
 fn unreadable<T>(error: mp_core::Error, bytes: &[u8]) -> TaskError {
     let error = Undecodable::of_message::<T>(error, bytes);
@@ -122,23 +122,23 @@ fn unreadable<T>(error: mp_core::Error, bytes: &[u8]) -> TaskError {
     TaskError::Value { why, undecodable, unread: None, attempts: Attempts::default() }
 }
 
-/// How many results there are: one, or one for each item.
+/// Number of results of a call: one, or one for each item.
 pub trait ResultKind<T>: sealed::Sealed {
-    /// The result, or all of them.
+    /// Result, or all results.
     type Value;
 
     #[doc(hidden)]
     fn read(slots: &mut Taking<'_>) -> Result<Self::Value, TaskError>;
 }
 
-/// The outcomes of a call that is done.
+/// Reader of the outcomes of a call.
 #[doc(hidden)]
 #[expect(missing_debug_implementations, reason = "no value of it is ever seen")]
 pub struct Taking<'a> {
     job: &'a Job,
-    /// Those that were there when it looked.
+    /// Outcomes that were available at the last check.
     runs: VecDeque<Run>,
-    /// How many tasks were done then.
+    /// Number of tasks that were done at the last check.
     done: usize,
 }
 
@@ -147,7 +147,7 @@ impl<'a> Taking<'a> {
         Taking { job, runs: VecDeque::new(), done: 0 }
     }
 
-    /// The next outcomes, once they are there.
+    /// Waits for the next outcomes, and returns them.
     fn next(&mut self) -> Option<Run> {
         while self.runs.is_empty() {
             {
@@ -168,11 +168,11 @@ impl<'a> Taking<'a> {
     }
 }
 
-/// One result.
+/// Marker for a single result.
 #[derive(Clone, Copy, Debug)]
 pub enum Single {}
 
-/// A result for each item.
+/// Marker for a result per item.
 #[derive(Clone, Copy, Debug)]
 pub enum Multiple {}
 
@@ -194,9 +194,9 @@ impl<T: Message> ResultKind<T> for Multiple {
     type Value = Vec<T>;
 
     fn read(slots: &mut Taking<'_>) -> Result<Vec<T>, TaskError> {
-        // If one failed, what was read before is dropped, each by itself.
+        // If one result is an error, the values before it are dropped one by one.
         let mut values = Each::default();
-        // As many as there will be, if none fails: they are not moved while they grow.
+        // Reserves for all results, so that they are not moved while the vector grows.
         values.reserve(slots.job.slots().progress().total);
         while let Some(mut run) = slots.next() {
             let which = 0..run.count;
@@ -209,7 +209,7 @@ impl<T: Message> ResultKind<T> for Multiple {
     }
 }
 
-/// The result of a task, or the results of many ([`MapResult`]), once they are there.
+/// Handle to the pending result of a task, or to the results of many tasks ([`MapResult`]).
 ///
 /// ```
 /// use std::time::Duration;
@@ -226,23 +226,23 @@ impl<T: Message> ResultKind<T> for Multiple {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It is a future as well, of any runtime: `pool.apply_async(f, x).await?`. Dropping it drops the result; the tasks are done
-/// all the same, unless they are [cancelled](Self::cancel).
+/// The handle is also a future, for any runtime: `pool.apply_async(f, x).await?`. Dropping it drops the
+/// result; the tasks run nevertheless, unless they are [cancelled](Self::cancel).
 ///
-/// When the pool is dropped, or breaks, tasks that are not done get an error, so waiting ends. In a copy of the
-/// process that made the call (`fork`), no outcome of a task arrives, not even of those that were done: there
-/// each of them has ended with [`TaskError::Terminated`], however it is asked for.
+/// When the pool is dropped or breaks, unfinished tasks end with an error, so the wait ends. In a fork of the
+/// process that made the call, no outcome arrives, not even of finished tasks: all methods report
+/// [`TaskError::Terminated`] for each task.
 #[must_use = "the result is lost unless it is asked for"]
 pub struct AsyncResult<T, S = Single> {
     shared: Arc<Shared>,
     job: Arc<Job>,
-    /// How many tasks it is about.
+    /// Number of tasks of the call.
     total: usize,
     taken: bool,
     shape: PhantomData<fn() -> (T, S)>,
 }
 
-/// The results of [`Pool::map_async`](crate::Pool::map_async), in the order of the items.
+/// Handle to the results of [`Pool::map_async`](crate::Pool::map_async), in the order of the items.
 ///
 /// ```
 /// let pool = mp_pool::Pool::new(2)?;
@@ -266,19 +266,20 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
         AsyncResult { shared, job, total, taken: false, shape: PhantomData }
     }
 
-    /// Waits for the result. Of several tasks: for all of them, and if some failed, the error is that of the first in the
-    /// order of the items.
+    /// Blocks until the result is available. For a call of several items, blocks until all are done; if some
+    /// failed, the error is that of the first in the order of the items.
     ///
     /// # Errors
-    /// What became of the task: see [`TaskError`].
+    /// Any [`TaskError`] with which the task ends.
     pub fn get(self) -> Result<S::Value, TaskError> {
         self.take()
     }
 
-    /// Waits for the result, but no longer than this.
+    /// Like [`get`](Self::get), but waits for at most `timeout`.
     ///
     /// # Errors
-    /// Itself, if it is not there yet; within, those of [`get`](Self::get).
+    /// The handle itself, if the result is not available in time. The inner errors are those of
+    /// [`get`](Self::get).
     pub fn get_timeout(self, timeout: Duration) -> Result<Result<S::Value, TaskError>, Self> {
         if self.wait_timeout(timeout) { Ok(self.take()) } else { Err(self) }
     }
@@ -290,7 +291,8 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
         S::read(&mut Taking::new(&self.job))
     }
 
-    /// Calls `call` with the result when it is there; before this returns if it is there already.
+    /// Calls `call` with the result when it is available. If it is available now, calls it before this method
+    /// returns.
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(1)?;
@@ -300,9 +302,9 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// It runs in the pool's thread, which does nothing else meanwhile, or in the one that settles the task: that calls this
-    /// method, cancels, or ends the pool. So it should be quick, and must not wait for a result of this pool. A panic in it is
-    /// shown by the panic hook, and ends there.
+    /// The callback runs in the pool's thread, which it blocks, or in the thread that settles the task by
+    /// calling this method, by cancelling or by ending the pool. It should be short, and must not wait for a
+    /// result of this pool. A panic in it reaches the panic hook and is then caught.
     #[doc(alias("callback", "error_callback"))]
     pub fn on_done(self, call: impl FnOnce(Result<S::Value, TaskError>) + Send + 'static)
     where
@@ -318,7 +320,7 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
 }
 
 impl<T, S> AsyncResult<T, S> {
-    /// Calls `call` when the result is there, at once if it is.
+    /// Calls `call` when the result is available, immediately if it is.
     pub(crate) fn when_done(&self, call: impl FnOnce() + Send + 'static) {
         if self.job.is_ours() {
             self.job.on_done(Box::new(call));
@@ -327,32 +329,33 @@ impl<T, S> AsyncResult<T, S> {
         }
     }
 
-    /// Waits until it is there.
+    /// Blocks until the result or error is available.
     pub fn wait(&self) {
         if self.job.is_ours() {
             self.job.wait(None, Slots::all_done);
         }
     }
 
-    /// Waits until it is there, result or error, but no longer than this; whether it is.
+    /// Blocks until the result or error is available, or for at most `timeout`. Returns `true` if it is
+    /// available.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
         !self.job.is_ours() || self.job.wait(Instant::now().checked_add(timeout), Slots::all_done)
     }
 
-    /// Whether it is there, result or error.
+    /// Returns `true` if the result or error is available.
     #[must_use]
     pub fn ready(&self) -> bool {
         !self.job.is_ours() || self.job.slots().all_done()
     }
 
-    /// Whether all went well; `None` as long as that is not known.
+    /// Returns `true` if all tasks succeeded, or `None` while some are not done.
     #[must_use]
     pub fn successful(&self) -> Option<bool> {
         let Progress { done, failed, total } = self.progress();
         (done == total).then_some(failed == 0)
     }
 
-    /// How many tasks are done.
+    /// Returns the number of tasks that are done, failed and in total.
     #[must_use]
     pub fn progress(&self) -> Progress {
         if !self.job.is_ours() {
@@ -361,19 +364,20 @@ impl<T, S> AsyncResult<T, S> {
         self.job.slots().progress()
     }
 
-    /// Takes back the tasks that have not begun, and returns their number. They end with [`TaskError::Cancelled`]. Tasks that run are not
-    /// stopped.
+    /// Cancels the tasks that have not begun, and returns their number. They end with
+    /// [`TaskError::Cancelled`]. Running tasks are not stopped.
     ///
-    /// Blocks for at most a tenth of a second, while a worker takes a chunk of these tasks. If that worker is stopped in this moment, tasks of
-    /// its chunk may end as cancelled later and are not in the number. (A task that was given to a worker just now, together with a function
-    /// that is new to it, may not be taken back.)
+    /// Blocks for at most a tenth of a second, while a worker takes a chunk of these tasks. If that worker is
+    /// stopped at this moment, tasks of its chunk may end as cancelled later and are not counted. (A task
+    /// that was just sent to a worker together with a function that is new to the worker may not be
+    /// cancellable.)
     pub fn cancel(&self) -> usize {
         self.shared.cancel_all(&self.job)
     }
 }
 
 impl<T: Message> AsyncResult<T, Multiple> {
-    /// Waits for all, and gives for each item its result or its error.
+    /// Waits for all tasks, and returns the result or the error of each item.
     #[must_use]
     pub fn results(self) -> Vec<Result<T, TaskError>> {
         if !self.job.is_ours() {
@@ -391,8 +395,9 @@ impl<T: Message> AsyncResult<T, Multiple> {
     }
 }
 
-/// Ready when the result, or all results, are there: [`mp_core::wait`] and [`mp_core::select`] wait for it together with queues, processes and
-/// sockets. In a copy of the process that made the call (`fork`) it is ready.
+/// The handle is ready when the result, or all results, are available: [`mp_core::wait`] and
+/// [`mp_core::select`] wait for it together with queues, processes and sockets. In a fork of the process that
+/// made the call it is always ready.
 ///
 /// ```
 /// use mp_core::{Waitable, wait};
@@ -407,9 +412,10 @@ impl<T: Message> AsyncResult<T, Multiple> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The first wait opens a pipe, which is closed with the result. Where no descriptor is left, a waiter checks every 100 ms.
+/// The first wait opens a pipe, which is closed with the handle. If no descriptor is left, a waiter checks
+/// every 100 ms.
 impl<T, S> AsyncResult<T, S> {
-    /// Returns `true` in a copy of the process that gave the call.
+    /// Returns `true` in a fork of the process that made the call.
     pub(super) fn is_copied(&self) -> bool {
         !self.job.is_ours()
     }
@@ -440,7 +446,7 @@ impl<T, S> Waitable for AsyncResult<T, S> {
 impl<T, S: ResultKind<T>> Future for AsyncResult<T, S> {
     type Output = Result<S::Value, TaskError>;
 
-    /// Pending for ever once it was ready.
+    /// Polls for the result. Stays pending forever after it was ready once.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         if !self.job.is_ours() && self.taken {
             return Poll::Pending;

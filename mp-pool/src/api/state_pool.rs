@@ -1,4 +1,4 @@
-//! A pool whose workers keep something between tasks.
+//! Pools whose workers keep a state between tasks.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -17,12 +17,12 @@ use crate::dispatch::settings::Settings;
 use crate::error::{PoolError, TaskError};
 use crate::tuple_fn::TupleStateFn;
 
-/// A pool each of whose workers has a state of type `S`, which it makes for itself: tasks get it as `&mut S`.
+/// Pool in which each worker creates a state of type `S`. Tasks receive the state as `&mut S`.
 ///
 /// ```
 /// use mp_pool::{Pool, StatePool};
 ///
-/// /// Read once in each worker; it holds what no message could.
+/// /// Loaded once in each worker. No message could contain it.
 /// struct Model {
 ///     weights: std::rc::Rc<[f64]>,
 ///     asked: u64,
@@ -45,20 +45,22 @@ use crate::tuple_fn::TupleStateFn;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// `S` needs neither serde nor `Send`: it never leaves its worker, and is dropped when that ends by itself. What tasks change in it
-/// stays for the next task of the same worker; which worker a task goes to is not known beforehand.
+/// `S` needs neither serde nor `Send`: it never leaves its worker, and is dropped when the worker ends by
+/// itself. Changes by a task are visible to the next task of the same worker. Which worker runs a task is not
+/// specified.
 ///
 /// # When something goes wrong
-/// | what happens | then |
+/// | event | effect |
 /// |---|---|
-/// | making the state fails or panics, or the worker dies in it | a failed start: tried again in a new process, later each time, up to a second; after five times in a row in all workers each task ends with [`TaskError::Broken`], which [says](crate::Broken) how often, and has the last cause (a pool that has worked before: only after ten seconds) |
-/// | it takes for ever | tasks wait, or, with [`start_timeout`](crate::PoolBuilder::start_timeout), the worker is killed and that was a failed start |
-/// | a task returns `Err` | the state is kept: the task had the chance to leave it whole |
-/// | a task panics | its error is [`Raised`](TaskError::Raised) as ever. The state may be half changed, so it is dropped, and the worker makes a new one, before its next task; what waited for it goes to other workers meanwhile. If making it fails, the worker ends, and that was a failed start |
-/// | a worker dies | the one in its place makes its own |
+/// | creating the state fails or panics, or the worker dies in it | The start has failed. It is retried in a new process, with a delay that grows up to a second. After five failures in a row in all workers each task ends with [`TaskError::Broken`], which [contains](crate::Broken) their number and the last cause (if the pool has worked before: only after ten seconds). |
+/// | creating the state never ends | Tasks wait. With [`start_timeout`](crate::PoolBuilder::start_timeout) the worker is killed, and the start has failed. |
+/// | a task returns `Err` | The state is kept: the task could leave it consistent. |
+/// | a task panics | The error is [`Raised`](TaskError::Raised), as in any pool. The state may be inconsistent, so it is dropped, and the worker creates a new one before its next task. Tasks that waited for this worker move to other workers. If creating the state fails, the worker ends, and the start has failed. |
+/// | a worker dies | The replacement creates its own state. |
 ///
-/// The [pool](Self::pool) itself has what is beside tasks: [`metrics`](Pool::metrics), [`pids`](Pool::pids), [`close`](Pool::close),
-/// [`terminate`](Pool::terminate), and tasks without a state, which these workers do as well.
+/// Everything except tasks is on the [pool](Self::pool): [`metrics`](Pool::metrics), [`pids`](Pool::pids),
+/// [`close`](Pool::close), [`terminate`](Pool::terminate), and tasks without a state, which the same workers
+/// run.
 pub struct StatePool<S> {
     pool: Pool,
     state: PhantomData<fn() -> S>,
@@ -71,7 +73,7 @@ impl<S> fmt::Debug for StatePool<S> {
     }
 }
 
-/// How a pool with a state is made: all options of [`PoolBuilder`](crate::PoolBuilder) come before the state.
+/// Builder of a pool with a state. Set all options of [`PoolBuilder`](crate::PoolBuilder) before the state.
 #[must_use = "no pool is there until `build` is called"]
 pub struct StatePoolBuilder<S> {
     settings: Result<Settings, mp_reduce::Error>,
@@ -89,18 +91,18 @@ impl<S: 'static> StatePoolBuilder<S> {
         StatePoolBuilder { settings, state: PhantomData }
     }
 
-    /// Starts the workers, which make their states while this returns.
+    /// Starts the workers, and returns without waiting for their states.
     ///
     /// # Errors
-    /// Those of [`PoolBuilder::build`](crate::PoolBuilder::build), and [`PoolError::Failed`] when the state's arguments can't be
-    /// encoded.
+    /// Same as [`PoolBuilder::build`](crate::PoolBuilder::build), and [`PoolError::Failed`] if the state's
+    /// arguments can't be encoded.
     pub fn build(self) -> Result<StatePool<S>, PoolError> {
         Ok(StatePool { pool: Pool::start(self.settings?)?, state: PhantomData })
     }
 }
 
 impl<S: 'static> StatePool<S> {
-    /// A function of the state and arguments, to be called in the workers, with options, and in all forms: see [`Call`].
+    /// Creates a [`Call`] of a function of the state and arguments, for options and for all kinds of calls.
     ///
     /// ```
     /// use mp_pool::Pool;
@@ -122,8 +124,8 @@ impl<S: 'static> StatePool<S> {
         self.pool.state_task(function)
     }
 
-    /// A closure with captures, made by [`closure!`](mp_spawn::closure!) with the state as its first argument, to be called in the
-    /// workers. What it captures is sent to each of them once.
+    /// Creates a [`Call`] of a closure with captures, made by [`closure!`](mp_spawn::closure!) with the state
+    /// as its first argument. The captures are sent to each worker once.
     ///
     /// ```
     /// use mp_pool::Pool;
@@ -146,10 +148,10 @@ impl<S: 'static> StatePool<S> {
         self.pool.state_task_closure(closure)
     }
 
-    /// Calls `function(state, args)` in a worker, and waits for its result.
+    /// Calls `function(state, args)` in a worker, and blocks until its result is available.
     ///
     /// # Errors
-    /// What became of the task: see [`TaskError`].
+    /// Any [`TaskError`] with which the task ends.
     pub fn apply<F, A, R>(&self, function: F, args: A) -> Result<R::Value, TaskError>
     where
         F: Fn(&mut S, A) -> R + CapturesNothing,
@@ -159,7 +161,7 @@ impl<S: 'static> StatePool<S> {
         self.task(function).apply(args)
     }
 
-    /// As [`apply`](Self::apply), but returns without waiting for the result.
+    /// Like [`apply`](Self::apply), without waiting for the result.
     pub fn apply_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
     where
         F: Fn(&mut S, A) -> R + CapturesNothing,
@@ -169,7 +171,8 @@ impl<S: 'static> StatePool<S> {
         self.task(function).apply_async(args)
     }
 
-    /// As [`apply_async`](Self::apply_async), as a future that waits for room: see [`Call::submit_async`].
+    /// Waits for room without blocking a thread, then does the same as [`apply_async`](Self::apply_async):
+    /// see [`Call::submit_async`].
     pub async fn submit_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
     where
         F: Fn(&mut S, A) -> R + CapturesNothing,
@@ -179,10 +182,11 @@ impl<S: 'static> StatePool<S> {
         self.task(function).submit_async(args).await
     }
 
-    /// Calls `function(state, item)` for each item, and waits for all; the results are in the order of the items.
+    /// Calls `function(state, item)` for each item, and blocks until all are done. The results are in the
+    /// order of the items.
     ///
     /// # Errors
-    /// As [`Pool::map`].
+    /// Same as [`Pool::map`].
     pub fn map<F, A, R>(
         &self,
         function: F,
@@ -196,7 +200,7 @@ impl<S: 'static> StatePool<S> {
         self.task(function).map(items)
     }
 
-    /// As [`map`](Self::map), but returns without waiting for the results.
+    /// Like [`map`](Self::map), without waiting for the results.
     pub fn map_async<F, A, R>(&self, function: F, items: impl IntoIterator<Item = A>) -> MapResult<R::Value>
     where
         F: Fn(&mut S, A) -> R + CapturesNothing,
@@ -206,7 +210,8 @@ impl<S: 'static> StatePool<S> {
         self.task(function).map_async(items)
     }
 
-    /// Calls `function(state, item)` for each item, and gives the results one after the other: see [`Pool::imap`].
+    /// Calls `function(state, item)` for each item, and returns an iterator over the results: see
+    /// [`Pool::imap`].
     pub fn imap<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
     where
         F: Fn(&mut S, A) -> R + CapturesNothing,
@@ -217,7 +222,7 @@ impl<S: 'static> StatePool<S> {
         self.task(function).imap(items)
     }
 
-    /// As [`imap`](Self::imap), in the order in which they are done.
+    /// Like [`imap`](Self::imap), with results in the order of completion.
     pub fn imap_unordered<F, A, R, I>(&self, function: F, items: I) -> Imap<I::IntoIter, R::Value>
     where
         F: Fn(&mut S, A) -> R + CapturesNothing,
@@ -228,8 +233,8 @@ impl<S: 'static> StatePool<S> {
         self.task(function).imap_unordered(items)
     }
 
-    /// Calls `function(state, item)` for each item that is pushed, until no more are: see [`Stream`], whose lanes keep tasks together
-    /// with the state that they need.
+    /// Calls `function(state, item)` for each item that is pushed, until the stream is closed: see
+    /// [`Stream`]. Its lanes send tasks to the worker that has the state they need.
     pub fn stream<F, A, R>(&self, function: F) -> Stream<A, R::Value>
     where
         F: Fn(&mut S, A) -> R + CapturesNothing,
@@ -239,7 +244,8 @@ impl<S: 'static> StatePool<S> {
         self.task(function).stream()
     }
 
-    /// As [`map`](Self::map), for a function of the state and up to six arguments, each item a tuple of these.
+    /// Like [`map`](Self::map), for a function of the state and up to six arguments. Each item is a tuple of
+    /// the arguments.
     ///
     /// ```
     /// let pool = mp_pool::Pool::with_state(2, || 10_u64)?;
@@ -249,7 +255,7 @@ impl<S: 'static> StatePool<S> {
     /// ```
     ///
     /// # Errors
-    /// As [`Pool::map`].
+    /// Same as [`Pool::map`].
     pub fn starmap<F, A>(
         &self,
         function: F,
@@ -262,7 +268,7 @@ impl<S: 'static> StatePool<S> {
         self.starmap_async(function, items).get()
     }
 
-    /// As [`starmap`](Self::starmap), but returns without waiting for the results.
+    /// Like [`starmap`](Self::starmap), without waiting for the results.
     pub fn starmap_async<F, A>(
         &self,
         function: F,
@@ -275,24 +281,25 @@ impl<S: 'static> StatePool<S> {
         self.task(move |state: &mut S, args: A| function.call(state, args)).map_async(items)
     }
 
-    /// The pool itself: its metrics, its end, and tasks without a state.
+    /// Returns the pool: its metrics, its shutdown, and tasks without a state.
     #[must_use]
     pub fn pool(&self) -> &Pool {
         &self.pool
     }
 
-    /// Waits until all tasks are done, and the workers have ended: [`Pool::join`].
+    /// Stops accepting tasks, and blocks until all tasks are done and the workers have ended: see
+    /// [`Pool::join`].
     ///
     /// # Errors
-    /// As [`Pool::join`].
+    /// Same as [`Pool::join`].
     pub fn join(self) -> Result<(), PoolError> {
         self.pool.join()
     }
 
-    /// As [`join`](Self::join), but waits no longer than this; whether the workers have ended.
+    /// Like [`join`](Self::join), but waits for at most `timeout`. Returns `true` if the workers have ended.
     ///
     /// # Errors
-    /// As [`Pool::join_timeout`].
+    /// Same as [`Pool::join_timeout`].
     pub fn join_timeout(&self, timeout: Duration) -> Result<bool, PoolError> {
         self.pool.join_timeout(timeout)
     }

@@ -1,4 +1,4 @@
-//! A call without an end: tasks are pushed and results taken one by one, as the caller likes.
+//! Open-ended calls: the caller pushes tasks and takes results one by one.
 
 use std::fmt;
 use std::future::poll_fn;
@@ -22,7 +22,8 @@ use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
 use crate::metrics::running::RunningTask;
 
-/// A task of a [`Stream`]: they are numbered from 0, as they were pushed. Equal to no ticket of another stream.
+/// Identifier of a task of a [`Stream`]. Tickets are numbered from 0 in push order. Tickets of different
+/// streams are never equal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
     number: usize,
@@ -30,7 +31,7 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// Its number.
+    /// Returns the number of the task in its stream.
     #[must_use]
     pub fn number(self) -> usize {
         self.number
@@ -49,26 +50,27 @@ impl fmt::Debug for Ticket {
     }
 }
 
-/// The number of a stream; no two of this process have the same one.
+/// Returns a number that is unique to a stream in this process.
 fn next_stream() -> u64 {
-    // fork: a copy of the process takes nothing from the streams of its original.
+    // fork: a forked process takes nothing from the streams of its parent.
     static STREAMS: AtomicU64 = AtomicU64::new(0);
     STREAMS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// A task of a [`Stream`], and what came of it.
+/// Task of a [`Stream`], and its result.
 pub type Outcome<T> = (Ticket, Result<T, TaskError>);
 
-/// Nothing was pushed; here are the arguments.
+/// Error returned when a task was not pushed. Contains the arguments.
 pub enum PushError<A> {
-    /// As many tasks are on their way as the [stream](crate::Call::ahead) or the [pool](crate::PoolBuilder::max_waiting) allows.
+    /// The number of tasks in flight has reached the limit of the [stream](crate::Call::ahead) or of the
+    /// [pool](crate::PoolBuilder::max_waiting).
     Full(A),
-    /// The stream was closed; or this process was forked from the one that has it.
+    /// The stream is closed, or belongs to the process from which this process was forked.
     Closed(A),
 }
 
 impl<A> PushError<A> {
-    /// The arguments.
+    /// Returns the arguments.
     pub fn into_args(self) -> A {
         match self {
             PushError::Full(args) | PushError::Closed(args) => args,
@@ -95,11 +97,11 @@ impl<A> fmt::Debug for PushError<A> {
 
 impl<A> std::error::Error for PushError<A> {}
 
-/// No result is there yet, or not that one.
+/// Error returned when no result, or not the requested one, is available yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotYet {
-    /// How many tasks are on their way: pushed, and their results not taken.
+    /// Number of tasks in flight: pushed, with a result that was not taken.
     pub under_way: usize,
 }
 
@@ -113,8 +115,9 @@ mp_core::readable_debug!(NotYet);
 
 impl std::error::Error for NotYet {}
 
-/// A call without an end: [`Pool::stream`](crate::Pool::stream), [`Call::stream`](crate::Call::stream). Its tasks are pushed one by
-/// one, and its results taken as they come: by programs that decide by themselves what is done next, and how much at once.
+/// Open-ended call, created by [`Pool::stream`](crate::Pool::stream) or
+/// [`Call::stream`](crate::Call::stream). Tasks are pushed one by one, and results are taken as they
+/// complete. For programs that choose the next task and the number of tasks in flight themselves.
 ///
 /// ```
 /// use mp_pool::Pool;
@@ -124,7 +127,7 @@ impl std::error::Error for NotYet {}
 /// let mut next = 0..20_u64;
 /// let mut sum = 0;
 /// loop {
-///     // As many as there is room for; a wait for more would be one for what only this thread takes.
+///     // Pushes only while there is room: a blocking push could wait for results that only this thread takes.
 ///     while stream.under_way() < 8 && let Some(x) = next.next() {
 ///         stream.push(x)?;
 ///     }
@@ -139,21 +142,23 @@ impl std::error::Error for NotYet {}
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It borrows nothing: it may be moved to another thread, or shared, so that one thread pushes and another one takes. Like
-/// [`Call`](crate::Call), it does not keep the pool: tasks that are pushed when that is closed, joined or dropped end with
-/// [`TaskError::Closed`], or [`TaskError::Broken`] with the reason.
+/// A `Stream` borrows nothing: it can be moved to another thread, or shared, so that one thread pushes and
+/// another takes. Like [`Call`](crate::Call), it does not keep the pool alive: tasks that are pushed after
+/// the pool was closed, joined or dropped end with [`TaskError::Closed`], or with [`TaskError::Broken`] and
+/// the reason.
 ///
 /// # Lanes
-/// Some tasks are quicker in the worker that had the one before: it has the file open that both read, or the
-/// [state](crate::StatePool) that both change. Such tasks are pushed to one *lane*, a number of the caller's choice
-/// ([`push_to`](Self::push_to)). They go to the worker that had this lane last; to any other if that one is dead, or if it has work
-/// and the other one has none. So a lane is a hint: it costs nothing where it is wrong, delays no task while a worker is idle, and
-/// promises nothing. Tasks of one lane may run at once, and a task that is tried again goes to whichever worker is free.
+/// Some tasks run faster in the worker that ran a related task before: it has a file open that both read, or
+/// the [state](crate::StatePool) that both change. Push such tasks to one *lane*, a number chosen by the
+/// caller ([`push_to`](Self::push_to)). They go to the worker that ran this lane last. They go to another
+/// worker if that worker is dead, or if it has work and the other one is idle. A lane is only a hint: a wrong
+/// one costs nothing, and no task waits while a worker is idle. Tasks of one lane may run at the same time,
+/// and a retried task goes to any free worker.
 ///
 /// ```
 /// use mp_pool::Pool;
 ///
-/// /// What a worker has read so far of each file.
+/// /// Number of parts that a worker has read of each file.
 /// type Files = std::collections::HashMap<u64, u64>;
 ///
 /// let pool = Pool::with_state(2, Files::new)?;
@@ -174,21 +179,23 @@ impl std::error::Error for NotYet {}
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A stream remembers the workers of 65,536 lanes, and then begins anew.
+/// A stream remembers the workers of 65,536 lanes, and then starts over.
 ///
 /// # Room
-/// A task is *on its way* from its push until its result was taken. With [`Call::ahead`](crate::Call::ahead) no more are than that:
-/// a push waits until there is room, and so does a bounded pool's ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)).
-/// Without either, the caller decides, by [`under_way`](Self::under_way). A thread that pushes and takes alone must not wait for room
-/// that only it can make: it looks first, as above, or uses [`try_push`](Self::try_push).
+/// A task is *in flight* from its push until its result is taken. [`Call::ahead`](crate::Call::ahead) limits
+/// the number of tasks in flight: a push blocks until there is room. A bounded pool
+/// ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)) blocks pushes as well. Without a limit,
+/// the caller decides, using [`under_way`](Self::under_way). If one thread both pushes and takes, it must not
+/// wait for room that only it can make: check first, as above, or use [`try_push`](Self::try_push).
 ///
-/// # Its end
-/// [`close`](Self::close) says that nothing more is pushed: then [`next`](Self::next) gives what is left, and `None`. Dropped, it
-/// cancels what has not begun, and the results of what runs are dropped. What is given to the pool next waits for none of that.
+/// # Shutdown
+/// [`close`](Self::close) ends the input: [`next`](Self::next) then returns the remaining results, and
+/// `None`. Dropping the stream cancels the tasks that have not begun, and drops the results of running tasks.
+/// New tasks of the pool do not wait for them.
 ///
-/// What becomes of each task, by an error, a death, a time-out, is in the table at [`TaskError`]; how often it is tried again, what
-/// the call says ([`Call::retry_if`](crate::Call::retry_if)). In a copy of the process that made it (`fork`) it is closed, and gives
-/// nothing.
+/// [`TaskError`] lists the outcome of each task after an error, a death or a time-out. Retries are set on the
+/// call ([`Call::retry_if`](crate::Call::retry_if)). In a fork of the process that created it, the stream is
+/// closed and returns no results.
 #[must_use = "nothing is called until something is pushed, and dropping it cancels its tasks"]
 pub struct Stream<A, T> {
     shared: Arc<Shared>,
@@ -209,7 +216,7 @@ impl<A, T> fmt::Debug for Stream<A, T> {
     }
 }
 
-/// How long a call waits.
+/// Time limit of a wait.
 #[derive(Clone, Copy)]
 enum Wait {
     Not,
@@ -227,7 +234,8 @@ impl<A, T> Stream<A, T> {
         Stream { shared, job, pushed, number: next_stream(), results: PhantomData }
     }
 
-    /// From now on [`next`](Self::next) gives the results in the order in which their tasks were pushed; without this as they come.
+    /// Makes [`next`](Self::next) return the results in push order. By default they are in the order of
+    /// completion.
     pub fn in_order(self) -> Self {
         if self.job.is_ours()
             && let Some(tickets) = &mut self.job.slots().tickets
@@ -237,20 +245,21 @@ impl<A, T> Stream<A, T> {
         self
     }
 
-    /// How many tasks are on their way: pushed, and their results not taken.
+    /// Returns the number of tasks in flight: pushed, with a result that was not taken.
     #[must_use]
     pub fn under_way(&self) -> usize {
         if self.job.is_ours() { self.job.slots().under_way() } else { 0 }
     }
 
-    /// What the workers are at of this stream: as of [`Pool::running`](crate::Pool::running), but only its tasks. A
+    /// Returns the running tasks of this stream, like [`Pool::running`](crate::Pool::running). Their
     /// [`task`](crate::RunningTask::task) is the [number](Ticket::number) of a ticket.
     #[must_use]
     pub fn running(&self) -> Vec<RunningTask> {
         if self.job.is_ours() { self.shared.state.lock().running_of(Some(&self.job)) } else { Vec::new() }
     }
 
-    /// Nothing more is pushed: [`next`](Self::next) ends when the last result was taken. What waits to push hears that it is closed.
+    /// Ends the input: [`next`](Self::next) returns `None` after the last result. Blocked pushes fail with
+    /// `PushError::Closed`.
     pub fn close(&self) {
         if self.job.is_ours() {
             self.job.close();
@@ -258,7 +267,7 @@ impl<A, T> Stream<A, T> {
         }
     }
 
-    /// Waits until it is so; false if that takes too long.
+    /// Waits until `so` returns `true`. Returns `false` at the time limit.
     fn wait(&self, wait: Wait, so: impl Fn(&Slots) -> bool) -> bool {
         match wait {
             Wait::Not => so(&self.job.slots()),
@@ -268,67 +277,67 @@ impl<A, T> Stream<A, T> {
 }
 
 impl<A: Message + Send, T: Message + Send> Stream<A, T> {
-    /// Has a task done; waits until there is [room](Self#room) for it. Its number, by which its result is known.
+    /// Pushes a task, and returns its ticket. Blocks until there is [room](Self#room) for it.
     ///
     /// # Errors
-    /// The arguments, if the stream is closed.
+    /// `PushError::Closed` with the arguments if the stream is closed.
     pub fn push(&self, args: A) -> Result<Ticket, PushError<A>> {
         self.push_within(None, args, Wait::Until(None))
     }
 
-    /// As [`push`](Self::push), best to the worker that had this [lane](Self#lanes) last.
+    /// Like [`push`](Self::push), preferring the worker that ran this [lane](Self#lanes) last.
     ///
     /// # Errors
-    /// The arguments, if the stream is closed.
+    /// Same as [`push`](Self::push).
     pub fn push_to(&self, lane: u64, args: A) -> Result<Ticket, PushError<A>> {
         self.push_within(Some(lane), args, Wait::Until(None))
     }
 
-    /// As [`push`](Self::push), if there is room now.
+    /// Like [`push`](Self::push), without waiting for room.
     ///
     /// # Errors
-    /// The arguments, if there is no room, or the stream is closed.
+    /// `PushError` with the arguments if there is no room or the stream is closed.
     pub fn try_push(&self, args: A) -> Result<Ticket, PushError<A>> {
         self.push_within(None, args, Wait::Not)
     }
 
-    /// As [`push_to`](Self::push_to), if there is room now.
+    /// Like [`push_to`](Self::push_to), without waiting for room.
     ///
     /// # Errors
-    /// As [`try_push`](Self::try_push).
+    /// Same as [`try_push`](Self::try_push).
     pub fn try_push_to(&self, lane: u64, args: A) -> Result<Ticket, PushError<A>> {
         self.push_within(Some(lane), args, Wait::Not)
     }
 
-    /// As [`push`](Self::push), but waits no longer than this for room.
+    /// Like [`push`](Self::push), but waits for room for at most `timeout`.
     ///
     /// # Errors
-    /// As [`try_push`](Self::try_push).
+    /// Same as [`try_push`](Self::try_push).
     pub fn push_timeout(&self, args: A, timeout: Duration) -> Result<Ticket, PushError<A>> {
         self.push_within(None, args, Wait::at_most(timeout))
     }
 
-    /// As [`push_to`](Self::push_to), but waits no longer than this for room.
+    /// Like [`push_to`](Self::push_to), but waits for room for at most `timeout`.
     ///
     /// # Errors
-    /// As [`try_push`](Self::try_push).
+    /// Same as [`try_push`](Self::try_push).
     pub fn push_to_timeout(&self, lane: u64, args: A, timeout: Duration) -> Result<Ticket, PushError<A>> {
         self.push_within(Some(lane), args, Wait::at_most(timeout))
     }
 
-    /// As [`push`](Self::push), as a future: waits for room without blocking a thread. Dropped before there was room, it has pushed
-    /// nothing.
+    /// Like [`push`](Self::push), but waits for room without blocking a thread. If the future is dropped
+    /// before there was room, nothing is pushed.
     ///
     /// # Errors
-    /// The arguments, if the stream is closed.
+    /// Same as [`push`](Self::push).
     pub async fn push_async(&self, args: A) -> Result<Ticket, PushError<A>> {
         self.push_when_ready(None, args).await
     }
 
-    /// As [`push_to`](Self::push_to), as a future.
+    /// Like [`push_to`](Self::push_to), but waits for room without blocking a thread.
     ///
     /// # Errors
-    /// The arguments, if the stream is closed.
+    /// Same as [`push`](Self::push).
     pub async fn push_to_async(&self, lane: u64, args: A) -> Result<Ticket, PushError<A>> {
         self.push_when_ready(Some(lane), args).await
     }
@@ -362,7 +371,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
             }
             if let Some(of_pool) = &mut room {
                 if Pin::new(of_pool).poll(context).is_pending() {
-                    // Closed just before it waited, it has told no waker.
+                    // If the stream was closed just before this future began to wait, no waker was woken.
                     let closed = self.job.is_closed();
                     return if closed { Poll::Ready(Err(Refused::Closed)) } else { Poll::Pending };
                 }
@@ -378,7 +387,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
                 }
             }
         });
-        // From here on nothing is awaited: a task that is expected comes.
+        // Nothing is awaited from here on, so an expected task is always submitted.
         match index.await {
             Ok(index) => Ok(self.submit(index, lane, args)),
             Err(_) => Err(PushError::Closed(args)),
@@ -394,49 +403,52 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
         Ticket { number, stream: self.number }
     }
 
-    /// Whether it is of this stream, in the process that has it.
+    /// Returns `true` in the process that owns the stream, for a ticket of this stream or none.
     fn may_take(&self, ticket: Option<Ticket>) -> bool {
         let is_its = ticket.is_none_or(|ticket| ticket.stream == self.number);
         self.job.is_ours() && (is_its)
     }
 
-    /// Waits for the next result, as they come or [in order](Self::in_order); `None` if the stream is closed and all were taken.
+    /// Blocks until the next result is available, in the order of completion or [in push
+    /// order](Self::in_order). Returns `None` if the stream is closed and all results were taken.
     ///
-    /// It waits also if nothing is on its way: another thread may push something, or close it.
+    /// Blocks even if no task is in flight: another thread may push a task or close the stream.
     pub fn next(&self) -> Option<Outcome<T>> {
         self.outcome_within(None, Wait::Until(None)).ok().flatten()
     }
 
-    /// As [`next`](Self::next), if it is there now.
+    /// Like [`next`](Self::next), without waiting.
     ///
     /// # Errors
-    /// It is not there.
+    /// `NotYet` if no result is available.
     pub fn try_next(&self) -> Result<Option<Outcome<T>>, NotYet> {
         self.outcome_within(None, Wait::Not)
     }
 
-    /// As [`next`](Self::next), but waits no longer than this.
+    /// Like [`next`](Self::next), but waits for at most `timeout`.
     ///
     /// # Errors
-    /// It is not there.
+    /// `NotYet` if no result is available in time.
     pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Outcome<T>>, NotYet> {
         self.outcome_within(None, Wait::at_most(timeout))
     }
 
-    /// As [`next`](Self::next), as a future. Dropped before it is ready, it has taken nothing.
+    /// Like [`next`](Self::next), without blocking a thread. If the future is dropped before it is ready, no
+    /// result is taken.
     pub async fn next_async(&self) -> Option<Outcome<T>> {
         self.outcome(None).await
     }
 
-    /// Waits for the result of this task; `None` if it was taken already, or the ticket is of another stream.
+    /// Blocks until the result of this task is available. Returns `None` if the result was already taken, or
+    /// the ticket belongs to another stream.
     pub fn take(&self, ticket: Ticket) -> Option<Result<T, TaskError>> {
         self.outcome_within(Some(ticket), Wait::Until(None)).ok().flatten().map(|(_, result)| result)
     }
 
-    /// As [`take`](Self::take), but waits no longer than this.
+    /// Like [`take`](Self::take), but waits for at most `timeout`.
     ///
     /// # Errors
-    /// It is not there.
+    /// `NotYet` if the result is not available in time.
     pub fn take_timeout(
         &self,
         ticket: Ticket,
@@ -446,7 +458,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
         Ok(outcome.map(|(_, result)| result))
     }
 
-    /// As [`take`](Self::take), as a future.
+    /// Like [`take`](Self::take), without blocking a thread.
     pub async fn take_async(&self, ticket: Ticket) -> Option<Result<T, TaskError>> {
         self.outcome(Some(ticket)).await.map(|(_, result)| result)
     }
@@ -462,7 +474,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
             if let Some(run) = self.job.take_outcome(ticket.map(Ticket::number)) {
                 return Ok(Some(self.taken(run)));
             }
-            // Another thread was quicker, or there is none.
+            // Another thread took the outcome, or there is none.
             if is_over(&self.job.slots(), ticket) {
                 return Ok(None);
             }
@@ -489,14 +501,14 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
         run.await.map(|run| self.taken(run))
     }
 
-    /// Code of the user runs here, without a lock.
+    /// Reads the outcome. Calls user code, without holding a lock.
     fn taken(&self, mut run: Run) -> Outcome<T> {
         self.pushed.is_over(run.first);
         (self.ticket(run.first), read(&mut run, 0))
     }
 }
 
-/// Whether there is nothing to wait for: no such task, or none at all any more.
+/// Returns `true` if there is nothing to wait for: the task is unknown or taken, or the stream has ended.
 fn is_over(slots: &Slots, ticket: Option<Ticket>) -> bool {
     let Some(tickets) = &slots.tickets else { return true };
     match ticket {
@@ -505,7 +517,7 @@ fn is_over(slots: &Slots, ticket: Option<Ticket>) -> bool {
     }
 }
 
-/// Whether an outcome can be taken, or will not come.
+/// Returns `true` if an outcome can be taken, or will never arrive.
 fn is_decided(slots: &Slots, ticket: Option<Ticket>) -> bool {
     let is_there = slots.tickets.as_ref().is_some_and(|tickets| match ticket {
         Some(Ticket { number, .. }) => tickets.has(number),

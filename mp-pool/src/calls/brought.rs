@@ -1,26 +1,27 @@
-//! When the tasks of a call were brought to the pool, for what is said of how long they have waited.
+//! Submission times of the tasks of a call, for the statistics of waiting times.
 
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// As many times as this are not worth a look for those that are not needed.
+/// Number of finished entries below which cleaning up is not worth it.
 const FEW: usize = 64;
 
-/// When tasks were brought that have no outcome, with few others.
+/// Submission times of the tasks that have no outcome, and of a few others.
 #[derive(Debug, Default)]
 pub(crate) struct Brought {
-    /// For each time how many tasks there were in all, how many of its own have no outcome, and when it was.
+    /// For each submission: total number of tasks up to it, number of its tasks without an outcome, and its
+    /// time.
     times: VecDeque<(usize, usize, Instant)>,
-    /// How many of those are of no task any more.
+    /// Number of entries whose tasks all have outcomes.
     over: usize,
-    /// How many tasks there were in all.
+    /// Total number of tasks.
     count: usize,
 }
 
 impl Brought {
-    /// This many more; the index of the first.
+    /// Records a submission of `tasks` tasks, and returns the index of the first.
     pub(crate) fn add(&mut self, tasks: usize, when: Instant) -> usize {
-        // Else a stream with one task that comes to no end would grow with the others.
+        // Without this, one task that never ends would make the list of a stream grow with all later tasks.
         if self.over > FEW && 2 * self.over > self.times.len() {
             self.times.retain(|(_, left, _)| *left > 0);
             self.over = 0;
@@ -33,7 +34,7 @@ impl Brought {
         first
     }
 
-    /// Some have their outcomes, from `first` on, and had none; when that one was brought.
+    /// Records outcomes of tasks from `first` on, which had none. Returns the submission time of the first.
     pub(crate) fn settled(&mut self, first: usize, count: usize) -> Option<Instant> {
         let at = self.times.partition_point(|(end, ..)| *end <= first);
         let when = self.times.get(at).map(|(.., when)| *when);

@@ -1,4 +1,4 @@
-//! Tasks of one call in a row: what a worker is given as one message, and answers in a few.
+//! Consecutive tasks of one call, which a worker receives in one message and answers in a few.
 
 use std::sync::Arc;
 
@@ -11,37 +11,39 @@ use crate::calls::source::Keep;
 use crate::message::Task;
 use crate::run::values::Slice;
 
-/// What another attempt at a task is made with, or the rest of a chunk is given to another worker; dropping it lets no panic out.
+/// Arguments kept for a retry, or for sending the rest of a chunk to another worker. Dropping them catches
+/// panics.
 pub(crate) enum Kept {
-    /// The bytes of the arguments.
+    /// Bytes of the arguments.
     Plain(Slice),
-    /// Arguments with attachments, which their message had.
+    /// Arguments with attachments, taken from their message.
     Original(Apart<Box<dyn Keep>>),
     Not,
 }
 
-/// Tasks that have left their job. Their items are numbered from 0.
+/// Tasks that have left their job. Its items are numbered from 0.
 pub(crate) struct Chunk {
     pub(crate) id: u64,
     pub(crate) job: Arc<Job>,
-    /// The index in its call of item 0.
+    /// Index of item 0 in its call.
     pub(crate) first: usize,
-    /// The items before this one have outcomes.
+    /// Number of items with outcomes; they come first.
     pub(crate) reported: usize,
-    /// How many items it has: fewer than its message, if the last ones were taken back.
+    /// Number of items: smaller than in its message if the last ones were withdrawn.
     pub(crate) end: usize,
-    /// How often its one item was begun before.
+    /// Number of earlier attempts at its only item.
     pub(crate) tries: u32,
     pub(crate) kept: Kept,
 }
 
 impl Chunk {
-    /// How many of its tasks have no outcome.
+    /// Returns the number of tasks without an outcome.
     pub(crate) fn left(&self) -> usize {
         self.end - self.reported
     }
 
-    /// Takes the items from `from` on out of it, as a chunk of their own; `None` if there are none, or their arguments are gone.
+    /// Splits off the items from `from` on as a new chunk. Returns `None` if there are none, or their
+    /// arguments were not kept.
     pub(crate) fn split_off(&mut self, from: usize, id: u64) -> Option<Chunk> {
         let Kept::Plain(slice) = &self.kept else { return None };
         if from >= self.end {
@@ -53,7 +55,7 @@ impl Chunk {
         Some(Chunk { id, job: Arc::clone(&self.job), first, reported: 0, end, tries: 0, kept })
     }
 
-    /// What another attempt at one of its items is made with.
+    /// Returns the arguments for a retry of one item.
     pub(crate) fn keep(&mut self, item: usize) -> Option<Kept> {
         match &mut self.kept {
             Kept::Plain(slice) => Some(Kept::Plain(slice.part(item, item + 1))),
@@ -63,19 +65,19 @@ impl Chunk {
     }
 }
 
-/// A chunk that can be given to a worker.
+/// Chunk that can be sent to a worker.
 pub(crate) struct Ready {
     pub(crate) chunk: Chunk,
     pub(crate) message: ForWorker,
 }
 
-/// What a worker is sent of a chunk.
+/// Message for a worker.
 pub(crate) enum ForWorker {
-    /// Its message.
+    /// Encoded message of the chunk.
     Packed(EncodedMessage<Task>),
-    /// These arguments, with which something travels: there was no room for a message of them.
+    /// Arguments with attachments, for which a message could not be allocated.
     Alone(Outgoing),
-    /// The arguments that the chunk keeps, of which a message is still to be made.
+    /// Arguments kept by the chunk, which are still to be encoded.
     Kept,
 }
 
@@ -84,7 +86,7 @@ impl Ready {
         Ready { chunk, message: ForWorker::Packed(message) }
     }
 
-    /// One without a message.
+    /// Creates a chunk without a message.
     pub(crate) fn rest(chunk: Chunk) -> Ready {
         Ready { chunk, message: ForWorker::Kept }
     }

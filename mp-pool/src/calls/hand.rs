@@ -1,22 +1,22 @@
-//! Number of a call's tasks that a feeding thread has taken and no worker was given yet.
+//! Number of a call's tasks that a feeding thread has taken and not yet sent to a worker.
 //!
-//! A thread encodes tasks without the lock of the pool's state. A cancellation in this time finds these tasks nowhere, so it counts them here
-//! and leaves them to the feeding thread.
+//! A thread encodes tasks without the lock of the pool's state. A cancellation during this time finds these
+//! tasks in no list, so it counts them here and leaves them to the feeding thread.
 //!
 //! | step | changed by | under |
 //! |---|---|---|
-//! | `tasks` + n | a thread that takes n tasks out of their source, or out of the returned ones | the lock of that list |
-//! | `tasks` - n | the same thread: a worker was given them, they were returned, or they have an error | the state's lock, unless it is an error |
-//! | `fate` set | a cancellation, which took all tasks out of the source before | the state's lock |
+//! | `tasks` + n | a thread that takes n tasks from their source or from the returned tasks | the lock of that list |
+//! | `tasks` - n | the same thread, after the tasks were sent to a worker, were returned, or failed | the state's lock, unless they failed |
+//! | `fate` set | a cancellation, which took all tasks from the source before | the state's lock |
 //!
-//! So a task leaves a hand without `fate` before the cancellation, which finds it with a worker or among the returned ones; or it leaves the hand
-//! with `fate` as its outcome.
+//! So a task either leaves the hand without `fate` before the cancellation, which then finds it with a worker
+//! or among the returned tasks, or it leaves the hand with `fate` as its outcome.
 
 use mp_core::mutex::Mutex;
 
 use crate::error::TaskError;
 
-/// See the [module](self).
+/// Count of tasks in hand: see the [module](self).
 #[derive(Debug, Default)]
 pub(crate) struct Hand(Mutex<State>);
 
@@ -24,7 +24,8 @@ pub(crate) struct Hand(Mutex<State>);
 struct State {
     tasks: usize,
     fate: Option<TaskError>,
-    /// Number of tasks that came back from a worker after the cancellation, and not counted by a caller of `cancel` yet.
+    /// Number of tasks that returned from a worker after the cancellation and were not yet counted by a
+    /// caller of `cancel`.
     late: usize,
 }
 
@@ -38,21 +39,22 @@ impl State {
 }
 
 impl Hand {
-    /// Adds tasks that the caller takes. The lock of the list that they are in is held.
+    /// Adds tasks that the caller takes. The caller holds the lock of the list that contains them.
     pub(crate) fn take(&self, tasks: usize) {
         let mut state = self.0.lock();
         state.tasks += tasks;
         state.add_late(tasks);
     }
 
-    /// Removes tasks; returns the outcome that they must have, if there is one.
+    /// Removes tasks. Returns the outcome that they must have, if any.
     pub(crate) fn release(&self, tasks: usize) -> Option<TaskError> {
         let mut state = self.0.lock();
         state.tasks = state.tasks.saturating_sub(tasks);
         state.fate.clone()
     }
 
-    /// Sets the outcome of all tasks that are in hand or will be, unless there is one. Returns the number of tasks that get it.
+    /// Sets the outcome of all tasks that are or will be in hand, unless one is set. Returns the number of
+    /// tasks that get it.
     pub(crate) fn seal(&self, fate: TaskError) -> usize {
         let mut state = self.0.lock();
         if state.fate.is_some() {
@@ -62,13 +64,12 @@ impl Hand {
         state.tasks
     }
 
-    /// Takes the number of tasks that came back from workers since the last call.
+    /// Returns the number of tasks that came back from workers since the last call.
     pub(crate) fn take_late(&self) -> usize {
         std::mem::take(&mut self.0.lock().late)
     }
 
-    /// Returns the outcome of tasks that were cut off a worker's chunk after the cancellation, and counts
-    /// them.
+    /// Counts tasks that were cut off a worker's chunk after the cancellation, and returns their outcome.
     pub(crate) fn fate_of_late(&self, tasks: usize) -> Option<TaskError> {
         let mut state = self.0.lock();
         state.add_late(tasks);

@@ -1,4 +1,4 @@
-//! One call of the pool: the tasks that are still to be sent, and the outcomes that have come back.
+//! One call of the pool: tasks to be sent, and outcomes that have arrived.
 
 use std::collections::HashMap;
 use std::io::{PipeReader, Write as _};
@@ -29,38 +29,40 @@ use crate::retry::Retry;
 use crate::run::runner::Runner;
 use crate::steps::chunk::MOST_ITEMS;
 
-/// How long a chunk should take: much longer than it takes to send it, and short enough for the workers to end together.
+/// Target duration of a chunk: much longer than sending it, and short enough for workers to finish at about
+/// the same time.
 pub(crate) const CHUNK_NANOS: u64 = 500_000;
-/// How far ahead of their results items of a stream are taken, for each worker.
+/// Target duration of the items of a stream that are taken before their results are requested, for each
+/// worker.
 const STREAM_NANOS: u64 = 4 * CHUNK_NANOS;
-/// The most items of a chunk whose size is chosen here.
+/// Maximum number of items of a chunk if the pool chooses the size.
 const LARGEST: usize = 1 << 14;
 
-/// Who has to know which functions are used.
+/// Owner of functions, which is notified when they are unused.
 pub(crate) trait Functions: Send + Sync {
-    /// This function has no user any more. May be called with the lock of the state.
+    /// Reports that a function has no users left. May be called while the state's lock is held.
     fn is_unused(&self, code: u64);
 
-    /// For a report of a wait for this call, or for any.
+    /// Describes the pool for a report of a wait for this call, or for any call.
     fn about(&self, job: Option<&Job>) -> About;
 }
 
-/// What a report says of a pool.
+/// Description of a pool in a report.
 #[derive(Default)]
 pub(crate) struct About {
     pub(crate) pool: String,
-    /// Of the workers that live.
+    /// Process ids of the live workers.
     pub(crate) pids: Vec<u32>,
-    /// What workers are at, each with `; ` before it.
+    /// Running tasks, each preceded by `; `.
     pub(crate) running: String,
 }
 
-/// A function, as the workers know it.
+/// Function with the number that workers know it by.
 pub(crate) struct Code {
     pub(crate) number: u64,
-    /// It holds what the user's closure captures.
+    /// Closure of the user, with its captures.
     pub(crate) runner: Apart<Closure<(), Runner>>,
-    /// The pool that is notified when its last user is gone.
+    /// Pool that is notified when the last user is dropped.
     pub(crate) pool: Weak<dyn Functions>,
 }
 
@@ -72,34 +74,34 @@ impl Drop for Code {
     }
 }
 
-/// How the tasks of a call are treated.
+/// Options of the tasks of a call.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Terms {
-    /// How many are given to a worker at once; 0: as it turns out to be best.
+    /// Number of tasks in a chunk; 0 if the pool chooses.
     pub(crate) chunk: usize,
     pub(crate) timeout: Option<Duration>,
     pub(crate) retry: Retry,
 }
 
-/// A task that has failed and is to be tried again.
+/// Failed task that is to be retried.
 pub(crate) struct Lost {
     pub(crate) index: usize,
     pub(crate) tries: u32,
     pub(crate) kept: Kept,
 }
 
-/// Tasks that were not sent: those to be tried again, the indices of the others, and their arguments.
+/// Tasks that were not sent: those to be retried, the indices of the others, and their arguments.
 pub(crate) type Left = (Vec<Lost>, Vec<Range<usize>>, Rubbish);
 
-/// One call.
+/// State of one call.
 pub(crate) struct Job {
-    /// The process that made it. In a copy of that, nothing here is locked: other threads may have held the locks when it
-    /// was copied, and no thread settles its tasks.
+    /// Process that made the call. A fork of it locks nothing here: other threads may have held the locks at
+    /// the fork, and no thread settles its tasks.
     maker: Maker,
     pub(crate) code: Arc<Code>,
     pub(crate) terms: Terms,
     source: Arc<dyn Source>,
-    /// How long a task takes, in nanoseconds; 0 if that is not known.
+    /// Duration of a task in nanoseconds; 0 if unknown.
     pace: AtomicU64,
     lost: Mutex<Vec<Lost>>,
     pub(crate) hand: Hand,
@@ -131,46 +133,46 @@ impl Job {
         Arc::new(Job { maker, code, terms, source, pace, lost, hand, slots, changed, done_pipe })
     }
 
-    /// Whether this process made it.
+    /// Returns `true` if this process made the call.
     pub(crate) fn is_ours(&self) -> bool {
         self.maker.is_this()
     }
 
-    /// Expects outcomes of `tasks` more tasks; the index of the first.
+    /// Expects outcomes of `tasks` more tasks. Returns the index of the first.
     pub(crate) fn expect(&self, tasks: usize) -> usize {
         self.slots.lock().expect(tasks)
     }
 
-    /// Of a stream: expects the outcome of one more task, if there is room for it; its index.
+    /// For a stream: expects the outcome of one more task, if there is room for it. Returns its index.
     pub(crate) fn expect_one(&self) -> Result<usize, Refused> {
         let mut slots = self.slots.lock();
         slots.has_room()?;
         Ok(slots.expect(1))
     }
 
-    /// Of a stream: whether it was closed.
+    /// For a stream: returns `true` if it was closed.
     pub(crate) fn is_closed(&self) -> bool {
         self.slots.lock().has_room() == Err(Refused::Closed)
     }
 
-    /// Whether it matters which worker takes its tasks.
+    /// Returns `true` if tasks prefer certain workers.
     pub(crate) fn has_lanes(&self) -> bool {
         self.source.has_lanes()
     }
 
-    /// Whether there is a task for this worker.
+    /// Returns `true` if there is a task for this worker.
     pub(crate) fn has_for(&self, takes: &Takes) -> bool {
         !self.lost.lock().is_empty() || self.source.has_for(takes)
     }
 
-    /// A worker is given tasks, from `first` on.
+    /// Records that a worker receives these tasks.
     pub(crate) fn goes_to(&self, tasks: Range<usize>, worker: usize) {
         if self.source.has_lanes() {
             tasks.for_each(|index| self.source.goes_to(index, worker));
         }
     }
 
-    /// Takes tasks that are to be sent, by `takes` if it matters which worker does.
+    /// Takes up to `most` tasks to be sent, for the worker `takes` if workers matter.
     pub(crate) fn take(&self, most: usize, takes: Option<&Takes>) -> Vec<Piece> {
         let lost = {
             let mut lost = self.lost.lock();
@@ -186,7 +188,7 @@ impl Job {
         pieces
     }
 
-    /// How many tasks a chunk should have, for this number of workers.
+    /// Returns the number of tasks that a chunk should have, for this number of workers.
     pub(crate) fn size(&self, workers: usize) -> usize {
         if self.terms.chunk > 0 {
             return self.terms.chunk.min(MOST_ITEMS);
@@ -195,24 +197,24 @@ impl Job {
             0 => 1,
             pace => (CHUNK_NANOS / pace).clamp(1, LARGEST as u64) as usize,
         };
-        // The last chunks are small, so that the workers end together.
+        // The last chunks are small, so that workers finish at about the same time.
         wanted.min(self.source.left() / (2 * workers)).max(1)
     }
 
-    /// Tasks have taken so long.
+    /// Records the duration of tasks.
     pub(crate) fn took(&self, nanos: u64, tasks: usize) {
         let took = (nanos / tasks.max(1) as u64).max(1);
-        // Quick to see that they are faster: the first ones are slow for other reasons.
+        // Adapts quickly to faster tasks: the first ones are slow for other reasons.
         let pace = match self.pace.load(Ordering::Relaxed) {
             0 => took,
             pace if took < pace => took.max(pace / 8),
             pace => (pace + took) / 2,
         };
-        // Two threads may do so at once: either is right.
+        // Two threads may store at the same time: either value is usable.
         self.pace.store(pace, Ordering::Relaxed);
     }
 
-    /// How long tasks will take, in nanoseconds; long if that is not known.
+    /// Returns the expected duration of tasks in nanoseconds. The value is large if unknown.
     pub(crate) fn takes(&self, tasks: usize) -> u64 {
         match self.pace.load(Ordering::Relaxed) {
             0 => (tasks as u64).saturating_mul(CHUNK_NANOS),
@@ -220,7 +222,8 @@ impl Job {
         }
     }
 
-    /// How many items of a stream should be on their way, for this number of workers; at least `least`.
+    /// Returns the number of items of a stream that should be in flight, for this number of workers; at least
+    /// `least`.
     pub(crate) fn ahead(&self, workers: usize, least: usize) -> usize {
         match self.pace.load(Ordering::Relaxed) {
             0 => least,
@@ -228,32 +231,32 @@ impl Job {
         }
     }
 
-    /// How many tasks are to be sent.
+    /// Returns the number of tasks to be sent.
     pub(crate) fn left(&self) -> usize {
         self.lost.lock().len() + self.source.left()
     }
 
-    /// This task is to be sent once more.
+    /// Adds a task that is to be sent again.
     pub(crate) fn again(&self, lost: Lost) {
         self.lost.lock().push(lost);
     }
 
-    /// Takes the tasks that were not sent, for the caller to settle with `fate`, which is the outcome of the tasks in hand, too; and
-    /// returns the number of these.
+    /// Takes the tasks that were not sent, for the caller to settle with `fate`, which also becomes the
+    /// outcome of the tasks in hand. Returns the number of tasks in hand, too.
     pub(crate) fn cancel(&self, fate: &TaskError) -> (Left, usize) {
         let rest = self.take_rest();
-        // Afterwards: a task that another thread has taken just before is in its hand.
+        // Sealed after taking the rest: a task that another thread has taken before is in its hand.
         (rest, self.hand.seal(fate.clone()))
     }
 
-    /// Takes the tasks that were not sent, and what they were to be sent with.
+    /// Takes the tasks that were not sent, with their arguments.
     pub(crate) fn take_rest(&self) -> Left {
         let lost = self.dead_letter();
         let (rest, rubbish) = self.source.clear();
         (lost, rest, rubbish)
     }
 
-    /// Takes those that were to be tried again.
+    /// Takes the tasks that were to be retried.
     pub(crate) fn dead_letter(&self) -> Vec<Lost> {
         std::mem::take(&mut *self.lost.lock())
     }
@@ -262,8 +265,8 @@ impl Job {
         self.hand.is_sealed()
     }
 
-    /// Notes what came of tasks. Of runs of tasks that had no outcome yet, `seen` gets what `look` has seen of them, and when the first
-    /// was brought. [`notify`](Self::notify) wakes waiters.
+    /// Stores outcomes. For each run of tasks that had no outcome yet, calls `seen` with the value of `look`
+    /// and the submission time of the first task. [`notify`](Self::notify) wakes waiters.
     pub(crate) fn settle<S>(
         &self,
         runs: Vec<Run>,
@@ -279,14 +282,15 @@ impl Job {
         }
     }
 
-    /// Tells waiters that outcomes have come.
+    /// Wakes waiters after outcomes have arrived.
     pub(crate) fn notify(&self) {
         let (wakers, on_done, awaited, _done_pipe) = {
             let mut slots = self.slots.lock();
             let wakers = std::mem::take(&mut slots.wakers);
             let done = slots.all_done();
             let pipe = if done { slots.done_pipe.take() } else { None };
-            // A copy of this process may have the writing end, too: without a byte its readers would not see the end.
+            // A fork of this process may have the writing end, too, so readers see the end only through a
+            // byte.
             if let Some(mut pipe) = pipe.as_ref() {
                 _ = pipe.write_all(&[0]);
             }
@@ -297,7 +301,7 @@ impl Job {
         if awaited {
             self.changed.notify_all();
         }
-        // The panic hook has shown what panics in them; the pool goes on.
+        // Panics in user code have reached the panic hook. The pool continues.
         for waker in wakers {
             caught(|| waker.into_inner().map(Waker::wake));
         }
@@ -306,8 +310,8 @@ impl Job {
         }
     }
 
-    /// Descriptor that is readable when all is done. `None` if no pipe could be made, and in a copy of the process, which locks nothing
-    /// here.
+    /// Returns a descriptor that is readable when all tasks are done. Returns `None` if no pipe could be
+    /// created, and in a fork of the process, which locks nothing here.
     pub(crate) fn done_pipe(&self) -> Option<BorrowedFd<'_>> {
         if !self.is_ours() {
             return None;
@@ -323,7 +327,7 @@ impl Job {
         made.as_ref().map(AsFd::as_fd)
     }
 
-    /// Calls this when all is done: at once if it is.
+    /// Calls `call` when all tasks are done, immediately if they are.
     pub(crate) fn on_done(&self, call: Box<dyn FnOnce() + Send>) {
         self.slots.lock().on_done = Some(Apart::new(call));
         self.notify();
@@ -333,7 +337,7 @@ impl Job {
         self.slots.lock()
     }
 
-    /// Of a stream: takes an outcome, the next one or that of a task.
+    /// For a stream: takes an outcome, the next one or the outcome of the task `index`.
     pub(crate) fn take_outcome(&self, index: Option<usize>) -> Option<Run> {
         let (run, waited_for) = {
             let slots = &mut *self.slots.lock();
@@ -348,7 +352,7 @@ impl Job {
         Some(run)
     }
 
-    /// Of a stream: nothing more is pushed.
+    /// For a stream: ends the input.
     pub(crate) fn close(&self) {
         if let Some(tickets) = &mut self.slots.lock().tickets {
             tickets.closed = true;
@@ -356,7 +360,7 @@ impl Job {
         self.notify();
     }
 
-    /// Has this waker woken when something changes; false if it is so.
+    /// Registers a waker for the next change, and returns `true`; returns `false` if `so` holds already.
     pub(crate) fn wake(&self, waker: &Waker, so: impl Fn(&Slots) -> bool) -> bool {
         {
             let slots = self.slots.lock();
@@ -364,7 +368,7 @@ impl Job {
                 return !so(&slots);
             }
         }
-        // Without the lock: cloning is code of the user, and so is dropping it.
+        // Cloning and dropping a waker are user code, so they run without the lock.
         let waker = Apart::new(waker.clone());
         let mut slots = self.slots.lock();
         let waits = !so(&slots);
@@ -376,7 +380,7 @@ impl Job {
         false
     }
 
-    /// Waits until something is so; false when the time is over.
+    /// Waits until `so` holds. Returns `false` at the time limit.
     pub(crate) fn wait(&self, until: Option<Instant>, so: impl Fn(&Slots) -> bool) -> bool {
         let slots = &mut self.slots.lock();
         slots.waiters.all += 1;
@@ -385,12 +389,12 @@ impl Job {
         is_so
     }
 
-    /// Waits until a good part of the tasks is done that were not when `done` of them were, or all are.
+    /// Waits until a sizeable part of the tasks is done in addition to the first `done`, or all are.
     pub(crate) fn wait_for_more(&self, done: usize) {
         let slots = &mut self.slots.lock();
         let Progress { total, .. } = slots.progress;
         let wanted = total.min(done + (total / PARTS).max(1));
-        // Else another thread waits so, and this one looks at each change.
+        // If another thread already waits this way, this one checks at each change.
         let is_first = slots.waiters.some.is_none();
         if is_first {
             slots.waiters.some = Some(wanted);
@@ -453,14 +457,14 @@ pub(crate) mod tests {
         job
     }
 
-    /// Whether they had no outcome yet.
+    /// Returns `true` if the tasks had no outcome yet.
     fn settle(job: &Job, tasks: Range<usize>) -> bool {
         let mut settled = false;
         job.settle(vec![Run::failed(tasks, TaskError::Terminated)], |_| (), |(), _| settled = true);
         settled
     }
 
-    /// A worker that is ended for its task may have answered it just before.
+    /// A worker that is killed because of its task may have answered it just before.
     #[test]
     fn a_task_has_one_outcome() {
         let job = job(10, Terms::default());
@@ -488,7 +492,7 @@ pub(crate) mod tests {
         assert!(job.slots.lock().is_empty());
     }
 
-    /// Else a thread that takes results in their order would look for them again and again.
+    /// Otherwise a thread that takes results in order would be woken again and again in vain.
     #[test]
     fn many_results_behind_one_that_is_missing_are_no_reason_to_wake_a_thread() {
         let job = job(1000, Terms::default());
@@ -498,7 +502,7 @@ pub(crate) mod tests {
         assert!(job.slots().has(900), "there is much to be taken");
     }
 
-    /// Else its call would wait for it for ever.
+    /// Otherwise its call would wait for it forever.
     #[test]
     fn a_task_that_is_to_be_tried_again_ends_with_its_call() {
         let job = job(1, Terms::default());

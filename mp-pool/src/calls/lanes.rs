@@ -1,13 +1,14 @@
-//! Tasks of a stream that no worker has been given, and which worker had which lane last.
+//! Tasks of a stream that were not sent to a worker, and the last worker of each lane.
 //!
-//! | what | changes | what a death leaves |
+//! | data | changes | after the death of a worker |
 //! |---|---|---|
-//! | a lane's worker | whenever a worker is given a task of that lane | the number of the one that died: any worker may have its lanes, and the one in its place, as soon as that is ready |
+//! | a lane's worker | whenever a task of that lane is sent to a worker | number of the dead worker: any worker may take its lanes, and so may the replacement as soon as it is ready |
 //!
-//! A lane's worker is a hint: where to look first. Any other may do its tasks, so nothing but time depends on it.
+//! A lane's worker is a hint for the first choice. Any other worker may run its tasks, so only performance
+//! depends on it.
 //!
-//! The oldest task that a worker may take is found by one look for each worker, however many lanes have tasks: the first tasks of
-//! the lanes stand in order under the worker that had the lane last.
+//! The oldest task that a worker may take is found with one lookup per worker, independent of the number of
+//! lanes: the first tasks of the lanes are sorted under the worker that ran the lane last.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
@@ -19,18 +20,19 @@ use mp_reduce::Message;
 use crate::calls::hand::Hand;
 use crate::calls::source::{Piece, Rubbish, Source, encode_rows};
 
-/// How many lanes are remembered; then all are forgotten.
+/// Number of lanes that are remembered. When it is exceeded, all are forgotten.
 const MOST_LANES: usize = 1 << 16;
 
-/// For which worker tasks are taken.
+/// Worker for which tasks are taken.
 pub(crate) struct Takes {
     pub(crate) worker: usize,
-    /// Of which workers it may take the lanes.
+    /// Workers whose lanes it may take.
     pub(crate) lanes_of: Vec<bool>,
 }
 
 impl Takes {
-    /// Whether lanes may be taken that this worker had last; `None` is those that none had, and tasks of no lane.
+    /// Returns `true` if lanes of this worker may be taken. `None` stands for lanes without a worker, and for
+    /// tasks without a lane.
     fn may(&self, worker: Option<usize>) -> bool {
         worker.is_none_or(|worker| worker == self.worker || self.lanes_of.get(worker).is_none_or(|may| *may))
     }
@@ -39,19 +41,19 @@ impl Takes {
 /// Tasks that were pushed one by one.
 pub(crate) struct Pushed<A> {
     waiting: Mutex<Waiting<A>>,
-    /// Whether they are kept for another attempt.
+    /// `true` if arguments are kept for a retry.
     keeps: bool,
 }
 
 struct Waiting<A> {
-    /// The tasks of each lane that has some, and of no lane, the oldest first, with their indices.
+    /// Tasks of each lane that has some, and of no lane (`None`), the oldest first, with their indices.
     rows: HashMap<Option<u64>, VecDeque<(usize, Apart<A>)>>,
-    /// Of each of these the first, and which it is of, by the worker that had the lane last.
+    /// First task of each row and its lane, by the worker that ran the lane last.
     heads: HashMap<Option<usize>, BTreeMap<usize, Option<u64>>>,
     count: usize,
-    /// Which worker was given a task of a lane last.
+    /// Last worker of each lane.
     workers: HashMap<u64, usize>,
-    /// The lanes of tasks whose outcomes were not taken, by their index.
+    /// Lanes of the tasks whose outcomes were not taken, by task index.
     lanes: HashMap<usize, u64>,
 }
 
@@ -61,17 +63,17 @@ impl<A> Waiting<A> {
         Waiting { rows, heads, count: 0, workers, lanes }
     }
 
-    /// Which worker had this lane last, if that is known.
+    /// Returns the last worker of this lane, if known.
     fn worker(&self, lane: Option<u64>) -> Option<usize> {
         lane.and_then(|lane| self.workers.get(&lane).copied())
     }
 
-    /// The index of a lane's first task.
+    /// Returns the index of a lane's first task.
     fn head(&self, lane: Option<u64>) -> Option<usize> {
         self.rows.get(&lane)?.front().map(|(index, _)| *index)
     }
 
-    /// A lane's first task, or its worker, is another one from now on: before `change` it stands where it stood.
+    /// Applies a change to a lane's first task or worker, and moves its entry in `heads` accordingly.
     fn change<R>(&mut self, lane: Option<u64>, change: impl FnOnce(&mut Self) -> R) -> R {
         if let Some(head) = self.head(lane) {
             let worker = self.worker(lane);
@@ -92,14 +94,14 @@ impl<A> Waiting<A> {
         let is_first = self.head(lane).is_none_or(|head| index < head);
         let push = |waiting: &mut Self| {
             let row = waiting.rows.entry(lane).or_default();
-            // Two threads may push at once.
+            // Two threads may push at the same time.
             let at = row.partition_point(|(other, _)| *other < index);
             row.insert(at, (index, args));
         };
         if is_first { self.change(lane, push) } else { push(self) }
     }
 
-    /// A worker is given a task of this lane.
+    /// Records that a worker receives a task of this lane.
     fn goes_to(&mut self, lane: u64, worker: usize) {
         if self.workers.get(&lane) == Some(&worker) {
             return;
@@ -112,14 +114,14 @@ impl<A> Waiting<A> {
         self.change(Some(lane), |waiting| waiting.workers.insert(lane, worker));
     }
 
-    /// The lane whose first task is the oldest that this worker may take.
+    /// Returns the lane with the oldest first task that this worker may take.
     fn find(&self, takes: Option<&Takes>) -> Option<Option<u64>> {
         let may = |worker: &Option<usize>| takes.is_none_or(|takes| takes.may(*worker));
         let first = self.heads.iter().filter(|(worker, _)| may(worker));
         first.filter_map(|(_, heads)| heads.first_key_value()).min().map(|(_, lane)| *lane)
     }
 
-    /// Takes tasks of one lane whose indices follow each other.
+    /// Takes tasks of one lane with consecutive indices.
     fn take(&mut self, most: usize, takes: Option<&Takes>) -> (VecDeque<Apart<A>>, usize) {
         let Some(lane) = self.find(takes) else { return (VecDeque::new(), 0) };
         let first = self.head(lane).unwrap_or_default();
@@ -147,13 +149,13 @@ impl<A> Pushed<A> {
         Pushed { waiting: Mutex::new(Waiting::new()), keeps }
     }
 
-    /// A task with this index, of a lane or of none.
+    /// Adds a task with this index, of a lane or of none.
     pub(crate) fn push(&self, index: usize, lane: Option<u64>, args: A) {
         let args = Apart::new(args);
         self.waiting.lock().push(index, lane, args);
     }
 
-    /// The outcome of this task was taken.
+    /// Records that the outcome of this task was taken.
     pub(crate) fn is_over(&self, index: usize) {
         self.waiting.lock().lanes.remove(&index);
     }
@@ -212,7 +214,7 @@ mod tests {
         Takes { worker, lanes_of: lanes_of.to_vec() }
     }
 
-    /// The indices of the tasks that a worker gets.
+    /// Returns the indices of the tasks that a worker receives.
     fn given(pushed: &Pushed<u64>, takes: &Takes) -> Vec<usize> {
         let mut pieces = Vec::new();
         Source::take(pushed, 10, Some(takes), &Hand::default(), &mut pieces);
@@ -239,7 +241,7 @@ mod tests {
         assert!(given(&pushed, &takes(1, [false; 2])).is_empty());
         assert!(pushed.has_for(&takes(1, [true, false])), "the other one has work");
         push(4, Some(8));
-        // The oldest first.
+        // The oldest task comes first.
         assert_eq!(given(&pushed, &takes(0, [false, true])), [2, 4]);
         push(5, Some(8));
         assert_eq!(given(&pushed, &takes(1, [false; 2])), [0; 0]);
@@ -260,13 +262,13 @@ mod tests {
         assert_eq!((left, pushed.left()), (vec![3, 4, 5], 0));
     }
 
-    /// As `find` was before the first tasks stood in order: the oldest of all that the worker may take.
+    /// Reference implementation of `find`: the oldest of all tasks that the worker may take.
     fn oldest(tasks: &[(usize, Option<u64>)], workers: &HashMap<u64, usize>, takes: &Takes) -> Option<usize> {
         let may = |lane: Option<u64>| takes.may(lane.and_then(|lane| workers.get(&lane).copied()));
         tasks.iter().filter(|(_, lane)| may(*lane)).map(|(index, _)| *index).min()
     }
 
-    /// Also if two threads push at once, and lanes change their workers while they have tasks.
+    /// Two threads may push at the same time, and lanes may change their workers while they have tasks.
     #[test]
     fn whatever_is_pushed_and_taken_each_worker_gets_the_oldest_task_that_it_may_take() {
         let mut seed = 11_u64;
@@ -281,7 +283,7 @@ mod tests {
                 0..4 => {
                     let [first, second] =
                         [below(10), below(10)].map(|lane| Some(lane).filter(|lane| *lane < 9));
-                    // The later one is quicker.
+                    // The task with the higher index is pushed first.
                     for (index, lane) in [(next + 1, second), (next, first)] {
                         pushed.push(index, lane, 0_u64);
                         tasks.push((index, lane));
@@ -317,7 +319,7 @@ mod tests {
         assert!(next > 1000 && !tasks.is_empty());
     }
 
-    /// A look at every lane for every task would be billions of looks, which take minutes.
+    /// Checking every lane for every task would take billions of checks, and minutes.
     #[test]
     fn as_many_lanes_as_are_remembered_and_more_cost_no_task_a_look_at_each() {
         const LANES: usize = MOST_LANES + 5000;

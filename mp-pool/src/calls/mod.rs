@@ -1,4 +1,4 @@
-//! One call of the pool: where its tasks come from, the chunks that they leave in, and the outcomes that come back.
+//! Calls of the pool: sources of tasks, chunks that are sent, and outcomes that arrive.
 
 pub(crate) mod brought;
 pub(crate) mod chunk;

@@ -1,4 +1,4 @@
-//! Outcomes of tasks in a row, as they came.
+//! Outcomes of consecutive tasks, as they arrived.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -8,30 +8,31 @@ use mp_core::message::Incoming;
 use crate::error::TaskError;
 use crate::run::values::Many;
 
-/// What came of tasks in a row.
+/// Outcomes of consecutive tasks.
 #[derive(Debug)]
 pub(crate) struct Run {
-    /// The index of the first.
+    /// Index of the first task.
     pub(crate) first: usize,
     pub(crate) count: usize,
     pub(crate) what: What,
-    /// How long each ran, if a worker has answered them.
+    /// Run time of each task, if a worker has answered them.
     pub(crate) ran: Option<Duration>,
 }
 
-/// What came of them: bytes of results, not read yet, or an error.
+/// Contents of a run: bytes of results, not decoded yet, or an error.
 #[derive(Debug)]
 pub(crate) enum What {
-    /// These results, from the one with this number on.
+    /// Results from this position on.
     Values(Many, usize),
-    /// One result, and what is attached to it.
+    /// One result with its attachments.
     One(Box<Incoming>),
-    /// The same for all. (Apart, since most are none of these, and lie in memory until they are asked for.)
+    /// The same error for all tasks. (Boxed, because errors are rare, and runs stay in memory until they are
+    /// taken.)
     Failed(Box<TaskError>),
 }
 
 impl Run {
-    /// Of these tasks, which have the same error.
+    /// Creates a run of tasks with the same error.
     pub(crate) fn failed(tasks: Range<usize>, error: TaskError) -> Run {
         Run { first: tasks.start, count: tasks.len(), what: What::Failed(Box::new(error)), ran: None }
     }
@@ -40,7 +41,7 @@ impl Run {
         self.first + self.count
     }
 
-    /// What all of them failed with.
+    /// Returns the error of all tasks of the run.
     pub(crate) fn error(&self) -> Option<&TaskError> {
         if let What::Failed(error) = &self.what { Some(error) } else { None }
     }

@@ -1,20 +1,20 @@
-//! Runs of outcomes that wait to be handed out, in the order of their tasks or as they came.
+//! Runs of outcomes that wait to be taken, in the order of their tasks or of arrival.
 
 use std::collections::VecDeque;
 
 use crate::calls::outcomes::Run;
 
-/// Runs of outcomes, in *stretches*: each run of a stretch begins where the one before it ends. Workers answer their own chunks in
-/// order, so that most runs are the next of one of a few stretches.
+/// Runs of outcomes in *stretches*: each run of a stretch begins at the end of the previous run. Workers
+/// answer their own chunks in order, so most runs extend one of a few stretches.
 #[derive(Debug, Default)]
 pub(super) struct Runs {
-    /// None is empty. Neighbours may be adjacent: they are not joined then.
+    /// Non-empty stretches. Adjacent stretches are not joined.
     stretches: VecDeque<VecDeque<Run>>,
     len: usize,
 }
 
 impl Runs {
-    /// How many there are.
+    /// Returns the number of runs.
     pub(super) fn len(&self) -> usize {
         self.len
     }
@@ -33,7 +33,7 @@ impl Runs {
         run
     }
 
-    /// Adds one that is handed out after those that are there.
+    /// Adds a run after all others.
     pub(super) fn push(&mut self, run: Run) {
         match self.stretches.back_mut() {
             Some(stretch) => stretch.push_back(run),
@@ -42,8 +42,8 @@ impl Runs {
         self.len += 1;
     }
 
-    /// Adds one at the place of its tasks, all of which are in `base..total`; false, and nothing is changed, if one of them is there
-    /// already, or it has none.
+    /// Inserts a run at the position of its tasks, which must be in `base..total`. Returns `false` and
+    /// changes nothing if a task has an outcome already, or the run is empty.
     pub(super) fn insert(&mut self, run: Run, base: usize, total: usize) -> bool {
         let at = self.stretches.partition_point(|stretch| stretch[0].first <= run.first);
         let before = at.checked_sub(1).and_then(|before| self.stretches.get_mut(before));
@@ -75,7 +75,8 @@ mod tests {
         Run::failed(tasks, TaskError::Terminated)
     }
 
-    /// Results of two workers are in two stretches, however many there are: no run is looked for among all others, or moved.
+    /// Results of two workers form two stretches, independent of their number: inserting neither searches
+    /// among all runs nor moves them.
     #[test]
     fn each_worker_adds_to_a_stretch_of_its_own() {
         let mut runs = Runs::default();
@@ -89,7 +90,7 @@ mod tests {
     }
 
     proptest! {
-        /// As a table of all tasks says it.
+        /// Compares with a table of all tasks.
         #[test]
         fn a_task_has_one_outcome_and_they_come_in_order(
             operations in prop::collection::vec((0..60_usize, 0..5_usize, any::<bool>()), 0..200),

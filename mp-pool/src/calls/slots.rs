@@ -1,4 +1,4 @@
-//! The outcomes of one call so far, as they are handed out; and what the threads that wait for them wait for.
+//! Outcomes of one call, and the threads that wait for them.
 
 use std::collections::HashMap;
 use std::io::PipeWriter;
@@ -13,16 +13,16 @@ use crate::calls::runs::Runs;
 use crate::calls::tickets::Tickets;
 use crate::error::attempts::Attempts;
 
-/// How outcomes are handed out.
+/// Order in which outcomes are returned.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Order {
-    /// By the index of the task.
+    /// Order of the task indices.
     AsGiven,
-    /// As they come.
+    /// Order of arrival.
     AsDone,
 }
 
-/// How far a call is.
+/// Progress of a call.
 ///
 /// ```
 /// let pool = mp_pool::Pool::new(2)?;
@@ -34,70 +34,70 @@ pub(crate) enum Order {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct Progress {
-    /// Tasks that are done, well or not.
+    /// Number of tasks that are done, with or without a result.
     pub done: usize,
-    /// Those among them that have no result.
+    /// Number of done tasks without a result.
     pub failed: usize,
-    /// All tasks.
+    /// Number of all tasks.
     pub total: usize,
 }
 
-/// The outcomes so far.
+/// Outcomes that have arrived.
 pub(crate) struct Slots {
     pub(super) order: Order,
-    /// The index of the first task whose outcome was not handed out.
+    /// Index of the first task whose outcome was not taken.
     pub(super) base: usize,
-    /// In the order of their tasks, or as they came.
+    /// Outcomes in the order of their tasks or of arrival.
     pub(super) runs: Runs,
     pub(super) progress: Progress,
     pub(super) brought: Brought,
     pub(super) wakers: Vec<Apart<Waker>>,
     pub(super) on_done: Option<Apart<Box<dyn FnOnce() + Send>>>,
-    /// Dropped when all is done: then the other end is readable.
+    /// Writing end of a pipe that is dropped when all tasks are done: then the other end is readable.
     pub(super) done_pipe: Option<PipeWriter>,
     pub(super) waiters: Waiters,
-    /// Of tasks that are tried again: how their attempts failed.
+    /// Failures of earlier attempts at tasks that are retried.
     pub(crate) failed: HashMap<usize, Attempts>,
-    /// Of a stream: takes the place of `runs`.
+    /// For a stream: replaces `runs`.
     pub(crate) tickets: Option<Tickets>,
 }
 
-/// Threads that wait for outcomes: what they have to be woken for.
+/// Threads that wait for outcomes, and their conditions.
 #[derive(Default)]
 pub(super) struct Waiters {
-    /// Those that are to look at each change.
+    /// Number of threads that check each change.
     pub(super) all: usize,
-    /// Of one that takes results while tasks are done: how many have to be done before it is woken. To wake it for each few of them takes
-    /// longer than to read them.
+    /// For a thread that takes results while tasks run: number of done tasks at which it is woken. Waking it
+    /// for every few results would take longer than reading them.
     pub(super) some: Option<usize>,
 }
 
-/// Into how many parts the results of a call are divided, for a thread that takes them while others come.
+/// Number of parts in which a thread takes the results of a call while others arrive.
 pub(super) const PARTS: usize = 32;
-/// How many runs of results are left to lie in memory before that.
+/// Number of runs in memory at which the thread is woken earlier.
 pub(super) const MANY_RUNS: usize = 256;
 
-/// Why nothing is pushed into a stream.
+/// Reason why a push is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Refused {
-    /// As many are on their way as may be.
+    /// The limit of tasks in flight is reached.
     Full,
     Closed,
 }
 
 impl Slots {
-    /// Tasks will come; the index of the first.
+    /// Adds tasks, and returns the index of the first.
     pub(super) fn expect(&mut self, tasks: usize) -> usize {
         self.progress.total += tasks;
         self.brought.add(tasks, Instant::now())
     }
 
-    /// Of a stream: how many tasks were pushed whose outcomes were not taken.
+    /// For a stream: returns the number of tasks whose outcomes were not taken.
     pub(crate) fn under_way(&self) -> usize {
         self.tickets.as_ref().map_or(0, |tickets| self.progress.total - tickets.count_taken())
     }
 
-    /// Of a stream: whether a task may be pushed.
+    /// For a stream: checks that a task may be pushed.
     pub(crate) fn has_room(&self) -> Result<(), Refused> {
         match &self.tickets {
             Some(tickets) if tickets.closed => Err(Refused::Closed),
@@ -107,12 +107,12 @@ impl Slots {
         }
     }
 
-    /// Of a stream: whether nothing is to be taken any more.
+    /// For a stream: returns `true` if no outcome will be taken any more.
     pub(crate) fn is_over(&self) -> bool {
         self.under_way() == 0 && self.tickets.as_ref().is_none_or(|tickets| tickets.closed)
     }
 
-    /// The next outcomes, in the order of this call.
+    /// Takes the next outcomes, in the order of this call.
     pub(crate) fn next(&mut self) -> Option<Run> {
         let run = if self.has_next() { self.runs.pop_first() } else { None };
         self.base += run.as_ref().map_or(0, |run| run.count);
@@ -123,17 +123,19 @@ impl Slots {
         self.runs.first().is_some_and(|run| self.order == Order::AsDone || run.first == self.base)
     }
 
-    /// Whether this number of tasks is done, or so much is there that it is better taken soon.
+    /// Returns `true` if this number of tasks is done, or so many outcomes are available that they should be
+    /// taken.
     pub(super) fn has(&self, done: usize) -> bool {
         self.progress.done >= done || self.runs.len() >= MANY_RUNS && self.has_next()
     }
 
-    /// Whether all outcomes were handed out.
+    /// Returns `true` if all outcomes were taken.
     pub(crate) fn is_empty(&self) -> bool {
         self.base == self.progress.total
     }
 
-    /// Notes what came of tasks; when the first was brought, if they had no outcome yet.
+    /// Stores outcomes. Returns the submission time of the first task, or `None` if a task had an outcome
+    /// already.
     pub(super) fn settle(&mut self, run: Run) -> Option<Instant> {
         let (first, count) = (run.first, run.count);
         let failed = if run.has_failed() { count } else { 0 };

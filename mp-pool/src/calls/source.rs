@@ -1,4 +1,4 @@
-//! Where the arguments of a call come from: they are encoded here, where their type is known, one after the other.
+//! Sources of a call's arguments, which encode them because they know their type.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -17,25 +17,25 @@ use crate::error::Unsendable;
 use crate::run::ends::Ends;
 use crate::run::values::{Args, Plain, Slice};
 
-/// How many bytes of arguments go into a chunk, unless one task has more.
+/// Maximum size of the arguments of a chunk in bytes, unless one task has more.
 const MOST_BYTES: usize = 64 << 10;
-/// How many items are taken at a time, before it is looked how many bytes they have.
+/// Number of items that are taken before their size is checked.
 const TAKEN: usize = 64;
 
-/// Arguments of tasks in a row, encoded.
+/// Encoded arguments of consecutive tasks.
 pub(crate) struct Piece {
-    /// The index of the first one.
+    /// Index of the first task.
     pub(crate) first: usize,
-    /// How often it was begun before.
+    /// Number of earlier attempts at the task.
     pub(crate) tries: u32,
-    /// Or why there are none.
+    /// Arguments, or the reason why they are missing.
     pub(crate) args: Result<Args, Unsendable>,
-    /// What another attempt is made with.
+    /// Arguments for a retry.
     pub(crate) kept: Kept,
 }
 
 impl Piece {
-    /// Of tasks that have not been begun.
+    /// Creates a piece of tasks that have not been begun.
     fn plain(first: usize, plain: Plain) -> Piece {
         Piece::of(first, Slice::of(plain))
     }
@@ -44,7 +44,7 @@ impl Piece {
         Piece { first, tries: 0, args: Ok(Args::Plain(slice.clone())), kept: Kept::Plain(slice) }
     }
 
-    /// Hands it out in pieces of this many tasks.
+    /// Splits the piece into pieces of at most `size` tasks.
     pub(crate) fn split(self, size: usize, mut piece: impl FnMut(Piece)) {
         match &self.args {
             Ok(Args::Plain(slice)) if slice.len() > size => {
@@ -57,7 +57,7 @@ impl Piece {
         }
     }
 
-    /// Of one task that was begun `tries` times.
+    /// Creates a piece of one task that was begun `tries` times.
     pub(crate) fn again(first: usize, tries: u32, mut kept: Kept) -> Piece {
         let args = match &mut kept {
             Kept::Plain(slice) => Ok(Args::Plain(slice.clone())),
@@ -71,7 +71,7 @@ impl Piece {
     }
 }
 
-/// Arguments that were kept for another attempt, for which they are written once more.
+/// Arguments that were kept for a retry, for which they are encoded again.
 pub(crate) trait Keep: Send {
     fn again(&mut self) -> Result<Outgoing, Unsendable>;
 }
@@ -86,7 +86,7 @@ impl<A: Message + Send> Keep for Original<A> {
     }
 }
 
-/// Writes arguments. Code of the user runs here: a panic of it is an error.
+/// Encodes arguments. Calls user code: a panic of it is returned as an error.
 fn encode<A: Message>(args: &mut A, out: &mut Outgoing) -> Result<(), Unsendable> {
     match Raise::catch(|| afresh(|| args.encode::<MessagePack>(out))) {
         Ok(written) => written.map_err(unsendable),
@@ -103,37 +103,37 @@ fn panicked(raise: &Raise) -> Unsendable {
     unsendable(error)
 }
 
-/// What the user has made and nothing needs any more; dropping it lets no panic out.
+/// User values that are no longer needed. Dropping them catches panics.
 pub(crate) type Rubbish = Box<dyn Send>;
 
-/// Where arguments come from; knows their type.
+/// Source of arguments, which knows their type.
 pub(crate) trait Source: Send + Sync {
-    /// Takes at most `most` items, which are together in one chunk unless they are too long, or have attachments. They are in `hand` from
-    /// when they are taken.
+    /// Takes at most `most` items. They form one chunk unless they are too long or have attachments. Items
+    /// are counted in `hand` from the moment they are taken.
     fn take(&self, most: usize, takes: Option<&Takes>, hand: &Hand, into: &mut Vec<Piece>);
     fn left(&self) -> usize;
-    /// Takes what is left: which they were, and themselves, to be dropped when nothing depends on it.
+    /// Takes the rest: the indices of the tasks, and their values, for the caller to drop.
     fn clear(&self) -> (Vec<Range<usize>>, Rubbish);
 
-    /// Whether it matters which worker takes them: then [`take`](Self::take) is told.
+    /// Returns `true` if tasks prefer certain workers: then [`take`](Self::take) gets the worker.
     fn has_lanes(&self) -> bool {
         false
     }
 
-    /// Whether there is something for that worker.
+    /// Returns `true` if there is a task for that worker.
     fn has_for(&self, _: &Takes) -> bool {
         self.left() > 0
     }
 
-    /// This worker is given that task.
+    /// Records that a worker receives a task.
     fn goes_to(&self, _index: usize, _worker: usize) {}
 }
 
-/// Arguments that are there already.
+/// Arguments that are in memory.
 pub(crate) struct Items<A> {
-    /// And the index of the first.
+    /// Items, and the index of the first.
     queue: Mutex<(Each<A>, usize)>,
-    /// Whether they are kept for another attempt.
+    /// `true` if arguments are kept for a retry.
     keeps: bool,
 }
 
@@ -142,7 +142,7 @@ impl<A> Items<A> {
         Self { queue: Mutex::new((Each::default(), 0)), keeps }
     }
 
-    /// The first items, all at once.
+    /// Sets the first items.
     pub(crate) fn bring(&self, items: Each<A>) {
         self.queue.lock().0 = items;
     }
@@ -161,7 +161,7 @@ impl<A> Items<A> {
     }
 }
 
-/// Encodes at most `most` items that `taken` gives in rows, each with the index of its first one.
+/// Encodes at most `most` items, which `taken` returns in consecutive rows with the index of the first item.
 pub(crate) fn encode_rows<A: Message + Send>(
     most: usize,
     keeps: bool,
@@ -177,9 +177,9 @@ pub(crate) fn encode_rows<A: Message + Send>(
             break;
         }
         left -= items.len();
-        // Another thread may have taken some in between.
+        // Another thread may have taken items in between.
         encoder.continues_at(first);
-        // Code of the user runs here, without the lock.
+        // User code runs without the lock.
         while !items.is_empty() {
             encoder.encode(&mut items, keeps);
         }
@@ -209,9 +209,9 @@ impl<A: Message + Send> Source for Items<A> {
     }
 }
 
-/// Encodes items, and puts into one piece what can be.
+/// Encoder that combines items into pieces.
 struct Encoder<'a> {
-    /// The index of the first item that is written in `out`.
+    /// Index of the first item encoded in `out`.
     first: usize,
     out: Outgoing,
     ends: Ends,
@@ -234,7 +234,7 @@ impl Encoder<'_> {
         self.ends.last()
     }
 
-    /// What is written is a piece.
+    /// Finishes the current piece.
     fn end(&mut self) {
         if !self.ends.is_empty() {
             let plain =
@@ -245,9 +245,9 @@ impl Encoder<'_> {
         }
     }
 
-    /// Encodes the first of these items, and those behind it as long as nothing happens that concerns one item alone.
+    /// Encodes the first of these items, and the following ones until an item must be sent alone.
     fn encode<A: Message + Send>(&mut self, items: &mut Each<A>, keeps: bool) {
-        // Out here it is dropped by itself, whatever panics.
+        // The item is declared outside, so that it is dropped separately whatever panics.
         let mut item = None;
         let failed = Raise::catch(|| {
             afresh(|| {
@@ -260,7 +260,8 @@ impl Encoder<'_> {
                         return Ok(());
                     }
                     self.ends.push(end);
-                    // Its own drop is no matter of whether it is sent: without a drop, it costs nothing.
+                    // A drop of the item must not affect whether it is sent. Items without a drop need no
+                    // separation.
                     if std::mem::needs_drop::<A>() || end >= MOST_BYTES {
                         return Ok(());
                     }
@@ -279,7 +280,7 @@ impl Encoder<'_> {
             }
             return;
         }
-        // The last item goes alone, or not at all.
+        // The last item is sent alone, or not at all.
         let (mut alone, kept) = (std::mem::take(&mut self.out), self.written());
         *self.out.bytes() = alone.bytes().drain(..kept).collect();
         self.end();
@@ -300,11 +301,11 @@ impl Encoder<'_> {
     }
 }
 
-/// Why such arguments can't be kept.
+/// Reason why arguments with an exclusive tensor can't be kept.
 const MOVES: &str = "the call is to be tried again if it fails, and an exclusive tensor among its arguments would be gone with the \
     first attempt: freeze or share it, or call it without `retries` and `retry_if`";
 
-/// Keeps arguments that were written, nothing of which has moved.
+/// Keeps arguments that were encoded without moving any part.
 fn kept_as_it_is<A: Message + Send>(item: Apart<Option<A>>) -> Kept {
     match item.into_inner().flatten() {
         Some(args) => Kept::Original(Apart::new(Box::new(Original(args)) as Box<dyn Keep>)),

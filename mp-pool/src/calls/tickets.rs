@@ -1,4 +1,5 @@
-//! Outcomes of a stream, from when they come until they are taken: as they come, by the order of their tickets, or by ticket.
+//! Outcomes of a stream between arrival and being taken: in the order of arrival, in the order of tickets, or
+//! by ticket.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -7,33 +8,33 @@ use crate::calls::outcomes::{Run, What};
 use crate::error::TaskError;
 use crate::run::values::Many;
 
-/// As many indices of outcomes that were taken are not worth a look.
+/// Number of taken entries in `came` below which cleaning up is not worth it.
 const FEW: usize = 64;
 
-/// The outcomes of a stream's tasks, each of which has an index.
+/// Outcomes of a stream's tasks by index.
 #[derive(Debug)]
 pub(crate) struct Tickets {
-    /// How many tasks may have been pushed whose outcomes were not taken.
+    /// Maximum number of pushed tasks whose outcomes were not taken.
     pub(crate) most: usize,
-    /// Whether the oldest is taken first.
+    /// `true` if the oldest task is taken first.
     pub(crate) in_order: bool,
-    /// Nothing more is pushed.
+    /// `true` if the input has ended.
     pub(crate) closed: bool,
-    /// By the index of the first task, and how many of each were not taken.
+    /// Runs by the index of their first task, with the number of outcomes that were not taken.
     runs: BTreeMap<usize, (Run, usize)>,
-    /// The indices of those, as they came; the first was not taken, and at most about half of the others were.
+    /// Indices in the order of arrival. The first was not taken. At most about half of the others were.
     came: VecDeque<usize>,
-    /// How many of those were not.
+    /// Number of outcomes that have arrived and were not taken.
     here: usize,
-    /// The tasks whose outcomes were taken: in as few rows as there are gaps, so that a stream with one task that comes to no end
-    /// does not grow with the others.
+    /// Tasks whose outcomes were taken, stored as ranges, so that one task that never ends does not make the
+    /// memory of a stream grow with all later tasks.
     taken: Rows,
 }
 
-/// Numbers, most of which are in rows.
+/// Set of mostly consecutive numbers.
 #[derive(Debug, Default)]
 struct Rows {
-    /// By the first of a row, the one behind its last.
+    /// End of each range (exclusive) by its start.
     rows: BTreeMap<usize, usize>,
     count: usize,
 }
@@ -43,12 +44,12 @@ impl Rows {
         self.overlaps(number..number + 1)
     }
 
-    /// Whether one of them is in this row.
+    /// Returns `true` if the set contains a number of this range.
     fn overlaps(&self, row: Range<usize>) -> bool {
         self.rows.range(..row.end).next_back().is_some_and(|(_, end)| *end > row.start)
     }
 
-    /// One more, which was not among them.
+    /// Inserts a number that is not in the set.
     fn insert(&mut self, number: usize) {
         self.count += 1;
         let end = self.rows.remove(&(number + 1)).unwrap_or(number + 1);
@@ -58,7 +59,7 @@ impl Rows {
         }
     }
 
-    /// The first number from 0 on that is not among them.
+    /// Returns the first number from 0 on that is not in the set.
     fn first_missing(&self) -> usize {
         self.rows.get(&0).copied().unwrap_or(0)
     }
@@ -70,7 +71,7 @@ impl Tickets {
         Tickets { most, in_order: false, closed: false, runs, came, here: 0, taken: Rows::default() }
     }
 
-    /// How many were taken.
+    /// Returns the number of outcomes that were taken.
     pub(crate) fn count_taken(&self) -> usize {
         self.taken.count
     }
@@ -79,13 +80,13 @@ impl Tickets {
         self.taken.contains(index)
     }
 
-    /// Whether the outcome of this task is here.
+    /// Returns `true` if the outcome of this task has arrived and was not taken.
     pub(crate) fn has(&self, index: usize) -> bool {
         let before = self.runs.range(..=index).next_back();
         before.is_some_and(|(_, (run, _))| index < run.end()) && !self.is_taken(index)
     }
 
-    /// Outcomes have come; false if one of the tasks has an outcome already.
+    /// Adds outcomes. Returns `false` if one of the tasks has an outcome already.
     pub(crate) fn add(&mut self, run: Run) -> bool {
         let (first, end) = (run.first, run.end());
         let overlaps = self.runs.range(..end).next_back().is_some_and(|(_, (other, _))| other.end() > first);
@@ -98,7 +99,7 @@ impl Tickets {
         true
     }
 
-    /// Which one is to be taken next; `None` if it is not here.
+    /// Returns the index of the next outcome, or `None` if it has not arrived.
     pub(crate) fn next(&self) -> Option<usize> {
         if self.in_order {
             return Some(self.taken.first_missing()).filter(|oldest| self.has(*oldest));
@@ -106,7 +107,7 @@ impl Tickets {
         self.came.front().copied()
     }
 
-    /// Takes the outcome of a task out.
+    /// Takes the outcome of a task.
     pub(crate) fn take(&mut self, index: usize) -> Option<Run> {
         if !self.has(index) {
             return None;
@@ -121,7 +122,7 @@ impl Tickets {
         while self.came.front().is_some_and(|front| self.is_taken(*front)) {
             self.came.pop_front();
         }
-        // Others were taken by their tickets.
+        // Other outcomes were taken by their tickets.
         if self.came.len() > 2 * self.here + FEW {
             self.came.retain(|index| !self.taken.contains(*index));
         }
@@ -129,7 +130,7 @@ impl Tickets {
     }
 }
 
-/// One outcome of several.
+/// Extracts one outcome of a run.
 fn one_of(run: &Run, item: usize) -> Run {
     let what = match &run.what {
         What::Values(many, from) => many.get(from + item).map(|bytes| {
@@ -191,12 +192,12 @@ mod tests {
         assert_eq!((tickets.here, tickets.taken.rows.len()), (0, 1));
     }
 
-    /// Whichever are taken, and in which order: as a set of numbers would say it.
+    /// The result does not depend on the numbers or their order: it is compared with a set of numbers.
     #[test]
     fn what_was_taken_is_known_in_few_rows() {
         let (mut rows, mut all) = (Rows::default(), std::collections::BTreeSet::new());
         for i in 0..1000_usize {
-            // Each once: 367 and 1000 have no divisor in common.
+            // Each number occurs once: 367 and 1000 have no common divisor.
             let number = i * 367 % 1000;
             assert!(!rows.contains(number));
             rows.insert(number);
@@ -211,7 +212,7 @@ mod tests {
         assert_eq!(rows.rows, BTreeMap::from([(0, 1000)]));
     }
 
-    /// One comes to no end, and the result of another one is never taken.
+    /// One task never ends, and the result of another task is never taken.
     #[test]
     fn a_stream_that_goes_on_for_long_does_not_grow() {
         let mut tickets = Tickets::new(usize::MAX);

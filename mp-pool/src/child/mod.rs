@@ -1,4 +1,4 @@
-//! What runs in the process of a worker.
+//! Code that runs in a worker process.
 
 pub(crate) mod note;
 pub(crate) mod work;

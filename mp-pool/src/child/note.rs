@@ -1,4 +1,4 @@
-//! What a task says of itself while it runs: one word, for the pool to see.
+//! Progress notes of running tasks: one word in shared memory that the pool reads.
 
 use std::sync::OnceLock;
 
@@ -6,18 +6,21 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 
 use crate::watch::Watch;
 
-/// The words of this process, if it is a worker. A copy of a worker has none, and does not write into those of its original.
+/// Shared words of this process, if it is a worker. A fork of a worker has none, and does not write into the
+/// words of its parent.
 static WATCH: PerProcess<OnceLock<Watch>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
-/// From now on, notes of this process are that worker's.
+/// Makes this process write its notes into the words of this worker.
 pub(crate) fn of_worker(watch: Watch) {
-    // Once in the life of a process.
+    // Set once in the life of a process.
     _ = WATCH.set(watch);
 }
 
-/// Notes a number for the task that runs here: how far it is, or what it is at. Should its worker be lost, the error has the last
-/// one, [`WorkerLost::note`](crate::WorkerLost::note) or that of [`TimedOut`](crate::TaskError::TimedOut); if the task returns an
-/// error or panics, [`TaskRaised::note`](crate::TaskRaised::note) is it; while it runs, [`Pool::running`](crate::Pool::running) has it.
+/// Stores a number for the task that runs in this worker, such as its progress or current step. The last
+/// number is part of the error if the worker is lost ([`WorkerLost::note`](crate::WorkerLost::note)), if the
+/// task [times out](crate::TaskError::TimedOut), and if it returns an error or panics
+/// ([`TaskRaised::note`](crate::TaskRaised::note)). [`Pool::running`](crate::Pool::running) shows it while
+/// the task runs.
 ///
 /// ```
 /// use mp_pool::{Pool, TaskError};
@@ -38,8 +41,9 @@ pub(crate) fn of_worker(watch: Watch) {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// That is one store into shared memory: cheap enough for each turn of a loop. The next task begins without a note, and 0 is none.
-/// From whichever thread of the worker; in a process that is no worker it does nothing.
+/// The call is one store into shared memory: cheap enough for each iteration of a loop. Each task begins
+/// without a note; 0 means none. Any thread of the worker may call it. In a process that is not a worker it
+/// does nothing.
 pub fn note(number: u64) {
     if let Some(watch) = WATCH.get() {
         watch.set_note(number);

@@ -1,23 +1,26 @@
-//! The life of a worker: it takes one chunk of tasks after the other, and answers each before it takes the next.
+//! Main loop of a worker: it takes one chunk of tasks after the other, and answers each before it takes the
+//! next.
 //!
-//! At which task of its chunk it is, its chunk word says ([`steps::chunk`](crate::steps::chunk)), which it changes before each
-//! task. Results go into a *part*, which is one reply: put at the end of the chunk, a millisecond after the part before it, and
-//! before a reply about one task alone (an error, a result with attachments). Until a part is put, its results are in the
-//! worker's journal, too ([`steps::journal`](crate::steps::journal)).
+//! The chunk word ([`steps::chunk`](crate::steps::chunk)) contains the current task of the chunk; the worker
+//! changes it before each task. Results are collected in a *part*, which is one reply. A part is sent at the
+//! end of the chunk, a millisecond after the previous part, and before a reply about a single task (an error,
+//! a result with attachments). Until a part is sent, its results are also in the worker's journal
+//! ([`steps::journal`](crate::steps::journal)).
 //!
-//! A task is *timed* if it may take only so long: see [`clock`](crate::clock).
+//! A task is *timed* if it has a time limit: see [`clock`](crate::clock).
 //!
 //! | the worker is killed | its queue | its chunk |
 //! |---|---|---|
-//! | before it has taken a chunk | has it still | is given to another worker |
-//! | between taking it and its first task | has the others still | the first task is lost, the others are given to another worker |
-//! | in a task | has the others still | that one is lost; those before it are done, those behind it are given to another worker |
-//! | between two tasks, or before it has put the last part | has the others still | what was done is done: the results are in the journal; the others are given to another worker |
-//! | after a task whose result needs a reply of its own, before it has put that | has the others still | that task is lost |
-//! | after it has put the last part | has the others still | is done |
+//! | before it has taken a chunk | still contains the chunk | is sent to another worker |
+//! | between taking it and its first task | still contains the other chunks | the first task is lost, the others are sent to another worker |
+//! | in a task | still contains the other chunks | that task is lost; earlier tasks are done, later ones are sent to another worker |
+//! | between two tasks, or before it has sent the last part | still contains the other chunks | finished tasks are done: their results are in the journal; the others are sent to another worker |
+//! | after a task whose result needs a reply of its own, before it has sent that reply | still contains the other chunks | that task is lost |
+//! | after it has sent the last part | still contains the other chunks | is done |
 //!
-//! A chunk may come before its function, if the pool takes back what the worker has not read just when it reads again: the
-//! function's note is given once more, and the chunk waits for it. Until then a task of each can be lost with the worker.
+//! A chunk may arrive before its function, if the pool withdraws unread messages at the moment when the
+//! worker reads again. The pool then sends the function again, and the chunk waits for it. Until then one
+//! task of each waiting chunk can be lost with the worker.
 
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -40,27 +43,27 @@ use crate::run::values::Args;
 use crate::steps::chunk::Turn;
 use crate::watch::{Own, Watch};
 
-/// What a worker calls before its first task.
+/// Function that a worker calls before its first task.
 pub(crate) type Initializer = Closure<(), Result<(), Failure>>;
 
-/// What a worker is given.
+/// Arguments of a worker process.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) worker: usize,
     pub(crate) tasks: Queue<Task>,
     pub(crate) replies: Queue<Reply>,
     pub(crate) watch: Watch,
-    /// After this many tasks it ends; 0 is never.
+    /// Number of tasks after which the worker ends; 0 means never.
     pub(crate) most_tasks: u64,
     pub(crate) initializer: Option<Initializer>,
-    /// What it keeps between tasks.
+    /// Function that creates the worker's state.
     pub(crate) state: Option<MakeState>,
 }
 
 static WORKER: PerProcess<OnceLock<usize>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
-/// The number of this worker in its pool, from 0; `None` in a process that is no worker of a pool. A worker that takes the
-/// place of another has its number.
+/// Returns the number of this worker in its pool, from 0, or `None` in a process that is not a worker of a
+/// pool. A replacement has the number of the worker that it replaces.
 ///
 /// ```
 /// let pool = mp_pool::Pool::new(1)?;
@@ -73,10 +76,10 @@ pub fn current_worker() -> Option<usize> {
     WORKER.get().copied()
 }
 
-/// The function of the process.
+/// Main function of the process.
 pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
     let Orders { worker, tasks, replies, watch, most_tasks, initializer, state } = orders;
-    // Once in the life of a process.
+    // Set once in the life of a process.
     _ = WORKER.set(worker);
     if let Some(initializer) = initializer {
         initializer.call(())?;
@@ -110,7 +113,7 @@ pub(crate) fn work(orders: Orders) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A chunk, without the number of its function.
+/// Chunk without the number of its function.
 struct Run {
     id: u64,
     timed: bool,
@@ -119,10 +122,10 @@ struct Run {
 
 type Known = Result<Apart<Runner>, Unknown>;
 
-/// Why a function is not known.
+/// Reason why a function is unknown.
 struct Unknown {
     why: String,
-    /// For lack of descriptors: it is read again for the next tasks.
+    /// `true` for lack of descriptors: the function is read again for the next tasks.
     for_now: bool,
 }
 
@@ -133,19 +136,21 @@ struct Life {
     own: Own,
     held: Held,
     known: HashMap<u64, Rc<Known>>,
-    /// Functions that it could not read for lack of descriptors.
+    /// Functions that could not be read for lack of descriptors.
     unread: HashMap<u64, Sent>,
-    /// Chunks of functions that it is about to learn: the note was taken back with other tasks, by the pool, and comes again.
+    /// Chunks whose function has not arrived: the pool withdrew its message with other tasks, and sends it
+    /// again.
     waiting: HashMap<u64, Vec<Run>>,
-    /// How many tasks it has done.
+    /// Number of tasks done.
     done: u64,
     most_tasks: u64,
-    /// It was asked to end.
+    /// `true` if the pool asked the worker to end.
     leaves: bool,
 }
 
 impl Life {
-    /// Whether it has done as many tasks as it may, or was told of Ctrl-C. What waits is this process's alone.
+    /// Returns `true` if the worker has done its maximum number of tasks, was interrupted, or was asked to
+    /// end. Only this process has the waiting chunks, so they are run first.
     fn is_over(&self) -> bool {
         if mp_core::interrupted() {
             return self.waiting.is_empty();
@@ -156,7 +161,7 @@ impl Life {
         self.most_tasks != 0 && self.done >= self.most_tasks && self.waiting.is_empty()
     }
 
-    /// How many tasks it may do without a look at that, at least one.
+    /// Returns the number of tasks that may run before the maximum is checked again, at least one.
     fn may_do(&self) -> usize {
         match self.most_tasks {
             0 => usize::MAX >> 1,
@@ -184,7 +189,7 @@ impl Life {
                 let waiting = self.waiting.remove(&code).unwrap_or_default();
                 waiting.into_iter().try_for_each(|run| self.run(&known, run))
             }
-            // Without an answer: its end is one.
+            // Not answered: the end of the process is the answer.
             Task::Forget { code: LEAVE } => {
                 self.leaves = true;
                 Ok(())
@@ -211,10 +216,10 @@ impl Life {
         known
     }
 
-    /// Runs a chunk, as far as it is not taken back.
+    /// Runs a chunk, except the tasks that are withdrawn.
     fn run(&mut self, known: &Known, Run { id, timed, mut args }: Run) -> Result<(), Failure> {
         let count = args.len();
-        // Of one task, without a time, there is nothing that could be taken back or condemned.
+        // A single task without a time limit can't be withdrawn or condemned.
         let watched = count > 1 || timed;
         let mut part = Part::of(id);
         if timed {
@@ -249,7 +254,7 @@ impl Life {
             if matches!(ran, Ran::Done) && part.out.plain().is_some() {
                 part.ends.push(part.out.bytes().len());
                 if count > 1 && !self.own.keep(&part.out.bytes()[start..]) {
-                    // There is no room in the journal: it is done when it is sent.
+                    // The journal is full, so the results are sent now.
                     go_on(self.own.finish());
                     self.put(&mut part, count)?;
                 }
@@ -291,7 +296,7 @@ impl Life {
         Ok(())
     }
 
-    /// Makes the state anew, if a task has panicked that had it. Meanwhile this worker is one that starts.
+    /// Creates the state again if a task has panicked that used it. Meanwhile this worker counts as starting.
     fn make_anew(&mut self) -> Result<(), Failure> {
         if !self.held.is_broken() || self.is_over() {
             return Ok(());
@@ -301,7 +306,7 @@ impl Life {
         say(&self.replies, Reply::Ready { worker: self.worker, pid: std::process::id() })
     }
 
-    /// Sends results, if there are any.
+    /// Sends the collected results, if any.
     fn put(&mut self, part: &mut Part, count: usize) -> Result<(), Failure> {
         if part.ends.is_empty() {
             return Ok(());
@@ -316,14 +321,14 @@ impl Life {
     }
 }
 
-/// The pool may have condemned this worker.
+/// Blocks until the worker is killed if the pool has condemned it.
 fn go_on(turn: Turn) {
     if turn == Turn::Condemned {
         wait_for_the_end();
     }
 }
 
-/// Answers a task by itself; if the result can't be sent, it says so.
+/// Sends the answer of a single task, or an error if the result can't be sent.
 fn answer(
     replies: &Queue<Reply>,
     (worker, id, item): (usize, u64, usize),
@@ -345,8 +350,7 @@ fn answer(
         Ran::Unreadable(why) => Reply::Unsendable { worker, id, item, result: false, why },
         Ran::Unsendable(why) => Reply::Unsendable { worker, id, item, result: true, why },
     };
-    // What is attached is dropped here, if it can't be sent.
-    // An interrupt ends the task, and not its answer.
+    // Attachments are dropped here if they can't be sent. An interrupt ends the task, but not its answer.
     let put = || match replies.put(reply) {
         Ok(()) => Ok(None),
         Err(PutError::Failed { error, .. }) => Ok(Some(error.to_string())),
@@ -365,7 +369,7 @@ fn say(replies: &Queue<Reply>, reply: Reply) -> Result<(), Failure> {
     mp_core::uninterrupted(|| replies.put(reply).map_err(|error| error.to_string().into()))
 }
 
-/// The pool has decided to kill this worker.
+/// Blocks until the pool, which has decided to kill this worker, does so.
 fn wait_for_the_end() -> ! {
     loop {
         std::thread::park();
@@ -380,10 +384,10 @@ mod tests {
     use super::*;
     use crate::run::values::{Plain, Slice};
 
-    /// As when the pool took the note back just before, and the worker this task.
+    /// Same situation as when the pool withdraws the function just before the worker takes the task.
     #[test]
     fn a_task_that_comes_before_its_function_waits_for_it() {
-        // In a process that ends: it keeps its words as long as it lives.
+        // Runs in a process that ends, because the words of a process are set once.
         mp_spawn::Process::spawn(|(): ()| takes_a_task_before_its_function(), ()).unwrap().join().unwrap();
     }
 

@@ -1,8 +1,8 @@
-//! Giving tasks to workers, in chunks.
+//! Assignment of tasks to workers, in chunks.
 //!
-//! A thread that brings tasks gives them out itself, as far as workers have room; from there on the pool's
-//! thread does, whenever a reply comes. Encoding runs code of the user, so it is done without the lock: the
-//! worker is marked as being fed, and if it is dead when the tasks are encoded, they go to another one.
+//! A thread that submits tasks assigns them itself as long as workers have room. Then the pool's thread
+//! continues, whenever a reply arrives. Encoding runs user code, so it happens without the lock: the worker
+//! is marked as being fed, and if it has died when the tasks are encoded, they go to another worker.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -22,16 +22,16 @@ use crate::message::{Sent, Task};
 use crate::run::values::Args;
 use crate::workers::state::{Given, next_chunk};
 
-/// How many tasks of small chunks are encoded together: their arguments share their memory then.
+/// Number of tasks in small chunks that are encoded together, so that their arguments share memory.
 const TOGETHER: usize = 64;
 
 impl Shared {
-    /// Gives tasks to workers, as long as there are some of both.
+    /// Assigns tasks to workers until either has run out.
     pub(crate) fn feed(&self) {
         while self.feed_one() {}
     }
 
-    /// Gives tasks to one worker; false if there are none, or no worker wants any.
+    /// Assigns tasks to one worker. Returns `false` if there are no tasks, or no worker wants any.
     fn feed_one(&self) -> bool {
         let mut ready = Vec::new();
         let (mut job, mut takes) = (None, None);
@@ -61,7 +61,8 @@ impl Shared {
                 found.feeding = true;
                 Some((worker, found.pid, portion))
             });
-            // Also if there is nothing to give: a call that is done is not kept until the next one comes.
+            // Done even if there is nothing to assign, so that a finished call is not kept until the next
+            // one.
             (fed, (std::mem::take(&mut state.sent), std::mem::take(&mut state.emptied)), state.wanted)
         };
         drop(sent);
@@ -88,7 +89,7 @@ impl Shared {
         room
     }
 
-    /// Makes a chunk of tasks whose arguments are encoded.
+    /// Creates a chunk of tasks with encoded arguments.
     fn pack(
         &self,
         job: &Arc<Job>,
@@ -106,12 +107,13 @@ impl Shared {
         }
     }
 
-    /// The message of a chunk, or what it will be made of: without `room`, and when there turns out to be none. (Of arguments with which
-    /// something travels it is an error, if another thread takes the room that was looked for just before.)
+    /// Returns the message of a chunk, or the arguments to create it later if there is no `room` or
+    /// allocation fails. (For arguments with attachments, a failed allocation is an error if another thread
+    /// takes the room after the check.)
     fn message(&self, chunk: &Chunk, args: Args, room: &mut bool) -> Result<ForWorker, Unsendable> {
         let is_kept = match &args {
             Args::Plain(_) => matches!(chunk.kept, Kept::Plain(_)),
-            // Packing takes them: so it is looked for room before.
+            // Packing consumes the arguments, so the room is checked before.
             Args::Alone(_) => {
                 *room = *room && self.form.can_pack();
                 false
@@ -133,7 +135,7 @@ impl Shared {
         }
     }
 
-    /// Packs those chunks that have no message yet, as far as there is room.
+    /// Packs the chunks that have no message yet, as far as there is room.
     fn pack_rests(&self, ready: Vec<Ready>, room: &mut bool, settled: &mut Settled<'_>) -> Vec<Ready> {
         if ready.iter().all(|ready| matches!(ready.message, ForWorker::Packed(_))) {
             return ready;
@@ -156,7 +158,7 @@ impl Shared {
         all
     }
 
-    /// A message for a worker. Whatever the user's code does in it: a panic is an error.
+    /// Packs a message for a worker. A panic of user code is returned as an error.
     pub(crate) fn packed(&self, task: Task) -> Result<EncodedMessage<Task>, Unsendable> {
         let runs_no_code = matches!(&task, Task::Run { args: Args::Plain(_), .. });
         let pack = || self.form.pack(task).map_err(|refused| refused.error.into());
@@ -166,7 +168,7 @@ impl Shared {
         Raise::catch(pack).unwrap_or_else(|raise| Err(Unsendable::said(raise.message())))
     }
 
-    /// Gives tasks to a worker that was marked as being fed, if it is still the same one.
+    /// Sends tasks to a worker that was marked as being fed, if it is still the same process.
     fn give(&self, worker: usize, pid: u32, ready: Vec<Ready>, room: &mut bool, settled: &mut Settled<'_>) {
         let ready = self.pack_rests(ready, room, settled);
         let unknown: Vec<Arc<Code>> = {
@@ -175,7 +177,7 @@ impl Shared {
             let mut unknown: Vec<Arc<Code>> = Vec::new();
             let mut last = None;
             for code in ready.iter().map(|ready| &ready.chunk.job.code) {
-                // Most are of one call.
+                // Usually all are of one call.
                 if last.replace(code.number) == Some(code.number) {
                     continue;
                 }
@@ -207,7 +209,7 @@ impl Shared {
         let alive = found.ready && found.pid == pid && found.stays();
         let mut messages = VecDeque::with_capacity(notes.len() + ready.len());
         let mut given = VecDeque::with_capacity(messages.capacity());
-        // No worker reads a function without a task of it.
+        // A function is only sent together with a task of it.
         let goes = |code| {
             let is_packed = |ready: &Ready| matches!(ready.message, ForWorker::Packed(_));
             alive && ready.iter().any(|ready| ready.chunk.job.code.number == code && is_packed(ready))
@@ -234,7 +236,7 @@ impl Shared {
                         given.push_back(Given::Task { chunk, message: packed.number() });
                         messages.push_back(packed);
                     }
-                    // Its message may be in the only room that there is for the function.
+                    // The message of this chunk may occupy the only room that the function could use.
                     _ if waiting.contains(&code) && matches!(chunk.kept, Kept::Plain(_)) => {
                         keep.push(Ready::rest(chunk));
                     }
@@ -242,7 +244,7 @@ impl Shared {
                 }
             }
         }
-        // What there was no room for.
+        // Chunks and functions that did not fit into the queue.
         for (packed, given) in found.give(messages, given) {
             match given {
                 Given::Task { chunk, .. } => keep.push(Ready::packed(chunk, packed)),
@@ -260,20 +262,20 @@ impl Shared {
             let (pool, why) = (self.settings.pool_name(), self.form.too_many_messages());
             mp_core::waits::tell(&format!("mp: {pool}: its tasks wait for room: {why}\n"));
         }
-        // The pool's thread has to know when to look again.
+        // The pool's thread must set the time of the next attempt.
         if self.thread.get() != Some(&thread::current().id()) {
             self.ring();
         }
     }
 
-    /// Tells a worker to forget a function.
+    /// Makes a worker forget a function.
     pub(crate) fn forget(&self, worker: usize, code: u64) {
         let Ok(packed) = self.packed(Task::Forget { code }) else { return };
         let mut state = self.state.lock();
         let Some(found) = state.workers.get_mut(worker) else { return };
         if found.ready && found.knows.remove(&code) {
             let message = packed.number();
-            // If there is no room, it keeps the function for as long as it lives.
+            // If there is no room, the worker keeps the function until it ends.
             let note = Given::Note { code, learn: false, message };
             _ = found.give([packed].into(), [note].into());
         }

@@ -1,14 +1,16 @@
-//! SIGINT (Ctrl-C) and SIGTERM, in programs whose pool is informed of them: [`PoolBuilder::interrupt`](crate::PoolBuilder::interrupt).
+//! Handling of SIGINT (Ctrl-C) and SIGTERM for pools that are notified of them:
+//! [`PoolBuilder::interrupt`](crate::PoolBuilder::interrupt).
 //!
-//! The kernel sends the signal to all processes of the program, in an order that nothing depends on:
+//! The kernel sends the signal to all processes of the program. The order does not matter:
 //!
-//! | process | does | what it leaves undone |
+//! | process | action | left for others |
 //! |---|---|---|
-//! | a worker | ends after the task that it is at, or at once if it waits for one; it begins none once it knows | the tasks in its queue and in its chunk, which are found there as those of any worker that has ended |
-//! | this one, in the pool's thread | takes back what no worker has begun, and settles it as interrupted; from then on, until the program has taken note of the interrupt, so does each thread that would give a task to a worker | what workers have begun |
+//! | a worker | ends after its running task, or at once if it waits for a task; begins no task after the signal | the tasks in its queue and in its chunk, which are handled like those of any worker that has ended |
+//! | this process, in the pool's thread | withdraws the tasks that no worker has begun, and settles them as interrupted; until the program has acknowledged the interrupt, each thread that would assign a task does the same | tasks that workers have begun |
 //!
-//! A worker that ends before this process knows is replaced by one that was never interrupted: its tasks are taken back from that
-//! one, too. Killed at any point, a worker leaves what every killed worker does.
+//! If a worker ends before this process receives the signal, it is replaced by a worker without an interrupt:
+//! its tasks are withdrawn from the replacement, too. If it is killed at any point, the effect is the same as
+//! for any killed worker.
 
 use mp_spawn::Interrupt;
 
@@ -20,17 +22,17 @@ use crate::steps::chunk::Share;
 use crate::workers::state::{State, next_chunk};
 
 impl Shared {
-    /// Whether this process is to be told of interrupts.
+    /// Returns `true` if this process is notified of interrupts.
     pub(crate) fn heeds_interrupts(&self) -> bool {
         self.settings.interrupt == Interrupt::Graceful
     }
 
-    /// Whether it was, and has not taken note of it.
+    /// Returns `true` if this process was interrupted and has not acknowledged it.
     pub(crate) fn is_interrupted(&self) -> bool {
         self.heeds_interrupts() && mp_core::interrupted()
     }
 
-    /// Takes back what no worker has begun, and settles it.
+    /// Withdraws the tasks that no worker has begun, and settles them.
     pub(crate) fn interrupt(&self) {
         let error = &TaskError::Interrupted;
         let mut settled = Settled::new(self);

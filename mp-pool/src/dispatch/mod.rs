@@ -1,4 +1,4 @@
-//! Gives tasks to workers, and outcomes to calls.
+//! Assignment of tasks to workers, and of outcomes to calls.
 
 pub(crate) mod feed;
 pub(crate) mod interrupted;

@@ -1,8 +1,9 @@
-//! Futures that wait until not too many tasks wait.
+//! Futures that wait until the pool is not full.
 //!
-//! Each has a place in a line, under which its waker stands while it waits. Where tasks are settled, as many wakers are taken
-//! out, the longest waiting first, as there is room for. One that is woken and finds that another caller was quicker comes back
-//! to its place; one that is dropped after it was woken passes that on.
+//! Each future has a position in a queue, under which its waker is stored. When tasks are settled, as many
+//! wakers are woken as there is room for, in the order of the queue. If another caller takes the room first,
+//! the woken future returns to its position. If a future is dropped after it was woken, the wake-up is passed
+//! on.
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -14,19 +15,19 @@ use mp_core::user_code::{Apart, caught};
 
 use crate::dispatch::shared::Shared;
 
-/// The futures that wait for room.
+/// Queue of the futures that wait for room.
 #[derive(Debug, Default)]
 pub(crate) struct RoomLine(Mutex<Line>);
 
 #[derive(Debug, Default)]
 struct Line {
-    /// The next place; counts as long as the pool lives.
+    /// Next position; grows during the life of the pool.
     next: u64,
     waiting: BTreeMap<u64, Apart<Waker>>,
 }
 
 impl RoomLine {
-    /// Lets the next `room` futures look. No lock may be held: a waker is code of the user.
+    /// Wakes the next `room` futures. No lock may be held: a waker is user code.
     pub(crate) fn wake(&self, room: usize) {
         for _ in 0..room {
             let Some((_, waker)) = self.0.lock().waiting.pop_first() else { return };
@@ -34,15 +35,15 @@ impl RoomLine {
         }
     }
 
-    /// Lets all futures look that wait now. No lock may be held.
+    /// Wakes all futures that wait now. No lock may be held.
     pub(crate) fn wake_all(&self) {
         let waiting = std::mem::take(&mut self.0.lock().waiting);
         waiting.into_values().for_each(|waker| _ = caught(|| waker.into_inner().map(Waker::wake)));
     }
 
-    /// At this place, or behind all others.
+    /// Stores a waker at its position, or at the end.
     fn wait(&self, place: Option<u64>, waker: Apart<Waker>) -> u64 {
-        // What was there is dropped without the lock.
+        // The previous waker is dropped without the lock.
         let (place, _before) = {
             let mut line = self.0.lock();
             let place = place.unwrap_or(line.next);
@@ -52,17 +53,17 @@ impl RoomLine {
         place
     }
 
-    /// Whether it was still waiting.
+    /// Removes a waker. Returns `true` if it was still waiting.
     fn leave(&self, place: u64) -> bool {
         let waker = self.0.lock().waiting.remove(&place);
         waker.is_some()
     }
 }
 
-/// Is there when there is room for a task, or the pool takes none.
+/// Future that is ready when there is room for a task, or the pool accepts none.
 pub(crate) struct UntilRoom {
     shared: Arc<Shared>,
-    /// Where it waits, or has waited.
+    /// Position where the future waits, or has waited.
     place: Option<u64>,
 }
 
@@ -77,15 +78,15 @@ impl Future for UntilRoom {
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         if self.shared.is_full() {
-            // Without a lock: cloning is code of the user.
+            // Cloning a waker is user code, so it happens without the lock.
             let waker = Apart::new(context.waker().clone());
             self.place = Some(self.shared.room.wait(self.place, waker));
-            // What was settled before that has woken others.
+            // Tasks that were settled before have woken other futures.
             if self.shared.is_full() {
                 return Poll::Pending;
             }
         }
-        // In a copy of the process that made the pool, nothing is locked.
+        // In a fork of the process that created the pool, nothing is locked.
         if let Some(place) = self.place.take()
             && self.shared.check_owner().is_ok()
         {

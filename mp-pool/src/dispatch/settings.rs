@@ -1,4 +1,4 @@
-//! What a pool is told when it is made.
+//! Settings of a pool.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,23 +11,23 @@ use crate::held::MakeState;
 
 type Configure = Arc<dyn Fn(usize, ProcessBuilder) -> ProcessBuilder + Send + Sync>;
 
-/// Code of the user that each worker runs before its first task.
+/// User code that each worker runs before its first task.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AtStart {
     pub(crate) initializer: Option<Initializer>,
     pub(crate) state: Option<MakeState>,
 }
 
-/// How a pool is made, and its workers.
+/// Settings of a pool and its workers.
 #[derive(Clone)]
 pub(crate) struct Settings {
     pub(crate) processes: Option<usize>,
     pub(crate) name: Option<Arc<str>>,
     pub(crate) most_tasks: u64,
-    /// Moved to [`Shared`](crate::dispatch::shared::Shared) when the pool is made.
+    /// Moved to [`Shared`](crate::dispatch::shared::Shared) when the pool is created.
     pub(crate) at_start: AtStart,
     pub(crate) start_timeout: Option<Duration>,
-    /// Time for the tasks that run when the pool is terminated.
+    /// Time for running tasks when the pool is terminated.
     pub(crate) finish: Duration,
     pub(crate) grace: Duration,
     pub(crate) max_waiting: usize,
@@ -83,17 +83,17 @@ impl fmt::Debug for Settings {
 }
 
 impl Settings {
-    /// What a worker is called.
+    /// Returns the name of a worker.
     pub(crate) fn worker_name(&self, worker: usize) -> String {
         format!("{}-{worker}", self.name.as_deref().unwrap_or("pool-worker"))
     }
 
-    /// What the pool is called, for people: `pool "resize"`, or `a pool`.
+    /// Returns the name of the pool for messages: `pool "resize"`, or `a pool`.
     pub(crate) fn pool_name(&self) -> String {
         self.name.as_ref().map_or_else(|| "a pool".to_owned(), |name| format!("pool {name:?}"))
     }
 
-    /// What a worker is started with.
+    /// Applies these settings to the builder of a worker's process.
     pub(crate) fn configured(&self, worker: usize, builder: ProcessBuilder) -> ProcessBuilder {
         let builder = builder.stdout(self.stdout.clone()).stderr(self.stderr.clone());
         let builder = builder

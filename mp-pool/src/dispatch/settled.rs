@@ -1,4 +1,4 @@
-//! Outcomes on their way to their calls: collected under a lock, handed out when none is held.
+//! Outcomes for calls: collected under a lock, delivered when no lock is held.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use crate::dispatch::shared::Shared;
 use crate::error::TaskError;
 use crate::workers::later::Later;
 
-/// A task that a worker has begun has failed: it may be tried again.
+/// Failed task that a worker had begun and that may be retried.
 pub(crate) struct Failed {
     pub(crate) job: Arc<Job>,
     pub(crate) index: usize,
-    /// How often it was begun before.
+    /// Number of earlier attempts.
     pub(crate) tries: u32,
     pub(crate) kept: Option<Kept>,
     pub(crate) error: TaskError,
     pub(crate) ran: Option<Duration>,
 }
 
-/// Outcomes that are to be reported once no lock is held: when this is dropped, also by a panic. So it is
-/// made before a lock is taken, and goes after it.
+/// Outcomes that are delivered on drop, also during a panic, when no lock is held: create the value before
+/// taking a lock, so that it is dropped after the lock.
 pub(crate) struct Settled<'a> {
     shared: &'a Shared,
-    /// Most in a row are of one call.
+    /// Outcomes by call. Consecutive outcomes are mostly of one call.
     outcomes: Vec<(Arc<Job>, Vec<Run>)>,
     failed: Vec<Failed>,
-    /// Dropped when all have been reported.
+    /// User values, dropped after all outcomes were delivered.
     rubbish: Vec<Rubbish>,
     chunks: Vec<Chunk>,
     kept: Vec<Kept>,
@@ -42,7 +42,7 @@ impl<'a> Settled<'a> {
         Settled { shared, outcomes: Vec::new(), failed: Vec::new(), rubbish, chunks, kept }
     }
 
-    /// What came of some tasks.
+    /// Adds the outcomes of some tasks.
     pub(crate) fn add_run(&mut self, job: &Arc<Job>, run: Run) {
         match self.outcomes.last_mut() {
             Some((last, runs)) if Arc::ptr_eq(last, job) => runs.push(run),
@@ -50,19 +50,19 @@ impl<'a> Settled<'a> {
         }
     }
 
-    /// A task has failed that is tried again, or else has this outcome.
+    /// Adds a failed task, which is retried or gets its error as its outcome.
     pub(crate) fn add_failed(&mut self, failed: Failed) {
         self.failed.push(failed);
     }
 
-    /// All tasks of a chunk that have no outcome yet have this error.
+    /// Adds an error for all tasks of a chunk that have no outcome yet.
     pub(crate) fn add(&mut self, chunk: Chunk, error: TaskError) {
         let left = chunk.first + chunk.reported..chunk.first + chunk.end;
         self.add_run(&chunk.job, Run::failed(left, error));
         self.drop_later(chunk);
     }
 
-    /// Nothing is left of it; it may hold values of the user's.
+    /// Drops a finished chunk later, because it may contain user values.
     pub(crate) fn drop_later(&mut self, chunk: Chunk) {
         self.chunks.push(chunk);
     }
@@ -71,12 +71,13 @@ impl<'a> Settled<'a> {
         self.kept.push(kept);
     }
 
-    /// Of how many tasks.
+    /// Returns the number of tasks.
     pub(crate) fn len(&self) -> usize {
         self.outcomes.iter().flat_map(|(_, runs)| runs).map(|run| run.count).sum()
     }
 
-    /// Adds tasks that never left their call. Returns the number of those that other threads have in hand, and settle.
+    /// Adds tasks that never left their call. Returns the number of tasks that other threads have in hand and
+    /// will settle.
     pub(crate) fn add_rest(&mut self, job: &Arc<Job>, error: &TaskError) -> usize {
         let (left, in_hand) = job.cancel(error);
         self.add_left(job, left, error);
@@ -89,7 +90,7 @@ impl<'a> Settled<'a> {
         self.add(chunk, fate.unwrap_or(error));
     }
 
-    /// Of tasks that were taken out of their call.
+    /// Adds tasks that were taken from their call.
     pub(crate) fn add_left(&mut self, job: &Arc<Job>, (lost, rest, rubbish): Left, error: &TaskError) {
         self.rubbish.push(rubbish);
         self.add_all(job, lost, error);
@@ -98,12 +99,12 @@ impl<'a> Settled<'a> {
         }
     }
 
-    /// Of tasks that were to be tried again.
+    /// Adds tasks that were to be retried.
     pub(crate) fn add_lost(&mut self, job: &Arc<Job>, error: &TaskError) {
         self.add_all(job, job.dead_letter(), error);
     }
 
-    /// Of tasks that wait to be tried again.
+    /// Adds tasks that wait to be retried.
     pub(crate) fn add_later(&mut self, later: BTreeMap<(Instant, u64), Later>, error: &TaskError) {
         later.into_values().for_each(|Later { job, lost }| self.add_all(&job, vec![lost], error));
     }
@@ -115,7 +116,7 @@ impl<'a> Settled<'a> {
         }
     }
 
-    /// Hands the outcomes to their calls. No lock may be held.
+    /// Delivers the outcomes to their calls. No lock may be held.
     pub(crate) fn tell(self) {
         drop(self);
     }
@@ -131,7 +132,7 @@ impl Drop for Settled<'_> {
             self.kept.extend(kept);
         }
         self.shared.hand_out(std::mem::take(&mut self.outcomes));
-        // Each lets no panic out.
+        // Dropping these catches panics.
         self.rubbish.clear();
         self.chunks.clear();
         self.kept.clear();

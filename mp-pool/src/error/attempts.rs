@@ -1,4 +1,4 @@
-//! How often a task was begun, and how each attempt failed.
+//! Attempts at a task and their failures.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::TaskError;
 
-/// How an attempt at a task failed.
+/// Kind of failure of one attempt at a task.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum FailureKind {
@@ -16,9 +16,9 @@ pub enum FailureKind {
     Error,
     /// The function panicked.
     Panic,
-    /// Its worker ended.
+    /// The worker of the task ended.
     Death,
-    /// It took longer than its [time-out](crate::Call::timeout).
+    /// The task took longer than its [time-out](crate::Call::timeout).
     TimeOut,
     /// The arguments could not be sent, or not be read.
     Arguments,
@@ -27,7 +27,7 @@ pub enum FailureKind {
 }
 
 impl FailureKind {
-    /// How one is called, and several, of each in the order of their numbers.
+    /// Singular and plural names, in the order of the variants.
     const NAMES: [(&str, &str); 6] = [
         ("an error", "errors"),
         ("a panic", "panics"),
@@ -37,7 +37,7 @@ impl FailureKind {
         ("an unreadable result", "unreadable results"),
     ];
 
-    /// `None` if it is not that of an attempt.
+    /// Returns the kind of a failed attempt, or `None` if the error is not the failure of an attempt.
     fn of(error: &TaskError) -> Option<FailureKind> {
         match error {
             TaskError::Raised(raised) if raised.kind == RaisedKind::Panic => Some(FailureKind::Panic),
@@ -55,8 +55,8 @@ impl FailureKind {
     }
 }
 
-/// How often a task was begun, and how those attempts failed: what an error of a task that was
-/// [tried again](crate::Call::retry_if) says beside the last failure. See [`TaskError::attempts`].
+/// Number of attempts at a task and the kinds of their failures, for a task that was
+/// [retried](crate::Call::retry_if). See [`TaskError::attempts`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -75,7 +75,7 @@ impl FailureKind {
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 pub struct Attempts(Option<Box<Record>>);
 
-/// Contents of [`Attempts`]. In a box, so that errors of tasks are small.
+/// Contents of [`Attempts`]. Boxed, so that task errors are small.
 #[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
 struct Record {
     /// The last failures.
@@ -86,11 +86,11 @@ struct Record {
     index: Option<usize>,
 }
 
-/// How many failures are kept one by one: a task may be tried again for days.
+/// Number of failures that are stored one by one. A task may be retried for days.
 const KEPT: usize = 1000;
 
 impl Attempts {
-    /// None, of a task that was not begun.
+    /// Record of a task that was not begun.
     pub(crate) const NONE: &'static Attempts = &Attempts(None);
 
     fn record(&self) -> &Record {
@@ -99,13 +99,13 @@ impl Attempts {
         self.0.as_deref().unwrap_or(EMPTY)
     }
 
-    /// How many attempts were made.
+    /// Returns the number of attempts.
     #[must_use]
     pub fn count(&self) -> usize {
         self.record().counts.iter().map(|count| *count as usize).sum()
     }
 
-    /// How each of them failed, the last one included; of more than a thousand, the last thousand.
+    /// Returns the kind of each failure, including the last one. Limited to the last thousand.
     #[must_use]
     pub fn failures(&self) -> &[FailureKind] {
         &self.record().failures
@@ -123,7 +123,7 @@ impl Attempts {
 }
 
 impl fmt::Display for Attempts {
-    /// ` (attempt 4, after a time-out and 2 errors)`; nothing if there was one.
+    /// Writes ` (attempt 4, after a time-out and 2 errors)`, or nothing after a single attempt.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some(last) = self.record().failures.last().filter(|_| self.count() > 1) else { return Ok(()) };
         write!(f, " (attempt {}, after ", self.count())?;
@@ -148,20 +148,20 @@ impl fmt::Display for Attempts {
     }
 }
 
-/// The function of a task returned an error or panicked: all that is known of that, as its fields are those of [`ProcessRaised`],
-/// and how often it was tried.
+/// Error returned when the function of a task returned an error or panicked. Dereferences to
+/// [`ProcessRaised`], and records the attempts.
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TaskRaised {
     /// The error or panic.
     pub raised: ProcessRaised,
-    /// How often the task was begun, and how that went.
+    /// Attempts at the task.
     pub attempts: Attempts,
-    /// Its last [note](crate::note()), if it had one: how far it was.
+    /// Last [note](crate::note()) of the task, if any: its progress.
     pub note: Option<u64>,
 }
 
-/// `worker 3 (pid 77)`, and the name of its process if its pool has one.
+/// Returns `worker 3 (pid 77)`, with the name of its process if its pool has one.
 pub(crate) fn worker_named(worker: usize, who: &ProcessName) -> String {
     let ProcessName { name, pid, .. } = who;
     if *name == format!("pool-worker-{worker}") {
@@ -202,8 +202,9 @@ mp_core::readable_debug!(TaskRaised);
 impl std::error::Error for TaskRaised {}
 
 impl TaskError {
-    /// How often the task was begun, and how each attempt failed. More than one only if it was to be [tried
-    /// again](crate::Call::retry_if); none if what ended it was no failure of its own: it was cancelled, or ended with its pool.
+    /// Returns the attempts at the task. More than one are recorded only if the task was
+    /// [retried](crate::Call::retry_if). None are recorded if the task did not fail itself: it was cancelled,
+    /// or ended with its pool.
     #[must_use]
     pub fn attempts(&self) -> &Attempts {
         match self {
@@ -220,7 +221,7 @@ impl TaskError {
         }
     }
 
-    /// This is how another attempt failed, after `before`: what is known then.
+    /// Records this failure after the failures `before`, and returns all of them.
     pub(crate) fn after(&mut self, before: Option<Attempts>) -> Attempts {
         let mut all = before.unwrap_or_default();
         FailureKind::of(self).into_iter().for_each(|failure| all.add(failure));
@@ -245,7 +246,8 @@ impl TaskError {
         }
     }
 
-    /// Returns the index of the item that failed, in a call of many items: of `map`, `imap` and the like. Its text begins with it.
+    /// Returns the index of the failed item, for calls of many items such as `map` and `imap`. The error's
+    /// text begins with it.
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(2)?;
@@ -256,14 +258,14 @@ impl TaskError {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// `None` for a call of one item, for a [`Stream`](crate::Stream), whose outcomes have tickets, and for a task that did not begin because its
-    /// call was cancelled, or its pool ended.
+    /// `None` for a call of one item, for a [`Stream`](crate::Stream), whose outcomes have tickets, and for a
+    /// task that did not begin because its call was cancelled or its pool ended.
     #[must_use]
     pub fn index(&self) -> Option<usize> {
         self.attempts().record().index
     }
 
-    /// The error of the item with this index.
+    /// Returns the error with the index of its item.
     pub(crate) fn of_item(mut self, index: usize) -> Self {
         if let Some(attempts) = self.attempts_mut() {
             attempts.0.get_or_insert_default().index = Some(index);
@@ -292,7 +294,7 @@ mod tests {
             text(&[Death, Error, TimeOut, Error]),
             " (attempt 4, after an error, a death and a time-out)"
         );
-        // All are counted, and few are kept.
+        // All failures are counted, but only the last ones are stored.
         let many = of(&[&[Death; 5000][..], &[Error]].concat());
         assert_eq!(many.to_string(), " (attempt 5001, after 5000 deaths)");
         assert_eq!((many.count(), many.failures().len(), many.failures()[KEPT - 1]), (5001, KEPT, Error));

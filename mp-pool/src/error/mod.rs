@@ -1,4 +1,4 @@
-//! What can go wrong with a task, and with the pool itself.
+//! Errors of tasks and of the pool itself.
 
 pub(crate) mod attempts;
 
@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::attempts::{Attempts, TaskRaised};
 
-/// Why a task has no result.
+/// Error with which a task ends.
 ///
 /// ```
 /// use mp_pool::{Pool, TaskError};
@@ -30,125 +30,130 @@ use crate::error::attempts::{Attempts, TaskRaised};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # What a failure looks like
+/// # Effects of failures
 ///
-/// | what happens | the task that runs | tasks that wait | the worker |
+/// | event | running task | waiting tasks | worker |
 /// |---|---|---|---|
-/// | the function returns `Err`, or panics | [`Raised`](Self::Raised): message, sources, place of the panic | go on | goes on |
-/// | the worker is killed, crashes, aborts, calls `exit` | [`WorkerLost`](Self::WorkerLost), or another attempt ([`Call::retry_if`](crate::Call::retry_if), as after the other failures of a task that has begun) | go on, in another worker | is replaced |
-/// | the worker is killed between two tasks | – | go on, in another worker | is replaced |
-/// | the worker is stopped (SIGSTOP, a debugger) | waits, for as long as it takes or [`Call::timeout`](crate::Call::timeout) says: then [`TimedOut`](Self::TimedOut), also for the one that it would begin next | go on, in another worker that has nothing to do, once: the stopped one can't begin them any more | is waited for, or killed and replaced when a time is over |
-/// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | go on, in another worker | is killed and replaced |
-/// | the initializer or what makes the worker's [state](crate::StatePool) fails, the worker dies in it, or is killed since it takes [too long](crate::PoolBuilder::start_timeout) | – | wait | is tried again, later each time, up to a second; from the fifth time on, as long as another worker is ready, up to a minute, and is told once on the standard error |
-/// | so it goes five times in a row with all workers; once one has worked, for ten seconds | – | [`Broken`](Self::Broken), with the reason and how often | – |
-/// | a worker, or this process, has no descriptors to spare for those in arguments, or in a result | [`Arguments`](Self::Arguments), [`Value`](Self::Value), which [have them](Self::unread) | go on | goes on |
-/// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value), which have the bytes of what can't be decoded | go on | goes on |
-/// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | goes on | those of that call: [`Cancelled`](Self::Cancelled) | goes on |
-/// | SIGINT (Ctrl-C) or SIGTERM, and workers [are informed](crate::PoolBuilder::interrupt) | ends as it likes | [`Interrupted`](Self::Interrupted) | ends after its task, and is replaced |
+/// | the function returns `Err`, or panics | [`Raised`](Self::Raised): message, sources, location of the panic | continue | continues |
+/// | the worker is killed, crashes, aborts, calls `exit` | [`WorkerLost`](Self::WorkerLost), or another attempt ([`Call::retry_if`](crate::Call::retry_if), as after the other failures of a task that has begun) | continue in another worker | is replaced |
+/// | the worker is killed between two tasks | – | continue in another worker | is replaced |
+/// | the worker is stopped (SIGSTOP, a debugger) | waits, without limit or until [`Call::timeout`](crate::Call::timeout), then [`TimedOut`](Self::TimedOut); the same for the next task of this worker | continue in an idle worker, once: the stopped worker can't begin them afterwards | resumes later, or is killed and replaced after a time-out |
+/// | the function takes longer than [`Call::timeout`](crate::Call::timeout) | [`TimedOut`](Self::TimedOut) | continue in another worker | is killed and replaced |
+/// | the initializer or the function that creates the worker's [state](crate::StatePool) fails, the worker dies in it, or is killed because it takes [too long](crate::PoolBuilder::start_timeout) | – | wait | is started again, with a delay that grows up to a second; from the fifth time on, while another worker is ready, up to a minute, with one report on stderr |
+/// | all workers fail to start five times in a row; if one has worked before, for ten seconds | – | [`Broken`](Self::Broken), with the reason and the number of starts | – |
+/// | a worker, or this process, has no free descriptors for those in arguments or in a result | [`Arguments`](Self::Arguments) or [`Value`](Self::Value), which [contain them](Self::unread) | continue | continues |
+/// | arguments, a result or the captures of a closure can't be encoded or decoded | [`Arguments`](Self::Arguments) or [`Value`](Self::Value), with the bytes that can't be decoded | continue | continues |
+/// | [`AsyncResult::cancel`](crate::AsyncResult::cancel) | continues | tasks of that call: [`Cancelled`](Self::Cancelled) | continues |
+/// | SIGINT (Ctrl-C) or SIGTERM, if workers [are notified](crate::PoolBuilder::interrupt) | ends as its function decides | [`Interrupted`](Self::Interrupted) | ends after its task, and is replaced |
 /// | [`Pool::terminate`](crate::Pool::terminate), the pool is dropped | [`Terminated`](Self::Terminated) | [`Terminated`](Self::Terminated) | is ended |
-/// | the program that has the pool dies, however | – | – | ends with it |
+/// | the program that owns the pool dies, for any reason | – | – | ends with it |
 ///
-/// It can be sent: it arrives as the same variant, with all that it says and its sources, without [what was not read](Self::unread).
+/// The error can be sent between processes: the variant, all fields and the sources arrive, except [unread
+/// values](Self::unread).
 ///
-/// A worker takes one task at a time, so the one that it has is what can be lost with it. (A rare exception: tasks that it took
-/// ahead of their function, because the pool took that function's note back in the same moment, are lost together.) What is lost
-/// was begun, or was just being taken; what it did before it was lost, it did. (If worker after worker dies while it reads what
-/// a closure captures, from the fifth on each of them costs a task of that closure.)
+/// A worker takes one task at a time, so at most that task is lost with it. (A rare exception: if the pool
+/// withdrew a message with a function at the moment when a worker took tasks of that function, these tasks
+/// are lost together.) A lost task was begun, or was just being taken; its side effects remain. (If worker
+/// after worker dies while it reads the captures of a closure, from the fifth on each death costs a task of
+/// that closure.)
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum TaskError {
     /// The function returned an error or panicked.
     Raised(Box<TaskRaised>),
-    /// The process that had the task ended.
+    /// The worker process of the task ended.
     WorkerLost(Box<WorkerLost>),
-    /// It took too long, and its worker was killed for it.
+    /// The task exceeded its time-out, and its worker was killed.
     TimedOut {
-        /// The number of the worker.
+        /// Number of the worker.
         worker: usize,
-        /// Its process id.
+        /// Process id of the worker.
         pid: u32,
-        /// The [name](crate::PoolBuilder::name) of its pool, if it has one.
+        /// [Name](crate::PoolBuilder::name) of the pool, if any.
         #[serde(with = "mp_core::sent::shared::text")]
         pool: Option<Arc<str>>,
-        /// How long it was given.
+        /// Time-out of the task.
         timeout: Duration,
-        /// Its last [note](crate::note()), if it had one.
+        /// Last [note](crate::note()) of the task, if any.
         note: Option<u64>,
-        /// How often it was begun, and how that went.
+        /// Attempts at the task.
         attempts: Attempts,
     },
-    /// It was taken back before it had begun.
+    /// The task was cancelled before it had begun.
     Cancelled,
-    /// The program was interrupted (SIGINT, SIGTERM) before the task had begun, and [is informed of that](crate::PoolBuilder::interrupt).
+    /// The program was interrupted (SIGINT, SIGTERM) before the task had begun, and [is
+    /// notified](crate::PoolBuilder::interrupt).
     Interrupted,
-    /// The pool was ended before the task was done; or this process was forked from the one that has the pool.
+    /// The pool ended before the task was done, or this process is a fork of the process that owns the pool.
     Terminated,
-    /// The pool takes no tasks any more.
+    /// The pool accepts no more tasks.
     Closed {
-        /// Its [name](crate::PoolBuilder::name), if it has one.
+        /// [Name](crate::PoolBuilder::name) of the pool, if any.
         #[serde(with = "mp_core::sent::shared::text")]
         pool: Option<Arc<str>>,
     },
-    /// No worker could be started, or none lived; why, and how often it was tried.
+    /// No worker could be started or stay alive. Contains the reason and the number of starts.
     Broken(#[serde(with = "mp_core::sent::shared")] Arc<Broken>),
-    /// The arguments could not be encoded here, or not be decoded in the worker.
+    /// The arguments could not be encoded in this process or decoded in the worker.
     Arguments {
-        /// Why.
+        /// Description of the cause.
         why: String,
-        /// What refused them, to be matched: here, too little memory, or a tensor that can't be sent; in the worker, which type they
-        /// were read as, the place in it that could not be read, and their bytes, so that they are not lost
-        /// ([`undecodable`](Self::undecodable)). `None` if the function could not be read, or if they
-        /// can't be kept for [another attempt](crate::Call::retry_if).
+        /// Cause, for matching. In this process: lack of memory, or a tensor that can't be sent. In the
+        /// worker: the type, the path of the part that could not be decoded, and the bytes, so that no data
+        /// is lost ([`undecodable`](Self::undecodable)). `None` if the function could not be decoded, or if
+        /// the arguments can't be kept for [another attempt](crate::Call::retry_if).
         #[serde(with = "mp_core::sent::shared::option")]
         cause: Option<Arc<mp_reduce::Error>>,
-        /// The arguments, where the worker had no descriptors to spare for those in them: see [`unread`](Self::unread).
+        /// The arguments, if the worker had no free descriptors for those in them: see
+        /// [`unread`](Self::unread).
         #[serde(skip)]
         unread: Option<Unread>,
-        /// How often the task was begun, and how that went.
+        /// Attempts at the task.
         attempts: Attempts,
     },
-    /// What the function returned could not be encoded in the worker, or not be decoded here.
+    /// The return value could not be encoded in the worker or decoded in this process.
     Value {
-        /// Why.
+        /// Description of the cause.
         why: String,
-        /// If it arrived and could not be decoded: its type, the place in it that could not be read, and its bytes, so that it is
-        /// not lost. See [`bytes`](Self::bytes), too.
+        /// If the value arrived and could not be decoded: its type, the path of the part that could not be
+        /// decoded, and its bytes, so that no data is lost. See also [`bytes`](Self::bytes).
         #[serde(with = "mp_core::sent::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
-        /// The result, where this process has no descriptors to spare for those in it: see [`unread`](Self::unread).
+        /// The result, if this process had no free descriptors for those in it: see [`unread`](Self::unread).
         #[serde(skip)]
         unread: Option<Unread>,
-        /// How often the task was begun, and how that went.
+        /// Attempts at the task.
         attempts: Attempts,
     },
 }
 
 impl TaskError {
-    /// A value that did not arrive.
+    /// Creates the error for a value that did not arrive.
     pub(crate) fn value(why: impl Into<String>) -> Self {
         TaskError::Value { why: why.into(), undecodable: None, unread: None, attempts: Attempts::default() }
     }
 
-    /// Arguments that were not sent, or not read.
+    /// Creates the error for arguments that were not sent or not decoded.
     pub(crate) fn arguments(Unsendable { why, cause }: Unsendable) -> Self {
         TaskError::Arguments { why, cause, unread: None, attempts: Attempts::default() }
     }
 
-    /// Arguments that came back, since their worker had no descriptors to spare.
+    /// Creates the error for arguments that the worker returned because it had no free descriptors.
     pub(crate) fn unread_arguments(why: String, unread: Unread) -> Self {
         let cause = Some(Arc::new(mp_core::Error::OutOfDescriptors(why.clone()).into()));
         TaskError::Arguments { why, cause, unread: Some(unread), attempts: Attempts::default() }
     }
 
-    /// A result that this process has no descriptors to spare for.
+    /// Creates the error for a result for which this process has no free descriptors.
     pub(crate) fn unread_value(error: mp_core::Error, unread: Unread) -> Self {
         let why = error.to_string();
         TaskError::Value { why, undecodable: None, unread: Some(unread), attempts: Attempts::default() }
     }
 
-    /// What could not be read for lack of descriptors ([`RLIMIT_NOFILE`](mp_core::Error::OutOfDescriptors)): the arguments, as the worker
-    /// has given them back, or the result, which is here. It is whole, and can be read when some descriptors were closed; the
-    /// arguments are for another task, then.
+    /// Returns the value that could not be read for lack of descriptors
+    /// ([`RLIMIT_NOFILE`](mp_core::Error::OutOfDescriptors)): the arguments, returned by the worker, or the
+    /// result, in this process. The value is complete and can be read after some descriptors were closed.
+    /// Arguments can then be used for another task.
     ///
     /// ```no_run
     /// use std::fs::File;
@@ -176,8 +181,8 @@ impl TaskError {
         }
     }
 
-    /// What could not be read, arguments in the worker or the result here: type, place, reason. `None` when that is not what went
-    /// wrong.
+    /// Returns the type, path and reason if arguments (in the worker) or the result (in this process) could
+    /// not be decoded. Returns `None` for other errors.
     pub fn undecodable(&self) -> Option<&Undecodable> {
         match self {
             TaskError::Arguments { cause, .. } => cause.as_ref()?.undecodable(),
@@ -186,7 +191,8 @@ impl TaskError {
         }
     }
 
-    /// The bytes of arguments or of a result that could not be read, as those of a message ([`Undecodable::bytes`]).
+    /// Returns the bytes of arguments or of a result that could not be decoded, as those of a message
+    /// ([`Undecodable::bytes`]).
     ///
     /// ```
     /// use mp_pool::Pool;
@@ -206,7 +212,7 @@ impl TaskError {
     /// let undecodable = error.undecodable().expect("it arrived");
     /// assert_eq!(undecodable.path(), "[1]");
     /// assert!(undecodable.type_name().contains("Grade") && error.to_string().contains("above 100 points"));
-    /// // Two, in MessagePack: what another type might be read from.
+    /// // Two values in MessagePack, which another type might be decoded from.
     /// assert_eq!(error.bytes(), Some(&[3, 0x92, 100, 120][..]));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -215,7 +221,7 @@ impl TaskError {
     }
 }
 
-/// A pool has no workers left: none could be started, or none lived until it was ready.
+/// Error returned when a pool has no workers: none could be started, or none lived until it was ready.
 ///
 /// ```
 /// use mp_pool::{Pool, TaskError};
@@ -232,19 +238,19 @@ impl TaskError {
 #[derive(Clone, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Broken {
-    /// The [name](crate::PoolBuilder::name) of the pool, if it has one.
+    /// [Name](crate::PoolBuilder::name) of the pool, if any.
     #[serde(with = "mp_core::sent::shared::text")]
     pub pool: Option<Arc<str>>,
-    /// Why the last start failed, or what else broke the pool.
+    /// Description of the last failed start, or of another cause.
     pub why: String,
-    /// How many starts have failed, of all workers, since each was ready; 0 if that is not what broke the pool.
+    /// Number of failed starts of all workers since each was ready; 0 if the cause was not a failed start.
     pub starts: u32,
-    /// How the last process ended, or why it could not be started, if that is known.
+    /// Exit of the last process, or the reason why it could not be started, if known.
     pub cause: Option<SpawnError>,
 }
 
 impl Broken {
-    /// In words alone.
+    /// Creates an error with only a description.
     pub(crate) fn said(pool: Option<Arc<str>>, why: impl Into<String>) -> Self {
         Broken { pool, why: why.into(), starts: 0, cause: None }
     }
@@ -269,7 +275,7 @@ impl std::error::Error for Broken {
     }
 }
 
-/// A process ended while it had a task.
+/// Error returned when a worker process ended while it had a task.
 ///
 /// ```
 /// use mp_pool::{Pool, TaskError};
@@ -292,23 +298,24 @@ impl std::error::Error for Broken {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct WorkerLost {
-    /// The number of the worker.
+    /// Number of the worker.
     pub worker: usize,
-    /// The process id that it had.
+    /// Process id of the worker.
     pub pid: u32,
-    /// The [name](crate::PoolBuilder::name) of its pool, if it has one.
+    /// [Name](crate::PoolBuilder::name) of the pool, if any.
     #[serde(with = "mp_core::sent::shared::text")]
     pub pool: Option<Arc<str>>,
     /// Exit code or signal.
     pub exit: ExitStatus,
-    /// What is known beyond that.
+    /// Further details, if known.
     pub detail: Option<ExitDetail>,
-    /// The last lines of its standard error, if that is captured (see [`PoolBuilder::stderr`](crate::PoolBuilder::stderr))
-    /// and there are any. What tasks before this one have written is among them.
+    /// Last lines of the worker's stderr, if it is captured (see
+    /// [`PoolBuilder::stderr`](crate::PoolBuilder::stderr)) and not empty. May include output of earlier
+    /// tasks.
     pub stderr: Option<String>,
-    /// How often the task was begun, and how that went: more than once, if it was to be tried again.
+    /// Attempts at the task: more than one if it was retried.
     pub attempts: Attempts,
-    /// Its last [note](crate::note()), if it had one: how far it was.
+    /// Last [note](crate::note()) of the task, if any: its progress.
     pub note: Option<u64>,
 }
 
@@ -379,17 +386,17 @@ impl std::error::Error for TaskError {
     }
 }
 
-/// `pool "resize"`, or `the pool`.
+/// Returns `pool "resize"`, or `the pool`.
 fn the_pool(name: &Option<Arc<str>>) -> String {
     name.as_ref().map_or_else(|| "the pool".to_owned(), |name| format!("pool {name:?}"))
 }
 
-/// ` of pool "resize"`, or nothing.
+/// Returns ` of pool "resize"`, or nothing.
 fn of_pool(name: &Option<Arc<str>>) -> String {
     name.as_ref().map_or_else(String::new, |name| format!(" of pool {name:?}"))
 }
 
-/// Why something is not sent.
+/// Reason why a value can't be sent.
 #[derive(Debug)]
 pub(crate) struct Unsendable {
     pub(crate) why: String,
@@ -397,12 +404,12 @@ pub(crate) struct Unsendable {
 }
 
 impl Unsendable {
-    /// In words alone.
+    /// Creates the reason with only a description.
     pub(crate) fn said(why: impl Into<String>) -> Self {
         Self { why: why.into(), cause: None }
     }
 
-    /// Whether it can be sent when others that are on their way have arrived.
+    /// Returns `true` if the value can be sent after other messages have been received.
     pub(crate) fn is_for_lack_of_room(&self) -> bool {
         use mp_reduce::Error::Memory;
         matches!(self.cause.as_deref(), Some(Memory(why)) if why.is_out_of_envelopes())
@@ -415,32 +422,32 @@ impl From<mp_reduce::Error> for Unsendable {
     }
 }
 
-/// Why there is no pool, or why it ended badly.
+/// Error returned when a pool can't be created, or ended with a failure.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PoolError {
     /// The workers could not be started.
     Start(SpawnError),
-    /// Shared memory: none left, forked, and so on.
+    /// Shared memory is unavailable, belongs to another process, or similar.
     Failed(mp_reduce::Error),
-    /// A setting of the builder is impossible: no workers, or too many; or the [closure](crate::PoolBuilder::per_worker) that sets
-    /// up the start of a worker panicked.
+    /// A setting of the builder is invalid: no workers, or too many, or the
+    /// [closure](crate::PoolBuilder::per_worker) that configures workers panicked.
     Settings(String),
-    /// No worker could be started, or none lived; why, and how often it was tried.
+    /// No worker could be started or stay alive. Contains the reason and the number of starts.
     Broken(#[serde(with = "mp_core::sent::shared")] Arc<Broken>),
-    /// The pool belongs to another process: this one was forked from it.
+    /// The pool belongs to another process, from which this process was forked.
     OtherProcess {
-        /// The process that made it.
+        /// Process that created the pool.
         owner: u32,
     },
-    /// The pool is closed, or being terminated, and can't be changed any more.
+    /// The pool is closed or terminating, and can't be changed.
     Closed {
-        /// Its [name](crate::PoolBuilder::name), if it has one.
+        /// [Name](crate::PoolBuilder::name) of the pool, if any.
         #[serde(with = "mp_core::sent::shared::text")]
         pool: Option<Arc<str>>,
     },
-    /// A [callback](crate::AsyncResult::on_done) of the pool can't wait for its end: it runs in the thread that it would wait
-    /// for.
+    /// A [callback](crate::AsyncResult::on_done) of the pool can't wait for the pool's end, because it runs
+    /// in the pool's thread.
     InCallback,
 }
 

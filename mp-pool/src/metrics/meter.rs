@@ -1,16 +1,16 @@
-//! What is counted and timed of a pool's tasks: how they ended, and how long they waited and ran.
+//! Counters and timers of a pool's tasks: outcomes, waiting times and run times.
 //!
-//! Nothing is sent or asked for it: it is known to the pool's thread from the replies. Of tasks that a worker has answered
-//! together each counts as their mean, so it costs a cheap task next to nothing.
+//! The pool's thread derives all values from the replies, so no extra messages are sent. Tasks that a worker
+//! answers together are counted with their mean time, which makes the cost for a short task negligible.
 
 use std::time::Duration;
 
 use crate::error::TaskError;
 
-/// Eight buckets for each power of two: a value is known to an eighth.
+/// Number of buckets. Each power of two has eight, so values are accurate to an eighth.
 const BUCKETS: usize = 496;
 
-/// How many values there were of each size.
+/// Histogram of durations in nanoseconds.
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     buckets: Box<[u64; BUCKETS]>,
@@ -25,7 +25,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    /// The first eight have a bucket each.
+    /// Returns the bucket of a value. Values below eight have a bucket each.
     fn bucket(nanos: u64) -> usize {
         match nanos.checked_ilog2() {
             Some(power @ 3..) => (power as usize - 2) * 8 + ((nanos >> (power - 3)) & 7) as usize,
@@ -33,7 +33,7 @@ impl Histogram {
         }
     }
 
-    /// The largest value of a bucket.
+    /// Returns the largest value of a bucket.
     fn largest(bucket: usize) -> u64 {
         match bucket.checked_sub(8) {
             Some(above) => {
@@ -55,7 +55,7 @@ impl Histogram {
         self.count
     }
 
-    /// Which time `percent` of a hundred values did not exceed.
+    /// Returns the time that `percent` percent of the values do not exceed.
     pub(crate) fn percentile(&self, percent: u64) -> Duration {
         let mut left = (u128::from(self.count) * u128::from(percent)).div_ceil(100) as u64;
         for (bucket, count) in self.buckets.iter().enumerate() {
@@ -68,7 +68,7 @@ impl Histogram {
     }
 }
 
-/// How tasks have ended.
+/// Numbers of tasks by outcome.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Ends {
     pub(crate) done: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Ends {
     pub(crate) cancelled: u64,
 }
 
-/// All that is counted, since the pool was made.
+/// All counters since the pool was created.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     pub(crate) ends: Ends,
@@ -86,7 +86,7 @@ pub(crate) struct Meter {
 }
 
 impl Ends {
-    /// Of `tasks` tasks.
+    /// Counts `tasks` tasks that ended with `error` or a result.
     pub(crate) fn of(error: Option<&TaskError>, tasks: u64) -> Ends {
         use TaskError::{Broken, Cancelled, Closed, Interrupted, Terminated, WorkerLost};
         let mut ends = Ends::default();

@@ -1,4 +1,4 @@
-//! How a pool is doing: what is counted, and what is shown of it.
+//! Statistics of a pool.
 
 pub(crate) mod meter;
 pub(crate) mod running;

@@ -1,4 +1,4 @@
-//! What runs at one moment.
+//! Snapshot of the running tasks.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -7,23 +7,24 @@ use crate::calls::job::Job;
 use crate::clock;
 use crate::workers::state::{State, Worker};
 
-/// How often to look again, if the worker went on meanwhile.
+/// Number of attempts at a consistent read, if the worker continues meanwhile.
 const LOOKS: usize = 4;
 
-/// A task that a worker is at: see [`Pool::running`](crate::Pool::running).
+/// Task that a worker is running. Returned by [`Pool::running`](crate::Pool::running).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct RunningTask {
-    /// The number of the worker, as [`current_worker`](crate::current_worker) gives it there.
+    /// Number of the worker, as [`current_worker`](crate::current_worker) returns it there.
     pub worker: usize,
-    /// Its process id.
+    /// Process id of the worker.
     pub pid: u32,
-    /// Which task of its call it is, from 0.
+    /// Index of the task in its call, from 0.
     pub task: usize,
-    /// How long it has been running: since it began, if its call has a [time-out](crate::Call::timeout); else since the pool gave it to
-    /// the worker or last heard from that, which was earlier.
+    /// Run time of the task. If its call has a [time-out](crate::Call::timeout), counted from the start of
+    /// the task. Otherwise counted from an earlier time: when the pool sent the task to the worker, or last
+    /// received a reply from it.
     pub running_for: Duration,
-    /// Its last [note](crate::note()), if it has one.
+    /// Last [note](crate::note()) of the task, if any.
     pub note: Option<u64>,
 }
 
@@ -36,7 +37,7 @@ impl fmt::Display for RunningTask {
 }
 
 impl Worker {
-    /// The task that it is at.
+    /// Returns the running task of this worker.
     fn running(&self, worker: usize, now: Instant) -> Option<RunningTask> {
         let (pid, chunk) = (self.pid, self.first().filter(|_| self.ready)?);
         let since_heard = now.saturating_duration_since(self.since);
@@ -47,7 +48,7 @@ impl Worker {
                 let task = chunk.first + item;
                 RunningTask { worker, pid, task, running_for, note }
             };
-            // The chunk word says nothing of a task that is alone and may take as long as it likes.
+            // The chunk word is not set for a single task without a time-out.
             if !timed && !word.is_of(chunk.id) && chunk.left() == 1 {
                 return Some(running(chunk.reported, since_heard));
             }
@@ -64,7 +65,7 @@ impl Worker {
 }
 
 impl State {
-    /// What the workers are at of this call, or of any.
+    /// Returns the running tasks of this call, or of all calls.
     pub(crate) fn running_of(&self, job: Option<&Job>) -> Vec<RunningTask> {
         let is_its = |worker: &Worker| {
             job.is_none_or(|job| worker.first().is_some_and(|chunk| std::ptr::eq(&*chunk.job, job)))
@@ -74,7 +75,7 @@ impl State {
         workers.filter_map(|(number, worker)| worker.running(number, now)).collect()
     }
 
-    /// What the workers are at.
+    /// Returns the running tasks of all calls.
     pub(crate) fn running(&self) -> Vec<RunningTask> {
         self.running_of(None)
     }

@@ -1,4 +1,4 @@
-//! How a pool is doing, at one moment.
+//! Snapshot of a pool's statistics.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -6,50 +6,51 @@ use std::time::{Duration, Instant};
 use crate::metrics::meter::{Ends, Histogram, Meter};
 use crate::workers::state::{Given, State, Worker};
 
-/// How a pool is doing: what [`Pool::metrics`](crate::Pool::metrics) gives. Its text is a line for the tasks, one each for their
-/// times, and one for each worker.
+/// Statistics of a pool, returned by [`Pool::metrics`](crate::Pool::metrics). Displayed as a line with the
+/// numbers of tasks, a line for each kind of time, and a line for each worker.
 ///
-/// Each task that was given to the pool is counted once: in `queued`, in `running`, or by its end.
+/// Each submitted task is counted once: in `queued`, in `running`, or by its outcome.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PoolMetrics {
-    /// The pool's [name](crate::PoolBuilder::name), if it has one.
+    /// [Name](crate::PoolBuilder::name) of the pool, if any.
     pub name: Option<String>,
-    /// Tasks that have not begun.
+    /// Number of tasks that have not begun.
     pub queued: usize,
-    /// Tasks that workers are at.
+    /// Number of tasks that workers are running.
     pub running: usize,
-    /// Tasks with a result.
+    /// Number of tasks with a result.
     pub done: u64,
-    /// Tasks that ended by their error or panic or by a time-out, or whose arguments or result could not be sent.
+    /// Number of tasks that ended with an error, a panic or a time-out, or whose arguments or result could
+    /// not be sent.
     pub failed: u64,
-    /// Tasks that were lost with their worker.
+    /// Number of tasks that were lost with their worker.
     pub lost: u64,
-    /// Tasks that were cancelled, or refused or ended with the pool.
+    /// Number of tasks that were cancelled, refused, or ended with the pool.
     pub cancelled: u64,
-    /// How often a task was tried again.
+    /// Number of retries.
     pub retried: u64,
-    /// How often a worker was started in the place of another.
+    /// Number of replaced workers.
     pub restarts: u64,
-    /// How long tasks waited that a worker has answered: from the call until they began.
+    /// Waiting times of answered tasks: from the call until the task began.
     pub waiting: Latencies,
-    /// How long they ran.
+    /// Run times of answered tasks.
     pub running_time: Latencies,
-    /// The workers, by their number; also those that [end](crate::Pool::resize) after their task.
+    /// Workers by number, including workers that [end](crate::Pool::resize) after their task.
     pub workers: Vec<WorkerMetrics>,
-    /// Those that can't begin, by their number, and why.
+    /// Workers that can't start, by number, with the reasons.
     pub failed_starts: Vec<FailedStarts>,
 }
 
-/// A worker that can't begin: each process that was started in its place has failed before it was ready.
+/// Worker that can't start: each process that was started for it has failed before it was ready.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct FailedStarts {
-    /// Its number.
+    /// Number of the worker.
     pub worker: usize,
-    /// How many starts have failed in a row.
+    /// Number of failed starts in a row.
     pub starts: u32,
-    /// Why the last one did.
+    /// Reason of the last failure.
     pub why: String,
 }
 
@@ -61,20 +62,20 @@ impl fmt::Display for FailedStarts {
     }
 }
 
-/// How long something took, of all tasks that a worker has answered: to an eighth of the time. Of tasks that were answered
-/// together, each counts as their mean.
+/// Latency statistics of answered tasks, accurate to an eighth. Tasks that were answered together are counted
+/// with their mean.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Latencies {
-    /// How many tasks it is of.
+    /// Number of tasks measured.
     pub count: u64,
-    /// What half of them did not exceed.
+    /// Median latency.
     pub p50: Duration,
-    /// What 90 of a hundred did not exceed.
+    /// 90th percentile.
     pub p90: Duration,
-    /// What 99 of a hundred did not exceed.
+    /// 99th percentile.
     pub p99: Duration,
-    /// The longest, exactly.
+    /// Longest latency, exact.
     pub max: Duration,
 }
 
@@ -85,44 +86,44 @@ impl Latencies {
     }
 }
 
-/// What a worker of a pool is doing.
+/// State of a worker of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum WorkerState {
-    /// No process is there: one will be started, if the pool still wants this worker.
+    /// The worker has no process. One will be started if the pool still wants this worker.
     Absent,
-    /// Its process was started, and is not ready yet.
+    /// The process was started and is not ready yet.
     Starting,
-    /// It has nothing to do.
+    /// The worker has no task.
     Idle,
-    /// It has a task.
+    /// The worker has a task.
     Busy,
 }
 
-/// One worker of a pool.
+/// Statistics of one worker of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct WorkerMetrics {
-    /// Its number, as [`current_worker`](crate::current_worker) gives it there.
+    /// Number of the worker, as [`current_worker`](crate::current_worker) returns it there.
     pub worker: usize,
-    /// Its process id; 0 if no process is there.
+    /// Process id of the worker; 0 if it has no process.
     pub pid: u32,
-    /// What it is doing.
+    /// State of the worker.
     pub state: WorkerState,
-    /// Tasks that it was given and has not answered, the one that it is at included.
+    /// Number of tasks that were sent to the worker and not answered, including the running one.
     pub tasks: usize,
-    /// How long it has been at its task, or at several that it has not answered yet; zero if it has none.
+    /// Time since the worker began its task, or the first of several unanswered tasks; zero if it has none.
     pub busy_for: Duration,
 }
 
 impl Worker {
-    /// Why it can't begin.
+    /// Returns the failed starts of this worker, if it can't start.
     pub(crate) fn failed_to_start(&self, worker: usize) -> Option<FailedStarts> {
         let starts = self.failed_starts;
         (starts > 0 && !self.ready).then(|| FailedStarts { worker, starts, why: self.failed_why.clone() })
     }
 
-    /// What it is doing.
+    /// Returns the statistics of this worker.
     fn metrics(&self, worker: usize, now: Instant) -> WorkerMetrics {
         let state = match (&self.process, self.ready, self.outstanding) {
             (None, ..) => WorkerState::Absent,
@@ -142,7 +143,7 @@ impl Worker {
 }
 
 impl State {
-    /// What the workers are doing.
+    /// Returns the statistics of all workers.
     fn metrics(&self) -> Vec<WorkerMetrics> {
         let now = Instant::now();
         let places = self.workers.iter().take(self.places()).enumerate();
