@@ -1,6 +1,8 @@
+//! Operations on shared words for the layers above.
+//!
 //! # Safety
-//! What the layers above may do to shared words. Nothing here dereferences anything; these functions are
-//! `unsafe` because a caller that breaks their contract could make two owners of one piece of memory.
+//! These functions dereference nothing. They are `unsafe` because a caller that breaks their contract could
+//! create two owners of the same memory.
 #![allow(unsafe_code)]
 
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -13,146 +15,150 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner};
 
-/// Where a message may be that both a dead member and a living thread are in the middle of.
+/// Possible location of a message that both a dead member and a living thread were handling.
 #[doc(hidden)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum InDoubt {
-    /// No such message.
+    /// There is no such message.
     Nothing,
-    /// One message that was put into this ring: it may come back to that ring, and to no other.
+    /// One message, which was sent to this ring. The message may return to that ring only.
     Ring(BlockId),
-    /// Several, of several rings.
+    /// Several messages of several rings.
     Rings,
 }
 
-/// What this layer needs from the one that knows rings.
+/// Operations that the arena needs from the layer that implements rings.
 ///
 /// # Safety
-/// `settle` gives an envelope to the dead member only if no living process has it, or can get it; `drain` and
-/// `holder_gone` change only the words of the ring that they are called for; `contents` names only messages
-/// that lie in that ring.
+/// `settle` assigns an envelope to the dead member only if no living process has it or can get it. `drain`
+/// and `holder_gone` change only the words of the ring that they are called for. `contents` lists only
+/// messages that are in that ring.
 pub unsafe trait RingLayer: Send + Sync {
-    /// Settles the intents of a dead member: `dead` is that member, and where its intents are. `others` lists
-    /// the intent words of all members not known to be dead, as of the time of the call. Any number of
-    /// processes may do it at once. What was in doubt, and belongs to no living process, is then the dead
-    /// member's, or leased by it. What is returned could not be settled because of a living thread: call
-    /// again later.
+    /// Settles the intents of a dead member. `dead` is that member and the locations of its intents. `others`
+    /// lists the intent words of all members not known to be dead, at the time of the call. Any number of
+    /// processes may call this at once. Messages in doubt that belong to no living process then belong to the
+    /// dead member, or are leased by it. Returns the messages that a living thread kept from being settled:
+    /// call again later.
     fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt;
 
-    /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`. It
-    /// changes no word of that queue, which this process may not hold: [`holder_gone`](Self::holder_gone)
-    /// follows, if the dead member had a seat there.
+    /// Returns an envelope that a dead member leased to its queue, if its owner word is still `owner`.
+    /// Changes no word of that queue, because this process may not hold it: a call of
+    /// [`holder_gone`](Self::holder_gone) follows, if the dead member had a seat there.
     fn take_back(&self, arena: Arena, envelope: EnvelopeId, owner: Owner);
 
-    /// Takes every envelope out of a ring that has no holder any more, and drops it. May be begun by one
-    /// process and ended by another.
+    /// Removes and drops every envelope in a ring that has no holders. One process may begin this and another
+    /// may finish it.
     fn drain(&self, arena: Arena, memory: (Word, u64), block: BlockId);
 
-    /// Calls `each` with every message that lies in a ring, or came back to it. No living process has that ring.
+    /// Calls `each` with every message that is in a ring or was returned to it. No living process holds that
+    /// ring.
     fn contents(&self, arena: Arena, memory: (Word, u64), block: BlockId, each: &mut dyn FnMut(EnvelopeId));
 
-    /// Notes a member that held this ring and died, or gives it up, or a process that never received its handle; and wakes the
-    /// sleepers. `memory` is the ring's place. This process holds the ring, or visits the dead member, whose seat stays there
-    /// meanwhile. Messages that the member had leased were [taken back](Self::take_back) before. Any number of processes may do
-    /// it at once.
+    /// Records that a member that held this ring died or gives it up, or that a process never received the
+    /// ring's handle, and wakes the sleepers. `memory` is the ring's place. This process holds the ring or
+    /// recovers the dead member, whose seat remains in place meanwhile. Messages that the member had leased
+    /// were [taken back](Self::take_back) before. Any number of processes may call this at once.
     fn holder_gone(&self, arena: Arena, memory: (Word, u64), block: BlockId, gone: Gone, pid: u32);
 
-    /// Wakes all sleepers of a ring, under the same conditions: what they check has changed outside of the
-    /// ring.
+    /// Wakes all sleepers of a ring, under the same conditions. Called when a condition that they check has
+    /// changed outside of the ring.
     fn wake(&self, arena: Arena, memory: (Word, u64), block: BlockId);
 }
 
 impl Arena {
-    /// Its words, to run [`Steps`](crate::mem::Steps) on.
+    /// Returns the arena's words, to run [`Steps`](crate::mem::Steps) on.
     ///
     /// # Safety
-    /// Words are changed only by the protocols that they belong to, and only within memory that the caller holds.
+    /// The caller changes words only by the protocols that they belong to, and only within memory that it
+    /// holds.
     #[inline]
     pub unsafe fn words(&self) -> &'static (impl Mem + Copy + use<>) {
         self.map()
     }
 
-    /// The file behind it, to hand to a child. It stays open as long as the process lives.
+    /// Returns the file of the arena, to pass to a child. The file stays open as long as the process lives.
     ///
     /// # Errors
-    /// [`Error::Local`] if there is none, [`Error::Os`] if there is no descriptor to spare.
+    /// [`Error::Local`] if the arena has no file, [`Error::Os`] if no descriptor is available.
     ///
     /// # Safety
-    /// It is only sent to children that [`attach`](Self::attach) it. Reading, writing or mapping it elsewhere reaches all
-    /// tensors of all processes. No descriptor of the same file may be closed in this process: that would drop its
-    /// POSIX lock, one of two signs that it is alive.
+    /// The caller sends the file only to children that [`attach`](Self::attach) it. Reading, writing or
+    /// mapping the file elsewhere gives access to all tensors of all processes. No descriptor of the same
+    /// file may be closed in this process: that would drop its POSIX lock, one of two signs that the process
+    /// is alive.
     pub unsafe fn fd(&self) -> Result<BorrowedFd<'static>> {
         self.file_to_hand_down()
     }
 
-    /// Becomes a member of the arena behind `fd`, and makes it the current one.
+    /// Joins the arena in `fd`, and makes it the arena of this process.
     ///
     /// # Errors
-    /// [`Error::NotAnArena`] or [`Error::Version`] when it isn't one that this build can use; [`Error::ArenaFull`]
-    /// when it has no member slot left; [`Error::Os`] when it can't be mapped at its size.
+    /// [`Error::NotAnArena`] or [`Error::Version`] if this build can't use the file, [`Error::ArenaFull`] if
+    /// the arena has no free member slot, [`Error::Os`] if the file can't be mapped at its size.
     ///
     /// # Safety
-    /// The file is an arena's, sent by a process of the same tree that got it by [`fd`](Self::fd).
+    /// The file is an arena's, and was sent by a process of the same tree that got it from [`fd`](Self::fd).
     pub unsafe fn attach(fd: OwnedFd) -> Result<Self> {
         Self::attach_to(fd)
     }
 
-    /// As [`attach`](Self::attach), but only when this process first needs an arena; `joined` is then called
-    /// once, with this process's tag. The process begins with settings of its own, not with its parent's: see
+    /// Defers [`attach`](Self::attach) until this process first needs an arena. `joined` is then called once,
+    /// with this process's tag. The process begins with its own settings, not with its parent's: see
     /// [`children_inherit_settings`](Self::children_inherit_settings).
     ///
     /// # Safety
-    /// As for [`attach`](Self::attach).
+    /// Same as for [`attach`](Self::attach).
     #[inline]
     pub unsafe fn attach_later(fd: OwnedFd, joined: fn(Member)) {
         crate::arena::setup::attach::put(fd, joined);
     }
 
-    /// Whether this process has settings (sharing strategy, directory) that a child must take over at its
-    /// start.
+    /// Returns `true` if this process has settings (sharing strategy, directory) that a child must take over
+    /// at its start.
     pub fn children_inherit_settings() -> bool {
         crate::arena::setup::strategy::is_set()
     }
 
-    /// Declares a member dead. For its parent, which has seen its exit through a pidfd or `waitid`. Nothing
-    /// happens if the slot has another tenant by now.
+    /// Declares a member dead. Called by the member's parent, after a pidfd or `waitid` reported the exit.
+    /// Does nothing if another process has the slot by then.
     ///
     /// # Safety
-    /// The process is dead: what it holds is released and used again.
+    /// The process is dead: everything it holds is released and reused.
     pub unsafe fn declare_dead(&self, m: Member) {
         self.set_dead(m);
     }
 
-    /// An envelope that this process owns already.
+    /// Returns an envelope that this process already owns.
     ///
     /// # Safety
-    /// - `id` and `owner` come from a protocol that has just made this process the owner: taking it out of a ring, or
-    ///   [`Envelope::into_raw`];
-    /// - they are made into an [`Envelope`] once.
+    /// - `id` and `owner` come from a protocol that has just made this process the owner: taking the envelope
+    ///   out of a ring, or [`Envelope::into_raw`].
+    /// - They are made into an [`Envelope`] once.
     #[inline]
     pub unsafe fn envelope_from_raw(&self, id: EnvelopeId, owner: Owner) -> Envelope {
         debug_assert_eq!(owner.holder, Holder::Member(self.me().unwrap_or(Member::from_raw(0))));
         Envelope::new(*self, id.min(self.layout().envelopes - 1), owner.pack())
     }
 
-    /// An envelope that this process has leased already, or that stays in its queue while this process reads it.
+    /// Returns an envelope that this process has already leased, or that stays in its queue while this
+    /// process reads it.
     ///
     /// # Safety
-    /// `id` and `owner` come from a protocol that has just made this process its leaseholder; they are made into a
-    /// [`Leased`] once. Or they come from one that keeps the message as it is, whole and published, until the [`Leased`] is
-    /// dropped, which is only read.
+    /// `id` and `owner` come from a protocol that has just made this process the leaseholder, and are made
+    /// into a [`Leased`] once. Or they come from a protocol that keeps the message unchanged, whole and
+    /// published until the [`Leased`] is dropped. That [`Leased`] is only read.
     pub unsafe fn lease_from_raw(&self, id: EnvelopeId, owner: Owner) -> Leased {
         Leased { arena: *self, id: id.min(self.layout().envelopes - 1), owner }
     }
 
-    /// Takes over an envelope that another member handed to this one by its id and owner word, at most once.
+    /// Takes over an envelope that another member passed to this one by its ID and owner word, at most once.
     ///
     /// # Errors
-    /// [`Error::Stale`] if it isn't that envelope any more.
+    /// [`Error::Stale`] if the envelope was taken back or never sent.
     ///
     /// # Safety
-    /// The other member handed it to this process, and to no other; it does nothing with it but take it back,
-    /// by this same function.
+    /// The other member passed the envelope to this process only. That member does nothing with the envelope
+    /// except taking it back, by this same function.
     pub unsafe fn claim_envelope(&self, id: EnvelopeId, owner: u64) -> Result<Envelope> {
         let me = self.me()?;
         let gone = || Error::Stale(format!("envelope {id} was taken back, or never sent"));
@@ -168,12 +174,12 @@ impl Arena {
         Ok(Envelope::new(*self, id, new.pack()))
     }
 
-    /// Makes a held block, whose memory is ready, a ring from now on: when it has no holder any more, it is
+    /// Turns a held block, whose memory is initialized, into a ring. When the ring has no more holders, it is
     /// drained before it is freed.
     ///
     /// # Safety
-    /// The block is held by this process alone, and its memory is a ring's as the ring layer
-    /// ([`Arena::set_ring_layer`]) understands it.
+    /// Only this process holds the block, and the memory is a ring for the ring layer
+    /// ([`Arena::set_ring_layer`]).
     pub unsafe fn become_ring(&self, hold: &Hold) {
         let at = self.block_at(hold.block()).state;
         let state = BlockState { kind: Kind::Ring, ..BlockState::unpack(self.map().load(at)) };
@@ -183,10 +189,10 @@ impl Arena {
 }
 
 impl Envelope {
-    /// Notes the present owner. Unless it is this process, dropping it does nothing any more.
+    /// Records the present owner. Dropping the envelope does nothing if the owner is not this process.
     ///
     /// # Safety
-    /// `owner` is what its owner word says, after a step of this process that may have changed it.
+    /// `owner` is the value of the owner word, after a step of this process that may have changed it.
     #[inline]
     pub unsafe fn set_owner(&mut self, owner: Owner) {
         self.note_owner(owner.pack());
@@ -194,25 +200,25 @@ impl Envelope {
 }
 
 impl Parking {
-    /// The parking word at `word`.
+    /// Returns the parking word at `word`.
     ///
     /// # Safety
-    /// `word` is used for nothing else, and lives as long as this is used.
+    /// `word` has no other use, and lives at least as long as the returned value.
     pub unsafe fn new(arena: Arena, word: Word) -> Self {
         Self { arena, word }
     }
 }
 
 impl RawLock {
-    /// The lock whose three words begin at `word`. All zero is an unused lock.
+    /// Returns the lock whose three words begin at `word`. An unused lock is all zero.
     ///
     /// # Safety
-    /// The words are used for nothing else, and live as long as this is used.
+    /// The words have no other use, and live at least as long as the returned value.
     pub unsafe fn at(arena: Arena, word: Word) -> Self {
         Self::new(arena, word)
     }
 
-    /// The guard of a lock whose guard was forgotten.
+    /// Returns a guard for a lock whose guard was forgotten.
     ///
     /// # Errors
     /// [`Error::Forked`].

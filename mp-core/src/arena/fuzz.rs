@@ -1,4 +1,4 @@
-//! Hostile bytes in the words of envelopes, and in the packet that the arena's file comes in.
+//! Hostile bytes in the words of envelopes, and in the packet that carries the arena's file.
 
 use std::os::fd::{AsFd, BorrowedFd};
 
@@ -14,10 +14,11 @@ use crate::words::{Access, Attach, Grant, SeatAt};
 
 /// Fingerprint of the messages.
 const TYPE: u64 = 7;
-/// A message of this many bytes has them elsewhere.
+/// Size in bytes of a message that is too long for its envelope.
 const SPILLED: usize = INLINE + 40;
 
-/// With this in the first byte, the message has its bytes elsewhere; and with this, the list of attachments is hostile as well.
+/// Flags in the first byte: the bytes of the message are in a spill block, and the list of attachments is
+/// hostile as well.
 const APART: u8 = 1;
 const LIST: u8 = 2;
 
@@ -25,7 +26,8 @@ fn word(bytes: &[u8], at: usize) -> Option<u64> {
     bytes.get(8 * at..).and_then(<[u8]>::first_chunk).map(|word| u64::from_le_bytes(*word))
 }
 
-/// The first byte says of which kind it is. Then the meta word, and bytes or the list of attachments.
+/// Fuzzes one envelope. The first byte has the flags. The meta word follows, then bytes or the list of
+/// attachments.
 pub(crate) fn envelopes(bytes: &[u8]) {
     let Some((flags, bytes)) = bytes.split_first() else { return };
     let Some(meta) = word(bytes, 0) else { return };
@@ -46,14 +48,14 @@ pub(crate) fn envelopes(bytes: &[u8]) {
             arena.map().store(arena.envelope_word(id, field::INLINE).plus(at), word);
         });
     }
-    // As a queue asks before it takes it: a list of attachments is as long as there is room for.
+    // A queue calls this before it takes a message. A list of attachments is at most as long as its space.
     _ = envelope.weight();
     let mut incoming = Incoming::default();
     match envelope.open(&mut incoming) {
         Ok(()) => {
             let meta = Meta::of_any_version(meta);
             assert_eq!((incoming.whole().len(), incoming.fingerprint()), (meta.bytes, TYPE), "{meta:?}");
-            // No attachment was there: one that was forged is no process's to give.
+            // The message had no attachments: no process can hand over a forged one.
             assert_eq!((incoming.blocks().count(), meta.attachments), (0, 0), "{meta:?}");
         }
         Err(Error::Malformed(_) | Error::Version { .. } | Error::Stale(_)) => {}
@@ -61,7 +63,7 @@ pub(crate) fn envelopes(bytes: &[u8]) {
     }
 }
 
-/// A message of at least `len` bytes, which begins with these.
+/// Packs a message of at least `len` bytes, which begins with `bytes`.
 fn packed(arena: Arena, len: usize, bytes: &[u8]) -> Envelope {
     let mut out = Outgoing::default();
     out.bytes().extend_from_slice(bytes);
@@ -70,10 +72,10 @@ fn packed(arena: Arena, len: usize, bytes: &[u8]) -> Envelope {
     arena.pack(&mut out, TYPE).unwrap()
 }
 
-/// What the meta word says lies within its envelope, or is refused.
+/// Checks that a meta word describes parts within the envelope, or is refused.
 fn lengths(word: u64, spill: Option<u64>) {
     let Ok(meta) = Meta::unpack(word) else { return };
-    // Deliveries are its queue's, and so are seven bits.
+    // The number of deliveries and seven more bits belong to the queue.
     assert_eq!(meta.pack(), word & !(0x7f << 17), "{meta:?}");
     let Ok(parts) = meta.parts(spill) else { return };
     let room = spill.unwrap_or(INLINE as u64);
@@ -124,12 +126,12 @@ pub(crate) fn envelope_seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-/// The number of a packet, and then a byte that says how many files are in it.
+/// Fuzzes a packet: its number, then a byte with the number of files in it.
 pub(crate) fn parcels(bytes: &[u8]) {
     let (Some(number), Some(files)) = (word(bytes, 0), bytes.get(8)) else { return };
     let (into, out) = packets::pair().unwrap();
     let files: Vec<BorrowedFd<'_>> = (0..files % 4).map(|_| into.as_fd()).collect();
-    // Without a file it is no packet with any.
+    // A packet without files is invalid for any number.
     let sent = packets::send(&into, number, &files);
     match Parcel::open(out) {
         Ok((_, parcel)) => {

@@ -1,32 +1,32 @@
-//! Where everything is in an arena.
+//! Offsets of all tables in an arena.
 //!
 //! ```text
 //! 0          header: magic, versions, sizes, the offset and stride of every table
 //! 4 KiB      control words, 128 bytes apart
 //! 8 KiB      for each size class, the slab after its last one
-//! 12 KiB     extents      64 bytes each: the files with names; then, 64 bytes each, the seats of threads that spin
+//! 12 KiB     extents      64 bytes each: named files; then, 64 bytes each, the seats of spinning threads
 //! 16 KiB     directories  of extents, 256 bytes each
-//! …          compartments 8 bytes each: which block has this compartment of the locker
-//! …          clocks       64 bytes each: what streams of devices count
-//! …          orders       8 bytes for each device: how its streams are ordered
+//! …          compartments 8 bytes each: block that uses this compartment of the locker
+//! …          clocks       64 bytes each: progress counts of device streams
+//! …          orders       8 bytes for each device: ordering of its streams
 //! …          events       512 bytes for each clock: the events of a stream that can't write its clock
-//! …          members      8 KiB each: its identity; its record of an update; its threads' waits, wait notes and lanes
+//! …          members      8 KiB each: identity; update record; its threads' waits, wait notes and lanes
 //! …          touched      for each member one bit per slab: "may hold something in it"
 //! …          class maps   for each size class one bit per slab: "probably has a free block"
-//! …          slabs        64 bytes each: class and base; free hints; which blocks have pages
+//! …          slabs        64 bytes each: class and base; free hints; blocks that have pages
 //! …          blocks       64 bytes each, 64 per slab: state, link, six seats
 //! …          envelope map one bit per envelope: "probably free"
 //! …          group map    one bit per group of 64 envelopes: "the envelope map may have a bit of it"
 //! …          groups       8 bytes for 64 envelopes: whether they have memory
 //! …          envelopes    256 bytes each
 //! …          data
-//! size       32 slots of addresses for files with names (see `extent`)
+//! size       32 address slots for named files (see `extent`)
 //! ```
-//! All tables are as large as they can ever get: the file is sparse, so a table costs nothing until it is
-//! used, and no table ever moves. Their sizes follow from the arena's size and its number of envelopes, and
-//! are written down in the header.
+//! All tables have their maximum size. The file is sparse, so a table costs no memory until it is used, and
+//! no table ever moves. The sizes of the tables follow from the arena's size and its number of envelopes, and
+//! are recorded in the header.
 //!
-//! The last eighth of the envelopes is the *share* of those queues that have few messages (see `idle`).
+//! The last eighth of the envelopes is the *share*, reserved for queues that have few messages (see `idle`).
 
 use crate::arena::waiting::waits::table as waits;
 use crate::error::{Error, Result};
@@ -36,26 +36,27 @@ use crate::steps::clock::ClockAt;
 use crate::steps::wait_note::WaitNotesAt;
 use crate::words::{Member, Tick};
 
-/// The first eight bytes of every arena.
+/// First eight bytes of every arena.
 pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
-/// Counts changes of the layout, the words and the protocol.
+/// Version of the layout, the words and the protocol.
 pub(crate) const VERSION: u64 = 11;
 
-/// The oldest version of this library that understands this layout.
+/// Oldest version of this library that understands this layout.
 const OLDEST_READER: u64 = 11;
 
-/// Threads of a member that may be in the middle of something at once without waiting for each other.
+/// Number of threads of a member that can run a multi-step operation at once without waiting for each other.
 pub(crate) const LANES: u32 = 64;
-/// Bytes of an envelope.
+/// Size of an envelope in bytes.
 pub(crate) const ENVELOPE: u64 = 256;
-/// Blocks of a slab.
+/// Number of blocks in a slab.
 pub(crate) const SLAB_BLOCKS: u32 = 64;
 
 const PAGE: u64 = 4096;
 const MEMBER_STRIDE: u64 = 8192;
-/// Within a member's slot: its words for updates of several words.
+/// Offset in a member's slot of the words for multi-word updates.
 const UPDATES_AT: u64 = 128;
-/// Its threads' notes of what they wait for. Words 64 to 98 before it are its settings.
+/// Offset in a member's slot of its threads' wait notes. The member's settings are words 64 to 98, before the
+/// notes.
 const WAIT_NOTES_AT: u64 = 2048;
 const LANES_AT: u64 = 4096;
 const LANE_STRIDE: u64 = 64;
@@ -65,85 +66,88 @@ const _: () = assert!(8 * waits::END <= WAIT_NOTES_AT);
 
 /// Control words, as byte offsets.
 pub(crate) mod control {
-    /// Which update of several words is being made.
+    /// Number of the current multi-word update.
     pub(crate) const UPDATE: u64 = 4096;
-    /// Where the next slab's memory starts.
+    /// Offset of the next slab's memory.
     pub(crate) const FRONTIER: u64 = 4096 + 256;
-    /// How many slabs there are.
+    /// Number of slabs.
     pub(crate) const SLABS: u64 = 4096 + 256 + 8;
-    /// Envelopes below this have been used at least once, in steps of 64.
+    /// Number of envelopes that have been used at least once, in steps of 64.
     pub(crate) const ENVELOPES: u64 = 4096 + 384;
-    /// Groups of envelopes below this are not absent; low 32 bits, above them how often a group became so. A hint.
+    /// End of the groups of envelopes that are certainly present: groups below this are not absent. The low
+    /// 32 bits are the group. The high bits count how often a group became absent. A hint.
     pub(crate) const ABSENT_FROM: u64 = 4096 + 384 + 8;
-    /// Groups of envelopes from here on are absent. A hint.
+    /// First group of envelopes from which on all groups are absent. A hint.
     pub(crate) const ABSENT_TO: u64 = 4096 + 384 + 16;
-    /// How many groups were free at the last checks: see `groups`. A hint.
+    /// Number of groups that were free at the last checks: see `groups`. A hint.
     pub(crate) const IDLE_GROUPS: u64 = 4096 + 384 + 24;
-    /// How often free memory was given back to the kernel.
+    /// Number of times that free memory was returned to the kernel.
     pub(crate) const TRIMS: u64 = 4096 + 512;
-    /// Member slots below this may have a tenant.
+    /// Member slots below this may be in use.
     pub(crate) const MEMBERS: u64 = 4096 + 896;
-    /// The most bytes that were in held blocks at once, as far as threads have checked.
+    /// Highest number of bytes in held blocks at one time, as measured by the checks of threads.
     pub(crate) const PEAK_ALLOCATED: u64 = 4096 + 1152;
-    /// The most bytes that had pages at once.
+    /// Highest number of bytes that had pages at one time.
     pub(crate) const PEAK_RESERVED: u64 = 4096 + 1280;
-    /// How many bytes of free memory may keep their pages.
+    /// Maximum number of bytes of free memory that keep their pages.
     pub(crate) const CACHE_LIMIT: u64 = 4096 + 1408;
-    /// When a member last looked for dead members, in ms of the monotonic clock.
+    /// Time at which a member last checked for dead members, in ms of the monotonic clock.
     pub(crate) const LOOKED: u64 = 4096 + 1024;
-    /// How many members were swept.
+    /// Number of members that were swept.
     pub(crate) const DEATHS: u64 = 4096 + 640;
-    /// How many deaths were noticed; waiters sleep on it modulo 2^32: `park`.
+    /// Number of detected deaths. Waiters sleep on it modulo 2^32: `park`.
     pub(crate) const NOTICED: u64 = 4096 + 640 + 8;
-    /// How often a waiter has asked processes that give queues up to tell of it: `park`.
+    /// Number of times that a waiter asked processes to report when they give a queue up: `park`.
     pub(crate) const ASKED: u64 = 4096 + 640 + 16;
-    /// The most bytes that the arena may have pages for; 0 is no budget.
+    /// Maximum number of bytes that the arena may have pages for. 0 means no budget.
     pub(crate) const BUDGET: u64 = 4096 + 768;
-    /// Whether large blocks should have huge pages: 0 or 1.
+    /// 1 if large blocks should have huge pages, else 0.
     pub(crate) const HUGE: u64 = 4096 + 768 + 8;
-    /// Whether threads that wait for locks look for cycles: 0, or 1 if not.
+    /// 0 if threads that wait for locks check for cycles, else 1.
     pub(crate) const NO_DEADLOCKS: u64 = 4096 + 768 + 16;
     /// For each class, the slab after its last one.
     pub(crate) const CLASS_ENDS: u64 = 8192;
     /// The table of extents.
     pub(crate) const EXTENTS: u64 = 12288;
-    /// The seats of threads that spin, one for each processor: `waiting::spin`.
+    /// Seats of spinning threads, one for each processor: `waiting::spin`.
     pub(crate) const SPINNING: u64 = EXTENTS + 2048;
-    /// What is needed from the start: all of the above.
+    /// Size of the part that is needed from the start: everything above.
     pub(crate) const FIRST_BYTES: u64 = 16384;
-    /// The directories of extents; pages are reserved with the first that needs them.
+    /// Directories of extents. Pages are reserved when a directory is first needed.
     pub(crate) const PATHS: u64 = 16384;
-    /// How many pairs of sockets are in the locker; then the lock of those that add one, three words; then a hint, from which
-    /// compartment on one may be free: `locker`.
+    /// Number of socket pairs in the locker. After it, three words: the lock for adding a pair. After them, a
+    /// hint: the first compartment that may be free (`locker`).
     pub(crate) const LOCKER: u64 = 4096 + 1536;
-    /// A word for each compartment of the locker; pages are reserved with the first that needs them.
+    /// One word for each compartment of the locker. Pages are reserved when a compartment is first needed.
     pub(crate) const COMPARTMENTS: u64 = PATHS + 8192;
-    /// Clocks below this may have had an owner; then a hint, from which clock on one may be free: `clocks`.
+    /// Clocks below this may have had an owner. The next word is a hint: the first clock that may be free
+    /// (`clocks`).
     pub(crate) const CLOCKS_USED: u64 = 4096 + 1664;
     pub(crate) const CLOCKS_HINT: u64 = CLOCKS_USED + 8;
-    /// The clocks, in pages of their own, which devices reach; reserved with the first that needs them, and never given back.
+    /// Clocks, in separate pages that devices access. The pages are reserved when a clock is first needed,
+    /// and never returned.
     pub(crate) const CLOCKS: u64 = COMPARTMENTS + 8 * super::COMPARTMENTS;
-    /// A word for each device: how its streams are ordered; a page.
+    /// One word for each device: ordering of its streams. One page.
     pub(crate) const ORDERS: u64 = CLOCKS + super::CLOCK * super::CLOCKS as u64;
-    /// For each clock, events that other processes open; pages are reserved with the first that needs them.
+    /// Events of each clock that other processes open. Pages are reserved when an event is first needed.
     pub(crate) const EVENTS: u64 = ORDERS + super::PAGE;
-    /// Where the tables begin.
+    /// Offset of the first table.
     pub(crate) const END: u64 = EVENTS + super::EVENTS * super::CLOCKS as u64;
 }
 
-/// How many messages with descriptors can be on their way at once.
+/// Maximum number of messages in flight that carry descriptors.
 pub(crate) const COMPARTMENTS: u64 = 1 << 13;
-/// How many clocks there are, and the bytes of each.
+/// Number of clocks, and the size of each in bytes.
 pub(crate) const CLOCKS: u32 = 1 << Tick::CLOCK_BITS;
 pub(crate) const CLOCK: u64 = 8 * ClockAt::WORDS;
 const _: () = assert!(control::CLOCKS.is_multiple_of(PAGE));
-/// How many devices the members of an arena may use.
+/// Maximum number of devices that the members of an arena can use.
 pub(crate) const ORDERS: u64 = PAGE / 8;
-/// Bytes for the events of a clock.
+/// Size of the events of a clock, in bytes.
 pub(crate) const EVENTS: u64 = 512;
-/// How many files with names an arena can have.
+/// Maximum number of named files of an arena.
 pub(crate) const EXTENTS: u32 = 32;
-/// Bytes of a row of the table of extents, and of its directory's.
+/// Sizes in bytes of a row of the table of extents and of its directory's row.
 pub(crate) const EXTENT: u64 = 64;
 pub(crate) const EXTENT_PATH: u64 = 256;
 
@@ -166,46 +170,47 @@ pub(crate) struct Layout {
     pub(crate) data_at: u64,
 }
 
-/// The words of one envelope, from its offset.
+/// Offsets of the words within an envelope.
 pub(crate) mod envelope {
     /// Owner word.
     pub(crate) const OWNER: u64 = 0;
     /// Place word.
     pub(crate) const PLACE: u64 = 8;
-    /// Attachments 16, flags 16, bytes 32.
+    /// Number of attachments (16 bits), flags (16 bits), number of bytes (32 bits).
     pub(crate) const META: u64 = 16;
     /// Fingerprint of the message's type.
     pub(crate) const TYPE: u64 = 24;
-    /// The attachment that holds what did not fit; 0 if all fitted.
+    /// Attachment that holds the data that did not fit. 0 if everything fitted.
     pub(crate) const SPILL: u64 = 32;
-    /// Attachments, then bytes.
+    /// Attachments, followed by bytes.
     pub(crate) const INLINE: u64 = 40;
 }
 
-/// Bytes of a member's bits for slabs, whole pages.
+/// Returns the size in bytes of a member's bits for slabs, in whole pages.
 const fn touched_bytes(slabs: u32) -> u64 {
     (slabs as u64 / 8).next_multiple_of(PAGE)
 }
 
 impl Layout {
-    /// The smallest arena.
+    /// Minimum size of an arena in bytes.
     pub(crate) const MIN: u64 = 64 << 20;
-    /// The fewest and the most envelopes that an arena can have: a slot of a queue can name no more.
+    /// Minimum and maximum number of envelopes in an arena. A slot of a queue can't address more.
     pub(crate) const LEAST_ENVELOPES: u32 = 1 << 10;
     pub(crate) const MOST_ENVELOPES: u32 = 0xf0_0000;
 
-    /// How many envelopes an arena of `size` bytes has by default.
+    /// Returns the default number of envelopes for an arena of `size` bytes.
     pub(crate) fn envelopes_for(size: u64) -> u32 {
         (size / (64 << 10)).next_power_of_two().clamp(1 << 12, 1 << 20) as u32
     }
 
-    /// Envelopes below this are for any queue; those from there on are the share.
+    /// Returns the number of envelopes that any queue may use. The envelopes from this number on are the
+    /// share.
     #[inline]
     pub(crate) const fn ordinary(&self) -> u32 {
         self.envelopes - self.envelopes / 8
     }
 
-    /// For an arena of `size` bytes, `classes` size classes, and this many envelopes.
+    /// Computes the layout of an arena of `size` bytes with `classes` size classes and this many envelopes.
     pub(crate) fn new(size: u64, classes: u32, envelopes: u32) -> Self {
         let slabs = (size / (256 << 10)).next_power_of_two().clamp(1 << 10, 1 << 18) as u32;
         let members = if size >= 4 << 30 { 1024 } else { 256 };
@@ -244,17 +249,18 @@ impl Layout {
         }
     }
 
-    /// How many addresses each file with a name gets; they lie behind the arena's own file.
+    /// Returns the number of addresses reserved for each named file. The address slots follow the arena's own
+    /// file.
     pub(crate) fn slot(&self) -> u64 {
         if !crate::SharingStrategy::FileSystem.supported() {
             return 0;
         }
-        // Huge pages have up to 1 GiB, and a file of them begins where one can.
+        // Huge pages have up to 1 GiB, and a file of huge pages must begin at a multiple of their size.
         let grain = if self.size >= 16 << 30 { 1 << 30 } else { 2 << 20 };
         (2 * self.size / u64::from(EXTENTS)).next_multiple_of(grain)
     }
 
-    /// All addresses that it takes.
+    /// Returns the number of addresses of the whole arena.
     pub(crate) fn space(&self) -> u64 {
         self.size + self.slot() * u64::from(EXTENTS)
     }
@@ -284,17 +290,17 @@ impl Layout {
     }
 
     const HEADER_FIELDS_AT: u64 = 64;
-    /// Where the header says how many envelopes there are.
+    /// Offset of the number of envelopes in the header.
     pub(crate) const ENVELOPES_AT: u64 = Self::HEADER_FIELDS_AT + 8 * 6;
 
-    /// This many envelopes, if an arena can have them.
+    /// Returns `n` if an arena can have that many envelopes.
     pub(crate) fn possible_envelopes(n: u64) -> Option<u32> {
         let n = u32::try_from(n).ok()?;
         let possible = (Self::LEAST_ENVELOPES..=Self::MOST_ENVELOPES).contains(&n) && n.is_multiple_of(512);
         possible.then_some(n)
     }
 
-    /// Writes the header of a new arena. Magic last: an arena without it is not finished.
+    /// Writes the header of a new arena. The magic is written last: an arena without it is incomplete.
     pub(crate) fn write<M: Mem>(&self, m: &M, arena_id: u64, boot: u64, uid: u32) {
         for (i, v) in [(1, arena_id), (2, boot), (3, u64::from(uid)), (4, OLDEST_READER)] {
             m.store(Word::at(8 * i), v);
@@ -305,7 +311,7 @@ impl Layout {
         m.store(Word::at(0), MAGIC);
     }
 
-    /// Checks the header of an arena of `size` bytes against this build; its id.
+    /// Checks that the header matches this build, and returns the arena's ID.
     pub(crate) fn check<M: Mem>(&self, m: &M, boot: Option<u64>) -> Result<u64> {
         if m.load(Word::at(0)) != MAGIC {
             return Err(Error::NotAnArena("it has no header".into()));
@@ -328,40 +334,40 @@ impl Layout {
         Ok(m.load(Word::at(8)))
     }
 
-    /// A word of a member's slot: see `member`.
+    /// Returns a word of a member's slot: see `member`.
     pub(crate) fn member(&self, slot: u32, word: u64) -> Word {
         Word::at(self.members_at + u64::from(slot) * MEMBER_STRIDE).plus(word)
     }
 
-    /// Where the words of updates are.
+    /// Returns the position of the words of updates.
     pub(crate) fn updates(&self) -> UpdateAt {
         let own = Column { base: Word::at(self.members_at + UPDATES_AT), stride: MEMBER_STRIDE };
         UpdateAt { current: Word::at(control::UPDATE), own }
     }
 
-    /// Where the notes are of what members' threads wait for.
+    /// Returns the position of the wait notes of members' threads.
     pub(crate) fn wait_notes(&self) -> WaitNotesAt {
         let base = Word::at(self.members_at + WAIT_NOTES_AT);
         WaitNotesAt { base, stride: MEMBER_STRIDE, entries: WaitNotesAt::ENTRIES }
     }
 
-    /// The bytes of a member's slot.
+    /// Returns the offset and the length in bytes of a member's slot.
     pub(crate) fn member_bytes(&self, slot: u32) -> (u64, u64) {
         (self.members_at + u64::from(slot) * MEMBER_STRIDE, MEMBER_STRIDE)
     }
 
-    /// The word of a member's bits for a slab and its neighbours.
+    /// Returns the word with a member's bits for a slab and its neighbours.
     pub(crate) fn touched(&self, slot: u32, slab: u32) -> Word {
         let row = self.touched_at + u64::from(slot) * touched_bytes(self.slabs);
         Word::at(row).plus(u64::from(slab / 64))
     }
 
-    /// The bytes of a member's bits for slabs.
+    /// Returns the offset and the length in bytes of a member's bits for slabs.
     pub(crate) fn touched_bytes(&self, slot: u32) -> (u64, u64) {
         (self.touched(slot, 0).offset(), touched_bytes(self.slabs))
     }
 
-    /// The intent word of a lane; the lane's counts follow it.
+    /// Returns the intent word of a lane. The lane's counts follow it.
     pub(crate) fn intent(&self, m: Member, lane: u32) -> Word {
         Word::at(
             self.members_at
@@ -371,7 +377,7 @@ impl Layout {
         )
     }
 
-    /// One of the words of an envelope, for all envelopes.
+    /// Returns the column of one word of all envelopes.
     pub(crate) fn envelope_column(&self, field: u64) -> Column {
         Column { base: Word::at(self.envelopes_at + field), stride: ENVELOPE }
     }
@@ -382,7 +388,7 @@ mod tests {
     use super::*;
     use crate::mem::HeapMem;
 
-    /// What no build of this library has made, or another one, or another user.
+    /// Headers of no build of this library, of another build, or of another user.
     #[test]
     fn a_header_that_is_another_is_refused() {
         let layout = Layout::new(Layout::MIN, 8, Layout::envelopes_for(Layout::MIN));

@@ -1,8 +1,9 @@
-//! The arena: one shared region for a whole tree of processes.
+//! The arena: a shared memory region for a whole tree of processes.
 //!
-//! One sparse, sealed memfd, mapped once by each process. Everything in it is an offset. The first process that needs
-//! it makes it ([`Arena::current`]); each child attaches to its parent's. The data of tensors may lie in files with names
-//! as well, behind it in the same range of addresses (`extent`).
+//! The arena is a sparse, sealed memfd that each process maps once. Positions in it are stored as offsets.
+//! The first process that needs the arena creates it ([`Arena::current`]). Child processes attach to their
+//! parent's arena. Tensor data may also be stored in named files, which are mapped after the memfd in the
+//! same address range (`extent`).
 
 pub(crate) mod alloc;
 pub(crate) mod clocks;
@@ -60,7 +61,7 @@ use setup::locker::Parcel;
 pub(crate) use setup::settings::publish_settings;
 use waiting::waits;
 
-/// The cursor of a class in which this process has not searched for a block yet.
+/// Cursor of a class in which this process has not yet searched for a block.
 const NO_CURSOR: u32 = u32::MAX;
 
 #[derive(Debug)]
@@ -72,20 +73,21 @@ struct Inner {
     identity: Identity,
     holds: &'static [AtomicU64],
     populated: Mutex<Populated>,
-    /// For each class, the last block that this process found.
+    /// Most recent block that this process found, for each class.
     cursors: Box<[AtomicU32]>,
     budget: Budget,
 }
 
-/// Large blocks whose pages this process has mapped, valid until a process gives pages back.
+/// Large blocks whose pages this process has mapped. The set is valid until a process returns pages to the
+/// kernel.
 #[derive(Debug, Default)]
 struct Populated {
     trims: u64,
-    /// Where each was, and its length.
+    /// Offset and length of each block.
     blocks: HashMap<BlockId, (u64, u64)>,
 }
 
-/// A shared region that this process is a member of. Copying it copies a reference.
+/// Handle to the shared region that this process is a member of. Copying the handle copies a reference.
 ///
 /// ```
 /// let arena = mp_core::Arena::current()?;
@@ -93,12 +95,13 @@ struct Populated {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// It lives as long as the process: its memory is never unmapped. When the process ends, in whatever way, the other
-/// members release what it held.
+/// The arena lives as long as the process: its memory is never unmapped. When the process ends, normally or
+/// not, the other members release everything it held.
 #[derive(Clone, Copy)]
 pub struct Arena(&'static Inner);
 
-/// A process has one arena. In a forked copy, the original's arena is not the one that the copy has joined.
+/// Compares by identity. A process has one arena. In a forked child, the parent's arena differs from the
+/// arena that the child has joined.
 impl PartialEq for Arena {
     fn eq(&self, other: &Self) -> bool {
         std::ptr::eq(self.0, other.0)
@@ -106,7 +109,7 @@ impl PartialEq for Arena {
 }
 impl Eq for Arena {}
 
-/// The arena of this process, once it has one; the thread that makes or attaches it holds the lock.
+/// Arena of this process, if any. The thread that creates or attaches the arena holds `MAKING`.
 static CURRENT: PerProcess<OnceLock<Arena>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 static MAKING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
@@ -123,12 +126,13 @@ impl std::fmt::Debug for Arena {
 }
 
 impl Arena {
-    /// The arena of this process's tree: the one its parent handed down, else one made now.
+    /// Returns the arena of this process's tree. The arena is the parent's if the parent passed one, and is
+    /// created otherwise.
     ///
     /// # Errors
-    /// [`Error::Os`] when the kernel refuses the file or its mapping, [`Error::OutOfMemory`] when the limits of the
-    /// process (RLIMIT_AS, RLIMIT_FSIZE) leave no room for even a small one, [`Error::Forked`] in a process that
-    /// was forked from a member.
+    /// [`Error::Os`] if the kernel refuses the file or its mapping, [`Error::OutOfMemory`] if the limits of
+    /// the process (RLIMIT_AS, RLIMIT_FSIZE) are too low for even a small arena, [`Error::Forked`] in a
+    /// process that was forked from a member.
     #[inline]
     pub fn current() -> Result<Self> {
         match CURRENT.get() {
@@ -137,7 +141,7 @@ impl Arena {
         }
     }
 
-    /// The arena that this process is in, if it is in one, and as which member.
+    /// Returns the arena of this process and its member tag, if this process has joined an arena.
     pub(crate) fn of_this_process() -> Option<(Self, Member)> {
         let arena = *CURRENT.get()?;
         Some((arena, arena.me().ok()?))
@@ -167,7 +171,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// The arena of this process, in plain memory of its own; made now, if it has none yet.
+    /// Returns the arena of this process in private memory, and creates it if this process has none.
     ///
     /// ```
     /// use mp_core::{Arena, Storage};
@@ -178,13 +182,13 @@ impl Arena {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// Tensors, queues and messages work in it, within this process. It has no file, no lock and no other
-    /// members; to start a process is an error. It is for tools that don't know shared mappings, above all
-    /// Miri (under which [`current`](Self::current) makes it), and for tests.
+    /// Tensors, queues and messages work within this process. A local arena has no file, no lock and no other
+    /// members, and starting a process is an error. Local arenas are for tests and for tools that don't
+    /// support shared mappings, above all Miri (under which [`current`](Self::current) creates one).
     ///
     /// # Errors
-    /// [`Error::ArenaExists`] if this process has an arena already that others can reach; [`Error::Os`] or
-    /// [`Error::OutOfMemory`] if there is no memory.
+    /// [`Error::ArenaExists`] if this process already has a shared arena. [`Error::Os`] or
+    /// [`Error::OutOfMemory`] if memory is exhausted.
     pub fn local() -> Result<Self> {
         let _making = MAKING.lock();
         if let Some(&arena) = CURRENT.get() {
@@ -207,13 +211,14 @@ impl Arena {
         }
     }
 
-    /// The size of an arena that nothing else bounds. Valgrind would map 32 GiB, and memcheck reads all of them when a process
-    /// ends, in search of pointers: 7 s a GiB, and as much memory as there are pages then.
+    /// Returns the size of an arena that no setting or limit bounds. Under valgrind the arena is small:
+    /// valgrind would map 32 GiB, and memcheck scans all of it for pointers when a process ends. The scan
+    /// takes 7 s per GiB and touches every page.
     fn most() -> u64 {
         if under_valgrind() { 256 << 20 } else { 1 << 40 }
     }
 
-    /// Called under the lock, when this process has no arena yet.
+    /// Makes `arena` the arena of this process. Called under the lock, while this process has no arena.
     fn make_current(arena: Self) -> Self {
         if let Ok(me) = arena.me() {
             waits::publish(arena, me);
@@ -226,12 +231,12 @@ impl Arena {
         Error::ArenaExists("attach to another one before anything uses shared memory")
     }
 
-    /// The arena of this process, if it has one already.
+    /// Returns the arena of this process, if it already has one.
     pub fn get() -> Option<Self> {
         CURRENT.get().copied().filter(|a| a.is_here())
     }
 
-    /// Whether this process is in an arena, or will join its parent's when it first needs one.
+    /// Returns `true` if this process has an arena, or will join its parent's when it first needs one.
     pub(crate) fn has_or_will() -> bool {
         CURRENT.get().is_some() || attach::is_pending()
     }
@@ -245,7 +250,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// Called under the lock.
+    /// Attaches this process to the arena in `fd`. Called under the lock.
     fn attach_now(fd: OwnedFd) -> Result<Self> {
         if CURRENT.get().is_some() {
             return Err(Self::has_one());
@@ -255,11 +260,12 @@ impl Arena {
         if size < Layout::MIN {
             return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
         }
-        // An open file description of our own: see `sys::locks`. The other one is closed before there are locks: closing
-        // any descriptor of a file drops the POSIX locks that the process has on it.
+        // An open file description of our own: see `sys::locks`. The received descriptor is closed before any
+        // lock is taken, because closing any descriptor of a file drops the POSIX locks of the process on
+        // that file.
         let own = memory::reopen(fd.as_fd())?;
         if !strategy::SharingStrategy::FileDescriptor.supported() {
-            // A file with a name, which our parent holds as long as it lives.
+            // A named file, which the parent holds as long as the parent lives.
             directory::hold(own.as_fd()).map_err(os("flock of an arena"))?;
         }
         drop(fd);
@@ -278,7 +284,8 @@ impl Arena {
         backing_files::clean_default();
         let (space, space_limit) = limits::address_space();
         let (file, file_limit) = limits::file_size();
-        // The files with names get twice as many addresses again; the rest of the process needs some as well.
+        // Named files take twice this size in addresses on top, and the rest of the process needs address
+        // space too.
         let (most, limit) = if space / 4 < file { (space / 4, space_limit) } else { (file, file_limit) };
         let configured = setup::configure::settings()?;
         let mut size = configured.size.unwrap_or(Self::most());
@@ -300,7 +307,7 @@ impl Arena {
                 backing_files::remove_arena_file();
             }
             match made {
-                // Valgrind, sanitizers and small address spaces map less.
+                // Less can be mapped under valgrind, under sanitizers and in small address spaces.
                 Err(Error::Os { .. }) if configured.size.is_none() && size > Layout::MIN => size /= 2,
                 other => return other,
             }
@@ -318,7 +325,8 @@ impl Arena {
         }
         let file = fd.as_ref().map(AsFd::as_fd);
         let map = backing_files::map_own(file, size, layout.space())?;
-        // A process that attaches got the file from a living process, in this boot.
+        // An attaching process got the file from a living process, so in this boot. Only a new arena needs
+        // the boot ID.
         let boot = new.map(|()| memory::boot_id());
         if new.is_some() {
             if let Some(file) = file {
@@ -330,12 +338,12 @@ impl Arena {
             layout.write(&map, memory::random_u64(), boot.unwrap_or(0), memory::user());
         }
         let id = layout.check(&map, boot)?;
-        // This process's identity lies behind the table of what it holds, on a cache line of its own, in the
-        // same mapping.
+        // The identity of this process follows the table of its holds, on its own cache line in the same
+        // mapping.
         let blocks = (layout.slabs * layout::SLAB_BLOCKS) as usize;
         let (holds, line) = private::table(blocks + 16)?.split_at(blocks);
         let cursors = (0..size_class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
-        // The real value follows once this process is a member; until then `me` must not be called.
+        // The real tag is set once this process is a member. Until then `me` must not be called.
         let inner = Inner {
             map,
             files: Files::new(fd),
@@ -353,7 +361,7 @@ impl Arena {
         Ok(arena)
     }
 
-    /// This process's tag.
+    /// Returns this process's member tag.
     ///
     /// # Errors
     /// [`Error::Forked`] in a process that was forked from a member.
@@ -365,26 +373,27 @@ impl Arena {
         }
     }
 
-    /// Whether this process is still a member: a forked copy of a member is not.
+    /// Returns `true` if this process is a member. A forked child of a member is not a member.
     #[inline]
     pub(crate) fn is_here(&self) -> bool {
         self.0.identity.get() != 0
     }
 
-    /// Its size in bytes; most of it is address space, not memory.
+    /// Returns the size of the arena in bytes. Most of it is address space, not memory.
     pub fn size(&self) -> u64 {
         self.0.layout.size
     }
 
-    /// The first word of a held block's memory, and its length in bytes: 0 if the handle holds nothing.
+    /// Returns the first word of a held block's memory, and its length in bytes: 0 if the handle holds
+    /// nothing.
     pub fn block_words(&self, block: &Hold) -> (Word, u64) {
         let (at, len) = block.memory();
         (Word::at(at), len)
     }
 
-    /// Calls `f` with the intent word of this thread's lane.
+    /// Calls `f` with the member tag of this process and the intent word of this thread's lane.
     ///
-    /// `f` must run no user code, and not call this function.
+    /// `f` must not run user code, and must not call this function.
     ///
     /// # Errors
     /// [`Error::Forked`].
@@ -394,18 +403,18 @@ impl Arena {
         Ok(intents::with(|lane| self.note_lane(me, lane), |lane| f(me, self.0.layout.intent(me, lane))))
     }
 
-    /// Its random number.
+    /// Returns the random ID of the arena.
     pub(crate) fn id(&self) -> u64 {
         self.0.id
     }
 
-    /// The owner words of all envelopes.
+    /// Returns the column of owner words of all envelopes.
     #[inline]
     pub fn owner_words(&self) -> Column {
         self.0.layout.envelope_column(field::OWNER)
     }
 
-    /// The place words of all envelopes.
+    /// Returns the column of place words of all envelopes.
     #[inline]
     pub fn place_words(&self) -> Column {
         self.0.layout.envelope_column(field::PLACE)
@@ -431,13 +440,14 @@ impl Arena {
         }
     }
 
-    /// Finds the memory of a page of seats.
+    /// Returns a function that finds the memory of a page of seats.
     pub(crate) fn pages(&self) -> impl Fn(BlockId) -> Option<Word> + Clone + use<> {
         let arena = *self;
         move |page| arena.seat_page(page)
     }
 
-    /// The first word of a page of seats; `None` if the block is not one. A block that is a page stays one.
+    /// Returns the first word of a page of seats, or `None` if the block is not a page of seats. A block that
+    /// is a page of seats stays one.
     #[inline]
     pub(crate) fn seat_page(&self, page: BlockId) -> Option<Word> {
         let (class, base) = self.slab(page / layout::SLAB_BLOCKS)?;

@@ -1,23 +1,23 @@
 //! Limit of the memory that one process holds.
 //!
-//! A process with a limit counts the bytes of all blocks that it has handles to, each block once, however
-//! many handles there are. The count and the limit are in private memory of the process. So no other
-//! process changes them, a death leaves nothing behind, and a process without a limit counts nothing.
+//! A process with a limit counts the bytes of all blocks that it has handles to, each block once, regardless
+//! of the number of handles. The count and the limit are in private memory of the process. No other process
+//! changes them, nothing remains after a death, and a process without a limit counts nothing.
 //!
 //! | event | the count | the limit |
 //! |---|---|---|
-//! | a tensor's memory is allocated | its block is added before it is searched | is checked: beyond it the call fails, and nothing has changed |
-//! | other memory is allocated: a queue, a lock, a long message | its block is added | is not checked: what a process needs in order to answer has room |
-//! | a block arrives that the process had no handle to | is added | is not checked: no message is lost for it |
+//! | a tensor's memory is allocated | its block is added before the search for it | is checked: an allocation beyond it fails and changes nothing |
+//! | other memory is allocated: a queue, a lock, a long message | its block is added | is not checked, so a process always has room to answer |
+//! | a block arrives that the process had no handle to | is added | is not checked, so no message is lost |
 //! | the last handle is dropped, or its seat moves into a message | is subtracted | |
-//! | a message that could not be sent gives a block back | is added | is not checked |
+//! | a message that could not be sent returns a block | is added | is not checked |
 //!
-//! So memory counts for each process that holds it, and memory in a queue for none. The number is the one of
-//! [`MemberStats::bytes`](crate::MemberStats::bytes), but for messages that the process is filling or emptying.
+//! Memory thus counts for each process that holds it, and memory in a queue counts for no process. The count
+//! equals [`MemberStats::bytes`](crate::MemberStats::bytes), except for messages that the process is filling
+//! or emptying.
 //!
-//! Two threads that allocate at once are served one after the other: the sum never exceeds the limit by
-//! allocating, but for the difference between the block that was asked for and a larger one that was found
-//! for it.
+//! Allocations of two threads at once are served one after the other: allocating never raises the sum above
+//! the limit, except by the difference between the requested block and a larger one that was found for it.
 
 use crate::arena::Arena;
 use crate::arena::alloc::size_class::size_of;
@@ -28,20 +28,20 @@ use crate::sync::shared::AtomicU64;
 use crate::words::{BlockId, Kind};
 use crate::{Hold, arena::CURRENT};
 
-/// Limit of this process, also before it has joined an arena; 0 is none.
+/// Limit of this process in bytes, also before it has joined an arena. 0 means no limit.
 static LIMIT: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
 
-/// Limit of a process and what it holds, next to its arena.
+/// Limit of a process, and the bytes that it holds, stored next to its arena.
 #[derive(Debug)]
 pub(in crate::arena) struct Budget {
-    /// 0 is none.
+    /// Limit in bytes. 0 means no limit.
     limit: AtomicU64,
-    /// Threads that drop a block may be quicker than the one that adds it: then it is negative for a moment.
+    /// Bytes held. Briefly negative if a thread drops a block before another thread has added it.
     held: AtomicU64,
 }
 
 impl Budget {
-    /// Budget of the process that makes or joins an arena.
+    /// Creates the budget of the process that creates or joins an arena.
     pub(in crate::arena) fn of_this_process() -> Budget {
         Budget { limit: AtomicU64::new(LIMIT.load(Ordering::Relaxed)), held: AtomicU64::new(0) }
     }
@@ -52,8 +52,8 @@ impl Budget {
     }
 }
 
-/// Limits the memory that this process holds from now on: an allocation of a tensor beyond it fails. To be
-/// called before other threads use shared memory.
+/// Limits the memory that this process holds: an allocation of a tensor beyond the limit fails. Call this
+/// before other threads use shared memory.
 #[doc(hidden)]
 pub fn limit_held_memory(bytes: u64) {
     LIMIT.store(bytes.max(1), Ordering::Relaxed);
@@ -64,7 +64,7 @@ pub fn limit_held_memory(bytes: u64) {
     arena.0.budget.limit.store(bytes.max(1), Ordering::Relaxed);
 }
 
-/// Limit of the memory that this process may hold, if it has one.
+/// Returns the limit of the memory that this process may hold, if any.
 #[doc(hidden)]
 #[must_use]
 pub fn held_memory_limit() -> Option<u64> {
@@ -72,7 +72,7 @@ pub fn held_memory_limit() -> Option<u64> {
 }
 
 impl Arena {
-    /// Counts a block to which this process has got its first handle.
+    /// Adds a block to which this process has got its first handle.
     #[inline(always)]
     pub(in crate::arena) fn charge(&self, block: BlockId) {
         if self.0.budget.is_limited() {
@@ -80,7 +80,7 @@ impl Arena {
         }
     }
 
-    /// Subtracts a block whose last handle goes: this process holds it for the last time now.
+    /// Subtracts a block whose last handle is being dropped, while this process still holds it.
     #[inline(always)]
     pub(in crate::arena) fn credit(&self, block: BlockId) {
         if self.0.budget.is_limited() {
@@ -88,7 +88,8 @@ impl Arena {
         }
     }
 
-    /// Adds the bytes of a block `times` times. Never inlined: a process without a limit pays for one load.
+    /// Adds the bytes of a block `times` times. Never inlined: a process without a limit pays for one load
+    /// only.
     #[cold]
     #[inline(never)]
     fn count_block(&self, block: BlockId, times: i64) {

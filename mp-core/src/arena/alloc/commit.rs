@@ -1,5 +1,5 @@
-//! Pages behind blocks: reserved before a block is handed out, so that running out is an error here and not a
-//! SIGBUS later.
+//! Reservation of pages for blocks. Pages are reserved before a block is handed out, so exhausted memory is
+//! reported as an error and not later as a SIGBUS.
 
 use crate::arena::Arena;
 use crate::arena::alloc::size_class::{POPULATE, commits_alone, span_of};
@@ -13,13 +13,13 @@ use crate::sync::shared::AtomicU64;
 use crate::sys::{Errno, memory};
 use crate::words::BlockId;
 
-/// How much a process may grow the arena before it checks the machine's memory again.
+/// Number of bytes by which a process may grow the arena before it checks the machine's memory again.
 const LOOK_EVERY: u64 = 16 << 20;
-/// How much this process has grown it since.
+/// Number of bytes by which this process has grown the arena since the last check.
 static UNSEEN: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(LOOK_EVERY) }; GENERATIONS]);
 
 impl Arena {
-    /// Gives a claimed block its pages, if it has none; whether it had none.
+    /// Reserves pages for a claimed block, if it has none. Returns `true` if it had none.
     pub(in crate::arena) fn commit_block(&self, block: BlockId, class: u32) -> Result<bool> {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         let (at, len) = self.data_of(block);
@@ -41,7 +41,8 @@ impl Arena {
         Ok(fresh)
     }
 
-    /// Checks a large growth against the budget, the cgroup and the machine; and the file system, if it is in a file.
+    /// Checks a large growth against the budget, the cgroup and the machine, and against the file system if
+    /// `at` is in a file.
     pub(in crate::arena) fn reserve(&self, at: u64, len: u64) -> Result<()> {
         let budget = self.map().load(Word::at(control::BUDGET));
         if budget != 0 {
@@ -51,7 +52,7 @@ impl Arena {
                 return Err(Error::OutOfMemory { asked: len, left, limit });
             }
         }
-        // Small growth adds up: checked once every 16 MiB of it.
+        // Small growth adds up: it is checked once every 16 MiB.
         let unseen = UNSEEN.fetch_add(len, Ordering::Relaxed) + len;
         if unseen >= LOOK_EVERY {
             UNSEEN.store(0, Ordering::Relaxed);
@@ -66,7 +67,7 @@ impl Arena {
 
     pub(crate) fn no_memory(&self, asked: u64, e: Errno) -> Error {
         match e {
-            // A quota: of an arena that is itself a file with a name.
+            // DQUOT is a quota on an arena that is itself a named file.
             Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT => {
                 let own = self.file().ok().and_then(memory::path_of).unwrap_or_default();
                 backing_files::exhausted(asked, e, &own, self.room_at(0))
@@ -75,8 +76,8 @@ impl Arena {
         }
     }
 
-    /// Maps the pages of a block, which has `len` bytes at `at`, into this process: all at once and only
-    /// once, if it is large.
+    /// Maps the pages of a block of `len` bytes at `at` into this process: all at once, only once, and only
+    /// if the block is large.
     #[inline]
     pub(crate) fn populate(&self, block: BlockId, at: u64, len: u64) {
         if len >= POPULATE {
@@ -97,7 +98,7 @@ impl Arena {
         }
     }
 
-    /// Limits how many bytes the arena may have pages for, for all members; 0 means no limit of its own.
+    /// Limits the number of bytes that the arena may have pages for, for all members. 0 means no limit.
     pub fn set_budget(&self, bytes: u64) {
         self.map().store(Word::at(control::BUDGET), bytes);
     }

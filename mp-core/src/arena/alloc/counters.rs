@@ -1,8 +1,9 @@
-//! Cheap counts of operations: each thread counts in the cache line of its own lane, which no other thread
-//! writes, so that an allocation costs a few stores to a line that is in this core's cache anyway.
+//! Cheap counts of operations. Each thread counts in the cache line of its own lane, which no other thread
+//! writes, so an allocation costs a few stores to a line in this core's cache.
 //!
-//! Counts stay when a member goes: they are sums over all members that ever had the lane. A process that is
-//! killed while it allocates or frees a block may leave that block uncounted; nothing depends on the counts.
+//! Counts remain when a member leaves: they are sums over all members that ever had the lane. A process that
+//! is killed while it allocates or frees a block may leave that block uncounted. Nothing depends on the
+//! counts.
 
 use crate::arena::Arena;
 use crate::arena::layout::control;
@@ -10,18 +11,18 @@ use crate::arena::recovery::intents;
 use crate::mem::{Mem, Word};
 use crate::words::Member;
 
-/// The words of a lane, from its intent word.
+/// Positions of a lane's words, relative to its intent word.
 const ALLOCS: u64 = 1;
 const FREES: u64 = 2;
 const ALLOCATED: u64 = 3;
 const FREED: u64 = 4;
 const FRESH: u64 = 5;
-/// Bytes that were allocated since the peak was last checked.
+/// Bytes allocated since the peak was last checked.
 const UNSEEN: u64 = 6;
-/// Bytes in large blocks that were freed since a thread last checked whether too many are kept.
+/// Bytes in large blocks that were freed since a thread last checked whether too many are cached.
 const RETURNED: u64 = 7;
 
-/// How many bytes a thread allocates before it checks the peak again.
+/// Number of bytes that a thread allocates before it checks the peak again.
 const LOOK_EVERY: u64 = 4 << 20;
 
 /// Sums over all lanes.
@@ -29,21 +30,21 @@ const LOOK_EVERY: u64 = 4 << 20;
 pub(in crate::arena) struct Counts {
     pub(in crate::arena) allocs: u64,
     pub(in crate::arena) frees: u64,
-    /// Allocations whose pages had to be reserved first.
+    /// Number of allocations whose pages had to be reserved first.
     pub(in crate::arena) fresh: u64,
     allocated: u64,
     freed: u64,
 }
 
 impl Counts {
-    /// Bytes in held blocks, by the counts.
+    /// Returns the number of bytes in held blocks, according to the counts.
     pub(in crate::arena) fn held(&self) -> u64 {
         self.allocated.saturating_sub(self.freed)
     }
 }
 
 impl Arena {
-    /// Adds to a word that only this thread writes; the sum.
+    /// Adds to a word that only this thread writes, and returns the sum.
     #[inline]
     fn bump(&self, at: Word, by: u64) -> u64 {
         let sum = self.map().load_relaxed(at).wrapping_add(by);
@@ -93,7 +94,7 @@ impl Arena {
         }
     }
 
-    /// The sums over all lanes.
+    /// Returns the sums over all lanes.
     pub(in crate::arena) fn counts(&self) -> Counts {
         let mut c = Counts::default();
         for (slot, _) in self.used_slots() {

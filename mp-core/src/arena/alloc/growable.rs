@@ -1,16 +1,16 @@
-//! Blocks that get their pages as they grow: rings that are not bounded.
+//! Blocks whose pages are reserved as they grow: unbounded rings.
 //!
-//! Such a block has addresses for the most that it can ever need, and pages for what it has needed so far.
-//! Its bit among the blocks with pages is never set, so that the process that claims it next reserves pages
-//! as for a new one. It begins with zeros everywhere, and so does every part that it grows by.
+//! Such a block has addresses for its maximum size, and pages for the part that it has used. Its bit among
+//! the blocks with pages is never set, so the process that claims the block next reserves pages as for a new
+//! block. The block begins with zeros everywhere, and so does every part that it grows by.
 //!
-//! | killed | left | consequence |
+//! | killed | state left behind | consequence |
 //! |---|---|---|
-//! | anywhere while it is made | the block is `BUSY(dead)`, some pages reserved or not | freed by the sweep |
-//! | while it grows | pages reserved that no process uses yet | reserved once more by the next process, which changes nothing |
-//! | while it is freed | `BUSY(dead)`, some pages given back | given back once more |
+//! | at any step of its creation | the block is `BUSY(dead)`, some pages may be reserved | freed by the sweep |
+//! | while it grows | reserved pages that no process uses yet | the next process reserves them once more, which changes nothing |
+//! | while it is freed | `BUSY(dead)`, some pages returned | returned once more |
 //!
-//! In an arena of plain memory, all of the block is there from the start.
+//! In an arena of private memory, the whole block is present from the start.
 
 use crate::arena::alloc::size_class::{commits_alone, size_of};
 use crate::arena::layout::{SLAB_BLOCKS, control};
@@ -21,25 +21,25 @@ use crate::sys::memory;
 use crate::words::{BlockId, Kind};
 
 impl Arena {
-    /// How many bytes of a growing block have pages from the start.
+    /// Number of bytes of a growing block that have pages from the start.
     pub const GROWING_START: u64 = 4096;
 
-    /// A block of `len` bytes, zeros, of which the first 4 KiB have pages; [`grow`](Self::grow) gives it more. It is a ring
-    /// that has no header yet.
+    /// Allocates a zeroed block of `len` bytes, of which the first 4 KiB have pages. [`grow`](Self::grow)
+    /// adds pages. The block is a ring without a header.
     ///
     /// # Errors
-    /// As [`alloc`](Self::alloc).
+    /// Same as for [`alloc`](Self::alloc).
     pub fn alloc_growing(&self, len: u64) -> Result<Hold> {
-        // Blocks below that share their pages with others.
+        // Smaller blocks share their pages with others.
         let least = crate::arena::alloc::size_class::SLAB_COMMIT;
         self.alloc_kind(len.max(least), Kind::Ring)
     }
 
-    /// Makes sure that `len` bytes of a growing block have pages, from byte `from` on. What had none reads as zero. Any
-    /// number of processes may do so at once.
+    /// Ensures that `len` bytes of a growing block have pages, beginning at byte `from`. New pages read as
+    /// zero. Any number of processes may call this at once.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; [`Error::OutOfBounds`] when the block is shorter.
+    /// [`Error::OutOfMemory`], or [`Error::OutOfBounds`] if the block is shorter.
     pub fn grow(&self, hold: &Hold, from: u64, len: u64) -> Result<()> {
         let (at, size) = hold.memory();
         if from.checked_add(len).is_none_or(|end| end > size) {
@@ -62,12 +62,13 @@ impl Arena {
         Ok(())
     }
 
-    /// Gives a claimed block its first pages, and takes away those that it had before.
+    /// Releases the previous pages of a claimed block, and reserves its first pages.
     pub(in crate::arena) fn commit_start(&self, block: BlockId, class: u32) -> Result<()> {
         debug_assert!(commits_alone(class), "blocks of {} bytes share pages", size_of(class));
         let (at, len) = self.data_of(block);
         if self.is_local() {
-            // Plain memory has no pages that come later: all of it at once, and kept as any other block's.
+            // Private memory has no pages to add later: it is reserved at once, and kept like any other
+            // block's.
             self.commit_block(block, class)?;
             (0..len / 8).for_each(|i| self.map().store_relaxed(Word::at(at).plus(i), 0));
             return Ok(());
@@ -75,24 +76,24 @@ impl Arena {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         // In this order: a set bit promises pages.
         self.map().and(self.slab_word(slab, 2), !bit);
-        // Not `punch_at`, which ignores errors: unless the pages are gone, the block does not begin with
-        // zeros.
+        // Not `punch_at`, which ignores errors: the block begins with zeros only if the pages are gone.
         memory::punch(self.file()?, at, len).map_err(|e| self.no_memory(len, e))?;
         self.reserve_pages(at, Self::GROWING_START)
     }
 
-    /// Gives back the pages of a claimed block that got them as it grew. (Others keep theirs for the next tensor.)
+    /// Returns the pages of a claimed block that got them as it grew. Other blocks keep their pages for the
+    /// next tensor.
     pub(in crate::arena) fn shrink(&self, block: BlockId) {
         let (slab, bit) = (block / SLAB_BLOCKS, 1_u64 << (block % SLAB_BLOCKS));
         let alone = self.slab(slab).is_some_and(|(class, _)| commits_alone(class));
         if alone && self.slab_committed(slab) & bit == 0 {
             let (at, len) = self.data_of(block);
-            // If the kernel refuses, the next owner takes them.
+            // If the kernel refuses, the next owner releases them.
             self.punch_at(at, len);
         }
     }
 
-    /// How many messages can be on their way at once, in all queues together: see
+    /// Returns the maximum number of messages in flight in all queues together: see
     /// [`ArenaOptions::messages`](crate::arena::ArenaOptions::messages).
     pub fn most_messages(&self) -> u32 {
         self.layout().envelopes

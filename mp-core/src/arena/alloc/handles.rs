@@ -1,7 +1,7 @@
-//! What this process holds: how many handles there are to each block, and in which seat of the block.
+//! Handles of this process: the number of handles to each block, and the seat of the block that they share.
 //!
-//! Handles of one process share one seat. They are counted here, in memory of this process, so that cloning and
-//! dropping a handle is one atomic addition without touching anything shared, and so that a block received twice
+//! Handles of one process share one seat. They are counted in private memory of this process. So cloning and
+//! dropping a handle is one atomic addition that touches no shared memory, and a block that is received twice
 //! is one block.
 
 use crate::arena::Arena;
@@ -13,15 +13,16 @@ use crate::steps::{Release, Released, generation_of};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::words::{Access, Attach, BlockId, EnvelopeId, Kind, Seat, SeatAt};
 
-/// Handles and their seat: how many 31 bits, whether the block is a ring 1, seat 32. (A ring is notified of
-/// the last handle. The block's state says so, too, in a word that others write all the time.)
+/// An entry packs the number of handles (31 bits), a ring flag (1 bit) and the seat (32 bits). A ring is
+/// notified when the last handle is dropped. The flag repeats the block's state word, which other processes
+/// write often.
 const ONE: u64 = 1;
 const RING: u64 = 1 << 31;
-/// The block of a handle that was given to a message: none. Such a handle is not counted.
+/// Block of a handle that was moved into a message: no block. Such a handle is not counted.
 const NOWHERE: BlockId = BlockId::MAX;
 
-/// The limit of handles, reached only by forgetting them without a drop: beyond it, more could overflow the
-/// count.
+/// Maximum number of handles, reached only by forgetting handles without dropping them. More could overflow
+/// the count.
 const MOST: u32 = 1 << 30;
 const fn entry(ring: bool, seat: SeatAt) -> u64 {
     ONE | if ring { RING } else { 0 } | (seat.raw() as u64) << 32
@@ -33,69 +34,71 @@ const fn seat(e: u64) -> SeatAt {
     SeatAt::from_raw((e >> 32) as u32)
 }
 
-/// A counted handle to a block: as long as it lives, the block does.
+/// Counted handle to a block. The block lives at least as long as the handle.
 ///
-/// Cloning counts, dropping the last one gives this process's seat up; the block is freed when it has no
-/// other holder. In a forked copy of the process, dropping does nothing: the copy holds nothing.
+/// Cloning increments the count. Dropping the last handle gives up this process's seat, and the block is
+/// freed if it has no other holder. In a forked child, dropping does nothing, because the child holds
+/// nothing.
 ///
-/// A handle keeps memory; it gives no access to it. The tensor that has it decides whether the caller may
-/// read and write: there is one exclusive tensor of a block, which moves, however many handles there are.
+/// A handle keeps memory alive, but gives no access to it. The tensor that owns the handle decides whether
+/// the caller may read and write: a block has one exclusive tensor, which moves, regardless of the number of
+/// handles.
 pub struct Hold {
     arena: Arena,
     block: BlockId,
 }
 
 impl Hold {
-    /// The arena it is in.
+    /// Returns the arena of the block.
     #[inline]
     pub fn arena(&self) -> Arena {
         self.arena
     }
 
-    /// Which block it is.
+    /// Returns the ID of the block.
     #[inline]
     pub fn block(&self) -> BlockId {
         self.block
     }
 
-    /// Takes the handle; what is left holds nothing.
+    /// Takes the handle, and leaves one that holds nothing.
     #[inline]
     pub(crate) fn take(&mut self) -> Self {
         let left = Self::nowhere(self.arena);
         std::mem::replace(self, left)
     }
 
-    /// One that holds nothing.
+    /// Returns a handle that holds nothing.
     #[inline]
     pub(crate) const fn nowhere(arena: Arena) -> Self {
         Self { arena, block: NOWHERE }
     }
 
-    /// Whether it holds nothing, because its seat is in a message.
+    /// Returns `true` if the handle holds nothing, because its seat is in a message.
     #[inline]
     pub fn is_nowhere(&self) -> bool {
         self.block == NOWHERE
     }
 
-    /// Where the memory of its block is, and how many bytes there are: none, if it holds nothing, also because the process
-    /// was forked.
+    /// Returns the offset and the length in bytes of the block's memory. The length is 0 if the handle holds
+    /// nothing, or if the process was forked.
     #[inline]
     pub(crate) fn memory(&self) -> (u64, u64) {
         if self.is_nowhere() || !self.arena.is_here() { (0, 0) } else { self.arena.data_of(self.block) }
     }
 
-    /// Whether the block was never frozen or shared.
+    /// Returns `true` if the block was never frozen or shared.
     pub(crate) fn was_never_opened(&self) -> bool {
         !self.is_nowhere() && (self.arena.kind_of(self.block) == Kind::Data)
     }
 
-    /// Where it is counted.
+    /// Returns the block's entry in the table of this process's holds.
     #[inline]
     fn entry(&self) -> Option<&AtomicU64> {
         self.arena.holds().get(self.block as usize)
     }
 
-    /// How many handles this process has to the block. Others may come and go meanwhile.
+    /// Returns the number of handles of this process to the block. Other threads may change it meanwhile.
     pub fn count(&self) -> u32 {
         self.entry().map_or(0, |at| count(at.load(Ordering::Acquire)))
     }
@@ -110,7 +113,7 @@ impl std::fmt::Debug for Hold {
 impl Clone for Hold {
     #[inline]
     fn clone(&self) -> Self {
-        // As `Arc`: a new handle comes from an existing one, so that nothing needs to be ordered.
+        // As in `Arc`: a new handle comes from an existing one, so nothing needs to be ordered.
         if let Some(at) = self.entry()
             && count(at.fetch_add(ONE, Ordering::Relaxed)) > MOST
         {
@@ -142,15 +145,15 @@ impl Drop for Hold {
 }
 
 impl Arena {
-    /// The first handle of this process to a block that it has just claimed.
+    /// Returns the first handle of this process to a block that it has just claimed.
     pub(crate) fn first_hold(&self, block: BlockId, kind: Kind) -> Hold {
         let first = entry(kind == Kind::Ring, SeatAt::inline(0));
         self.holds()[block as usize].store(first, Ordering::Release);
         Hold { arena: *self, block }
     }
 
-    /// Which allocation of its memory a block is in: another one each time that it is claimed. Of no block, and
-    /// in a forked copy, none.
+    /// Returns the generation of a block, which changes each time the block is claimed. Returns 0 for an
+    /// invalid block and in a forked child.
     #[inline]
     pub(crate) fn generation(&self, block: BlockId) -> u64 {
         if self.is_here() && (block as usize) < self.holds().len() {
@@ -160,7 +163,7 @@ impl Arena {
         }
     }
 
-    /// Whether this process has a handle to a block, in this generation. The block may be any number.
+    /// Returns `true` if this process has a handle to a block of this generation. `block` may be any number.
     pub(crate) fn is_held(&self, block: BlockId, generation: u64) -> bool {
         let counted = |at: &AtomicU64| count(at.load(Ordering::Acquire)) > 0;
         self.is_here()
@@ -168,17 +171,16 @@ impl Arena {
             && self.generation(block) == generation
     }
 
-    /// One more handle to a block that this process holds, if it is in this generation still.
+    /// Returns a new handle to a block that this process holds, if the block still has this generation.
     ///
-    /// Safe against threads that drop the last handle meanwhile, and against a block that was freed and claimed again.
-    ///
-    /// The block may be any number.
+    /// Safe against threads that drop the last handle at the same time, and against a block that was freed
+    /// and claimed again. `block` may be any number.
     pub(crate) fn hold_again(&self, block: BlockId, generation: u64) -> Option<Hold> {
         let at = self.holds().get(block as usize)?;
         let mut now = at.load(Ordering::Acquire);
         loop {
-            // Before it is counted: a handle to another tensor, however short-lived, would keep that tensor
-            // from giving its seat away.
+            // Checked before counting: a handle to another tensor, even for a moment, would keep that tensor
+            // from moving its seat into a message.
             if !(1..=MOST).contains(&count(now)) || !self.is_held(block, generation) {
                 return None;
             }
@@ -187,24 +189,25 @@ impl Arena {
                 Err(other) => now = other,
             }
         }
-        // From here on the block is held, and its generation stays: this check is the one that counts.
+        // The block is held from here on, and its generation stays: this check decides.
         let hold = Hold { arena: *self, block };
         (self.generation(block) == generation).then_some(hold)
     }
 
-    /// The block that this process has just made is a ring: it is told when the last handle goes.
+    /// Marks the block, which this process has just made a ring. The ring is notified when the last handle is
+    /// dropped.
     pub(in crate::arena) fn holds_a_ring(&self, hold: &Hold) {
         if let Some(at) = self.holds().get(hold.block as usize) {
             at.fetch_or(RING, Ordering::AcqRel);
         }
     }
 
-    /// Gives up the seat that the last handle's entry names.
+    /// Gives up the seat in the entry of the last handle.
     fn give_up_seat(&self, block: BlockId, e: u64) {
         let Ok(me) = self.me() else { return };
         let Some(word) = self.seat_word(block, seat(e)) else { return };
-        // A waiter of the ring may be its last holder now. The ring must be notified while this process holds
-        // it.
+        // The waiter of the ring may be its last holder afterwards. The ring must be notified while this
+        // process holds it.
         let is_told = e & RING != 0;
         let (at, m) = (self.block_at(block), *self.map());
         let releases = || {
@@ -217,7 +220,7 @@ impl Arena {
         if !is_told {
             return releases();
         }
-        // Waiters may look before the release, and sleep again.
+        // Waiters may check before the release, and sleep again.
         let says = || self.ring_holder_gone(block, Gone::Member(me), std::process::id());
         if giving_up::give_up(&m, Self::ASKED, says, releases) {
             self.tell_of_a_lost_holder();
@@ -226,21 +229,22 @@ impl Arena {
 
     /// Takes over an envelope's seat as a handle of this process.
     ///
-    /// The envelope is this process's. If the process holds the block already, the seat is just given up.
+    /// This process owns the envelope. If the process already holds the block, the seat is only given up.
     #[inline(always)]
     pub(crate) fn adopt(&self, e: EnvelopeId, attach: Attach) -> Result<Hold> {
         self.adopt_seat(e, attach)?;
         Ok(self.adopted(attach))
     }
 
-    /// The handle that [`adopt_seat`](Self::adopt_seat) has counted. That has several ends, and could return it through memory only, from
-    /// where it would be [copied](crate::arena::messages::push).
+    /// Returns the handle that [`adopt_seat`](Self::adopt_seat) has counted. `adopt_seat` has several exits,
+    /// and could return the handle only through memory, from where it would be
+    /// [copied](crate::arena::messages::push).
     #[inline(always)]
     pub(in crate::arena) fn adopted(&self, attach: Attach) -> Hold {
         Hold { arena: *self, block: attach.block }
     }
 
-    /// As [`adopt`](Self::adopt), but for the handle itself.
+    /// Same as [`adopt`](Self::adopt), but does not return the handle.
     #[inline(always)]
     pub(in crate::arena) fn adopt_seat(&self, e: EnvelopeId, attach: Attach) -> Result<()> {
         let me = self.me()?;
@@ -269,7 +273,7 @@ impl Arena {
                 }
                 seated = true;
             } else {
-                // A ring is attached as an object, always.
+                // A ring is always attached as an object.
                 let ring =
                     attach.grant.access() == Access::Object && self.kind_of(attach.block) == Kind::Ring;
                 let first = entry(ring, attach.seat);
@@ -282,8 +286,8 @@ impl Arena {
                 }
             }
         }
-        // Held already, in another seat: this seat is superfluous. No need to check whether the block is
-        // free.
+        // Already held in another seat: this seat is superfluous. The block has a holder, so no check whether
+        // it is free.
         let extra = if seated { Seat::Member(me) } else { Seat::Envelope(e) };
         match self.map().cas(word, extra.pack(), Seat::Free.pack()) {
             Ok(()) => Ok(()),
@@ -294,13 +298,13 @@ impl Arena {
         }
     }
 
-    /// The seat of the only handle, which holds nothing any more then; `None` if there are others, which keep
-    /// it.
+    /// Returns the seat of the only handle, which then holds nothing. Returns `None` if other handles exist,
+    /// which keep the seat.
     pub(crate) fn take_seat(&self, hold: &mut Hold) -> Option<SeatAt> {
         let at = hold.entry()?;
         let e = at.load(Ordering::Acquire);
-        // One atomic step: a thread that upgrades a weak reference comes before it, and counts, or after it,
-        // and finds nothing.
+        // One atomic step: a thread that upgrades a weak reference either comes before it and is counted, or
+        // comes after it and finds no handle.
         if count(e) != 1 || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
             return None;
         }

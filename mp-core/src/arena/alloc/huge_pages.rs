@@ -1,4 +1,4 @@
-//! Huge pages behind large blocks.
+//! Huge pages for large blocks.
 
 use crate::arena::Arena;
 use crate::arena::alloc::size_class::span_of;
@@ -8,8 +8,8 @@ use crate::mem::{Mem, Word};
 use crate::sys::huge;
 
 impl Arena {
-    /// From now on, asks the kernel for huge pages (2 MiB on x86-64) behind blocks of at least that size, or does so no longer;
-    /// for all members.
+    /// Enables or disables requests for huge pages (2 MiB on x86-64) for blocks of at least that size, for
+    /// all members.
     ///
     /// ```
     /// let arena = mp_core::Arena::current()?;
@@ -22,19 +22,19 @@ impl Arena {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// Huge pages cost less time at the first touch and fewer TLB misses afterwards. They are a hint (`MADV_HUGEPAGE`): where
-    /// memory is too scattered, small pages are taken. What has pages already, cached blocks included, keeps them (see
-    /// [`empty_cache`](Self::empty_cache)). Each run of up to 64 blocks of one size counts as one more mapping in the
-    /// process that allocated it.
+    /// Huge pages take less time at the first touch and cause fewer TLB misses afterwards. They are a hint
+    /// (`MADV_HUGEPAGE`): if memory is too fragmented, the kernel uses small pages. Existing pages, including
+    /// those of cached blocks, are unchanged (see [`empty_cache`](Self::empty_cache)). Each run of up to 64
+    /// blocks of one size counts as one more mapping in the process that allocated it.
     ///
-    /// Only pages of a hugetlbfs are certainly huge: mount one, and set it with
+    /// Only pages of a hugetlbfs are certainly huge: mount one, and select it with
     /// [`set_sharing_directory`](crate::set_sharing_directory).
     ///
-    /// On which NUMA node a page lies is decided when it is made, by the policy of the thread that allocates (`numactl`,
-    /// `set_mempolicy(2)`): children inherit it as other processes do.
+    /// The NUMA node of a page is chosen when the page is created, by the policy of the allocating thread
+    /// (`numactl`, `set_mempolicy(2)`). Children inherit the policy as usual.
     ///
     /// # Errors
-    /// [`Error::Os`], if this kernel gives shared memory no huge pages; nothing is changed then.
+    /// [`Error::Os`] if this kernel does not support huge pages for shared memory. Nothing is changed then.
     /// [`Error::Local`] for an arena of this process alone.
     pub fn set_huge_pages(&self, on: bool) -> Result<()> {
         if on {
@@ -45,15 +45,16 @@ impl Arena {
         Ok(())
     }
 
-    /// Tells the kernel that a slab of large blocks should have huge pages, if that is wanted, and makes those of a block
-    /// that has no pages yet. If that fails, small ones follow.
+    /// Requests huge pages for a slab of large blocks, if enabled, and creates them for a block that has no
+    /// pages yet. If that fails, the block gets small pages.
     pub(in crate::arena) fn ask_for_huge_pages(&self, slab: u32, class: u32, at: u64, len: u64) {
         if len < huge::SIZE || self.map().load(Word::at(control::HUGE)) == 0 {
             return;
         }
-        // The whole slab, so that many blocks are one more mapping, not one each.
+        // For the whole slab, so that many blocks are one more mapping, not one each.
         self.map().ask_for_huge_pages(self.data_of(slab * SLAB_BLOCKS).0, span_of(class));
-        // Pages are huge if a process makes them by touching them; `fallocate`, which follows, would make small ones.
+        // Pages are huge if a process creates them by touching them. The `fallocate` that follows would
+        // create small ones.
         self.map().populate(at, len);
     }
 }

@@ -1,11 +1,11 @@
-//! Blocks of memory: found, claimed, given pages, freed, found again.
+//! Allocation of memory blocks.
 //!
-//! Blocks of one size class lie in slabs of up to 64. Which blocks are free is in their state words; two
-//! levels of bit maps (which slabs of a class, which blocks of a slab) are only hints. A bit too many costs
-//! one search, a missing bit is set again by the next sweep; so bits need no protocol.
+//! Blocks of one size class are stored in slabs of up to 64. The state words of blocks tell free blocks from
+//! used ones. Two levels of bit maps (slabs of a class, blocks of a slab) are only hints. A wrong bit costs
+//! one search, and the next sweep sets a missing bit again, so the bits need no protocol.
 //!
-//! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy. See `trim` for
-//! when they are given back.
+//! Freed blocks keep their pages: the next tensor of that size fills warm memory, at the speed of memcpy.
+//! `trim` describes when pages are returned to the kernel.
 
 pub(in crate::arena) mod budget;
 pub(in crate::arena) mod commit;
@@ -36,35 +36,37 @@ use crate::steps::{Claim, Publish, SlabSeen, Unclaim};
 use crate::sync::Ordering;
 use crate::words::{BlockId, BlockState, Kind, Member};
 
-/// Of blocks up to this size, each process begins with a slab of its own, of 128 KiB at most.
+/// Maximum block size for which each process begins with its own slab, of 128 KiB at most.
 const OWN_SLAB: u64 = 2 << 10;
 
-/// Of these sizes, two free blocks take turns. A block that another process has just read lies in that processor's cache, up to
-/// some MiB, and writing it takes each line away from there: longer than the same in a block that was used before that. Smaller
-/// ones are as quick either way, or quicker where one process fills and drops them; of larger ones the caches keep nothing, and
-/// a second one would be much memory.
+/// Block sizes for which a process alternates between two free blocks. A block that another process has just
+/// read is in that processor's cache, up to some MiB. Writing such a block moves each line from that cache,
+/// which takes longer than writing a block that was used earlier. Smaller blocks are as fast either way, or
+/// faster if one process fills and drops them. Larger blocks don't stay in caches, and a second one would
+/// cost much memory.
 const TAKES_TURNS: RangeInclusive<u64> = 512 << 10..=4 << 20;
 
 thread_local! {
-    /// Rings that this thread is freeing; the outermost call works through the list until it is empty. It has
-    /// no destructor: destructors of the thread's other variables drop queues, too, in any order.
+    /// Rings that this thread is freeing. The outermost call works through the list until it is empty. The
+    /// list has no destructor, because destructors of the thread's other variables drop queues too, in any
+    /// order.
     static RINGS_TO_FREE: RefCell<ManuallyDrop<Vec<(Arena, BlockId, BlockState)>>> =
         const { RefCell::new(ManuallyDrop::new(Vec::new())) };
 }
 
-/// In a forked copy that becomes a process of its own: the rings that this thread was freeing are the
-/// original's.
+/// Forgets the rings that this thread was freeing, in a forked child that becomes a separate process. They
+/// belong to the parent.
 pub(in crate::arena) fn forget_thread() {
     forget_rings();
 }
 
-/// Empties the list, and gives its memory back.
+/// Empties the list, and frees its memory.
 fn forget_rings() {
     RINGS_TO_FREE.with(|list| drop(std::mem::take(&mut **list.borrow_mut())));
 }
 
 impl Arena {
-    /// A block of the class, or somewhat larger, for this process. Its contents are unspecified.
+    /// Allocates a block of the class, or a somewhat larger one. The contents are unspecified.
     fn alloc_once(&self, class: u32, kind: Kind) -> Result<Hold> {
         let me = self.me()?;
         if size_of(class) <= OWN_SLAB && self.0.cursors[class as usize].load(Ordering::Relaxed) == NO_CURSOR {
@@ -94,37 +96,38 @@ impl Arena {
                 self.count_alloc(me, size_of(c), fresh);
                 return Ok(self.first_hold(block, kind));
             }
-            // Another process may take the slab's blocks first, but not for ever.
+            // Another process may take the slab's blocks first, but not forever.
             carved += 1;
             if carved > 1000 {
                 return Err(Error::ArenaFull { what: "blocks", asked: 1, limit: carved });
             }
             match self.carve(class, me) {
-                // No addresses are left, or no rows for slabs: those of unused slabs are used again.
+                // Addresses or rows for slabs are exhausted: reuse those of unused slabs.
                 Err(Error::OutOfMemory { .. } | Error::ArenaFull { .. }) if self.reuse(class, me)? => {}
                 done => done?,
             }
         }
     }
 
-    /// A block of at least `len` bytes, held by this process only. Its contents are unspecified.
+    /// Allocates a block of at least `len` bytes, held only by this process. The contents are unspecified.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]; nothing has changed then.
+    /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]. The arena is then unchanged.
     pub fn alloc(&self, len: u64) -> Result<Hold> {
         self.alloc_kind(len, Kind::Data)
     }
 
-    /// As [`alloc`](Self::alloc), but in the kind of memory that this process's sharing strategy names.
+    /// Same as [`alloc`](Self::alloc), but in the kind of memory that this process's sharing strategy
+    /// selects.
     ///
     /// # Errors
-    /// As for `alloc`, and [`Error::Directory`].
+    /// Same as for `alloc`, and [`Error::Directory`].
     pub(crate) fn alloc_by_strategy(&self, len: u64) -> Result<Hold> {
         let class = self.class_by_strategy(self.class_for(len)?);
         self.alloc_in_budget(class)
     }
 
-    /// The error for more bytes than the arena could ever have.
+    /// Returns the error for a request that exceeds the size of the arena.
     pub(crate) fn too_large(&self, asked: u64) -> Error {
         let under = if crate::sys::under_valgrind() { " under valgrind" } else { "" };
         let limit = format!("the size of the arena{under} ({SIZE_SETTINGS})");
@@ -135,8 +138,8 @@ impl Arena {
         class_of(len).filter(|&c| span_of(c) <= self.layout().size).ok_or_else(|| self.too_large(len))
     }
 
-    /// As [`alloc`](Self::alloc); if memory has run out, it gives the pages of free blocks of other sizes back and tries
-    /// once more.
+    /// Same as [`alloc`](Self::alloc). If memory is exhausted, returns the pages of free blocks of other
+    /// sizes to the kernel and retries once.
     pub(crate) fn alloc_kind(&self, len: u64, kind: Kind) -> Result<Hold> {
         let class = if kind == Kind::Seats { SEAT_PAGES } else { self.class_for(len)? };
         self.alloc_in(class, kind)
@@ -148,7 +151,7 @@ impl Arena {
         Ok(hold)
     }
 
-    /// As [`alloc_in`](Self::alloc_in), for a caller that counts the block.
+    /// Same as [`alloc_in`](Self::alloc_in), for a caller that charges the block to the budget itself.
     #[inline]
     fn alloc_uncounted(&self, class: u32, kind: Kind) -> Result<Hold> {
         match self.alloc_once(class, kind) {
@@ -162,7 +165,7 @@ impl Arena {
         (Word::at(row + u64::from(slab / 64) * 8), 1 << (slab % 64))
     }
 
-    /// Notes that a block is probably free.
+    /// Marks a block as probably free.
     pub(crate) fn hint_free(&self, block: BlockId) {
         let (slab, bit) = (block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         // Always written: a load could be ordered before the store that freed the block, and find the bit
@@ -177,15 +180,16 @@ impl Arena {
         }
     }
 
-    /// A block for the class that is probably free, its own class, and its slab; its hint is taken.
+    /// Returns a block for the class that is probably free, with the block's own class and slab. Takes its
+    /// hint.
     fn find_free(&self, class: u32, me: Member) -> Option<(BlockId, u32, SlabSeen)> {
         let cursor = &self.0.cursors[class as usize];
         let last = cursor.load(Ordering::Relaxed);
         let mut found = None;
         if last != NO_CURSOR {
-            // Likely the same block again, and likely freed by another process meanwhile.
+            // Probably the same block again, and probably freed by another process meanwhile.
             self.map().will_write(self.block_at(last).state);
-            // Of any near class: where all blocks of the class itself are taken and larger ones are used,
+            // Any near class will do: if all blocks of the class itself are taken and larger blocks are used,
             // searching the class each time would visit all its slabs.
             found = self.take_hint(last / SLAB_BLOCKS, me, last, |c| is_near(class, c));
         }
@@ -194,12 +198,12 @@ impl Arena {
         Some(found)
     }
 
-    /// A block of the class: searches from the slab of the last block on, through all slabs that have free
-    /// blocks.
+    /// Searches for a block of the class in all slabs that have free blocks, beginning at the slab of the
+    /// last block.
     fn search(&self, class: u32, last: BlockId, me: Member) -> Option<(BlockId, u32, SlabSeen)> {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let first = match last {
-            // Members begin at different slabs, so that they rarely write the same words.
+            // Members begin at different slabs, so they rarely write the same words.
             NO_CURSOR => me.slot().wrapping_mul(5),
             last => last / SLAB_BLOCKS,
         } % end.max(1);
@@ -211,7 +215,7 @@ impl Arena {
             while bits != 0 {
                 let slab = word * 64 + (bits.trailing_zeros() + first) % 64;
                 bits &= bits - 1;
-                // In another directory than this process's: for other processes.
+                // In a directory that this process did not select: for other processes.
                 if self.slab(slab).is_some_and(|(_, base)| !self.slab_is_chosen(base)) {
                     continue;
                 }
@@ -219,11 +223,11 @@ impl Arena {
                 if found.is_some() {
                     return found;
                 }
-                // Nothing there. A process that frees a block after this sets the bit again, after the
-                // block's own.
+                // The slab has no free block. A process that frees a block after this sets the bit again,
+                // after the block's own bit.
                 let (at, bit) = self.class_map(class, slab);
                 self.map().and(at, !bit);
-                // As in `hint_free`: a process that frees sets the one bit and reads the other.
+                // Same as in `hint_free`: a process that frees a block sets one bit and reads the other.
                 self.map().fence_after_rmw();
                 if self.slab(slab).is_some_and(|(c, _)| c == class)
                     && self.map().load(self.slab_word(slab, 1)) != 0
@@ -235,9 +239,10 @@ impl Arena {
         None
     }
 
-    /// Lets this process begin with another slab than others do: processes that share a slab write the same
-    /// words again and again, and each write costs a transfer between processors. There are, or are made, as
-    /// many slabs with free blocks as slots of members; a member begins with its slot's.
+    /// Selects a slab for this process that other processes don't begin with. Processes that share a slab
+    /// write the same words again and again, and each write costs a transfer between processors. The number
+    /// of slabs with free blocks is raised to the number of member slots. A member begins with the slab of
+    /// its slot.
     fn begin_apart(&self, class: u32, me: Member) {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let words =
@@ -245,7 +250,7 @@ impl Arena {
         let words: Vec<(u32, u64)> = words.filter(|(_, slabs)| *slabs != 0).collect();
         let count: u32 = words.iter().map(|(_, slabs)| slabs.count_ones()).sum();
         if u64::from(count) < self.map().load(Word::at(control::MEMBERS)) {
-            // If there is no room for one, it shares a slab with others.
+            // If a new slab has no room, this process shares a slab.
             _ = self.carve(class, me);
             return;
         }
@@ -263,8 +268,8 @@ impl Arena {
         }
     }
 
-    /// A block of this slab that is probably free, if the slab's class will do; another one than `last`, if there is one and blocks of
-    /// its size [take turns](TAKES_TURNS).
+    /// Returns a block of this slab that is probably free, if `will_do` accepts the slab's class. Prefers
+    /// another block than `last` if blocks of this size [take turns](TAKES_TURNS).
     fn take_hint(
         &self,
         slab: u32,
@@ -277,7 +282,7 @@ impl Arena {
         if !will_do(class) || !self.slab_is_chosen(base) {
             return None;
         }
-        // If this process dies with the hint taken, the sweep of this slab sets it again.
+        // If this process dies after taking the hint, the sweep of this slab sets it again.
         self.touch(me, slab);
         let at = self.slab_word(slab, 1);
         // A slab that had more blocks in another class may still have their hints.
@@ -299,11 +304,11 @@ impl Arena {
         None
     }
 
-    /// Frees a block that this process has claimed for that: `BUSY(me) → FREE`. May be begun by one process and ended
-    /// by another.
+    /// Frees a block that this process has claimed for freeing: `BUSY(me) → FREE`. One process may begin this
+    /// and another may finish it.
     ///
-    /// Messages in a ring may hold rings: they go into a list, so that the stack does not grow with their
-    /// depth.
+    /// Messages in a ring may hold other rings. These are added to a list, so the stack does not grow with
+    /// their depth.
     pub(crate) fn finish_free(&self, block: BlockId, state: BlockState) {
         if matches!(state.kind, Kind::Descriptors | Kind::Keeper) && !self.close_descriptors(block, state) {
             return;
@@ -320,14 +325,14 @@ impl Arena {
             list.len() == 1
         });
         if !first {
-            // A call further up this stack works through the list.
+            // A call higher up this stack works through the list.
             return;
         }
         let next = |i: usize| RINGS_TO_FREE.with(|list| list.borrow().get(i).copied());
         let mut i = 0;
         while let Some((arena, block, state)) = next(i) {
-            // In a program without the ring layer its messages can't be released: it stays claimed until another process
-            // sweeps this one.
+            // A program without the ring layer can't release the ring's messages: the ring stays claimed
+            // until another process sweeps this one.
             if arena.finalize_ring(block) {
                 arena.free_claimed(block, state);
             }
@@ -339,7 +344,7 @@ impl Arena {
     fn free_claimed(&self, block: BlockId, state: BlockState) {
         let at = self.block_at(block);
         self.free_seat_pages(block);
-        // Its size can be read as long as it is claimed.
+        // The size of the block is readable as long as the block is claimed.
         let bytes = self.data_of(block).1;
         if state.kind == Kind::Ring {
             self.shrink(block);
@@ -354,7 +359,7 @@ impl Arena {
 mod tests {
     use super::*;
 
-    /// Sizes that nothing else in these tests has.
+    /// Sizes that no other test uses.
     const SIZES: [u64; 3] = [11 << 20, 900 << 10, 7 << 10];
 
     #[test]
@@ -370,10 +375,10 @@ mod tests {
             );
             assert_eq!(blocks[1] == blocks[2], turn == 1, "{size}: {blocks:?}");
         }
-        // Also in a slab that was full, which its class has no hint of meanwhile.
+        // Also in a full slab, for which its class has no hint.
         let slab = blocks_of(class_of(SIZES[1]).unwrap()) as usize;
         let mut held: Vec<Hold> = (0..4 * slab).map(|_| arena.alloc(SIZES[1]).unwrap()).collect();
-        // Other tests make slabs of other classes.
+        // Other tests create slabs of other classes.
         let class = class_of(SIZES[1]);
         let slabs =
             || (0..arena.slab_count()).filter(|&slab| arena.slab(slab).map(|(c, _)| c) == class).count();
@@ -381,7 +386,7 @@ mod tests {
         for _ in 0..4 {
             let rest = held.split_off(slab);
             let freed: Vec<BlockId> = std::mem::replace(&mut held, rest).iter().map(Hold::block).collect();
-            // Dropped with the line above. As many again fit in their place.
+            // The line above dropped them. The same number of blocks fits in their place.
             held.extend((0..slab).map(|_| arena.alloc(SIZES[1]).unwrap()));
             let again = held.iter().filter(|hold| freed.contains(&hold.block())).count();
             assert!(again > 0, "none of {freed:?} was found");
@@ -389,7 +394,7 @@ mod tests {
         assert_eq!(slabs(), before);
     }
 
-    /// Each thread takes a batch of envelopes, and gives back what it keeps when it ends.
+    /// Each thread takes a batch of envelopes, and returns the unused ones when it ends.
     #[test]
     #[cfg_attr(miri, ignore = "hundreds of threads")]
     fn envelopes_of_threads_that_end_are_found_again() {
@@ -404,7 +409,7 @@ mod tests {
         assert!(used() - before < 3000, "{} for 200 threads, one after the other", used() - before);
     }
 
-    /// And the lanes of threads, of which there are 64.
+    /// Each member has 64 lanes for its threads.
     #[test]
     #[cfg_attr(miri, ignore = "hundreds of threads")]
     fn lanes_of_threads_that_end_are_found_again() {

@@ -1,22 +1,25 @@
-//! Structures that are parts of another one, which lives as long as any of them has a holder.
+//! Structures that are parts of another structure, the *whole*, which lives as long as any part has a holder.
 //!
-//! A part has a seat of its whole, as a process or a message has one. It is taken before any other process knows the part, and given up
-//! when the part is freed, by the process that frees it: its last holder, or a sweep. So a message with a part need not take its whole along.
+//! A part has a seat of its whole, like a process or a message. The seat is taken before any other process
+//! knows the part. The process that frees the part gives the seat up: its last holder, or a sweep. So a
+//! message with a part need not carry the whole.
 //!
-//! Which seat it is, is in word 7 of the part's header, and that there may be one in its kind, [`Kind::Part`].
+//! Word 7 of the part's header stores the seat. The block's kind, [`Kind::Part`], marks that there may be
+//! one.
 //!
-//! The process that frees a part looks whether the whole has another holder, from the seat taken last on: 0.1 µs, where one is near. Where all
-//! seats near it were given up, it looks at each of the whole's, 70 µs if there were 60,000 parts.
+//! The process that frees a part checks whether the whole has another holder, beginning at the seat that was
+//! taken last: 0.1 µs if a holder is near. If all seats near it were given up, it checks each seat of the
+//! whole: 70 µs for 60,000 parts.
 //!
-//! | step | killed after it, there is left | who clears it |
+//! | step | state if killed after it | cleared by |
 //! |---|---|---|
-//! | the block is a part | a part of nothing, as where there is no memory for a seat | the sweep of its maker, its only holder |
-//! | its word names a seat of the whole | the same, and a seat that doesn't name this block | the same, which leaves that seat alone |
-//! | the seat is the maker's (`steps::part` says why) | the same, and a second seat of the dead member | visitors of that member, as its first one |
-//! | the whole's version is counted up | the same | the same |
+//! | the block is a part | a part without a whole, as if there is no memory for a seat | the sweep of its maker, its only holder |
+//! | its word stores a seat of the whole | the same, and a seat that doesn't name this block | the same, which does not touch that seat |
+//! | the seat is the maker's (`steps::part` has the reason) | the same, and a second seat of the dead member | recovery of that member, like its first seat |
+//! | the whole's version is incremented | the same | the same |
 //! | the seat names the block | a part of its whole | its last holder, or the sweep |
 //! | (freeing) the part is claimed | a part that a dead member has claimed | the sweep, which begins again |
-//! | the seat is given up | the same; the whole, perhaps without a holder | the same: the seat names this block no more. The whole: visitors of that member, which has touched its slab |
+//! | the seat is given up | the same, and a whole that may have no holder | the part: the same, as the seat no longer names it. The whole: recovery of that member, which has touched its slab |
 //! | the whole is freed, if this was its last holder | the part as before | the same |
 
 use crate::arena::layout::SLAB_BLOCKS;
@@ -27,16 +30,16 @@ use crate::mem::{Mem, Word, run};
 use crate::steps::{LeaveWhole, Left, Made, MakePart, Note};
 use crate::words::{Attach, BlockId, BlockState, Kind, Member};
 
-/// The word of a structure's header that names the seat of its whole.
+/// Word of a structure's header that stores the seat of its whole.
 const WHOLE: u64 = 7;
 
 impl Arena {
-    /// As [`Structure::part_of`](crate::Structure::part_of) says, of the structures in these blocks.
+    /// Implements [`Structure::part_of`](crate::Structure::part_of) for the structures in these blocks.
     pub(crate) fn make_part(&self, part: &Hold, whole: &Hold) -> Result<()> {
         let me = part.arena().me()?;
         whole.arena().me()?;
         let refused = |why| Err(Error::InvalidArgument(format!("a structure can't be made a part: {why}")));
-        // Parts are not parts of each other, so that freeing one frees no more than one other.
+        // A part can't have parts, so freeing a part frees at most one other block.
         let is_whole =
             !whole.is_nowhere() && matches!(self.kind_of(whole.block()), Kind::Object | Kind::Keeper);
         if !is_whole {
@@ -47,7 +50,7 @@ impl Arena {
             return refused("others have it, or it is one already, or it keeps a descriptor");
         }
         let made = self.take_seat_for(part.block(), whole.block(), me);
-        // It can be tried again.
+        // Restored, so the caller can retry.
         made.inspect_err(|_| {
             let more = BlockState::kind_bits(Kind::Part) & !BlockState::kind_bits(Kind::Object);
             self.map().store(self.whole_word(part.block()), 0);
@@ -57,7 +60,7 @@ impl Arena {
 
     fn take_seat_for(&self, part: BlockId, whole: BlockId, me: Member) -> Result<()> {
         let (entry, first) = (self.whole_word(part), Word::at(self.data_of(part).0));
-        // The step that counts notes has nothing to count: it writes what is there.
+        // The step that counts notes has nothing to count here: it writes the present value.
         let note = Note { entry, count: first, counted: self.map().load_relaxed(first), grant: OBJECT };
         loop {
             let make = MakePart::new(self.block_at(whole), self.pages(), me, part, note);
@@ -72,7 +75,7 @@ impl Arena {
         Word::at(self.data_of(part).0).plus(WHOLE)
     }
 
-    /// The seat that a held part has of its whole.
+    /// Returns the seat that a held part has of its whole.
     pub(crate) fn whole_of(&self, part: &Hold) -> Result<Attach> {
         part.arena().me()?;
         let none = || Error::Malformed("a structure arrived that is a part of none".into());
@@ -83,36 +86,37 @@ impl Arena {
         whole.filter(|whole| self.block_exists(whole.block)).ok_or_else(none)
     }
 
-    /// The [mark](Self::mark) of the structure that a held one is a [part](crate::Structure::part_of) of: it lives as long as the part has
-    /// a holder.
+    /// Returns the [mark](Self::mark) of the whole of a held [part](crate::Structure::part_of). The whole
+    /// lives as long as the part has a holder.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if it is a part of none; [`Error::Forked`].
+    /// [`Error::Malformed`] if the structure has no whole. [`Error::Forked`].
     #[inline]
     pub fn whole_mark(&self, part: &Hold) -> Result<u64> {
         Ok(self.mark_of(self.whole_of(part)?.block))
     }
 
-    /// The structure that a held one is a [part](crate::Structure::part_of) of: this process holds it then, whether or not it did before.
+    /// Returns a handle to the whole of a held [part](crate::Structure::part_of), even if this process did
+    /// not hold the whole before.
     ///
     /// # Errors
-    /// [`Error::Malformed`] if it is a part of none; [`Error::OutOfMemory`] and [`Error::ArenaFull`] where one more holder takes memory;
-    /// [`Error::Forked`].
+    /// [`Error::Malformed`] if the structure has no whole. [`Error::OutOfMemory`] and [`Error::ArenaFull`] if
+    /// an additional holder needs memory. [`Error::Forked`].
     pub fn whole(&self, part: &Hold) -> Result<Hold> {
         let whole = self.whole_of(part)?;
         match self.hold_again(whole.block, self.generation(whole.block)) {
             Some(hold) => Ok(hold),
-            // The part has its seat meanwhile.
+            // The part keeps its seat meanwhile.
             None => self.share(&self.spare_envelope()?, whole),
         }
     }
 
-    /// Gives up the seat that a part has of its whole, which this process has claimed to free it.
+    /// Gives up the seat that a part has of its whole. This process has claimed the part to free it.
     pub(in crate::arena) fn leave_whole(&self, part: BlockId) {
         let Ok(me) = self.me() else { return };
         let at = |whole| {
             let exists = self.block_exists(whole);
-            // It may become this process's to free.
+            // This process may have to free it.
             if exists {
                 self.touch(me, whole / SLAB_BLOCKS);
             }
@@ -162,7 +166,7 @@ mod tests {
         assert!(!arena.lives(mark));
     }
 
-    /// More than there are seats in a header, and in a page.
+    /// More parts than a header and a page have seats.
     #[test]
     fn a_structure_may_have_many_parts() {
         let whole = new();

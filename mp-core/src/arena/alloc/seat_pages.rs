@@ -1,8 +1,9 @@
-//! Pages of seats: room for more holders than a block's header has seats for.
+//! Pages of seats, for blocks with more holders than their headers have seats.
 //!
-//! A page is a block of its own. Its first word names its block, its second links the next page, the third is
-//! a hint; the others are seats. It is linked while its maker still holds it, and only then handed over to
-//! the block: killed in between, the sweep finds it linked and hands it over.
+//! A page is a separate block. Its first word names its block, its second word links the next page, its third
+//! word is a hint, and the others are seats. The page is linked while its maker still holds it, and is then
+//! handed over to the block. If the maker is killed in between, the sweep finds the page linked and hands it
+//! over.
 
 use crate::arena::Arena;
 use crate::arena::alloc::size_class::SEAT_PAGE;
@@ -16,7 +17,7 @@ impl Arena {
     /// Frees the pages of seats of a block that this process has claimed for freeing.
     #[inline]
     pub(in crate::arena) fn free_seat_pages(&self, block: BlockId) {
-        // Most have none.
+        // Most blocks have none.
         if link_of(self.map().load(self.block_at(block).link())).is_none() {
             return;
         }
@@ -27,7 +28,7 @@ impl Arena {
     fn free_pages_of(&self, block: BlockId) {
         let Ok(me) = self.me() else { return };
         let at = |page| {
-            // It becomes this process's to free.
+            // This process has to free it.
             self.touch(me, page / SLAB_BLOCKS);
             self.block_at(page)
         };
@@ -37,13 +38,13 @@ impl Arena {
         }
     }
 
-    /// Links one more page of seats to a block that this process holds.
+    /// Links an additional page of seats to a block that this process holds.
     pub(crate) fn add_seat_page(&self, block: BlockId) -> Result<()> {
         let me = self.me()?;
         let mut hold = self.alloc_kind(SEAT_PAGE, Kind::Seats)?;
         let page = hold.block();
         let first = Word::at(self.data_of(page).0);
-        // The handle ends: its seat is handed over to the block.
+        // The handle is consumed: its seat is handed over to the block.
         if self.take_seat(&mut hold).is_some() {
             let (at, page) = (self.block_at(block), self.block_at(page));
             run(LinkPage::new(at, page, first, me, self.pages()), self.map());
@@ -51,7 +52,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Whether a page of seats is linked to its block.
+    /// Returns the block of a page of seats, if the page is linked to it.
     pub(crate) fn page_is_linked(&self, page: BlockId) -> Option<BlockId> {
         let owner = self.map().load(page_owner(Word::at(self.data_of(page).0))).checked_sub(1)? as BlockId;
         if !self.block_exists(owner) {

@@ -1,12 +1,12 @@
-//! Size classes: which sizes blocks have, and how many make a slab.
+//! Size classes: sizes of blocks, and numbers of blocks in a slab.
 //!
-//! A class also says in which kind of memory its slabs are: each size has one class in the arena's own file
-//! and one in files with names. So blocks of both kinds never mix, and a search for one kind never meets the
+//! A class also determines the kind of memory of its slabs. Each size has one class in the arena's own file
+//! and one in named files, so blocks of the two kinds never mix and a search for one kind never meets the
 //! other.
 
-/// Blocks up to this size get their pages slab by slab, larger ones block by block.
+/// Blocks smaller than this get their pages slab by slab, others block by block.
 pub(crate) const SLAB_COMMIT: u64 = 16 << 10;
-/// From this size on, pages are mapped in bulk instead of by a fault a page.
+/// Minimum size for mapping pages in bulk instead of by page faults.
 pub(crate) const POPULATE: u64 = 64 << 10;
 
 const SMALL: u64 = 1 << 10;
@@ -15,38 +15,38 @@ const SMALL_CLASSES: u32 = (SMALL / 64) as u32;
 const MEDIUM_CLASSES: u32 = 4 * 10;
 const LARGE_DOUBLINGS: u32 = 22;
 
-/// The class of pages of seats: used for nothing else, so that a page, once made, stays one for ever. A
-/// process that follows a link that has changed meanwhile reads seats, never a tensor's data.
+/// Class of pages of seats. The class has no other use, so a page of seats stays one forever. A process that
+/// follows a link that has changed meanwhile reads seats, never a tensor's data.
 pub(crate) const SEAT_PAGES: u32 = SIZES;
-/// Bytes of a page of seats.
+/// Size of a page of seats in bytes.
 pub(crate) const SEAT_PAGE: u64 = 2048;
 
-/// How many sizes there are.
+/// Number of sizes.
 ///
-/// Multiples of 64 bytes up to 1 KiB, then four steps a doubling up to 1 MiB, then eight up to 4 TiB: at most a
-/// fifth, later a ninth of a block is unused.
+/// Multiples of 64 bytes up to 1 KiB, then four steps per doubling up to 1 MiB, then eight up to 4 TiB. At
+/// most a fifth of a block is unused, and of large blocks a ninth.
 const SIZES: u32 = SMALL_CLASSES + MEDIUM_CLASSES + 8 * LARGE_DOUBLINGS;
-/// The first class of blocks in files with names.
+/// First class of blocks in named files.
 const IN_FILES: u32 = SIZES + 1;
-/// How many classes there are: the sizes, pages of seats, and the sizes again, in files.
+/// Number of classes: the sizes, pages of seats, and the sizes again for named files.
 pub(crate) const CLASSES: u32 = IN_FILES + SIZES;
 
-/// The class of blocks of the same size in files with names.
+/// Returns the class of blocks of the same size in named files.
 pub(crate) const fn twin_in_files(class: u32) -> u32 {
     class + IN_FILES
 }
 
-/// Whether blocks of this class are in files with names.
+/// Returns `true` if blocks of this class are in named files.
 pub(crate) const fn is_in_files(class: u32) -> bool {
     class >= IN_FILES
 }
 
-/// The class of blocks of the same size in the arena's own file.
+/// Returns the class of blocks of the same size in the arena's own file.
 pub(crate) const fn twin_in_arena(class: u32) -> u32 {
     class % IN_FILES
 }
 
-/// The smallest class whose blocks hold `len` bytes; `None` if there is none.
+/// Returns the smallest class whose blocks hold `len` bytes, or `None` if `len` is too large.
 pub(crate) fn class_of(len: u64) -> Option<u32> {
     let len = len.max(1);
     if len <= SMALL {
@@ -54,7 +54,7 @@ pub(crate) fn class_of(len: u64) -> Option<u32> {
     }
     let (first, base, steps) =
         if len <= MEDIUM { (SMALL_CLASSES, SMALL, 4) } else { (SMALL_CLASSES + MEDIUM_CLASSES, MEDIUM, 8) };
-    // len is in (base << d, base << (d + 1)], which is cut into `steps` equal steps.
+    // `len` is in (base << d, base << (d + 1)], which is divided into `steps` equal steps.
     let d = (len - 1).ilog2() - base.ilog2();
     let step = (base << d) / steps;
     let within = (len - (base << d)).div_ceil(step);
@@ -62,13 +62,13 @@ pub(crate) fn class_of(len: u64) -> Option<u32> {
     (class < SEAT_PAGES).then_some(class)
 }
 
-/// Properties of a class: looked up for each allocation, since computing them takes divisions.
+/// Properties of a class. They are looked up for each allocation, because computing them takes divisions.
 struct Class {
     size: u64,
     blocks: u32,
 }
 
-/// All classes that a slab's word can name; those from [`CLASSES`] on are not used.
+/// Properties of all classes that a slab's word can contain. Entries from [`CLASSES`] on are unused.
 // fork: it never changes.
 static TABLE: [Class; 1024] = {
     let mut all = [const { Class { size: 0, blocks: 0 } }; 1024];
@@ -90,7 +90,7 @@ static TABLE: [Class; 1024] = {
     all
 };
 
-/// Bytes of a block of this class.
+/// Returns the size of a block of this class in bytes.
 #[inline]
 pub(crate) fn size_of(class: u32) -> u64 {
     TABLE[(class % 1024) as usize].size
@@ -113,8 +113,8 @@ const fn compute_size(class: u32) -> u64 {
     base + base / steps as u64 * (i % steps + 1) as u64
 }
 
-/// The classes whose blocks can serve for one of this class: the same kind of memory, and up to a quarter
-/// larger, which is better than taking more memory. Pages of seats serve only as such.
+/// Returns the classes whose blocks can serve for this class: the same kind of memory, and up to a quarter
+/// larger, which is better than taking more memory. Pages of seats serve no other class.
 pub(crate) fn near(class: u32) -> impl Iterator<Item = u32> {
     let end = match class {
         SEAT_PAGES => class + 1,
@@ -125,29 +125,30 @@ pub(crate) fn near(class: u32) -> impl Iterator<Item = u32> {
     (class..end).take_while(move |&c| size_of(c) <= most)
 }
 
-/// Whether blocks of `other` can serve for one of this class: those of [`near`].
+/// Returns `true` if blocks of `other` can serve for this class: see [`near`].
 #[inline]
 pub(crate) fn is_near(class: u32, other: u32) -> bool {
     other == class || (other > class && near(class).any(|c| c == other))
 }
 
-/// How many blocks of this class make a slab: 64, or fewer so that a slab stays at 16 MiB, but one at least.
+/// Returns the number of blocks in a slab of this class: at most 64 and at most 16 MiB in total, but at least
+/// one.
 #[inline]
 pub(crate) fn blocks_of(class: u32) -> u32 {
     TABLE[(class % 1024) as usize].blocks
 }
 
-/// Where slabs of this class may start: pages; huge pages for blocks that can use them.
+/// Returns the alignment of slabs of this class: a page, or a huge page for blocks that can use huge pages.
 pub(crate) fn alignment_of(class: u32) -> u64 {
     if size_of(class) >= 2 << 20 { 2 << 20 } else { 4096 }
 }
 
-/// How much address space a slab of this class takes.
+/// Returns the address space that a slab of this class takes, in bytes.
 pub(crate) fn span_of(class: u32) -> u64 {
     (size_of(class) * u64::from(blocks_of(class))).next_multiple_of(4096)
 }
 
-/// Whether each block of this class has pages of its own.
+/// Returns `true` if each block of this class has separate pages.
 pub(crate) fn commits_alone(class: u32) -> bool {
     size_of(class) >= SLAB_COMMIT
 }

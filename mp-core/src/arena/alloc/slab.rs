@@ -1,7 +1,8 @@
-//! Slabs: which exist, and how one more is added.
+//! The table of slabs, and the addition of slabs.
 //!
-//! A new slab changes several words at once (its own, the frontier, the count): that is an [`Update`], which others complete if
-//! this process doesn't. When no addresses are left, `reuse` takes those of slabs that are not in use.
+//! Adding a slab changes several words at once: the slab's own words, the frontier, and the count. The change
+//! is an [`Update`], which other processes complete if this process doesn't. When no addresses are left,
+//! `reuse` takes those of unused slabs.
 
 use crate::arena::Arena;
 use crate::arena::alloc::size_class::{alignment_of, blocks_of, is_in_files, size_of, span_of};
@@ -14,10 +15,11 @@ use crate::steps::{Members, Oracle, Plan, SlabSeen, Update, UpdateEnd};
 use crate::sync::Ordering;
 use crate::words::{BlockId, BlockState, Current, Kind, Life, Member, Presence};
 
-/// Of each process, one thread at a time makes an update: a process has one word to announce it.
+/// Serializes the updates of this process, which has only one word to announce an update.
 static UPDATES: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
-/// A slab's first word: 1 bit valid, 10 bits class, 40 bits base in pages. Of a slab without a class: the base alone.
+/// Packs a slab's first word: valid (1 bit), class (10 bits), base in pages (40 bits). For a slab without a
+/// class, only the base is set.
 pub(in crate::arena) const fn describe(class: u32, base: u64) -> u64 {
     1 | (class as u64) << 1 | (base >> 12) << 11
 }
@@ -25,36 +27,38 @@ pub(crate) const fn described(w: u64) -> Option<(u32, u64)> {
     if w & 1 == 0 { None } else { Some(((w >> 1 & 0x3ff) as u32, w >> 11 << 12)) }
 }
 
-/// The word of a retired slab: it has addresses, and no class.
+/// Returns the word of a retired slab: it has addresses, but no class.
 pub(in crate::arena) const fn retired(base: u64) -> u64 {
     describe(0, base) & !1
 }
 
-/// Adds a slab of a class at the end of all slabs. Addresses that are skipped before it for alignment become
-/// a retired slab: each address below the frontier belongs to some slab, and neighbours can be joined without
-/// reading others.
+/// Update that adds a slab of a class after all other slabs. Addresses that are skipped before it for
+/// alignment become a retired slab. So each address below the frontier belongs to some slab, and neighbours
+/// can be joined without reading other slabs.
 ///
-/// None of these words is ever again what it was before: the count and the frontier only grow, and the rows are used for the
-/// first time.
+/// None of these words ever returns to an earlier value: the count and the frontier only grow, and the rows
+/// are used for the first time.
 struct NewSlab {
     class: u32,
     slab: u32,
     limit: u64,
-    /// Frontier, count, and of two rows the slab's word and its span's: of the new slab, or of the gap and the new slab.
+    /// Frontier, count, and for two rows the slab word and the span word. The rows are for the new slab, or
+    /// for the gap and the new slab.
     reads: [Word; 6],
 }
 
-/// How many addresses before a slab of the class are left out. In files with names none are used again.
+/// Returns the number of addresses that are skipped before a slab of the class. Addresses in named files are
+/// never reused, so their gaps are not recorded.
 fn gap(class: u32, frontier: u64) -> u64 {
     if is_in_files(class) { 0 } else { base(class, frontier) - frontier }
 }
 
-/// Where a slab of the class begins, beyond the frontier.
+/// Returns the base of a slab of the class that is added at the frontier.
 fn base(class: u32, frontier: u64) -> u64 {
     frontier.next_multiple_of(alignment_of(class))
 }
 
-/// Whether a slab of the class has room between the frontier and the end.
+/// Returns `true` if a slab of the class fits between the frontier and the end.
 pub(in crate::arena) fn fits(class: u32, frontier: u64, end: u64) -> bool {
     base(class, frontier).checked_add(span_of(class)).is_some_and(|to| to <= end)
 }
@@ -66,7 +70,7 @@ impl Plan for NewSlab {
     fn writes(&self, values: &[u64]) -> Vec<(usize, u64)> {
         const FRONTIER: usize = 0;
         const COUNT: usize = 1;
-        // A row's own word; its span's follows.
+        // A row's slab word. Its span word follows.
         const FIRST: usize = 2;
         const SECOND: usize = 4;
         let &[frontier, count, ..] = values else { return Vec::new() };
@@ -79,7 +83,7 @@ impl Plan for NewSlab {
             0 => vec![slab(FIRST)],
             _ => vec![(FIRST, retired(frontier)), (FIRST + 1, gap), slab(SECOND)],
         };
-        // The rows first: a process that sees the count reads them.
+        // The rows are written first: a process that sees the new count reads them.
         writes.extend([(FRONTIER, base + span_of(self.class)), (COUNT, count + 1 + u64::from(gap != 0))]);
         writes
     }
@@ -114,7 +118,7 @@ impl Arena {
         self.map().load(Word::at(control::SLABS)) as u32
     }
 
-    /// The present class and base of a slab.
+    /// Returns the present class and base of a slab.
     pub(in crate::arena) fn slab_seen(&self, slab: u32) -> SlabSeen {
         let word = self.slab_word(slab, 0);
         SlabSeen { word, value: self.map().load(word) }
@@ -124,7 +128,7 @@ impl Arena {
         described(self.map().load(self.slab_word(slab, 0)))
     }
 
-    /// Which blocks of a slab have pages behind them.
+    /// Returns a bit map of the blocks of a slab that have pages.
     pub(crate) fn slab_committed(&self, slab: u32) -> u64 {
         self.map().load(self.slab_word(slab, 2))
     }
@@ -133,7 +137,7 @@ impl Arena {
         self.existing(block).is_some()
     }
 
-    /// Where a block's memory begins, if there is such a block.
+    /// Returns the offset of a block's memory, if the block exists.
     #[inline]
     pub(crate) fn existing(&self, block: BlockId) -> Option<u64> {
         let (slab, index) = (block / SLAB_BLOCKS, block % SLAB_BLOCKS);
@@ -144,7 +148,7 @@ impl Arena {
         (index < blocks_of(class)).then(|| base + u64::from(index) * size_of(class))
     }
 
-    /// Offset and length of a block's memory. Of a block that doesn't exist: an empty range.
+    /// Returns the offset and length of a block's memory. The range is empty if the block doesn't exist.
     #[inline]
     pub(crate) fn data_of(&self, block: BlockId) -> (u64, u64) {
         match described(
@@ -155,13 +159,13 @@ impl Arena {
         }
     }
 
-    /// What a held block is used for.
+    /// Returns the kind of a held block.
     pub(crate) fn kind_of(&self, block: BlockId) -> Kind {
         BlockState::unpack(self.map().load(self.block_at(block).state)).kind
     }
 
-    /// Makes a held [`Kind::Object`] block one of a kind that is an object, and something more; what it was, if that is something more
-    /// already.
+    /// Changes a held [`Kind::Object`] block to a kind that extends it. Returns the block's kind as an error
+    /// if the block is not a plain object.
     pub(in crate::arena) fn object_becomes(
         &self,
         block: BlockId,
@@ -174,7 +178,7 @@ impl Arena {
             if was != Kind::Object {
                 return Err(was);
             }
-            // Others count the version up meanwhile.
+            // Other processes may increment the version meanwhile.
             match self.map().cas(at, found, found | BlockState::kind_bits(kind)) {
                 Ok(()) => return Ok(()),
                 Err(now) => found = now,
@@ -182,20 +186,21 @@ impl Arena {
         }
     }
 
-    /// Makes a held [`Kind::Data`] block frozen or shared, before any handle that says so exists. A block of another kind
-    /// stays what it is.
+    /// Makes a held [`Kind::Data`] block frozen or shared, before any such handle exists. A block of another
+    /// kind is unchanged.
     pub(crate) fn open_to_others(&self, block: BlockId, kind: Kind) {
         if self.kind_of(block) == Kind::Data {
-            // Setting bits: others may count the version up meanwhile.
+            // Bits are set: other processes may increment the version meanwhile.
             self.map().or(self.block_at(block).state, BlockState::kind_bits(kind));
         }
     }
 
-    /// Where the memory of a ring is; `None` if the block is none (any more).
+    /// Returns the first word and the length in bytes of a ring's memory, or `None` if the block is not a
+    /// ring (any more).
     ///
-    /// It stays a ring only as long as it has a holder.
+    /// The block remains a ring only as long as it has a holder.
     pub fn ring_memory(&self, block: BlockId) -> Option<(Word, u64)> {
-        // Read once: if it has no holder any more, its slab may be about to change its class.
+        // Read once: if the block has no holder any more, its slab's class may be about to change.
         let slab = block / SLAB_BLOCKS;
         let (class, base) = (slab < self.slab_count()).then(|| self.slab(slab)).flatten()?;
         let (i, len) = (block % SLAB_BLOCKS, size_of(class));
@@ -211,16 +216,16 @@ impl Arena {
     pub(in crate::arena) fn carve(&self, class: u32, me: Member) -> Result<()> {
         loop {
             let slab = self.slab_count();
-            // Two rows may be needed.
+            // The update may need two rows.
             let limit = u64::from(self.layout().slabs) - 1;
             if u64::from(slab) + 1 >= limit {
                 return Err(Error::ArenaFull { what: "slabs", asked: 1, limit });
             }
-            // The pages of its metadata first: an update is no place to find that memory has run out.
+            // The pages of its metadata are reserved first: an update must not run out of memory.
             self.commit_slab_row(slab)?;
             self.commit_slab_row(slab + 1)?;
             self.commit_class_map(class, slab + 1)?;
-            // A bound: too large does no harm.
+            // An upper bound: a value that is too large does no harm.
             self.raise(Word::at(control::CLASS_ENDS + 8 * u64::from(class)), u64::from(slab) + 2);
             let (frontier, limit) = if is_in_files(class) {
                 self.frontier_in_files(class, me)?
@@ -230,13 +235,13 @@ impl Arena {
             let [first, second] = [slab, slab + 1].map(|row| [0, 3].map(|word| self.slab_word(row, word)));
             let count = Word::at(control::SLABS);
             let reads = [frontier, count, first[0], first[1], second[0], second[1]];
-            // A file that is full by now has a successor.
+            // A full file has a successor.
             if !is_in_files(class) && !fits(class, self.map().load(frontier), limit) {
                 let left = self.size().saturating_sub(self.map().load(frontier));
                 let limit = "the address range of the arena".into();
                 return Err(Error::OutOfMemory { asked: span_of(class), left, limit });
             }
-            // If this process dies before its hints are set, the sweep sets them.
+            // If this process dies before the hints of the slab are set, the sweep sets them.
             self.touch(me, slab);
             self.touch(me, slab + 1);
             match self.update(me, NewSlab { class, slab, limit, reads }) {
@@ -246,7 +251,7 @@ impl Arena {
                     self.0.cursors[class as usize].store(slab * SLAB_BLOCKS, Ordering::Relaxed);
                     return Ok(());
                 }
-                // Another process was faster; and it may be stopped, or dead, before it has set the hints.
+                // Another process was faster. It may be stopped or dead before it has set the hints.
                 UpdateEnd::Done(_) | UpdateEnd::Held(_) => {
                     for slab in slab..self.slab_count() {
                         self.hint_slab(slab);
@@ -256,7 +261,7 @@ impl Arena {
         }
     }
 
-    /// Reserves the pages of a slab's words and of its blocks'.
+    /// Reserves the pages of a slab's words and of its blocks' words.
     pub(in crate::arena) fn commit_slab_row(&self, slab: u32) -> Result<()> {
         let blocks = self.layout().blocks_at + u64::from(slab * SLAB_BLOCKS) * 64;
         for at in [self.slab_word(slab, 0).offset() & !4095, blocks] {
@@ -265,7 +270,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Reserves the pages of a class's map up to a slab: it is searched from the start.
+    /// Reserves the pages of a class's map up to a slab. The map is searched from the start.
     pub(in crate::arena) fn commit_class_map(&self, class: u32, slab: u32) -> Result<()> {
         let (map, end) =
             (self.class_map(class, 0).0.offset() & !4095, self.class_map(class, slab).0.offset());
@@ -273,14 +278,14 @@ impl Arena {
         self.commit_at(map, len)
     }
 
-    /// Notes that all blocks of a new slab are free.
+    /// Marks all blocks of a new slab as free.
     pub(in crate::arena) fn hint_new_slab(&self, slab: u32, class: u32) {
         self.map().or(self.slab_word(slab, 1), u64::MAX >> (64 - blocks_of(class)));
         let (map, bit) = self.class_map(class, slab);
         self.map().or(map, bit);
     }
 
-    /// Notes which blocks of a slab are free.
+    /// Marks the free blocks of a slab.
     fn hint_slab(&self, slab: u32) {
         let Some((class, _)) = self.slab(slab) else { return };
         for block in (0..blocks_of(class)).map(|i| slab * SLAB_BLOCKS + i) {
@@ -290,13 +295,13 @@ impl Arena {
         }
     }
 
-    /// Makes several changes at once, or says which member makes conflicting ones.
+    /// Makes several changes at once, or returns the member that is making conflicting changes.
     pub(crate) fn update(&self, me: Member, plan: impl Plan) -> UpdateEnd {
         let _one = UPDATES.lock();
         run(Update::new(self.layout().updates(), me, plan, Others(*self)), self.map())
     }
 
-    /// Whether there is an update that this member has begun, and no process has completed.
+    /// Returns `true` if this member has begun an update that no process has completed.
     pub(in crate::arena) fn update_is_of(&self, m: Member) -> bool {
         let current = Current::unpack(self.map().load(self.layout().updates().current));
         current.making.is_some_and(|(by, _)| by == m)

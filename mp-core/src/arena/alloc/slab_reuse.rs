@@ -1,35 +1,38 @@
-//! Addresses of unused slabs, for slabs of another size.
+//! Reuse of the addresses of unused slabs for slabs of another size.
 //!
-//! Addresses are handed out from the start of the arena to its end, once. When the end is reached, or no row is left in the
-//! table of slabs, neighbouring slabs whose blocks are all free give theirs up: each is *retired* (it has addresses and no
-//! class any more), they are joined to one, the surplus is split off, and the rest gets the class that is
-//! wanted. What lies beyond the frontier counts as a neighbour of the last slab. Each of these is one [`Update`](crate::steps::Update), checked against what was seen, and leaves a
-//! correct table; so a process killed in between leaves retired slabs, which the next process that runs out
-//! of addresses finds. They are exclusive, since a slab may become again what it was: a process that is
-//! stopped in one, or in any other update, holds up those that need other addresses.
+//! Addresses are handed out once, from the start of the arena to its end. When the end is reached, or the
+//! table of slabs has no free row, the addresses of neighbouring slabs whose blocks are all free are reused.
+//! Each of these slabs is *retired* (it then has addresses but no class). The retired slabs are joined, the
+//! surplus is split off, and the rest gets the requested class. The addresses beyond the frontier count as a
+//! neighbour of the last slab. Each step is one [`Update`](crate::steps::Update), which is checked against
+//! the values that were read, and leaves a correct table. A process that is killed between two steps leaves
+//! retired slabs, which the next process that runs out of addresses finds. These updates are exclusive,
+//! because a slab's words may return to an earlier value: a process that is stopped in one, or in any other
+//! update, blocks processes that need other addresses.
 //!
-//! | slab: class, base; span | means | changed by |
+//! | slab: class, base; span | meaning | changed by |
 //! |---|---|---|
-//! | class, base; span, or 0 for what the class takes | in use | a process that has claimed **all** its blocks → retired |
+//! | class, base; span, or 0 for the span of the class | in use | a process that has claimed **all** its blocks → retired |
 //! | none, base; span | retired | a process that runs out of addresses: → in use, → split, → joined with the next one |
 //! | none, 0; 0 | a row without addresses | a process that splits, or takes addresses beyond the frontier → retired |
 //!
-//! | killed | left | the sweep, or the next process |
+//! | killed | state left behind | action of the sweep or the next process |
 //! |---|---|---|
-//! | while claiming the blocks | `BUSY(dead)` | frees them: the slab is what it was |
-//! | after its pages were given back | the same, without pages | the same |
-//! | after it was retired | `BUSY(dead)` in a slab without a class | frees them: the sweep looks at all 64 |
+//! | while claiming the blocks | `BUSY(dead)` | frees them: the slab is unchanged |
+//! | after its pages were returned | the same, without pages | the same |
+//! | after it was retired | `BUSY(dead)` in a slab without a class | frees them: the sweep checks all 64 |
 //! | between joining, taking addresses beyond the frontier, splitting, giving a class | retired slabs | used by the next process |
 //! | before the hints of the new class | free blocks without hints | sets the hints |
 //!
-//! **Each address below the frontier is one slab's**, retired or in use: addresses skipped before an aligned
-//! slab become a retired slab in the same update. Slabs are read one by one while others change them; one may
-//! be missed. So two are joined only if the second, when it was read, began where the first, when it was read, ended.
+//! **Each address below the frontier belongs to one slab**, retired or in use: addresses skipped before an
+//! aligned slab become a retired slab in the same update. Slabs are read one by one while others change them,
+//! so one may be missed. Therefore two slabs are joined only if, at the time they were read, the second began
+//! at the end of the first.
 //!
-//! **Stale hints are harmless.** A process that takes a hint has read the slab's word before, claims the
-//! block, and then reads the word again ([`Claim`]): if it has changed, it gives the block back. While the
-//! block is claimed, the word stays, because retiring needs all blocks. In `models::reuse` a claimer loses this
-//! race; without the second read two sizes of blocks overlap.
+//! **Stale hints are harmless.** A process that takes a hint reads the slab's word, claims the block, and
+//! reads the word again ([`Claim`]). If the word has changed, the process returns the block. While the block
+//! is claimed, the word can't change, because retiring needs all blocks. In `models::reuse` a claimer loses
+//! this race. Without the second read, blocks of two sizes would overlap.
 //!
 //! Slabs of pages of seats are never retired: a process that follows a link that has changed must find seats.
 
@@ -44,30 +47,30 @@ use crate::mem::{Mem, Word, run};
 use crate::steps::{Claim, Plan, SlabSeen, Unclaim, UpdateEnd};
 use crate::words::{BlockState, Life, Member};
 
-/// How often to search for addresses, if others change what was seen.
+/// Number of searches for addresses, if others change the slabs during a search.
 const TRIES: u32 = 8;
 
-/// In place of a slab's number: the addresses from the frontier to the end of the arena, which no slab has.
+/// Slab number for the addresses from the frontier to the end of the arena, which belong to no slab.
 const BEYOND: u32 = u32::MAX;
 
-/// How many rows one allocation may need besides those of the slabs that it joins: for addresses beyond the frontier, and for
-/// those that alignment skips.
+/// Number of rows that one allocation may need in addition to the rows of the joined slabs: for addresses
+/// beyond the frontier, and for addresses that alignment skips.
 const SPARE_ROWS: usize = 2;
 
-/// How long to wait for another process that is in an update (a few dozen instructions).
+/// Maximum time to wait for another process that is in an update (a few dozen instructions).
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Writes words if they, and others, are what they were.
+/// Update that writes words if all words read have their expected values.
 #[derive(Clone, Debug)]
 struct Change {
     reads: Vec<Word>,
     seen: Vec<u64>,
-    /// By their index among those that are read.
+    /// Indices in `reads`, and new values.
     writes: Vec<(usize, u64)>,
 }
 
 impl Change {
-    /// Words, their old values, and their new values where these differ.
+    /// Creates a change from words, their old values, and their new values if these differ.
     fn new<const N: usize>(words: [(Word, u64, Option<u64>); N]) -> Self {
         let become_what = |(i, w): (usize, &(Word, u64, Option<u64>))| w.2.map(|to| (i, to));
         Self {
@@ -90,17 +93,17 @@ impl Plan for Change {
     }
 }
 
-/// A slab, as part of the address range.
+/// Address range of a slab.
 #[derive(Clone, Copy, Debug)]
 struct Range {
-    /// Or [`BEYOND`].
+    /// Slab number or [`BEYOND`].
     slab: u32,
-    /// Its word, and its span's.
+    /// Values of the slab word and the span word.
     word: u64,
     span_word: u64,
     base: u64,
     span: u64,
-    /// Retired, or all its blocks seem free.
+    /// `true` if the slab is retired, or all its blocks seem free.
     idle: bool,
 }
 
@@ -110,10 +113,12 @@ impl Range {
     }
 }
 
-/// The first neighbours that are all idle and together have room for `need` bytes at a multiple of `align`.
-/// The first, not the smallest: so what is left over lies next to what is searched next, and is not lost.
+/// Returns the first neighbours that are all idle and together have room for `need` bytes at a multiple of
+/// `align`. The first, not the smallest, so the remainder is next to the range that is searched next, and is
+/// not lost.
 ///
-/// Where one does not begin at the other's end, a slab was missed that was split off while they were read.
+/// If a range does not begin at the end of its predecessor, a slab between them was split off while they were
+/// read, and was missed.
 fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
     let neighbours = extents.chunk_by(|a, b| a.idle && b.idle && a.end() == b.base);
     neighbours.filter(|all| all.iter().all(|e| e.idle)).find_map(|idle| {
@@ -129,9 +134,9 @@ fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
 }
 
 impl Arena {
-    /// Makes a slab of the class out of slabs that are not in use; `false` if there is no room.
+    /// Makes a slab of the class out of unused slabs. Returns `false` if there is no room.
     pub(in crate::arena) fn reuse(&self, class: u32, me: Member) -> Result<bool> {
-        // A file that is full has a successor.
+        // A full file has a successor.
         let tries = if is_in_files(class) { 0 } else { TRIES };
         for _ in 0..tries {
             let ranges = self.ranges();
@@ -148,7 +153,8 @@ impl Arena {
         Ok(false)
     }
 
-    /// All slabs that have addresses in the arena's own file, in their order, and what lies beyond the frontier.
+    /// Returns the ranges of all slabs in the arena's own file, sorted by address, and the range beyond the
+    /// frontier.
     fn ranges(&self) -> Vec<Range> {
         let extent = |slab| {
             let word = self.map().load(self.slab_word(slab, 0));
@@ -177,7 +183,7 @@ impl Arena {
         };
         let mut extents: Vec<_> = (0..self.slab_count()).filter_map(extent).collect();
         extents.sort_unstable_by_key(|e| e.base);
-        // A slab that was added meanwhile was missed: then this is no neighbour of the last one.
+        // If a slab was added meanwhile, it was missed, and this range is not a neighbour of the last one.
         let (base, end) = (self.map().load(Word::at(control::FRONTIER)), self.layout().size);
         if base < end {
             let span = end - base;
@@ -186,7 +192,7 @@ impl Arena {
         extents
     }
 
-    /// The rows that have no addresses. The last one is left out: a new slab may need two.
+    /// Returns the rows without addresses. The last row is excluded: a new slab may need two.
     fn unused_rows(&self) -> impl Iterator<Item = u32> {
         let count = self.slab_count();
         let is_unused = move |row: &u32| {
@@ -196,7 +202,8 @@ impl Arena {
         (0..self.layout().slabs.saturating_sub(1)).filter(is_unused)
     }
 
-    /// Makes one slab of two neighbours that are not in use, for the sake of the second one's row; whether there were two.
+    /// Joins two neighbouring unused slabs, to free the second one's row. Returns `false` if there were none,
+    /// or if they changed.
     fn join_idle(&self, ranges: &[Range], me: Member) -> Result<bool> {
         let is_pair = |pair: &&[Range]| {
             pair.iter().all(|e| e.idle && e.slab != BEYOND) && pair[0].end() == pair[1].base
@@ -240,14 +247,14 @@ impl Arena {
             (slab, base, span) = (behind, base + gap, span - gap);
         }
         let need = span_of(class);
-        // Without a row for it, the rest stays with this slab.
+        // If no row is free, the remainder stays with this slab.
         if span > need && self.split_extent(slab, base, span, need, me)?.is_some() {
             span = need;
         }
         self.give_class(slab, base, span, class, me)
     }
 
-    /// In use → retired, if all its blocks can be claimed.
+    /// In use → retired, if all blocks can be claimed.
     fn retire(&self, e: &Range, me: Member) -> Result<bool> {
         let Some((class, _)) = described(e.word) else { return Ok(true) };
         self.touch(me, e.slab);
@@ -261,7 +268,7 @@ impl Arena {
         }
         let all = claimed.len() == blocks_of(class) as usize;
         let done = if all {
-            // No other process has anything in it. The bits first: see `trim`.
+            // No other process has anything in it. The bits are cleared first: see `trim`.
             self.map().store(self.slab_word(e.slab, 2), 0);
             self.punch_at(e.base, span_of(class));
             let change = Change::new([
@@ -279,7 +286,7 @@ impl Arena {
         done
     }
 
-    /// Two retired neighbours → one.
+    /// Joins two retired neighbours.
     fn join_extents(&self, first: &Range, span: u64, next: &Range, me: Member) -> Result<bool> {
         let (word, span_word) = (self.slab_word(first.slab, 0), self.slab_word(first.slab, 3));
         let (next_word, next_span) = (self.slab_word(next.slab, 0), self.slab_word(next.slab, 3));
@@ -289,15 +296,16 @@ impl Arena {
             (next_word, retired(next.base), Some(0)),
             (next_span, next.span, Some(0)),
         ]);
-        // What lies between two that are not neighbours belongs to another slab.
+        // Addresses between two slabs that are not neighbours belong to another slab.
         if first.base + span != next.base {
             return Ok(false);
         }
         self.change(change, me)
     }
 
-    /// Addresses beyond the frontier → the end of a retired slab, or a retired slab of their own: its number, base and span.
-    /// `None` if there is no row for it, or another process has taken some.
+    /// Moves addresses beyond the frontier to the end of a retired slab, or to a new retired slab. Returns
+    /// its number, base and span, or `None` if no row is free or another process has taken some of the
+    /// addresses.
     fn take_beyond(
         &self,
         behind: Option<(u32, u64, u64)>,
@@ -326,7 +334,7 @@ impl Arena {
         Ok(self.change(change, me)?.then_some((row, frontier, len)))
     }
 
-    /// One retired slab → two, the second from byte `at` on; that one, or `None` if there is no row for it.
+    /// Splits a retired slab in two at byte `at`. Returns the second slab, or `None` if no row is free.
     fn split_extent(&self, slab: u32, base: u64, span: u64, at: u64, me: Member) -> Result<Option<u32>> {
         let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
         let count = self.slab_count();
@@ -345,9 +353,9 @@ impl Arena {
     /// Retired → in use.
     fn give_class(&self, slab: u32, base: u64, span: u64, class: u32, me: Member) -> Result<bool> {
         self.commit_class_map(class, slab)?;
-        // A bound: too large does no harm.
+        // An upper bound: a value that is too large does no harm.
         self.raise(Word::at(control::CLASS_ENDS + 8 * u64::from(class)), u64::from(slab) + 1);
-        // If this process dies before its hints are set, the sweep sets them.
+        // If this process dies before the hints of the slab are set, the sweep sets them.
         self.touch(me, slab);
         let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
         let change =
@@ -359,7 +367,7 @@ impl Arena {
         Ok(done)
     }
 
-    /// Makes a change; whether the words were still as they had been seen.
+    /// Makes a change. Returns `true` if the words still had their expected values.
     fn change(&self, change: Change, me: Member) -> Result<bool> {
         let start = Instant::now();
         loop {
@@ -404,13 +412,13 @@ mod tests {
         assert_eq!(slabs(&spans, 10, 1), None);
         assert_eq!(slabs(&[(8, false)], 1, 1), None);
         assert_eq!(slabs(&[], 1, 1), None);
-        // One between them was missed.
+        // A range between them was missed.
         let mut apart = extents(&[(4, true), (4, true), (4, true)]);
         apart.remove(1);
         assert!(room(&apart, 5, 1).is_none() && room(&apart, 4, 1).is_some());
     }
 
-    /// All addresses up to the end of the last range are in one range.
+    /// Asserts that the ranges cover all addresses up to the end of the last one, without overlap.
     fn assert_whole(ranges: &[Range]) {
         for pair in ranges.windows(2) {
             assert_eq!(pair[0].end(), pair[1].base, "{pair:?}");
@@ -422,7 +430,7 @@ mod tests {
     fn a_slab_that_was_missed_is_not_covered() {
         let arena = Arena::current().unwrap();
         let me = arena.me().unwrap();
-        // Of sizes that nothing else here uses; the second one needs a gap before it.
+        // Sizes that no other test here uses. The second one needs a gap before it.
         let [class, page, other] =
             [14 << 20, 5 << 10, 37 << 20].map(|len| crate::arena::alloc::size_class::class_of(len).unwrap());
         for class in [class, page, class, class, class] {
@@ -434,7 +442,7 @@ mod tests {
             ranges.iter().filter(|e| described(e.word).is_some_and(|(c, _)| c == class)).copied().collect();
         let three = of_class.windows(3).find(|w| w[0].end() == w[1].base && w[1].end() == w[2].base);
         let &[first, missed, last] = three.unwrap() else { unreachable!() };
-        // As if `missed` had been split off after its row was read.
+        // Same situation as if `missed` had been split off after its row was read.
         assert!(!arena.reuse_room(&[first, last], other, me).unwrap());
         let ranges = arena.ranges();
         assert_whole(&ranges);
@@ -446,7 +454,7 @@ mod tests {
         assert_whole(&arena.ranges());
     }
 
-    /// Only a slab of which all blocks are free goes to another class, and it has no pages then.
+    /// A slab changes its class only if all its blocks are free. It has no pages then.
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
     fn a_slab_in_use_stays_what_it_is() {
@@ -460,7 +468,7 @@ mod tests {
         drop(hold);
         assert!(arena.retire(&range, me).unwrap());
         assert_eq!((arena.slab(slab), arena.slab_committed(slab)), (None, 0));
-        // And a word that differs from what was seen stays unchanged.
+        // A word with an unexpected value is not changed.
         let word = arena.slab_word(slab, 3);
         let now = arena.map().load(word);
         assert!(!arena.change(Change::new([(word, now + 4096, Some(0))]), me).unwrap());

@@ -1,4 +1,4 @@
-//! What is in the arena, counted block by block.
+//! Memory statistics of the arena, counted block by block.
 
 use std::fmt;
 
@@ -12,32 +12,32 @@ use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Life, Member, Owner,
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct ClassStats {
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub size: u64,
-    /// Blocks that have a holder.
+    /// Number of blocks that have a holder.
     pub live: u64,
-    /// Blocks without a holder that still have pages, for the next allocation of that size.
+    /// Number of blocks without a holder that still have pages, for the next allocation of that size.
     pub cached: u64,
 }
 
-/// What one member holds.
+/// Memory held by one member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MemberStats {
-    /// Its tag.
+    /// Tag of the member.
     pub member: Member,
-    /// Its process id, as it saw itself.
+    /// Process ID, as seen by the process itself.
     pub pid: u32,
-    /// Whether it is not known to be dead.
+    /// `true` if the member is not known to be dead.
     pub live: bool,
-    /// Blocks that it holds, itself or by a message that it is filling or emptying. A block with several
-    /// holders counts for each.
+    /// Number of blocks that the member holds, directly or through a message that it is filling or emptying.
+    /// A block with several holders counts for each.
     pub blocks: u64,
-    /// Bytes of these blocks.
+    /// Size of these blocks in bytes.
     pub bytes: u64,
 }
 
-/// What is in the arena.
+/// Memory statistics of an arena.
 ///
 /// ```
 /// use mp_core::{Arena, Storage};
@@ -50,51 +50,52 @@ pub struct MemberStats {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Counted block by block while other processes continue, so it is exact only when they don't.
+/// Blocks are counted one by one while other processes continue, so the numbers are exact only if these are
+/// idle.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct MemoryStats {
-    /// Bytes with pages behind them, tables included, as the kernel counts them.
+    /// Bytes that have pages, tables included, as counted by the kernel.
     pub reserved: u64,
-    /// The most bytes that had pages at once. Checked whenever data gets pages.
+    /// Highest number of bytes that had pages at one time. Checked whenever data gets pages.
     pub peak_reserved: u64,
     /// Bytes in blocks that have a holder.
     pub allocated: u64,
-    /// The most bytes that were in held blocks at once. Each thread checks when it has allocated 4 MiB since
-    /// it last did, so up to 4 MiB a thread may be missing; a process killed while it allocates or frees may
-    /// leave that one block counted wrongly.
+    /// Highest number of bytes in held blocks at one time. Each thread checks after it has allocated 4 MiB,
+    /// so up to 4 MiB per thread may be missing. A process that is killed while it allocates or frees a block
+    /// may leave that block counted wrongly.
     pub peak_allocated: u64,
     /// Bytes in free blocks that keep their pages.
     pub cached: u64,
-    /// Blocks that have a holder.
+    /// Number of blocks that have a holder.
     pub live_blocks: u64,
-    /// Blocks allocated since the arena was made, by members that are gone, too.
+    /// Number of blocks allocated since the arena was created, including by members that are gone.
     pub allocs: u64,
-    /// Blocks freed since.
+    /// Number of blocks freed since the arena was created.
     pub frees: u64,
-    /// Allocations that got memory which had pages already.
+    /// Number of allocations that got memory that already had pages.
     pub recycled: u64,
-    /// Envelopes on their way: in queues, or leased by a consumer that has not finished yet.
+    /// Number of messages in flight: in queues, or leased by a consumer that has not finished.
     pub queued: u64,
-    /// Blocks that these hold.
+    /// Number of blocks that messages in flight hold.
     pub queued_blocks: u64,
-    /// Bytes of these blocks.
+    /// Size of these blocks in bytes.
     pub queued_bytes: u64,
-    /// Envelopes that are some process's: being filled or emptied, or idle.
+    /// Number of envelopes owned by processes: being filled or emptied, or idle.
     pub owned: u64,
-    /// Members that are not known to be dead.
+    /// Number of members that are not known to be dead.
     pub members: u64,
-    /// How many members were swept so far.
+    /// Number of members swept so far.
     pub deaths: u64,
-    /// The sizes that have live or cached blocks.
+    /// Statistics of the sizes that have live or cached blocks.
     pub classes: Vec<ClassStats>,
-    /// What each member holds.
+    /// Memory held by each member.
     pub by_member: Vec<MemberStats>,
 }
 
-/// What is held, while blocks are visited one by one.
+/// Counts of held blocks, while blocks are visited one by one.
 struct Tally {
-    /// For each member slot, the last block that its tenant was found to hold, + 1: so that each counts once.
+    /// For each member slot, the last block found to be held by its member, + 1. So each block counts once.
     last: Vec<u64>,
     held: Vec<(u64, u64)>,
     last_queued: u64,
@@ -132,7 +133,7 @@ impl Tally {
 }
 
 impl Arena {
-    /// Counts what is in the arena; some milliseconds for a million tensors.
+    /// Counts the memory in the arena. Takes some milliseconds for a million tensors.
     #[doc(alias("memory_allocated", "memory_reserved", "max_memory_allocated", "memory_summary"))]
     pub fn memory_stats(&self) -> MemoryStats {
         let counts = self.counts();
@@ -208,7 +209,7 @@ impl Arena {
         Owner::unpack(self.map().load(self.owner_words().of(e))).holder
     }
 
-    /// The holder behind this seat: a member, or a queue.
+    /// Returns the holder for a seat: a member, or a queue.
     fn holder_in(&self, seat: Seat) -> Holder {
         match seat {
             Seat::Member(m) => Holder::Member(m),
@@ -218,7 +219,7 @@ impl Arena {
     }
 }
 
-/// A number of bytes for a column.
+/// Formats a number of bytes for a column.
 fn short(bytes: u64) -> String {
     let (mut v, mut units) = (bytes as f64, ["KiB", "MiB", "GiB", "TiB"].into_iter());
     let mut unit = "B";
@@ -231,7 +232,7 @@ fn short(bytes: u64) -> String {
     format!("{v:.decimals$} {unit}")
 }
 
-/// A table: totals, sizes, members.
+/// Formats the statistics as a table: totals, sizes, members.
 impl fmt::Display for MemoryStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{:<12}{:>12}  peak {}", "reserved", short(self.reserved), short(self.peak_reserved))?;

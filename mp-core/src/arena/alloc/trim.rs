@@ -1,18 +1,19 @@
-//! Giving memory back: on demand, when memory runs out, and when too much of it lies idle.
+//! Return of memory to the kernel: on demand, when memory is exhausted, and when too much of it is idle.
 //!
 //! Free blocks keep their pages, because the next tensor of that size then fills warm memory, at five times
-//! the speed. Large ones are given back when all of them together hold more than the limit of the cache: a
-//! thread that has freed an eighth of the limit checks, and gives back, from the end of the arena, until
-//! three quarters are left.
+//! the speed. Large blocks are returned when all of them together exceed the limit of the cache. A thread
+//! that has freed an eighth of the limit checks, and returns blocks from the end of the arena until three
+//! quarters of the limit remain.
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | state of a block | the trimmer claims it, as if to allocate it | `BUSY(dead)` | the sweep frees it |
-//! | pages-behind bit | cleared before the pages go | in between | the pages stay, and are reserved again by the next owner |
-//! | trims | counted up after the pages went | before | others keep page tables of that range until the next trim |
+//! | pages bit | cleared before the pages are released | in between | the pages stay, and the next owner reserves them again |
+//! | trims | incremented after the pages were released | before | others keep page tables of that range until the next trim |
 //!
-//! The kernel takes the pages out of every process's page tables, but not the tables themselves, 2 MiB of address range
-//! each. Each process drops those of what it had mapped when it sees that there was a trim.
+//! The kernel removes the pages from every process's page tables, but not the tables themselves, each for 2
+//! MiB of addresses. Each process drops the tables for the blocks that it had mapped, after it detects a
+//! trim.
 
 use std::collections::HashMap;
 
@@ -25,16 +26,16 @@ use crate::mem::{Mem, Word, run};
 use crate::steps::{Claim, Unclaim};
 use crate::words::{BlockId, BlockState, Life, Member};
 
-/// Blocks of this size and above are given back when too many of them are idle.
+/// Minimum size of blocks that are returned when too many of them are idle.
 pub(in crate::arena) const LARGE: u64 = 2 << 20;
 
 impl Arena {
-    /// Gives the pages of free blocks back to the kernel; how many bytes.
+    /// Returns the pages of free blocks to the kernel, and returns their number of bytes.
     ///
     /// The next tensors of these sizes fill cold memory again, at a fifth of the speed. Blocks below 16 KiB
-    /// share their pages, and keep them. The memory that messages travelled in (256 bytes each) is given back
-    /// in runs of 16 KiB that no process uses; while any process of the program waits, that also happens by
-    /// itself, some seconds after a burst.
+    /// share their pages, and keep them. The memory of messages (256 bytes each) is returned in runs of 16
+    /// KiB that no process uses. While any process of the program waits, that also happens automatically,
+    /// some seconds after a burst.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -50,7 +51,8 @@ impl Arena {
         Ok(before.saturating_sub(self.committed()))
     }
 
-    /// Limits how many bytes of large free blocks (2 MiB and more) may keep their pages, for all members.
+    /// Limits the number of bytes of large free blocks (2 MiB and more) that may keep their pages, for all
+    /// members.
     ///
     /// ```
     /// use mp_core::{Arena, Storage};
@@ -62,22 +64,23 @@ impl Arena {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// The default is a quarter of the memory that was left when the arena was made. 0: nothing is kept, and
-    /// every large tensor fills cold memory; `u64::MAX`: everything is, until memory runs out or
-    /// [`empty_cache`](Self::empty_cache) is called. The thread that drops a tensor gives back the excess,
-    /// some milliseconds for 64 MiB. A thread checks after it has freed an eighth of the limit, so the limit
-    /// may be exceeded by up to that much for each thread that frees.
+    /// The default is a quarter of the memory that was available when the arena was created. With 0, nothing
+    /// is cached, and every large tensor fills cold memory. With `u64::MAX`, everything is cached until
+    /// memory is exhausted or [`empty_cache`](Self::empty_cache) is called. The thread that drops a tensor
+    /// returns the excess, which takes some milliseconds for 64 MiB. A thread checks after it has freed an
+    /// eighth of the limit, so each thread that frees may exceed the limit by that much.
     #[doc(alias = "garbage_collection_threshold")]
     pub fn set_cache_limit(&self, bytes: u64) {
         self.map().store(Word::at(control::CACHE_LIMIT), bytes);
     }
 
-    /// How many bytes of large free blocks may keep their pages.
+    /// Returns the number of bytes of large free blocks that may keep their pages.
     pub fn cache_limit(&self) -> u64 {
         self.map().load(Word::at(control::CACHE_LIMIT))
     }
 
-    /// Gives back the excess, if this thread has freed enough since it last checked; whether it checked.
+    /// Returns the excess to the kernel, if this thread has freed enough since its last check. Returns `true`
+    /// if it checked.
     pub(in crate::arena) fn trim_if_due(&self, me: Member, returned: u64) -> bool {
         let limit = self.cache_limit();
         if returned < limit / 8 {
@@ -88,7 +91,7 @@ impl Arena {
         if bytes <= limit {
             return true;
         }
-        // Memory is used from the start of the arena on: what lies at its end is needed last.
+        // Memory is used from the start of the arena on: blocks at its end are needed last.
         cached.sort_unstable_by_key(|&block| std::cmp::Reverse(self.data_of(block).0));
         let mut surplus = bytes - limit / 4 * 3;
         for block in cached {
@@ -101,7 +104,7 @@ impl Arena {
         true
     }
 
-    /// The large blocks that are free and have pages: those in slabs that are hinted to have a free one.
+    /// Returns the large free blocks that have pages, in slabs with a hint for a free block.
     fn cached_large(&self) -> Vec<BlockId> {
         let mut blocks = Vec::new();
         for class in (0..CLASSES).filter(|&class| size_of(class) >= LARGE) {
@@ -118,7 +121,7 @@ impl Arena {
         blocks
     }
 
-    /// Calls `f` with each block of a slab that is free and has pages of its own.
+    /// Calls `f` with each free block of a slab that has separate pages.
     fn each_cached(&self, slab: u32, mut f: impl FnMut(BlockId)) {
         let Some((class, _)) = self.slab(slab).filter(|&(class, _)| commits_alone(class)) else { return };
         let committed = self.slab_committed(slab);
@@ -131,7 +134,8 @@ impl Arena {
         }
     }
 
-    /// Gives the pages of a free block back, unless another process claims it first; how many bytes.
+    /// Returns the pages of a free block to the kernel, unless another process claims it first. Returns the
+    /// number of bytes.
     fn trim_block(&self, block: BlockId, me: Member) -> u64 {
         let (at, slab, bit) = (self.block_at(block), block / SLAB_BLOCKS, 1 << (block % SLAB_BLOCKS));
         self.touch(me, slab);
@@ -149,13 +153,13 @@ impl Arena {
         len
     }
 
-    /// Drops this process's page tables of blocks that have no pages any more, or are elsewhere, and forgets that it mapped
-    /// them.
+    /// Drops this process's page tables for blocks that have moved or have no pages any more, and forgets
+    /// that it mapped them.
     pub(in crate::arena) fn forget_trimmed(&self, mapped: &mut HashMap<BlockId, (u64, u64)>) {
         mapped.retain(|&block, &mut (at, len)| {
             let has_pages = self.slab_committed(block / SLAB_BLOCKS) >> (block % SLAB_BLOCKS) & 1 == 1;
             let stays = has_pages && self.data_of(block) == (at, len);
-            // Plain memory is in these tables, and nowhere else.
+            // Private memory is in these tables only.
             if !stays && !self.is_local() {
                 self.map().drop_page_tables(at, len);
             }
@@ -168,8 +172,8 @@ impl Arena {
 mod tests {
     use super::*;
 
-    /// The next process finds the block, which it may have searched for in vain meanwhile; and this process
-    /// no longer maps it.
+    /// The next process finds the block, even if it searched in vain meanwhile, and this process no longer
+    /// maps it.
     #[test]
     #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
     fn a_block_without_pages_is_found_and_not_mapped() {
