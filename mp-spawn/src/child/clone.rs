@@ -1,27 +1,28 @@
-//! A copy of this process that becomes its sibling: the child of the process that started this one.
+//! Copy of this process that becomes its sibling: a child of the process that started this one.
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it calls `clone3(2)` (or `clone(2)`), which returns twice, and maps a page that two
-//! processes share. The copy is made by a process that has one thread ([`Alone`]), so that no lock in it is held by a thread
-//! that the copy doesn't have. The page is mapped for as long as it is used, can't shrink (it is sealed), and is only
-//! accessed as an atomic word.
+//! This file may hold `unsafe`: it calls `clone3(2)` (or `clone(2)`), which returns twice, and maps a page
+//! that two processes share. The copy is made by a process that has one thread ([`Alone`]), so no lock in it
+//! is held by a thread that is missing in the copy. The page is mapped for as long as it is used, can't
+//! shrink (it is sealed), and is only accessed as an atomic word.
 //!
 //! # The slip
 //!
-//! The kernel writes the process id of the copy on the *slip*, a word that the parent maps too, before the copy runs its
-//! first instruction. So the parent knows of every child, even if the process that made it is killed right after.
+//! The kernel writes the process id of the copy on the *slip*, a word that the parent maps too, before the
+//! copy runs its first instruction. So the parent can find every child, even if the process that made it is
+//! killed right after.
 //!
 //! | writer | value | when |
 //! |---|---|---|
-//! | the parent | 0 | before it asks for a process, and when it has sent one its start message |
+//! | the parent | 0 | before it requests a process, and after it has sent a start message |
 //! | the kernel, for the fork server | the process id | while the process is made (`CLONE_PARENT_SETTID`) |
 //!
 //! | killed | left |
 //! |---|---|
-//! | the fork server, before the process was made | 0: there is none |
+//! | the fork server, before the process was made | 0: there is no process |
 //! | the fork server, after that | the process id of a child that the parent can end and reap |
-//! | the process, before it got its start message | its process id, which may be another process's when the kernel or other code has reaped it: see [`connection`](crate::parent::fork_server::connection) |
+//! | the process, before it got its start message | its process id, which may be reused if the kernel or other code has reaped the process: see [`connection`](crate::parent::fork_server::connection) |
 //! | the parent | nothing: the fork server and its siblings end with it |
 #![allow(unsafe_code)]
 
@@ -37,19 +38,20 @@ use rustix::process::Pid;
 
 const PAGE: usize = 4096;
 
-/// A word that two processes and the kernel share.
+/// Word that two processes and the kernel share.
 #[derive(Debug)]
 pub(crate) struct Slip {
     at: NonNull<AtomicU32>,
-    /// The process that has mapped it. A copy of it has not, and that address holds something else there.
+    /// Process that has mapped it. In a copy of that process the page is not mapped, and the address may be
+    /// in other use.
     process: u32,
 }
 
-// SAFETY: the word is an atomic one, which any thread may reach.
+// SAFETY: the word is atomic, and any thread may access it.
 unsafe impl Send for Slip {}
 
 impl Slip {
-    /// A new one, and the file that others map.
+    /// Creates a slip, and the file that others map.
     pub(crate) fn new() -> io::Result<(Slip, OwnedFd)> {
         let file = rustix::fs::memfd_create("mp-slip", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, PAGE as u64)?;
@@ -57,7 +59,7 @@ impl Slip {
         Ok((Slip::map(file.as_fd())?, file))
     }
 
-    /// The one in a file.
+    /// Maps the slip in a file.
     pub(crate) fn map(file: BorrowedFd<'_>) -> io::Result<Slip> {
         if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK)
             || rustix::fs::fstat(file)?.st_size < PAGE as i64
@@ -80,18 +82,18 @@ impl Slip {
         unsafe { self.at.as_ref() }
     }
 
-    /// Before a process is asked for.
+    /// Resets the slip, before a process is requested.
     pub(crate) fn clear(&self) {
         self.word().store(0, Ordering::Release);
     }
 
-    /// In place of the kernel.
+    /// Writes a process id in place of the kernel.
     #[cfg(test)]
     pub(crate) fn write(&self, pid: Pid) {
         self.word().store(pid.as_raw_nonzero().get().cast_unsigned(), Ordering::Release);
     }
 
-    /// The process that was made, if one was.
+    /// Returns the process that was made, if there is one.
     pub(crate) fn read(&self) -> Option<Pid> {
         Pid::from_raw(self.word().load(Ordering::Acquire).cast_signed())
     }
@@ -102,23 +104,23 @@ impl Drop for Slip {
         if self.process != std::process::id() {
             return;
         }
-        // SAFETY: the mapping is this value's, in this process, and nothing refers to it any more. It can't fail for such
-        // a range.
+        // SAFETY: the mapping belongs to this value, in this process, and nothing refers to it any more. The
+        // call can't fail for such a range.
         let _ = unsafe { rustix::mm::munmap(self.at.as_ptr().cast(), PAGE) };
     }
 }
 
-/// Proof that this process has one thread, as long as no code runs that may start another.
+/// Proof that this process has one thread, valid until code runs that may start another.
 #[derive(Debug)]
 pub(crate) struct Alone {
-    /// Where glibc keeps the number of its only thread.
+    /// Address at which glibc stores the number of the only thread.
     thread_id: u64,
-    /// The list of locks that the kernel releases at the end of the thread, see `get_robust_list(2)`.
+    /// List of locks that the kernel releases at the end of the thread, see `get_robust_list(2)`.
     locks: (*mut c_void, usize),
 }
 
 impl Alone {
-    /// Counts the threads.
+    /// Counts the threads. Returns `None` if there is more than one.
     pub(crate) fn check() -> io::Result<Option<Alone>> {
         if std::fs::read_dir("/proc/self/task")?.count() != 1 {
             return Ok(None);
@@ -126,21 +128,23 @@ impl Alone {
         let (mut thread_id, mut list, mut size) = (0_u64, ptr::null_mut::<c_void>(), 0_usize);
         // SAFETY: the kernel writes an address to a valid place. Kernels without the call leave it 0.
         unsafe { libc::prctl(libc::PR_GET_TID_ADDRESS, &raw mut thread_id) };
-        // SAFETY: the kernel writes an address and a size to valid places; of this thread (0), which it may always ask.
+        // SAFETY: the kernel writes an address and a size to valid places. Thread 0 is the calling thread,
+        // which is always permitted.
         let known = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut list, &raw mut size) };
         let locks = if known == 0 { (list, size) } else { (ptr::null_mut(), 0) };
         Ok(Some(Alone { thread_id, locks }))
     }
 }
 
-/// Which of the two one is.
+/// Side of a copy that the calling code runs on.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum CloneSide {
     Original,
     Sibling,
 }
 
-/// Copies this process. The copy is a child of this process's parent, as this process is; and its id is on the slip.
+/// Copies this process. The copy is a child of this process's parent, like this process, and its id is
+/// written on the slip.
 pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<CloneSide> {
     // SAFETY: all zeroes is a `clone_args` that asks for nothing.
     let mut args: libc::clone_args = unsafe { mem::zeroed() };
@@ -148,24 +152,25 @@ pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<CloneSide> {
     args.flags = (libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID) as u64;
     args.parent_tid = slip.at.addr().get() as u64;
     if alone.thread_id != 0 {
-        // As `fork` of the C library has it: its record of the thread's number is kept right.
+        // Same as in `fork` of the C library, so that its record of the thread's number is correct.
         args.flags |= (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as u64;
         args.child_tid = alone.thread_id;
     }
     // SAFETY:
-    // - The arguments are as large as they say, and name no stack and no shared address space: this is a fork.
-    // - `parent_tid` is the slip, valid for writes; `child_tid` is what the kernel itself named.
-    // - The process has one thread (`Alone`), so that the copy finds no lock held and nothing half done; no code of
-    //   others has run since that was found.
+    // - The arguments are as large as they say, and name no stack and no shared address space: this is a
+    //   fork.
+    // - `parent_tid` is the slip, valid for writes. `child_tid` was returned by the kernel itself.
+    // - The process has one thread (`Alone`), so the copy finds no locked lock and no inconsistent data. No
+    //   foreign code has run since the check.
     let mut made = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
     if made == -1 && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) {
-        // Seccomp filters of containers return this, for they can't read the arguments.
+        // Seccomp filters of containers return this, because they can't read the arguments.
         made = clone(&args);
     }
     match made {
         0 => {
             if !alone.locks.0.is_null() {
-                // SAFETY: the head of the list is the thread's own, in memory that was copied along.
+                // SAFETY: the head of the list belongs to the thread, in memory that was copied along.
                 unsafe { libc::syscall(libc::SYS_set_robust_list, alone.locks.0, alone.locks.1) };
             }
             Ok(CloneSide::Sibling)
@@ -175,7 +180,8 @@ pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<CloneSide> {
     }
 }
 
-/// The older call, which has the same flags, and its arguments in an order of each processor's own.
+/// Calls the older `clone`, which has the same flags, and takes its arguments in an order that depends on the
+/// processor.
 fn clone(args: &libc::clone_args) -> libc::c_long {
     let (parent_tid, child_tid, none) = (args.parent_tid, args.child_tid, 0_u64);
     let [fourth, fifth] = if cfg!(target_arch = "x86_64") {
@@ -185,8 +191,8 @@ fn clone(args: &libc::clone_args) -> libc::c_long {
     } else {
         return -1;
     };
-    // SAFETY: as for `clone3` above: no stack, no memory in common, addresses that are valid for as long; the signal at its end is
-    // this process's own (`CLONE_PARENT`).
+    // SAFETY: as for `clone3` above: no stack, no shared memory, addresses that are valid for as long. The
+    // signal at its end is that of this process (`CLONE_PARENT`).
     unsafe { libc::syscall(libc::SYS_clone, args.flags, none, parent_tid, fourth, fifth) }
 }
 

@@ -1,18 +1,19 @@
-//! The last report of a process that crashes.
+//! Last report of a process that crashes.
 //!
-//! | what happens, in which thread | the parent receives | and reports |
+//! | event, thread | the parent receives | and reports |
 //! |---|---|---|
-//! | a fault in the guard area of the worker's stack, in its own | [`Cause::StackOverflow`] | [`ExitDetail::StackOverflow`] |
-//! | a fault at the stack pointer, in any that has a stack for handlers | the same | the same |
+//! | a fault in the guard area of the worker's stack, on the worker's thread | [`Cause::StackOverflow`] | [`ExitDetail::StackOverflow`] |
+//! | a fault at the stack pointer, on any thread with a stack for handlers | the same | the same |
 //! | any other fault | [`Cause::Fault`] | [`ExitDetail::Fault`] |
-//! | a SIGABRT that the program raises, in a thread that panics | [`Cause::Panic`] | [`ExitDetail::Panics`] |
-//! | any other signal that a process sends, or the program raises | [`Cause::Sent`] | nothing more |
-//! | a SIGABRT that no handler has seen: the program has replaced it | nothing | [`ExitDetail::EarlierPanics`], if any |
-//! | a stack is used up, in a thread without a stack for handlers | nothing: no handler can run | [`ExitDetail::LikelyStackOverflow`] |
+//! | a SIGABRT that the program raises, on a thread that panics | [`Cause::Panic`] | [`ExitDetail::Panics`] |
+//! | any other signal that a process sends, or the program raises | [`Cause::Sent`] | no detail |
+//! | a SIGABRT without a handler, because the program has replaced it | nothing | [`ExitDetail::EarlierPanics`], if any |
+//! | a stack overflow, on a thread without a stack for handlers | nothing: no handler can run | [`ExitDetail::LikelyStackOverflow`] |
 //!
-//! A thread has a stack for handlers if it was given one (`sigaltstack(2)`). The worker's thread gets it here. Threads that
-//! the standard library starts get one from it only where it has seen `main` begin, as in a copy of a program (start method
-//! `fork`), or after [`init`](crate::init) within `main`; not in a process that becomes a worker before `main`.
+//! A thread has a stack for handlers if it was given one (`sigaltstack(2)`). This file gives one to the
+//! worker's thread. The standard library gives one to the threads that it starts only if its start-up code
+//! has run `main`: in a copy of a program (start method `fork`), or after [`init`](crate::init) within
+//! `main`. In a process that becomes a worker before `main`, other threads have none.
 //!
 //! [`ExitDetail::StackOverflow`]: crate::ExitDetail::StackOverflow
 //! [`ExitDetail::LikelyStackOverflow`]: crate::ExitDetail::LikelyStackOverflow
@@ -20,16 +21,17 @@
 //! [`ExitDetail::Panics`]: crate::ExitDetail::Panics
 //! [`ExitDetail::EarlierPanics`]: crate::ExitDetail::EarlierPanics
 //!
-//! A panic that was caught is over: `std::thread::panicking` is true from a panic's beginning until it is caught, in that
-//! thread alone. An abort because of a panic comes in between, in the same thread, as does the signal that it raises.
+//! A panic that was caught is over: `std::thread::panicking` is true from a panic's beginning until it is
+//! caught, on that thread alone. An abort because of a panic happens in between, on the same thread, and so
+//! does the signal that it raises.
 //!
 //! # Safety
 //!
 //! This file may hold `unsafe`: it installs signal handlers and runs inside them, where only calls listed in
-//! `signal-safety(7)` are allowed. The handler reads constants that were set before it was installed and what the kernel passes
-//! to it, calls `clock_gettime`, `getpid`, `send`, `signal` and `raise`, and neither allocates nor takes a lock.
-//! `std::thread::panicking`, which it calls for a SIGABRT, reads an atomic, and if any thread panics a number of this thread,
-//! which needs no initialisation and has no destructor.
+//! `signal-safety(7)` are allowed. The handler reads the kernel's arguments and constants that were set
+//! before it was installed. It calls `clock_gettime`, `getpid`, `send`, `signal` and `raise`, and neither
+//! allocates nor takes a lock. `std::thread::panicking`, which it calls for a SIGABRT, reads an atomic, and
+//! if any thread panics a number of this thread, which needs no initialisation and has no destructor.
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
@@ -47,12 +49,13 @@ use crate::protocol::message::{Cause, Crash};
 
 const SIGNALS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
 
-/// How far from the stack pointer a fault is taken for one that the stack has no room for. Less than a page below are the
-/// red zone and what a call pushes. Above: code that needs more than a page touches each in turn, moving the stack pointer
-/// along (code in Rust always does, C code if compiled so).
+/// Maximum distance in bytes between a fault and the stack pointer for a stack overflow. Below the stack
+/// pointer are the red zone and the words that a call pushes, which is less than a page. Above: code that
+/// needs more than a page touches each page in turn and moves the stack pointer along (code in Rust always
+/// does, C code if compiled so).
 const REACH: usize = 4096;
 
-/// A stack for handlers, which takes no memory until one runs.
+/// Stack for handlers, which takes no memory until a handler runs.
 #[repr(align(16))]
 struct Stack(UnsafeCell<[MaybeUninit<u8>; 96 << 10]>);
 
@@ -62,15 +65,15 @@ unsafe impl Sync for Stack {}
 // fork: a copy has its own memory, and is not in a handler.
 static STACK: Stack = Stack(UnsafeCell::new([MaybeUninit::uninit(); 96 << 10]));
 
-/// What the handler needs: written once, before it is installed. Words that are zero until then, so that they
-/// lie in memory that is not read from the program's file.
+/// Data for the handler, written once, before it is installed. The words are zero until then, so they lie in
+/// memory that is not read from the program's file.
 #[derive(Debug)]
 struct Facts {
     socket: AtomicU32,
     process: AtomicU32,
-    /// Below the worker's stack: an access from here on is an overflow,
+    /// Lowest address, below the worker's stack, whose access is an overflow.
     guard_begin: AtomicUsize,
-    /// up to here.
+    /// End of these addresses.
     guard_end: AtomicUsize,
 }
 
@@ -94,8 +97,8 @@ impl Facts {
     }
 }
 
-/// Installs handlers that report crashes of this process to the parent. Called once, by the worker's thread, which gets a
-/// stack for signal handlers: its own may be used up.
+/// Installs handlers that report crashes of this process to the parent. Called once, by the worker's thread,
+/// which gets a separate stack for signal handlers, because its own may be used up.
 #[inline]
 pub(crate) fn install(line: &Line) -> io::Result<()> {
     FACTS.set(line, guard_area()?);
@@ -109,18 +112,18 @@ pub(crate) fn install(line: &Line) -> io::Result<()> {
 #[inline]
 fn use_alternate_stack() -> io::Result<()> {
     const ROOM: usize = 64 << 10;
-    // SAFETY: `getauxval` reads what the kernel gave this process at its start.
+    // SAFETY: `getauxval` reads values that the kernel passed to this process at its start.
     let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
     let size = usize::try_from(frame).unwrap_or(0).saturating_add(ROOM);
     let at = if size <= size_of::<Stack>() {
         STACK.0.get().cast()
     } else {
-        // Never given back: the thread uses it until the process ends.
+        // Leaked: the thread uses it until the process ends.
         Box::leak(Box::<[u8]>::new_uninit_slice(size)).as_mut_ptr().cast()
     };
     let stack = libc::stack_t { ss_sp: at, ss_flags: 0, ss_size: size };
-    // SAFETY: the stack is as large as it says and is never freed. Nothing else uses it: this is called once in the life
-    // of a process, and a copy of one has its own.
+    // SAFETY: the stack is as large as it says and is never freed. Nothing else uses it: this is called once
+    // in the life of a process, and a copy of a process has its own.
     check(unsafe { libc::sigaltstack(&raw const stack, ptr::null_mut()) })
 }
 
@@ -131,8 +134,8 @@ fn handle(signal: c_int) -> io::Result<()> {
     let mut action: libc::sigaction = unsafe { mem::zeroed() };
     action.sa_sigaction = handler as usize;
     action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
-    // SAFETY: the handler has the signature that SA_SIGINFO asks for and does only what is allowed in one; see
-    // the top of this file.
+    // SAFETY: the handler has the signature that SA_SIGINFO asks for and does only what is allowed in a
+    // handler. See the documentation of this file.
     check(unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) })
 }
 
@@ -151,39 +154,41 @@ extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     }
     // SAFETY: this installs no handler.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
-    // An instruction that faulted does so again, now with the default result. What was sent is sent again.
+    // An instruction that faulted does so again, now with the default action. A signal that was sent is sent
+    // again.
     if !raised_by_instruction {
         // SAFETY: `raise` has no preconditions; the signal stays pending until the handler returns.
         unsafe { libc::raise(signal) };
     }
 }
 
-/// What an instruction did that raised a signal.
+/// Memory access of an instruction that raised a signal.
 #[derive(Clone, Copy, Debug)]
 struct FaultAccess {
     address: usize,
-    /// The stack pointer of its thread, where it is known how to find that.
+    /// Stack pointer of its thread, if this architecture is supported.
     stack: Option<usize>,
 }
 
 impl FaultAccess {
-    /// Whether a stack was used up: the worker's, below which this guard area is, or that of the thread that did it.
+    /// Returns `true` for a stack overflow: of the worker's stack, above this guard area, or of the stack of
+    /// the faulting thread.
     fn is_overflow(self, guard: &Range<usize>) -> bool {
         guard.contains(&self.address) || self.stack.is_some_and(|stack| self.address.abs_diff(stack) <= REACH)
     }
 }
 
-/// The stack pointer of what a signal has interrupted.
+/// Returns the stack pointer of the interrupted code.
 ///
 /// # Safety
-/// This is the context that a handler with SA_SIGINFO got.
+/// `context` is the argument of a handler with SA_SIGINFO.
 unsafe fn stack_pointer(context: *mut c_void) -> Option<usize> {
     let context = context.cast_const().cast::<libc::ucontext_t>();
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     let stack = Some(unsafe { (*context).uc_mcontext.gregs[libc::REG_RSP as usize] }.cast_unsigned());
     #[cfg(target_arch = "aarch64")]
-    // SAFETY: the caller says so.
+    // SAFETY: guaranteed by the caller.
     let stack = Some(unsafe { (*context).uc_mcontext.sp });
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
     let (stack, _) = (None::<u64>, context);
@@ -206,7 +211,7 @@ fn tell(facts: &Facts, signal: c_int, fault: Option<FaultAccess>) {
     head.copy_from_slice(&frame::header(Kind::Crash, CRASH_PAYLOAD as u32));
     payload.copy_from_slice(&crash.to_bytes());
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-    // SAFETY: the buffer is as long as it says. If the number means something else by now, the call fails or
+    // SAFETY: the buffer is as long as it says. If another file has the number by now, the call fails or
     // reaches another socket of a process that is about to end.
     unsafe { libc::send(socket, frame.as_ptr().cast(), frame.len(), flags) };
 }
@@ -218,21 +223,21 @@ fn now() -> u64 {
     now.tv_sec.unsigned_abs().saturating_mul(1_000_000_000).saturating_add(now.tv_nsec.unsigned_abs())
 }
 
-/// Where accesses mean that the calling thread's stack is used up.
+/// Returns the addresses whose access is an overflow of the calling thread's stack.
 #[inline]
 fn guard_area() -> io::Result<Range<usize>> {
     if crate::sys::on_main_thread() { Ok(below_the_first_stack()) } else { below_this_stack() }
 }
 
-/// The main thread's stack has no guard area: the kernel lets it grow to its limit, and below that keeps a gap
-/// (`stack_guard_gap` in the kernel's documentation). `pthread_getattr_np` would know as well, but reads all of
-/// `/proc/self/maps` for it.
+/// Returns the area below the main thread's stack. That stack has no guard area: the kernel lets it grow to
+/// its limit, and keeps a gap below it (`stack_guard_gap` in the kernel's documentation).
+/// `pthread_getattr_np` would return the area as well, but reads all of `/proc/self/maps` for it.
 #[inline]
 fn below_the_first_stack() -> Range<usize> {
     const GAP: usize = 1 << 20;
     const PAGE: usize = 4096;
     let limit = rustix::process::getrlimit(rustix::process::Resource::Stack).current;
-    // SAFETY: `getauxval` reads what the kernel gave this process at its start.
+    // SAFETY: `getauxval` reads values that the kernel passed to this process at its start.
     let name = unsafe { libc::getauxval(libc::AT_EXECFN) };
     // The name of the program lies at the top of the stack.
     let (Ok(name), Some(Ok(limit))) = (usize::try_from(name), limit.map(usize::try_from)) else {
@@ -242,17 +247,17 @@ fn below_the_first_stack() -> Range<usize> {
     if name == 0 { 0..0 } else { bottom.saturating_sub(GAP)..bottom.saturating_add(PAGE) }
 }
 
-/// The guard area of the calling thread's stack.
+/// Returns the guard area of the calling thread's stack.
 fn below_this_stack() -> io::Result<Range<usize>> {
     let mut attributes = MaybeUninit::uninit();
     // SAFETY: `pthread_self` has no preconditions.
     let thread = unsafe { libc::pthread_self() };
-    // SAFETY: the calling thread lives; the function initialises what a valid pointer points to.
+    // SAFETY: the calling thread lives. The function initialises the target of a valid pointer.
     let error = unsafe { libc::pthread_getattr_np(thread, attributes.as_mut_ptr()) };
     if error != 0 {
         return Err(io::Error::from_raw_os_error(error));
     }
-    // SAFETY: initialised just now, for the call returned zero.
+    // SAFETY: initialised just now, because the call returned zero.
     let mut attributes: libc::pthread_attr_t = unsafe { attributes.assume_init() };
     let (mut bottom, mut size, mut guard) = (ptr::null_mut(), 0, 0);
     // SAFETY: the attributes are initialised, the results valid for writes.
@@ -261,8 +266,8 @@ fn below_this_stack() -> io::Result<Range<usize>> {
     unsafe { libc::pthread_attr_getguardsize(&raw const attributes, &raw mut guard) };
     // SAFETY: initialised above, and not used afterwards.
     unsafe { libc::pthread_attr_destroy(&raw mut attributes) };
-    // Old versions of glibc count the guard area as part of the stack (see `pthread_attr_setguardsize(3)`), new
-    // ones don't; so both sides of the bottom count.
+    // Old versions of glibc count the guard area as part of the stack (see `pthread_attr_setguardsize(3)`),
+    // new ones don't. So both sides of the bottom count.
     Ok(bottom.addr().saturating_sub(guard)..bottom.addr().saturating_add(guard))
 }
 
@@ -279,9 +284,10 @@ mod tests {
     fn a_fault_at_the_stack_pointer_is_an_overflow_in_whichever_thread() {
         let guard = 0x1000..0x2000;
         let fault = |address, stack| FaultAccess { address, stack }.is_overflow(&guard);
-        // In the guard area of the worker's stack, wherever the pointer is: a large frame of C's.
+        // An access in the guard area of the worker's stack is an overflow, wherever the pointer is: a large
+        // frame of C code.
         assert!(fault(0x1800, None) && fault(0x1800, Some(0x9_0000)));
-        // What a call pushes; a frame that has been made, of less than a page.
+        // Words that a call pushes, and a new frame of less than a page.
         assert!(fault(0x7_fff8, Some(0x8_0000)) && fault(0x8_0ff0, Some(0x8_0000)));
         assert!(!fault(24, Some(0x8_0000)) && !fault(0x7_0000, Some(0x8_0000)) && !fault(0x8_0000, None));
     }

@@ -1,4 +1,4 @@
-//! What this process is, and which process started it.
+//! Identity of this process, and the process that started it.
 
 use std::ffi::CString;
 use std::io;
@@ -26,16 +26,16 @@ pub(crate) struct Current {
 
 static CURRENT: PerProcess<SetOnce<Current>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
-/// Records what this process is; once, before its function is called.
+/// Records the identity of this process, once, before its function is called.
 #[inline]
 pub(crate) fn set(current: Current) {
     mp_core::waits::name_process(&current.name);
-    // The one caller runs once in the life of a process.
+    // The only caller runs once in the life of a process.
     CURRENT.set(current);
 }
 
-/// The rank of this process; `None` in one that was not started as one of several: in a [`Process`](crate::Process), or in one
-/// that was not started by this crate.
+/// Returns the rank of this process. Returns `None` in a [`Process`](crate::Process), and in a process that
+/// was not started by this crate.
 ///
 /// ```
 /// fn worker(rank: usize, (): ()) {
@@ -51,25 +51,25 @@ pub fn rank() -> Option<usize> {
     CURRENT.get().and_then(|current| current.rank)
 }
 
-/// The name of this process, as in `rank-3`; `None` in one that was not started by this crate.
+/// Returns the name of this process, such as `rank-3`, or `None` if it was not started by this crate.
 #[must_use]
 pub fn name() -> Option<&'static str> {
     CURRENT.get().map(|current| current.name.as_str())
 }
 
-/// Whether this process was started by this crate.
+/// Returns `true` if this process was started by this crate.
 #[must_use]
 pub fn is_child() -> bool {
     CURRENT.get().is_some()
 }
 
-/// The process that started this one; `None` in one that was not started by this crate.
+/// Returns the id of the process that started this one, or `None` if it was not started by this crate.
 #[must_use]
 pub fn parent_pid() -> Option<u32> {
     CURRENT.get().map(|current| current.parent)
 }
 
-/// This process, as the one that started it sees it.
+/// Identity of this process.
 ///
 /// ```
 /// use mp_spawn::{Process, current_process};
@@ -82,20 +82,21 @@ pub fn parent_pid() -> Option<u32> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CurrentProcess {
-    /// Its name; `main` if it was not started by this crate.
+    /// Name of the process. `main` if it was not started by this crate.
     pub name: String,
-    /// Its process id.
+    /// Process id.
     pub pid: u32,
-    /// Its rank, if it was started as one of several: see [`rank`].
+    /// Rank of the process, if it was started as one of several: see [`rank`].
     pub rank: Option<usize>,
-    /// Whether its parent ends it when the parent ends, instead of waiting for it.
+    /// `true` if the parent ends this process at its exit, instead of waiting for it.
     pub daemon: bool,
-    /// Which start it is: 2 and more in a [supervised](crate::Restart) process that was started again, 1 in all others.
+    /// Number of the start: 2 or more in a [supervised](crate::Restart) process that was restarted, 1 in all
+    /// others.
     #[doc(alias = "TORCHELASTIC_RESTART_COUNT")]
     pub attempt: u32,
 }
 
-/// What this process is.
+/// Returns the identity of this process.
 #[must_use]
 pub fn current_process() -> CurrentProcess {
     let pid = std::process::id();
@@ -107,12 +108,12 @@ pub fn current_process() -> CurrentProcess {
     }
 }
 
-/// The secret of a family of processes.
+/// Methods for the secret of a family of processes.
 #[cfg(feature = "authkey")]
 impl CurrentProcess {
-    /// The secret of this process: 32 random bytes, which it has in common with the ones that it starts, the one that has
-    /// started it, and so on. Where they connect to each other, they can prove it: see `SocketOptions::authkey_of_family`
-    /// in the layer of queues.
+    /// Returns the secret of this process: 32 random bytes, shared with the processes that it starts, with
+    /// its parent, and so on. Processes that connect to each other can prove that they have it: see
+    /// `SocketOptions::authkey_of_family` in the layer of queues.
     ///
     /// ```
     /// use mp_spawn::{Process, current_process};
@@ -123,17 +124,18 @@ impl CurrentProcess {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// It is in no environment, no list of arguments and no shared memory: only a process that can read the memory of one of
-    /// these processes can read it. Nothing prints it.
+    /// The secret is never in the environment, in a list of arguments or in shared memory: only a process
+    /// that can read the memory of one of these processes can read it. It is never printed.
     ///
     /// # Errors
     ///
-    /// If the system has no random bytes.
+    /// Returns an error if the system has no random bytes.
     pub fn authkey(&self) -> mp_core::Result<AuthKey> {
         mp_core::authkey()
     }
 
-    /// Sets it, for this process and those that it starts from now on. An empty key counts as none when peers connect.
+    /// Sets the secret for this process and for processes that it starts later. Peers treat an empty key as
+    /// missing when they connect.
     ///
     /// ```
     /// mp_spawn::current_process().set_authkey("what this program reads from a file, say");
@@ -145,7 +147,7 @@ impl CurrentProcess {
     }
 }
 
-/// The process that started this one.
+/// Handle to the process that started this one.
 ///
 /// ```
 /// use std::time::Duration;
@@ -160,42 +162,42 @@ impl CurrentProcess {
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// A process of this crate ends with its parent, so that it seldom has a reason to wait for it; a forked copy may.
+/// A process of this crate ends with its parent, so it seldom has a reason to wait for it. A forked copy may.
 #[derive(Debug)]
 pub struct ParentProcess {
     pid: u32,
     pidfd: OwnedFd,
 }
 
-/// The process that started this one; `None` if that was not this crate, or if it has ended; or if the kernel gives no pidfds
-/// (see `pidfd_open(2)`).
+/// Returns a handle to the process that started this one. Returns `None` if this process was not started by
+/// this crate, if the parent has ended, or if the kernel has no pidfds (see `pidfd_open(2)`).
 #[must_use]
 pub fn parent_process() -> Option<ParentProcess> {
     let pid = parent_pid()?;
     let raw = Pid::from_raw(i32::try_from(pid).ok()?)?;
     let pidfd = rustix::process::pidfd_open(raw, PidfdFlags::empty()).ok()?;
-    // The number is its own only as long as it is our parent.
+    // The number is certain to refer to the parent only while that is our parent.
     (rustix::process::getppid() == Some(raw)).then_some(ParentProcess { pid, pidfd })
 }
 
 impl ParentProcess {
-    /// Its process id.
+    /// Returns the process id of the parent.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Becomes readable when it ends: for `poll(2)` and its like.
+    /// Returns a descriptor that becomes readable when the parent ends, for `poll(2)` and similar calls.
     #[must_use]
     pub fn sentinel(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 
-    /// Waits for its end, at most for this long: true if it has ended.
+    /// Waits until the parent ends, at most for `timeout`. Returns `true` if it has ended.
     ///
     /// # Errors
     ///
-    /// What `poll(2)` returns, as when there is no memory.
+    /// Returns the errors of `poll(2)`, for example if there is no memory.
     pub fn wait_timeout(&self, timeout: Duration) -> io::Result<bool> {
         let until = Instant::now().checked_add(timeout);
         loop {
@@ -209,7 +211,7 @@ impl ParentProcess {
     }
 }
 
-/// For waits on several things: it is ready when it has ended.
+/// Ready when the parent has ended.
 impl Waitable for ParentProcess {
     fn place(&self) -> WaitPoint<'_> {
         WaitPoint::Readable(self.sentinel())
@@ -220,7 +222,7 @@ impl Waitable for ParentProcess {
     }
 }
 
-/// The name of the calling thread, as `ps -L` and `top -H` show it; see `PR_GET_NAME` in `prctl(2)`.
+/// Returns the name of the calling thread, as `ps -L` and `top -H` show it. See `PR_GET_NAME` in `prctl(2)`.
 ///
 /// ```
 /// mp_spawn::set_thread_name("a-name-that-is-too-long")?;
@@ -233,12 +235,12 @@ pub fn thread_name() -> String {
     rustix::thread::name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }
 
-/// Names the calling thread; the kernel keeps the first 15 bytes. In the main thread this is the name of the process in
-/// `ps` and `top`.
+/// Sets the name of the calling thread. The kernel stores the first 15 bytes. On the main thread this is the
+/// name of the process in `ps` and `top`.
 ///
 /// # Errors
 ///
-/// If the name contains a zero byte.
+/// Returns an error if the name contains a zero byte.
 #[doc(alias = "_set_thread_name")]
 pub fn set_thread_name(name: &str) -> io::Result<()> {
     Ok(rustix::thread::set_name(&CString::new(name)?)?)

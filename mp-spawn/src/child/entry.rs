@@ -1,14 +1,15 @@
-//! How a process learns that it is a worker, before `main` or at its beginning.
+//! Detection of a worker, before `main` or at its beginning.
 //!
-//! On Linux with glibc, this file puts a function into the `.init_array` of the program (or of the library that was made
-//! with this crate), whose entries run before `main` and get its arguments. In a worker that function doesn't return: it
-//! runs the entries after its own, so that no constructor of the program (the library) is left out, and then becomes the
-//! worker. A library that is loaded later does nothing then; [`shared_library`](crate::child::shared_library) says why.
+//! On Linux with glibc, this file puts a function into the `.init_array` of the program (or of the library
+//! that was made with this crate), whose entries run before `main` and get its arguments. In a worker that
+//! function doesn't return: it runs the entries after its own, so that no constructor of the program (or
+//! library) is left out, and then becomes the worker. In a library that is loaded later the function does
+//! nothing: see [`shared_library`](crate::child::shared_library).
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it places that entry, calls the entries after it, changes the
-//! environment, and vouches for the number of an inherited file descriptor.
+//! This file may hold `unsafe`: it places that entry, calls the entries after it, changes the environment,
+//! and vouches for the number of an inherited file descriptor.
 #![allow(unsafe_code)]
 
 use std::env;
@@ -20,7 +21,7 @@ use crate::child::main;
 use crate::protocol::function::loaded_objects;
 use crate::protocol::token::{self, Taker, Token};
 
-/// Becomes a worker if this process was started as one; otherwise does nothing.
+/// Becomes a worker if this process was started as one. Otherwise does nothing.
 ///
 /// ```
 /// // The first line of `main`:
@@ -28,12 +29,12 @@ use crate::protocol::token::{self, Taker, Token};
 /// // ... what the program does when it is not a worker
 /// ```
 ///
-/// Programs on Linux with glibc need no call: there it happens before `main`. Elsewhere, and where a program is linked with
-/// a shared library that this crate is part of, `main` must begin with it: in a worker it does not return, and whatever
-/// comes before it runs in every worker. It may be called any number of times. For hosts that are written in other
-/// languages, there is [`export_child_main!`](crate::export_child_main!).
+/// Programs on Linux with glibc need no call, because the same happens before `main`. On other systems, and
+/// in a program that is linked with a shared library of which this crate is part, `main` must begin with this
+/// call. In a worker it does not return, and code before it runs in every worker. It may be called any number
+/// of times. Hosts that are written in other languages use [`export_child_main!`](crate::export_child_main!).
 ///
-/// Until it was called in a worker-to-be, nothing can be started from there: see
+/// Before this call, a process that was started as a worker can't start anything: see
 /// [`SpawnError::NotInitialised`](crate::SpawnError::NotInitialised).
 #[doc(alias = "freeze_support")]
 pub fn init() {
@@ -42,16 +43,17 @@ pub fn init() {
     }
 }
 
-/// The body of the C function that [`export_child_main!`](crate::export_child_main!) makes: becomes a worker, or reports why not.
+/// Body of the C function that [`export_child_main!`](crate::export_child_main!) defines: becomes a worker,
+/// or reports the reason why not.
 #[doc(hidden)]
 #[must_use]
 pub fn child_main() -> i32 {
-    // In a worker nothing unwinds: what it runs catches panics, and it leaves through `exit`.
+    // In a worker nothing unwinds: it catches panics, and ends through `exit`.
     let init = std::panic::catch_unwind(init);
     i32::from(init.is_err() || token::unconsumed())
 }
 
-/// Makes a C function of the library that it is used in: `int mp_child_main(void)`, by which a host becomes a worker.
+/// Defines a C function, `int mp_child_main(void)`, in the calling library, by which a host becomes a worker.
 ///
 /// ```
 /// mp_spawn::export_child_main!();
@@ -59,14 +61,15 @@ pub fn child_main() -> i32 {
 /// # assert_eq!(mp_child_main(), 0);
 /// ```
 ///
-/// It is for hosts that load the library and are started by a [command](crate::set_command) to become a worker, because
-/// workers call back into them. (All others need nothing: a library becomes a worker by itself.) In such a process it does
-/// not return. It returns 0 in a process that was not started as a worker, so that a host can call it at its beginning; and
-/// 1 in a worker of another copy of this crate: the program's, or another library's.
+/// Use this for hosts that load the library, and that a [command](crate::set_command) starts to become
+/// workers because workers call back into them. (Other hosts need no such function: a library becomes a
+/// worker by itself.) In such a process the function does not return. It returns 0 in a process that was not
+/// started as a worker, so a host can call it at its beginning. It returns 1 in a worker of another copy of
+/// this crate, in the program or in another library.
 ///
-/// It is defined in the library, and not in this crate, so that only libraries that want it have it: two libraries that are
-/// linked into one program, or two versions of this crate in one library, would define the same name. Those can choose other
-/// names:
+/// The function is defined in the library, and not in this crate, so that only libraries that need it have
+/// it: two libraries that are linked into one program, or two versions of this crate in one library, would
+/// define the same name. They can choose other names:
 ///
 /// ```
 /// mp_spawn::export_child_main!(job_child_main);
@@ -77,8 +80,9 @@ macro_rules! export_child_main {
         $crate::export_child_main!(mp_child_main);
     };
     ($name:ident) => {
-        /// Becomes a worker if this process was started as one of this library's: then it does not return. 0 if it was
-        /// not started as a worker, 1 if it is a worker of the program or of another library.
+        /// Becomes a worker if this process was started as a worker of this library, and then does not
+        /// return. Returns 0 if it was not started as a worker, 1 if it is a worker of the program or of
+        /// another library.
         // SAFETY: the author of the library gives no other function this name.
         #[unsafe(no_mangle)]
         pub extern "C" fn $name() -> ::std::ffi::c_int {
@@ -95,13 +99,14 @@ fn become_worker(token: Result<Token, String>) -> ! {
     }
 }
 
-/// Takes the token out of the environment, so that no program started from here takes it for its own. A token for another
+/// Removes the token from the environment, so that no program started from here uses it. A token for another
 /// copy of the crate stays.
 fn take_token() -> Option<Result<Token, String>> {
     let text = env::var_os(token::VARIABLE)?;
     let token = Token::read(text.as_bytes());
     if mp_core::gained_privileges() {
-        // The user that started this process may not control it. Nor may a process that it starts find the variable.
+        // The user that started this process must not control it, and processes that it starts must not find
+        // the variable.
         mp_core::inherited::remove_variable(token::VARIABLE);
         return None;
     }
@@ -112,18 +117,18 @@ fn take_token() -> Option<Result<Token, String>> {
     Some(token)
 }
 
-/// Whether this copy of the crate takes such a token when it is called.
+/// Returns `true` if this copy of the crate takes such a token when it is called.
 fn is_for_a_call(taker: Taker) -> bool {
     let Some(own) = loaded_objects::own() else { return true };
     match taker {
         Taker::Program => own.is_program,
         Taker::Call => !own.is_program,
-        // It should have been taken as the library was loaded.
+        // The token should have been taken when the library was loaded.
         Taker::Load(build) => own.identity().is_some_and(|identity| identity.short() == build),
     }
 }
 
-/// Changes the environment of a process that is about to become a worker; `None` removes.
+/// Changes the environment of a process that is about to become a worker. `None` removes a variable.
 pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option<OsString>)>) {
     for (name, value) in changes {
         match value {
@@ -135,7 +140,7 @@ pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option
     }
 }
 
-/// Takes the socket that the token names, if it is one and leads to the parent.
+/// Takes the socket that the token names, if it is a socket that leads to the parent.
 #[inline]
 fn adopt(token: Token) -> Result<OwnedFd, String> {
     // SAFETY: the number isn't negative (the token's parser checks that); the token was taken out of the environment by this
@@ -158,10 +163,10 @@ mod hook {
 
     type Initialiser = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
-    /// The entry. Its neighbours are entries too, which may come from other languages.
+    /// Entry in `.init_array`. Its neighbours are entries too, which may come from other languages.
     #[used]
-    // SAFETY: glibc calls what is in this section with these arguments, and the static has the size and the
-    // alignment of an entry.
+    // SAFETY: glibc calls the entries of this section with these arguments, and the static has the size and
+    // the alignment of an entry.
     #[cfg_attr(not(miri), unsafe(link_section = ".init_array"))]
     // fork: code, which never changes.
     static ENTRY: Initialiser = on_load;
@@ -171,8 +176,9 @@ mod hook {
         let Some(text) = (unsafe { value_in(envp, token::VARIABLE) }) else { return };
         if mp_core::gained_privileges() {
             // See `take_token`.
-            // SAFETY: the name is a C string. If this is a library that is loaded later, other threads may use the
-            // environment; the call, which holds glibc's own lock, moves pointers in the list, and frees nothing.
+            // SAFETY: the name is a C string. If this is a library that is loaded later, other threads may
+            // use the environment. The call, which holds glibc's own lock, moves pointers in the list, and
+            // frees nothing.
             unsafe { libc::unsetenv(token::C_VARIABLE.as_ptr()) };
             return;
         }
@@ -194,9 +200,9 @@ mod hook {
             super::change_environment([(shared_library::PRELOAD.into(), more)].into_iter());
         }
         let entry = (&raw const ENTRY).expose_provenance();
-        // So that no program started from here takes it for its own.
-        // SAFETY: the name is a C string. The threads that could use the environment meanwhile are those of constructors;
-        // the call, which holds glibc's own lock, moves pointers in the list, and frees nothing.
+        // Removed so that no program started from here uses the token.
+        // SAFETY: the name is a C string. Only threads of constructors could use the environment meanwhile.
+        // The call, which holds glibc's own lock, moves pointers in the list, and frees nothing.
         unsafe { libc::unsetenv(token::C_VARIABLE.as_ptr()) };
         for address in later_entries(own, entry).step_by(size_of::<usize>()) {
             // SAFETY: the address is that of an aligned word in the `.init_array` of the object that this code is in.
@@ -209,12 +215,12 @@ mod hook {
         super::become_worker(token);
     }
 
-    /// A variable in an environment. By hand, here and below, for a process that does little else needs none of what the
-    /// standard library does for this: each part of a program that is used for the first time costs as much as ten
-    /// system calls.
+    /// Returns a variable of an environment. Done by hand, here and below, so that a short-lived process uses
+    /// none of the standard library's code for this: each part of a program that is used for the first time
+    /// costs as much as ten system calls.
     ///
     /// # Safety
-    /// This is an environment (`environ(7)`) that no thread changes meanwhile.
+    /// `envp` is an environment (`environ(7)`) that no thread changes meanwhile.
     unsafe fn value_in<'a>(envp: *const *const c_char, name: &str) -> Option<&'a [u8]> {
         let mut at = envp;
         while !at.is_null() {
@@ -223,26 +229,26 @@ mod hook {
             if entry.is_null() {
                 break;
             }
-            // SAFETY: entries are C strings; those that the process was started with stay for ever.
+            // SAFETY: entries are C strings. Entries that the process was started with are never freed.
             let entry = unsafe { CStr::from_ptr(entry) }.to_bytes();
             let value = entry.strip_prefix(name.as_bytes()).and_then(|rest| rest.strip_prefix(b"="));
             if value.is_some() {
                 return value;
             }
-            // SAFETY: there is another one: this one wasn't the last.
+            // SAFETY: there is a next entry, because this one wasn't the last.
             at = unsafe { at.add(1) };
         }
         None
     }
 
-    /// The addresses of the entries after this one.
+    /// Returns the addresses of the entries after this one.
     #[cfg(not(target_feature = "crt-static"))]
     fn later_entries(program: &Object, entry: usize) -> Range<usize> {
         program.initialisers_after(entry)
     }
 
-    /// The addresses of the entries after this one. A static program need not have a dynamic section, but it is
-    /// linked in one piece, so that the linker knows where the array ends.
+    /// Returns the addresses of the entries after this one. A static program may lack a dynamic section, but
+    /// it is linked in one piece, so the linker defines the end of the array.
     #[cfg(target_feature = "crt-static")]
     fn later_entries(_program: &Object, entry: usize) -> Range<usize> {
         // SAFETY: linkers define this symbol in every static program; only its address is used.

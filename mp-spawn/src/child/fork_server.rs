@@ -1,12 +1,14 @@
-//! The fork server itself: a process with one thread that copies itself on request.
+//! Fork server: a process with one thread that copies itself on request.
 //!
-//! It is this program, started anew, and does nothing but wait. Each copy is a child of the process that asked for it (see
-//! [`clone`](crate::child::clone)), gets a socket to that process, waits for its start message there, and becomes a worker
-//! like any other. The server has no shared memory, so that a copy joins it as if it had been executed.
+//! The server is this program, started anew, and only waits for requests. Each copy is a child of the process
+//! that requested it (see [`clone`](crate::child::clone)), gets a socket to that process, waits for its start
+//! message there, and becomes a worker like any other. The server has no shared memory, so a copy joins it as
+//! if it had been executed.
 //!
-//! The server ignores SIGINT, which a terminal sends to all processes of a program at Ctrl-C, and SIGTERM, which a service
-//! manager sends to them, unless its parent sends it. The program decides whether to end, and the server ends with it. A copy
-//! does the same until it has its start message. From then on it handles both signals as any worker does.
+//! The server ignores SIGINT, which a terminal sends to all processes of a program at Ctrl-C. It also ignores
+//! SIGTERM, which a service manager sends to them, unless its parent sends it. The program decides whether to
+//! end, and the server ends with it. A copy does the same until it has its start message. From then on it
+//! handles both signals like any worker.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -27,16 +29,17 @@ use crate::protocol::message::{Answer, Serve};
 use crate::protocol::token::{Taker, Token};
 use crate::sys;
 
-/// What a copy is to be.
+/// Duty of a copy.
 pub(crate) struct Copy {
     pub(crate) token: Token,
-    /// To the process that asked for it.
+    /// Socket to the process that requested the copy.
     pub(crate) socket: OwnedFd,
-    /// Whether it ignores interrupts, whatever its start message says.
+    /// `true` if it ignores interrupts, whatever its start message says.
     pub(crate) ignores_interrupts: bool,
 }
 
-/// Serves until the parent is gone, or reports why it is `unfit` for that: `None`. In each copy it returns what that is to be.
+/// Serves requests until the parent is gone and returns `None`. If the process is `unfit`, reports the reason
+/// and returns `None`. Returns in each copy with the duty of the copy.
 pub(crate) fn serve(
     parent: u32,
     socket: &OwnedFd,
@@ -44,13 +47,14 @@ pub(crate) fn serve(
     serve: &Serve,
     unfit: Option<&String>,
 ) -> io::Result<Option<Copy>> {
-    // They have waited since its birth. Its copies ignore them, too, until they know what to do with them.
+    // Interrupts are blocked since the start of the process. Its copies ignore them, too, until they have
+    // their start message.
     let ignores_interrupts = sys::ignore_interrupts();
     sys::ignore_foreign_sigterm();
     sys::let_interrupts();
     let [slip] = fds else { return Err(io::Error::other("the fork server got no slip")) };
     let slip = Slip::map(slip.as_fd())?;
-    // For `ps`.
+    // Shown by `ps`.
     sys::name_thread("mp-forkserver");
     let prepared = unfit.map_or_else(|| prepare(socket, serve), |why| Ok(Err(why.clone())))?;
     let alone = match prepared {
@@ -104,7 +108,7 @@ pub(crate) fn serve(
     }
 }
 
-/// Calls the preloaded function, once for all copies. The inner error says why that is impossible.
+/// Calls the preloaded function, once for all copies. The inner error is the reason if that is impossible.
 fn prepare(socket: &OwnedFd, serve: &Serve) -> io::Result<Result<Alone, String>> {
     if let Some(preload) = &serve.preload {
         let desc = match function::resolve::<Preload>(preload) {
@@ -117,13 +121,13 @@ fn prepare(socket: &OwnedFd, serve: &Serve) -> io::Result<Result<Alone, String>>
             mp_core::user_code::drop_payload(payload);
             return Ok(Err(format!("{} panicked: {}", preload.name, note.message)));
         }
-        // Each copy would print what is left in a buffer.
+        // Otherwise each copy would print the contents of the buffer.
         let _ = std::io::stdout().flush();
     }
     Ok(alone())
 }
 
-/// Makes sure that this process can be copied: one thread, and no shared memory.
+/// Checks that this process can be copied: one thread, and no shared memory.
 fn alone() -> Result<Alone, String> {
     let what = "the preloaded function must not do that: the processes would be copies of it";
     if Arena::get().is_some() {
@@ -134,9 +138,9 @@ fn alone() -> Result<Alone, String> {
     alone.ok_or_else(|| format!("it has started threads, and {what}"))
 }
 
-/// In the copy: a process that waits for its start message.
+/// Makes the copy a process that waits for its start message.
 fn become_one(parent: u32, nonce: u64, socket: &OwnedFd) -> Token {
-    // Exit handlers of the program or of the preloaded function are called by the server, once.
+    // The server calls exit handlers of the program and of the preloaded function, once.
     sys::skip_exit_handlers_so_far();
     sys::name_thread("mp-next-worker");
     Token { fd: socket.as_raw_fd(), parent, nonce, taker: Taker::Program }

@@ -1,5 +1,5 @@
-//! Limits of this process: applied before it joins the shared memory, but for the user. The memory lets in processes of its own
-//! user only, and this process is one until it has joined.
+//! Limits of this process. All except the user are applied before it joins the shared memory. The memory
+//! admits only processes of its own user, so the user is changed after joining.
 
 use std::fs;
 
@@ -11,14 +11,14 @@ use crate::sys;
 /// Seconds between SIGXCPU and SIGKILL.
 const AFTER_SIGXCPU: u64 = 5;
 
-/// Applies all limits but the user and the group.
+/// Applies all limits except the user and the group.
 ///
 /// # Errors
-/// The limit that could not be applied, and why.
+/// The limit that could not be applied, and the reason.
 #[inline]
 pub(crate) fn apply(limits: &Limits) -> Result<(), String> {
     if let Some(folder) = &limits.cgroup {
-        // 0 is the process that writes.
+        // 0 stands for the process that writes.
         fs::write(folder.join("cgroup.procs"), "0")
             .map_err(|error| format!("joining the control group {} failed: {error}", folder.display()))?;
     }
@@ -31,10 +31,10 @@ pub(crate) fn apply(limits: &Limits) -> Result<(), String> {
     limits.resources.iter().try_for_each(|(resource, most)| set(*resource, *most))
 }
 
-/// Changes the user and the group, where they are set.
+/// Changes the user and the group, if they are set.
 ///
 /// # Errors
-/// The call that failed, and why.
+/// The call that failed, and the reason.
 #[inline]
 pub(crate) fn change_user(limits: &Limits) -> Result<(), String> {
     if !limits.changes_user() {
@@ -46,12 +46,12 @@ pub(crate) fn change_user(limits: &Limits) -> Result<(), String> {
 
 fn set(resource: ResourceLimit, most: u64) -> Result<(), String> {
     let hard = match resource {
-        // With the same value SIGKILL comes first, and nothing tells why.
+        // With the same value, SIGKILL comes first, and the cause would stay unknown.
         ResourceLimit::CpuSeconds => most.saturating_add(AFTER_SIGXCPU),
         _ => most,
     };
     let before = getrlimit(resource.resource()).maximum;
-    // Only a privileged process may raise it.
+    // Only a privileged process may raise the hard limit.
     let hard = if most <= before.unwrap_or(u64::MAX) { hard.min(before.unwrap_or(u64::MAX)) } else { hard };
     setrlimit(resource.resource(), Rlimit { current: Some(most), maximum: Some(hard) }).map_err(|error| {
         let before = before.map_or_else(|| "unlimited".to_owned(), |before| before.to_string());

@@ -1,4 +1,4 @@
-//! A logger that prints, for this process and those that it starts.
+//! Logger that prints to stderr, for this process and the processes that it starts.
 
 use std::io::Write;
 use std::sync::OnceLock;
@@ -7,12 +7,13 @@ use log::{LevelFilter, Log, Metadata, Record, SetLoggerError};
 
 use crate::child::current;
 
-/// Prints to standard error.
+/// Logger that prints to standard error.
 #[derive(Debug)]
 struct Lines;
 
 /// Set in a process that has this logger, and in copies of it.
-// fork: the logger of the program is copied along. A copy that was made while it was being set sets it itself, or has none.
+// fork: the logger of the program is copied along. A copy that was made while it was being set sets it
+// itself, or has none.
 static OURS: OnceLock<()> = OnceLock::new();
 
 impl Log for Lines {
@@ -23,9 +24,9 @@ impl Log for Lines {
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
             let name = current::name().unwrap_or("main");
-            // In one piece, so that lines of several processes are not mixed.
+            // Written in one piece, so that lines of several processes are not mixed.
             let line = format!("[{}/{name}] {}\n", record.level(), record.args());
-            // There is nowhere left to report that this failed.
+            // A failure can't be reported.
             let _ = std::io::stderr().write_all(line.as_bytes());
         }
     }
@@ -33,9 +34,9 @@ impl Log for Lines {
     fn flush(&self) {}
 }
 
-/// Prints records of the [`log`](https://docs.rs/log) crate, at this level and above, to standard error: those of this
-/// process, and of those that it starts from now on. A line is `[INFO/rank-3] ...`, with the name of the process. It may be
-/// called again, for another level.
+/// Prints records of the [`log`](https://docs.rs/log) crate, at this level and above, to standard error, in
+/// this process and in processes that it starts later. A line is `[INFO/rank-3] ...`, with the name of the
+/// process. May be called again with another level.
 ///
 /// ```
 /// use mp_spawn::{SpawnOptions, Stdio, log_to_stderr, start_processes};
@@ -53,17 +54,17 @@ impl Log for Lines {
 ///
 /// | level | events |
 /// |---|---|
-/// | warn | a process failed; a fork server ended, or was replaced; a worker of a pool ended before its time |
+/// | warn | a process failed; a fork server ended, or was replaced; a worker of a pool ended early |
 /// | info | a process was started; a process ended |
-/// | debug | a fork server was started; a worker calls its function; what crashed processes held was released |
+/// | debug | a fork server was started; a worker calls its function; the memory of crashed processes was released |
 ///
-/// Any logger gets these events. A program's own logger has to be set in workers as well, in their function. Python's logger
-/// is [`log::logger`](https://docs.rs/log/latest/log/fn.logger.html), its levels `SUBDEBUG` and `SUBWARNING` are the nearest
-/// ones here, `Trace` and `Warn`.
+/// Any logger gets these events. A program's own logger must be set in workers as well, in their function.
+/// Python's `get_logger` corresponds to [`log::logger`](https://docs.rs/log/latest/log/fn.logger.html), and
+/// its levels `SUBDEBUG` and `SUBWARNING` to `Trace` and `Warn`.
 ///
 /// # Errors
 ///
-/// If the program has another logger already.
+/// Returns an error if the program has another logger.
 #[doc(alias = "get_logger")]
 pub fn log_to_stderr(level: LevelFilter) -> Result<(), SetLoggerError> {
     if OURS.get().is_none() {
@@ -74,15 +75,15 @@ pub fn log_to_stderr(level: LevelFilter) -> Result<(), SetLoggerError> {
     Ok(())
 }
 
-/// What a process that is started takes over: the level of this logger, if it is the one.
+/// Returns the level of this logger for processes that are started, or `None` if it is not set.
 pub(crate) fn handed_down() -> Option<String> {
     OURS.get().map(|()| log::max_level().to_string())
 }
 
-/// In a process that was just started: prints at the level that its parent has.
+/// Sets the logger with the level of the parent, in a process that was just started.
 pub(crate) fn inherit(level: Option<String>) {
     if let Some(level) = level.and_then(|level| level.parse().ok()) {
-        // Fails only if a constructor of the program has set a logger: then that one stays.
+        // Fails only if a constructor of the program has set a logger, which then stays.
         let _ = log_to_stderr(level);
     }
 }

@@ -1,11 +1,12 @@
-//! The life of a child: from its socket to its exit code.
+//! Life of a child, from its socket to its exit code.
 //!
-//! A child that does little spends its time not on what it computes, but on the parts of the program that it uses for the
-//! first time: the kernel maps 64 KiB of the file at each, and unmaps them at its end, which takes as long as a dozen system
-//! calls; and a page of variables with initial values other than zero is copied. So whatever is called on the way to the
-//! function is `#[inline]`: the compiler then puts it beside its caller, instead of beside the rest of its module.
-//! For the same reason some of it does by hand what a library would do ([`fields`](crate::protocol::fields), `sys::receive`), asks for
-//! the room that a vector will need, and keeps what it notes in a [`SetOnce`](mp_core::fork::SetOnce).
+//! A child that does little spends most of its time on the first use of parts of the program: at each first
+//! use the kernel maps 64 KiB of the file, and unmaps them at the end, which takes as long as a dozen system
+//! calls. In addition, each page of variables with initial values other than zero is copied. So functions
+//! that are called before the user's function are `#[inline]`: the compiler then places them next to their
+//! caller, instead of with the rest of their module. For the same reason some code replaces library functions
+//! ([`fields`](crate::protocol::fields), `sys::receive`), reserves the capacity that a vector will need, and
+//! stores its state in a [`SetOnce`](mp_core::fork::SetOnce).
 
 use std::fs::File;
 use std::io;
@@ -51,28 +52,30 @@ use mp_core::Ticket;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::sync::shared::{AtomicBool, Ordering};
 
-/// The exit code after a failure that was reported.
+/// Exit code after a failure that was reported.
 const FAILED: i32 = 1;
 
-/// Becomes the worker that the token names, if the process is `fit` for that, else reports why not; ends by `exit`.
+/// Becomes the worker that the token names, if the process is `fit` for that. Otherwise reports the reason.
+/// Ends by `exit`.
 #[inline]
 pub(crate) fn main(token: Token, socket: OwnedFd, fit: Result<(), String>) -> ! {
     let code = panic::catch_unwind(|| live(token, socket, fit, None)).unwrap_or(USELESS);
     std::process::exit(code)
 }
 
-/// Prints why this process ends without having become a worker.
+/// Prints the reason why this process ends without having become a worker.
 pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
     eprintln!("mp: process {} was started as a worker and can't be one: {why}", std::process::id());
     std::process::exit(USELESS)
 }
 
-/// `server_ignores`, of a copy of a fork server, where SIGINT is ignored so far: whether it was ignored before that.
+/// Runs the child and returns its exit code. `server_ignores` is set in a copy of a fork server, where SIGINT
+/// is ignored so far: `true` if it was ignored before that.
 #[inline]
 fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, server_ignores: Option<bool>) -> i32 {
     match has_parent(token.parent) {
         Ok(true) => {}
-        // Probably killed a moment ago: there is no parent to report to.
+        // The parent was probably killed a moment ago, so there is no parent to report to.
         Ok(false) => return USELESS,
         Err(error) => fit = fit.and(Err(os_limit::of_prctl(error))),
     }
@@ -81,7 +84,7 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, server_i
         Ok(Duty::Work(files, changes, start, args)) => (files, changes, start, args),
         Ok(Duty::Serve(serve, slip)) => {
             match fork_server::serve(token.parent, &socket, &slip, &serve, fit.as_ref().err()) {
-                // In each copy.
+                // Runs in each copy.
                 Ok(Some(Copy { token, socket: mine, ignores_interrupts })) => {
                     drop((socket, slip));
                     return live(token, mine, fit, Some(ignores_interrupts));
@@ -115,13 +118,13 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, server_i
         Err(error) => useless(&error),
     };
     let attached = fit.and_then(|()| limits::apply(&start.limits)).and_then(|()| {
-        // Another user's process could not join later.
+        // A process of another user could not join later.
         let now = args.need_memory() || start.limits.changes_user();
         let attached = payload::child_attach(memory, now);
         attached.map_err(|error| format!("joining the shared memory failed: {error}"))
     });
     let attached = attached.and_then(|member| limits::change_user(&start.limits).map(|()| member));
-    // The kernel forgets that a process is to end with its parent when its user changes.
+    // When the user of a process changes, the kernel clears its parent-death signal.
     if start.limits.changes_user() && has_parent(token.parent) != Ok(true) {
         return USELESS;
     }
@@ -157,7 +160,7 @@ fn handle_interrupts(interrupt: Interrupt, signals: InterruptSignals, server_ign
     sys::let_interrupts();
 }
 
-/// Reports, and chooses the exit code. A parent that doesn't listen still sees that.
+/// Sends the report, and returns the exit code. A parent that doesn't listen still gets the exit code.
 #[inline]
 fn tell(line: &Line, report: &Report) -> i32 {
     let sent = match report {
@@ -166,7 +169,7 @@ fn tell(line: &Line, report: &Report) -> i32 {
     };
     match report {
         Report::Done => 0,
-        // Without it there would be no value: the parent must not take this for a success.
+        // If the report is lost, the value is lost: the parent must not take this for a success.
         Report::Plain(_) => {
             if sent.is_ok() {
                 0
@@ -174,7 +177,8 @@ fn tell(line: &Line, report: &Report) -> i32 {
                 FAILED
             }
         }
-        // What it returned is lost when this process ends too early, and so are arguments that go back.
+        // The returned value, or arguments that are sent back, are lost if this process ends before the
+        // parent has taken them.
         Report::Value(_) | Report::Unread(..) => {
             let taken = sent.and_then(|()| line.wait()).is_ok();
             if taken && matches!(report, Report::Value(_)) { 0 } else { FAILED }
@@ -183,18 +187,18 @@ fn tell(line: &Line, report: &Report) -> i32 {
     }
 }
 
-/// Ends together with the parent from now on; false if that has ended already.
+/// Requests the parent-death signal. Returns `false` if the parent has ended already.
 ///
 /// # Errors
-/// If the system refuses that.
+/// If the system refuses the request.
 #[inline]
 pub(crate) fn has_parent(parent: u32) -> Result<bool, Errno> {
     rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     Ok(rustix::process::getppid().map(pid_number) == Some(parent))
 }
 
-/// Opens `/dev/null` for each standard stream that is closed, as the standard library does before `main`:
-/// otherwise the next file to be opened becomes the standard output.
+/// Opens `/dev/null` for each standard stream that is closed, as the standard library does before `main`.
+/// Otherwise the next file to be opened would become the standard output.
 #[inline]
 fn occupy_standard_streams() -> io::Result<()> {
     let mut streams = [rustix::stdio::stdin(), rustix::stdio::stdout(), rustix::stdio::stderr()]
@@ -202,22 +206,22 @@ fn occupy_standard_streams() -> io::Result<()> {
     retry_on_intr(|| rustix::event::poll(&mut streams, Some(&Timespec::default())))?;
     let closed = |stream: &&PollFd<'_>| stream.revents().contains(PollFlags::NVAL);
     for _ in streams.iter().filter(closed) {
-        // A new file gets the lowest number that is free.
+        // A new file gets the lowest free number.
         let file = File::options().read(true).write(true).open("/dev/null")?;
         let _stays_open = file.into_raw_fd();
     }
     Ok(())
 }
 
-/// What a process is to do.
+/// Duty of a process.
 #[derive(Debug)]
 enum Duty {
     Work(Files, Option<Changes>, Box<Start>, FromParent),
-    /// With the slip.
+    /// Runs as a fork server, with the slip.
     Serve(Serve, Vec<OwnedFd>),
 }
 
-/// Receives the start message, whole, and the file descriptors that go with it.
+/// Receives the complete start message, and the file descriptors that belong to it.
 #[inline]
 fn receive(socket: &OwnedFd) -> io::Result<Duty> {
     let malformed = |what: &str| io::Error::other(format!("the start message is malformed: {what}"));
@@ -259,7 +263,7 @@ fn receive(socket: &OwnedFd) -> io::Result<Duty> {
     }
 }
 
-/// Frames and file descriptors from a socket.
+/// Reader of frames and file descriptors from a socket.
 #[derive(Debug)]
 pub(crate) struct Source<'a> {
     socket: &'a OwnedFd,
@@ -273,14 +277,14 @@ impl<'a> Source<'a> {
         Source { socket, inbox: Inbox::default(), fds: Vec::with_capacity(OWN_FDS) }
     }
 
-    /// The file descriptors that have arrived.
+    /// Takes the file descriptors that have arrived.
     pub(crate) fn take_fds(&mut self) -> Vec<OwnedFd> {
         std::mem::take(&mut self.fds)
     }
 
     #[inline]
     pub(crate) fn next(&mut self) -> io::Result<Frame> {
-        // Enough for most; more is read faster in larger pieces.
+        // Enough for most messages. Longer ones are read faster in larger pieces.
         let mut small = [0; 1 << 10];
         let mut large = Vec::new();
         let mut chunk = small.as_mut_slice();
@@ -303,16 +307,16 @@ impl<'a> Source<'a> {
 
 /// Runs the function, and returns the exit code.
 ///
-/// It runs in the calling thread, which is the main thread wherever a hook started it: a thread of its own
-/// would cost as much again as all that happened so far. Only where that thread's stack is useless, because it is
-/// tiny or could grow for ever, does the function get another one.
+/// The function runs on the calling thread, which is the main thread if the start-up hook called this: a
+/// separate thread would double the cost of the start so far. Only if the main thread's stack is unsuitable,
+/// because it is tiny or could grow for ever, the function gets another thread.
 #[inline]
 fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -> i32 {
     if let Err(error) = settle(&start) {
         return tell(line, &Report::Unable(error));
     }
     let Start { rank, ranked, name, function, library, daemon, attempt, settings, .. } = *start;
-    // So that `ps` shows it.
+    // Shown by `ps`.
     sys::name_thread(&name);
     take_over(settings);
     current::set(Current { rank: ranked.then_some(rank), name: name.clone(), parent, daemon, attempt });
@@ -322,8 +326,8 @@ fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -
     }
     let run = move || tell(line, &call(line, rank, &function, args));
     let Some(size) = other_stack() else { return run() };
-    // It exits from there: `exit` runs the destructors of the calling thread's locals, and waking the main thread
-    // just to have it do the same would take longer.
+    // That thread calls `exit` itself: `exit` runs the destructors of the calling thread's locals, and waking
+    // the main thread just to have it do the same would take longer.
     match thread::Builder::new().name(name).stack_size(size).spawn(move || std::process::exit(run())) {
         Ok(worker) => worker.join().unwrap_or(FAILED),
         Err(error) => {
@@ -332,7 +336,7 @@ fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -
     }
 }
 
-/// Sets working directory and processors.
+/// Sets the working directory and the processors.
 #[inline]
 fn settle(start: &Start) -> Result<(), String> {
     if let Some(directory) = &start.directory {
@@ -382,7 +386,8 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
     }
 }
 
-/// The size of the stack that the function needs instead of the main thread's; `None` if that one suffices.
+/// Returns the size of the separate stack that the function needs, or `None` if the main thread's stack
+/// suffices.
 #[inline]
 fn other_stack() -> Option<usize> {
     const LEAST: usize = 256 << 10;
@@ -393,7 +398,7 @@ fn other_stack() -> Option<usize> {
     (!fits).then(|| limit.clamp(LEAST, MOST))
 }
 
-/// In a process that was just started: takes over the parent's settings.
+/// Applies the parent's settings, in a process that was just started.
 #[inline]
 fn take_over(settings: Settings) {
     let method = get_all_start_methods().get(settings.method).copied().unwrap_or_default();
@@ -407,7 +412,8 @@ fn take_over(settings: Settings) {
     crate::child::log_to_stderr::inherit(settings.log);
 }
 
-/// Whether the first thread of this process runs on the stack of a thread that was not the first of the original.
+/// `true` if the first thread of this process runs on the stack of a thread that was not the first of the
+/// original.
 static STACK_OF_A_THREAD: PerProcess<AtomicBool> =
     PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
 
@@ -416,7 +422,7 @@ fn on_the_stack_of_a_thread() -> bool {
     STACK_OF_A_THREAD.load(Ordering::Relaxed)
 }
 
-/// In a copy of a process: whether its thread was not the first of the original.
+/// Records, in a copy of a process, whether its thread was not the first of the original.
 pub(crate) fn note_stack(of_a_thread: bool) {
     STACK_OF_A_THREAD.store(of_a_thread, Ordering::Relaxed);
 }

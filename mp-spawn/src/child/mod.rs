@@ -1,4 +1,5 @@
-//! In a process that this library has started: from before `main` to the end of its function. Nothing here depends on the parent's side.
+//! Child side: a process that this library has started, from before `main` to the end of its function.
+//! Nothing here depends on the parent's side.
 
 pub(crate) mod clone;
 pub(crate) mod crash_handler;

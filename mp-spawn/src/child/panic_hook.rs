@@ -1,4 +1,5 @@
-//! What is known about a panic: the hook sees it first and in full, the code that catches it sees only the payload.
+//! Details of a panic. The hook runs first and gets all of them. The code that catches the panic gets only
+//! the payload.
 
 use std::any::Any;
 use std::backtrace::{Backtrace, BacktraceStatus};
@@ -17,40 +18,42 @@ use crate::protocol::message::{PanicNote, cut};
 use crate::sys;
 
 thread_local! {
-    /// The last panic of this thread.
+    /// Last panic of this thread.
     static LAST: RefCell<Option<PanicNote>> = const { RefCell::new(None) };
 
-    /// Whether this thread's panics are noted in a process that is no worker.
+    /// `true` if panics of this thread are recorded in a process that is not a worker.
     static NOTES: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether a hook is there that notes panics.
+/// `true` if a hook is installed that records panics.
 // fork: the hook is copied along.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// What is called before a panic is described, and after it was.
+/// Functions that are called before and after a panic is handled.
 type Around = (fn(), fn());
 
-/// What a layer above does there.
+/// Functions set by a higher layer.
 // fork: two functions of the program, which its copies have as well.
 static AROUND: SetOnce<Around> = SetOnce::new();
 
-/// Calls `before` when a thread of this worker panics, and `after` when the hooks have had their turn, in that thread: what
-/// they do, above all reading the symbols of a backtrace, takes longer than many a task. Counts once in the life of a process.
+/// Calls `before` when a thread of this worker panics, and `after` when the hooks have run, on that thread.
+/// The hooks take longer than many tasks, mainly because they read the symbols of a backtrace. Only the first
+/// call in the life of a process has an effect.
 pub fn around_panics(before: fn(), after: fn()) {
     AROUND.set((before, after));
 }
 
-/// Notes every panic before the previous hook has its turn, and tells the parent: if the panic ends the process,
-/// no code will catch it.
+/// Installs a hook that records every panic before it calls the previous hook, and reports it to the parent,
+/// because no code will catch a panic that ends the process.
 #[inline]
 pub(crate) fn install_hook() {
-    // It is installed before a worker calls its function, by its only thread.
+    // The hook is installed before a worker calls its function, by its only thread.
     if INSTALLED.swap(true, Ordering::Relaxed) {
         return;
     }
     let previous = panic::take_hook();
-    // What is there now is the standard library's, which has no data: two of it are equal if their functions are.
+    // The current hook is the standard library's, which has no data, so two such hooks are equal if their
+    // functions are.
     let is_standard = std::ptr::eq(&raw const *previous, &raw const *panic::take_hook());
     panic::set_hook(Box::new(move |info| {
         if mp_core::is_asking_a_runtime() {
@@ -60,15 +63,15 @@ pub(crate) fn install_hook() {
         around.iter().for_each(|(before, _)| before());
         let note = describe(info);
         if let Some(line) = control_socket::get() {
-            // A parent that doesn't listen is no reason to stop here.
+            // A parent that doesn't listen is not a reason to stop here.
             let _ = line.send(Kind::Panic, &note);
         }
         let printed =
             (is_standard && sys::on_main_thread()).then(|| printed(info, note.backtrace.as_deref()));
-        // The thread may be past the life of its locals, or panic while it is here.
+        // The locals of the thread may be destroyed, or in use by the panicking code.
         let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
         match printed {
-            // A write fails if the reader is gone, and a panic in here would abort the process.
+            // The write fails if the reader has closed the pipe. A panic in the hook would abort the process.
             Some(printed) => _ = std::io::stderr().lock().write_all(printed.as_bytes()),
             None => previous(info),
         }
@@ -76,8 +79,9 @@ pub(crate) fn install_hook() {
     }));
 }
 
-/// In a process that is no worker: from now on, the places of panics [under `noting`](noting) are known. The hook that is there has its turn as
-/// before, and no other panic is looked at. A hook that the program installs later takes this one's place, unless it calls it.
+/// Records the places of panics [under `noting`](noting) from now on, in a process that is not a worker. The
+/// current hook runs as before, and other panics are not recorded. A hook that the program installs later
+/// replaces this one, unless it calls it.
 pub fn note_panics_here() {
     // A thread that panics can't change the hook.
     let can = || !std::thread::panicking() && !INSTALLED.swap(true, Ordering::Relaxed);
@@ -94,9 +98,9 @@ pub fn note_panics_here() {
     }));
 }
 
-/// Calls a function whose panics are noted, also in a process that is no worker.
+/// Calls a function whose panics are recorded, also in a process that is not a worker.
 pub fn noting<R>(function: impl FnOnce() -> R) -> R {
-    /// What was before.
+    /// Restores the previous value.
     struct Before(bool);
 
     impl Drop for Before {
@@ -109,7 +113,7 @@ pub fn noting<R>(function: impl FnOnce() -> R) -> R {
     function()
 }
 
-/// A panic that one thread has caught, and another one goes on with: what is known about it goes along.
+/// Panic that one thread has caught and another one resumes, with its recorded details.
 #[derive(Debug)]
 pub struct CaughtPanic {
     payload: Box<dyn Any + Send>,
@@ -128,7 +132,7 @@ impl CaughtPanic {
         })
     }
 
-    /// Goes on with it in this thread, without another turn for the hooks.
+    /// Resumes the panic on this thread, without another call of the hooks.
     pub fn resume(self) -> ! {
         let CaughtPanic { payload, note } = self;
         let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
@@ -136,13 +140,13 @@ impl CaughtPanic {
     }
 }
 
-/// What is known about a panic that this thread has caught.
+/// Returns the details of a panic that this thread has caught.
 pub(crate) fn caught(payload: &(dyn Any + Send)) -> PanicNote {
     let message = cut(text(payload));
     let noted = LAST.try_with(|last| last.try_borrow_mut().ok().and_then(|mut last| last.take()));
     match noted.ok().flatten() {
         Some(note) if note.message == message => note,
-        // It was raised without the hook, by `resume_unwind`.
+        // The panic was raised without the hook, by `resume_unwind`.
         _ => PanicNote { message, location: None, backtrace: None },
     }
 }
@@ -157,8 +161,8 @@ fn describe(info: &PanicHookInfo<'_>) -> PanicNote {
     }
 }
 
-/// What the standard library would print, but that it has no name for the thread in which a worker runs its function: that did not
-/// come to it by `main`.
+/// Returns the text that the standard library would print. The latter has no name for the thread that runs a
+/// worker's function, because that thread has not passed through `main`.
 fn printed(info: &PanicHookInfo<'_>, backtrace: Option<&str>) -> String {
     // fork: a copy of a process that has printed the hint does without it.
     static HINTED: AtomicBool = AtomicBool::new(false);
@@ -170,7 +174,7 @@ fn printed(info: &PanicHookInfo<'_>, backtrace: Option<&str>) -> String {
         }
         Some(whole) => {
             let mut short = "stack backtrace:".to_string();
-            // A string takes all.
+            // Writing to a string can't fail.
             _ = write_short(&mut short, whole, "RUST_BACKTRACE=full");
             short + "\n"
         }

@@ -1,4 +1,4 @@
-//! How a function failed that a worker called and survived: for the layers that call one function after another.
+//! Failure of a function that a worker called and survived, for layers that call one function after another.
 
 use std::error::Error;
 use std::panic::{self, AssertUnwindSafe};
@@ -11,11 +11,11 @@ use crate::error::process_name::ProcessName;
 use crate::error::{ProcessRaised, RaisedKind};
 use crate::protocol::message::{PanicNote, cut, sources};
 
-/// An error or a panic in words, to be sent to the process that asked for the call.
+/// Error or panic as text, to be sent to the process that requested the call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Raise {
     panicked: bool,
-    /// It is an error, and came after Ctrl-C, of which the process is told.
+    /// `true` for an error after Ctrl-C that the process handles itself.
     interrupted: bool,
     message: String,
     chain: Vec<String>,
@@ -25,7 +25,7 @@ pub struct Raise {
 }
 
 impl Raise {
-    /// Calls a function that may panic. In a worker the place of the panic is known.
+    /// Calls a function that may panic. In a worker the place of the panic is recorded.
     ///
     /// # Errors
     /// The panic.
@@ -39,7 +39,7 @@ impl Raise {
         })
     }
 
-    /// An error, with all its sources.
+    /// Creates the text of an error, with all its sources.
     pub fn error(error: &(dyn Error + 'static)) -> Box<Raise> {
         Box::new(Raise {
             panicked: false,
@@ -52,12 +52,12 @@ impl Raise {
         })
     }
 
-    /// Its message.
+    /// Returns the message.
     pub fn message(&self) -> &str {
         &self.message
     }
 
-    /// As the failure of a process.
+    /// Converts this into the failure of a process.
     pub fn of(self, who: ProcessName) -> ProcessRaised {
         let Raise { panicked, interrupted, message, chain, debug, location, backtrace } = self;
         let kind = match (panicked, interrupted) {

@@ -1,30 +1,32 @@
-//! Where this crate is part of a shared library: which program becomes the worker then, and how.
+//! Workers of a shared library that this crate is part of: the program that becomes the worker, and its
+//! start.
 //!
-//! The program is a host that knows nothing of workers: an interpreter, a C program. Executed anew it would just begin once
-//! more. So the dynamic loader loads the library before all else (`LD_PRELOAD`, see `ld.so(8)`), and the library
-//! becomes the worker as it is loaded: the host's own code never runs there. What needs the host (an interpreter that is
-//! called from a worker) is started by a command instead, which calls [`export_child_main!`](crate::export_child_main!)'s
-//! function.
+//! The program is a host that does not support workers: an interpreter, a C program. Executed anew it would
+//! begin its own `main`. So the dynamic loader loads the library before all else (`LD_PRELOAD`, see
+//! `ld.so(8)`), and the library becomes the worker while it is loaded: the host's own code never runs.
+//! Workers that need the host (an interpreter that is called from a worker) are started by a command instead,
+//! which calls the function of [`export_child_main!`](crate::export_child_main!).
 //!
 //! | this copy of the crate is in | started by | the token is for | taken by |
 //! |---|---|---|---|
 //! | the program | the program, or a command | [`Taker::Program`] | the hook before `main`, or `init` |
 //! | a library | a command | [`Taker::Call`] | the caller of `mp_child_main`, or `init` |
-//! | a library, and the function as well | the host, with the library loaded first | [`Taker::Load`] | the hook of the library of that build, while the loader initialises what a program begins with |
+//! | a library, and the function as well | the host, with the library loaded first | [`Taker::Load`] | the hook of the library of that build, while the loader initialises the objects of the program |
 //! | a library, the function in the program or in another library | the host | [`Taker::Call`] | `init`, in the `main` of a program that is linked with the library |
 //!
-//! Not whenever a library is loaded, because `dlopen` holds the loader's lock while initialisers run, and a worker that loads
-//! something in another thread would wait for ever. At the start of a program the loader holds no lock. The library takes it
-//! for the start if it is the first that `LD_PRELOAD` names: the hook takes it out.
+//! A library that is loaded later does not become a worker, because `dlopen` holds the loader's lock while
+//! initialisers run, and a worker that loads a library on another thread would wait for ever. At the start of
+//! a program the loader holds no lock. The library assumes the start of a program if it is the first library
+//! in `LD_PRELOAD`, and its hook removes that entry.
 //!
-//! | what could go wrong | what happens |
+//! | problem | result |
 //! |---|---|
 //! | the library's file was deleted, or is another build by now | the start is refused, before anything is executed |
-//! | it is replaced between that and the start of the child | another build: its hook leaves the token alone, the host begins, and the parent says that the process never reported |
-//! | two libraries were made with this crate | each takes what is for its build, by number; calls take what is for calls |
-//! | the host is a program with a copy of this crate | it leaves tokens alone that are not for programs |
+//! | it is replaced between that check and the start of the child | another build: its hook ignores the token, the host begins, and the parent reports that the process never reported |
+//! | two libraries were made with this crate | each takes the token for its build, by number; calls take the tokens for calls |
+//! | the host is a program with a copy of this crate | it ignores tokens that are not for programs |
 //! | the host closes the library (`dlclose`) | it stays loaded: the supervisor's thread has variables with destructors in it, which the C library waits for |
-//! | a host for which the loader ignores `LD_PRELOAD` (set-user-ID) | the start is refused; one that another program executes begins as it does by itself, and the parent says that the process never reported |
+//! | a host for which the loader ignores `LD_PRELOAD` (set-user-ID) | the start is refused; such a host that another program executes begins its own `main`, and the parent reports that the process never reported |
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -45,14 +47,15 @@ use crate::protocol::message::Report;
 use crate::protocol::token::Taker;
 use crate::sys::environment::Environment;
 
-/// The environment variable that names libraries to the loader.
+/// Environment variable that names libraries to the loader.
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 
-/// The file that was found to be the running build, as device, inode and the like identify it.
+/// File that was found to be the running build, identified by device, inode and similar fields.
 static CHECKED: PerProcess<Mutex<Option<Identity>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// Which copy of this crate takes the token of a process that is to call `function`, and which library is loaded first.
+/// Returns the copy of this crate that takes the token of a process that is to call `function`, and the
+/// library to be loaded first.
 pub(crate) fn taker(command: bool, function: &FunctionRef) -> Result<(Taker, Option<PathBuf>), SpawnError> {
     let Some(library) = loaded_objects::own().filter(|own| !own.is_program) else {
         return Ok((Taker::Program, None));
@@ -66,7 +69,7 @@ pub(crate) fn taker(command: bool, function: &FunctionRef) -> Result<(Taker, Opt
     Ok((Taker::Load(function.object.short()), Some(path.to_owned())))
 }
 
-/// Whether a library can be loaded first, and would be the one that runs here.
+/// Checks that a library can be loaded first, and that its file is the build that runs here.
 fn can_be_loaded(library: &Object, identity: &Identity) -> io::Result<()> {
     let path = library.path();
     let name = path.as_os_str().as_bytes();
@@ -96,8 +99,8 @@ fn can_be_loaded(library: &Object, identity: &Identity) -> io::Result<()> {
     Ok(())
 }
 
-/// In a child: makes sure that the library which holds its function is loaded. Only a library that the parent names is
-/// loaded: a closure in a message has to be in what is loaded already, for messages may come from outside.
+/// In a child: loads the library of its function, unless it is loaded. Only a library that the parent names
+/// is loaded. A closure in a message must be in a loaded object, because messages may come from outside.
 pub(crate) fn load(path: &Path, build: &Identity) -> Result<(), Report> {
     if loaded_objects::is_loaded(build) {
         return Ok(());
@@ -111,18 +114,19 @@ pub(crate) fn load(path: &Path, build: &Identity) -> Result<(), Report> {
     loaded_objects::load(path).map_err(unable)
 }
 
-/// The same environment, by which the loader loads a library first.
+/// Returns this environment with a library that the loader loads first.
 pub(crate) fn with_library(environment: &Environment, library: &Path) -> Environment {
     let mut value = library.as_os_str().to_owned();
     if let Some(more) = environment.get(PRELOAD).filter(|more| !more.is_empty()) {
         value.push(":");
         value.push(more);
     }
-    // What `with` refuses, no path has.
+    // Paths contain none of the bytes that `with` refuses.
     environment.with(OsStr::new(PRELOAD), Some(&value)).unwrap_or_else(|_| environment.clone())
 }
 
-/// The libraries that the variable names, without the one that [`with_library`] has put first; `None` if it isn't the first.
+/// Returns the libraries that the variable names, without the one that [`with_library`] has put first.
+/// Returns `None` if that library isn't the first.
 pub(crate) fn without_library(value: &OsStr, library: &Path) -> Option<Option<OsString>> {
     let rest = value.as_bytes().strip_prefix(library.as_os_str().as_bytes())?;
     match rest {
@@ -143,7 +147,7 @@ mod tests {
         }
     }
 
-    /// Libraries of glibc that few programs load.
+    /// Uses libraries of glibc that few programs load.
     #[test]
     fn a_library_is_loaded_if_it_is_the_build() {
         let folders = ["/lib/x86_64-linux-gnu", "/lib/aarch64-linux-gnu", "/lib64", "/usr/lib64", "/usr/lib"];

@@ -1,4 +1,4 @@
-//! Turns what was seen of a process into its error. No system calls here.
+//! Conversion of the recorded events of a process into its error. Makes no system calls.
 
 use std::collections::VecDeque;
 use std::io;
@@ -11,38 +11,38 @@ use crate::error::{ProcessExited, ProcessRaised, RaisedKind, SpawnError};
 use crate::protocol::message::{Cause, Crash, PanicNote, Report};
 use crate::start_method::StartMethod;
 
-/// Which process it is about.
+/// Process that an error concerns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject<'a> {
     pub(crate) who: &'a ProcessName,
-    /// What was executed for it.
+    /// Program that was executed for it.
     pub(crate) program: &'a Path,
     pub(crate) method: StartMethod,
     pub(crate) function: &'a str,
-    /// Whether the function returns something.
+    /// `true` if the function returns a value.
     pub(crate) returns: bool,
 }
 
-/// What a process reported before it ended.
+/// Reports of a process before its end.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
     pub(crate) hello: bool,
-    /// It reported that its function returned without an error.
+    /// `true` if it reported that its function returned without an error.
     pub(crate) done: bool,
-    /// What it returned has arrived.
+    /// `true` if its return value has arrived.
     pub(crate) returned: bool,
-    /// Its last panics, the latest last.
+    /// Last panics, the latest last.
     pub(super) panics: VecDeque<PanicNote>,
     pub(crate) crash: Option<Crash>,
-    /// The last lines of its standard error.
+    /// Last lines of its standard error.
     pub(crate) last_words: Option<String>,
-    /// The kernel's out-of-memory killer has ended processes.
+    /// `true` if the kernel's out-of-memory killer has ended processes.
     pub(crate) out_of_memory: bool,
     /// Limit of its processor time, if one was set.
     pub(crate) cpu_seconds: Option<u64>,
 }
 
-/// How many panics of a process are kept.
+/// Number of panics of a process that are stored.
 const PANICS: usize = 3;
 
 impl Seen {
@@ -61,7 +61,7 @@ fn in_a_line(PanicNote { message, location, .. }: &PanicNote) -> String {
     }
 }
 
-/// The failure in a report, and when it happened.
+/// Returns the failure in a report, and its time.
 pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Option<(u64, SpawnError)> {
     let Subject { who, function, .. } = subject;
     let raised = |kind, message, chain, debug, location, backtrace| {
@@ -99,7 +99,7 @@ pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Optio
     }
 }
 
-/// The failure that the end of a process shows, and when it happened; `None` for a success.
+/// Returns the failure that the end of a process shows, and its time, or `None` for a success.
 pub(crate) fn of_exit(
     subject: Subject<'_>,
     seen: Seen,
@@ -116,13 +116,14 @@ pub(crate) fn of_exit(
         ExitStatus::Signal { signal, .. } => Some(signal),
         ExitStatus::Code(_) | ExitStatus::Unknown => None,
     };
-    // A copy of this process can't be another program. A program that handles the signal of this one exits with a code.
+    // A copy of this process can't be another program. A program that handles the signal of this one exits
+    // with a code.
     if !seen.hello && killer.is_none() && asked.is_none() && method != StartMethod::Fork {
         let (who, program) = (who.clone().into(), program.to_owned());
         return Some((now, SpawnError::NeverReported { who, program, method, exit }));
     }
     let crash = seen.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
-    // A signal that a process sends reaches the handler.
+    // The handler sees a signal that a process sends.
     let unheard = killer == Some(Signal::from_number(libc::SIGSEGV)) && seen.hello && seen.crash.is_none();
     let aborted = killer == Some(Signal::from_number(libc::SIGABRT));
     let panics = || seen.panics.iter().rev().map(in_a_line).collect();
@@ -257,7 +258,7 @@ mod tests {
         assert!(!text(crash(Cause::Sent), SEGV, None).contains("overflow"));
         assert!(!text(crash(Cause::Fault), SEGV, None).contains("overflow"));
         assert!(!text(running(), ExitStatus::Code(139), None).contains("overflow"));
-        // Before it is a worker it has no handlers.
+        // Before it becomes a worker it has no handlers.
         let copy = Subject { method: StartMethod::Fork, ..subject() };
         let (_, error) = of_exit(copy, Seen::default(), SEGV, None, 100).unwrap();
         assert!(!error.to_string().contains("overflow"), "{error}");

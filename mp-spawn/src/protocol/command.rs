@@ -1,4 +1,4 @@
-//! What processes are started from: the running program, or the command that was set instead.
+//! Program or command that processes are started from.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -12,21 +12,21 @@ use rustix::fs::Access;
 
 use crate::protocol::fields::{Fields, put_bytes, put_number};
 
-/// A program, and what it is given as arguments.
+/// Program with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Words {
     program: OsString,
     pub(crate) args: Vec<OsString>,
-    /// Whether a program without a slash in its name is searched for in `PATH`.
+    /// `true` if a program without a slash in its name is searched for in `PATH`.
     search: bool,
 }
 
-/// What [`set_executable`] or [`set_command`] has set; the running program without it.
+/// Command set by [`set_executable`] or [`set_command`]. `None` stands for the running program.
 static USUAL: PerProcess<Mutex<Option<Words>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// From now on, starts another program instead of the running one, unless [`SpawnOptions::executable`] or
-/// [`ProcessBuilder::executable`] names one; `None` takes that back. It must be the same build: the function is looked up
-/// in it. Processes that are started from now on begin with the same setting.
+/// Sets a program that later starts execute instead of the running one, unless [`SpawnOptions::executable`]
+/// or [`ProcessBuilder::executable`] names one. `None` restores the default. The program must be the same
+/// build, because the function is looked up in it. Processes that are started later inherit the setting.
 ///
 /// ```
 /// mp_spawn::set_executable(Some(std::env::current_exe()?));
@@ -35,8 +35,9 @@ static USUAL: PerProcess<Mutex<Option<Words>>> = PerProcess::new([const { Mutex:
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// This helps where the running program can't be found, as when it was deleted and runs under valgrind or by the loader
-/// (`ld.so ./program`). For a program that needs arguments to become a worker, use [`set_command`].
+/// Use this if the running program can't be found, for example because it was deleted and runs under valgrind
+/// or through the loader (`ld.so ./program`). For a program that needs arguments to become a worker, use
+/// [`set_command`].
 ///
 /// [`SpawnOptions::executable`]: crate::SpawnOptions::executable
 /// [`ProcessBuilder::executable`]: crate::ProcessBuilder::executable
@@ -44,10 +45,10 @@ pub fn set_executable(program: Option<PathBuf>) {
     *USUAL.lock() = program.map(Words::program);
 }
 
-/// From now on, starts processes by this command, a program and its arguments, unless [`SpawnOptions::command`] names another;
-/// an empty one takes that back, and what [`set_executable`] has set. A program without a slash in its name is searched for in
-/// the directories of `PATH`: name it by its path where `PATH` is not trusted. Processes that are started from now on begin with
-/// the same setting.
+/// Sets a command, a program and its arguments, by which later starts execute processes, unless
+/// [`SpawnOptions::command`] names another. An empty command restores the default, and also resets
+/// [`set_executable`]. A program without a slash in its name is searched for in the directories of `PATH`:
+/// name it by its path if `PATH` is not trusted. Processes that are started later inherit the setting.
 ///
 /// ```
 /// // Through another program, which executes this one at last.
@@ -59,11 +60,12 @@ pub fn set_executable(program: Option<PathBuf>) {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The program that it runs in the end must become a worker: the same build of this one; or, where this crate is part of a shared
-/// library, any program that loads the library and calls what [`export_child_main!`] makes, as with
-/// `set_command(["python3", "-c", "import ctypes; ctypes.CDLL('./libjob.so').mp_child_main()"])`. It may execute another
-/// program, as `env` and `sh -c 'exec …'` do, but not start a process that does: the process that is started has to be the
-/// worker.
+/// The program that the command finally executes must become a worker. It is either the same build of this
+/// program, or, if this crate is part of a shared library, any program that loads the library and calls the
+/// function of [`export_child_main!`], such as `set_command(["python3", "-c", "import ctypes;
+/// ctypes.CDLL('./libjob.so').mp_child_main()"])`. The command may execute another program, as `env` and `sh
+/// -c 'exec …'` do. It must not start the worker as a child process: the started process itself must become
+/// the worker.
 ///
 /// [`SpawnOptions::command`]: crate::SpawnOptions::command
 /// [`export_child_main!`]: crate::export_child_main!
@@ -72,12 +74,12 @@ pub fn set_command<S: Into<OsString>>(command: impl IntoIterator<Item = S>) {
     *USUAL.lock() = Words::command(command);
 }
 
-/// What was set.
+/// Returns the command that was set.
 pub(crate) fn usual() -> Option<Words> {
     USUAL.lock().clone()
 }
 
-/// In a process that was just started: begins with what the parent has set.
+/// Sets the command of the parent, in a process that was just started.
 #[inline]
 pub(crate) fn inherit(words: Option<Words>) {
     if words.is_some() {
@@ -86,23 +88,23 @@ pub(crate) fn inherit(words: Option<Words>) {
 }
 
 impl Words {
-    /// A program at a path.
+    /// Creates a command from the path of a program.
     pub(crate) fn program(path: PathBuf) -> Words {
         Words { program: path.into_os_string(), args: Vec::new(), search: false }
     }
 
-    /// `None` if there are no words.
+    /// Creates a command from its words. Returns `None` if there are none.
     pub(crate) fn command<S: Into<OsString>>(words: impl IntoIterator<Item = S>) -> Option<Words> {
         let mut words = words.into_iter().map(Into::into);
         Some(Words { program: words.next()?, args: words.collect(), search: true })
     }
 
-    /// What it is called when it runs.
+    /// Returns the name of the program.
     pub(crate) fn name(&self) -> &OsStr {
         &self.program
     }
 
-    /// Where the program is.
+    /// Returns the path of the program.
     pub(crate) fn find(&self) -> io::Result<PathBuf> {
         let name = Path::new(&self.program);
         if !self.search || self.program.as_bytes().contains(&b'/') {
@@ -115,7 +117,7 @@ impl Words {
         })
     }
 
-    /// Appends it to a message.
+    /// Appends the command to a message.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         out.push(self.search.into());
         put_number(out, self.args.len() as u64);
@@ -124,13 +126,13 @@ impl Words {
         }
     }
 
-    /// Reads one from a message.
+    /// Reads a command from a message.
     pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Words> {
         let (search, count) = (fields.flag()?, fields.size()?);
         let mut word = || fields.bytes().map(|bytes| OsString::from_vec(bytes.to_vec()));
         let program = word()?;
         let mut args = Vec::new();
-        // One by one: the count in the message is not trusted to allocate by.
+        // Read one by one: the count in the message is not trusted for an allocation.
         for _ in 0..count {
             args.push(word()?);
         }

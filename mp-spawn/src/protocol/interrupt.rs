@@ -37,16 +37,18 @@ pub enum Interrupt {
     Default,
     /// The signal has no effect. The parent decides when the process ends, at the latest with the parent itself.
     Ignore,
-    /// The process is informed: [`interrupted`](mp_core::interrupted) is true from then on, and waits for messages, room, events, permits or
-    /// many things end with `Interrupted` when there is nothing to take (waits for locks, barriers and conditions continue: their
-    /// owners and parties end them). A wait ends at once in the thread that gets the signal, as a rule the main thread, and within
-    /// 100 ms in others.
+    /// Notifies the process: [`interrupted`](mp_core::interrupted) returns `true` from then on. Waits for
+    /// messages, room, events, permits or several objects return `Interrupted` when there is nothing to take.
+    /// Waits for locks, barriers and conditions continue, because their owners and parties end them. A wait
+    /// ends at once on the thread that gets the signal, usually the main thread, and within 100 ms on other
+    /// threads.
     ///
-    /// The parent is informed in the same way, from the first start with this variant, for each of the signals that it does not
-    /// handle itself. A second signal ends the parent, and its children with it.
+    /// The parent is notified in the same way, from the first start with this variant, for each signal that
+    /// it does not handle itself. A second signal ends the parent, and its children with it.
     ///
-    /// An error that a worker returns after that is [`RaisedKind::Interrupted`](crate::RaisedKind::Interrupted): it does not
-    /// end the others, and `join` reports it only where no process has failed otherwise.
+    /// An error that a worker returns after that is
+    /// [`RaisedKind::Interrupted`](crate::RaisedKind::Interrupted). It does not end the other processes, and
+    /// `join` returns it only if there is no other failure.
     Graceful,
 }
 
@@ -84,7 +86,7 @@ impl Interrupt {
             .find(|kind| kind.to_byte() == byte)
     }
 
-    /// Effect of one signal, where this applies to `signals`.
+    /// Returns the effect of one signal if this effect applies to `signals`.
     pub(crate) fn at(self, signal: c_int, signals: InterruptSignals) -> Interrupt {
         if signals.numbers().contains(&signal) { self } else { Interrupt::Default }
     }
@@ -102,7 +104,7 @@ impl InterruptSignals {
             .find(|signals| signals.to_byte() == byte)
     }
 
-    /// Their numbers.
+    /// Returns the numbers of the signals.
     pub(crate) fn numbers(self) -> &'static [c_int] {
         match self {
             InterruptSignals::Both => &[libc::SIGINT, libc::SIGTERM],

@@ -1,23 +1,24 @@
-//! What ends a process when its parent executes another program.
+//! Lifeline: a pipe that ends a process when its parent executes another program.
 //!
-//! A process asks the kernel to be ended when its parent ends, and there "parent" is a thread. A program that executes
-//! another one keeps the thread that does so, and with it the children of that thread, which the new program does not know. Its
-//! close-on-exec files are closed, though. So each process holds the read end of a pipe whose write end only its parent has,
-//! and in which nothing is ever written: when that is closed, the kernel sends a SIGKILL (`F_SETSIG` in `fcntl(2)`), without
-//! a thread that would have to wait for it. (A fork server has none. It waits at its socket, whose end it sees there.)
+//! A process asks the kernel to end it when its parent ends, and the kernel takes the parent for a thread. A
+//! program that executes another one keeps the thread that does so, and with it the children of that thread,
+//! which the new program does not know. Its close-on-exec files are closed, though. So each process holds the
+//! read end of a pipe. Only its parent has the write end, and nothing is ever written to it. When the write
+//! end is closed, the kernel sends a SIGKILL (`F_SETSIG` in `fcntl(2)`), so no thread has to wait for that.
+//! (A fork server has no lifeline. It waits at its socket, and detects the end there.)
 //!
-//! | the parent | closes the write end | what ends the process |
+//! | the parent | closes the write end | ends the process |
 //! |---|---|---|
-//! | executes another program | the kernel, for it is close-on-exec | this |
-//! | ends, or is killed | the kernel | this, or the parent-death signal, whichever comes first |
-//! | has ended, or executed something, before the process holds the pipe | the kernel | the process itself: it checks, after it has asked for the signal |
-//! | was copied by code that isn't ours, and the copy lives | none, while that copy lives | the parent-death signal, where the parent ends |
+//! | executes another program | the kernel, because it is close-on-exec | the lifeline |
+//! | ends, or is killed | the kernel | the lifeline, or the parent-death signal, whichever comes first |
+//! | has ended, or executed another program, before the process holds the pipe | the kernel | the process itself: it checks after it has requested the signal |
+//! | was copied by foreign code, and the copy lives | not closed while that copy lives | the parent-death signal, when the parent ends |
 //!
-//! The signal belongs to an open file description, so each process gets its own one. The parent opens it: a process that
-//! does so itself has the kernel make a directory in `/proc` for it, which costs as much as a dozen system calls, at its start
-//! and again at its end. Where there is no `/proc`, it is as if there were no pipe. A parent that has changed its user may not open
-//! what it has made before, and makes another pipe. A process that closes its end (with all its
-//! files, say) has none either.
+//! The signal belongs to an open file description, so each process gets its own. The parent opens it: if a
+//! process opened it itself, the kernel would create a directory in `/proc` for it, which costs as much as a
+//! dozen system calls, at its start and again at its end. Without `/proc` there is no lifeline. A parent that
+//! has changed its user may not open its earlier pipe, and creates another one. A process that closes its end
+//! (for example with all its files) has no lifeline either.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -53,12 +54,13 @@ impl Pipe {
         Ok(pipe)
     }
 
-    /// Opens the end that is read once more: another open file description. `None` if that is impossible.
+    /// Opens the read end again, as another open file description. Returns `None` if that is impossible.
     fn open_again(&self) -> io::Result<Option<OwnedFd>> {
         let number = self.read.as_raw_fd();
-        // The second is that of this thread, which may have a table of files of its own; it takes longer to be found.
+        // The second path is that of this thread, which may have its own table of files. Its lookup takes
+        // longer.
         for path in [format!("/proc/self/fd/{number}"), format!("/proc/thread-self/fd/{number}")] {
-            // Nothing is ever to be waited for here.
+            // The open must never block.
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             match rustix::fs::open(path, flags, Mode::empty()) {
                 Ok(end) if identity(&end)? == identity(&self.read)? => {
@@ -72,22 +74,24 @@ impl Pipe {
     }
 }
 
-/// The pipes of the processes that this one starts: the last one, and others that are of no use to new ones.
+/// Pipes for the processes that this process starts: the last one, and earlier ones that new processes can't
+/// use.
 static PIPES: PerProcess<Mutex<Vec<Pipe>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// What ends this process.
+/// Lifeline of this process.
 static HELD: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
-/// The same under another number, if that was in the way of what this process inherits. Its first number is another file's then.
+/// Duplicate of the lifeline under another number, if its number was needed for an inherited file. The first
+/// number then belongs to another file.
 static MOVED: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
-/// What ends this process, under its number of now.
+/// Returns the lifeline of this process, under its current number.
 fn held() -> Option<&'static OwnedFd> {
     MOVED.get().or_else(|| HELD.get())
 }
 
-/// In a child that begins: if what ends it has one of these numbers, gives it another one, and returns the number that is to be
-/// another file's.
+/// In a starting child: if the lifeline has one of these numbers, moves it to another number, and returns the
+/// number that is reserved for another file.
 pub(crate) fn make_way(numbers: &[RawFd]) -> io::Result<Option<RawFd>> {
     let Some(own) = HELD.get() else { return Ok(None) };
     let Some(moved) = inherited_files::out_of_the_way(own.as_fd(), numbers)? else { return Ok(None) };
@@ -95,7 +99,7 @@ pub(crate) fn make_way(numbers: &[RawFd]) -> io::Result<Option<RawFd>> {
     Ok(Some(own.as_raw_fd()))
 }
 
-/// The end that goes to one child alone; `None` where there is no `/proc`.
+/// Returns a read end for a single child, or `None` without `/proc`.
 pub(crate) fn end() -> Result<Option<OwnedFd>> {
     let refused = |error: io::Error| failed("the pipe that ends a process with this one", None, error);
     let mut pipes = PIPES.lock();
@@ -103,7 +107,8 @@ pub(crate) fn end() -> Result<Option<OwnedFd>> {
     if last.is_some() {
         return Ok(last);
     }
-    // The first one; or this process has another user by now, and may not open what it has made as the former one.
+    // This is the first pipe, or this process has changed its user and may not open the pipe of the former
+    // user.
     let pipe = Pipe::new().map_err(refused)?;
     let end = pipe.open_again().map_err(refused)?;
     if end.is_some() {
@@ -112,16 +117,17 @@ pub(crate) fn end() -> Result<Option<OwnedFd>> {
     Ok(end)
 }
 
-/// What a copy of this process has no use for.
+/// Returns the files that a copy of this process does not need.
 pub(crate) fn files() -> Vec<RawFd> {
     let pipes = PIPES.lock();
     pipes.iter().flat_map(|pipe| [pipe.read.as_raw_fd(), pipe.write.as_raw_fd()]).collect()
 }
 
-/// In a child: is ended from now on when its parent closes the other end; false if it has.
+/// In a child: the kernel ends this process from now on when its parent closes the other end. Returns `false`
+/// if the end is closed already.
 #[inline]
 pub(crate) fn hold(end: OwnedFd) -> bool {
-    // Closing it could be an event as well.
+    // The file is leaked, because closing it could be an event as well.
     let open = heed(&end);
     HELD.set(end);
     open
@@ -139,8 +145,9 @@ fn heed(end: &OwnedFd) -> bool {
     !hung_up
 }
 
-/// From now on this process outlives the one that started it, however that ends: for processes that are detached on purpose,
-/// such as a server. While both live, nothing is different: the parent still waits for it, or ends it, when it exits.
+/// Lets this process outlive the process that started it, whatever ends the latter. Use this for processes
+/// that are detached on purpose, such as a server. While both live, the parent still waits for this process,
+/// or ends it, when it exits.
 ///
 /// ```
 /// let child = mp_spawn::Process::spawn(|(): ()| mp_spawn::detach(), ())?;
@@ -148,18 +155,19 @@ fn heed(end: &OwnedFd) -> bool {
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// After the parent's end no process receives this one's report at its end; processes that it has started still end with it.
-/// In a process that was not started by this crate it does nothing that matters.
+/// After the parent's end, no process receives the final report of this process. Processes that this one has
+/// started still end with it. In a process that was not started by this crate, the call has no relevant
+/// effect.
 ///
 /// # Errors
 ///
-/// What `prctl(2)` or `fcntl(2)` return.
+/// Returns the errors of `prctl(2)` and `fcntl(2)`.
 pub fn detach() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(None)?;
-    // It stays open: closing it can be an event as well.
+    // The file stays open, because closing it can be an event as well.
     let held = held().map(|own| (own, rustix::fs::fcntl_getfl(own)));
     match held {
-        // Else this process has closed it, and its number may be that of another file by now.
+        // Otherwise this process has closed it, and another file may have its number.
         Some((own, Ok(flags))) if flags.contains(OFlags::ASYNC) => {
             Ok(rustix::fs::fcntl_setfl(own, flags - OFlags::ASYNC)?)
         }
@@ -184,7 +192,7 @@ mod tests {
     #[test]
     fn a_pipe_that_can_not_be_opened_is_replaced() {
         let replaces = |(): ()| {
-            // A socket can't be opened; neither can a pipe of another user.
+            // A socket can't be opened. The same holds for a pipe of another user.
             let (read, write) = std::os::unix::net::UnixStream::pair()?;
             PIPES.lock().push(Pipe { read: read.into(), write: write.into() });
             let end = end().map_err(io::Error::other)?.expect("an end");

@@ -93,7 +93,7 @@ impl ResourceLimit {
     }
 }
 
-/// The kernel's name.
+/// Writes the name that the kernel uses.
 impl fmt::Display for ResourceLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -122,24 +122,24 @@ impl Limits {
         self
     }
 
-    /// Sets the user that the process runs as. That takes a privileged program; the process has no supplementary groups then.
-    /// [`group`](Self::group) should be set, too. With the sharing strategy `file_system` it can't open files that other processes
-    /// make later.
+    /// Sets the user that the process runs as. This requires privileges. The process then has no
+    /// supplementary groups. [`group`](Self::group) should be set, too. With the sharing strategy
+    /// `file_system` it can't open files that other processes make later.
     #[doc(alias = "setuid")]
     pub fn user(mut self, uid: u32) -> Limits {
         self.user = Some(uid);
         self
     }
 
-    /// Sets the group that the process runs as. That takes a privileged program.
+    /// Sets the group that the process runs as. This requires privileges.
     #[doc(alias = "setgid")]
     pub fn group(mut self, gid: u32) -> Limits {
         self.group = Some(gid);
         self
     }
 
-    /// Moves the process into a process group: 0 is a new group of its own. Signals that a terminal or a program sends to its group
-    /// don't reach the process then.
+    /// Moves the process into a process group. 0 stands for a new group. The process then does not receive
+    /// signals that a terminal or a program sends to its own group.
     #[doc(alias = "setpgid")]
     pub fn process_group(mut self, group: u32) -> Limits {
         self.process_group = Some(group);
@@ -199,14 +199,15 @@ impl Limits {
         self.user.is_some() || self.group.is_some()
     }
 
-    /// Limit of processor time: the one set here, else the one that this process has, which a child inherits.
+    /// Returns the limit of processor time: the one set here, otherwise the limit of this process, which a
+    /// child inherits.
     pub(crate) fn cpu_seconds(&self) -> Option<u64> {
         let set = self.resources.iter().rfind(|(resource, _)| *resource == ResourceLimit::CpuSeconds);
         let inherited = || rustix::process::getrlimit(Resource::Cpu).current;
         set.map(|(_, most)| *most).or_else(inherited)
     }
 
-    /// Appends it to a message.
+    /// Appends the limits to a message.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         put_number(out, self.resources.len() as u64);
         for (resource, most) in &self.resources {
@@ -221,11 +222,11 @@ impl Limits {
         put_option(out, self.shared_memory, put_number);
     }
 
-    /// Reads one from a message.
+    /// Reads limits from a message.
     #[inline]
     pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Limits> {
         let mut limits = Limits::default();
-        // One by one: the count in the message is not trusted to allocate by.
+        // Read one by one: the count in the message is not trusted for an allocation.
         for _ in 0..fields.size()? {
             let resource = fields.byte().and_then(|number| ALL.get(usize::from(number)))?;
             limits.resources.push((*resource, fields.number()?));

@@ -1,4 +1,4 @@
-//! What parent, child and fork server send to each other: frames, files, functions, payloads.
+//! Messages between parent, child and fork server: frames, files, functions, payloads.
 
 pub(crate) mod command;
 pub(crate) mod control_socket;

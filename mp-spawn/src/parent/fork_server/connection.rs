@@ -1,9 +1,10 @@
-//! A fork server, and the line to it: see [`forkserver`](crate::parent::fork_server).
+//! Connection to a fork server: see [`forkserver`](crate::parent::fork_server).
 //!
-//! One process at most is on order. Its number is on the [slip](crate::child::clone) from the moment at which it is made
-//! until a start has taken it, so that it can be ended whatever happens to the server. That number is all that is known of a
-//! process that was made ahead; the server answers only when asked. (An answer that waits in the socket would be read just
-//! when the process is to begin, and reading it wakes the server, which waits at that socket, too.)
+//! At most one process is ordered in advance. Its number is on the [slip](crate::child::clone) from its
+//! creation until a start has taken it, so it can be ended whatever happens to the server. The parent has no
+//! other information about a process that was made in advance: the server answers only when asked. (A waiting
+//! answer would be read just when the process is to begin, and reading it would wake the server, which waits
+//! at the same socket.)
 
 use std::fmt;
 use std::io;
@@ -36,12 +37,12 @@ use crate::sys::pid_number;
 use crate::sys::proc_stat::Doing;
 use crate::sys::process_handle::{self, Handle};
 
-/// Why a server is of no more use; how it ended is reported beside it.
+/// Reason why a server can't be used any more. Its exit status is reported in addition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It has ended by itself, or was killed.
+    /// The server has exited, or was killed.
     Gone,
-    /// Something else, in words.
+    /// Another reason, in words.
     Other(String),
 }
 
@@ -66,48 +67,48 @@ impl fmt::Display for Trouble {
     }
 }
 
-/// The report about a server that is gone.
+/// Report about a server that was ended.
 pub(crate) struct Buried {
     pub(crate) pid: u32,
-    /// How it ended, if it has.
+    /// Exit status, if the server has ended.
     pub(crate) exit: Option<ExitStatus>,
     pub(crate) error: SpawnError,
-    /// Whether another one may succeed: this one was killed, or had served.
+    /// `true` if another server may succeed: this one was killed, or had served.
     pub(crate) is_replaceable: bool,
 }
 
-/// How long to wait for a process that got a SIGKILL.
+/// Time to wait for a process that got a SIGKILL.
 const AFTER_KILL: Duration = Duration::from_secs(10);
-/// How long to wait for one that has closed its files, the last step before its end.
+/// Time to wait for a process that has closed its files, the last step before its end.
 const AT_ITS_END: Duration = Duration::from_secs(1);
 const NONSENSE: &str = "its answer is malformed";
 
-/// A fork server, and the line to it.
+/// Fork server, and the connection to it.
 #[derive(Debug)]
 pub(crate) struct Server {
-    /// The process that it belongs to: another one after a fork.
+    /// Process that it belongs to. Differs from the current process after a fork.
     process: u32,
-    /// The command that it was started by.
+    /// Command that it was started by.
     command: Command,
     life: Arc<Life>,
-    /// Does not block.
+    /// Nonblocking.
     socket: OwnedFd,
     inbox: Inbox,
     slip: Slip,
     ordered: Option<Ordered>,
-    /// One that was made ahead, and was found dead.
+    /// Process that was made in advance and found dead.
     lost: Option<Pid>,
 }
 
-/// A process that a server was asked for, and that no start has taken yet.
+/// Process that was requested from a server and that no start has taken yet.
 #[derive(Debug)]
 struct Ordered {
-    /// This end of its socket.
+    /// Parent's end of its socket.
     socket: OwnedFd,
     nonce: u64,
 }
 
-/// A process that a server has made.
+/// Process that a server has made.
 struct Made {
     pid: Pid,
     handle: Handle,
@@ -119,7 +120,7 @@ impl Made {
         match Handle::find(pid) {
             Ok(handle) => Ok(Made { pid, handle, ordered }),
             Err(error) => {
-                // Its number is its own, for it is there.
+                // The process is alive, so its number can't be reused.
                 if !hung_up(&ordered.socket) {
                     process_handle::end(pid);
                 }
@@ -128,16 +129,16 @@ impl Made {
         }
     }
 
-    /// Whether it waits for its start message. Else it is reaped.
+    /// Returns `true` if the process waits for its start message. Otherwise reaps it.
     ///
-    /// One that has waited for long may have ended and been reaped: where SIGCHLD is ignored, or by code that waits for any
-    /// child. Then the handle may be another process's. It is not if the other end of the socket is open now, for the handle
-    /// was made before this check.
+    /// A process that has waited for a long time may have ended and been reaped, by the kernel if SIGCHLD is
+    /// ignored, or by code that waits for any child. Then the handle may refer to another process. It does
+    /// not if the other end of the socket is open now, because the handle was made before this check.
     fn is_there(&self) -> bool {
         let sentinel = self.handle.sentinel();
         let mut both =
             [PollFd::new(&self.ordered.socket, PollFlags::empty()), PollFd::new(&sentinel, PollFlags::IN)];
-        // Neither is to be reported.
+        // Neither descriptor has events to report.
         let asked = retry_on_intr(|| rustix::event::poll(&mut both, Some(&Timespec::default())));
         let is_there = asked == Ok(0);
         if !is_there {
@@ -147,7 +148,7 @@ impl Made {
     }
 }
 
-/// Whether a fork server lives.
+/// State of a fork server process.
 #[derive(Debug)]
 pub(crate) struct Life {
     pub(crate) pid: u32,
@@ -156,7 +157,7 @@ pub(crate) struct Life {
 }
 
 impl Server {
-    /// Starts one. Waits until it is a server.
+    /// Starts a server, and waits until it is ready.
     pub(crate) fn begin(
         command: &Command,
         preload: Option<FunctionRef>,
@@ -166,7 +167,7 @@ impl Server {
         let (slip, file) = Slip::new().map_err(refused)?;
         let start = {
             let command = command.clone();
-            // It ignores them, as soon as it can.
+            // The server ignores interrupts as soon as it can.
             move || launch::launch(&command, &Particulars { interrupts_wait: true, ..Particulars::default() })
         };
         let Launched { pid, handle, socket, .. } = supervisor::on_lasting_thread(start)?;
@@ -197,7 +198,8 @@ impl Server {
             Err(why) => why,
         };
         let buried = server.bury("the start of the fork server", &why);
-        // A server that ends by itself would do so again, and one that is killed may be so because of what it preloads.
+        // A server that exits by itself would do so again, and one that is killed may be killed because of
+        // its preloaded function.
         let was_killed = matches!(buried.exit, Some(ExitStatus::Signal { .. }));
         let is_replaceable = buried.is_replaceable && was_killed && !preloads;
         Ok(Err(Buried { is_replaceable, ..buried }))
@@ -207,7 +209,7 @@ impl Server {
         self.life.pid
     }
 
-    /// Whether it is this process's, and was started by such a command.
+    /// Returns `true` if the server belongs to this process and was started by such a command.
     pub(crate) fn is_of(&self, command: &Command) -> bool {
         self.process == std::process::id() && self.command.is_as(command)
     }
@@ -216,8 +218,9 @@ impl Server {
         self.life.exit().is_some()
     }
 
-    /// Starts a process: sends these frames to the one that was made ahead, if it lives, or else to another one; and asks for
-    /// the next. The outer error says that this server is of no more use.
+    /// Starts a process: sends these frames to the process that was made in advance, if it lives, or else to
+    /// another one, and requests the next process. The outer error means that this server can't be used any
+    /// more.
     pub(crate) fn start(
         &mut self,
         outbox: &mut Outbox,
@@ -229,7 +232,7 @@ impl Server {
         if ahead {
             match made {
                 Ok(waiting) if waiting.is_there() => made = Ok(waiting),
-                // It may have been refused for lack of something that there is by now.
+                // The request may have been refused for lack of a resource that is available by now.
                 gone => {
                     self.lost = gone.ok().map(|gone| gone.pid);
                     made = self.take(&mut limit)?;
@@ -237,22 +240,23 @@ impl Server {
             }
         }
         Ok(made.map(|Made { pid, handle, ordered: Ordered { socket, nonce } }| {
-            // Before anything else: the process waits for that. The supervisor, which watches it, tries again what can't be
-            // sent now, and finds out why.
+            // Sent before anything else, because the process waits for it. The supervisor, which watches the
+            // process, sends the rest, and determines the cause of a failure.
             let _ = outbox.flush(socket.as_fd());
-            // From here on this start has it.
+            // From here on this start owns the process.
             self.slip.clear();
             self.order_ahead(&mut limit);
             Launched { pid, handle, socket, nonce }
         }))
     }
 
-    /// The process that was made ahead and had ended before it was needed, if the last start found one.
+    /// Returns the process that was made in advance and had ended before the last start needed it, if there
+    /// was one.
     pub(crate) fn lost(&mut self) -> Option<u32> {
         self.lost.take().map(pid_number)
     }
 
-    /// A process that waits for its start message.
+    /// Takes a process that waits for its start message.
     fn take(&mut self, limit: &mut ServerDeadline) -> Result<Result<Made>, Trouble> {
         let answer = if self.ordered.is_none() {
             if let Err(error) = self.order(true, limit)? {
@@ -262,7 +266,7 @@ impl Server {
         } else if self.slip.read().is_some() {
             Answer::Done
         } else {
-            // It is just being made, or couldn't be.
+            // The process is being made, or could not be made.
             let mut bytes = Vec::new();
             append(&mut bytes, Kind::Ask, &[])?;
             self.send(&bytes, &[], limit)?;
@@ -283,14 +287,15 @@ impl Server {
         }
     }
 
-    /// Asks for the process of the next start. If that is impossible, the next start asks itself, and reports why.
+    /// Requests the process for the next start. If that fails, the next start requests it again, and returns
+    /// the error.
     fn order_ahead(&mut self, limit: &mut ServerDeadline) {
         if self.ordered.is_none() {
             let _ = self.order(false, limit);
         }
     }
 
-    /// Asks for a process; with `and_ask`, also for an answer when it is made.
+    /// Requests a process. With `and_ask`, also requests an answer when it is made.
     fn order(&mut self, and_ask: bool, limit: &mut ServerDeadline) -> Result<Result<()>, Trouble> {
         let (ours, theirs) = match launch::socket_pair() {
             Ok(pair) => pair,
@@ -309,13 +314,13 @@ impl Server {
         if and_ask {
             append(&mut bytes, Kind::Ask, &[])?;
         }
-        // From here on it may be made, even if the server crashes before all is sent.
+        // From here on the process may be made, even if the server crashes before all is sent.
         kept("fork server: socket of the next process", &ours);
         self.ordered = Some(Ordered { socket: ours, nonce });
         self.send(&bytes, &fds, limit).map(Ok)
     }
 
-    /// Sends it its start message.
+    /// Sends the start message of the server.
     fn serve(
         &mut self,
         preload: Option<FunctionRef>,
@@ -379,7 +384,8 @@ impl Server {
     /// Waits until the socket is ready.
     fn wait(&self, ready: PollFlags, limit: &mut ServerDeadline) -> Result<(), Trouble> {
         let left = limit.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
-        // Its end too: a process that it has left behind may hold the other end of the socket.
+        // Waits for its end too, because a process that the server has left may hold the other end of the
+        // socket.
         let sentinel = self.life.handle.sentinel();
         let mut fds = [PollFd::new(&self.socket, ready), PollFd::new(&sentinel, PollFlags::IN)];
         match rustix::event::poll(&mut fds, left.as_ref()) {
@@ -392,14 +398,15 @@ impl Server {
                 let see = "see `handshake_timeout` of `SpawnOptions` and `ProcessBuilder`";
                 Err(format!("it did not report in time ({see}){doing}").into())
             }
-            // What it has said is read first.
+            // Its messages are read before its end is handled.
             Ok(_) if fds[0].revents().is_empty() => Err(Trouble::Gone),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.to_string().into()),
         }
     }
 
-    /// Ends it for good, with the process that it may have made ahead; the error says what was attempted, and why it is gone.
+    /// Ends the server, with the process that it may have made in advance. The error has the attempted action
+    /// and the reason.
     pub(crate) fn bury(mut self, what: &'static str, why: &Trouble) -> Buried {
         let exit = self.end();
         let pid = self.life.pid;
@@ -411,14 +418,14 @@ impl Server {
         Buried { pid, exit, error, is_replaceable: *why == Trouble::Gone }
     }
 
-    /// Ends it, and a process that it may have made and that no start has taken yet.
+    /// Ends the server, and a process that it may have made and that no start has taken yet.
     fn end(&mut self) -> Option<ExitStatus> {
         let ended = self.life.end();
         if let (Some(Ordered { socket, .. }), Some(pid)) = (self.ordered.take(), self.slip.read())
             && let Ok(handle) = Handle::find(pid)
         {
             let is_there = !hung_up(&socket);
-            // It ends by itself at that, also if it may not be signalled from here.
+            // The process exits when its socket is closed, also if this process may not signal it.
             drop(socket);
             if is_there {
                 // See `Made::is_there`.
@@ -443,7 +450,7 @@ fn append(out: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<(), Trouble> 
     frame::append(out, kind, payload).map_err(|error| error.to_string().into())
 }
 
-/// Whether the process at the other end of this socket is gone.
+/// Returns `true` if the process at the other end of this socket is gone.
 fn hung_up(socket: &OwnedFd) -> bool {
     let mut end = [PollFd::new(socket, PollFlags::empty())];
     let asked = retry_on_intr(|| rustix::event::poll(&mut end, Some(&Timespec::default())));
@@ -462,7 +469,7 @@ fn reap(handle: &Handle, time: Duration) {
 }
 
 impl Life {
-    /// How it ended, if it has. Reaps it.
+    /// Returns the exit status, if the server has ended, and reaps it.
     pub(crate) fn exit(&self) -> Option<ExitStatus> {
         let mut exit = self.exit.lock();
         if exit.is_none() {
@@ -471,15 +478,15 @@ impl Life {
         *exit
     }
 
-    /// Ends it, and waits for that.
+    /// Kills the server, and waits for its end.
     fn end(&self) -> Option<ExitStatus> {
         let over = self.exit();
         if over.is_some() {
             return over;
         }
-        // This fails only if it has ended just now.
+        // Fails only if the server has just ended.
         let _ = self.handle.signal(Signal::KILL);
-        // What it has made is known only when it is gone.
+        // The processes that it has made are known only after its end.
         let until = deadline(AFTER_KILL);
         loop {
             let left = until.map_or(AFTER_KILL, |until| until.saturating_duration_since(Instant::now()));
@@ -500,15 +507,15 @@ mod tests {
 
     use super::*;
 
-    /// A process that waits, and its number.
+    /// Returns a process that waits, and its number.
     fn sleeper() -> (Child, Pid) {
         let child = std::process::Command::new("sleep").arg("120").stdin(Stdio::null()).spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
         (child, pid)
     }
 
-    /// What stands in for a server that has been asked for a process; its number; and the end of the socket that the process
-    /// would have.
+    /// Returns a stand-in for a server that was asked for a process, its child, its number, and the end of
+    /// the socket that the process would have.
     fn server(slip: Slip) -> (Server, Child, Pid, OwnedFd) {
         let (child, pid) = sleeper();
         let handle = Handle::of(pid).unwrap();

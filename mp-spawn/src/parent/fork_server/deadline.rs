@@ -1,9 +1,9 @@
-//! How long to wait for a fork server, and when to continue waiting.
+//! Deadline for a fork server, with its extensions.
 //!
-//! | it | when the time is over | and again |
+//! | the server | at the deadline | extensions |
 //! |---|---|---|
-//! | was asked for a process, or whether it is a server | given up, unless it can't be expected to answer | five times |
-//! | calls what is preloaded | a warning in the log, once | waited for; given up if it has been stopped since |
+//! | was asked for a process, or for its readiness | ended, unless it can't be expected to answer | five |
+//! | calls the preloaded function | a warning in the log, once | unlimited; ended if it has been stopped since the last deadline |
 //!
 //! The end of a server ends every wait for it at once.
 
@@ -14,23 +14,23 @@ use crate::sys::clock::deadline;
 use crate::sys::log_event::{self, event};
 use crate::sys::proc_stat::Doing;
 
-/// How long to wait for a server.
+/// Deadline for a server.
 pub(crate) struct ServerDeadline {
     time: Duration,
-    /// When that is over.
+    /// Time of the deadline.
     pub(crate) until: Option<Instant>,
     more: More,
 }
 
-/// Whether to continue waiting for a server when the time is over.
+/// Rule for extensions of a deadline.
 enum More {
-    /// How many more times, while it can't be expected to answer.
+    /// Remaining number of extensions, each granted only if the server can't be expected to answer.
     Times(u32),
-    /// As long as it lives and is not stopped: it calls what is preloaded.
+    /// Extended while the server lives and is not stopped, because it calls its preloaded function.
     Preloading {
-        /// The name of that, until it was logged.
+        /// Name of the function, until it was logged.
         what: Option<String>,
-        /// What it was doing when the time was over last.
+        /// Activity of the server at the last deadline.
         before: Option<Doing>,
     },
 }
@@ -40,7 +40,7 @@ impl ServerDeadline {
         ServerDeadline { time, until: deadline(time), more: More::Times(5) }
     }
 
-    /// For what a server preloads.
+    /// Creates the deadline for a preloaded function.
     pub(crate) fn while_it_preloads(what: String, time: Duration) -> ServerDeadline {
         ServerDeadline {
             time,
@@ -49,8 +49,8 @@ impl ServerDeadline {
         }
     }
 
-    /// The time is over: whether there is more of it for the server with this process id, which is doing this, as far as is
-    /// known.
+    /// Extends an expired deadline and returns `true`, if the rule allows that. `pid` is the process id of
+    /// the server, and `doing` its activity, if known.
     pub(crate) fn is_left_for(&mut self, pid: u32, doing: Option<&Doing>) -> bool {
         let left = match &mut self.more {
             More::Times(more) => {
@@ -63,7 +63,7 @@ impl ServerDeadline {
                 if let Some(what) = what.take().filter(|_| log_event::wanted()) {
                     let (time, doing) =
                         (self.time, doing.map_or_else(String::new, |doing| format!(": {doing}")));
-                    // Not here, where the servers are locked.
+                    // Logged later, because the servers are locked here.
                     supervisor::call_later(move || {
                         event!(
                             Warn,
@@ -88,7 +88,7 @@ impl ServerDeadline {
 mod tests {
     use super::*;
 
-    /// A child of this process that does nothing, and what it does when it is stopped.
+    /// Returns an idle child that is stopped, and its activity.
     #[allow(clippy::zombie_processes, reason = "the test ends it")]
     fn stopped() -> (std::process::Child, Doing) {
         let child = std::process::Command::new("sh").args(["-c", "kill -STOP $$"]).spawn().unwrap();
@@ -113,9 +113,9 @@ mod tests {
         {
             assert!(limit.is_left_for(child.id(), doing), "{doing:?}");
         }
-        // Since the last time.
+        // Stopped since the last deadline.
         assert!(!limit.is_left_for(child.id(), Some(&stopped)));
-        // Where it is to answer, it is given up at once.
+        // A stopped server that must answer gets no extension.
         assert!(!ServerDeadline::of(Duration::from_millis(1)).is_left_for(child.id(), Some(&stopped)));
         assert!(!ServerDeadline::of(Duration::from_millis(1)).is_left_for(child.id(), None));
         child.kill().unwrap();

@@ -1,30 +1,32 @@
-//! The fork server as the process that started it sees it.
+//! Parent side of the fork server.
 //!
-//! The process for the next start is made ahead: as soon as one has got its start message, the server is asked for another,
-//! which waits for its own while the first one works. So a caller that starts a process waits neither for the kernel to copy
-//! the server nor for the server to be woken.
+//! The process for the next start is made in advance: after a process has got its start message, the server
+//! is asked for another, which waits for its own message while the first one works. So a caller that starts a
+//! process waits neither for the kernel to copy the server nor for the server to be woken.
 //!
-//! | ends or is killed | what happens |
+//! | ends or is killed | result |
 //! |---|---|
 //! | the server, idle | it is reaped at once; the next start begins another, and logs it |
-//! | the server, killed before it is one | the start that waits for it begins another |
-//! | the server, ended by itself before it is one | the start that waits for it fails and says how it ended: another would do the same |
-//! | the server, while it calls what is preloaded | the start that waits for it fails and says how it ended, the next one begins another |
-//! | the server, asked for a process | that start, or the next one if it was asked ahead, begins another; if the process was made already, it is ended and reaped |
-//! | the server, and one waits that was made ahead | the latter waits until the next start, which replaces the server: then it is ended and reaped |
-//! | several servers in one start | after the fifth, the start fails and says how that one ended |
-//! | a process that was made ahead and waits | the next start finds it, if it has ended by then, reaps it and asks for another; else it fails as any other |
-//! | a process that was started | as any other: it is a child of this process, and its sentinel is exact |
-//! | this process | the server and all processes end with it, also the one that waits |
+//! | the server, killed before it is ready | the start that waits for it begins another |
+//! | the server, exited by itself before it is ready | the start that waits for it fails with its exit status: another server would do the same |
+//! | the server, while it calls the preloaded function | the start that waits for it fails with its exit status, the next one begins another |
+//! | the server, asked for a process | that start, or the next one for a request in advance, begins another; if the process was made already, it is ended and reaped |
+//! | the server, while a process waits that was made in advance | the latter waits until the next start, which replaces the server: then it is ended and reaped |
+//! | several servers in one start | after the fifth, the start fails with the exit status of that server |
+//! | a process that was made in advance and waits | if it has ended by the next start, that start reaps it and asks for another; otherwise it fails like any other |
+//! | a process that was started | like any other: it is a child of this process, and its sentinel is exact |
+//! | this process | the server and all processes end with it, also the waiting one |
 //!
-//! Ctrl-C ends neither the server nor the process that waits: see [`child::fork_server`](crate::child::fork_server).
+//! Ctrl-C ends neither the server nor the process that waits: see
+//! [`child::fork_server`](crate::child::fork_server).
 //!
-//! A server that is stopped delays the starts that need it, at most for [`SpawnOptions::handshake_timeout`] each; then it is
-//! ended, as a process that does not report is. (One that waits for a disk, or has had no processor, gets that time a few
-//! times more: its successor would have to wait as well.) A new server has to report that it is one in that time, too. Then
-//! it calls what it is to preload, and a start waits for that as long as the server lives: slow loading is what preloading is
-//! for. Only a server that is found stopped when that time is over, and has still not moved when it is over again, is ended.
-//! A start that waits logs, once, what it waits for.
+//! A server that is stopped delays the starts that need it, at most for [`SpawnOptions::handshake_timeout`]
+//! each. After that it is ended, like a process that does not report. (A server that waits for a disk, or has
+//! had no processor, gets that time a few more times: its successor would have to wait as well.) A new server
+//! must report that it is ready in that time, too. Then it calls its preloaded function, and a start waits
+//! for that as long as the server lives, because preloading is meant for slow loading. Only a server that is
+//! found stopped at two successive deadlines, without having moved in between, is ended. A start that waits
+//! logs the reason, once.
 //!
 //! [`SpawnOptions::handshake_timeout`]: crate::SpawnOptions::handshake_timeout
 
@@ -46,16 +48,16 @@ use crate::protocol::function::{FunctionRef, Preloaded};
 use crate::protocol::outbox::Outbox;
 use crate::sys::log_event::event;
 
-/// What was attempted, as errors say it.
+/// Attempted action, as errors name it.
 const WHAT: &str = "the fork server";
 
 static SERVER: PerProcess<Mutex<Option<Server>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// What fork servers call once when they start, before they make processes. It takes effect at the next start by
-/// [`StartMethod::ForkServer`](crate::StartMethod::ForkServer): a server that runs already is ended, and the process that it
-/// has made ahead; those that were started are not.
+/// Sets the function that fork servers call once when they start, before they make processes. The setting
+/// takes effect at the next start by [`StartMethod::ForkServer`](crate::StartMethod::ForkServer). A running
+/// server is ended, with the process that it has made in advance. Processes that were started continue.
 ///
 /// ```
 /// use mp_spawn::{SpawnOptions, StartMethod, set_forkserver_preload, start_processes};
@@ -71,23 +73,25 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// Each process has a copy of what it leaves in memory. It must leave no thread running, make no shared memory (tensors,
-/// queues) and not use a GPU: the first two make the start fail with an error that says so. If it panics, the start fails
-/// with its message; if it ends the server, with how that ended.
+/// Each process has a copy of the data that the function leaves in memory. The function must leave no thread
+/// running, make no shared memory (tensors, queues) and not use a GPU. The first two make the start fail with
+/// an error that names the reason. If the function panics, the start fails with its message. If it ends the
+/// server, the start fails with the exit status of the server.
 ///
 /// # Blocking
 ///
-/// The first start by a server waits until what it preloads has returned, however long that takes, and other starts by
-/// it wait with that one; so does this function, if one waits.
-/// [`SpawnOptions::handshake_timeout`](crate::SpawnOptions::handshake_timeout) bounds only how long the server may take
-/// before it, and how long it may be stopped meanwhile. If it takes longer than that time, the log gets a warning
-/// (feature `log`) with the server's process id: killing that process makes the start fail.
+/// The first start by a server blocks until the preloaded function has returned, however long that takes.
+/// Other starts by the server block with it, and so does this function while a start waits.
+/// [`SpawnOptions::handshake_timeout`](crate::SpawnOptions::handshake_timeout) bounds only the time of the
+/// server before that call, and the time for which it may be stopped meanwhile. If the function takes longer
+/// than that time, the log gets a warning (feature `log`) with the server's process id: killing that process
+/// makes the start fail.
 ///
 /// # Errors
 ///
-/// [`SpawnError::Launch`](crate::SpawnError::Launch) if this program's build can't be told from others.
+/// Returns [`SpawnError::Launch`](crate::SpawnError::Launch) if this program's build can't be identified.
 pub fn set_forkserver_preload<F: Fn() + CapturesNothing>(function: F) -> Result<()> {
-    // Only its type is needed, which says which function it is.
+    // Only its type is needed, which identifies the function.
     let _ = function;
     *PRELOAD.lock() = Some(start::reference(Preloaded::<F>::DESC)?);
     let old = SERVER.lock().take();
@@ -95,21 +99,22 @@ pub fn set_forkserver_preload<F: Fn() + CapturesNothing>(function: F) -> Result<
     Ok(())
 }
 
-/// What [`set_forkserver_preload`] has set.
+/// Returns the function set by [`set_forkserver_preload`].
 pub(crate) fn preload() -> Option<FunctionRef> {
     PRELOAD.lock().clone()
 }
 
-/// In a copy of the process that has set it.
+/// Sets the function, in a copy of the process that has set it.
 pub(crate) fn inherit_preload(preload: Option<FunctionRef>) {
     *PRELOAD.lock() = preload;
 }
 
-/// How many servers in succession one start may find or see crashed: then something kills them, and the start fails.
+/// Number of dead servers in succession that one start replaces. After that the start fails, because
+/// something kills the servers.
 const MOST_DEAD: usize = 4;
 
-/// Starts a process: takes the one that was made ahead, or asks the server, which is started first if there is none, and anew
-/// if it has died. From any thread.
+/// Starts a process: takes the one that was made in advance, or asks the server. If there is no server, or it
+/// has died, starts one first. May be called from any thread.
 pub(crate) fn launch(command: &Command, outbox: &mut Outbox, timeout: Duration) -> Result<Launched> {
     let mut slot = SERVER.lock();
     let mut dead: Vec<Buried> = Vec::new();
