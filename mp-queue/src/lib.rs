@@ -1,4 +1,4 @@
-//! Queues between processes that survive any kill: the queue layer of `mp`.
+//! Queues between processes. They survive `SIGKILL` of any process at any instruction.
 //!
 //! ```
 //! use mp_queue::Queue;
@@ -11,19 +11,26 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The three types to know: [`Queue`], which any number of processes put into and get from; [`PutError`], which gives the value
-//! back; and [`Lease`], a message that another process gets if this one dies before it is done. [`channel`] has sides that can be
-//! counted, [`JoinableQueue`] tasks that can be waited for, [`pipe`] two ends, [`Listener`] other programs. [`watch`] has a cell
-//! of the newest value for many readers, [`broadcast`] a channel of which each receiver gets each message.
+//! Start with [`Queue`], a queue with any number of producer and consumer processes. A failed put returns its
+//! value in a [`PutError`]. A [`Lease`] is a message that is redelivered if its consumer dies before it
+//! acknowledges the message.
 //!
-//! A queue lies in shared memory; its handles are messages themselves, so they travel in arguments of
-//! processes and through other queues. There is no thread behind it, no lock, and no process that it depends
-//! on: SIGKILL at any instruction of any process costs at most the messages that it was just putting or
-//! getting: one, or of `put_many` and `get_many` the rest of the batch.
+//! - [`channel`]: a queue whose senders and receivers are counted, so each side sees when the other side has
+//!   disconnected
+//! - [`JoinableQueue`]: a queue that can wait until all tasks are done
+//! - [`pipe`]: a connection with two ends
+//! - [`Listener`]: connections to other programs
+//! - [`watch`]: a cell whose newest value many readers can read
+//! - [`broadcast`]: a channel whose receivers each get every message
+//!
+//! A queue is stored in shared memory. Its handles can be sent in messages and in arguments of processes. A
+//! queue has no background thread, no lock and no owner process. A process that is killed at any instruction
+//! loses at most the message that it was putting or getting. In `put_many` and `get_many`, it loses at most
+//! the rest of the batch.
 //!
 //! # Programs that `mp-spawn` did not start
-//! A queue reaches a program that `std::process::Command` starts by [`invite`], and one that has connected to a [`Listener`] by
-//! [`Connection::invite`]:
+//! To give a queue to a program that `std::process::Command` starts, use [`invite`]. For a program that has
+//! connected to a [`Listener`], use [`Connection::invite`].
 //!
 //! ```no_run
 //! use std::process::Command;
@@ -37,7 +44,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! [`ring`] has the algorithm and what a kill at each point leaves.
+//! The module [`ring`] describes the algorithm and the state that a kill at each point leaves.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -76,7 +83,7 @@ pub use queue::waitable::{AckReady, PutReady};
 pub use queue::{Queue, SimpleQueue};
 pub use raw::handles::DesertedWhen;
 
-/// The program of the README, as a test.
+/// Compiles the example of the README as a test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

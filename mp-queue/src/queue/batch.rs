@@ -1,4 +1,4 @@
-//! Many messages at once: one hint moved and one sleeper's bell rung for all of them.
+//! Batches of messages: the ring's hint is moved and sleepers are woken once per batch.
 
 use std::fmt;
 
@@ -12,19 +12,19 @@ use crate::raw::handles::For;
 use crate::raw::payload::{Payload, Unsent};
 use crate::ring::{PutEnd, Ticket};
 
-/// How many messages are put or taken before sleepers are woken.
+/// Number of messages that are put or taken before sleepers are woken.
 const MOST: u32 = 64;
 
-/// Why not all values were put. Nothing is lost: what was not put is in here.
+/// Error returned when not all values were put. It contains the values that were not put.
 ///
-/// It can't be sent, since the iterator in it can't: send its [`error`](Self::error).
+/// It can't be sent, since its iterator can't. Send its [`error`](Self::error) instead.
 #[non_exhaustive]
 pub struct PutManyError<T, I> {
-    /// How many were put before.
+    /// Number of values that were put before the error.
     pub put: usize,
-    /// What happened to the next one, and that value.
+    /// Error of the next value, with that value.
     pub error: PutError<T>,
-    /// The values after it.
+    /// Values after that value.
     pub rest: I,
 }
 
@@ -47,7 +47,7 @@ impl<T, I> std::error::Error for PutManyError<T, I> {
     }
 }
 
-/// What was put or taken in one segment since sleepers were last woken.
+/// Tickets that were put or taken in one segment since sleepers were last woken.
 pub(crate) struct Run<'a> {
     raw: &'a Raw,
     segment: u32,
@@ -75,9 +75,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Puts the next one; `false` where that needs more than this.
+    /// Puts the next message. Returns `false` if this needs more than the current segment.
     pub(crate) fn put(&mut self, payload: &mut Payload) -> Result<bool, Error> {
-        // In the last segment of a queue that grows, what is in earlier ones counts, too.
+        // In the last segment of a growing queue, messages in earlier segments count, too.
         let segments = self.raw.memory().segments();
         if segments > 1 && self.segment + 1 == segments {
             return Ok(false);
@@ -89,7 +89,7 @@ impl<'a> Run<'a> {
         Ok(true)
     }
 
-    /// Takes the next one, if it is here.
+    /// Takes the next message, if there is one.
     fn get(&mut self) -> Result<Option<Payload>, Error> {
         let Some((payload, ticket)) = self.raw.memory().get_next(self.segment, self.last())? else {
             return Ok(None);
@@ -113,13 +113,13 @@ impl<'a> Run<'a> {
 
 impl Drop for Run<'_> {
     fn drop(&mut self) {
-        // Also when a value's own code panics.
+        // Sleepers are also woken if the code of a value panics.
         self.tell();
     }
 }
 
 impl<T: Message> Queue<T> {
-    /// Puts all values, in their order; waits while the queue is full. Returns how many they were.
+    /// Puts all values, in their order. Waits while the queue is full. Returns the number of values.
     ///
     /// ```
     /// use mp_queue::Queue;
@@ -132,11 +132,12 @@ impl<T: Message> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Others may put messages in between. Consumers that sleep are woken once for up to 64 messages, so this is for values
-    /// that are there already, or come quickly.
+    /// Other producers may put messages in between. Sleeping consumers are woken once for up to 64 messages,
+    /// so use this for values that exist already or that the iterator produces quickly.
     ///
     /// # Errors
-    /// As [`put`](Self::put), at the first value that can't be put; it and all after it are given back.
+    /// Returns the same errors as [`put`](Self::put), at the first value that can't be put. The error
+    /// contains this value and all values after it.
     pub fn put_many<I: IntoIterator<Item = T>>(
         &self,
         values: I,
@@ -165,7 +166,7 @@ impl<T: Message> Queue<T> {
             let Some(mut value) = values.next() else { return Ok(put) };
             let written = match Unsent::attempt(raw, self.fingerprint(), &mut value) {
                 Err(PutError::Full(())) => {
-                    // Consumers that make room have to be woken.
+                    // The consumers that will make room may be asleep: wake them.
                     run.tell();
                     Unsent::write(raw, self.fingerprint(), &mut value, wait, || raw.deserted(For::Room))
                 }
@@ -178,7 +179,7 @@ impl<T: Message> Queue<T> {
             let end = match run.put(&mut unsent.payload) {
                 Ok(true) => Ok(()),
                 Ok(false) => {
-                    // Consumers that make room have to be woken.
+                    // The consumers that will make room may be asleep: wake them.
                     run.tell();
                     let end = raw.put(&mut unsent.payload, wait, || raw.deserted(For::Room));
                     end.map(|()| run = Run::new(raw, true))
@@ -194,12 +195,14 @@ impl<T: Message> Queue<T> {
         }
     }
 
-    /// Takes up to `most` messages, the oldest ones, to the end of `into`: waits for the first, and takes
-    /// what else is there already. Returns how many they were: 0 means that the queue is closed and drained.
+    /// Takes up to `most` of the oldest messages and appends them to `into`. Waits for the first message,
+    /// then takes further messages without waiting. Returns the number of messages taken. 0 means that the
+    /// queue is closed and drained.
     ///
     /// # Errors
-    /// As [`get`](Self::get). What was taken before an error is in `into`. A consumer that dies in here takes
-    /// the messages that it has with it, as with [`get`](Self::get).
+    /// Returns the same errors as [`get`](Self::get). `into` contains the messages that were taken before the
+    /// error. A consumer that dies in this call loses the messages that it has taken, as with
+    /// [`get`](Self::get).
     pub fn get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, GetError> {
         self.get_many_within(into, most, Wait::Forever)
     }

@@ -1,9 +1,9 @@
-//! Channels: queues whose two sides know of each other.
+//! Channels: queues whose sides detect each other's disconnection.
 //!
-//! Beside its queue a channel has two tokens, blocks of shared memory without contents: each sender holds one
-//! of them, each receiver the other. Handles of one process, processes, and messages in which a handle
-//! travels, all hold blocks in the same way, and the sweep removes crashed holders. So the question whether
-//! there is any sender is the question whether the block still lives; once it doesn't, it never does again.
+//! In addition to its queue, a channel has two tokens: blocks of shared memory without contents. Each sender
+//! holds one token, and each receiver holds the other. Handles of this process, other processes, and messages
+//! that contain a handle all hold blocks in the same way, and the sweep removes crashed holders. A side is
+//! therefore connected as long as its token's block is alive. A freed block never becomes alive again.
 //!
 //! | killed | left | the others |
 //! |---|---|---|
@@ -25,7 +25,7 @@ use crate::raw::Raw;
 use crate::raw::payload::Payload;
 use crate::raw::waiting::{Alone, Unmet};
 
-/// One side of a channel: a handle to the queue, and one to the side's token.
+/// Handle of one side of a channel: a handle to the queue and a hold on the side's token.
 pub(crate) struct End {
     raw: Raw,
     token: Option<Hold>,
@@ -48,9 +48,9 @@ impl Drop for End {
     }
 }
 
-/// Both ends of a new channel: of the senders, of the receivers.
+/// Creates a channel and returns the sender's and the receiver's end.
 ///
-/// `smalls`: small messages may be in their slots, since all are of this type.
+/// `smalls`: `true` if small messages may be stored in slots, because all messages have this type.
 pub(crate) fn ends(
     size: Option<usize>,
     growing: bool,
@@ -60,7 +60,7 @@ pub(crate) fn ends(
     ends_of(Raw::create(size, growing, 0, type_of, smalls)?)
 }
 
-/// As [`ends`], of a ring that was just made.
+/// Like [`ends`], for a ring that was just created.
 pub(crate) fn ends_of(raw: Raw) -> Result<(End, End), Error> {
     let arena = raw.arena();
     let tokens = [arena.alloc(1)?, arena.alloc(1)?];
@@ -80,12 +80,12 @@ impl End {
 
     #[inline]
     pub(crate) fn alone(&self) -> Option<Alone> {
-        // In a forked copy the attempt itself says what is wrong.
+        // In a forked copy, the attempt itself returns the error.
         let arena = self.raw.arena();
         (arena.me().is_ok() && !arena.lives(self.theirs)).then_some(Alone::Disconnected)
     }
 
-    /// Attaches it to the message that is being written.
+    /// Attaches this end to the message that is being written.
     pub(crate) fn attach(&self, what: &'static str) -> mp_core::Result<(u32, u32)> {
         scope::outgoing(what, |out| {
             let token = self.token.as_ref().ok_or(mp_core::Error::OutsideMessage(what))?;
@@ -93,7 +93,7 @@ impl End {
         })
     }
 
-    /// Takes it out of the message that is being read.
+    /// Takes an end out of the message that is being read.
     pub(crate) fn take(
         what: &'static str,
         (queue, token): (u32, u32),
@@ -116,13 +116,13 @@ impl End {
         Ok(Self { raw, token: Some(token), mine, theirs })
     }
 
-    /// Takes a message; the other side's absence is reported only when the queue is empty.
+    /// Takes a message. Reports that the other side has disconnected only if the queue is empty.
     #[inline]
     fn get(&self, into: &mut Option<Payload>, wait: Wait) -> Result<(), GetError> {
         match self.raw.get(into, wait, || self.alone()) {
             Err(GetError::Empty) => match self.alone() {
                 None => Err(GetError::Empty),
-                // What the senders put before they were gone comes first.
+                // The senders may have put messages before they disconnected.
                 Some(alone) => match self.raw.get(into, Wait::Never, || None) {
                     Err(GetError::Empty) => Err(Unmet::Alone(alone).into()),
                     end => end,
@@ -132,7 +132,7 @@ impl End {
         }
     }
 
-    /// Takes a message of a type, and unpacks it; the end is an error.
+    /// Takes and decodes a message. Returns an error at the end of the channel.
     #[inline]
     pub(crate) fn get_as<T: Message>(
         &self,
@@ -162,7 +162,7 @@ impl fmt::Debug for End {
     }
 }
 
-/// Makes a channel without a bound.
+/// Creates a channel without a bound.
 ///
 /// ```
 /// let (sender, receiver) = mp_queue::channel::<String>()?;
@@ -176,25 +176,25 @@ impl fmt::Debug for End {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Both handles can be cloned and sent to other processes. When the last [`Sender`] among all processes is
-/// dropped, or its process dies, receivers get [`GetError::Disconnected`] after they have received what was
-/// sent; when the last [`Receiver`] is gone, senders get their values back ([`PutError::Disconnected`]). A
-/// handle in a message on its way counts. (A sender that is sent through its own channel, and never received,
-/// keeps the channel connected.)
+/// Both handles can be cloned and sent to other processes. When the last [`Sender`] in all processes is
+/// dropped or its process dies, receivers get the remaining messages and then [`GetError::Disconnected`].
+/// When the last [`Receiver`] is gone, senders get their values back in [`PutError::Disconnected`]. A handle
+/// in a message in transit counts. A sender that is sent through its own channel and never received keeps the
+/// channel connected.
 ///
-/// A crashed process is noticed when it is swept: by its parent at once, by others that wait within some 100
-/// ms.
+/// A crashed process is detected when it is swept: at once by its parent, and within about 100 ms by other
+/// processes that wait.
 ///
 /// # Errors
-/// When there is no shared memory for it.
+/// Returns an error if there is not enough shared memory.
 pub fn channel<T: Message>() -> Result<(Sender<T>, Receiver<T>), Error> {
     make(None, true)
 }
 
-/// Makes a channel for up to `capacity` messages; see [`channel()`].
+/// Creates a channel for up to `capacity` messages. See [`channel()`].
 ///
 /// # Errors
-/// When there is no shared memory for it, or `capacity` is 0 or above 2^24.
+/// Returns an error if there is not enough shared memory, or if `capacity` is 0 or above 2^24.
 #[doc(alias = "sync_channel")]
 pub fn bounded_channel<T: Message>(capacity: usize) -> Result<(Sender<T>, Receiver<T>), Error> {
     make(Some(capacity), false)
@@ -206,24 +206,24 @@ fn make<T: Message>(size: Option<usize>, growing: bool) -> Result<(Sender<T>, Re
     Ok((Sender { end: sender, fingerprint }, Receiver { end: receiver, fingerprint }))
 }
 
-/// The sending side of a [`channel()`].
+/// Sending side of a [`channel()`].
 pub struct Sender<T> {
     end: End,
     fingerprint: TypeFingerprint<T>,
 }
 
-/// The receiving side of a [`channel()`].
+/// Receiving side of a [`channel()`].
 pub struct Receiver<T> {
     end: End,
     fingerprint: TypeFingerprint<T>,
 }
 
 impl<T: Message> Sender<T> {
-    /// Sends a message; waits while the channel is full.
+    /// Sends a message. Waits while the channel is full.
     ///
     /// # Errors
-    /// [`PutError::Disconnected`] when there is no receiver any more, [`PutError::Failed`] when it can't be encoded or there
-    /// is no memory. The value is given back.
+    /// Returns [`PutError::Disconnected`] if there are no receivers, or [`PutError::Failed`] if the message
+    /// can't be encoded or there is not enough memory. The error contains the value.
     pub fn send(&self, value: T) -> Result<(), PutError<T>> {
         self.send_within(value, Wait::Forever)
     }
@@ -245,11 +245,11 @@ impl<T: Message> Sender<T> {
 }
 
 impl<T: Message> Receiver<T> {
-    /// Receives the oldest message; waits while there is none.
+    /// Receives the oldest message. Waits while the channel is empty.
     ///
     /// # Errors
-    /// [`GetError::Disconnected`] when there is no message and no sender any more; [`GetError::Failed`] when the message
-    /// can't be decoded; it is lost then.
+    /// Returns [`GetError::Disconnected`] if the channel is empty and has no senders. Returns
+    /// [`GetError::Failed`] if the message can't be decoded. That message is lost.
     pub fn recv(&self) -> Result<T, GetError> {
         self.recv_within(Wait::Forever)
     }
@@ -266,7 +266,7 @@ impl<T: Message> Receiver<T> {
         self.end.get_as(self.fingerprint, wait)
     }
 
-    /// Receives until there is no message and no sender any more.
+    /// Returns an iterator that receives until the channel is empty and has no senders.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, GetError>> + '_ {
         std::iter::from_fn(|| match self.recv() {
             Err(GetError::Disconnected) => None,
@@ -277,16 +277,16 @@ impl<T: Message> Receiver<T> {
 
 macro_rules! side {
     ($side:ident, $name:literal, $receivers:literal) => {
-        /// What both sides can ask of a channel.
+        /// Methods of both sides.
         impl<T: Message> $side<T> {
-            /// Gives the channel a name, as [`Queue::named`](crate::Queue::named).
+            /// Names the channel, like [`Queue::named`](crate::Queue::named).
             #[must_use]
             pub fn named(self, name: &str) -> Self {
                 mp_core::waits::name_object(self.end.raw.hold(), name);
                 self
             }
 
-            /// The name that some process [gave](Self::named) the channel.
+            /// Returns the name that a process has [given](Self::named) the channel.
             pub fn given_name(&self) -> Option<String> {
                 mp_core::waits::object_name(self.end.raw.hold())
             }
@@ -299,27 +299,29 @@ macro_rules! side {
                 self.fingerprint
             }
 
-            /// Whether the other side is gone, in all processes; messages may still be there.
+            /// Returns `true` if no process has a handle of the other side. Messages may still be in the
+            /// channel.
             pub fn is_disconnected(&self) -> bool {
                 self.end.alone().is_some()
             }
 
-            /// How many messages are in it: a snapshot.
+            /// Returns the number of messages in the channel: a snapshot.
             pub fn len(&self) -> usize {
                 self.end.raw().len()
             }
 
-            /// Whether there is none: a snapshot.
+            /// Returns `true` if the channel is empty: a snapshot.
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }
 
-            /// How many messages fit; of a channel without a bound, how many the arena has room for.
+            /// Returns the number of messages that fit. For a channel without a bound, this is the arena's
+            /// number of messages.
             pub fn capacity(&self) -> usize {
                 self.end.raw().capacity()
             }
 
-            /// Whether as many are in it as fit: a snapshot.
+            /// Returns `true` if the channel holds as many messages as fit: a snapshot.
             pub fn is_full(&self) -> bool {
                 self.len() >= self.capacity()
             }

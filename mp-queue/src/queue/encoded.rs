@@ -1,4 +1,4 @@
-//! Messages that are encoded before it is known where they go, and taken before they are read.
+//! Messages that are encoded before they are put, or taken before they are decoded.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -13,8 +13,8 @@ use crate::queue::Queue;
 use crate::queue::batch::Run;
 use crate::raw::payload::{Payload, seal};
 
-/// A message that is encoded already, and in no queue: to be put without running any code of the value, for
-/// example while holding a lock.
+/// An encoded message outside of any queue. Putting it runs no code of the value, so it can be put while
+/// holding a lock.
 ///
 /// ```
 /// use mp_queue::Queue;
@@ -29,7 +29,7 @@ use crate::raw::payload::{Payload, seal};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It belongs to this process: when this dies, so does the message. Dropped, it releases what is in it.
+/// The message belongs to this process and is lost when the process dies. Dropping it releases its contents.
 pub struct EncodedMessage<T> {
     payload: Payload,
     fingerprint: TypeFingerprint<T>,
@@ -46,8 +46,9 @@ impl<T> fmt::Debug for EncodedMessage<T> {
 }
 
 impl<T: Message> EncodedMessage<T> {
-    /// Its number: no two messages that exist at the same time have the same one. As long as it is in a queue, it keeps it.
-    /// `None` if it was [taken](Queue::try_get_packed) and is so small that it has none.
+    /// Returns the message's number, which is unique among existing messages and stays the same while the
+    /// message is in a queue. Returns `None` if the message was [taken](Queue::try_get_packed) and is too
+    /// small to have a number.
     pub fn number(&self) -> Option<EnvelopeId> {
         match &self.payload {
             Payload::Envelope(envelope) => Some(envelope.id()),
@@ -55,10 +56,10 @@ impl<T: Message> EncodedMessage<T> {
         }
     }
 
-    /// Reads it.
+    /// Decodes the message.
     ///
     /// # Errors
-    /// When it can't be decoded; its bytes are in the error.
+    /// Returns an error if the message can't be decoded. The error contains its bytes.
     pub fn unpack(self) -> Result<T, Error> {
         self.payload.unpack(self.fingerprint)
     }
@@ -68,12 +69,13 @@ impl<T: Message> Queue<T> {
     /// Encodes a message, to be put later.
     ///
     /// # Errors
-    /// As [`put`](Self::put), when it can't be encoded or there is no memory; the value comes back.
+    /// Returns the same errors as [`put`](Self::put), if the value can't be encoded or there is not enough
+    /// memory. The error contains the value.
     pub fn pack(&self, mut value: T) -> Result<EncodedMessage<T>, PackError<T>> {
         let fingerprint = self.fingerprint();
         match pack_as(&mut value, |out| seal(self.raw(), out, fingerprint)) {
             Ok((envelope, lent)) => {
-                // The message is the value now.
+                // The encoded message has replaced the value.
                 lent.sent();
                 drop_caught(value);
                 Ok(EncodedMessage { payload: Payload::Envelope(envelope), fingerprint })
@@ -82,22 +84,23 @@ impl<T: Message> Queue<T> {
         }
     }
 
-    /// Whether [`pack`](Self::pack) would find room for a message now. A thread that packs its next message at once finds it.
+    /// Returns `true` if [`pack`](Self::pack) would find room for a message now. It does if the same thread
+    /// packs its next message at once.
     #[doc(hidden)]
     pub fn can_pack(&self) -> bool {
         self.raw().arena().keeps_envelope(self.raw().hold())
     }
 
-    /// Why [`pack`](Self::pack) finds no room for a message: which queues have those that are on their way.
+    /// Returns the error of a [`pack`](Self::pack) without room: it lists the queues that have messages.
     #[doc(hidden)]
     pub fn too_many_messages(&self) -> Error {
         self.raw().too_many()
     }
 
-    /// Puts a packed message if the queue is not full.
+    /// Puts an encoded message if the queue is not full.
     ///
     /// # Errors
-    /// As [`try_put`](Self::try_put); the message comes back.
+    /// Returns the same errors as [`try_put`](Self::try_put). The error contains the message.
     pub fn try_put_packed(&self, mut packed: EncodedMessage<T>) -> Result<(), PutError<EncodedMessage<T>>> {
         self.put_encoded(&mut packed).map_err(|e| e.map(|()| packed))
     }
@@ -107,11 +110,11 @@ impl<T: Message> Queue<T> {
         self.raw().put(&mut packed.payload, Wait::Never, || None)
     }
 
-    /// Puts packed messages, the first ones first, as long as the queue is not full. Returns how many; the
-    /// others stay in `from`. Consumers that sleep are woken once for up to 64.
+    /// Puts encoded messages from the front of `from` until the queue is full. Returns the number of messages
+    /// put. The others stay in `from`. Sleeping consumers are woken once for up to 64 messages.
     ///
     /// # Errors
-    /// In a process that was forked from a member.
+    /// Returns an error in a process that was forked from a member.
     pub fn try_put_packed_many(&self, from: &mut VecDeque<EncodedMessage<T>>) -> Result<usize, Error> {
         let mut run = Run::new(self.raw(), true);
         let mut put = 0;
@@ -124,7 +127,7 @@ impl<T: Message> Queue<T> {
             match at_once {
                 Ok(true) => {}
                 Ok(false) => {
-                    // It may need more than that: the next segment, say.
+                    // The full path may succeed, for example with the next segment.
                     run.tell();
                     if let Err(end) = self.put_encoded(&mut packed) {
                         from.push_front(packed);
@@ -145,10 +148,11 @@ impl<T: Message> Queue<T> {
         Ok(put)
     }
 
-    /// Takes the oldest message without reading it, if there is one. `None` when the queue is closed and drained.
+    /// Takes the oldest message, if there is one, without decoding it. Returns `None` if the queue is closed
+    /// and drained.
     ///
     /// # Errors
-    /// As [`try_get`](Self::try_get).
+    /// Returns the same errors as [`try_get`](Self::try_get).
     pub fn try_get_packed(&self) -> Result<Option<EncodedMessage<T>>, GetError> {
         let mut payload = None;
         self.raw().get(&mut payload, Wait::Never, || None)?;
@@ -162,8 +166,8 @@ mod tests {
     use super::*;
     use crate::queue::options::QueueOptions;
 
-    /// A message that had no envelope in the queue that it comes from counts in one that is bounded by bytes, and so do those
-    /// before it and behind it.
+    /// A message that had no envelope in its former queue counts in a queue with a bound of bytes, and so do
+    /// the messages before and after it.
     #[test]
     fn a_bound_of_bytes_holds_around_a_small_message_of_another_queue() {
         let other = Queue::<Vec<u8>>::bounded(4).unwrap();

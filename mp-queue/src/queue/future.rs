@@ -1,9 +1,9 @@
-//! Putting and getting as futures, for whatever runtime.
+//! Asynchronous put and get, for any runtime.
 //!
-//! A future looks when it is polled, and has its task woken by the one thread of this process that sleeps for
-//! all tasks ([`mp_core::WakeRegistration`]). What it takes out of a queue it returns from the same call of `poll`:
-//! there is no state in which it has a message, so one that is dropped loses none. What it is to put stays in
-//! it until there is room.
+//! A future attempts its operation when it is polled. One thread of the process sleeps for all tasks and
+//! wakes them ([`mp_core::WakeRegistration`]). A message is taken in the same call of `poll` that returns it,
+//! so no state of the future holds a message and dropping a future loses none. A message to be put stays in
+//! the future until there is room.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use crate::raw::payload::{Payload, Unsent};
 use crate::raw::waiting::{Alone, Unmet};
 use crate::ring::GetEnd;
 
-/// Polls for a message; none if the queue is closed and drained.
+/// Polls for a message. Returns `None` if the queue is closed and drained.
 pub(crate) fn poll_get(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
@@ -42,7 +42,7 @@ pub(crate) fn poll_get(
         };
         let end = attempt().or_else(|| {
             let alone = alone()?;
-            // What producers put before they were gone comes first.
+            // The producers may have put messages before they were gone.
             Some(attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())))
         });
         Ok::<_, Error>(end.map(|end| end.map(|()| payload)))
@@ -50,7 +50,8 @@ pub(crate) fn poll_get(
     poll_until(watch, cx, what, look).map(|found| found?)
 }
 
-/// Polls until the message is put; until then it is the caller's. `what` is the room for its weight.
+/// Polls until the message is put. Until then, the caller owns it. `what` returns a waitable for room for its
+/// weight.
 pub(crate) fn poll_put(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
@@ -70,11 +71,11 @@ pub(crate) fn poll_put(
     end.map(|end| end.unwrap_or_else(|error| Err(PutError::Failed { value: (), error })))
 }
 
-/// A value and what it was written as; `None` if it was written before.
+/// A value and its encoded form, or `None` if the value was encoded earlier.
 type Written<T> = Option<(T, Unsent)>;
 
-/// Polls until what is in `value` is written, which waits only where too many messages are on their way. Until then it stays
-/// there.
+/// Polls until the value in `value` is encoded. Waits only if there are too many messages. Until then, the
+/// value stays in `value`.
 pub(crate) fn poll_write<T: Message>(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
@@ -107,13 +108,14 @@ pub(crate) fn poll_write<T: Message>(
     })
 }
 
-/// A message that is on its way; its value goes back to where it came from if it is dropped before.
+/// An encoded message that is being put. If this is dropped before the put, the value is moved back to
+/// `from`.
 struct Lent<'a, T: Message> {
     from: &'a mut Option<T>,
     unsent: Option<(T, Unsent)>,
 }
 
-/// Nothing in it is pinned.
+/// No field is pinned.
 impl<T: Message> Unpin for Lent<'_, T> {}
 
 impl<T: Message> Drop for Lent<'_, T> {
@@ -124,7 +126,7 @@ impl<T: Message> Drop for Lent<'_, T> {
     }
 }
 
-/// Puts what is in `from`, if there is something. `what` is made for its weight.
+/// Puts the value in `from`, if any. `what` is called with its weight.
 async fn put<T: Message>(
     raw: &Raw,
     fingerprint: TypeFingerprint<T>,
@@ -153,7 +155,7 @@ async fn put<T: Message>(
 }
 
 impl<T: Message> Queue<T> {
-    /// Takes the oldest message, as a future; `None` when the queue is closed and drained.
+    /// Takes the oldest message, asynchronously. Returns `None` if the queue is closed and drained.
     ///
     /// ```
     /// # fn block_on<F: Future>(future: F) -> F::Output {
@@ -179,12 +181,13 @@ impl<T: Message> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A message is taken in the call of `poll` that returns it: a future that is dropped before it is ready has taken
-    /// nothing. While it waits, no thread is blocked: one for the whole process sleeps for all tasks. While there are
-    /// messages it is ready at once, always; a loop that is to let other tasks of its thread run yields now and then.
+    /// A message is taken in the call of `poll` that returns it, so a future that is dropped before it is
+    /// ready has taken nothing. A waiting future blocks no thread: one thread of the process sleeps for all
+    /// tasks. While there are messages, the future is always ready at once. A loop should yield now and then
+    /// to let other tasks of its thread run.
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Returns the same errors as [`get`](Self::get).
     #[doc(alias("async", "await"))]
     pub async fn get_async(&self) -> Result<Option<T>, GetError> {
         let what = || Arc::new(self.to_wait_with()) as SharedWaitable;
@@ -194,20 +197,21 @@ impl<T: Message> Queue<T> {
         Ok(got.map(|payload| payload.unpack_of(self.raw(), self.fingerprint())).transpose()?)
     }
 
-    /// Puts a message, as a future, which is ready when it is put: as [`put`](Self::put), it waits while the queue is full.
+    /// Puts a message, asynchronously. Waits while the queue is full, like [`put`](Self::put).
     ///
-    /// The message belongs to the future: one that is dropped before it is ready has put nothing, and drops its message.
-    /// Where that may happen (a time-out, `select!`) and the message is needed again, there is
+    /// The future owns the message. If it is dropped before it is ready, it has put nothing and drops the
+    /// message. If this may happen (a time-out, `select!`) and the message is still needed, use
     /// [`put_async_from`](Self::put_async_from).
     ///
     /// # Errors
-    /// As [`put`](Self::put). The value is given back.
+    /// Returns the same errors as [`put`](Self::put). The error contains the value.
     pub async fn put_async(&self, value: T) -> Result<(), PutError<T>> {
         self.put_async_from(&mut Some(value)).await
     }
 
-    /// Puts the message that is in `value`, as a future that loses nothing: as [`put_async`](Self::put_async), and if it is
-    /// dropped before it is ready, the message is in `value` again. Of `None` it puts nothing, at once.
+    /// Puts the message in `value`, asynchronously and without loss. If the future is dropped before it is
+    /// ready, the message is moved back into `value`. `None` puts nothing and is ready at once. See
+    /// [`put_async`](Self::put_async).
     ///
     /// ```
     /// # fn poll_once(future: impl Future) -> bool {
@@ -228,11 +232,12 @@ impl<T: Message> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// (A value is encoded when the future is first polled, and comes back decoded. A value whose
-    /// `Deserialize` refuses what its `Serialize` wrote does not come back.)
+    /// The value is encoded when the future is first polled, and decoded when it is moved back. It is lost if
+    /// its `Deserialize` refuses the output of its `Serialize`.
     ///
     /// # Errors
-    /// As [`put`](Self::put). The value is in the error then, not in `value`.
+    /// Returns the same errors as [`put`](Self::put). The error then contains the value, and `value` is
+    /// `None`.
     pub async fn put_async_from(&self, value: &mut Option<T>) -> Result<(), PutError<T>> {
         let what = |weight| Arc::new(self.put_ready_for(weight)) as SharedWaitable;
         put(self.raw(), self.fingerprint(), value, || self.raw().deserted(For::Room), what).await
@@ -240,10 +245,11 @@ impl<T: Message> Queue<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
-    /// Takes the oldest message, to say later that it is [done](Lease::ack), as a future: see [`get_ack`](Self::get_ack).
+    /// Takes the oldest message, asynchronously. The message stays in the queue until it is
+    /// [acknowledged](Lease::ack): see [`get_ack`](Self::get_ack).
     ///
     /// # Errors
-    /// As [`get_ack`](Self::get_ack).
+    /// Returns the same errors as [`get_ack`](Self::get_ack).
     pub async fn get_ack_async(&self) -> Result<Option<Lease<T>>, GetError> {
         let raw = self.raw();
         let found = mp_core::until(
@@ -255,7 +261,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     }
 }
 
-/// Leases a message, if there is one; none at the end.
+/// Leases a message, if there is one. Returns `Ok(Some(Ok(None)))` at the end.
 fn look_for_lease(
     raw: &Raw,
     alone: impl Fn() -> Option<Alone>,
@@ -266,7 +272,7 @@ fn look_for_lease(
     let mut found = raw.attempt_lease(&mut leased)?;
     let gone = if let GetEnd::Empty = found { alone() } else { None };
     if gone.is_some() {
-        // What producers put before they were gone comes first.
+        // The producers may have put messages before they were gone.
         found = raw.attempt_lease(&mut leased)?;
     }
     Ok(match found {
@@ -275,40 +281,40 @@ fn look_for_lease(
             Some(Ok(leased))
         }
         GetEnd::Empty => gone.map(|alone| Err(Unmet::Alone(alone).into())),
-        // What other processes work on may come back.
+        // Messages that other processes work on may be given back.
         GetEnd::Closed => (!raw.others_lease()).then_some(Ok(None)),
     })
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
-    /// Puts a task, as a future: see [`Queue::put_async`].
+    /// Puts a task, asynchronously: see [`Queue::put_async`].
     ///
     /// # Errors
-    /// As [`put`](Self::put).
+    /// Returns the same errors as [`put`](Self::put).
     pub async fn put_async(&self, task: T) -> Result<(), PutError<T>> {
         self.queue().put_async(task).await
     }
 
-    /// Puts the task that is in `task`, as a future that loses nothing: see [`Queue::put_async_from`].
+    /// Puts the task in `task`, asynchronously and without loss: see [`Queue::put_async_from`].
     ///
     /// # Errors
-    /// As [`put`](Self::put). The task is in the error then, not in `task`.
+    /// Returns the same errors as [`put`](Self::put). The error then contains the task.
     pub async fn put_async_from(&self, task: &mut Option<T>) -> Result<(), PutError<T>> {
         self.queue().put_async_from(task).await
     }
 
-    /// Takes the oldest task, as a future: see [`get`](Self::get).
+    /// Takes the oldest task, asynchronously: see [`get`](Self::get).
     ///
     /// # Errors
-    /// As [`get`](Self::get).
+    /// Returns the same errors as [`get`](Self::get).
     pub async fn get_async(&self) -> Result<Option<Lease<T>>, GetError> {
         self.queue().get_ack_async().await
     }
 
-    /// Waits until no task is unfinished, as a future: see [`join`](Self::join).
+    /// Waits asynchronously until no task is unfinished: see [`join`](Self::join).
     ///
     /// # Errors
-    /// As [`join`](Self::join).
+    /// Returns the same errors as [`join`](Self::join).
     pub async fn join_async(&self) -> Result<(), JoinableQueueError> {
         let done = || {
             self.queue().raw().arena().me()?;
@@ -346,28 +352,28 @@ pub(crate) async fn recv<T: Message>(
 }
 
 impl<T: Message> Receiver<T> {
-    /// Receives the oldest message, as a future: see [`Queue::get_async`].
+    /// Receives the oldest message, asynchronously: see [`Queue::get_async`].
     ///
     /// # Errors
-    /// As [`recv`](Self::recv).
+    /// Returns the same errors as [`recv`](Self::recv).
     pub async fn recv_async(&self) -> Result<T, GetError> {
         recv(self.end(), self.fingerprint(), || Arc::new(self.clone())).await
     }
 }
 
 impl<T: Message> Sender<T> {
-    /// Sends a message, as a future: see [`Queue::put_async`].
+    /// Sends a message, asynchronously: see [`Queue::put_async`].
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// Returns the same errors as [`send`](Self::send).
     pub async fn send_async(&self, value: T) -> Result<(), PutError<T>> {
         self.send_async_from(&mut Some(value)).await
     }
 
-    /// Sends the message that is in `value`, as a future that loses nothing: see [`Queue::put_async_from`].
+    /// Sends the message in `value`, asynchronously and without loss: see [`Queue::put_async_from`].
     ///
     /// # Errors
-    /// As [`send`](Self::send). The value is in the error then, not in `value`.
+    /// Returns the same errors as [`send`](Self::send). The error then contains the value.
     pub async fn send_async_from(&self, value: &mut Option<T>) -> Result<(), PutError<T>> {
         if self.end().alone().is_some() {
             return value.take().map_or(Ok(()), |value| Err(PutError::Disconnected(value)));

@@ -1,4 +1,4 @@
-//! A queue that knows when all its tasks are done.
+//! A queue that tracks unfinished tasks.
 
 use std::fmt;
 
@@ -33,11 +33,13 @@ use crate::ring::Counted;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A task is unfinished from [`put`](Self::put) until [`Lease::ack`] (Python's `task_done`, which can't be forgotten or
-/// called once too often here). A task whose consumer dies, panics or drops it before that is not done again, and not
-/// waited for: [`join`](Self::join) reports it, and [`dead_letter`](Self::dead_letter) gives it back.
+/// A task is unfinished from [`put`](Self::put) until [`Lease::ack`] (Python's `task_done`, which here can't
+/// be forgotten or called once too often). A task whose consumer dies, panics or drops it before that is not
+/// redelivered. [`join`](Self::join) does not wait for it and reports it as lost, and
+/// [`dead_letter`](Self::dead_letter) returns it.
 ///
-/// The queue can be cloned and sent to other processes. Tasks are serde types; what is in a task is kept until it is done.
+/// The queue can be cloned and sent to other processes. Tasks are serde types. Memory in a task stays
+/// allocated until the task is done.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "", transparent)]
 pub struct JoinableQueue<T: Serialize + DeserializeOwned + 'static> {
@@ -56,21 +58,21 @@ impl<T: Serialize + DeserializeOwned + 'static> fmt::Debug for JoinableQueue<T> 
     }
 }
 
-/// Why [`JoinableQueue::join`] ended otherwise than with everything done.
+/// Error returned by [`JoinableQueue::join`] if not all tasks were done.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum JoinableQueueError {
-    /// Nothing is left to wait for, but this many tasks were not done: their consumers died, panicked or
+    /// No task is left to wait for, but this number of tasks were not done: their consumers died, panicked or
     /// dropped them.
     Lost(usize),
-    /// The time is over, and not everything is done.
+    /// The time is over and tasks are unfinished.
     Unfinished {
-        /// How many tasks are unfinished still: not begun, or leased by a consumer.
+        /// Number of unfinished tasks: not begun, or leased by a consumer.
         tasks: usize,
-        /// The processes that work on some of them. One that is stopped keeps what it has.
+        /// Processes that work on some of them. A stopped process keeps its tasks.
         holders: Vec<Leaseholder>,
     },
-    /// This process can't see the queue: it was forked.
+    /// This process was forked and can't access the queue.
     Failed(Error),
 }
 
@@ -103,7 +105,7 @@ impl std::error::Error for JoinableQueueError {
     }
 }
 
-/// Nothing is left to wait for: whether all was done.
+/// Returns the result of a join without unfinished tasks: an error if tasks were lost.
 pub(crate) fn over(found: Counted) -> Result<(), JoinableQueueError> {
     match found.lost {
         0 => Ok(()),
@@ -112,29 +114,29 @@ pub(crate) fn over(found: Counted) -> Result<(), JoinableQueueError> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
-    /// A queue for up to `capacity` tasks that are not begun.
+    /// Creates a queue for up to `capacity` tasks that are not begun.
     ///
     /// # Errors
-    /// As [`Queue::bounded`].
+    /// Returns the same errors as [`Queue::bounded`].
     pub fn bounded(capacity: usize) -> Result<Self, Error> {
         Self::made(QueueOptions::new().capacity(capacity))
     }
 
-    /// A queue that grows, as [`Queue::unbounded`].
+    /// Creates a queue that grows, like [`Queue::unbounded`].
     ///
     /// # Errors
-    /// As [`Queue::unbounded`].
+    /// Returns the same errors as [`Queue::unbounded`].
     pub fn unbounded() -> Result<Self, Error> {
         Self::made(QueueOptions::new())
     }
 
-    /// Gives it a name, as [`Queue::named`].
+    /// Names the queue, like [`Queue::named`].
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         Self { queue: self.queue.named(name) }
     }
 
-    /// The name that some process [gave](Self::named) it.
+    /// Returns the name that a process has [given](Self::named) the queue.
     pub fn given_name(&self) -> Option<String> {
         self.queue.given_name()
     }
@@ -145,15 +147,15 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
 
     fn made(options: QueueOptions) -> Result<Self, Error> {
         let queue = options.deliveries(1).create()?;
-        // From the first task on, also if a consumer dies in its very first `get`.
+        // Applies from the first task on, also if a consumer dies in its first `get`.
         queue.raw().memory().redeliver();
         Ok(Self { queue })
     }
 
-    /// Puts a task; waits while the queue is full.
+    /// Puts a task. Waits while the queue is full.
     ///
     /// # Errors
-    /// As [`Queue::put`].
+    /// Returns the same errors as [`Queue::put`].
     pub fn put(&self, task: T) -> Result<(), PutError<T>> {
         self.queue.put(task)
     }
@@ -166,11 +168,11 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         until put_deadline;
     }
 
-    /// Takes the oldest task; waits while there is none. `None` when the queue is closed and no other process works on a
-    /// task any more.
+    /// Takes the oldest task. Waits while the queue is empty. Returns `None` if the queue is closed and no
+    /// other process works on a task.
     ///
     /// # Errors
-    /// As [`Queue::get_ack`].
+    /// Returns the same errors as [`Queue::get_ack`].
     pub fn get(&self) -> Result<Option<Lease<T>>, GetError> {
         self.queue.get_ack()
     }
@@ -185,11 +187,11 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         until get_deadline;
     }
 
-    /// Puts all tasks, in their order; waits while the queue is full. Returns how many they were. See
+    /// Puts all tasks, in their order. Waits while the queue is full. Returns the number of tasks. See
     /// [`Queue::put_many`].
     ///
     /// # Errors
-    /// As [`Queue::put_many`].
+    /// Returns the same errors as [`Queue::put_many`].
     pub fn put_many<I: IntoIterator<Item = T>>(
         &self,
         tasks: I,
@@ -197,7 +199,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.put_many(tasks)
     }
 
-    /// Takes tasks until the queue is closed and no other process works on a task any more.
+    /// Returns an iterator that takes tasks until the queue is closed and no other process works on a task.
     ///
     /// ```
     /// use mp_queue::JoinableQueue;
@@ -215,7 +217,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         std::iter::from_fn(|| self.get().transpose())
     }
 
-    /// Its room for tasks, as something to wait for: see [`Queue::put_ready`]. For tasks, wait for the queue itself.
+    /// Returns a [`Waitable`](crate::Waitable) for room: see [`Queue::put_ready`]. To wait for tasks, wait
+    /// for the queue itself.
     pub fn put_ready(&self) -> PutReady<T> {
         self.queue.put_ready()
     }
@@ -223,7 +226,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// Waits until no task is unfinished.
     ///
     /// # Errors
-    /// [`JoinableQueueError::Lost`] when all others are done, but some never will be.
+    /// Returns [`JoinableQueueError::Lost`] if tasks were lost and all others are done.
     pub fn join(&self) -> Result<(), JoinableQueueError> {
         self.join_within(Wait::Forever)
     }
@@ -256,8 +259,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         }
     }
 
-    /// How many tasks are unfinished: not begun, or leased by a consumer. A snapshot; 0 only if there
-    /// was a moment at which none was.
+    /// Returns the number of unfinished tasks: not begun, or leased by a consumer. A snapshot. 0 is returned
+    /// only if at some moment no task was unfinished.
     pub fn unfinished(&self) -> usize {
         if self.queue.raw().arena().me().is_err() {
             return 0;
@@ -265,37 +268,38 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         self.queue.raw().memory().census().unfinished
     }
 
-    /// Takes a task whose consumer lost it; `None` if there is none.
+    /// Takes a task that its consumer lost. Returns `None` if there is none.
     ///
     /// # Errors
-    /// As [`Queue::dead_letter`].
+    /// Returns the same errors as [`Queue::dead_letter`].
     pub fn dead_letter(&self) -> Result<Option<T>, GetError> {
         self.queue.dead_letter()
     }
 
-    /// Closes the queue; see [`Queue::close`].
+    /// Closes the queue. See [`Queue::close`].
     pub fn close(&self) -> bool {
         self.queue.close()
     }
 
-    /// How many tasks are not begun: a snapshot.
+    /// Returns the number of tasks that are not begun: a snapshot.
     #[doc(alias = "qsize")]
     pub fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Whether as many as fit are not begun: a snapshot.
+    /// Returns `true` if as many tasks as fit are not begun: a snapshot.
     #[doc(alias = "full")]
     pub fn is_full(&self) -> bool {
         self.queue.is_full()
     }
 
-    /// How many tasks that are not begun fit; of a queue without a bound, how many the arena has room for.
+    /// Returns the number of tasks not begun that fit. For a queue without a bound, this is the arena's
+    /// number of messages.
     pub fn capacity(&self) -> usize {
         self.queue.capacity()
     }
 
-    /// Whether no task waits to be begun: a snapshot.
+    /// Returns `true` if no task waits to be begun: a snapshot.
     #[doc(alias = "empty")]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()

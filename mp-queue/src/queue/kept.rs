@@ -1,4 +1,5 @@
-//! One side of a channel whose messages stay: what [`watch`](crate::watch) and [`broadcast`](crate::broadcast) share.
+//! Ends of channels whose messages are not taken, shared by [`watch`](crate::watch) and
+//! [`broadcast`](crate::broadcast).
 
 use std::fmt;
 
@@ -17,11 +18,11 @@ use crate::raw::payload::Unsent;
 use crate::raw::waiting::{At, Unmet};
 use crate::ring::{PutEnd, Slot, Ticket};
 
-/// A side of the channel, and its ring.
+/// One side of the channel, and its ring.
 pub(crate) struct KeptEnd {
     end: End,
     kept: Kept,
-    /// The process that had left last when this handle looked for what dead readers had pinned; 0: none.
+    /// Process that had left last when this handle last released the pins of dead readers. 0 means none.
     collected: AtomicU64,
 }
 
@@ -31,18 +32,18 @@ impl Clone for KeptEnd {
     }
 }
 
-/// Names for people, of both sides of what has kept ends.
+/// Methods for names, of both sides of a channel with kept ends.
 macro_rules! named {
     ($($side:ident)*) => {$(
         impl<T> $side<T> {
-            /// Gives the channel a name, as [`Queue::named`](crate::Queue::named).
+            /// Names the channel, like [`Queue::named`](crate::Queue::named).
             #[must_use]
             pub fn named(self, name: &str) -> Self {
                 mp_core::waits::name_object(self.end.raw().hold(), name);
                 self
             }
 
-            /// The name that some process [gave](Self::named) the channel.
+            /// Returns the name that a process has [given](Self::named) the channel.
             pub fn given_name(&self) -> Option<String> {
                 mp_core::waits::object_name(self.end.raw().hold())
             }
@@ -57,11 +58,11 @@ impl fmt::Debug for KeptEnd {
     }
 }
 
-/// How a value was sent.
+/// Result of sending a value.
 pub(crate) enum Sent<T> {
-    /// Under this ticket.
+    /// The value was sent with this ticket.
     Done(Ticket),
-    /// Another value is the newest by now; it comes back.
+    /// Another value has become the newest. Contains the value that was not sent.
     Overtaken(T),
 }
 
@@ -70,7 +71,7 @@ impl KeptEnd {
         Self { end, kept, collected: AtomicU64::new(0) }
     }
 
-    /// Both sides of a new channel that keeps `keep` messages: of the senders, of the receivers.
+    /// Creates a channel that keeps `keep` messages and returns the sender's and the receiver's end.
     pub(crate) fn ends(keep: u32, type_of: (u64, &str)) -> Result<(Self, Self), Error> {
         let (sender, receiver) = ends_of(Raw::create_kept(keep, type_of)?)?;
         let kept = Self::kept_of(&sender)?;
@@ -82,7 +83,7 @@ impl KeptEnd {
         end.raw().memory().kept().ok_or_else(none)
     }
 
-    /// Takes it out of the message that is being read.
+    /// Takes an end out of the message that is being read.
     pub(crate) fn take(
         what: &'static str,
         attachments: (u32, u32),
@@ -94,7 +95,7 @@ impl KeptEnd {
         Ok(Self::of(end, kept))
     }
 
-    /// Attaches it to the message that is being written.
+    /// Attaches this end to the message that is being written.
     pub(crate) fn attach(&self, what: &'static str) -> mp_core::Result<(u32, u32)> {
         self.end.attach(what)
     }
@@ -103,28 +104,28 @@ impl KeptEnd {
         self.end.raw()
     }
 
-    /// Whether the other side is gone, in all processes.
+    /// Returns `true` if no process has a handle of the other side.
     pub(crate) fn is_alone(&self) -> bool {
         self.end.alone().is_some()
     }
 
-    /// Its ring: not in a forked copy of the process, in which there are no words to look at.
+    /// Returns the ring, or an error in a forked copy of the process, which must not access it.
     pub(crate) fn kept(&self) -> Result<&Kept, Error> {
         self.raw().arena().me()?;
         Ok(&self.kept)
     }
 
-    /// Where receivers sleep.
+    /// Returns the wait point of receivers.
     pub(crate) fn news(&self) -> Parking {
         self.kept.memory().not_empty()
     }
 
-    /// Where senders sleep.
+    /// Returns the wait point of senders.
     pub(crate) fn departures(&self) -> Parking {
         self.kept.memory().not_full()
     }
 
-    /// Publishes a value; `after`: only if the newest is the one of this ticket.
+    /// Publishes a value. With `after`, only if the newest value has this ticket.
     pub(crate) fn send<T: Message>(
         &self,
         fingerprint: TypeFingerprint<T>,
@@ -145,7 +146,7 @@ impl KeptEnd {
                 unsent.sent(value);
                 let died = self.collected.swap(gone, Ordering::Relaxed) != gone;
                 if died {
-                    // What fails here is done by the next sender.
+                    // If this fails, the next sender does it.
                     _ = self.kept.collect_all();
                 }
                 Ok(Sent::Done(ticket))
@@ -156,8 +157,8 @@ impl KeptEnd {
         }
     }
 
-    /// Reads the message that was found there; `None` if it is not there any more. `done` is called when it is copied, before any
-    /// code of the value runs.
+    /// Reads the message that was found at `at`. Returns `None` if the message was replaced. `done` is called
+    /// after the copy, before any code of the value runs.
     pub(crate) fn read<T: Message>(
         &self,
         fingerprint: TypeFingerprint<T>,
@@ -168,7 +169,8 @@ impl KeptEnd {
         let mut gone = false;
         let value = unpack_with(fingerprint, |inc: &mut Incoming| match kept.read(at, inc)? {
             Read::Done => {
-                // Before it counts as read: it is there still for a receiver that has no descriptors to spare yet.
+                // Claim before the message counts as read: a receiver that has no free descriptors now can
+                // then read it later.
                 inc.claim()?;
                 done();
                 Ok(())
@@ -182,7 +184,8 @@ impl KeptEnd {
         if gone { Ok(None) } else { value.map(Some) }
     }
 
-    /// Waits until `attempt` finds something, or no sender is left; what was sent before comes first.
+    /// Waits until `attempt` returns a result or no sender is left. Messages that were sent before the end
+    /// come first.
     pub(crate) fn wait<R, E: From<Unmet>>(
         &self,
         (wait, call): (Wait, Call),
@@ -200,19 +203,19 @@ impl KeptEnd {
         }
     }
 
-    /// What there is, or that no sender is left, for a future that looks.
+    /// Returns the result of `attempt`, or an error if no sender is left, for a future.
     pub(crate) fn look<R, E: From<Unmet>>(
         &self,
         attempt: impl Fn() -> Option<Result<R, E>>,
     ) -> Option<Result<R, E>> {
         attempt().or_else(|| {
             let alone = self.end.alone()?;
-            // What the senders sent before they were gone comes first.
+            // The senders may have sent messages before they disconnected.
             Some(attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())))
         })
     }
 
-    /// Waits until the other side is gone; whether it is.
+    /// Waits until the other side is gone. Returns `true` if it is.
     pub(crate) fn wait_alone(&self, wait: Wait) -> Result<bool, Error> {
         let raw = self.raw();
         let at = At { parking: self.departures(), what: None, call: Call::WatchClosed };
@@ -259,7 +262,7 @@ mod tests {
         assert_eq!((read(first), read(newest())), (None, Some(2)));
     }
 
-    /// Written as a channel of `u32`, and read as one of a type whose name has the same hash.
+    /// Written as a channel of `u32`, and read as a channel of a type whose name has the same hash.
     #[derive(Debug)]
     struct Misnamed(KeptEnd);
 
@@ -286,7 +289,7 @@ mod tests {
         assert!(error.contains("of u32 arrived where one of there::Count is expected"), "{error}");
     }
 
-    /// It is sent, and the last sender is gone, between a look for messages and the one for senders.
+    /// The value is sent and the last sender is dropped between the checks for messages and for senders.
     #[test]
     fn what_the_last_sender_sent_comes_before_its_end() {
         let (sender, receiver) = ends(4);

@@ -1,4 +1,4 @@
-//! Messages with acknowledgement: a message whose consumer dies before it is done goes to another one.
+//! Messages with acknowledgement: if a consumer dies before it is done, its message goes to another consumer.
 
 use std::fmt;
 use std::ops::Deref;
@@ -19,15 +19,16 @@ use crate::raw::handles::For;
 use crate::raw::waiting::{Alone, At, Unmet};
 use crate::ring::{GetEnd, Link};
 
-/// A message that is being worked on. [`ack`](Self::ack) takes it out of the queue for good; if this is dropped
-/// without it, by a panic say, or if the process dies, the message goes to another consumer.
+/// A message that a consumer is working on. [`ack`](Self::ack) removes the message from the queue. If the
+/// lease is dropped before that, for example by a panic, or if the process dies, the message goes to another
+/// consumer.
 pub struct Lease<T> {
     value: T,
     deliveries: u32,
     of: LeaseOf,
 }
 
-/// The lease itself, returned unless it was finished.
+/// Lease that gives the message back when dropped, unless it was finished.
 struct LeaseOf {
     raw: Raw,
     leased: Option<Leased>,
@@ -56,7 +57,7 @@ impl LeaseOf {
 }
 
 impl<T> Lease<T> {
-    /// The work is done: the message is taken out of the queue for good. Its value.
+    /// Acknowledges the message: removes it from the queue and returns its value.
     #[doc(alias("task_done", "done"))]
     pub fn ack(self) -> T {
         let Self { value, of, .. } = self;
@@ -64,12 +65,12 @@ impl<T> Lease<T> {
         value
     }
 
-    /// How often the message was delivered, this time included: 1 if this is the first time.
+    /// Returns how many times the message was delivered, including this time. 1 means the first delivery.
     pub fn deliveries(&self) -> u32 {
         self.deliveries
     }
 
-    /// Gives the message to another consumer, or to this one again; as dropping it.
+    /// Gives the message to another consumer, or again to this one. Dropping the lease does the same.
     #[doc(alias("nack", "requeue"))]
     pub fn give_back(self) {}
 }
@@ -88,17 +89,17 @@ impl<T: fmt::Debug> fmt::Debug for Lease<T> {
     }
 }
 
-/// Whose leases are asked for.
+/// Processes whose leases are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Holders {
-    /// All but this process.
+    /// All processes but this one.
     Others,
-    /// This process, too.
+    /// All processes.
     All,
 }
 
 impl Raw {
-    /// Leases a message: one that came back, else the oldest one.
+    /// Leases a message: one that was given back, otherwise the oldest one.
     pub(crate) fn attempt_lease(&self, into: &mut Option<Leased>) -> Result<GetEnd<()>, Error> {
         if self.memory().any_returned()
             && let Some(leased) = self.memory().lease_returned()?
@@ -122,7 +123,7 @@ impl Raw {
         }
     }
 
-    /// The processes that work on messages of this queue.
+    /// Returns the processes that work on messages of this queue.
     pub(crate) fn leaseholders(&self, which: Holders) -> Vec<Leaseholder> {
         let me = self.arena().me().ok().filter(|_| which == Holders::Others);
         let mut holders: Vec<Leaseholder> = Vec::new();
@@ -134,9 +135,9 @@ impl Raw {
         holders
     }
 
-    /// Whether another process still works on a message of this queue, which is closed and drained. A message
-    /// that is queued still was just taken by a process that is not its owner yet; or it is about to be
-    /// refused.
+    /// Returns `true` if another process still works on a message of this queue, which is closed and drained.
+    /// A message that still counts as queued was just taken by a process that has not yet become its owner,
+    /// or is about to be refused.
     pub(crate) fn others_lease(&self) -> bool {
         let me = self.arena().me().ok();
         let others = |h| match h {
@@ -147,7 +148,7 @@ impl Raw {
         self.memory().count(others) > 0
     }
 
-    /// Leases a message; `Ok(None)`: the queue is closed, and all that was in it is done.
+    /// Leases a message. Returns `Ok(None)` if the queue is closed and all its messages are done.
     pub(crate) fn lease(
         &self,
         wait: Wait,
@@ -159,7 +160,7 @@ impl Raw {
         loop {
             let mut leased = None;
             let attempt = || match self.attempt_lease(&mut leased) {
-                // What other processes work on may come back.
+                // Messages that other processes work on may be given back.
                 Ok(GetEnd::Done(()) | GetEnd::Closed) => Some(Ok(())),
                 Ok(GetEnd::Empty) => None,
                 Err(error) => Some(Err(GetError::Failed(error))),
@@ -182,14 +183,14 @@ impl Raw {
     }
 }
 
-/// Reads a leased message.
+/// Decodes a leased message.
 pub(crate) fn read<T: Message>(
     raw: &Raw,
     fingerprint: TypeFingerprint<T>,
     leased: Leased,
 ) -> Result<Lease<T>, GetError> {
     let deliveries = leased.deliver();
-    // Whatever happens from here on, the message is returned unless it is done.
+    // From here on, the message is given back on every path unless it is acknowledged.
     let of = LeaseOf { raw: raw.clone(), leased: Some(leased) };
     let open = |inc: &mut Incoming| match &of.leased {
         Some(leased) => leased.read(inc),
@@ -200,8 +201,9 @@ pub(crate) fn read<T: Message>(
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
-    /// Takes the oldest message, to say later that it is [done](Lease::ack); waits while there is none. `None` when the
-    /// queue is closed and drained, and no other process works on a message of it any more.
+    /// Takes the oldest message, which stays in the queue until it is [acknowledged](Lease::ack). Waits while
+    /// there is no message. Returns `None` if the queue is closed and drained and no other process works on
+    /// one of its messages.
     ///
     /// ```
     /// use mp_queue::Queue;
@@ -218,18 +220,20 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A message that comes back is delivered before others, so a message may be delivered after a later one, and what it
-    /// did before its consumer died was done, too: **at least once**. (Plain [`get`](Self::get) is *at most once*: a
-    /// message that came back and is taken by it is lost if that consumer dies.) What has come back as often as the queue
-    /// allows ([`QueueOptions::deliveries`](crate::QueueOptions::deliveries), five times as a rule) is set aside, see
-    /// [`dead_letter`](Self::dead_letter).
+    /// A message that was given back is delivered before other messages, so it may be delivered after a later
+    /// one. It is delivered **at least once**: its effects before its consumer died may be repeated. Plain
+    /// [`get`](Self::get) delivers *at most once*: it loses a message, also one that was given back, if its
+    /// consumer dies. A message that has been delivered as often as the queue allows
+    /// ([`QueueOptions::deliveries`](crate::QueueOptions::deliveries), by default five times) is set aside:
+    /// see [`dead_letter`](Self::dead_letter).
     ///
-    /// The queue keeps the message until it is done. Tensors in it are not copied: all consumers that get it
-    /// see the same memory, and only types that can't hold memory exclusively (serde types) can be taken like
-    /// this.
+    /// The queue keeps the message until it is acknowledged. Tensors in it are not copied: all consumers that
+    /// get the message see the same memory. Only serde types can be taken in this way, since they can't own
+    /// memory exclusively.
     ///
     /// # Errors
-    /// As [`get`](Self::get). A message that can't be decoded comes back, and is set aside in the end.
+    /// Returns the same errors as [`get`](Self::get). A message that can't be decoded is given back, and set
+    /// aside after its last delivery.
     pub fn get_ack(&self) -> Result<Option<Lease<T>>, GetError> {
         self.lease_within(Wait::Forever)
     }
@@ -256,9 +260,10 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
         }
     }
 
-    /// Its messages, as something to wait for beside other things, for consumers that take them with
-    /// acknowledgement: ready when [`try_get_ack`](Self::try_get_ack) would find one, or the end. (The queue
-    /// itself is ready as soon as it is closed and drained, while others still work on what may come back.)
+    /// Returns a [`Waitable`](crate::Waitable) for consumers that take messages with acknowledgement. It is
+    /// ready when [`try_get_ack`](Self::try_get_ack) would return a message or the end. The queue itself
+    /// becomes ready earlier: as soon as it is closed and drained, while other processes still work on
+    /// messages that may be given back.
     ///
     /// ```
     /// use std::time::Duration;
@@ -276,7 +281,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
         AckReady(self.raw().clone())
     }
 
-    /// Takes a message that was delivered as often as the queue allows, and never done; `None` if there is none.
+    /// Takes a message that was delivered as often as the queue allows and never acknowledged. Returns `None`
+    /// if there is none.
     ///
     /// ```
     /// use mp_queue::QueueOptions;
@@ -290,7 +296,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// ```
     ///
     /// # Errors
-    /// [`GetError::Failed`] when it can't be decoded; it is gone then.
+    /// Returns [`GetError::Failed`] if the message can't be decoded. That message is lost.
     #[doc(alias = "dead letter queue")]
     pub fn dead_letter(&self) -> Result<Option<T>, GetError> {
         match self.raw().memory().take_returned(true).map_err(Error::from)? {

@@ -1,4 +1,4 @@
-//! The type that users see.
+//! Public types: [`Queue`] and the types built on it.
 
 pub(crate) mod batch;
 pub(crate) mod channel;
@@ -31,7 +31,7 @@ use crate::raw::handles::{Able, DesertedWhen, For};
 use crate::raw::payload::{Payload, Unsent};
 use crate::raw::waiting::Alone;
 
-/// A queue of messages between processes: many producers, many consumers, first in, first out.
+/// A first-in, first-out queue of messages between processes, with any number of producers and consumers.
 ///
 /// ```
 /// use mp_tensor::Tensor;
@@ -45,51 +45,58 @@ use crate::raw::waiting::Alone;
 /// ```
 ///
 /// # Order
-/// Each message gets a ticket when it is published, and messages are taken in the order of their tickets. What one
-/// thread puts is taken in that order, too.
+/// Each message gets a ticket when it is published. Messages are taken in ticket order, so the messages of
+/// one thread are taken in the order in which it put them.
 ///
 /// # Blocking
-/// [`put`](Self::put) waits while the queue is full, [`get`](Self::get) while it is empty: first spinning for
-/// up to 50 µs (less where that rarely pays), then asleep. `try_` forms don't wait, `_timeout` forms give up
-/// when the time is over, as soon as their thread has a processor. While both sides are awake, no system call
-/// is made for a message.
+/// [`put`](Self::put) waits while the queue is full, and [`get`](Self::get) waits while it is empty. A
+/// waiting thread spins for up to 50 µs, or less if spinning rarely succeeds, and then sleeps. `try_` methods
+/// don't wait. `_timeout` methods return when the time is over, as soon as their thread is scheduled. While
+/// both sides are awake, no message needs a system call.
 ///
 /// # How much fits
-/// - Into a [`bounded`](Self::bounded) or [`growing`](Self::growing) queue: as many messages as it says; then puts wait. Into an
-///   [`unbounded`](Self::unbounded) one: as many as the arena is made for ([`most_messages`](mp_core::Arena::most_messages):
-///   1,048,576, unless its addresses are below 64 GiB); then puts fail at once.
-/// - On x86-64, a message of up to 10 bytes when encoded is in its queue's slot, of 16 bytes, from the first put on, as long as no consumer
-///   takes messages [with acknowledgement](Self::get_ack). It counts in its queue alone.
-/// - Any other message takes an envelope of 256 bytes, and more memory if it has more than 216 bytes (200 where bytes are
-///   bounded). The arena has as many envelopes as it is made for messages, for all queues of all its processes together;
-///   each thread keeps up to 64 for its next messages.
-/// - The last eighth of these is kept for queues that have few messages: when all others are in use, each queue may have 16
-///   of them, and one more for each thread that is just putting, so that a queue without consumers doesn't starve the others.
-///   There are such shares for 8,192 queues (of an arena for 1,048,576 messages).
-/// - Beyond that, a put into a queue with a bound waits (`try_put` returns [`Full`](PutError::Full)), until a message is taken out
-///   of that queue, or for up to 100 ms more if it is out of another one. A put into an unbounded queue fails with
-///   [`TooManyMessages`](mp_core::Error::TooManyMessages), which says which queues have how many, and gives the value back.
+/// - A [`bounded`](Self::bounded) or [`growing`](Self::growing) queue holds as many messages as its limit
+///   allows. Further puts wait. An [`unbounded`](Self::unbounded) queue holds as many messages as the arena
+///   has room for ([`most_messages`](mp_core::Arena::most_messages): 1,048,576, unless the arena has less
+///   than 64 GiB of addresses). Further puts fail at once.
+/// - On x86-64, a message of up to 10 bytes when encoded is stored in the queue's 16-byte slot and needs no
+///   envelope. This applies from the first put on, while no consumer takes messages [with
+///   acknowledgement](Self::get_ack).
+/// - Any other message takes an envelope of 256 bytes. A message of more than 216 bytes (200 if the queue has
+///   a bound of bytes) needs additional memory. The number of envelopes is the arena's number of messages.
+///   All queues of all processes share them. Each thread caches up to 64 envelopes.
+/// - The last eighth of the envelopes is reserved for queues with few messages, so that a queue without
+///   consumers doesn't starve the others. When all other envelopes are in use, each queue may take 16 of the
+///   reserved ones, and one more for each thread that is putting. An arena for 1,048,576 messages has such a
+///   reserve for 8,192 queues.
+/// - Without a free envelope, a put into a queue with a bound waits, and `try_put` returns
+///   [`Full`](PutError::Full). The put continues when a message is taken out of the same queue. If a message
+///   of another queue is taken, the put may wait up to 100 ms longer. A put into an unbounded queue returns
+///   its value with [`TooManyMessages`](mp_core::Error::TooManyMessages), which lists the queues and their
+///   numbers of messages.
 ///
-/// [`Arena::configure`](mp_core::Arena::configure), or `MP_ARENA_MESSAGES` and `MP_ARENA_SIZE` in the environment, make the
-/// arena for 1,024 to 15,728,640 messages, in 64 MiB to 1 TiB of addresses.
+/// [`Arena::configure`](mp_core::Arena::configure), or the environment variables `MP_ARENA_MESSAGES` and
+/// `MP_ARENA_SIZE`, set the size of the arena: 1,024 to 15,728,640 messages, and 64 MiB to 1 TiB of
+/// addresses.
 ///
 /// # When a process dies
-/// Killed, stopped or crashed, at any instruction: the other processes continue. A producer that dies in
-/// `put` has either sent its message or not. With a consumer that dies in `get`, or later, the message that
-/// it was getting is lost: one, or of `get_many` those that it has taken. A message that was put does not
-/// depend on its producer any more, which may exit at once.
+/// A process may be killed or stopped, or may crash, at any instruction. The other processes continue. A
+/// producer that dies in `put` has either sent its message or not. A consumer that dies in `get` or later
+/// loses the message that it was getting, or all messages that its `get_many` has taken. A message in the
+/// queue does not depend on its producer, which may exit at once.
 ///
-/// When a process that had the queue has ended, or dropped its last handle, no other process and no message
-/// on its way has it any more, and this process has no further handle that could put, waiting for a message
-/// ends with `Deserted`; and so does waiting for room, if no further handle could get. A clone in another
-/// thread keeps the wait going until it is dropped, or is blocked in the same kind of wait. Threads that use
-/// one handle by reference can't be told apart: for those, and for processes that keep handles without using
-/// them, there is [`QueueOptions::deserted_when`].
+/// A wait for a message ends with `Deserted` when no process or message can put any more. This is the case
+/// when every other process that had the queue has ended or dropped its last handle, no message in transit
+/// contains a handle, and this process has no further handle that could put. In the same way, a wait for room
+/// ends with `Deserted` if no further handle could get. A clone in another thread keeps the wait going until
+/// the clone is dropped or blocked in the same kind of wait. Threads that share one handle by reference are
+/// counted as one. For such threads, and for processes that keep unused handles, set
+/// [`QueueOptions::deserted_when`].
 ///
 /// # As a message
-/// Handles are serde types inside of messages and arguments. Cloning or sending one copies the handle, not the queue.
-/// Queues are typed: received as a queue of something else, it is an error that names both types. (A queue that
-/// is put into itself keeps itself alive until the program ends.)
+/// Handles are serde types and can be part of messages and arguments. Cloning or sending a handle does not
+/// copy the queue. Receiving a handle as a queue of another type returns an error that names both types. A
+/// queue that is put into itself stays alive until the program ends.
 pub struct Queue<T: Message> {
     raw: Raw,
     fingerprint: TypeFingerprint<T>,
@@ -115,21 +122,20 @@ impl<T: Message> fmt::Debug for Queue<T> {
     }
 }
 
-/// Python's name for a queue without a bound, which [`SimpleQueue::unbounded`](Queue::unbounded) makes. Nothing is simpler in
-/// it: it is a [`Queue`].
+/// Python's name for a [`Queue`] without a bound, created with [`SimpleQueue::unbounded`](Queue::unbounded).
 pub type SimpleQueue<T> = Queue<T>;
 
 impl<T: Message> Queue<T> {
-    /// A queue for up to `capacity` messages (at least one), whose room is there from the start.
+    /// Creates a queue for up to `capacity` messages. Its slots are allocated at once.
     ///
     /// # Errors
-    /// When there is no shared memory for it, or `capacity` is 0 or above 2^24.
+    /// Returns an error if there is not enough shared memory, or if `capacity` is 0 or above 2^24.
     #[doc(alias = "maxsize")]
     pub fn bounded(capacity: usize) -> Result<Self, Error> {
         QueueOptions::new().capacity(capacity).create()
     }
 
-    /// A queue that grows: [`put`](Self::put) does not wait; where there is no room, it fails.
+    /// Creates a queue that grows. [`put`](Self::put) never waits: it returns an error if there is no room.
     ///
     /// ```
     /// use mp_queue::Queue;
@@ -144,33 +150,36 @@ impl<T: Message> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// It grows by segments, each four times as large as the one before it, up to as many messages as the arena can have
-    /// on their way; it does not shrink before it is dropped. What that takes is said [above](Self#how-much-fits). Beyond it, or
-    /// when memory runs out, `put` fails and gives the value back.
+    /// The queue grows by segments, each four times as large as the one before it, up to the number of
+    /// messages that the arena allows. It does not shrink until it is dropped. See
+    /// [above](Self#how-much-fits) for the limits. Beyond them, or when memory runs out, `put` returns its
+    /// value in an error.
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// Returns an error if there is not enough shared memory.
     pub fn unbounded() -> Result<Self, Error> {
         QueueOptions::new().create()
     }
 
-    /// A queue that grows as [`unbounded`](Self::unbounded), up to `limit` messages; then [`put`](Self::put) waits.
+    /// Creates a queue that grows as [`unbounded`](Self::unbounded), up to `limit` messages. Then
+    /// [`put`](Self::put) waits.
     ///
-    /// For limits that are rarely reached: it takes memory for what has been in it, not for what could be. Producers that
-    /// reach the limit at the same moment may exceed it by one message each.
+    /// Suited to limits that are rarely reached: the queue takes memory for the messages that it has held,
+    /// not for its limit. Producers that reach the limit at the same moment may exceed it by one message
+    /// each.
     ///
     /// # Errors
-    /// When there is no shared memory for it, or `limit` is 0 or above 2^24.
+    /// Returns an error if there is not enough shared memory, or if `limit` is 0 or above 2^24.
     pub fn growing(limit: usize) -> Result<Self, Error> {
         QueueOptions::new().growing(limit).create()
     }
 
-    /// One more handle, that may do this.
+    /// Returns a further handle with these rights.
     pub(crate) fn able(&self, able: Able) -> Self {
         Self { raw: self.raw.counted(able), fingerprint: self.fingerprint, messages: PhantomData }
     }
 
-    /// The same queue, only to wait with: a handle that keeps no other wait going.
+    /// Returns a handle that is used only for waiting. It keeps no other wait from ending with `Deserted`.
     pub(crate) fn to_wait_with(&self) -> Self {
         Self { raw: self.raw.clone(), fingerprint: self.fingerprint, messages: PhantomData }
     }
@@ -200,8 +209,9 @@ impl<T: Message> Queue<T> {
         Ok(Self { raw, fingerprint, messages: PhantomData })
     }
 
-    /// Gives the queue a name, for all processes that have it: for reports of waits that last long, and for `Debug`. A name is cut
-    /// at 32 bytes; the last one given counts. It finds nothing, and no other queue is told apart by it.
+    /// Names the queue, for all processes that have it. The name appears in `Debug` output and in reports of
+    /// long waits. It is cut at 32 bytes, and a later name replaces it. Names need not be unique, and a queue
+    /// can't be looked up by name.
     ///
     /// ```
     /// let jobs = mp_queue::Queue::<u32>::bounded(4)?.named("jobs");
@@ -214,29 +224,32 @@ impl<T: Message> Queue<T> {
         self
     }
 
-    /// The name that some process [gave](Self::named) it.
+    /// Returns the name that a process has [given](Self::named) the queue.
     pub fn given_name(&self) -> Option<String> {
         mp_core::waits::object_name(self.raw.hold())
     }
 
-    /// The same queue; calls through this handle and its clones look for a message, or for room, like this before they sleep.
+    /// Returns this handle with another spin policy. Calls through the returned handle and its clones spin
+    /// like this before they sleep.
     ///
-    /// [`QueueOptions::spin`] says it for the handles of all processes.
+    /// [`QueueOptions::spin`] sets the policy for the handles of all processes.
     pub fn spinning(self, spin: Spin) -> Self {
         Self { raw: self.raw.spinning(spin), ..self }
     }
 
-    /// Puts a message; waits while the queue is full, or has its share of [what fits](Self#how-much-fits). An
-    /// [unbounded](Self::unbounded) queue fails then.
+    /// Puts a message. Waits while the queue is full, or while it has used its share of the
+    /// [envelopes](Self#how-much-fits). An [unbounded](Self::unbounded) queue returns an error instead of
+    /// waiting.
     ///
-    /// A `Vec`, boxed slice, `Cow` or slice of numbers (`u8` to `u128`, `i8` to `i128`, `f32`, `f64`), a `String`, and what serde writes as
-    /// bytes (`serde_bytes`, `bytes::Bytes`) are copied once here and once by the receiver, as `memcpy` does, wherever they are in the
-    /// value; what arrives as `bytes::Bytes` (feature `bytes`) is copied here alone. Sequences of other elements are written
-    /// and read one by one. A tensor's memory is handed over, whatever its length, and copied nowhere.
+    /// The following contents of a value are copied once here and once by the receiver, as by `memcpy`: a
+    /// `Vec`, boxed slice, `Cow` or slice of numbers (`u8` to `u128`, `i8` to `i128`, `f32`, `f64`), a
+    /// `String`, and anything that serde writes as bytes (`serde_bytes`, `bytes::Bytes`). Data received as
+    /// `bytes::Bytes` (feature `bytes`) is copied only here. Sequences of other elements are written and read
+    /// one element at a time. A tensor's memory is handed over without a copy, whatever its length.
     ///
     /// # Errors
-    /// [`PutError::Closed`], [`PutError::Deserted`], or [`PutError::Failed`] when it can't be encoded or there is no room.
-    /// The value is given back.
+    /// Returns [`PutError::Closed`], [`PutError::Deserted`], or [`PutError::Failed`] if the value can't be
+    /// encoded or there is no room. The error contains the value.
     #[inline]
     pub fn put(&self, value: T) -> Result<(), PutError<T>> {
         self.put_within(value, Wait::Forever)
@@ -255,10 +268,12 @@ impl<T: Message> Queue<T> {
         put_as(&self.raw, self.fingerprint, value, wait, || self.raw.deserted(For::Room))
     }
 
-    /// Takes the oldest message; waits while the queue is empty. `None` when it is closed and drained.
+    /// Takes the oldest message. Waits while the queue is empty. Returns `None` if the queue is closed and
+    /// drained.
     ///
     /// # Errors
-    /// [`GetError::Deserted`], or [`GetError::Failed`] when the message can't be decoded; its bytes are in the error.
+    /// Returns [`GetError::Deserted`], or [`GetError::Failed`] if the message can't be decoded. The error
+    /// contains the message's bytes.
     #[inline]
     pub fn get(&self) -> Result<Option<T>, GetError> {
         self.get_within(Wait::Forever)
@@ -277,39 +292,40 @@ impl<T: Message> Queue<T> {
         get_as(&self.raw, self.fingerprint, wait, || self.raw.deserted(For::Message))
     }
 
-    /// Closes the queue: what is in it can still be taken, then consumers get `None`; nothing more can be
-    /// put. Returns whether it was open.
+    /// Closes the queue. Nothing more can be put, and consumers get the remaining messages and then `None`.
+    /// Returns `true` if the queue was open.
     ///
-    /// Exact also against producers that are just putting: a message is either refused or will be taken.
+    /// A message that is put at the same time is either refused or will be taken.
     #[doc(alias = "join_thread")]
     #[doc(alias = "cancel_join_thread")]
     pub fn close(&self) -> bool {
         self.raw.close()
     }
 
-    /// How many messages are in it: a snapshot.
+    /// Returns the number of messages in the queue: a snapshot.
     #[doc(alias = "qsize")]
     pub fn len(&self) -> usize {
         self.raw.len()
     }
 
-    /// Whether it is empty: a snapshot.
+    /// Returns `true` if the queue is empty: a snapshot.
     #[doc(alias = "empty")]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Whether it has as many messages in it as fit: a snapshot. A bound of
-    /// [bytes](crate::QueueOptions::bytes) may be reached before: that depends on the message that is to be put.
+    /// Returns `true` if the queue holds as many messages as fit: a snapshot. A bound of
+    /// [bytes](crate::QueueOptions::bytes) may be reached earlier, depending on the message to be put.
     #[doc(alias = "full")]
     pub fn is_full(&self) -> bool {
-        // One that grows may exceed its limit by a message of each producer.
+        // A growing queue may exceed its limit by one message per producer.
         self.len() >= self.capacity()
     }
 
-    /// Its room, as something to wait for beside other things: ready when [`try_put`](Self::try_put) would
-    /// not find it full. Where [bytes](crate::QueueOptions::bytes) are bounded, too, that is the room for the
-    /// smallest message; for larger ones there is [`put_ready_for`](Self::put_ready_for).
+    /// Returns a [`Waitable`](crate::Waitable) for room in the queue. It is ready when
+    /// [`try_put`](Self::try_put) would not return `Full`. If the queue has a bound of
+    /// [bytes](crate::QueueOptions::bytes), this is room for the smallest message. For larger messages, use
+    /// [`put_ready_for`](Self::put_ready_for).
     ///
     /// ```
     /// use std::time::Duration;
@@ -326,10 +342,10 @@ impl<T: Message> Queue<T> {
         self.put_ready_for(1)
     }
 
-    /// Its room for a message that counts `bytes` bytes, as
-    /// [`QueueOptions::bytes`](crate::QueueOptions::bytes) says: ready when [`try_put`](Self::try_put) of
-    /// that message would not find the queue full. More than may be in the queue counts as that much. Where
-    /// bytes are not bounded, it is [`put_ready`](Self::put_ready).
+    /// Returns a [`Waitable`](crate::Waitable) for room for a message that counts `bytes` bytes, as described
+    /// at [`QueueOptions::bytes`](crate::QueueOptions::bytes). It is ready when [`try_put`](Self::try_put) of
+    /// that message would not return `Full`. Sizes above the bound count as the bound. Without a bound of
+    /// bytes, this is [`put_ready`](Self::put_ready).
     ///
     /// ```
     /// use std::time::Duration;
@@ -347,12 +363,13 @@ impl<T: Message> Queue<T> {
         PutReady { queue: self.to_wait_with(), bytes }
     }
 
-    /// How many messages fit; of a queue without a bound, how many the arena has room for.
+    /// Returns the number of messages that fit. For a queue without a bound, this is the arena's number of
+    /// messages.
     pub fn capacity(&self) -> usize {
         self.raw.capacity()
     }
 
-    /// Takes messages until the queue is closed and drained.
+    /// Returns an iterator that takes messages until the queue is closed and drained.
     pub fn iter(&self) -> impl Iterator<Item = Result<T, GetError>> + '_ {
         std::iter::from_fn(|| self.get().transpose())
     }
@@ -367,7 +384,7 @@ pub(crate) fn put_as<T: Message>(
     wait: Wait,
     alone: impl Fn() -> Option<Alone>,
 ) -> Result<(), PutError<T>> {
-    // Here, and not only in `Unsent`, which is larger than what has to be known of these.
+    // Small values take this short path, since `Unsent` is larger than the state needed for them.
     if let Some(mut payload) = Payload::few(raw, &value) {
         return match raw.put(&mut payload, wait, alone) {
             Ok(()) => {
@@ -394,8 +411,8 @@ pub(crate) fn put_as<T: Message>(
 }
 
 /// Takes a message and unpacks it.
-// In the caller: what it returns would be copied once more, which for a large value that was just written takes as long as to read
-// some of it.
+// Inlined into the caller: otherwise the returned value would be copied once more. For a large value that was
+// just written, that copy takes as long as reading some of it.
 #[inline(always)]
 pub(crate) fn get_as<T: Message>(
     raw: &Raw,
@@ -450,7 +467,7 @@ mod tests {
 
     use super::*;
 
-    /// Two names of types may have one fingerprint.
+    /// Names of two types may have the same fingerprint.
     #[test]
     fn a_queue_of_a_type_that_has_the_fingerprint_and_another_name_is_refused() {
         let long = |end: &str| format!("{}{end}", "a".repeat(122));
@@ -464,7 +481,7 @@ mod tests {
         }
     }
 
-    /// Its block is a queue's for as long as it lives: what is in it is released when it is dropped.
+    /// The block remains a queue for its whole life: dropping it releases the messages in it.
     #[test]
     fn a_queue_stays_one_whatever_its_memory_is_opened_as() {
         for kind in [Kind::Frozen, Kind::Shared] {

@@ -1,4 +1,4 @@
-//! How a queue is made, where `bounded` and `unbounded` don't say enough.
+//! Options of a queue beyond those of `bounded` and `unbounded`.
 
 use mp_core::{Message, Spin};
 use mp_reduce::Error;
@@ -6,7 +6,7 @@ use mp_reduce::Error;
 use crate::queue::Queue;
 use crate::raw::handles::DesertedWhen;
 
-/// How a queue is made.
+/// Options for creating a [`Queue`].
 ///
 /// ```
 /// use mp_queue::{Queue, QueueOptions};
@@ -27,7 +27,7 @@ pub struct QueueOptions {
     spin: Spin,
 }
 
-/// How often a message is delivered by default.
+/// Default limit on the deliveries of one message.
 pub(crate) const DELIVERIES: u32 = 5;
 
 impl Default for QueueOptions {
@@ -37,7 +37,7 @@ impl Default for QueueOptions {
 }
 
 impl QueueOptions {
-    /// A queue without a bound, that delivers a message at most five times.
+    /// Creates the options of a queue without a bound that delivers a message at most five times.
     pub const fn new() -> Self {
         Self {
             capacity: None,
@@ -49,18 +49,18 @@ impl QueueOptions {
         }
     }
 
-    /// Room for `capacity` messages, there from the start: as [`Queue::bounded`].
+    /// Bounds the queue to `capacity` messages, whose slots are allocated at once: see [`Queue::bounded`].
     pub const fn capacity(self, capacity: usize) -> Self {
         Self { capacity: Some(capacity), growing: false, ..self }
     }
 
-    /// It grows, up to `limit` messages: as [`Queue::growing`].
+    /// Lets the queue grow up to `limit` messages: see [`Queue::growing`].
     pub const fn growing(self, limit: usize) -> Self {
         Self { capacity: Some(limit), growing: true, ..self }
     }
 
-    /// At most this many bytes in the queue, beside its [capacity](Self::capacity): a put waits, or is
-    /// [`Full`], while its message would exceed them.
+    /// Bounds the bytes in the queue, in addition to its [capacity](Self::capacity). A put waits, or returns
+    /// [`Full`], while its message would exceed the bound.
     ///
     /// ```
     /// use mp_tensor::Tensor;
@@ -79,35 +79,35 @@ impl QueueOptions {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// What counts of a message: its bytes as they are encoded, and of each tensor, queue or other handle in it the memory
-    /// behind that, as it was allocated (sizes are rounded up), in each message that has it. What is in the queue counts,
-    /// from the moment it is put to the moment it is taken: not what a consumer works on, with or without acknowledgement,
-    /// and not what has come back. The bound is exact, however many put at once; it needs no repair when a process dies,
-    /// since nothing is counted that could be left wrong.
+    /// A message counts its encoded bytes. Each tensor, queue or other handle in it counts the memory of the
+    /// object, as allocated (sizes are rounded up). An object that is in several messages counts in each of
+    /// them. A message counts from the moment it is put until it is taken. Messages that a consumer works on,
+    /// with or without acknowledgement, and messages that have been given back don't count. The bound is
+    /// exact, also with concurrent puts. It needs no repair after a process dies, since no separate counter
+    /// could become wrong.
     ///
-    /// A producer that waits with a large message may be overtaken by smaller ones of other producers. 0 is
-    /// no bound.
+    /// Smaller messages of other producers may overtake a large message that waits. 0 means no bound.
     ///
     /// [`Full`]: crate::PutError::Full
     pub const fn bytes(self, bytes: u64) -> Self {
         Self { bytes, ..self }
     }
 
-    /// How often a message is delivered by [`Queue::get_ack`], before it is set aside ([`Queue::dead_letter`]). 0 is for
-    /// ever; above 127 is 127.
+    /// Limits how often [`Queue::get_ack`] delivers a message before the message is set aside
+    /// ([`Queue::dead_letter`]). 0 means no limit. Values above 127 count as 127.
     pub const fn deliveries(self, times: u32) -> Self {
         Self { deliveries: if times > 127 { 127 } else { times }, ..self }
     }
 
-    /// When waiting on it ends with `Deserted`. By default, when no other process has the queue any more, and
-    /// this one has no other handle that could bring what is waited for. What that means, and for which
-    /// programs it can't be known: [`DesertedWhen`].
+    /// Sets when a wait ends with `Deserted`. By default, it does when no other process has the queue and
+    /// this process has no other handle that could end the wait. [`DesertedWhen`] describes the conditions
+    /// and the programs for which they can't be detected.
     pub const fn deserted_when(self, deserted: DesertedWhen) -> Self {
         Self { deserted, ..self }
     }
 
-    /// How calls that wait spend their time before they sleep, in all processes; [`Spin::Adaptive`] by default. A handle can
-    /// do otherwise: [`Queue::spinning`].
+    /// Sets how long waiting calls spin before they sleep, in all processes. The default is
+    /// [`Spin::Adaptive`]. [`Queue::spinning`] overrides it for one handle.
     ///
     /// ```
     /// use mp_queue::{QueueOptions, Spin};
@@ -120,10 +120,11 @@ impl QueueOptions {
         Self { spin, ..self }
     }
 
-    /// Makes the queue.
+    /// Creates the queue.
     ///
     /// # Errors
-    /// As [`Queue::bounded`]; and if there is a bound of bytes, but no [capacity](Self::capacity).
+    /// Returns an error in the same cases as [`Queue::bounded`], and if there is a bound of bytes without a
+    /// [capacity](Self::capacity).
     pub fn create<T: Message>(self) -> Result<Queue<T>, Error> {
         if self.bytes != 0 && self.growing {
             let why = "a queue that is bounded by bytes is bounded by messages, too: set its capacity";

@@ -21,7 +21,7 @@ use crate::raw::handles::{Able, For};
 use crate::raw::payload::Unsent;
 use crate::raw::waiting::Alone;
 
-/// The messages of a [`Queue`] or a [`Receiver`] as a stream; see [`Queue::stream`].
+/// Stream of the messages of a [`Queue`] or a [`Receiver`]: see [`Queue::stream`].
 pub struct QueueStream<Q> {
     of: Q,
     watch: Option<WakeRegistration>,
@@ -29,9 +29,9 @@ pub struct QueueStream<Q> {
 }
 
 mod sealed {
-    /// A handle that messages are put into.
+    /// A handle into which messages are put.
     pub trait Sends {
-        /// Their type.
+        /// Type of the messages.
         type Message;
     }
 }
@@ -44,14 +44,14 @@ impl<T: Message> Sends for Sender<T> {
     type Message = T;
 }
 
-/// A [`Queue`] or a [`Sender`] as a sink; see [`Queue::sink`].
+/// Sink into a [`Queue`] or a [`Sender`]: see [`Queue::sink`].
 pub struct QueueSink<Q: Sends> {
     of: Q,
     watch: Option<WakeRegistration>,
     waiting: Option<(Q::Message, Unsent)>,
 }
 
-/// Nothing in it is pinned.
+/// No field is pinned.
 impl<Q: Sends> Unpin for QueueSink<Q> {}
 
 impl<Q: fmt::Debug> fmt::Debug for QueueStream<Q> {
@@ -67,7 +67,7 @@ impl<Q: Sends + fmt::Debug> fmt::Debug for QueueSink<Q> {
 }
 
 impl<T: Message> Queue<T> {
-    /// Its messages as a stream, which ends when the queue is closed and drained.
+    /// Returns the messages as a stream, which ends when the queue is closed and drained.
     ///
     /// ```
     /// use std::pin::pin;
@@ -85,29 +85,32 @@ impl<T: Message> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// As with [`get_async`](Self::get_async), dropping it loses nothing. A message that can't be decoded is an `Err`, and the
-    /// stream continues; `Deserted` is its last item. A stream only gets: a queue's handle that is kept beside it can put, and
-    /// so keeps a stream that is [deserted](crate::DesertedWhen) otherwise waiting.
+    /// As with [`get_async`](Self::get_async), dropping the stream loses no message. A message that can't be
+    /// decoded is an `Err` item, and the stream continues. `Deserted` is the last item. The stream's own
+    /// handle only gets. A further handle of the queue in this process can put, so it prevents the stream
+    /// from ending as [deserted](crate::DesertedWhen).
     pub fn stream(&self) -> QueueStream<Self> {
         QueueStream { of: self.able(Able::GET), watch: None, over: false }
     }
 
-    /// The queue as a sink. It takes the next message when the one before it is put: at most one waits in it, and is dropped
-    /// with it. Closing the sink flushes it, and does not close the queue.
+    /// Returns the queue as a sink. The sink buffers at most one message, which is dropped with the sink. It
+    /// accepts the next message when the previous one is put. Closing the sink flushes it and does not close
+    /// the queue.
     pub fn sink(&self) -> QueueSink<Self> {
         QueueSink { of: self.able(Able::PUT), watch: None, waiting: None }
     }
 }
 
 impl<T: Message> Receiver<T> {
-    /// What it receives as a stream, which ends when there is no sender any more: see [`Queue::stream`].
+    /// Returns the received messages as a stream, which ends when there are no senders: see
+    /// [`Queue::stream`].
     pub fn stream(&self) -> QueueStream<Self> {
         QueueStream { of: self.clone(), watch: None, over: false }
     }
 }
 
 impl<T: Message> Sender<T> {
-    /// The channel as a sink: see [`Queue::sink`].
+    /// Returns the channel as a sink: see [`Queue::sink`].
     pub fn sink(&self) -> QueueSink<Self> {
         QueueSink { of: self.clone(), watch: None, waiting: None }
     }
@@ -147,7 +150,8 @@ macro_rules! stream {
     };
 }
 
-/// Polls until there may be an envelope for one more message, if the queue is one where puts wait.
+/// Polls until there may be an envelope for one more message. Returns at once for unbounded queues, whose
+/// puts don't wait.
 fn poll_envelope<T>(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
@@ -159,7 +163,7 @@ fn poll_envelope<T>(
     let envelopes = Envelopes(raw.clone());
     let look = || Ok::<_, Error>(envelopes.is_ready().then_some(()));
     poll_until(watch, cx, || Arc::new(Envelopes(raw.clone())), look)
-        // If it can't wait, the attempt says why.
+        // If waiting fails, the attempt to put returns the error.
         .map(|_| Ok(()))
 }
 

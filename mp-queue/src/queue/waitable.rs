@@ -1,4 +1,4 @@
-//! Queues as things to wait for beside others.
+//! Implementations of [`Waitable`] for queues and channels.
 
 use std::fmt;
 
@@ -13,31 +13,32 @@ use crate::raw::Raw;
 use crate::raw::handles::For;
 use crate::raw::waiting::Alone;
 
-/// Where consumers sleep.
+/// Returns the wait point of consumers.
 pub(crate) fn messages(raw: &Raw) -> WaitPoint<'static> {
     WaitPoint::Parking(raw.memory().not_empty().into())
 }
 
-/// Where producers sleep.
+/// Returns the wait point of producers.
 pub(crate) fn room(raw: &Raw) -> WaitPoint<'static> {
     WaitPoint::Parking(raw.memory().not_full().into())
 }
 
-/// Whether a get would not wait.
+/// Returns `true` if a get would not wait.
 pub(crate) fn has_message(raw: &Raw, alone: impl FnOnce() -> Option<Alone>) -> bool {
     raw.arena().me().is_ok() && (raw.memory().is_ready() || alone().is_some())
 }
 
-/// Whether a put of this many bytes would not wait.
+/// Returns `true` if a put of this many bytes would not wait.
 fn has_room(raw: &Raw, bytes: u64, alone: impl FnOnce() -> Option<Alone>) -> bool {
     raw.arena().me().is_ok() && (raw.memory().has_room(bytes) || alone().is_some())
 }
 
-/// Ready when [`get`](Queue::get) would not wait: there is a message, or the end, or the queue is
-/// [deserted](crate::GetError::Deserted). (Of that, [`try_get`](Queue::try_get) says `Empty`, since it does not ask
-/// which processes are left: call `get`, or [`get_timeout`](Queue::get_timeout), after a wait.) For room to put
-/// something, see [`put_ready`](Queue::put_ready); for messages that are taken with acknowledgement, which may come
-/// back after the end, see [`ack_ready`](Queue::ack_ready).
+/// Ready when [`get`](Queue::get) would not wait: there is a message, or the queue is at its end or
+/// [deserted](crate::GetError::Deserted). For a deserted queue, [`try_get`](Queue::try_get) returns `Empty`,
+/// since it does not check which processes are left. After a wait, call `get` or
+/// [`get_timeout`](Queue::get_timeout). To wait for room, see [`put_ready`](Queue::put_ready). For messages
+/// that are taken with acknowledgement and may be given back after the end, see
+/// [`ack_ready`](Queue::ack_ready).
 ///
 /// ```
 /// use mp_queue::{Queue, wait};
@@ -59,7 +60,7 @@ impl<T: Message> Waitable for Queue<T> {
     }
 }
 
-/// The room in a queue, as something to wait for: see [`Queue::put_ready`] and [`Queue::put_ready_for`].
+/// Waitable for room in a queue: see [`Queue::put_ready`] and [`Queue::put_ready_for`].
 pub struct PutReady<T: Message> {
     pub(crate) queue: Queue<T>,
     pub(crate) bytes: u64,
@@ -88,7 +89,7 @@ impl<T: Message> fmt::Debug for PutReady<T> {
     }
 }
 
-/// An envelope for one more message, as something that futures wait for.
+/// Waitable for an envelope for one more message, used by futures.
 pub(crate) struct Envelopes(pub(crate) Raw);
 
 impl Waitable for Envelopes {
@@ -103,7 +104,7 @@ impl Waitable for Envelopes {
 }
 
 /// Ready when [`try_recv`](Receiver::try_recv) would not return [`Empty`](crate::GetError::Empty): there is a
-/// message, or the end.
+/// message, or the channel is at its end.
 impl<T: Message> Waitable for Receiver<T> {
     fn place(&self) -> WaitPoint<'_> {
         messages(self.end().raw())
@@ -115,7 +116,7 @@ impl<T: Message> Waitable for Receiver<T> {
 }
 
 /// Ready when [`try_send`](Sender::try_send) would not return [`Full`](crate::PutError::Full): there is room,
-/// or no receiver any more.
+/// or there are no receivers.
 impl<T: Message> Waitable for Sender<T> {
     fn place(&self) -> WaitPoint<'_> {
         room(self.end().raw())
@@ -127,8 +128,8 @@ impl<T: Message> Waitable for Sender<T> {
 }
 
 /// Ready when [`try_get`](JoinableQueue::try_get) would not return [`Empty`](crate::GetError::Empty): there
-/// is a task, or the end, which comes when the queue is closed and no other process works on a task that
-/// might come back.
+/// is a task, or the queue is at its end. The end is reached when the queue is closed and no other process
+/// works on a task that might be given back.
 impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
     fn place(&self) -> WaitPoint<'_> {
         AckReady::place_of(self.queue().raw())
@@ -139,7 +140,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
     }
 }
 
-/// The messages of a queue that are taken with acknowledgement, as something to wait for: see [`Queue::ack_ready`].
+/// Waitable for messages that are taken with acknowledgement: see [`Queue::ack_ready`].
 #[derive(Clone)]
 pub struct AckReady(pub(crate) Raw);
 
@@ -151,7 +152,7 @@ impl fmt::Debug for AckReady {
 
 impl AckReady {
     fn place_of(raw: &Raw) -> WaitPoint<'static> {
-        // After the end, something may come back. In a forked copy there is nothing to look at.
+        // After the end, a message may be given back. A forked copy must not read the memory.
         if raw.arena().me().is_ok() && raw.memory().is_at_end() {
             WaitPoint::Parking(raw.memory().finished().into())
         } else {
@@ -166,8 +167,9 @@ impl AckReady {
     }
 }
 
-/// Ready when [`try_get_ack`](Queue::try_get_ack) would not wait: there is a message, or the end, which comes
-/// when the queue is closed and no other process works on a message that might come back.
+/// Ready when [`try_get_ack`](Queue::try_get_ack) would not wait: there is a message, or the queue is at its
+/// end. The end is reached when the queue is closed and no other process works on a message that might be
+/// given back.
 impl Waitable for AckReady {
     fn place(&self) -> WaitPoint<'_> {
         Self::place_of(&self.0)
