@@ -1,4 +1,4 @@
-//! A channel of which each receiver gets each message.
+//! A channel whose receivers each get every message.
 //!
 //! ```
 //! use mp_queue::broadcast::{self, RecvError};
@@ -17,17 +17,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The three to know: [`channel`], which makes one; [`Sender`], of which there may be any number; and [`Receiver`], which gets what is
-//! sent from the time on at which it was [made](Receiver::resubscribe). Both can be sent to other processes. Names and meaning are
-//! those of `tokio::sync::broadcast`; calls that block have their usual forms.
+//! [`channel`] creates a [`Sender`] and a [`Receiver`]. A receiver gets the messages that are sent after it
+//! was [created](Receiver::resubscribe). Both handles can be cloned and sent to other processes. Names and
+//! semantics are those of `tokio::sync::broadcast`. Blocking calls have the usual `try_`, `_timeout` and
+//! `_deadline` forms.
 //!
-//! No receiver holds a sender up: the channel keeps the newest messages, as many as it was made for, and a receiver that is slower
-//! misses the others. Messages are read where they are, by each receiver for itself, so they are in memory once; which values
-//! can be sent is as for [`watch`](crate::watch#what-a-value-may-be). All receivers get them in the same order.
+//! A sender never waits for receivers: the channel keeps the newest messages, up to its capacity, and a
+//! slower receiver misses older ones. A message is stored once, and each receiver reads it in place. For the
+//! values that can be sent, see [`watch`](crate::watch#what-a-value-may-be). All receivers get the messages
+//! in the same order.
 //!
 //! # When a process dies
-//! A sender that is killed while it sends has sent the whole message, or nothing. A receiver that is killed keeps nothing. A process
-//! that is stopped while it reads holds up no other; it keeps the message that it was reading.
+//! A sender that is killed while it sends has sent the whole message, or nothing. A receiver that is killed
+//! keeps nothing. A process that is stopped while it reads holds up no other; it keeps the message that it
+//! was reading.
 
 use std::fmt;
 use std::sync::Arc;
@@ -46,25 +49,27 @@ use crate::raw::memory::kept::Position;
 use crate::raw::waiting::Unmet;
 use crate::ring::{Next, RingAt, Ticket};
 
-/// Why nothing was received.
+/// Error returned when no message was received.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum RecvError {
-    /// The receiver was too slow: exactly this many messages were replaced before it read them. The next call continues with the
-    /// oldest message that is there.
+    /// The receiver was too slow: exactly this number of messages were replaced before it read them. The next
+    /// call continues with the oldest message in the channel.
     Lagged(u64),
-    /// There is no message, and no sender any more: they were dropped, or their processes are dead.
+    /// The channel has no messages for this receiver and no senders: they were dropped, or their processes
+    /// died.
     Closed,
-    /// There was no message as long as this call was willing to wait.
+    /// There was no message during the wait.
     Empty,
-    /// This process was interrupted (SIGINT, SIGTERM) while the call waited for a message ([`interrupted`](mp_core::interrupted)).
+    /// This process was interrupted (`SIGINT`, `SIGTERM`) while the call waited for a message
+    /// ([`interrupted`](mp_core::interrupted)).
     Interrupted,
-    /// The message could not be decoded, and is skipped; or this process was forked.
+    /// The message could not be decoded and is skipped, or this process was forked.
     Failed(Error),
 }
 
 impl RecvError {
-    /// Whether it was only that there is no message yet.
+    /// Returns `true` if there was only no message yet.
     pub fn is_empty(&self) -> bool {
         matches!(self, RecvError::Empty)
     }
@@ -116,10 +121,11 @@ impl From<Unmet> for RecvError {
     }
 }
 
-/// Makes a channel that keeps the newest `capacity` messages.
+/// Creates a channel that keeps the newest `capacity` messages.
 ///
 /// # Errors
-/// When there is no shared memory for it, or `capacity` is 0, or more than 2^24 less some hundred.
+/// Returns an error if there is not enough shared memory, or if `capacity` is 0 or above 2^24 minus a few
+/// hundred.
 pub fn channel<T: Serialize + DeserializeOwned + 'static>(
     capacity: usize,
 ) -> Result<(Sender<T>, Receiver<T>), Error> {
@@ -135,23 +141,24 @@ pub fn channel<T: Serialize + DeserializeOwned + 'static>(
     Ok((Sender { end: sender, fingerprint }, receiver))
 }
 
-/// The ring of such a channel is another type than a queue of its messages.
+/// Returns the type of the channel's ring, which differs from the type of a queue of the same messages.
 fn type_of<T: 'static>() -> (u64, &'static str) {
     (TypeFingerprint::<Sender<T>>::new().get(), std::any::type_name::<T>())
 }
 
-/// The sending side of a [`channel()`].
+/// Sending side of a [`channel()`].
 pub struct Sender<T> {
     end: KeptEnd,
     fingerprint: TypeFingerprint<T>,
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
-    /// Sends a message to all receivers. It never waits: the oldest message goes where there is no room.
+    /// Sends a message to all receivers. Never waits: if there is no room, it replaces the oldest message.
     ///
     /// # Errors
-    /// [`PutError::Disconnected`] when there is no receiver any more; [`PutError::Full`] when as many messages are on their way in
-    /// all as the arena has room for; [`PutError::Failed`] when it can't be encoded, or there is no memory. The value is given back.
+    /// Returns [`PutError::Disconnected`] if there are no receivers, [`PutError::Full`] if the arena has no
+    /// envelope left, or [`PutError::Failed`] if the message can't be encoded or there is not enough memory.
+    /// The error contains the value.
     pub fn send(&self, value: T) -> Result<(), PutError<T>> {
         if self.end.is_alone() {
             return Err(PutError::Disconnected(value));
@@ -161,36 +168,36 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 }
 
 impl<T> Sender<T> {
-    /// Whether there is no receiver any more, in any process and in any message.
+    /// Returns `true` if no process and no message has a receiver.
     pub fn is_closed(&self) -> bool {
         self.end.is_alone()
     }
 
-    /// How many messages the channel keeps.
+    /// Returns the number of messages that the channel keeps.
     pub fn capacity(&self) -> usize {
         self.end.kept().map_or(0, |kept| kept.capacity() as usize)
     }
 }
 
-/// The receiving side of a [`channel()`]: it has a place of its own in the order of messages.
+/// Receiving side of a [`channel()`], with its own position in the order of messages.
 ///
-/// Threads that use one receiver share its place: each message goes to one of them. What another process receives begins at the
-/// place that this receiver had when it was sent.
+/// Threads that share one receiver share its position, so each message goes to one of them. A receiver that
+/// is sent to another process starts at the position that it had when it was sent.
 pub struct Receiver<T> {
     end: KeptEnd,
     fingerprint: TypeFingerprint<T>,
-    /// Position of the message that it receives next.
+    /// Position of the next message to receive.
     next: Mutex<Position>,
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
-    /// Receives the next message; waits while there is none.
+    /// Receives the next message. Waits while there is none.
     ///
     /// # Errors
-    /// [`RecvError::Lagged`] when messages were replaced before this receiver read them: it has their exact number, once, and the next
-    /// call continues with the oldest message that is there. What a receiver has received and missed is together what was sent.
-    /// [`RecvError::Closed`] when there is no message and no sender any more; [`RecvError::Failed`] when the message can't be
-    /// decoded; it is skipped then.
+    /// Returns [`RecvError::Lagged`] if messages were replaced before this receiver read them. Each missed
+    /// message is counted exactly once, and the next call continues with the oldest message in the channel.
+    /// Returns [`RecvError::Closed`] if there are no messages and no senders. Returns [`RecvError::Failed`]
+    /// if the message can't be decoded. That message is skipped.
     pub fn recv(&self) -> Result<T, RecvError> {
         self.recv_within(Wait::Forever)
     }
@@ -207,32 +214,34 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
         self.end.wait((wait, Call::BroadcastRecv), || self.attempt(), RecvError::is_empty)
     }
 
-    /// As [`recv`](Self::recv), as a future, for whatever runtime. One that is dropped before it is ready has received nothing.
+    /// Receives the next message, asynchronously, on any runtime: see [`recv`](Self::recv). A future that is
+    /// dropped before it is ready has received nothing.
     ///
     /// # Errors
-    /// As [`recv`](Self::recv).
+    /// Returns the same errors as [`recv`](Self::recv).
     pub async fn recv_async(&self) -> Result<T, RecvError> {
         let what =
             || Arc::new(News { end: self.end.clone(), next: self.next.lock().ticket }) as SharedWaitable;
         mp_core::until(what, || Ok::<_, Error>(self.end.look(|| self.attempt()))).await?
     }
 
-    /// The next message, or that some were missed; nothing yet.
+    /// Returns the next message or an error for missed messages, or `None` if there is no message yet.
     fn attempt(&self) -> Option<Result<T, RecvError>> {
         loop {
             let kept = match self.end.kept() {
                 Ok(kept) => kept,
                 Err(e) => return Some(Err(e.into())),
             };
-            // Held until the message is copied: no code of the value runs meanwhile.
+            // Locked until the message is copied. No code of the value runs meanwhile.
             let mut next = self.next.lock();
             match kept.next(next.ticket) {
                 Next::Nothing => return None,
-                // Tickets that were passed over have no messages: the number of the next message says how many were missed.
+                // Skipped tickets have no messages. The number of the next message shows how many were
+                // missed.
                 Next::Missed(on, _) => next.ticket = on,
                 Next::Message(slot) => {
                     let ticket = next.ticket;
-                    // None: the message was replaced meanwhile.
+                    // `None`: the message was replaced in the meantime.
                     let Some(number) = kept.number(slot, ticket) else { continue };
                     let missed = next.missed(number);
                     next.number = number;
@@ -255,22 +264,23 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// A receiver of what is sent from now on.
+    /// Creates a receiver for messages that are sent after this call.
     ///
     /// # Errors
-    /// In a forked copy of the process.
+    /// Returns an error in a forked copy of the process.
     pub fn resubscribe(&self) -> Result<Self, Error> {
         let end = self.end.kept()?.end();
         let next = Mutex::new(end);
         Ok(Self { end: self.end.clone(), fingerprint: self.fingerprint, next })
     }
 
-    /// Whether there is no sender any more, in any process and in any message. What they sent may still be there.
+    /// Returns `true` if no process and no message has a sender. Unreceived messages may still be in the
+    /// channel.
     pub fn is_closed(&self) -> bool {
         self.end.is_alone()
     }
 
-    /// Whether both receive from the same channel.
+    /// Returns `true` if both receivers belong to the same channel.
     pub fn same_channel(&self, other: &Self) -> bool {
         self.end.raw().hold().block() == other.end.raw().hold().block()
     }
@@ -292,7 +302,7 @@ impl<T> Waitable for Receiver<T> {
     }
 }
 
-/// A message, as something that futures wait for.
+/// Waitable for the next message, used by futures.
 struct News {
     end: KeptEnd,
     next: Ticket,
@@ -314,7 +324,7 @@ impl<T> Clone for Sender<T> {
     }
 }
 
-/// One more receiver, at the same place.
+/// The clone starts at the same position.
 impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Self {
         let next = Mutex::new(*self.next.lock());

@@ -1,4 +1,4 @@
-//! How putting and getting fail. Whatever could not be put is given back.
+//! Errors of put and get. A put error contains the value that was not put.
 
 use std::fmt;
 
@@ -6,64 +6,68 @@ use mp_core::words::Member;
 use mp_core::{INTERRUPTED, children};
 use serde::{Deserialize, Serialize};
 
-/// Why a value was not put. It is in here, as it was, to be taken out with [`into_value`](Self::into_value).
+/// Error returned when a value was not put. It contains the value, unchanged: see
+/// [`into_value`](Self::into_value).
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum PutError<T> {
-    /// The queue is full, or has its share of [what fits](crate::Queue#how-much-fits) while others have all the rest, and that
-    /// stays so as long as this call was willing to wait.
+    /// The queue is full, or has used its share of the [envelopes](crate::Queue#how-much-fits) while the
+    /// others are in use, and this did not change during the wait.
     Full(T),
     /// The queue is closed.
     Closed(T),
-    /// The queue is full, no other process has it any more, and this one has no further handle that could
-    /// take anything out of it ([`DesertedWhen`](crate::DesertedWhen)).
+    /// The queue is full, no other process has it, and this process has no further handle that could take a
+    /// message out of it ([`DesertedWhen`](crate::DesertedWhen)).
     Deserted {
         /// The value.
         value: T,
-        /// The last process that had it; `None` if the process was sent the queue and never received it.
+        /// Last process that had the queue, or `None` if it was sent to a process that never received it.
         last: Option<Member>,
-        /// Its process id.
+        /// Process id of that process.
         pid: u32,
     },
-    /// The other side of the channel has no receiver any more: they were dropped, or their processes are dead.
+    /// The channel has no receivers: they were dropped, or their processes died.
     Disconnected(T),
-    /// No process receives values of this [`watch`](crate::watch) channel. [`send_replace`](crate::watch::Sender::send_replace)
-    /// replaces the value without receivers.
+    /// No process receives values of this [`watch`](crate::watch) channel.
+    /// [`send_replace`](crate::watch::Sender::send_replace) replaces the value without receivers.
     NoReceivers {
         /// The value.
         value: T,
         /// Name of the channel, empty if it has none.
         channel: String,
     },
-    /// The other side of a connection over a socket is gone, and has refused what was sent before: it expected another type.
+    /// The other side of a socket connection is gone. It refused an earlier message because it expected
+    /// another type.
     TypeRefused {
         /// The value.
         value: T,
-        /// What was refused.
+        /// Types of the refused message.
         refusal: Box<TypeRefusal>,
     },
-    /// This process was interrupted (SIGINT, SIGTERM) while the call waited for room ([`interrupted`](mp_core::interrupted)).
+    /// This process was interrupted (`SIGINT`, `SIGTERM`) while the call waited for room
+    /// ([`interrupted`](mp_core::interrupted)).
     Interrupted(T),
-    /// The message alone is more than may be in the queue, see [`QueueOptions::bytes`](crate::QueueOptions::bytes).
+    /// The message alone exceeds the queue's bound of bytes: see
+    /// [`QueueOptions::bytes`](crate::QueueOptions::bytes).
     TooLarge {
         /// The value.
         value: T,
-        /// How many bytes the message has.
+        /// Number of bytes that the message counts.
         bytes: u64,
-        /// How many may be in the queue.
+        /// The queue's bound of bytes.
         limit: u64,
     },
-    /// It could not be encoded, or there is no memory for it.
+    /// The value could not be encoded, or there is not enough memory.
     Failed {
         /// The value.
         value: T,
-        /// Why.
+        /// Cause of the failure.
         error: mp_reduce::Error,
     },
 }
 
 impl<T> PutError<T> {
-    /// The value that was not put: the very value, fields that are not encoded included.
+    /// Returns the value that was not put, including fields that are not encoded.
     pub fn into_value(self) -> T {
         match self {
             PutError::Full(v)
@@ -78,7 +82,7 @@ impl<T> PutError<T> {
         }
     }
 
-    /// The same, with something else made of the value.
+    /// Returns the same error with `f` applied to the value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> PutError<U> {
         match self {
             PutError::Full(v) => PutError::Full(f(v)),
@@ -95,8 +99,8 @@ impl<T> PutError<T> {
         }
     }
 
-    /// The same without the value, which is dropped: an error that can be sent to other threads whatever the value is, as
-    /// `Box<dyn Error + Send + Sync>` asks for. In generic code:
+    /// Drops the value and returns the error without it. The result can be sent to other threads whatever the
+    /// type of the value, as `Box<dyn Error + Send + Sync>` requires. In generic code:
     ///
     /// ```
     /// use mp_queue::{PutError, Queue};
@@ -118,17 +122,17 @@ impl<T> PutError<T> {
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
-    /// Where the error is `Box<dyn Error>`, `?` alone does.
+    /// If the function's error is `Box<dyn Error>`, `?` alone is enough.
     pub fn forget(self) -> PutError<()> {
         self.map(drop)
     }
 
-    /// Whether the queue was closed.
+    /// Returns `true` if the queue was closed.
     pub fn is_closed(&self) -> bool {
         matches!(self, PutError::Closed(_))
     }
 
-    /// Whether the channel has no receiver any more, or the other side of the connection is gone.
+    /// Returns `true` if the channel has no receivers or the other side of the connection is gone.
     pub fn is_disconnected(&self) -> bool {
         matches!(
             self,
@@ -136,15 +140,15 @@ impl<T> PutError<T> {
         )
     }
 
-    /// Whether it was only that the queue is full.
+    /// Returns `true` if the value was not put only because the queue is full.
     #[doc(alias = "Full")]
     pub fn is_full(&self) -> bool {
         matches!(self, PutError::Full(_))
     }
 }
 
-/// For `?` in functions whose error is that of tensors and arenas. The value is dropped: where it is to be kept, look at the error
-/// first ([`into_value`](PutError::into_value)).
+/// Allows `?` in functions that return [`mp_core::Error`]. The value is dropped. To keep it, call
+/// [`into_value`](PutError::into_value) first.
 ///
 /// ```
 /// use mp_core::Error;
@@ -167,8 +171,9 @@ impl<T> PutError<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// In functions that return `Box<dyn Error + Send + Sync>`, as `mp::AnyResult` does, `?` alone does where the value is `Send`,
-/// `Sync` and `'static`, and keeps the value in the box; else [`forget`](PutError::forget) is there for it.
+/// In functions that return `Box<dyn Error + Send + Sync>`, such as `mp::AnyResult`, `?` alone is enough if
+/// the value is `Send`, `Sync` and `'static`. The box then contains the value. For other values, use
+/// [`forget`](PutError::forget).
 impl<T> From<PutError<T>> for mp_core::Error {
     fn from(error: PutError<T>) -> Self {
         match error {
@@ -179,7 +184,7 @@ impl<T> From<PutError<T>> for mp_core::Error {
     }
 }
 
-/// Its `Display`: what `unwrap` and a `main` that returns it show.
+/// Same text as `Display`, since `unwrap` and `main` print the `Debug` output.
 impl<T> fmt::Debug for PutError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -233,7 +238,7 @@ impl<T> std::error::Error for PutError<T> {
     }
 }
 
-/// The process because of which a queue is deserted, and its failure if this process is its parent.
+/// Last process of a deserted queue. If this process is its parent, the text includes its failure.
 struct LastProcess(Option<Member>, u32);
 
 impl fmt::Display for LastProcess {
@@ -251,12 +256,12 @@ impl fmt::Display for LastProcess {
     }
 }
 
-/// What the other side of a connection over a socket said before it went: which message it did not take.
+/// Types of a message that the other side of a socket connection refused before it closed the connection.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct TypeRefusal {
-    /// The name of the type that was sent to it; empty if it does not know that.
+    /// Name of the type that was sent. Empty if the other side does not know it.
     pub sent: String,
-    /// The name of the type that it expected.
+    /// Name of the type that the other side expected.
     pub expected: String,
 }
 
@@ -272,14 +277,14 @@ impl fmt::Display for TypeRefusal {
     }
 }
 
-/// A process that works on messages, which it has taken with acknowledgement.
+/// A process that works on messages taken with acknowledgement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 pub struct Leaseholder {
     /// The process.
     pub member: Member,
-    /// Its process id; 0 if it is not known any more.
+    /// Process id of the process, or 0 if it is unknown.
     pub pid: u32,
-    /// How many messages it works on.
+    /// Number of messages that it works on.
     pub messages: usize,
 }
 
@@ -290,7 +295,7 @@ impl fmt::Display for Leaseholder {
     }
 }
 
-/// "…: 2 by process 42 (member 3.1), 1 by …; are they stopped, or slow?"
+/// Writes ": 2 by process 42 (member 3.1), 1 by …; are they stopped, or slow?"
 pub(crate) fn list(f: &mut fmt::Formatter<'_>, holders: &[Leaseholder]) -> fmt::Result {
     for (i, holder) in holders.iter().enumerate() {
         write!(f, "{}{holder}", if i == 0 { ": " } else { ", " })?;
@@ -298,45 +303,48 @@ pub(crate) fn list(f: &mut fmt::Formatter<'_>, holders: &[Leaseholder]) -> fmt::
     f.write_str(if holders.is_empty() { "" } else { "; are they stopped, or slow?" })
 }
 
-/// Why nothing was got. (A queue that is closed and drained is no error: then the functions return `None`.)
+/// Error returned when no message was taken. A queue that is closed and drained is not an error: the
+/// functions then return `None`.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum GetError {
-    /// The queue is empty, and stays so as long as this call was willing to wait.
+    /// The queue is empty and stayed empty during the wait.
     Empty,
-    /// The queue is closed, and nothing is in it; but what others work on may come back, and stayed with them as long as this
-    /// call was willing to wait. Only of messages that are taken [with acknowledgement](crate::Queue::get_ack).
+    /// The queue is closed and empty, but other processes still work on messages that may be given back.
+    /// Returned only for messages taken [with acknowledgement](crate::Queue::get_ack).
     Leased {
-        /// The processes that work on them, without this one. One that is stopped keeps what it has.
+        /// Processes that work on these messages, without this process. A stopped process keeps its messages.
         holders: Vec<Leaseholder>,
     },
-    /// The queue is empty, no other process has it any more, and this one has no further handle that could
-    /// put anything into it ([`DesertedWhen`](crate::DesertedWhen)).
+    /// The queue is empty, no other process has it, and this process has no further handle that could put a
+    /// message into it ([`DesertedWhen`](crate::DesertedWhen)).
     Deserted {
-        /// The last process that had it; `None` if the process was sent the queue and never received it.
+        /// Last process that had the queue, or `None` if it was sent to a process that never received it.
         last: Option<Member>,
-        /// Its process id.
+        /// Process id of that process.
         pid: u32,
     },
-    /// The channel is empty, and has no sender any more: they were dropped, or their processes are dead.
+    /// The channel is empty and has no senders: they were dropped, or their processes died.
     Disconnected,
-    /// The same, of a connection over a socket whose other side has refused what was sent: it expected another type.
+    /// The other side of a socket connection is gone. It refused an earlier message because it expected
+    /// another type.
     TypeRefused(Box<TypeRefusal>),
-    /// This process was interrupted (SIGINT, SIGTERM) while the call waited for a message ([`interrupted`](mp_core::interrupted)). One that
-    /// was there would have been taken.
+    /// This process was interrupted (`SIGINT`, `SIGTERM`) while the call waited for a message
+    /// ([`interrupted`](mp_core::interrupted)). No message was available at that time.
     Interrupted,
-    /// The message could not be decoded: its bytes are in the error ([`bytes`](mp_reduce::Error::bytes)), with the place in it that
-    /// could not be read; what was attached to it is released. Or this process was forked from a member.
+    /// The message could not be decoded. The error contains its bytes ([`bytes`](mp_reduce::Error::bytes))
+    /// and the position of the failure. The objects attached to the message are released. Also returned if
+    /// this process was forked from a member.
     Failed(mp_reduce::Error),
 }
 
 impl GetError {
-    /// Whether the channel has no sender any more, or the other side of the connection is gone.
+    /// Returns `true` if the channel has no senders or the other side of the connection is gone.
     pub fn is_disconnected(&self) -> bool {
         matches!(self, GetError::Disconnected | GetError::TypeRefused(_))
     }
 
-    /// Whether it was only that the queue is empty, and that something may come still.
+    /// Returns `true` if no message was taken only because the queue is empty, and messages may still come.
     #[doc(alias = "Empty")]
     pub fn is_empty(&self) -> bool {
         matches!(self, GetError::Empty | GetError::Leased { .. })
@@ -385,14 +393,14 @@ impl From<mp_reduce::Error> for GetError {
     }
 }
 
-/// Received bytes that did not fit.
+/// Error returned when a message was not received into a buffer.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 #[doc(alias = "BufferTooShort")]
 pub enum RecvIntoError {
-    /// The message is longer than the buffer: here is the message.
+    /// The message is longer than the buffer. Contains the message.
     TooShort(Vec<u8>),
-    /// Nothing was received.
+    /// No message was received.
     Get(GetError),
 }
 

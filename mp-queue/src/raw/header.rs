@@ -1,4 +1,4 @@
-//! What is in a queue's block, byte by byte.
+//! Layout of a queue's block.
 //!
 //! | offset | what | written |
 //! |---|---|---|
@@ -26,7 +26,7 @@
 //! | 1024 | slots of the first segment, 16 bytes each | |
 //! | 4096 | if there can be more segments: these | |
 //!
-//! Hot words are 128 bytes apart: neighbours would be fetched together.
+//! Hot words are 128 bytes apart, because the processor fetches adjacent cache lines together.
 
 use mp_core::giving_up::{Gone, LastGone};
 use mp_core::mem::{Mem, Word};
@@ -38,7 +38,7 @@ const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring4");
 const NAME: u64 = 48;
 const NAME_MAX: usize = 128;
 
-/// The beginning of the name of a type, as words.
+/// Returns the beginning of a type's name as words.
 fn name_words(name: &str) -> impl Iterator<Item = (u64, u64)> {
     let name = &name.as_bytes()[..name.len().min(NAME_MAX)];
     (0..).zip(name.chunks(8)).map(|(i, part)| {
@@ -54,44 +54,44 @@ const MOST_SEGMENTS: u32 = 16;
 const SLOTS: u64 = 1024;
 const SECOND: u64 = 4096;
 
-/// How large a queue is made.
+/// Size with which a queue is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Size {
-    /// One ring of this many slots.
+    /// One ring with this number of slots.
     Fixed(u32),
-    /// It grows up to this many slots.
+    /// A chain that grows up to this number of slots.
     Growing(u32),
 }
 
-/// Slots of the first segment of a queue that grows: what is left of its first page.
+/// Number of slots in the first segment of a growing queue: the rest of its first page.
 const FIRST: u32 = ((SECOND - SLOTS) / RingAt::SLOT) as u32;
 
-/// What a queue is made with.
+/// Parameters with which a queue is created.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Made<'a> {
     pub(crate) size: Size,
     pub(crate) deliveries: u32,
     pub(crate) fingerprint: u64,
     pub(crate) type_name: &'a str,
-    /// Small messages may be in their slots: all messages are of the queue's type.
+    /// `true` if small messages may be stored in slots, because all messages have the queue's type.
     pub(crate) smalls: bool,
-    /// A put never waits.
+    /// `true` if a put never waits.
     pub(crate) unbounded: bool,
-    /// How many messages stay; 0: they are taken.
+    /// Number of messages that are kept. 0 means that messages are taken.
     pub(crate) keep: u32,
 }
 
-/// The words of one queue's block.
+/// Location of the words in a queue's block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Header {
     base: Word,
 }
 
-/// What consumers of a queue do, as bits.
+/// Bits for the operations that a queue's consumers use.
 pub(crate) mod consumers {
-    /// They lease: what a dead consumer had is delivered again.
+    /// Consumers lease messages: messages of dead consumers are redelivered.
     pub(crate) const LEASE: u64 = 1;
-    /// They take messages for good.
+    /// Consumers take messages without a lease.
     pub(crate) const GET: u64 = 2;
 }
 
@@ -104,7 +104,7 @@ impl Header {
         self.base.plus(byte / 8)
     }
 
-    /// Any of its words.
+    /// Returns word `i` of the block.
     #[cfg(test)]
     pub(crate) const fn base_word(self, i: u64) -> Word {
         self.base.plus(i)
@@ -126,12 +126,12 @@ impl Header {
         self.word(200)
     }
 
-    /// How many messages stay; 0 if they are taken.
+    /// Returns the number of messages that are kept, or 0 if messages are taken.
     pub(crate) fn kept<M: Mem>(self, m: &M) -> u32 {
         (m.load_relaxed(self.flags()) >> 32) as u32
     }
 
-    /// How many bytes may be in it.
+    /// Word with the bound of bytes.
     pub(crate) const fn bytes_bound(self) -> Word {
         self.word(232)
     }
@@ -140,27 +140,27 @@ impl Header {
         self.word(240)
     }
 
-    /// Whether small messages may be in their slots.
+    /// Returns `true` if small messages may be stored in slots.
     pub(crate) fn smalls<M: Mem>(self, m: &M) -> bool {
         m.load_relaxed(self.flags()) & 1 != 0
     }
 
-    /// Whether a put fails where it would wait.
+    /// Returns `true` if a put returns an error instead of waiting.
     pub(crate) fn is_unbounded<M: Mem>(self, m: &M) -> bool {
         m.load_relaxed(self.flags()) & 2 != 0
     }
 
-    /// How calls spin.
+    /// Word with the spin policy.
     pub(crate) const fn spin(self) -> Word {
         self.word(208)
     }
 
-    /// When a wait is deserted.
+    /// Word with the condition for `Deserted`.
     pub(crate) const fn deserted_when(self) -> Word {
         self.word(248)
     }
 
-    /// The token of one side of a channel.
+    /// Word with the token of one side of a channel.
     pub(crate) const fn token(self, receivers: bool) -> Word {
         self.word(if receivers { 224 } else { 216 })
     }
@@ -176,7 +176,7 @@ impl Header {
         }
     }
 
-    /// Where the segments of a queue of this size are.
+    /// Returns the locations of the segments of a queue of this size.
     pub(crate) fn chain(self, block: BlockId, size: Size) -> ChainAt {
         match size {
             Size::Fixed(slots) => self.chain_of(block, slots, 1, slots),
@@ -185,7 +185,7 @@ impl Header {
         }
     }
 
-    /// How many bytes it takes.
+    /// Returns the size of the block in bytes.
     pub(crate) fn bytes(chain: &ChainAt) -> u64 {
         match chain.segments {
             0 | 1 => SLOTS + RingAt::SLOT * u64::from(chain.first.slots),
@@ -196,13 +196,14 @@ impl Header {
         }
     }
 
-    /// Where segment `i` (not the first) is: byte offset in the block, and length.
+    /// Returns the byte offset in the block and the length of segment `i` (not the first one).
     pub(crate) fn segment_bytes(chain: &ChainAt, i: u32) -> (u64, u64) {
         let (from, len) = chain.bytes(i);
         (SECOND + from, len)
     }
 
-    /// Makes an empty queue in fresh memory; later segments are zeros, which is what an empty ring is. Magic last.
+    /// Initializes an empty queue in fresh memory. Later segments stay zero, which is the state of an empty
+    /// ring. The magic is written last.
     pub(crate) fn write<M: Mem>(self, m: &M, chain: &ChainAt, made: Made<'_>) {
         for i in 1..SLOTS / 8 {
             m.store_relaxed(self.base.plus(i), 0);
@@ -231,7 +232,7 @@ impl Header {
         m.store(self.base, MAGIC);
     }
 
-    /// The queue in `len` bytes here, if there is one.
+    /// Reads the queue in these `len` bytes. Returns `None` if they don't contain one.
     pub(crate) fn read<M: Mem>(self, m: &M, block: BlockId, len: u64) -> Option<ChainAt> {
         if len < SLOTS || m.load(self.base) != MAGIC {
             return None;
@@ -251,7 +252,8 @@ impl Header {
         m.load_relaxed(self.word(16))
     }
 
-    /// Whether its messages are of this type. Two names may have one fingerprint: the beginnings of the names are compared, too.
+    /// Returns `true` if the queue's messages have this type. Two names may have the same fingerprint, so the
+    /// beginnings of the names are compared, too.
     pub(crate) fn carries<M: Mem>(self, m: &M, (fingerprint, name): (u64, &str)) -> bool {
         let same = |(i, word)| m.load_relaxed(self.word(NAME).plus(i)) == word;
         self.fingerprint(m) == fingerprint
@@ -259,12 +261,12 @@ impl Header {
                 && name_words(name).all(same))
     }
 
-    /// How often a message is delivered at most; 0 is for ever.
+    /// Returns the limit on deliveries of a message. 0 means no limit.
     pub(crate) fn deliveries<M: Mem>(self, m: &M) -> u32 {
         m.load_relaxed(self.word(184)) as u32
     }
 
-    /// The name of the message type.
+    /// Returns the name of the message type.
     pub(crate) fn type_name<M: Mem>(self, m: &M) -> String {
         let len = (m.load_relaxed(self.word(40)) as usize).min(NAME_MAX);
         let words = (0..len.div_ceil(8) as u64).map(|i| m.load_relaxed(self.word(NAME).plus(i)));
@@ -273,14 +275,15 @@ impl Header {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// The word that says which process was noted last.
+    /// Word with the process that was noted last.
     pub(crate) const fn gone(self) -> LastGone {
         LastGone(self.word(24))
     }
 
-    /// Notes that a holder has ended, or dropped its last handle; `has`: whether a process has the queue still.
+    /// Records that a holder has ended or dropped its last handle. `has` returns `true` if a process still
+    /// has the queue.
     pub(crate) fn note_gone<M: Mem>(self, m: &M, gone: Gone, pid: u32, has: impl Fn(Member) -> bool) {
-        // A process that is not known tells readers less than the one before it.
+        // An unknown process is less useful to readers than the one noted before it.
         if gone == Gone::NeverJoined && pid == 0 && self.gone().read(m).is_some() {
             return;
         }
@@ -288,7 +291,7 @@ impl Header {
         self.gone().note(m, gone, has);
     }
 
-    /// The last holder that ended or dropped its last handle, and its pid.
+    /// Returns the last holder that ended or dropped its last handle, and its pid.
     pub(crate) fn last_gone<M: Mem>(self, m: &M) -> Option<(Gone, u32)> {
         Some((self.gone().read(m)?, m.load(self.word(32)) as u32))
     }

@@ -1,4 +1,4 @@
-//! A queue of messages of any type: what all the queues that users see are made of.
+//! The untyped queue on which all public queue types are built.
 
 pub(crate) mod handles;
 pub(crate) mod header;
@@ -25,14 +25,14 @@ use crate::ring::{Content, GetEnd, Link, PutEnd, RingAt};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
 
-/// What this process knows of one side of a queue: hints, on which nothing depends. Threads at the other side
-/// write other cache lines.
+/// This process's hints for one side of a queue. Correctness does not depend on them. Each side has its own
+/// cache lines.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Side {
     patience: AdaptiveSpin,
     pace: Pace,
-    /// The segment that was last taken from, or put into.
+    /// Segment of the last put or get.
     segment: AtomicU32,
 }
 
@@ -42,7 +42,7 @@ impl Side {
     }
 }
 
-/// What this process knows of a queue.
+/// State of a queue that is local to this process.
 #[derive(Debug)]
 pub(crate) struct Local {
     get: Side,
@@ -56,8 +56,8 @@ impl Local {
     }
 }
 
-/// A handle to a queue of messages. A clone is only to wait with, unless it is made to
-/// [count](Self::counted).
+/// A handle to a queue of messages. A clone can only be used for waiting, unless it is created with
+/// [`counted`](Self::counted).
 ///
 /// `handle` and `local` are dropped before `hold`: see [`handles`](crate::raw::handles).
 #[derive(Debug)]
@@ -74,12 +74,13 @@ impl Clone for Raw {
     }
 }
 
-/// What a queue for no message may have been meant to be: Python's without a limit, or a rendezvous channel.
+/// Advice for a capacity of 0, which the caller may have meant as Python's queue without a limit or as a
+/// rendezvous channel.
 const HANDS_OVER: &str = ". For any number: `Queue::unbounded()`, or `channel()`. So that a sender waits until its message was \
     taken: a `JoinableQueue`, and its `join()`";
 
 impl Raw {
-    /// Makes a queue in the current arena.
+    /// Creates a queue in the current arena.
     pub(crate) fn create(
         size: Option<usize>,
         growing: bool,
@@ -101,7 +102,7 @@ impl Raw {
             return Err(mp_core::Error::not_within(wanted > 0, why).into());
         };
         let arena = Self::arena_for_rings()?;
-        // More messages than the arena has room for can't be in it.
+        // A queue never holds more messages than the arena has room for.
         let unbounded = size.is_none();
         let size = if growing { Size::Growing(slots.min(arena.most_messages())) } else { Size::Fixed(slots) };
         let (fingerprint, type_name) = type_of;
@@ -112,7 +113,7 @@ impl Raw {
         Ok(Self::of(hold, memory, Some(Able::BOTH)))
     }
 
-    /// Makes a ring whose messages stay: the newest `keep`.
+    /// Creates a ring that keeps the newest `keep` messages.
     pub(crate) fn create_kept(keep: u32, (fingerprint, type_name): (u64, &str)) -> Result<Self, Error> {
         let arena = Self::arena_for_rings()?;
         let size = Size::Fixed(slots_for(keep));
@@ -122,7 +123,7 @@ impl Raw {
         Ok(Self::of(hold, memory, None))
     }
 
-    /// This process's arena, if rings can be in it.
+    /// Returns this process's arena if it can contain rings.
     fn arena_for_rings() -> Result<Arena, Error> {
         let arena = Arena::current()?;
         arena.set_ring_layer(&LAYER)?;
@@ -138,19 +139,19 @@ impl Raw {
         let handle = able.map(|able| Handle::new(handles.clone(), able, memory));
         let spin = memory.spin();
         let local = Local::new(|| AdaptiveSpin::with(spin), handles);
-        // Last: what is not counted yet keeps waits going.
+        // Registered last: a hold that is not registered yet keeps waits going.
         local.handles.knows(&local);
         Self { handle, local, hold, memory }
     }
 
     fn another(&self, able: Option<Able>) -> Self {
-        // In this order: see `Handles::knows`.
+        // For the order, see `Handles::knows`.
         let handle = able.map(|able| Handle::new(self.local.handles.clone(), able, self.memory));
         let hold = self.hold.clone();
         Self { handle, local: self.local.clone(), hold, memory: self.memory }
     }
 
-    /// The queue in a block that arrived in a message; as a handle that counts, if it is able to do something.
+    /// Opens the queue in a block that arrived in a message. With `able`, the handle is counted.
     pub(crate) fn open(hold: Hold, able: Option<Able>) -> Result<Self, Error> {
         hold.arena().set_ring_layer(&LAYER)?;
         let memory = RingMemory::open(hold.arena(), hold.block())
@@ -158,12 +159,12 @@ impl Raw {
         Ok(Self::of(hold, memory, able))
     }
 
-    /// One more handle that counts.
+    /// Returns a further counted handle.
     pub(crate) fn counted(&self, able: Able) -> Self {
         self.another(Some(able))
     }
 
-    /// The same queue; this handle and its clones spin like this.
+    /// Returns this handle with another spin policy, which its clones share.
     pub(crate) fn spinning(self, spin: Spin) -> Self {
         let local = Local::new(|| AdaptiveSpin::with(spin), self.local.handles.clone());
         if self.memory.is_here() {
@@ -172,18 +173,19 @@ impl Raw {
         Self { local, ..self }
     }
 
-    /// Bounds the bytes that may be in it. Called before another process has it; it does not grow.
+    /// Bounds the bytes in the queue, which must not be a growing one. Called before another process has it.
     pub(crate) fn bound_bytes(&mut self, bytes: u64) {
         self.memory.bound_bytes(bytes);
     }
 
-    /// How calls of all processes spin, if they don't [say so themselves](Self::spinning). Called before another process has it.
+    /// Sets the spin policy of all processes for handles that don't [set their own](Self::spinning). Called
+    /// before another process has the queue.
     pub(crate) fn with_spin(self, spin: Spin) -> Self {
         self.memory.set_spin(spin);
         self.spinning(spin)
     }
 
-    /// When a wait is deserted. Called before another process has it.
+    /// Sets when a wait ends with `Deserted`. Called before another process has the queue.
     pub(crate) fn set_deserted_when(&self, when: DesertedWhen) {
         self.memory.set_deserted_when(when);
     }
@@ -202,16 +204,16 @@ impl Raw {
         self.memory.capacity() as usize
     }
 
-    /// The segment that was last put into.
+    /// Returns the segment of the last put.
     pub(crate) fn tail_segment(&self) -> u32 {
         self.local.put.segment.load(Ordering::Relaxed)
     }
-    /// The segment that was last taken from.
+    /// Returns the segment of the last get.
     pub(crate) fn head_segment(&self) -> u32 {
         self.local.get.segment.load(Ordering::Relaxed)
     }
 
-    /// Notes which segment was taken from.
+    /// Records the segment of a get.
     pub(crate) fn at_head(&self, segment: u32) {
         if segment != 0 {
             self.local.get.segment.fetch_max(segment, Ordering::Relaxed);
@@ -221,13 +223,13 @@ impl Raw {
         &self.local.get.patience
     }
 
-    /// How many messages are in it: a snapshot.
+    /// Returns the number of messages in the queue: a snapshot.
     pub(crate) fn len(&self) -> usize {
-        // In a forked copy there is no queue to look at.
+        // A forked copy must not access the queue.
         if self.arena().me().is_ok() { self.memory.len() } else { 0 }
     }
 
-    /// Closes it; whether it was open.
+    /// Closes the queue. Returns `true` if it was open.
     pub(crate) fn close(&self) -> bool {
         if self.arena().me().is_err() {
             return false;
@@ -241,10 +243,10 @@ impl Raw {
         self.memory.wake_all();
     }
 
-    /// Puts a message; an envelope is emptied only if it is put. Wakes no waiter.
+    /// Tries once to put a message. An envelope is emptied only on success. Wakes no waiters.
     #[inline]
     fn attempt_put(&self, payload: &mut Payload) -> Result<PutEnd<(), ()>, Error> {
-        // All of a queue that has not grown.
+        // Complete for a queue that has not grown.
         if self.local.put.segment.load(Ordering::Relaxed) == 0 {
             let end = self.memory.put(0, payload)?;
             if matches!(end, PutEnd::Done(())) || self.memory.segments() == 1 {
@@ -257,7 +259,7 @@ impl Raw {
     fn put_in_chain(&self, payload: &mut Payload) -> Result<PutEnd<(), ()>, Error> {
         let mut i = self.local.put.segment.load(Ordering::Relaxed);
         loop {
-            // What is still in earlier segments counts, too.
+            // Messages that are still in earlier segments count, too.
             let last = i + 1 == self.memory.segments();
             if last && self.memory.len() >= self.capacity() {
                 return Ok(if self.memory.is_closed(i) { PutEnd::Closed(()) } else { PutEnd::Full(()) });
@@ -276,10 +278,10 @@ impl Raw {
         }
     }
 
-    /// Takes a message, if there is one. Wakes no waiter.
+    /// Takes a message, if there is one. Wakes no waiters.
     #[inline]
     fn attempt_get(&self, into: &mut Option<Payload>) -> Result<GetEnd<()>, Error> {
-        // In a forked copy there are no words to look at.
+        // A forked copy must not access the words.
         self.arena().me()?;
         self.memory.gets();
         if self.memory.any_returned()
@@ -315,7 +317,7 @@ impl Raw {
         }
     }
 
-    /// Puts a message, and wakes consumers that wait for it. It stays the caller's unless it is put.
+    /// Puts a message and wakes waiting consumers. On error, the caller still owns the message.
     #[inline]
     pub(crate) fn put(
         &self,
@@ -336,7 +338,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Goes on where a put is not done at once: after that attempt.
+    /// Continues a put whose first attempt was not successful.
     #[inline(never)]
     fn put_later(
         &self,
@@ -362,16 +364,16 @@ impl Raw {
         ended(first).unwrap_or_else(|| self.wait(wait, how, at, attempt, alone))
     }
 
-    /// Why nothing more can be put into a queue that never waits.
+    /// Returns the error of a put into a full queue that never waits.
     #[cold]
     pub(crate) fn too_many(&self) -> Error {
         let (block, len) = (self.hold.block(), self.memory.len() as u64);
         mp_core::Error::TooManyMessages(Box::new(self.arena().on_their_way(block, len))).into()
     }
 
-    /// Attempts until it ends, looking again when there may be an envelope for one more message.
-    /// Consumers of this queue wake it; consumers of other queues, which free envelopes too, do not: those
-    /// are noticed within [`POLL_INTERVAL`](mp_core::POLL_INTERVAL).
+    /// Repeats the attempt until it ends or the wait does, when an envelope may have become free. Consumers
+    /// of this queue wake the waiter. Consumers of other queues also free envelopes but don't wake it: this
+    /// is detected within [`POLL_INTERVAL`](mp_core::POLL_INTERVAL).
     #[cold]
     pub(crate) fn wait_for_envelope<R>(
         &self,
@@ -383,8 +385,8 @@ impl Raw {
         self.within(wait, (&self.local.put.patience, None), at, attempt, alone)
     }
 
-    /// Takes a message into `into`, which is empty, and wakes producers that wait for room. If it stays empty
-    /// after all, the queue is closed and drained.
+    /// Takes a message into `into`, which must be empty, and wakes waiting producers. If `into` stays empty,
+    /// the queue is closed and drained.
     #[inline]
     pub(crate) fn get(
         &self,
@@ -403,7 +405,7 @@ impl Raw {
         Ok(())
     }
 
-    /// Goes on where a get is not done at once: after that attempt.
+    /// Continues a get whose first attempt was not successful.
     #[inline(never)]
     fn get_later(
         &self,

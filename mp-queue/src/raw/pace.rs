@@ -1,45 +1,46 @@
-//! How long to back off from a queue that is empty, or full, before looking at it again.
+//! Back-off of a thread that finds a queue empty or full.
 //!
-//! A consumer that is faster than its producer waits at the very slot that is written next. Each look takes
-//! the slot's cache line away from the producer, which has to fetch it back for the next slot, in the same
-//! line: two transfers for each message. If the consumer backs off for a while, it finds many messages, at
-//! one transfer for each line. The same is true of a producer that waits for room.
+//! A consumer that is faster than its producer waits at the slot that is written next. Each of its reads
+//! takes the slot's cache line away from the producer, which has to fetch it back for the next slot in the
+//! same line: two transfers per message. A consumer that backs off for a while finds many messages, at one
+//! transfer per line. The same applies to a producer that waits for room.
 //!
-//! Backing off is of use only while the other side goes on meanwhile, and would delay an answer that is
-//! waited for. So it begins when more than the one message that ended a wait was there at once, is doubled as
-//! long as it brings messages in proportion, and is halved otherwise. In request and response one message
-//! ends each wait: then there is no back-off.
+//! Backing off helps only while the other side continues to work, and it would delay a response. Therefore it
+//! begins only when a wait was followed by more than one message. It is doubled while it yields messages in
+//! proportion, and halved otherwise. In request and response, one message ends each wait, so there is no
+//! back-off.
 //!
-//! These words are this process's, and hints.
+//! These words are local to this process and are hints.
 
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
 
-/// The first hold, in pauses of the processor: 10 to 50 ns each.
+/// First hold, in pauses of the processor of 10 to 50 ns each.
 const FIRST: u32 = 4;
-/// The longest: some microseconds.
+/// Longest hold: a few microseconds.
 const MOST: u32 = 64;
 
-/// The pace of one side of a queue, in one process.
+/// Pace of one side of a queue in one process.
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
-    /// Messages since the last wait began.
+    /// Number of messages since the last wait began.
     moved: AtomicU32,
     hold: AtomicU32,
 }
 
 impl Pace {
-    /// In smaller queues the other side could not go on meanwhile: it would find it full, or empty.
+    /// In a smaller queue, the other side could not continue during a hold: the queue would be full or empty.
     pub(crate) const LEAST_SLOTS: u32 = 64;
 
-    /// A message was put, or taken.
+    /// Counts a message that was put or taken.
     #[inline]
     pub(crate) fn moves(&self) {
-        // Not exact where threads share a handle: nothing depends on it.
+        // Inexact if threads share a handle. Correctness does not depend on it.
         self.moved.store(self.moved.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Nothing can be done at present: backs off as long as it has paid.
+    /// Backs off after an attempt that found the queue empty or full, for as long as this has been
+    /// worthwhile.
     pub(crate) fn hold_off(&self) {
         let moved = self.moved.load(Ordering::Relaxed);
         self.moved.store(0, Ordering::Relaxed);
@@ -49,12 +50,12 @@ impl Pace {
     }
 }
 
-/// The next hold, after one of `hold` that was followed by `moved` messages.
+/// Returns the next hold after a hold of `hold` that was followed by `moved` messages.
 fn next(hold: u32, moved: u32) -> u32 {
     match moved {
         0 | 1 => hold / 2,
         _ if hold == 0 => FIRST,
-        // A message takes its sender two pauses or more.
+        // Sending a message takes at least two pauses.
         _ if moved >= hold / 2 => (hold * 2).min(MOST),
         _ if moved < hold / 3 => hold / 2,
         _ => hold,
@@ -65,7 +66,8 @@ fn next(hold: u32, moved: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// The hold that settles in, after a while, with a sender that needs `pauses_each` pauses for a message.
+    /// Returns the hold that results after some time, with a sender that needs `pauses_each` pauses per
+    /// message.
     fn settles(pauses_each: u32, at_once: u32) -> u32 {
         let mut hold = 0;
         let mut all = Vec::new();

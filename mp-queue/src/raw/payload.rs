@@ -1,4 +1,4 @@
-//! Messages on their way into a queue and out of it: in an envelope, or so small that they need none.
+//! Messages outside of queues: in an envelope, or small enough to need none.
 
 use mp_core::message::{Incoming, Outgoing, taken};
 use mp_core::user_code::drop_caught;
@@ -12,7 +12,7 @@ use crate::raw::Raw;
 use crate::raw::waiting::Alone;
 use crate::ring::Small;
 
-/// A message that is in no queue: not yet, or not any more.
+/// A message that is not in a queue: not yet put, or already taken.
 #[derive(Debug)]
 pub(crate) enum Payload {
     Envelope(Envelope),
@@ -20,15 +20,15 @@ pub(crate) enum Payload {
 }
 
 impl Payload {
-    /// The message of a value of few bytes, where it needs no envelope.
+    /// Returns the message of a small value that needs no envelope.
     #[inline(always)]
     pub(crate) fn few<T: Message>(raw: &Raw, value: &T) -> Option<Self> {
-        // Known when this is compiled, for most types.
+        // Known at compile time for most types.
         let few = value.to_few_bytes::<MessagePack>()?;
         raw.memory().takes_small().then(|| Payload::Small(Small::of(few)))
     }
 
-    /// The value of few bytes that it is.
+    /// Decodes a small value.
     #[inline(always)]
     pub(crate) fn unpack_few<T: Message>(&self) -> Option<T> {
         match self {
@@ -37,7 +37,7 @@ impl Payload {
         }
     }
 
-    /// Reads it; its queue is one of `T`s.
+    /// Decodes the message. Its queue must be a queue of `T`.
     #[inline]
     pub(crate) fn unpack<T: Message>(self, fingerprint: TypeFingerprint<T>) -> Result<T, Error> {
         match self {
@@ -46,8 +46,8 @@ impl Payload {
         }
     }
 
-    /// As [`unpack`](Self::unpack), when it was just taken out of this queue: it goes back there if this process may open too few
-    /// descriptors for those in it.
+    /// Decodes a message that was just taken out of this queue: see [`unpack`](Self::unpack). If this process
+    /// can't open enough descriptors for those in the message, the message is put back into the queue.
     #[inline]
     pub(crate) fn unpack_of<T: Message>(
         mut self,
@@ -59,7 +59,7 @@ impl Payload {
         Ok(taken(slot)?)
     }
 
-    /// As [`unpack_of`](Self::unpack_of), into `slot`, which is empty.
+    /// Like [`unpack_of`](Self::unpack_of), into `slot`, which must be empty.
     #[inline]
     pub(crate) fn unpack_into<T: Message>(
         &mut self,
@@ -79,10 +79,10 @@ impl Payload {
         }
     }
 
-    /// Goes into an envelope if it is small and this queue takes nothing small: it came out of another queue.
+    /// Moves a small message of another queue into an envelope if this queue does not store small messages.
     ///
     /// # Errors
-    /// When there is no envelope; it is unchanged.
+    /// Returns an error if there is no envelope. The message is then unchanged.
     pub(crate) fn fit<T>(&mut self, raw: &Raw, fingerprint: TypeFingerprint<T>) -> Result<(), PutError<()>> {
         if let Payload::Small(small) = self
             && !raw.memory().takes_small()
@@ -95,7 +95,8 @@ impl Payload {
         Ok(())
     }
 
-    /// What it counts where bytes are bounded. (In such queues no message is small.)
+    /// Returns the number of bytes that the message counts in a queue with a bound of bytes, where no message
+    /// is small.
     pub(crate) fn weight(&self) -> u64 {
         match self {
             Payload::Envelope(envelope) => envelope.weight(),
@@ -104,7 +105,7 @@ impl Payload {
     }
 }
 
-/// As [`Payload::unpack_into`], where there may be descriptors.
+/// Like [`Payload::unpack_into`], for a message that may contain descriptors.
 fn unpack_attached<T: Message>(
     raw: &Raw,
     fingerprint: TypeFingerprint<T>,
@@ -129,8 +130,8 @@ fn unpack_attached<T: Message>(
     }
 }
 
-/// The message of a value, written for a queue and not put yet. Until it is [`sent`](Self::sent), or the value has it
-/// [back](Self::back), it has what is exclusive in the value, which stays where it is.
+/// The message of a value, encoded for a queue and not yet put. It owns the exclusive parts of the value
+/// until it is [`sent`](Self::sent) or moved [back](Self::back). The value itself stays in place.
 #[derive(Debug)]
 pub(crate) struct Unsent {
     pub(crate) payload: Payload,
@@ -138,10 +139,10 @@ pub(crate) struct Unsent {
 }
 
 impl Unsent {
-    /// Writes a value; waits as a put does.
+    /// Encodes a value. Waits like a put.
     ///
     /// # Errors
-    /// Why there is no message; the value is unchanged.
+    /// Returns the cause if the value could not be encoded. The value is unchanged.
     #[inline]
     pub(crate) fn write<T: Message>(
         raw: &Raw,
@@ -156,7 +157,7 @@ impl Unsent {
         }
     }
 
-    /// As [`write`](Self::write), once: [`PutError::Full`] where that would wait.
+    /// Like [`write`](Self::write), without waiting: returns [`PutError::Full`] instead.
     #[inline]
     pub(crate) fn attempt<T: Message>(
         raw: &Raw,
@@ -166,7 +167,7 @@ impl Unsent {
         Self::of(raw, fingerprint, value).map_err(|error| refused(raw, error))
     }
 
-    /// Writes a value, at once; what is wrong is for [`write_later`](Self::write_later).
+    /// Encodes a value without waiting. Pass an error to [`write_later`](Self::write_later).
     #[inline]
     pub(crate) fn of<T: Message>(
         raw: &Raw,
@@ -184,8 +185,8 @@ impl Unsent {
         Ok(Self { payload, lent })
     }
 
-    /// Writes a value that was refused, perhaps for lack of envelopes. Where too many messages are on their way, it
-    /// waits, if the queue has a bound.
+    /// Encodes a value whose first attempt failed, perhaps for lack of envelopes. If there are too many
+    /// messages and the queue has a bound, it waits.
     #[cold]
     #[inline(never)]
     pub(crate) fn write_later<T: Message>(
@@ -207,15 +208,15 @@ impl Unsent {
         raw.wait_for_envelope(wait, attempt, alone)
     }
 
-    /// After a put: the value was put, too, and is dropped. A panic of its `Drop` ends here, for the message is on its
-    /// way.
+    /// Drops the value after its message was put. A panic in its `Drop` is caught, since the message was
+    /// sent.
     #[inline]
     pub(crate) fn sent<T>(self, value: T) {
         self.lent.sent();
         drop_caught(value);
     }
 
-    /// When it was not put: the value, as it was.
+    /// Returns the value, unchanged, after its message was not put.
     #[cold]
     pub(crate) fn back<T: Message>(self, mut value: T) -> T {
         if let Payload::Envelope(envelope) = self.payload {
@@ -225,7 +226,7 @@ impl Unsent {
     }
 }
 
-/// The error for a refusal: [`PutError::Full`] where a put waits.
+/// Converts an encoding error: [`PutError::Full`] if a put waits in this case.
 #[cold]
 fn refused(raw: &Raw, error: Error) -> PutError<()> {
     let Error::Memory(why) = &error else { return PutError::Failed { value: (), error } };
@@ -241,8 +242,8 @@ fn refused(raw: &Raw, error: Error) -> PutError<()> {
     }
 }
 
-/// The message in an envelope: also when too many messages are on their way, if the queue has few. No code of
-/// the value runs in here, which could use the queue's share for another message.
+/// Encodes the message into an envelope. If there are too many messages, a queue with few messages uses its
+/// reserved share. No code of the value runs here, so it can't use the share for another message.
 #[inline]
 pub(crate) fn seal<T>(
     raw: &Raw,

@@ -1,4 +1,4 @@
-//! Waiting at a queue: for a message, for room, for an envelope, for what others are to finish.
+//! Blocking waits at a queue: for a message, for room, for an envelope, or for tasks to be finished.
 
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,12 @@ use crate::raw::Raw;
 use crate::raw::handles::{Blocked, DesertedWhen, For};
 use crate::raw::pace::Pace;
 
-/// Why a wait ended without what was waited for.
+/// Reason why a wait ended without success.
 #[derive(Debug)]
 pub(crate) enum Unmet {
     /// The time is over.
     Waited,
-    /// It will never come: no other process or handle could bring it.
+    /// The wait can never succeed: no other process or handle could end it.
     Alone(Alone),
     /// This process was interrupted.
     Interrupted,
@@ -52,30 +52,30 @@ impl From<Unmet> for GetError {
     }
 }
 
-/// Which side is gone.
+/// The side that is gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Alone {
-    /// No other process has the queue; the last that had it, or was sent it.
+    /// No other process has the queue. Contains the last process that had it or was sent it.
     Deserted(Option<Member>, u32),
-    /// The other side of the channel has no handle any more.
+    /// The other side of the channel has no handles.
     Disconnected,
 }
 
-/// What the queues of pipes say they carry.
+/// Type name of the queues of pipes.
 pub(crate) const PIPE: &str = "anything (a pipe)";
 
-/// Where a thread waits at a queue, and what for.
+/// Wait point and purpose of a waiting thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct At {
     pub(crate) parking: Parking,
-    /// What handles of this process could bring.
+    /// Kind of wait that handles of this process could end.
     pub(crate) what: Option<For>,
-    /// The call, of a queue; those of channels and pipes are named by what the queue is.
+    /// The call, for a queue. For channels and pipes, it is derived from the queue.
     pub(crate) call: Call,
 }
 
 impl Raw {
-    /// What a call on it waits for, for reports.
+    /// Returns the description of a waiting call, for reports.
     fn subject(&self, call: Call) -> Subject {
         let is_channel = self.memory.token(false) != 0;
         let type_name = self.memory.type_name();
@@ -102,12 +102,11 @@ impl Raw {
     }
 }
 
-/// How long a waiter sleeps first where a process may be about to give up the queue; twice as long then, and
-/// so on.
+/// First sleep of a waiter while a process may be about to release the queue. It is doubled each time.
 const NAP: Duration = Duration::from_millis(1);
 
 impl Raw {
-    /// Attempts until it ends, or the wait does.
+    /// Repeats the attempt until it ends or the wait does.
     pub(crate) fn within<R, E: From<Unmet>>(
         &self,
         wait: Wait,
@@ -119,8 +118,9 @@ impl Raw {
         attempt().unwrap_or_else(|| self.wait(wait, how, at, attempt, alone))
     }
 
-    /// After a first attempt: spins, at the pace of the messages if there is one, then sleeps in slices. Once a poll interval it looks for
-    /// dead members, and after each sleep whether another process or handle is left.
+    /// Waits after a first attempt. Spins, at the pace of the messages if there is one, and then sleeps.
+    /// Sweeps dead members once per poll interval, and checks after each sleep whether another process or
+    /// handle is left.
     pub(super) fn wait<R, E: From<Unmet>>(
         &self,
         wait: Wait,
@@ -153,24 +153,25 @@ impl Raw {
         block_on(&mut waiter, patience, wait).unwrap_or_else(|| Err(Unmet::Waited.into()))
     }
 
-    /// Whether the process that last noted that it gives the queue up has it still.
+    /// Returns `true` if the process that was last noted as releasing the queue still has it.
     fn one_is_going(&self) -> bool {
         let last = self.memory.last_gone();
         let member = last.and_then(|(gone, _)| gone.member());
         member.is_some_and(|member| self.arena().ring_is_held_by(self.hold.block(), member))
     }
 
-    /// Whether some process that had the queue is gone, and nothing that a call waits for can come any more:
-    /// which one went last.
+    /// Returns the last process if some process that had the queue is gone and nothing can end this kind of
+    /// wait any more.
     pub(crate) fn deserted(&self, what: For) -> Option<Alone> {
         let (last, pid) = self.memory.last_gone()?;
-        // A process that is about to give the queue up has woken its waiters, perhaps before this one was announced.
+        // A process that is about to release the queue wakes its waiters, perhaps before this one was
+        // announced.
         let gone = || self.arena().is_alone_at(&self.hold, self.memory.gone());
         let deserted = match self.memory.deserted_when() {
             DesertedWhen::Never => false,
             DesertedWhen::NoOtherProcess => gone(),
-            // In this order: a process that takes a handle out of a message holds the queue before the
-            // message gives it up.
+            // The order matters: a process that takes a handle out of a message holds the queue before the
+            // message releases it.
             DesertedWhen::NoHandleIsLeft => {
                 let handles = &self.local.handles;
                 gone() && handles.knows_all(&self.hold) && !handles.others_bring(self.handle.as_deref(), what)
@@ -187,14 +188,14 @@ struct Waiter<'a, Attempt, Gone> {
     wait: Wait,
     attempt: Attempt,
     alone: Gone,
-    /// That it waits without a time-out.
+    /// Guard that counts this wait as one without a time-out.
     blocked: Option<Blocked<'a>>,
-    /// How long it sleeps next, if some process is about to give up the queue.
+    /// Length of the next sleep, if some process is about to release the queue.
     nap: Duration,
     about_to_go: bool,
-    /// How many deaths and releases were noticed before it looked last, if some process has given up the queue.
+    /// Count of deaths and releases before the last check, if some process has released the queue.
     noticed: Option<u32>,
-    /// Since when it has slept without a sweep.
+    /// Time since which the thread has slept without a sweep.
     unswept: Option<Instant>,
 }
 
@@ -204,7 +205,8 @@ where
     Attempt: FnMut() -> Option<Result<R, E>>,
     Gone: Fn() -> Option<Alone>,
 {
-    /// The end, if what it waits for will never come. What the others put before they were gone comes first.
+    /// Returns the end if the wait can never succeed. Messages that the others put before they were gone come
+    /// first.
     fn deserted(&mut self) -> Option<Result<R, E>> {
         let alone = (self.alone)()?;
         if let Some(end) = (self.attempt)() {
@@ -231,13 +233,13 @@ where
     }
 
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found> {
-        // By the clock, not by how the sleep ended: a signal every 10 ms ends each of them early.
+        // Measured by the clock, since a signal every 10 ms would end each sleep early.
         if self.unswept.is_some_and(|since| now.saturating_duration_since(since) >= POLL_INTERVAL) {
             if let Err(e) = self.raw.arena().sweep_if_due() {
                 return Some(Err(Unmet::Failed(e.into()).into()));
             }
             self.unswept = None;
-            // Something may have come back.
+            // A message may have been given back.
             if let Some(found) = (self.attempt)() {
                 return Some(found);
             }
@@ -250,7 +252,8 @@ where
     }
 
     fn announce(&mut self) -> Option<u64> {
-        // Before it looks which handles are left: of several that are blocked, the last one sees that all are.
+        // Counted before the handles are checked: of several blocked threads, the last one sees that all are
+        // blocked.
         if self.wait == Wait::Forever && self.blocked.is_none() {
             let handle = self.raw.handle.as_deref();
             self.blocked = handle.zip(self.at.what).map(|(handle, what)| handle.blocked(what));
@@ -262,11 +265,12 @@ where
         if let Some(found) = (self.attempt)() {
             return Some(found);
         }
-        // A process notes that it gives the queue up while it still has it; the release, a little later, wakes no waiter. Checked
-        // before the holders are: a release in between is seen there.
+        // A process records that it releases the queue while it still has it. The release shortly after wakes
+        // no waiters. This check precedes the check of the holders, so a release in between is detected
+        // there.
         self.about_to_go = self.nap < POLL_INTERVAL && self.raw.one_is_going();
         self.noticed = self.raw.memory.last_gone().map(|_| self.raw.arena().noticed());
-        // After it was announced: the last handle that is dropped wakes the sleepers.
+        // After the announcement: dropping the last handle wakes the sleepers.
         self.deserted()
     }
 
@@ -282,7 +286,7 @@ where
         }
         self.nap = if self.about_to_go { self.nap * 2 } else { POLL_INTERVAL };
         match self.noticed {
-            // Which is rare: one word is cheaper.
+            // This case is rare. Waiting for one word is cheaper.
             Some(noticed) => self.at.parking.sleep_unless_noticed(announced, noticed, until),
             None => self.at.parking.sleep(announced, until),
         }

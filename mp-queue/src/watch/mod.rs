@@ -1,4 +1,4 @@
-//! A cell of the newest value, for many readers in many processes.
+//! A cell whose newest value many readers in many processes can read.
 //!
 //! ```
 //! use mp_queue::watch;
@@ -16,18 +16,21 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The three to know: [`channel`], which makes one; [`Sender`], whose `send` replaces the value; and [`Receiver`], which reads the
-//! newest one and [waits](Receiver::wait_changed) for a newer one. Both can be cloned, and sent to other processes in arguments
-//! or messages. Names and meaning are those of `tokio::sync::watch`; calls that block are named `wait_…` and have their usual
-//! forms, and `changed` and `closed` are futures, as there.
+//! [`channel`] creates a [`Sender`], whose `send` replaces the value, and a [`Receiver`], which reads the
+//! newest value and can [wait](Receiver::wait_changed) for a newer one. Both can be cloned, and sent to other
+//! processes in arguments or messages. Names and semantics are those of `tokio::sync::watch`. Blocking calls
+//! are named `wait_…` and have the usual `_timeout` and `_deadline` forms. `changed` and `closed` are async,
+//! as in tokio.
 //!
 //! # What a reader sees
-//! Whole values, in the order in which they were sent, and never an older one than it has seen. A value that is replaced before a reader
-//! looks is never seen by it. All senders' values have one order, the same for all readers.
+//! A reader sees whole values, in the order in which they were sent, and never a value older than one it has
+//! seen. It does not see values that are replaced before it reads. The values of all senders have one order,
+//! which is the same for all readers.
 //!
 //! # What a value may be
-//! Whatever serde can read and write, with tensors in it that several processes may hold: frozen ones and shared ones, queues,
-//! locks. An exclusive [`Tensor`](https://docs.rs/mp-tensor) is refused by the compiler: it can't be in many processes at once.
+//! Any serde type can be a value. It may contain objects that several processes can hold: frozen and shared
+//! tensors, queues, and locks. The compiler refuses an exclusive [`Tensor`](https://docs.rs/mp-tensor), since
+//! it can't be in several processes at once.
 //!
 //! ```compile_fail,E0277
 //! let weights = mp_tensor::Tensor::<f32>::zeros(&[4]).unwrap();
@@ -35,12 +38,14 @@
 //! ```
 //!
 //! # Memory
-//! The cell has the newest value, and each receiver what it read last. Tensors of older values are freed when the last reader that had
-//! them has read another value, or is gone. The cell itself takes some 8 KiB.
+//! The cell stores the newest value, and each receiver keeps the value that it read last. Tensors of an older
+//! value are freed when the last reader that kept it has read another value or is gone. The cell itself takes
+//! about 8 KiB.
 //!
 //! # When a process dies
-//! A sender that is killed while it sends has sent the whole value, or nothing. A reader that is killed keeps nothing. A process
-//! that is stopped while it reads holds up no sender and no reader; it keeps the value that it was reading.
+//! A sender that is killed while it sends has sent the whole value or nothing. A killed reader retains
+//! nothing. A process that is stopped while it reads blocks no sender and no reader. The value that it was
+//! reading stays allocated.
 
 mod receiver;
 mod sender;
@@ -56,7 +61,7 @@ pub use sender::Sender;
 use crate::error::PutError;
 use crate::queue::kept::{KeptEnd, Sent};
 
-/// Makes a cell with a first value, which the receiver counts as seen.
+/// Creates a cell with a first value, which counts as seen by the receiver.
 ///
 /// ```
 /// let (sender, receiver) = mp_queue::watch::channel("first".to_string())?;
@@ -67,7 +72,8 @@ use crate::queue::kept::{KeptEnd, Sent};
 /// ```
 ///
 /// # Errors
-/// [`PutError::Failed`] when there is no shared memory for it, or the value can't be encoded. The value is given back.
+/// Returns [`PutError::Failed`] if there is not enough shared memory or the value can't be encoded. The error
+/// contains the value.
 pub fn channel<T: Serialize + DeserializeOwned + 'static>(
     first: T,
 ) -> Result<(Sender<T>, Receiver<T>), PutError<T>> {
@@ -82,12 +88,12 @@ pub fn channel<T: Serialize + DeserializeOwned + 'static>(
     }
 }
 
-/// The ring of a cell is another type than a queue of its values.
+/// Returns the type of the cell's ring, which differs from the type of a queue of the same values.
 fn type_of<T: 'static>() -> (u64, &'static str) {
     (TypeFingerprint::<Sender<T>>::new().get(), std::any::type_name::<T>())
 }
 
-/// The newest value, read anew.
+/// Decodes the newest value and returns it with its ticket.
 fn read_newest<T: Message>(
     end: &KeptEnd,
     fingerprint: TypeFingerprint<T>,
@@ -100,7 +106,7 @@ fn read_newest<T: Message>(
     }
 }
 
-/// There is a value from the beginning on.
+/// Returns the error for a cell without a value. A valid cell always has one.
 #[cold]
 fn empty() -> Error {
     mp_core::Error::Malformed(

@@ -1,4 +1,4 @@
-//! The reading side.
+//! Reading side of a watch channel.
 
 use std::fmt;
 use std::sync::Arc;
@@ -16,20 +16,20 @@ use crate::error::GetError;
 use crate::queue::kept::KeptEnd;
 use crate::ring::Ticket;
 
-/// The reading side of a [`channel`](super::channel()): any number of them, in any number of processes.
+/// Reading side of a [`channel`](super::channel()). Any number of processes can have any number of receivers.
 ///
-/// Each has its own idea of which value it has seen. A clone, and what another process receives, begin with that of the receiver that they
-/// were made of.
+/// Each receiver tracks which value it has seen. A clone, or a receiver that is sent to another process,
+/// starts with the state of the original.
 pub struct Receiver<T> {
     end: KeptEnd,
     fingerprint: TypeFingerprint<T>,
     state: Mutex<State<T>>,
 }
 
-/// What a receiver knows. No code of the value runs under its lock.
+/// State of a receiver. No code of the value runs under its lock.
 struct State<T> {
     seen: Ticket,
-    /// What it has read last.
+    /// Value that was read last.
     value: Option<(Ticket, Arc<T>)>,
 }
 
@@ -42,7 +42,7 @@ impl<T> Receiver<T> {
         self.state.lock().seen
     }
 
-    /// The ticket of the newest value, if it is not the one that was seen.
+    /// Returns the ticket of the newest value if that value was not seen.
     fn unseen(&self) -> Result<Option<Ticket>, Error> {
         let (_, newest) = self.end.kept()?.newest().ok_or_else(empty)?;
         Ok(Some(newest).filter(|&newest| newest != self.seen()))
@@ -50,22 +50,23 @@ impl<T> Receiver<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
-    /// The newest value. It is decoded once: as long as it is the newest, each further call returns the same one, which takes some
-    /// nanoseconds. It stays as long as it is held, whatever is sent meanwhile.
+    /// Returns the newest value. It is decoded once: while it is the newest value, each further call returns
+    /// the same `Arc` within nanoseconds. The returned value stays valid while it is held, also when newer
+    /// values are sent.
     ///
-    /// It is not counted as seen: for that, there is [`borrow_and_update`](Self::borrow_and_update).
+    /// The value does not count as seen. See [`borrow_and_update`](Self::borrow_and_update).
     ///
     /// # Errors
-    /// [`GetError::Failed`] when the value can't be decoded, or this process was forked.
+    /// Returns [`GetError::Failed`] if the value can't be decoded or this process was forked.
     pub fn borrow(&self) -> Result<Arc<T>, GetError> {
         let (_ticket, value) = self.read()?;
         Ok(value)
     }
 
-    /// The newest value, which counts as seen from now on.
+    /// Returns the newest value and marks it as seen.
     ///
     /// # Errors
-    /// As [`borrow`](Self::borrow).
+    /// Returns the same errors as [`borrow`](Self::borrow).
     pub fn borrow_and_update(&self) -> Result<Arc<T>, GetError> {
         let (ticket, value) = self.read()?;
         self.state.lock().seen = ticket;
@@ -82,7 +83,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
             }
             if let Some(value) = self.end.read(self.fingerprint, at, || {})? {
                 let value = Arc::new(value);
-                // The one before may have a `Drop` of the user's: not under the lock.
+                // The previous value may have a user-defined `Drop`, which must not run under the lock.
                 let before = self.state.lock().value.replace((at.1, value.clone()));
                 drop(before);
                 return Ok((at.1, value));
@@ -90,7 +91,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
         }
     }
 
-    /// Waits until a value satisfies `wanted`, which may be the present one; that value, which counts as seen.
+    /// Waits until a value satisfies `wanted`, which may be the current one. Marks that value as seen and
+    /// returns it.
     ///
     /// ```
     /// let (sender, receiver) = mp_queue::watch::channel(0_u32)?;
@@ -100,7 +102,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// ```
     ///
     /// # Errors
-    /// [`GetError::Disconnected`] when there is no sender any more and the last value doesn't; and as [`borrow`](Self::borrow).
+    /// Returns [`GetError::Disconnected`] if there are no senders and the last value does not satisfy
+    /// `wanted`. Otherwise returns the same errors as [`borrow`](Self::borrow).
     pub fn wait_for(&self, wanted: impl FnMut(&T) -> bool) -> Result<Arc<T>, GetError> {
         self.wait_for_within(wanted, Wait::Forever)
     }
@@ -126,10 +129,11 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
 }
 
 impl<T> Receiver<T> {
-    /// Whether there is a value that was not seen: two loads.
+    /// Returns `true` if the newest value was not seen. Costs two loads.
     ///
     /// # Errors
-    /// [`GetError::Disconnected`] when there is none, and no sender any more; [`GetError::Failed`] in a forked copy of the process.
+    /// Returns [`GetError::Disconnected`] if the newest value was seen and there are no senders. Returns
+    /// [`GetError::Failed`] in a forked copy of the process.
     pub fn has_changed(&self) -> Result<bool, GetError> {
         match self.end.look(|| self.change()) {
             None => Ok(false),
@@ -141,7 +145,8 @@ impl<T> Receiver<T> {
         self.unseen().map_err(GetError::Failed).transpose()
     }
 
-    /// Waits until there is a value that was not seen, and counts it as seen. If there is one already, it returns at once.
+    /// Waits until there is a value that was not seen, and marks it as seen. Returns at once if there already
+    /// is one.
     ///
     /// ```
     /// use std::time::Duration;
@@ -156,8 +161,9 @@ impl<T> Receiver<T> {
     /// ```
     ///
     /// # Errors
-    /// [`GetError::Disconnected`] when there is none, and no sender any more: they were dropped, or their processes are dead. The last
-    /// value can still be read. [`GetError::Failed`] in a forked copy of the process.
+    /// Returns [`GetError::Disconnected`] if the newest value was seen and there are no senders: they were
+    /// dropped, or their processes died. The last value can still be read. Returns [`GetError::Failed`] in a
+    /// forked copy of the process.
     pub fn wait_changed(&self) -> Result<(), GetError> {
         self.wait_changed_within(Wait::Forever)
     }
@@ -175,11 +181,12 @@ impl<T> Receiver<T> {
         Ok(())
     }
 
-    /// As [`wait_changed`](Self::wait_changed), as a future, for whatever runtime. One that is dropped before it is ready has
-    /// counted nothing as seen.
+    /// Waits asynchronously until there is a value that was not seen, on any runtime: see
+    /// [`wait_changed`](Self::wait_changed). A future that is dropped before it is ready has marked nothing
+    /// as seen.
     ///
     /// # Errors
-    /// As [`wait_changed`](Self::wait_changed).
+    /// Returns the same errors as [`wait_changed`](Self::wait_changed).
     pub async fn changed(&self) -> Result<(), GetError> {
         let what = || Arc::new(Changed { end: self.end.clone(), seen: self.seen() }) as SharedWaitable;
         let ticket = mp_core::until(what, || Ok::<_, Error>(self.end.look(|| self.change()))).await??;
@@ -187,31 +194,31 @@ impl<T> Receiver<T> {
         Ok(())
     }
 
-    /// Counts the present value as not seen.
+    /// Marks the current value as not seen.
     pub fn mark_changed(&self) {
-        // No ticket has this lap: they begin with 1.
+        // No ticket has this lap: laps start at 1.
         self.state.lock().seen = Ticket { lap: 0, index: 0 };
     }
 
-    /// Counts the present value as seen.
+    /// Marks the current value as seen.
     pub fn mark_unchanged(&self) {
         if let Ok(Some(newest)) = self.unseen() {
             self.state.lock().seen = newest;
         }
     }
 
-    /// Whether there is no sender any more, in any process and in any message. The last value can still be read.
+    /// Returns `true` if no process and no message has a sender. The last value can still be read.
     pub fn is_closed(&self) -> bool {
         self.end.is_alone()
     }
 
-    /// Whether both read the same cell.
+    /// Returns `true` if both receivers read the same cell.
     pub fn same_channel(&self, other: &Self) -> bool {
         self.end.raw().hold().block() == other.end.raw().hold().block()
     }
 }
 
-/// Whether there is something that was not seen, or no sender.
+/// Returns `true` if there is a value that was not seen, or no sender.
 fn is_ready(end: &KeptEnd, seen: Ticket) -> bool {
     let newest = end.kept().ok().and_then(|kept| kept.newest());
     newest.is_some_and(|(_, newest)| newest != seen) || end.is_alone()
@@ -238,7 +245,7 @@ impl<T> Waitable for Receiver<T> {
     }
 }
 
-/// A change, as something that futures wait for.
+/// Waitable for a change, used by futures.
 struct Changed {
     end: KeptEnd,
     seen: Ticket,

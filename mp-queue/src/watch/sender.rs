@@ -1,4 +1,4 @@
-//! The writing side.
+//! Writing side of a watch channel.
 
 use std::fmt;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use super::{read_newest, type_of};
 use crate::error::PutError;
 use crate::queue::kept::{KeptEnd, Sent};
 
-/// The writing side of a [`channel`](super::channel()): any number of them, in any number of processes.
+/// Writing side of a [`channel`](super::channel()). Any number of processes can have any number of senders.
 pub struct Sender<T> {
     end: KeptEnd,
     fingerprint: TypeFingerprint<T>,
@@ -27,7 +27,7 @@ impl<T> Sender<T> {
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
-    /// Replaces the value. It never waits: not for readers, nor for other senders.
+    /// Replaces the value. Never waits for readers or other senders.
     ///
     /// ```
     /// use mp_queue::{PutError, watch};
@@ -41,9 +41,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// ```
     ///
     /// # Errors
-    /// [`PutError::NoReceivers`] when there is no receiver any more; [`PutError::Full`] when as many messages are on their way in
-    /// all as the arena has room for; [`PutError::Failed`] when the value can't be encoded, or there is no memory. The value is
-    /// given back.
+    /// Returns [`PutError::NoReceivers`] if there are no receivers, [`PutError::Full`] if the arena has no
+    /// envelope left, or [`PutError::Failed`] if the value can't be encoded or there is not enough memory.
+    /// The error contains the value.
     pub fn send(&self, value: T) -> Result<(), PutError<T>> {
         if self.end.is_alone() {
             return Err(PutError::NoReceivers { value, channel: self.given_name().unwrap_or_default() });
@@ -51,7 +51,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
         self.end.send(self.fingerprint, value, None).map(drop)
     }
 
-    /// Replaces the value, also when there is no receiver; the value before, which was the newest until then.
+    /// Replaces the value, also without receivers, and returns the previous value. No other value comes
+    /// between the two.
     ///
     /// ```
     /// let (sender, _receiver) = mp_queue::watch::channel(1_u64)?;
@@ -60,7 +61,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// ```
     ///
     /// # Errors
-    /// As [`send`](Self::send), but for `NoReceivers`; and `Failed` when the value before can't be decoded.
+    /// Returns the same errors as [`send`](Self::send), except `NoReceivers`. Also returns `Failed` if the
+    /// previous value can't be decoded.
     pub fn send_replace(&self, value: T) -> Result<T, PutError<T>> {
         let mut value = value;
         loop {
@@ -76,7 +78,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
         }
     }
 
-    /// Changes the value, if `modify` says that it did; whether it did. If another sender is faster, `modify` gets that one's value.
+    /// Changes the value if `modify` returns `true`. Returns `true` if the value was changed. If another
+    /// sender is faster, `modify` is called again with that sender's value.
     ///
     /// ```
     /// let (sender, receiver) = mp_queue::watch::channel(vec![1, 2])?;
@@ -86,11 +89,12 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// No other value comes in between: it is a whole step, for senders of all processes. `modify` gets a copy, and runs while no
-    /// process waits for this one.
+    /// The change is atomic with respect to senders of all processes: no other value comes in between.
+    /// `modify` gets a copy, and no process waits while it runs.
     ///
     /// # Errors
-    /// When the value can't be decoded, or encoded, or there is no memory. It stays as it was.
+    /// Returns an error if the value can't be decoded or encoded, or if there is not enough memory. The value
+    /// is then unchanged.
     pub fn send_if_modified(&self, mut modify: impl FnMut(&mut T) -> bool) -> Result<bool, Error> {
         loop {
             let (mut value, ticket) = read_newest(&self.end, self.fingerprint)?;
@@ -106,50 +110,53 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
         }
     }
 
-    /// The newest value, read anew.
+    /// Decodes and returns the newest value.
     ///
     /// # Errors
-    /// When it can't be decoded.
+    /// Returns an error if the value can't be decoded.
     pub fn borrow(&self) -> Result<Arc<T>, Error> {
         read_newest(&self.end, self.fingerprint).map(|(value, _)| Arc::new(value))
     }
 }
 
 impl<T> Sender<T> {
-    /// Whether there is no receiver any more, in any process and in any message.
+    /// Returns `true` if no process and no message has a receiver.
     pub fn is_closed(&self) -> bool {
         self.end.is_alone()
     }
 
-    /// Waits until there is no receiver any more: they were dropped, or their processes are dead. A crashed process is noticed when
-    /// it is swept: by its parent at once, by others that wait within some 100 ms.
+    /// Waits until there are no receivers: they were dropped, or their processes died. A crashed process is
+    /// detected when it is swept: at once by its parent, and within about 100 ms by other processes that
+    /// wait.
     ///
     /// # Errors
-    /// When this process was forked.
+    /// Returns an error if this process was forked.
     pub fn wait_closed(&self) -> Result<(), Error> {
         self.end.wait_alone(Wait::Forever).map(drop)
     }
 
-    /// As [`wait_closed`](Self::wait_closed), at most `timeout`; whether there is none.
+    /// Waits like [`wait_closed`](Self::wait_closed), for at most `timeout`. Returns `true` if there are no
+    /// receivers.
     ///
     /// # Errors
-    /// As [`wait_closed`](Self::wait_closed).
+    /// Returns the same errors as [`wait_closed`](Self::wait_closed).
     pub fn wait_closed_timeout(&self, timeout: Duration) -> Result<bool, Error> {
         self.end.wait_alone(Wait::at_most(timeout))
     }
 
-    /// As [`wait_closed`](Self::wait_closed), until `deadline` at most; whether there is none.
+    /// Waits like [`wait_closed`](Self::wait_closed), until `deadline` at most. Returns `true` if there are
+    /// no receivers.
     ///
     /// # Errors
-    /// As [`wait_closed`](Self::wait_closed).
+    /// Returns the same errors as [`wait_closed`](Self::wait_closed).
     pub fn wait_closed_deadline(&self, deadline: Instant) -> Result<bool, Error> {
         self.end.wait_alone(Wait::Until(deadline))
     }
 
-    /// As [`wait_closed`](Self::wait_closed), as a future.
+    /// Waits asynchronously until there are no receivers: see [`wait_closed`](Self::wait_closed).
     ///
     /// # Errors
-    /// As [`wait_closed`](Self::wait_closed).
+    /// Returns the same errors as [`wait_closed`](Self::wait_closed).
     pub async fn closed(&self) -> Result<(), Error> {
         let look = || {
             self.end.kept()?;
@@ -159,7 +166,7 @@ impl<T> Sender<T> {
     }
 }
 
-/// Ready when no receiver is left.
+/// Ready when there are no receivers.
 struct Closed(KeptEnd);
 
 impl Waitable for Closed {

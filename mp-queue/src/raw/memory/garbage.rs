@@ -1,4 +1,4 @@
-//! A queue with garbage in its words: nothing panics, everything ends, and no other queue's message is taken.
+//! Tests with garbage in a queue's words: no call panics or hangs, and no message of another queue is taken.
 
 use std::sync::mpsc;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::RingMemory;
 use crate::ring::{Content, Slot, SlotState, Ticket};
 use crate::{GetError, Queue, QueueOptions};
 
-/// The same numbers in each run.
+/// Random numbers, the same in each run.
 struct Numbers(u64);
 
 impl Numbers {
@@ -26,7 +26,7 @@ impl Numbers {
         self.next() % n
     }
 
-    /// Something that might be in a word of a ring, and should not be.
+    /// Returns a plausible but wrong value for a word of a ring.
     fn garbage(&mut self) -> u64 {
         let (near, any) = (self.below(8), self.next());
         match self.below(6) {
@@ -45,7 +45,7 @@ impl Numbers {
     }
 }
 
-/// Every call that does not wait.
+/// Calls the operations that don't wait.
 fn use_it(queue: &Queue<String>, numbers: &mut Numbers) {
     for _ in 0..12 {
         let text = "x".repeat(numbers.below(40) as usize);
@@ -73,7 +73,7 @@ fn within_a_minute(test: impl FnOnce() + Send + 'static) {
 
 #[test]
 fn words_of_a_ring_may_be_anything() {
-    // What was in rings whose words are garbage now is in no ring.
+    // Messages in rings whose words are overwritten with garbage are lost.
     mp_core::kept::arena_is_garbage();
     within_a_minute(|| {
         let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
@@ -108,8 +108,8 @@ fn words_of_a_ring_may_be_anything() {
     });
 }
 
-/// One slot, and a message in it that is in no queue, or in another one: an error, once, and no message is
-/// lost.
+/// A slot names a message that is in no queue or in another queue. The call returns one error, and no message
+/// is lost.
 #[test]
 fn a_slot_that_names_a_message_that_is_not_in_it_is_an_error() {
     let queue = Queue::<String>::bounded(1).unwrap();

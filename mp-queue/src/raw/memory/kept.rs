@@ -1,7 +1,8 @@
 //! # Safety
-//! Rings whose messages stay. Unsafe, because an envelope could be made of a message that has another owner, or be read while
-//! it is emptied; sound, because an envelope is made of each message that [`Collect`] has just taken out, once, and a message is
-//! read while its slot is pinned, which keeps it as it is (table: [`Pins`]).
+//! Rings whose messages are kept. The code is unsafe because it could create an envelope for a message with
+//! another owner, or read a message while it is emptied. It is sound because one envelope is created for each
+//! message that [`Collect`] has just taken out. A message is read only while its slot is pinned, which keeps
+//! it unchanged (table: [`Pins`]).
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, Word, run};
@@ -16,41 +17,41 @@ use crate::ring::{
     Put, PutEnd, Retire, RingAt, Room, Slot, Ticket, Unpin,
 };
 
-/// How many threads can read one ring at once, all that are stopped in it included; more wait.
+/// Number of threads that can read one ring at once, including stopped ones. Further readers wait.
 const PINS: u32 = 256;
 /// Bytes between a ring's slots and its pins, and before the first pin.
 const LINE: u64 = 64;
 
-/// How often a publisher begins anew, over words that make no sense.
+/// Number of retries of a publisher that finds inconsistent words.
 const TURNS: u32 = 1 << 16;
 
-/// Place of a reader in the order of messages.
+/// Position of a reader in the order of messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Position {
-    /// Ticket at which it looks for the next message.
+    /// Ticket of the next message to read.
     pub(crate) ticket: Ticket,
-    /// Number of the next message; 0 if that is unknown.
+    /// Number of the next message, or 0 if unknown.
     pub(crate) number: u64,
 }
 
 impl Position {
-    /// Number of messages before the one with this number that the reader has not read.
+    /// Returns the number of unread messages before the message with this number.
     pub(crate) fn missed(self, number: u64) -> u64 {
         if self.number == 0 { 0 } else { number.saturating_sub(self.number) }
     }
 }
 
-/// How a message was read.
+/// Result of reading a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Read {
     Done,
-    /// It is not there any more.
+    /// The message was replaced.
     Gone,
-    /// Too many readers at once, most of which must be stopped.
+    /// There are too many concurrent readers, most of which must be stopped.
     Busy,
 }
 
-/// A ring whose messages stay, in the memory of a queue.
+/// A ring whose messages are kept, in the memory of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Kept {
     memory: RingMemory,
@@ -59,12 +60,13 @@ pub(crate) struct Kept {
     keep: u32,
 }
 
-/// How many slots a ring needs that keeps this many messages: there is always one that is neither kept nor pinned.
+/// Returns the number of slots for a ring that keeps this many messages. At least one slot is always neither
+/// kept nor pinned.
 pub(crate) const fn slots_for(keep: u32) -> u32 {
     keep.saturating_add(PINS + 8)
 }
 
-/// The bytes of the pins, behind the slots.
+/// Number of bytes for the pins, which follow the slots.
 pub(crate) const fn bytes_of_pins() -> u64 {
     2 * LINE + 8 * PINS as u64
 }
@@ -76,7 +78,7 @@ fn pins(ring: RingAt) -> Pins {
 }
 
 impl RingMemory {
-    /// It, as a ring whose messages stay; `None` if it is none.
+    /// Returns this ring as a ring with kept messages, or `None` if its messages are taken.
     pub(crate) fn kept(&self) -> Option<Kept> {
         let keep = self.header.kept(Self::words(self.arena));
         let ring = self.chain.segment(0);
@@ -100,7 +102,7 @@ impl Kept {
         &self.memory
     }
 
-    /// How many messages it keeps.
+    /// Returns the number of messages that the ring keeps.
     pub(crate) fn capacity(&self) -> u32 {
         self.keep
     }
@@ -113,8 +115,9 @@ impl Kept {
         RingMemory::words(self.arena())
     }
 
-    /// Publishes a message, and retires what is older than is kept. `after`: only if the newest message is the one of this ticket;
-    /// else it ends with [`PutEnd::Closed`]. It stays the caller's unless it is done.
+    /// Publishes a message and retires older ones beyond the limit. With `after`, only if the newest message
+    /// has this ticket, and otherwise returns [`PutEnd::Closed`]. Unless it returns `Done`, the caller still
+    /// owns the message.
     pub(crate) fn publish(
         &self,
         payload: &mut Payload,
@@ -126,7 +129,8 @@ impl Kept {
         for _ in 0..TURNS {
             match run(FindRoom::new(self.ring), m) {
                 Room::At(ticket) => {
-                    // All earlier tickets are over: what is the newest of them stays so until this one is published.
+                    // All earlier tickets are complete: their newest message stays the newest until this one
+                    // is published.
                     if after.is_some_and(|after| self.newest().is_none_or(|(_, newest)| newest != after)) {
                         return Ok(PutEnd::Closed(()));
                     }
@@ -153,7 +157,7 @@ impl Kept {
         Ok(PutEnd::Full(()))
     }
 
-    /// Retires and collects what is older than is kept, once `newest` is published.
+    /// Retires and collects messages beyond the limit, after `newest` was published.
     fn retire(&self, newest: Ticket) -> mp_core::Result<()> {
         while let Some(index) = run(Retire::new(self.ring, self.keep, newest), self.words()) {
             self.collect(index)?;
@@ -161,7 +165,8 @@ impl Kept {
         Ok(())
     }
 
-    /// Collects what is retired in slot `index`, unless a living process has pinned it; whether nothing retired is left there.
+    /// Collects the retired message in slot `index`, unless a living process has pinned it. Returns `true` if
+    /// no retired message is left in the slot.
     fn collect(&self, index: u32) -> mp_core::Result<bool> {
         let arena = self.arena();
         for _ in 0..=PINS {
@@ -183,17 +188,17 @@ impl Kept {
         Ok(false)
     }
 
-    /// Clears a pin; whether its slot was retired meanwhile.
+    /// Clears a pin. Returns `true` if its slot was retired in the meantime.
     fn unpin(&self, who: Member, pin: u32, index: u32) -> bool {
         run(Unpin::new(self.ring, self.pins, who, pin, index), self.words())
     }
 
-    /// After deaths: collects whatever dead readers had pinned.
+    /// Collects the messages that dead readers had pinned.
     pub(crate) fn collect_all(&self) -> mp_core::Result<()> {
         (0..self.ring.slots).try_for_each(|index| self.collect(index).map(drop))
     }
 
-    /// Clears the pins of a dead member. Any number of processes do that at once.
+    /// Clears the pins of a dead member. Any number of processes may do this at once.
     pub(super) fn unpin_dead(&self, dead: Member) {
         let m = self.words();
         let used = m.load(self.pins.used).min(u64::from(PINS)) as u32;
@@ -205,7 +210,7 @@ impl Kept {
         }
     }
 
-    /// Takes all messages out, whatever is pinned: no process has it any more.
+    /// Takes all messages out, also pinned ones. Called when no process has the ring any more.
     pub(super) fn drain(&self) {
         let arena = self.arena();
         for index in 0..self.ring.slots {
@@ -221,17 +226,18 @@ impl Kept {
         }
     }
 
-    /// The newest message: its slot, its ticket.
+    /// Returns the slot and the ticket of the newest message.
     pub(crate) fn newest(&self) -> Option<(Slot, Ticket)> {
         run(Newest::new(self.ring), self.words())
     }
 
-    /// Number of the message of a ticket, which was seen in this slot: the first one has number 1. `None` if it is not there any more.
+    /// Returns the number of the message of a ticket that was found in this slot. The first message has
+    /// number 1. Returns `None` if the message was replaced.
     pub(crate) fn number(&self, slot: Slot, ticket: Ticket) -> Option<u64> {
         run(NumberOf::new(self.ring, ticket.index, slot), self.words())
     }
 
-    /// Position of a reader that reads what is published from now on.
+    /// Returns the position of a reader that reads messages published from now on.
     pub(crate) fn end(&self) -> Position {
         for _ in 0..TURNS {
             match self.newest() {
@@ -242,7 +248,7 @@ impl Kept {
                 }
                 None => {
                     let ticket = Ticket::unpack(self.words().load(self.ring.tail));
-                    // Else a message has come meanwhile, and is found in the next turn.
+                    // Otherwise a message was published in the meantime, and the next turn finds it.
                     if ticket.before(self.ring.slots).lap == 0 {
                         return Position { ticket, number: 1 };
                     }
@@ -252,17 +258,17 @@ impl Kept {
         Position { ticket: Ticket::unpack(self.words().load(self.ring.tail)), number: 0 }
     }
 
-    /// The position after this one.
+    /// Returns the position after this one.
     pub(crate) fn after(&self, at: Position) -> Position {
         Position { ticket: at.ticket.next(self.ring.slots), number: at.number.wrapping_add(1) }
     }
 
-    /// What is at a reader's ticket.
+    /// Returns the state at a reader's ticket.
     pub(crate) fn next(&self, ticket: Ticket) -> Next {
         run(FindNext::new(self.ring, ticket), self.words())
     }
 
-    /// Reads the message of a ticket, which was seen in this slot, into an empty `inc`.
+    /// Reads the message of a ticket that was found in this slot into `inc`, which must be empty.
     pub(crate) fn read(&self, (slot, ticket): (Slot, Ticket), inc: &mut Incoming) -> mp_core::Result<Read> {
         let (arena, index) = (self.arena(), ticket.index);
         let me = arena.me()?;
@@ -274,7 +280,7 @@ impl Kept {
             Pinned::Changed(pin) => (pin, Ok(Read::Gone)),
             Pinned::Held(pin) => {
                 let owner = Owner::unpack(self.words().load(arena.owner_words().of(e)));
-                // SAFETY: the slot is pinned until this has ended: the message stays as it is.
+                // SAFETY: the slot is pinned until the read has ended, so the message stays unchanged.
                 let message = unsafe { arena.lease_from_raw(e, owner) };
                 (pin, message.read(inc).map(|()| Read::Done))
             }
@@ -286,7 +292,7 @@ impl Kept {
         read
     }
 
-    /// Why a message can't be read.
+    /// Returns the error for too many concurrent readers.
     #[cold]
     pub(crate) fn is_busy(&self) -> Error {
         let why = format!("more than {PINS} threads read one value at once: are they stopped?");

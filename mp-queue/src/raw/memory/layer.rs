@@ -1,7 +1,8 @@
 //! # Safety
-//! What the arena's sweep needs of rings, and a function that registers it before `main`. Unsafe, because the sweep relies on the
-//! answers, and the C library calls that function; sound, because an envelope is given to a dead member only by [`Settle`], and
-//! named as a ring's only if its own words say so, and the function takes nothing, unwinds nowhere and stays where it is.
+//! Ring operations for the arena's sweep, and a function that registers them before `main`. The code is
+//! unsafe because the sweep relies on the answers and the C library calls the function. It is sound because
+//! only [`Settle`] gives an envelope to a dead member, and an envelope is reported as a ring's only if its
+//! own words say so. The function takes no arguments, never unwinds and has a fixed address.
 #![allow(unsafe_code)]
 
 use mp_core::giving_up::Gone;
@@ -12,7 +13,7 @@ use mp_core::{Arena, InDoubt, RingLayer};
 use super::RingMemory;
 use crate::ring::{GetEnd, Link, Settle, Settled, Surroundings};
 
-/// The arena around an intent.
+/// State of the arena around an intent.
 struct RingsOfIntent<'a> {
     arena: Arena,
     others: &'a dyn Fn() -> Vec<Word>,
@@ -45,11 +46,11 @@ impl Surroundings for RingsOfIntent<'_> {
     }
 }
 
-/// Settles the intents of a dead member, see [`Settle`]; what is left in doubt.
+/// Settles the intents of a dead member, see [`Settle`]. Returns the rings that remain in doubt.
 fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt {
     let columns = (arena.owner_words(), arena.place_words());
     let mut left = InDoubt::Nothing;
-    // All of them, also if one has to wait.
+    // Settles all intents, also if one has to wait.
     for &intent in intents {
         let around = RingsOfIntent { arena, others, dead };
         if let Settled::Later(ring) = run(Settle::new(intent, columns, around), RingMemory::words(arena)) {
@@ -63,43 +64,45 @@ fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() ->
     left
 }
 
-/// Returns a lease of a dead member to its queue, which that member holds as long as this process visits it.
+/// Returns a lease of a dead member to its queue, which that member holds while this process visits it.
 fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
     let m = RingMemory::words(arena);
-    // If another owner has it meanwhile, it is not returned.
+    // If the message has another owner by now, it is not returned.
     let place = Place::unpack(m.load(arena.place_words().of(e)));
     if let Some(ring) = RingMemory::open(arena, place.ring) {
         ring.return_for_dead_holder(e, owner);
     }
 }
 
-/// This crate, to the arena.
+/// Implementation of the arena's ring layer.
 #[derive(Debug)]
 struct Rings;
 
-/// What is registered.
-// fork: it never changes.
+/// The registered layer.
+// fork: never changes.
 pub(crate) static LAYER: &dyn RingLayer = &Rings;
 
-/// Registers the layer before `main`, and so before this process joins an arena: it may be the only one that is left to release what
-/// others had in their queues, and use none itself. No function of this crate need be called for that.
+/// Registers the layer before `main`, and thus before this process joins an arena. The process may be the
+/// last one that can release messages in the queues of others, without using a queue itself. No function of
+/// this crate needs to be called for that.
 #[cfg(not(any(mp_loom, miri)))]
 mod at_load {
     #[used]
-    // SAFETY: a C library calls what is in this section, with arguments that a C function may leave aside or with none; the static
-    // has the size and the alignment of an entry.
+    // SAFETY: the C library calls the entries of this section, with arguments that a C function may ignore or
+    // with none. The static has the size and the alignment of an entry.
     #[unsafe(link_section = ".init_array")]
     // fork: code, which never changes.
     static ENTRY: extern "C" fn() = register;
 
-    /// Sets a pointer: it allocates nothing, makes no system call and can't panic.
+    /// Sets a pointer. Allocates nothing, makes no system call and can't panic.
     extern "C" fn register() {
         mp_core::Arena::register_ring_layer(&super::LAYER);
     }
 }
 
-// SAFETY: `Settle` gives away what is `QUEUED`, in no slot, and intended by no live thread; draining and
-// noting a death change only the words of the ring that is passed; `contents` asks each envelope where it is.
+// SAFETY: `Settle` gives away only messages that are `QUEUED`, in no slot, and intended by no live thread.
+// Draining and noting a death change only the words of the ring that is passed. `contents` checks the
+// location of each envelope.
 unsafe impl RingLayer for Rings {
     fn settle(&self, arena: Arena, dead: (Member, &[Word]), others: &dyn Fn() -> Vec<Word>) -> InDoubt {
         settle(arena, dead, others)
@@ -114,8 +117,8 @@ unsafe impl RingLayer for Rings {
         if let Some(kept) = ring.kept() {
             return kept.drain();
         }
-        // Queues that are attached to a message have a holder less when it is dropped, and their waiters
-        // learn of that. All envelopes are looked at: not for a queue where nothing can have come back.
+        // Dropping a message with attached queues releases its hold on them and wakes their waiters. This
+        // checks all envelopes, so it is skipped for a queue to which nothing can have been returned.
         for sort in [Holder::Returned, Holder::Undeliverable].into_iter().filter(|_| ring.redelivers()) {
             while let Ok(Some(_lost)) = ring.drain_returned(sort) {}
         }
@@ -124,7 +127,7 @@ unsafe impl RingLayer for Rings {
             loop {
                 match ring.get(i, &mut message) {
                     Ok(GetEnd::Done(())) => message = None,
-                    // The slot is taken.
+                    // The slot was taken.
                     Err(mp_core::Error::Malformed(_)) => {}
                     Ok(GetEnd::Empty | GetEnd::Closed) | Err(_) => break,
                 }
@@ -149,12 +152,12 @@ unsafe impl RingLayer for Rings {
 
     fn holder_gone(&self, arena: Arena, (base, len): (Word, u64), block: BlockId, gone: Gone, pid: u32) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
-        // What came back is noted first, before waiters get an error because no other holder is left.
+        // Returned messages are noted before waiters get an error because no other holder is left.
         let member = gone.member();
         if arena.me().is_ok_and(|me| member.is_some_and(|member| member != me)) {
             ring.note_returned();
         }
-        // Before it is noted: a sender that sees the note collects what was pinned.
+        // Before the death is noted: a sender that sees the note collects the messages that were pinned.
         if let (Some(kept), Some(dead)) = (ring.kept(), member) {
             kept.unpin_dead(dead);
         }

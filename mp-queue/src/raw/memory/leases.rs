@@ -1,6 +1,7 @@
 //! # Safety
-//! Messages that are leased, and those that came back. Unsafe, because an envelope or a lease could be made twice; sound,
-//! because each is made once, of a step that has just made this process its owner or leaseholder.
+//! Leased and returned messages. The code is unsafe because an envelope or a lease could be created twice. It
+//! is sound because each is created once, from a step that has just made this process its owner or
+//! leaseholder.
 #![allow(unsafe_code)]
 
 use mp_core::mem::{Mem, run};
@@ -16,7 +17,7 @@ use crate::ring::{
 };
 
 impl RingMemory {
-    /// Says that what a dead consumer had is to be delivered again. Called before the first lease.
+    /// Records that messages of a dead consumer are to be redelivered. Called before the first lease.
     pub(crate) fn redeliver(&self) {
         let m = Self::words(self.arena);
         if m.load_relaxed(self.header.consumers()) & consumers::LEASE == 0 {
@@ -24,18 +25,18 @@ impl RingMemory {
         }
     }
 
-    /// Whether what a dead consumer had is delivered again: only then anything can come back.
+    /// Returns `true` if messages of dead consumers are redelivered. Otherwise no message can be returned.
     pub(super) fn redelivers(&self) -> bool {
         Self::words(self.arena).load(self.header.consumers()) & consumers::LEASE != 0
     }
 
-    /// Whether there may be messages that came back.
+    /// Returns `true` if there may be returned messages.
     #[inline]
     pub(crate) fn any_returned(&self) -> bool {
         any_noted(Self::words(self.arena).load_relaxed(self.header.returned()))
     }
 
-    /// How often a message is delivered at most; 0 is for ever.
+    /// Returns the limit on deliveries of a message. 0 means no limit.
     pub(crate) fn deliveries(&self) -> u32 {
         self.header.deliveries(Self::words(self.arena))
     }
@@ -49,26 +50,25 @@ impl RingMemory {
         Reclaim::new(self.returns(), self.chain.first, arena.envelopes_at(), (wanted, to))
     }
 
-    /// Takes a message that came back, or one that came back too often, for good.
+    /// Takes a returned message, or one that has reached the limit on deliveries.
     pub(crate) fn take_returned(&self, undeliverable: bool) -> mp_core::Result<Option<Envelope>> {
         let wanted = if undeliverable { Holder::Undeliverable } else { Holder::Returned };
         self.reclaimed(self.reclaim(wanted, Holder::Member(self.arena.me()?)))
     }
 
-    /// Takes a message that came back, whether that was noted or not: of a ring that no process holds any
-    /// more.
+    /// Takes a returned message, whether or not it was noted, out of a ring that no process holds any more.
     pub(super) fn drain_returned(&self, wanted: Holder) -> mp_core::Result<Option<Envelope>> {
         self.reclaimed(self.reclaim(wanted, Holder::Member(self.arena.me()?)).regardless())
     }
 
-    /// What a reclaim for this process takes.
+    /// Runs a reclaim for this process and returns the message that it takes.
     fn reclaimed(&self, reclaim: Reclaim) -> mp_core::Result<Option<Envelope>> {
         let taken = run(reclaim, Self::words(self.arena));
         // SAFETY: `Reclaim` has just made this process its owner, and ends once.
         Ok(taken.map(|(id, owner)| unsafe { self.arena.envelope_from_raw(id, owner) }))
     }
 
-    /// Leases a message that came back.
+    /// Leases a returned message.
     pub(crate) fn lease_returned(&self) -> mp_core::Result<Option<Leased>> {
         let reclaim = self.reclaim(Holder::Returned, Holder::Leased(self.arena.me()?));
         let taken = run(reclaim, Self::words(self.arena));
@@ -76,7 +76,7 @@ impl RingMemory {
         Ok(taken.map(|(id, owner)| unsafe { self.arena.lease_from_raw(id, owner) }))
     }
 
-    /// Leases a message of segment `i`, as [`get`](Self::get).
+    /// Leases a message of segment `i`, like [`get`](Self::get).
     pub(crate) fn lease(&self, i: u32, into: &mut Option<Leased>) -> mp_core::Result<GetEnd<()>> {
         let arena = self.arena;
         loop {
@@ -104,7 +104,7 @@ impl RingMemory {
         }
     }
 
-    /// Leases the small message under a ticket of segment `i`; `None` if another consumer was faster.
+    /// Leases the small message of a ticket in segment `i`. Returns `None` if another consumer was faster.
     #[cold]
     fn enclose(&self, i: u32, small: Small, ticket: Ticket) -> mp_core::Result<Option<Leased>> {
         let (arena, me) = (self.arena, self.arena.me()?);
@@ -117,10 +117,12 @@ impl RingMemory {
         let (owner, leased) = run(enclose, Self::words(arena));
         if leased {
             _ = envelope.into_raw();
-            // SAFETY: `Enclose` has just made this process its leaseholder, and ends once; it is no envelope any more.
+            // SAFETY: `Enclose` has just made this process its leaseholder, and ends once. The envelope was
+            // consumed by `into_raw`.
             return Ok(Some(unsafe { arena.lease_from_raw(id, owner) }));
         }
-        // SAFETY: not leased, it is this process's as before, with the owner word given back.
+        // SAFETY: not leased, the envelope still belongs to this process, with the owner word that `Enclose`
+        // returned.
         unsafe { envelope.set_owner(owner) };
         Ok(None)
     }
@@ -130,7 +132,7 @@ impl RingMemory {
         Return::new(self.returns(), owners.of(id), metas.of(id), owner)
     }
 
-    /// Returns a lease to the queue; whether it will be delivered again.
+    /// Returns a lease to the queue. Returns `true` if the message will be redelivered.
     pub(crate) fn give_back(&self, lease: &Leased) -> bool {
         let end = run(self.returning(lease.id(), lease.owner()), Self::words(self.arena));
         if end.is_some() {
@@ -140,14 +142,14 @@ impl RingMemory {
         end == Some(Holder::Returned)
     }
 
-    /// Returns a message that was taken out of this queue, and is as it was: it will be taken again, before all others. Killed in
-    /// here, this process leaves a message that it got, or a lease.
+    /// Returns an unchanged message that was taken out of this queue. It will be taken again before all
+    /// others. If this process is killed in here, it leaves a message that it got, or a lease.
     pub(crate) fn put_back(&self, envelope: &mut Envelope) -> mp_core::Result<()> {
         self.redeliver();
         let leased = envelope.owner().then(Holder::Leased(self.arena.me()?));
         let at = self.arena.owner_words().of(envelope.id());
         if Self::words(self.arena).cas(at, envelope.owner().pack(), leased.pack()).is_ok() {
-            // SAFETY: that is its owner word, by the swap: dropped, the envelope does nothing.
+            // SAFETY: the swap has stored this owner word. Dropping the envelope then does nothing.
             unsafe { envelope.set_owner(leased) };
             // SAFETY: the swap has just made this process its leaseholder, once.
             self.give_back(&unsafe { self.arena.lease_from_raw(envelope.id(), leased) });
@@ -155,38 +157,42 @@ impl RingMemory {
         Ok(())
     }
 
-    /// Returns a lease of a dead member that holds this queue. This process need not: it reads the queue's
-    /// words, and changes none of them. Waiters are woken later, see [`note_returned`](Self::note_returned).
+    /// Returns a lease of a dead member that holds this queue. This process need not hold it: it reads the
+    /// queue's words and changes none of them. Waiters are woken later, see
+    /// [`note_returned`](Self::note_returned).
     pub(super) fn return_for_dead_holder(&self, id: EnvelopeId, owner: Owner) {
         run(self.returning(id, owner).for_dead_holder(), Self::words(self.arena));
     }
 
-    /// Notes what dead members had, if there is any. This process visits one of them, whose seat keeps the queue.
+    /// Notes the messages that dead members returned, if any. This process visits a dead member, whose seat
+    /// keeps the queue alive.
     pub(super) fn note_returned(&self) {
         if self.redelivers() && self.count(|h| h == Holder::Returned) > 0 {
             run(Note::new(self.returns()), Self::words(self.arena));
         }
     }
 
-    /// The message of a lease is done: it is this process's to empty. `None` if it is no lease of this process any more.
+    /// Finishes a lease and returns its message for this process to empty. Returns `None` if this process
+    /// does not have the lease any more.
     pub(crate) fn finish(&self, lease: &Leased) -> mp_core::Result<Option<Envelope>> {
         let owner = lease.owner().then(Holder::Member(self.arena.me()?));
         let at = self.arena.owner_words().of(lease.id());
-        // A read-modify-write: sleepers that wait for the last lease to end are looked for only after it.
+        // A read-modify-write: it precedes the check for sleepers that wait for the last lease to end.
         if Self::words(self.arena).cas(at, lease.owner().pack(), owner.pack()).is_err() {
             return Ok(None);
         }
-        // SAFETY: it was this process's lease, and the swap, which succeeds once, has just made this process its owner.
+        // SAFETY: the lease belonged to this process, and the swap, which succeeds once, has just made this
+        // process the owner.
         Ok(Some(unsafe { self.arena.envelope_from_raw(lease.id(), owner) }))
     }
 
-    /// Counts what is not finished.
+    /// Counts unfinished messages.
     pub(crate) fn census(&self) -> Counted {
         let arena = self.arena;
         run(Census::new(self.chain, arena.envelopes_at()), Self::words(arena))
     }
 
-    /// Counts what belongs to this queue and is in this state.
+    /// Counts the messages of this queue that are in this state.
     pub(crate) fn count(&self, is: impl Fn(Holder) -> bool) -> usize {
         self.all_that(is).count()
     }
@@ -194,7 +200,7 @@ impl RingMemory {
     /// Calls `each` with the leaseholder of each leased message of this queue.
     pub(crate) fn each_leaseholder(&self, mut each: impl FnMut(Member)) {
         for e in self.all_that(|holder| matches!(holder, Holder::Leased(_))) {
-            // It may be another process's by now.
+            // Another process may have the lease by now.
             let owner = Self::words(self.arena).load(self.arena.owner_words().of(e));
             if let Holder::Leased(m) = Owner::unpack(owner).holder {
                 each(m);
@@ -202,19 +208,19 @@ impl RingMemory {
         }
     }
 
-    /// The envelopes that belong to this queue and are in this state.
+    /// Returns the envelopes of this queue that are in this state.
     fn all_that(&self, is: impl Fn(Holder) -> bool) -> impl Iterator<Item = EnvelopeId> {
         self.arena.envelopes_in_use(0).filter(move |&e| self.has(e, &is))
     }
 
-    /// Whether an envelope belongs to this queue and is in this state.
+    /// Returns `true` if an envelope belongs to this queue and is in this state.
     fn has(&self, e: EnvelopeId, is: impl Fn(Holder) -> bool) -> bool {
         let (m, arena) = (Self::words(self.arena), self.arena);
         is(Owner::unpack(m.load(arena.owner_words().of(e))).holder)
             && Place::unpack(m.load(arena.place_words().of(e))).ring == self.chain.block()
     }
 
-    /// Calls `each` with every message that is in this queue, or came back to it; no living process has it.
+    /// Calls `each` with every message that is in this queue or was returned to it. No living process has it.
     pub(super) fn contents(&self, each: &mut dyn FnMut(EnvelopeId)) {
         let m = Self::words(self.arena);
         for i in 0..self.segments() {
@@ -229,7 +235,7 @@ impl RingMemory {
                 break;
             }
         }
-        // All envelopes are looked at: not for a queue where nothing can have come back.
+        // This checks all envelopes, so it is skipped for a queue to which nothing can have been returned.
         if self.redelivers() {
             self.all_that(|h| matches!(h, Holder::Returned | Holder::Undeliverable)).for_each(each);
         }
@@ -241,10 +247,10 @@ mod tests {
     use super::*;
     use crate::Queue;
 
-    /// A queue without leases. The memory of some has been that of queues whose words `garbage` has
-    /// overwritten: their messages are lost, and say for ever that they are in a queue there.
+    /// Returns a queue without leases. Its memory may have belonged to a queue whose words `garbage` has
+    /// overwritten. The lost messages of that queue are marked as queued there for ever.
     fn unburdened() -> Queue<String> {
-        // Until one is found: so that the next one gets other memory.
+        // Queues with leases are retained, so that the next one gets other memory.
         let mut burdened = Vec::new();
         loop {
             let queue = Queue::bounded(1).unwrap();
@@ -258,7 +264,7 @@ mod tests {
     #[test]
     fn what_is_just_being_leased_has_a_holder() {
         let queue = unburdened();
-        // Too long for a slot: it has an envelope, which is what is leased.
+        // Too long for a slot, so it has an envelope, which is leased.
         let text = "a message in an envelope".to_owned();
         queue.put(text.clone()).unwrap();
         queue.close();

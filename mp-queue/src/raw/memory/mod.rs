@@ -1,8 +1,8 @@
 //! # Safety
-//! Where this crate touches the words of the arena. Unsafe, because the words could be any block's; sound,
-//! because a [`RingMemory`] is made only of a block that is held (or being swept) and has a ring's header,
-//! the steps of [`ring`](crate::ring) change nothing but that ring's words and the envelopes that they own,
-//! and an envelope is made once for each successful get.
+//! Access of this crate to the words of the arena. The code is unsafe because the words could belong to any
+//! block. It is sound for these reasons: A [`RingMemory`] is created only for a block that is held (or being
+//! swept) and has a ring's header. The steps of [`ring`](crate::ring) change only that ring's words and the
+//! envelopes that they own. An envelope is created once for each successful get.
 #![allow(unsafe_code)]
 
 use mp_core::Spin;
@@ -27,26 +27,27 @@ mod leases;
 
 pub(crate) use layer::LAYER;
 
-/// A queue's words, and the arena they are in.
+/// Words of a queue, and the arena that contains them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingMemory {
     arena: Arena,
     header: Header,
     chain: ChainAt,
-    /// How many bytes may be in it; 0 is any number.
+    /// Bound of bytes. 0 means no bound.
     bytes: u64,
-    /// Small messages may be in their slots.
+    /// `true` if small messages may be stored in slots.
     smalls: bool,
 }
 
 impl RingMemory {
     #[inline]
     pub(crate) fn words(arena: Arena) -> &'static (impl Mem + Copy) {
-        // SAFETY: used for the words of rings and of envelopes by the steps of `ring`, and for ring headers, see above.
+        // SAFETY: used only for the words of rings and envelopes by the steps of `ring`, and for ring
+        // headers, see above.
         unsafe { arena.words() }
     }
 
-    /// Makes a queue in shared memory.
+    /// Creates a queue in shared memory.
     pub(crate) fn create(arena: Arena, made: Made<'_>) -> mp_core::Result<(Hold, Self)> {
         let plan = Header::at(Word::at(0)).chain(0, made.size);
         let pins = if made.keep > 0 { kept::bytes_of_pins() } else { 0 };
@@ -65,13 +66,14 @@ impl RingMemory {
         Ok((hold, memory))
     }
 
-    /// The queue in a block that is held, or swept, by the caller; `None` if there is none in it.
+    /// Opens the queue in a block that the caller holds or sweeps. Returns `None` if the block contains no
+    /// queue.
     pub(crate) fn open(arena: Arena, block: BlockId) -> Option<Self> {
         let (base, len) = arena.ring_memory(block)?;
         Self::at(arena, block, base, len)
     }
 
-    /// The queue at `base`.
+    /// Opens the queue at `base`.
     pub(crate) fn at(arena: Arena, block: BlockId, base: Word, len: u64) -> Option<Self> {
         let header = Header::at(base);
         let chain = header.read(Self::words(arena), block, len)?.of(arena.most_messages());
@@ -80,18 +82,18 @@ impl RingMemory {
         Some(Self { arena, header, chain, bytes, smalls })
     }
 
-    /// How many messages fit.
+    /// Returns the number of messages that fit.
     pub(crate) fn capacity(&self) -> u32 {
         self.chain.most
     }
-    /// How many segments there can be.
+    /// Returns the largest possible number of segments.
     pub(crate) fn segments(&self) -> u32 {
         self.chain.segments
     }
     pub(crate) fn fingerprint(&self) -> u64 {
         self.header.fingerprint(Self::words(self.arena))
     }
-    /// Whether its messages are of the type with this fingerprint and name.
+    /// Returns `true` if the queue's messages have the type with this fingerprint and name.
     pub(crate) fn carries(&self, type_of: (u64, &str)) -> bool {
         self.header.carries(Self::words(self.arena), type_of)
     }
@@ -103,7 +105,7 @@ impl RingMemory {
         let has = |member| arena.ring_is_held_by(block, member);
         self.header.note_gone(Self::words(arena), gone, pid, has);
     }
-    /// The word that says which process was noted last.
+    /// Returns the word with the process that was noted last.
     pub(crate) fn gone(&self) -> LastGone {
         self.header.gone()
     }
@@ -111,7 +113,7 @@ impl RingMemory {
         self.header.last_gone(Self::words(self.arena))
     }
 
-    /// How many messages are in it; a snapshot.
+    /// Returns the number of messages in the queue: a snapshot.
     pub(crate) fn len(&self) -> usize {
         let mut all = 0;
         for i in 0..self.chain.segments {
@@ -132,7 +134,7 @@ impl RingMemory {
         if ahead <= 2 * u64::from(ring.slots) { ahead.min(u64::from(ring.slots)) as usize } else { 0 }
     }
 
-    /// What follows segment `i`.
+    /// Returns the link that follows segment `i`.
     pub(crate) fn link(&self, i: u32) -> Link {
         match self.chain.link(i) {
             Some(link) => Link::unpack(Self::words(self.arena).load(link)),
@@ -140,7 +142,8 @@ impl RingMemory {
         }
     }
 
-    /// Closes segment `i`, which is full or closed, and opens the next one; what follows it now.
+    /// Closes segment `i`, which is full or closed, and opens the next one. Returns the link that follows it
+    /// now.
     pub(crate) fn extend(&self, hold: &Hold, i: u32) -> mp_core::Result<Link> {
         let Some(link) = self.chain.link(i) else { return Ok(Link::End) };
         match self.link(i) {
@@ -154,7 +157,7 @@ impl RingMemory {
     }
 
     pub(crate) fn not_empty(&self) -> Parking {
-        // SAFETY: a parking word of this ring's header, used for nothing else; the ring is held.
+        // SAFETY: a parking word of this ring's header that has no other use. The ring is held.
         unsafe { Parking::new(self.arena, self.header.not_empty()) }
     }
     pub(crate) fn not_full(&self) -> Parking {
@@ -162,18 +165,19 @@ impl RingMemory {
         unsafe { Parking::new(self.arena, self.header.not_full()) }
     }
 
-    /// Wakes all sleepers, whatever they wait for; whether one may have been announced.
+    /// Wakes all sleepers of the queue.
     pub(crate) fn wake_all(&self) {
         [self.not_empty(), self.not_full(), self.finished()].iter().for_each(Parking::wake_all);
     }
 
-    /// Where waiters sleep until something is finished.
+    /// Returns the wait point for finished messages.
     pub(crate) fn finished(&self) -> Parking {
         // SAFETY: as for `not_empty`.
         unsafe { Parking::new(self.arena, self.header.finished()) }
     }
 
-    /// Puts a message into segment `i`, once. It stays the caller's unless it is done.
+    /// Tries once to put a message into segment `i`. Unless it returns `Done`, the caller still owns the
+    /// message.
     #[inline]
     pub(crate) fn put(&self, i: u32, payload: &mut Payload) -> mp_core::Result<PutEnd<(), ()>> {
         let envelope = match payload {
@@ -190,8 +194,8 @@ impl RingMemory {
         Ok(end.without_ticket())
     }
 
-    /// As [`put`](Self::put), after the ticket of the last message of a batch. Full is also a queue where a batch can't
-    /// help.
+    /// Like [`put`](Self::put), after the ticket of the last message of a batch. Also returns `Full` for a
+    /// queue that can't be filled in batches.
     pub(crate) fn put_next(
         &self,
         i: u32,
@@ -218,13 +222,13 @@ impl RingMemory {
         small: Small,
         how: impl FnOnce(PutSmall) -> PutSmall,
     ) -> mp_core::Result<PutEnd<()>> {
-        // In a forked copy there are no words to change.
+        // A forked copy must not change the words.
         self.arena.me()?;
         let m = *Self::words(self.arena);
         Ok(run_straight(how(PutSmall::new(self.chain.segment(i), small)), &m))
     }
 
-    /// As [`put`](Self::put), if the queue's bound of bytes allows it.
+    /// Like [`put`](Self::put), if the queue's bound of bytes allows it.
     #[cold]
     fn put_within(&self, i: u32, envelope: &mut Envelope) -> mp_core::Result<PutEnd<(), ()>> {
         envelope.free_tail()?;
@@ -236,8 +240,8 @@ impl RingMemory {
         Ok(end.without_ticket())
     }
 
-    /// Puts an envelope: `steps` do it, for this process, with the intent word of this thread, and the envelope with
-    /// its words.
+    /// Puts an envelope. `steps` gets this process, the intent word of this thread, and the envelope with its
+    /// words.
     #[inline]
     fn put_envelope(
         &self,
@@ -252,30 +256,30 @@ impl RingMemory {
             PutEnd::Full(owner) => (PutEnd::Full(()), owner),
             PutEnd::Closed(owner) => (PutEnd::Closed(()), owner),
         };
-        // SAFETY: published, it is the ring's; neither published nor freed, it is still this process's, with the owner
-        // word given back.
+        // SAFETY: if published, the envelope belongs to the ring. Otherwise it still belongs to this process,
+        // with the owner word that the steps returned.
         unsafe { envelope.set_owner(owner) };
         Ok(end)
     }
 
-    /// Bounds the bytes that may be in it. Called before another process has it; it has one segment.
+    /// Bounds the bytes in the queue, which has one segment. Called before another process has it.
     pub(crate) fn bound_bytes(&mut self, bytes: u64) {
         Self::words(self.arena).store(self.header.bytes_bound(), bytes);
         self.bytes = bytes;
         self.smalls &= bytes == 0;
     }
 
-    /// Whether a small message needs no envelope, as of now: no consumer leases. (The first that does finds those that
-    /// are in slots already, and makes envelopes for them.)
+    /// Returns `true` if a small message needs no envelope at present, because no consumer leases. The first
+    /// consumer that leases creates envelopes for the messages that are in slots.
     #[inline]
     pub(crate) fn takes_small(&self) -> bool {
-        // In a forked copy there are no words to look at.
+        // A forked copy must not access the words.
         self.smalls
             && self.arena.me().is_ok()
             && Self::words(self.arena).load_relaxed(self.header.consumers()) & consumers::LEASE == 0
     }
 
-    /// Says that messages are taken for good. Called before the first one is.
+    /// Records that consumers take messages without a lease. Called before the first such get.
     #[inline]
     pub(crate) fn gets(&self) {
         let m = Self::words(self.arena);
@@ -284,12 +288,12 @@ impl RingMemory {
         }
     }
 
-    /// Whether this process may look at it: not in a forked copy.
+    /// Returns `true` if this process may access the queue: not in a forked copy.
     pub(crate) fn is_here(&self) -> bool {
         self.arena.me().is_ok()
     }
 
-    /// How calls spin. Called before another process has the queue.
+    /// Sets the spin policy. Called before another process has the queue.
     pub(crate) fn set_spin(&self, spin: Spin) {
         Self::words(self.arena).store(self.header.spin(), spin.pack());
     }
@@ -298,7 +302,7 @@ impl RingMemory {
         Spin::unpack(Self::words(self.arena).load(self.header.spin()))
     }
 
-    /// When a wait is deserted. Called before another process has the queue.
+    /// Sets when a wait ends with `Deserted`. Called before another process has the queue.
     pub(crate) fn set_deserted_when(&self, when: DesertedWhen) {
         Self::words(self.arena).store(self.header.deserted_when(), when.pack());
     }
@@ -307,35 +311,35 @@ impl RingMemory {
         DesertedWhen::unpack(Self::words(self.arena).load(self.header.deserted_when()))
     }
 
-    /// Whether a put fails where it would wait.
+    /// Returns `true` if a put returns an error instead of waiting.
     pub(crate) fn is_unbounded(&self) -> bool {
         self.header.is_unbounded(Self::words(self.arena))
     }
 
-    /// Whether nothing more can be put.
+    /// Returns `true` if no more messages can be put.
     pub(crate) fn refuses(&self) -> bool {
         let last = (0..self.chain.segments).find(|&i| self.link(i) != Link::Open).unwrap_or(0);
         self.is_closed(last)
     }
 
-    /// How many bytes may be in it; 0 is any number.
+    /// Returns the bound of bytes. 0 means no bound.
     pub(crate) fn bytes_bound(&self) -> u64 {
         self.bytes
     }
 
-    /// After `messages` messages were taken: wakes producers that wait for room.
+    /// Wakes producers that wait for room, after `messages` messages were taken.
     #[inline]
     pub(crate) fn made_room(&self, messages: u32) {
-        // Only a producer can tell whether its message fits into what is free now.
+        // Only a producer can check whether its message fits now.
         let all = self.bytes != 0;
         let n = if all { u32::MAX >> 1 } else { messages };
         self.not_full().wake_some(n);
     }
 
-    /// Takes a message out of segment `i`, once; into `into`, if there is one.
+    /// Takes a message out of segment `i` into `into`, if there is one.
     #[inline(always)]
     pub(crate) fn get(&self, i: u32, into: &mut Option<Payload>) -> mp_core::Result<GetEnd<()>> {
-        // In a forked copy there are no words to look at.
+        // A forked copy must not access the words.
         self.arena.me()?;
         let m = *Self::words(self.arena);
         match run_straight(Find::new(self.chain.segment(i)), &m) {
@@ -350,7 +354,7 @@ impl RingMemory {
         }
     }
 
-    /// As [`get`](Self::get), of an envelope that was found.
+    /// Like [`get`](Self::get), for an envelope that was found.
     fn get_envelope(
         &self,
         i: u32,
@@ -360,10 +364,10 @@ impl RingMemory {
     ) -> mp_core::Result<GetEnd<()>> {
         let arena = self.arena;
         let (m, ring) = (*Self::words(arena), self.chain.segment(i));
-        // The envelope comes over while the slot is being taken, and the next one while this message is read.
+        // Prefetches the envelope while the slot is being taken, and the next one while this message is read.
         Slot::unpack(word).envelope().into_iter().for_each(|e| arena.fetch_filled(e));
         let next = ring.slot(ticket.index + 1);
-        // Not of another line: a producer may be writing it.
+        // Not in another cache line, which a producer may be writing.
         if ticket.index + 1 < ring.slots && !next.offset().is_multiple_of(64) {
             let next = Slot::unpack(m.load_relaxed(next)).envelope();
             next.into_iter().for_each(|e| arena.fetch_filled(e));
@@ -392,7 +396,7 @@ impl RingMemory {
         stray.map_or(Ok(end), |e| Err(self.stray(e)))
     }
 
-    /// The error for garbage that a process wrote into a slot.
+    /// Returns the error for garbage that a process wrote into a slot.
     #[cold]
     pub(super) fn stray(&self, e: EnvelopeId) -> mp_core::Error {
         let block = self.chain.block();
@@ -402,7 +406,7 @@ impl RingMemory {
         ))
     }
 
-    /// As [`get`](Self::get), after the ticket of the last message of a batch.
+    /// Like [`get`](Self::get), after the ticket of the last message of a batch.
     pub(crate) fn get_next(
         &self,
         i: u32,
@@ -424,27 +428,27 @@ impl RingMemory {
         })
     }
 
-    /// The mark of the token of one side of a channel; 0 if it is none.
+    /// Returns the mark of the token of one side of a channel, or 0 if the queue is not a channel.
     pub(crate) fn token(&self, receivers: bool) -> u64 {
         Self::words(self.arena).load(self.header.token(receivers))
     }
 
-    /// Makes it a channel. Called before another process has it.
+    /// Makes the queue a channel. Called before another process has it.
     pub(crate) fn set_token(&self, receivers: bool, mark: u64) {
         Self::words(self.arena).store(self.header.token(receivers), mark);
     }
 
-    /// Whether a get would not wait: there is a message, or the end.
+    /// Returns `true` if a get would not wait: there is a message, or the queue is at its end.
     pub(crate) fn is_ready(&self) -> bool {
         self.any_returned() || self.next() != Standing::Nothing
     }
 
-    /// Whether it is closed and drained; what was leased may come back still.
+    /// Returns `true` if the queue is closed and drained. Leased messages may still be returned.
     pub(crate) fn is_at_end(&self) -> bool {
         self.next() == Standing::Closed
     }
 
-    /// What a consumer would find: a message, nothing, or the end.
+    /// Returns what a consumer would find: a message, nothing, or the end.
     fn next(&self) -> Standing {
         let m = Self::words(self.arena);
         for i in 0..self.chain.segments {
@@ -468,8 +472,8 @@ impl RingMemory {
         Standing::Nothing
     }
 
-    /// Whether a put would not wait: there is room, also for `bytes` bytes if those are bounded, or it is
-    /// closed.
+    /// Returns `true` if a put would not wait: there is room, also for `bytes` bytes if the queue has a bound
+    /// of bytes, or the queue is closed.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         if self.bytes != 0 {
             let weight = Weight { ends: self.arena.tail_words(), bytes, limit: self.bytes };
@@ -492,7 +496,7 @@ impl RingMemory {
         false
     }
 
-    /// Whether segment `i` is closed.
+    /// Returns `true` if segment `i` is closed.
     pub(crate) fn is_closed(&self, i: u32) -> bool {
         let (m, ring) = (Self::words(self.arena), self.chain.segment(i));
         let mut ticket = Ticket::unpack(m.load(ring.tail));
@@ -507,17 +511,17 @@ impl RingMemory {
         false
     }
 
-    /// Helps the tail over a batch that was put.
+    /// Advances the tail past a batch that was put.
     pub(crate) fn advance_tail(&self, i: u32, first: Ticket, last: Ticket) {
         run(Advance::tail(self.chain.segment(i), first, last), Self::words(self.arena));
     }
 
-    /// Helps the head over a batch that was taken.
+    /// Advances the head past a batch that was taken.
     pub(crate) fn advance_head(&self, i: u32, first: Ticket, last: Ticket) {
         run(Advance::head(self.chain.segment(i), first, last), Self::words(self.arena));
     }
 
-    /// Closes the queue; whether it was open.
+    /// Closes the queue. Returns `true` if it was open.
     pub(crate) fn close(&self) -> bool {
         run(CloseChain::new(self.chain), Self::words(self.arena))
     }
