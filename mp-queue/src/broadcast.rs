@@ -28,9 +28,9 @@
 //! in the same order.
 //!
 //! # When a process dies
-//! A sender that is killed while it sends has sent the whole message, or nothing. A receiver that is killed
-//! keeps nothing. A process that is stopped while it reads holds up no other; it keeps the message that it
-//! was reading.
+//! A sender that is killed while it sends has sent the whole message or nothing. A killed receiver retains
+//! nothing. A process that is stopped while it reads blocks no other process. The message that it was reading
+//! stays allocated.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! Raw bytes over a connection, as messages of their own.
+//! Raw bytes over a connection, without serde.
 
 use mp_core::message::{Codec, Incoming, Outgoing, Returned};
 use mp_core::{Message, Wait};
@@ -6,7 +6,7 @@ use mp_core::{Message, Wait};
 use crate::connection::{Connection, Ends};
 use crate::error::{GetError, PutError, RecvIntoError};
 
-/// Bytes as they are.
+/// Message whose encoding is its bytes.
 pub(crate) struct Bytes(pub(crate) Vec<u8>);
 
 impl Message for Bytes {
@@ -25,10 +25,10 @@ impl Message for Bytes {
 }
 
 impl Connection {
-    /// Sends bytes as they are, as one message.
+    /// Sends bytes as one message, without encoding them.
     ///
     /// # Errors
-    /// As [`send`](Self::send).
+    /// Returns the same errors as [`send`](Self::send).
     pub fn send_bytes(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
         self.send_bytes_within(bytes, Wait::Forever)
     }
@@ -49,10 +49,10 @@ impl Connection {
         sent.map_err(|e| e.map(|raw| raw.0))
     }
 
-    /// Sends bytes as they are, as a future: see [`send_async`](Self::send_async).
+    /// Sends bytes, asynchronously: see [`send_async`](Self::send_async).
     ///
     /// # Errors
-    /// As [`send_async`](Self::send_async).
+    /// Returns the same errors as [`send_async`](Self::send_async).
     pub async fn send_bytes_async(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
         let sent = match self.ends() {
             Ends::Socket(socket) => socket.send_bytes_async(bytes).await,
@@ -61,10 +61,10 @@ impl Connection {
         sent.map_err(|e| e.map(|raw| raw.0))
     }
 
-    /// Receives the next message as bytes, which it was sent as; waits while there is none.
+    /// Receives the next message, which must have been sent as bytes. Waits while there is none.
     ///
     /// # Errors
-    /// As [`recv`](Self::recv).
+    /// Returns the same errors as [`recv`](Self::recv).
     pub fn recv_bytes(&self) -> Result<Vec<u8>, GetError> {
         self.recv_bytes_within(Wait::Forever)
     }
@@ -84,10 +84,11 @@ impl Connection {
         }
     }
 
-    /// Receives the next message as bytes, which it was sent as, as a future: see [`recv_bytes`](Self::recv_bytes).
+    /// Receives the next message, which must have been sent as bytes, asynchronously: see
+    /// [`recv_bytes`](Self::recv_bytes).
     ///
     /// # Errors
-    /// As [`recv`](Self::recv).
+    /// Returns the same errors as [`recv`](Self::recv).
     pub async fn recv_bytes_async(&self) -> Result<Vec<u8>, GetError> {
         match self.ends() {
             Ends::Socket(socket) => socket.recv_bytes_async().await,
@@ -95,11 +96,12 @@ impl Connection {
         }
     }
 
-    /// Receives the next message, which was sent as bytes, into the beginning of a buffer; waits while there is none. How many
-    /// bytes it has.
+    /// Receives the next message, which must have been sent as bytes, into the beginning of a buffer. Waits
+    /// while there is none. Returns the length of the message.
     ///
     /// # Errors
-    /// [`RecvIntoError::TooShort`] with the message, if it is longer than the buffer, and as [`recv`](Self::recv).
+    /// Returns [`RecvIntoError::TooShort`] with the message if it is longer than the buffer. Otherwise
+    /// returns the same errors as [`recv`](Self::recv).
     #[doc(alias = "recv_bytes_into")]
     pub fn recv_into(&self, buffer: &mut [u8]) -> Result<usize, RecvIntoError> {
         let bytes = self.recv_bytes()?;

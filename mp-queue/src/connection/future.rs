@@ -1,4 +1,4 @@
-//! Sending and receiving over connections as futures: see `queue::future`.
+//! Asynchronous send and receive over connections: see `queue::future`.
 
 use std::sync::Arc;
 
@@ -11,11 +11,13 @@ use crate::error::{GetError, PutError};
 use crate::queue::future::recv;
 
 impl Connection {
-    /// Receives the next value, as a future: see [`Queue::get_async`](crate::Queue::get_async). Over a socket,
-    /// what has arrived of a message stays in the connection when the future is dropped, for the next receive.
+    /// Receives the next value, asynchronously: see [`Queue::get_async`](crate::Queue::get_async). If the
+    /// future is dropped, the received part of a message stays in the connection of a socket for the next
+    /// receive.
     ///
     /// # Errors
-    /// As [`recv`](Self::recv); over a socket also when no thread or descriptor is left for waiting.
+    /// Returns the same errors as [`recv`](Self::recv). For a socket, also returns an error if no thread or
+    /// descriptor is left for waiting.
     pub async fn recv_async<T: Message>(&self) -> Result<T, GetError> {
         if let Ends::Socket(socket) = self.ends() {
             return socket.recv_async().await;
@@ -26,15 +28,17 @@ impl Connection {
         got.map(|named| named.0).map_err(unnamed::<T>)
     }
 
-    /// Sends a value, as a future, which waits where [`send`](Self::send) does: for a socket whose other end does not receive.
+    /// Sends a value, asynchronously. Waits like [`send`](Self::send): only for a socket whose other end does
+    /// not receive.
     ///
-    /// Over a socket, a future that is dropped before the first byte is sent has sent nothing. One that is
-    /// dropped later has sent its message: the rest of it follows as soon as there is room, before anything
-    /// else, also if this is the last handle. (If the process ends before that, the other end gets the error
-    /// of a message that was cut off.)
+    /// For a socket, a future that is dropped before the first byte is sent has sent nothing. If it is
+    /// dropped later, the message counts as sent: its rest follows as soon as there is room, before any other
+    /// message, also if this was the last handle. If the process ends before that, the other end gets an
+    /// error for a truncated message.
     ///
     /// # Errors
-    /// As [`send`](Self::send); over a socket also when no thread or descriptor is left for waiting.
+    /// Returns the same errors as [`send`](Self::send). For a socket, also returns an error if no thread or
+    /// descriptor is left for waiting.
     pub async fn send_async<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
         match self.ends() {
             Ends::Socket(socket) => socket.send_async(value).await,

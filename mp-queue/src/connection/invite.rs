@@ -1,4 +1,5 @@
-//! Another program is invited into this one's memory: in a command that starts it, or over a connection.
+//! Invitations of another program into this program's memory, in a command that starts it or over a
+//! connection.
 
 use std::os::fd::AsFd;
 use std::process::Command;
@@ -10,9 +11,9 @@ use super::socket::{Socket, WriteError};
 use super::{Connection, Ends};
 use crate::error::{GetError, PutError};
 
-/// Puts a value into a command: the program that it starts takes it with
-/// [`accept_invitation`](crate::accept_invitation()), and shares this process's memory
-/// from then on. It may be any program that uses this library; no function of this one runs in it.
+/// Adds an invitation with a value to a command. The started program takes the value with
+/// [`accept_invitation`](crate::accept_invitation()) and then shares this process's memory. It may be any
+/// program that uses this library, and does not run any function of this program.
 ///
 /// ```
 /// # // This program is the other one as well: it finds out by the variable, which is only there for a child.
@@ -33,33 +34,33 @@ use crate::error::{GetError, PutError};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Queues, locks and tensors travel in it as in any message. What is exclusive in the value is the
-/// invitation's from now on. It does not wait for the child.
+/// The value can contain queues, locks and tensors, like any message. The invitation takes over exclusive
+/// parts of the value. This function does not wait for the child.
 ///
 /// # One invitation, one process
-/// The first process that accepts gets the value; it may be a child of the child, as where the command runs a
-/// shell or a debugger. A second process that the same command starts gets an error when it accepts. So does
-/// a child whose command was given a second invitation, for the first: put several values into one tuple.
-/// `Command::env_clear` takes the invitation out as well: call it before.
+/// The first process that accepts gets the value. It may be a child of the child, for example if the command
+/// runs a shell or a debugger. A second process that the same command starts gets an error when it accepts. A
+/// second invitation in the same command replaces the first one, which can't be accepted then: put several
+/// values into one tuple. `Command::env_clear` removes the invitation, so call it first.
 ///
-/// The program runs as this user: one that the command runs as another (`Command::uid`) does not find the
-/// invitation. Put it only into commands whose programs you trust as far as your own: each of them gets all
-/// of its shared memory.
+/// The program must run as the same user: a program started as another user (`Command::uid`) does not find
+/// the invitation. Each invited program gets access to all shared memory, so invite only programs that you
+/// trust as far as your own.
 ///
-/// The child is this process's as any child of `std::process`: it does not end with it, and errors and panics
-/// in it don't come here. A member that was killed is found by its locks, as any other.
+/// The child is an ordinary child of `std::process`: it does not end with this process, and its errors and
+/// panics are not reported here. If it is killed, other members detect this by its locks, as for any member.
 ///
-/// # What is held
-/// The value lies in the invitation until it is accepted, and is released when it no longer can be: the
-/// command is dropped without having started a process, the program could not be executed, or the child died,
-/// or ended, without accepting. This process finds that when it looks ([`Invitation::state`], `Arena::sweep`,
-/// the next `invite`), and once the command is dropped. If this process ends before the child accepts, the
-/// value is released by the next sweep of any member; the child gets it before, and an error after that. So a
-/// process that starts another one should not end before [`Invitation::wait`] says that it was accepted.
+/// # Lifetime of the value
+/// The value stays in the invitation until it is accepted. It is released when it can't be accepted any more:
+/// the command is dropped without having started a process, the program could not be executed, or the child
+/// ended without accepting. This process detects that when the command is dropped, and when it checks
+/// ([`Invitation::state`], `Arena::sweep`, the next `invite`). If this process ends before the child accepts,
+/// the next sweep of any member releases the value, and the child gets an error after that. So wait for
+/// [`Invitation::wait`] to report the acceptance before this process ends.
 ///
 /// # Errors
-/// [`PutError::Failed`], with the value: when it can't be sent, there is no memory or no descriptor, or this
-/// process's arena is local. The command is as it was then.
+/// Returns [`PutError::Failed`] with the value if it can't be sent, there is no memory or descriptor left, or
+/// this process's arena is local. The command is then unchanged.
 pub fn invite<T: Message>(command: &mut Command, value: T) -> Result<Invitation, PutError<T>> {
     let put =
         |envelope| mp_core::invite_command(command, envelope).map_err(|(e, back)| (Error::from(e), back));
@@ -80,9 +81,9 @@ impl From<Error> for Unsent {
 }
 
 impl Connection {
-    /// Invites the program at the other end of a socket into the memory of this process, with a value: queues, locks and tensors
-    /// in it are shared then, as between processes of one program. The other end takes it with
-    /// [`accept_invitation`](Self::accept_invitation).
+    /// Invites the program at the other end of a socket into this process's memory, with a value. Queues,
+    /// locks and tensors in the value are then shared, as between processes of one program. The other end
+    /// takes the value with [`accept_invitation`](Self::accept_invitation).
     ///
     /// ```
     /// # // This program is the other one as well.
@@ -106,17 +107,18 @@ impl Connection {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The other program is of the same user, says the kernel, and knows the key, if there is one. It becomes a member: it can
-    /// reach all of this memory, as any process that this one starts. It needs the same version of this library, and must not have
-    /// used shared memory before.
+    /// The kernel ensures that the other program belongs to the same user. It must know the key, if there is
+    /// one. It becomes a member: it can access all of this memory, like any process that this one starts. It
+    /// must use the same version of this library, and must not have used shared memory before.
     ///
-    /// It does not wait. The value is the invitation's, and is released if no process accepts it: see
-    /// [`invite`](crate::invite()). The connection goes on as before.
+    /// This function does not wait. The value belongs to the invitation and is released if no process accepts
+    /// it: see [`invite`](crate::invite()). The connection can still be used afterwards.
     ///
     /// # Errors
-    /// With the value: [`PutError::Full`] when the other end does not receive what was sent before,
-    /// [`PutError::Disconnected`] when it is gone, [`PutError::Failed`] when the value can't be packed, or
-    /// this is a pipe, whose ends are in one memory already, or TCP, which carries no descriptors.
+    /// All errors contain the value. Returns [`PutError::Full`] if the other end has not received earlier
+    /// messages, and [`PutError::Disconnected`] if it is gone. Returns [`PutError::Failed`] if the value
+    /// can't be packed, if this is a pipe, whose ends already share memory, or for TCP, which carries no
+    /// descriptors.
     pub fn invite<T: Message>(&self, value: T) -> Result<Invitation, PutError<T>> {
         let Ends::Socket(socket) = &self.ends else {
             return Err(PutError::Failed { value, error: pipe("send the value itself") });
@@ -142,12 +144,14 @@ impl Connection {
         })
     }
 
-    /// Accepts the [invitation](Self::invite) of the program at the other end of a socket, and becomes a member of its memory;
-    /// waits until it comes. It is the next message, or that is an error. Call it before anything uses shared memory.
+    /// Accepts the [invitation](Self::invite) of the program at the other end of a socket, and becomes a
+    /// member of its memory. Waits until the invitation arrives. It must be the next message. Call this
+    /// before any use of shared memory.
     ///
     /// # Errors
-    /// [`GetError::Disconnected`] when the other end is gone; [`GetError::Failed`] as
-    /// [`accept_invitation`](crate::accept_invitation()), when a message comes instead, which can be received then, and of a pipe.
+    /// Returns [`GetError::Disconnected`] if the other end is gone. Returns [`GetError::Failed`] in the same
+    /// cases as [`accept_invitation`](crate::accept_invitation()), if another message arrives instead (which
+    /// can still be received), and for a pipe.
     pub fn accept_invitation<T: Message>(&self) -> Result<T, GetError> {
         self.accept_within(Wait::Forever)
     }
@@ -175,7 +179,7 @@ fn pipe(instead: &str) -> Error {
     mp_core::Error::Unsupported(format!("both ends of a pipe are in one memory: {instead}")).into()
 }
 
-/// The error of an invitation over TCP.
+/// Returns the error of an invitation over TCP.
 fn tcp(socket: &Socket) -> Option<Error> {
     let host = socket.peer().host()?;
     let why = format!(

@@ -1,4 +1,4 @@
-//! Connections: one end of a pipe in shared memory, or of a socket.
+//! Connections: ends of pipes in shared memory, and of sockets.
 
 pub(crate) mod bytes;
 pub(crate) mod future;
@@ -30,7 +30,7 @@ use crate::queue::put_as;
 use crate::raw::waiting::{At, Unmet};
 
 /// One end of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
-/// [`connect`](crate::connect)): sends and receives values of any type that is a message, and raw bytes.
+/// [`connect`](crate::connect)). Sends and receives raw bytes and values of any type that is a message.
 ///
 /// ```
 /// let (here, there) = mp_queue::pipe()?;
@@ -43,14 +43,15 @@ use crate::raw::waiting::{At, Unmet};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A connection can be cloned; what is sent by clones of one end is received by clones of the other, each message by one of
-/// them. When the last handle to the other end is dropped, or the last process that had one dies, what was sent before can
-/// still be received; then receiving and sending fail with `Disconnected`.
+/// A connection can be cloned. Each message of a clone of one end is received by one clone of the other end.
+/// When the last handle of the other end is dropped, or the last process with a handle dies, the messages
+/// that were sent before can still be received. Then receiving and sending fail with `Disconnected`.
 ///
-/// The types are checked when a value is received: another one than was sent is an error with the names of both, and with
-/// the bytes of the value ([`Error::bytes`]). For one type only, a [`channel()`](crate::channel()) or two are simpler.
+/// Types are checked when a value is received. If another type was sent, the error contains the names of both
+/// types and the bytes of the value ([`Error::bytes`]). For a single type, [`channel()`](crate::channel()) is
+/// simpler.
 ///
-/// # In shared memory, and over a socket
+/// # Pipes and sockets
 /// | | of a pipe | of a socket |
 /// |---|---|---|
 /// | between | processes of one tree | any two processes of one user, on one machine; over TCP, any two programs that know a key, on any machines |
@@ -58,18 +59,18 @@ use crate::raw::waiting::{At, Unmet};
 /// | how much may be on its way | as much as there is memory | what the socket buffers (`net.core.wmem_default` bytes, usually 208 KiB, of which the kernel's bookkeeping takes the larger part if messages are short; over TCP some MB); then sending waits |
 /// | the end itself in a message | travels | is an error |
 ///
-/// The end of the other process is reported at once, by each of them. A host that is lost (power, network) is
-/// `Disconnected` over TCP 25 s after it was last heard of. While bytes that were sent are not acknowledged,
-/// this takes as long as the kernel retransmits them, about 15 minutes (`net.ipv4.tcp_retries2`). Over TCP,
-/// what was sent just before the other end has gone may be lost without an error: an answer is what shows
-/// that a message was received.
+/// The end of the other process is reported at once, to each process with a handle. Over TCP, a lost host
+/// (power, network) is reported as `Disconnected` 25 s after its last packet. While sent bytes are not
+/// acknowledged, this takes as long as the kernel retransmits them, about 15 minutes
+/// (`net.ipv4.tcp_retries2`). Messages sent over TCP shortly before the other end is gone may be lost without
+/// an error. Only an answer proves that a message was received.
 pub struct Connection {
     ends: Ends,
-    /// Made when it is first asked for; each clone has its own.
+    /// Created on first use. Each clone has its own.
     ready: OnceLock<ReadyFd>,
 }
 
-/// What a connection is made of.
+/// Parts of a connection.
 #[derive(Clone)]
 pub(crate) enum Ends {
     Both { into: End, out: End },
@@ -113,8 +114,9 @@ impl Connection {
         &self.ends
     }
 
-    /// Gives it a name: for reports of waits that last long, and for `Debug`. Both ends of a pipe have one name, in all processes, which
-    /// is cut at 32 bytes; over a socket each side has its own. The last one given counts. It finds nothing.
+    /// Names the connection. The name appears in `Debug` output and in reports of long waits. A later name
+    /// replaces it. Both ends of a pipe have the same name in all processes, cut at 32 bytes. Each side of a
+    /// socket has its own name. A connection can't be looked up by name.
     ///
     /// ```
     /// let (here, there) = mp_queue::pipe()?;
@@ -134,7 +136,8 @@ impl Connection {
         self
     }
 
-    /// The name that it was [given](Self::named), by whichever process has the pipe, or by this one for a socket.
+    /// Returns the [given](Self::named) name. Any process with a handle can name a pipe. A socket is named
+    /// only in this process.
     pub fn given_name(&self) -> Option<String> {
         match &self.ends {
             Ends::Both { into: end, .. } | Ends::Into(end) | Ends::Out(end) => {
@@ -144,43 +147,44 @@ impl Connection {
         }
     }
 
-    /// Sends a value. It waits only for a socket whose other end does not receive, as long as that does not:
-    /// see [`send_timeout`](Self::send_timeout).
+    /// Sends a value. Waits only for a socket, while its other end does not receive: see
+    /// [`send_timeout`](Self::send_timeout).
     ///
     /// # Errors
-    /// [`PutError::Disconnected`] when the other end is gone, [`PutError::Failed`] when the value can't be encoded, there is
-    /// no memory, this end only receives, or, over a socket, when there is a tensor or a queue in it, or it is too long. The
-    /// value is given back.
+    /// Returns [`PutError::Disconnected`] if the other end is gone. Returns [`PutError::Failed`] if the value
+    /// can't be encoded, there is not enough memory, or this end only receives. For a socket, also if the
+    /// value contains a tensor or a queue, or is too long. The error contains the value.
     pub fn send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
         self.send_within(value, Wait::Forever)
     }
 
-    /// Sends a value, if there is room for the first byte of it: see [`send_timeout`](Self::send_timeout).
+    /// Sends a value if there is room for its first byte: see [`send_timeout`](Self::send_timeout).
     ///
     /// # Errors
-    /// As [`send_timeout`](Self::send_timeout).
+    /// Returns the same errors as [`send_timeout`](Self::send_timeout).
     pub fn try_send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
         self.send_within(value, Wait::Never)
     }
 
-    /// Sends a value; waits, at most `timeout`, for a socket whose other end does not receive, since it is stopped or busy. (A pipe
-    /// has room, and it does not wait.)
+    /// Sends a value. If the other end of a socket does not receive because it is stopped or busy, waits for
+    /// at most `timeout`. A pipe always has room, so it never waits.
     ///
-    /// A message of which a byte was sent when the time is over is not taken back: it counts as sent. Its
-    /// rest follows as soon as there is room, before anything else, also if this is the last handle. (If this
-    /// process ends before that, the other end gets the error of a message that was cut off.)
+    /// If at least one byte was sent when the time is over, the message counts as sent. Its rest follows as
+    /// soon as there is room, before any other message, also if this was the last handle. If this process
+    /// ends before that, the other end gets an error for a truncated message.
     ///
     /// # Errors
-    /// [`PutError::Full`] when there was no room for a byte in that time, and as [`send`](Self::send).
+    /// Returns [`PutError::Full`] if there was no room for a byte during that time. Otherwise returns the
+    /// same errors as [`send`](Self::send).
     pub fn send_timeout<T: Message>(&self, value: T, timeout: Duration) -> Result<(), PutError<T>> {
         self.send_within(value, Wait::at_most(timeout))
     }
 
-    /// Sends a value; waits for a socket whose other end does not receive, but not beyond `deadline`: see
+    /// Sends a value. Waits for a socket whose other end does not receive until `deadline` at most: see
     /// [`send_timeout`](Self::send_timeout).
     ///
     /// # Errors
-    /// As [`send_timeout`](Self::send_timeout).
+    /// Returns the same errors as [`send_timeout`](Self::send_timeout).
     pub fn send_deadline<T: Message>(&self, value: T, deadline: Instant) -> Result<(), PutError<T>> {
         self.send_within(value, Wait::Until(deadline))
     }
@@ -198,11 +202,11 @@ impl Connection {
             .map_err(|e| e.map(|named| named.0))
     }
 
-    /// Receives the next value; waits while there is none.
+    /// Receives the next value. Waits while there is none.
     ///
     /// # Errors
-    /// [`GetError::Disconnected`] when there is none and the other end is gone; [`GetError::Failed`] when it is of another
-    /// type, or this end only sends.
+    /// Returns [`GetError::Disconnected`] if there is no value and the other end is gone. Returns
+    /// [`GetError::Failed`] if the value has another type, or if this end only sends.
     pub fn recv<T: Message>(&self) -> Result<T, GetError> {
         self.recv_within(Wait::Forever)
     }
@@ -228,15 +232,15 @@ impl Connection {
         got
     }
 
-    /// After a receive, whether it found a message or not: is there more?
+    /// Updates the descriptor of [`as_fd`](Self::as_fd) after a receive, whether it found a message or not.
     pub(crate) fn looked(&self) {
         if let Some(ready) = self.ready.get() {
-            // If it can't be watched any more, it is readable from now on.
+            // If it can't be watched any more, it stays readable.
             _ = ready.update();
         }
     }
 
-    /// The end that receives, for a future.
+    /// Returns the receiving end, for a future.
     pub(crate) fn receiver(&self) -> Result<&End, Error> {
         match &self.ends {
             Ends::Both { into, .. } | Ends::Into(into) => Ok(into),
@@ -247,11 +251,11 @@ impl Connection {
         }
     }
 
-    /// Waits, at most `timeout`, until there is something to receive. Whether receiving would not wait: also when the other
-    /// end is gone. (Over a socket, there may be the beginning of a message only.)
+    /// Waits for at most `timeout` until there is something to receive. Returns `true` if receiving would not
+    /// wait, also if the other end is gone. For a socket, only the beginning of a message may have arrived.
     ///
     /// # Errors
-    /// [`GetError::Failed`] when this end only sends.
+    /// Returns [`GetError::Failed`] if this end only sends.
     pub fn poll(&self, timeout: Duration) -> Result<bool, GetError> {
         let end = match &self.ends {
             Ends::Both { into, .. } | Ends::Into(into) => into,
@@ -268,7 +272,7 @@ impl Connection {
         let at = At { parking, what: None, call: Call::ConnectionPoll };
         let found = match raw.within(wait, (raw.getting(), None), at, ready, || end.alone()) {
             Ok(()) => {
-                // It may have been woken in the place of a process that would have received.
+                // This thread may have been woken instead of a process that would have received.
                 parking.wake_one();
                 true
             }
@@ -281,7 +285,8 @@ impl Connection {
         Ok(found)
     }
 
-    /// A descriptor that is readable when [`poll`](Self::poll) is true: for `epoll(7)` and its like, and for runtimes.
+    /// Returns a descriptor that is readable when [`poll`](Self::poll) would return `true`, for `epoll(7)`,
+    /// similar calls, and runtimes.
     ///
     /// ```
     /// use std::os::fd::AsFd;
@@ -297,20 +302,22 @@ impl Connection {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Of a pipe it is an eventfd of this handle (each clone has its own), written by the thread that sleeps for all
-    /// futures of this process, and only while it is not readable already:
-    /// - it becomes readable soon after there is something to receive, or the other end is gone (if its process was killed,
-    ///   within 100 ms);
-    /// - it stops being readable in calls to receive or to `poll` **by this handle** that leave nothing to be received. So
-    ///   after another handle or process was faster, it is readable once in vain: receive by
-    ///   [`try_recv`](Self::try_recv), and continue when it finds nothing;
-    /// - reading it, or writing to it, is not for others.
+    /// For a pipe, the descriptor is an eventfd of this handle. Each clone has its own. The thread that
+    /// sleeps for all futures of this process writes to it, and only while it is not readable:
+    /// - It becomes readable soon after there is something to receive or the other end is gone. If the other
+    ///   process was killed, this takes up to 100 ms.
+    /// - It stops being readable in calls to receive or to `poll` **by this handle** that leave nothing to be
+    ///   received. So it is readable once without a message if another handle or process was faster: receive
+    ///   with [`try_recv`](Self::try_recv), and continue if that returns nothing.
+    /// - Callers must not read it or write to it.
     ///
-    /// So it suits level-triggered waiting as well as edge-triggered (then receive until there is nothing). Of a socket it is
-    /// the socket; one that was connected without a key is readable once in vain when the listener has accepted it. It stays open as long as this handle.
+    /// It can be used for level-triggered and edge-triggered waiting. If edge-triggered, receive until there
+    /// is nothing. For a socket, the descriptor is the socket. A socket that was connected without a key is
+    /// readable once without a message when the listener has accepted it. The descriptor stays open as long
+    /// as this handle.
     ///
     /// # Errors
-    /// [`GetError::Failed`] when this end only sends, and when there is no descriptor or no thread left.
+    /// Returns [`GetError::Failed`] if this end only sends, or if no descriptor or thread is left.
     #[doc(alias("fileno", "epoll"))]
     pub fn as_fd(&self) -> Result<BorrowedFd<'_>, GetError> {
         if let Ends::Socket(socket) = &self.ends {
@@ -321,23 +328,23 @@ impl Connection {
             return Ok(ready.as_fd());
         }
         let ready = ReadyFd::new(Arc::new(self.clone())).map_err(Error::from)?;
-        // If another thread was faster, this one is dropped.
+        // If another thread was faster, this descriptor is dropped.
         Ok(self.ready.get_or_init(|| ready).as_fd())
     }
 
-    /// Whether this end receives.
+    /// Returns `true` if this end receives.
     pub fn readable(&self) -> bool {
         !matches!(self.ends, Ends::Out(_))
     }
 
-    /// Whether this end sends.
+    /// Returns `true` if this end sends.
     pub fn writable(&self) -> bool {
         !matches!(self.ends, Ends::Into(_))
     }
 
-    /// The process at the other end of a socket, as it was when the two connected; `None` for a pipe, whose
-    /// ends many processes may have, for TCP ([`peer_addr`](Self::peer_addr)), and if it is in another pid
-    /// namespace.
+    /// Returns the id of the process at the other end of a socket when the two connected. Returns `None` for
+    /// a pipe, whose ends many processes may have, for TCP (see [`peer_addr`](Self::peer_addr)), and for a
+    /// process in another pid namespace.
     pub fn peer_pid(&self) -> Option<u32> {
         match &self.ends {
             Ends::Socket(socket) => Some(socket.peer().pid()).filter(|&pid| pid != 0),
@@ -345,7 +352,7 @@ impl Connection {
         }
     }
 
-    /// The TCP address of the other end; `None` for a Unix socket, and for a pipe.
+    /// Returns the TCP address of the other end, or `None` for a Unix socket or a pipe.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
         match &self.ends {
             Ends::Socket(socket) => socket.peer().host(),
@@ -353,8 +360,8 @@ impl Connection {
         }
     }
 
-    /// Ends a socket, whatever handles of it there are, also in copies of this process: the other end receives what was sent, then it is
-    /// `Disconnected`. A pipe stays as it is.
+    /// Shuts a socket down for all handles, also in forked copies of this process. The other end receives the
+    /// messages that were sent, and then gets `Disconnected`. Does nothing for a pipe.
     #[doc(hidden)]
     pub fn shut_down(&self) {
         if let Ends::Socket(socket) = &self.ends {
@@ -362,7 +369,7 @@ impl Connection {
         }
     }
 
-    /// Whether the other end is gone, in all processes; messages from it may still be there.
+    /// Returns `true` if the other end is gone in all processes. Messages from it may still be unread.
     pub fn is_disconnected(&self) -> bool {
         if let Ends::Socket(socket) = &self.ends {
             return socket.is_disconnected();

@@ -1,5 +1,5 @@
-//! Values with the names of their types, as connections in shared memory send them: two ends may have different types in
-//! mind, and an error that says so has both names.
+//! Values with the names of their types, as sent over connections in shared memory. The two ends may expect
+//! different types, and the error then contains both names.
 //!
 //! | bytes | |
 //! |---|---|
@@ -13,19 +13,19 @@ use mp_reduce::Error;
 
 use crate::error::GetError;
 
-/// Longer names are not sent: the error names the expected type alone.
+/// Longest name that is sent. For a longer name, the error contains only the expected type.
 pub(crate) const LONGEST: usize = 4096;
-/// The length of a name.
+/// Number of bytes of the length of a name.
 pub(crate) const LENGTH: usize = 2;
 
-/// What is sent of the name of a type: its length and the name.
+/// Returns the length and the name of a type as they are sent.
 pub(crate) fn sent_name<T>() -> ([u8; LENGTH], &'static [u8]) {
     let name = std::any::type_name::<T>().as_bytes();
     let name = if name.len() > LONGEST { &[] } else { name };
     ((name.len() as u16).to_le_bytes(), name)
 }
 
-/// A value, and before it the name of its type.
+/// A value, encoded after the name of its type.
 pub(crate) struct Named<T>(pub(crate) T);
 
 impl<T: Message> Message for Named<T> {
@@ -54,19 +54,19 @@ impl<T: Message> Message for Named<T> {
     }
 }
 
-/// Whether a value with this name is a `T`, if its fingerprint is that of `T`: two names may have the same one. Where none was
-/// sent, as of a name that is too long, the fingerprint has to do.
+/// Returns `true` if a value with this name and the fingerprint of `T` is a `T`. Two names may have the same
+/// fingerprint. If no name was sent, because it is too long, the fingerprint alone decides.
 pub(crate) fn is_of<T>(name: &[u8]) -> bool {
     name.is_empty() || name == sent_name::<T>().1
 }
 
-/// Name and value.
+/// Splits a message into name and value.
 fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (length, rest) = bytes.split_first_chunk::<LENGTH>()?;
     rest.split_at_checked(u16::from_le_bytes(*length).into())
 }
 
-/// The error of receiving a [`Named`]: of the value itself, with the names of both types.
+/// Converts an error of receiving a [`Named`] into one of the value itself, with the names of both types.
 #[cold]
 pub(crate) fn unnamed<T>(error: GetError) -> GetError {
     let GetError::Failed(error) = error else { return error };
@@ -94,15 +94,15 @@ pub(crate) fn unnamed<T>(error: GetError) -> GetError {
     })
 }
 
-/// The error of receiving a value of another type.
+/// Returns the error of receiving a value of another type.
 #[cold]
 pub(crate) fn other_type<T>(name: &[u8], value: &[u8]) -> Error {
     let found = (!name.is_empty()).then(|| String::from_utf8_lossy(name).into());
     Error::TypeMismatch { expected: std::any::type_name::<T>(), found, bytes: value.to_vec() }
 }
 
-/// The error of receiving what came with the name of its type beside it, out of a socket: with that name, if it is the one
-/// that the fingerprint is of.
+/// Adds the name that arrived from a socket to the error of a value, if the fingerprint is the hash of that
+/// name.
 #[cold]
 pub(crate) fn with_name(error: Error, fingerprint: u64, name: &[u8]) -> Error {
     match error {
@@ -119,7 +119,7 @@ mod tests {
 
     use super::*;
 
-    /// A message with the fingerprint of the type that is expected, and the name of another.
+    /// A message with the fingerprint of the expected type and the name of another type.
     #[test]
     fn a_value_with_the_fingerprint_and_another_name_is_of_another_type() {
         let received = |name: &str| {

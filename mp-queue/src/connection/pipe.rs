@@ -1,4 +1,4 @@
-//! Pipes: two connections in shared memory, and whatever is sent into one comes out of the other.
+//! Pipes: pairs of connected ends in shared memory.
 
 use mp_reduce::{Error, TypeFingerprint};
 
@@ -6,15 +6,15 @@ use crate::connection::{Connection, Ends};
 use crate::queue::channel::ends;
 use crate::raw::waiting::PIPE;
 
-/// The type that the queues of pipes say they carry.
+/// Returns the type of the queues of pipes.
 pub(crate) fn type_of() -> (u64, &'static str) {
     (TypeFingerprint::<Connection>::new().get(), PIPE)
 }
 
-/// A pipe whose ends both send and receive.
+/// Creates a pipe whose ends both send and receive.
 ///
 /// # Errors
-/// When there is no shared memory for it.
+/// Returns an error if there is not enough shared memory.
 #[doc(alias = "Pipe")]
 pub fn pipe() -> Result<(Connection, Connection), Error> {
     let (there_out, there_into) = ends(None, true, type_of(), false)?;
@@ -24,10 +24,11 @@ pub fn pipe() -> Result<(Connection, Connection), Error> {
     Ok((Connection::of(here), Connection::of(there)))
 }
 
-/// A pipe whose first end only receives, and the second only sends: Python's `Pipe(duplex=False)`.
+/// Creates a pipe whose first end only receives and whose second end only sends: Python's
+/// `Pipe(duplex=False)`.
 ///
 /// # Errors
-/// When there is no shared memory for it.
+/// Returns an error if there is not enough shared memory.
 pub fn one_way_pipe() -> Result<(Connection, Connection), Error> {
     let (out, into) = ends(None, true, type_of(), false)?;
     Ok((Connection::of(Ends::Into(into)), Connection::of(Ends::Out(out))))

@@ -1,4 +1,4 @@
-//! Connections as things to wait for beside others.
+//! Implementation of [`Waitable`] for connections.
 
 use std::os::fd::AsFd;
 
@@ -8,7 +8,7 @@ use crate::connection::{Connection, Ends};
 use crate::queue::waitable::{has_message, messages, room};
 
 /// Ready when a receive would not wait: there is a message, the other end is gone, or this end only sends, so
-/// that receiving is an error.
+/// that receiving returns an error.
 impl Waitable for Connection {
     fn place(&self) -> WaitPoint<'_> {
         match self.ends() {

@@ -1,13 +1,13 @@
-//! Places where programs meet: a path, a name that only the kernel knows, or a host and a port (see [`tcp`]).
+//! Addresses of listeners: a path, an abstract name, or a host and a port (see [`tcp`]).
 //!
-//! A path outlives the program that listened there. So a process that finds its path taken tries, under a
-//! lock of the directory, whether a process listens there still; if none does, and the socket is this user's,
-//! it replaces the path. A process that has bound a path holds that lock until it listens: before, the path
-//! would look like one left behind. To remove its own path it needs no lock: as long as it listens there, no
-//! other process replaces it.
+//! A path outlives the program that listened there. A process that finds its path taken therefore locks the
+//! directory and checks whether a process still listens there. If none does and the socket belongs to this
+//! user, the process replaces the path. A process that has bound a path holds the lock until it listens:
+//! before that, the path would look abandoned. Removing its own path needs no lock: while the process listens
+//! there, no other process replaces the path.
 //!
-//! The lock is `flock(2)`, and any process that can read the directory can take it, and so keep others from
-//! listening there. Those give up after [`TIME_LIMIT`], with an error that says why.
+//! The lock is `flock(2)`. Any process that can read the directory can take it and so prevent others from
+//! listening there. The others give up after [`TIME_LIMIT`], with an error that names the cause.
 //!
 //! | killed | left | then |
 //! |---|---|---|
@@ -33,12 +33,12 @@ use serde::{Deserialize, Serialize};
 
 use super::tcp;
 
-/// How long to wait for another process's lock of the directory.
+/// Longest wait for another process's lock of the directory.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
-/// Between two tries.
+/// Time between two attempts.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// Where a [`Listener`](crate::Listener) is found.
+/// Address of a [`Listener`](crate::Listener).
 ///
 /// ```
 /// use mp_queue::Address;
@@ -51,20 +51,20 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// # Ok::<(), std::io::Error>(())
 /// ```
 ///
-/// A path is a file: only processes that can reach its directory can connect, and it is removed with the
-/// listener. A name is gone with the listener, however that ends, and can be reached by all in the same
-/// network namespace (but other users are refused).
+/// A path is a file: only processes that can access its directory can connect, and the listener removes it. A
+/// name disappears with the listener, however that ends. All processes in the same network namespace can
+/// reach it, but other users are refused.
 ///
 /// # TCP
-/// A host and a port ([`tcp`](Self::tcp)) can be reached from other machines. The kernel can't say which user
-/// is at the other end, and users of this machine are not kept apart even at a loopback address (`127.0.0.1`,
-/// `::1`). So an address beyond loopback needs a key ([`SocketOptions::authkey`](crate::SocketOptions)):
-/// without one, listening and connecting there fail
+/// A host and a port ([`tcp`](Self::tcp)) can be reached from other machines. The kernel can't report the
+/// user at the other end, and a loopback address (`127.0.0.1`, `::1`) does not separate the users of this
+/// machine. So an address beyond loopback needs a key ([`SocketOptions::authkey`](crate::SocketOptions)).
+/// Without a key, listening and connecting there fail
 /// ([`ConnectError::KeyRequired`](crate::ConnectError::KeyRequired)).
 ///
-/// **The key is proved, but what follows is neither encrypted nor signed.** An attacker who can read or
-/// change the packets between the two hosts can read and change messages. Beyond a network that you trust,
-/// use a tunnel (WireGuard, `ssh -L`) or a proxy that speaks TLS, and listen at a loopback address.
+/// **The key is proved, but messages are neither encrypted nor signed.** An attacker who can read or change
+/// the packets between the two hosts can read and change messages. Beyond a network that you trust, use a
+/// tunnel (WireGuard, `ssh -L`) or a proxy that speaks TLS, and listen at a loopback address.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Address(Kind);
 
@@ -72,22 +72,22 @@ pub struct Address(Kind);
 enum Kind {
     Path(#[serde(with = "sent::path")] PathBuf),
     Name(Vec<u8>),
-    /// Never empty, unless it was received so: then it can't be connected to.
+    /// Never empty, unless it was received so. An empty address can't be connected to.
     Tcp(Vec<SocketAddr>),
 }
 
-/// Socket that listens.
+/// Listening socket.
 pub(super) struct Listening {
     pub(super) fd: OwnedFd,
-    /// Path that was made for it.
+    /// Path that was created for it.
     pub(super) made: Option<MadePath>,
     /// Its address, with the port that the kernel has chosen for port 0.
     pub(super) address: Address,
 }
 
 impl Address {
-    /// Returns the address of a host and a port, for TCP. It takes what [`std::net::TcpStream::connect`]
-    /// takes.
+    /// Returns the TCP address of a host and a port. Takes the same argument as
+    /// [`std::net::TcpStream::connect`].
     ///
     /// ```
     /// use mp_queue::{Address, SocketOptions};
@@ -103,12 +103,12 @@ impl Address {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A name is resolved here, once, and this may block. If it has several addresses, a listener listens at
-    /// the first one that this machine has, and a client tries them in order, each for its share of
+    /// A host name is resolved here, once, which may block. If it has several addresses, a listener uses the
+    /// first one that this machine has. A client tries them in order, each for its share of
     /// [`handshake_timeout`](crate::SocketOptions::handshake_timeout).
     ///
     /// # Errors
-    /// Those of the resolver, and `InvalidInput` when a name has no addresses.
+    /// Returns the errors of the resolver, and `InvalidInput` if a name has no addresses.
     pub fn tcp(address: impl ToSocketAddrs) -> io::Result<Self> {
         let hosts: Vec<SocketAddr> = address.to_socket_addrs()?.collect();
         if hosts.is_empty() {
@@ -117,7 +117,7 @@ impl Address {
         Ok(Self(Kind::Tcp(hosts)))
     }
 
-    /// Addresses of the hosts, if it is one for TCP.
+    /// Returns the addresses of the hosts for a TCP address.
     pub(super) fn hosts(&self) -> Option<&[SocketAddr]> {
         match &self.0 {
             Kind::Tcp(hosts) => Some(hosts),
@@ -125,23 +125,23 @@ impl Address {
         }
     }
 
-    /// Returns `true` if only programs of this machine can meet here.
+    /// Returns `true` if only programs of this machine can use the address.
     pub(super) fn is_local(&self) -> bool {
         self.hosts().is_none_or(|hosts| hosts.iter().all(tcp::is_loopback))
     }
 
-    /// A path, whatever it begins with.
+    /// Returns the address of a path, which may begin with any character.
     pub fn path(path: impl Into<PathBuf>) -> Self {
         Self(Kind::Path(path.into()))
     }
 
-    /// A name that only the kernel knows: up to 107 bytes.
+    /// Returns the address of a name in the kernel's abstract namespace, of up to 107 bytes.
     #[doc(alias = "abstract")]
     pub fn name(name: impl AsRef<[u8]>) -> Self {
         Self(Kind::Name(name.as_ref().to_vec()))
     }
 
-    /// The same place, as a process with another current directory finds it.
+    /// Returns the same address, independent of the current directory.
     ///
     /// ```
     /// let here = mp_queue::Address::path("service").absolute()?;
@@ -150,7 +150,7 @@ impl Address {
     /// ```
     ///
     /// # Errors
-    /// When the current directory is not known: it was removed, for instance.
+    /// Returns an error if the current directory is unknown, for example because it was removed.
     pub fn absolute(self) -> io::Result<Self> {
         match self.0 {
             Kind::Path(path) => Ok(Self(Kind::Path(std::path::absolute(path)?))),
@@ -166,15 +166,15 @@ impl Address {
         }
     }
 
-    /// A Unix socket that is connected to the listener here, and does not block. [`Errno::AGAIN`] if its
-    /// queue is full.
+    /// Returns a non-blocking Unix socket connected to the listener at this address, or [`Errno::AGAIN`] if
+    /// the listener's queue is full.
     pub(crate) fn connect(&self) -> Result<OwnedFd, Errno> {
         let fd = fresh()?;
         rustix::net::connect(&fd, &self.socket()?)?;
         Ok(fd)
     }
 
-    /// Listens here, with a queue for this many connections.
+    /// Listens at this address, with a queue for this number of connections.
     pub(super) fn listen(self, backlog: i32) -> io::Result<Listening> {
         let path = match &self.0 {
             Kind::Path(path) => path,
@@ -205,7 +205,7 @@ impl Address {
         Ok(Listening { fd, made: Some(made), address: self })
     }
 
-    /// Whether it is a socket of this user where no process listens.
+    /// Returns `true` if the path is a socket of this user where no process listens.
     fn is_stale(&self, path: &Path) -> bool {
         let ours = rustix::fs::lstat(path).is_ok_and(|stat| {
             FileType::from_raw_mode(stat.st_mode) == FileType::Socket && stat.st_uid == geteuid().as_raw()
@@ -219,18 +219,18 @@ fn fresh() -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// A path that this process has made.
+/// A path that this process has created.
 #[derive(Debug)]
 pub(crate) struct MadePath {
     path: PathBuf,
     id: (u64, u64),
-    /// The process that made it: a forked copy does not remove the path.
+    /// Process that created it. A forked copy does not remove the path.
     process: u32,
 }
 
 impl Drop for MadePath {
     fn drop(&mut self) {
-        // Unless another process has replaced it. If the directory is gone, so is the path.
+        // Not if another process has replaced the path. If the directory is gone, so is the path.
         if self.process == std::process::id()
             && let Ok(directory) = Directory::open(&self.path)
             && directory.look(&self.path).is_ok_and(|id| id == self.id)
@@ -240,7 +240,7 @@ impl Drop for MadePath {
     }
 }
 
-/// The directory of a path.
+/// Directory of a path.
 struct Directory(OwnedFd);
 
 impl Directory {
@@ -249,7 +249,7 @@ impl Directory {
         Ok(Self(rustix::fs::open(directory_of(path), flags, Mode::empty())?))
     }
 
-    /// Locked against other processes that begin to listen in it.
+    /// Locks the directory against other processes that begin to listen in it.
     fn lock(path: &Path) -> io::Result<Self> {
         let Self(fd) = Self::open(path)?;
         let until = Instant::now() + TIME_LIMIT;
@@ -309,7 +309,7 @@ impl From<SocketAddr> for Address {
     }
 }
 
-/// `@` and a name is a name; everything else is a path. TCP is [`Address::tcp`].
+/// `@` and a name is an abstract name. Any other text is a path. For TCP, use [`Address::tcp`].
 impl From<&str> for Address {
     fn from(text: &str) -> Self {
         match text.strip_prefix('@') {

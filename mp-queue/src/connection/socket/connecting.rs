@@ -1,4 +1,4 @@
-//! Making a connection: one state machine, which blocking calls and futures advance.
+//! Connection attempts: one state machine, advanced by blocking calls and by futures.
 //!
 //! | dropped, or killed | left |
 //! |---|---|
@@ -22,24 +22,24 @@ use super::handshake::{Handshake, io_error};
 use super::{Address, ConnectError, SocketOptions, error, tcp, wait_for};
 use crate::connection::Connection;
 
-/// Between two tries to connect while the queue of a listener at a Unix socket is full.
+/// Time between two attempts to connect while the queue of a Unix socket's listener is full.
 const PAUSE: Duration = Duration::from_millis(2);
 
-/// A connection that is being made.
+/// A connection attempt in progress.
 pub(super) struct Attempt<'a> {
     options: &'a SocketOptions,
     address: &'a Address,
-    /// Deadline for reaching a listener; `None` if the clock does not reach that far.
+    /// Deadline for reaching a listener, or `None` if it is beyond the range of the clock.
     until: Option<Instant>,
-    /// Error of a host that was tried before, if there are several: the one that says most.
+    /// Most informative error of the hosts that were tried before, if there are several.
     failed: Option<ConnectError>,
     stage: Stage,
 }
 
 enum Stage {
-    /// The host with this number is tried next; of a Unix socket, its one place.
+    /// The host with this number is tried next. A Unix address has only number 0.
     Next(usize),
-    /// A TCP connection that is being made to a host, which has this long.
+    /// A TCP connection to a host is being established, until this deadline.
     Opening {
         number: usize,
         host: SocketAddr,
@@ -63,7 +63,7 @@ enum Pending<'a> {
     Readable(BorrowedFd<'a>),
 }
 
-/// Room in a socket, or the end of its attempt to connect.
+/// Waitable for room in a socket, or for the end of its attempt to connect.
 struct Writable<'a>(BorrowedFd<'a>);
 
 impl Waitable for Writable<'_> {
@@ -83,8 +83,8 @@ impl<'a> Attempt<'a> {
         Ok(Self { options, address, until, failed: None, stage: Stage::Next(0) })
     }
 
-    /// Continues as far as possible without waiting. Returns the connection when it is made. After an error
-    /// the attempt is over.
+    /// Continues as far as possible without waiting. Returns the connection when it is established. After an
+    /// error, the attempt is over.
     pub(super) fn advance(&mut self) -> Result<Option<Connection>, ConnectError> {
         loop {
             let stage = std::mem::replace(&mut self.stage, Stage::Next(0));
@@ -161,7 +161,7 @@ impl<'a> Attempt<'a> {
         Ok(Step::Continue(Stage::Greeting(Box::new(handshake))))
     }
 
-    /// Continues with the host after this one. After the last, returns the error that says most.
+    /// Continues with the next host. After the last one, returns the most informative error.
     fn after(&mut self, number: usize, error: ConnectError) -> Result<Step, ConnectError> {
         let error = match self.failed.take() {
             Some(failed) if telling(&failed) > telling(&error) => failed,
@@ -187,7 +187,7 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Blocks until it can continue, or its time is over.
+    /// Blocks until the attempt can continue or its time is over.
     pub(super) fn wait(&self) -> Result<(), ConnectError> {
         let (pending, until) = self.pending();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
@@ -203,7 +203,7 @@ impl<'a> Attempt<'a> {
         found.map(drop)
     }
 
-    /// Makes `events` readable when it can continue, or its time is over.
+    /// Makes `events` readable when the attempt can continue or its time is over.
     fn watch(&self, events: &OwnedFd, timer: &Timer) -> Result<(), Errno> {
         let (pending, at) = self.pending();
         timer.set(at)?;
@@ -220,8 +220,8 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// Rank of an error of one host among several. A host that refuses says that the server is gone, and one that
-/// does not answer may be busy. Any other error, such as a missing route, is of this side.
+/// Returns the rank of an error of one host among several. A refused connection means that the server is
+/// gone, and a time-out may mean that it is busy. Any other error, such as a missing route, is local.
 fn telling(error: &ConnectError) -> u8 {
     match error {
         ConnectError::Io { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused => 2,

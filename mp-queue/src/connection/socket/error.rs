@@ -1,4 +1,4 @@
-//! Why a connection between two programs was not made.
+//! Errors of connection attempts between two programs.
 
 use std::fmt;
 use std::io;
@@ -11,77 +11,78 @@ use serde::{Deserialize, Serialize};
 use super::Address;
 use crate::error::{GetError, PutError};
 
-/// Why a connection between two programs was not made.
+/// Error returned when a connection between two programs was not established.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The kernel refused something. When no process listens at the address, `source` is `ConnectionRefused`
-    /// or `NotFound`.
+    /// A system call failed. If no process listens at the address, `source` is `ConnectionRefused` or
+    /// `NotFound`.
     Io {
-        /// What was being done.
+        /// Operation that failed.
         #[serde(with = "sent::text")]
         what: &'static std::primitive::str,
-        /// Where.
+        /// Address of the operation.
         address: Address,
-        /// The kernel's reason.
+        /// Error of the kernel.
         #[serde(with = "sent::io")]
         source: io::Error,
     },
     /// The other side belongs to another user.
     OtherUser {
-        /// Which one.
+        /// User id of the other side.
         uid: u32,
-        /// Its process id; 0 if that is not known here.
+        /// Process id of the other side, or 0 if unknown.
         pid: u32,
     },
     /// The other side has another authentication key.
     #[doc(alias = "AuthenticationError")]
     KeyMismatch {
-        /// Its process id; 0 if that is not known here, as over TCP.
+        /// Process id of the other side, or 0 if unknown, as over TCP.
         pid: u32,
-        /// Its address, over TCP.
+        /// Address of the other side, over TCP.
         host: Option<SocketAddr>,
     },
-    /// One side has an authentication key, and the other one has none.
+    /// Only one side has an authentication key.
     KeyMissing {
-        /// Whether it is this side that has none.
+        /// `true` if this side has no key.
         here: bool,
     },
-    /// The key of this side is empty. [`SocketOptions::no_key`](crate::SocketOptions::no_key) says that there is to be none.
+    /// The key of this side is empty. To connect without a key, use
+    /// [`SocketOptions::no_key`](crate::SocketOptions::no_key).
     EmptyKey,
-    /// There is no key on this side, and the address can be reached from other machines: a program may listen
-    /// or connect there with a key only.
+    /// This side has no key, and the address can be reached from other machines. Listening or connecting
+    /// there requires a key.
     KeyRequired {
-        /// Address that is not one of the loopback addresses, or includes others.
+        /// Address that is not a loopback address, or includes others.
         address: Address,
     },
-    /// The other side is no program that uses this library, or one with another version of it.
+    /// The other side does not use this library, or uses an incompatible version.
     Incompatible(#[serde(with = "sent::text")] &'static std::primitive::str),
-    /// The other side went away before the two knew each other: it ended, or refused this side.
+    /// The other side closed the connection during the handshake: it ended, or refused this side.
     Gone,
     /// The other side did not answer in time.
     TimedOut(Duration),
 }
 
 impl ConnectError {
-    /// Returns `true` if one peer is the cause, so that a listener can let in others: every variant but
-    /// [`Io`](Self::Io), [`EmptyKey`](Self::EmptyKey) and [`KeyRequired`](Self::KeyRequired), which are of
-    /// this side.
+    /// Returns `true` if one peer is the cause, so that a listener can continue with other peers. `false` for
+    /// [`Io`](Self::Io), [`EmptyKey`](Self::EmptyKey) and [`KeyRequired`](Self::KeyRequired), which are
+    /// errors of this side.
     pub fn is_of_peer(&self) -> bool {
         use ConnectError::{EmptyKey, Io, KeyRequired};
         !matches!(self, Io { .. } | EmptyKey | KeyRequired { .. })
     }
 }
 
-/// What is being done to connect.
+/// Name of the operation of connecting.
 pub(super) const CONNECTING: &str = "connecting to";
 
-/// An error of a connection that was used before the other side had answered.
+/// Wraps the error of a connection that was used before the other side had answered.
 pub(super) fn refusal(error: ConnectError) -> mp_reduce::Error {
     mp_core::Error::Os { what: "a connection without a key", source: io::Error::other(error) }.into()
 }
 
-/// The error inside one of [`refusal`].
+/// Returns the error inside one of [`refusal`].
 fn refused(error: &mp_reduce::Error) -> Option<&ConnectError> {
     match error {
         mp_reduce::Error::Memory(mp_core::Error::Os { source, .. }) => source.get_ref()?.downcast_ref(),
@@ -90,7 +91,7 @@ fn refused(error: &mp_reduce::Error) -> Option<&ConnectError> {
 }
 
 impl GetError {
-    /// Why the two programs don't come together, if [`connect`](crate::connect) had not waited to hear of it.
+    /// Returns the cause of a failed handshake that [`connect`](crate::connect) did not wait for.
     pub fn refused(&self) -> Option<&ConnectError> {
         match self {
             GetError::Failed(error) => refused(error),
@@ -100,7 +101,7 @@ impl GetError {
 }
 
 impl<T> PutError<T> {
-    /// Why the two programs don't come together, if [`connect`](crate::connect) had not waited to hear of it.
+    /// Returns the cause of a failed handshake that [`connect`](crate::connect) did not wait for.
     pub fn refused(&self) -> Option<&ConnectError> {
         match self {
             PutError::Failed { error, .. } => refused(error),

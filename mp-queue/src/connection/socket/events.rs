@@ -1,4 +1,4 @@
-//! Several descriptors of one side as one, which a future can wait for.
+//! Waiting for several descriptors of one side, by futures.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use rustix::time::{
 
 use super::{Address, ConnectError, waiting};
 
-/// Something happens at a descriptor, as what a future waits for.
+/// Waitable for events at a descriptor, used by futures.
 struct DescriptorEvents(Arc<OwnedFd>);
 
 impl Waitable for DescriptorEvents {
@@ -25,7 +25,7 @@ impl Waitable for DescriptorEvents {
     }
 }
 
-/// Why a future ends without a connection.
+/// Error of a future that ends without a connection.
 enum Ended {
     Refused(ConnectError),
     Failed(mp_core::Error),
@@ -37,7 +37,7 @@ impl From<mp_core::Error> for Ended {
     }
 }
 
-/// Waits until `look` finds something; it looks whenever there is something at `events`.
+/// Waits until `look` returns a result. Calls it whenever `events` is readable.
 pub(super) async fn until<R>(
     events: &Arc<OwnedFd>,
     address: &Address,
@@ -51,21 +51,21 @@ pub(super) async fn until<R>(
     })
 }
 
-/// A descriptor that is readable from some time on.
+/// A descriptor that becomes readable at a set time.
 pub(super) struct Timer(OwnedFd);
 
 impl Timer {
-    /// Never.
+    /// Creates a timer without a set time, which is never readable.
     pub(super) fn new() -> Result<Self, Errno> {
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
         Ok(Self(timerfd_create(TimerfdClockId::Monotonic, flags)?))
     }
 
-    /// From this time on; `None`: never.
+    /// Makes the timer readable from `until` on, or never if `None`.
     pub(super) fn set(&self, until: Option<Instant>) -> Result<(), Errno> {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let it_value = until.map_or(zero, |until| {
-            // Not zero, which is never.
+            // Not zero, which means never.
             let left = until.saturating_duration_since(Instant::now()).max(Duration::from_nanos(1));
             let tv_sec = i64::try_from(left.as_secs()).unwrap_or(i64::MAX);
             Timespec { tv_sec, tv_nsec: left.subsec_nanos().into() }

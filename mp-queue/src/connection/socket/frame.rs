@@ -1,17 +1,19 @@
-//! Messages over a socket: each is its length (4 bytes, little-endian), the fingerprint of its type (8), how long the name of
-//! its type is (2), that name, and its bytes.
+//! Frames of messages over a socket. A frame consists of the length of the message (4 bytes, little-endian),
+//! the fingerprint of its type (8), the length of the type's name (2), that name, and the message.
 //!
-//! A side that gets another type than it expects tells the other one, if there is room in the socket: by a note, whose length
-//! of a name is [`NOTE`], whose fingerprint is that of the message, and whose bytes are the two names (`note_of`). It is kept
-//! until the connection ends, and is the reason that is given then.
+//! A side that receives an unexpected type reports this to the other side by a note, if there is room in the
+//! socket. The length of the name in a note is [`NOTE`], its fingerprint is that of the message, and its
+//! bytes are the two names (`note_of`). The receiver stores the note until the connection ends, and returns
+//! it as the cause.
 //!
-//! Anything in it may be wrong. A length beyond the limit ends the connection, and no more memory is taken
-//! than twice what has arrived, whatever the length says (after 4 MiB, no more pages). A name is shown in the
-//! error if another type is expected, and only if the fingerprint is the hash of it.
+//! Any byte of a frame may be wrong. A length beyond the limit ends the connection. Whatever the length, the
+//! memory used never exceeds twice the number of bytes received. After 4 MiB, this limit applies to pages and
+//! not to addresses. If another type is expected, the error contains the name, but only if the fingerprint is
+//! the hash of it.
 //!
-//! A receiver or sender locks the state of the message under way, goes as far as the kernel lets it, and
-//! unlocks before it waits. So threads and futures may use one end at the same time, and one of them
-//! continues what another has begun: a message of which a part is sent is *begun*. It is sent to its end
+//! A receiver or sender locks the state of the current message, advances it as far as possible, and unlocks
+//! it before it waits. So threads and futures may use one end at the same time, and one of them continues a
+//! message that another has begun. A message is *begun* when a part of it is sent. It is sent completely
 //! before the next one begins, also if its sender is a future that is dropped: see [`outbox`](super::outbox).
 
 use std::collections::VecDeque;
@@ -38,76 +40,78 @@ use crate::connection::bytes::Bytes;
 use crate::connection::named::{LENGTH, LONGEST, is_of, other_type, sent_name, with_name};
 use crate::error::{GetError, TypeRefusal};
 
-/// Length, fingerprint and length of the name.
+/// Number of bytes of length, fingerprint and length of the name.
 const HEAD: usize = 12 + LENGTH;
-/// What stands in place of the length of a name in a note.
+/// Value in a note in place of the length of a name.
 const NOTE: u16 = u16::MAX;
-/// How many bytes a note has, at most.
+/// Largest number of bytes of a note.
 const LONGEST_NOTE: usize = LENGTH + 2 * LONGEST;
-/// How many notes are read at once: a side that sends nothing else must not keep a caller here for longer than its time.
+/// Number of notes that are read at once: a side that sends only notes must not delay a caller beyond its
+/// time.
 pub(super) const NOTES_AT_ONCE: u32 = 1024;
-/// How many bytes of buffer are made at first.
+/// Initial size of the buffer in bytes.
 const FIRST: usize = 1 << 16;
-/// Number of received bytes after which the buffer gets room for the whole message: addresses, and pages only
-/// where bytes have arrived.
+/// Number of received bytes after which the buffer is enlarged to the whole message. This reserves addresses.
+/// Pages are used only for bytes that have arrived.
 const WHOLE: usize = 4 << 20;
 
 /// One end of a connection between two programs.
 pub(crate) struct Socket {
     fd: OwnedFd,
     peer: Peer,
-    /// Process that has connected: a copy of it (`fork`) does not read what is the original's.
+    /// Process that has connected. A forked copy does not read the data of the original.
     process: u32,
     pub(super) limit: usize,
-    /// As this process calls it.
+    /// Name in this process.
     name: Mutex<Option<String>>,
     pub(super) reader: Mutex<Reader>,
     pub(super) writer: Mutex<Writer>,
 }
 
-/// What has arrived of the next message. It stays when a receive times out. No thread waits while it holds
+/// Received part of the next message. It is retained when a receive times out. No thread waits while it holds
 /// the lock.
 #[derive(Default)]
 pub(super) struct Reader {
-    /// What comes before the first message.
+    /// Handshake part that precedes the first message.
     greeting: Option<Greeting>,
-    /// What was wrong with it, until a call returns it.
+    /// Error of the greeting, until a call returns it.
     pub(super) refused: Option<ConnectError>,
     head: [u8; HEAD],
     have: usize,
     name: Vec<u8>,
     body: Vec<u8>,
-    /// Messages that a send has found here when it looked for a note, and what ended them, unless the other side just closed.
+    /// Messages that a send has received while it searched for a note, and the error that ended them, unless
+    /// the other side just closed.
     early: VecDeque<Result<Arrived, GetError>>,
-    /// What the other side has refused, as it says.
+    /// Last refusal reported by the other side.
     refusal: Option<Box<TypeRefusal>>,
     over: bool,
 }
 
-/// A whole message.
+/// A complete message.
 pub(super) struct Arrived {
     bytes: Vec<u8>,
-    /// Of its type.
+    /// Fingerprint of its type.
     fingerprint: u64,
-    /// Of its type, as the other side says; none if it is too long to be sent.
+    /// Name of its type as sent, or empty if it was too long to be sent.
     name: Vec<u8>,
 }
 
-/// What was read to its end.
+/// Result of reading one message or note.
 pub(super) enum Next {
     Message(Arrived),
     Note,
-    /// There is nothing more to read now.
+    /// No complete message or note can be read at present.
     Nothing,
 }
 
-/// Whether what begins like this is a note.
+/// Returns `true` if this is the beginning of a note.
 pub(super) fn begins_a_note(bytes: &[u8]) -> bool {
     bytes.get(HEAD - LENGTH..HEAD) == Some(&NOTE.to_le_bytes())
 }
 
-/// Reads more of `len` bytes, of which `into` has the first. Each byte is written once, by the kernel: zeroing the buffer for
-/// each read would make a long message quadratic.
+/// Reads more of `len` bytes, whose beginning is already in `into`. The kernel writes each byte once: zeroing
+/// the buffer for each read would make the cost of a long message quadratic.
 fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
     let start = into.len();
     let has_room = start < into.capacity() || start >= WHOLE && into.try_reserve_exact(len - start).is_ok();
@@ -117,7 +121,7 @@ fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Err
     if into.capacity() <= len {
         return rustix::net::recv(fd, spare_capacity(into), RecvFlags::empty()).map(|(n, _)| n);
     }
-    // An allocator may give more than it was asked for. The bytes after this message belong to the next one.
+    // An allocator may return more than was requested. The bytes after this message belong to the next one.
     into.resize(len.min(start + FIRST), 0);
     let n = read(fd, &mut into[start..]);
     into.truncate(start + n.unwrap_or(0));
@@ -125,7 +129,8 @@ fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Err
 }
 
 impl Reader {
-    /// Reads what there is, up to the end of one message; `None` when there is nothing more to read now.
+    /// Reads available bytes up to the end of one message. Returns `None` if there is no complete message
+    /// yet.
     fn advance(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Result<Option<Arrived>, GetError> {
         if !self.is_greeted(fd)? {
             return Ok(None);
@@ -141,7 +146,7 @@ impl Reader {
         Ok(None)
     }
 
-    /// Reads what there is, up to the end of one message or note. The greeting has been read.
+    /// Reads available bytes up to the end of one message or note. The greeting has been read.
     pub(super) fn read_next(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Result<Next, GetError> {
         loop {
             let [a, b, c, d, fingerprint @ .., e, f] = self.head;
@@ -197,17 +202,18 @@ impl Reader {
         }
     }
 
-    /// The other end is gone, and why if it said so.
+    /// Returns the error for the end of the other side, with its refusal if it sent one.
     pub(super) fn gone(&self) -> GetError {
         self.refusal.clone().map_or(GetError::Disconnected, GetError::TypeRefused)
     }
 
-    /// Whether a note was begun, and is to be read on.
+    /// Returns `true` if a note was partly read.
     pub(super) fn is_in_note(&self) -> bool {
         self.have == HEAD && begins_a_note(&self.head)
     }
 
-    /// The other end is closed: reads what it has sent, for the note in it, up to an invitation, whose file would be lost.
+    /// Searches the data of a closed connection for a note. Stops at an invitation, whose descriptor would be
+    /// lost.
     pub(super) fn find_note(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Option<Box<TypeRefusal>> {
         let invites = |have| have == 0 && is_invitation(fd);
         while !self.over && self.greeting.is_none() && !invites(self.have) {
@@ -221,12 +227,12 @@ impl Reader {
         self.refusal.clone()
     }
 
-    /// Keeps what has arrived for a receive.
+    /// Stores a message for a later receive.
     pub(super) fn keep(&mut self, arrived: Arrived) {
         self.early.push_back(Ok(arrived));
     }
 
-    /// Reads what there is of the greeting; whether messages can follow.
+    /// Reads the available part of the greeting. Returns `true` if messages can follow.
     pub(super) fn is_greeted(&mut self, fd: BorrowedFd<'_>) -> Result<bool, GetError> {
         self.greet(fd);
         if let Some(refused) = self.refused.take() {
@@ -238,17 +244,18 @@ impl Reader {
         Ok(self.greeting.is_none())
     }
 
-    /// Whether a message can begin with what is next to be read.
+    /// Returns `true` if the next byte to read begins a message.
     pub(super) fn is_between_messages(&self) -> bool {
         self.have == 0 && self.early.is_empty()
     }
 
-    /// Whether something is to be received before what is next to be read.
+    /// Returns `true` if stored messages precede the next byte to read.
     pub(super) fn has_early(&self) -> bool {
         !self.early.is_empty()
     }
 
-    /// Reads what there is of the greeting, if it is still to come; whether it was.
+    /// Reads the available part of the greeting. Returns `true` if the greeting was still incomplete and now
+    /// is complete or has failed.
     pub(super) fn greet(&mut self, fd: BorrowedFd<'_>) -> bool {
         let Some(greeting) = &mut self.greeting else { return false };
         match greeting.advance(fd) {
@@ -265,17 +272,17 @@ impl Reader {
         true
     }
 
-    /// Ends the connection: nothing that follows would make sense.
+    /// Ends the connection, since the following bytes can't be interpreted.
     fn end(&mut self, fd: BorrowedFd<'_>, error: mp_core::Error) -> GetError {
         self.over = true;
         (self.name, self.body) = (Vec::new(), Vec::new());
-        // So that the other end sees it. It fails if that is gone, where nothing is left to do.
+        // Reports the end to the other side. If that is gone, this fails, and nothing is left to do.
         _ = rustix::net::shutdown(fd, Shutdown::Both);
         GetError::Failed(error.into())
     }
 }
 
-/// What arrives at a socket, as something to wait for.
+/// Waitable for bytes that arrive at a socket.
 struct Arrivals(Arc<Socket>);
 
 impl Waitable for Arrivals {
@@ -292,7 +299,7 @@ impl Waitable for Arrivals {
     }
 }
 
-/// Room in a socket, as something to wait for.
+/// Waitable for room in a socket.
 pub(super) struct Room(pub(super) Arc<Socket>);
 
 impl Waitable for Room {
@@ -309,7 +316,7 @@ impl Waitable for Room {
     }
 }
 
-/// What the kernel says of a descriptor now.
+/// Polls a descriptor without waiting.
 pub(super) fn found(fd: BorrowedFd<'_>, asked: PollFlags) -> PollFlags {
     let mut fds = [PollFd::from_borrowed_fd(fd, asked)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -335,7 +342,7 @@ impl Socket {
         self.name.lock().clone()
     }
 
-    /// As reports call it.
+    /// Returns the description for reports.
     pub(crate) fn described(&self) -> String {
         let name = self.given_name().map(|name| format!(" {name:?}")).unwrap_or_default();
         match self.peer {
@@ -349,24 +356,25 @@ impl Socket {
     }
 
     pub(crate) fn shut_down(&self) {
-        // It fails if the other end is gone, where nothing is left to do.
+        // If the other end is gone, this fails, and nothing is left to do.
         _ = rustix::net::shutdown(self.as_fd(), Shutdown::Both);
     }
 
-    /// Whether the other end is gone; what it sent may still be there.
+    /// Returns `true` if the other end is gone. Its messages may still be unread.
     pub(crate) fn is_disconnected(&self) -> bool {
         // Over TCP, the end of the other side alone is not a hang-up.
         let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
         found(self.as_fd(), PollFlags::RDHUP).intersects(gone)
     }
 
-    /// Returns `true` if sending would be in vain. The kernel says so of a Unix socket by itself; over TCP it
-    /// takes bytes for a side that is gone, until that one's host has refused them.
+    /// Returns `true` if sending would be useless. For a Unix socket, the kernel reports this by itself. Over
+    /// TCP, the kernel accepts bytes until the host of the other side has refused them.
     pub(super) fn is_known_to_be_gone(&self) -> bool {
         self.peer.host().is_some() && self.is_disconnected()
     }
 
-    /// Whether there is something to receive: a message or its beginning, the end, or that the other side refused.
+    /// Returns `true` if there is something to receive: a message or its beginning, the end, or the other
+    /// side's refusal.
     pub(crate) fn has_arrived(&self) -> bool {
         while Descriptor(self.as_fd()).is_ready() {
             if !self.reader.lock().greet(self.as_fd()) {
@@ -380,19 +388,19 @@ impl Socket {
         self.wait_for(wait, || self.look()?.map(|arrived| self.decode(arrived)).transpose())
     }
 
-    /// Receives a [`Bytes`] message. Its bytes are those that arrived: they are not copied.
+    /// Receives a [`Bytes`] message. The received bytes are not copied.
     pub(crate) fn recv_bytes(self: &Arc<Self>, wait: Wait) -> Result<Vec<u8>, GetError> {
         self.wait_for(wait, || self.look()?.map(|arrived| self.bytes_of(arrived)).transpose())
     }
 
-    /// Looks until there is something, and waits for more to arrive in between.
+    /// Calls `look` until it returns a result, and waits for more data in between.
     pub(super) fn wait_for<R>(
         self: &Arc<Self>,
         wait: Wait,
         look: impl Fn() -> Result<Option<R>, GetError>,
     ) -> Result<R, GetError> {
         loop {
-            // Before it looks: a side that goes on sending what is no message does not make this longer.
+            // Computed first: a side that keeps sending data that is not a message must not extend the time.
             let left = left(wait);
             if let Some(found) = look()? {
                 return Ok(found);
@@ -404,12 +412,13 @@ impl Socket {
         }
     }
 
-    /// As [`recv`](Self::recv), as a future. What has arrived of a message stays when it is dropped.
+    /// Asynchronous [`recv`](Self::recv). If the future is dropped, the received part of a message is
+    /// retained.
     pub(crate) async fn recv_async<T: Message>(self: &Arc<Self>) -> Result<T, GetError> {
         self.decode(self.arrived().await?)
     }
 
-    /// As [`recv_bytes`](Self::recv_bytes), as a future.
+    /// Asynchronous [`recv_bytes`](Self::recv_bytes).
     pub(crate) async fn recv_bytes_async(self: &Arc<Self>) -> Result<Vec<u8>, GetError> {
         self.bytes_of(self.arrived().await?)
     }
@@ -427,7 +436,7 @@ impl Socket {
         self.decode::<Bytes>(arrived).map(|bytes| bytes.0)
     }
 
-    /// Reads what there is; the message, if it is whole.
+    /// Reads available bytes. Returns the message if it is complete.
     fn look(&self) -> Result<Option<Arrived>, GetError> {
         let mut reader = self.reader.lock();
         match reader.early.pop_front() {
@@ -436,7 +445,7 @@ impl Socket {
         }
     }
 
-    /// The value of a message. If it is of another type, the other side is told.
+    /// Decodes a message. If it has another type, reports this to the other side.
     fn decode<T: Message>(self: &Arc<Self>, arrived: Arrived) -> Result<T, GetError> {
         let fingerprint = arrived.fingerprint;
         let error = match value_of(arrived) {
@@ -445,14 +454,14 @@ impl Socket {
         };
         if let Error::TypeMismatch { expected, found, .. } = &error {
             let note = note_of(expected, found.as_deref().unwrap_or_default(), fingerprint);
-            // Where there is no room, or the other side is gone, it does not hear of it.
+            // Not reported if there is no room or the other side is gone.
             _ = Sending::new(self, Frame::from(note)).advance();
         }
         Err(error.into())
     }
 }
 
-/// A value as it is sent.
+/// Encodes a value as a frame.
 pub(super) fn frame_of<T: Message>(value: &mut T, limit: usize) -> Result<Vec<u8>, Error> {
     let head = head_of::<T>(0);
     let before = head.len();
@@ -462,14 +471,16 @@ pub(super) fn frame_of<T: Message>(value: &mut T, limit: usize) -> Result<Vec<u8
     Ok(frame)
 }
 
-/// Bytes before the value of a message: length of the value, fingerprint, length of the type's name, and the name.
+/// Returns the part of a frame before the value: length of the value, fingerprint, length of the type's name,
+/// and the name.
 pub(super) fn head_of<T: Message>(len: u32) -> Vec<u8> {
     let (name_length, name) = sent_name::<T>();
     let fingerprint = TypeFingerprint::<T>::new().get().to_le_bytes();
     [&len.to_le_bytes(), &fingerprint[..], &name_length, name].concat()
 }
 
-/// A note: length, fingerprint, that it is one; the length of the expected type's name, that name, and that of the type which was sent.
+/// Encodes a note: length, fingerprint, [`NOTE`], the length of the expected type's name, that name, and the
+/// name of the type that was sent.
 fn note_of(expected: &str, sent: &str, fingerprint: u64) -> Vec<u8> {
     let cut = |name: &str| name.as_bytes()[..name.len().min(LONGEST)].to_vec();
     let (expected, sent) = (cut(expected), cut(sent));
@@ -478,7 +489,7 @@ fn note_of(expected: &str, sent: &str, fingerprint: u64) -> Vec<u8> {
     [&head[..], &(expected.len() as u16).to_le_bytes(), &expected, &sent].concat()
 }
 
-/// What the bytes of a note say.
+/// Decodes a note.
 fn refusal_of(bytes: &[u8]) -> Option<TypeRefusal> {
     let (length, names) = bytes.split_first_chunk::<LENGTH>()?;
     let (expected, sent) = names.split_at_checked(u16::from_le_bytes(*length).into())?;
@@ -486,7 +497,7 @@ fn refusal_of(bytes: &[u8]) -> Option<TypeRefusal> {
     Some(TypeRefusal { sent: name(sent), expected: name(expected) })
 }
 
-/// How long to wait, if at all: with or without an end.
+/// Returns the remaining time to wait: `None` for no waiting, `Some(None)` for no limit.
 pub(super) fn left(wait: Wait) -> Option<Option<Duration>> {
     match wait {
         Wait::Never => None,
@@ -495,16 +506,16 @@ pub(super) fn left(wait: Wait) -> Option<Option<Duration>> {
     }
 }
 
-/// The value of a message.
+/// Decodes the value of a message.
 fn value_of<T: Message>(Arrived { bytes, fingerprint, name }: Arrived) -> Result<T, Error> {
-    // Two names may have one fingerprint.
+    // Two names may have the same fingerprint.
     if fingerprint == TypeFingerprint::<T>::new().get() && !is_of::<T>(&name) {
         return Err(other_type::<T>(&name, &bytes));
     }
     from_bytes(bytes, fingerprint).map_err(|error| with_name(error, fingerprint, &name))
 }
 
-/// An error of [`Socket::look`], or of waiting.
+/// Error of [`Socket::look`] or of waiting.
 struct Looked(GetError);
 
 impl From<mp_core::Error> for Looked {
@@ -537,9 +548,9 @@ impl fmt::Debug for Socket {
     }
 }
 
-/// The length of a message as it is written in its frame, if it may be so long.
+/// Returns the length of a message for its frame, or an error if it exceeds the limit.
 pub(super) fn length(len: usize, limit: usize) -> Result<u32, Error> {
-    // There is no room for more in a frame, whatever the options say.
+    // The length field has 4 bytes, whatever the options allow.
     let limit = limit.min(u32::MAX as usize);
     u32::try_from(len).ok().filter(|_| len <= limit).ok_or_else(|| {
         let why = format!("a message of {len} bytes, and {limit} is the limit (SocketOptions::max_message)");
@@ -555,7 +566,7 @@ pub(crate) mod fuzz;
 mod tests {
     use super::*;
 
-    /// A message with the fingerprint of the type that is expected, and the name of another.
+    /// A message with the fingerprint of the expected type and the name of another type.
     #[test]
     fn a_message_with_the_fingerprint_and_another_name_is_of_another_type() {
         let received = |name: &str| {

@@ -1,4 +1,4 @@
-//! Bytes at a socket, and hellos.
+//! Fuzz targets for received frames and hellos.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -7,10 +7,10 @@ use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socke
 use super::*;
 use crate::connection::socket::handshake::{HELLO, check_hello, hello};
 
-/// How many bytes a message may have.
+/// Limit on the bytes of a message.
 const LIMIT: usize = 300;
 
-/// A socket at which these bytes have come, and nothing more will.
+/// Returns a socket at which these bytes have arrived, followed by the end.
 fn arrived(bytes: &[u8]) -> OwnedFd {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let (there, here) = socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
@@ -24,7 +24,7 @@ fn arrived(bytes: &[u8]) -> OwnedFd {
     here
 }
 
-/// The first byte says whether the hello of a listener is still to come.
+/// The first byte decides whether the hello of a listener is still expected.
 pub(crate) fn frames(bytes: &[u8]) {
     let Some((greeted, bytes)) = bytes.split_first() else { return };
     let greeting = (greeted % 2 == 1).then(Greeting::none_yet);
@@ -32,7 +32,7 @@ pub(crate) fn frames(bytes: &[u8]) {
     match reader.is_greeted(fd.as_fd()) {
         Ok(true) => {}
         Ok(false) => return,
-        // What a side says that is no listener of this version.
+        // The hello was not one of a listener of this version.
         Err(GetError::Failed(_) | GetError::Disconnected) => return,
         Err(other) => panic!("an error of something else than a hello: {other:?}"),
     }
@@ -51,11 +51,11 @@ pub(crate) fn frames(bytes: &[u8]) {
                     assert!(refusal.sent.len() + refusal.expected.len() <= 3 * LONGEST_NOTE);
                 }
             }
-            // All of it came, and the end of it.
+            // All bytes and the end have arrived.
             Ok(Next::Nothing) => panic!("more is waited for than will come"),
             Err(error) => {
                 is_of_bytes(&error);
-                // What was kept of it goes with the connection.
+                // Buffers are freed when the connection ends.
                 let left = reader.body.capacity() + reader.name.capacity();
                 assert!(reader.over && left <= 2 * FIRST, "{left} bytes are left");
                 return;
@@ -73,7 +73,7 @@ fn is_of_bytes(error: &GetError) {
     assert!(of_bytes, "{error:?}");
 }
 
-/// The first byte says whether this side has a key.
+/// The first byte decides whether this side has a key.
 pub(crate) fn hellos(bytes: &[u8]) {
     let Some((key, bytes)) = bytes.split_first() else { return };
     if let Some(&said) = bytes.first_chunk::<HELLO>() {

@@ -1,4 +1,4 @@
-//! The handshake of two programs.
+//! Handshake of two programs.
 //!
 //! | | by | bytes |
 //! |---|---|---|
@@ -8,17 +8,16 @@
 //! | 4 | the listener, if that proof is right | its proof (32) |
 //! |   | the listener, if it is wrong | 32 zero bytes, which are no proof; then it closes the connection |
 //!
-//! A proof lets its reader try keys offline. So the listener, which any stranger can reach, proves its key
-//! only to a client that has proved it.
+//! Whoever receives a proof can try keys offline. So the listener, which any stranger can reach, proves its
+//! key only to a client that has proved it.
 //!
-//! A client without a key does not wait for the listener's hello: it may be in the listener's queue still.
-//! The hello is read before the first message ([`Greeting`]), and what is wrong with it is the error of the
-//! first receive, or of the first send that finds the other side gone. With a key the proof comes first, so
+//! A client without a key does not wait for the listener's hello, since it may still be in the listener's
+//! queue. The hello is read before the first message ([`Greeting`]). An error in it is returned by the first
+//! receive, or by the first send that finds the other side gone. With a key, the proof comes first, so
 //! `connect` waits for it.
 //!
-//! Every part has a fixed length, is read into a buffer of that length, and has to arrive before the
-//! deadline. The sockets do not block: a process that says nothing, or is stopped in the middle, does not
-//! hold up the listener.
+//! Every part has a fixed length, is read into a buffer of that length, and must arrive before the deadline.
+//! The sockets are non-blocking, so a process that is silent or stopped does not block the listener.
 
 use std::io;
 use std::net::SocketAddr;
@@ -38,7 +37,7 @@ pub(super) const HELLO: usize = MAGIC.len() + 1 + NONCE;
 /// Answer of a listener to a wrong proof, in place of its own.
 const REFUSAL: [u8; PROOF] = [0; PROOF];
 
-/// Other end of a connection, as the kernel says.
+/// Other end of a connection, as reported by the kernel.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Peer {
     /// A process of this machine, over a Unix socket.
@@ -48,7 +47,7 @@ pub(crate) enum Peer {
 }
 
 impl Peer {
-    /// Process id; 0 if it is not known here.
+    /// Process id, or 0 if unknown.
     pub(crate) fn pid(&self) -> u32 {
         match self {
             Peer::Process(process) => process.pid,
@@ -64,7 +63,7 @@ impl Peer {
     }
 }
 
-/// A connection in its handshake.
+/// A connection during its handshake.
 pub(crate) struct Handshake {
     fd: OwnedFd,
     listener: bool,
@@ -74,36 +73,36 @@ pub(crate) struct Handshake {
     theirs: Option<[u8; NONCE]>,
     buffer: [u8; HELLO],
     have: usize,
-    /// It was gone when it was accepted.
+    /// `true` if the peer was gone when it was accepted.
     left: bool,
     began: Instant,
-    /// None, if the clock does not reach that far.
+    /// `None` if it is beyond the range of the clock.
     deadline: Option<Instant>,
     patience: Duration,
 }
 
-/// What the handshake found out.
+/// Result of a handshake.
 pub(crate) struct Met {
     pub(crate) fd: OwnedFd,
     pub(crate) peer: Peer,
-    /// The other side's hello, if this side goes on before it has come.
+    /// State of the other side's hello, if this side continues before it has arrived.
     pub(crate) greeting: Option<Greeting>,
 }
 
-/// A hello that is still to come: of a listener that may not have accepted yet, to a client without a key.
+/// A hello that is still expected: from a listener that may not have accepted yet, to a client without a key.
 pub(crate) struct Greeting {
     buffer: [u8; HELLO],
     have: usize,
 }
 
 impl Greeting {
-    /// One of which nothing has come.
+    /// Creates a greeting of which no byte has arrived.
     #[cfg(any(test, feature = "fuzz"))]
     pub(super) fn none_yet() -> Self {
         Self { buffer: [0; HELLO], have: 0 }
     }
 
-    /// Reads what there is; whether it is all there, and as it should be.
+    /// Reads available bytes. Returns `true` if the hello is complete and valid.
     pub(crate) fn advance(&mut self, fd: BorrowedFd<'_>) -> Result<bool, ConnectError> {
         while self.have < HELLO {
             match read(fd, &mut self.buffer[self.have..]) {
@@ -119,8 +118,8 @@ impl Greeting {
 }
 
 impl Handshake {
-    /// Over a socket that is connected and does not block; to this host, if it is one of TCP. It has until
-    /// this time, which is the end of this duration.
+    /// Begins a handshake over a connected, non-blocking socket. `host` is the address of a TCP peer. The
+    /// handshake may take `patience`, which ends at `deadline`.
     pub(crate) fn begin(
         fd: OwnedFd,
         listener: bool,
@@ -142,7 +141,7 @@ impl Handshake {
         };
         let mine = key::nonce().map_err(failed)?;
         let left = match say(fd.as_fd(), &hello(key.is_some(), &mine)) {
-            // A client that closed before it was accepted: what it has sent is there.
+            // A client that closed before it was accepted: its data can still be read.
             Err(ConnectError::Gone) if listener => true,
             said => {
                 said?;
@@ -169,17 +168,19 @@ impl Handshake {
         self.deadline
     }
 
-    /// Time since which a TCP peer has sent nothing; `None` if it has sent a byte, or is a process of this user.
+    /// Returns the time since which a TCP peer has sent nothing, or `None` if it has sent a byte or is a
+    /// process of this user.
     pub(crate) fn silent_since(&self) -> Option<Instant> {
         (self.peer.host().is_some() && self.theirs.is_none() && self.have == 0).then_some(self.began)
     }
 
-    /// Whether the other side, which is gone, has said nothing, or did not wait for the proof that it needs.
+    /// Returns `true` if the other side, which is gone, has sent nothing or did not wait for the proof that
+    /// it needs.
     pub(crate) fn has_only_looked(&self) -> bool {
         self.left || (self.theirs.is_none() && self.have == 0)
     }
 
-    /// Reads what there is, and answers it; whether the handshake is done.
+    /// Reads available bytes and answers them. Returns `true` if the handshake is complete.
     pub(crate) fn advance(&mut self) -> Result<bool, ConnectError> {
         loop {
             let wanted = if self.theirs.is_none() { HELLO } else { PROOF };
@@ -207,7 +208,7 @@ impl Handshake {
         }
     }
 
-    /// The hello is here: its random bytes. A client proves its key first, if there is one.
+    /// Handles a received hello and returns its random bytes. A client with a key then proves it.
     fn greeted(&self) -> Result<[u8; NONCE], ConnectError> {
         let theirs = check_hello(&self.buffer, self.key.is_some())?;
         if !self.listener {
@@ -216,13 +217,13 @@ impl Handshake {
         Ok(theirs)
     }
 
-    /// The other side's proof is here. A listener answers it.
+    /// Handles a received proof. A listener answers it.
     fn proved(&self, theirs: &[u8; NONCE]) -> Result<(), ConnectError> {
         let said = Said { listener: !self.listener, provers: theirs, others: &self.mine };
         let is_proof = self.key.as_ref().is_none_or(|key| key.is_proof(&said, &self.buffer[..PROOF]));
         if !is_proof {
             if self.listener {
-                // The error is this one, also if the client is gone.
+                // The error is the same if the client is gone.
                 _ = say(self.fd.as_fd(), &REFUSAL);
             }
             return Err(ConnectError::KeyMismatch { pid: self.peer.pid(), host: self.peer.host() });
@@ -237,7 +238,7 @@ impl Handshake {
         say(self.fd.as_fd(), &key.prove(&said))
     }
 
-    /// What was found out, and what is still to be read.
+    /// Ends the handshake and returns its result, including an incomplete greeting.
     pub(crate) fn end(self) -> Met {
         let greeting = self.theirs.is_none().then_some(Greeting { buffer: self.buffer, have: self.have });
         Met { fd: self.fd, peer: self.peer, greeting }
@@ -250,7 +251,7 @@ impl AsFd for Handshake {
     }
 }
 
-/// What a side says first.
+/// Returns the hello of a side.
 pub(super) fn hello(key: bool, mine: &[u8; NONCE]) -> [u8; HELLO] {
     let mut hello = [0; HELLO];
     hello[..MAGIC.len()].copy_from_slice(MAGIC);
@@ -259,7 +260,7 @@ pub(super) fn hello(key: bool, mine: &[u8; NONCE]) -> [u8; HELLO] {
     hello
 }
 
-/// The random bytes of a hello, if it is of this version, and has a key or none as this side has.
+/// Returns the random bytes of a hello if its version is supported and both sides or neither have a key.
 pub(super) fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE], ConnectError> {
     let (magic, rest) = hello.split_at(MAGIC.len());
     if magic[..7] != MAGIC[..7] {
@@ -281,7 +282,7 @@ pub(super) fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE],
     Ok(theirs)
 }
 
-/// Sends a few bytes, for which there is room in a fresh socket.
+/// Sends a few bytes, for which a fresh socket has room.
 fn say(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), ConnectError> {
     match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
         Ok(n) if n == bytes.len() => Ok(()),
@@ -289,12 +290,12 @@ fn say(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), ConnectError> {
     }
 }
 
-/// Reads what there is.
+/// Reads available bytes.
 pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
     rustix::net::recv(fd, buffer, RecvFlags::empty()).map(|(_, n)| n)
 }
 
-/// As an error of the standard library.
+/// Converts the error into one of the standard library.
 pub(crate) fn io_error(e: Errno) -> io::Error {
     e.into()
 }

@@ -1,16 +1,16 @@
-//! Connections as an iterator.
+//! Iterator over accepted connections.
 
 use super::{ConnectError, Listener};
 use crate::connection::Connection;
 
-/// Iterator over the connections to a [`Listener`], without an end: see [`Listener::incoming`].
+/// Endless iterator over the connections to a [`Listener`]: see [`Listener::incoming`].
 #[derive(Debug)]
 pub struct Incoming<'a> {
     listener: &'a Listener,
 }
 
 impl Listener {
-    /// Returns an iterator over connections, which skips peers that are refused.
+    /// Returns an iterator over connections, which skips refused peers.
     ///
     /// ```
     /// use mp_queue::{Listener, connect};
@@ -32,12 +32,13 @@ impl Listener {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// `next` blocks until a connection is made. A server that calls [`accept`](Self::accept) with `?` ends when a stranger connects,
-    /// or when a peer has another key or dies in its handshake. Here such a peer is left out; a program that is to log it calls
-    /// `accept`, and checks [`ConnectError::is_of_peer`].
+    /// `next` blocks until a connection is established. A server that calls [`accept`](Self::accept) with `?`
+    /// ends when a stranger connects, or when a peer has another key or dies in its handshake. This iterator
+    /// skips such peers. To log them, call `accept` and check [`ConnectError::is_of_peer`].
     ///
     /// # Errors
-    /// [`ConnectError::Io`]: this process has no descriptor left, for example. The iterator can be used after that.
+    /// Returns [`ConnectError::Io`], for example if this process has no descriptors left. The iterator can be
+    /// used after that.
     pub fn incoming(&self) -> Incoming<'_> {
         Incoming { listener: self }
     }

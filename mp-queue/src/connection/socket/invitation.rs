@@ -1,7 +1,8 @@
-//! A file that travels over a connection: the socket from which the other side accepts an invitation.
+//! Transfer of an invitation's descriptor over a connection: the socket from which the other side accepts the
+//! invitation.
 //!
-//! It comes with a message of no bytes, whose type has a name of its own. So a side that receives a value instead gets an error
-//! that says what came; the kernel closes the file then.
+//! The descriptor is attached to a message of no bytes, whose type has a special name. A side that receives a
+//! value instead gets an error with that name, and the kernel closes the descriptor.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -19,7 +20,7 @@ use crate::error::GetError;
 const NAME: &[u8; 56] = b"an invitation, for Connection::accept_invitation to take";
 const FRAME: [u8; 14 + NAME.len()] = frame();
 
-/// As a message: no bytes, fingerprint of the type, length of its name, name.
+/// Returns the frame: no bytes, fingerprint of the type, length of its name, name.
 const fn frame() -> [u8; 14 + NAME.len()] {
     let mut frame = [0; 14 + NAME.len()];
     let fingerprint = fnv1a(NAME).to_le_bytes();
@@ -38,7 +39,7 @@ const fn frame() -> [u8; 14 + NAME.len()] {
 }
 
 impl Socket {
-    /// Sends it, if there is room; whether there was.
+    /// Sends the invitation if there is room. Returns `true` if it was sent.
     pub(in crate::connection) fn send_invitation(&self, way: BorrowedFd<'_>) -> Result<bool, WriteError> {
         let mut writer = self.writer.lock();
         if !writer.flush(self)? {
@@ -55,7 +56,7 @@ impl Socket {
         }
     }
 
-    /// Receives it.
+    /// Receives the invitation.
     pub(in crate::connection) fn recv_invitation(self: &Arc<Self>, wait: Wait) -> Result<OwnedFd, GetError> {
         self.wait_for(wait, || self.look_for_invitation())
     }
@@ -76,14 +77,14 @@ impl Socket {
             if !is_note && !reader.is_in_note() {
                 break has;
             }
-            // It says what the other side has refused, and is no message that could be received.
+            // A note reports a refusal of the other side and is not a message that could be received.
             match reader.read_next(self.as_fd(), self.limit)? {
                 Next::Note if notes < NOTES_AT_ONCE => notes += 1,
                 Next::Note | Next::Nothing => return Ok(None),
                 Next::Message(arrived) => reader.keep(arrived),
             }
         };
-        // It is sent at once, and so arrives whole.
+        // The frame is sent by one call and so arrives complete.
         if !reader.is_between_messages() || found[..has] != FRAME {
             let why = "a message comes before it, or in its place: receive that first";
             return Err(GetError::Failed(mp_core::Error::NoInvitation(why.into()).into()));
@@ -95,12 +96,12 @@ impl Socket {
     }
 }
 
-/// Looks at what is next to be read, and leaves it there.
+/// Reads the next bytes without consuming them.
 fn peek(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize, Errno> {
     rustix::net::recv(socket, into, RecvFlags::PEEK | RecvFlags::DONTWAIT).map(|(_, has)| has)
 }
 
-/// Whether an invitation is next to be read.
+/// Returns `true` if the next data is an invitation.
 pub(super) fn is_invitation(socket: BorrowedFd<'_>) -> bool {
     let mut found = [0; FRAME.len()];
     peek(socket, &mut found) == Ok(FRAME.len()) && found == FRAME

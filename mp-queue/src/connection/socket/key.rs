@@ -1,18 +1,18 @@
-//! The secret that both sides know, and how each proves that without sending it.
+//! Authentication key, and its proof without sending it.
 //!
-//! Each side has sent 32 random bytes. A proof is HMAC-SHA256 under the key, of the prover's role, its own
-//! random bytes and the other's: so a proof can be used neither again nor in the other direction. It is
-//! compared in constant time.
+//! Each side has sent 32 random bytes. A proof is HMAC-SHA256 under the key of the prover's role, its own
+//! random bytes and those of the other side. So a proof can't be replayed or reflected. It is compared in
+//! constant time.
 
-/// How many random bytes each side sends.
+/// Number of random bytes that each side sends.
 pub(crate) const NONCE: usize = 32;
-/// How many bytes a proof has.
+/// Number of bytes of a proof.
 pub(crate) const PROOF: usize = 32;
 
-/// The random bytes of both sides. Without keys, they are not read.
+/// Random bytes of both sides. Not read without keys.
 #[cfg_attr(not(feature = "authkey"), allow(dead_code))]
 pub(crate) struct Said<'a> {
-    /// Whether the prover is the listener.
+    /// `true` if the prover is the listener.
     pub(crate) listener: bool,
     pub(crate) provers: &'a [u8],
     pub(crate) others: &'a [u8],
@@ -27,7 +27,7 @@ mod with {
 
     use super::{NONCE, PROOF, Said};
 
-    /// The secret.
+    /// Secret that both sides know.
     pub(crate) struct Key(Box<[u8]>);
 
     impl Key {
@@ -39,13 +39,14 @@ mod with {
             &self.0
         }
 
-        /// Returns `true` if it has no bytes: a variable that is not set, for instance. Such a key is refused.
+        /// Returns `true` if the key has no bytes, for example because a variable is not set. Such a key is
+        /// refused.
         pub(crate) fn is_empty(&self) -> bool {
             self.0.is_empty()
         }
 
         fn mac(&self, said: &Said<'_>) -> Hmac<Sha256> {
-            // A key of any length is one.
+            // HMAC accepts keys of any length.
             let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0).expect("keys have no length");
             mac.update(if said.listener { b"mp listener proof" } else { b"mp connecter proof" });
             mac.update(said.provers);
@@ -75,7 +76,7 @@ mod without {
 
     use super::{NONCE, PROOF, Said};
 
-    /// There is none without the feature `authkey`.
+    /// Without the feature `authkey`, there are no keys.
     pub(crate) enum Key {}
 
     impl Key {
@@ -121,7 +122,7 @@ mod tests {
         assert!(Key::new(b"").is_empty());
     }
 
-    /// RFC 4231, test case 2, by way of the same crate: what is proved is HMAC-SHA256 of the parts in a row.
+    /// RFC 4231, test case 2, with the same crate. A proof is the HMAC-SHA256 of the concatenated parts.
     #[test]
     fn a_proof_is_the_hmac_of_the_parts_in_a_row() {
         use hmac::{Hmac, KeyInit, Mac};

@@ -1,4 +1,4 @@
-//! Waiting for others to connect.
+//! Listeners for connections of other programs.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -18,12 +18,12 @@ use super::handshake::{Handshake, io_error};
 use super::{Address, ConnectError, SocketOptions, address, tcp, wait_for};
 use crate::connection::Connection;
 
-/// How many connections may be in their handshake at the same time.
+/// Number of connections that may be in their handshake at the same time.
 const MOST: usize = 64;
 /// Time that a TCP peer has for its first byte before it can lose its place to a later peer.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Waits for other programs of the same user to [`connect`](crate::connect).
+/// Accepts connections of other programs of the same user, which [`connect`](crate::connect).
 ///
 /// ```
 /// use mp_queue::{Listener, connect};
@@ -36,31 +36,32 @@ const GRACE: Duration = Duration::from_secs(1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// The two programs need not be the same, nor started by the same: what travels are values as bytes, so both
-/// have to name their types alike (`std::any::type_name`). See [`Connection`] for what a socket can't carry.
+/// The two programs may be different, and started independently. Values are sent as bytes, so both programs
+/// must use the same type names (`std::any::type_name`). See [`Connection`] for values that a socket can't
+/// carry.
 ///
-/// # Which processes are let in
-/// Processes of the same user (as the kernel says), which speak this library's protocol, and know the
-/// authentication key if there is one (feature `authkey`). A process that says nothing, or is stopped while
-/// it connects, keeps no others out: up to 64 may be in their handshake at a time, each for as long as
-/// [`handshake_timeout`](SocketOptions::handshake_timeout). While all 64 places are taken, a TCP peer that has
-/// sent nothing for a second loses its place to the next one.
+/// # Which processes are accepted?
+/// The listener accepts processes of the same user (as reported by the kernel) that use this library's
+/// protocol and know the authentication key, if there is one (feature `authkey`). A process that is silent,
+/// or is stopped while it connects, does not block others: up to 64 may be in their handshake at a time, each
+/// for at most [`handshake_timeout`](SocketOptions::handshake_timeout). While all 64 places are taken, a TCP
+/// peer that has sent nothing for a second loses its place to the next one.
 ///
-/// Processes may connect before the listener accepts, up to [`SocketOptions::backlog`]: what they send is
-/// there when they are accepted, also if they have ended by then. (With a key they wait for their turn: the
-/// proof comes first.)
+/// Processes may connect before the listener accepts, up to [`SocketOptions::backlog`]. Their data is
+/// available when they are accepted, also if they have ended by then. With a key, they wait to be accepted,
+/// since the proof comes first.
 ///
 /// # When a process dies
-/// Processes that are connected to it get `Disconnected`, at once. A path that a killed listener leaves is
-/// replaced by the next listener at that path.
+/// Processes that are connected to it get `Disconnected` at once. The path of a killed listener is replaced
+/// by the next listener at that path.
 pub struct Listener {
-    /// Dropped before the socket is closed: as long as that is open, no other process's path can be taken for
-    /// it.
+    /// Dropped before the socket is closed: while the socket is open, another process's path can't be
+    /// mistaken for this one.
     _made: Option<address::MadePath>,
     fd: OwnedFd,
-    /// Ready when a process connects, has sent something, or its time is over.
+    /// Readable when a process connects or has sent data, or when its time is over.
     events: Arc<OwnedFd>,
-    /// Ready when the time of the first handshake is over.
+    /// Readable when the time of the first handshake is over.
     patience: Timer,
     address: Address,
     options: SocketOptions,
@@ -70,12 +71,12 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at an address, without a key: see [`SocketOptions::listen`] for more.
+    /// Listens at an address, without a key. See [`SocketOptions::listen`] for further options.
     ///
     /// # Errors
-    /// [`ConnectError::Io`]: `AddrInUse` when another process listens there, or the path is something else
-    /// than a socket of this user; `TimedOut` when another process keeps the directory of a path locked;
-    /// otherwise the kernel's reason.
+    /// Returns [`ConnectError::Io`] with `AddrInUse` if another process listens there, or if the path is not
+    /// a socket of this user. With `TimedOut` if another process keeps the directory of a path locked.
+    /// Otherwise with the kernel's error.
     pub fn bind(address: impl Into<Address>) -> Result<Self, ConnectError> {
         SocketOptions::new().listen(address)
     }
@@ -93,8 +94,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Returns the address at which it listens. Over TCP it is one address, with the port that the kernel has
-    /// chosen for port 0.
+    /// Returns the address at which the listener listens. Over TCP this is one address, with the port that
+    /// the kernel has chosen for port 0.
     ///
     /// Clients connect to this address, unless it is a wildcard (`0.0.0.0`, `::`): such a listener accepts at
     /// all addresses of this machine. Clients on other machines need one of those, with the same port:
@@ -115,18 +116,19 @@ impl Listener {
         &self.address
     }
 
-    /// The TCP address at which it listens; `None` for a Unix socket.
+    /// Returns the TCP address at which the listener listens, or `None` for a Unix socket.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.address.hosts()?.first().copied()
     }
 
-    /// Gives it a name: for reports of waits that last long, and for `Debug`. It finds nothing.
+    /// Names the listener. The name appears in `Debug` output and in reports of long waits. A listener can't
+    /// be looked up by name.
     #[must_use]
     pub fn named(self, name: &str) -> Self {
         Self { name: Some(name.into()), ..self }
     }
 
-    /// The name that it was [given](Self::named).
+    /// Returns the [given](Self::named) name.
     pub fn given_name(&self) -> Option<String> {
         self.name.clone()
     }
@@ -134,9 +136,10 @@ impl Listener {
     /// Waits for the next connection.
     ///
     /// # Errors
-    /// [`ConnectError`] when a connection is refused: the listener continues, and the caller should call it
-    /// again, as [`incoming`](Self::incoming) does. (A connection that is closed without a word was only a look whether a process listens, and is
-    /// skipped.) [`ConnectError::Io`] is of this side, for example when it has no descriptor left.
+    /// Returns a [`ConnectError`] if a connection is refused. The listener can still accept others, and the
+    /// caller should call this again, as [`incoming`](Self::incoming) does. [`ConnectError::Io`] is an error
+    /// of this side, for example if it has no descriptors left. A connection that is closed without sending
+    /// data was only a check for a listener, and is skipped.
     pub fn accept(&self) -> Result<Connection, ConnectError> {
         loop {
             if let Some(connection) = self.accept_until(None)? {
@@ -145,15 +148,15 @@ impl Listener {
         }
     }
 
-    /// Waits for the next connection, at most `timeout`; `None` if there is none.
+    /// Waits for the next connection for at most `timeout`. Returns `None` if there is none.
     ///
     /// # Errors
-    /// As [`accept`](Self::accept).
+    /// Returns the same errors as [`accept`](Self::accept).
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Option<Connection>, ConnectError> {
         self.accept_until(Instant::now().checked_add(timeout))
     }
 
-    /// Waits for the next connection, as a future, on any runtime.
+    /// Waits for the next connection, asynchronously, on any runtime.
     ///
     /// ```
     /// # fn block_on<F: Future>(future: F) -> F::Output {
@@ -187,11 +190,11 @@ impl Listener {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A future that is dropped before it is ready has accepted nothing: handshakes that have begun continue
+    /// A future that is dropped before it is ready has accepted nothing. Handshakes that have begun continue
     /// in the next call.
     ///
     /// # Errors
-    /// As [`accept`](Self::accept).
+    /// Returns the same errors as [`accept`](Self::accept).
     pub async fn accept_async(&self) -> Result<Connection, ConnectError> {
         until(&self.events, &self.address, || self.look()).await
     }
@@ -210,10 +213,11 @@ impl Listener {
         }
     }
 
-    /// Goes as far as it can without waiting: the first connection whose handshake is done.
+    /// Advances all connections as far as possible without waiting. Returns the first connection whose
+    /// handshake is complete.
     fn look(&self) -> Result<Option<Connection>, ConnectError> {
         let mut meeting = self.meeting.lock();
-        // Handshakes continue also if no connection can be accepted: one that ends frees a descriptor.
+        // Handshakes continue also if no connection can be accepted, since the end of one frees a descriptor.
         let let_in = self.let_in(&mut meeting);
         let met = self.meet(&mut meeting);
         let waits = self.be_patient(&meeting);
@@ -223,13 +227,14 @@ impl Listener {
         }
     }
 
-    /// Sets what wakes this side: the first deadline of a handshake, and, if there is a place, a connection.
+    /// Sets the events that wake this side: the first deadline of a handshake, and a new connection if there
+    /// is a place.
     fn be_patient(&self, meeting: &[Handshake]) -> Result<(), ConnectError> {
         let mut first = meeting.iter().filter_map(Handshake::deadline).min();
         if has_place(meeting) {
             self.watch(self.fd.as_fd())?;
         } else {
-            // The next connections wait in the kernel's queue until there is a place.
+            // Further connections wait in the kernel's queue until there is a place.
             match epoll::delete(&self.events, &self.fd) {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(e) => return Err(self.failed(e)),
@@ -240,7 +245,7 @@ impl Listener {
         self.patience.set(first).map_err(|e| self.failed(e))
     }
 
-    /// Continues all handshakes; the first one that is done, or refused.
+    /// Advances all handshakes. Returns the first one that is complete or refused.
     fn meet(&self, meeting: &mut Vec<Handshake>) -> Result<Option<Connection>, ConnectError> {
         let mut i = 0;
         while i < meeting.len() {
@@ -261,12 +266,12 @@ impl Listener {
     /// Removes a handshake. The others keep their order.
     fn remove(&self, meeting: &mut Vec<Handshake>, number: usize) -> Handshake {
         let handshake = meeting.remove(number);
-        // It fails only if it is not there.
+        // Fails only if it is not registered.
         _ = epoll::delete(&self.events, &handshake);
         handshake
     }
 
-    /// Accepts all connections in the queue, as long as there are places.
+    /// Accepts all connections in the queue while there are places.
     fn let_in(&self, meeting: &mut Vec<Handshake>) -> Result<(), ConnectError> {
         while has_place(meeting) {
             match rustix::net::acceptfrom_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -292,7 +297,7 @@ impl Listener {
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
                 Err(e) if tcp::is_of_connection(e) => {}
-                // The kernel allocates the descriptor before it looks into the queue.
+                // The kernel allocates the descriptor before it checks the queue.
                 Err(Errno::MFILE | Errno::NFILE) if !Descriptor(self.fd.as_fd()).is_ready() => return Ok(()),
                 Err(e) => return Err(self.failed(e)),
             }
@@ -300,8 +305,8 @@ impl Listener {
         Ok(())
     }
 
-    /// Returns `true` if a peer at this address may be let in. Without a key only this machine may connect,
-    /// and the kernel can be told to route packets of others to a loopback address (`route_localnet`).
+    /// Returns `true` if a peer at this address may connect. Without a key, only this machine may connect,
+    /// but the kernel can be configured to route packets of others to a loopback address (`route_localnet`).
     fn lets_in(&self, host: &SocketAddr) -> bool {
         self.options.key.is_some() || tcp::is_loopback(host)
     }
@@ -319,19 +324,19 @@ impl Listener {
     }
 }
 
-/// Returns `true` if another connection can be in its handshake.
+/// Returns `true` if another connection can begin its handshake.
 fn has_place(meeting: &[Handshake]) -> bool {
     meeting.len() < MOST || displaceable(meeting).is_some()
 }
 
-/// The oldest handshake of a TCP peer that has sent nothing for [`GRACE`].
+/// Returns the oldest handshake of a TCP peer that has sent nothing for [`GRACE`].
 fn displaceable(meeting: &[Handshake]) -> Option<usize> {
     let now = Instant::now();
     meeting.iter().position(|one| one.silent_since().is_some_and(|since| now >= since + GRACE))
 }
 
-/// Readable when a connection comes, or its handshake can continue: then
-/// [`accept_timeout`](Listener::accept_timeout) with no time has something to do.
+/// Readable when a connection arrives or its handshake can continue. Then call
+/// [`accept_timeout`](Listener::accept_timeout) with a timeout of zero.
 impl AsFd for Listener {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.events.as_fd()

@@ -1,4 +1,4 @@
-//! Connections between programs that have no memory in common.
+//! Connections between programs that share no memory.
 
 mod address;
 mod connecting;
@@ -36,7 +36,7 @@ pub(in crate::connection) use outbox::WriteError;
 
 use crate::connection::{Connection, Ends};
 
-/// How two programs connect: the same on both sides.
+/// Options of a connection between two programs, which must be the same on both sides.
 ///
 /// ```
 /// # #[cfg(feature = "authkey")] {
@@ -53,14 +53,14 @@ use crate::connection::{Connection, Ends};
 #[derive(Clone)]
 pub struct SocketOptions {
     key: Option<Arc<Key>>,
-    /// `true` if it was stated that there is no key.
+    /// `true` if the caller has explicitly chosen to have no key.
     open: bool,
     limit: usize,
     patience: Duration,
     backlog: i32,
 }
 
-/// Options as another process of this program gets them.
+/// Parts of the options, as sent to another process of this program.
 #[cfg(feature = "authkey")]
 #[doc(hidden)]
 pub type OptionParts = (Option<ByteString>, usize, Duration, i32);
@@ -72,37 +72,40 @@ impl Default for SocketOptions {
 }
 
 impl SocketOptions {
-    /// No key, messages up to 64 MiB, ten seconds for the handshake, 128 connections in the listener's queue.
+    /// Creates options with no key, messages up to 64 MiB, ten seconds for the handshake, and 128 connections
+    /// in the listener's queue.
     pub fn new() -> Self {
         Self { key: None, open: false, limit: 64 << 20, patience: Duration::from_secs(10), backlog: 127 }
     }
 
-    /// A secret that each side has to know. Neither sends it: each proves that it knows it, by HMAC-SHA256 of
-    /// random bytes of both. With an empty one, listening and connecting fail ([`ConnectError::EmptyKey`]): a variable of the
-    /// environment that is not set must not make a listener without a key.
+    /// Sets a secret that each side must know. Neither side sends it: each proves its knowledge by
+    /// HMAC-SHA256 of random bytes of both. With an empty key, listening and connecting fail
+    /// ([`ConnectError::EmptyKey`]), so that an unset environment variable can't result in a listener without
+    /// a key.
     ///
-    /// Over a Unix socket other users are refused with or without it, and it keeps programs of the same user
-    /// apart. Over TCP it is all that keeps others out; see [`Address`] for what it does not do there.
+    /// Over a Unix socket, other users are always refused, and the key separates programs of the same user.
+    /// Over TCP, only the key keeps others out. See [`Address`] for its limits there.
     #[cfg(feature = "authkey")]
     #[must_use]
     pub fn authkey(self, key: impl AsRef<[u8]>) -> Self {
         Self { key: Some(Arc::new(Key::new(key.as_ref()))), open: false, ..self }
     }
 
-    /// No secret, as by default: all programs of this user can connect, or, over TCP at a loopback address,
-    /// all of this machine. At other addresses it is an error ([`ConnectError::KeyRequired`]).
+    /// Uses no key, which is the default. All programs of this user can connect or, over TCP at a loopback
+    /// address, all programs of this machine. At other addresses, this is an error
+    /// ([`ConnectError::KeyRequired`]).
     #[must_use]
     pub fn no_key(self) -> Self {
         Self { key: None, open: true, ..self }
     }
 
-    /// Returns `true` if a key was given, or that there is none.
+    /// Returns `true` if a key was set, or explicitly none.
     #[doc(hidden)]
     pub fn states_key(&self) -> bool {
         self.key.is_some() || self.open
     }
 
-    /// Time for the handshake.
+    /// Returns the time for the handshake.
     #[doc(hidden)]
     pub fn time_for_handshake(&self) -> Duration {
         self.patience
@@ -114,7 +117,7 @@ impl SocketOptions {
         (self.limit, self.patience)
     }
 
-    /// Everything in it, the key included, for another process of this program.
+    /// Returns all options including the key, for another process of this program.
     #[cfg(feature = "authkey")]
     #[doc(hidden)]
     pub fn to_parts(&self) -> OptionParts {
@@ -122,7 +125,7 @@ impl SocketOptions {
         (key, self.limit, self.patience, self.backlog)
     }
 
-    /// As [`to_parts`](Self::to_parts) has taken them apart.
+    /// Creates options from the parts returned by [`to_parts`](Self::to_parts).
     #[cfg(feature = "authkey")]
     #[doc(hidden)]
     pub fn from_parts((key, limit, patience, backlog): OptionParts) -> Self {
@@ -130,7 +133,7 @@ impl SocketOptions {
         Self { key: key.map(|key| Arc::new(Key::new(&key.0))), open, limit, patience, backlog }
     }
 
-    /// Refuses an empty key, and an address beyond this machine without one.
+    /// Refuses an empty key, and an address beyond this machine without a key.
     fn check(&self, address: &Address) -> Result<(), ConnectError> {
         match &self.key {
             Some(key) if key.is_empty() => Err(ConnectError::EmptyKey),
@@ -139,9 +142,9 @@ impl SocketOptions {
         }
     }
 
-    /// The secret that this process has in common with its children, its parent, and so on: see
-    /// `current_process().authkey()` in the layer of processes. Its value now: what is set later doesn't
-    /// count.
+    /// Uses the secret that this process shares with its children, its parent, and so on: see
+    /// `current_process().authkey()` in the layer of processes. The current value is used. Later changes have
+    /// no effect.
     ///
     /// ```
     /// use mp_queue::SocketOptions;
@@ -156,30 +159,31 @@ impl SocketOptions {
     /// ```
     ///
     /// # Errors
-    /// If the system has no random bytes, from which the secret is made where it was not set.
+    /// Returns an error if the secret is not set and the system has no random bytes to create it.
     #[cfg(feature = "authkey")]
     pub fn authkey_of_family(self) -> mp_core::Result<Self> {
         Ok(self.authkey(mp_core::authkey()?))
     }
 
-    /// The most bytes that a message may have, sent or received: 4 GiB less one byte, if it is more than that.
+    /// Limits the bytes of a message that is sent or received. Values above 4 GiB minus one byte count as
+    /// that.
     #[must_use]
     pub fn max_message(self, bytes: usize) -> Self {
         Self { limit: bytes, ..self }
     }
 
-    /// How long the handshake may take: a client waits for a place in the listener's queue, over TCP for the
-    /// other host, and with a key for its proof; the listener waits, once it has accepted, for the client's
+    /// Limits the time of the handshake. A client waits for a place in the listener's queue, over TCP for the
+    /// other host, and with a key for its proof. A listener waits, after it has accepted, for the client's
     /// first bytes.
     #[must_use]
     pub fn handshake_timeout(self, timeout: Duration) -> Self {
         Self { patience: timeout, ..self }
     }
 
-    /// How many connections may wait to be accepted by the listener, at least 1; 128 by default, and no more
-    /// than the kernel has for all (`net.core.somaxconn`, usually 4,096). They are connected: what they send
-    /// is there when they are accepted. Beyond that number, connecting waits, as long as
-    /// [`handshake_timeout`](Self::handshake_timeout) says.
+    /// Limits the connections that may wait to be accepted, at least 1. The default is 128. The kernel's
+    /// limit for all listeners applies as well (`net.core.somaxconn`, usually 4,096). Waiting connections are
+    /// connected, and their data is available when they are accepted. Beyond the limit, connecting waits for
+    /// up to [`handshake_timeout`](Self::handshake_timeout).
     ///
     /// ```
     /// use mp_queue::{SocketOptions, connect};
@@ -201,7 +205,7 @@ impl SocketOptions {
     /// Listens at an address.
     ///
     /// # Errors
-    /// As [`Listener::bind`].
+    /// Returns the same errors as [`Listener::bind`].
     pub fn listen(&self, address: impl Into<Address>) -> Result<Listener, ConnectError> {
         let address = address.into();
         self.check(&address)?;
@@ -211,7 +215,7 @@ impl SocketOptions {
     /// Connects to the listener at an address.
     ///
     /// # Errors
-    /// As [`connect`].
+    /// Returns the same errors as [`connect`].
     pub fn connect(&self, address: impl Into<Address>) -> Result<Connection, ConnectError> {
         let address = address.into();
         let mut attempt = Attempt::new(self, &address)?;
@@ -223,10 +227,10 @@ impl SocketOptions {
         }
     }
 
-    /// Connects to the listener at an address, as a future, on any runtime.
+    /// Connects to the listener at an address, asynchronously, on any runtime.
     ///
     /// # Errors
-    /// As [`connect_async`].
+    /// Returns the same errors as [`connect_async`].
     pub async fn connect_async(&self, address: impl Into<Address>) -> Result<Connection, ConnectError> {
         connecting::connect(self, &address.into()).await
     }
@@ -252,7 +256,7 @@ fn waiting(address: &Address, e: mp_core::Error) -> ConnectError {
     ConnectError::Io { what: "waiting at", address: address.clone(), source }
 }
 
-/// Waits until something is ready; whether it is.
+/// Waits until `what` is ready. Returns `true` if it is.
 fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> Result<bool, ConnectError> {
     match mp_core::wait(&[what], left) {
         Ok(found) => Ok(!found.is_empty()),
@@ -260,10 +264,10 @@ fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> R
     }
 }
 
-/// Connects to the [`Listener`] at an address, of whatever program.
+/// Connects to the [`Listener`] of another program at an address.
 ///
-/// Without a key it returns as soon as the kernel has put it into the listener's queue ([`SocketOptions::backlog`]), and what is
-/// sent is there when it is accepted:
+/// Without a key, returns as soon as the kernel has added the connection to the listener's queue
+/// ([`SocketOptions::backlog`]). Messages can be sent before the listener accepts:
 ///
 /// ```
 /// use mp_queue::{Listener, connect};
@@ -276,26 +280,28 @@ fn wait_for(what: &dyn Waitable, left: Option<Duration>, address: &Address) -> R
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// So it is the first receive that fails if the other side is no program of this library, speaks another
-/// version, or has a key ([`GetError::refused`](crate::GetError::refused)); or a send, when the other side
-/// has refused already ([`PutError::refused`](crate::PutError::refused)). If the listener ends before it
-/// accepts, the connection is `Disconnected`. In all these cases what was sent is lost. A receive waits also
-/// for a listener that does not accept, for as long as its timeout.
+/// Therefore, the first receive fails if the other side does not use this library, has another version, or
+/// has a key ([`GetError::refused`](crate::GetError::refused)). A send fails if the other side has already
+/// refused ([`PutError::refused`](crate::PutError::refused)). If the listener ends before it accepts, the
+/// connection is `Disconnected`. In all these cases, the messages that were sent are lost. A receive also
+/// waits for a listener that does not accept, up to its timeout.
 ///
-/// With a key ([`SocketOptions::connect`]) each side proves first that it knows it: connecting waits until the listener accepts.
+/// With a key ([`SocketOptions::connect`]), each side first proves that it knows the key, so connecting waits
+/// until the listener accepts.
 ///
 /// # Errors
-/// [`ConnectError`]: when no program listens there, or one of another user; [`ConnectError::KeyRequired`]
-/// beyond loopback; when too many connections wait to be accepted, and there is no place within ten seconds;
-/// with a key also when the other side has none or another one, is no program of this library, or does not
-/// answer within that time. [`SocketOptions::connect`] has keys and limits.
+/// Returns a [`ConnectError`] if no program or a program of another user listens at the address. Also if too
+/// many connections wait to be accepted and there is no place within ten seconds. Beyond loopback, returns
+/// [`ConnectError::KeyRequired`]. With a key, also fails if the other side has no key or another one, does
+/// not use this library, or does not answer within that time. For keys and limits, see
+/// [`SocketOptions::connect`].
 #[doc(alias = "Client")]
 pub fn connect(address: impl Into<Address>) -> Result<Connection, ConnectError> {
     SocketOptions::new().connect(address)
 }
 
-/// Connects to the [`Listener`] at an address, as a future, on any runtime: no thread waits for a place in the listener's queue,
-/// nor, with a key, for an answer. See [`connect`].
+/// Connects to the [`Listener`] at an address, asynchronously, on any runtime. No thread blocks for a place
+/// in the listener's queue or, with a key, for an answer. See [`connect`].
 ///
 /// ```
 /// # fn block_on<F: Future>(future: F) -> F::Output {
@@ -324,11 +330,12 @@ pub fn connect(address: impl Into<Address>) -> Result<Connection, ConnectError> 
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A future that is dropped before it is ready has not connected, and the listener continues. While it waits
-/// it has three descriptors.
+/// A future that is dropped before it is ready has not connected, and the listener continues. While it waits,
+/// it uses three descriptors.
 ///
 /// # Errors
-/// As [`connect`], and [`ConnectError::Io`] when no descriptor or thread is left for waiting.
+/// Returns the same errors as [`connect`], and [`ConnectError::Io`] if no descriptor or thread is left for
+/// waiting.
 #[doc(alias("Client", "async"))]
 pub async fn connect_async(address: impl Into<Address>) -> Result<Connection, ConnectError> {
     SocketOptions::new().connect_async(address).await

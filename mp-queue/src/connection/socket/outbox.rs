@@ -1,10 +1,11 @@
 //! Sending over a socket that may be full.
 //!
-//! A message is *begun* when its first byte is sent. From then on its rest lies in the [`Writer`] of the
-//! socket, and the next send finishes it first.
+//! A message is *begun* when its first byte is sent. From then on, the socket's [`Writer`] stores its rest,
+//! and the next send finishes it first.
 //!
-//! A blocking send of long bytes lends them instead: the rest of its message stays with the caller, whose thread alone continues it,
-//! and other senders have no room until it is done. The rest moves to the writer when the call gives up.
+//! A blocking send of long bytes lends them instead: the rest of the message stays with the caller, and only
+//! its thread continues the message. Other senders have no room until it is done. If the call gives up, the
+//! rest moves to the writer.
 //!
 //! | dropped, or given up | left | then |
 //! |---|---|---|
@@ -26,23 +27,23 @@ use super::frame::{Room, Socket};
 use super::tcp;
 use crate::error::PutError;
 
-/// The message that is being sent, if there is one.
+/// The message that is being sent, if any.
 #[derive(Default)]
 pub(super) struct Writer {
     frame: Vec<u8>,
     sent: usize,
-    /// How many messages were begun, and how many are sent to their ends.
+    /// Number of messages that were begun, and number that were sent completely.
     begun: u64,
     done: u64,
-    /// `true` if the rest of the message is with its sender.
+    /// `true` if the sender has the rest of the message.
     lent: bool,
     over: bool,
 }
 
-/// Bytes of a message on their way into the socket.
+/// Bytes of a message to be sent.
 pub(super) struct Frame<'a> {
     pub(super) head: Vec<u8>,
-    /// Bytes after the head that are still the caller's.
+    /// Bytes after the head that the caller still owns.
     pub(super) body: &'a [u8],
 }
 
@@ -53,7 +54,7 @@ impl From<Vec<u8>> for Frame<'_> {
 }
 
 impl Frame<'_> {
-    /// Joins both parts if the body is short: one system call sends them.
+    /// Joins both parts if the body is short, so that one system call sends them.
     fn joined(mut self) -> Self {
         if self.body.len() <= SHORT {
             self.head.extend_from_slice(self.body);
@@ -66,7 +67,7 @@ impl Frame<'_> {
         self.head.len() + self.body.len()
     }
 
-    /// Bytes of one part that follow the first `sent`.
+    /// Returns the bytes of one part that follow the first `sent`.
     fn after(&self, sent: usize) -> &[u8] {
         match sent.checked_sub(self.head.len()) {
             Some(of_body) => &self.body[of_body..],
@@ -74,13 +75,13 @@ impl Frame<'_> {
         }
     }
 
-    /// Bytes of both parts that follow the first `sent`.
+    /// Returns the bytes of both parts that follow the first `sent`.
     fn rest(&self, sent: usize) -> Vec<u8> {
         let head = self.head.len();
         [&self.head[sent.min(head)..], &self.body[sent.saturating_sub(head)..]].concat()
     }
 
-    /// Sends from the byte `sent` on, as much as there is room for. Returns the number of bytes sent in all.
+    /// Sends bytes from `sent` on while there is room. Returns the total number of bytes sent.
     fn send(&self, socket: &Socket, mut sent: usize) -> Result<usize, WriteError> {
         while sent < self.len() {
             match send(socket, self.after(sent))? {
@@ -107,7 +108,7 @@ impl From<mp_core::Error> for WriteError {
 }
 
 impl WriteError {
-    /// Gives the value back.
+    /// Converts into an error with the value.
     pub(super) fn with<T>(self, value: T) -> PutError<T> {
         match self {
             Self::Gone => PutError::Disconnected(value),
@@ -117,7 +118,7 @@ impl WriteError {
 }
 
 impl Writer {
-    /// Sends as much as there is room for; whether nothing is left.
+    /// Sends the rest of the message while there is room. Returns `true` if nothing is left.
     pub(super) fn flush(&mut self, socket: &Socket) -> Result<bool, WriteError> {
         if self.over {
             return Err(WriteError::Gone);
@@ -143,7 +144,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// Begins a message, if the one before it is sent and there is room for a byte of it.
+    /// Begins a message if the previous one is complete and there is room for a byte. Returns its number.
     fn begin(&mut self, socket: &Socket, frame: &mut Frame<'_>) -> Result<Option<u64>, WriteError> {
         if !self.flush(socket)? {
             return Ok(None);
@@ -166,7 +167,7 @@ impl Writer {
         Ok(Some(self.begun))
     }
 
-    /// Continues the message that is with its sender. Returns `true` if it is sent to its end.
+    /// Continues a message whose rest its sender has. Returns `true` if it is complete.
     fn lend(&mut self, socket: &Socket, frame: &Frame<'_>) -> Result<bool, WriteError> {
         let sent = frame.send(socket, self.sent);
         match sent {
@@ -181,7 +182,7 @@ impl Writer {
     }
 }
 
-/// Sends some of this; none if there is no room.
+/// Sends some of these bytes. Returns 0 if there is no room.
 fn send(socket: &Socket, bytes: &[u8]) -> Result<usize, WriteError> {
     use std::os::fd::AsFd;
     loop {
@@ -191,7 +192,7 @@ fn send(socket: &Socket, bytes: &[u8]) -> Result<usize, WriteError> {
             Err(Errno::AGAIN) => Ok(0),
             Err(e) if tcp::is_gone(e) => Err(WriteError::Gone),
             Err(e) => {
-                // Half a message can't be followed by another one.
+                // No other message can follow a partial message.
                 _ = rustix::net::shutdown(socket.as_fd(), Shutdown::Both);
                 Err(WriteError::Failed(mp_core::Error::Os {
                     what: "sending over a socket",
@@ -202,11 +203,11 @@ fn send(socket: &Socket, bytes: &[u8]) -> Result<usize, WriteError> {
     }
 }
 
-/// A message that is being sent. Dropped, it is sent on if it was begun.
+/// A message that is being sent. If it was begun, dropping this continues it in the background.
 pub(super) struct Sending<'a> {
     socket: &'a Arc<Socket>,
     frame: Frame<'a>,
-    /// Which one it is, if it was begun and not sent to its end.
+    /// Number of the message, if it was begun and is not complete.
     begun: Option<u64>,
 }
 
@@ -215,19 +216,19 @@ impl<'a> Sending<'a> {
         Self { socket, frame: frame.joined(), begun: None }
     }
 
-    /// Whether a part of it is sent, and not all.
+    /// Returns `true` if the message is partly sent.
     pub(super) fn is_begun(&self) -> bool {
         self.begun.is_some()
     }
 
-    /// Continues; whether it is sent to its end.
+    /// Continues the message. Returns `true` if it is complete.
     pub(super) fn advance(&mut self) -> Result<bool, WriteError> {
         let mut writer = self.socket.writer.lock();
         if self.begun.is_none() {
             self.begun = writer.begin(self.socket, &mut self.frame)?;
         }
         if self.begun.is_some_and(|mine| writer.done < mine) {
-            // Only this thread continues a message whose body is still its own.
+            // Only this thread continues a message whose body it still owns.
             let lent = !self.frame.body.is_empty() && !writer.over;
             let sent = if lent { writer.lend(self.socket, &self.frame) } else { writer.flush(self.socket) };
             if let Err(e) = sent {
@@ -258,8 +259,8 @@ impl Drop for Sending<'_> {
     }
 }
 
-/// Sends the rest of a message whose sender no longer waits: woken whenever there is room, and gone when
-/// nothing is left.
+/// Sends the rest of a message whose sender does not wait any more. It is woken when there is room, and
+/// dropped when nothing is left.
 struct Flusher {
     socket: Arc<Socket>,
     watch: Mutex<Option<WakeRegistration>>,
@@ -267,7 +268,7 @@ struct Flusher {
 
 impl Wake for Flusher {
     fn wake(self: Arc<Self>) {
-        // The other end sees the error, or the next send returns it.
+        // The other end gets the error, or the next send returns it.
         let left = matches!(self.socket.writer.lock().flush(&self.socket), Ok(false));
         if !left {
             return;
@@ -275,7 +276,8 @@ impl Wake for Flusher {
         let waker = Waker::from(self.clone());
         let room = || WakeRegistration::new(Arc::new(Room(self.socket.clone())));
         if self.watch.lock().get_or_insert_with(room).arm(&waker).is_err() {
-            // No thread, or no descriptor, is left for it: it is not sent, and the other end gets an error.
+            // No thread or descriptor is left for the flusher: the rest is not sent, and the other end gets
+            // an error.
             _ = rustix::net::shutdown(std::os::fd::AsFd::as_fd(&*self.socket), Shutdown::Both);
         }
     }

@@ -1,4 +1,4 @@
-//! Sending values and bytes over a socket: the calls that block, and their futures.
+//! Blocking and asynchronous sends of values and bytes over a socket.
 
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -12,14 +12,15 @@ use crate::connection::bytes::Bytes;
 use crate::error::PutError;
 
 impl Socket {
-    /// The error of a send: if the other side is gone since it refused, that is the error.
+    /// Returns the error of a send. If the other side has refused a message and is gone, returns that
+    /// refusal.
     #[cold]
     fn not_sent<T>(&self, error: WriteError, value: T) -> PutError<T> {
         let mut reader = self.reader.lock();
         reader.greet(self.as_fd());
         match (error, reader.refused.take()) {
             (WriteError::Gone, Some(refused)) => PutError::Failed { value, error: refusal(refused) },
-            // Not of a side that goes on sending: there would be no end to it.
+            // Only if the other side has stopped sending: otherwise this might not end.
             (WriteError::Gone, None) if self.is_disconnected() => {
                 match reader.find_note(self.as_fd(), self.limit) {
                     Some(refusal) => PutError::TypeRefused { value, refusal },
@@ -33,8 +34,8 @@ impl Socket {
         }
     }
 
-    /// Sends a value. When the time is over, a message that was begun is sent on, by the next send or a
-    /// [`Flusher`](super::outbox).
+    /// Sends a value. When the time is over, the rest of a message that was begun is sent by the next send or
+    /// by a [`Flusher`](super::outbox).
     pub(crate) fn send<T: Message>(self: &Arc<Self>, mut value: T, wait: Wait) -> Result<(), PutError<T>> {
         match frame_of(&mut value, self.limit) {
             Ok(frame) => self.send_frame(Frame::from(frame), wait).map_err(|e| self.unsent(e, value)),
@@ -42,7 +43,7 @@ impl Socket {
         }
     }
 
-    /// Sends bytes as a [`Bytes`] message, without copying them while this call lasts.
+    /// Sends bytes as a [`Bytes`] message, without copying them during this call.
     pub(crate) fn send_bytes(self: &Arc<Self>, bytes: &[u8], wait: Wait) -> Result<(), PutError<Bytes>> {
         let value = || Bytes(bytes.to_vec());
         match length(bytes.len(), self.limit) {
@@ -54,7 +55,7 @@ impl Socket {
         }
     }
 
-    /// Sends a message. `None` as an error: there was no room for its first byte.
+    /// Sends a message. Returns `Err(None)` if there was no room for its first byte.
     fn send_frame(self: &Arc<Self>, frame: Frame<'_>, wait: Wait) -> Result<(), Option<WriteError>> {
         let mut sending = Sending::new(self, frame);
         loop {
@@ -78,7 +79,8 @@ impl Socket {
         }
     }
 
-    /// As [`send`](Self::send), as a future. Dropped before the message is begun, it has sent nothing; after that, it sends it.
+    /// Asynchronous [`send`](Self::send). If dropped before the message is begun, it has sent nothing.
+    /// Afterwards, the message is sent completely.
     pub(crate) async fn send_async<T: Message>(self: &Arc<Self>, mut value: T) -> Result<(), PutError<T>> {
         match frame_of(&mut value, self.limit) {
             Ok(frame) => self.send_frame_async(frame).await.map_err(|e| self.not_sent(e, value)),
@@ -86,7 +88,8 @@ impl Socket {
         }
     }
 
-    /// As [`send_bytes`](Self::send_bytes), as a future. The bytes are copied once: no thread has to poll it until they are sent.
+    /// Asynchronous [`send_bytes`](Self::send_bytes). The bytes are copied once, so that no task has to poll
+    /// the future until they are sent.
     pub(crate) async fn send_bytes_async(self: &Arc<Self>, bytes: &[u8]) -> Result<(), PutError<Bytes>> {
         let value = || Bytes(bytes.to_vec());
         match length(bytes.len(), self.limit) {

@@ -1,7 +1,7 @@
-//! TCP sockets, between programs of one machine or of several.
+//! TCP sockets between programs of one machine or of several.
 //!
-//! Everything above the socket is as over a Unix socket: handshake, frames, limits. TCP differs in these
-//! points:
+//! The layers above the socket are the same as over a Unix socket: handshake, frames, limits. TCP differs in
+//! these points:
 //!
 //! | | Unix socket | TCP |
 //! |---|---|---|
@@ -11,9 +11,9 @@
 //! | loss of the other host | | keep-alive probes, [`IDLE`] after the last byte; while sent bytes are not acknowledged, the kernel's limit of retransmissions (`net.ipv4.tcp_retries2`, about 15 minutes) |
 //! | closed with unread bytes | what was sent arrives | the kernel discards sent bytes that are still on their way, so [`discard`] reads first |
 //!
-//! `TCP_USER_TIMEOUT` would find a lost host sooner while bytes are not acknowledged. It would also end
-//! connections to a process that is stopped, whose host acknowledges all probes: waits for such a process are
-//! bounded by their callers alone.
+//! `TCP_USER_TIMEOUT` would detect a lost host sooner while bytes are not acknowledged. It would also end
+//! connections to a stopped process, whose host acknowledges all probes. Only the caller's timeout limits the
+//! wait for such a process.
 
 use std::io;
 use std::net::SocketAddr;
@@ -36,7 +36,7 @@ const INTERVAL: Duration = Duration::from_secs(5);
 /// Number of probes without an answer that end a connection.
 const PROBES: u32 = 3;
 
-/// Number of reads before a socket is closed, at most.
+/// Largest number of reads before a socket is closed.
 const READS: usize = 64;
 
 fn fresh(address: SocketAddr) -> Result<OwnedFd, Errno> {
@@ -45,7 +45,7 @@ fn fresh(address: SocketAddr) -> Result<OwnedFd, Errno> {
     rustix::net::socket_with(family, SocketType::STREAM, flags, None)
 }
 
-/// Returns `true` if only processes of this machine can be at the other end.
+/// Returns `true` if the other end must be a process of this machine.
 pub(super) fn is_loopback(address: &SocketAddr) -> bool {
     address.ip().to_canonical().is_loopback()
 }
@@ -53,7 +53,8 @@ pub(super) fn is_loopback(address: &SocketAddr) -> bool {
 /// Listens at the first of these addresses that this machine has. Returns the socket and its address, with
 /// the port that the kernel has chosen for port 0.
 ///
-/// Every other error ends it: while another listener has the first address, clients find that one.
+/// Any other error is returned at once: if another listener has the first address, clients find that
+/// listener.
 pub(super) fn listen_at(addresses: &[SocketAddr], backlog: i32) -> io::Result<(OwnedFd, SocketAddr)> {
     let mut failed = Errno::ADDRNOTAVAIL;
     for &address in addresses {
@@ -68,7 +69,7 @@ pub(super) fn listen_at(addresses: &[SocketAddr], backlog: i32) -> io::Result<(O
 
 fn listen_at_one(address: SocketAddr, backlog: i32) -> Result<(OwnedFd, SocketAddr), Errno> {
     let socket = fresh(address)?;
-    // Connections of a listener that has ended may be in `TIME_WAIT` still. Two listeners are refused
+    // Connections of an earlier listener may still be in `TIME_WAIT`. Two concurrent listeners are refused
     // nevertheless.
     set_socket_reuseaddr(&socket, true)?;
     bind(&socket, &address)?;
@@ -77,7 +78,7 @@ fn listen_at_one(address: SocketAddr, backlog: i32) -> Result<(OwnedFd, SocketAd
     Ok((socket, bound))
 }
 
-/// Begins to connect. The socket is writable once that has succeeded or failed: see [`opened`].
+/// Begins to connect. The socket becomes writable when that has succeeded or failed: see [`opened`].
 pub(super) fn open(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let socket = fresh(address)?;
     match connect(&socket, &address) {
@@ -86,11 +87,11 @@ pub(super) fn open(address: SocketAddr) -> Result<OwnedFd, Errno> {
     }
 }
 
-/// Sets a socket up that has become writable, if it is connected.
+/// Sets up a writable socket if it is connected, and otherwise returns the error.
 pub(super) fn opened(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     socket_error(socket)??;
     if is_own(socket)? {
-        // The kernel has connected it to itself: its own port was the one where no process listens.
+        // The kernel has connected the socket to itself: its own port was the one where no process listens.
         return Err(Errno::CONNREFUSED);
     }
     set_up(socket)
@@ -102,7 +103,7 @@ fn is_own(socket: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(there.is_some_and(|there| there == here))
 }
 
-/// Sends short messages at once, and finds hosts that are lost.
+/// Sets a socket up to send short messages at once and to detect lost hosts.
 pub(super) fn set_up(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     set_tcp_nodelay(socket, true)?;
     set_tcp_keepidle(socket, IDLE)?;
@@ -111,8 +112,8 @@ pub(super) fn set_up(socket: BorrowedFd<'_>) -> Result<(), Errno> {
     set_socket_keepalive(socket, true)
 }
 
-/// Reads what no process will receive, before the socket is closed. The kernel answers to a connection that
-/// is closed with unread bytes by a reset, and discards what was sent and has not arrived.
+/// Reads the remaining bytes before the socket is closed. If a connection is closed with unread bytes, the
+/// kernel answers with a reset and discards sent bytes that have not arrived.
 pub(super) fn discard(socket: BorrowedFd<'_>) {
     let mut bytes = [0; 1 << 14];
     for _ in 0..READS {
@@ -124,7 +125,7 @@ pub(super) fn discard(socket: BorrowedFd<'_>) {
 
 /// Returns `true` if an error of a connection means that the other end is gone.
 pub(super) fn is_gone(errno: Errno) -> bool {
-    // The kernel passes errors of the network (ICMP) on to a connection.
+    // The kernel reports network errors (ICMP) as errors of a connection.
     let is_end = matches!(
         errno,
         Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN | Errno::TIMEDOUT | Errno::CONNREFUSED
@@ -132,8 +133,8 @@ pub(super) fn is_gone(errno: Errno) -> bool {
     is_end || is_of_connection(errno)
 }
 
-/// Returns `true` if an error of `accept` is of a connection that has failed before it was accepted, and not
-/// of the listener. Reference: `accept(2)`, "Error handling".
+/// Returns `true` if an error of `accept` belongs to a connection that failed before it was accepted, and not
+/// to the listener. Reference: `accept(2)`, "Error handling".
 pub(super) fn is_of_connection(errno: Errno) -> bool {
     matches!(
         errno,
