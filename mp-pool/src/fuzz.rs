@@ -1,5 +1,5 @@
-//! What `cargo xtask fuzz` and the unit tests give to this crate's parsers: tasks as a worker gets them, and replies as the pool does,
-//! with the many values of a chunk in both.
+//! Fuzz targets for this crate's parsers, used by `cargo xtask fuzz` and the unit tests: tasks as received by
+//! a worker, and replies as received by the pool, both including chunks of many values.
 
 use mp_core::message::{Incoming, Message, Outgoing};
 use mp_reduce::MessagePack;
@@ -10,7 +10,7 @@ use crate::run::ends::{AllOf, Ends};
 use crate::run::runner::Runner;
 use crate::run::values::{Args, Many, Plain, Slice};
 
-/// Name, what it does with bytes, and what the encoders make.
+/// Name, function to test with bytes, and encoded seeds.
 #[allow(
     clippy::type_complexity,
     reason = "it is that of the harness, which this crate can't name where it is no test"
@@ -18,7 +18,7 @@ use crate::run::values::{Args, Many, Plain, Slice};
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
     &[("tasks", tasks, task_seeds), ("replies", replies, reply_seeds)];
 
-/// How many values of a chunk are looked at.
+/// Maximum number of values of a chunk that are checked.
 const LOOKED_AT: usize = 1000;
 
 fn read<M: Message>(bytes: &[u8]) -> Option<M> {
@@ -28,7 +28,7 @@ fn read<M: Message>(bytes: &[u8]) -> Option<M> {
 }
 
 fn written<M: Message>(mut message: M) -> Vec<u8> {
-    // Long texts stay among the bytes.
+    // Keeps long texts in the bytes.
     let mut out = Outgoing::in_band();
     message.encode::<MessagePack>(&mut out).unwrap();
     std::mem::take(out.bytes())
@@ -55,7 +55,7 @@ fn replies(bytes: &[u8]) {
         Reply::Part { .. } | Reply::Done { .. } | Reply::Unread { .. } => {
             panic!("it was read as what is to be sent")
         }
-        // The rest is of serde values: written, and read again as the same.
+        // All other replies consist of serde values: encoding and decoding restores them.
         other => {
             let again = written(other);
             assert_eq!(read::<Reply>(&again).map(written), Some(again));
@@ -63,13 +63,14 @@ fn replies(bytes: &[u8]) {
     }
 }
 
-/// No value is behind the last, each lies within the message, and all that are there are written, and read again as the same.
+/// Checks that no value exists after the last, that each lies within the message, and that encoding and
+/// decoding restores all values.
 fn values(many: &Many) {
     let all = many.all();
     assert!(all.get(many.count).is_none() && all.get(usize::MAX).is_none());
     let first = many.count.min(LOOKED_AT);
     let there: Vec<&[u8]> = (0..first).map_while(|i| all.get(i)).collect();
-    // Each begins where the one before it ends.
+    // Each value begins at the end of the previous one.
     let bytes = there.concat();
     let mut end = 0;
     let ends: Ends = there

@@ -1,16 +1,16 @@
-//! What a worker keeps between tasks: the state that its tasks get as `&mut S`.
+//! State that a worker keeps between tasks, which receive it as `&mut S`.
 //!
-//! # Who changes it, and what a death leaves
-//! The state is in private memory of the worker, and no other process sees it. Its arguments are encoded once, by the process that
-//! makes the pool ([`Once`]); each worker reads them from there.
+//! # Ownership, and effects of a death
+//! The state is in private memory of the worker, and no other process has access to it. Its arguments are
+//! encoded once, by the process that creates the pool ([`Once`]); each worker reads them from there.
 //!
-//! | moment | the worker | the pool |
+//! | event | worker | pool |
 //! |---|---|---|
-//! | it starts | makes the state before it says [`Ready`](crate::message::Reply::Ready) | gives it nothing yet; after [`start_timeout`](crate::PoolBuilder::start_timeout) it is killed |
-//! | it dies, fails or panics in that | – | a failed start: tried again later, and given up as the table at [`TaskError`](crate::TaskError) says |
-//! | a task that had the state panics | answers that task; says [`Remaking`](crate::message::Reply::Remaking); drops the state, and makes a new one; says `Ready` | from `Remaking` on it is a worker that starts: what it has not begun goes to others, and its time is that of a start |
-//! | it dies, fails or panics between the answer and `Remaking` | – | a worker that died between two tasks: none is lost |
-//! | … between `Remaking` and `Ready` | – | a failed start; no task is lost |
+//! | the worker starts | creates the state before it sends [`Ready`](crate::message::Reply::Ready) | sends it no tasks yet; kills it after [`start_timeout`](crate::PoolBuilder::start_timeout) |
+//! | it dies, fails or panics while creating the state | – | the start has failed: it is retried later, within the limits in the table at [`TaskError`](crate::TaskError) |
+//! | a task that used the state panics | answers that task, sends [`Remaking`](crate::message::Reply::Remaking), drops the state, creates a new one, and sends `Ready` | from `Remaking` on the worker counts as starting: tasks that it has not begun go to other workers, and the time limit is that of a start |
+//! | it dies, fails or panics between the answer and `Remaking` | – | the worker died between two tasks: no task is lost |
+//! | … between `Remaking` and `Ready` | – | the start has failed; no task is lost |
 //! | it ends by itself | drops the state | |
 
 use std::any::Any;
@@ -25,13 +25,14 @@ use serde::{Deserialize, Serialize};
 
 use crate::shared_bytes::SharedBytes;
 
-/// Why a worker can't go on.
+/// Reason why a worker can't continue.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// Makes the state of a worker.
+/// Function that creates the state of a worker.
 pub(crate) type MakeState = Closure<(), Result<Box<dyn Any>, Failure>>;
 
-/// What makes a state of type `S` with arguments that are encoded here, once for all workers.
+/// Returns a function that creates a state of type `S` from arguments. The arguments are encoded here, once
+/// for all workers.
 ///
 /// # Errors
 /// The arguments can't be encoded.
@@ -48,13 +49,13 @@ where
     }))
 }
 
-/// Arguments that are encoded once, however many workers read them.
+/// Arguments that are encoded once for all workers.
 #[derive(Clone, Serialize, Deserialize)]
 enum Once<A> {
-    /// Their bytes, in shared memory.
+    /// Bytes of the arguments in shared memory.
     Bytes(SharedBytes),
-    /// Something is attached to them (tensors, queues), which each message has to hold for itself: they are encoded for each
-    /// worker, and what is attached is not copied.
+    /// Arguments with attachments (tensors, queues), which each message must hold itself. They are encoded
+    /// for each worker, and the attachments are not copied.
     Each(A),
 }
 
@@ -82,12 +83,12 @@ impl<A: Capture + Clone> Once<A> {
     }
 }
 
-/// The state of this worker, and how it is made.
+/// State of this worker, and the function that creates it.
 #[derive(Default)]
 pub(crate) struct Held {
     make: Option<MakeState>,
     value: Option<Apart<Box<dyn Any>>>,
-    /// A task has it: still so when the task is over, it has panicked.
+    /// `true` while a task uses the state. If still `true` after the task, the task has panicked.
     lent: bool,
 }
 
@@ -102,7 +103,7 @@ impl Held {
         Held { make, ..Held::default() }
     }
 
-    /// Makes it, in the place of what was there. All in here is code of the user's: a panic ends the worker.
+    /// Creates the state, replacing the previous one. Everything here is user code: a panic ends the worker.
     pub(crate) fn make(&mut self) -> Result<(), Failure> {
         self.value = None;
         self.lent = false;
@@ -112,12 +113,12 @@ impl Held {
         Ok(())
     }
 
-    /// Whether a task has panicked that had it.
+    /// Returns `true` if a task that used the state has panicked.
     pub(crate) fn is_broken(&self) -> bool {
         self.lent
     }
 
-    /// Takes it out, for a task that gives it [back](Self::give_back).
+    /// Takes the state for a task, which returns it to [`give_back`](Self::give_back).
     pub(crate) fn take<S: 'static>(&mut self) -> Option<Box<S>> {
         let value = self.value.take()?.into_inner()?;
         match value.downcast() {
@@ -129,13 +130,13 @@ impl Held {
         }
     }
 
-    /// It is back; or the task has panicked that had it.
+    /// Puts the state back. `None` means that the task using it has panicked.
     pub(crate) fn give_back<S: 'static>(&mut self, state: Option<Box<S>>) {
         self.lent = state.is_none();
         self.value = state.map(|state| Apart::new(state as Box<dyn Any>));
     }
 
-    /// It, for a task, and what is to be said of it: true as long as the task has it.
+    /// Borrows the state for a task, and the flag that must be `true` while the task uses it.
     pub(crate) fn lend<S: 'static>(&mut self) -> Option<(&mut S, &mut bool)> {
         let state = self.value.as_mut()?.get_mut()?.downcast_mut()?;
         Some((state, &mut self.lent))

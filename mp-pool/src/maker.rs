@@ -1,24 +1,24 @@
-//! Which process made a pool, or a call. In a copy of it, nothing of theirs is locked: other threads may have held the locks when it was
-//! copied.
+//! Process that created a pool or a call. In a fork of it, none of its locks are taken: other threads may
+//! have held them at the fork.
 
 use mp_core::Arena;
 use mp_core::words::Member;
 
-/// The process that made something.
+/// Identity of the process that created an object.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Maker {
     pid: u32,
-    /// As which it is asked for: a look at memory, and no system call.
+    /// Identity that is compared without a system call.
     member: Option<Member>,
 }
 
 impl Maker {
-    /// This process.
+    /// Returns the identity of this process.
     pub(crate) fn this() -> Maker {
         Maker { pid: std::process::id(), member: member() }
     }
 
-    /// Whether it is this process.
+    /// Returns `true` if the identity is that of this process.
     #[inline]
     pub(crate) fn is_this(self) -> bool {
         match self.member {

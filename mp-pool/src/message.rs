@@ -1,15 +1,17 @@
-//! What the pool and its workers say to each other.
+//! Messages between the pool and its workers.
 //!
-//! Each worker has a queue of its own, from which it takes one [`Task`] at a time; all put their [`Reply`]s into one. Arguments
-//! and results are encoded with their types where those are known, and stay bytes and attachments until they are where those
-//! are known again: in between no code of the user runs.
+//! Each worker has its own queue, from which it takes one [`Task`] at a time. All workers send their
+//! [`Reply`]s to one queue. Arguments and results are encoded where their types are known, and remain bytes
+//! and attachments until they reach code that knows the types again. No user code runs in between.
 //!
-//! Values without attachments travel [many in one message](crate::run::values). A value with attachments (tensors, queues) travels
-//! alone.
+//! Values without attachments travel [together in one message](crate::run::values). A value with attachments
+//! (tensors, queues) travels alone.
 //!
-//! A function is sent to a worker once, as a [`Closure`] that makes the [`Runner`]; after that it is a number.
+//! A function is sent to a worker once, as a [`Closure`] that creates the [`Runner`]. After that it is
+//! identified by a number.
 //!
-//! Each message begins with its kind, a byte, and numbers as they are ([`write_head`]): most have nothing else to be encoded.
+//! Each message begins with its kind, one byte, and unencoded numbers ([`write_head`]). Most messages contain
+//! no other data to encode.
 
 use mp_core::Error;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, Undecodable};
@@ -19,7 +21,7 @@ use mp_spawn::{Closure, Raise};
 use crate::run::runner::Runner;
 use crate::run::values::{Args, Many, Plain};
 
-/// Writes the kind of a message, and numbers as they are.
+/// Writes the kind of a message, and unencoded numbers.
 fn write_head<const N: usize>(out: &mut Outgoing, kind: u8, words: [u64; N]) {
     out.bytes().push(kind);
     write_words(out, words);
@@ -36,7 +38,7 @@ fn kind(inc: &mut Incoming) -> mp_core::Result<u8> {
     Ok(kind)
 }
 
-/// Reads numbers.
+/// Reads unencoded numbers.
 fn words<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u64; N]> {
     let (words, _) = inc.rest().as_chunks::<8>();
     let words = words.first_chunk::<N>().ok_or_else(too_short)?.map(u64::from_le_bytes);
@@ -49,32 +51,33 @@ fn too_short() -> Error {
     Error::Malformed("a message of a pool is too short".into())
 }
 
-/// What is left of a message, to be read later.
+/// Returns the rest of a message, to be decoded later.
 fn rest(inc: &mut Incoming) -> Box<Incoming> {
     Box::new(std::mem::take(inc))
 }
 
-/// What a worker is to do.
+/// Request to a worker.
 pub(crate) enum Task {
-    /// To run a function that it has learnt, once for each of the arguments. `timed`: it is to say when it begins.
+    /// Run a known function once for each of the arguments. If `timed`, the worker publishes the start of
+    /// each task.
     Run { id: u64, code: u64, timed: bool, args: Args },
-    /// From now on this function has this number. What it captures is the user's to read, and may fail.
+    /// Learn a function under this number. Decoding its captures is user code, and may fail.
     Learn { code: u64, runner: Sent },
-    /// This function has no user any more.
+    /// Forget a function that has no users.
     Forget { code: u64 },
 }
 
-/// Code of a [`Task::Forget`] by which a worker is asked to end after the tasks before it. No function has this number.
+/// Code of a [`Task::Forget`] that asks a worker to end after its earlier tasks. No function has this number.
 pub(crate) const LEAVE: u64 = u64::MAX;
 
-/// A function on its way.
+/// Function in a message: to be sent, or received.
 pub(crate) enum Sent {
     Out(Closure<(), Runner>),
     In(Box<Incoming>),
 }
 
 impl Sent {
-    /// The one that was sent as a closure; or why it can't be read.
+    /// Decodes a received function, or returns the reason why that failed.
     pub(crate) fn read(self) -> Result<Runner, NotRead> {
         let mut inc = match self {
             Sent::In(inc) => inc,
@@ -91,10 +94,10 @@ impl Sent {
     }
 }
 
-/// Why a function can't be read.
+/// Reason why a function can't be decoded.
 pub(crate) enum NotRead {
     Never(String),
-    /// For lack of descriptors: here it is.
+    /// No free descriptors. Contains the function for another attempt.
     Yet(Sent, String),
 }
 
@@ -106,7 +109,7 @@ const ALONE: u8 = 4;
 const ALONE_TIMED: u8 = 5;
 
 impl Message for Task {
-    // By its function.
+    // Decoded later, by the runner of the function.
     const READ_LATER: bool = true;
 
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
@@ -123,7 +126,7 @@ impl Message for Task {
             }
             Task::Learn { code, runner: Sent::Out(runner) } => {
                 write_head(out, LEARN, [0, *code, 0]);
-                // Code of the user runs in here.
+                // Calls user code.
                 Raise::catch(|| runner.encode::<C>(out)).unwrap_or_else(|raise| {
                     Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
                 })
@@ -160,7 +163,7 @@ impl Message for Task {
     }
 }
 
-/// A result that travels alone.
+/// Result with attachments, which travels alone.
 pub(crate) enum Value {
     Out(Outgoing),
     In(Box<Incoming>),
@@ -172,27 +175,29 @@ pub(crate) enum Values {
     In(Many),
 }
 
-/// What a worker says. `id` is the chunk, `item` the task in it.
+/// Reply of a worker. `id` is the chunk, `item` the task in it.
 pub(crate) enum Reply {
-    /// It has been initialised, and takes tasks.
+    /// The worker is initialized, and accepts tasks.
     Ready { worker: usize, pid: u32 },
-    /// A task has panicked that had its state, which it makes anew: it takes no tasks until it is [`Ready`](Self::Ready).
+    /// A task that used the state has panicked. The worker creates a new state, and accepts no tasks until it
+    /// is [`Ready`](Self::Ready).
     Remaking { worker: usize },
-    /// It has learnt, or forgotten, this function.
+    /// The worker has learnt or forgotten this function.
     Noted { worker: usize, code: u64 },
-    /// Tasks from `item` on are done; these are their results, and the time that all took.
+    /// Results of consecutive tasks from `item` on, and the time for all of them.
     Part { worker: usize, id: u64, item: usize, nanos: u64, values: Values },
-    /// A task is done; this is its result.
+    /// Result of a task.
     Done { worker: usize, id: u64, item: usize, value: Value },
-    /// The function of a task failed, and what it had noted, or 0.
+    /// The function of a task failed. Contains its last note, or 0.
     Raised { worker: usize, id: u64, item: usize, note: u64, raise: Box<Raise> },
-    /// The arguments could not be read: where, and why.
+    /// The arguments could not be decoded. Contains path and reason.
     Undecodable { worker: usize, id: u64, item: usize, arguments: Box<Undecodable> },
-    /// There are too few descriptors for those in the arguments, which go back; a number that says which type they are of.
+    /// The worker has too few descriptors for those in the arguments, which it returns. Contains the
+    /// fingerprint of their type.
     Unread { worker: usize, id: u64, item: usize, fingerprint: u64, why: String, arguments: Value },
-    /// There is nothing that could read the arguments (`false`), or the result could not be written.
+    /// The result could not be encoded (`true`), or nothing can decode the arguments (`false`).
     Unsendable { worker: usize, id: u64, item: usize, result: bool, why: String },
-    /// From this process to itself: there is something else to look at.
+    /// Sent by this process to itself, to wake the pool's thread.
     Wake,
 }
 
@@ -209,7 +214,7 @@ const UNDECODABLE: u8 = 9;
 const UNREAD: u8 = 10;
 
 impl Reply {
-    /// Which worker says here what came of tasks, and how long they took, in nanoseconds, if it says that.
+    /// For outcomes of tasks: returns the worker, and the duration in nanoseconds if the reply contains it.
     pub(crate) fn ran(&self) -> Option<(usize, Option<u64>)> {
         match self {
             Reply::Part { worker, nanos, .. } => Some((*worker, Some(*nanos))),
@@ -222,7 +227,7 @@ impl Reply {
         }
     }
 
-    /// What it is; its worker, and two numbers more.
+    /// Returns the kind of the reply, its worker, and two more numbers.
     fn head(&self) -> (u8, [u64; 3]) {
         let (kind, worker, id, item) = match self {
             Reply::Ready { worker, pid } => (READY, worker, u64::from(*pid), &0),
@@ -242,12 +247,12 @@ impl Reply {
 }
 
 impl Message for Reply {
-    // By the call that it is for.
+    // Decoded later, by the call.
     const READ_LATER: bool = true;
 
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         if matches!(self, Reply::Wake) {
-            // So small that its message needs no memory of its own.
+            // Small enough that its message needs no memory of its own.
             write_head(out, WAKE, []);
             return Ok(());
         }

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 const NAME: &str = "mp_pool::SharedBytes";
 
-/// Bytes that are in memory once, however many processes read them.
+/// Bytes that are stored once in shared memory, for any number of processes.
 #[derive(Clone, Debug)]
 pub(crate) struct SharedBytes {
     words: Structure,
@@ -44,7 +44,7 @@ impl Serialize for SharedBytes {
     }
 }
 
-/// The structure, as a part of a message.
+/// Serialization wrapper of the structure.
 struct Handle<S>(S);
 
 impl Serialize for Handle<&Structure> {

@@ -15,17 +15,17 @@ use crate::steps::journal::{self, Finished, Journal};
 
 const NAME: &str = "mp_pool::Watch";
 const CHUNK: u64 = 0;
-/// Since when the item runs, if it is timed: written before it is claimed.
+/// Start of the running item, if it is timed. Written before the item is claimed.
 const SINCE: u64 = 1;
-/// What the item that runs has noted; 0 is nothing. Changed by the worker alone: by the item, to anything; to 0 once it is finished,
-/// before the next one is claimed and when its chunk is answered. A death leaves the note of the item that is lost; the pool reads
-/// it, and makes it 0 for the next worker.
+/// Note of the running item; 0 means none. Only the worker changes it: the item, to any value, and the worker
+/// to 0 after the item is finished, before it claims the next one and when its chunk is answered. A death
+/// leaves the note of the lost item. The pool reads it, and sets it to 0 for the next worker.
 const NOTE: u64 = 2;
-/// The head of the journal; on a cache line that the pool does not read when it looks at the others.
+/// Head of the journal, on a cache line that the pool does not read together with the other words.
 const JOURNAL: u64 = 16;
 const WORDS: u64 = JOURNAL + journal::WORDS;
 
-/// What a worker says in shared memory about the chunk that it is at.
+/// Words in shared memory in which a worker publishes the state of its chunk.
 #[derive(Clone, Debug)]
 pub(crate) struct Watch(Structure);
 
@@ -48,50 +48,50 @@ impl Watch {
         self.0.word(CHUNK)
     }
 
-    /// At what the worker is.
+    /// Returns the chunk word.
     pub(crate) fn word(&self) -> ChunkWord {
         ChunkWord(self.words().load(self.chunk()))
     }
 
-    /// Since when its item runs, by the clock that all processes read alike.
+    /// Returns the start of the running item, on the clock that is the same in all processes.
     pub(crate) fn since(&self) -> u64 {
         self.words().load(self.0.word(SINCE))
     }
 
-    /// The item that the worker claims next, or has claimed, runs since then.
+    /// Sets the start of the item that the worker claims next, or has claimed.
     pub(crate) fn runs_since(&self, since: u64) {
         self.words().store(self.0.word(SINCE), since);
     }
 
-    /// What the item that runs has noted.
+    /// Returns the note of the running item.
     pub(crate) fn note(&self) -> Option<u64> {
         Some(self.words().load(self.0.word(NOTE))).filter(|note| *note != 0)
     }
 
-    /// The item that runs notes something.
+    /// Sets the note of the running item.
     #[inline]
     pub(crate) fn set_note(&self, note: u64) {
         self.words().store(self.0.word(NOTE), note);
     }
 
-    /// Takes back what it has not claimed of a chunk: from which item on.
+    /// Withdraws unclaimed items of a chunk. Returns the first of them.
     pub(crate) fn cut(&self, chunk: u64, share: Share) -> Option<usize> {
         self.run(Cut::new(self.chunk(), chunk, share))
     }
 
-    /// Condemns it, unless the word has changed.
+    /// Condemns the worker, unless the word has changed. Returns `true` on success.
     pub(crate) fn condemn(&self, seen: ChunkWord) -> bool {
         self.run(Condemn::new(self.chunk(), seen))
     }
 
-    /// It is dead, and all is known that there was to know.
+    /// Resets the words after the worker's death has been handled.
     pub(crate) fn clear(&self) {
         self.words().store(self.chunk(), 0);
         self.words().store(self.0.word(NOTE), 0);
         self.words().store(self.0.word(JOURNAL), 0);
     }
 
-    /// The results of a chunk that it has not sent, or had not when it sent others.
+    /// Returns the results of a chunk that the worker had not sent when the journal was last restarted.
     pub(crate) fn finished(&self, chunk: u64) -> Option<Finished> {
         self.run(journal::Read::new(self.0.word(JOURNAL), chunk))
     }
@@ -114,7 +114,7 @@ impl<'de> Deserialize<'de> for Watch {
     }
 }
 
-/// The words of this process, which is a worker.
+/// Words of this process, which is a worker.
 #[derive(Debug)]
 pub(crate) struct Own {
     watch: Watch,
@@ -144,19 +144,19 @@ impl Own {
         self.turned(turn)
     }
 
-    /// The item is finished: claims the next one.
+    /// Finishes the item, and claims the next one.
     #[inline]
     pub(crate) fn claim(&mut self) -> Turn {
         let turn = self.watch.run(Claim::new(self.watch.chunk(), self.word));
         self.turned(turn)
     }
 
-    /// What the item has noted, or 0.
+    /// Returns the note of the item, or 0.
     pub(crate) fn note(&self) -> u64 {
         self.watch.words().load(self.watch.0.word(NOTE))
     }
 
-    /// The item is finished, and so is what it has noted.
+    /// Clears the note of the finished item.
     #[inline]
     pub(crate) fn clear_note(&self) {
         let (words, note) = (self.watch.words(), self.watch.0.word(NOTE));
@@ -165,7 +165,7 @@ impl Own {
         }
     }
 
-    /// The item is finished.
+    /// Marks the item as finished.
     pub(crate) fn finish(&mut self) -> Turn {
         if self.word.is_done() {
             return Turn::Go(self.word);
@@ -174,14 +174,14 @@ impl Own {
         self.turned(turn)
     }
 
-    /// Keeps a result until it is sent; false if there is no room.
+    /// Stores a result in the journal until it is sent. Returns `false` if the journal has no room.
     #[inline]
     pub(crate) fn keep(&mut self, result: &[u8]) -> bool {
         let words = self.watch.words();
         self.journal.append(result, |w, v| words.store(w, v))
     }
 
-    /// All results before item `next` of this chunk are sent.
+    /// Restarts the journal after all results before item `next` of this chunk were sent.
     pub(crate) fn sent(&mut self, chunk: u64, next: usize) {
         let words = self.watch.words();
         self.journal.begin(chunk, next, |w, v| words.store(w, v));

@@ -1,7 +1,7 @@
-//! What the pool's handle, its calls and its thread have in common: giving tasks to workers, and outcomes to calls.
+//! State shared by the pool's handle, its calls and its thread.
 //!
-//! A task is counted before any other thread can see it, and settled once; so the count says when there is
-//! nothing left.
+//! A task is counted before any other thread can see it, and settled once, so the count reaches zero when no
+//! tasks are left.
 
 use std::any::TypeId;
 use std::collections::HashMap;
@@ -35,12 +35,13 @@ use crate::run::runner::Runner;
 use crate::workers::later::Later;
 use crate::workers::state::{Phase, State, next_chunk};
 
-/// Longest wait of a cancellation for workers that have taken a chunk and not begun it: they do so in microseconds, unless they are stopped.
+/// Maximum time for which a cancellation waits for workers that have taken a chunk and not begun it. Workers
+/// begin within microseconds unless they are stopped.
 const TAKING: Duration = Duration::from_millis(100);
-/// A back-off that is too long for the clock.
+/// Delay that replaces a back-off too long for the clock.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
 
-/// The process of a worker has ended.
+/// Event: the process of a worker has ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Exited {
     pub(crate) worker: usize,
@@ -49,32 +50,32 @@ pub(crate) struct Exited {
 
 pub(crate) struct Shared {
     pub(crate) settings: Settings,
-    /// Released when the pool is over: queues that it captures would seem to be in use for as long as the
-    /// pool has a handle.
+    /// Dropped when the pool is over. Otherwise, captured queues would seem to be in use for as long as the
+    /// pool's handle exists.
     at_start: Mutex<AtStart>,
-    /// The process that made the pool. In a copy of it, nothing here is locked: other threads may have held the locks when
-    /// it was copied.
+    /// Process that created the pool. A fork of it locks nothing here: other threads may have held the locks
+    /// at the fork.
     maker: Maker,
-    /// Number of workers that it is to have: what the state says, for readers without the lock.
+    /// Wanted number of workers, copied from the state for readers without the lock.
     pub(crate) wanted: AtomicUsize,
     pub(crate) replies: Queue<Reply>,
-    /// Any of the queues of tasks: messages for all of them are packed alike.
+    /// One of the queues of tasks. Messages for all of them are packed alike.
     pub(crate) form: Queue<Task>,
     pub(crate) state: Mutex<State>,
-    /// Tasks have been settled, or the pool is over.
+    /// Notified when tasks have been settled, or the pool is over.
     pub(crate) changed: Condvar,
-    /// What is counted. Its lock is taken before that of the state, or of a call.
+    /// Statistics. Their lock is taken before the lock of the state or of a call.
     pub(crate) meter: Mutex<Meter>,
     /// Futures that wait for room.
     pub(crate) room: RoomLine,
     pub(crate) events: Mutex<Vec<Exited>>,
-    /// There is an event, for a thread that can't wait for replies because no worker is there.
+    /// Notified of events, for a thread that can't wait for replies because no worker exists.
     pub(crate) rang: Condvar,
     functions: Mutex<HashMap<TypeId, Arc<Code>>>,
-    /// Functions that have no user any more.
+    /// Functions without users.
     unused: Mutex<Vec<u64>>,
     ids: AtomicU64,
-    /// The pool's thread, once it runs.
+    /// Id of the pool's thread, once it runs.
     pub(crate) thread: OnceLock<ThreadId>,
 }
 
@@ -110,7 +111,7 @@ impl Shared {
         self.at_start.lock().clone()
     }
 
-    /// Releases what workers are started with: none will be.
+    /// Drops the functions with which workers are started. No more will be.
     pub(crate) fn release_at_start(&self) {
         let at_start = std::mem::take(&mut *self.at_start.lock());
         drop_caught(at_start);
@@ -129,7 +130,7 @@ impl Shared {
         Arc::new(Code { number: self.next_id(), runner: Apart::new(runner), pool })
     }
 
-    /// The code of a function, which is sent to each worker once.
+    /// Returns the code of a function, which is sent to each worker once.
     pub(crate) fn function<F, A, R>(self: &Arc<Self>, function: F) -> Arc<Code>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -140,7 +141,7 @@ impl Shared {
         self.known(key, || Closure::from_parts((), move |(): &(), (): ()| Runner::new(function)))
     }
 
-    /// The same, of a function that gets the worker's state.
+    /// Returns the code of a function that receives the worker's state.
     pub(crate) fn function_with_state<S, F, A, R>(self: &Arc<Self>, function: F) -> Arc<Code>
     where
         S: 'static,
@@ -162,7 +163,7 @@ impl Shared {
         Arc::clone(code)
     }
 
-    /// The code of a closure; workers forget it when its tasks are done.
+    /// Creates the code of a closure. Workers forget it when its tasks are done.
     pub(crate) fn closure<A: Message, R: IntoOutcome>(self: &Arc<Self>, closure: Closure<A, R>) -> Arc<Code> {
         self.code(Closure::from_parts((closure, ()), |(closure, ()): &(Closure<A, R>, ()), (): ()| {
             let closure = closure.clone();
@@ -170,7 +171,7 @@ impl Shared {
         }))
     }
 
-    /// The same, of a closure that gets the worker's state.
+    /// Creates the code of a closure that receives the worker's state.
     pub(crate) fn closure_with_state<S, A, R>(self: &Arc<Self>, closure: StateClosure<S, A, R>) -> Arc<Code>
     where
         S: 'static,
@@ -183,32 +184,32 @@ impl Shared {
         ))
     }
 
-    /// Lets the pool's thread look at events and deadlines.
+    /// Wakes the pool's thread to check events and deadlines.
     pub(crate) fn ring(&self) {
-        // When it is full, the thread is awake.
+        // If the queue is full, the thread is awake.
         _ = self.replies.try_put(Reply::Wake);
         drop(self.events.lock());
         self.rang.notify_all();
     }
 
-    /// The process of a worker has ended.
+    /// Reports that the process of a worker has ended.
     pub(crate) fn exited(&self, exited: Exited) {
         self.events.lock().push(exited);
         self.ring();
     }
 
-    /// Takes over `tasks` more tasks of a call; `bring` puts them into it, once they are counted and before
-    /// any thread looks for them. False if the pool takes none: then they have an error, and `bring` is dropped, which lets no
-    /// panic out of one of several values ([`Each`](mp_core::user_code::Each)).
+    /// Accepts `tasks` more tasks of a call. `bring` stores them after they are counted and before any thread
+    /// reads them. Returns `false` if the pool accepts none: then the tasks fail, and `bring` is dropped,
+    /// which catches panics of each of several values ([`Each`](mp_core::user_code::Each)).
     pub(crate) fn submit(&self, job: &Arc<Job>, tasks: usize, bring: impl FnOnce()) -> bool {
         let first = job.expect(tasks);
         self.submit_expected(job, first..first + tasks, bring)
     }
 
-    /// As [`submit`](Self::submit), of tasks whose outcomes are expected already.
+    /// Like [`submit`](Self::submit), for tasks whose outcomes are already expected.
     pub(crate) fn submit_expected(&self, job: &Arc<Job>, tasks: Range<usize>, bring: impl FnOnce()) -> bool {
         if let Err(error) = self.count(tasks.len()) {
-            // These alone: a pool that takes no more does those that the call has brought before.
+            // Only these tasks fail: a closed pool still runs the earlier tasks of the call.
             let mut settled = Settled::new(self);
             if !tasks.is_empty() {
                 settled.add_run(job, Run::failed(tasks, error));
@@ -230,7 +231,8 @@ impl Shared {
         true
     }
 
-    /// Counts tasks that will come. They are counted also if there is an error, but for a forked process.
+    /// Counts tasks that will be submitted. They are counted even if an error is returned, except in a forked
+    /// process.
     fn count(&self, tasks: usize) -> Result<(), TaskError> {
         if self.check_owner().is_err() {
             return Err(self.closed());
@@ -245,12 +247,12 @@ impl Shared {
         }
     }
 
-    /// What a task ends with that comes too late.
+    /// Returns the error of a task that is submitted too late.
     fn closed(&self) -> TaskError {
         TaskError::Closed { pool: self.settings.name.clone() }
     }
 
-    /// Has the tasks of a call sent; why not, if the pool is being ended.
+    /// Schedules the tasks of a call. Returns an error if the pool is ending.
     fn enlist(&self, job: &Arc<Job>) -> Option<TaskError> {
         let mut state = self.state.lock();
         let error = state.phase.error();
@@ -260,7 +262,7 @@ impl Shared {
         error
     }
 
-    /// Has a task tried again that has failed; or gives it back, as it has its outcome. No lock may be held.
+    /// Schedules a failed task again, or returns it if it has its final outcome. No lock may be held.
     pub(crate) fn try_again(&self, mut failed: Failed) -> Option<Failed> {
         let Failed { job, index, tries, kept, error, .. } = &mut failed;
         let (tries, index) = (*tries + 1, *index);
@@ -282,14 +284,14 @@ impl Shared {
             job.again(lost);
             state.enlist(&job);
         } else {
-            // Later than that is never.
+            // A delay beyond the range of the clock is effectively infinite.
             let at = Instant::now().checked_add(delay).unwrap_or_else(|| Instant::now() + NEVER);
             state.try_later(at, Later { job, lost });
         }
         None
     }
 
-    /// Whether as many tasks wait as may.
+    /// Returns `true` if the maximum number of tasks wait.
     pub(crate) fn is_full(&self) -> bool {
         if self.check_owner().is_err() {
             return false;
@@ -298,7 +300,7 @@ impl Shared {
         state.is_open() && state.unsettled >= self.settings.max_waiting
     }
 
-    /// Lets futures look that wait for room, as many as there is room for. No lock may be held.
+    /// Wakes as many waiting futures as there is room for. No lock may be held.
     pub(crate) fn wake_waiting(&self) {
         let most = self.settings.max_waiting;
         if most == usize::MAX {
@@ -311,19 +313,19 @@ impl Shared {
         self.room.wake(room);
     }
 
-    /// A stream was closed: what waits for room, to push into it, looks again.
+    /// Wakes callers that wait for room to push into a stream that was closed.
     pub(crate) fn stream_is_closed(&self) {
         if self.settings.max_waiting == usize::MAX {
             return;
         }
-        // A thread that has looked just before sleeps by now, and is woken.
+        // Any thread that has checked before sleeps by now, and is woken.
         drop(self.state.lock());
         self.changed.notify_all();
         self.room.wake_all();
     }
 
-    /// Waits until not too many tasks wait, or `closed` says that there is nothing to wait for; false if that takes too long. The pool's
-    /// thread, which a callback runs in, would wait for itself.
+    /// Waits until the pool is not full, or `closed` returns `true`. Returns `false` at the time limit.
+    /// Returns `true` at once in the pool's thread, which runs callbacks and would wait for itself.
     pub(crate) fn wait_for_room(&self, until: Option<Instant>, closed: impl Fn() -> bool) -> bool {
         let here = std::thread::current().id();
         let is_here = self.thread.get() == Some(&here);
@@ -340,16 +342,16 @@ impl Shared {
         wait_at(&self.changed, &mut self.state.lock(), until, has_room, subject)
     }
 
-    /// Takes back the tasks of a call that have not begun, also those that a worker takes just now and will have begun in a moment. Returns
-    /// their number.
+    /// Cancels the tasks of a call that have not begun, including tasks that a worker is taking and is about
+    /// to begin. Returns their number.
     pub(crate) fn cancel_all(&self, job: &Arc<Job>) -> usize {
-        // A copy of the process has neither the workers nor their memory.
+        // A forked process has neither the workers nor their memory.
         if self.check_owner().is_err() {
             return 0;
         }
         let mut count = self.cancel(job);
         let until = Instant::now() + TAKING;
-        // The pool's thread would wait for what only it takes from the replies.
+        // The pool's thread would wait for replies that only it receives.
         while self.thread.get() != Some(&std::thread::current().id())
             && self.state.lock().workers.iter_mut().any(|worker| worker.is_taking(Some(job)))
             && Instant::now() < until
@@ -357,12 +359,13 @@ impl Shared {
             std::thread::sleep(TAKING / 1000);
             count += self.cancel(job);
         }
-        // What came back from a worker since then: to the returned ones, or into the hand of a thread.
+        // Cancels tasks that came back from a worker since then, among the returned ones or in the hand of a
+        // thread.
         count += self.cancel(job);
         count + job.hand.take_late()
     }
 
-    /// Takes back the tasks of a call that have not begun, and returns their number.
+    /// Cancels the tasks of a call that have not begun, and returns their number.
     pub(crate) fn cancel(&self, job: &Arc<Job>) -> usize {
         if self.check_owner().is_err() {
             return 0;
@@ -374,11 +377,11 @@ impl Shared {
                 // The end of the pool settles them, with its own error.
                 return 0;
             }
-            // Under the state's lock: what a thread has in hand now is neither with a worker nor returned.
+            // Under the state's lock, tasks in the hand of a thread are neither with a worker nor returned.
             let in_hand = settled.add_rest(job, &TaskError::Cancelled);
             let State { workers, returned, jobs, later, emptied, .. } = &mut *state;
             jobs.retain(|listed| !Arc::ptr_eq(listed, job));
-            // What was to be tried again just before; from now on, nothing is.
+            // Tasks that were to be retried are cancelled. From now on, no task is retried.
             settled.add_lost(job, &TaskError::Cancelled);
             let is_its = |later: &Later| Arc::ptr_eq(&later.job, job);
             if later.values().any(is_its) {
@@ -409,14 +412,14 @@ impl Shared {
         count
     }
 
-    /// Hands outcomes to their calls. All are settled before code of the user runs: callbacks, wakers, and the drop of what was
-    /// kept. No lock may be held.
+    /// Delivers outcomes to their calls. All are settled before user code runs: callbacks, wakers, and drops
+    /// of kept values. No lock may be held.
     pub(crate) fn hand_out(&self, outcomes: Vec<(Arc<Job>, Vec<Run>)>) {
         if outcomes.is_empty() {
             return;
         }
         let now = Instant::now();
-        // Until they are settled and counted: a caller that has a result finds it counted.
+        // Locked until outcomes are settled and counted, so a caller that has a result finds it counted.
         let mut meter = self.check_owner().is_ok().then(|| self.meter.lock());
         let mut count = 0;
         let mut told: Vec<Arc<Job>> = Vec::new();
@@ -428,7 +431,7 @@ impl Shared {
                 if let Some(meter) = meter.as_mut() {
                     meter.ends.add(ends);
                     if let Some(ran) = ran {
-                        // They have waited, and run, since they were brought.
+                        // The rest of the time since submission was waiting time.
                         meter.waiting.add(now.saturating_duration_since(brought).saturating_sub(ran), tasks);
                         meter.running.add(ran, tasks);
                     }
@@ -456,7 +459,7 @@ impl Shared {
         told.iter().for_each(|job| job.notify());
     }
 
-    /// Takes no more tasks, and ends the workers: `phase` says why.
+    /// Stops accepting tasks, and ends the workers. `phase` contains the reason.
     pub(crate) fn stop(&self, phase: Phase) {
         let Some(error) = phase.error() else { return };
         let (jobs, returned, later) = {
@@ -478,17 +481,17 @@ impl Shared {
         self.ring();
     }
 
-    /// No worker lives, and none can be started.
+    /// Breaks the pool: no worker is alive, and none can be started.
     pub(crate) fn break_off(&self, broken: Broken) {
         self.stop(Phase::Broken(Arc::new(broken)));
     }
 
-    /// The same, in words alone.
+    /// Breaks the pool with only a description.
     pub(crate) fn break_off_saying(&self, why: impl Into<String>) {
         self.break_off(Broken::said(self.settings.name.clone(), why));
     }
 
-    /// Takes no more tasks; the workers end when those that there are are done.
+    /// Stops accepting tasks. The workers end when the remaining tasks are done.
     pub(crate) fn close(&self) {
         {
             let mut state = self.state.lock();
@@ -501,7 +504,7 @@ impl Shared {
         self.ring();
     }
 
-    /// The functions that have no user any more.
+    /// Takes the functions without users.
     pub(crate) fn take_unused(&self) -> Vec<u64> {
         std::mem::take(&mut *self.unused.lock())
     }
@@ -537,19 +540,19 @@ mod tests {
     use crate::watch::Watch;
     use crate::workers::state::Worker;
 
-    /// Of a pool without a thread, whose one worker has not begun.
+    /// Returns the state of a pool without a thread, whose only worker has not begun.
     fn shared() -> Shared {
         let form = Queue::bounded(4).unwrap();
         let state = State::new(vec![Worker::new(form.clone(), Watch::new().unwrap())]);
         Shared::new(Settings::default(), Queue::bounded(4).unwrap(), form, state)
     }
 
-    /// Whether the pool's thread would be awake now.
+    /// Returns `true` if the pool's thread would be awake now.
     fn rang(shared: &Shared) -> bool {
         matches!(shared.replies.try_get(), Ok(Some(Reply::Wake)))
     }
 
-    /// Else it would be noticed when the thread looks by itself the next time, after a second.
+    /// Otherwise the thread would notice the death at its next periodic check, after a second.
     #[test]
     fn a_death_wakes_the_thread_of_the_pool() {
         let shared = shared();
@@ -568,7 +571,7 @@ mod tests {
         }
     }
 
-    /// Those that were brought before are done by the workers, or have another end.
+    /// Tasks that were submitted before are run by the workers, or get another outcome.
     #[test]
     fn what_is_refused_takes_nothing_else_of_its_call_along() {
         let shared = shared();

@@ -1,29 +1,30 @@
-//! Where each of many values ends, that were encoded one after the other.
+//! End positions of values that are encoded one after the other.
 //!
-//! Values of one type often have all the same length: numbers, and structs without texts. Then that says it for all of them.
+//! Values of one type often have the same length, such as numbers and structs without texts. Then one length
+//! replaces all end positions.
 //!
-//! | in a message | is |
+//! | in a message | meaning |
 //! |---|---|
-//! | four bytes, little-endian | the length of each value; 0: they differ |
-//! | four bytes for each value, if they differ | where it ends |
+//! | four bytes, little-endian | length of each value, or 0 if they differ |
+//! | four bytes for each value, if they differ | end of the value |
 //! | the values | |
 
 use std::ops::Range;
 
 use mp_core::message::Outgoing;
 
-/// Where values end. What is before the first one has no value's bytes.
+/// End positions of values. The first value begins at position 0.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Ends {
-    /// How long each is, as long as they are alike, and how many those are.
+    /// Length of each value while all are equal; the number of such values follows.
     stride: u32,
     alike: usize,
-    /// Where each ends, if they differ; nothing else counts then.
+    /// End of each value if lengths differ; then the other fields are unused.
     each: Vec<u32>,
 }
 
 impl Ends {
-    /// One more value, which ends here.
+    /// Adds a value that ends at `end`.
     #[inline]
     pub(crate) fn push(&mut self, end: usize) {
         let end = end as u32;
@@ -31,7 +32,7 @@ impl Ends {
             if self.alike == 0 {
                 self.stride = end;
             }
-            // None is empty: how many there are would not be known by their bytes.
+            // Empty values are excluded, because their number could not be checked against their bytes.
             if self.stride != 0 && u64::from(end) == u64::from(self.stride) * (self.alike as u64 + 1) {
                 self.alike += 1;
                 return;
@@ -54,7 +55,7 @@ impl Ends {
         self.len() == 0
     }
 
-    /// Where the last one ends.
+    /// Returns the end of the last value.
     #[inline]
     pub(crate) fn last(&self) -> usize {
         match self.each.last() {
@@ -63,7 +64,7 @@ impl Ends {
         }
     }
 
-    /// Where value `i` ends, which is there.
+    /// Returns the end of value `i`, which must exist.
     fn end(&self, i: usize) -> usize {
         match self.each.get(i) {
             Some(end) => *end as usize,
@@ -71,12 +72,12 @@ impl Ends {
         }
     }
 
-    /// Where value `i` begins.
+    /// Returns the start of value `i`.
     fn start(&self, i: usize) -> usize {
         i.checked_sub(1).map_or(0, |before| self.end(before))
     }
 
-    /// Writes some of the values, all of which have these bytes.
+    /// Writes some of the values. `bytes` contains all values.
     pub(crate) fn write(&self, items: Range<usize>, bytes: &[u8], out: &mut Outgoing) {
         if items.is_empty() {
             return;
@@ -106,20 +107,21 @@ impl FromIterator<usize> for Ends {
     }
 }
 
-/// Bytes of a length, or of an end.
+/// Size of a length or an end in bytes.
 const HEAD: usize = 4;
 
-/// Values that were written so.
+/// View of encoded values.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct AllOf<'a> {
-    /// How long each is, or 0.
+    /// Length of each value, or 0 if they differ.
     stride: usize,
     ends: &'a [[u8; HEAD]],
     bytes: &'a [u8],
 }
 
 impl<'a> AllOf<'a> {
-    /// `count` values in these bytes; none, if they are not those of as many.
+    /// Returns a view of `count` values in these bytes. The view is empty if the bytes do not match the
+    /// number.
     #[inline]
     pub(crate) fn of(bytes: &'a [u8], count: usize) -> Self {
         let Some((stride, rest)) = bytes.split_first_chunk() else { return Self::default() };
@@ -132,7 +134,7 @@ impl<'a> AllOf<'a> {
         AllOf { stride, ends: ends.as_chunks().0, bytes }
     }
 
-    /// Value `i`; `None` if it is not there, or the message is none of ours.
+    /// Returns value `i`, or `None` if it does not exist or the message is malformed.
     #[inline]
     pub(crate) fn get(self, i: usize) -> Option<&'a [u8]> {
         if self.stride != 0 {
@@ -196,7 +198,7 @@ mod tests {
         assert_eq!(out.bytes().len(), HEAD + 300);
     }
 
-    /// Any bytes, and any count.
+    /// Tests arbitrary bytes and numbers of values.
     #[test]
     fn bytes_that_are_none_of_ours_have_no_values() {
         let mut out = Outgoing::default();
@@ -208,7 +210,7 @@ mod tests {
         for cut in 0..bytes.len() {
             assert_eq!(AllOf::of(&bytes[..cut], 2).get(0), None, "{cut}");
         }
-        // An end before the beginning, and one behind all.
+        // One end is before the start of its value, and one after the last byte.
         for ends in [[5, 2], [2, 9]] {
             let words = [0_u32, ends[0], ends[1]].map(u32::to_le_bytes).concat();
             let bytes = [&words[..], b"abcdef"].concat();

@@ -1,4 +1,4 @@
-//! What runs tasks: a function with its types, and the items of a chunk on which it is run in a row.
+//! Execution of tasks: a typed function, and the consecutive items of a chunk on which it runs.
 
 pub(crate) mod ends;
 pub(crate) mod row;

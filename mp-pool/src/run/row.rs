@@ -1,10 +1,11 @@
-//! The items of a chunk in a row, one after the other.
+//! Execution of consecutive items of a chunk.
 //!
-//! Most items are quick, and their results are plain. As long as they are, the [`Runner`](super::runner::Runner) of their function
-//! goes on by itself: it knows the types, so reading, calling and writing are one loop, which the compiler sees as a whole, under one
-//! catch of panics. [`Row::advance`] is what is between two items: the result into the journal, then the claim of the next one. The row
-//! ends at an item after which something else is to be done, which is left to the worker's loop
-//! ([`child::work`](crate::child::work)); which item that is, the row says, also after a panic.
+//! Most items are short, and their results have no attachments. As long as this holds, the
+//! [`Runner`](super::runner::Runner) of their function continues by itself: it knows the types, so decoding,
+//! calling and encoding form one loop that the compiler optimizes as a whole, inside one catch of panics.
+//! [`Row::advance`] runs between two items: it stores the result in the journal, then claims the next item.
+//! The row ends at an item after which other work is needed, which is left to the worker's loop
+//! ([`child::work`](crate::child::work)). The row contains the index of that item, even after a panic.
 
 use std::ops::Range;
 
@@ -19,44 +20,46 @@ use crate::run::values::{Args, Plain};
 use crate::steps::chunk::Turn;
 use crate::watch::Own;
 
-/// How long results are kept back, in nanoseconds, while the next task of the chunk is begun.
+/// Maximum time for which results are held back while the next tasks of the chunk run, in nanoseconds.
 const KEPT_BACK: u64 = 1_000_000;
-/// How many tasks are done without a look at the clock, at most,
+/// Maximum number of tasks between two reads of the clock,
 const MOST_UNTIMED: u32 = 256;
 /// as long as they take no longer than this together, in nanoseconds.
 const UNTIMED: u64 = 50_000;
 
-/// Results that are not sent yet.
+/// Results that were not sent yet.
 #[derive(Default)]
 pub(crate) struct Part {
     pub(crate) id: u64,
-    /// The item that the first one is of.
+    /// Item of the first result.
     pub(crate) item: usize,
     pub(crate) ends: Ends,
     pub(crate) out: Outgoing,
-    /// When the part before was sent.
+    /// Time at which the previous part was sent.
     since: u64,
-    /// When the worker looked at the clock, for how many tasks it does not, and of those how many are left.
+    /// Time of the last read of the clock, number of tasks between two reads, and number of tasks until the
+    /// next read.
     looked: u64,
     untimed: u32,
     left: u32,
 }
 
 impl Part {
-    /// Of a chunk that is begun now.
+    /// Creates an empty part for a chunk that begins now.
     pub(crate) fn of(id: u64) -> Part {
         let now = now();
         Part { id, since: now, looked: now, ..Part::default() }
     }
 
-    /// What was written from `start` on, as a message of its own; the rest stays.
+    /// Splits off the bytes from `start` on as a message of their own.
     pub(crate) fn split(&mut self, start: usize) -> Outgoing {
         let mut alone = std::mem::take(&mut self.out);
         *self.out.bytes() = alone.bytes().drain(..start).collect();
         alone
     }
 
-    /// The results, which are sent now, and how long they took; the next one is of item `item`.
+    /// Takes the results for sending, with their duration in nanoseconds. The next result will be of the next
+    /// item.
     pub(crate) fn take(&mut self) -> (Plain, u64) {
         let plain = Plain { ends: std::mem::take(&mut self.ends), bytes: std::mem::take(self.out.bytes()) };
         let since = self.since;
@@ -64,14 +67,15 @@ impl Part {
         (plain, self.since.saturating_sub(since))
     }
 
-    /// All before this item is sent. The time that it took is not that of those behind it.
+    /// Sets the next item after all earlier ones were sent. Their duration does not count for later items.
     pub(crate) fn go_on(&mut self, item: usize) {
         self.item = item;
         self.since = now();
         self.looked = self.since;
     }
 
-    /// Whether it is time to send it. While tasks are quick, the clock is looked at for some of them only.
+    /// Returns `true` if the part should be sent. While tasks are short, the clock is read only for some of
+    /// them.
     pub(crate) fn is_late(&mut self, timed: bool) -> bool {
         if self.left > 0 && !timed {
             self.left -= 1;
@@ -88,45 +92,46 @@ impl Part {
     }
 }
 
-/// How far the item is that runs.
+/// Progress of the running item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reached {
     Nothing,
     /// Its function has returned a result.
     Result,
-    /// That is written.
+    /// The result is encoded.
     Written,
 }
 
-/// Where the arguments are.
+/// Source of the arguments.
 enum Source<'a> {
     Many(AllOf<'a>),
     One(&'a mut Incoming),
 }
 
-/// The item that runs, and those that may follow it.
+/// Running item, and the items that may follow it.
 pub(crate) struct Row<'a> {
     args: Source<'a>,
     own: &'a mut Own,
     pub(crate) part: &'a mut Part,
-    /// The item that runs.
+    /// Index of the running item.
     pub(crate) item: usize,
-    /// The row does not go on to this one.
+    /// End of the row (exclusive).
     end: usize,
-    /// Where its result begins in what the part has.
+    /// Start of the running item's result in the part.
     pub(crate) start: usize,
     pub(crate) reached: Reached,
-    /// Why the next item was not claimed, although this one is done: its result is in the part and in the journal.
+    /// Reason why the next item was not claimed. The running item is done then: its result is in the part and
+    /// in the journal.
     pub(crate) refused: Option<Turn>,
 }
 
 impl<'a> Row<'a> {
-    /// From the first of these items on, which is claimed, and not beyond the last.
+    /// Creates a row of these items. The first one must be claimed.
     pub(crate) fn new(own: &'a mut Own, part: &'a mut Part, args: &'a mut Args, items: Range<usize>) -> Self {
         let args = match args {
             Args::Many(many) => Source::Many(many.all()),
             Args::One(inc) => Source::One(inc),
-            // They are there before they are sent, and not behind.
+            // These variants exist only before sending.
             Args::Plain(_) | Args::Alone(_) => Source::Many(AllOf::default()),
         };
         let start = part.out.bytes().len();
@@ -134,7 +139,7 @@ impl<'a> Row<'a> {
         Row { args, own, part, item, end, start, reached: Reached::Nothing, refused: None }
     }
 
-    /// The arguments of the item that runs, if they are a number.
+    /// Returns the arguments of the running item if they are a number.
     #[inline(always)]
     pub(crate) fn number<A: Message>(&self) -> Option<A> {
         match &self.args {
@@ -143,22 +148,22 @@ impl<'a> Row<'a> {
         }
     }
 
-    /// Reads the arguments of the item that runs.
+    /// Decodes the arguments of the running item.
     pub(crate) fn args<A: Message>(&mut self) -> Result<A> {
         match &mut self.args {
             Source::Many(all) => plain(all.get(self.item).ok_or_else(not_there)?),
             Source::One(inc) => {
-                // As long as this fails, they are there.
+                // While claiming fails, the arguments are kept.
                 inc.claim()?;
                 alone(std::mem::take(&mut **inc))
             }
         }
     }
 
-    /// The item is done. Keeps its result, and claims the next item; whether that runs now. If not, nothing was done, unless it
-    /// is said in `refused`.
+    /// Finishes the running item: stores its result, and claims the next one. Returns `true` if the next item
+    /// runs now. If it returns `false`, nothing was done, unless `refused` is set.
     pub(crate) fn advance(&mut self) -> bool {
-        // An interrupt ends the chunk behind the item that runs.
+        // An interrupt ends the chunk after the running item.
         if self.part.left == 0 || self.item + 1 >= self.end || mp_core::interrupted() {
             return false;
         }

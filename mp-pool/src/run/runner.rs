@@ -1,4 +1,4 @@
-//! A function with its types: reads the arguments of tasks, calls it, and writes the results.
+//! Typed functions of tasks: decode the arguments, call the function, and encode the results.
 
 use std::fmt;
 
@@ -13,21 +13,22 @@ use crate::clock::TaskClock;
 use crate::held::Held;
 use crate::run::row::{Reached, Row};
 
-/// How a task went in its worker.
+/// Outcome of a task in its worker.
 pub(crate) enum Ran {
-    /// Its result is written.
+    /// The result is encoded.
     Done,
     Raised(Box<Raise>),
-    /// Its arguments could not be read.
+    /// The arguments could not be decoded.
     Undecodable(Box<Undecodable>),
-    /// There are too few descriptors for those in its arguments, which are of a type with this fingerprint; 0 if that is not known.
+    /// There are too few descriptors for those in the arguments. Contains the fingerprint of their type; 0 if
+    /// unknown.
     Unread(String, u64),
-    /// Nothing could read its arguments.
+    /// Nothing could decode the arguments.
     Unreadable(String),
     Unsendable(String),
 }
 
-/// Runs tasks with one function: knows its types.
+/// Runner of tasks with one function, whose types it knows.
 pub(crate) struct Runner(Box<InARow>);
 
 type InARow = dyn Fn(&mut Held, &mut Row<'_>) -> Ran;
@@ -43,7 +44,7 @@ impl Runner {
         Runner(Box::new(move |_, row| in_a_row(&function, row)))
     }
 
-    /// Of a function that gets the worker's state.
+    /// Creates a runner of a function that receives the worker's state.
     pub(crate) fn with_state<S: 'static, A: Message, R: IntoOutcome>(
         function: impl Fn(&mut S, A) -> R + Copy + 'static,
     ) -> Runner {
@@ -61,7 +62,7 @@ impl Runner {
         }))
     }
 
-    /// Of a closure that gets the worker's state.
+    /// Creates a runner of a closure that receives the worker's state.
     pub(crate) fn with_lent<S: 'static, A: Message, R: IntoOutcome>(
         closure: StateClosure<S, A, R>,
     ) -> Runner {
@@ -69,7 +70,7 @@ impl Runner {
             let Some(state) = held.take::<S>() else {
                 return Ran::Unreadable(NO_STATE.into());
             };
-            // Out here it stays if nothing is called, and is gone if the closure panics.
+            // Declared outside: it remains if nothing is called, and is lost if the closure panics.
             let mut lent = Some(state);
             let call = |args| {
                 let state = lent.take().expect("a call that panics is the last");
@@ -83,7 +84,8 @@ impl Runner {
         }))
     }
 
-    /// Calls it for the item that runs, and for those behind it as long as the row goes on: what came of the last one.
+    /// Runs the function for the current item, and for the following ones while the row continues. Returns
+    /// the outcome of the last one.
     pub(crate) fn run(&self, held: &mut Held, row: &mut Row<'_>) -> Ran {
         (self.0)(held, row)
     }
@@ -91,25 +93,26 @@ impl Runner {
 
 const NO_STATE: &str = "the worker has no state of this type";
 
-/// Reads arguments that came alone.
+/// Decodes arguments that arrived alone.
 pub(crate) fn alone<A: Message>(mut inc: Incoming) -> mp_core::Result<A> {
-    // What comes before them is the pool's.
+    // The bytes before the arguments were written by the pool.
     let before = inc.whole().len() - inc.rest().len();
     let args = A::decode::<MessagePack>(&mut inc);
-    // What is attached and not in the arguments is dropped here, and not kept while they are used.
+    // Attachments that are not part of the arguments are dropped here, not kept while the arguments are used.
     args.map_err(|error| Undecodable::of_message::<A>(error, inc.whole().get(before..).unwrap_or_default()))
 }
 
-/// Reads arguments that came with others.
+/// Decodes arguments that arrived with others.
 #[inline]
 pub(crate) fn plain<A: Message>(bytes: &[u8]) -> mp_core::Result<A> {
     A::decode_plain::<MessagePack>(bytes).map_err(|error| Undecodable::of_message::<A>(error, bytes))
 }
 
-/// Calls a function for one item after the other, and writes its results behind what the part has, until the row ends. All of it
-/// but for [`Row::advance`] is code of the user, and may panic: which item that is, and how far it is, the row says.
+/// Calls a function for one item after the other, and appends its results to the part, until the row ends.
+/// Everything except [`Row::advance`] is user code and may panic. The row contains the current item and its
+/// progress.
 fn in_a_row<A: Message, R: IntoOutcome>(mut function: impl FnMut(A) -> R, row: &mut Row<'_>) -> Ran {
-    // Out here it is dropped by itself, whatever panics.
+    // Declared outside, so that it is dropped separately whatever panics.
     let mut result = None;
     let run = || {
         loop {
@@ -121,24 +124,24 @@ fn in_a_row<A: Message, R: IntoOutcome>(mut function: impl FnMut(A) -> R, row: &
                 }
                 Err(error) => return Ran::Unreadable(error.to_string()),
             };
-            // An error of the user's is shown and dropped in here, too.
+            // An error of the user is formatted and dropped here, too.
             let value = match function(args).into_result() {
                 Ok(value) => result.insert(value),
                 Err(error) => {
-                    // One with a backtrace takes its time.
+                    // An error with a backtrace takes long to format.
                     let _paused = TaskClock::pause();
                     return Ran::Raised(Raise::error(&*error));
                 }
             };
             row.reached = Reached::Result;
             let out = &mut row.part.out;
-            // No code of the user writes a number.
+            // Encoding a number calls no user code.
             let written = of_its_own::<R::Value, _>(|| value.encode_wide::<MessagePack>(out));
             if let Err(error) = written {
                 return Ran::Unsendable(error.to_string());
             }
             row.reached = Reached::Written;
-            // If its drop panics, it is done all the same.
+            // If the drop panics, the task is done nevertheless.
             drop(result.take());
             if !row.advance() {
                 return Ran::Done;

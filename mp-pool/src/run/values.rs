@@ -1,4 +1,5 @@
-//! Values that travel many in one message, each with the place where it ends, so that one that can't be read spoils no other.
+//! Many values in one message, each with its end position, so that a value that can't be decoded does not
+//! affect the others.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,15 +9,15 @@ use mp_core::message::{Incoming, Outgoing};
 
 use crate::run::ends::{AllOf, Ends};
 
-/// Values that were encoded one after the other, with nothing attached to any.
+/// Values encoded one after the other, without attachments.
 #[derive(Default, Debug)]
 pub(crate) struct Plain {
-    /// Where each ends in `bytes`.
+    /// End positions in `bytes`.
     pub(crate) ends: Ends,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Some values of them.
+/// Range of such values.
 #[derive(Clone, Debug)]
 pub(crate) struct Slice {
     pub(crate) plain: Arc<Plain>,
@@ -33,7 +34,7 @@ impl Slice {
         self.items.len()
     }
 
-    /// Those from `from` to `to`, as numbered in here.
+    /// Returns the values from `from` to `to` of this range.
     pub(crate) fn part(&self, from: usize, to: usize) -> Slice {
         let first = self.items.start;
         Slice { plain: Arc::clone(&self.plain), items: first + from..first + to }
@@ -44,26 +45,26 @@ impl Slice {
     }
 }
 
-/// Values that were received, `count` of them in one message.
+/// Received values, `count` of them in one message.
 #[derive(Debug)]
 pub(crate) struct Many {
     rest: Rest,
     pub(crate) count: usize,
 }
 
-/// Their bytes.
+/// Bytes of the values.
 #[derive(Debug)]
 enum Rest {
-    /// So few that the buffers of the message are left to the next one.
+    /// Few bytes, copied so that the next message can reuse the buffers.
     Short(u8, [u8; SHORT]),
     Long(Box<Incoming>),
 }
 
-/// As many as fit beside the rest of it: a number, and where it ends.
+/// Maximum number of such bytes: a number and its end position fit.
 const SHORT: usize = 22;
 
 impl Many {
-    /// `count` of them, in the rest of a message to which nothing is attached.
+    /// Takes `count` values from the rest of a message without attachments.
     pub(crate) fn new(inc: &mut Incoming, count: usize) -> Many {
         let (bytes, mut short) = (inc.rest(), [0; SHORT]);
         let len = bytes.len();
@@ -78,7 +79,7 @@ impl Many {
         Many { rest, count }
     }
 
-    /// Of what a dead worker has left.
+    /// Creates values from the journal of a dead worker.
     pub(crate) fn found(ends: &[u32], bytes: &[u8]) -> Many {
         let mut out = Outgoing::default();
         let all: Ends = ends.iter().map(|end| *end as usize).collect();
@@ -87,13 +88,13 @@ impl Many {
         Many::new(&mut Incoming::from_plain(bytes), ends.len())
     }
 
-    /// Value `i`; `None` if it is not there, or the message is none of ours.
+    /// Returns value `i`, or `None` if it does not exist or the message is malformed.
     #[inline]
     pub(crate) fn get(&self, i: usize) -> Option<&[u8]> {
         self.all().get(i)
     }
 
-    /// All of them, to be read one after the other.
+    /// Returns a view of all values.
     #[inline]
     pub(crate) fn all(&self) -> AllOf<'_> {
         let rest = match &self.rest {
@@ -104,16 +105,16 @@ impl Many {
     }
 }
 
-/// The arguments of one task or of many.
+/// Arguments of one task or of many.
 #[derive(Debug)]
 pub(crate) enum Args {
-    /// To be sent: of a call, nothing attached.
+    /// Arguments without attachments, to be sent.
     Plain(Slice),
-    /// To be sent: of one task.
+    /// Arguments of one task, to be sent.
     Alone(Outgoing),
-    /// Received.
+    /// Received arguments.
     Many(Many),
-    /// Received, of one task.
+    /// Received arguments of one task.
     One(Box<Incoming>),
 }
 
@@ -131,7 +132,7 @@ impl Args {
         }
     }
 
-    /// Those that were received and could not be read, to be sent back.
+    /// Takes received arguments that could not be read, to send them back.
     pub(crate) fn take_unread(&mut self) -> Option<Outgoing> {
         match self {
             Args::One(inc) => std::mem::take(&mut **inc).into_outgoing(),
@@ -139,7 +140,7 @@ impl Args {
         }
     }
 
-    /// Of how many tasks.
+    /// Returns the number of tasks.
     pub(crate) fn len(&self) -> usize {
         match self {
             Args::Plain(slice) => slice.len(),

@@ -1,35 +1,37 @@
-//! The chunk word of a worker: at which item of which chunk it is.
+//! Chunk word of a worker: its chunk and its position in that chunk.
 //!
-//! A chunk is some items of one call in a row, which go to a worker as one message. Its items are numbered from 0. The worker
-//! claims each before it begins it; the pool can take back those that are not claimed.
+//! A chunk consists of consecutive items of one call, which a worker receives in one message. Its items are
+//! numbered from 0. The worker claims each item before it begins it. The pool can withdraw items that are not
+//! claimed.
 //!
-//! # The word, and what may change it
+//! # The word and its transitions
 //! `[63 CONDEMNED][62 DONE][61..32 chunk][31..16 next][15..0 end]`
 //!
-//! | word | states | changed by |
+//! | word | meaning | changed by |
 //! |---|---|---|
-//! | `chunk, next, end` | item `next - 1` runs, and `next..end` may be claimed | the worker → `next + 1` ([`Claim`]), which says that item `next - 1` is finished; → DONE ([`Finish`]); the pool → a smaller `end`, not below `next` ([`Cut`]); → CONDEMNED ([`Condemn`]) |
+//! | `chunk, next, end` | item `next - 1` runs, and `next..end` may be claimed | the worker → `next + 1` ([`Claim`]), which also finishes item `next - 1`; → DONE ([`Finish`]); the pool → a smaller `end`, not below `next` ([`Cut`]); → CONDEMNED ([`Condemn`]) |
 //! | `chunk, next, end`, DONE | item `next - 1` is finished, and no item runs | the worker → `next + 1` without DONE ([`Claim`]); → the next chunk with `next` = 1 ([`Begin`]), when `next` = `end` or it ends; the pool as above |
-//! | … CONDEMNED | the time of the item that runs, or would be next, was over: the worker is killed, and does nothing more | the pool, when the worker is dead → 0 |
+//! | … CONDEMNED | the running item, or the next one, exceeded its time limit: the worker will be killed, and does nothing more | the pool, when the worker is dead → 0 |
 //!
-//! Each change is one compare-and-swap. So an item is claimed by the worker or taken back by the pool, and never both; and an
-//! item whose time is over is finished or condemned, and never both.
+//! Each change is one compare-and-swap. So an item is either claimed by the worker or withdrawn by the pool,
+//! and an item whose time is over is either finished or condemned, never both.
 //!
-//! A chunk of one item without a time-out has no word: there is nothing to take back, and if its worker dies, it is the item
-//! that was lost.
+//! A chunk of one item without a time-out does not use the word: nothing can be withdrawn, and if its worker
+//! dies, the item is lost.
 //!
-//! # What a death leaves
-//! | the worker is killed | the word | the pool |
+//! # Effects of a death
+//! | the worker is killed | word | pool |
 //! |---|---|---|
-//! | before [`Begin`], with the chunk taken | names another chunk | the first item is lost: else a message that kills its reader would do so for ever; the others go to another worker |
+//! | before [`Begin`], after taking the chunk | names another chunk | the first item is lost, because a message that kills its reader would otherwise kill one worker after the other; the other items go to another worker |
 //! | while item `next - 1` runs | `next`, not DONE | that item is lost; `next..end` go to another worker |
-//! | between two items | as above, or DONE | the results that it had not sent are in its [journal](super::journal); `next..end` go to another worker |
+//! | between two items | as above, or DONE | unsent results are in the [journal](super::journal); `next..end` go to another worker |
 //!
-//! 30 bits say which chunk it is: the number of the chunk comes round after 2^30 of them, when no worker has one of those.
+//! 30 bits identify the chunk. Chunk numbers repeat after 2^30 chunks, when no worker has a chunk with the
+//! same number.
 
 use mp_core::mem::{Mem, Steps, Word};
 
-/// The most items of a chunk.
+/// Maximum number of items of a chunk.
 pub const MOST_ITEMS: usize = u16::MAX as usize;
 
 const CONDEMNED: u64 = 1 << 63;
@@ -37,42 +39,42 @@ const DONE: u64 = 1 << 62;
 const CHUNK: u64 = (1 << 30) - 1;
 const ITEM: u64 = u16::MAX as u64;
 
-/// What the word says.
+/// Value of the chunk word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct ChunkWord(pub u64);
 
 impl ChunkWord {
-    /// The first item of a chunk of `count` items runs.
+    /// Returns the word for a chunk of `count` items whose first item runs.
     pub const fn begun(chunk: u64, count: usize) -> Self {
         Self((chunk & CHUNK) << 32 | 1 << 16 | (count as u64 & ITEM))
     }
 
-    /// Whether it is about this chunk.
+    /// Returns `true` if the word names this chunk.
     pub const fn is_of(self, chunk: u64) -> bool {
         self.0 >> 32 & CHUNK == chunk & CHUNK && self.next() > 0
     }
 
-    /// The first item that is not claimed.
+    /// Returns the first item that is not claimed.
     pub const fn next(self) -> usize {
         (self.0 >> 16 & ITEM) as usize
     }
 
-    /// The item that the worker must not claim.
+    /// Returns the end of the items that the worker may claim (exclusive).
     pub const fn end(self) -> usize {
         (self.0 & ITEM) as usize
     }
 
-    /// Whether the last item that was claimed is finished.
+    /// Returns `true` if the last claimed item is finished.
     pub const fn is_done(self) -> bool {
         self.0 & DONE != 0
     }
 
-    /// Whether the worker is to be killed for the time that it took.
+    /// Returns `true` if the worker is condemned to be killed for exceeding a time limit.
     pub const fn is_condemned(self) -> bool {
         self.0 & CONDEMNED != 0
     }
 
-    /// Where its worker is in a chunk of which the items before `reported` have outcomes.
+    /// Returns the position of the worker in a chunk whose items before `reported` have outcomes.
     pub const fn place(self, chunk: u64, reported: usize) -> Place {
         match self.is_of(chunk) {
             false => Place::Before(0),
@@ -81,16 +83,18 @@ impl ChunkWord {
         }
     }
 
-    /// How many items of a chunk its worker, which is dead, has claimed: those of them that have no outcome are lost. `over` is
-    /// the item for which it was condemned, and those before `reported` have outcomes.
+    /// Returns the number of items of a chunk that its dead worker has claimed. Claimed items without an
+    /// outcome are lost. `over` is the item for which the worker was condemned. Items before `reported` have
+    /// outcomes.
     pub fn claimed_before_death(self, chunk: u64, over: Option<usize>, reported: usize, end: usize) -> usize {
-        // Of a chunk that was taken and not begun, the first is lost: else a message that kills its reader would do so for ever.
+        // If a chunk was taken and not begun, its first item is lost: a message that kills its reader would
+        // otherwise kill one worker after the other.
         let claimed = if self.is_of(chunk) { self.next() } else { 1 };
-        // What has outcomes was claimed; so was what was condemned.
+        // Items with outcomes were claimed, and so was a condemned item.
         claimed.max(over.map_or(0, |item| item + 1)).clamp(reported, end)
     }
 
-    /// With the next item claimed, if there is one.
+    /// Returns the word with the next item claimed, or `None` if no item is left.
     const fn claimed(self) -> Option<Self> {
         if self.next() < self.end() { Some(Self((self.0 & !DONE) + (1 << 16))) } else { None }
     }
@@ -100,27 +104,27 @@ impl ChunkWord {
     }
 }
 
-/// Where a worker is in a chunk.
+/// Position of a worker in a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Place {
     /// This item runs.
     At(usize),
-    /// No item runs, and it claims this one next, if it is there.
+    /// No item runs. The worker claims this item next, if it exists.
     Before(usize),
 }
 
-/// What a worker that changes its word finds.
+/// Result of a change of the word by its worker.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Turn {
-    /// It goes on; this is what the word says now.
+    /// The word was changed to this value, and the worker continues.
     Go(ChunkWord),
-    /// No item is left; the word is as it was.
+    /// No item is left. The word is unchanged.
     End(ChunkWord),
-    /// It was condemned.
+    /// The worker was condemned.
     Condemned,
 }
 
-/// The worker begins a chunk, and claims its first item.
+/// Steps of a worker that begins a chunk, and claims its first item.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Begin {
     at: Word,
@@ -129,7 +133,7 @@ pub struct Begin {
 }
 
 impl Begin {
-    /// At `at`, which said `seen` when the worker changed it last.
+    /// Creates the steps for the word at `at`, whose last value written by the worker was `seen`.
     pub fn new(at: Word, seen: ChunkWord, chunk: u64, count: usize) -> Self {
         Self { at, seen, to: ChunkWord::begun(chunk, count) }
     }
@@ -143,7 +147,7 @@ impl Steps for Begin {
     }
 }
 
-/// The worker claims the next item: the one before is finished.
+/// Steps of a worker that finishes the current item and claims the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Claim {
     at: Word,
@@ -151,7 +155,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// At `at`, which said `seen` when the worker changed it last.
+    /// Creates the steps for the word at `at`, whose last value written by the worker was `seen`.
     pub fn new(at: Word, seen: ChunkWord) -> Self {
         Self { at, seen }
     }
@@ -168,7 +172,7 @@ impl Steps for Claim {
     }
 }
 
-/// The worker says that the item which it was at is finished, and claims none.
+/// Steps of a worker that finishes the current item, and claims none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Finish {
     at: Word,
@@ -176,7 +180,7 @@ pub struct Finish {
 }
 
 impl Finish {
-    /// At `at`, which said `seen` when the worker changed it last.
+    /// Creates the steps for the word at `at`, whose last value written by the worker was `seen`.
     pub fn new(at: Word, seen: ChunkWord) -> Self {
         Self { at, seen }
     }
@@ -191,7 +195,7 @@ impl Steps for Finish {
     }
 }
 
-/// Changes the word of a worker, as the worker; the pool may have changed it since.
+/// Changes the word on behalf of its worker. The pool may have changed the word since it was read.
 fn change<M: Mem + ?Sized>(m: &M, at: Word, seen: &mut ChunkWord, to: ChunkWord) -> Option<Turn> {
     match m.cas(at, seen.0, to.0) {
         Ok(()) => Some(Turn::Go(to)),
@@ -203,16 +207,16 @@ fn change<M: Mem + ?Sized>(m: &M, at: Word, seen: &mut ChunkWord, to: ChunkWord)
     }
 }
 
-/// How much of what a worker has not claimed is taken back.
+/// Share of the unclaimed items that are withdrawn.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Share {
-    /// All of it.
+    /// All items.
     All,
-    /// Half of it, the smaller one for the worker.
+    /// Half of the items. The worker keeps the smaller half.
     Half,
 }
 
-/// The pool takes back items of a chunk that was begun. Ends with the item from which on they are taken back, if there are any.
+/// Steps of the pool that withdraw items of a chunk that was begun. Returns the first withdrawn item, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Cut {
     at: Word,
@@ -222,7 +226,7 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// From the worker whose word is at `at`.
+    /// Creates the steps for the worker whose word is at `at`.
     pub fn new(at: Word, chunk: u64, share: Share) -> Self {
         Self { at, chunk, share, seen: None }
     }
@@ -256,7 +260,7 @@ impl Steps for Cut {
     }
 }
 
-/// The pool condemns a worker, unless its word has changed; whether it did.
+/// Steps of the pool that condemn a worker, unless its word has changed. Returns `true` on success.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Condemn {
     at: Word,
@@ -264,7 +268,7 @@ pub struct Condemn {
 }
 
 impl Condemn {
-    /// The worker whose word is at `at` and said `seen`.
+    /// Creates the steps for the worker whose word is at `at` and had the value `seen`.
     pub fn new(at: Word, seen: ChunkWord) -> Self {
         Self { at, seen }
     }
@@ -284,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever the order in which a worker and the pool change the word: each item is the worker's or is taken back.
+    /// Checked for each order in which a worker and the pool change the word.
     #[test]
     fn each_item_is_claimed_or_taken_back_and_never_both() {
         const AT: Word = Word::at(8);
@@ -315,7 +319,8 @@ mod tests {
         }
     }
 
-    /// Also the only one that is left: an idle worker has it before one that is at a long item.
+    /// A single remaining item is withdrawn, too: an idle worker runs it before the worker that has a long
+    /// item.
     #[test]
     fn a_worker_keeps_the_smaller_half_of_what_it_has_not_begun() {
         const AT: Word = Word::at(8);
@@ -327,7 +332,7 @@ mod tests {
         }
     }
 
-    /// What a worker has that is condemned is looked after when it is dead: none of it is given to others twice.
+    /// Items of a condemned worker are handled after its death, so none is assigned twice.
     #[test]
     fn nothing_is_taken_back_from_a_condemned_worker_or_of_another_chunk() {
         const AT: Word = Word::at(8);

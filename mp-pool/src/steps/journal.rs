@@ -1,57 +1,60 @@
-//! The journal of a worker: results of its chunk that it has not sent yet, so that they survive it.
+//! Journal of a worker: results of its chunk that were not sent yet, preserved if the worker dies.
 //!
-//! A worker sends results when its chunk is finished, or a while after it sent the last ones. Until then each lies in its
-//! journal, written before the next item is claimed. When the worker has sent them, the journal begins anew, with the next item.
+//! A worker sends results when its chunk is finished, or some time after it last sent results. Until then
+//! each result is in its journal, where it is written before the next item is claimed. After sending them,
+//! the worker restarts the journal with the next item.
 //!
-//! # Words, and what may change them
-//! | word | states | changed by |
+//! # The words and their transitions
+//! | word | meaning | changed by |
 //! |---|---|---|
-//! | head: `chunk 30, first 16, bytes 18` | results of `chunk` from item `first` on are in the first `bytes` bytes | the worker, after it has written a result → more bytes; after it has sent them, or when it begins a chunk → another item, 0 bytes |
-//! | data | results, each from a new word on: its length, in one byte, and its bytes behind that; from 255 on a word with 255 and the length, and its bytes behind that | the worker |
+//! | head: `chunk 30, first 16, bytes 18` | the first `bytes` bytes contain results of `chunk` from item `first` on | the worker, after writing a result → more bytes; after sending results, or beginning a chunk → another item, 0 bytes |
+//! | data | results, each beginning at a word: one byte with the length, followed by the bytes; from length 255 on, a word with 255 and the length, followed by the bytes | the worker |
 //!
-//! # What a death leaves
-//! | the worker is killed | the journal | the pool |
+//! # Effects of a death
+//! | the worker is killed | journal | pool |
 //! |---|---|---|
-//! | while it writes a result | the head says nothing of that | has the results before it |
-//! | between the head and its next claim | has that result | it is finished, although the worker has not said so in its chunk word |
-//! | after it has sent them | has them still | leaves out what was reported |
+//! | while it writes a result | the head does not include that result | reads the results before it |
+//! | between the head and its next claim | includes that result | treats it as finished, although the chunk word does not contain that |
+//! | after it has sent the results | still contains them | skips results that were reported |
 //!
-//! The pool reads it also while the worker lives, and sits at a long item: head, data, head again. If the head names the same
-//! chunk and the same first item, no byte before `bytes` has changed meanwhile: the journal began anew before any of them did.
-//! What is in it is the worker's word: the pool checks lengths, and takes what it can't read for lost.
+//! The pool also reads the journal of a live worker that runs a long item: head, data, head again. If the
+//! head contains the same chunk and the same first item, no byte before `bytes` has changed in between,
+//! because a restart changes the head first. The contents are untrusted: the pool checks lengths, and treats
+//! results that it can't read as lost.
 
 use mp_core::mem::{Mem, Steps, Word};
 
-/// Bytes of a journal: whole words.
+/// Size of a journal in bytes: a multiple of the word size.
 pub const BYTES: usize = 64 << 10;
-/// Words of it, with the head.
+/// Size in words, including the head.
 pub const WORDS: u64 = 1 + BYTES as u64 / 8;
 
 const CHUNK: u64 = (1 << 30) - 1;
 const FIRST: u64 = u16::MAX as u64;
 const LEN: u64 = (1 << 18) - 1;
-/// The length follows in its word.
+/// First byte of a result whose length is in the same word.
 const LONG: u8 = u8::MAX;
-/// How many bytes are in a word beside a length.
+/// Number of result bytes in the first word of a result.
 const BESIDE: usize = 7;
 
-/// What a worker knows of its journal.
+/// State of a journal in its worker.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Journal {
     head: Word,
     chunk: u64,
     first: usize,
-    /// How many are used.
+    /// Number of used bytes.
     bytes: usize,
 }
 
 impl Journal {
-    /// With its head at `head`.
+    /// Creates a journal whose head is at `head`.
     pub fn new(head: Word) -> Self {
         Self { head, chunk: 0, first: 0, bytes: 0 }
     }
 
-    /// It begins anew, with item `first` of a chunk; `store` stores a word, ordered behind what was stored before.
+    /// Restarts the journal with item `first` of a chunk. `store` stores a word, ordered after all earlier
+    /// stores.
     pub fn begin(&mut self, chunk: u64, first: usize, mut store: impl FnMut(Word, u64)) {
         (self.chunk, self.first, self.bytes) = (chunk & CHUNK, first, 0);
         store(self.head, self.head_word());
@@ -61,7 +64,7 @@ impl Journal {
         self.chunk << 34 | (self.first as u64 & FIRST) << 18 | self.bytes as u64
     }
 
-    /// Writes the next result, word by word; false if there is no room for it.
+    /// Writes the next result, word by word. Returns `false` if the journal has no room for it.
     #[inline(always)]
     pub fn append(&mut self, result: &[u8], mut store: impl FnMut(Word, u64)) -> bool {
         let len = result.len();
@@ -86,7 +89,7 @@ impl Journal {
         let (words, rest) = behind.as_chunks();
         words.iter().for_each(|word| next(u64::from_le_bytes(*word)));
         if !rest.is_empty() {
-            // It ends what has eight bytes, or more.
+            // The rest is at the end of a result of eight bytes or more.
             next(match result.last_chunk() {
                 Some(last) => u64::from_le_bytes(*last) >> (8 * (8 - rest.len())),
                 None => low(rest),
@@ -98,42 +101,43 @@ impl Journal {
     }
 }
 
-/// Fewer than eight bytes, as the low ones of a word. (Copied, they would cost a call.)
+/// Returns fewer than eight bytes as the low bytes of a word. (Copying them would cost a function call.)
 #[inline]
 fn low(bytes: &[u8]) -> u64 {
     match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
         (Some(first), Some(last)) => {
             let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
-            // Those in the middle are in both.
+            // Overlapping bytes are equal in both.
             u64::from(first) | u64::from(last) << (8 * (bytes.len() - 4))
         }
         _ => bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)),
     }
 }
 
-/// Results that were found in a journal.
+/// Results read from a journal.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Finished {
-    /// The item of which the first one is.
+    /// Item of the first result.
     pub first: usize,
-    /// Where each ends in `bytes`.
+    /// End of each result in `bytes`.
     pub ends: Vec<u32>,
-    /// All of them.
+    /// Bytes of all results.
     pub bytes: Vec<u8>,
 }
 
-/// Reads the results of a chunk that are in a journal. Ends with `None` if it is of another one, or has changed meanwhile.
+/// Steps that read the results of a chunk from a journal. Returns `None` if the journal is for another chunk,
+/// or has changed in between.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Read {
     head: Word,
     chunk: u64,
-    /// What the head said at first.
+    /// Value of the head at the start.
     begun: Option<u64>,
     data: Vec<u8>,
 }
 
 impl Read {
-    /// From the journal with its head at `head`.
+    /// Creates the steps for the journal whose head is at `head`.
     pub fn new(head: Word, chunk: u64) -> Self {
         Self { head, chunk, begun: None, data: Vec::new() }
     }
@@ -173,7 +177,7 @@ impl Steps for Read {
     }
 }
 
-/// The first result, and what is behind it.
+/// Splits off the first result.
 fn split(data: &[u8]) -> Option<(&[u8], &[u8])> {
     let (first, _) = data.split_first_chunk::<8>()?;
     let (begin, len) = match first[0] {
@@ -225,7 +229,7 @@ mod tests {
         }
     }
 
-    /// Between any two words that the worker writes: what is read is what it has written, as far as it is.
+    /// Reads between any two words that the worker writes, and expects all results written so far.
     #[test]
     fn at_each_moment_the_results_so_far_are_found_or_none() {
         let m = HeapMem::new(2 + WORDS as usize);
@@ -250,7 +254,7 @@ mod tests {
         }
     }
 
-    /// The worker begins its journal anew, and writes, while the pool is between any two of its reads.
+    /// The worker restarts its journal and writes, between any two reads of the pool.
     #[test]
     fn a_journal_that_begins_anew_while_it_is_read_is_not_mixed() {
         let results = |first: usize| (0..6).map(|i| vec![(first + i) as u8; 10 + first]).collect::<Vec<_>>();
@@ -275,7 +279,7 @@ mod tests {
         }
     }
 
-    /// Memory in which something happens before each load.
+    /// Memory that calls a function before each load.
     struct Meanwhile<'a, F>(&'a HeapMem, F);
 
     impl<F: Fn()> Mem for Meanwhile<'_, F> {
@@ -318,14 +322,15 @@ mod tests {
         while journal.append(&[7; 100], |w, v| m.store(w, v)) {
             count += 1;
         }
-        // Each takes a word more than its bytes do.
+        // Each result takes a word in addition to its bytes.
         assert_eq!(count, BYTES / 104);
         assert!(!journal.append(&vec![1; BYTES], |w, v| m.store(w, v)));
         assert_eq!(read(&m, HEAD, 1).unwrap().ends.len(), count);
         assert_eq!(m.load(HEAD.plus(WORDS)), 0, "the word behind it");
     }
 
-    /// However little room is left: the last result is whole, or not there, and nothing is written behind the journal.
+    /// For any amount of room left, the last result is complete or missing, and nothing is written after the
+    /// journal.
     #[test]
     fn a_journal_is_filled_to_its_end_and_not_beyond() {
         for left in 0..5 {
@@ -346,7 +351,7 @@ mod tests {
         }
     }
 
-    /// Also what no worker writes is read without a panic, and yields whole results only.
+    /// Reading arbitrary words does not panic, and returns only complete results.
     #[test]
     fn garbage_is_read_as_far_as_it_goes() {
         let m = HeapMem::new(2 + WORDS as usize);

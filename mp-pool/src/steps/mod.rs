@@ -1,4 +1,4 @@
-//! What a worker says in shared memory about the chunk that it is at: the steps of it, for the worker, the pool and the models.
+//! State of a worker's chunk in shared memory, and its transitions, for the worker, the pool and the models.
 
 pub mod chunk;
 pub mod journal;

@@ -1,4 +1,4 @@
-//! Reports of workers that end: which tasks they had, the tasks' callers learn from their errors.
+//! Reports of workers that end. The errors of tasks report the lost tasks to callers.
 
 use std::fmt::Write as _;
 use std::sync::{Arc, Weak};
@@ -13,11 +13,11 @@ use crate::thread::start::without_its_name;
 
 const SIGINT: i32 = 2;
 
-/// The pools whose back-offs a dump lists.
+/// Pools whose back-offs are listed in dumps.
 static POOLS: PerProcess<Mutex<Vec<Weak<Shared>>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// Lists the back-offs of a pool's workers in dumps, as long as the pool is there.
+/// Lists the back-offs of a pool's workers in dumps, for the life of the pool.
 pub(crate) fn list_in_dumps(shared: &Arc<Shared>) {
     mp_core::waits::add_to_dumps(back_offs);
     let mut pools = POOLS.lock();
@@ -25,7 +25,7 @@ pub(crate) fn list_in_dumps(shared: &Arc<Shared>) {
     pools.push(Arc::downgrade(shared));
 }
 
-/// A line for each worker that waits for its next start.
+/// Returns a line for each worker that waits for its next start.
 fn back_offs() -> String {
     let pools: Vec<_> = POOLS.lock().iter().filter_map(Weak::upgrade).collect();
     let (mut text, now) = (String::new(), Instant::now());
@@ -50,20 +50,20 @@ fn back_offs() -> String {
     text
 }
 
-/// A worker that has ended.
+/// Report of a worker that has ended.
 pub(crate) struct Death<'a> {
     pub(crate) number: usize,
     pub(crate) pid: u32,
     pub(crate) exit: ExitStatus,
-    /// Its failure, if it was ready and the pool did not end it.
+    /// Failure of the worker, if it was ready and the pool did not end it.
     pub(crate) failure: Option<&'a SpawnError>,
 }
 
 impl Death<'_> {
-    /// Logs the end of the worker, and reports failures on stderr: the first at once, later ones at growing intervals. No lock may be
-    /// held.
+    /// Logs the end of the worker, and reports failures on stderr: the first at once, later ones at growing
+    /// intervals. No lock may be held.
     pub(crate) fn tell(self, shared: &Shared, reports: &mut FailureReports) {
-        // Where the pool ends or has shrunk, or has no tasks left and is closed, no worker follows.
+        // A worker is not replaced if the pool is ending, has shrunk, or is closed without tasks.
         let is_replaced = {
             let state = shared.state.lock();
             state.is_serving() && self.number < state.wanted
@@ -90,7 +90,7 @@ impl Death<'_> {
         let Death { number, pid, exit, .. } = self;
         let level = if exit.success() { log::Level::Info } else { log::Level::Warn };
         let end = if is_replaced { ", and is replaced" } else { "" };
-        // The logger is the program's.
+        // The logger belongs to the program and may panic.
         mp_core::user_code::caught(
             || log::log!(target: "mp::pool", level, "worker {number} (pid {pid}) {exit}{end}"),
         );

@@ -1,4 +1,4 @@
-//! The end of a pool's workers.
+//! Shutdown of a pool's workers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -8,33 +8,33 @@ use crate::error::TaskError;
 use crate::thread::manager::Manager;
 use crate::workers::state::{Phase, State};
 
-/// How long to wait for a process that got a SIGKILL: one in an uninterruptible system call stays.
+/// Maximum wait for a process after a SIGKILL. A process in an uninterruptible system call remains.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 
-/// Stands for a time that no clock reaches: a century.
+/// Delay that stands for infinity: a century.
 const NEVER: Duration = Duration::from_secs(100 * 365 * 86_400);
 
-/// Returns the time that comes `later` than `now`.
+/// Returns the time `later` after `now`.
 fn after(now: Instant, later: Duration) -> Instant {
     now.checked_add(later).unwrap_or_else(|| now + NEVER)
 }
 
-/// How far the end of the workers is.
+/// Progress of the shutdown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Ending {
     Not,
-    /// Their queues are closed: they end by themselves.
+    /// Queues are closed: workers end by themselves.
     Closed,
-    /// Their queues are closed, and they may finish their tasks until then.
+    /// Queues are closed, and workers may finish their tasks until this time.
     Finishing(Instant),
-    /// Busy workers got a SIGTERM; workers that are still there then get a SIGKILL.
+    /// Busy workers have received a SIGTERM. Workers that are alive at this time receive a SIGKILL.
     Asked(Instant),
-    /// They got a SIGKILL; workers that are still there then are left.
+    /// Workers have received a SIGKILL. Workers that are alive at this time are abandoned.
     Killed(Instant),
 }
 
 impl Manager {
-    /// Ends the workers when there is nothing left for them.
+    /// Advances the shutdown when no work is left for the workers.
     pub(super) fn end(&mut self) {
         let shared = Arc::clone(&self.shared);
         let mut settled = Settled::new(&shared);
@@ -63,7 +63,7 @@ impl Manager {
             (_, Ending::Finishing(until)) if until <= now => self.ask(state, now),
             (_, Ending::Asked(until)) if until <= now => {
                 let processes = state.workers.iter().filter_map(|worker| worker.process.as_ref());
-                // It fails only if it has ended.
+                // Fails only if the process has ended.
                 processes.for_each(|process| _ = process.kill());
                 self.ending = Ending::Killed(now + AFTER_KILL);
             }
@@ -73,15 +73,16 @@ impl Manager {
         settled.tell();
     }
 
-    /// Sends a SIGTERM to each worker that has a task, or is not ready. The others end by themselves, as their queues are closed.
+    /// Sends a SIGTERM to each worker that has a task, or is not ready. Other workers end by themselves,
+    /// because their queues are closed.
     fn ask(&mut self, state: &State, now: Instant) {
         let busy = state.workers.iter().filter(|worker| !worker.ready || worker.outstanding > 0);
-        // It fails only if it has ended.
+        // Fails only if the process has ended.
         busy.filter_map(|worker| worker.process.as_ref()).for_each(|process| _ = process.terminate());
         self.ending = Ending::Asked(after(now, self.shared.settings.grace));
     }
 
-    /// Whether all is done.
+    /// Returns `true` if the shutdown is complete.
     pub(super) fn is_over(&self) -> bool {
         let state = self.shared.state.lock();
         let left = matches!(self.ending, Ending::Killed(until) if until <= Instant::now());

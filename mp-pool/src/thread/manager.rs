@@ -1,15 +1,17 @@
-//! The pool's thread: hears replies and deaths, replaces workers, watches the time, and ends the pool.
+//! The pool's thread: receives replies and deaths, replaces workers, enforces time limits, and shuts the pool
+//! down.
 //!
-//! All replies come through one queue, in the order in which they were put. A death comes as an event beside it, from the
-//! thread that reaps processes; before it is looked at, all replies are taken that were put before. So what a worker has
-//! answered is known when its death is, and what is in its queue was not begun. Of the chunk that is neither, the worker's words
-//! say the rest: which results it had not sent, which task it was at, and what it had not begun.
+//! All replies arrive through one queue, in the order in which they were sent. The death of a worker arrives
+//! as an event from the thread that reaps processes. Before the thread handles an event, it takes all replies
+//! that were sent before. So all answers of a worker are known when its death is handled, and the tasks in
+//! its queue were not begun. For the chunk in between, the worker's words in shared memory contain the rest:
+//! unsent results, the running task, and the tasks that were not begun.
 //!
 //! | phase | tasks | a worker that dies | the pool is over |
 //! |---|---|---|---|
-//! | open | are taken and given out | is replaced | |
-//! | closed | are given out, no more are taken | is replaced, as long as there are tasks | when the last is settled and the workers, whose queues are closed then, have ended |
-//! | terminating, broken | are settled with an error at once | is not replaced | when all are gone: their queues are closed, and idle workers end; the others have the finish period, SIGTERM, the grace period, SIGKILL |
+//! | open | are accepted and assigned | is replaced | |
+//! | closed | are assigned, no more are accepted | is replaced while there are tasks | when the last task is settled and the workers, whose queues are then closed, have ended |
+//! | terminating, broken | are settled with an error at once | is not replaced | when all workers have ended: their queues are closed, and idle workers end; busy ones get the finish period, SIGTERM, the grace period, SIGKILL |
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -37,25 +39,25 @@ use crate::thread::start::{not_started, start, tell_of_failed_starts, why_not_re
 use crate::workers::starts::back_off;
 use crate::workers::state::{NO_CODE, next_chunk};
 
-/// How many replies are taken at once.
+/// Maximum number of replies that are taken at once.
 const REPLIES: usize = 64;
-/// Workers that may die in a row while they read a function, before it costs a task each time: it may be the function that
-/// kills them.
+/// Number of consecutive worker deaths while reading a function, after which each further death costs a task:
+/// the function may cause the deaths.
 const MOST_DEATHS: u32 = 4;
-/// The longest sleep where nothing would wake this thread for certain.
+/// Maximum sleep if this thread might not be woken.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);
-/// The longest sleep where something would.
+/// Maximum sleep if this thread will be woken.
 const LONG: Duration = Duration::from_secs(1);
 
 pub(crate) struct Manager {
     pub(super) shared: Arc<Shared>,
     pub(super) ending: Ending,
-    /// The last reason why a worker could not be started.
+    /// Last reason why a worker could not be started.
     why: String,
     cause: Option<SpawnError>,
     deaths: FailureReports,
     pub(super) pauses: Pauses,
-    /// When pauses of this thread ended, on the clock of tasks, and how long they were: the last ones.
+    /// Ends of this thread's recent pauses, on the clock of tasks, and their durations.
     pub(super) paused: VecDeque<(u64, Duration)>,
 }
 
@@ -73,7 +75,7 @@ impl Manager {
         }
     }
 
-    /// Runs until the pool is over. No caller waits for ever for it, even if there is an error in here.
+    /// Runs until the pool is over. After a panic in here, callers are woken nevertheless.
     pub(crate) fn run(self) {
         let shared = Arc::clone(&self.shared);
         // Set once: there is one manager.
@@ -81,13 +83,13 @@ impl Manager {
         if Raise::catch(|| self.serve()).is_err() {
             shared.break_off_saying("the thread of the pool has panicked");
         }
-        // There are workers still only after a panic, or if one does not even obey a SIGKILL.
+        // Workers exist here only after a panic, or if a worker does not even obey a SIGKILL.
         let mut settled = Settled::new(&shared);
         let mut ended = Vec::new();
         {
             let mut state = shared.state.lock();
             for worker in &mut state.workers {
-                // It fails only if it has ended.
+                // Fails only if the process has ended.
                 worker.process.iter().for_each(|process| _ = process.kill());
                 ended.extend(worker.process.take());
                 worker.bury().0.into_iter().for_each(|chunk| settled.add(chunk, TaskError::Terminated));
@@ -106,7 +108,8 @@ impl Manager {
         let mut replies = Vec::with_capacity(REPLIES);
         while !self.is_over() {
             let (until, shortest) = self.next_deadline();
-            // An interrupt of this process is the callers' to hear of, and this thread's only where the pool is to be told.
+            // Callers receive an interrupt of this process. The pool's thread ignores it unless the pool is
+            // to be notified.
             if self.shared.heeds_interrupts() && !mp_core::interrupted() {
                 self.hear((until, shortest), &mut replies);
             } else {
@@ -122,7 +125,7 @@ impl Manager {
             self.shared.interrupt();
         }
         let died = self.reap_dead_workers(replies);
-        // What depends on none of these has no part in what a quick task costs.
+        // Skipped otherwise, so that short tasks don't pay for work that depends on none of these.
         if interrupted || died || until.is_some_and(|until| until <= Instant::now()) {
             self.watch_the_time();
             self.look_into_journals();
@@ -138,11 +141,12 @@ impl Manager {
         self.end();
     }
 
-    /// Waits for replies, and for whatever else there may be.
+    /// Waits for replies and other events.
     fn hear(&mut self, (until, shortest): (Option<Instant>, Option<Duration>), replies: &mut Vec<Reply>) {
-        // A death may be reported without a message, if there was no memory for one.
+        // A death may be reported without a message, if memory for one was unavailable.
         let far = || {
-            // Until the program has taken note of an interrupt: then the next one counts.
+            // Checked often until the program has acknowledged an interrupt, because then the next one
+            // counts.
             Instant::now() + if self.shared.is_interrupted() { POLL_INTERVAL } else { LONG }
         };
         let (until, now) = (until.unwrap_or_else(far), Instant::now());
@@ -154,7 +158,7 @@ impl Manager {
             Ok(_) => {}
             Err(GetError::Empty | GetError::Interrupted) => {}
             Err(GetError::Deserted { .. }) => {
-                // No worker is there: only this process can have news.
+                // No worker exists, so only this process can cause events.
                 let mut events = self.shared.events.lock();
                 if events.is_empty() {
                     let next = Instant::now() + POLL_INTERVAL;
@@ -163,12 +167,12 @@ impl Manager {
             }
             Err(error) => self.shared.break_off_saying(error.to_string()),
         }
-        // Before callbacks run, whose time is no pause of the program.
+        // Measured before callbacks run: their time is not a pause of the program.
         self.note_pause();
         self.take(replies);
     }
 
-    /// Looks at replies.
+    /// Handles replies.
     fn take(&mut self, replies: &mut Vec<Reply>) {
         if replies.is_empty() {
             return;
@@ -177,7 +181,8 @@ impl Manager {
         let now = Instant::now();
         let mut state = self.shared.state.lock();
         let mut answered = vec![0_u32; state.workers.len()];
-        // Of each worker that says something: how many tasks it answers alone, and how long the others took.
+        // For each worker with replies: number of tasks that it answers one by one, and duration of the
+        // others.
         let mut heard = vec![None; state.workers.len()];
         for (worker, took) in replies.iter().filter_map(Reply::ran) {
             if let Some(heard) = heard.get_mut(worker) {
@@ -236,7 +241,7 @@ impl Manager {
                     let error = TaskError::arguments(Unsendable::said(why));
                     (worker, id, item, 1, Said::That(What::Failed(Box::new(error))))
                 }
-                // No message is read as what is to be sent.
+                // Decoding never returns the variants for sending.
                 Reply::Part { .. } | Reply::Done { .. } | Reply::Unread { .. } => continue,
             };
             let Some(worker) = state.workers.get_mut(number) else { continue };
@@ -251,7 +256,8 @@ impl Manager {
                     What::Failed(Box::new(TaskError::Raised(Box::new(TaskRaised::new(raise.of(who), note)))))
                 }
             };
-            // Replies that are found together can't be told apart by when they were: most say it, and the others share the rest.
+            // Replies that arrive together have the same arrival time. Most contain their duration, and the
+            // others share the remaining time.
             let rest = || {
                 let (alone, nanos) = heard[number].unwrap_or_default();
                 now.saturating_duration_since(since).saturating_sub(Duration::from_nanos(nanos))
@@ -265,7 +271,7 @@ impl Manager {
                 settled.drop_later(chunk);
             }
         }
-        // Not before: all that it says here it did since it was heard last.
+        // Updated last: all work in these replies was done since the previous replies.
         for (number, worker) in state.workers.iter_mut().enumerate().filter(|(n, _)| heard[*n].is_some()) {
             if answered[number] > 0 {
                 worker.keeps_pace(answered[number], now);
@@ -276,13 +282,13 @@ impl Manager {
         settled.tell();
     }
 
-    /// Replaces the workers that have ended, and settles what they had; whether there were some.
+    /// Buries the workers that have ended, and settles their tasks. Returns `true` if there were any.
     fn reap_dead_workers(&mut self, replies: &mut Vec<Reply>) -> bool {
         let events = std::mem::take(&mut *self.shared.events.lock());
         if events.is_empty() {
             return false;
         }
-        // What they answered before they died comes first.
+        // Answers before the death are handled first.
         while self.shared.replies.try_get_many(replies, REPLIES).is_ok_and(|count| count > 0) {
             self.take(replies);
         }
@@ -321,7 +327,7 @@ impl Manager {
             _ => {}
         }
         let mut tell = false;
-        // One that died before it took any would be followed by another one without end.
+        // A worker that died before it took any task would otherwise be replaced endlessly without delay.
         let had_tasks = std::mem::take(&mut worker.had_tasks) || reading.is_some() || !lost.is_empty();
         if was_ready {
             worker.idle_deaths = if had_tasks || asked { 0 } else { worker.idle_deaths + 1 };
@@ -337,7 +343,7 @@ impl Manager {
             tell |= state.workers[number].start_failed(Instant::now(), why, others_work) && end.is_none();
         }
         state.hurry(Instant::now());
-        // Only if a task is there: no worker reads a function without one.
+        // Only if a task of the function was recalled: no worker reads a function without one.
         let its = |ready: &Ready| reading == Some(ready.chunk.job.code.number);
         if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
             let deaths = state.deadly.entry(code).or_insert(0);
@@ -352,7 +358,7 @@ impl Manager {
         for mut ready in recalled.into_iter().rev() {
             match &end {
                 Some(end) => settled.add(ready.chunk, end.clone()),
-                // It was not begun, and its time is over.
+                // The task was not begun, and its time is over.
                 None if condemned == Some((ready.chunk.id, 0)) => {
                     let rest = ready.chunk.split_off(1, next_chunk());
                     rest.into_iter().for_each(|chunk| state.returned.push_front(Ready::rest(chunk)));
@@ -361,7 +367,7 @@ impl Manager {
                 None => state.returned.push_front(ready),
             }
         }
-        // Copied only where a task needs it: it may be long.
+        // Read only if a task needs it, because it may be long.
         let last_words = if lost.is_empty() { None } else { process.stderr().last_lines() };
         for (mut chunk, item) in lost {
             let timed_out = condemned == Some((chunk.id, item));
@@ -413,7 +419,7 @@ impl Manager {
         }
     }
 
-    /// Starts workers whose time it is.
+    /// Starts workers whose restart is due.
     fn restart(&mut self) {
         let now = Instant::now();
         let due: Vec<usize> = {
@@ -447,7 +453,8 @@ impl Manager {
         }
     }
 
-    /// Condemns tasks whose time is over, and kills their workers, and those that are not ready in time.
+    /// Condemns tasks that have exceeded their time limit, and kills their workers. Kills workers that are
+    /// not ready in time.
     fn watch_the_time(&mut self) {
         let now = Instant::now();
         let start_timeout = self.shared.settings.start_timeout;
@@ -455,7 +462,7 @@ impl Manager {
         for found in &mut state.workers {
             if found.ready_until(start_timeout).is_some_and(|until| until <= now) {
                 (found.was_late, found.starts_since) = (true, None);
-                // It fails only if it has ended.
+                // Fails only if the process has ended.
                 found.process.iter().for_each(|process| _ = process.kill());
             }
             let Some((chunk, _, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
@@ -467,7 +474,7 @@ impl Manager {
             let place = word.place(id, reported);
             let (Place::At(item) | Place::Before(item), runs) = (place, matches!(place, Place::At(_)));
             if runs {
-                // It may have been stopped, or busy with reading a function, before it began.
+                // The worker may have been stopped, or busy with reading a function, before it began.
                 let since = found.watch.since();
                 let paused = self.paused.iter().filter(|(end, _)| *end > since).map(|(_, time)| *time).sum();
                 let ran = Duration::from_nanos(clock::now().saturating_sub(since)).saturating_sub(paused);
@@ -476,23 +483,25 @@ impl Manager {
                     continue;
                 }
             } else if !mp_spawn::is_stopped(found.pid) {
-                // It is about to begin; or it is done, and the reply is on its way.
+                // The worker is about to begin, or is done and its reply is about to arrive.
                 found.since = later.checked_sub(timeout).unwrap_or(now);
                 continue;
             } else if item >= end {
-                // It is done, and was stopped before it could answer; or it has answered. What it has put is heard before its death.
+                // The worker is done, and was stopped before or after it could answer. Its sent replies are
+                // handled before its death.
                 if let Some(process) = found.process.as_ref() {
-                    // It fails only if it has ended.
+                    // Fails only if the process has ended.
                     _ = process.kill();
                 }
                 found.since = later.checked_sub(timeout).unwrap_or(now);
                 continue;
             }
-            // One that is stopped may go on just now: it begins the task, or it is condemned, and never both.
+            // A stopped worker may resume at this moment: either it begins the task, or it is condemned,
+            // never both.
             if found.watch.condemn(word) {
                 found.condemned = Some((id, item));
                 if let Some(process) = &found.process {
-                    // It fails only if it has ended.
+                    // Fails only if the process has ended.
                     _ = process.kill();
                 }
             } else {
@@ -501,7 +510,7 @@ impl Manager {
         }
     }
 
-    /// Finds results that a worker which sits at a long task has not sent.
+    /// Finds unsent results of workers that run a long task.
     fn look_into_journals(&self) {
         let now = Instant::now();
         let mut settled = Settled::new(&self.shared);
@@ -518,13 +527,13 @@ impl Manager {
         settled.tell();
     }
 
-    /// Has tasks that stopped workers have not begun done by those that have nothing to do.
+    /// Moves tasks that stopped workers have not begun to idle workers.
     fn take_over(&self) {
         let note = || self.shared.packed(Task::Forget { code: NO_CODE }).ok();
         self.shared.state.lock().take_over(Instant::now(), note);
     }
 
-    /// Tells the workers which functions have no user any more.
+    /// Makes the workers forget functions without users.
     fn send_forgotten(&self) {
         for code in self.shared.take_unused() {
             let know: Vec<usize> = {
@@ -541,7 +550,7 @@ impl Manager {
     }
 }
 
-/// What a worker says came of tasks.
+/// Outcome of tasks in a reply.
 enum Said {
     Values(Many),
     That(What),

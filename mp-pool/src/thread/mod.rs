@@ -1,4 +1,5 @@
-//! The pool's thread: it hears workers and their deaths, replaces them, and watches the time.
+//! The pool's thread, which handles replies and deaths of workers, replaces workers, and enforces time
+//! limits.
 
 pub(crate) mod deaths;
 pub(crate) mod ending;

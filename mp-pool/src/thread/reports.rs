@@ -1,4 +1,4 @@
-//! What becomes of the items of a chunk: what its worker says, and what a dead one has left.
+//! Outcomes of the items of a chunk, from replies and from the state left by a dead worker.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,8 +11,8 @@ use crate::run::values::Many;
 use crate::steps::journal::Finished;
 use crate::workers::state::{Worker, next_chunk};
 
-/// Items of a chunk have come to their end, of which some may have been reported before. What is missing before them is lost: no
-/// worker of ours leaves one out.
+/// Reports outcomes of items of a chunk, some of which may have been reported before. Missing items before
+/// them are lost; no correct worker skips an item.
 pub(crate) fn report(
     chunk: &mut Chunk,
     item: usize,
@@ -42,8 +42,8 @@ pub(crate) fn report(
     }
 }
 
-/// A worker has said something of a chunk whose call was cancelled, or ended with the pool: it had taken
-/// the chunk, and not begun it, just then.
+/// Cuts a chunk whose call was cancelled or ended with the pool, when its worker replies: at the time of the
+/// cancellation, the worker had taken the chunk and not begun it.
 pub(crate) fn cut_if_cancelled(worker: &mut Worker, id: u64, settled: &mut Settled<'_>) {
     let is_cancelled = |chunk: &&mut Chunk| chunk.left() > 0 && chunk.job.is_cancelled();
     let Some(job) = worker.chunk(id).filter(is_cancelled).map(|chunk| Arc::clone(&chunk.job)) else { return };
@@ -55,7 +55,7 @@ pub(crate) fn cut_if_cancelled(worker: &mut Worker, id: u64, settled: &mut Settl
     emptied.into_iter().for_each(|chunk| settled.drop_later(chunk));
 }
 
-/// Reports what is in a worker's journal and new, up to an item.
+/// Reports new results from a worker's journal, up to an item.
 pub(crate) fn found_in_journal(
     chunk: &mut Chunk,
     found: &Finished,
@@ -70,7 +70,8 @@ pub(crate) fn found_in_journal(
     }
 }
 
-/// What becomes of a chunk that a dead worker had: the task that it was at is lost, and what it had not begun is returned.
+/// Takes apart a chunk of a dead worker: the running task is lost, and tasks that were not begun are
+/// returned.
 pub(crate) fn take_apart(
     worker: &Worker,
     mut chunk: Chunk,

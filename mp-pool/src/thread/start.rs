@@ -1,4 +1,4 @@
-//! Starting a worker in an empty place, and not too often.
+//! Starts of workers in empty slots, with a back-off.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,10 +11,10 @@ use crate::dispatch::shared::{Exited, Shared};
 use crate::error::PoolError;
 use crate::error::attempts::worker_named;
 
-/// Starts a worker in an empty place.
+/// Starts a worker in an empty slot.
 pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError> {
     let settings = &shared.settings;
-    // Code of the user: what a worker is configured by, and what its initializer is sent with.
+    // Calls user code: the configuration of a worker, and the encoding of its initializer.
     let launch = |tasks, watch, first| {
         let AtStart { initializer, state } = shared.at_start();
         let orders = Orders {
@@ -28,7 +28,7 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
         };
         let builder = Process::builder().name(settings.worker_name(number)).number(number).daemon(true);
         let builder = settings.configured(number, builder);
-        // What the one before has written is what tells why it has ended.
+        // Output of the previous worker is kept, because it shows why that worker ended.
         let builder = if first { builder } else { builder.replaces() };
         builder.spawn(work, orders)
     };
@@ -50,7 +50,8 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
     worker.pid = pid;
     worker.starts_since = Some(Instant::now());
     worker.restart_at = None;
-    // It may have been over before this is called, and then calls at once: an event, no lock.
+    // The process may have ended before this call, which then calls the closure at once: it adds an event,
+    // and takes no lock.
     process.on_exit(move || {
         if let Some(shared) = told.upgrade() {
             shared.exited(Exited { worker: number, pid });
@@ -60,7 +61,7 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
     Ok(())
 }
 
-/// A worker could not be started in that place.
+/// Records that a worker could not be started in this slot.
 pub(crate) fn not_started(shared: &Shared, number: usize, why: String) {
     let tell = {
         let mut state = shared.state.lock();
@@ -72,7 +73,7 @@ pub(crate) fn not_started(shared: &Shared, number: usize, why: String) {
     }
 }
 
-/// Why a worker that was started has ended before it was ready; `time` is what it had, if that was over.
+/// Returns the reason why a worker ended before it was ready. `time` is its time limit, if it was exceeded.
 pub(crate) fn why_not_ready(
     (number, pid): (usize, u32),
     failure: Option<&SpawnError>,
@@ -95,7 +96,8 @@ pub(crate) fn why_not_ready(
     }
 }
 
-/// Says once that a place has no worker while others do the tasks: else it would show in nothing but the speed.
+/// Reports once on stderr that a slot has no worker while other workers run the tasks. Otherwise only the
+/// speed would show it.
 pub(crate) fn tell_of_failed_starts(shared: &Shared, number: usize) {
     let failed = shared.state.lock().workers[number].failed_to_start(number);
     let Some(failed) = failed else { return };
@@ -105,7 +107,7 @@ pub(crate) fn tell_of_failed_starts(shared: &Shared, number: usize) {
     ));
 }
 
-/// Process that an error is about.
+/// Returns the process that an error is about.
 fn who(error: &SpawnError) -> Option<&ProcessName> {
     match error {
         SpawnError::ProcessRaised(raised) => Some(&raised.who),
@@ -114,7 +116,7 @@ fn who(error: &SpawnError) -> Option<&ProcessName> {
     }
 }
 
-/// What became of a process, without the name that pools don't give it.
+/// Returns the text of an error without the name of the process.
 pub(crate) fn without_its_name(error: &SpawnError) -> String {
     let text = error.to_string();
     let Some(who) = who(error) else { return text };

@@ -1,4 +1,5 @@
-//! Times that the pool's thread keeps, for workers and for itself, without pauses in which it did not run.
+//! Deadlines that the pool's thread enforces for workers and for itself, excluding pauses in which it did not
+//! run.
 
 use std::time::{Duration, Instant};
 
@@ -6,11 +7,12 @@ use crate::clock;
 use crate::thread::ending::Ending;
 use crate::thread::manager::Manager;
 
-/// How many pauses are kept: more than a task is likely to run through.
+/// Number of recorded pauses: more than a task is likely to span.
 const KEPT: usize = 64;
 
 impl Manager {
-    /// When there is something to do, even if no worker has answered; and the shortest time that is kept for a worker, if any is.
+    /// Returns the time of the next work that needs no reply, and the shortest time limit of a worker, if
+    /// any.
     pub(super) fn next_deadline(&self) -> (Option<Instant>, Option<Duration>) {
         let state = self.shared.state.lock();
         let (ending, grace) = match self.ending {
@@ -42,7 +44,7 @@ impl Manager {
         (next, shortest)
     }
 
-    /// After a sleep: moves the times that are kept by the pause in it.
+    /// Moves the deadlines by the pause in the last sleep, if any.
     pub(super) fn note_pause(&mut self) {
         let pause = self.pauses.pause(Instant::now());
         if pause.is_zero() {

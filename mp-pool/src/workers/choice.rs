@@ -1,8 +1,8 @@
-//! Which worker is given tasks of which call.
+//! Choice of the worker and the call for the next tasks.
 //!
-//! Calls are served in the order in which they have come, each by the worker that has least to do. Only the tasks of a stream's
-//! [lanes](crate::calls::lanes) look for their worker: the one that had the lane last, unless it is not there, or has work while
-//! another one has none.
+//! Calls are served in the order of submission, each by the worker with the least work. Only tasks of a
+//! stream's [lanes](crate::calls::lanes) prefer a worker: the last worker of the lane, unless it is missing,
+//! or has work while another worker is idle.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use crate::calls::job::Job;
 use crate::calls::lanes::Takes;
 use crate::workers::state::{State, Worker};
 
-/// What is given out next, and to which worker.
+/// Next assignment.
 pub(crate) struct Next {
     pub(crate) worker: usize,
     pub(crate) job: Arc<Job>,
-    /// Which of its tasks that worker may have.
+    /// Tasks of the call that this worker may take.
     pub(crate) takes: Option<Takes>,
 }
 
 impl State {
-    /// The call whose tasks are given next to this worker; or to another one that wants some, if all that there are are of lanes of
-    /// others.
+    /// Returns the next call for this worker, or, if all tasks belong to lanes of other workers, for another
+    /// worker that wants tasks.
     pub(crate) fn next_job(&mut self, worker: usize) -> Option<Next> {
         while self.jobs.front().is_some_and(|job| job.left() == 0) {
             self.sent.extend(self.jobs.pop_front());
@@ -44,8 +44,8 @@ impl State {
         })
     }
 
-    /// Of which workers this one may take the lanes: of those that are not there, and, as long as it has nothing to do, of those that
-    /// have.
+    /// Returns the lanes that this worker may take: those of missing workers, and, while it is idle, those of
+    /// busy workers.
     fn takes(&self, worker: usize) -> Takes {
         let idle = self.workers[worker].outstanding == 0;
         let is_gone = |other: &Worker| !other.ready || other.suspect || !other.stays();
