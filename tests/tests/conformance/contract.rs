@@ -1,4 +1,4 @@
-//! What every kind of shared memory has to do. The caller has chosen the kind, and is alone.
+//! Contract for every kind of shared memory. The caller has chosen the kind, and runs alone.
 
 use mp::memory::{
     get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy, set_sharing_strategy,
@@ -89,10 +89,10 @@ pub(crate) fn the_sender_may_be_gone() {
     }
     let before = in_use();
     let queue = Queue::bounded(3).unwrap();
-    // Neither the sender nor the receiver is the process that made the queue; that one never looks at the tensors.
+    // Neither sender nor receiver is the process that created the queue, which never uses the tensors.
     join(&one_process(sender, queue.clone())).unwrap();
     join(&one_process(receiver, queue.clone())).unwrap();
-    // And the other way round: what a child made comes here when the child is gone.
+    // In the other direction, a child's memory is received here after the child has ended.
     join(&one_process(sender, queue.clone())).unwrap();
     receiver(0, queue).unwrap();
     eventually("everything is released", || in_use() == before);
@@ -158,7 +158,7 @@ pub(crate) fn freed_memory_is_used_again() {
     assert!(again.iter().all(|v| v == 0));
 }
 
-/// Ends the budget also when the test fails.
+/// Removes the budget also if the test fails.
 struct Budget(Arena);
 impl Drop for Budget {
     fn drop(&mut self) {
@@ -168,7 +168,7 @@ impl Drop for Budget {
 
 pub(crate) fn what_runs_out_comes_back() {
     let arena = Arena::current().unwrap();
-    // So that a file is there, with its pages counted.
+    // Ensures that a file exists and its pages are counted.
     let held = Tensor::<u8>::full([4 * MIB], 1).unwrap();
     let _budget = Budget(arena);
     arena.empty_cache().unwrap();
@@ -199,7 +199,7 @@ struct Both {
     queue: Queue<u8>,
 }
 
-/// By its number in the list of all.
+/// Index in the list of all strategies.
 type Kind = usize;
 
 pub(crate) fn both_kinds_travel_in_one_message() {
@@ -208,7 +208,7 @@ pub(crate) fn both_kinds_travel_in_one_message() {
             for (kind, t) in &both.all {
                 assert!(t.len() == 3000 && t.iter().all(|v| usize::from(v) == *kind));
             }
-            // This process changes its mind, too.
+            // This process changes its strategy, too.
             for (kind, &strategy) in get_all_sharing_strategies().iter().enumerate() {
                 set_sharing_strategy(strategy)?;
                 both.all.push((kind, Tensor::full([20 * MIB / 16], kind as u16)?.freeze()));
@@ -220,7 +220,7 @@ pub(crate) fn both_kinds_travel_in_one_message() {
     }
     let mine = get_sharing_strategy();
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
-    // The process is there before any of this is set, or any file is made.
+    // The process starts before any of this is set, or any file is created.
     let context = one_process(worker, (there.clone(), back.clone()));
     for _ in 0..3 {
         let queue = Queue::bounded(1).unwrap();

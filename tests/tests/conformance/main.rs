@@ -1,5 +1,6 @@
-//! One contract, every kind of shared memory: the same tests of real processes on each strategy, and on each kind of
-//! directory that the strategy `file_system` can be given. What only files with names do is in `file_system`.
+//! One contract for every kind of shared memory: the same tests of real processes run on each strategy, and
+//! on each kind of directory of the strategy `file_system`. Behaviour specific to named files is tested in
+//! `file_system`.
 
 mod contract;
 
@@ -13,7 +14,7 @@ use mp::memory::{
 };
 use mp_tests::scratch::{HugePages, Scratch};
 
-/// Where the memory of tensors is, for one test.
+/// Location of the memory of tensors, for one test.
 #[derive(Clone, Copy, Debug)]
 enum Memory {
     Descriptor,
@@ -25,18 +26,19 @@ enum Memory {
     Huge,
 }
 
-/// A strategy and a directory, for one test that is alone; then everything is as before.
+/// Strategy and directory for one test, which runs alone. Restored on drop.
 struct Setting {
     strategy: SharingStrategy,
     directory: PathBuf,
     _alone: MutexGuard<'static, ()>,
 }
 
-/// Printed where no huge pages are mounted: `all_of_it_holds_on_huge_pages` runs these tests on a mount of its own.
+/// Printed if no huge pages are mounted. `all_of_it_holds_on_huge_pages` runs these tests on its own mount.
 const NO_HUGE_PAGES: &str = "no hugetlbfs with 64 free huge pages is mounted";
 
 impl Memory {
-    /// Chooses this memory for new storages. Returns `None` if no huge pages are mounted or the build lacks the strategy.
+    /// Chooses this memory for new storages. Returns `None` if no huge pages are mounted or the build lacks
+    /// the strategy.
     fn set(self) -> Option<Setting> {
         let alone = mp_tests::alone();
         let (strategy, below) = match self {
@@ -71,7 +73,7 @@ impl Drop for Setting {
     }
 }
 
-/// The mount point of a hugetlbfs that has pages.
+/// Returns the mount point of a hugetlbfs that has free pages.
 fn huge_pages() -> Option<PathBuf> {
     let free = std::fs::read_to_string("/proc/meminfo").ok()?;
     let free = free.lines().find_map(|l| l.strip_prefix("HugePages_Free:"))?.trim().parse::<u32>().ok()?;
@@ -84,11 +86,11 @@ fn huge_pages() -> Option<PathBuf> {
     found.next().filter(|_| free >= 64)
 }
 
-/// The contract on huge pages, where none are mounted: on a mount of its own.
+/// Runs the contract on huge pages if none are mounted: on its own mount.
 #[test]
 fn all_of_it_holds_on_huge_pages() {
     if huge_pages().is_some() {
-        // The tests of the module `huge` run on it.
+        // The tests of the module `huge` use the existing mount.
         return;
     }
     if !get_all_sharing_strategies().contains(&SharingStrategy::FileSystem) {

@@ -1,4 +1,4 @@
-//! Who dies, when, and what is closed then.
+//! Deaths of processes, and the descriptors that are closed then.
 
 use std::fs::File;
 use std::io::Write;
@@ -43,7 +43,7 @@ fn a_consumer_is_killed_with_what_it_got() {
     assert_eq!(said(reader), "");
 }
 
-/// The next consumer has the same descriptor.
+/// The next consumer gets the same descriptor.
 #[test]
 fn a_leaseholder_is_killed() {
     let _alone = alone();
@@ -62,7 +62,7 @@ fn a_leaseholder_is_killed() {
     assert_eq!(said(reader), "first second");
 }
 
-/// The accesses of the whole way: compartments are taken, and one pair is added, filled, read, emptied and given back.
+/// Covers the whole path: compartments are taken, and one pair is added, filled, read, emptied and returned.
 fn all_the_way(_: usize, (queue, at, signal): (Queue<Fd>, u64, i32)) -> Outcome {
     inject::arm(at, signal);
     let mut readers = Vec::new();
@@ -86,7 +86,7 @@ fn a_process_is_killed_at_every_access_of_sending_and_receiving() {
     for_every_access(|at| {
         let queue = Queue::bounded(4).unwrap();
         let killed = killed(&one_process(all_the_way, (queue.clone(), at, KILL)));
-        // What it had put can be read, and is closed then.
+        // Its messages can be read, and are closed then.
         while let Ok(Some(fd)) = queue.try_get() {
             drop(fd);
         }
@@ -94,10 +94,10 @@ fn a_process_is_killed_at_every_access_of_sending_and_receiving() {
     });
 }
 
-/// What it has is its own until it is killed, and no other process waits for it.
+/// Its messages stay its own until it is killed, and no other process waits for it.
 #[test]
 fn others_go_on_beside_a_process_that_is_stopped_at_any_access() {
-    // There are compartments for all: a process that is stopped while it adds one keeps others from that.
+    // Enough compartments for all: a process that is stopped while it adds one prevents others from adding.
     let first = Queue::bounded(8).unwrap();
     (0..8).for_each(|_| first.put(Fd(pipe().1)).unwrap());
     drop(first);
@@ -193,12 +193,13 @@ fn fill(_: usize, (queue, at): (Queue<(bool, Fd)>, u64)) -> Outcome {
     Ok(())
 }
 
-/// What the program that [`a_process_is_killed_at_every_access_of_making_room`] starts is to do: at which access, the process.
+/// Variable for the program that [`a_process_is_killed_at_every_access_of_making_room`] starts: the access at
+/// which the process is killed.
 const HELPER: &str = "MP_TESTS_ROOM_AT";
-/// Its end, if the process was not killed.
+/// Exit status if the process was not killed.
 const NOT_REACHED: i32 = 10;
 
-/// Not a test: a program whose locker is empty, so that a process of its adds pairs of sockets.
+/// Entry of a program whose locker is empty, so that a process of its adds pairs of sockets. Not a test.
 #[test]
 fn helper() {
     let Ok(at) = std::env::var(HELPER) else { return };
@@ -206,7 +207,7 @@ fn helper() {
     let queue = Queue::bounded(8).unwrap();
     let killed = killed(&one_process(fill, (queue.clone(), at)));
     Arena::current().unwrap().sweep().unwrap();
-    // Those compartments are found that it made, and more are made.
+    // The dead process's compartments are found, and more are added.
     let (readers, writers): (Vec<_>, Vec<_>) = (0..MESSAGES + 2).map(|_| pipe()).unzip();
     writers.into_iter().for_each(|writer| queue.put((true, Fd(writer))).unwrap());
     let mine = std::iter::from_fn(|| queue.try_get().ok().flatten()).filter(|(mine, _)| *mine);

@@ -1,4 +1,4 @@
-//! Limits of descriptors: of a process, and of those that a user has in messages.
+//! Limits of descriptors: of a process, and of a user's descriptors in messages.
 
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
@@ -15,11 +15,11 @@ use rustix::process::{Rlimit, setrlimit};
 
 use crate::{pipe, said};
 
-/// Messages that go through a queue.
+/// Number of messages through a queue.
 const MANY: u32 = 10_000;
 /// `ulimit -n` of both sides.
 const FEW: u64 = 64;
-/// What this program is to do, when it is started as another user.
+/// Variable with the scenario of this program when it runs as another user.
 const HELPER: &str = "MP_TESTS_DESCRIPTORS";
 const STRANGER: u32 = 65_534;
 
@@ -60,7 +60,7 @@ fn ten_thousand_with_few_descriptors_on_both_sides() {
     ten_thousand(1000);
 }
 
-/// As another user, who may have few descriptors in messages, too.
+/// Runs as another user, whose descriptors in messages are limited, too.
 #[test]
 fn ten_thousand_of_a_user_without_privileges() {
     let _alone = alone();
@@ -80,14 +80,14 @@ fn ten_thousand_of_a_user_without_privileges() {
     assert!(output.status.success(), "{output:?}");
 }
 
-/// Not a test: what runs as another user.
+/// Entry of the program that runs as another user. Not a test.
 #[test]
 fn helper() {
     if std::env::var_os(HELPER).is_none() {
         return;
     }
     setrlimit(Resource::Nofile, Rlimit { current: Some(FEW), maximum: Some(FEW) }).unwrap();
-    // More than fit wait, wherever the queue has a bound.
+    // More messages wait than fit, unless the queue is bounded.
     ten_thousand(1000);
     let queue = Queue::unbounded().unwrap();
     let mut readers = Vec::new();
@@ -104,7 +104,7 @@ fn helper() {
     };
     let text = error.to_string();
     assert!(text.contains("in messages on their way") && text.contains("ulimit -n"), "{text}");
-    // Nothing else is full, and what was not sent is there.
+    // Other resources are not exhausted, and an unsent message is kept.
     File::from(value.0).write_all(b"mine").unwrap();
     assert_eq!(said(readers.pop().unwrap()), "mine");
     for reader in readers {
@@ -117,7 +117,7 @@ fn helper() {
     assert_eq!(said(reader), "");
 }
 
-/// Opens descriptors until no more can be.
+/// Opens descriptors until the limit is reached.
 fn fill() -> Vec<OwnedFd> {
     std::iter::from_fn(|| Some(File::open("/dev/null").ok()?.into())).collect()
 }
@@ -134,7 +134,7 @@ fn too_few(_: usize, (queue, put): (Queue<Vec<Fd>>, Queue<Fd>)) -> Outcome {
     let text = error.to_string();
     assert!(text.contains("RLIMIT_NOFILE") && text.contains("it may have 64"), "{text}");
     drop(full);
-    // The message is in the queue again, and the first one.
+    // The message is in the queue again, at the front.
     let fds = queue.get_timeout(DEADLINE)?.ok_or("closed")?;
     for (i, fd) in fds.into_iter().enumerate() {
         File::from(fd.0).write_all(i.to_string().as_bytes())?;
@@ -161,7 +161,8 @@ fn a_process_without_descriptors_to_spare() {
     }
 }
 
-/// What could not be closed for lack of descriptors is closed with the next message that has some.
+/// Descriptors that could not be closed for lack of descriptors are closed with the next message that has
+/// some.
 fn drops_later(_: usize, queue: Queue<Fd>) -> Outcome {
     limit(Resource::Nofile, FEW);
     let mine = Queue::bounded(1)?;
@@ -186,7 +187,7 @@ fn a_message_that_is_dropped_without_descriptors_to_spare() {
     join(&one_process(drops_later, queue)).unwrap();
 }
 
-/// More than one compartment has.
+/// More descriptors than one compartment holds.
 #[test]
 fn many_in_one_message() {
     let _alone = alone();

@@ -1,5 +1,6 @@
-//! Descriptors in messages: they arrive, whatever they lead to and by whatever way; they are closed when no receiver is left; they need
-//! few descriptors of the processes; and wherever a process is killed, none is left open and none is lost that has arrived.
+//! Descriptors in messages. They arrive for every kind of file and every path of a message, and are closed
+//! when no receiver is left. They need few descriptors of the processes. If a process is killed at any
+//! access, no descriptor is leaked and no delivered one is lost.
 
 mod deaths;
 mod limits;
@@ -12,14 +13,14 @@ use std::os::fd::OwnedFd;
 use mp_tests::eventually;
 use rustix::io::{FdFlags, fcntl_getfd};
 
-/// The reading end of a pipe, which the test keeps, and the other end, which it sends.
+/// Returns the reading end of a pipe, which the test keeps, and the writing end, which it sends.
 fn pipe() -> (PipeReader, OwnedFd) {
     let (reader, writer) = std::io::pipe().unwrap();
     rustix::fs::fcntl_setfl(&reader, rustix::fs::OFlags::NONBLOCK).unwrap();
     (reader, writer.into())
 }
 
-/// What was written into the pipe, once no process has the other end open any more.
+/// Returns the text written into the pipe, once all processes have closed the writing end.
 #[track_caller]
 fn said(mut reader: PipeReader) -> String {
     let mut text = Vec::new();
@@ -37,7 +38,7 @@ fn said(mut reader: PipeReader) -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// Whether a program that this process executes would not get it.
+/// Returns `true` if a program that this process executes would not inherit it.
 fn is_close_on_exec(fd: impl std::os::fd::AsFd) -> bool {
     fcntl_getfd(fd).unwrap().contains(FdFlags::CLOEXEC)
 }

@@ -1,4 +1,4 @@
-//! Arguments, tasks and results whose receiver has no descriptors to spare: they are in the error, whole.
+//! Arguments, tasks and results whose receiver lacks descriptors: the error contains them completely.
 
 use std::fs::File;
 use std::io::Write;
@@ -16,12 +16,13 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{pipe, said};
 
-/// `ulimit -n` of the process whose error it is, and of those that it starts.
+/// `ulimit -n` of the process that gets the error, and of its children.
 const FEW: u64 = 64;
-/// More than fit beside those that a process has, and no more than a user without privileges may have in messages.
+/// More than a process can open in addition to its own, and no more than a user without privileges may have
+/// in messages.
 const MANY: usize = 56;
 
-/// One descriptor that is sent this often, so that its sender needs few.
+/// One descriptor that is sent several times, so that its sender needs few.
 #[derive(Debug)]
 struct Copies(Vec<OwnedFd>, usize);
 
@@ -48,7 +49,7 @@ impl Copies {
         Self(vec![fd], times)
     }
 
-    /// Each writes a letter; how many there are.
+    /// Writes a letter to each descriptor, and returns their number.
     fn write(self) -> std::io::Result<usize> {
         let all = self.0.len();
         self.0.into_iter().try_for_each(|fd| File::from(fd).write_all(b"."))?;
@@ -56,7 +57,7 @@ impl Copies {
     }
 }
 
-/// As in a process that may open few, and has raised the limit before the second attempt.
+/// Does what a process with a low limit would do: raises the limit before the second attempt.
 #[track_caller]
 fn read_later(unread: &Unread, error: &dyn std::error::Error) -> Copies {
     let text = error.to_string();
@@ -85,7 +86,8 @@ enum Case {
     Queued,
 }
 
-/// Runs in a process that may open few descriptors, as may those that it starts: what was written into the pipe.
+/// Runs a case in a process with few descriptors, as are its children. Returns the text written into the
+/// pipe.
 fn with_few(case: Case) -> String {
     let _alone = alone();
     let (reader, writer) = pipe();
@@ -105,7 +107,7 @@ fn with_few(case: Case) -> String {
     said(reader)
 }
 
-/// The child can't read them, so that they go back.
+/// The child can't read the arguments, so they are returned.
 fn arguments(writer: Fd) -> Outcome {
     let worker = |_: usize, copies: Copies| -> Outcome { Ok(copies.write().map(drop)?) };
     let context = one_process(worker, Copies::of(writer.0, MANY));
@@ -113,7 +115,7 @@ fn arguments(writer: Fd) -> Outcome {
     assert!(matches!(&error, SpawnError::Arguments { who: Some(_), .. }), "{error:?}");
     let copies = read_later(error.unread().expect("they are there"), &error);
     assert_eq!(copies.write()?, MANY);
-    // Only once, whichever copy of the error is asked.
+    // They can be read only once, by whichever clone of the error.
     let again = context.wait().unwrap_err().unread().unwrap().read::<Copies>().unwrap_err();
     assert!(again.to_string().contains("read already"), "{again}");
     Ok(())
@@ -144,7 +146,7 @@ fn a_result_is_in_the_error() {
     assert_eq!(with_few(Case::Results), ".".repeat(MANY));
 }
 
-/// One of them is too much: the others stay, too, and the next call has all.
+/// One result has too many descriptors. The others are kept as well, and the next call returns all.
 fn results_of_several(writer: Fd) -> Outcome {
     let some =
         |rank: usize, writer: Fd| Ok::<_, String>(Copies::of(writer.0, if rank == 1 { MANY } else { 3 }));
@@ -173,7 +175,7 @@ fn tasks(writer: Fd) -> Outcome {
     assert!(cause.to_string().contains("RLIMIT_NOFILE"), "{cause}");
     let copies = read_later(error.unread().expect("they are there"), &error);
     assert_eq!(copies.write()?, MANY);
-    // The same worker goes on.
+    // The same worker continues.
     let pids = pool.pids();
     assert_eq!(pool.apply(write, Copies::of(spare, 2))?, 2);
     assert_eq!(pool.pids(), pids);
@@ -200,11 +202,11 @@ fn the_result_of_a_task_is_in_the_error() {
     assert_eq!(with_few(Case::ResultsOfTasks), ".".repeat(MANY));
 }
 
-/// What a worker of the test below has open.
-// fork: no process of these tests is copied.
+/// Descriptors that a worker of the test below has open.
+// fork: these tests do not fork this process.
 static OPEN: Mutex<Vec<File>> = Mutex::new(Vec::new());
 
-/// A closure that a worker could not read is read when it can be.
+/// A closure that a worker could not read is read once that is possible.
 fn closures(writer: Fd) -> Outcome {
     let pool = Pool::new(1)?;
     let write = pool.task_closure(closure!([writer] |text: String| -> std::io::Result<()> {
@@ -226,7 +228,7 @@ fn a_closure_is_read_once_there_are_descriptors_again() {
     assert_eq!(with_few(Case::Closures), "written");
 }
 
-/// Leases and messages to several are there still, as those of queues are.
+/// Leases and broadcast messages are still available, as messages of queues are.
 fn queued(writer: Fd) -> Outcome {
     let (queue, (sender, receiver)) = (Queue::bounded(1)?, broadcast::channel::<Copies>(2)?);
     queue.put(Copies::of(writer.0.try_clone()?, MANY)).map_err(PutError::forget)?;

@@ -1,4 +1,4 @@
-//! What arrives, and how.
+//! Arrival of descriptors.
 
 use std::fs::File;
 use std::io::{PipeReader, PipeWriter, Read, Seek, Write};
@@ -158,7 +158,7 @@ fn channels_and_pipes() {
 #[test]
 fn arguments_and_results() {
     let _alone = alone();
-    // All of them get the same.
+    // All of them get the same descriptor.
     let (reader, writer) = pipe();
     mp::spawn(|rank: usize, fd: Fd| write(fd.0, &format!("{}", rank / 3)), Fd(writer), 3).unwrap();
     assert_eq!(said(reader), "000");
@@ -228,7 +228,7 @@ fn a_sender_that_exits_at_once() {
     }
 }
 
-/// It is not closed, and nothing of it is on its way.
+/// It is not closed, and not in flight.
 #[test]
 fn what_is_not_put_stays() {
     let _alone = alone();
@@ -242,7 +242,7 @@ fn what_is_not_put_stays() {
     assert_eq!(said(second), "still open");
 }
 
-/// Where descriptors can't go, the error says so.
+/// The error of a format that can't carry descriptors says so.
 #[test]
 fn bytes_have_no_descriptors() {
     let _alone = alone();
@@ -254,7 +254,7 @@ fn bytes_have_no_descriptors() {
     assert!(error.contains("can only be serialised inside of a message"), "{error}");
 }
 
-/// A variant that is tried first takes nothing away from the one that fits.
+/// A variant that is tried first takes nothing from the one that fits.
 #[test]
 fn variants_that_are_tried() {
     let _alone = alone();

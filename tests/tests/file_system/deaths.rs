@@ -1,5 +1,6 @@
-//! Deaths around files with names: of their makers, at every access; of all processes at once; and what other
-//! programs remove meanwhile. Programs that must begin without shared memory are this one, started anew.
+//! Deaths around named files: of their creators, at every access; of all processes at once; and files that
+//! other programs remove meanwhile. Programs that must begin without shared memory are this program, started
+//! again.
 
 use std::fs;
 use std::path::Path;
@@ -14,7 +15,7 @@ use rustix::process::{Signal, kill_process};
 use crate::KIB;
 
 const MIB: usize = 1 << 20;
-/// The prefix of lines in which a program names its workers.
+/// Prefix of lines in which a program names its workers.
 const WORKER: &str = "worker: ";
 
 pub(crate) fn first_use(directory: &Path) {
@@ -38,7 +39,7 @@ fn a_message_outlives_its_sender_while_others_clean() {
     let queue = Queue::bounded(1).unwrap();
     let args = (scratch.0.to_str().unwrap().to_owned(), queue.clone());
     mp_tests::failure(&one_process(worker, args));
-    // No process has the file open now: this process hasn't opened the message.
+    // No process has the file open: this process hasn't opened the message.
     let left = scratch.files();
     assert_eq!(left.len(), 1);
     scratch.run("use");
@@ -47,7 +48,7 @@ fn a_message_outlives_its_sender_while_others_clean() {
     assert!(t.len() == MIB && t.iter().all(|v| v == 5));
 }
 
-/// A process tree in the middle of things, killed at once.
+/// A tree of busy processes, killed at once.
 pub(crate) fn all_killed(directory: &Path) {
     type Args = (Queue<FrozenTensor<u8>>, Queue<u8>, Queue<()>);
     fn worker(rank: usize, (there, back, end): Args) -> Outcome {
@@ -80,7 +81,7 @@ fn after_the_death_of_all_processes_the_next_start_removes_all() {
     for round in 0..5 {
         let output = scratch.program("all-killed").output().unwrap();
         assert!(!output.status.success());
-        // A process that is being killed closes its output before it lets go of its files.
+        // A killed process closes its output before it releases its files.
         let said = String::from_utf8_lossy(&output.stdout);
         let workers: Vec<u32> = said
             .lines()
@@ -109,7 +110,7 @@ fn a_program_is_killed_at_every_access_of_its_first_use() {
             return false;
         }
         left += usize::from(!scratch.files().is_empty());
-        // Looking after each is slow; the names of all that were left add up meanwhile.
+        // A check after each round would be slow. The names of all leftover files add up meanwhile.
         if at % 7 == 0 {
             scratch.run("use");
             assert!(!scratch.ours().exists(), "killed at access {at}: {:?}", scratch.files());
@@ -118,7 +119,8 @@ fn a_program_is_killed_at_every_access_of_its_first_use() {
     });
 }
 
-/// A child dies, or stops, at the n-th access of its first use of files; its parent then uses the same directory.
+/// A child dies, or stops, at the n-th access of its first use of files. Its parent then uses the same
+/// directory.
 pub(crate) fn child_at(directory: &Path, at: u64, signal: Signal) {
     fn worker(_: usize, (directory, at, signal): (String, u64, i32)) -> Outcome {
         inject::arm(at, signal);
@@ -139,7 +141,7 @@ pub(crate) fn child_at(directory: &Path, at: u64, signal: Signal) {
         ended = join(&context).is_ok();
     }
     files_in(directory);
-    // Wherever it is stopped, no process waits for it.
+    // No process waits for it, at whatever access it is stopped.
     assert!(Tensor::<u64>::full([5000], 3).unwrap().iter().all(|v| v == 3));
     if signal == Signal::STOP && !ended {
         mp_tests::signal(pid, Signal::CONT);

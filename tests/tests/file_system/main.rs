@@ -1,5 +1,5 @@
-//! Files with names, as the strategy `file_system` makes them. Programs that must begin without shared memory are this one,
-//! started anew.
+//! Named files of the strategy `file_system`. Programs that must begin without shared memory are this
+//! program, started again.
 
 mod deaths;
 mod names;
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 const KIB: usize = 1 << 10;
 
-/// Not a test: what `Scratch::program` starts.
+/// Entry of the programs that `Scratch::program` starts. Not a test.
 #[test]
 fn helper() {
     let Some((what, at, directory)) = scenario() else { return };

@@ -1,5 +1,5 @@
-//! What the strategy `file_system` does with names: which processes see them, unusable directories, exhausted
-//! limits. Programs that must begin without shared memory are this one, started anew.
+//! Names in the strategy `file_system`: visibility, unusable directories, exhausted limits. Programs that
+//! must begin without shared memory are this program, started again.
 
 use std::fs;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt, symlink};
@@ -19,7 +19,7 @@ use crate::KIB;
 
 const MIB: usize = 1 << 20;
 
-/// Puts tensors of this process into files below a directory, as long as it lives.
+/// Puts tensors of this process into files below a directory while it lives.
 struct Below(SharingStrategy, PathBuf);
 
 impl Below {
@@ -51,10 +51,10 @@ fn names_are_private_and_gone_at_the_end() {
     assert!(meta.is_file() && meta.mode() & 0o7777 == 0o600 && meta.nlink() == 1);
     let name = file.file_name().unwrap().to_str().unwrap();
     assert!(name.len() == 35 && name.starts_with("mp-"), "{name}");
-    // The memory is in there: what is not in use has no pages.
+    // The memory is in these files: unused parts have no pages.
     let kib = meta.blocks() / 2;
     assert!((1024..10 << 10).contains(&kib), "{kib} KiB");
-    // Programs that end by themselves leave nothing, and leave the files of others alone.
+    // Programs that exit normally leave no files, and keep the files of others.
     let other = Scratch::new("other");
     other.run("use");
     scratch.run("use");
@@ -68,7 +68,7 @@ fn what_is_not_named_as_the_librarys_files_is_not_cleaned_away() {
     let _alone = alone();
     let scratch = Scratch::new("others");
     fs::DirBuilder::new().mode(0o700).create(scratch.ours()).unwrap();
-    // None of them is held; the last one has a name as a dead program's.
+    // None of these files is locked. The last one has a name as a dead program's.
     let digits = "0123456789abcdef".repeat(2);
     let names = ["mp-notes".into(), format!("mp-{digits}0"), format!("mp-{digits}")];
     let paths = names.map(|name| scratch.ours().join(name));
@@ -93,7 +93,7 @@ fn directories_that_will_not_do() {
     fs::create_dir_all(&deep).unwrap();
     assert!(refused(&deep).contains("at most 248"));
     assert_eq!(get_sharing_directory(), before, "an error changes nothing");
-    // What another user could have put where the library looks for its directory.
+    // Files that another user could have put at the path of the library's directory.
     let _below = Below::new(&scratch.0);
     let blocks = Arena::current().unwrap().memory_stats().live_blocks;
     let fails = |with: &str| {
@@ -111,7 +111,7 @@ fn directories_that_will_not_do() {
     fs::DirBuilder::new().mode(0o700).create(scratch.ours()).unwrap();
     fs::set_permissions(scratch.ours(), fs::Permissions::from_mode(0o777)).unwrap();
     fails("mode 777");
-    // Once the directory is repaired, it works; nothing was lost meanwhile.
+    // Once the directory is repaired, it works, and nothing was lost.
     fs::set_permissions(scratch.ours(), fs::Permissions::from_mode(0o700)).unwrap();
     assert_eq!(Tensor::<u8>::zeros([10]).unwrap().len(), 10);
     assert_eq!(Arena::current().unwrap().memory_stats().live_blocks, blocks);
@@ -127,9 +127,9 @@ fn a_directory_that_can_only_be_read() {
     }
 }
 
-/// On a tmpfs of 1 MiB.
+/// Runs on a tmpfs of 1 MiB.
 pub(crate) fn small_directory(directory: &Path) {
-    // Elsewhere, also where it is a file with a name.
+    // Messages are elsewhere, also if the arena is a named file.
     Arena::current().unwrap();
     files_in(directory);
     let full = |result: mp_core::Result<Tensor<u8>>| match result.map(drop).unwrap_err() {
@@ -144,19 +144,19 @@ pub(crate) fn small_directory(directory: &Path) {
         let first = Tensor::<u8>::full([500 * KIB], round).unwrap();
         full(Tensor::full([500 * KIB], 9));
         full(Tensor::full([4 * MIB], 9));
-        // Until it is full to the last page; each is written whole.
+        // Allocates until it is full to the last page, and writes each tensor completely.
         let mut all = Vec::new();
         while let Ok(t) = Tensor::<u8>::full([20 * KIB], round) {
             all.push(t);
         }
         assert!(all.len() >= 10, "{} tensors of 20 KiB", all.len());
         assert!(all.iter().chain([&first]).all(|t| t.iter().all(|v| v == round)));
-        // Queues and messages are elsewhere: they work.
+        // Queues and messages are elsewhere, so they work.
         let queue = Queue::bounded(1).unwrap();
         give(&queue, (vec![round; 2 * MIB], first.freeze()));
         assert_eq!(take(&queue).1.len(), 500 * KIB);
     }
-    // Elsewhere is room.
+    // Another directory has room.
     set_sharing_directory("/dev/shm").unwrap();
     Tensor::<u8>::full([4 * MIB], 1).unwrap();
 }
@@ -167,7 +167,7 @@ fn a_full_directory_is_an_error_until_something_is_dropped() {
     scratch.run_mounted("size=1m", "small");
 }
 
-/// With files of at most 1 MiB: beyond that, the kernel would send SIGXFSZ.
+/// Files are limited to 1 MiB: beyond that, the kernel would send SIGXFSZ.
 pub(crate) fn file_size(directory: &Path) {
     Arena::current().unwrap();
     limit(Resource::Fsize, MIB as u64);
@@ -190,10 +190,10 @@ fn a_file_size_limit_is_an_error() {
     Scratch::new("file-size").run("file-size");
 }
 
-/// With a quota that is met.
+/// Runs with a quota that is exceeded.
 pub(crate) fn quota(directory: &Path) {
     files_in(directory);
-    // After the first one, the next of its size needs only its own memory.
+    // After the first tensor, the next one of its size needs only its own memory.
     let first = Tensor::<u8>::full([2 * MIB], 1).unwrap();
     refusal::refuse_to_allocate(libc::EDQUOT);
     match Tensor::<u8>::zeros([2 * MIB]).map(drop).unwrap_err() {
@@ -203,7 +203,7 @@ pub(crate) fn quota(directory: &Path) {
         }
         other => panic!("{other:?}"),
     }
-    // What is there stays there.
+    // Existing tensors are unaffected.
     assert!(first.iter().all(|v| v == 1));
 }
 
@@ -212,10 +212,10 @@ fn a_quota_is_an_error_that_says_so() {
     Scratch::new("quota").run("quota");
 }
 
-/// How many huge pages the mount has, of 2 MiB each.
+/// Number of huge pages of the mount, each of 2 MiB.
 const HUGE_PAGES: usize = 16;
 
-/// On a hugetlbfs of its own that is nearly nothing: until it is full, and again.
+/// Runs on a very small hugetlbfs: until it is full, and again.
 pub(crate) fn few_huge_pages(directory: &Path) {
     fn worker(_: usize, (there, back): (Queue<Tensor<u8>>, Queue<Tensor<u8>>)) -> Outcome {
         while let Some(mut t) = next(&there)? {
@@ -229,7 +229,7 @@ pub(crate) fn few_huge_pages(directory: &Path) {
     let (there, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(worker, (there.clone(), back.clone()));
     for round in 0..3 {
-        // Sizes that are no multiple of a huge page, each written to its last byte, here and there.
+        // Sizes that are not multiples of a huge page, each written to its last byte in both processes.
         let mut all = Vec::new();
         let error = loop {
             match Tensor::<u8>::full([3 * MIB + 1], round) {
@@ -250,7 +250,7 @@ pub(crate) fn few_huge_pages(directory: &Path) {
             give(&there, t);
             assert!(take(&back).iter().all(|v| v == round + 1));
         }
-        // As large as what is left, and more.
+        // As large as the remaining memory, and larger.
         match Tensor::<u8>::zeros([2 * HUGE_PAGES * MIB]).map(drop).unwrap_err() {
             Error::OutOfMemory { .. } => {}
             other => panic!("{other:?}"),
@@ -265,7 +265,7 @@ pub(crate) fn few_huge_pages(directory: &Path) {
 fn a_full_pool_of_huge_pages_is_an_error() {
     let _alone = alone();
     let scratch = Scratch::new("huge");
-    // Once by the size of the mount, once by what the kernel has.
+    // Limited once by the size of the mount, once by the kernel's pages.
     for options in [format!("size={}m", 2 * HUGE_PAGES), "min_size=0".to_owned()] {
         let Some(pages) = HugePages::reserve(HUGE_PAGES as u64) else { return };
         if !options.starts_with("size") && pages.free() > HUGE_PAGES as u64 {
@@ -280,7 +280,7 @@ fn a_full_pool_of_huge_pages_is_an_error() {
 fn a_receiver_without_a_file_to_spare_gets_an_error() {
     let _alone = alone();
     fn worker(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<String>)) -> Outcome {
-        // It is a member before there is any file.
+        // It is a member before any file exists.
         send(&back, "ready".to_owned())?;
         let before = getrlimit(Resource::Nofile).current.unwrap_or(1024);
         limit(Resource::Nofile, 1);

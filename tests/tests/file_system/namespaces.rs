@@ -1,5 +1,6 @@
-//! Files with names among programs in several process namespaces that share a directory, as containers share `/dev/shm`: those
-//! of killed programs are removed, those of live ones are not. Needs `unshare(1)`, and the right to make namespaces.
+//! Named files of programs in several process namespaces that share a directory, as containers share
+//! `/dev/shm`: files of killed programs are removed, files of live ones are not. Needs `unshare(1)`, and the
+//! right to create namespaces.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -18,7 +19,7 @@ const MIB: usize = 1 << 20;
 
 type Args = (bool, Queue<FrozenTensor<u8>>, Queue<()>);
 
-/// Makes tensors that its parent never opens; then it dies, or stays.
+/// Creates tensors that its parent never opens. Then it dies, or stays.
 fn worker(_: usize, (dies, made, end): Args) -> Outcome {
     let kept = Tensor::<u8>::full([MIB], 7)?.freeze();
     send(&made, kept.clone())?;
@@ -34,8 +35,8 @@ fn sends_back(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u8>)) -> 
     send(&back, tensor.get(&[MIB - 1])?)
 }
 
-/// A program of two processes. When it is asked to, it proves that it can use its memory still: a tensor whose maker may be
-/// dead, in a process that starts now; and one that is new.
+/// A program of two processes. On request, it proves that it can still use its memory: a tensor whose creator
+/// may be dead, in a process that starts now, and a new tensor.
 pub(crate) fn neighbour(worker_dies: bool) {
     let (made, end) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let args = (worker_dies, made.clone(), end.clone());
@@ -68,7 +69,7 @@ struct Neighbour {
 }
 
 impl Neighbour {
-    /// In a process namespace of its own. When its `unshare` is killed, so is all that is in there.
+    /// Starts in its own process namespace. If its `unshare` is killed, so are all its processes.
     fn new(scratch: &Scratch, worker_dies: bool) -> Self {
         let program = scratch.program(&format!("neighbour {}", u8::from(worker_dies)));
         let mut command = Command::new("unshare");
@@ -91,11 +92,11 @@ impl Neighbour {
         panic!("it never said {what:?}, but: {said}");
     }
 
-    /// All of its processes, at once.
+    /// Kills all of its processes at once.
     fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
-        // Its output is closed when the last process that has it is gone, or nearly.
+        // Its output ends when about the last process that has it is gone.
         while self.says.read_line(&mut String::new()).unwrap() > 0 {}
     }
 
@@ -115,17 +116,17 @@ fn possible() -> bool {
     possible
 }
 
-/// Whether an arena itself is in it: where there are no anonymous files.
+/// Returns `true` if the file contains an arena itself: if there are no anonymous files.
 fn is_of_an_arena(file: &Path) -> bool {
     let mut magic = [0; 8];
     fs::File::open(file).is_ok_and(|mut file| file.read_exact(&mut magic).is_ok()) && magic == *b"mp-arena"
 }
 
-/// As if no process had been started for an hour.
+/// Sets the files' times back, as if no process had been started for an hour.
 fn an_hour_passes(scratch: &Scratch) {
     let then = SystemTime::now() - Duration::from_secs(3600);
     for file in scratch.files() {
-        // One that a live program removes meanwhile needs no other time.
+        // A file that a live program removes meanwhile can be skipped.
         if let Ok(file) = fs::File::open(file) {
             file.set_modified(then).unwrap();
         }
@@ -154,16 +155,16 @@ fn files_of_programs_killed_in_other_namespaces_are_removed_and_no_others() {
         neighbour.kill();
     }
     let all = scratch.files();
-    // Fewer than were killed: the kernel gives a new namespace the number of one that is gone, and a neighbour that finds itself
-    // under that number knows that the owners of the earlier one's files are dead.
+    // Fewer than were killed: the kernel may reuse the number of a namespace that is gone. A neighbour under
+    // that number knows that the owners of the earlier files are dead.
     assert!(all.len() > theirs.len(), "{all:?}");
-    // A process may still be about to start. (It needs no name of the arena's own file, which is handed to it.)
+    // A process may be about to start. (It needs no name of the arena's own file, since it inherits it.)
     let kept: Vec<_> = all.iter().filter(|file| !is_of_an_arena(file)).collect();
     scratch.run("use");
     let left = scratch.files();
     assert!(kept.iter().all(|file| left.contains(file)), "{kept:?}, and {left:?} is left");
     an_hour_passes(&scratch);
-    // A process that is killed closes its output before it lets go of its files.
+    // A killed process closes its output before it releases its files.
     let begun = std::time::Instant::now();
     loop {
         scratch.run("use");

@@ -1,8 +1,8 @@
-//! Copies of a process, by the start method `fork`, that are killed at their n-th access to shared memory, for every n of
-//! what they do.
+//! Forked processes, by the start method `fork`, that are killed at their n-th access to shared memory, for
+//! every n of a script.
 //!
-//! A copy begins with its original's memory, and is not a member of the arena. After each death: the original
-//! and other copies continue, what they hold is untouched, and nothing of the dead copy is left.
+//! A child begins with its parent's memory, and is not a member of the arena. After each death, the parent
+//! and other children continue, their resources are unchanged, and nothing of the dead child is left.
 #![allow(unsafe_code)]
 
 use mp::sync::RawValue;
@@ -17,16 +17,16 @@ use mp_tests::{DEADLINE, Outcome, alone, eventually_in_use, in_use, join, next, 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Messages that a copy puts or gets.
+/// Number of messages that a child puts or gets.
 const MESSAGES: u64 = 3;
 
-/// Runs a test in a process of its own, which may be copied, and of which nothing is left then.
+/// Runs a test in a separate process, which may fork, and checks that it leaves nothing.
 fn in_an_original(test: impl Fn(usize, ()) -> Outcome + Copy + Send + 'static) {
     let _alone = alone();
-    // Only a process that has a queue can release what others had in theirs.
+    // Only a process that has a queue can release other processes' messages in theirs.
     drop(Queue::<u8>::bounded(1).unwrap());
     let before = in_use();
-    // Each of its copies has a deadline there.
+    // Each of its children has a deadline there.
     one_process(test, ()).join().unwrap();
     eventually_in_use(before, "nothing is left of it");
 }
@@ -46,7 +46,7 @@ where
 
 #[test]
 fn a_copy_is_killed_at_every_access_of_joining() {
-    // It gets nothing that is shared: it joins when it asks for memory.
+    // It gets no shared arguments: it joins when it allocates.
     fn script(_: usize, at: u64) -> Outcome {
         inject::arm(at, KILL);
         let kept = Tensor::<u64>::zeros([100])?.freeze();
@@ -59,7 +59,7 @@ fn a_copy_is_killed_at_every_access_of_joining() {
         let mut kept = Tensor::<u64>::full([1000], 5)?;
         for_every_access(|at| {
             let killed = killed(&copy(script, at));
-            // What only the original holds stays its own, before and after.
+            // Memory that only the parent holds stays its own, before and after.
             assert!(kept.iter().all(|x| x == 4 + at), "killed at access {at}");
             kept.as_mut_slice().unwrap().iter_mut().for_each(|x| *x += 1);
             killed
@@ -73,7 +73,8 @@ fn a_copy_is_killed_at_every_access_of_joining() {
 fn a_copy_is_killed_at_every_access_of_its_life() {
     type Args = (FrozenTensor<u64>, SharedTensor<u64>);
     type Value = Bundle<(Tensor<u64>, FrozenTensor<u64>)>;
-    // It joins for its arguments, and what it returns goes back through shared memory: counted from its first access.
+    // It joins for its arguments, and its result goes back through shared memory. Accesses count from the
+    // first one.
     fn script((frozen, shared): Args) -> mp::AnyResult<Value> {
         assert_eq!(frozen.get(&[3])?, 77, "torn");
         shared.fetch_add(0, 1);
@@ -116,7 +117,7 @@ fn a_copy_is_killed_at_every_access_of_its_life() {
 struct Victim {
     queue: Queue<Parcel>,
     all: FrozenTensor<u64>,
-    /// Which messages it has got, noted by it.
+    /// Messages that it has received, as recorded by itself.
     got: SharedTensor<u64>,
     at: u64,
 }
@@ -146,7 +147,7 @@ fn consume(_: usize, v: Victim) -> Outcome {
     Ok(())
 }
 
-/// Takes what is in the queue.
+/// Takes all messages of the queue.
 fn drain(queue: &Queue<Parcel>) -> Vec<u64> {
     let mut numbers = Vec::new();
     loop {
@@ -161,7 +162,7 @@ fn drain(queue: &Queue<Parcel>) -> Vec<u64> {
     }
 }
 
-/// Another copy puts the messages into the same queue, where it finds as much room as it needs.
+/// Another child puts the messages into the same queue, which must have enough room.
 fn another_one_goes_on(v: &Victim) {
     let after = Victim { at: u64::MAX, ..v.clone() };
     join(&copy(produce, after)).expect("another copy goes on");
@@ -199,7 +200,7 @@ fn a_copy_that_gets_tensors_is_killed_at_every_access() {
             let killed = killed(&copy(consume, v.clone()));
             let mut all: Vec<u64> = (0..MESSAGES).filter(|&i| v.got.load(i as usize) == 1).collect();
             let there = all.len() as u64;
-            // A message that the dead copy was getting may be delivered again, if it had not got it.
+            // A message that the dead child was getting may be delivered again, if the get was not complete.
             all.extend(drain(&v.queue));
             let mut once = all.clone();
             once.dedup();
@@ -226,7 +227,7 @@ fn a_copy_that_locks_is_killed_at_every_access() {
                 other => other?,
             };
             pair[0] += 1;
-            // An access between the halves.
+            // Accesses shared memory between the two halves.
             between.set(between.get() + 1);
             pair[1] = pair[0];
         }
@@ -241,7 +242,7 @@ fn a_copy_that_locks_is_killed_at_every_access() {
                 Ok(pair) => assert_eq!(pair[0], pair[1], "torn, and not reported; killed at {at}"),
                 Err(LockError::OwnerDied { .. }) => {
                     assert!(killed);
-                    // The next copy recovers it.
+                    // The next child recovers it.
                 }
                 Err(e) => panic!("{e}; killed at access {at}"),
             }

@@ -1,4 +1,4 @@
-//! Copies of a process: by the start method `fork`, and by a `fork` that the library knows nothing of.
+//! Forked processes: by the start method `fork`, and by a raw `fork` that bypasses the library.
 
 mod killed;
 mod memory;

@@ -1,5 +1,5 @@
-//! The start method `fork`, and shared memory: a copy is a member of its own, what is sent to it works, and
-//! handles that were copied along return errors.
+//! The start method `fork`, and shared memory: a child is a separate member, its arguments work, and
+//! inherited handles return errors.
 #![allow(unsafe_code)]
 
 use std::path::PathBuf;
@@ -24,13 +24,13 @@ fn allow() {
     unsafe { mp::process::allow_fork() };
 }
 
-/// Waits to be ended by another process.
+/// Waits to be killed by another process.
 fn wait_for_the_end() -> Outcome {
     std::thread::sleep(2 * DEADLINE); // sleep: its work is to exist until another process ends it
     Err("no other process ended this one".into())
 }
 
-/// What the process has, in static variables: its copies have copies of these.
+/// Static variables of the process, which its children inherit.
 struct Kept {
     frozen: FrozenTensor<u8>,
     shared: SharedTensor<i64>,
@@ -60,13 +60,13 @@ fn arguments_work_and_what_was_copied_along_refuses() {
     type Args = (FrozenTensor<u8>, SharedTensor<i64>, Queue<Vec<u8>>, Queue<FrozenTensor<u8>>);
     fn copy(rank: usize, (frozen, shared, queue, tensors): Args) -> Outcome {
         let kept = KEPT.get().ok_or("it was copied along")?;
-        // What came as arguments.
+        // Arguments work.
         assert!(frozen.iter().all(|x| x == 5));
         shared.fetch_add(rank, 10 + rank as i64);
         send(&queue, vec![rank as u8; 2000])?;
         send(&tensors, frozen.clone())?;
         send(&tensors, Tensor::<u8>::full([100_000], rank as u8)?.freeze())?;
-        // What was copied along.
+        // Inherited handles don't.
         let forked = |r: mp_core::Result<()>| matches!(r, Err(Error::Forked));
         assert!(forked(kept.frozen.as_slice().map(drop)) && forked(kept.shared.get(&[0]).map(drop)));
         assert!(
@@ -82,10 +82,10 @@ fn arguments_work_and_what_was_copied_along_refuses() {
         assert!(
             mp::message::pack(kept.frozen.clone()).is_err() && mp::message::pack(kept.queue.clone()).is_err()
         );
-        // To a process of its own as well.
+        // Also not to a child process.
         let child = Process::spawn(|t: FrozenTensor<u8>| drop(t), kept.frozen.clone());
         assert!(child.is_err());
-        // And dropping it releases nothing.
+        // Dropping it releases nothing.
         drop((kept.frozen.clone(), kept.shared.clone(), kept.queue.clone()));
         Ok(())
     }
@@ -114,7 +114,7 @@ fn arguments_work_and_what_was_copied_along_refuses() {
             join(&context)?;
             assert_eq!((kept.shared.get(&[0])?, kept.shared.get(&[1])?), (10 * round, 11 * round));
         }
-        // What is held here is as it was.
+        // The handles of this process are unchanged.
         assert!(kept.frozen.iter().all(|x| x == 5));
         assert_eq!((*kept.lock.lock()?, in_use()), (7, before));
         Ok(())
@@ -168,7 +168,7 @@ fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
                         } else {
                             _ = queue.try_put(vec![9; 3000]);
                         }
-                        // A copy may have been killed while it held it.
+                        // A child may have been killed while it held the lock.
                         drop(lock.lock().or_else(|_| lock.recover()).unwrap());
                     }
                 })
@@ -178,7 +178,7 @@ fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
         for round in 0..40 {
             let context = start_processes(copy, (queue.clone(), lock.clone()), forked(2))?;
             if round % 4 == 3 {
-                // Killed anywhere.
+                // Killed at any point.
                 context.kill(round % 2)?;
                 eventually("it is gone", || !matches!(context.join_timeout(Duration::ZERO), Ok(false)));
             } else {
@@ -222,8 +222,8 @@ fn what_a_copy_and_its_killed_original_held_is_released() {
     assert_eq!(Arena::current().unwrap().members().iter().filter(|m| all.contains(&m.pid)).count(), 3);
     context.kill(0).unwrap();
     assert!(join(&context).is_err());
-    // The copies end with their original; no process that has them as children is left, so only their locks
-    // show it.
+    // The children end with their parent. Without a parent that reaps them, only their locks show their
+    // deaths.
     let arena = Arena::current().unwrap();
     eventually("all is swept", || {
         arena.sweep().unwrap();
@@ -234,12 +234,11 @@ fn what_a_copy_and_its_killed_original_held_is_released() {
 #[test]
 fn an_original_is_found_dead_while_its_copies_live() {
     let _alone = settled();
-    // The copies must not keep the locks by which their original is known to live: here there is no other
-    // sign.
+    // The children must not keep the locks that show that their parent lives: here there is no other sign.
     fn middle(_: usize, here: Queue<u32>) -> Outcome {
         allow();
         fn copy(_: usize, here: Queue<u32>) -> Outcome {
-            // It outlives its original.
+            // It outlives its parent.
             live_on();
             send(&here, std::process::id())?;
             wait_for_the_end()
@@ -252,7 +251,7 @@ fn an_original_is_found_dead_while_its_copies_live() {
     fn live_on() {
         mp::process::detach().unwrap();
     }
-    // An original that is not a child of any process here: its parent ends first.
+    // The forking process is not a child of any process here: its own parent ends first.
     fn outer(_: usize, here: Queue<u32>) -> Outcome {
         let inner = |here: Queue<u32>| {
             live_on();
@@ -290,16 +289,16 @@ fn an_original_is_found_dead_while_its_copies_live() {
 #[test]
 fn copies_that_are_made_while_the_original_exits_end_with_it() {
     let _alone = settled();
-    // A copy finds, in its own memory, that a thread is exiting: it would wait for ever for that thread to
-    // end the process.
+    // A child inherits the flag that a thread is exiting, and would wait for ever for that thread to end the
+    // process.
     fn original(_: usize, path: PathBuf) -> Outcome {
         allow();
         let file = std::fs::File::open(path)?;
-        // All copies have this lock too, until they end.
+        // All children inherit this lock, until they end.
         rustix::fs::flock(&file, FlockOperation::LockShared)?;
-        // Never closed, whatever destructors run at the end.
+        // Never closed, whatever destructors run at exit.
         std::mem::forget(file);
-        // At the exit its workers are ended, and replaced by the copies that this test is about.
+        // At exit its workers are ended, and replaced by the children that this test is about.
         static POOL: OnceLock<Pool> = OnceLock::new();
         let pool = Pool::builder().processes(6).start_method(StartMethod::Fork).build()?;
         assert_eq!(POOL.get_or_init(|| pool).apply(|x: u8| x, 1)?, 1);

@@ -1,4 +1,4 @@
-//! Pools whose workers are copies of the process that has the pool.
+//! Pools whose workers are forked from the process that owns the pool.
 #![allow(unsafe_code)]
 
 use std::pin::pin;
@@ -17,7 +17,8 @@ use mp_tests::{DEADLINE, Outcome, alone, eventually, eventually_in_use, in_use, 
 use rustix::process::{Pid, getpid, kill_process, test_kill_process};
 
 fn allow() {
-    // SAFETY: what the tasks of these tests do needs nothing of other threads, and nothing that is there once.
+    // SAFETY: what the tasks of these tests do needs nothing of other threads, and nothing that is there
+    // once.
     unsafe { mp::process::allow_fork() };
 }
 
@@ -25,29 +26,29 @@ fn copies(processes: usize) -> PoolBuilder {
     Pool::builder().processes(processes).start_method(StartMethod::Fork)
 }
 
-/// The process that computed this value: only copies of that process have it.
+/// Id of the process that computed this value. Only its forked children inherit it.
 static COMPUTED_BY: OnceLock<u32> = OnceLock::new();
 
 fn compute() -> u32 {
     *COMPUTED_BY.get_or_init(std::process::id)
 }
 
-/// In a worker: that it is a copy of that process, and not that process itself.
+/// Returns `true` in a worker that was forked from that process.
 fn is_copy_of(original: u32) -> bool {
     COMPUTED_BY.get() == Some(&original) && std::process::id() != original
 }
 
-/// Runs a test in a process of its own, which may be copied, and of which nothing is left then.
+/// Runs a test in a separate process, which may fork, and checks that it leaves nothing.
 fn in_an_original(test: impl Fn(usize, ()) -> Outcome + Copy + Send + 'static) {
     let _alone = alone();
-    // Only a process that has a queue can release what others had in theirs.
+    // Only a process that has a queue can release other processes' messages in theirs.
     drop(Queue::<u8>::bounded(1).unwrap());
     let before = in_use();
     join(&one_process(test, ())).unwrap();
     left(before);
 }
 
-/// Waits until what was there before is there, and no more.
+/// Waits until usage of shared memory is back to `before`.
 fn left(before: (u64, u64, u64)) {
     eventually_in_use(before, "nothing is left");
 }
@@ -88,7 +89,7 @@ fn tensors_reach_copies_and_return_without_being_copied() {
             for pool in [copies(2).build()?, Pool::new(2)?] {
                 let tasks = (0..8).map(|number| (original, number, rows.clone(), sums.clone()));
                 for (number, Bundle((row, own))) in (0..).zip(pool.map(work, tasks)?) {
-                    // What comes back is the memory of this process's own handle, and no copy of it.
+                    // The result uses the memory of this process's own handle, without a copy.
                     let at = row.as_slice()?.as_ptr();
                     assert!(here.contains(&at) && row.get(&[0])? == 5000 * number, "row {number}");
                     assert!(own.iter().all(|x| x == number));
@@ -169,7 +170,7 @@ fn dropping_a_pool_of_copies_ends_those_that_work_and_those_that_ignore_it() {
             unsafe { libc::signal(libc::SIGTERM, libc::SIG_IGN) };
         }
         mp_tests::send(&begun, std::process::id())?;
-        // It panics if no other process does.
+        // It panics if no other process ends it.
         eventually("another process ends this one", || false);
         Ok(())
     }
@@ -178,7 +179,7 @@ fn dropping_a_pool_of_copies_ends_those_that_work_and_those_that_ignore_it() {
         let before = in_use();
         {
             let begun = Queue::bounded(4)?;
-            // Their copies inherit nothing of each other that would keep one of them.
+            // Their children inherit no descriptor from each other that would keep one of them alive.
             let pools = [copies(2).build()?, copies(2).build()?];
             let stays: Vec<_> = pools
                 .iter()
@@ -211,7 +212,7 @@ fn results_that_were_copied_along_are_there_whatever_other_threads_did_with_them
     static GIVEN_AWAY: Mutex<Option<(Vec<MapResult<u32>>, Stream)>> = Mutex::new(None);
     static STOP: AtomicBool = AtomicBool::new(false);
     fn copy(_: usize, (): ()) -> Outcome {
-        // None of these waits for a lock that a thread of the original held, and all say the same.
+        // None of these waits for a lock that a thread of the parent held, and all return the same.
         let (waits, done) = HELD.get().ok_or("they were copied along")?;
         for result in [waits, done] {
             result.wait();
@@ -272,7 +273,7 @@ fn results_that_were_copied_along_are_there_whatever_other_threads_did_with_them
         }
         STOP.store(true, Ordering::Relaxed);
         busy.into_iter().for_each(|thread| thread.join().unwrap());
-        // They come as before here.
+        // The results arrive as usual in this process.
         (0..3).try_for_each(|_| gate.put(()))?;
         assert!(waits.wait_timeout(DEADLINE) && waits.successful() == Some(true));
         let (results, stream) = GIVEN_AWAY.lock().unwrap().take().ok_or("it was taken in copies alone")?;
@@ -292,14 +293,14 @@ fn a_pool_that_was_copied_along_is_closed_whatever_its_threads_were_doing() {
     static STOP: AtomicBool = AtomicBool::new(false);
     fn copy(_: usize, (): ()) -> Outcome {
         let pool = COPIED.get().ok_or("it was copied along")?;
-        // None of these waits for a lock that a thread of the original held.
+        // None of these waits for a lock that a thread of the parent held.
         assert!(matches!(pool.apply(|x: u32| x, 1), Err(TaskError::Closed { .. } | TaskError::Terminated)));
         assert!(pool.imap(|x: u32| x, 0..3).all(|result| result.is_err()));
         assert_eq!((pool.processes(), pool.pids()), (2, vec![0, 0]));
         assert!(format!("{pool:?}").contains("forked"), "{pool:?}");
         assert!(matches!(pool.join_timeout(DEADLINE), Err(PoolError::OtherProcess { .. })));
         pool.terminate();
-        // It has its own.
+        // The child can have its own pool.
         let own = copies(1).build()?;
         assert_eq!(own.apply(|x: u32| x + 1, 1)?, 2);
         Ok(own.join()?)
@@ -322,7 +323,7 @@ fn a_pool_that_was_copied_along_is_closed_whatever_its_threads_were_doing() {
         }
         STOP.store(true, Ordering::Relaxed);
         busy.into_iter().for_each(|thread| thread.join().unwrap());
-        // It works as before here.
+        // The parent's pool works as before.
         assert_eq!(pool.apply(|x: u32| x + 1, 1)?, 2);
         Ok(())
     }

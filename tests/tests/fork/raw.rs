@@ -1,5 +1,5 @@
-//! A raw `fork` copies a process without asking: the copy is no member. Each use of shared memory in it is an error, and
-//! it releases nothing that its parent has.
+//! A raw `fork` bypasses the library: the child is not a member. Each use of shared memory in it is an error,
+//! and it releases nothing that its parent has.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -17,10 +17,10 @@ use mp::{
 use mp_tests::task::poll_once;
 use mp_tests::{DEADLINE, Outcome, alone, in_use, join, next, one_process, send, take};
 
-/// Runs `f` in a forked copy of this process, which has `code` as its exit status.
+/// Runs `f` in a forked child of this process. `f` returns the child's exit status.
 fn in_a_fork(f: impl Fn() -> i32) -> i32 {
-    // SAFETY: the copy has this thread only; what it calls takes no lock that another thread could have held, but
-    // the allocator's, which the C library puts in order in the copy.
+    // SAFETY: the copy has this thread only; what it calls takes no lock that another thread could have held,
+    // but the allocator's, which the C library puts in order in the copy.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
@@ -36,7 +36,7 @@ fn in_a_fork(f: impl Fn() -> i32) -> i32 {
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
 }
 
-/// Numbers the checks, and gives the number of the first one that fails.
+/// Numbers the checks from 1, and returns the number of the first that fails.
 fn first_failure(checks: &[(&str, bool)]) -> i32 {
     let failed = checks.iter().position(|(_, ok)| !ok);
     if let Some(i) = failed {
@@ -49,7 +49,7 @@ fn forked<T>(result: &mp_core::Result<T>) -> bool {
     matches!(result, Err(Error::Forked))
 }
 
-/// What a future has found, if it is not pending.
+/// Returns the output of a future that is not pending.
 fn at_once<R>(polled: Poll<R>) -> Option<R> {
     match polled {
         Poll::Ready(found) => Some(found),
@@ -68,7 +68,7 @@ fn get_is_refused<T>(result: Result<T, GetError>) -> bool {
 #[test]
 fn the_copy_can_do_nothing_and_releases_nothing() {
     let _alone = alone();
-    // In a worker, whose only other threads are asleep.
+    // Runs in a worker whose other threads are all asleep.
     fn worker(_: usize, (kept, results): (FrozenTensor<u8>, Queue<Vec<u8>>)) -> Outcome {
         let arena = Arena::current()?;
         let queue = Queue::<Vec<u8>>::bounded(4)?;
@@ -78,14 +78,14 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
         let shared = Tensor::<u8>::full([4], 1)?.share();
         let indices = Tensor::<i64>::zeros([1, 4])?.freeze();
         let sparse = mp::tensor::SparseCoo::new(indices.clone(), frozen.clone(), [1])?;
-        // A future that waits, and a descriptor: in the copy there is no thread that would wake a future.
+        // A pending future, and a descriptor: the child has no thread that would wake a future.
         let waits = Queue::<u8>::bounded(1)?;
         let (here, _there) = mp::pipe()?;
         let mut future = Box::pin(waits.get_async());
         assert!(poll_once(&mut future).is_pending() && here.as_fd().is_ok());
         let future = Cell::new(Some(future));
         let before = in_use();
-        // The last handles of this process to each. The copy takes its own copy of the cell.
+        // The last handles of this process to each. The child takes its own copy of the cell.
         let handles = Cell::new(Some((own, kept, queue.clone())));
         let code = in_a_fork(|| {
             let refused = queue.put(vec![2; 10]);
@@ -147,7 +147,7 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
         assert_eq!((code, in_use()), (0, before));
         let (own, kept, _) = handles.take().ok_or("the parent has its handles")?;
         assert_eq!((own.to_vec(), kept.to_vec()), (vec![7; 1000], vec![5; 100]));
-        // Memory that was released wrongly would be given out again.
+        // Memory that was released wrongly would be allocated again.
         let others: Vec<_> = (0..100).map(|_| Tensor::<u32>::full([1000], 9)).collect();
         assert_eq!((own.to_vec(), others.len()), (vec![7; 1000], 100));
         send(&results, next(&queue)?.ok_or("closed by the copy")?)
@@ -165,7 +165,7 @@ fn looking_at_shared_memory_in_the_copy_does_not_crash_it() {
     let _alone = alone();
     fn worker(_: usize, kept: FrozenTensor<u8>) -> Outcome {
         let queue = Queue::<u8>::bounded(4)?;
-        // Whatever these return, they are safe functions.
+        // These functions are safe whatever they return.
         let array = kept.clone().into_bytes()?;
         let mut own = Tensor::<f32>::zeros([10])?;
         own.set_requires_grad(true)?;
@@ -215,7 +215,7 @@ fn locks_are_refused_in_the_copy_and_stay_held() {
                 ("a list", matches!(list.get(0), Err(ListError::Lock(LockError::Failed(Error::Forked))))),
                 ("Lock::new", forked(&Lock::new(1_u8))),
             ];
-            // The copy's copy of the guard: it unlocks nothing.
+            // The child's copy of the guard must not unlock.
             drop(held.take());
             first_failure(&checks)
         });
@@ -235,7 +235,7 @@ fn the_copy_can_use_no_lock_and_releases_none() {
         let (lock, rlock, rwlock) = (Lock::new(1_u8)?, RLock::new(1_u8)?, RwLock::new(1_u8)?);
         let (semaphore, event, condition) = (Semaphore::new(2)?, Event::new()?, Condition::new()?);
         let (barrier, once, writes) = (Barrier::new(1)?, Once::new()?, RwLock::new(1_u8)?);
-        // The copy takes its own copy of the cell, and drops what is in it.
+        // The child takes its own copy of the cell, and drops its contents.
         let held = Cell::new(Some((
             (lock.lock()?, rlock.lock()?, rwlock.read()?, writes.write()?),
             (semaphore.acquire()?, barrier.enroll()?),
@@ -275,7 +275,7 @@ fn the_copy_can_use_no_lock_and_releases_none() {
             first_failure(&checks)
         });
         assert_eq!(code, 0, "of the checks in the copy");
-        // All is held as before, by this process.
+        // This process still holds all of them.
         let elsewhere = |f: &(dyn Fn() -> bool + Sync)| std::thread::scope(|s| s.spawn(f).join().unwrap());
         assert!(elsewhere(&|| matches!(lock.try_lock(), Err(LockError::Held { .. }))));
         assert!(elsewhere(&|| matches!(rlock.try_lock(), Err(LockError::Held { .. }))));
@@ -307,7 +307,7 @@ fn queues_of_every_kind_are_refused_in_the_copy() {
         let before = in_use();
         let lease = Cell::new(queue.get_ack()?);
         let code = in_a_fork(|| {
-            // Dropped in the copy: nothing is given back.
+            // Dropped in the child: nothing is returned to the queue.
             drop(lease.take());
             let checks = [
                 ("get_ack", get_is_refused(queue.get_ack())),
@@ -356,7 +356,7 @@ fn the_copy_of_a_listener_leaves_its_path() {
     std::fs::remove_dir(&directory).unwrap();
 }
 
-/// In a copy of the process that invited, an invitation is open for ever, whatever its socket says.
+/// In a forked child of the inviting process, an invitation is open for ever, whatever its socket's state.
 #[test]
 fn a_copy_does_not_wait_for_an_invitation() {
     let _alone = alone();

@@ -12,7 +12,7 @@ use mp_tests::{DEADLINE, eventually_in_use, give, in_use, open_files, settled, t
 
 use crate::{as_guest, end, guest as program, outcome, said, sockets};
 
-/// What most guests get: jobs, where results go, and memory that all write.
+/// Arguments of most guests: jobs, results, and memory that all write.
 type Work = (Queue<Tensor<f32>>, Queue<f32>, SharedTensor<u32>);
 
 pub(crate) fn guest_works() {
@@ -47,7 +47,7 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
             let sums = accept_invitation::<Queue<f32>>().unwrap();
             let worker = Process::spawn(puts, (sums.clone(), 2.0)).unwrap();
             worker.join().unwrap();
-            // And invites in its turn.
+            // It also invites other programs.
             let mut command = program("inherits");
             command.stdout(Stdio::null());
             invite(&mut command, sums).unwrap();
@@ -67,14 +67,14 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
     true
 }
 
-/// Nothing is left in memory, nor a descriptor.
+/// Waits until no memory and no descriptor is left.
 #[track_caller]
 fn nothing_left(before: ((u64, u64, u64), usize), what: &str) {
     eventually_in_use(before.0, what);
     assert_eq!(open_files(), before.1, "{what}");
 }
 
-/// What is there now. (The file that is handed down is made once.)
+/// Returns current usage. (The descriptor that children inherit is created once.)
 fn there() -> ((u64, u64, u64), usize) {
     let mut command = Command::new("true");
     invite(&mut command, 1_u8).unwrap();
@@ -94,7 +94,7 @@ fn a_program_shares_queues_and_memory() {
     let invitation = invite(&mut command, (jobs.clone(), sums.clone(), seen.clone())).unwrap();
     assert_eq!(invitation.state(), InvitationState::Open);
     let mut child = command.spawn().unwrap();
-    // Also while the command is there, which could start another one.
+    // Also while the command exists, which could start another process.
     assert_eq!(outcome(&invitation), InvitationState::Accepted);
     for i in 0..10 {
         give(&jobs, Tensor::full([1000], i as f32).unwrap());
@@ -118,7 +118,7 @@ fn what_the_child_starts_inherits_nothing() {
     said(&mut command);
     drop(command);
     assert_eq!((take(&sums), invitation.state()), (1.0, InvitationState::Accepted));
-    // Through a shell, which is no program of this library.
+    // Started through a shell, which does not use this library.
     let mut command = Command::new("sh");
     command.args(["-c", "\"$0\" \"$@\""]).arg(std::env::current_exe().unwrap());
     let mut command = as_guest(command, "inherits");
@@ -139,7 +139,7 @@ fn a_guest_starts_workers_and_invites() {
     assert_eq!([take(&sums), take(&sums)], [2.0, 1.0]);
 }
 
-/// A value that holds memory, of which nothing else is left here.
+/// Value whose memory has no other handle in this process.
 fn parcel() -> Parcel {
     Parcel::new(7, &Tensor::zeros([1000]).unwrap().freeze()).unwrap()
 }

@@ -1,5 +1,5 @@
-//! Programs that are invited into the memory of another one: started by `std::process::Command`, or connected over a socket. They
-//! begin without shared memory: they are this program, started anew.
+//! Programs that are invited into another program's memory: started by `std::process::Command`, or connected
+//! over a socket. They begin without shared memory: they are this program, started again.
 
 mod commands;
 mod refused;
@@ -13,22 +13,22 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use mp::connection::{Invitation, InvitationState};
 use mp_tests::{DEADLINE, eventually};
 
-/// What a guest is to do: a word, and an argument.
+/// Variable with the scenario of a guest: a word and an argument.
 const GUEST: &str = "MP_TESTS_GUEST";
 
-/// This program, to be started as a guest.
+/// Returns the command that starts this program as a guest.
 fn guest(what: &str) -> Command {
     as_guest(Command::new(std::env::current_exe().unwrap()), what)
 }
 
-/// A program that executes what it gets as arguments behind its own, or is this one.
+/// Makes a guest of a command that runs this program, or executes it by its last arguments.
 fn as_guest(mut command: Command, what: &str) -> Command {
     command.args(["helper", "--exact", "--nocapture", "--test-threads=1"]).env(GUEST, what);
     command.stdin(Stdio::null());
     command
 }
 
-/// Not a test: what [`guest`] starts.
+/// Entry of the programs that [`guest`] starts. Not a test.
 #[test]
 fn helper() {
     let Ok(what) = std::env::var(GUEST) else { return };
@@ -51,7 +51,7 @@ fn end(child: &mut Child) -> ExitStatus {
     status.unwrap()
 }
 
-/// Runs a guest to its good end, and returns what it said.
+/// Runs a guest to its successful end, and returns its output.
 #[track_caller]
 fn said(command: &mut Command) -> String {
     let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -62,7 +62,7 @@ fn said(command: &mut Command) -> String {
     text
 }
 
-/// Waits until an invitation is no longer open; its command is gone.
+/// Waits until an invitation is no longer open, after its command was dropped.
 #[track_caller]
 fn outcome(invitation: &Invitation) -> InvitationState {
     let state = invitation.wait_timeout(DEADLINE).unwrap();
@@ -70,14 +70,14 @@ fn outcome(invitation: &Invitation) -> InvitationState {
     state
 }
 
-/// In a guest: the sockets that it has.
+/// Returns the sockets that this guest has.
 fn sockets() -> Vec<String> {
     let fds = std::fs::read_dir("/proc/self/fd").unwrap();
     let targets = fds.filter_map(|fd| Some(std::fs::read_link(fd.ok()?.path()).ok()?.display().to_string()));
     targets.filter(|target| target.starts_with("socket:")).collect()
 }
 
-/// In a process: waits until a file of this name is there.
+/// Waits in a process until a file of this name exists.
 fn wait_for_file(path: &str) {
     eventually("the file is there", || File::open(path).is_ok());
 }

@@ -1,4 +1,4 @@
-//! Processes that can't accept: each gets an error that says why.
+//! Processes that can't accept: each gets an error with the reason.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -11,10 +11,10 @@ use mp_tests::{eventually, settled};
 
 use crate::{end, guest as program, outcome, said, wait_for_file};
 
-/// A user that is not root.
+/// User id other than root.
 const STRANGER: u32 = 65_534;
 
-/// Prints how it went, in a line of its own.
+/// Prints the outcome in a line of its own.
 fn tell(what: &str) {
     match accept_invitation::<String>() {
         Ok(value) => println!("\n{what}: took {value}"),
@@ -49,7 +49,7 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
     true
 }
 
-/// What a guest says that can't accept.
+/// Returns the output of a guest that can't accept.
 #[track_caller]
 fn refusal(command: &mut Command) -> String {
     let text = said(command);
@@ -72,13 +72,13 @@ fn a_process_without_an_invitation() {
     for nonsense in ["", "v1:3", "v1:-1:1", "hello"] {
         refused_with(program("tells").env("MP_INVITATION", nonsense), "which is not from `invite`");
     }
-    // Numbers of no file, and of one that is no socket.
+    // Numbers of no file, and of a file that isn't a socket.
     for place in ["v1:1000:1", "v1:0:1"] {
         refused_with(program("tells").env("MP_INVITATION", place), "does not lead to process 1");
     }
     let other = "the format of MP_INVITATION is 9, this build has 1";
     refused_with(program("tells").env("MP_INVITATION", "v9:whatever"), other);
-    // The variable was lost, or the descriptor.
+    // The variable or the descriptor was lost.
     let mut command = program("tells");
     invite(&mut command, "a value".to_string()).unwrap();
     refused_with(command.env_remove("MP_INVITATION"), "the environment has no MP_INVITATION");
@@ -93,7 +93,7 @@ fn one_process_accepts_and_once() {
     assert!(text.contains("first: took a value"), "{text}");
     assert!(text.contains("second: this process has an arena already"), "{text}");
     assert_eq!(outcome(&invitation), InvitationState::Accepted);
-    // The same command once more.
+    // The same command starts a second process.
     let text = said(&mut command);
     assert!(text.contains("first: no invitation that this process can accept: another process"), "{text}");
     assert!(
@@ -114,7 +114,7 @@ fn a_process_with_memory_or_another_type() {
     let mut command = program("tells");
     let invitation = invite(&mut command, 7_u64).unwrap();
     refused_with(&mut command, "where alloc::string::String is expected");
-    // Although the command, which could start another process, is there.
+    // Although the command still exists and could start another process.
     assert_eq!(outcome(&invitation), InvitationState::Lapsed);
 }
 
@@ -148,16 +148,16 @@ fn an_invitation_whose_process_has_died() {
         Arena::current().unwrap().members().len() == 1
     });
     std::fs::write(file, "").unwrap();
-    // Until the orphan has closed it as well.
+    // Open until the orphan has closed it as well.
     let text = std::io::read_to_string(child.stdout.take().unwrap()).unwrap();
     assert!(text.contains("it was withdrawn, or the process that invited has ended"), "{text}");
 }
 
-/// A copy of this program in a folder that every user enters.
+/// Copies this program into a folder that every user can enter.
 fn copy(scratch: &Scratch, mode: u32) -> Command {
     let path = scratch.0.join("program");
     let own = std::env::current_exe().unwrap();
-    // By another process: a program that is open for writing can't be executed.
+    // Copied by another process: a program that is open for writing can't be executed.
     let made = Command::new("install").args(["-m", "755"]).arg(own).arg(&path).status();
     assert!(made.unwrap().success());
     for (path, mode) in [(&scratch.0, 0o755), (&path, mode)] {
@@ -166,7 +166,7 @@ fn copy(scratch: &Scratch, mode: u32) -> Command {
     crate::as_guest(Command::new(path), "tells")
 }
 
-/// To be started as another user.
+/// Configures a command to run as another user.
 fn of_stranger(mut command: Command) -> Command {
     command.current_dir("/").gid(STRANGER).uid(STRANGER);
     command
@@ -187,17 +187,17 @@ fn a_process_of_another_user() {
         assert_eq!(outcome(&invitation), InvitationState::Lapsed, "{what}");
         line
     };
-    // It does not get the socket at all: with it, it would not have to ask the library for what comes through it.
+    // It does not get the socket at all: with it, it could receive without the library.
     let gets_none =
         |line: &str| line.contains("does not lead to process") && !line.contains("socket of user");
     let scratch = Scratch::new("stranger");
     lapses("a command as another user", of_stranger(copy(&scratch, 0o755)), gets_none);
-    // The program that is executed becomes another user later on.
+    // The program becomes another user after it was executed.
     let mut through = Command::new("chroot");
     through.args(["--userspec=65534:65534", "/"]).arg(copy(&scratch, 0o755).get_program());
     let refuses = |line: &str| line.contains("it is a socket of user 0, and this process is of user 65534");
     lapses("a program that changes its user", crate::as_guest(through, "tells"), refuses);
-    // With privileges that its user lacks, where the file system has such programs.
+    // With privileges that its user lacks, if the file system permits such programs.
     let scratch = Scratch::new("set-user-id");
     let ignores = |line: &str| line.contains("MP_INVITATION is ignored") || line.contains("does not lead to");
     let line = lapses("a set-user-ID program", of_stranger(copy(&scratch, 0o4755)), ignores);

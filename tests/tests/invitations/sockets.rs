@@ -1,4 +1,4 @@
-//! Programs that connect, and have nothing in common with the one that invites them.
+//! Programs that connect, and share nothing with the inviting process.
 
 use std::sync::OnceLock;
 
@@ -24,12 +24,12 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
             while let Some(batch) = jobs.get().unwrap() {
                 sums.put(batch.iter().sum()).unwrap();
             }
-            // The connection goes on.
+            // The connection continues.
             there.send("done".to_string()).unwrap();
         }
         "receives" => {
             let there = connect(address).unwrap();
-            // A message is first, then an invitation in its place.
+            // A message comes first, and then an invitation when a message is expected.
             let early = there.accept_invitation_timeout::<Work>(DEADLINE).unwrap_err();
             assert!(early.to_string().contains("a message comes before it"), "{early}");
             assert_eq!(there.recv_timeout::<u8>(DEADLINE).unwrap(), 1);
@@ -43,7 +43,7 @@ pub(crate) fn guest(what: &str, argument: &str) -> bool {
         "is-refused-first" => {
             let there = connect(address).unwrap();
             there.send(1_u8).unwrap();
-            // The other side says that it has refused that, and invites.
+            // The other side reports the refusal, and invites.
             let queue = there.accept_invitation_timeout::<Queue<u32>>(DEADLINE).unwrap();
             queue.put(7).unwrap();
         }
@@ -114,7 +114,7 @@ fn an_invitation_that_is_received_as_a_message_lapses() {
     assert!(end(&mut child).success());
     assert_eq!(outcome(&invitation), InvitationState::Lapsed);
     eventually_in_use(before, "all is released");
-    // It is gone by now, and the value comes back.
+    // The peer is gone, and the value is returned.
     let queue = Queue::<u8>::bounded(1).unwrap();
     match here.invite((queue, "mine".to_string())) {
         Err(PutError::Disconnected((queue, text))) => {
@@ -126,7 +126,7 @@ fn an_invitation_that_is_received_as_a_message_lapses() {
     eventually_in_use(before, "all is released");
 }
 
-/// The note that says what this side has refused is in the way of an invitation, or of a message before it.
+/// The note about a refused message precedes an invitation, or a message before it.
 #[test]
 fn an_invitation_behind_a_refusal_is_accepted() {
     let _alone = settled();
@@ -162,7 +162,7 @@ fn an_invitation_that_is_never_received_lapses() {
     let invitation = here.invite(Tensor::<u8>::zeros([1000]).unwrap().freeze()).unwrap();
     assert_ne!(in_use(), before);
     assert_eq!(invitation.state(), InvitationState::Open);
-    // This process has memory already, and is no guest.
+    // This process already has memory, so it can't become a guest.
     let error = there.accept_invitation::<u8>().unwrap_err();
     let GetError::Failed(MessageError::Memory(mp::Error::ArenaExists(_))) = error else { panic!("{error}") };
     assert_eq!(outcome(&invitation), InvitationState::Lapsed);
@@ -179,7 +179,7 @@ fn an_invitation_that_is_never_received_lapses() {
 #[test]
 fn a_program_is_killed_at_every_access_of_accepting() {
     let name = name("killed");
-    // No other test counts what is open, within.
+    // No other test counts open files while this runs.
     let listener = OnceLock::new();
     for_every_access(|at| {
         let listener = listener.get_or_init(|| Listener::bind(name.as_str()).unwrap());

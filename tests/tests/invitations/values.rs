@@ -1,4 +1,4 @@
-//! Values of invitations that panic, or are too deep, and processes that invite and are killed.
+//! Values of invitations that panic or are nested too deeply, and inviting processes that are killed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::process::{Command, Stdio};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::{end, guest as program, outcome};
 
-/// A value that holds memory, and panics.
+/// Value that holds memory, and panics.
 #[derive(Debug, Default, PartialEq, Eq, Clone, Copy, Serialize, Deserialize)]
 enum Panics {
     #[default]
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Bomb {
         if when == Panics::Read {
             resume_unwind(Box::new("it is read"));
         }
-        // Only the one that was sent panics when it is dropped.
+        // Only the value that was sent panics when it is dropped.
         Ok(Self { when: Panics::Read, memory })
     }
 }
@@ -62,7 +62,7 @@ impl Drop for Bomb {
     }
 }
 
-/// As deep as a list of lists can't be sent.
+/// Value nested too deeply to be sent.
 #[derive(Debug)]
 struct Deep(u32);
 
@@ -121,7 +121,7 @@ fn values_that_panic_lose_nothing_else() {
     }
 }
 
-/// The limit is that of any message, and the stack of the caller is not at stake.
+/// The limit is that of any message, and the stack of the caller does not overflow.
 #[test]
 fn a_value_that_is_too_deep_comes_back() {
     let _alone = settled();

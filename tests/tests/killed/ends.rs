@@ -1,5 +1,5 @@
-//! Real processes that are killed at their n-th access to shared memory, for every n of a script: where a queue, a segment of
-//! it, or the deliveries of a message come to an end.
+//! Real processes that are killed at their n-th access to shared memory, for every n of a script: at the end
+//! of a queue, of a segment, or of a message's deliveries.
 
 use std::thread;
 
@@ -8,19 +8,19 @@ use mp_core::inject;
 use mp_tests::kill::{KILL, for_every_access, killed};
 use mp_tests::{DEADLINE, Outcome, join, one_process};
 
-/// The message of the process that closes the queue.
+/// Message of the process that closes the queue.
 const ITS: u64 = 1_000_000;
-/// More than a slot has room for.
+/// More bytes than a slot has room for.
 const SIZE: usize = 30;
 
-/// Its number, repeated any number of times.
+/// Number of a message, with a padding of repeated bytes.
 type Padded = (u64, Vec<u8>);
 
 fn padded(number: u64, padding: usize) -> Padded {
     (number, vec![number as u8; padding])
 }
 
-/// The number of a message, which must be whole.
+/// Returns the number of a message, which must be whole.
 fn number((number, padding): Padded) -> u64 {
     assert!(padding.iter().all(|&b| b == number as u8), "message {number} is torn: {padding:?}");
     number
@@ -32,12 +32,12 @@ fn close(_: usize, (queue, at): (Queue<Padded>, u64)) -> Outcome {
     _ = queue.try_put(its);
     queue.close();
     drop(queue);
-    // So that it also dies when it has closed it.
+    // Ensures that it also dies after it has closed the queue.
     drop(Queue::<u64>::bounded(1)?);
     Ok(())
 }
 
-/// Closes the queue for a process that was killed before it did; then nothing more is put.
+/// Closes the queue if the process was killed before it did. Nothing more is put afterwards.
 fn closed_in_any_case(queue: &Queue<Padded>, killed: bool, at: u64) {
     assert!(!queue.close() || killed, "it had not closed it, and was not killed at access {at}");
     match queue.put_timeout(padded(0, SIZE), DEADLINE) {
@@ -46,8 +46,7 @@ fn closed_in_any_case(queue: &Queue<Padded>, killed: bool, at: u64) {
     }
 }
 
-/// Gets everything until the end, in order, and the message of the closing process; notes how many of both
-/// came.
+/// Gets all messages in order until the end, and the message of the closing process. Records their numbers.
 fn consume(_: usize, (queue, came): (Queue<Padded>, SharedTensor<u64>)) -> Outcome {
     while let Some(message) = queue.get_timeout(DEADLINE)? {
         match number(message) {
@@ -61,7 +60,7 @@ fn consume(_: usize, (queue, came): (Queue<Padded>, SharedTensor<u64>)) -> Outco
     Ok(())
 }
 
-/// Puts until the queue is closed; how many were put.
+/// Puts until the queue is closed, and returns the number of messages.
 fn produce(queue: &Queue<Padded>, at: u64) -> u64 {
     let ended = (0..).find(|&n| match queue.put_timeout(padded(n, SIZE), DEADLINE) {
         Ok(()) => false,
@@ -92,7 +91,7 @@ fn a_closer_is_killed_at_every_access_beside_a_producer_and_a_consumer() {
 #[test]
 fn a_closer_of_a_full_queue_or_a_full_segment_is_killed_at_every_access() {
     let bounded: fn() -> _ = || Queue::bounded(2);
-    // The first segment is full, and no process has made another one.
+    // The first segment is full, and there is no other one.
     let growing: fn() -> _ = || Queue::growing(1000);
     for (make, full) in [(bounded, 2), (growing, FIRST)] {
         for_every_access(|at| {
@@ -110,7 +109,7 @@ fn a_closer_of_a_full_queue_or_a_full_segment_is_killed_at_every_access() {
     }
 }
 
-/// How many messages there are, of which this many are in the first segment.
+/// Number of all messages, and number of those in the first segment.
 const MESSAGES: u64 = 257;
 const FIRST: u64 = 254;
 
@@ -136,7 +135,7 @@ fn a_consumer_that_goes_on_to_the_next_segment_is_killed_at_every_access() {
             let got = Tensor::zeros([(MESSAGES - FIRST) as usize]).unwrap().share();
             let args = (queue.clone(), got.clone(), at);
             let killed = killed(&one_process(consume_growing, args));
-            // Wherever it died, the others continue.
+            // The others continue, at whatever access it died.
             (300..304).for_each(|n| queue.try_put(padded(n, padding)).unwrap());
             queue.close();
             let rest = std::iter::from_fn(|| queue.get_timeout(DEADLINE).unwrap());
@@ -158,23 +157,23 @@ fn numbered(number: u64) -> Numbered {
     (number, Tensor::full([20], number).unwrap().freeze())
 }
 
-/// The number of a message, which must be whole.
+/// Returns the number of a message, which must be whole.
 fn whole((number, tensor): Numbered) -> u64 {
     assert!(tensor.iter().all(|v| v == number), "message {number} is torn: {tensor}");
     number
 }
 
-/// Messages whose deliveries come to an end.
+/// Number of messages whose deliveries end.
 const FEW: u64 = 2;
 
-/// A queue that delivers each of a few messages at most this often.
+/// Returns a queue that delivers each message at most `deliveries` times.
 fn few(deliveries: u32) -> Queue<Numbered> {
     let queue = QueueOptions::new().capacity(8).deliveries(deliveries).create().unwrap();
     (0..FEW).for_each(|n| queue.put(numbered(n)).unwrap());
     queue
 }
 
-/// All that was set aside.
+/// Returns all messages that were set aside.
 fn dead_letters(queue: &Queue<Numbered>) -> Vec<u64> {
     std::iter::from_fn(|| queue.dead_letter().unwrap()).map(whole).collect()
 }

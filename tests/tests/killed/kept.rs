@@ -1,5 +1,6 @@
-//! Processes that are killed, or stopped, at every access while they replace a value that others watch, and read it, or send to
-//! all and receive. The others go on, see whole values in one order, and nothing of the dead process is left.
+//! Processes that are killed, or stopped, at every access while they replace and read a watched value, or
+//! send and receive broadcast messages. The others continue, receive whole values in one order, and nothing
+//! of the dead process is left.
 
 use mp::queue::broadcast::{self, RecvError};
 use mp::queue::watch;
@@ -9,19 +10,19 @@ use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
 use mp_tests::{DEADLINE, Outcome, eventually, in_use, one_process, signal};
 use rustix::process::Signal;
 
-/// Values that a script sends, from 1 on.
+/// Number of values that a script sends, counted from 1.
 const VALUES: u64 = 3;
-/// As many others are sent: every slot is used again by them.
+/// Number of further values, which reuse every slot.
 const MANY: u64 = 300;
 
 type Numbered = (u64, FrozenTensor<u64>, Vec<u8>);
 
-/// Too long for an envelope, so that it has a block of its own.
+/// Returns a value too long for an envelope, so that it has a block of its own.
 fn numbered(number: u64) -> Numbered {
     (number, Tensor::full([20], number).unwrap().freeze(), vec![number as u8; 300])
 }
 
-/// The number of a value, which must be whole.
+/// Returns the number of a value, which must be whole.
 fn number((number, tensor, bytes): &Numbered) -> u64 {
     assert!(tensor.iter().all(|v| v == *number), "value {number} is torn: {tensor}");
     assert!(bytes.iter().all(|&b| b == *number as u8), "value {number} is torn: {bytes:?}");
@@ -78,7 +79,7 @@ fn others_go_on_while_one_is_stopped_as_it_replaces_and_reads_a_value() {
     });
 }
 
-/// How many blocks there are more than without what `made` makes.
+/// Returns the number of blocks that `made` allocates.
 fn blocks_of<T>(made: impl FnOnce() -> T) -> u64 {
     let before = in_use().0;
     let made = made();
@@ -87,7 +88,7 @@ fn blocks_of<T>(made: impl FnOnce() -> T) -> u64 {
     blocks
 }
 
-/// It goes with the next value, and not only when the turn comes to its slot again.
+/// The pin is released with the next value, before its slot is reused.
 #[test]
 fn what_a_killed_reader_had_pinned_is_released_by_the_next_send() {
     let usual = || {
@@ -128,7 +129,7 @@ fn send_and_receive(_: usize, ((sender, receiver), at, signal): (Sides, u64, i32
     Ok(())
 }
 
-/// All that comes to a receiver, which misses nothing.
+/// Returns all messages of a receiver, which misses none.
 fn received(receiver: &broadcast::Receiver<Numbered>) -> Vec<u64> {
     std::iter::from_fn(|| match receiver.try_recv() {
         Ok(message) => Some(number(&message)),

@@ -1,4 +1,4 @@
-//! Workers that join the shared memory when they first need it: most never do, and those that do are members like others.
+//! Workers that join the shared memory on first use: most never do, and the others become members as usual.
 
 use mp::{Arena, FrozenTensor, Process, SpawnOptions, Tensor, start_processes};
 use mp_core::inject;
@@ -6,7 +6,7 @@ use mp_tests::kill::{for_every_access, killed};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, join, one_process};
 use rustix::process::Signal;
 
-/// Members, and live blocks.
+/// Returns the numbers of members and of live blocks.
 fn there() -> (usize, u64) {
     let s = Arena::current().unwrap().memory_stats();
     (s.members as usize, s.live_blocks)
@@ -21,7 +21,7 @@ fn a_worker_without_tensors_is_no_member() {
     let _alone = alone();
     let before = there();
     let worker = |_: usize, name: String| -> Outcome {
-        // It would become a member as soon as it asked.
+        // It would become a member by asking for the arena.
         assert_eq!(name, "nothing shared");
         std::thread::park_timeout(DEADLINE);
         Ok(())
@@ -63,6 +63,6 @@ fn join_and_die(_: usize, at: u64) -> Outcome {
 
 #[test]
 fn it_is_killed_at_every_access_of_joining() {
-    // Killed before its parent knows which member it is, it is known to be dead by its locks.
+    // Killed before its parent knows its member, so that its locks show its death.
     for_every_access(|at| killed(&one_process(join_and_die, at)));
 }

@@ -1,5 +1,5 @@
-//! Real processes that are killed or stopped at every access to shared memory, or at every change: a file for what they do.
-//! Programs that must begin without shared memory are this one, started anew.
+//! Real processes that are killed or stopped at every access to shared memory, or at every change, with one
+//! file for each area. Programs that must begin without shared memory are this program, started again.
 
 mod ends;
 mod kept;
@@ -13,7 +13,7 @@ mod stopped_updates;
 mod sync;
 mod values;
 
-/// Not a test: what `Scratch::program` starts.
+/// Entry of the programs that `Scratch::program` starts. Not a test.
 #[test]
 fn helper() {
     if let Some((_, at, _)) = mp_tests::scratch::scenario() {

@@ -1,8 +1,8 @@
 //! Real processes that die, or stop, at their n-th access to shared memory, for every n of a script.
 //!
-//! After each death: the other side got whole messages, in order, none twice, at most the one in flight
-//! missing, and after the sweep nothing is left of the dead process. While a process is stopped, the others
-//! continue.
+//! After each death, the other side has received whole messages, in order, none twice, at most the one in
+//! flight missing. After the sweep nothing is left of the dead process. While a process is stopped, the
+//! others continue.
 
 use std::collections::BTreeSet;
 
@@ -17,14 +17,14 @@ use mp_tests::{DEADLINE, one_process};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::{Deserialize, Serialize};
 
-/// Messages that a script puts or gets.
+/// Number of messages that a script puts or gets.
 const MESSAGES: u64 = 3;
 
 #[derive(Clone, Serialize, Deserialize)]
 struct Victim {
     queue: Queue<Parcel>,
     all: FrozenTensor<u64>,
-    /// Which messages it has got, noted by it.
+    /// Messages that it has received, as recorded by itself.
     got: SharedTensor<u64>,
     at: u64,
     signal: i32,
@@ -60,7 +60,7 @@ fn consume(_: usize, v: Victim) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Allocates in several sizes, keeps some, drops some, views and clones; gives memory back in both ways.
+/// Allocates several sizes, keeps some, drops some, makes views and clones, and returns memory in both ways.
 fn allocate(_: usize, v: Victim) -> mp::AnyResult<()> {
     let arena = Arena::current()?;
     inject::arm(v.at, v.signal);
@@ -74,7 +74,7 @@ fn allocate(_: usize, v: Victim) -> mp::AnyResult<()> {
     kept.remove(0);
     arena.empty_cache()?;
     kept.push(Tensor::<u64>::zeros([70_000])?.freeze());
-    // Each large tensor that is dropped is given back at once.
+    // Each large tensor that is dropped is returned to the kernel at once.
     arena.set_cache_limit(0);
     for _ in 0..2 {
         drop(Tensor::<u8>::empty([2 << 20])?);
@@ -82,7 +82,8 @@ fn allocate(_: usize, v: Victim) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// More messages hold a tensor than its header has seats for; they are taken and dropped, newest holder first.
+/// More messages hold a tensor than its header has seats for. They are taken and dropped, newest holder
+/// first.
 fn many_holders(_: usize, v: Victim) -> mp::AnyResult<()> {
     inject::arm(v.at, v.signal);
     let queue = Queue::bounded(16)?;
@@ -100,7 +101,7 @@ fn many_holders(_: usize, v: Victim) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// After a burst of messages, whose envelopes are free: gives their memory back, and takes some of it again.
+/// Returns the memory of envelopes after a burst of messages, and allocates some of it again.
 fn give_envelopes_back(_: usize, v: Victim) -> mp::AnyResult<()> {
     const BURST: u64 = 192;
     let queue = Queue::bounded(BURST as usize)?;
@@ -116,7 +117,7 @@ fn give_envelopes_back(_: usize, v: Victim) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Packs one message for several, inline and in a block of its own; opens some.
+/// Packs one message for several receivers, inline and in a block of its own, and opens some.
 fn repeat(_: usize, v: Victim) -> mp::AnyResult<()> {
     let arena = Arena::current()?;
     inject::arm(v.at, v.signal);
@@ -146,7 +147,7 @@ where
     start_processes(f, v.clone(), SpawnOptions::nprocs(1)).expect("it starts")
 }
 
-/// Takes what is in the queue.
+/// Takes all messages of the queue.
 fn drain(queue: &Queue<Parcel>) -> Vec<u64> {
     let mut numbers = Vec::new();
     loop {
@@ -230,7 +231,7 @@ fn a_process_is_killed_at_every_access_of_packing_for_several() {
     });
 }
 
-/// Drops a queue that holds tensors which this process never had.
+/// Drops a queue that holds tensors of which this process has no handle.
 fn drop_full(_: usize, (outer, at): (Queue<Queue<FrozenTensor<u64>>>, u64)) -> mp::AnyResult<()> {
     inject::arm(at, Signal::KILL.as_raw());
     drop(outer.get_timeout(DEADLINE)?.ok_or("closed")?);
@@ -260,7 +261,7 @@ fn a_recoverer_is_killed_at_every_access() {
     }
 }
 
-/// More tensors than an envelope has room to list.
+/// More tensors than an envelope can list.
 const MANY: usize = 30;
 
 fn consume_many(_: usize, (queue, at): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> mp::AnyResult<()> {
@@ -294,7 +295,7 @@ fn a_consumer_of_many_tensors_is_killed_at_every_access() {
     });
 }
 
-/// While the process is stopped, this one puts and gets on the same queue; then the stopped one continues.
+/// Puts and gets on the same queue while the process is stopped. Then the stopped process continues.
 fn stop_at_every_access<F>(f: F, fill: bool)
 where
     F: Fn(usize, Victim) -> mp::AnyResult<()> + Copy + Send + 'static,
@@ -320,7 +321,7 @@ where
             }
             assert_eq!(got.iter().filter(|&&n| n >= 40).count(), 10, "stopped at access {at}");
             if fill {
-                // The consumer gets what it still waits for.
+                // The consumer gets the messages that it still waits for.
                 for number in 50..50 + MESSAGES {
                     v.queue.put(Parcel::new(number, &v.all).unwrap()).unwrap();
                 }
@@ -348,7 +349,7 @@ fn a_consumer_is_stopped_at_every_access() {
     stop_at_every_access(consume, true);
 }
 
-/// Produces more than the first segment of a queue has room for.
+/// Puts more messages than the first segment of a queue has room for.
 fn produce_growing(_: usize, (queue, at): (Queue<u64>, u64)) -> mp::AnyResult<()> {
     for number in 0..254 {
         queue.put(number)?;
@@ -366,7 +367,7 @@ fn a_producer_that_makes_a_queue_grow_is_killed_at_every_access() {
         let queue = Queue::unbounded().unwrap();
         let context = one_process(produce_growing, (queue.clone(), at));
         let killed = killed(&context);
-        // Wherever it died, the others continue.
+        // The others continue, at whatever access it died.
         (300..304).for_each(|number| queue.try_put(number).unwrap());
         queue.close();
         let got: Vec<u64> = queue.iter().map(Result::unwrap).collect();
@@ -387,7 +388,8 @@ fn consume_with_acknowledgement(_: usize, (queue, v): (Queue<Job>, Victim)) -> m
         if i == 1 {
             continue; // given back, and got again
         }
-        // Noted before it is done: it may be delivered again after that, never the other way round.
+        // Recorded before it is acknowledged: it may be delivered again after that, never the other way
+        // round.
         v.got.store(job.0 as usize, 1);
         job.ack();
     }

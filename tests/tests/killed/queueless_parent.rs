@@ -1,5 +1,5 @@
-//! A process that never used a queue releases what its children had in theirs when they were killed, and so does a copy of it. A
-//! program of its own: any other test would use one.
+//! A process that never used a queue, and a forked child of it, release messages in the queues of killed
+//! children. A separate program: any other test would use a queue.
 #![allow(unsafe_code)]
 
 use mp::queue::bounded_channel;
@@ -8,10 +8,11 @@ use mp_tests::kill::killed;
 use mp_tests::{Outcome, alone, eventually, in_use, join, one_process};
 use rustix::process::{Signal, getpid, kill_process};
 
-/// As many as would be noticed whatever each leaves.
+/// Number of children: enough to make any leak visible.
 const CHILDREN: usize = 20;
 
-/// Dies with messages in its queues: small ones, envelopes, tensors, a queue in a queue, and one that it has taken on lease.
+/// Dies with messages in its queues: small ones, envelopes, tensors, a queue in a queue, and a leased
+/// message.
 fn die_with_queues(_: usize, (): ()) -> Outcome {
     let small = Queue::bounded(100)?;
     let tensors = Queue::unbounded()?;
@@ -27,12 +28,12 @@ fn die_with_queues(_: usize, (): ()) -> Outcome {
     Err("it outlived SIGKILL".into())
 }
 
-/// Starts one child after the other that dies so.
+/// Starts children that die like this, one after the other.
 fn nothing_is_left_of_killed_children() {
     let die = |_: usize| assert!(killed(&one_process(die_with_queues, ())));
     let swept = || Arena::current().unwrap().sweep().unwrap();
     let bytes = || Arena::current().unwrap().memory_stats().allocated;
-    // The first process brings along what stays.
+    // The first process allocates memory that stays.
     join(&one_process(|_, (): ()| {}, ())).unwrap();
     let before = (in_use(), bytes());
     (0..CHILDREN).for_each(die);
@@ -48,7 +49,7 @@ fn a_process_that_never_used_a_queue_releases_those_of_killed_children() {
     nothing_is_left_of_killed_children();
 }
 
-/// In a copy the library was loaded by its original.
+/// In a forked child, the library was loaded by the parent.
 #[test]
 fn a_copy_of_such_a_process_does_so_too() {
     let _alone = alone();

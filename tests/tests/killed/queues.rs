@@ -1,8 +1,9 @@
-//! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n of a script: in batches,
-//! in channels, in pipes, with tasks, in sweeps. (Single messages, acknowledgement and growing are in `messages`.)
+//! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n of a
+//! script: in batches, channels, pipes, tasks and sweeps. (Single messages, acknowledgement and growing:
+//! `messages`.)
 //!
-//! After each death the others continue, get an error that says which end is gone, and nothing of the dead
-//! process is left.
+//! After each death the others continue, get an error that names the end that is gone, and nothing of the
+//! dead process is left.
 
 use std::time::Instant;
 
@@ -16,7 +17,7 @@ use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
 use mp_tests::{DEADLINE, Outcome, give, one_process, signal};
 use rustix::process::Signal;
 
-/// Messages that a script puts or gets.
+/// Number of messages that a script puts or gets.
 const MESSAGES: u64 = 5;
 
 type Numbered = (u64, FrozenTensor<u64>);
@@ -25,13 +26,13 @@ fn numbered(number: u64) -> Numbered {
     (number, Tensor::full([20], number).unwrap().freeze())
 }
 
-/// The number of a message, which must be whole.
+/// Returns the number of a message, which must be whole.
 fn number((number, tensor): Numbered) -> u64 {
     assert!(tensor.iter().all(|v| v == number), "message {number} is torn: {tensor}");
     number
 }
 
-/// All that is in a queue.
+/// Takes all messages of a queue.
 fn drain(queue: &Queue<Numbered>) -> Vec<u64> {
     let mut numbers = Vec::new();
     while let Ok(Some(message)) = queue.try_get() {
@@ -40,7 +41,7 @@ fn drain(queue: &Queue<Numbered>) -> Vec<u64> {
     numbers
 }
 
-/// The numbers that were noted.
+/// Returns the recorded numbers.
 fn noted(got: &SharedTensor<u64>) -> Vec<u64> {
     (0..MESSAGES).filter(|&n| got.load(n as usize) != 0).collect()
 }
@@ -71,7 +72,7 @@ fn get_batches(_: usize, (queue, got, at, signal): Script) -> Outcome {
     Ok(())
 }
 
-/// What other processes must still be able to do after a death.
+/// Checks that other processes can use the queue after a death, and returns its messages.
 fn goes_on(queue: &Queue<Numbered>, at: u64) -> Vec<u64> {
     let mut got = Vec::new();
     for n in 100..110 {
@@ -110,13 +111,13 @@ fn a_consumer_is_killed_at_every_access_of_a_batch() {
         all.sort_unstable();
         all.dedup();
         assert_eq!(MESSAGES as usize - all.len(), lost, "one came twice, killed at access {at}");
-        // It takes the batch along that it has.
+        // The batch that it has is lost with it.
         assert!(lost <= if killed { 3 } else { 0 }, "{lost} lost, killed at access {at}");
         killed
     });
 }
 
-/// The process is stopped in a batch, the others continue; then it continues as well.
+/// Stops the process in a batch while the others continue. Then it continues as well.
 fn stop_in_a_batch<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work: F, put: bool) {
     for_every_access(|at| {
         let script = script(Queue::bounded(8).unwrap(), at, STOP);
@@ -129,7 +130,7 @@ fn stop_in_a_batch<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>(work
         let mut all = Vec::new();
         if !ended {
             all = goes_on(&queue, at);
-            // The consumer waits for as many as it has to get.
+            // The consumer waits for the rest of its messages.
             (0..if put { 0 } else { MESSAGES }).for_each(|_| queue.put(numbered(MESSAGES - 1)).unwrap());
             signal(pid, Signal::CONT);
             assert!(!killed(&context));
@@ -203,7 +204,7 @@ fn a_receiver_is_killed_at_every_access_and_its_sender_is_told() {
         let (sender, receiver) = bounded_channel(2).unwrap();
         let context = one_process(receive, (receiver, at));
         let end = (0..).find_map(|n| sender.send_timeout(numbered(n), DEADLINE).err()).unwrap();
-        // The value comes back, whole.
+        // The value is returned whole.
         assert!(matches!(&end, PutError::Disconnected(_)), "{end}, killed at access {at}");
         number(end.into_value());
         killed(&context)
@@ -236,7 +237,7 @@ fn a_process_is_killed_at_every_access_of_a_pipe_and_the_other_end_is_told() {
                 Ok(bytes) => assert_eq!(bytes, [whole as u8; 300], "killed at access {at}"),
                 Err(error) => break error,
             }
-            // It may be gone by now.
+            // It may be dead.
             match here.send(whole) {
                 Ok(()) | Err(PutError::Disconnected(_)) => whole += 1,
                 Err(error) => panic!("{error}"),
@@ -269,7 +270,7 @@ fn a_process_is_killed_at_every_access_of_a_task_and_join_reports_it() {
         let done = Tensor::zeros([MESSAGES as usize]).unwrap().share();
         let args = (tasks.clone(), done.clone(), at);
         let killed = killed(&one_process(do_tasks, args));
-        // Tasks that it had are lost, tasks that it had not begun are for others.
+        // Tasks that it had are lost. Tasks that it had not begun go to others.
         let mut others = Vec::new();
         while let Ok(Some(task)) = tasks.try_get() {
             others.push(number(task.ack()));
@@ -284,7 +285,7 @@ fn a_process_is_killed_at_every_access_of_a_task_and_join_reports_it() {
         let mut all = noted(&done);
         all.extend(reported);
         all.extend(others);
-        // One that was done, and not noted any more.
+        // One task may be done but not recorded.
         assert!(all.len() as u64 + u64::from(killed) >= MESSAGES, "killed at access {at}: {all:?}");
         all.sort_unstable();
         assert!(all.windows(2).all(|two| two[0] != two[1]), "killed at access {at}: {all:?}");
@@ -300,7 +301,7 @@ fn dies(_: usize, go: Queue<()>) -> Outcome {
     }
 }
 
-/// Sweeps a child of its own, and shares one queue with it.
+/// Sweeps a child with which it shares one queue.
 fn sweeps(_: usize, at: u64) -> Outcome {
     let go = Queue::bounded(1)?;
     let context = start_processes(dies, go.clone(), SpawnOptions::nprocs(1))?;
@@ -311,9 +312,9 @@ fn sweeps(_: usize, at: u64) -> Outcome {
     Ok(())
 }
 
-/// A process that sweeps is stopped while there is a message that came back in a queue that it does not have.
-/// Meanwhile that queue's memory is allocated for another purpose, and the sweeper must change nothing in it
-/// when it continues.
+/// A sweeper is stopped while a message that was returned is in a queue which the sweeper does not have.
+/// Meanwhile that queue's memory is allocated for another purpose, and the sweeper must not write to it when
+/// it continues.
 #[test]
 fn a_sweeper_is_stopped_at_every_change_and_writes_into_no_memory_of_others() {
     for_every_access(|at| {
@@ -325,7 +326,7 @@ fn a_sweeper_is_stopped_at_every_change_and_writes_into_no_memory_of_others() {
         if !ended {
             assert_eq!(queue.try_get().unwrap(), Some(5));
             drop(queue);
-            // As many as there may be free blocks of that size: one of them is where the queue was.
+            // As many as there may be free blocks of that size: one of them is the queue's old memory.
             let tensors: Vec<_> = (0..20).map(|_| Tensor::full([1032], 7_u8).unwrap()).collect();
             signal(pid, Signal::CONT);
             assert!(!killed(&context));

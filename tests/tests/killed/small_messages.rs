@@ -1,5 +1,5 @@
-//! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n of a script, while they put
-//! and take messages so small that they are in the slots of their queue.
+//! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n of a
+//! script, while they put and take messages that fit into the slots of their queue.
 
 use std::time::Instant;
 
@@ -9,9 +9,9 @@ use mp_tests::kill::{KILL, STOP, for_every_access, killed, stopped};
 use mp_tests::{DEADLINE, Outcome, alone, one_process, signal};
 use rustix::process::Signal;
 
-/// Messages that a script puts or takes.
+/// Number of messages that a script puts or takes.
 const MESSAGES: u64 = 6;
-/// What other processes put afterwards.
+/// First number of the messages that other processes put afterwards.
 const LATER: u64 = 100;
 
 fn queue() -> Queue<u64> {
@@ -28,7 +28,7 @@ fn drain(queue: &Queue<u64>) -> Vec<u64> {
     std::iter::from_fn(|| queue.try_get().ok().flatten()).collect()
 }
 
-/// What is in the queue, and what others put and take after a death.
+/// Returns the messages of the queue, after others have put and taken following a death.
 fn goes_on(queue: &Queue<u64>, at: u64) -> Vec<u64> {
     let mut got = Vec::new();
     for n in LATER..LATER + 10 {
@@ -50,7 +50,7 @@ fn noted(got: &SharedTensor<u64>) -> Vec<u64> {
     (0..MESSAGES).filter(|&n| got.load(n as usize) != 0).collect()
 }
 
-/// Three, one by one, and three in a batch.
+/// Puts three messages one by one, and three in a batch.
 fn puts(_: usize, (queue, _, at, signal): Script) -> Outcome {
     inject::arm(at, signal);
     (0..3).try_for_each(|n| queue.put(n))?;
@@ -108,13 +108,13 @@ fn a_consumer_is_killed_at_every_access() {
         let lost = MESSAGES - all.len() as u64;
         all.dedup();
         assert!(all.is_sorted() && all.len() as u64 == MESSAGES - lost, "killed at access {at}: {all:?}");
-        // It takes the batch along that it has.
+        // The batch that it has is lost with it.
         assert!(lost <= if killed { 3 } else { 0 }, "{lost} lost, killed at access {at}");
         killed
     });
 }
 
-/// Messages that were put for others, and are leased: none is lost.
+/// Messages that were put for others and are leased: none is lost.
 #[test]
 fn a_leasing_consumer_is_killed_at_every_access() {
     for_every_access(|at| {
@@ -126,7 +126,7 @@ fn a_leasing_consumer_is_killed_at_every_access() {
         let mut all = noted(&got);
         let done = all.len();
         all.extend(goes_on(&queue, at));
-        // The one that it had may come again, in its copy and as it was.
+        // Its message may be delivered again, in its envelope and in its slot.
         let again = all.len() - MESSAGES as usize;
         assert!(again <= if killed { 2 } else { 0 }, "{again} again, killed at access {at} with {done} done");
         all.sort_unstable();
@@ -148,7 +148,7 @@ fn stop_at_every_access<F: Fn(usize, Script) -> Outcome + Copy + Send + 'static>
         let mut all = Vec::new();
         if !ended {
             all = goes_on(&queue, at);
-            // The consumer waits for as many as it has to get.
+            // The consumer waits for the rest of its messages.
             (0..if put { 0 } else { MESSAGES }).for_each(|_| queue.put(MESSAGES - 1).unwrap());
             signal(pid, Signal::CONT);
             assert!(!killed(&context));
@@ -172,8 +172,8 @@ fn a_consumer_is_stopped_at_every_access() {
     stop_at_every_access(takes, false);
 }
 
-/// From the first put on they are in their slots; as soon as a consumer leases, in envelopes, which can be
-/// leased.
+/// From the first put on, messages are in their slots. Once a consumer leases, they are in envelopes, which
+/// can be leased.
 #[test]
 fn consumers_say_what_they_do() {
     let _alone = alone();
@@ -219,7 +219,7 @@ fn what_is_small_is_what_its_bytes_are() {
     there_and_back(Some((1_u8, true, 'x')), true);
     there_and_back((u64::MAX, u64::MAX), false);
     there_and_back(Vec::<String>::new(), true);
-    // Leased before anything was taken otherwise.
+    // Leased before anything was taken in another way.
     let queue = Queue::bounded(2).unwrap();
     queue.put(5_u64).unwrap();
     let job = queue.get_ack().unwrap().expect("the small one");

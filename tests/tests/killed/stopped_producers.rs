@@ -1,6 +1,6 @@
 //! A producer that is stopped at the n-th access of its put, and a consumer that is killed at the m-th access
-//! of its get, for all n and m: one message may be in doubt then, and only the stopped process could tell to
-//! whom it belongs. Everything else that the killed process had is recovered at once.
+//! of its get, for all n and m. The owner of one message may be undecided until the stopped process
+//! continues. Everything else of the killed process is recovered at once.
 
 use std::time::Duration;
 
@@ -10,11 +10,11 @@ use mp_tests::kill::stopped;
 use mp_tests::{DEADLINE, Outcome, alone, in_use, join, one_process, signal};
 use rustix::process::Signal;
 
-/// Too large for a slot.
+/// Message too large for a slot.
 type Message = [u64; 5];
 
 fn puts(_: usize, (queue, at): (Queue<Message>, u64)) -> Outcome {
-    // The first message takes longer.
+    // The first message takes more accesses.
     queue.put([1; 5])?;
     inject::arm(at, Signal::STOP.as_raw());
     queue.put([2; 5])?;
@@ -33,7 +33,7 @@ fn gets(_: usize, ((queue, own, sender), at): (Had, u64)) -> Outcome {
     Ok(())
 }
 
-/// Whether the first one was stopped, and whether the second one was killed.
+/// Returns whether the producer was stopped, and whether the consumer was killed.
 fn both(n: u64, m: u64) -> (bool, bool) {
     let queue = Queue::bounded(4).unwrap();
     let own = Queue::bounded(4).unwrap();
@@ -53,7 +53,7 @@ fn both(n: u64, m: u64) -> (bool, bool) {
         signal(producer.pids()[0], Signal::CONT);
     }
     join(&producer).unwrap();
-    // The message is there, or it went with the one that was killed; never twice.
+    // The message is there, or was lost with the killed process; never twice.
     let left = std::iter::from_fn(|| queue.get_timeout(Duration::ZERO).ok().flatten()).count();
     assert!(left <= 1, "{left} left");
     (was_stopped, was_killed)

@@ -1,6 +1,6 @@
 //! A process that is stopped, or killed, at the n-th change that it makes while it visits and sweeps a dead
-//! process, for every n: the others get what they wait for while it is stopped. When it continues, nothing
-//! comes twice, and nothing is left.
+//! process, for every n. Waits of the others end while it is stopped. When it continues, nothing is
+//! duplicated or leaked.
 
 use mp::queue::JoinableQueueError;
 use mp::{
@@ -14,13 +14,13 @@ use mp_tests::{
 };
 use rustix::process::Signal;
 
-/// How many accesses after the last thing that it does a process waits.
+/// Number of accesses after which a process that has finished waits.
 const WAITS: u64 = 400;
 
-/// How many changes after the first stop it is stopped again.
+/// Numbers of changes after the first stop at which it is stopped again.
 const AGAIN: [u64; 6] = [1, 2, 3, 5, 8, 21];
 
-/// What the process that dies holds, and others wait for.
+/// Objects that the dying process holds, and that others wait for.
 type Things = (
     Queue<u64>,
     JoinableQueue<u64>,
@@ -32,8 +32,8 @@ type Things = (
     SharedTensor<u64>,
 );
 
-/// Has a message, a task, a place in a queue, a sender, one in a message that it is putting, one in a queue of its own, a lock,
-/// a permit, memory. Then it is stopped, and killed.
+/// Holds a message, a task, a place in a queue, a sender, a sender in a message that it is putting, a sender
+/// in its own queue, a lock, a permit and memory. Then it is stopped, and killed.
 fn has_much(_: usize, things: Things) -> Outcome {
     let (leases, tasks, deserted, (sender, in_hand, in_queue), full, lock, permits, noted) = things;
     let lease = leases.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
@@ -44,13 +44,13 @@ fn has_much(_: usize, things: Things) -> Outcome {
     let memory = Tensor::full([100], 1_u64)?;
     noted.store(0, *lease + *task);
     inject::arm(WAITS, STOP);
-    // There is no room: so it waits.
+    // There is no room, so it waits.
     full.put(in_hand)?;
     drop((lease, task, own, memory, sender, deserted));
     Ok(())
 }
 
-/// Visits and sweeps a child of its own, whose queues and locks it does not have.
+/// Visits and sweeps a child whose queues and locks it does not have.
 fn sweeps(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
     let context = start_processes(has_much, things, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
@@ -63,7 +63,7 @@ fn sweeps(_: usize, (things, at, how): (Things, u64, i32)) -> Outcome {
     Ok(())
 }
 
-/// This process's handles to what the killed process had.
+/// This process's handles to the objects of the killed process.
 struct Here {
     leases: Queue<u64>,
     tasks: JoinableQueue<u64>,
@@ -128,14 +128,14 @@ fn nothing_comes_twice(here: &Here, at: u64) {
     assert_eq!(here.full.len(), 0, "what was being put did not arrive");
 }
 
-/// Everything that is waited for.
+/// Runs one round and checks all waits.
 fn round(at: u64, how: i32, wait: bool) -> bool {
     let (things, here) = things();
     let context = one_process(sweeps, (things, at, how));
     let pid = context.pids()[0];
     let reached = if how == STOP { stopped(&context) } else { killed(&context) };
     if !wait {
-        // As a waiter would do within a tenth of a second.
+        // A waiter would do this within 100 ms.
         Arena::current().unwrap().sweep().unwrap();
     }
     others_go_on(&here, at);
@@ -150,7 +150,7 @@ fn round(at: u64, how: i32, wait: bool) -> bool {
 
 #[test]
 fn a_sweeper_that_is_stopped_holds_up_no_other_process() {
-    // Most rounds without waiting for the next look for the dead.
+    // Most rounds don't wait for the next check for dead processes.
     for_every_access(|at| round(at, STOP, at.is_multiple_of(16)));
 }
 
@@ -159,13 +159,13 @@ fn a_sweeper_that_is_killed_holds_up_no_other_process() {
     for_every_access(|at| round(at, KILL, at.is_multiple_of(16)));
 }
 
-/// A stopped sweeper holds up only the memory of that dead process: processes that die later are swept.
+/// A stopped sweeper delays only the memory of that dead process: processes that die later are swept.
 #[test]
 fn while_a_sweeper_is_stopped_others_that_die_are_swept() {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
-    // Until it is in the middle of the sweep, so that the slot of the dead process stays.
+    // Stopped during the sweep, so that the slot of the dead process stays in use.
     let (at, context, here) = (1..1000)
         .step_by(8)
         .find_map(|at| {
@@ -201,7 +201,7 @@ fn while_a_sweeper_is_stopped_others_that_die_are_swept() {
     eventually_in_use(before, "nothing is left");
 }
 
-/// Has a message of each, and is stopped, and killed.
+/// Leases a message of each queue. Then it is stopped, and killed.
 fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
     let leases = (first.get_ack_timeout(DEADLINE)?, second.get_ack_timeout(DEADLINE)?);
     signal(std::process::id(), Signal::STOP);
@@ -209,7 +209,7 @@ fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
     Ok(())
 }
 
-/// Visits and sweeps a child that has leases; stops there.
+/// Visits and sweeps a child that has leases, and stops there.
 fn visits_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Outcome {
     let context = start_processes(has_leases, things, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
@@ -222,7 +222,8 @@ fn visits_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Out
     Ok(())
 }
 
-/// A visitor that is stopped has read what it changes when it continues: until then it is not used again.
+/// A stopped visitor has read words that it will change when it continues: they must not be reused until
+/// then.
 #[test]
 fn while_a_visitor_is_stopped_no_other_process_sweeps_what_it_visits() {
     let _alone = alone();
@@ -235,7 +236,8 @@ fn while_a_visitor_is_stopped_no_other_process_sweeps_what_it_visits() {
         let [first, second] = queues.clone();
         let context = one_process(visits_leases, ((first, second), at));
         let reached = stopped(&context);
-        // One queue knows of the death, with the message that came back, and the other does not: it is in the middle of its visit.
+        // One queue has the message that was returned, and the other does not: it is stopped during its
+        // visit.
         if reached && queues.iter().filter(|queue| queue.is_ready()).count() == 1 {
             between.push(at);
             Arena::current().unwrap().sweep().unwrap();
@@ -262,7 +264,7 @@ fn has_queue(_: usize, queue: Queue<Sender<u64>>) -> Outcome {
     Ok(())
 }
 
-/// Visits and sweeps a child that has a queue; stops there twice.
+/// Visits and sweeps a child that has a queue, and stops there twice.
 fn sweeps_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) -> Outcome {
     let context = start_processes(has_queue, queue, SpawnOptions::nprocs(1))?;
     if !stopped(&context) {
@@ -276,8 +278,8 @@ fn sweeps_queue(_: usize, (queue, at, again): (Queue<Sender<u64>>, u64, u64)) ->
     Ok(())
 }
 
-/// The last live holder of the queue drops it while the process that visits the killed one is stopped. The
-/// visitor then continues for `again` changes, if that many are left, before it is stopped for good.
+/// Drops the last live handle of the queue while the process that visits the killed one is stopped. The
+/// visitor then continues for `again` changes, if it makes them, before it is stopped for good.
 fn leaves(at: u64, again: u64) -> bool {
     let (sender, receiver) = channel::<u64>().unwrap();
     let queue = Queue::unbounded().unwrap();
@@ -291,7 +293,7 @@ fn leaves(at: u64, again: u64) -> bool {
         signal(pid, Signal::CONT);
         is_stopped = stopped(&context);
     }
-    // As a waiter would do within a tenth of a second.
+    // A waiter would do this within 100 ms.
     Arena::current().unwrap().sweep().unwrap();
     let end = receiver.recv_timeout(DEADLINE).unwrap_err();
     assert!(matches!(end, GetError::Disconnected), "{end}, stopped at change {at}, and {again} later");
@@ -303,7 +305,7 @@ fn leaves(at: u64, again: u64) -> bool {
     reached
 }
 
-/// Wherever it is stopped, and whenever the queue is dropped: no process is left with the messages in it.
+/// At whatever change it is stopped, and whenever the queue is dropped, no process keeps the messages in it.
 #[test]
 fn a_stopped_process_has_no_message_of_a_queue_that_another_leaves() {
     for_every_access(|at| leaves(at, u64::MAX));
@@ -314,12 +316,12 @@ fn nor_if_it_goes_on_a_little_after_that() {
     AGAIN.iter().for_each(|&again| for_every_access(|at| leaves(at, again)));
 }
 
-/// How many members there are, dead ones that are not swept included.
+/// Returns the number of members, including dead ones that are not swept.
 fn slots() -> usize {
     Arena::current().unwrap().members().len()
 }
 
-/// Not stopped.
+/// Runs a round in which the sweeper is not stopped.
 fn round_of(things: Things) -> bool {
     killed(&one_process(sweeps, (things, u64::MAX - 1, STOP)))
 }

@@ -1,7 +1,7 @@
 //! A process that is stopped at the n-th change of its first use of three sizes, for every n: each size needs
 //! a slab, for which several words change at once. No process waits for it: neither one that makes slabs of
 //! other sizes, nor one that joins and makes its own. Programs that must begin without shared memory are this
-//! one, started anew.
+//! program, started again.
 
 use mp::{Arena, FrozenTensor, Queue, Tensor};
 use mp_core::inject;
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Tensors of three sizes; each knows its own.
+/// Returns tensors of three sizes. Each contains its size.
 fn make(sizes: [usize; 3]) -> Vec<FrozenTensor<u64>> {
     sizes.map(|bytes| Tensor::full([bytes / 8], bytes as u64).unwrap().freeze()).into()
 }
@@ -31,7 +31,7 @@ fn stops(_: usize, at: u64) -> Outcome {
     Ok(())
 }
 
-/// A process that joins while the other one is stopped.
+/// Joins while the other process is stopped.
 fn joins(_: usize, results: Queue<FrozenTensor<u64>>) -> Outcome {
     for t in make([9 * KIB, 40 * KIB, 7 * MIB]) {
         results.put(t)?;

@@ -1,8 +1,8 @@
-//! Real processes that are killed, or stopped, at their n-th access to shared memory while they use what this process
-//! waits for, for every n of a script.
+//! Real processes that are killed, or stopped, at their n-th access to shared memory while they use objects
+//! that this process waits for, for every n of a script.
 //!
-//! After each death: no process waits longer than a poll interval for the killed process, what it held is released,
-//! and nothing of it is left.
+//! After each death, no process waits longer than a poll interval for the killed process, its resources are
+//! released, and nothing of it is left.
 
 use std::time::Duration;
 
@@ -82,7 +82,7 @@ fn a_process_is_killed_at_every_access_of_reading_and_writing() {
         let rwlock = &args.1;
         let context = one_process(change_rwlock, args.clone());
         // This process takes the lock meanwhile: it blocks the victim, releases the lock, waits for it, and
-        // sees the victim die.
+        // detects the victim's death.
         let mut reported = false;
         while !reported && !matches!(context.join_timeout(Duration::ZERO), Ok(true) | Err(_)) {
             match rwlock.read_timeout(DEADLINE) {
@@ -171,7 +171,7 @@ fn a_process_is_killed_at_every_access_of_setting_an_event() {
         let copy = event.clone();
         let waiter = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
         let killed = killed(&one_process(set_event, (event.clone(), at)));
-        // If it was set, the waiter is woken within a poll interval; else this process sets it.
+        // If the event was set, the waiter is woken within a poll interval. Otherwise this process sets it.
         if !event.is_set() {
             event.set().unwrap();
         }
@@ -219,8 +219,8 @@ fn a_process_is_killed_at_every_access_of_waiting_at_a_condition() {
                 }
             }
         });
-        // One notification for each job: those of the victim must be passed on. The other waiter takes one;
-        // when the victim is dead, the jobs that it leaves are not waited for.
+        // One notification for each job: those of the victim must be passed on. The other waiter takes one.
+        // After the victim's death, its remaining jobs are not waited for.
         let mut given = 0;
         let mut ended = None;
         while !other.is_finished() || ended.is_none() {
@@ -259,7 +259,8 @@ fn a_process_is_killed_at_every_access_of_notifying() {
         });
         eventually("it waits", || args.1.waiting() == 1);
         let killed = killed(&one_process(notify, args.clone()));
-        // A waiter notified by the victim is awake, or wakes within a poll interval; else this process notifies.
+        // A waiter notified by the victim is awake, or wakes within a poll interval. Otherwise this process
+        // notifies.
         args.1.notify_one().unwrap();
         match waiter.join().unwrap() {
             Ok(()) | Err(LockError::OwnerDied { .. }) => {}
@@ -364,7 +365,7 @@ fn a_process_is_stopped_at_every_access_and_only_delays_itself() {
         let args = (Semaphore::new(2).unwrap(), Event::new().unwrap(), Barrier::new(1).unwrap(), at);
         let context = one_process(stop_in_all, args.clone());
         let (pid, ended) = (context.pids()[0], !stopped(&context));
-        // While it is stopped, all of this works; it keeps its permit.
+        // All of this works while it is stopped. It keeps its permit.
         let permit = args.0.acquire_timeout(DEADLINE).expect("there is another permit");
         assert!(args.0.available() <= 1);
         args.1.set().unwrap();

@@ -1,8 +1,8 @@
-//! Real processes that are killed, or stopped, at their n-th access to shared memory while they lock, change and unlock, for every n of
-//! a script.
+//! Real processes that are killed, or stopped, at their n-th access to shared memory while they lock, change
+//! and unlock, for every n of a script.
 //!
-//! After each death: the lock can be had at once, a change that was begun is reported, a list has at most one slot that is
-//! torn, and nothing is left of the dead process.
+//! After each death, the lock is available at once, an unfinished change is reported, a list has at most one
+//! torn slot, and nothing is left of the dead process.
 
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ struct Pair {
 
 type Locked = (Lock<Pair>, ShareableList, RawValue<u64>, u64);
 
-/// Changes both halves, with accesses to shared memory between them. Killed at the access `at`, if there is such a number.
+/// Changes both halves, with accesses to shared memory between them. Killed at the access `at` unless it is
+/// `u64::MAX`.
 fn change_pair(_: usize, (pair, between, done, at): Locked) -> Outcome {
     if at != u64::MAX {
         inject::arm(at, KILL);
@@ -41,7 +42,7 @@ fn change_pair(_: usize, (pair, between, done, at): Locked) -> Outcome {
     Ok(())
 }
 
-/// Checks what the victim left.
+/// Checks the victim's state.
 fn check_pair(pair: &Lock<Pair>, done: u64, at: u64) {
     match pair.lock_timeout(DEADLINE) {
         Ok(pair) => assert_eq!(pair.a, pair.b, "torn, and not reported; killed at access {at}"),
@@ -76,7 +77,7 @@ fn a_process_is_killed_at_every_access_while_another_wants_the_lock() {
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
         let args = (pair.clone(), list, done.clone(), at);
         let context = one_process(change_pair, args);
-        // Sleeps on it, wakes, adopts it.
+        // Sleeps on the lock, wakes, and adopts it.
         let mut killed = None;
         while killed.is_none() {
             match pair.lock_timeout(DEADLINE) {
@@ -95,7 +96,7 @@ fn a_process_is_killed_at_every_access_while_another_wants_the_lock() {
     });
 }
 
-/// As [`change_pair`], but stopped instead of killed.
+/// Does the same as [`change_pair`], but stopped instead of killed.
 fn stop_in_pair(rank: usize, (pair, between, done, at): Locked) -> Outcome {
     inject::arm(at, STOP);
     change_pair(rank, (pair, between, done, u64::MAX))
@@ -109,7 +110,7 @@ fn a_process_is_stopped_at_every_access_of_locking() {
         let args = (pair.clone(), list, done.clone(), at);
         let context = one_process(stop_in_pair, args);
         let (pid, ended) = (context.pids()[0], !stopped(&context));
-        // While it is stopped: whole, or not to be had; never taken from it.
+        // While it is stopped, the value is whole or the lock unavailable. The lock is never taken from it.
         match pair.lock_timeout(Duration::from_millis(1)) {
             Ok(pair) => assert_eq!(pair.a, pair.b, "torn, stopped at access {at}"),
             Err(LockError::Held { pid: p, .. }) => assert!(p == pid && !ended, "pid {p}, not {pid}"),
@@ -140,7 +141,7 @@ fn a_process_is_killed_at_every_access_of_changing_a_list() {
         let list = ShareableList::with_room(before.clone(), 32).unwrap();
         let killed = killed(&one_process(change_list, (list.clone(), at)));
         let mut torn = 0;
-        // Old ones follow new ones: slots were set in order.
+        // Old values follow new ones, since slots were set in order.
         let mut old = false;
         for slot in 0..3 {
             match list.get(slot) {
@@ -171,7 +172,7 @@ fn lock_twice(_: usize, (array, at): (Array<u64>, u64)) -> Outcome {
     Ok(())
 }
 
-/// Each of a chain of adopters is killed at the next access, and the last one finds all as it should be.
+/// Each of a chain of adopters is killed at the next access, and the last one finds a consistent state.
 #[test]
 fn adopters_are_killed_in_turn() {
     let _alone = alone();

@@ -1,5 +1,5 @@
-//! A data loader whose workers die, or are stopped, at every access to shared memory, before and after each row, in `init`, and while they
-//! read the dataset; and whose trainer dies at every access of `next`.
+//! A data loader whose workers die, or are stopped, at every access to shared memory, before and after each
+//! row, in `init`, and while they read the dataset; and whose trainer dies at every access of `next`.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use mp_tests::kill::{KILL, STOP, for_every_access, killed};
 use mp_tests::{DEADLINE, alive, alone, eventually, one_process, take};
 use serde::{Deserialize, Serialize};
 
-/// What happens to a worker, once.
+/// Point at which a worker gets its signal, once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum When {
     Never,
@@ -19,15 +19,15 @@ pub(crate) enum When {
     Init,
     /// At the beginning of this batch.
     Fetch(usize),
-    /// Before the row of this sample is written, or after.
+    /// Before the row of this sample is written, or after it if `true`.
     Row(usize, bool),
-    /// Of a stream: before this shard is opened, or after.
+    /// Before this shard of a stream is opened, or after it if `true`.
     Open(usize, bool),
-    /// Of a stream: before this sample of a shard is read, or after.
+    /// Before this sample of a shard of a stream is read, or after it if `true`.
     Read(usize, u64, bool),
 }
 
-/// When a worker gets a signal, at which of the accesses from then on, and whether it did.
+/// Time of a worker's signal, the access counted from then, and a record of the signal.
 #[derive(Clone, Serialize, Deserialize)]
 struct Sent {
     once: SharedTensor<u64>,
@@ -36,7 +36,7 @@ struct Sent {
     signal: i32,
 }
 
-/// What is armed when it has been read.
+/// Signal that is armed when this field is read.
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(from = "Sent", into = "Sent")]
 pub(crate) struct Plot(Sent);
@@ -60,7 +60,7 @@ impl Plot {
         Plot(Sent { once: Tensor::zeros([1]).unwrap().share(), when, at, signal })
     }
 
-    /// Whether it was armed.
+    /// Returns `true` if the signal was armed.
     pub(crate) fn has_begun(&self) -> bool {
         self.0.once.load(0) > 0
     }
@@ -79,7 +79,7 @@ const SIZE: u64 = 3;
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Numbers {
     plot: Plot,
-    /// Read after it.
+    /// Read after the signal is armed.
     values: FrozenTensor<u64>,
     more: Vec<FrozenTensor<u64>>,
 }
@@ -116,7 +116,7 @@ pub(crate) fn builder(when: When, at: u64, signal: i32, workers: usize) -> DataL
     DataLoader::builder(numbers).batch_size(SIZE).seed(7).num_workers(workers).retries(1000)
 }
 
-/// An epoch is whole, and in order.
+/// Checks that an epoch is whole, and in order.
 fn check(batches: &mut Batches<Numbers>, plan: &mp::data::plan::Plan, what: &str) {
     for number in 0..SAMPLES as u64 / SIZE {
         let batch = match batches.next_timeout(DEADLINE) {
@@ -138,13 +138,13 @@ fn check(batches: &mut Batches<Numbers>, plan: &mp::data::plan::Plan, what: &str
     assert!(batches.next().is_none(), "{what}");
 }
 
-/// An epoch of a loader in which a worker is killed; whether it was.
+/// Runs an epoch of a loader in which a worker is killed. Returns `true` if it was killed.
 fn is_killed(when: When, at: u64) -> bool {
     let what = format!("{when:?}, access {at}");
     let loader = builder(when, at, KILL, 1).build().unwrap();
     check(&mut loader.epoch(0), loader.plan(), &what);
     let reached = || loader.metrics().restarts > 0;
-    // It dies between two batches, too: what is counted is counted when it was reaped.
+    // It may also die between two batches. Its death is counted when it is reaped.
     if loader.dataset().plot.has_begun() && !reached() {
         check(&mut loader.epoch(1), loader.plan(), &what);
     }
@@ -169,7 +169,7 @@ fn a_worker_is_killed_before_and_after_each_row() {
     for sample in 3..9 {
         for after in [false, true] {
             let when = When::Row(sample, after);
-            // At the note of the next row, or the next batch: soon.
+            // At the record of the next row or batch, which is soon.
             assert!(is_killed(when, 1), "{when:?}");
         }
     }
@@ -188,7 +188,7 @@ fn a_worker_is_stopped_at_some_accesses_and_its_batch_is_made_by_another() {
     }
 }
 
-/// Has an epoch, and dies in it.
+/// Runs an epoch, and dies in it.
 fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
     let loader = builder(When::Never, 0, KILL, 2).build()?;
     let mut batches = loader.epoch(0);
@@ -205,7 +205,7 @@ fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
     Ok(())
 }
 
-/// Kills it at every fifth access. It has told the pids of its workers by then, which end with it.
+/// Kills the trainer at every fifth access. It has sent the pids of its workers by then, which end with it.
 pub(super) fn kill_at_every_fifth_access<T>(trainer: T)
 where
     T: Fn((u64, Queue<Vec<u32>>)) -> AnyResult<()> + Copy + Send + 'static,

@@ -6,10 +6,10 @@ use mp_core::inject;
 use mp_tests::kill::{KILL, for_every_access, killed};
 use mp_tests::{DEADLINE, eventually, one_process};
 
-/// What an object has been called with: each number once, in order.
+/// Numbers of an object's calls, each once, in order.
 type Log = Vec<u64>;
 
-/// Notes a number; all that is sent and comes back are whole.
+/// Records a number. Arguments and results must be whole.
 fn note(log: &mut Log, (number, tensor): (u64, FrozenTensor<u64>)) -> Result<FrozenTensor<u64>, String> {
     if tensor.iter().any(|value| value != number) {
         return Err(format!("torn: {number}, {tensor}"));
@@ -31,7 +31,8 @@ fn call(log: &Proxy<Log>, number: u64) -> Result<(), CallError> {
 const CALLS: u64 = 4;
 
 fn caller(_: usize, (at, log): (u64, Proxy<Log>)) -> AnyResult<()> {
-    // One call before, so that the script is that of a warm proxy, and one of code that the object does not know.
+    // One call before, so that the script begins with a warm proxy, and with a closure that is new to the
+    // object.
     call(&log, 0)?;
     inject::arm(at, KILL);
     for number in 1..CALLS {
@@ -47,7 +48,7 @@ fn a_caller_is_killed_at_every_access_and_its_calls_run_once_or_not_at_all() {
         let manager = Manager::start().unwrap();
         let log = manager.create(Log::new).unwrap().with_timeout(DEADLINE);
         let reached = killed(&one_process(caller, (at, log.clone())));
-        // Others go on, behind what it had sent.
+        // Other callers continue, after the dead caller's calls.
         call(&log, 100).unwrap();
         let all = log.call(closure!([] |log: &mut Log| log.clone())).unwrap();
         let (last, own) = all.split_last().unwrap();
@@ -61,13 +62,13 @@ fn a_caller_is_killed_at_every_access_and_its_calls_run_once_or_not_at_all() {
 #[test]
 fn a_server_is_killed_at_every_fifth_access_and_each_call_ends() {
     for_every_access(|at| {
-        // A caller finds some 100 ms later that it is dead.
+        // A caller detects the server's death after some 100 ms.
         let at = 5 * at;
         let manager = Manager::start().unwrap();
         let log = manager.create(Log::new).unwrap().with_timeout(DEADLINE);
         let other = manager.create(|| 7_u64).unwrap().with_timeout(DEADLINE);
         call(&log, 0).unwrap();
-        // From the end of this call on; its answer may be the last thing that the server does, or not be sent.
+        // Armed at the end of this call. Its answer may be the last action of the server, or not be sent.
         let armed = log.call(closure!([at] |_log: &mut Log| inject::arm(*at, KILL)));
         let mut ended = armed.is_err();
         for number in 1..CALLS {
@@ -79,7 +80,7 @@ fn a_server_is_killed_at_every_fifth_access_and_each_call_ends() {
                 }
             }
         }
-        // What is made new, and what is freed.
+        // Creates and frees objects.
         let own = manager.create(Log::new).map(drop);
         let end = other.call(closure!([] |n: &mut u64| *n));
         drop((log, other));
@@ -92,7 +93,7 @@ fn a_server_is_killed_at_every_fifth_access_and_each_call_ends() {
     });
 }
 
-/// A caller dies with the only proxy: the object is dropped by its server, whatever of that the caller had done.
+/// A caller dies with the only proxy: the server drops the object, however far the caller came.
 #[test]
 fn an_owner_of_an_object_is_killed_at_every_access() {
     for_every_access(|at| {
@@ -107,7 +108,7 @@ fn an_owner_of_an_object_is_killed_at_every_access() {
             Ok(())
         };
         let reached = killed(&one_process(owner, (at, manager.handle(), dropped.clone())));
-        // None was made, or it is dropped.
+        // No object was made, or it is dropped.
         let idle = |server: u32| {
             std::fs::read_dir(format!("/proc/{server}/task")).is_ok_and(|tasks| {
                 tasks.flatten().all(|task| {
@@ -124,7 +125,7 @@ fn an_owner_of_an_object_is_killed_at_every_access() {
     });
 }
 
-/// Says that it is dropped.
+/// Reports its drop.
 struct Told(Queue<u64>);
 
 impl Drop for Told {

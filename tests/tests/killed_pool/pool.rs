@@ -1,4 +1,4 @@
-//! A pool whose workers die at every access to shared memory, and one in a forked copy.
+//! A pool whose workers die at every access to shared memory, and a pool in a forked child.
 #![allow(unsafe_code)]
 
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn got<T, S: ResultKind<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskE
 
 type Args = (u64, Option<(u64, i32)>, FrozenTensor<u64>);
 
-/// Gives its number and a tensor back. It may have its process killed, or stopped, at some access from now on.
+/// Returns its number and a tensor. It may arm a kill or stop of its process.
 fn work((number, arm, all): Args) -> mp::AnyResult<(u64, FrozenTensor<u64>)> {
     assert_eq!(all.get(&[3])?, 77, "torn");
     if let Some((at, signal)) = arm {
@@ -38,13 +38,14 @@ fn check(number: u64, (same, own): (u64, FrozenTensor<u64>)) {
 
 const TASKS: u64 = 6;
 
-/// Six tasks, the second of which arms; one worker, which knows the function already, and its process.
+/// Runs six tasks, the second of which arms the signal, in one worker that knows the function already.
+/// Returns the worker's process, too.
 fn round(at: u64, signal: Sent) -> (Pool, u32, MapResult<(u64, FrozenTensor<u64>)>) {
     let all = Tensor::full([2000], 77).unwrap().freeze();
-    // A stopped worker doesn't get the request to end.
+    // A stopped worker doesn't receive the request to end.
     let pool = Pool::builder().processes(1).grace_period(Duration::from_millis(20)).build().unwrap();
     got(pool.apply_async(work, (9, None, all.clone()))).unwrap();
-    // As soon as it is armed there may be another one, or none.
+    // Once armed, the worker may be replaced or missing.
     let pid = pool.pids()[0];
     let arm = |number| (number == 1).then_some((at, signal.as_raw()));
     let tasks = (0..TASKS).map(|number| (number, arm(number), all.clone()));
@@ -70,10 +71,10 @@ fn a_worker_is_killed_at_every_access() {
             }
         }
         assert!(lost.len() <= 1, "{at}: tasks {lost:?} were lost with one worker");
-        // It dies at the end of the queue, too.
+        // It may also die at the end of the queue.
         let reached = pool.pids() != [pid] || !lost.is_empty();
         drop(pool);
-        // So early the script is not at its end, also if the kill was not seen.
+        // The script is not finished that early, also if the kill was not detected.
         reached || at <= 400
     });
 }
@@ -84,7 +85,7 @@ fn a_worker_is_stopped_at_some_accesses_and_another_one_goes_on() {
     for at in (1..300).step_by(7) {
         let (pool, pid, results) = round(at, Sent::STOP);
         eventually("it stands still, or is done", || results.ready() || mp_tests::threads_are(pid, 'T'));
-        // Whether it has answered or not: it is ended, and no process waits for it.
+        // Whether it has answered or not, it is ended, and no process waits for it.
         drop(pool);
         assert!(results.wait_timeout(DEADLINE), "{at}: {results:?}");
         for (number, result) in (0..).zip(results.results()) {
@@ -96,7 +97,8 @@ fn a_worker_is_stopped_at_some_accesses_and_another_one_goes_on() {
     }
 }
 
-/// Also behind the task, before it has answered: then the task is done, and its answer never comes.
+/// The stop may also come after the task, before its answer: then the task is done, and its answer is never
+/// sent.
 #[test]
 fn a_worker_that_is_stopped_at_some_accesses_is_killed_when_its_time_is_over() {
     let _alone = alone();
@@ -135,7 +137,7 @@ fn a_forked_copy_has_no_pool() {
             let nothing = pool.imap(|x: u64| x, 0..3).all(|result| result.is_err());
             let joined = matches!(pool.join_timeout(DEADLINE), Err(PoolError::OtherProcess { .. }));
             drop(pool);
-            // What had come, an error, and nothing more.
+            // Results that had arrived, an error, and nothing more.
             let mut of_loader: Vec<bool> = batches.map(|batch| batch.is_err()).collect();
             let no_loader = of_loader.pop() == Some(true) && !of_loader.contains(&true);
             let mut of_shards: Vec<bool> = of_shards.map(|batch| batch.is_err()).collect();

@@ -1,5 +1,6 @@
-//! A loader of a stream whose workers die, or are stopped, at every access to shared memory while shards are opened and read, and before
-//! and after each open, read and row; and whose trainer dies at every access of `next`.
+//! A loader of a stream whose workers die, or are stopped, at every access to shared memory while shards are
+//! opened and read, and before and after each open, read and row; and whose trainer dies at every access of
+//! `next`.
 
 use std::time::Duration;
 
@@ -16,14 +17,14 @@ use serde::{Deserialize, Serialize};
 
 use super::loader::{Plot, When, kill_at_every_fifth_access};
 
-/// How many samples each shard has: two lanes, of eight and of five.
+/// Numbers of samples of the shards: two lanes, of eight and of five.
 const SHARDS: [u64; 4] = [5, 4, 3, 1];
 const SIZE: u64 = 3;
 
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Shards {
     plot: Plot,
-    /// Read after it.
+    /// Read after the signal is armed.
     values: FrozenTensor<u64>,
 }
 
@@ -47,7 +48,7 @@ impl ShardReader for Reader {
         Ok(Some((self.shard, sample)))
     }
 
-    /// Every second shard has tokens; of the others, samples are read over.
+    /// Returns tokens for every second shard. Samples of the others are skipped by reading.
     fn token(&self) -> Option<u64> {
         self.shard.is_multiple_of(2).then_some(self.next * 10)
     }
@@ -102,7 +103,7 @@ pub(crate) fn builder(
     builder.retries(1000)
 }
 
-/// A batch: its number, the shards of its samples, its rows, their random numbers.
+/// Contents of a batch: its number, the shards of its samples, its rows, their random numbers.
 type Bytes = (u64, Vec<usize>, Vec<u64>, Vec<u32>);
 
 fn bytes(batch: &Loaded<Columns>) -> Bytes {
@@ -110,7 +111,7 @@ fn bytes(batch: &Loaded<Columns>) -> Bytes {
     (batch.info.number, batch.info.shards.clone(), rows.to_vec(), random.to_vec())
 }
 
-/// An epoch, as the trainer makes it by itself. All samples are in it.
+/// Returns the epoch without workers, with all samples.
 fn expected(window: u64) -> Vec<Bytes> {
     let loader = builder(When::Never, 0, KILL, 0, window).build().unwrap();
     let all: Vec<Bytes> = loader.epoch(0).map(|batch| bytes(&batch.unwrap())).collect();
@@ -131,13 +132,13 @@ fn check(mut batches: StreamBatches<Shards>, expected: &[Bytes], what: &str) {
     assert!(batches.next().is_none(), "{what}");
 }
 
-/// An epoch of a loader in which a worker is killed; whether it was.
+/// Runs an epoch of a loader in which a worker is killed. Returns `true` if it was killed.
 fn is_killed(when: When, at: u64, (window, expected): &(u64, Vec<Bytes>)) -> bool {
     let what = format!("{when:?}, access {at}, window {window}");
     let loader = builder(when, at, KILL, 1, *window).build().unwrap();
     check(loader.epoch(0), expected, &what);
     let reached = || loader.metrics().restarts > 0;
-    // It dies between two batches, too: what is counted is counted when it was reaped.
+    // It may also die between two batches. Its death is counted when it is reaped.
     if loader.dataset().plot.has_begun() && !reached() {
         check(loader.epoch(0), expected, &what);
     }
@@ -146,7 +147,7 @@ fn is_killed(when: When, at: u64, (window, expected): &(u64, Vec<Bytes>)) -> boo
 
 #[test]
 fn a_worker_is_killed_at_every_access_of_a_batch_of_a_stream() {
-    // From the open of a shard in the middle of a lane on; in a window, from a read of its second half on.
+    // From the open of a shard in the middle of a lane on. In a window, from a read of its second half on.
     for (when, window) in [(When::Open(2, false), 0), (When::Read(0, 3, false), 4)] {
         let all = (window, expected(window));
         for_every_access(|at| is_killed(when, at, &all));
@@ -171,7 +172,7 @@ fn a_worker_is_killed_before_and_after_each_open_read_and_row() {
                 |sample| [When::Read(shard, sample, after), When::Row(shard * 10 + sample as usize, after)];
             let moments = (0..samples).flat_map(of_it).chain([When::Open(shard, after)]);
             for when in moments {
-                // At the next note: soon.
+                // At the next record, which is soon.
                 assert!(all.iter().all(|all| is_killed(when, 1, all)), "{when:?}");
             }
         }
@@ -191,7 +192,7 @@ fn a_worker_of_a_stream_is_stopped_at_some_accesses_and_another_has_its_lane() {
     }
 }
 
-/// Has an epoch, and dies in it.
+/// Runs an epoch, and dies in it.
 fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
     let loader = builder(When::Never, 0, KILL, 2, 4).build()?;
     let mut batches = loader.epoch(0);

@@ -1,4 +1,5 @@
-//! A process whose control group leaves it too little memory gets an error that names the group, instead of a kill.
+//! A process whose control group has too little memory gets an error that names the group, instead of being
+//! killed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +8,10 @@ use mp::{Error, ProcessContext, SpawnError, SpawnOptions, Tensor, start_processe
 use mp_tests::{Outcome, join};
 
 const MIB: usize = 1 << 20;
-/// What the group may have.
+/// Memory limit of the group.
 const LIMIT: u64 = 200 << 20;
 
-/// Where this process's group of the memory controller is, and what its limit is called there.
+/// Returns the folder of this process's group of the memory controller, and the name of the limit's file.
 fn own_group() -> Option<(PathBuf, &'static str)> {
     let own = fs::read_to_string("/proc/self/cgroup").ok()?;
     let found = |version: &str, root: &str, limit| {
@@ -20,21 +21,21 @@ fn own_group() -> Option<(PathBuf, &'static str)> {
         dir.join(limit).exists().then_some((dir, limit))
     };
     found("memory", "/sys/fs/cgroup/memory", "memory.limit_in_bytes")
-        // The root has no limit of its own.
+        // The root group has no limit.
         .or_else(|| found("", "/sys/fs/cgroup", "memory.max"))
 }
 
-/// Moves this process into a group of its own with little memory.
+/// Moves this process into a new group with little memory.
 fn enter(group: &Path, limit: &str) -> std::io::Result<()> {
     fs::create_dir(group)?;
     fs::write(group.join(limit), LIMIT.to_string())?;
-    // Nothing is to be swapped out instead, where there is swap and the kernel counts it.
+    // Prevents swapping if there is swap and the kernel counts it.
     _ = fs::write(group.join("memory.swap.max"), "0");
     _ = fs::write(group.join("memory.memsw.limit_in_bytes"), LIMIT.to_string());
     fs::write(group.join("cgroup.procs"), std::process::id().to_string())
 }
 
-/// Takes more than its group may have, and then as much as it may.
+/// Allocates more than its group allows, and then as much as it allows.
 fn worker(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     if let Err(e) = enter(&group, &limit) {
         mp_harness::skip(format_args!("no control group could be made: {e}"));
@@ -52,7 +53,7 @@ fn worker(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     Ok(())
 }
 
-/// Takes private memory, for which the library checks no limit, until the kernel kills it.
+/// Allocates private memory, which the library does not check, until the kernel kills it.
 fn eats(_: usize, (): ()) -> Outcome {
     let mut all = Vec::new();
     while all.len() < 64 {
@@ -61,7 +62,7 @@ fn eats(_: usize, (): ()) -> Outcome {
     Err(format!("it has {} pieces", all.len()).into())
 }
 
-/// Sees its child killed by the kernel.
+/// Checks that its child is killed by the kernel.
 fn parent(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     if let Err(e) = enter(&group, &limit) {
         mp_harness::skip(format_args!("no control group could be made: {e}"));
@@ -77,7 +78,7 @@ fn parent(_: usize, (group, limit): (PathBuf, String)) -> Outcome {
     Ok(())
 }
 
-/// Starts a process that is to enter a group, and waits for it.
+/// Starts a process that enters a group, and waits for it.
 fn within(name: &str, start: impl FnOnce((PathBuf, String)) -> Result<ProcessContext, SpawnError>) {
     let Some((own, limit)) = own_group() else {
         mp_harness::skip("the memory controller is not to be seen here");

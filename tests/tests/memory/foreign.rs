@@ -1,5 +1,5 @@
-//! Memory made by other programs, as tensors: memfds, files, names, storages of a real PyTorch; and this
-//! library's memory for other programs.
+//! Memory of other programs as tensors: memfds, files, names, storages of a real PyTorch; and this library's
+//! memory for other programs.
 #![allow(unsafe_code)]
 use std::fs::File;
 use std::io::Write;
@@ -28,7 +28,7 @@ fn files_and_memfds_are_copied() {
     let fd = memfd(&[&[9][..], &bytes_of(&[1.0, 2.0, 3.0, 4.0])].concat());
     let t = Tensor::<f32>::from_fd(&fd, 1, [2, 2]).unwrap();
     assert_eq!(t.to_vec(), [1.0, 2.0, 3.0, 4.0]);
-    // The file itself is not needed any more.
+    // The file itself is no longer needed.
     ftruncate(&fd, 0).unwrap();
     assert_eq!(t.get(&[1, 1]).unwrap(), 4.0);
     let short = Tensor::<f32>::from_fd(&fd, 0, [1]).unwrap_err();
@@ -199,7 +199,7 @@ say('written')
 
 fn under_a_file_limit(_: usize, name: String) -> Outcome {
     let t = Tensor::<u8>::zeros([2 << 20])?;
-    // Beyond it, a write or `ftruncate` would raise SIGXFSZ.
+    // Beyond the limit, a write or `ftruncate` would raise SIGXFSZ.
     limit(Resource::Fsize, 1 << 20);
     let path = std::env::temp_dir().join(&name);
     let errors = [
@@ -225,7 +225,7 @@ fn a_file_limit_is_an_error() {
     join(&one_process(under_a_file_limit, name)).unwrap();
 }
 
-/// Gives this process a `/dev/shm` of its own of 1 MiB; `false` where that is not allowed.
+/// Mounts a private `/dev/shm` of 1 MiB. Returns `false` if that is not permitted.
 fn small_dev_shm() -> bool {
     use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
     // SAFETY: mounts are no memory of this process.

@@ -1,4 +1,5 @@
-//! An arena in plain memory: everything works within this process, nothing leaves it. This test program has no other one.
+//! An arena in plain memory: everything works within this process, and nothing can be sent to another one.
+//! This test program has no other arena.
 
 use mp::{Arena, Error, FrozenTensor, Message, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 use mp_tests::{give, in_use, take};
@@ -74,11 +75,11 @@ fn a_queue_grows_in_it() {
         let live = arena.memory_stats().classes.into_iter().filter(|c| c.live > 0);
         let size = live.map(|c| c.size).max().unwrap();
         drop(queue);
-        // The second one is made in memory that is not as new.
+        // The second one is made in memory that was used before.
         drop(Tensor::full([size as usize], 0xff_u8).unwrap());
     }
     arena.empty_cache().unwrap();
-    // Messages have grown for good.
+    // The memory of messages does not shrink again.
     let grown = 10_240 * 256;
     assert_eq!(in_use(), before.0);
     assert!((before.1..=before.1 + 2 * grown).contains(&arena.memory_stats().reserved));

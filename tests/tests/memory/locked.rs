@@ -1,4 +1,5 @@
-//! Programs that lock their memory (`mlockall(2)`): each test runs this program again, with an arena of 1 GiB.
+//! Programs that lock their memory (`mlockall(2)`): each test runs this program again, with an arena of 1
+//! GiB.
 
 use std::env;
 use std::process::Command;
@@ -11,7 +12,7 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities};
 const ROLE: &str = "MP_TEST_LOCKED";
 const MIB: u64 = 1 << 20;
 
-/// Runs one test of this program again in a process of its own, where [`is_again`] is true.
+/// Runs one test of this program again in a separate process, where [`is_again`] is true.
 fn again(test: &str) {
     let mut command = Command::new(env::current_exe().unwrap());
     command
@@ -25,14 +26,14 @@ fn is_again() -> bool {
     env::var_os(ROLE).is_some()
 }
 
-/// A line of this process's status, in bytes.
+/// Returns a line of this process's status, in bytes.
 fn status(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
     line.trim_start_matches(':').trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
-/// Locks memory. Returns `false` where this process must not.
+/// Locks memory. Returns `false` if this process is not permitted to.
 fn lock(flags: MlockAllFlags) -> bool {
     let locked = mlockall(flags);
     if let Err(e) = locked {
@@ -65,7 +66,7 @@ fn refused_locked_mapping_names_the_limit() {
     if !lock(MlockAllFlags::FUTURE) {
         return;
     }
-    // Room for what the test itself allocates, and not for the arena.
+    // Enough for the test's own allocations, and not for the arena.
     let maximum = getrlimit(Resource::Memlock).maximum;
     let current = Some(maximum.unwrap_or(8 * MIB).min(8 * MIB));
     setrlimit(Resource::Memlock, Rlimit { current, maximum }).unwrap();

@@ -1,5 +1,5 @@
-//! Shared memory: what it says about itself, its holders, names for it, that of other programs. (In tensors: `tensors`. A small
-//! arena, and one in plain memory, are programs of their own: `small_arena.rs`, `local_arena.rs`.)
+//! Shared memory: statistics, holders, names, memory of other programs. (Tensors: `tensors`. A small arena,
+//! and an arena in plain memory, are separate programs: `small_arena.rs`, `local_arena.rs`.)
 
 mod cgroup;
 mod foreign;

@@ -14,7 +14,7 @@ fn counted(value: u64) -> FrozenTensor<u64> {
     Tensor::full([8], value).unwrap().freeze()
 }
 
-/// How many shared accesses something makes.
+/// Returns the number of shared accesses of `work`.
 fn accesses(work: impl FnOnce()) -> u64 {
     let before = inject::seen();
     work();
@@ -31,16 +31,16 @@ fn a_message_costs_the_same_with_thousands_in_flight() {
     let mut costs = Vec::new();
     for in_flight in 0..MOST {
         if in_flight % 1000 == 500 {
-            // The least of a few: now and then a page of seats or a batch of envelopes is made.
+            // The minimum of a few rounds: a page of seats or a batch of envelopes is allocated now and then.
             let round = || accesses(|| give(&queue, tensor.clone())) + accesses(|| drop(take(&queue)));
             costs.push((0..5).map(|_| round()).min().unwrap());
         }
         give(&queue, tensor.clone());
     }
-    // The search of a page has a bound; a walk through all pages would take 6000 accesses.
+    // The search within a page is bounded. A walk through all pages would take 6000 accesses.
     let most = costs.iter().max().unwrap();
     assert!(*most <= costs[0] + 20, "accesses of a message with 500, 1500, … in flight: {costs:?}");
-    // The sender drops it first: from now on only messages hold it.
+    // The sender drops it first, so that only messages hold it.
     drop(tensor);
     let mut kept = Vec::new();
     let emptied = accesses(|| {
@@ -54,13 +54,13 @@ fn a_message_costs_the_same_with_thousands_in_flight() {
     eventually("all is released", || in_use().0 == before);
 }
 
-/// Takes `many` messages, then drops them in an order of its own.
+/// Takes `many` messages, then drops them in another order for each rank.
 fn release(rank: usize, (queue, many): (Queue<FrozenTensor<u64>>, usize)) -> Outcome {
     let mut held = Vec::new();
     for i in 0..many {
         let t = next(&queue)?.ok_or("closed")?;
         assert_eq!(t.get(&[7])?, 5);
-        // Some go at once, some at the end.
+        // Some are dropped at once, some at the end.
         if !(i + rank).is_multiple_of(3) {
             held.push(t);
         }
@@ -83,7 +83,8 @@ fn holders_release_in_any_order_from_any_process() {
     const PROCESSES: usize = 3;
     let _alone = alone();
     let before = in_use();
-    // Thousands of messages hold one tensor; a few storages in turn, so that pages of seats are reused.
+    // Thousands of messages hold one tensor. A few storages follow each other, so that pages of seats are
+    // reused.
     for round in 0..3 {
         let queue = Queue::bounded(EACH * PROCESSES).unwrap();
         let tensor = counted(5);
@@ -105,7 +106,7 @@ fn holders_release_in_any_order_from_any_process() {
 
 fn keep_and_return(_: usize, (there, back): (Queue<FrozenTensor<u64>>, Queue<FrozenTensor<u64>>)) -> Outcome {
     let t = next(&there)?.ok_or("closed")?;
-    // Until it gets the message to send it back.
+    // It holds the tensor until it gets the message to return it.
     drop(next(&there)?.ok_or("closed")?);
     send(&back, t)
 }
@@ -120,7 +121,7 @@ fn a_weak_reference_is_of_this_process() {
     give(&there, tensor.clone());
     assert!(!weak.expired());
     drop(tensor);
-    // The other process has it, or the message.
+    // The other process, or the message, holds it.
     assert!(weak.expired() && weak.upgrade().is_none() && storage_from_cache(id).is_none());
     give(&there, counted(0));
     let tensor = take(&back);
@@ -206,7 +207,7 @@ fn weak_references_race_with_the_last_drop() {
                     while !done.load(Ordering::Acquire) {
                         let Some((weak, value)) = latest.lock().unwrap().clone() else { continue };
                         if let Some(storage) = weak.upgrade() {
-                            // Held: no other tensor can be there.
+                            // It is held, so no other tensor can have this memory.
                             assert_eq!(storage.id(), weak.id(), "value {value}");
                             upgraded += 1;
                         }
@@ -240,7 +241,7 @@ fn more_messages_hold_one_tensor_than_a_block_has_seats() {
         send(&sums, all.len() as i64)?;
         send(&sums, all.iter().map(|t| i64::from(t.get(&[1]).unwrap_or(-1))).sum())
     }
-    // Six seats are in the block itself, 510 in each page of more.
+    // Six seats are in the block itself, 510 in each additional page.
     const N: usize = 1300;
     let before = in_use();
     {
@@ -248,7 +249,7 @@ fn more_messages_hold_one_tensor_than_a_block_has_seats() {
         let x = Tensor::from_slice(&[5, 7], [2]).unwrap().freeze();
         (0..N).for_each(|_| give(&queue, x.clone()));
         assert_eq!(queue.len(), N);
-        // The sender's own handle is gone before the first one is taken.
+        // The sender drops its own handle before the first message is taken.
         drop(x);
         queue.close();
         let context = one_process(worker, (queue.clone(), sums.clone()));

@@ -1,5 +1,5 @@
-//! Shared memory and lists with names: between processes that know only the name, Python among them; names and files that
-//! are refused; what a death leaves.
+//! Named shared memory and lists: between processes that know only the name, including Python; refused names
+//! and files; leaks after a death.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ fn path(name: &str) -> PathBuf {
     PathBuf::from("/dev/shm").join(name)
 }
 
-/// A name that no other test has, and which is gone afterwards.
+/// Name that no other test uses, removed on drop.
 struct Name(String);
 
 impl Name {
@@ -74,12 +74,12 @@ fn names_are_private_and_stay_until_they_are_unlinked() {
         matches!(&exists, Error::Os { source, .. } if source.kind() == std::io::ErrorKind::AlreadyExists)
     );
     drop(memory);
-    // A process that only opened it does not remove the name, even if asked to.
+    // A process that only opened it does not remove the name, even if configured to.
     drop(SharedMemory::open(&format!("/{}", name.0)).unwrap().unlink_on_drop());
     SharedMemory::unlink(&name.0).unwrap();
     let gone = SharedMemory::open(&name.0).unwrap_err();
     assert!(matches!(&gone, Error::Os { source, .. } if source.kind() == std::io::ErrorKind::NotFound));
-    // A name that is another file's by now is not removed.
+    // A name that belongs to another file by now is not removed.
     let first = SharedMemory::create(&name.0, 10).unwrap().unlink_on_drop();
     SharedMemory::unlink(&name.0).unwrap();
     let _second = SharedMemory::create(&name.0, 10).unwrap();

@@ -1,4 +1,4 @@
-//! Arguments for several processes: encoded once, in memory once, and freed with their last holder.
+//! Arguments for several processes: encoded once, stored once, and freed with their last holder.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize, Serializer};
 
 static ENCODED: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts how often it is encoded.
+/// Counts its encodings.
 #[derive(Deserialize)]
 struct Counted(u64);
 

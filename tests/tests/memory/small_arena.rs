@@ -1,5 +1,5 @@
-//! An arena whose addresses run out: those of one size serve another, also when processes reuse them at once,
-//! or are killed while they do.
+//! An arena whose addresses are exhausted: addresses of one size are reused for another, also when processes
+//! reuse them at once, or are killed while they do.
 
 use std::process::Command;
 
@@ -12,15 +12,15 @@ use mp_tests::{DEADLINE, Outcome, alone, eventually, in_use, join, one_process};
 use rustix::process::Signal;
 
 const SIZE: u64 = 64 << 20;
-/// What sizes are counted in: all of the arena is 256 of it.
+/// Unit of sizes: the arena has 256 of them.
 const PART: usize = SIZE as usize / 256;
 
-/// The arena of this test program.
+/// Returns the arena of this test program.
 fn arena() -> Arena {
     arena_of(SIZE)
 }
 
-/// Allocates tensors of this size, at most `most`, until there is no room; each has its number at both ends.
+/// Allocates tensors of this size, at most `most`, until there is no room. Each has its number at both ends.
 fn fill(bytes: usize, most: usize) -> Vec<FrozenTensor<u64>> {
     let mut all = Vec::new();
     while all.len() < most {
@@ -63,7 +63,7 @@ fn addresses_serve_one_size_after_the_other() {
         let got = all.len() * parts;
         assert!(got >= 160 || parts == 100 && got >= 100, "{got} parts in tensors of {parts}");
     }
-    // Two sizes side by side, in what the other leaves free.
+    // Two sizes share the arena, each in memory that the other leaves free.
     let mut small = fill(3 * PART, usize::MAX);
     small.truncate(small.len() / 2);
     let large = fill(20 * PART, usize::MAX);
@@ -81,13 +81,13 @@ fn allocate_and_die(_: usize, at: u64) -> Outcome {
     Ok(())
 }
 
-/// In programs of their own: in an arena that was full once, all addresses are some slab's.
+/// Runs separate programs: in an arena that was full once, every address belongs to a slab.
 #[test]
 fn rows_for_slabs_run_out_before_addresses_do() {
     const KEPT: &str = "MP_TESTS_KEPT";
     let _alone = alone();
     let Some(kept) = std::env::var_os(KEPT) else {
-        // The slabs that are not in use lie before the addresses that no slab had yet, or elsewhere.
+        // The unused slabs lie before the addresses that never had a slab, or elsewhere.
         for kept in ["none", "last"] {
             let mut program = Command::new(std::env::current_exe().unwrap());
             program.args(["rows_for_slabs_run_out_before_addresses_do", "--exact"]).env(KEPT, kept);
@@ -102,7 +102,7 @@ fn rows_for_slabs_run_out_before_addresses_do() {
     check(&tiny);
     let kept = tiny.pop().filter(|_| kept == "last");
     drop(tiny);
-    // Each goes on where the one before was killed.
+    // Each continues where the one before was killed.
     let mut killed = 0;
     while mp_tests::kill::killed(&one_process(allocate_and_die, 1 + 97 * killed)) {
         killed += 1;
@@ -146,7 +146,7 @@ fn change_size_and_die(_: usize, at: u64) -> Outcome {
     let all = fill(30 * PART, 4);
     inject::arm_at_change(at, Signal::KILL.as_raw());
     drop(all);
-    // No addresses are left: each needs those of others.
+    // No addresses are left: each size needs those of others.
     drop(fill(21 * PART, usize::MAX));
     drop(fill(100 * PART, 1));
     Ok(())
@@ -160,7 +160,7 @@ fn a_process_is_killed_while_it_changes_sizes() {
     drop(fill(24 * PART, usize::MAX));
     let before = in_use();
     let mut killed = 0;
-    // It reads thousands of words before it changes anything: a kill at each read would show nothing new.
+    // It reads thousands of words before it changes anything, so a kill at each read would add nothing.
     let mut at = 1;
     loop {
         let context = one_process(change_size_and_die, at);
@@ -189,7 +189,7 @@ fn a_process_is_killed_while_it_changes_sizes() {
     println!("{killed} kills, the last at change {at}");
 }
 
-/// Seats are in a structure's header, and then in pages, which take memory.
+/// Seats are in a structure's header, and then in pages, which need memory.
 #[test]
 fn what_found_no_room_to_be_a_part_can_be_made_one_later() {
     let _alone = alone();
@@ -227,7 +227,7 @@ fn rows(number: u64) -> Rows {
     (number, (0..3).map(|row| vec![10 * number + row; ROW / 8]).collect())
 }
 
-/// What was not sent for lack of memory.
+/// Returns the value that was not sent for lack of memory.
 #[track_caller]
 fn unsent(sent: Result<(), PutError<Rows>>) -> Rows {
     let error = sent.unwrap_err();
@@ -264,13 +264,13 @@ fn what_readers_can_not_be_sent_in_a_full_arena_comes_back_and_costs_them_nothin
         });
         assert!(matches!(modified, Err(mp_reduce::Error::Memory(_))), "{modified:?}");
         assert!(unsent(sender.send(rows(2))) == rows(2));
-        // Neither of the vectors that there was room for, nor anything else.
+        // Neither the vectors that fit nor anything else are left.
         assert_eq!(in_use(), full, "with room for {left}");
         assert!(!seen.has_changed().unwrap());
         drop(others);
         assert_eq!(in_use(), before);
     }
-    // What was there is there, and what comes back can be sent.
+    // The current value is unchanged, and the returned value can be sent.
     assert!(*seen.borrow().unwrap() == rows(1));
     cell.send(rows(3)).unwrap();
     sender.send(rows(3)).unwrap();

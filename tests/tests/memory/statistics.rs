@@ -1,4 +1,4 @@
-//! What the arena says about its memory, when it gives memory back, and what a death costs where much lives.
+//! Statistics of the arena, memory returned to the kernel, and the cost of a death with many live blocks.
 
 use mp::memory::MemoryStats;
 use mp::{Arena, FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
@@ -26,7 +26,7 @@ fn allocations_are_counted() {
     drop(tensors(100, 1000));
     let now = stats();
     assert_eq!(now.live_blocks - before.live_blocks, 100);
-    // Free blocks of the next size, which others have left, will do.
+    // Free blocks of the next size, left by others, may be used instead.
     assert!((100 * 1024..=100 * 1280).contains(&(now.allocated - before.allocated)), "{now}");
     assert_eq!((now.allocs - before.allocs, now.frees - before.frees), (200, 100));
     // The second hundred may come from new slabs of 64 as well, but pages come for 64 at a time.
@@ -63,10 +63,10 @@ fn hold(_: usize, (there, back): (Queue<FrozenTensor<u8>>, Queue<u64>)) -> Outco
     Ok(())
 }
 
-/// What is to be kept; the sum of it, all files, more mappings.
+/// Tensors to hold; their sum, the number of files, and the number of additional mappings.
 type Kept = (Queue<FrozenTensor<u64>>, Queue<(u64, usize, usize)>);
 
-/// Keeps all that it gets, and reports what that takes.
+/// Holds all that it gets, and reports the cost.
 fn keep(_: usize, (there, back): Kept) -> Outcome {
     let (mut held, before) = (Vec::new(), mappings());
     while let Some(tensor) = next(&there)? {
@@ -114,7 +114,7 @@ fn each_member_is_told_what_it_holds() {
         give(&there, t.clone());
     }
     take(&back);
-    // One more tensor is held by a message alone, in two messages; one of ours by a message, too.
+    // One more tensor is held by two messages alone, and one of ours by a message as well.
     let sent = tensors(1, 100_000).remove(0);
     give(&waiting, sent.clone());
     give(&waiting, sent);
@@ -137,7 +137,7 @@ fn each_member_is_told_what_it_holds() {
     join(&context).unwrap();
 }
 
-/// Bytes in free blocks of 2 MiB and more.
+/// Returns the bytes in free blocks of 2 MiB and more.
 fn large_cached(s: &MemoryStats) -> u64 {
     s.classes.iter().filter(|c| c.size >= 2 << 20).map(|c| c.size * c.cached).sum()
 }
@@ -159,17 +159,17 @@ fn what_is_too_much_is_given_back() {
     arena.empty_cache().unwrap();
     let limit = arena.cache_limit();
     assert!(limit > 256 * MIB as u64, "the default is far from what tests use");
-    // Within the limit everything stays.
+    // All memory is kept within the limit.
     drop(tensors(16, 4 * MIB));
     assert!(large_cached(&stats()) >= 64 * MIB as u64);
-    // Beyond it, the process that frees gives back: here the other one.
+    // Beyond the limit, the process that frees returns memory: here the other one.
     arena.set_cache_limit(32 * MIB as u64);
     let all = tensors(16, 4 * MIB);
     let context = one_process(free_here, (all, 32 * MIB as u64));
     join(&context).unwrap();
     let now = stats();
     assert!(large_cached(&now) <= 40 * MIB as u64 && now.reserved < now.peak_reserved, "{now}");
-    // Memory that was given back can be had again, zeroed, in this process too, which had mapped it.
+    // Returned memory can be allocated again, zeroed, also in this process, which had mapped it.
     for t in tensors(16, 4 * MIB) {
         assert_eq!((t.get(&[0]).unwrap(), t.get(&[4 * MIB - 1]).unwrap()), (0, 0));
     }
@@ -182,14 +182,14 @@ fn die(_: usize, held: Vec<FrozenTensor<u8>>) -> Outcome {
     std::process::abort();
 }
 
-/// Accesses of this process from the start of a process that dies until it is swept.
+/// Returns the number of this process's accesses from the start of a process that dies until it is swept.
 fn price_of_a_death(held: &[FrozenTensor<u8>]) -> u64 {
     let deaths = stats().deaths;
     let before = inject::seen();
     let context = one_process(die, held.to_vec());
     failure(&context);
     while Arena::current().unwrap().sweep().unwrap() == 0 && inject::seen() - before < 10_000_000 {
-        // The supervisor may have swept it by now.
+        // The supervisor may have swept it already.
         let there = Arena::current().unwrap().members().len();
         if there == 1 {
             break;
@@ -208,14 +208,14 @@ fn a_death_costs_what_the_process_did_not_what_lives() {
     let live = tensors(200_000, 64);
     let many = price_of_a_death(&live[..10]);
     assert!(many < few + 20_000, "{few} accesses with few tensors alive, {many} with 200 000");
-    // And what it held is released, to the last one.
+    // Everything that it held is released.
     let before = stats().live_blocks;
     price_of_a_death(&live[..5000]);
     drop(live);
     eventually("all is released", || stats().live_blocks + 200_000 <= before);
 }
 
-/// How much of this arena's mapping is behind entries for huge pages, in kB.
+/// Returns the memory of this arena that is mapped with huge pages, in kB.
 fn mapped_huge() -> u64 {
     let all = std::fs::read_to_string("/proc/self/smaps").unwrap();
     let of_arena = all.split_inclusive("VmFlags").filter(|mapping| mapping.contains("/memfd:mp-arena"));
@@ -241,7 +241,7 @@ fn large_tensors_get_huge_pages_where_the_kernel_has_some() {
     let held = [Tensor::<u8>::full([64 * MIB], 3).unwrap(), Tensor::<u8>::full([64 * MIB], 4).unwrap()];
     assert!(stats().reserved - before.0 >= 128 * MIB as u64, "counted as other pages are");
     assert!(held.iter().zip([3, 4]).all(|(t, v)| t.iter().all(|x| x == v)), "all of it is there");
-    // Memory may be too scattered for some of them.
+    // Some of them may fail because memory is fragmented.
     assert!(mapped_huge() > before.1, "no huge page at all");
     drop(held);
     arena.set_huge_pages(false).unwrap();
@@ -250,12 +250,12 @@ fn large_tensors_get_huge_pages_where_the_kernel_has_some() {
     assert!(left < MIB as u64, "{left} bytes were not given back");
 }
 
-/// Messages of a burst, of a size that takes an envelope each.
+/// Number of messages in a burst. Each needs an envelope.
 const BURST: u64 = 30_000;
-/// The memory that they take, without the groups that were free before.
+/// Bytes that they need, without the groups that were free before.
 const BURST_BYTES: u64 = BURST * 240;
 
-/// Puts a burst into a queue and takes it out again, all of it right; how many bytes the arena had then.
+/// Puts a burst into a queue, takes and checks it, and returns the arena's size during the burst.
 fn burst() -> u64 {
     burst_through(&Queue::unbounded().unwrap())
 }
@@ -277,7 +277,7 @@ fn the_memory_of_a_burst_of_messages_is_given_back() {
     let arena = Arena::current().unwrap();
     arena.empty_cache().unwrap();
     let before = stats().reserved;
-    // Twice: what was given back is taken again, and the sequences of its envelopes continue.
+    // Twice: returned memory is allocated again, and the sequences of its envelopes continue.
     for _ in 0..2 {
         let most = burst();
         assert!(most - before >= BURST_BYTES, "{most} after {before}");
@@ -305,13 +305,13 @@ fn the_memory_of_a_burst_is_given_back_while_processes_wait() {
     assert!(burst() - before >= BURST_BYTES);
     let small = || stats().reserved <= before + 3 * MIB as u64;
     eventually("the memory of the burst is given back", small);
-    // And messages still work.
+    // Messages still work.
     give(&end, ());
     join(&waiting).unwrap();
     burst();
 }
 
-/// A burst in a process that cannot give memory back to the kernel.
+/// Runs a burst in a process that can't return memory to the kernel.
 fn burst_that_frees_nothing(_: usize, (): ()) -> Outcome {
     let queue = Queue::bounded(BURST as usize)?;
     refusal::refuse_to_free();
@@ -328,7 +328,7 @@ fn where_the_kernel_takes_no_memory_back_messages_use_it_again() {
     join(&one_process(burst_that_frees_nothing, ())).unwrap();
 }
 
-/// Runs in a process of its own, whose peak of memory is its own.
+/// Runs in a separate process, whose peak of memory is its own.
 fn peak_of_sharing(_: usize, size: usize) -> Outcome {
     let kilobytes = |what: &str| {
         let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -19,7 +19,7 @@ struct Reading {
 
 impl PlainOutcome for Reading {}
 
-/// Of any length.
+/// Bytes of any length.
 #[derive(Clone, Copy, PartialEq, Debug, Pod, Zeroable, Message)]
 #[repr(transparent)]
 #[message(as_bytes)]
@@ -61,7 +61,7 @@ fn plain_data_goes_there_and_back_to_the_last_bit() {
     join(&process).unwrap();
 }
 
-/// In an envelope, longer than a length of one byte says, and so long that they have memory of their own.
+/// In an envelope, longer than a one-byte length can express, and long enough for a block of their own.
 #[test]
 fn of_any_length() {
     fn same<const N: usize>()
@@ -86,7 +86,7 @@ fn of_any_length() {
     same::<4096>();
 }
 
-/// Beside other parts of a message, and without a boundary to lie on.
+/// Next to other parts of a message, and without alignment.
 #[test]
 fn among_others_in_a_message() {
     #[derive(Serialize, Deserialize)]

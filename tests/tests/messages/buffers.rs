@@ -1,5 +1,5 @@
-//! Long vectors, texts and byte strings through other processes: in queues, as arguments and results, in tasks, repeated and
-//! leased.
+//! Long vectors, texts and byte strings through other processes: in queues, as arguments and results, in
+//! tasks, repeated and leased.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -28,7 +28,7 @@ struct Frame {
 
 impl mp::message::PlainOutcome for Frame {}
 
-/// Each of its parts has about this many bytes.
+/// Returns a frame whose parts have about `bytes` bytes each.
 fn frame(bytes: usize) -> Frame {
     let count = |size: usize| (0..bytes / size).map(|i| i.wrapping_mul(0x9e37_79b9));
     Frame {
@@ -89,7 +89,7 @@ fn they_are_tasks() {
     assert_eq!(pool.map(|frame: Frame| frame, frames.clone()).unwrap(), frames);
 }
 
-/// Its buffers are the message's as long as that is leased: it can be delivered again.
+/// Buffers stay with the message while it is leased, so it can be delivered again.
 #[test]
 fn they_are_delivered_again() {
     let queue: Queue<Frame> = Queue::bounded(2).unwrap();
@@ -107,7 +107,7 @@ fn they_are_delivered_again() {
     lease.ack();
 }
 
-/// As long as it is full, the value stays its sender's, and it is that very value that comes back.
+/// While the queue is full, the value stays its sender's, and exactly that value is returned.
 #[test]
 fn what_is_not_put_comes_back() {
     let queue: Queue<Vec<f32>> = Queue::bounded(1).unwrap();
@@ -118,7 +118,7 @@ fn what_is_not_put_comes_back() {
     assert_eq!((back.as_ptr(), back.len()), (at, 100_000));
 }
 
-/// Bytes that own their memory are the memory that was attached; and those of a tensor are that tensor's in each process.
+/// Bytes that own their memory use the attached memory. Bytes of a tensor are that tensor's in each process.
 #[test]
 fn bytes_that_own_their_memory_are_not_copied() {
     let tensor = Tensor::<u8>::from_fn([1 << 20], |i| i as u8).unwrap().freeze();
@@ -128,7 +128,7 @@ fn bytes_that_own_their_memory_are_not_copied() {
         |_, bytes: FrozenBytes| {
             assert_eq!(bytes.len(), 1 << 20);
             assert!(bytes.iter().enumerate().all(|(i, byte)| *byte == i as u8));
-            // It is the same mapping of the same memory.
+            // The same mapping of the same memory.
             assert_eq!(bytes.as_ptr(), storage.as_ptr());
         },
     );
@@ -137,7 +137,7 @@ fn bytes_that_own_their_memory_are_not_copied() {
     give(&queue, sent.clone());
     let got = take(&queue);
     assert_eq!(got, sent);
-    // Blocks are as aligned as that, and vectors of this length never are.
+    // Blocks are aligned like this, and vectors of this length never are.
     assert_eq!(got.as_ptr() as usize % 4096, 0, "it was copied");
     drop(queue);
     assert_eq!(got.slice(1 << 19..).len(), 1 << 19);
@@ -150,7 +150,7 @@ fn sender(_: usize, queue: Queue<Vec<u32>>) -> Outcome {
     Ok(())
 }
 
-/// The memory of a buffer is its message's.
+/// The memory of a buffer belongs to its message.
 #[test]
 fn their_sender_may_be_gone() {
     let queue = Queue::bounded(20).unwrap();
@@ -167,7 +167,7 @@ fn echo_one(_: usize, (there, back): (Queue<Vec<u8>>, Queue<u64>)) -> Outcome {
     Ok(())
 }
 
-/// More than the memory of all that are on their way at once: each is freed when it is read.
+/// More than the memory of all messages in flight: each buffer is freed when it is read.
 #[test]
 fn their_memory_is_used_again() {
     let (there, back) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
@@ -180,7 +180,8 @@ fn their_memory_is_used_again() {
     join(&context).unwrap();
 }
 
-/// What is attached has a length of its own, which the bytes name again: they are compared, and with the size of the elements.
+/// An attachment has a length of its own, which the bytes repeat. Both are compared, also with the size of
+/// the elements.
 #[test]
 fn a_forged_length_is_refused() {
     let read = |len: u64| {

@@ -1,4 +1,4 @@
-//! Derives on types whose fields, parameters and surroundings have the names that generated code could use.
+//! Derives on types whose fields, parameters and surroundings have names that generated code could use.
 #![allow(non_snake_case, non_camel_case_types, reason = "the names of generated code")]
 
 use mp::data::{AnyResult, Batch, Context, DataLoader, Dataset, Item};
@@ -101,7 +101,7 @@ fn columns_of_any_name_are_loaded() {
     assert_eq!(read_columns(&columns), [8; COLUMNS]);
 }
 
-/// A message that does not leave comes back whole.
+/// A message that is not sent is returned whole.
 #[test]
 fn fields_of_any_name_come_back() {
     let _alone = mp_tests::alone();
@@ -128,7 +128,7 @@ fn parameters_of_any_name_travel() {
     assert_eq!(tensor.to_vec(), [5]);
 }
 
-/// Items beside the type that have the names of the prelude, of primitive types and of crates.
+/// Items next to the type with the names of the prelude, of primitive types and of crates.
 mod shadowed {
     #![allow(dead_code, non_upper_case_globals, unused_imports, reason = "what no code names")]
 

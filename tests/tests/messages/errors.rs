@@ -1,5 +1,5 @@
-//! Errors of this library in messages: `Result<T, mp::Error>` and its like arrive as the same variant, with what they say and with their
-//! sources.
+//! Errors of this library in messages: `Result<T, mp::Error>` and similar types arrive as the same variant,
+//! with their texts and their sources.
 
 use std::error::Error as _;
 use std::path::PathBuf;
@@ -20,13 +20,13 @@ use mp::{
 };
 use mp_tests::{DEADLINE, failure, one_process, travels};
 
-/// All that a reader of a log sees of an error.
+/// Returns everything that a log shows of an error.
 fn shown(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
     let all = std::iter::successors(Some(error), |error| (**error).source());
     all.map(ToString::to_string).collect()
 }
 
-/// They arrive as they are, in a queue of results, from a second process, too.
+/// Checks that errors arrive unchanged, in a queue of results, also from a second process.
 #[track_caller]
 fn arrive<E: Message + std::error::Error>(errors: impl Fn() -> Vec<E>)
 where
@@ -101,7 +101,7 @@ fn of_memory() -> Vec<Error> {
 #[test]
 fn those_of_memory() {
     arrive(of_memory);
-    // What a caller asks of it is there, too.
+    // Its methods work, too.
     let full = Error::ArenaFull { what: "messages on their way", asked: 1, limit: 2 };
     assert!(unpack::<Error>(pack(full).unwrap()).unwrap().is_out_of_envelopes());
     let missing = SharedMemory::open("/no-such-memory-of-this-test").map(drop).unwrap_err();
@@ -110,7 +110,7 @@ fn those_of_memory() {
     assert!(source.contains("No such file"), "{arrived:?}: {source}");
 }
 
-/// Of the sources of other crates the texts arrive.
+/// Sources of other crates arrive as their texts.
 #[test]
 fn a_foreign_source_arrives_as_what_it_says() {
     let sent = Error::Os { what: "x", source: std::io::Error::other("ä".parse::<u8>().unwrap_err()) };
@@ -158,7 +158,7 @@ fn those_of_messages_and_queues() {
         ]
     });
     arrive(|| vec![RecvIntoError::TooShort(vec![1, 2]), RecvIntoError::Get(GetError::Disconnected)]);
-    // The value comes along.
+    // The value arrives, too.
     let refused = PutError::Closed(Tensor::from_slice(&[1_u8, 2], [2]).unwrap().freeze());
     let arrived = unpack::<PutError<mp::FrozenTensor<u8>>>(pack(refused).unwrap()).unwrap();
     assert_eq!(arrived.into_value().as_slice().unwrap(), [1, 2]);
@@ -196,7 +196,7 @@ fn those_of_locks() {
     });
 }
 
-/// What one of two threads gets that wait for each other.
+/// Returns the error that one of two threads gets that wait for each other.
 fn deadlock() -> Box<Deadlock> {
     let (a, b) = (Lock::new(0_u8).unwrap().named("a"), Lock::new(0_u8).unwrap());
     let both_have_one = std::sync::Barrier::new(2);
@@ -280,7 +280,7 @@ fn those_of_managers() {
     manager.shutdown(DEADLINE).unwrap();
 }
 
-/// A process tells another how a third one failed, whatever has failed there.
+/// A process sends another the failure of a third, whatever has failed there.
 #[test]
 fn those_of_processes() {
     let errors = || {
@@ -335,7 +335,7 @@ fn those_of_tasks() {
     assert_eq!(arrived.attempts(), once[2].attempts());
 }
 
-/// It is what a function may give to another one, and what `wait` is for.
+/// A function may return it to another, and `wait` returns it.
 #[test]
 fn a_result_with_an_error_of_this_library_is_a_message() {
     let (queue, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
@@ -354,7 +354,7 @@ fn a_result_with_an_error_of_this_library_is_a_message() {
     mp_tests::join(&context).unwrap();
 }
 
-/// The source text of every crate that users get.
+/// Returns the source texts of all crates that users get.
 fn sources() -> Vec<(PathBuf, String)> {
     let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
     let crates = std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path().join("src"));
@@ -375,7 +375,8 @@ fn sources() -> Vec<(PathBuf, String)> {
     sources
 }
 
-/// A `main` that returns an error, and `unwrap`, show its `Debug`. Of errors of `serde`, which no call returns, it doesn't matter.
+/// A `main` that returns an error, and `unwrap`, show its `Debug`. Errors for `serde`, which no call returns,
+/// don't matter.
 #[test]
 fn no_error_type_derives_debug() {
     const INTERNAL: [&str; 3] = ["Bad", "Answer", "WireError"];

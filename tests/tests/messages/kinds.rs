@@ -1,5 +1,5 @@
-//! What travels as a message besides plain data: tensors of all three kinds, views, queues, in whatever serde and
-//! `#[derive(Message)]` can build. Each goes through a queue of this process and through another process.
+//! Messages besides plain data: tensors of all three kinds, views, queues, in any type of serde and
+//! `#[derive(Message)]`. Each goes through a queue of this process and through another process.
 
 use std::marker::PhantomData;
 
@@ -250,7 +250,7 @@ impl<'de, A, B: Deserialize<'de>> Deserialize<'de> for Misread<A, B> {
     }
 }
 
-/// The error of reading `a` as a `B`.
+/// Returns the error of reading `a` as a `B`.
 fn misread<A: Serialize + 'static, B: DeserializeOwned + 'static>(a: A) -> String {
     let queue = Queue::<Misread<A, B>>::bounded(1).unwrap();
     queue.put(Misread(Some(a), PhantomData)).unwrap();

@@ -1,5 +1,5 @@
-//! Messages that fail on their way: the value comes back or an error says why it can't, and what was attached is
-//! released. Each test counts what is in shared memory before and after, so they run one at a time.
+//! Messages that fail on their way: the value is returned or an error gives the reason, and attachments are
+//! released. Each test counts usage of shared memory before and after, so they run one at a time.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -17,14 +17,14 @@ fn frozen() -> FrozenTensor<u8> {
 /// Runs `f` alone, and checks that it leaves nothing in shared memory.
 fn leaves_nothing(f: impl Fn()) {
     let _alone = alone();
-    // The first round makes envelopes and lanes, which stay.
+    // The first round allocates envelopes and lanes, which stay.
     f();
     let before = in_use();
     (0..3).for_each(|_| f());
     assert_eq!(in_use(), before, "live blocks, queued messages, members");
 }
 
-/// What a [`Moody`] does.
+/// Behaviour of a [`Moody`].
 #[derive(Clone, Copy, PartialEq, Serialize, Deserialize, Debug)]
 enum Mood {
     Fine,
@@ -34,7 +34,7 @@ enum Mood {
     PanicsArriving,
 }
 
-/// A tensor, then something that may fail.
+/// A tensor, then a field that may fail.
 #[derive(Clone, Copy, Debug)]
 struct Moody(Mood);
 
@@ -58,7 +58,7 @@ impl<'de> Deserialize<'de> for Moody {
     }
 }
 
-/// Tensors before and after it, one of them exclusive; and numbers that are in memory of their own.
+/// Tensors before and after it, one of them exclusive, and numbers in a block of their own.
 #[derive(Message)]
 struct Parcel {
     own: Tensor<u32>,
@@ -91,7 +91,7 @@ fn a_serialize_that_fails_in_the_middle_gives_the_value_back() {
         let mut back = error.into_value();
         back.own.as_mut_slice().unwrap()[0] = 8;
         assert_eq!((back.own.len(), back.before.get(&[4999]).unwrap(), back.after.0.len()), (9, 3, 40));
-        // Nothing is left over from the attempt: it can be sent.
+        // The failed attempt leaves nothing behind: the value can be sent.
         back.moody = Moody(Mood::Fine);
         give(&queue, back);
         assert_eq!(queue.get().unwrap().unwrap().own.to_vec(), [8, 7, 7, 7, 7, 7, 7, 7, 7]);
@@ -104,7 +104,7 @@ fn a_serialize_that_panics_leaks_nothing() {
         let queue = Queue::bounded(1).unwrap();
         let put = || queue.put(parcel(Mood::PanicsLeaving)).is_ok();
         assert!(catch_unwind(AssertUnwindSafe(put)).is_err());
-        // The thread's scope is as it was: a frozen tensor outside of a message is still an error.
+        // The thread's scope is unchanged: a frozen tensor outside of a message is still an error.
         assert!(rmp_serde::to_vec(&frozen()).is_err());
         give(&queue, parcel(Mood::Fine));
         assert!(queue.get().unwrap().is_some());
@@ -214,7 +214,7 @@ fn a_tensor_whose_storage_is_kept_leaves_and_the_storage_keeps_its_memory() {
     });
 }
 
-/// It is one block, as long as any of it is held.
+/// They are one block, while any of it is held.
 #[test]
 fn bytes_keep_the_memory_that_they_came_in_and_vectors_do_not() {
     let _alone = alone();
@@ -235,7 +235,7 @@ fn bytes_keep_the_memory_that_they_came_in_and_vectors_do_not() {
 
 static ALIVE: AtomicUsize = AtomicUsize::new(0);
 
-/// Counts itself, and refuses or panics.
+/// Counts its instances, and refuses or panics.
 struct Faulty(u8);
 
 impl Faulty {
@@ -283,7 +283,7 @@ struct Faults {
     bad: Vec<Arc<Faulty>>,
 }
 
-/// What several fields point to, written before a tensor and after it.
+/// A value that several fields point to, written before a tensor and after it.
 #[test]
 fn shared_parts_that_fail_or_panic_leave_nothing() {
     leaves_nothing(|| {

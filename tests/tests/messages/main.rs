@@ -1,5 +1,5 @@
-//! What travels in messages, how it arrives, and what comes back if it does not. (What a failure leaves in shared memory:
-//! `leaks.rs`, a program of its own.)
+//! Messages: contents, delivery, and values returned on failure. (Leaks after failures: `leaks.rs`, a
+//! separate program.)
 
 mod as_bytes;
 mod buffers;

@@ -1,5 +1,5 @@
-//! Handles mean something inside of messages only: their bytes are an error elsewhere, and bytes from elsewhere never
-//! become one.
+//! Handles are valid inside of messages only: their bytes are an error elsewhere, and bytes from elsewhere
+//! never become a handle.
 
 use mp::message::{Message, Outgoing};
 use mp::sync::{RawArray, RawValue};
@@ -35,7 +35,7 @@ fn serialising_outside_of_a_message_is_an_error_that_says_so() {
     refused("a FrozenTensor", &Saved { epoch: 3, of: vec![Some(tensor().freeze())] });
 }
 
-/// A tensor's handle as it is in a message.
+/// Encoding of a tensor's handle in a message.
 struct Handle(Vec<u8>);
 
 impl Serialize for Handle {
@@ -50,8 +50,8 @@ impl<'de> Deserialize<'de> for Handle {
     }
 }
 
-/// Rank and flags (32: numbers of 8 bytes instead of 4; 64: strides follow), element type, attachment, offset, shape, and
-/// strides if they are not the usual ones.
+/// Encodes rank and flags (32: numbers of 8 bytes instead of 4; 64: strides follow), element type,
+/// attachment, offset, shape, and strides if they are not the usual ones.
 fn handle(dtype: DType, offset: u64, shape: &[u64], strides: &[i64]) -> Handle {
     let numbers: Vec<u64> =
         [&[offset], shape, &strides.iter().map(|s| *s as u64).collect::<Vec<_>>()].concat();
@@ -62,14 +62,14 @@ fn handle(dtype: DType, offset: u64, shape: &[u64], strides: &[i64]) -> Handle {
     Handle(bytes)
 }
 
-/// The same, of a storage that is said to have this many bytes.
+/// Encodes the same for a storage with a claimed size in bytes.
 fn handle_of(mut handle: Handle, storage: u64) -> Handle {
     handle.0[0] |= 1 << 7;
     handle.0.extend(storage.to_le_bytes());
     handle
 }
 
-/// The bytes of handles as they are in a message with one attachment.
+/// Returns the bytes of handles as they are in a message with one attachment.
 fn handle_bytes() -> [Vec<u8>; 2] {
     let tensor = rmp_serde::to_vec(&handle(DType::F32, 0, &[4], &[])).unwrap();
     [tensor, rmp_serde::to_vec(&0_u32).unwrap()]
@@ -105,7 +105,7 @@ fn handle_bytes_in_a_message_without_the_attachment_are_an_error() {
         assert!(error.contains("attachment 0") && error.contains("does not exist"), "{error}");
     }
     let handle = || handle(DType::F32, 0, &[4], &[]);
-    // The bytes are right: with the attachment they are a tensor.
+    // The bytes are valid: with the attachment they are a tensor.
     let mut out = Outgoing::default();
     tensor().freeze().encode::<MessagePack>(&mut out).unwrap();
     let mut plain = Outgoing::default();
@@ -117,7 +117,7 @@ fn handle_bytes_in_a_message_without_the_attachment_are_an_error() {
     refused::<Queue<u8>>(0_u32);
 }
 
-/// Attaches what `encode` attaches, and reads something else from the attachments.
+/// Attaches the attachments of `encode`, and reads another value from them.
 fn reread<T: Message>(encode: impl Fn(&mut Outgoing), mut bytes: impl Message) -> mp_core::Result<T> {
     let mut attached = Outgoing::default();
     encode(&mut attached);
@@ -127,7 +127,7 @@ fn reread<T: Message>(encode: impl Fn(&mut Outgoing), mut bytes: impl Message) -
     T::decode::<MessagePack>(&mut out.into_incoming())
 }
 
-/// The most bytes that a storage can be said to have: those of its block.
+/// Returns the largest accepted size of a storage: that of its block.
 fn block_of(attach: impl Fn(&mut Outgoing)) -> u64 {
     let read = |bytes| {
         reread::<FrozenTensor<u8>>(&attach, handle_of(handle(DType::U8, 0, &[0], &[]), bytes)).is_ok()
@@ -144,7 +144,7 @@ fn views_that_reach_out_of_their_storage_are_refused() {
     };
     assert_eq!(read(0, &[4], &[1]).unwrap().to_vec(), [0.0; 4]);
     assert_eq!(read(0, &[4], &[]).unwrap().to_vec(), [0.0; 4]);
-    // The block may be larger than the tensor, and a handle may say so.
+    // The block may be larger than the tensor, and a handle may claim all of it.
     let block = block_of(attach) / 4;
     for (offset, shape, strides) in [
         (block, &[1][..], &[1][..]),
@@ -189,7 +189,7 @@ fn what_was_attached_as_one_kind_is_not_read_as_another() {
     let shared = |out: &mut Outgoing| tensor().share().encode::<MessagePack>(out).unwrap();
     refused(reread::<FrozenTensor<f32>>(shared, handle()).map(drop).unwrap_err());
     refused(reread::<Tensor<f32>>(shared, handle()).map(drop).unwrap_err());
-    // A block that is no queue, attached as if it were one.
+    // A block that isn't a queue, attached as if it were one.
     let object =
         |out: &mut Outgoing| assert_eq!(out.attached().attach_object(tensor().storage().hold()).unwrap(), 0);
     refused(reread::<FrozenTensor<f32>>(object, handle()).map(drop).unwrap_err());
@@ -208,7 +208,7 @@ fn another_element_type_is_an_error_that_names_both() {
     names(text(reread::<FrozenTensor<f64>>(frozen, f32s()).map(drop).unwrap_err()));
     names(text(reread::<SharedTensor<f64>>(shared, f32s()).map(drop).unwrap_err()));
     names(text(reread::<Tensor<f64>>(exclusive, f32s()).map(drop).unwrap_err()));
-    // Bytes that say another type than the handle had that was sent: of shared memory, the width matters.
+    // Bytes that claim another type than the sent handle: for shared memory, the width matters.
     let f64s = || handle(DType::F64, 0, &[1], &[]);
     for error in [
         reread::<SharedTensor<f64>>(shared, f64s()).map(drop).unwrap_err(),
@@ -218,7 +218,7 @@ fn another_element_type_is_an_error_that_names_both() {
     ] {
         assert!(error.to_string().contains("was sent as"), "{error}");
     }
-    // Frozen memory may be read as anything, within its bounds.
+    // Frozen memory may be read as any type, within its bounds.
     assert_eq!(reread::<FrozenTensor<f64>>(frozen, f64s()).unwrap().to_vec(), [0.0]);
     let behind = block_of(frozen) / 8;
     assert!(reread::<FrozenTensor<f64>>(frozen, handle(DType::F64, behind, &[1], &[])).is_err());
@@ -293,7 +293,7 @@ fn an_exclusive_tensor_is_taken_from_a_message_once() {
     assert!(reread::<Tensor<f32>>(exclusive, handle()).is_ok());
 }
 
-/// What is taken back of another message's envelope is no larger than its memory.
+/// A tensor taken back from another message's envelope is no larger than its memory.
 #[test]
 fn a_tensor_takes_nothing_back_that_it_does_not_fit_into() {
     let arena = Arena::current().unwrap();

@@ -1,5 +1,5 @@
-//! Types of other crates, and queues for values of many types: what a process sends, another one reads if it knows the type, and else
-//! says which type it is and which process does not know it.
+//! Types of other crates, and queues for values of many types. A process reads a value if it knows the type.
+//! Otherwise the error names the type and the process.
 
 use std::cell::Cell;
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use mp::{FrozenTensor, GetError, Queue, Tensor};
 use mp_tests::{DEADLINE, Outcome, give, join, next, one_process, same, send, take, travels};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Stands for a type of another crate, which implements nothing of ours.
+/// Stands for a type of another crate, which implements none of our traits.
 mod foreign {
     #[derive(Clone, PartialEq, Debug)]
     pub(crate) struct Pattern {
@@ -71,7 +71,8 @@ fn pattern(source: &str) -> Pattern {
     Pattern::new(source).unwrap()
 }
 
-/// In fields, in lists, as a message of its own, as arguments (which are read before any function of the worker runs) and results.
+/// In fields, in lists, as a message of its own, as arguments (which are read before any function of the
+/// worker runs) and results.
 #[test]
 fn a_type_of_another_crate() {
     same(&[Job {
@@ -133,7 +134,7 @@ fn a_value_of_another_type_comes_back() {
     assert_eq!(value.downcast::<Pattern>().unwrap(), pattern("b"));
 }
 
-/// With an `Rc` in it: its values stay in one thread of each process.
+/// Type with an `Rc`: its values stay in one thread of each process.
 #[derive(Clone, PartialEq, Debug)]
 struct Counted(std::rc::Rc<Cell<u32>>);
 
@@ -150,13 +151,13 @@ struct Counts {
 fn a_type_whose_values_stay_in_one_thread() {
     let counted = |n| Counted(std::rc::Rc::new(Cell::new(n)));
     same(&[Counts { first: counted(7), more: vec![Registered(counted(8)), Registered(counted(9))] }]);
-    // A value that may go to any thread is none of it, whatever a message says.
+    // Bytes that claim such a type never become a value that may move between threads.
     let bytes = rmp_serde::to_vec(&(std::any::type_name::<Counted>(), ByteBuf(vec![1, 2]))).unwrap();
     let error = rmp_serde::from_slice::<AnyValue>(&bytes).unwrap_err().to_string();
     assert!(error.contains("register_local") && error.contains("Counted"), "{error}");
 }
 
-/// As bytes.
+/// Value that is encoded as bytes.
 struct ByteBuf(Vec<u8>);
 
 impl Serialize for ByteBuf {
@@ -165,7 +166,7 @@ impl Serialize for ByteBuf {
     }
 }
 
-/// What is attached to a value of a registered type arrives with it.
+/// Attachments of a registered type's value arrive with it.
 #[test]
 fn tensors_in_values_of_registered_types() {
     type Batch = (u8, FrozenTensor<f32>);
@@ -187,11 +188,11 @@ fn tensors_in_values_of_registered_types() {
     join(&context).unwrap();
 }
 
-/// Known to the process that sends it, and not to the one that reads it.
+/// Type known to the sender, but not to the reader.
 #[derive(Clone, PartialEq, Debug)]
 struct Here(u8);
 
-/// Not known to any process.
+/// Type unknown to every process.
 #[derive(Clone, PartialEq, Debug)]
 struct Nowhere(u8);
 
@@ -199,7 +200,7 @@ fn know_here() -> mp::message::Result<()> {
     register(|Here(n): &Here| Ok(*n), |n: u8| Ok(Here(n)))
 }
 
-/// The error of a process that gets a value which it does not know.
+/// Returns the error of a process that gets a value of an unknown type.
 fn error_of_a_stranger<T: mp::Message>(value: T) -> (u32, String) {
     fn worker<T: mp::Message>(_: usize, (there, errors): (Queue<T>, Queue<(u32, String, usize)>)) -> Outcome {
         let Err(GetError::Failed(error)) = there.get_timeout(DEADLINE) else {
@@ -274,13 +275,13 @@ fn a_type_that_is_registered_twice() {
         "{error}"
     );
     let added = 1;
-    // What captures something may be another function each time.
+    // A closure that captures may be a different function each time.
     struct Captured(u8);
     let captured = || register(move |Captured(n): &Captured| Ok(n + added), |n: u8| Ok(Captured(n)));
     captured().unwrap();
     assert!(captured().unwrap_err().to_string().contains("registered already"));
     struct Named;
-    // `PathBuf` is every process's, from the beginning.
+    // `PathBuf` is registered in every process.
     let error = register_as("PathBuf", |_: &Named| Ok(()), |()| Ok(Named)).unwrap_err().to_string();
     same(&[Registered(PathBuf::from("/"))]);
     assert!(error.contains("PathBuf"), "{error}");
@@ -310,7 +311,7 @@ fn functions_that_fail_or_panic_are_errors_with_the_type() {
     assert_eq!(take(&queue).1.downcast::<Faulty>().unwrap(), Faulty(4));
 }
 
-/// Reduced to something that has it in it again, or that is sent while it is reduced.
+/// A value reduced to something that contains it again, or that is sent while it is reduced.
 #[test]
 fn what_never_ends_is_an_error() {
     #[derive(Clone)]
@@ -335,7 +336,7 @@ thread_local! {
     static QUEUE: Cell<Option<Queue<AnyValue>>> = const { Cell::new(None) };
 }
 
-/// Functions that put into the queue that their value goes through, and get from it.
+/// Functions that put into, and get from, the queue that their value goes through.
 #[test]
 fn functions_that_use_the_same_queue() {
     struct Chatty(u8);
@@ -359,7 +360,7 @@ fn functions_that_use_the_same_queue() {
     check(take(&queue), &6_u8);
 }
 
-/// Says that it has three elements, and has two.
+/// Claims three elements, and has two.
 #[derive(PartialEq, Debug)]
 struct Liar;
 
@@ -392,7 +393,7 @@ impl<'de> Deserialize<'de> for Liar {
     }
 }
 
-/// Lengths are those of what came, whatever was announced: what stands behind is not torn.
+/// Lengths are those of the received elements, whatever was announced: the following values are intact.
 #[test]
 fn a_handle_that_lies_about_its_length() {
     register_serde::<Liar>().unwrap();
@@ -403,7 +404,7 @@ fn a_handle_that_lies_about_its_length() {
     assert_eq!(behind, 77);
 }
 
-/// Names that arrive are the names of types, and nothing else.
+/// Names that arrive must be the names of types.
 #[test]
 fn a_forged_name_or_forged_bytes_are_errors() {
     #[derive(Serialize)]
@@ -420,7 +421,7 @@ fn a_forged_name_or_forged_bytes_are_errors() {
     }
 }
 
-/// In another format they are bytes of ours.
+/// Other formats encode our bytes.
 #[test]
 fn other_formats() {
     let then = Registered(Instant::now());

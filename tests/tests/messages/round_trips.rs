@@ -1,5 +1,5 @@
-//! Every type of the standard library that can be sent goes to a second process and comes back as it was, whatever its value: by serde as
-//! it is, or by what this library has for it.
+//! Every type of the standard library that can be sent goes to a second process and returns unchanged,
+//! whatever its value: by serde itself, or by this library's implementation.
 
 use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
@@ -30,7 +30,7 @@ use proptest::prelude::*;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// How many values of each type.
+/// Number of values of each type.
 const CASES: u32 = 48;
 
 fn echo<T: Serialize + DeserializeOwned + 'static>(_: usize, (there, back): (Queue<T>, Queue<T>)) -> Outcome {
@@ -40,7 +40,7 @@ fn echo<T: Serialize + DeserializeOwned + 'static>(_: usize, (there, back): (Que
     Ok(())
 }
 
-/// Sends values to another process, which sends them back; `seen` is what is compared.
+/// Sends values to another process, which sends them back. `seen` selects the part to compare.
 fn returns_as<T, S>(values: impl Strategy<Value = S>, make: impl Fn(S) -> T, seen: impl Fn(&T) -> S)
 where
     T: Serialize + DeserializeOwned + 'static,
@@ -92,7 +92,7 @@ fn numbers() {
     returns(any::<(u32, i64)>().prop_map(|(a, b)| (Wrapping(a), Saturating(b), Reverse(a))));
 }
 
-/// Bit by bit, and so are those in tuples, options and long vectors: also numbers that are none.
+/// Bit by bit, also in tuples, options and long vectors, and also for NaN.
 #[test]
 fn floats() {
     let odd = || prop_oneof![Just(f32::NAN.to_bits()), Just(0x7f80_0001), Just(0xffc0_1234), any::<u32>()];
@@ -123,7 +123,7 @@ fn texts_and_names() {
             CString::new(bytes.into_iter().filter(|b| *b != 0).collect::<Vec<_>>()).unwrap()
         }),
     );
-    // serde has them, too: only paths have to be UTF-8 there.
+    // serde supports these as well. Only paths must be UTF-8 there.
     returns(bytes().prop_map(OsString::from_vec));
     returns(bytes().prop_map(|bytes| Reduced(OsString::from_vec(bytes))));
     returns(bytes().prop_map(|bytes| Reduced(PathBuf::from(OsString::from_vec(bytes)))));
@@ -202,7 +202,7 @@ fn ranges_and_addresses() {
     returns(
         any::<(u32, u16)>().prop_map(|(bits, port)| SocketAddr::new(Ipv4Addr::from_bits(bits).into(), port)),
     );
-    // Flow and scope are in no text of an address with which serde sends them.
+    // serde sends such an address as text, which lacks flow and scope.
     returns(
         any::<(u128, u16)>()
             .prop_map(|(bits, port)| SocketAddrV6::new(Ipv6Addr::from_bits(bits), port, 0, 0)),

@@ -1,5 +1,5 @@
-//! What serde's data model and attributes can express is what arrives: a message type is written for its program, not
-//! for the codec behind the queue.
+//! All of serde's data model and attributes arrive: a message type is written for its program, not for the
+//! codec of the queue.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -144,7 +144,7 @@ fn fields_that_are_left_out_do_not_move_the_others() {
     same(&[Sparse { first: None, second: Some(2) }]);
 }
 
-/// The arguments and results of pools, and what closures capture, are written by the same rules.
+/// Arguments and results of pools, and captures of closures, follow the same rules.
 #[test]
 fn nothing_in_something_through_pools_and_closures() {
     let pool = mp::Pool::new(1).unwrap();
@@ -158,7 +158,8 @@ fn nothing_in_something_through_pools_and_closures() {
     assert_eq!(wrapped, Some(()));
 }
 
-/// Each level of closures counts, although each has a serializer of its own: those that are put can be called.
+/// Each level of closures counts, although each has a serializer of its own: closures that can be put can be
+/// called.
 #[test]
 fn closures_in_closures() {
     let deep = |levels: u32| {

@@ -1,4 +1,5 @@
-//! What several parts of a message point to arrives once, whatever the message is and in whatever order it is read.
+//! A value that several parts of a message point to arrives once, whatever the message is and in whatever
+//! order it is read.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
@@ -42,7 +43,7 @@ fn many_fields_that_point_to_one_thing() {
         for job in &jobs {
             assert_eq!(Arc::ptr_eq(&job.settings, &jobs[0].settings), job.number != 50, "{}", job.number);
         }
-        // Nothing else keeps it.
+        // Nothing else keeps it alive.
         assert_eq!((Arc::strong_count(&jobs[0].settings), Arc::strong_count(&jobs[50].settings)), (99, 1));
     });
 }
@@ -90,7 +91,7 @@ fn all_kinds_of_pointers_and_what_they_are_in() {
     });
 }
 
-/// Serde reads flattened fields last, and the contents of untagged enums as often as there are variants.
+/// Serde reads flattened fields last, and the contents of untagged enums once for each variant.
 #[test]
 fn they_are_found_in_whatever_order_they_are_read() {
     #[derive(Serialize, Deserialize)]
@@ -183,7 +184,8 @@ struct Exclusive {
     right: Bundle<Vec<Job>>,
 }
 
-/// The fields of a type that derives `Message` are values of one message; so are what a closure captures, arguments, results.
+/// The fields of a type that derives `Message` are values of one message. So are captures of a closure,
+/// arguments, and results.
 #[test]
 fn all_values_of_a_message_are_one() {
     let make = || {
@@ -267,7 +269,7 @@ fn what_leads_to_itself_is_refused_and_comes_back() {
     assert!(take(&queue).next.borrow().is_none());
 }
 
-/// A chain is no cycle; one that is nested too deeply is refused.
+/// A chain isn't a cycle. A chain that is nested too deeply is refused.
 #[test]
 fn a_long_chain_is_refused_and_a_short_one_arrives() {
     let chain = |n| {
@@ -293,7 +295,7 @@ fn a_long_chain_is_refused_and_a_short_one_arrives() {
     assert!(error.contains("nested") && error.len() < 10_000, "{} {}", error.len(), &error[..200]);
 }
 
-/// The way back in a tree: left out, and made again.
+/// The parent pointers of a tree: left out, and made again.
 #[test]
 fn weak_pointers_are_left_out() {
     #[derive(Serialize, Deserialize)]
@@ -307,7 +309,7 @@ fn weak_pointers_are_left_out() {
     travels(child, |_, child| assert!(child.number == 1 && child.parent.upgrade().is_none()));
 }
 
-/// Elsewhere they are the values themselves, as with serde's feature `rc`.
+/// Other formats contain the values themselves, as with serde's feature `rc`.
 #[test]
 fn other_formats_have_plain_values() {
     let one = settings();
@@ -319,7 +321,7 @@ fn other_formats_have_plain_values() {
     assert_eq!(Arc::strong_count(&jobs[0].settings), 2, "nothing keeps it");
 }
 
-/// Where jobs are put, and what they share.
+/// Queue for jobs, and the settings that they share.
 type Within = (Queue<Vec<Job>>, Arc<Settings>);
 
 thread_local! {
@@ -357,7 +359,7 @@ fn messages_within_messages_have_parts_of_their_own() {
     let outer = Queue::bounded(1).unwrap();
     let (one, other) = (settings(), Arc::new(Settings { name: "inner".into(), wide: 1 }));
     let job = Job { number: 1, settings: one.clone() };
-    // The inner message has the part of the outer one as well.
+    // The inner message also has the part of the outer one.
     WITHIN.set(Some((inner.clone(), other.clone())));
     give(&outer, (job.clone(), Nests, Job { number: 2, settings: other.clone() }, job.clone()));
     WITHIN.set(Some((inner, other)));
@@ -366,7 +368,7 @@ fn messages_within_messages_have_parts_of_their_own() {
     assert_eq!((first.settings.name.as_str(), Arc::strong_count(&one)), ("long settings", 2));
 }
 
-/// What is mentioned where, in any pattern: equal where they were equal, and only there.
+/// Random patterns of pointers: pointers are equal exactly if they were equal before.
 #[test]
 fn random_mentions_arrive_as_they_were() {
     proptest!(|(mentions in prop::collection::vec((0..8_usize, any::<bool>()), 0..60))| {

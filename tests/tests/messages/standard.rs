@@ -1,5 +1,5 @@
-//! Types of the standard library that serde lacks, or has for some of their values only, and this library's own values: they arrive
-//! from a second process as they were.
+//! Types of the standard library that serde lacks, or supports for some of their values only, and this
+//! library's own values: they arrive unchanged from a second process.
 
 use std::error::Error;
 use std::ffi::OsString;
@@ -58,7 +58,7 @@ fn any_fields() -> impl Strategy<Value = Fields> {
     })
 }
 
-/// Sends values to another process, which sends them back, through queues that are there once.
+/// Sends values to another process, which sends them back, through permanent queues.
 fn echo<T: Serialize + serde::de::DeserializeOwned + 'static>(
     _: usize,
     (there, back): (Queue<T>, Queue<T>),
@@ -92,7 +92,7 @@ fn as_messages_of_their_own() {
     same(&[Reduced(Instant::now()), Reduced(Instant::now() + Duration::from_secs(3600))]);
 }
 
-/// The clock is the machine's: what is measured from one process to another is a time that has passed.
+/// The clock is the machine's, so times can be measured between processes.
 #[test]
 fn an_instant_is_the_same_one_in_another_process() {
     let worker = |_: usize, Reduced(begun): Reduced<Instant>| {
@@ -163,7 +163,7 @@ fn errors_of_any_type_with_their_sources() {
         let chain = arrived.downcast_ref::<ErrorChain>().unwrap();
         assert!(chain.debug().starts_with("Outer(Some("), "{}", chain.debug());
     });
-    // Longer than values may be nested, and without an end.
+    // Longer than values may be nested, and endless.
     let long =
         (0..1000).fold(None, |source, _| Some(Box::new(Outer(source)) as Box<dyn Error + Send + Sync>));
     let queue = Queue::bounded(1).unwrap();
@@ -181,7 +181,7 @@ fn this_librarys_own_values() {
     let core_dumped = mp::process::ExitStatus::Signal { signal: Signal::TERM, core_dumped: true };
     same(&[mp::process::ExitStatus::Code(3), core_dumped, mp::process::ExitStatus::Unknown]);
     same(&[ExitDetail::OutOfMemory, ExitDetail::Panics(vec!["a".into()])]);
-    // By name: what people write into a file of settings.
+    // By name, as in files of settings.
     let named =
         rmp_serde::to_vec(&(StartMethod::ForkServer, SharingStrategy::FileSystem, DType::BF16)).unwrap();
     let names: (String, String, String) = rmp_serde::from_slice(&named).unwrap();
@@ -190,7 +190,7 @@ fn this_librarys_own_values() {
     assert!(unknown.to_string().contains("there are spawn, forkserver, fork"), "{unknown}");
 }
 
-/// A process tells another how a third one failed.
+/// A process sends another the failure of a third.
 #[test]
 fn failures_of_processes_arrive_whole() {
     let failing = |_: usize, (): ()| Err::<(), _>("no such file");

@@ -1,5 +1,5 @@
-//! A value that is not put comes back as it was, and not as a copy of what was encoded: whatever kept it from
-//! being sent, and whatever weak references to its parts exist.
+//! A value that is not put is returned unchanged, not as a copy of its encoding: whatever prevented the send,
+//! and whatever weak references to its parts exist.
 
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// Too long for a slot, and not all of it is encoded.
+/// Too long for a slot, and with a field that isn't encoded.
 #[derive(Serialize, Deserialize)]
 struct Job {
     text: String,
@@ -23,7 +23,7 @@ struct Job {
     local: Option<Arc<()>>,
 }
 
-/// With tensors in it, of which there is one each.
+/// Value with tensors that have one owner each.
 #[derive(Message)]
 struct Owned {
     first: Tensor<u64>,
@@ -31,7 +31,7 @@ struct Owned {
     more: Bundle<Vec<Tensor<f32>>>,
 }
 
-/// Where the parts of an [`Owned`] are.
+/// Addresses of the parts of an [`Owned`].
 struct Where(*const u8, [StorageId; 2]);
 
 fn owned() -> (Owned, Where) {
@@ -50,14 +50,14 @@ impl Owned {
         [self.first.storage().id(), self.more.0[0].storage().id()]
     }
 
-    /// It is the value that [`owned`] made, not a copy.
+    /// Checks that it is the value that [`owned`] made, not a copy.
     fn came_back_to(mut self, at: &Where) {
         assert!(self.job.local.is_some(), "what is not encoded was lost");
         assert_eq!(self.job.text.as_ptr(), at.0, "a copy of the text");
         assert_eq!(self.storages(), at.1, "other tensors");
         assert_eq!((self.first.to_vec(), self.first.shape()), (vec![7; 4], &[2, 2][..]));
         assert_eq!(self.first.storage().len(), 48);
-        // They are the caller's alone, as before.
+        // The caller is their only owner, as before.
         self.more.0[0].as_mut_slice().unwrap()[4] = 1.0;
         let queue = Queue::bounded(1).unwrap();
         assert!(queue.put(self).is_ok());
@@ -95,7 +95,7 @@ fn out_of_a_queue_that_is_closed() {
     let waiting = queue.clone();
     let (value, at) = owned();
     let back = std::thread::scope(|scope| {
-        // It waits for room, or is late: closed either way.
+        // The put waits for room, or is late: closed either way.
         let put = scope.spawn(move || back(waiting.put(value).unwrap_err()));
         queue.close();
         put.join().unwrap()
@@ -149,7 +149,7 @@ fn out_of_connections() {
     drop(there);
     let (value, at) = owned();
     back(here.send(value).unwrap_err()).came_back_to(&at);
-    // Over a socket nothing exclusive can travel.
+    // Exclusive values can't be sent over a socket.
     let name = format!("mp-given-back-{}", std::process::id());
     let listener = mp::Listener::bind(name.as_str()).unwrap();
     std::thread::scope(|scope| {
@@ -165,7 +165,7 @@ fn out_of_connections() {
 
 #[test]
 fn what_its_own_code_refuses_to_write() {
-    /// Refuses, after the tensors were written.
+    /// Refuses after the tensors were written.
     struct Refuses;
     impl Serialize for Refuses {
         fn serialize<S: serde::Serializer>(&self, _: S) -> Result<S::Ok, S::Error> {
@@ -190,7 +190,7 @@ fn what_its_own_code_refuses_to_write() {
 fn when_there_is_no_memory() {
     #[derive(Message)]
     struct Large(Owned, Vec<u8>);
-    /// No budget any more, also after a failure.
+    /// Removes the budget, also after a failure.
     struct Budget;
     impl Drop for Budget {
         fn drop(&mut self) {
@@ -237,7 +237,7 @@ fn out_of_futures_and_sinks() {
     back(error).came_back_to(&at);
 }
 
-/// A tensor, and others of the same type deeper within, which are written first.
+/// A tensor, and nested values of the same type, which are written first.
 #[derive(Message)]
 struct Nest {
     inner: Bundle<Vec<Nest>>,
@@ -245,14 +245,14 @@ struct Nest {
 }
 
 impl Nest {
-    /// The tensor of each has its number.
+    /// Creates nested tensors. The tensor of each level has its number.
     fn new(levels: u64) -> Self {
         let inner = if levels == 0 { Vec::new() } else { vec![Nest::new(levels - 1)] };
         Nest { inner: Bundle(inner), own: Tensor::full([3], levels).unwrap() }
     }
 }
 
-/// Calls `work` where only a part of a thread's stack is left.
+/// Calls `work` with only a part of a thread's stack left.
 fn far_down(top: usize, room: usize, work: &mut dyn FnMut()) {
     let frame = std::hint::black_box([0_u8; 4096]);
     if top - (&raw const frame as usize) < room {
@@ -263,11 +263,12 @@ fn far_down(top: usize, room: usize, work: &mut dyn FnMut()) {
     std::hint::black_box(&frame);
 }
 
-/// What lies deeper than a thread's stack has room for does not come back, and is put into no other's place.
+/// A tensor that lies deeper than a thread's stack has room for is not returned, and no other tensor takes
+/// its place.
 #[test]
 fn each_tensor_into_its_own_place_also_where_the_stack_is_short() {
     const LEVELS: u64 = 25;
-    // More than other tests' threads have, whose stacks are used again.
+    // Larger than the stacks of other tests' threads, which are reused.
     const STACK: usize = 8 << 20;
     const LEFT: usize = 100 << 10;
     let queue = Queue::bounded(1).unwrap();
@@ -288,7 +289,7 @@ fn each_tensor_into_its_own_place_also_where_the_stack_is_short() {
         let own = nest.own.to_vec();
         assert!(own.is_empty() || own == [level; 3], "{own:?} came back into the place of {level}");
         whole += u64::from(!own.is_empty());
-        // These are within the levels that are entered without a look at the stack.
+        // These levels are entered without a check of the stack.
         assert!(!own.is_empty() || level < LEVELS - 5, "{level} did not come back");
         let Some(inner) = nest.inner.0.pop() else { break };
         (nest, level) = (inner, level - 1);
@@ -303,7 +304,7 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Threads that take one more handle to the storage of whatever they are shown, and drop it, as fast as they can.
+/// Runs threads that clone and drop a handle to the storage that they are shown, as fast as they can.
 fn beside_weak_references(work: impl FnOnce(&dyn Fn(WeakStorage))) {
     let (shown, over) = (Mutex::new(None::<WeakStorage>), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -317,7 +318,7 @@ fn beside_weak_references(work: impl FnOnce(&dyn Fn(WeakStorage))) {
                 }
             });
         }
-        // Also when the work fails.
+        // Also if the work fails.
         let _over = Over(&over);
         work(&|weak| *shown.lock().unwrap() = Some(weak));
     });
@@ -357,7 +358,7 @@ fn what_is_not_put_comes_back_beside_weak_references() {
     });
 }
 
-/// A storage keeps memory, and gives no access to it: the tensor leaves.
+/// A storage keeps memory, and gives no access to it: the tensor is sent.
 #[test]
 fn a_tensor_whose_storage_is_kept_leaves() {
     let queue = Queue::<Tensor<u64>>::bounded(1).unwrap();
@@ -375,7 +376,7 @@ fn a_tensor_whose_storage_is_kept_leaves() {
     assert!(weak.expired());
 }
 
-/// User code that runs when a value is dropped after it was put finds no way to the tensor, which is the receiver's.
+/// User code that runs when a sent value is dropped can't reach the tensor, which is the receiver's.
 #[test]
 fn a_tensor_that_was_sent_is_empty_where_its_value_is_dropped() {
     static STOLEN: Mutex<Option<Tensor<u64>>> = Mutex::new(None);
@@ -396,7 +397,7 @@ fn a_tensor_that_was_sent_is_empty_where_its_value_is_dropped() {
     assert!(stolen.storage().downgrade().upgrade().is_none() && stolen.storage().downgrade().expired());
     assert!(format!("{stolen:?} {:?} {:?}", stolen.storage(), stolen.storage().id()).len() > 10);
     stolen.fill(3).unwrap();
-    // It can't be sent once more, and what can be made of it is as empty.
+    // It can't be sent once more, and tensors made from it are empty as well.
     let error = Queue::bounded(1).unwrap().put(stolen).unwrap_err();
     assert!(error.to_string().contains("was sent already"), "{error}");
     let frozen = back(error).freeze();
@@ -405,6 +406,6 @@ fn a_tensor_that_was_sent_is_empty_where_its_value_is_dropped() {
     let error = Queue::bounded(1).unwrap().put(frozen).unwrap_err();
     assert!(error.to_string().contains("was sent already"), "{error}");
     assert_eq!(queue.get().unwrap().map(|got| got.0.to_vec()), Some(vec![5; 8]));
-    // What was received was stolen, too.
+    // The received tensor was stolen, too.
     assert_eq!(STOLEN.lock().unwrap().take().map(|got| got.to_vec()), Some(vec![5; 8]));
 }

@@ -1,5 +1,5 @@
-//! Typical mistakes of new users that the compiler lets pass, and what the library answers: each answer says what was asked, what
-//! was found, and what to do. docs/guide/mistakes.md lists them, with those that the compiler refuses
+//! Typical mistakes of new users that compile, and the library's error for each: it names the request, the
+//! finding and the remedy. docs/guide/mistakes.md lists them with the mistakes that the compiler rejects
 //! (`tests/compile_fail`).
 
 mod memory;
@@ -10,7 +10,7 @@ mod sync;
 
 use std::fmt::Display;
 
-/// The answer has each of these parts: what is wrong, and what to do.
+/// Checks that the error contains each of these parts: the problem and the remedy.
 #[track_caller]
 fn says(answer: impl Display, parts: &[&str]) {
     let answer = answer.to_string();

@@ -100,7 +100,7 @@ fn a_handle_is_kept_as_bytes() {
     says(rmp_serde::to_vec(&queue).unwrap_err(), &["Queue", "inside of a message", "put"]);
 }
 
-/// Workers start this test program anew, and run none of its tests.
+/// Workers start this test program again, and run none of its tests.
 #[test]
 fn processes_in_a_test() {
     fn worker(rank: usize, base: usize) -> Result<usize, String> {

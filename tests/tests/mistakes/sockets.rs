@@ -16,7 +16,7 @@ fn both(what: &str) -> (Connection, Connection) {
     (client, listener.accept_timeout(DEADLINE).unwrap().unwrap())
 }
 
-/// As two programs have them that define one enum each.
+/// Two programs define one enum each.
 mod client {
     #[derive(serde::Serialize, serde::Deserialize, Debug)]
     pub(super) enum Request {

@@ -1,4 +1,4 @@
-//! Locks and the like.
+//! Locks and other synchronization.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What a user can get wrong, or run out of: each is a distinct error that says what was asked and which limit was hit,
+//! Misuse and exhausted resources: each is a distinct error that names the request and the exceeded limit,
 //! and afterwards everything works as before.
 #![allow(unsafe_code)]
 
@@ -36,7 +36,7 @@ fn more_memory_than_there_is() {
     assert_eq!(asked, 1 << 50);
     assert!(left < asked && text.contains("1 PiB asked") && text.contains(&limit), "{text}");
     assert!(text.contains("MP_ARENA_SIZE"), "{text}");
-    // Within the arena's addresses, and beyond what any machine for tests has.
+    // Within the arena's addresses, and beyond the memory of any test machine.
     let (asked, left, limit, text) = out_of_memory(Tensor::<u8>::zeros([300 << 30]));
     assert!(asked >= 300 << 30 && left < asked && text.contains(&limit), "{text}");
     let before = in_use();
@@ -47,7 +47,7 @@ fn more_memory_than_there_is() {
     assert_eq!(Tensor::<u8>::full([MIB], 1).unwrap().iter().map(u64::from).sum::<u64>(), MIB as u64);
 }
 
-/// Ends the budget also when the test fails.
+/// Removes the budget also if the test fails.
 struct Budget(Arena);
 impl Drop for Budget {
     fn drop(&mut self) {
@@ -71,7 +71,7 @@ fn a_budget_is_an_error_until_something_is_dropped() {
     let (asked, left, limit, text) = out_of_memory(Tensor::<u8>::zeros([16 * MIB]));
     assert!(asked >= 16 << 20 && left < 16 << 20, "{text}");
     assert!(limit.contains("budget") && text.contains("16 MiB asked") && text.contains(&limit), "{text}");
-    // A message whose bytes need as much; it comes back.
+    // A message whose bytes need as much. It is returned.
     let error = queue.put((vec![7; 16 * MIB], attached.clone())).unwrap_err();
     assert!(matches!(
         &error,
@@ -83,7 +83,7 @@ fn a_budget_is_an_error_until_something_is_dropped() {
     drop(tensor);
     assert_eq!(in_use(), before);
     assert!(arena.memory_stats().reserved <= budget, "more than the budget");
-    // What was freed can be had again: as it was, or for something else after its pages were given back.
+    // Freed memory can be allocated again: unchanged, or for another size after its pages were returned.
     drop(large);
     let again = Tensor::<u8>::full([8 * MIB], 2).unwrap();
     assert_eq!(again.get(&[8 * MIB - 1]).unwrap(), 2);
@@ -130,7 +130,7 @@ fn shapes_that_are_too_large_or_do_not_fit() {
 #[test]
 fn an_empty_shape_with_absurd_dimensions_is_no_panic() {
     let _alone = alone();
-    // As in NumPy, an error or an empty tensor, and no panic either way.
+    // An error or an empty tensor, as in NumPy, and no panic either way.
     for shape in [[0, 1 << 40, 1 << 40], [1 << 40, 0, 1 << 40], [1 << 40, 1 << 40, 0], [0, usize::MAX, 3]] {
         match Tensor::<u8>::zeros(shape) {
             Ok(t) => assert!(t.is_empty() && t.to_vec().is_empty() && t.freeze().chunk(2, 1).is_ok()),
@@ -169,7 +169,7 @@ fn a_file_size_limit_set_later_kills_no_process() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
         limit(Resource::Fsize, 4096);
-        // An error would be fine; a SIGXFSZ is not.
+        // An error is permitted. A SIGXFSZ is not.
         let _ = Tensor::<u8>::full([3 * MIB], 1).map(|t| assert_eq!(t.get(&[3 * MIB - 1]).unwrap(), 1));
         let _ = Queue::<u8>::bounded(100_000);
         Ok(())
@@ -179,7 +179,7 @@ fn a_file_size_limit_set_later_kills_no_process() {
 
 const HELPER: &str = "MP_TESTS_LIMITED";
 
-/// Runs in a process of its own that has no shared memory yet: [`limited`] starts this test program anew.
+/// Runs in a separate process that has no shared memory yet: [`limited`] starts this test program again.
 #[test]
 fn limits_helper() {
     let Ok(what) = std::env::var(HELPER) else { return };
@@ -297,7 +297,7 @@ fn each_end_of_a_worker_is_told_apart() {
     }
 }
 
-/// The error of memory that a queue's error is about.
+/// Returns the memory error that caused a queue's error.
 #[track_caller]
 fn memory(error: MessageError) -> Error {
     match error {

@@ -1,4 +1,5 @@
-//! Structures that safe code makes under the names of other layers: they are refused, or work as ones whose words are zero.
+//! Structures that safe code creates under the names of other layers: they are refused, or work as structures
+//! of zeros.
 
 use std::fmt::Debug;
 use std::sync::mpsc;
@@ -17,7 +18,7 @@ use serde::{Serialize, Serializer};
 
 const AT_ONCE: Duration = Duration::ZERO;
 
-/// A handle to any block, written as that of an object.
+/// Handle to any block, encoded as that of an object.
 struct Handle(Hold);
 
 impl Serialize for Handle {
@@ -26,7 +27,7 @@ impl Serialize for Handle {
     }
 }
 
-/// A handle to any block, written as a [`ShareableList`] is.
+/// Handle to any block, encoded as that of a [`ShareableList`].
 struct ListHandle(Hold);
 
 impl Serialize for ListHandle {
@@ -39,14 +40,14 @@ fn attached<E: serde::ser::Error>(hold: &Hold) -> Result<u32, E> {
     mp::message::scope::outgoing("a handle", |out| out.attach_object(hold)).map_err(E::custom)
 }
 
-/// What arrives as a `T` where `sent` was written.
+/// Reads a `T` from the encoding of `sent`.
 fn read_as<T: Message>(sent: &impl Serialize) -> Result<T, mp::Error> {
     let mut out = Outgoing::default();
     <MessagePack as mp::message::Codec>::write(&mut out, sent)?;
     T::decode::<MessagePack>(&mut out.into_incoming())
 }
 
-/// Runs a test in a thread of its own, which has to end without a panic.
+/// Runs a test in a thread of its own, which must end without a panic.
 fn with_deadline(test: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -57,7 +58,8 @@ fn with_deadline(test: impl FnOnce() + Send + 'static) {
     thread.join().expect("it does not panic");
 }
 
-/// Receives structures of zeros under a name, of many lengths, and uses those that are not refused; how many there were.
+/// Receives structures of zeros under a name, of many lengths, uses the accepted ones, and returns their
+/// number.
 fn use_zeros<T: Message + Debug>(name: &str, using: impl Fn(&T)) -> usize {
     let lengths = (0..80).chain([128, 1024, 1 << 17]);
     let made = lengths.map(|len| Structure::new(name, len).unwrap());
@@ -65,7 +67,7 @@ fn use_zeros<T: Message + Debug>(name: &str, using: impl Fn(&T)) -> usize {
     received.map(|value| using(&value)).count()
 }
 
-/// The name of a structure with a `T` in it.
+/// Returns the name of a structure with a `T` in it.
 fn name_of<T>(kind: &str) -> String {
     let (name, size, align) = (std::any::type_name::<T>(), size_of::<T>(), align_of::<T>());
     format!("mp_sync::{kind}<{name}> of {size} bytes aligned to {align}")
@@ -153,7 +155,7 @@ fn list_of_zeros_is_refused_or_empty() {
     });
 }
 
-/// Its guards would be misaligned references.
+/// Guards would be misaligned references.
 #[test]
 fn lock_of_overaligned_data_is_refused() {
     #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]

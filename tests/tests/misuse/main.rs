@@ -1,5 +1,5 @@
-//! What callers can get wrong: numbers at their limits, code that panics, what safe code must not be able to do. (Errors, which
-//! change limits of their process: `errors.rs`, a program of its own.)
+//! Misuse by callers: numbers at their limits, code that panics, attempts at unsoundness. (Errors that
+//! require changed process limits: `errors.rs`, a separate program.)
 
 mod forged;
 mod numbers;

@@ -1,5 +1,6 @@
-//! Whatever number a program gives to a public function, or finds in bytes from elsewhere, it gets a result or an error, and no
-//! panic: at the edges, where sums and products overflow. (What indexes as a slice does may panic as one does, and says so.)
+//! Numbers at their limits, given to public functions or found in foreign bytes: the call returns a result or
+//! an error, and does not panic, also if sums and products overflow. (Indexing may panic as a slice does, and
+//! documents it.)
 
 use std::time::{Duration, Instant};
 
@@ -14,7 +15,7 @@ use mp::{
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// Small ones, and those at which something overflows. None that a machine might have the memory for.
+/// Small numbers, and numbers at which something overflows. None for which a machine might have the memory.
 fn number() -> impl Strategy<Value = usize> {
     const MAX: usize = usize::MAX;
     const SIGNED: usize = isize::MAX as usize;
@@ -34,7 +35,7 @@ fn numbers(most: usize) -> impl Strategy<Value = Vec<usize>> {
     prop::collection::vec(number(), 0..=most)
 }
 
-/// The same cases in each run.
+/// Runs the same cases each time.
 fn cases<S: Strategy>(cases: u32, strategy: S, test: impl Fn(S::Value)) {
     let config = Config { cases, failure_persistence: None, ..Config::default() };
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
@@ -47,7 +48,7 @@ fn cases<S: Strategy>(cases: u32, strategy: S, test: impl Fn(S::Value)) {
     }
 }
 
-/// Each view that there is, by these numbers.
+/// All views, made with these numbers.
 macro_rules! views {
     ($t:expr, $a:expr, $b:expr, $c:expr, $step:expr, $shape:expr) => {{
         let (t, a, b, c, step, shape) = ($t, $a, $b, $c, $step, &$shape[..]);
@@ -71,12 +72,12 @@ macro_rules! views {
     }};
 }
 
-/// Views of which there may be several.
+/// Views of which several may exist.
 macro_rules! several {
     ($t:expr, $a:expr, $b:expr, $c:expr, $shape:expr) => {{
         let (t, a, b, c, shape) = ($t, $a, $b, $c, &$shape[..]);
         let mut all: Vec<_> = [t.expand(shape), t.unfold(a, b, c)].into_iter().flatten().collect();
-        // As many views as are asked for, in memory of this process.
+        // As many views as requested, in memory of this process.
         let few = |n: Option<&usize>| n.is_none_or(|n| *n < 1000);
         if few(t.shape().get(b)) {
             all.extend([t.chunk(a, b), t.split(a, b), t.unbind(b)].into_iter().flatten().flatten());
@@ -102,7 +103,7 @@ fn views_of_anything() {
     });
 }
 
-/// With memory, or none, but elements that are read.
+/// Tensors with memory, or without it, whose elements are read.
 #[test]
 fn tensors_of_any_shape() {
     let strategy =
@@ -125,7 +126,7 @@ fn tensors_of_any_shape() {
         let t = t.freeze();
         let views = views!(|| t.clone(), a, b, c, 1, shape).into_iter().flatten();
         for view in views.chain(several!(&t, a, b, c, shape)).chain(t.as_strided(&shape, &strides, a)) {
-            // An expanded one has as many elements as it likes.
+            // An expanded view can have any number of elements.
             if view.len() < 1000 {
                 _ = (view.to_vec(), view.contiguous().unwrap(), view.to_string(), view == t);
                 _ = (view.map(|v| v.re).unwrap(), view.as_ndarray().unwrap().sum());
@@ -155,7 +156,7 @@ fn parts_of_sparse_and_nested_tensors() {
                 _ = (nested.get(a).is_ok(), nested.unbind().is_ok());
             }
         }
-        // Beside a dimension of no entries.
+        // Next to a dimension of size 0.
         if let (Ok(none), Ok(values)) = (Tensor::<i64>::zeros([1, 0]), Tensor::<f64>::zeros([0, a, b])) {
             for shape in [[0, a, b], [a, a, b]] {
                 let sparse = SparseCoo::new(none.freeze_copy(), values.freeze_copy(), shape);
@@ -211,7 +212,7 @@ fn foreign_elements_of_every_size() {
     elements(Complex::new(1.5_f64, 2.5));
 }
 
-/// An id is bytes from elsewhere like any others: a block that there is none of, an arena, a generation.
+/// An id consists of untrusted bytes: a missing block, arena or generation.
 #[test]
 fn ids_of_storages_from_elsewhere() {
     let t = Tensor::<u8>::zeros([4]).unwrap();
@@ -222,7 +223,7 @@ fn ids_of_storages_from_elsewhere() {
         rmp_serde::from_slice(&rmp_serde::to_vec(&parts).unwrap()).unwrap()
     };
     assert_eq!(storage_from_cache(read((arena, block, generation))).as_ref(), Some(t.storage()));
-    // Others may have what is next to it.
+    // Others may have the neighbouring block.
     _ = (storage_from_cache(read((arena, block + 1, generation))), storage_from_cache(read((arena, 0, 0))));
     for block in [1 << 24, u32::MAX / 64, u32::MAX - 1, u32::MAX] {
         for generation in [0, generation, 1 << 40, u64::MAX] {
@@ -244,7 +245,7 @@ fn queues_of_any_size_and_time() {
             _ = (queue.put_ready_for(a as u64), queue.len(), queue.is_full(), queue.capacity());
             let mut got = Vec::new();
             _ = (queue.try_get_many(&mut got, a), queue.get_many_timeout(&mut got, b, AT_ONCE));
-            // What is there is not waited for, however long one would.
+            // An available value is returned at once, however long the time-out.
             if queue.try_put(vec![3]).is_ok() {
                 _ = queue.get_timeout(Duration::MAX).unwrap();
             }

@@ -1,6 +1,6 @@
-//! Code of the user that panics in the middle of what queues, locks and futures do: what it could disturb is
-//! settled, and everything still works. (What may be in shared memory then: `message_leaks`. Barriers:
-//! `sync::barrier`. Pools and processes: in their crates.)
+//! User code that panics during operations of queues, locks and futures: the state stays consistent, and
+//! everything still works. (Usage of shared memory: `message_leaks`. Barriers: `sync::barrier`. Pools and
+//! processes: in their crates.)
 #![allow(unsafe_code)]
 
 use std::fmt::Debug;
@@ -18,7 +18,7 @@ use mp::{Condition, Lock, Once, Queue};
 use mp_tests::{DEADLINE, eventually, give, take};
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// Panics when it is dropped, with a payload that does the same, as often as its count says. A received one
+/// Panics when it is dropped, with a payload that panics again, as often as its count says. A received value
 /// does not.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Bomb {
@@ -39,7 +39,7 @@ impl Drop for Bomb {
     }
 }
 
-/// Whether it panicked.
+/// Returns `true` if `f` panicked.
 fn panics<R>(f: impl FnOnce() -> R) -> bool {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(value) => {
@@ -53,7 +53,7 @@ fn panics<R>(f: impl FnOnce() -> R) -> bool {
     }
 }
 
-/// Can't be read, as long as it is odd.
+/// Can't be decoded while it is odd.
 #[derive(Debug, PartialEq, Serialize)]
 struct Odd(u32);
 
@@ -99,7 +99,7 @@ fn a_value_that_panics_when_it_is_read_is_lost_or_comes_back_alone() {
     assert_eq!(take(&queue), Odd(0));
     assert!(panics(|| queue.get()));
     assert_eq!(take(&queue), Odd(2));
-    // With acknowledgement it comes back, until it has come back too often.
+    // With acknowledgement it is delivered again, until its deliveries are used up.
     let mut deliveries = 0;
     while panics(|| queue.get_ack_timeout(Duration::ZERO)) {
         deliveries += 1;
@@ -151,7 +151,7 @@ fn what_is_locked_is_unlocked_by_a_panic() {
     assert_eq!(*lock.try_lock().unwrap(), 1);
 }
 
-/// A waker that reports its wake-up, and panics.
+/// Waker that reports its wake-up, and panics.
 struct Rude(mpsc::Sender<()>);
 
 impl Wake for Rude {
@@ -161,7 +161,7 @@ impl Wake for Rude {
     }
 }
 
-/// Polls it with such a waker, has it made ready, and polls again when it was woken.
+/// Polls the future with such a waker, makes it ready, and polls again after the wake-up.
 fn woken<F: Future<Output: Debug>>(future: F, make_ready: impl FnOnce()) {
     let (tell, told) = mpsc::channel();
     let waker = Waker::from(Arc::new(Rude(tell)));
@@ -185,10 +185,10 @@ fn wakers_that_panic_end_no_thread_that_wakes_others() {
     }
 }
 
-/// What is done when a waker is cloned.
+/// Action of a waker's `Clone`.
 struct Clones(Box<dyn Fn() + Send + Sync>);
 
-/// A waker whose `Clone` does that, and which does nothing else: its clones wake nothing.
+/// Returns a waker whose `Clone` runs the action. Its clones wake nothing.
 fn cloning(clones: &'static Clones) -> Waker {
     const VTABLE: RawWakerVTable = RawWakerVTable::new(clone, |_| (), |_| (), |_| ());
 
@@ -213,7 +213,7 @@ fn a_waker_whose_clone_panics_costs_nothing_but_its_future() {
     for x in 0..2_u32 {
         let mut future = Box::pin(queue.get_async());
         polled(&mut |context| future.as_mut().poll(context).is_pending());
-        // While that future is there, and when it is gone.
+        // While that future exists, and after its drop.
         woken(queue.get_async(), || give(&queue, x));
         drop(future);
         woken(queue.get_async(), || give(&queue, x));
@@ -225,13 +225,14 @@ fn a_waker_whose_clone_panics_costs_nothing_but_its_future() {
     }
 }
 
-/// While another thread polls with a waker whose clone does not return: futures of other threads are woken.
+/// Checks that futures of other threads are woken while a thread polls with a waker whose clone does not
+/// return.
 fn holds_up_no_other_task(poll: impl FnOnce(&mut Context<'_>) + Send + 'static) {
     let ((begun, begins), (end, ends)) = (mpsc::channel(), mpsc::channel::<()>());
     let ends = std::sync::Mutex::new(ends);
     let clones = move || {
         _ = begun.send(());
-        // Until it is disconnected; not for ever, if the test fails meanwhile.
+        // Until it is disconnected, but not for ever if the test fails meanwhile.
         _ = ends.lock().map(|ends| ends.recv_timeout(2 * DEADLINE));
     };
     let clones: &'static Clones = Box::leak(Box::new(Clones(Box::new(clones))));

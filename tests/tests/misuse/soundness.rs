@@ -1,10 +1,11 @@
-//! Attempts at what safe code must not be able to do.
+//! Attempts at unsoundness by safe code.
 
 use mp::message::{Message, Outgoing};
 use mp::{Arena, FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 use mp_reduce::MessagePack;
 
-/// Writes a tensor into a message that is then read back on this side; and what is left of the tensor.
+/// Writes a tensor into a message that is read back on this side. Returns it and the remains of the original
+/// tensor.
 fn read_back(mut t: Tensor<u64>) -> mp::AnyResult<(Tensor<u64>, Tensor<u64>), mp::Error> {
     let mut out = Outgoing::default();
     t.encode::<MessagePack>(&mut out)?;
@@ -16,7 +17,7 @@ fn a_tensor_that_is_in_a_message_is_empty_elsewhere() {
     let (got, left) = read_back(Tensor::full([8], 5).unwrap()).unwrap();
     assert_eq!((got.to_vec(), left.to_vec()), (vec![5; 8], vec![]));
     assert!(got.storage() != left.storage());
-    // Whatever is made of what is left, it is memory without an owner.
+    // Anything made of the remains is memory without an owner.
     let queue = Queue::<FrozenTensor<u64>>::bounded(1).unwrap();
     assert!(queue.put(left.freeze()).is_err());
     let (_, left) = read_back(got).unwrap();
@@ -39,8 +40,8 @@ fn a_tensor_is_in_one_message_at_a_time() {
     assert_eq!(t.len(), 8, "it has what it had");
 }
 
-/// As when a hand-written `Message` skips what is empty, and takes back all of its parts: the first one was left empty by a
-/// message that has gone, under the number that the second one has now.
+/// A hand-written `Message` may skip an empty tensor and take back all of its parts: the first one was
+/// emptied by a message that is gone, under the number of the second one.
 #[test]
 fn what_is_left_of_a_tensor_takes_nothing_back_of_another_message() {
     let mut gone = Outgoing::default();
@@ -54,14 +55,14 @@ fn what_is_left_of_a_tensor_takes_nothing_back_of_another_message() {
     tensor.take_back(&mut back);
     assert!(left.is_empty(), "it has another tensor's elements: {left:?}");
     assert_eq!(tensor.to_vec(), [2.0; 4]);
-    // Nor is it one that requires gradients because of its numbers.
+    // Its numbers don't make it require gradients.
     assert!(left.is_leaf() && !left.requires_grad());
     left.set_requires_grad(true).unwrap();
     left.set_non_leaf();
     assert!(!left.is_leaf());
 }
 
-/// As when a handwritten `Message` hands the attachments of two messages to each other's values.
+/// A handwritten `Message` may exchange the attachments of two messages' values.
 #[test]
 fn tensor_taken_back_from_another_message_is_whole() {
     let arena = Arena::current().unwrap();
@@ -79,7 +80,7 @@ fn tensor_taken_back_from_another_message_is_whole() {
         };
         long.take_back(&mut back);
         short.take_back(&mut back);
-        // A tensor has the memory that it had, or memory that has room for it, or none.
+        // A tensor has its old memory, or memory that has room for it, or none.
         for tensor in [long, short] {
             assert_eq!(tensor.len(), tensor.to_vec().len());
             assert!(8 * tensor.len() <= tensor.storage().len(), "{tensor:?}");
@@ -104,7 +105,8 @@ fn object_is_lent_once() {
     assert!(back.take_object(mark).is_some() && back.take_object(mark).is_none());
 }
 
-/// A value that is read once while it is written, since it has 128 bits; and takes all that is attached to its message then.
+/// A value that is decoded while it is encoded, since it has 128 bits, and takes all attachments of its
+/// message then.
 struct Thief;
 
 thread_local! {
@@ -144,7 +146,7 @@ fn a_tensor_is_not_taken_out_of_a_message_that_is_being_written() {
 #[test]
 fn queues_inside_of_queues_are_freed_however_deep() {
     let blocks = || Arena::current().unwrap().memory_stats().live_blocks;
-    // What other tests of this program have takes a few blocks, not thousands.
+    // Other tests of this program use a few blocks, not thousands.
     const DEPTH: u64 = 30_000;
     type Nested = Queue<Inner>;
     #[derive(serde::Serialize, serde::Deserialize)]
@@ -160,18 +162,18 @@ fn queues_inside_of_queues_are_freed_however_deep() {
     assert!(blocks() < DEPTH / 2);
 }
 
-/// Both locks by which a member is known to be alive are held, in parent and child, also after a child was started.
+/// Both locks that show that a member lives are held, in parent and child, also after a child was started.
 #[test]
 fn both_signs_of_life_are_there() {
     fn locks() -> (bool, bool) {
         let pid = std::process::id().to_string();
         let all = std::fs::read_to_string("/proc/locks").unwrap();
         let posix = all.lines().any(|l| l.contains("POSIX") && l.split_whitespace().any(|w| w == pid));
-        // Those of an open file description show no pid.
+        // Locks of an open file description show no pid.
         (posix, all.lines().any(|l| l.contains("OFDLCK")))
     }
-    // The kernel writes that file piece by piece, and misses some if others are let go of meanwhile. A lock
-    // of this program that was lost would never come back.
+    // The kernel writes that file in pieces, and may skip locks while others are released. A lock of this
+    // program that was really lost would not reappear.
     fn held() {
         mp_tests::eventually("both locks are held", || locks() == (true, true));
     }

@@ -1,8 +1,9 @@
-//! Whatever time a program gives to a call that waits, nothing overflows: what is ready is returned at once,
-//! a wait for what is not ready is no longer than the given time, and a time that no clock reaches is waited
-//! for, not over at once.
+//! Times given to calls that wait never overflow: an available value is returned at once, a wait for an
+//! unavailable one is no longer than the given time, and a time beyond the clock's range is waited for
+//! instead of ending at once.
 //!
-//! A table: each call that takes a time, with each of the times at the edges. And the sizes and times of sockets.
+//! The tests cover each call that takes a time with each of the boundary times, and the sizes and times of
+//! sockets.
 
 use std::fmt::Debug;
 use std::sync::mpsc;
@@ -22,7 +23,7 @@ use mp_tests::{DEADLINE, eventually, sleeps};
 const SHORT: [Duration; 4] =
     [Duration::ZERO, Duration::from_nanos(1), Duration::from_nanos(999), Duration::from_micros(1)];
 
-/// Times longer than a clock reaches, with seconds or nanoseconds that just fit in some integer, or don't.
+/// Times beyond the clock's range, with seconds or nanoseconds around the limits of integers.
 const ENDLESS: [Duration; 8] = [
     Duration::MAX,
     Duration::from_secs(u64::MAX),
@@ -34,7 +35,7 @@ const ENDLESS: [Duration; 8] = [
     Duration::from_secs(u32::MAX as u64 + 1),
 ];
 
-/// Deadlines that are over.
+/// Returns deadlines that have passed.
 fn over() -> Vec<Instant> {
     let now = Instant::now();
     [Duration::ZERO, Duration::from_nanos(1), Duration::from_secs(3600), Duration::from_secs(1 << 31)]
@@ -43,7 +44,7 @@ fn over() -> Vec<Instant> {
         .collect()
 }
 
-/// Deadlines that no process lives to see, up to the last one that an `Instant` can hold.
+/// Returns deadlines in the far future, up to the last one that an `Instant` can hold.
 fn far() -> Vec<Instant> {
     let mut last = Instant::now();
     let mut step = Duration::from_secs(1 << 62);
@@ -58,7 +59,7 @@ fn far() -> Vec<Instant> {
     all
 }
 
-/// What `wait` returns, in another thread, which sleeps when `then` makes ready what it waits for.
+/// Returns the result of `wait` in another thread. Once that sleeps, `then` makes its object ready.
 #[track_caller]
 fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
     thread::scope(|scope| {
@@ -68,14 +69,15 @@ fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
             wait()
         });
         let thread = hears.recv().unwrap();
-        // A thread that has ended has not waited; its result shows that.
+        // A thread that has ended has not waited, as its result shows.
         eventually("it sleeps", || waiter.is_finished() || sleeps(thread));
         then();
         waiter.join().unwrap()
     })
 }
 
-/// Each call with a time and its sibling with a deadline: what is ready is returned, whatever the time.
+/// Checks each call with a time, and its sibling with a deadline: an available value is returned, whatever
+/// the time.
 #[track_caller]
 fn had<R: Debug>(is: impl Fn(&R) -> bool, timeout: impl Fn(Duration) -> R, deadline: impl Fn(Instant) -> R) {
     for time in SHORT.into_iter().chain(ENDLESS) {
@@ -88,7 +90,7 @@ fn had<R: Debug>(is: impl Fn(&R) -> bool, timeout: impl Fn(Duration) -> R, deadl
     }
 }
 
-/// What is not ready: short times are over, and soon.
+/// Checks that short times end soon if the object is not ready.
 #[track_caller]
 fn not_had<R: Debug>(
     is: impl Fn(&R) -> bool,
@@ -107,7 +109,7 @@ fn not_had<R: Debug>(
     assert!(begun.elapsed() < DEADLINE, "{:?}", begun.elapsed());
 }
 
-/// What becomes ready during a wait, however long its time.
+/// Checks an object that becomes ready during a wait, however long its time.
 #[track_caller]
 fn comes<R: Debug + Send>(
     is: impl Fn(&R) -> bool,
@@ -129,7 +131,7 @@ fn is_held<T>(got: &Result<T, LockError>) -> bool {
     matches!(got, Err(LockError::Held { .. }))
 }
 
-/// All four kinds of waiting for a lock; the holder is another thread, since its own would be a deadlock.
+/// All four ways to wait for a lock. The holder is another thread, since its own would be a deadlock.
 macro_rules! lock {
     ($lock:expr, $hold:ident, $timeout:ident, $deadline:ident) => {{
         let lock = $lock;
@@ -170,7 +172,7 @@ macro_rules! lock {
     }};
 }
 
-/// One thread holds a lock until another one sleeps at it.
+/// A thread holds a lock until another one sleeps on it.
 #[track_caller]
 fn handed_over<R: Debug + Send>(
     hold: impl FnOnce(&dyn Fn()) + Send,
@@ -200,7 +202,7 @@ fn locks_are_waited_for_as_long_as_told() {
     lock!(RwLock::new(1).unwrap(), read, write_timeout, write_deadline);
     let (lock, rlock, rw) = (Lock::new(1).unwrap(), RLock::new(1).unwrap(), RwLock::new(1).unwrap());
     for time in SHORT.into_iter().chain(ENDLESS) {
-        // No holder is dead: it is locked as by `lock`.
+        // No holder is dead, so it does the same as `lock`.
         assert!(lock.recover_timeout(time).is_ok() && rlock.recover_timeout(time).is_ok());
         assert!(rw.recover_timeout(time).is_ok());
         // The thread itself has the lock: an error, whatever the time.
@@ -254,7 +256,7 @@ fn notifications_are_waited_for_as_long_as_told() {
         let (_guard, so) = changed.wait_for_deadline(lock.lock().unwrap(), until, |n| *n > 0).unwrap();
         assert!(!notified && !so, "{until:?}");
     }
-    // A predicate that holds already is not waited for.
+    // A predicate that already holds is not waited for.
     for time in SHORT.into_iter().chain(ENDLESS) {
         let (_guard, so) = changed.wait_for_timeout(lock.lock().unwrap(), time, |n| *n == 0).unwrap();
         assert!(so, "{time:?}");
@@ -273,7 +275,7 @@ fn notifications_are_waited_for_as_long_as_told() {
 #[test]
 fn parties_are_waited_for_as_long_as_told() {
     let barrier = Barrier::new(2).unwrap();
-    // A party that gives up breaks it.
+    // A party whose time is over breaks it.
     let timed_out = |got: Result<usize, BarrierError>| {
         assert!(matches!(got, Err(BarrierError::TimedOut { arrived: 1, parties: 2, .. })), "{got:?}");
         barrier.reset().unwrap();
@@ -302,7 +304,7 @@ fn what_is_done_once_is_waited_for_as_long_as_told() {
         |time| done.call_once_timeout(time, again),
         |until| done.call_once_deadline(until, again),
     );
-    // What another thread does: short times are over, endless ones last until it is done.
+    // Another thread's call: short times are over, endless ones last until it is done.
     let begins = |wait: &(dyn Fn(&Once) -> Result<(), LockError> + Sync), short: bool| {
         let once = Once::new().unwrap();
         thread::scope(|scope| {
@@ -423,7 +425,7 @@ fn ends_of_a_connection(here: &mp::Connection, there: &mp::Connection) {
     for time in ENDLESS {
         assert!(woken(|| there.poll(time), || here.send(9_u32).unwrap()).unwrap(), "{time:?}");
         assert_eq!(there.recv::<u32>().unwrap(), 9);
-        // For several, as for one of them.
+        // For several objects, as for one of them.
         let ready = woken(|| mp::wait(&[there], Some(time)), || here.send(9_u32).unwrap());
         assert_eq!((ready.unwrap(), there.recv::<u32>().unwrap()), (vec![0], 9), "{time:?}");
     }
@@ -438,13 +440,13 @@ fn sockets_with_options_at_the_edges() {
         let name = format!("@mp-test-options-{i}-{}", std::process::id());
         let options = SocketOptions::new().backlog(backlog);
         let listener = options.listen(name.clone()).unwrap();
-        // At least one client may wait, whatever was asked for.
+        // At least one client may wait, whatever the backlog.
         let client = options.clone().handshake_timeout(Duration::ZERO).connect(name.clone()).unwrap();
         let server = listener.accept_timeout(DEADLINE).unwrap().unwrap();
         client.send(5_u8).unwrap();
         assert_eq!(server.recv_timeout::<u8>(DEADLINE).unwrap(), 5, "{backlog}");
         if backlog <= 1 {
-            // A second client has no place, and gives up at its deadline.
+            // A second client has no place, and its call ends at its deadline.
             let first = options.connect(name.clone()).unwrap();
             for time in SHORT {
                 let refused = options.clone().handshake_timeout(time).connect(name.clone()).unwrap_err();

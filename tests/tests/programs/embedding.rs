@@ -1,7 +1,7 @@
-//! Foreign programs that load a shared library which starts processes: in C, which load it or are linked with
-//! it, and in Python.
+//! Foreign programs that load a shared library which starts processes: in C, by loading or linking it, and in
+//! Python.
 //!
-//! The library and the hosts are in `tests/library`; each command has a name.
+//! The library and the hosts are in `tests/library`. Each command has a name.
 
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 const DEADLINE: Duration = Duration::from_secs(60);
-/// What the library prints when it is to do everything.
+/// Output of the library for the command `everything`.
 const EVERYTHING: &str = "embedded: squares [10, 11, 14]
 embedded: closures [\"zero 12\", \"one 12\"]
 embedded: queue 6 42
@@ -23,10 +23,10 @@ embedded: failure told
 embedded: exit Err(true)
 ";
 
-/// What it prints before, when it is to do it by copies of the host.
+/// Output before that if it forks the host.
 const COPIED: &str = "embedded: copied 7\n";
 
-/// What `cargo` makes of an example: the library in a file of this name.
+/// Builds an example with `cargo`, and returns the path of the library of this name.
 fn make(words: &[&str], name: &str) -> PathBuf {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     let (command, more) = words.split_first().unwrap();
@@ -41,7 +41,7 @@ fn make(words: &[&str], name: &str) -> PathBuf {
     words.find(|word| word.ends_with(name)).expect("no library was made").into()
 }
 
-/// The library, made when it is first asked for.
+/// Returns the library, built on first use.
 fn library() -> &'static Path {
     static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
     LIBRARY.get_or_init(|| make(&["build", "--example", "embedded"], "/libembedded.so"))
@@ -51,7 +51,7 @@ fn library() -> &'static Path {
 struct Shared {
     folder: Folder,
     library: PathBuf,
-    /// Where the standard library is, as a shared one.
+    /// Path of the shared standard library.
     standard: PathBuf,
 }
 
@@ -64,7 +64,7 @@ impl Shared {
         Shared { folder: Folder::new(test), library, standard }
     }
 
-    /// Compiles something against it.
+    /// Compiles a source against it.
     fn compile(&self, kind: &str, source: &str, result: &str) -> PathBuf {
         let folder = self.library.parent().unwrap();
         let path = self.folder.0.join(result);
@@ -85,7 +85,7 @@ impl Shared {
     }
 }
 
-/// A folder of the test's own that goes when the test ends.
+/// Folder of the test, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -105,7 +105,7 @@ impl Folder {
         program
     }
 
-    /// A copy of the library, which it begins with.
+    /// Copies the library, which it begins with.
     fn library(&self) -> PathBuf {
         let path = self.0.join("libembedded.so");
         std::fs::copy(library(), &path).unwrap();
@@ -119,7 +119,7 @@ impl Drop for Folder {
     }
 }
 
-/// A host at work; killed when the test is done with it.
+/// Running host, killed on drop.
 struct Host {
     child: Child,
     /// Output of the host that the test has not read yet.
@@ -132,7 +132,7 @@ impl Host {
         Host { child: command.spawn().unwrap(), said: Vec::new() }
     }
 
-    /// Waits for more output: false if there will be none.
+    /// Waits for more output. Returns `false` at its end.
     fn hear(&mut self) -> bool {
         let stdout = self.child.stdout.as_mut().unwrap();
         let time = Timespec { tv_sec: DEADLINE.as_secs().cast_signed(), tv_nsec: 0 };
@@ -148,7 +148,7 @@ impl Host {
         count > 0
     }
 
-    /// Reads until a process prints this; returns what was printed before.
+    /// Reads until a process prints this, and returns the output before it.
     fn wait_for(&mut self, word: &str) -> String {
         loop {
             let said = String::from_utf8_lossy(&self.said).into_owned();
@@ -186,14 +186,14 @@ impl Drop for Host {
     }
 }
 
-/// Runs a host to its end, well, and returns what it and its workers have printed.
+/// Runs a host to its successful end, and returns its output and that of its workers.
 fn run(command: &mut Command) -> String {
     let (said, status) = Host::start(command).end();
     assert!(status.success(), "{status}: {said}");
     said
 }
 
-/// The command, in variables of the environment, by which the library is to start processes.
+/// Sets the command by which the library starts processes, in variables of the environment.
 fn with_command(host: &mut Command, words: &[&str]) {
     for (n, word) in words.iter().enumerate() {
         host.env(format!("EMBEDDED_COMMAND_{n}"), word);
@@ -218,7 +218,8 @@ fn a_library_that_was_loaded_by_a_relative_path_is_found_from_elsewhere() {
     folder.library();
     std::fs::create_dir(folder.0.join("elsewhere")).unwrap();
     let mut command = Command::new(&host);
-    // The loader looks in the directory that the variable names, and the program works in another one.
+    // The loader searches the directory that the variable names, while the program's working directory is
+    // another one.
     command.current_dir(folder.0.join("elsewhere")).args(["../libembedded.so", "one"]);
     assert!(run(&mut command).contains("embedded: [5, 6]\n"));
     let mut command = Command::new(&host);
@@ -233,7 +234,7 @@ fn a_program_that_is_linked_with_the_library_needs_no_command_either() {
     let run_path = format!("-Wl,-rpath,{}", folder.0.display());
     let host = folder.host("linked.c", &[path.to_str().unwrap(), &run_path]);
     assert_eq!(run(&mut Command::new(&host)), EVERYTHING);
-    // Started by a command, it becomes a worker when its `main` says so.
+    // Started by a command, it becomes a worker when its `main` calls for it.
     let mut command = Command::new(&host);
     with_command(&mut command, &[host.to_str().unwrap()]);
     assert_eq!(run(command.arg("by a command")), EVERYTHING);
@@ -257,19 +258,19 @@ fn python_is_a_host_too() {
     for (what, first) in [("everything", ""), ("fork server", ""), ("fork", COPIED)] {
         assert_eq!(run(&mut host(what)), format!("{first}{EVERYTHING}"), "{what}");
     }
-    // From another thread, which copies are not made of.
+    // From another thread, which can't fork workers.
     let mut command = Command::new(&python);
     let run_in_thread = "threading.Thread(target=library.embedded_run, args=[b'fork'])";
     command.args(["-c", &format!("{load}; import threading; t = {run_in_thread}; t.start(); t.join()")]);
     assert_eq!(run(&mut command), format!("{COPIED}{EVERYTHING}"));
-    // And the interpreter makes the workers itself.
+    // The interpreter can also start the workers itself.
     let mut command = host("by a command");
     with_command(&mut command, &[&python, "-c", &format!("{load}; library.mp_child_main()")]);
     assert_eq!(run(&mut command), EVERYTHING);
 }
 
-/// A program that is made with this library itself is a host like any other: what it starts is a worker of the program's
-/// copy, and what the library starts one of the library's.
+/// A program that is linked with this library itself is a host like any other: its own workers belong to the
+/// program's copy, and the library's workers to the library's copy.
 #[test]
 fn two_copies_in_one_process_start_workers_of_their_own() {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -310,7 +311,7 @@ fn a_program_without_the_hook_becomes_a_worker_by_init() {
     let shared = Shared::new("init");
     let host = shared.compile("bin", "rust_host.rs", "host");
     let said = run(&mut shared.command(&host));
-    // Five workers, in which `main` begins and goes no further than to `init`.
+    // Five workers, in which `main` begins and reaches only `init`.
     assert_eq!(said.matches("host: begins\n").count(), 6, "{said}");
     assert_eq!(said.matches("host: main\n").count(), 1, "{said}");
     assert!(said.contains("host: [1, 2, 5]\n") && said.ends_with("host: [5, 6]\n"), "{said}");
@@ -417,15 +418,14 @@ fn a_path_that_the_loader_can_not_be_told_is_an_error_that_says_what_to_do() {
 fn a_token_of_another_program_is_left_alone_and_nothing_is_started() {
     let folder = Folder::new("tokens");
     let host = folder.host("host.c", &["-ldl"]);
-    // No token, one for a program, and one for a library of another build.
+    // No token, a program's token, and a token of another build of the library.
     for (token, code) in [(None, 0), (Some("v1:0:1:0"), 1), (Some("v1:0:1:0:load:0"), 1)] {
         let mut command = Command::new(&host);
         command.env_remove("MP_CHILD").envs(token.map(|token| ("MP_CHILD", token)));
         let (said, status) = Host::start(command.arg(library()).arg("--worker")).end();
         assert_eq!((said, status.code()), (format!("host: no worker, {code}\n"), Some(code)), "{token:?}");
     }
-    // While there is a token that was not taken, whichever program it is for, this is a process that is to
-    // become a worker.
+    // While there is an untaken token, for whichever program, this process is expected to become a worker.
     for token in ["v1:0:1:0", "v1:0:1:0:call", "v1:0:1:0:load:0"] {
         let (said, status) =
             Host::start(Command::new(&host).env("MP_CHILD", token).arg(library()).arg("one")).end();

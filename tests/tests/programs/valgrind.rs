@@ -1,4 +1,4 @@
-//! Programs under valgrind: its memcheck, with workers beside it and with workers under it.
+//! Programs under valgrind: memcheck, with workers outside of it and with workers under it.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -8,9 +8,9 @@ use mp::process::Signal;
 use mp::{FrozenTensor, Pool, Queue, SpawnError, SpawnOptions, StartMethod, Tensor, start_processes};
 use mp_tests::{Outcome, failure, give, join, next, one_process, send, take};
 
-/// Memcheck makes a program some thirty times slower, and machines are shared.
+/// Deadline: memcheck makes a program some thirty times slower, and machines are shared.
 const DEADLINE: Duration = Duration::from_secs(240);
-/// What memcheck may use, of 64 KiB pages of shadows and the arena.
+/// Maximum memory of memcheck, for shadows in pages of 64 KiB and the arena.
 const MOST_KIB: u64 = 3 << 20;
 
 fn double(_: usize, (there, back): (Queue<Tensor<f32>>, Queue<FrozenTensor<f32>>)) -> Outcome {
@@ -26,7 +26,7 @@ fn square(number: u64) -> mp::AnyResult<u64> {
     Ok(number * number)
 }
 
-/// What the test runs under valgrind.
+/// Program that the test runs under valgrind.
 #[test]
 #[ignore = "part of another test"]
 fn helper_does_a_bit_of_everything() {
@@ -65,7 +65,7 @@ fn helper_does_a_bit_of_everything() {
     println!("helper: fork server");
 }
 
-/// Ends with the test, whatever it has become by then.
+/// Child process, killed at the end of the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -81,7 +81,7 @@ fn resident_kib(pid: u32) -> u64 {
     line.and_then(|line| line.split_whitespace().next()?.parse().ok()).unwrap_or(0)
 }
 
-/// Whether it is there, and runs programs here.
+/// Returns `true` if valgrind is installed and runs programs here.
 fn valgrind() -> bool {
     let runs =
         Command::new("valgrind").args(["-q", "true"]).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -98,7 +98,7 @@ fn under_memcheck(workers_too: bool) {
     let file = |path: &Path| std::fs::File::create(path).unwrap();
     let suppressions = Path::new(env!("CARGO_MANIFEST_DIR")).join("valgrind.supp");
     let mut command = Command::new("valgrind");
-    // No pipes for a debugger, which workers that are killed leave behind.
+    // No pipes for a debugger: killed workers would leave them behind.
     command.arg("--vgdb=no").arg(format!("--suppressions={}", suppressions.display()));
     command.arg(format!("--trace-children={}", if workers_too { "yes" } else { "no" }));
     command.arg("--trace-children-skip=*/cc,*/sh").arg(std::env::current_exe().unwrap());
@@ -110,7 +110,7 @@ fn under_memcheck(workers_too: bool) {
         "--test-threads=1",
     ]);
     command.stdin(Stdio::null()).stdout(file(&out)).stderr(file(&log));
-    // A worker that is killed while memcheck begins leaves a file of memcheck's own there.
+    // A worker that is killed while memcheck begins leaves a file of memcheck there.
     command.env("TMPDIR", &folder.0);
     let begun = Instant::now();
     let mut running = Running(command.spawn().unwrap());
@@ -128,7 +128,7 @@ fn under_memcheck(workers_too: bool) {
     };
     assert!(status.success() && said().contains("helper: fork server"), "{status}: {}\n{}", said(), log());
     println!("{:.1} s, {} MiB", begun.elapsed().as_secs_f32(), most >> 10);
-    // One summary of each process that ended by itself.
+    // One summary for each process that ended by itself.
     let log = log();
     let summaries: Vec<_> = log.lines().filter(|line| line.contains("ERROR SUMMARY")).collect();
     assert!(summaries.len() > usize::from(workers_too), "{log}");

@@ -4,17 +4,17 @@ use mp::{AnyResult, Queue};
 use mp_core::inject;
 use mp_tests::{Outcome, alone, join, one_process};
 
-/// Puts that are counted together: many times the envelopes that a thread keeps.
+/// Number of puts that are counted together: many times the envelopes that a thread keeps.
 const PART: u64 = 2048;
 const FEW: u64 = 1 << 10;
 const MANY: u64 = 200 << 10;
 
-/// A message that needs an envelope.
+/// Returns a message that needs an envelope.
 fn message(number: u64) -> (u64, String) {
     (number, "m".repeat(100))
 }
 
-/// Shared accesses of a part of the puts, after `waiting` messages.
+/// Returns the shared accesses of a part of the puts, with `waiting` messages in the queue.
 fn accesses(queue: &Queue<(u64, String)>, waiting: u64) -> AnyResult<u64> {
     while (queue.len() as u64) < waiting {
         queue.put(message(queue.len() as u64))?;
@@ -34,7 +34,7 @@ fn measures(_: usize, queue: Queue<(u64, String)>) -> Outcome {
     if 10 * many > 12 * few {
         return Err(format!("{many} accesses with {MANY} messages waiting, {few} with {FEW}").into());
     }
-    // Freed in the order of the puts, the envelopes are found again.
+    // The envelopes are freed in the order of the puts, and reused.
     for number in 0..queue.len() as u64 {
         if queue.try_get()?.ok_or("closed")?.0 != number {
             return Err("out of order".into());

@@ -1,4 +1,4 @@
-//! Channels of which each receiver gets each message.
+//! Broadcast channels: each receiver gets each message.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -41,7 +41,7 @@ fn receive(_: usize, (receiver, missed): (Receiver<Numbered>, u64)) -> mp::AnyRe
     Ok(numbers)
 }
 
-/// Two senders, three receivers; the channel keeps `capacity` messages.
+/// Two senders, three receivers. The channel keeps `capacity` messages.
 fn through(capacity: usize, missed: u64) -> Vec<Vec<u64>> {
     let (sender, receiver) = broadcast::channel(capacity).unwrap();
     let receivers = start_processes(receive, (receiver, missed), SpawnOptions::nprocs(3)).unwrap();
@@ -92,7 +92,7 @@ fn a_receiver_that_lags_goes_on_with_the_oldest() {
     assert!(matches!(late.recv(), Err(RecvError::Closed)));
 }
 
-/// Sends small messages as fast as it can: what is read is replaced all the time.
+/// Sends small messages as fast as it can, so that messages are replaced while they are read.
 fn rush(_: usize, sender: Sender<u64>) -> Outcome {
     for n in 0..RUSH {
         sender.send(n).map_err(PutError::forget)?;
@@ -100,7 +100,7 @@ fn rush(_: usize, sender: Sender<u64>) -> Outcome {
     Ok(())
 }
 
-/// Number of messages received, and the number of messages missed.
+/// Returns the number of messages received, and the number of messages missed.
 fn count(_: usize, receiver: Receiver<u64>) -> mp::AnyResult<(u64, u64)> {
     let (mut received, mut lagged) = (0, 0);
     loop {
@@ -116,7 +116,7 @@ fn count(_: usize, receiver: Receiver<u64>) -> mp::AnyResult<(u64, u64)> {
 #[test]
 fn received_and_lagged_add_up_to_the_sent_messages() {
     let _alone = alone();
-    // More processes than processors: readers are preempted while they copy, and their places are passed over.
+    // More processes than processors: readers are preempted while they copy, and their slots are skipped.
     for capacity in [1, 2, 7] {
         let (sender, receiver) = broadcast::channel(capacity).unwrap();
         let receivers = start_processes(count, receiver, SpawnOptions::nprocs(4)).unwrap();

@@ -1,5 +1,5 @@
-//! Queues between processes that are killed or stopped: the others continue, and what the dead processes held
-//! is released. Some tests count what is in shared memory, so they run one at a time.
+//! Queues between processes that are killed or stopped: the others continue, and resources of the dead
+//! processes are released. Some tests count usage of shared memory, so they run one at a time.
 
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -17,7 +17,7 @@ use mp_tests::{
 };
 use rustix::process::Signal;
 
-/// For what takes a few poll intervals.
+/// Deadline for events that take a few poll intervals.
 const SOON: Duration = Duration::from_secs(10);
 
 /// Holds a queue until it gets a message to end.
@@ -34,7 +34,7 @@ struct Held {
     context: ProcessContext,
 }
 
-/// A queue of one that other processes have, too.
+/// Returns a queue of capacity 1 that other processes hold, too.
 fn held_by(nprocs: usize) -> Held {
     let queue = Queue::bounded(1).unwrap();
     let (ready, go) = (Queue::bounded(nprocs).unwrap(), Queue::bounded(nprocs).unwrap());
@@ -53,7 +53,7 @@ fn waiting_for_a_killed_process_ends_and_names_it() {
     let error = held.queue.get_timeout(DEADLINE).unwrap_err();
     assert!(matches!(error, GetError::Deserted { pid: p, .. } if p == pid), "{error:?}");
     assert!(error.to_string().contains(&format!("process {pid} (member ")), "{error}");
-    // There is still room; then there is none.
+    // There is still room, and then there is none.
     give(&held.queue, 1);
     let error = held.queue.put_timeout(2, DEADLINE).unwrap_err();
     assert!(matches!(error, PutError::Deserted { value: 2, pid: p, .. } if p == pid), "{error:?}");
@@ -62,8 +62,9 @@ fn waiting_for_a_killed_process_ends_and_names_it() {
     assert!(join(&held.context).is_err());
 }
 
-/// In a worker: makes a copy of it that the library doesn't know of. The copy keeps its files, and so one of the two locks which
-/// say that it lives, until the other end of its connection is closed. The worker waits to be killed.
+/// Forks, in a worker, a child that the library doesn't know. The child keeps its files, including one of the
+/// two locks that show that it lives, until the other end of its connection is closed. The worker waits to be
+/// killed.
 #[allow(unsafe_code)]
 fn leaves_a_copy(meeting: &str) -> Outcome {
     let refused = |e: std::io::Error| e.to_string();
@@ -83,7 +84,7 @@ fn leaves_a_copy(meeting: &str) -> Outcome {
     Err("it was not killed".into())
 }
 
-/// A member when it says hello if it gets a tensor; else it joins when it makes one.
+/// Becomes a member at its start if it gets a tensor. Otherwise it joins when it allocates one.
 fn dies_before_its_copy(_: usize, (meeting, given): (String, Option<FrozenTensor<u8>>)) -> Outcome {
     let _kept = match given {
         Some(tensor) => tensor,
@@ -92,7 +93,7 @@ fn dies_before_its_copy(_: usize, (meeting, given): (String, Option<FrozenTensor
     leaves_a_copy(&meeting)
 }
 
-/// What its parent was told of it counts: its locks would say that it lives.
+/// The parent's report of its death counts: its locks would claim that it lives.
 fn is_declared_dead(joins_at_once: bool) {
     let _alone = alone();
     let arena = Arena::current().unwrap();
@@ -157,7 +158,7 @@ fn as_long_as_another_process_has_the_queue_the_wait_goes_on() {
 
 type Watched = (Queue<u32>, Queue<(usize, u32)>, Queue<String>);
 
-/// Rank 0 waits for a message, interrupted again and again; rank 1 holds the queue until it is killed.
+/// Rank 0 waits for a message, interrupted again and again. Rank 1 holds the queue until it is killed.
 fn interrupted_or_killed(rank: usize, (queue, ready, verdict): Watched) -> Outcome {
     send(&ready, (rank, std::process::id()))?;
     if rank == 1 {
@@ -188,7 +189,7 @@ fn signals_do_not_keep_a_waiter_from_noticing_a_death() {
     let context = one_process(parent_of_both, watched);
     let mut pids = [take(&ready), take(&ready)];
     pids.sort_unstable();
-    // Its parent would sweep it, and so would this process, waiting for the verdict: the waiter must do it
+    // Its parent would sweep it, and so would this process if it waited for the result: the waiter must do it
     // alone.
     let parent = context.pids()[0];
     signal(parent, Signal::STOP);
@@ -228,7 +229,7 @@ fn a_stopped_consumer_delays_no_other_process() {
     }
     signal(stopped, Signal::STOP);
     eventually("it is stopped", || threads_are(stopped, 'T'));
-    // It may have stopped with one message in hand; all others come back.
+    // It may have stopped with one message in hand. All others are delivered.
     const N: u64 = 2000;
     let mut got = Vec::new();
     for n in 0..N {
@@ -273,9 +274,9 @@ fn thirty_random_kills_leave_nothing_behind() {
         seed ^= seed << 17;
         seed % n
     };
-    // What the first started process allocates stays.
+    // Allocations of the first started process stay.
     join(&one_process(|_: usize, (): ()| {}, ())).unwrap();
-    // Where tensors are in files, there is one from now on.
+    // If tensors are in files, there is one from this point on.
     drop(Tensor::<u64>::zeros([700]).unwrap());
     let before = (in_use(), open_files());
     let (mut put, mut got, mut lost) = (0_u64, 0_u64, 0_u64);
@@ -291,7 +292,7 @@ fn thirty_random_kills_leave_nothing_behind() {
             got += 1;
         };
         for kill in 0..KILLS {
-            // Some progress, so that the victim is somewhere in the middle of something.
+            // Some progress, so that the victim is at a random point of its work.
             for _ in 0..20 + random(200) {
                 let mut job = (put, Tensor::full([700], put).unwrap().freeze());
                 expected.insert(put);

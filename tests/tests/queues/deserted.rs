@@ -1,5 +1,5 @@
-//! When waiting on a queue ends with `Deserted`: not as long as a thread, a message or a task of this process can still put
-//! (or get), and then soon. In all of them a process that had the queue has ended.
+//! Waits on a queue that end with `Deserted`: not while a thread, a message or a task of this process can
+//! still put (or get), and soon afterwards. In all tests, a process that had the queue has ended.
 
 use std::pin::pin;
 use std::sync::{Arc, mpsc};
@@ -17,7 +17,7 @@ use mp_tests::{
 };
 use rustix::process::Signal;
 
-/// Several poll intervals: a wait that is deserted ends within one.
+/// Several poll intervals: a deserted wait ends within one.
 const A_WHILE: Duration = Duration::from_millis(350);
 
 fn has_it(_: usize, queue: Queue<u32>) -> Outcome {
@@ -25,7 +25,7 @@ fn has_it(_: usize, queue: Queue<u32>) -> Outcome {
     Ok(())
 }
 
-/// Another process had this queue, and is gone.
+/// Another process had this queue, and has ended.
 fn left_behind(queue: &Queue<u32>) {
     let context = one_process(has_it, queue.clone());
     join(&context).unwrap();
@@ -138,7 +138,7 @@ fn a_thread_that_waits_with_a_time_out_may_put_when_that_is_over() {
     let queue = left(DesertedWhen::default());
     let clone = queue.clone();
     let other = thread::spawn(move || {
-        // That thread may get `Deserted`, if the other is blocked by then: only it could put.
+        // That thread may get `Deserted` if the other is blocked by then: only it could put.
         let got = clone.get_timeout(A_WHILE);
         assert!(is_deserted(&got) || got.is_err_and(|e| e.is_empty()));
         give(&clone, 9);
@@ -172,7 +172,7 @@ fn a_joinable_queue_waits_for_the_threads_of_this_process_too() {
     let clone = queue.clone();
     assert!(queue.get_timeout(A_WHILE).unwrap_err().is_empty());
     clone.put(3).unwrap();
-    // A task that this process works on is no handle.
+    // A task in progress isn't a handle.
     let task = queue.get_timeout(DEADLINE).unwrap().unwrap();
     drop(clone);
     let got = queue.get_timeout(DEADLINE);
@@ -189,7 +189,7 @@ fn tasks_and_streams_wait_for_the_handles_of_others() {
     assert!(poll_once(&mut get).is_pending());
     drop(clone);
     assert!(is_deserted(&block_on(get)));
-    // A stream can only get: it waits for the queue that it was made of, and is none that others wait for.
+    // A stream can only get: it waits for its queue, and doesn't count as a handle that others wait for.
     let mut stream = pin!(queue.stream());
     let mut next = std::future::poll_fn(|cx| stream.as_mut().poll_next(cx));
     assert!(poll_once(&mut next).is_pending());
@@ -231,7 +231,7 @@ fn threads_that_share_one_handle_can_have_a_queue_that_is_never_deserted() {
     });
 }
 
-/// How a thread waits for what only another process could put; it ends when that has given the queue up.
+/// Way in which a thread waits for a put by another process. It ends when that process has dropped the queue.
 type Waits = fn(&Queue<u32>) -> Result<Option<u32>, GetError>;
 
 const GETS: Waits = Queue::get;
@@ -239,7 +239,7 @@ const WAITS_FOR_SEVERAL: Waits = |queue| {
     let other = Queue::<u32>::bounded(1).unwrap();
     loop {
         assert_eq!(wait(&[&other, queue], Some(DEADLINE)).unwrap(), [1]);
-        // Between the two calls, the test may give the queue to another process.
+        // The test may send the queue to another process between the two calls.
         match queue.get_timeout(Duration::ZERO) {
             Err(e) if e.is_empty() => {}
             got => return got,
@@ -248,7 +248,7 @@ const WAITS_FOR_SEVERAL: Waits = |queue| {
 };
 const WAITS_AS_A_TASK: Waits = |queue| block_on(queue.get_async());
 
-/// A thread that waits, and its number.
+/// Starts a thread that waits, and returns its id.
 fn waiter(queue: Queue<u32>, waits: Waits) -> (thread::JoinHandle<()>, i32) {
     let (begins, began) = mpsc::channel();
     let waiter = thread::spawn(move || {
@@ -268,8 +268,8 @@ fn drops_them((queues, go): (Queue<Queue<u32>>, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// A waiter that looks while the handle is going must not sleep until its poll interval ends. (By the clock a busy machine looks
-/// the same.)
+/// A waiter that checks during the drop of the last handle must not sleep until its poll interval ends. (By
+/// time alone, that can't be told from a busy machine.)
 fn hears_of_the_last_drop(rounds: usize, asleep: bool, waits: Waits) {
     let _alone = alone();
     let (queues, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -305,8 +305,8 @@ fn a_task_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends(
     hears_of_the_last_drop(300, true, WAITS_AS_A_TASK);
 }
 
-/// Drops a queue, and stops before its `at`-th access to shared memory in that. It does not end before it is told to: its end
-/// would be heard of.
+/// Drops a queue, and stops before its `at`-th access to shared memory in the drop. It does not end until
+/// told to: its end would be detected.
 fn stops_while_it_drops(
     _: usize,
     (queue, order, dropped, at): (Queue<u32>, Queue<()>, Queue<()>, u64),
@@ -320,18 +320,18 @@ fn stops_while_it_drops(
     Ok(())
 }
 
-/// When a waiter of a queue that a process gives up begins.
+/// Time at which a waiter begins, relative to another process's drop of the queue.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Begins {
-    /// Before that, and another process drops its handle while the first one is stopped.
+    /// Before the drop, and another process drops its handle while the first one is stopped.
     Before,
-    /// While that process is stopped somewhere in the drop.
+    /// While that process is stopped within the drop.
     Meanwhile,
-    /// Then, and another process has dropped its handle, as a whole, between that and the waiter's beginning.
+    /// During the drop, and another process has dropped its handle completely before the waiter begins.
     BehindAnother,
 }
 
-/// The last other process is stopped at each access of dropping its handle, and goes on.
+/// The last other process is stopped at each access of dropping its handle, and continues.
 fn hears_of_a_drop_that_is_stopped(begins: Begins, waits: Waits) {
     let _alone = alone();
     mp_tests::kill::until_the_end(5, |at| {
@@ -396,13 +396,14 @@ fn a_waiter_that_begins_when_one_process_has_left_and_another_is_about_to_hears_
     }
 }
 
-/// Waits for what only its parent could put, and says whether it heard that the parent has given the queue up.
+/// Waits for a put that only its parent could do. Returns `true` if it learned that the parent has dropped
+/// the queue.
 fn hears_of_it(_: usize, (queue, begun): (Queue<u32>, Queue<u32>)) -> mp::AnyResult<bool> {
     begun.put(0)?;
     Ok(is_deserted(&queue.get_timeout(20 * A_WHILE)))
 }
 
-/// The most usual case of all: the process that has made the queue gives it up, and one other has it.
+/// The most common case: the process that created the queue drops it, and one other process has it.
 #[test]
 fn the_process_that_made_the_queue_drops_its_last_handle() {
     let _alone = alone();

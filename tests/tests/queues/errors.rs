@@ -1,5 +1,5 @@
-//! What can go wrong with a queue: each is an error that says what was asked and what there is, gives the value back where
-//! there is one, and leaves everything as it was. The arena of this test program has 256 MiB.
+//! Failures of a queue: each is an error that names the request and the actual state, returns the value if
+//! there is one, and changes nothing. The arena of this test program has 256 MiB.
 #![allow(unsafe_code)]
 
 use mp::message::MessageError;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 const MIB: usize = 1 << 20;
 
-/// The arena of this test program.
+/// Returns the arena of this test program.
 fn arena() -> Arena {
     arena_of(256 << 20)
 }
@@ -42,7 +42,7 @@ fn a_message_larger_than_the_arena() {
     assert_eq!(take(&queue), "short");
 }
 
-/// Written as a queue of numbers, read as one of texts.
+/// Queue written as one of numbers, read as one of texts.
 struct Misread(Queue<u64>);
 
 impl Serialize for Misread {
@@ -93,7 +93,7 @@ type Rows = Queue<FrozenTensor<u64>>;
 fn put_two(_: usize, (queue, large): (Rows, Queue<String>)) -> Outcome {
     arena();
     send(&queue, Tensor::full([1000], 1)?.freeze())?;
-    // Blocked here while there is no memory any more.
+    // Blocked here while no memory is left.
     send(&queue, Tensor::full([1000], 2)?.freeze())?;
     match Tensor::<u64>::zeros([40 * MIB / 8]) {
         Err(Error::OutOfMemory { .. } | Error::ArenaFull { .. }) => {}
@@ -125,7 +125,7 @@ fn a_full_arena_while_a_producer_waits() {
         while let Ok(tensor) = Tensor::<u8>::zeros([20 * MIB]) {
             all.push(tensor);
         }
-        // Messages on their way need no more memory.
+        // Messages in flight need no additional memory.
         for n in 1..=3 {
             let tensor = take(&queue);
             assert!(tensor.iter().all(|v| v == n), "{tensor}");
@@ -139,7 +139,7 @@ fn a_full_arena_while_a_producer_waits() {
     });
 }
 
-/// What holds its attachments: the envelope itself, a block beside its attachment, a block with the list of
+/// Places of attachments: the envelope itself, a block next to its attachment, a block with the list of
 /// attachments.
 type Attached = (Vec<FrozenTensor<u64>>, Vec<u8>);
 
@@ -188,7 +188,7 @@ fn a_message_of_another_version_of_the_wire() {
             assert_eq!(take(&said), format!("{tensors} {bytes}"));
             join(&context).unwrap();
         }
-        // All that was attached to it, too.
+        // Including all of its attachments.
         eventually_in_use(before, "all is back");
     }
 }

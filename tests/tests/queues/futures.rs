@@ -1,4 +1,5 @@
-//! Queues as futures, without a runtime and under tokio: nothing is lost or doubled, whatever is dropped, killed or stopped.
+//! Queues as futures, without a runtime and under tokio: nothing is lost or duplicated if futures are dropped
+//! or processes killed or stopped.
 
 use std::collections::BTreeSet;
 use std::os::fd::AsRawFd;
@@ -206,7 +207,7 @@ fn tasks_of_dead_consumers_are_told_to_futures() {
         tasks.put_async(1).await.unwrap();
         ready.get_async().await.unwrap();
         tasks.close();
-        // One is worked on: neither done nor at the end.
+        // One task is in progress: neither done nor at the end.
         assert!(is_pending(tasks.join_async()) && is_pending(tasks.get_async()));
     });
     signal(context.pids()[0], Signal::KILL);
@@ -215,7 +216,7 @@ fn tasks_of_dead_consumers_are_told_to_futures() {
         assert!(matches!(tasks.join_async().await, Err(JoinableQueueError::Lost(1))));
         assert!(tasks.get_async().await.unwrap().is_none());
     });
-    // Of a plain queue, it comes back.
+    // A message of a plain queue is delivered again.
     let queue = Queue::bounded(1).unwrap();
     give(&queue, 5);
     block_on(async {
@@ -246,7 +247,7 @@ fn events_and_permits_are_futures_too() {
     let mut set = Box::pin(event.wait_async());
     assert!(poll_once(&mut set).is_pending());
     take(&order);
-    // It was cleared at once, and is not missed.
+    // It was cleared at once, and the wake-up is not missed.
     block_on(set).unwrap();
     assert!(is_pending(permits.acquire_async()));
     signal(context.pids()[0], Signal::KILL);
@@ -302,7 +303,7 @@ fn many_tasks_share_queues_of_another_process_and_time_outs_lose_nothing() {
         queues.iter().for_each(|queue| _ = queue.close());
         Ok(())
     }
-    // More than one thread sleeps on.
+    // More than one thread can sleep on.
     let queues: Vec<Queue<u64>> = (0..150).map(|_| Queue::bounded(1).unwrap()).collect();
     let tasks: Vec<_> = (0..queues.len() * 2)
         .map(|i| {
@@ -310,7 +311,7 @@ fn many_tasks_share_queues_of_another_process_and_time_outs_lose_nothing() {
             runtime.spawn(async move {
                 let mut got = Vec::new();
                 loop {
-                    // Every other task gives up again and again.
+                    // Every other task times out again and again.
                     let time = if i % 2 == 0 { Duration::from_millis(1) } else { DEADLINE };
                     match tokio::time::timeout(time, queue.get_async()).await {
                         Ok(Ok(Some(i))) => got.push(i),
@@ -388,19 +389,19 @@ fn a_connection_wakes_epoll_and_is_quiet_again() {
         }
     };
     runtime.block_on(async { tokio::time::timeout(DEADLINE, all).await.unwrap() });
-    // Another handle is faster: it is readable once in vain.
+    // Another handle is faster: it is readable once without a message.
     here.send(1_u32).unwrap();
     eventually("it is readable", readable);
     let other = here.clone();
     assert_eq!(other.recv::<u32>().unwrap(), 1);
     assert!(readable() && here.try_recv::<u32>().unwrap_err().is_empty() && !readable());
-    // The end of the other process is something to receive, and stays so.
+    // The end of the other process can be received, and stays so.
     signal(context.pids()[0], Signal::KILL);
     failure(&context);
     eventually("it is readable", readable);
     assert!(here.poll(Duration::ZERO).unwrap() && readable());
     assert!(matches!(here.try_recv::<u32>(), Err(GetError::Disconnected)) && readable());
-    // Others open and close files meanwhile: by its number in the kernel.
+    // Others open and close files meanwhile: identified by its number in the kernel.
     let info = format!("/proc/self/fdinfo/{}", fd.as_raw_fd());
     let eventfd = || {
         let info = std::fs::read_to_string(&info).ok()?;

@@ -1,5 +1,5 @@
-//! Queues that grow, messages with acknowledgement, channels, joinable queues and pipes, between processes that live and
-//! that are killed.
+//! Queues that grow, messages with acknowledgement, channels, joinable queues and pipes, between processes
+//! that live and that are killed.
 
 use std::time::{Duration, Instant};
 
@@ -18,12 +18,13 @@ use rustix::process::Signal;
 
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// All that the test put into shared memory is released.
+/// Waits until all shared memory of the test is released.
 fn nothing_is_left(before: (u64, u64, u64)) {
     eventually_in_use(before, "all is released");
 }
 
-/// `Storage` is for crates below the tensors: one that lends memory to others which an exclusive tensor still has breaks its part.
+/// `Storage` is for crates below the tensors: a crate that exposes the memory of an exclusive tensor violates
+/// its contract.
 #[test]
 fn an_exclusive_tensor_whose_memory_was_opened_to_others_is_not_sent_and_not_lost() {
     let _alone = alone();
@@ -36,7 +37,7 @@ fn an_exclusive_tensor_whose_memory_was_opened_to_others_is_not_sent_and_not_los
     assert!(queue.is_empty());
     let tensor = error.into_value();
     assert!(tensor.iter().all(|v| v == 7));
-    // As what its memory is, it goes.
+    // As a shared tensor, it can be sent.
     let (there, back) = (Queue::bounded(1).unwrap(), tensor.share());
     give(&there, back);
     assert_eq!(take(&there).to_vec(), [7; 100]);
@@ -142,7 +143,7 @@ fn a_message_with_acknowledgement_goes_to_another_when_its_holder_is_killed() {
     }
     let before = in_use();
     let (jobs, ready) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
-    // The second one spills.
+    // The second message spills.
     for i in 0..2 {
         let text = "x".repeat(i as usize * 1000);
         give(&jobs, (i, Tensor::full([1000], i).unwrap().freeze(), text));
@@ -240,7 +241,7 @@ fn threads_of_one_process_learn_it_too() {
     other.send(2).unwrap();
     drop(other);
     assert_eq!(thread.join().unwrap().unwrap(), [1, 2]);
-    // A sender in a message on its way is one, too.
+    // A sender in a message in flight counts, too.
     let (sender, receiver) = channel::<u32>().unwrap();
     let carrier = Queue::bounded(1).unwrap();
     give(&carrier, sender);

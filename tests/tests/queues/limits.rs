@@ -1,5 +1,5 @@
-//! How many messages fit, into one queue and into all together: the numbers in the documentation of `Queue`,
-//! in an arena for few.
+//! Capacity for messages, of one queue and of all together: the numbers in the documentation of `Queue`, in a
+//! small arena.
 
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,15 +17,15 @@ use mp_tests::{DEADLINE, Outcome, alone, eventually, give, one_process, take};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// For how many messages the arena is.
+/// Number of messages that the arena is configured for.
 const MESSAGES: u32 = 1024;
-/// How many of these are kept for queues that have few.
+/// Number of these that are reserved for queues that have few.
 const KEPT: u32 = MESSAGES / 8;
-/// How many of them for each queue.
+/// Number of reserved messages for each queue.
 const SHARE: usize = 16;
 const SIZE: u64 = 1 << 30;
 
-/// The arena of this test program.
+/// Returns the arena of this test program.
 fn arena() -> Arena {
     static ASKED: Once = Once::new();
     ASKED.call_once(|| Arena::configure(ArenaOptions::new().size(SIZE).messages(MESSAGES)).unwrap());
@@ -34,10 +34,11 @@ fn arena() -> Arena {
     arena
 }
 
-/// Runs a test in a thread that has ended when the next one begins, with the envelopes that it kept.
+/// Runs a test in a thread, which ends before the next one begins, with the envelopes that it kept.
 fn in_a_thread(test: impl FnOnce() + Send + 'static) {
     let _alone = alone();
-    // Threads of the library that read the results of an earlier test's processes keep envelopes, too, until they end.
+    // Threads of the library that read the results of an earlier test's processes keep envelopes, too, until
+    // they end.
     eventually("envelopes that no message has", || {
         Arena::get().is_none_or(|arena| arena.on_their_way(0, 0).owned == 0)
     });
@@ -46,22 +47,22 @@ fn in_a_thread(test: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// No slot has room for it.
+/// Returns a message that doesn't fit into a slot.
 fn large(n: usize) -> Vec<usize> {
     vec![n; 20]
 }
 
-/// The number that a queue's `Debug` shows.
+/// Returns the number that a queue's `Debug` shows.
 fn block_of<T: mp::Message>(queue: &Queue<T>) -> u32 {
     let text = format!("{queue:?}");
     text.rsplit("block ").next().unwrap().trim_end_matches(')').parse().unwrap()
 }
 
-/// Puts until the queue refuses; how many, and why.
+/// Puts until the queue refuses. Returns the number of messages and the error.
 fn fill(queue: &Queue<Vec<usize>>) -> (usize, PutError<Vec<usize>>) {
     let mut put = 0;
     loop {
-        // It never waits: a deadline only for a test that fails.
+        // It never waits: the deadline is for a test that fails.
         match queue.put_timeout(large(put), DEADLINE) {
             Ok(()) => put += 1,
             Err(error) => return (put, error),
@@ -73,7 +74,7 @@ fn drain<T: mp::Message>(queue: &Queue<T>) -> usize {
     std::iter::from_fn(|| queue.try_get().ok().flatten()).count()
 }
 
-/// All messages that can be on their way, but those that are kept for others, in one queue.
+/// Puts all messages that can be in flight into one queue, except the reserved ones.
 fn crowd() -> (Queue<Vec<usize>>, usize, PutError<Vec<usize>>) {
     let crowd = Queue::unbounded().unwrap();
     let (put, error) = fill(&crowd);
@@ -119,14 +120,14 @@ fn the_error_says_who_has_how_many() {
         assert!(who.queues.iter().all(|q| q.pids == [std::process::id()]), "{who:?}");
         let text = error.to_string();
         assert!(text.contains(&format!("{put} are in the queue in block {}", who.asked)), "{text}");
-        // All but what is kept for others, and what threads keep for their next messages.
+        // All except the reserved ones, and those that threads keep for their next messages.
         let most = (MESSAGES - KEPT) as usize + SHARE - 100;
         assert!((most - 200..=most).contains(&put), "{put} of {most}");
         assert_eq!((drain(&crowd), drain(&other)), (put, 100));
     });
 }
 
-/// What each process returned.
+/// Returns the results of all processes.
 fn results<T: mp::Message>(context: mp::ProcessContext<T>) -> Vec<T> {
     context.results().unwrap().into_iter().map(Result::unwrap).collect()
 }
@@ -140,7 +141,7 @@ fn one_queue_leaves_the_others_their_share() {
     in_a_thread(|| {
         arena();
         let (crowd, put, _) = crowd();
-        // One share is the crowd's, one is left for the process below.
+        // One share belongs to the crowd's queue, one is left for the process below.
         let queues = (KEPT as usize / SHARE) - 2;
         let others: Vec<Queue<Vec<usize>>> =
             (0..queues).map(|_| Queue::bounded(4 * SHARE).unwrap()).collect();
@@ -151,14 +152,14 @@ fn one_queue_leaves_the_others_their_share() {
             let error = queue.try_put(large(SHARE)).unwrap_err();
             assert!(matches!(&error, PutError::Full(value) if *value == large(SHARE)), "{error:?}");
         }
-        // What is small is in its slot.
+        // Small messages are in their slots.
         let small = Queue::bounded(1).unwrap();
         small.try_put(5_u64).unwrap();
         // Arguments of processes find room as well.
         let text = "x".repeat(10_000);
         let context = one_process(length, text);
         assert_eq!(results(context), [10_000]);
-        // Messages that are only passed on take nothing from the others.
+        // Messages that are only forwarded take nothing from the others.
         for _ in 0..3 * SHARE {
             let value = take(&others[0]);
             others[0].try_put(value).unwrap();
@@ -221,7 +222,7 @@ fn a_put_beyond_the_limit_waits_in_a_queue_with_a_bound() {
         assert_eq!(take(&queue), large(0));
         waiting.join().unwrap();
         waits(&queue);
-        // or out of another one, as a future too.
+        // or out of another one, also as a future.
         let producer = queue.clone();
         let waiting = thread::spawn(move || {
             let mut value = Some(large(17));
@@ -252,7 +253,7 @@ fn a_put_that_waits_for_others_ends_when_the_queue_is_closed() {
     });
 }
 
-/// The longest text that takes no memory beside its envelope.
+/// Returns the length of the longest text that needs only an envelope.
 fn longest(queue: &Queue<String>) -> usize {
     let blocks = || Arena::current().unwrap().memory_stats().live_blocks;
     let longest = (100..300).rfind(|&len| {
@@ -280,7 +281,7 @@ fn puts(_: usize, (queue, at): (Queue<Vec<usize>>, u64)) -> Outcome {
     (0..3).try_for_each(|n| queue.put(large(n)).map_err(|e| e.to_string().into()))
 }
 
-/// The killed process's envelopes of the share serve others again.
+/// The killed process's envelopes of the share can be used again.
 #[test]
 fn a_producer_is_killed_at_every_access_of_its_share() {
     let test = || {
@@ -324,7 +325,7 @@ fn children_have_the_arena_of_their_parent() {
     });
 }
 
-/// Run by the test below, as a program of its own.
+/// Entry of the program that the test below runs.
 #[test]
 fn a_program_with_an_environment() {
     let Ok(asked) = std::env::var("HOW_MUCH_FITS") else { return };
@@ -350,7 +351,7 @@ fn the_environment_says_how_much_fits() {
     let sized = [("MP_ARENA_SIZE", "256M"), ("MP_ARENA_MESSAGES", "8K")];
     assert_eq!(program("", &sized), "256 8192");
     assert_eq!(program("configured", &sized), "256 3072", "what the program says comes first");
-    // The defaults, when neither the program nor the environment sets them.
+    // The defaults, if neither the program nor the environment sets them.
     assert_eq!(program("", &[("MP_ARENA_SIZE", "64G")]), "65536 1048576");
     assert_eq!(program("", &[("MP_ARENA_SIZE", "32G")]), "32768 524288");
     assert_eq!(program("", &[("MP_ARENA_SIZE", "64G"), ("MP_ARENA_MESSAGES", "15728640")]), "65536 15728640");
@@ -360,7 +361,7 @@ fn the_environment_says_how_much_fits() {
     assert!(few.contains("5 messages") && few.contains("1024 to 15728640"), "{few}");
 }
 
-/// Its messages stay, so that it takes envelopes as they come: no receiver makes room.
+/// Its messages stay, so it takes envelopes as they become free: no receiver makes room.
 #[test]
 fn a_sender_to_all_is_told_that_no_more_can_be_on_their_way() {
     in_a_thread(|| {

@@ -1,5 +1,5 @@
-//! Handles of queues in messages that a killed process had, or that no process takes: waiters of those queues
-//! get an error, also where the process that recovers has none of them.
+//! Handles of queues in messages of a killed process, or in messages that are never taken: waiters of those
+//! queues get an error, also if the recovering process has none of the queues.
 
 use mp::queue::{broadcast, watch};
 use mp::{Arena, GetError, ProcessContext, Queue};
@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 type Post = Queue<Queue<u32>>;
 
-/// Sends a queue to another process, and waits until no process has it but this one.
+/// Sends a queue to another process, and waits until no other process has it.
 fn sends_and_waits(_: usize, (post, sent, ended): (Post, Queue<()>, Queue<bool>)) -> Outcome {
     let queue = Queue::bounded(1)?;
     send(&post, queue.clone())?;
@@ -40,8 +40,8 @@ fn takes_it(_: usize, (post, go): (Post, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// The process that waits for the queue is stopped, so that this process recovers: it has another handle of
-/// neither queue.
+/// The process that waits for the queue is stopped, so that this process recovers. It has no other handle of
+/// the two queues.
 fn recovered_here(has: ProcessContext, waits: &ProcessContext, ended: &Queue<bool>) {
     let waiter = waits.pids()[0];
     signal(waiter, Signal::STOP);

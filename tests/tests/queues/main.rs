@@ -1,5 +1,5 @@
-//! Queues, channels and pipes between real processes. (Errors, and how much fits, each in an arena of its own: `errors.rs` and
-//! `limits.rs`, programs of their own.)
+//! Queues, channels and pipes between real processes. (Errors and limits, each in an arena of its own:
+//! `errors.rs` and `limits.rs`, separate programs.)
 
 mod backlog;
 mod broadcast;

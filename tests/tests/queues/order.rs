@@ -1,4 +1,4 @@
-//! Queues between processes that live: order, waiting, closing, and messages that outlive their senders.
+//! Queues between live processes: order, waiting, closing, and messages that outlive their senders.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -18,7 +18,7 @@ fn consume(_: usize, (queue, results): (Queue<Numbered>, Queue<Vec<Numbered>>)) 
     send(&results, queue.iter().collect::<Result<_, _>>()?)
 }
 
-/// Two producers, two consumers: what each consumer got.
+/// Two producers, two consumers. Returns the messages of each consumer.
 fn two_by_two(capacity: usize, each: u32) -> [Vec<Numbered>; 2] {
     let (queue, results) = (Queue::bounded(capacity).unwrap(), Queue::bounded(2).unwrap());
     let consumers =
@@ -100,7 +100,7 @@ fn a_get_in_another_process_releases_a_blocked_put() {
     give(&queue, 0);
     assert!(queue.put_timeout(1, MOMENT).unwrap_err().is_full());
     give(&go, ());
-    // Nothing but the gets of the other process makes room for these.
+    // Only the gets of the other process make room for these.
     give(&queue, 1);
     give(&queue, 2);
     assert_eq!([take(&results), take(&results), take(&results)], [Some(0), Some(1), Some(2)]);
@@ -161,7 +161,7 @@ fn the_sender_may_exit_right_after_the_put() {
     fn worker(rank: usize, queue: Queue<(usize, Vec<u8>, FrozenTensor<u32>)>) {
         let tensor = Tensor::from_fn(&[1 << 18], |i| (i * (rank + 1)) as u32).unwrap().freeze();
         let sent = queue.try_put((rank, vec![rank as u8; 100_000], tensor));
-        // Without running a destructor.
+        // Without running destructors.
         std::process::exit(i32::from(sent.is_err()));
     }
     let queue = Queue::bounded(4).unwrap();

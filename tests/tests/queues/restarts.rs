@@ -1,5 +1,5 @@
-//! Queues and channels in the arguments of a process that is started again: they stay the same ones, and those at the other end
-//! wait for the next start.
+//! Queues and channels in the arguments of a process that is restarted: they stay the same, and the other
+//! ends wait for the next start.
 
 use std::time::Duration;
 
@@ -12,7 +12,8 @@ fn at_most(max: u32) -> Restart {
     Restart::OnFailure { max, backoff: Duration::from_millis(1).into() }
 }
 
-/// What a worker has when it crashes comes back, also to its successor; and a message that ends each of them is set aside.
+/// Messages of a crashed worker are delivered again, also to its successor. A message that crashes each
+/// worker is set aside.
 #[test]
 fn a_worker_that_crashes_now_and_then_loses_no_message() {
     fn square((numbers, squares): (Queue<u64>, Queue<u64>)) -> Outcome {
@@ -43,7 +44,7 @@ fn a_worker_that_crashes_now_and_then_loses_no_message() {
     eventually_in_use(before, "nothing is kept for another start");
 }
 
-/// Whether the other process is there or comes soon, is the same to a caller that waits.
+/// A waiting caller can't tell whether the other process runs or is being restarted.
 #[test]
 fn a_queue_is_not_deserted_and_a_channel_not_disconnected_before_the_supervision_ends() {
     fn answer((words, tell): (Queue<String>, mp::queue::Sender<u32>)) -> Outcome {
@@ -59,7 +60,7 @@ fn a_queue_is_not_deserted_and_a_channel_not_disconnected_before_the_supervision
     for (when, channel_first) in [(mild, false), (strict, false), (mild, true)] {
         let words = QueueOptions::new().deserted_when(when).create().unwrap();
         let (sender, receiver) = channel().unwrap();
-        // Several times as long as a wait takes to look whether it is deserted.
+        // Several times as long as a wait takes to check for desertion.
         let backoff = Duration::from_millis(350).into();
         let worker = Process::builder()
             .restart(Restart::OnFailure { max: 2, backoff })

@@ -1,6 +1,6 @@
-//! Processes that end while they read what they were started with, or sent: after they have connected, and
-//! before their function runs. Handles that were on the way count as gone, and the error of a wait names the
-//! failure of the process.
+//! Processes that end while they read their arguments or messages: after they have connected, and before
+//! their function runs. Handles in flight count as dropped, and the error of a wait names the failure of the
+//! process.
 
 use std::sync::mpsc;
 use std::thread;
@@ -32,7 +32,7 @@ impl End {
     }
 }
 
-/// Ends the process that reads it, unless that is the process that wrote it.
+/// Ends the process that decodes it, unless that is the process that encoded it.
 #[derive(Clone, Debug)]
 struct Ends(End);
 
@@ -61,7 +61,7 @@ impl<'de> Deserialize<'de> for Ends {
     }
 }
 
-/// Read before the handle of the queue, and after it.
+/// Decoded before the handle of the queue, or after it.
 type Before = (Ends, Queue<u32>);
 type After = (Queue<u32>, Ends);
 
@@ -69,7 +69,7 @@ fn queue() -> Queue<u32> {
     Queue::bounded(1).unwrap()
 }
 
-/// A call without a time-out ends within the deadline, and names the failure.
+/// Checks that a call without a time-out ends within the deadline, and names the failure.
 #[track_caller]
 fn get_names(end: End, queue: Queue<u32>, who: &str) {
     let (send, got) = mpsc::channel();

@@ -1,4 +1,5 @@
-//! Handles that were sent to a process which never took them, or in a message that no process took: they count as gone, at once.
+//! Handles that were sent to a process which never took them, or in a message that was never taken: they
+//! count as dropped, at once.
 
 use std::fs::File;
 use std::process::Command;
@@ -13,7 +14,7 @@ use mp::{GetError, Process, Queue, SpawnOptions, channel, pipe, start_processes}
 use mp_tests::scratch::Scratch;
 use mp_tests::{DEADLINE, Outcome, alone, eventually, give, one_process};
 
-/// Starts a program that is no worker and fails.
+/// Returns a program that is not a worker and fails.
 fn fails() -> ProcessBuilder {
     Process::builder().name("sorter").command(["/bin/false"])
 }
@@ -22,7 +23,7 @@ fn uses(_: (Queue<u32>, Queue<u32>)) -> Outcome {
     Ok(())
 }
 
-/// The error of a call without a time-out, which ends within the deadline.
+/// Returns the error of a call without a time-out, which ends within the deadline.
 fn end_of_get(queue: Queue<u32>) -> GetError {
     let (tell, told) = mpsc::channel();
     thread::spawn(move || _ = tell.send(queue.get()));
@@ -58,7 +59,7 @@ fn failed_start_wakes_a_sleeping_get() {
     let sorter = Process::builder().command(["/bin/sh", "-c", &script]);
     let process = sorter.spawn(uses, (a.clone(), b.clone())).unwrap();
     let getter = thread::spawn(move || b.get());
-    // Opened when the process reads, which it does until this is closed.
+    // Opened when the process reads, which takes until this is closed.
     drop(File::options().write(true).open(end).unwrap());
     eventually("the get ends", || getter.is_finished());
     assert!(matches!(getter.join().unwrap(), Err(GetError::Deserted { .. })));
@@ -87,7 +88,7 @@ fn failed_start_ends_other_receivers() {
     let process = fails().spawn(|_: Senders| {}, (sends, shows, there)).unwrap();
     assert!(matches!(hears.recv_timeout(DEADLINE), Err(broadcast::RecvError::Closed)));
     let seen = sees.wait_changed_timeout(DEADLINE);
-    // The first value may not have been seen.
+    // The first value may not have been observed.
     let seen = if seen.is_ok() { sees.wait_changed_timeout(DEADLINE) } else { seen };
     assert!(seen.as_ref().is_err_and(GetError::is_disconnected), "{seen:?}");
     assert!(here.recv_timeout::<u32>(DEADLINE).is_err_and(|error| error.is_disconnected()));

@@ -1,5 +1,5 @@
-//! Waits at queues: for room for a message of this size, for tasks that may come back; time-outs that name
-//! the holders, and futures that are dropped and keep what they were to put.
+//! Waits on queues: for room for a message of this size, for tasks that may be returned; time-outs that name
+//! the holders, and futures that are dropped and keep their values.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -47,7 +47,7 @@ fn room_is_room_for_the_message_that_is_to_be_put() {
     assert_eq!(wait(&[&queue.put_ready()], Some(Duration::ZERO)).unwrap(), [0]);
     let mut value = bytes(800);
     let child = one_process(takes_as_told, (queue.clone(), orders.clone()));
-    // The intended use: it puts as often as the wait finds room, no more.
+    // Intended use: it puts as often as the wait finds room, no more.
     give(&orders, ());
     assert_eq!(select(&[&small, &large], Some(DEADLINE)).unwrap(), Some(0));
     (0..2).for_each(|_| give(&orders, ()));
@@ -57,7 +57,7 @@ fn room_is_room_for_the_message_that_is_to_be_put() {
         Err(error) => panic!("{error}"),
     }
     assert!(wait(&[&large], Some(MOMENT)).unwrap().is_empty());
-    // A future waits for its own message's room.
+    // A future waits for room for its own message.
     value = bytes(700);
     let mut future = pin!(queue.put_async(value));
     assert!(poll_once(&mut future).is_pending());
@@ -65,7 +65,7 @@ fn room_is_room_for_the_message_that_is_to_be_put() {
     block_on(future).unwrap();
     orders.close();
     join(&child).unwrap();
-    // A closed queue counts as room: the put then returns the error.
+    // A closed queue counts as having room: the put then returns the error.
     queue.close();
     assert_eq!(wait(&[&large, &too_large], None).unwrap(), [0, 1]);
 }
@@ -92,7 +92,7 @@ fn behind_the_end_a_consumer_waits_for_leased_messages_and_is_told_their_holders
     assert_eq!(take(&told), 5);
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
-    // Open: something new may come.
+    // Open: a new message may come.
     assert!(matches!(jobs.get_ack_timeout(MOMENT), Err(GetError::Empty)));
     jobs.close();
     assert!(wait(&[&tasks], Some(MOMENT)).unwrap().is_empty());
@@ -113,7 +113,7 @@ fn behind_the_end_a_consumer_waits_for_leased_messages_and_is_told_their_holders
     assert_eq!(wait(&[&tasks], Some(DEADLINE)).unwrap(), [0]);
     let job = jobs.try_get_ack().unwrap().expect("it came back");
     assert_eq!(job.deliveries(), 2);
-    // What this process itself works on can't come from another process.
+    // A task in progress in this process can't come from another process.
     assert!(jobs.try_get_ack().unwrap().is_none());
     job.ack();
     assert_eq!(wait(&[&tasks], None).unwrap(), [0]);

@@ -25,7 +25,7 @@ fn version((version, tensor): &Weights) -> u64 {
     *version
 }
 
-/// Looks until it has seen the last one: never an older one than before.
+/// Reads until it has the last value. Versions never go back.
 fn look(_: usize, receiver: Receiver<Weights>) -> mp::AnyResult<u64> {
     let (mut seen, mut looks) = (0, 0);
     while seen < LAST {
@@ -144,7 +144,7 @@ async fn a_change_ends_a_future() {
     tokio::time::timeout(DEADLINE, sender.closed()).await.expect("in time").unwrap();
 }
 
-/// What counts as seen is each receiver's own, and goes with it into a message.
+/// The observed version belongs to each receiver, and travels with it in a message.
 #[test]
 fn each_receiver_has_seen_what_it_has_seen() {
     let _alone = alone();
@@ -162,10 +162,10 @@ fn each_receiver_has_seen_what_it_has_seen() {
         assert!(got.same_channel(sent));
     }
     assert!(!receiver.same_channel(&watch::channel(0_u32).unwrap().1));
-    // To wait for a value is to have seen it.
+    // A value that was waited for counts as observed.
     assert_eq!(*receiver.wait_for(|n| *n == 1).unwrap(), 1);
     assert!(!receiver.has_changed().unwrap());
-    // What was sent before the last sender was gone is a change still, and the last one.
+    // A value sent before the last sender was dropped is still a change, and the last one.
     sender.send(2).unwrap();
     drop(sender);
     assert!(receiver.has_changed().unwrap());
@@ -199,7 +199,7 @@ fn a_future_and_a_wait_end_when_the_other_side_is_gone() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     woken_by(receiver.changed(), || sender.send(1).unwrap()).unwrap();
-    // The change before was seen.
+    // The change before was observed.
     let end = woken_by(receiver.changed(), || drop(sender));
     assert!(matches!(end, Err(GetError::Disconnected)));
     assert_eq!(select(&[&receiver], Some(DEADLINE)).unwrap(), Some(0));
@@ -215,7 +215,7 @@ fn a_future_and_a_wait_end_when_the_other_side_is_gone() {
 }
 
 thread_local! {
-    /// What this thread does while it writes a [`Meanwhile`].
+    /// Action of this thread while it writes a [`Meanwhile`].
     static MEANWHILE: RefCell<Option<Box<dyn FnOnce()>>> = const { RefCell::new(None) };
 }
 
@@ -231,7 +231,7 @@ impl Serialize for Meanwhile {
     }
 }
 
-/// Another sender is faster: between the look at the newest value and the one that replaces it.
+/// Another sender is faster: between the read of the newest value and its replacement.
 #[test]
 fn what_is_replaced_was_the_newest_until_then_and_what_is_not_modified_stays() {
     let _alone = alone();

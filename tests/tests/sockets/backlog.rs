@@ -1,5 +1,5 @@
-//! Programs that connect before the listener accepts, and send: as with any socket, they are queued by the
-//! kernel. An error about the other side is returned once it is known.
+//! Programs that connect before the listener accepts, and send: as with any socket, the kernel queues them.
+//! An error about the other side is returned once it is known.
 
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
@@ -13,7 +13,7 @@ use mp_tests::{DEADLINE, alone, eventually};
 
 const MOMENT: Duration = Duration::from_millis(50);
 
-/// A name that nothing else listens at.
+/// Returns a name that no other test listens at.
 fn name(what: &str) -> String {
     format!("@mp-before-{what}-{}", std::process::id())
 }
@@ -30,7 +30,7 @@ fn one_thread_connects_and_sends_and_then_accepts() {
     assert_eq!(there.peer_pid(), Some(std::process::id()));
     there.send("before".to_string()).unwrap();
     there.send_bytes(b"raw").unwrap();
-    // No answer is there yet, and no hello is taken for a message.
+    // No answer has arrived yet, and a hello isn't taken for a message.
     assert!(there.try_recv::<u8>().unwrap_err().is_empty());
     assert!(there.recv_timeout::<u8>(MOMENT).unwrap_err().is_empty());
     assert!(!there.is_disconnected());
@@ -80,7 +80,7 @@ fn as_many_are_queued_as_the_backlog_says() {
     assert!(matches!(full, Err(ConnectError::TimedOut(MOMENT))), "{full:?}");
     let full = block_on(options.connect_async(name("backlog")));
     assert!(matches!(full, Err(ConnectError::TimedOut(MOMENT))), "{full:?}");
-    // Once some are accepted there is a place again.
+    // Once some are accepted there is room again.
     let here = accepted(&listener);
     there[0].send(1_u8).unwrap();
     assert_eq!(here.recv_timeout::<u8>(DEADLINE).unwrap(), 1);
@@ -105,7 +105,7 @@ fn a_key_on_the_other_side_only_is_the_error_of_the_first_receive() {
     assert!(matches!(error.refused(), Some(ConnectError::KeyMissing { here: true })), "{error:?}");
     assert!(error.to_string().contains("this side has no authentication key"), "{error}");
     assert!(matches!(there.recv::<u8>(), Err(GetError::Disconnected)));
-    // Or of a send, and the value is given back.
+    // Or of a send, and the value is returned.
     let there = meets();
     eventually("the listener has closed it", || there.is_disconnected());
     let error = there.send("a value".to_string()).unwrap_err();
@@ -114,7 +114,7 @@ fn a_key_on_the_other_side_only_is_the_error_of_the_first_receive() {
     assert!(matches!(there.send(1_u8), Err(PutError::Disconnected(1))));
     let error = block_on(meets().recv_async::<u8>()).unwrap_err();
     assert!(matches!(error.refused(), Some(ConnectError::KeyMissing { here: true })), "{error:?}");
-    // One with a key waits for the proof.
+    // With a key, the client waits for the proof.
     let keyed = SocketOptions::new().authkey("secret").handshake_timeout(MOMENT);
     let unproved = keyed.connect(name("key"));
     assert!(matches!(unproved, Err(ConnectError::TimedOut(MOMENT))), "{unproved:?}");
@@ -143,7 +143,7 @@ fn a_foreign_listener_is_the_error_of_the_first_receive() {
         assert!(error.to_string().contains(why), "{error}");
         assert!(matches!(there.recv_timeout::<u8>(DEADLINE), Err(GetError::Disconnected)));
     }
-    // The listener goes without having accepted.
+    // The listener is dropped without having accepted.
     let there = connect(name("foreign")).unwrap();
     assert!(there.recv_timeout::<u8>(MOMENT).unwrap_err().is_empty(), "it accepts no connection");
     drop(foreign);

@@ -8,7 +8,7 @@ fn options() -> Result<SocketOptions, mp::Error> {
     Ok(SocketOptions::new().authkey_of_family()?.handshake_timeout(DEADLINE))
 }
 
-/// Connects, and says something.
+/// Connects and sends a message.
 fn guest(address: String) -> mp::AnyResult<()> {
     options()?.connect(address)?.send("hello".to_string()).map_err(|e| e.to_string())?;
     Ok(())

@@ -1,4 +1,4 @@
-//! Connections between programs as futures: whatever is dropped, nothing is lost, doubled or torn.
+//! Connections between programs as futures: whatever is dropped, nothing is lost, duplicated or torn.
 
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -16,10 +16,10 @@ use mp_tests::{DEADLINE, Outcome, alone, eventually, join, open_files};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
 
 const MOMENT: Duration = Duration::from_millis(50);
-/// More than a socket buffers.
+/// More bytes than a socket buffers.
 const MUCH: usize = 1 << 20;
 
-/// A name that nothing else listens at.
+/// Returns a name that no other test listens at.
 fn name(what: &str) -> String {
     format!("@mp-tasks-{what}-{}", std::process::id())
 }
@@ -29,7 +29,7 @@ fn is_pending<F: Future>(future: F) -> bool {
     poll_once(&mut pin!(future)).is_pending()
 }
 
-/// Both ends.
+/// Returns both ends of a connection.
 fn pair(what: &str) -> (Connection, Connection) {
     let listener = SocketOptions::new().listen(name(what)).unwrap();
     let at = name(what);
@@ -84,7 +84,7 @@ fn what_is_dropped_at_any_poll_has_received_nothing() {
         }
     });
     for i in 0..20_u8 {
-        // Each looks once, takes what has arrived of a message, and is dropped.
+        // Each polls once, takes the bytes that have arrived, and is dropped.
         let mut got = None;
         eventually("it has arrived", || {
             if let Poll::Ready(value) = poll_once(&mut pin!(here.recv_async::<Vec<u8>>())) {
@@ -111,7 +111,7 @@ fn a_message_that_is_begun_is_sent_to_its_end_and_one_that_is_not_is_not_sent() 
     assert!(there.recv_timeout::<Vec<u8>>(DEADLINE).unwrap() == vec![1; MUCH]);
     assert!(matches!(there.recv_timeout::<String>(DEADLINE), Err(GetError::Disconnected)));
     drop(there);
-    // But for the descriptors of the thread that waits for all.
+    // Except the descriptors of the thread that waits for all.
     eventually("the socket is closed", || open_files() <= files + 1);
 }
 
@@ -119,7 +119,7 @@ fn a_message_that_is_begun_is_sent_to_its_end_and_one_that_is_not_is_not_sent() 
 fn threads_that_block_and_futures_share_one_end() {
     let _alone = alone();
     let (here, there) = pair("share");
-    // A message is begun, and dropped; a thread that blocks sends the next one, and a future one more.
+    // A message is begun, and dropped. A thread that blocks sends the next one, and a future one more.
     assert!(is_pending(here.send_async(vec![1_u8; MUCH])));
     let blocks = here.clone();
     let blocks = std::thread::spawn(move || blocks.send(vec![2_u8; MUCH]).unwrap());
@@ -144,7 +144,7 @@ fn a_silent_program_is_given_up_while_a_future_waits_and_keeps_no_other_out() {
     let address = SocketAddr::from_abstract_name(&name("silent")[1..]).unwrap();
     let mut silent = UnixStream::connect_addr(&address).unwrap();
     assert!(is_pending(listener.accept_async()), "it says nothing");
-    // Nothing happens but that time goes by.
+    // Only time passes.
     assert!(matches!(block_on(listener.accept_async()), Err(ConnectError::TimedOut(MOMENT))));
     silent.read_to_end(&mut Vec::new()).unwrap();
     // Half a hello, and a future that is dropped in between.
@@ -191,7 +191,7 @@ fn three_processes_connect_as_futures() {
 #[test]
 fn a_dropped_future_has_connected_to_no_program() {
     let _alone = alone();
-    // With a key the proof is waited for.
+    // With a key, the proof is waited for.
     let options = SocketOptions::new().authkey("secret");
     let listener = options.listen(name("unconnected")).unwrap();
     let files = open_files();
@@ -217,7 +217,7 @@ fn a_future_is_told_that_no_program_answers() {
     let absent = block_on(options.connect_async(name("unheard")));
     let Err(ConnectError::Io { source, .. }) = absent else { panic!("unexpected: {absent:?}") };
     assert_eq!(source.kind(), std::io::ErrorKind::ConnectionRefused);
-    // It listens, accepts no connection, and has room for one that waits.
+    // It listens, accepts no connection, and has room for one waiting connection.
     let fd = rustix::net::socket(AddressFamily::UNIX, SocketType::STREAM, None).unwrap();
     let address = SocketAddrUnix::new_abstract_name(&name("unheard").as_bytes()[1..]).unwrap();
     rustix::net::bind(&fd, &address).unwrap();

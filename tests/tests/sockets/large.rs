@@ -17,12 +17,12 @@ fn listener(what: &str) -> (Listener, String) {
     (SocketOptions::new().max_message(LARGE).listen(name.clone()).unwrap(), name)
 }
 
-/// Bytes that differ from place to place.
+/// Returns bytes that differ from place to place.
 fn bytes(len: usize) -> Vec<u8> {
     (0..len).map(|i| (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes()[7]).collect()
 }
 
-/// Processor time of this thread in a call.
+/// Returns the processor time of this thread in a call.
 fn processor_time<R>(call: impl FnOnce() -> R) -> (R, Duration) {
     let now = || Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap();
     let begin = now();
@@ -94,7 +94,7 @@ fn bytes_of_all_lengths_arrive_whole() {
     join(&child).unwrap();
 }
 
-/// Receives `count` messages of bytes that all have one value, each.
+/// Receives `count` messages, each with bytes of one value.
 fn receives_uniform(_: usize, (name, count): (String, usize)) -> Outcome {
     let there = SocketOptions::new().connect(name)?;
     for _ in 0..count {
@@ -136,7 +136,7 @@ fn long_bytes_given_up_after_their_start_arrive() {
     let there = SocketOptions::new().connect(name).unwrap();
     let here = listener.accept_timeout(DEADLINE).unwrap().expect("it connects");
     let sent = bytes(3 << 20);
-    // There is room for the start of it, and no more: its rest is copied.
+    // There is room for its start only: the rest is copied.
     here.try_send_bytes(&sent).unwrap();
     drop(here);
     assert!(there.recv_bytes_timeout(DEADLINE).unwrap() == sent);

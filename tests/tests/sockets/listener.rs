@@ -1,5 +1,5 @@
-//! Programs that share nothing but an address: they connect, authenticate, and send; any other peer at that
-//! address is an error, and keeps no client out.
+//! Programs that share nothing but an address: they connect, authenticate, and send. Any other peer at that
+//! address is an error, and does not block clients.
 
 use std::io::{Read, Write};
 use std::os::linux::net::SocketAddrExt;
@@ -15,27 +15,27 @@ use rustix::fs::FlockOperation;
 use rustix::process::Signal;
 
 const MOMENT: Duration = Duration::from_millis(20);
-/// In the environment of this program, when it is started again, on its own.
+/// Variable of the environment when this program is started again.
 const ADDRESS: &str = "MP_TEST_ADDRESS";
 
-/// A name that nothing else listens at.
+/// Returns a name that no other test listens at.
 fn name(what: &str) -> String {
     format!("@mp-test-{what}-{}", std::process::id())
 }
 
-/// A path in a directory of its own.
+/// Returns a path in a directory of its own.
 fn path(what: &str) -> PathBuf {
     let directory = std::env::temp_dir().join(format!("mp-test-{what}-{}", std::process::id()));
     std::fs::create_dir_all(&directory).unwrap();
     directory.join("socket")
 }
 
-/// Removes what [`path`] has made.
+/// Removes the directory that [`path`] has made.
 fn remove(path: &Path) {
     std::fs::remove_dir_all(path.parent().unwrap()).unwrap();
 }
 
-/// A client that does not use the library.
+/// Connects a client that does not use the library.
 fn stranger(name: &str) -> UnixStream {
     let address = SocketAddr::from_abstract_name(&name[1..]).unwrap();
     let stream = UnixStream::connect_addr(&address).unwrap();
@@ -43,14 +43,14 @@ fn stranger(name: &str) -> UnixStream {
     stream
 }
 
-/// What a program of this library without a key says first.
+/// Returns the first bytes of a program of this library without a key.
 fn hello() -> Vec<u8> {
     let mut hello = b"mp-sock\x08\x00".to_vec();
     hello.resize(8 + 1 + 32, 7);
     hello
 }
 
-/// Both ends.
+/// Returns both ends of a connection.
 fn pair(options: &SocketOptions, name: &str) -> (Connection, Connection) {
     let listener = options.listen(name).unwrap();
     let (options, at) = (options.clone(), name.to_string());
@@ -58,7 +58,7 @@ fn pair(options: &SocketOptions, name: &str) -> (Connection, Connection) {
     (listener.accept_timeout(DEADLINE).unwrap().unwrap(), there.join().unwrap())
 }
 
-/// Not a test on its own: the other program.
+/// Entry of the other program. Not a test.
 #[test]
 fn the_other_program() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
@@ -127,7 +127,7 @@ fn what_is_in_shared_memory_does_not_leave_it() {
     assert!(matches!(error, mp_reduce::Error::TypeMismatch { .. }), "{error:?}");
     assert_eq!(error.bytes(), mp_reduce::to_bytes(&mut 1_u8).ok().as_deref());
     assert_eq!(there.recv_timeout::<u8>(DEADLINE).unwrap(), 2);
-    // Nor does the connection itself travel.
+    // The connection itself can't be sent either.
     let queue = Queue::bounded(1).unwrap();
     assert!(matches!(queue.put(here.clone()), Err(PutError::Failed { .. })));
 }
@@ -151,7 +151,7 @@ fn long_messages_come_through_and_longer_ones_are_refused() {
     let error = here.send_bytes(&longer).unwrap_err();
     assert!(error.to_string().contains("max_message"), "{error}");
     assert_eq!(error.into_value().len(), longer.len());
-    // The limit of the other side is another one.
+    // The other side has another limit.
     let name = name("other-limit");
     let listener = SocketOptions::new().max_message(10).listen(name.as_str()).unwrap();
     let thread = std::thread::spawn(move || connect(name).unwrap());
@@ -180,9 +180,9 @@ fn a_program_without_the_key_is_refused() {
         matches!(here, Err(ConnectError::KeyMismatch { pid, .. }) if pid == std::process::id()),
         "{here:?}"
     );
-    // The other end may see this side go first.
+    // The other end may detect first that this side is gone.
     assert!(matches!(there, Err(ConnectError::KeyMismatch { .. } | ConnectError::Gone)), "{there:?}");
-    // One without a key does not wait for an answer: see `backlog.rs`.
+    // A client without a key does not wait for an answer: see `backlog.rs`.
     let (here, there) = tries(SocketOptions::new());
     assert!(matches!(here, Err(ConnectError::KeyMissing { here: false })), "{here:?}");
     assert!(there.is_ok(), "{there:?}");
@@ -329,7 +329,7 @@ fn hostile_bytes_are_errors() {
     let error = connection.recv_timeout::<String>(DEADLINE).unwrap_err();
     assert!(error.to_string().contains("4294967295 bytes"), "{error}");
     assert!(matches!(connection.recv_timeout::<String>(DEADLINE), Err(GetError::Disconnected)));
-    // A long message is announced, and no memory is taken for it.
+    // A long message is announced, and no memory is allocated for it.
     let (mut stream, connection) = meets();
     let before = resident();
     stream.write_all(&(60_u32 << 20).to_le_bytes()).unwrap();
@@ -338,7 +338,7 @@ fn hostile_bytes_are_errors() {
     assert!(resident() < before + (20 << 20));
     drop(stream);
     assert!(connection.recv_timeout::<String>(DEADLINE).unwrap_err().to_string().contains("in the middle"));
-    // Bytes that are no value of the type, of the type's own fingerprint.
+    // Invalid bytes for the type, with the type's own fingerprint.
     type Wanted = (Vec<Vec<String>>, Option<u64>, std::collections::BTreeMap<String, f64>);
     let fingerprint = mp_reduce::TypeFingerprint::<Wanted>::new().get().to_le_bytes();
     let (mut stream, connection) = meets();
@@ -360,10 +360,10 @@ fn hostile_bytes_are_errors() {
         stream.write_all(&message).unwrap();
         assert!(connection.recv_timeout::<Wanted>(DEADLINE).is_err(), "{body:?}");
     }
-    // The connection is as good as before.
+    // The connection still works.
     connection.send(5_u8).unwrap();
     stream.read_exact(&mut [0; 12]).unwrap();
-    // Type names that are not the type's, or not text, are rejected; right ones that come in pieces are
+    // Wrong type names, and names that aren't text, are rejected. Right ones that come in pieces are
     // accepted.
     let named = |fingerprint: u64, name: &[u8]| {
         let mut head = 2_u32.to_le_bytes().to_vec();
@@ -384,13 +384,13 @@ fn hostile_bytes_are_errors() {
     }
     stream.write_all(&message[message.len() - 1..]).unwrap();
     assert!(connection.recv_timeout::<Wanted>(DEADLINE).unwrap_err().to_string().contains("o\u{fffd}d"));
-    // One that is too long.
+    // A name that is too long.
     let mut long = named(77, &[b'x'; 4097]);
     stream.write_all(&long).unwrap();
     let error = connection.recv_timeout::<Wanted>(DEADLINE).unwrap_err().to_string();
     assert!(error.contains("4097 bytes"), "{error}");
     assert!(matches!(connection.recv_timeout::<Wanted>(DEADLINE), Err(GetError::Disconnected)));
-    // One that was announced, and does not come.
+    // A name that was announced, and does not come.
     let (mut stream, connection) = meets();
     long.truncate(1000);
     long[12..14].copy_from_slice(&4096_u16.to_le_bytes());
@@ -400,7 +400,7 @@ fn hostile_bytes_are_errors() {
     assert!(connection.recv_timeout::<Wanted>(DEADLINE).unwrap_err().to_string().contains("in the middle"));
 }
 
-/// Bytes of memory that this process has.
+/// Returns the bytes of memory that this process has.
 fn resident() -> u64 {
     let pages: u64 =
         std::fs::read_to_string("/proc/self/statm").unwrap().split(' ').nth(1).unwrap().parse().unwrap();
@@ -439,7 +439,7 @@ fn a_process_that_keeps_the_directory_locked_is_named_and_keeps_none_from_leavin
     let listener = Listener::bind(at.clone()).unwrap();
     let directory = std::fs::File::open(at.parent().unwrap()).unwrap();
     rustix::fs::flock(&directory, FlockOperation::LockExclusive).unwrap();
-    // The process that has it locked takes no part in this.
+    // The process that has it locked is not involved.
     drop(listener);
     assert!(!at.exists());
     let Err(ConnectError::Io { source, .. }) = Listener::bind(other.clone()) else { panic!("it was locked") };

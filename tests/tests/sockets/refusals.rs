@@ -1,4 +1,4 @@
-//! What a side says of messages that it refuses, by peers that do not use the library: written by hand.
+//! Notes about refused messages, checked by hand-written peers that do not use the library.
 
 use std::io::Write;
 use std::os::linux::net::SocketAddrExt;
@@ -10,7 +10,7 @@ use mp::message::MessageError;
 use mp::{Connection, GetError, Listener, PutError};
 use mp_tests::{DEADLINE, alone, eventually};
 
-/// A connection, and its other side, which has said hello.
+/// Returns a connection, and its other side, which has sent its hello.
 fn connected(what: &str) -> (Connection, UnixStream) {
     let name = format!("@mp-test-{what}-{}", std::process::id());
     let listener = Listener::bind(name.as_str()).unwrap();
@@ -28,21 +28,22 @@ fn frame(fingerprint: u64, length_of_name: u16, rest: &[u8], length: usize) -> V
     [&head.concat(), rest].concat()
 }
 
-/// A message: the number 5.
+/// Returns a message with the number 5.
 fn five() -> Vec<u8> {
     let name = std::any::type_name::<u8>().as_bytes();
     let bytes = mp_reduce::to_bytes(&mut 5_u8).unwrap();
     frame(mp_core::fnv1a(name), name.len() as u16, &[name, &bytes].concat(), bytes.len())
 }
 
-/// It says that a `there::Sent` has come where a `there::Expected` was wanted.
+/// Returns a note that a `there::Sent` was received instead of a `there::Expected`.
 fn note() -> Vec<u8> {
     let (expected, sent) = (b"there::Expected", b"there::Sent");
     let names = [&(expected.len() as u16).to_le_bytes()[..], expected, sent].concat();
     frame(1, u16::MAX, &names, names.len())
 }
 
-/// A send finds out that the other side is gone, and looks for the reason: what it finds there besides is not lost.
+/// A send detects that the other side is gone, and searches for the reason: other messages that it reads are
+/// not lost.
 #[test]
 fn what_a_send_finds_beside_a_refusal_is_received() {
     let _alone = alone();
@@ -60,12 +61,12 @@ fn what_a_send_finds_beside_a_refusal_is_received() {
     assert!(matches!(error, GetError::TypeRefused(_)), "{error:?}");
 }
 
-/// A side that sends nothing but notes, as fast as it can, keeps no call longer than its time.
+/// A side that sends only notes, as fast as it can, can't make a call last longer than its time.
 #[test]
 fn a_flood_of_refusals_makes_no_receive_longer() {
     let _alone = alone();
     let (here, mut there) = connected("flood");
-    // One call looks at 1,024 of them, and no more: what follows is for the next one.
+    // One call reads at most 1,024 of them. The next call reads the rest.
     there.write_all(&[note().repeat(1024), five()].concat()).unwrap();
     assert!(here.try_recv::<u8>().unwrap_err().is_empty());
     assert_eq!(here.try_recv::<u8>().unwrap(), 5);
@@ -81,7 +82,7 @@ fn a_flood_of_refusals_makes_no_receive_longer() {
     flood.join().unwrap();
 }
 
-/// A side that takes nothing more may go on sending for ever: a send does not read all of that.
+/// A side that receives nothing more may send for ever: a send does not read all of that.
 #[test]
 fn a_send_looks_for_a_refusal_only_when_the_other_side_is_gone() {
     let _alone = alone();
@@ -96,7 +97,7 @@ fn a_send_looks_for_a_refusal_only_when_the_other_side_is_gone() {
     assert!(matches!(error, PutError::TypeRefused { value: 1, .. }), "{error:?}");
 }
 
-/// A server that goes through `incoming` with `?` outlives strangers.
+/// A server that uses `incoming` with `?` survives strangers.
 #[test]
 fn incoming_skips_peers_that_are_refused() {
     let _alone = alone();
@@ -114,7 +115,7 @@ fn incoming_skips_peers_that_are_refused() {
     let connection = listener.incoming().next().unwrap().unwrap();
     assert_eq!(connection.recv_timeout::<u8>(DEADLINE).unwrap(), 7);
     client.join().unwrap();
-    // The same with `accept`, of which `?` ends the server.
+    // The same with `accept`, where `?` ends the server.
     let mut stranger = UnixStream::connect_addr(&address).unwrap();
     stranger.write_all(&[0xff; 100]).unwrap();
     let error = listener.accept_timeout(DEADLINE).map(drop).unwrap_err();

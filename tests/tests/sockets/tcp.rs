@@ -1,5 +1,4 @@
-//! Programs that meet at a TCP address: of this machine here, as nothing else is there in each place where
-//! the tests run.
+//! Programs that connect over TCP, on this machine only, since the tests may have no network.
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -17,7 +16,7 @@ use rustix::process::Signal;
 const MOMENT: Duration = Duration::from_millis(20);
 const SHORT: Duration = Duration::from_millis(300);
 const LONG: Duration = Duration::from_secs(3);
-/// In the environment of this program, when it is started again, on its own.
+/// Variable of the environment when this program is started again.
 const ADDRESS: &str = "MP_TEST_TCP_ADDRESS";
 const ROLE: &str = "MP_TEST_TCP_ROLE";
 const HELLO: usize = 8 + 1 + 32;
@@ -40,7 +39,7 @@ fn accept(listener: &Listener) -> Connection {
     listener.accept_timeout(DEADLINE).unwrap().expect("a connection")
 }
 
-/// Both ends: of the listener, and of the client.
+/// Returns both ends: of the listener, and of the client.
 fn pair(options: &SocketOptions) -> (Connection, Connection) {
     let (listener, at) = port(options);
     let options = options.clone();
@@ -48,7 +47,7 @@ fn pair(options: &SocketOptions) -> (Connection, Connection) {
     (accept(&listener), there.join().unwrap())
 }
 
-/// A client that does not use the library.
+/// Connects a client that does not use the library.
 fn stranger(at: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -62,7 +61,7 @@ fn hello(has_key: bool) -> Vec<u8> {
     hello
 }
 
-/// A port that refuses connections, as long as the socket is there: it is bound, and no process listens.
+/// Returns a port that refuses connections while the socket is open: it is bound, and no process listens.
 fn refusing_port() -> (OwnedFd, SocketAddr) {
     let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -71,13 +70,13 @@ fn refusing_port() -> (OwnedFd, SocketAddr) {
     (socket, at)
 }
 
-/// Bytes of memory that this process has.
+/// Returns the bytes of memory that this process has.
 fn resident() -> u64 {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
     pages.split(' ').nth(1).unwrap().parse::<u64>().unwrap() * 4096
 }
 
-/// Not a test on its own: the other program.
+/// Entry of the other program. Not a test.
 #[test]
 fn other_program() {
     let Ok(role) = std::env::var(ROLE) else { return };
@@ -89,7 +88,7 @@ fn other_program() {
         let listener = keyed().listen(address).unwrap();
         println!("port {}", listener.local_addr().unwrap().port());
         accept(&listener).send(7_u32).unwrap();
-        // Until it is killed: its parent has a deadline.
+        // Runs until it is killed: its parent has a deadline.
         loop {
             std::thread::park();
         }
@@ -104,7 +103,7 @@ fn other_program() {
     }
 }
 
-/// The other program, which ends with its test.
+/// Process of the other program, killed at the end of the test.
 struct Other(Child);
 
 impl Drop for Other {
@@ -156,7 +155,7 @@ fn programs_meet_at_an_ipv6_address() {
 
 #[test]
 fn address_beyond_loopback_requires_a_key() {
-    // Taken, so that an attempt to bind it would be `AddrInUse`.
+    // In use, so that an attempt to bind it would be `AddrInUse`.
     let taken = TcpListener::bind("0.0.0.0:0").unwrap();
     let all = taken.local_addr().unwrap();
     let mixed = Address::tcp(&[ANY_PORT.into(), all][..]).unwrap();
@@ -205,7 +204,7 @@ fn full_listener_times_connections_out() {
     let (began, refused) = (Instant::now(), options.connect(full).unwrap_err());
     assert!(matches!(refused, ConnectError::TimedOut(SHORT)), "{refused:?}");
     assert!(began.elapsed() >= SHORT);
-    // Of two addresses, the first has half of the time.
+    // The first of two addresses has half of the time.
     let (other, at) = port(&SocketOptions::new());
     let (began, options) = (Instant::now(), options.handshake_timeout(LONG));
     let there = options.connect(Address::tcp(&[full, at][..]).unwrap()).unwrap();
@@ -242,7 +241,7 @@ fn bytes_before_the_proof_take_no_memory() {
     for said in [b"GET / HTTP/1.1\r\n\r\n".repeat(4), vec![0xff; 8 << 20], hello(true).repeat(1 << 16)] {
         let stream = stranger(at);
         let mut writing = stream.try_clone().unwrap();
-        // The listener closes in the middle of it.
+        // The listener closes during the message.
         let writer = std::thread::spawn(move || _ = writing.write_all(&said));
         let refused = listener.accept_timeout(DEADLINE).unwrap_err();
         assert!(
@@ -253,7 +252,7 @@ fn bytes_before_the_proof_take_no_memory() {
         drop(stream);
     }
     assert!(resident() < before + (24 << 20));
-    // A process that only looks whether a port is open is skipped.
+    // A process that only probes whether a port is open is skipped.
     drop(stranger(at));
     assert!(listener.accept_timeout(MOMENT).unwrap().is_none());
 }
@@ -296,9 +295,9 @@ fn hostile_lengths_end_the_connection() {
     let error = connection.recv_timeout::<String>(DEADLINE).unwrap_err();
     assert!(error.to_string().contains("4294967295 bytes"), "{error}");
     assert!(matches!(connection.recv_timeout::<String>(DEADLINE), Err(GetError::Disconnected)));
-    // The other end reads that it is over.
+    // The other end reads the end.
     assert_eq!(stream.read(&mut [0; 1]).unwrap_or(0), 0);
-    // One that is announced and does not come whole, and one that does.
+    // A message that is announced and does not arrive completely, and one that does.
     let (mut stream, connection) = meets();
     stream.write_all(&(1_u32 << 20).to_le_bytes()).unwrap();
     stream.write_all(&[0; 8 + 2 + 1000]).unwrap();
@@ -369,7 +368,7 @@ fn handles_are_refused_and_come_back() {
     assert!(error.to_string().contains("TCP"), "{error}");
     let file = mp_reduce::Fd(std::fs::File::open("/dev/null").unwrap());
     assert!(matches!(here.send(file), Err(PutError::Failed { .. })));
-    // What is in a tensor travels by value.
+    // The contents of a tensor can be sent by value.
     here.send(tensor.iter().collect::<Vec<f32>>()).unwrap();
     assert_eq!(there.recv_timeout::<Vec<f32>>(DEADLINE).unwrap(), [1.5; 5]);
 }
@@ -428,14 +427,14 @@ fn futures_meet_over_tcp() {
     assert_eq!((got, client.join().unwrap()), (7, 8));
 }
 
-/// The address of the other host, in a network of its own.
+/// Address of the other host, in a network namespace.
 const HOST: &str = "10.9.0.2";
 
 fn ip(command: &str) {
     assert!(Command::new("ip").args(command.split(' ')).status().unwrap().success(), "{command}");
 }
 
-/// In a network of its own, where no packet reaches the other host any more once its route is gone.
+/// Runs in a network namespace, where no packet reaches the other host after its route was removed.
 fn loses_its_host() {
     ip("link set lo up");
     ip("addr add 10.9.0.1/32 dev lo");

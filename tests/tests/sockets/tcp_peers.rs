@@ -30,7 +30,7 @@ fn port(options: &SocketOptions) -> (Listener, SocketAddr) {
     (listener, at)
 }
 
-/// A client that does not use the library.
+/// Connects a client that does not use the library.
 fn stranger(at: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(at).unwrap();
     stream.set_read_timeout(Some(DEADLINE)).unwrap();
@@ -44,7 +44,7 @@ fn hello(has_key: bool) -> Vec<u8> {
     hello
 }
 
-/// A socket that is bound to this address.
+/// Returns a socket that is bound to this address.
 fn bound(address: SocketAddr) -> OwnedFd {
     let (family, kind) = (AddressFamily::INET, SocketType::STREAM);
     let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap();
@@ -52,7 +52,7 @@ fn bound(address: SocketAddr) -> OwnedFd {
     socket
 }
 
-/// A port that refuses connections as long as the socket is open.
+/// Returns a port that refuses connections while the socket is open.
 fn refusing_port() -> (OwnedFd, SocketAddr) {
     let socket = bound(ANY_PORT.into());
     let at = rustix::net::getsockname(&socket).unwrap().try_into().unwrap();
@@ -117,7 +117,7 @@ fn client_with_a_wrong_key_is_told_so() {
     assert!(matches!(there, Err(ConnectError::KeyMismatch { .. })), "{there:?}");
 }
 
-/// Accepts while this process can open no descriptor: three handshakes have begun before.
+/// Accepts while this process can't open descriptors. Three handshakes have begun before.
 fn lacks_descriptors(_: usize, (): ()) -> Outcome {
     let (listener, at) = port(&SocketOptions::new().handshake_timeout(SHORT));
     let (mut done, closed, overdue) = (stranger(at), stranger(at), stranger(at));
@@ -174,7 +174,7 @@ fn refusal_is_reported_before_an_unreachable_address() {
     assert_ne!(kind_of(&unreached), Some(ErrorKind::ConnectionRefused), "{unreached:?}");
 }
 
-/// An address of this machine that is not a loopback address.
+/// Returns an address of this machine that is not a loopback address.
 fn own_address() -> Option<SocketAddr> {
     let socket = std::net::UdpSocket::bind("0.0.0.0:0").ok()?;
     // Sends nothing.
@@ -199,7 +199,7 @@ fn keyless_listener_refuses_a_foreign_address() {
     _ = peer.write_all(&hello(false));
     let accepted = listener.accept_timeout(SHORT).unwrap();
     assert!(accepted.is_none(), "{accepted:?}");
-    // With a key the address does not matter: the peer is read, and found to have none.
+    // With a key the address does not matter: the peer's hello is read, and lacks the key.
     let (listener, at) = port(&keyed());
     let mut peer = peer_at(at);
     peer.write_all(&hello(false)).unwrap();

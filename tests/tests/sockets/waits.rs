@@ -16,12 +16,12 @@ fn name(what: &str) -> String {
     format!("@mp-test-{what}-{}", std::process::id())
 }
 
-/// A message whose bytes follow from its number and length.
+/// Returns a message whose bytes follow from its number and length.
 fn message(number: u64, len: usize) -> Vec<u64> {
     (0..len as u64).map(|i| i * 31 + number).collect()
 }
 
-/// Receives until the other end leaves: each message whole, in order, and as many as it is told at last.
+/// Receives until the other end leaves: each message whole, in order, and their number as the last one says.
 fn receives(_: usize, name: String) -> Outcome {
     let there = SocketOptions::new().connect(name)?;
     let mut n = 0;
@@ -50,7 +50,7 @@ fn a_sender_to_a_stopped_process_waits_no_longer_than_told() {
     assert_eq!(here.peer_pid(), Some(pid));
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
-    // All forms in turn, and several sizes: some are begun and can't be sent to their end.
+    // All forms in turn, and several sizes: some messages are begun and can't be sent completely.
     let mut sent = 0;
     let mut refused = 0;
     for round in 0..200_usize {
@@ -64,7 +64,7 @@ fn a_sender_to_a_stopped_process_waits_no_longer_than_told() {
                 let mut future = pin!(here.send_async(value.clone()));
                 match poll_once(&mut future) {
                     std::task::Poll::Ready(end) => end,
-                    // Nothing is begun: an earlier message is in the way since the first refusal.
+                    // Nothing is begun: since the first refusal an earlier message is incomplete.
                     std::task::Poll::Pending if refused > 0 => Err(PutError::Full(value)),
                     std::task::Poll::Pending => Ok(()),
                 }
@@ -86,7 +86,7 @@ fn a_sender_to_a_stopped_process_waits_no_longer_than_told() {
     assert!(here.try_send_bytes(b"x").unwrap_err().is_full());
     assert!(here.send_bytes_timeout(b"x", MOMENT).unwrap_err().is_full());
     signal(pid, Signal::CONT);
-    // What was begun is sent to its end, and before anything else.
+    // An incomplete message is completed before anything else is sent.
     here.send_timeout(Vec::<u64>::new(), DEADLINE).unwrap();
     assert_eq!(here.recv_timeout::<u64>(DEADLINE).unwrap(), sent);
     block_on(here.send_bytes_async(b"raw")).unwrap();

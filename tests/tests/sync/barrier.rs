@@ -9,7 +9,7 @@ use mp_tests::{
 };
 use rustix::process::Signal;
 
-/// Longer than a poll interval, after which waiting processes look for dead ones.
+/// Longer than a poll interval, after which waiting processes check for dead ones.
 const LONG: Duration = Duration::from_millis(250);
 
 fn pass(_: usize, (barrier, phases, order): (Barrier, u64, Lock<[u64; 2]>)) -> Outcome {
@@ -88,7 +88,7 @@ fn a_stopped_party_is_waited_for_until_the_time_is_over() {
     let _alone = alone();
     let barrier = Barrier::new(3).unwrap();
     let (context, pid) = party(&barrier, true);
-    // It arrives: so it is none of those that are missing.
+    // It arrives, so it isn't missing.
     let _this = barrier.enroll().unwrap();
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
@@ -134,7 +134,7 @@ fn a_barrier_is_aborted_and_reset() {
     assert!(Barrier::new(0).is_err() && Barrier::new(1 << 20).is_err());
 }
 
-/// What each phase should find: how often it was done.
+/// Checks in each phase how often the action ran.
 fn pass_and_count(_: usize, (barrier, phases, done): (Barrier, u64, RawValue<u64>)) -> Outcome {
     for phase in 1..=phases {
         barrier.wait_then_timeout(DEADLINE, || done.set(done.get() + 1))?;
@@ -172,7 +172,7 @@ fn a_party_that_acts_breaks_the_barrier_when_killed_and_delays_it_when_stopped()
         eventually("it waits", || barrier.n_waiting() == 1);
         let context = one_process(act_for_long, (barrier.clone(), ready.clone()));
         let pid = take(&ready);
-        // One more, that comes too early for the next phase.
+        // One more party, which comes too early for the next phase.
         let copy = barrier.clone();
         let early = std::thread::spawn(move || copy.wait_timeout(DEADLINE));
         signal(pid, if killed { Signal::KILL } else { Signal::STOP });

@@ -1,4 +1,5 @@
-//! Cycles of locks between real processes and threads: found, reported once, and not seen where there are none.
+//! Cycles of locks between real processes and threads: detected and reported once, and not reported without a
+//! cycle.
 
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ fn locks() -> Locks {
     )
 }
 
-/// One of them, and as what.
+/// Selects a lock, and the way to hold it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 enum Which {
     Lock,
@@ -36,7 +37,7 @@ enum Which {
     Once,
 }
 
-/// Calls `f` while it has that one.
+/// Calls `f` while it holds that lock.
 fn with(locks: &Locks, which: Which, f: impl FnOnce()) -> Result<(), LockError> {
     let (lock, array, rlock, rwlock, once) = locks;
     match which {
@@ -49,7 +50,7 @@ fn with(locks: &Locks, which: Which, f: impl FnOnce()) -> Result<(), LockError> 
     }
 }
 
-/// How a thread's second lock ended: with it, or with the processes of a deadlock and the text of the error.
+/// Outcome of a thread's second lock: success, or the processes of a deadlock and the text of the error.
 type Ended = (u32, Option<(Vec<u32>, String)>);
 
 /// Takes `first`, waits until all have theirs, takes `second`.
@@ -84,7 +85,8 @@ fn in_a_ring(rank: usize, (locks, order, have, all, ended): Ring) -> Outcome {
     Ok(())
 }
 
-/// Processes that each have one and want another one's: one of them is told, and the others go on.
+/// Processes that each hold one lock and wait for another's: one of them gets an error, and the others
+/// continue.
 #[track_caller]
 fn one_of_a_ring_is_told(order: &[(Which, Which)]) -> String {
     let n = order.len();
@@ -155,7 +157,7 @@ fn read_and(_: usize, (locks, second, ready): (Locks, Which, Queue<u32>)) -> Out
     Ok(())
 }
 
-/// The first one that asks is alone with the lock of writers, and sees that it reads.
+/// The first one that asks has the lock of writers alone, and finds that it reads itself.
 #[test]
 fn readers_that_want_to_write_are_told() {
     let _alone = alone();
@@ -170,7 +172,7 @@ fn readers_that_want_to_write_are_told() {
     assert!(locks.3.write().is_ok());
 }
 
-/// A writer that waits has the lock of writers, and waits for the reader that wants to write, too.
+/// A waiting writer has the lock of writers, and also waits for the reader that wants to write.
 #[test]
 fn a_reader_that_wants_to_write_beside_a_writer_is_told() {
     let _alone = alone();
@@ -189,7 +191,7 @@ fn a_reader_that_wants_to_write_beside_a_writer_is_told() {
     go.send(()).unwrap();
     match (reader.join().unwrap(), writer.join().unwrap()) {
         (Err(LockError::Deadlock(found)), Ok(())) => assert_eq!(found.steps.len(), 2, "{found}"),
-        // The writer began to look at the readers when the reader waited already.
+        // The writer began to check the readers when the reader already waited.
         (Err(LockError::WouldDeadlock), Err(LockError::Deadlock(found))) => {
             assert_eq!(found.steps.len(), 2, "{found}");
         }
@@ -205,7 +207,8 @@ fn deadlock<T>(result: Result<T, LockError>) -> Deadlock {
     }
 }
 
-/// A thread of this process that has `a` and waits for `b`, which the caller holds: when it waits.
+/// Starts a thread of this process that has `a` and waits for `b`, which the caller holds. Returns once it
+/// waits.
 fn holds_and_waits<T: Send + 'static>(
     wait: impl FnOnce(&Lock<u64>, &Lock<u64>) -> T + Send + 'static,
 ) -> (Lock<u64>, Lock<u64>, std::thread::JoinHandle<T>) {
@@ -225,7 +228,7 @@ fn threads_of_one_process_are_told_apart() {
         gone.recv_timeout(DEADLINE).unwrap();
         b.lock().map(drop)
     });
-    // This thread has a third lock, which no thread wants, and waits for none that waits for it.
+    // This thread has a third lock, which no thread wants, and waits for no thread that waits for it.
     let other = Lock::new(0_u64).unwrap();
     let (held, _guard) = (b.lock().unwrap(), other.lock().unwrap());
     go.send(()).unwrap();
@@ -240,7 +243,7 @@ fn threads_of_one_process_are_told_apart() {
     assert!(found.steps.iter().all(|step| step.pid == std::process::id() && step.block.is_some()), "{found}");
 }
 
-/// The same locks, of other threads: two pairs that are no cycle.
+/// The same locks of other threads: two pairs without a cycle.
 #[test]
 fn waits_in_a_line_are_no_deadlock() {
     let _alone = alone();
@@ -257,7 +260,7 @@ fn waits_in_a_line_are_no_deadlock() {
     let (last, other) = (locks[3].clone(), Lock::new(0_u64).unwrap());
     let end = std::thread::spawn(move || {
         let (_last, _other) = (last.lock().unwrap(), other.lock().unwrap());
-        // Until each of the others has waited long enough to be looked at.
+        // Until each of the others has waited long enough to be checked.
         _ = gone.recv_timeout(LONG);
     });
     for thread in threads {
@@ -267,8 +270,8 @@ fn waits_in_a_line_are_no_deadlock() {
     drop(go);
 }
 
-/// A thread waited for long for a lock, had it, and waits for nothing any more: it has another one, that the present holder of
-/// the first waits for.
+/// A thread waited long for a lock, got it, and no longer waits. It has another lock, which the present
+/// holder of the first waits for.
 #[test]
 fn a_wait_that_is_over_is_part_of_no_deadlock() {
     let _alone = alone();
@@ -281,10 +284,10 @@ fn a_wait_that_is_over_is_part_of_no_deadlock() {
         let _a = a.lock().unwrap();
         theirs.lock().map(drop).unwrap();
         began.send(()).unwrap();
-        // Until the other one has waited long enough to look several times.
+        // Until the other one has waited long enough for several checks.
         _ = gone.recv_timeout(LONG);
     });
-    // sleep: until it has waited long enough to be looked at
+    // sleep: until it has waited long enough to be checked
     std::thread::sleep(LONG);
     drop(held);
     begun.recv_timeout(DEADLINE).unwrap();
@@ -294,7 +297,7 @@ fn a_wait_that_is_over_is_part_of_no_deadlock() {
     thread.join().unwrap();
 }
 
-/// Some poll intervals, in each of which a waiter looks.
+/// Several poll intervals, in each of which a waiter checks.
 const LONG: Duration = Duration::from_millis(700);
 
 fn hold_one_want_other(_: usize, (one, other, ready): (Lock<u64>, Lock<u64>, Queue<u32>)) -> Outcome {
@@ -304,7 +307,7 @@ fn hold_one_want_other(_: usize, (one, other, ready): (Lock<u64>, Lock<u64>, Que
     Ok(())
 }
 
-/// This process has `b` and wants `a`, which a process has that waits for `b`.
+/// This process has `b` and wants `a`, whose holder waits for `b`.
 fn holder_that_waits(a: &Lock<u64>, b: &Lock<u64>) -> (ProcessContext, u32) {
     let ready = Queue::bounded(1).unwrap();
     let context = one_process(hold_one_want_other, (a.clone(), b.clone(), ready.clone()));
@@ -317,7 +320,7 @@ fn a_cycle_of_which_a_process_is_dead_is_none() {
     let (a, b) = (Lock::new(0).unwrap(), Lock::new(0).unwrap());
     let held = b.lock().unwrap();
     let (context, pid) = holder_that_waits(&a, &b);
-    // So long that it has said what it waits for.
+    // Long enough that its wait is recorded.
     assert!(matches!(a.lock_timeout(LONG), Err(LockError::Held { .. })));
     signal(pid, Signal::KILL);
     assert!(matches!(a.lock(), Err(LockError::OwnerDied { pid: p, .. }) if p == pid));
@@ -325,7 +328,7 @@ fn a_cycle_of_which_a_process_is_dead_is_none() {
     failure(&context);
 }
 
-/// What the crashed process had is adopted by the process that waits for it, which is stopped: when it continues.
+/// The waiting process adopts the crashed process's locks. It is stopped, and adopts them when it continues.
 #[test]
 fn a_cycle_by_way_of_a_dead_process_is_none() {
     let _alone = alone();
@@ -341,7 +344,7 @@ fn a_cycle_by_way_of_a_dead_process_is_none() {
     ended.recv_timeout(DEADLINE).unwrap().unwrap();
     let (dead, dies) = holder_that_waits(&c, &a);
     let (stopped, stops) = holder_that_waits(&b, &c);
-    // So long that both have said what they wait for.
+    // Long enough that both waits are recorded.
     assert!(matches!(b.lock_timeout(LONG), Err(LockError::Held { .. })));
     signal(stops, Signal::STOP);
     eventually("it is stopped", || threads_are(stops, 'T'));
@@ -355,7 +358,7 @@ fn a_cycle_by_way_of_a_dead_process_is_none() {
     failure(&stopped);
 }
 
-/// What the thread waits for it can't have, whether it is stopped or not.
+/// The thread can't get the lock that it waits for, whether it is stopped or not.
 #[test]
 fn a_stopped_process_that_waits_is_part_of_a_deadlock() {
     let _alone = alone();
@@ -396,7 +399,7 @@ fn a_stopped_holder_is_no_deadlock() {
     join(&context).unwrap();
 }
 
-/// A wait with a time-out ends by itself, and so does one for its thread.
+/// A wait with a time-out ends by itself, and so does a wait for its thread.
 #[test]
 fn waits_with_a_time_out_are_no_deadlock() {
     let _alone = alone();
@@ -458,8 +461,8 @@ fn the_environment_switches_it_off_for_a_process() {
     failure(&context);
 }
 
-/// A thread that comes back from a condition to an `RLock` of which it has other guards can't do without: the other one gives up,
-/// though it began to wait earlier.
+/// A thread that returns from a condition to an `RLock` of which it has other guards must get the lock: the
+/// other thread's wait fails, though it began earlier.
 #[test]
 fn a_thread_that_must_have_its_lock_again_does_not_give_up() {
     let _alone = alone();
@@ -474,7 +477,7 @@ fn a_thread_that_must_have_its_lock_again_does_not_give_up() {
     });
     eventually("it waits for the bell", || bell.waiting() == 1);
     let rings = std::thread::spawn(move || {
-        // When the other one has waited for longer than this one will have.
+        // When the other one has waited longer than this one will have.
         std::thread::sleep(LONG); // sleep: the first wait has to be the longer one
         bell.notify_one().unwrap();
     });
@@ -487,7 +490,7 @@ fn a_thread_that_must_have_its_lock_again_does_not_give_up() {
 }
 
 type Table = (Vec<Lock<u64>>, Instants, Queue<u32>);
-/// For how long, in ms.
+/// Duration in ms.
 type Instants = u64;
 
 fn dine(rank: usize, (forks, millis, ready): Table) -> Outcome {
@@ -504,7 +507,7 @@ fn dine(rank: usize, (forks, millis, ready): Table) -> Outcome {
             other => other?,
         };
         lock(&forks[second])?;
-        // sleep: so long that the others look for deadlocks while they wait
+        // sleep: so long that the others check for deadlocks while they wait
         std::thread::sleep(Duration::from_millis(60));
         drop(held);
     }

@@ -1,4 +1,5 @@
-//! Locks between real processes: whose holders are killed, stopped or slow; held twice, for reading, once and for all.
+//! Locks between real processes whose holders are killed, stopped or slow: reentrant locks, read locks, once
+//! cells, and several locks together.
 
 use std::time::{Duration, Instant};
 
@@ -53,7 +54,7 @@ fn nothing_added_under_a_lock_is_lost() {
     assert_eq!(*locks.2.read().unwrap(), [4000; 2]);
 }
 
-/// Which of them to hold, and how.
+/// Selects the lock to hold, and the way to hold it.
 #[derive(Clone, Copy, serde::Serialize, serde::Deserialize)]
 enum Held {
     Lock,
@@ -242,7 +243,7 @@ fn a_stopped_holder_is_waited_for_and_named() {
         let (context, pid) = holder(&locks, held);
         signal(pid, Signal::STOP);
         eventually("it is stopped", || threads_are(pid, 'T'));
-        // Longer than a poll interval, after which it asks whether the holder is dead.
+        // Longer than a poll interval, after which it checks whether the holder is dead.
         let long = Duration::from_millis(250);
         match held {
             Held::Lock => held_by(locks.0.lock_timeout(long), pid),
@@ -255,7 +256,7 @@ fn a_stopped_holder_is_waited_for_and_named() {
     }
 }
 
-/// Whichever place it has among the readers.
+/// Whatever place it has among the readers.
 #[test]
 fn a_stopped_reader_is_named_and_not_a_reader_beside_it_that_goes_on() {
     let _alone = alone();
@@ -268,7 +269,7 @@ fn a_stopped_reader_is_named_and_not_a_reader_beside_it_that_goes_on() {
         signal(*pid, Signal::CONT);
         eventually("it continues", || !threads_are(*pid, 'T'));
     }
-    // None of them is, and one of them is named.
+    // Neither is stopped, and one of them is named.
     match locks.2.write_timeout(SHORT).map(drop) {
         Err(LockError::Held { pid, .. }) => assert!(readers.iter().any(|(_, p)| *p == pid)),
         other => panic!("{other:?}"),
@@ -310,7 +311,7 @@ fn a_reader_reads_again_while_a_writer_waits() {
     };
     eventually("the writer waits", || matches!(elsewhere(Duration::ZERO), Err(LockError::Held { .. })));
     let again = rwlock.read().expect("it reads already");
-    // There are as many readers as there can be.
+    // The maximum number of readers is reached.
     held_by(elsewhere(SHORT), std::process::id());
     drop((reading, again));
     writer.join().unwrap().unwrap();
@@ -323,7 +324,7 @@ fn a_reader_reads_again_without_another_place() {
     let rwlock = RwLock::with_readers(5_u64, 1).unwrap();
     let reading = rwlock.read().unwrap();
     let again = [(); 3].map(|()| rwlock.read_timeout(SHORT).expect("it reads already"));
-    // It is one reader, and stays one until the last of its guards is dropped, in whatever order.
+    // It is one reader, until the last of its guards is dropped, in whatever order.
     let try_write = || {
         let copy = rwlock.clone();
         std::thread::spawn(move || copy.try_write().map(drop)).join().unwrap()

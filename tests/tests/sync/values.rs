@@ -1,5 +1,5 @@
-//! Shared values between real processes: locks whose holders are killed, stopped, or slow; arrays, atomics, lists. One test
-//! counts blocks, so they run one at a time.
+//! Shared values between real processes: locks whose holders are killed, stopped, or slow; arrays, atomics,
+//! lists. One test counts blocks, so they run one at a time.
 
 use std::time::{Duration, Instant};
 
@@ -110,7 +110,7 @@ fn a_stopped_holder_is_waited_for() {
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
     assert!(matches!(pair.try_lock(), Err(LockError::Held { .. })));
-    // Longer than a poll interval, after which it asks whether the holder is dead.
+    // Longer than a poll interval, after which it checks whether the holder is dead.
     let begin = Instant::now();
     let error = pair.lock_timeout(Duration::from_millis(250)).unwrap_err();
     assert!(matches!(error, LockError::Held { pid: p, .. } if p == pid), "{error}");
@@ -196,7 +196,7 @@ fn handles_of_another_type_are_refused() {
     confuse::<Queue<u8>, Lock<u8>>(Queue::bounded(1).unwrap(), "a queue as a Lock");
 }
 
-/// A tensor whose bytes are those of a `Value`'s block, passed off as one.
+/// Tensor with the bytes of a `Value`'s block, passed off as a value.
 struct Forged(mp::SharedTensor<u64>);
 
 impl serde::Serialize for Forged {
@@ -216,7 +216,7 @@ impl<'de> serde::Deserialize<'de> for Forged {
 fn a_tensor_can_not_be_passed_off_as_a_value() {
     let _alone = alone();
     use mp::message::{Message, Outgoing};
-    // The header of the structure that a Lock<u64> is, and its words.
+    // Header of the structure of a `Lock<u64>`, and its words.
     let name = mp_core::fnv1a(b"mp_sync::Lock<u64> of 8 bytes aligned to 8");
     let mut words = [0; 17];
     words[..3].copy_from_slice(&[6, name, 9]);

@@ -15,7 +15,7 @@ use mp_tests::{
 use rustix::process::Signal;
 
 const SHORT: Duration = Duration::from_millis(20);
-/// Longer than a poll interval, after which waiting processes look for dead ones.
+/// Longer than a poll interval, after which waiting processes check for dead ones.
 const LONG: Duration = Duration::from_millis(250);
 
 fn take_permits(_: usize, (semaphore, inside, most): (Semaphore, Lock<u64>, u64)) -> Outcome {
@@ -175,7 +175,7 @@ fn the_notification_of_a_killed_process_goes_to_another() {
     eventually("it waits", || shop.1.waiting() == 1);
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
-    // It gets the notification, and is killed before it can look.
+    // It is notified, and killed before it can check.
     assert!(shop.1.notify_one().unwrap());
     let second = start();
     let other = take(&shop.2);
@@ -196,7 +196,7 @@ fn a_killed_process_waits_no_more() {
     eventually("it waits", || shop.1.waiting() == 1);
     signal(pid, Signal::KILL);
     failure(&context);
-    // No other process has waited, or notified, and found its place.
+    // No other process has waited or notified since, and found its place.
     assert_eq!(shop.1.waiting(), 0);
     assert!(!shop.1.notify_one().unwrap(), "its place is free");
 }
@@ -303,15 +303,15 @@ fn a_waiter_with_other_guards_comes_back_with_the_lock_whatever_happens() {
         (RLock::new(7).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());
     let (jobs, changed, ready) = &desk;
     let holder = || one_process(hold_and_die, (jobs.clone(), ready.clone()));
-    // No process notifies; another one has the lock when the time is over, and is killed with it.
+    // No process notifies. Another one has the lock when the time is over, and is killed with it.
     let (theirs, told, at) = (jobs.clone(), changed.clone(), std::sync::mpsc::channel::<()>());
     let waiter = std::thread::spawn(move || {
         let outer = theirs.lock().unwrap();
-        // Longer than it takes to start a process that takes the lock.
+        // Longer than the start of a process that takes the lock.
         let error = told.wait_timeout(theirs.lock().unwrap(), 16 * LONG).unwrap_err();
         assert!(matches!(error, LockError::OwnerDied { .. }), "{error}");
         at.1.recv_timeout(DEADLINE).unwrap();
-        // It has the lock once still: its own level.
+        // It still has the lock once: its own level.
         outer.set(8);
         drop(outer);
     });
@@ -323,7 +323,7 @@ fn a_waiter_with_other_guards_comes_back_with_the_lock_whatever_happens() {
     signal(pid, Signal::KILL);
     failure(&context);
     let held = |e: &LockError| matches!(e, LockError::Held { pid, .. } if *pid == std::process::id());
-    // Not by `recover`, which would clear the death before the waiter sees it.
+    // Not by `recover`, which would clear the death before the waiter detects it.
     eventually("it has the lock back", || jobs.lock_timeout(SHORT).is_err_and(|e| held(&e)));
     at.0.send(()).unwrap();
     waiter.join().unwrap();
@@ -332,7 +332,7 @@ fn a_waiter_with_other_guards_comes_back_with_the_lock_whatever_happens() {
         "no process has said that it is repaired"
     );
     assert_eq!(jobs.recover().unwrap().get(), 8);
-    // Without other guards it comes back without the lock, when it takes too long.
+    // Without other guards it returns without the lock, if that takes too long.
     let theirs = jobs.clone();
     let told = changed.clone();
     let waiter = std::thread::spawn(move || told.wait_timeout(theirs.lock().unwrap(), LONG).map(|_| ()));
@@ -344,7 +344,7 @@ fn a_waiter_with_other_guards_comes_back_with_the_lock_whatever_happens() {
     assert!(matches!(error, LockError::Held { pid: held, .. } if held == pid), "{error}");
     signal(pid, Signal::KILL);
     failure(&context);
-    // Nor when there is no place to wait in: one level is gone, and the others are what they were.
+    // Also not if there is no place to wait in: one level is gone, and the others are unchanged.
     drop(jobs.recover().unwrap());
     let (theirs, told) = (jobs.clone(), changed.clone());
     let waiter = std::thread::spawn(move || told.wait_timeout(theirs.lock().unwrap(), DEADLINE).map(|_| ()));
@@ -438,7 +438,7 @@ fn types_of_one_name_and_of_another_size_are_refused() {
     #[repr(C)]
     struct Pair([u64; 20]);
     assert_eq!(std::any::type_name::<Pair>(), name);
-    // The places of readers would be where the data is.
+    // The places of readers would overlap the data.
     let error = RwLock::<Pair>::decode::<mp_reduce::MessagePack>(&mut rwlock).unwrap_err();
     assert!(error.to_string().contains("160 bytes"), "{error}");
     let error = RLock::<Pair>::decode::<mp_reduce::MessagePack>(&mut rlock).unwrap_err();

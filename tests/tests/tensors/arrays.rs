@@ -8,7 +8,7 @@ use ndarray::{Array, Axis, IxDyn};
 fn arrays_are_the_same_memory_and_come_back_by_one_copy() {
     fn worker(_: usize, (there, back): (Queue<FrozenTensor<f64>>, Queue<Tensor<f64>>)) -> Outcome {
         let x = next(&there)?.ok_or("nothing came")?;
-        // Without a copy here, and with one for the result.
+        // Without a copy here, and with a copy for the result.
         let array = x.as_ndarray()?;
         assert_eq!(array.as_ptr(), x.view().permute(&[1, 0])?.to_slice()?.as_ptr());
         send(&back, Tensor::from_ndarray(&array.sum_axis(Axis(0)))?)

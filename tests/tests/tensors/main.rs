@@ -1,4 +1,4 @@
-//! What tensors are, here and in another process.
+//! Tensors in this process and in another one.
 
 mod arrays;
 mod parts;

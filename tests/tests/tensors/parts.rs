@@ -1,5 +1,5 @@
-//! All parts of tensors travel whole: each element type in each mode, storages, `requires_grad`, and shapes
-//! without memory.
+//! All parts of tensors travel: each element type in each mode, storages, `requires_grad`, and shapes without
+//! memory.
 
 use std::sync::Mutex;
 
@@ -9,7 +9,7 @@ use mp_tests::{give, take, travels};
 
 type Any = Bundle<(AnyTensor, (AnyTensor<Frozen>, AnyTensor<Shared>))>;
 
-/// Each in all modes, typed and not.
+/// Each type in all modes, typed and untyped.
 #[test]
 fn every_element_type() {
     fn of<T: mp::Element>(values: [T; 3]) {
@@ -164,7 +164,7 @@ fn gradients_are_wanted_there_as_well_and_history_stays_here() {
 fn tensors_without_memory_travel() {
     let plan = MetaTensor::new(&[1 << 40, 1 << 10], DType::BF16).unwrap().t().unwrap();
     mp_tests::same(&[plan, plan.select(1, 3).unwrap(), MetaTensor::new(&[], DType::Bool).unwrap()]);
-    // Plain data: it means the same outside of messages.
+    // Plain data: it has the same meaning outside of messages.
     let bytes = rmp_serde::to_vec(&plan).unwrap();
     assert_eq!(rmp_serde::from_slice::<MetaTensor>(&bytes).unwrap(), plan);
     for hostile in [
@@ -196,7 +196,7 @@ fn whole_tensors_are_compared_mapped_filled_and_copied() {
     let mut y = x.try_clone().unwrap();
     y.map_in_place(|v| v * v).unwrap();
     assert_eq!(y.to_vec(), [0, 1, 4, 9, 16, 25]);
-    // A column alone: its elements are apart.
+    // A column alone: its elements are not adjacent.
     y.view_mut().select(1, 1).unwrap().fill(7).unwrap();
     assert_eq!(y.to_vec(), [0, 7, 4, 9, 7, 25]);
     y.view_mut().select(1, 0).unwrap().copy_from(&x.view().select(1, 2).unwrap()).unwrap();

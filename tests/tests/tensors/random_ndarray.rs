@@ -1,5 +1,5 @@
-//! Random chains of views, of tensors and of arrays of `ndarray`, have to come to the same; written through, they have to
-//! change the same elements.
+//! Random chains of views on tensors and on arrays of `ndarray` must have equal results. Writes through them
+//! must change the same elements.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -11,7 +11,7 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 type Model = ArcArray<i32, IxDyn>;
 
-/// One view of the one before. Numbers may be out of range.
+/// Operation on the previous view. Numbers may be out of range.
 #[derive(Clone, Debug)]
 enum Op {
     Slice(usize, usize, usize, isize),
@@ -55,7 +55,7 @@ fn shaped(a: &Model, shape: &[usize]) -> Option<Model> {
     fits.then(|| ArrayD::from_shape_vec(shape, a.iter().copied().collect()).unwrap().into_shared())
 }
 
-/// What the operation gives; `None` if it must fail.
+/// Returns the expected result of the operation. `None` if it must fail.
 fn expected(a: &Model, op: &Op) -> Option<Model> {
     let shape = a.shape();
     let in_range = |d: usize| d < shape.len();
@@ -89,7 +89,7 @@ fn expected(a: &Model, op: &Op) -> Option<Model> {
             Some(ArrayD::from_shape_vec(vec![n.clone().count()], n.collect()).unwrap().into_shared())
         }
         Op::Expand(ref to) => {
-            // `ndarray` broadcasts an empty dimension to others; torch and this library don't.
+            // `ndarray` broadcasts an empty dimension to others. torch and this library don't.
             let more = to.len().checked_sub(shape.len())?;
             let fits = shape.iter().zip(&to[more..]).all(|(n, to)| n == to || *n == 1);
             fits.then(|| a.broadcast(IxDyn(to)).unwrap().to_owned().into_shared())
@@ -172,7 +172,7 @@ fn runner(cases: u32) -> TestRunner {
     TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha))
 }
 
-/// The most telling cases: mostly small shapes without empty dimensions, and chains that are not too short.
+/// Most useful cases: mostly small shapes without empty dimensions, and chains that are not too short.
 fn inputs() -> impl Strategy<Value = (Vec<usize>, Vec<Op>)> {
     let size = prop_oneof![1 => Just(0_usize), 12 => 1..6_usize];
     (proptest::collection::vec(size, 0..4), proptest::collection::vec(op(), 0..16))
@@ -219,7 +219,7 @@ fn views_are_what_ndarray_says() {
     assert_eq!(worked.borrow().len(), 14, "an operation was always refused");
 }
 
-/// The same for a view that is written; `None` for operations that written views don't have.
+/// Applies the operation to a mutable view. `None` for operations that mutable views don't have.
 fn apply_mut<'a>(t: TensorViewMut<'a, i32>, op: &Op) -> Option<Result<TensorViewMut<'a, i32>, mp::Error>> {
     Some(match *op {
         Op::Slice(d, s, e, step) => t.slice(d, s..e, step),
@@ -245,11 +245,11 @@ fn what_is_written_through_a_view_is_what_the_view_shows() {
         let mut view = t.view_mut();
         for op in &ops {
             let Some(next) = expected(&model, op) else { continue };
-            // What only a copy could have, or what overlaps, ends the chain.
+            // A result that requires a copy, or that overlaps, ends the chain.
             let Some(Ok(narrower)) = apply_mut(view, op) else { break };
             (view, model) = (narrower, next);
             prop_assert_eq!(view.as_ndarray().unwrap(), model.view());
-            // By whatever way it is written: each element once, and no other.
+            // However it is written: each element once, and no other.
             view.iter_mut().for_each(|v| *v += 1000);
             view.as_mut_ndarray().unwrap().mapv_inplace(|v| v + 1000);
             let copy = view.contiguous().unwrap();
@@ -275,7 +275,7 @@ fn what_is_written_through_a_view_is_what_the_view_shows() {
                 mp::message::unpack(mp::message::pack(sent).map_err(|e| e.error).unwrap()).unwrap();
             prop_assert_eq!((arrived.to_vec(), arrived.strides()), (all, &strides[..]));
         }
-        // All is as it was, in all the rest as well.
+        // All other elements are unchanged as well.
         prop_assert_eq!(t.to_vec(), (0..n as i32).collect::<Vec<_>>());
         Ok(())
     });

@@ -1,10 +1,10 @@
-//! Random chains of views against a naive model: a list of coordinates' values, copied at each step.
+//! Random chains of views against a naive model: a list of the elements' values, copied at each step.
 
 use mp::{FrozenTensor, Tensor};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
-/// One view of the one before. Numbers are taken modulo what is possible, or a bit beyond.
+/// Operation on the previous view. Numbers are taken modulo the possible range, or a bit beyond.
 #[derive(Clone, Debug)]
 enum Op {
     Narrow(usize, usize, usize),
@@ -31,7 +31,7 @@ struct Model {
     values: Vec<i32>,
 }
 
-/// All indices of a shape, in row-major order.
+/// Returns all indices of a shape, in row-major order.
 fn indices(shape: &[usize]) -> Vec<Vec<usize>> {
     let mut all = vec![vec![]];
     for &n in shape {
@@ -46,7 +46,7 @@ impl Model {
         self.values[i]
     }
 
-    /// Another shape, each of whose elements is one of these.
+    /// Returns another shape, whose elements are selected from these by index.
     fn view(&self, shape: Vec<usize>, from: impl Fn(&[usize]) -> Vec<usize>) -> Option<Self> {
         let values = indices(&shape).iter().map(|at| self.at(&from(at))).collect();
         Some(Self { shape, values })
@@ -65,7 +65,7 @@ impl Model {
         })
     }
 
-    /// What the operation gives; `None` if it must fail.
+    /// Returns the result of the operation. `None` if it must fail.
     fn apply(&self, op: &Op) -> Option<Self> {
         match *op {
             Op::Narrow(d, start, n) => self.narrow(d, start, n),
@@ -121,7 +121,7 @@ fn check(t: &FrozenTensor<i32>, model: &Model) -> Result<(), TestCaseError> {
         prop_assert_eq!(t.get(&at).unwrap(), model.at(&at));
     }
     prop_assert!(t.get(&model.shape).is_err() || model.shape.is_empty());
-    // Contiguous exactly if each element lies behind the one before.
+    // Contiguous exactly if each element directly follows the one before.
     let in_a_row = model.values.windows(2).all(|two| two[1] == two[0] + 1);
     prop_assert_eq!(t.is_contiguous(), in_a_row, "strides {:?}", t.strides());
     prop_assert_eq!(t.as_slice().ok(), in_a_row.then_some(&model.values[..]));
@@ -134,7 +134,7 @@ fn views_are_what_a_list_of_coordinates_says() {
     let mut runner = TestRunner::new_with_rng(config, TestRng::deterministic_rng(RngAlgorithm::ChaCha));
     let inputs = (proptest::collection::vec(0..6_usize, 0..4), proptest::collection::vec(op(), 0..12));
     let run = runner.run(&inputs, |(shape, ops)| {
-        // No two elements are equal, so that a value says which one it is.
+        // All elements differ, so that a value identifies its element.
         let mut t = Tensor::from_fn(&shape, |i| i as i32).unwrap().freeze();
         let storage = t.storage().clone();
         let values = (0..shape.iter().product::<usize>() as i32).collect();

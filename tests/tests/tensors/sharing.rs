@@ -1,5 +1,5 @@
-//! Memory that several handles see: views, clones and messages of one storage stay views of one storage in the other
-//! process, and what is written to a shared tensor there is seen here.
+//! Memory with several handles: views, clones and messages of one storage stay views of one storage in the
+//! other process, and writes to a shared tensor there are visible here.
 
 use mp::{FrozenTensor, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 use mp_tests::{Outcome, give, join, next, one_process, send, take};
@@ -10,7 +10,7 @@ fn matrix() -> Frozen {
     Tensor::from_fn(&[4, 6], |i| i as i32).unwrap().freeze()
 }
 
-/// A matrix and five views of it.
+/// Returns a matrix and five views of it.
 fn views(x: &Frozen) -> Vec<Frozen> {
     vec![
         x.clone(),
@@ -28,7 +28,7 @@ fn views_arrive_as_views_of_one_storage() {
         let got = next(&there)?.ok_or("nothing came")?;
         assert!(got.iter().all(|v| v.storage() == got[0].storage()), "not one storage");
         assert_eq!(got[0].storage().hold().count(), 6, "not one hold, counted six times");
-        // Where the elements lie, from the start of the storage: the same on both sides.
+        // Offsets of the elements in the storage: the same on both sides.
         let first = got[0].as_slice()?.as_ptr();
         assert_eq!(got[1].as_slice()?.as_ptr(), first.wrapping_add(12));
         assert_eq!(got[5].as_slice()?.as_ptr(), first.wrapping_add(12));
@@ -74,7 +74,7 @@ fn shared_tensors_are_shared() {
     type Args = (SharedTensor<f32>, Queue<SharedTensor<f32>>, Queue<()>);
     fn worker(rank: usize, (whole, rows, done): Args) -> Outcome {
         let row = next(&rows)?.ok_or("no row")?;
-        // Through the argument and through a message it is the same memory.
+        // The argument and the message lead to the same memory.
         row.store(0, 10.0);
         assert_eq!((whole.load(3), whole.storage() == row.storage()), (10.0, true));
         for _ in 0..1000 {
@@ -89,7 +89,7 @@ fn shared_tensors_are_shared() {
     let context = start_processes(worker, args, SpawnOptions::nprocs(2)).unwrap();
     (0..2).for_each(|_| give(&rows, whole.select(0, 1).unwrap()));
     (0..2).for_each(|_| take(&done));
-    // What was written before the put is seen after the get; no addition is lost.
+    // Writes before the put are visible after the get, and no addition is lost.
     assert_eq!((whole.load(0), whole.get(&[1, 0]).unwrap()), (2000.0, 10.0));
     assert!([0.5, 1.5].contains(&whole.get(&[1, 2]).unwrap()));
     join(&context).unwrap();

@@ -1,5 +1,5 @@
-//! Sparse and nested tensors travel as their parts, whose memory is shared; parts that don't fit are an error on the other
-//! side as well.
+//! Sparse and nested tensors travel as their parts, whose memory is shared. Parts that don't fit are an error
+//! on the receiving side as well.
 
 use mp::message::{Message, Outgoing};
 use mp::tensor::{Frozen, Layout, NestedTensor, Shared, SparseCompressed, SparseCoo};

@@ -1,6 +1,6 @@
-//! How soon waiters in other processes learn that a process was killed, for each kind of thing that they may
-//! wait for; and that a stopped process is waited for until the waiter's deadline. Prints the figures
-//! (`--nocapture --test-threads=1`); `mp-sync`'s first page has a table of them.
+//! Time until waiters in other processes detect that a process was killed, for each kind of object that they
+//! may wait for. A stopped process is waited for until the waiter's deadline. Prints the figures
+//! (`--nocapture --test-threads=1`). `mp-sync`'s first page has a table of them.
 
 use std::thread;
 use std::time::Duration;
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 
 const ROUNDS: usize = 9;
 
-/// What one process holds, and another waits for.
+/// Object that one process holds, and another waits for.
 #[derive(Clone, Serialize, Deserialize)]
 enum Thing {
     Queue(Queue<u32>),
@@ -31,7 +31,7 @@ enum Thing {
     Notification(Condition, Lock<u32>),
 }
 
-/// Nanoseconds of a clock that all processes share.
+/// Returns nanoseconds of a clock that all processes share.
 fn now() -> u64 {
     let t = clock_gettime(ClockId::Monotonic);
     t.tv_sec.cast_unsigned() * 1_000_000_000 + t.tv_nsec.cast_unsigned()
@@ -71,7 +71,7 @@ fn holds((thing, ready): (Thing, Queue<()>)) -> Outcome {
     }
 }
 
-/// Waits for a thing whose holder is to be killed; whether the wait ended as it should.
+/// Waits for an object whose holder is killed. Returns `true` if the wait ended with the right error.
 fn hears(thing: Thing) -> mp::AnyResult<bool> {
     Ok(match thing {
         Thing::Queue(queue) => matches!(queue.get(), Err(GetError::Deserted { .. })),
@@ -86,10 +86,10 @@ fn hears(thing: Thing) -> mp::AnyResult<bool> {
     })
 }
 
-/// How long a waiter waits for a stopped process.
+/// Time for which a waiter waits for a stopped process.
 const LONG: Duration = Duration::from_millis(150);
 
-/// The same, as long as that, where the holder is stopped.
+/// Waits that long for an object whose holder is stopped. Returns `true` if the wait timed out.
 fn gives_up(thing: Thing) -> mp::AnyResult<bool> {
     Ok(match thing {
         Thing::Queue(queue) => queue.get_timeout(LONG).is_err_and(|e| e.is_empty()),
@@ -108,10 +108,10 @@ fn gives_up(thing: Thing) -> mp::AnyResult<bool> {
     })
 }
 
-/// When a wait began and ended.
+/// Begin and end of a wait.
 type Wait = Option<(u64, u64)>;
 
-/// Says when the wait began and ended, or nothing if it ended otherwise.
+/// Reports begin and end of the wait, or `None` if it ended otherwise.
 fn waits((thing, stopped, ready, heard): (Thing, bool, Queue<()>, Queue<Wait>)) -> Outcome {
     ready.put(()).map_err(|e| e.to_string())?;
     let begun = now();
@@ -120,7 +120,7 @@ fn waits((thing, stopped, ready, heard): (Thing, bool, Queue<()>, Queue<Wait>)) 
     heard.put(as_expected.then_some((begun, ended))).map_err(|e| e.to_string().into())
 }
 
-/// Each call that waits for what another process has, and what the two have of it.
+/// Calls that wait for an object of another process.
 const ALL: [&str; 8] = [
     "Queue::get",
     "Receiver::recv",
@@ -156,8 +156,8 @@ fn stop(process: &Process) {
     eventually("it is stopped", || threads_are(process.pid(), 'T'));
 }
 
-/// A process has what another one waits for, and is stopped before that begins or killed while it waits: how many microseconds
-/// too late the wait ended.
+/// Runs a wait whose peer is stopped before it begins, or killed during it. Returns the delay of the wait's
+/// end in microseconds.
 fn late(call: &str, stopped: bool) -> u64 {
     let (here, there) = things(call);
     let condition = match &there {
@@ -184,7 +184,8 @@ fn late(call: &str, stopped: bool) -> u64 {
     let mut killed = 0;
     if !stopped {
         eventually("it sleeps", || threads_are(waiter.pid(), 'S'));
-        // sleep: the parent listens to a process that lives longer than a moment; and the waiter is in a long sleep.
+        // sleep: the parent's connection is established only for a process that lives longer than a moment,
+        // and the waiter is in a long sleep.
         thread::sleep(Duration::from_millis(130));
         killed = now();
         signal(holder.pid(), Signal::KILL);
@@ -196,7 +197,8 @@ fn late(call: &str, stopped: bool) -> u64 {
     ended.saturating_sub(due) / 1000
 }
 
-/// Lateness in microseconds that only a wake-up explains: a poll interval ends 70 ms after the kill, in each round.
+/// Delay in microseconds that only a wake-up explains: a poll interval ends 70 ms after the kill, in each
+/// round.
 const WOKEN: u64 = 25_000;
 
 /// Number of rounds in which the machine may be too busy to run the waiter in time.

@@ -1,4 +1,4 @@
-//! What a dump says besides the waits of threads: locks and leases of the process.
+//! Contents of a dump in addition to the waits of threads: locks and leases of the process.
 
 use mp::process::Stdio;
 use mp::{Lock, Queue, SpawnOptions, start_processes};

@@ -1,5 +1,5 @@
-//! What is said about waits that can't end, and about all waits where that is asked for. Each hang is a program of its own, whose
-//! standard error is read, and which is killed then.
+//! Reports of waits that can't end, and of all waits if enabled. Each hang is a separate program, whose
+//! stderr is read, and which is killed then.
 
 use std::time::{Duration, Instant};
 
@@ -10,12 +10,12 @@ use mp::{Event, Listener, Lock, Queue, SpawnOptions, connect, pipe, start_proces
 use mp_tests::{DEADLINE, Outcome, eventually, signal, take};
 use rustix::process::Signal;
 
-/// After which time hangs are reported here.
+/// Time after which hangs are reported here.
 const SOON: Duration = Duration::from_millis(600);
-/// What each report of a hang has.
+/// Text in each report of a hang.
 const HANG: &str = "can't end by itself";
 
-/// What a program says until it has said `until`; it is killed then.
+/// Returns the output of a program up to `until`. Then the program is killed.
 fn said<F>(program: F, environment: &[(&str, &str)], until: &str) -> String
 where
     F: Fn(()) -> Outcome + Copy + Send + 'static,
@@ -159,13 +159,13 @@ fn a_join_of_a_process_that_waits_for_a_lock_of_its_parent() {
     has(&text, &["in join of rank-0", "in lock of lock \"weights\"", "all of these processes wait"]);
 }
 
-/// Hangs are reported, and each wait after a while: a report of the second kind must not say that it is a hang.
+/// Reports hangs, and each long wait: a report of the second kind must not claim a hang.
 fn reports_both() {
     report_hangs_after(Some(SOON / 4));
     report_waits_after(Some(SOON * 2));
 }
 
-/// What is said of a wait that may end.
+/// Returns the report of a wait that may end.
 fn may_end<F>(program: F) -> String
 where
     F: Fn(()) -> Outcome + Copy + Send + 'static,
@@ -232,10 +232,10 @@ fn joins_a_process_that_is_stopped((): ()) -> Outcome {
     let (jobs, ready) = (Queue::bounded(1)?, Queue::bounded(1)?);
     let workers = start_processes(idles, (jobs.clone(), ready.clone()), SpawnOptions::nprocs(1))?;
     take(&ready);
-    // Until its wait is shown, as a rule: it is none that is taken for a hang, either way.
+    // Usually until its wait is reported. It isn't taken for a hang, either way.
     assert!(!workers.join_timeout(SOON)?);
     signal(workers.pids()[0], Signal::STOP);
-    // What it will find when it goes on.
+    // Value for the time when it continues.
     jobs.put(1)?;
     workers.join()?;
     Ok(())
@@ -253,7 +253,7 @@ fn consumes(_: usize, jobs: Queue<u32>) -> Outcome {
     Ok(())
 }
 
-/// This program could put; it looks at its worker again and again, and is in no wait for long.
+/// This program could put. It checks its worker again and again, and is in no wait for long.
 fn waits_for_its_parent((): ()) -> Outcome {
     let jobs = Queue::bounded(1)?;
     let workers = start_processes(consumes, jobs.clone(), SpawnOptions::nprocs(1))?;
@@ -371,7 +371,8 @@ fn works_beside_a_wait((): ()) -> Outcome {
 fn a_signal_asks_what_all_threads_wait_for() {
     let builder = Process::builder().name("asked").daemon(true).stderr(Stdio::Capture);
     let child = builder.env("MP_DUMP_SIGNAL", "USR2").spawn(works_beside_a_wait, ()).unwrap();
-    // The handler is there before its thread is, and that before the other one; which gives itself its name.
+    // The handler is installed before its thread starts, which precedes the other thread. That one sets its
+    // own name.
     let threads = || std::fs::read_dir(format!("/proc/{}/task", child.pid())).into_iter().flatten().flatten();
     let name = |thread: std::fs::DirEntry| std::fs::read_to_string(thread.path().join("comm"));
     let busy = || threads().any(|thread| name(thread).is_ok_and(|name| name.trim() == "busy"));

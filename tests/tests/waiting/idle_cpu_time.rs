@@ -1,5 +1,5 @@
-//! Waiting costs no processor time: these processes wait for half a second each, in every way that there is,
-//! and report how much processor time they used.
+//! Waiting costs no processor time: these processes wait for half a second each, in every way, and report
+//! their processor time.
 
 use std::time::{Duration, Instant};
 
@@ -14,13 +14,12 @@ use mp_tests::{Outcome, alone, give, join, one_process, take};
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 
-/// How long each waits.
+/// Duration of each wait.
 const TIME: Duration = Duration::from_millis(500);
-/// How much processor time it may use for that: many times what it needs, and a fifth of what a busy loop
-/// would use.
+/// Maximum processor time of a wait: many times the usual, and a fifth of that of a busy loop.
 const MOST: Duration = Duration::from_millis(100);
 
-/// Things that are full, empty, taken and never set.
+/// Objects that are full, empty, taken and never set.
 #[derive(Clone, Serialize, Deserialize)]
 struct Things {
     empty: Queue<u32>,
@@ -66,7 +65,7 @@ fn waits(way: usize, t: &Things) -> Outcome {
     if nothing { Ok(()) } else { Err(format!("what way {way} waits for has come").into()) }
 }
 
-/// How much processor time this process used for it, in µs.
+/// Reports the processor time of this process's wait, in µs.
 fn measured(way: usize, (things, results): (Things, Queue<(usize, u64)>)) -> Outcome {
     let now = || {
         let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -137,8 +136,8 @@ fn a_connection_and_a_channel_wait_for_nothing_at_no_cost() {
     assert!(used < MOST, "{used:?}");
 }
 
-/// How often this thread sleeps while it waits for nothing at a queue for [`TIME`]. A thread that looks, and lets others go first, does not
-/// sleep, whatever other programs take of the processors.
+/// Returns the number of this thread's sleeps while it waits for nothing at a queue for [`TIME`]. A thread
+/// that spins and yields does not sleep, however busy the machine is.
 fn sleeps(queue: &Queue<u32>) -> u64 {
     let so_far = || {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
@@ -155,7 +154,8 @@ fn sleeps_elsewhere(_: usize, (queue, number): (Queue<u32>, Queue<u64>)) -> Outc
     Ok(())
 }
 
-/// How a queue spins is the queue's: other processes do likewise, but for handles that were told otherwise.
+/// The spin setting belongs to the queue: other processes use it as well, except handles with their own
+/// setting.
 #[test]
 fn how_a_queue_spins_goes_with_it() {
     let _alone = alone();
@@ -184,7 +184,7 @@ fn leaves(_: usize, queue: Queue<u32>) -> Outcome {
     Ok(())
 }
 
-/// A wait that never sleeps hears of the end of the others, too.
+/// A wait that never sleeps detects the end of the others, too.
 #[test]
 fn a_queue_that_never_sleeps_hears_that_it_is_deserted() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! Ctrl-C: what it does to workers that are told of it, to those that ignore it, and to their parent.
+//! Ctrl-C: its effect on workers that handle it, on workers that ignore it, and on their parent.
 
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -13,15 +13,15 @@ use mp::{
 };
 use mp_tests::{DEADLINE, Outcome, alone, eventually};
 
-/// A program with a terminal of its own, in which it is the foreground process: what is pressed there, the kernel sends as
-/// signals to all its processes.
+/// A program with a terminal of its own, in which it is the foreground process: the kernel sends keys pressed
+/// there as signals to all its processes.
 struct Terminal {
     keys: OwnedFd,
     _line: OwnedFd,
 }
 
 impl Terminal {
-    /// `None` where there are no terminals.
+    /// Opens a terminal. `None` if there are no terminals.
     #[allow(unsafe_code)]
     fn begin() -> mp::AnyResult<Option<Terminal>> {
         let (mut keys, mut line) = (0, 0);
@@ -55,7 +55,8 @@ where
             return Ok(());
         };
         #[allow(unsafe_code)]
-        // SAFETY: the other threads of this process hold no lock for long, and what the copies do needs nothing of theirs.
+        // SAFETY: the other threads of this process hold no lock for long, and what the copies do needs
+        // nothing of theirs.
         unsafe {
             allow_fork();
         }
@@ -85,7 +86,7 @@ where
     }
 }
 
-/// What the workers of a scenario share.
+/// Objects that the workers of a scenario share.
 type Things = (Queue<u32>, Event, SharedTensor<u64>);
 
 fn things() -> mp::AnyResult<Things> {
@@ -94,12 +95,12 @@ fn things() -> mp::AnyResult<Things> {
 
 const BEGUN: usize = 0;
 
-/// Until that many workers have begun.
+/// Waits until that many workers have begun.
 fn begun(count: u64, words: &SharedTensor<u64>) {
     eventually("they have begun", || words.load(BEGUN) == count);
 }
 
-/// Waits in the way of its rank, for what never comes, and says how that ended.
+/// Waits in the way of its rank, for an event that never comes, and returns the error.
 fn waits_for_nothing(way: usize, (queue, event, words): Things) -> mp::AnyResult<String> {
     words.fetch_add(BEGUN, 1);
     let (other, full) = (Queue::<u32>::bounded(1)?, Queue::bounded(1)?);
@@ -121,7 +122,7 @@ fn waits_for_nothing(way: usize, (queue, event, words): Things) -> mp::AnyResult
             while !mp::interrupted() {
                 std::hint::spin_loop();
             }
-            // What is there is taken still, and a time is a time.
+            // Available values can still be taken, and time-outs still apply.
             other.put(7)?;
             assert_eq!(other.get()?, Some(7));
             assert!(take_interrupt());
@@ -143,14 +144,14 @@ fn workers_that_are_told_of_ctrl_c_end_their_waits_and_return() {
         let said = workers.join()?;
         assert!(said.iter().all(|said| said.contains("nterrupted")), "{said:?}");
         assert!(mp::interrupted() && pressed.elapsed() < DEADLINE);
-        // This process is told, too.
+        // This process is interrupted, too.
         assert!(matches!(things.0.get(), Err(GetError::Interrupted)));
         assert!(take_interrupt() && !mp::interrupted());
         Ok(())
     });
 }
 
-/// Returns the error of its wait; but rank 1 finishes first what it has begun.
+/// Returns the error of its wait, except that rank 1 first finishes its work.
 fn returns_it(rank: usize, (queue, event, words): Things) -> mp::AnyResult<()> {
     words.fetch_add(BEGUN, 1);
     if rank == 1 {
@@ -189,7 +190,7 @@ fn an_error_after_ctrl_c_ends_no_other_process_and_is_one_error() {
 
 extern "C" fn nothing(_: libc::c_int) {}
 
-/// As a program that handles Ctrl-C by itself.
+/// Installs a handler, as in a program that handles Ctrl-C itself.
 #[allow(unsafe_code)]
 fn handle_it_here() {
     // SAFETY: the handler does nothing.
@@ -224,8 +225,8 @@ fn waits(_: usize, (_, event, words): Things) -> Outcome {
     Ok(())
 }
 
-/// From the first instruction of a worker to the last, none is ended by it, and a told one hears of each that comes after its
-/// birth.
+/// From the first instruction of a worker to the last, none is ended by it, and a graceful worker is
+/// interrupted by each that comes after its start.
 #[test]
 fn ctrl_c_at_any_moment_of_a_start_ends_no_worker_that_ignores_it() {
     with_each_method(|terminal| {
@@ -235,7 +236,7 @@ fn ctrl_c_at_any_moment_of_a_start_ends_no_worker_that_ignores_it() {
             scope.spawn(|| {
                 while !over.load(Ordering::Relaxed) {
                     terminal.press_ctrl_c();
-                    // sleep: the terminal's buffer of keys is small, and the workers are to get some processor.
+                    // sleep: the terminal's buffer of keys is small, and the workers need processor time.
                     std::thread::sleep(Duration::from_micros(100));
                 }
             });
@@ -250,11 +251,11 @@ fn ctrl_c_at_any_moment_of_a_start_ends_no_worker_that_ignores_it() {
     });
 }
 
-/// It waits for its workers in a thread of its own, which an interrupt concerns as little as it does them.
+/// The pool waits for its workers in a thread that an interrupt concerns as little as the workers.
 #[test]
 fn a_pool_of_a_program_that_is_told_of_ctrl_c_works_on() {
     with_each_method(|terminal| {
-        // With this, the program is told.
+        // This enables interrupts in the program.
         start_processes(quick, (), SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful))?.join()?;
         let ignore = |_, worker: ProcessBuilder| worker.interrupt(Interrupt::Ignore);
         let pool = Pool::builder().processes(1).per_worker(ignore).build()?;
@@ -268,7 +269,7 @@ fn a_pool_of_a_program_that_is_told_of_ctrl_c_works_on() {
         begun(1, &words);
         terminal.press_ctrl_c();
         eventually("the program is told", mp::interrupted);
-        // sleep: each wait has looked once more
+        // sleep: each wait has checked once more
         std::thread::sleep(3 * mp_core::POLL_INTERVAL);
         event.set()?;
         assert_eq!(pending.get()?, 7);
@@ -279,7 +280,8 @@ fn a_pool_of_a_program_that_is_told_of_ctrl_c_works_on() {
     });
 }
 
-/// The first ends early, with what it has; the second returns the error of its wait; no other one begins.
+/// The first ends early, with a partial result. The second returns the error of its wait. No other one
+/// begins.
 fn ends_early((item, queue, words): (u64, Queue<u32>, SharedTensor<u64>)) -> mp::AnyResult<u64> {
     words.fetch_add(BEGUN, 1);
     if item == 0 {
@@ -311,14 +313,15 @@ fn a_pool_that_is_told_of_ctrl_c_cancels_what_has_not_begun_and_goes_on() {
             results[2..].iter().all(|result| matches!(result, Err(TaskError::Interrupted))),
             "{results:?}"
         );
-        // It is one error for the whole call, and what is given to the pool before the program has taken note of it ends as well.
+        // One error for the whole call. Tasks submitted before the program has handled the interrupt end as
+        // well.
         let error = pool.map(|x: u64| x, 0..10).unwrap_err();
         assert!(
             error.to_string().contains("interrupted (Ctrl-C or SIGTERM) before the task had begun"),
             "{error}"
         );
         assert!(pool.map(|x: u64| x, 0..10).is_err() && words.load(BEGUN) == 2);
-        // Then it works on, in processes that were not interrupted.
+        // Then it continues, in processes that were not interrupted.
         eventually("the workers are replaced", || {
             pool.pids().iter().all(|pid| !before.contains(pid) && *pid != 0)
         });
@@ -343,7 +346,7 @@ fn a_pool_that_is_told_of_ctrl_c_cancels_what_has_not_begun_and_goes_on() {
     });
 }
 
-/// A worker may hear of Ctrl-C before its program does.
+/// A worker may receive Ctrl-C before its program does.
 #[test]
 fn an_interrupted_task_is_not_tried_again_before_the_program_knows() {
     let _alone = alone();
@@ -353,12 +356,12 @@ fn an_interrupted_task_is_not_tried_again_before_the_program_knows() {
     begun(1, &words);
     let worker = rustix::process::Pid::from_raw(pool.pids()[0].cast_signed()).unwrap();
     rustix::process::kill_process(worker, rustix::process::Signal::INT).unwrap();
-    // Tried again, it would wait for ever.
+    // A retry would wait for ever.
     eventually("it has an outcome", || pending.ready());
     let Err(TaskError::Raised(raised)) = pending.get() else { panic!("{words:?}") };
     assert_eq!((raised.kind, raised.attempts.count()), (RaisedKind::Interrupted, 1), "{raised}");
     assert_eq!(words.load(BEGUN), 1);
-    // Another worker goes on.
+    // Another worker continues.
     assert_eq!(pool.map(|n: u64| n + 1, 0..3).unwrap(), [1, 2, 3]);
     pool.join().unwrap();
 }
@@ -411,7 +414,7 @@ fn a_pool_of_a_program_that_handles_ctrl_c_itself_loses_nothing_and_tells_its_wo
         begun(1, &words);
         terminal.press_ctrl_c();
         eventually("all have an outcome", || pending.ready());
-        // The others by a process that was not told.
+        // The others ran in a process that was not interrupted.
         assert_eq!(pending.get()?, [true, false, false, false, false]);
         assert_eq!((pool.metrics().restarts, words.load(BEGUN), mp::interrupted()), (1, 5, false));
         pool.join()?;
@@ -442,7 +445,7 @@ fn a_second_ctrl_c_ends_the_program_and_its_workers() {
 #[test]
 fn where_ctrl_c_is_ignored_from_the_start_it_stays_so() {
     with_each_method(|terminal| {
-        // As `nohup` does it.
+        // `nohup` does the same.
         #[allow(unsafe_code)]
         // SAFETY: this installs no handler.
         unsafe {

@@ -1,5 +1,5 @@
-//! Waits: for many things at once, how soon they end, what they cost. (For descriptors within a tokio runtime: `tokio_driver.rs`, a
-//! program of its own.)
+//! Waits: for many objects at once, their latency, and their cost. (Descriptors within a tokio runtime:
+//! `tokio_driver.rs`, a separate program.)
 
 mod death_times;
 mod dumps;

@@ -1,5 +1,5 @@
-//! One wait for many things, and a fair choice among them; other processes make them ready, or are killed and stopped while
-//! they wait themselves.
+//! One wait for many objects, and a fair choice among them. Other processes make them ready, or are killed
+//! and stopped while they wait themselves.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// One of each kind.
+/// One object of each kind.
 #[derive(Clone, Serialize, Deserialize)]
 struct Kinds {
     orders: Queue<u8>,
@@ -36,7 +36,7 @@ struct Kinds {
     tasks: JoinableQueue<u8>,
 }
 
-/// Makes ready what it is asked to, from a process of its own.
+/// Makes objects ready on request, in a separate process.
 fn does_as_told(_: usize, kinds: Kinds) -> Outcome {
     let mut permit = Some(kinds.semaphore.acquire()?);
     while let Some(order) = next(&kinds.orders)? {
@@ -54,7 +54,7 @@ fn does_as_told(_: usize, kinds: Kinds) -> Outcome {
     Ok(())
 }
 
-/// What each of them makes ready is what the wait finds; then it is taken, and is not found any more. `more` are others
+/// The wait finds each object that was made ready. Then it is taken, and no longer found. `more` are objects
 /// that are never ready.
 fn each_kind_is_found(more: &[&dyn Waitable]) {
     let (sender, receiver) = channel::<u8>().unwrap();
@@ -93,14 +93,14 @@ fn each_kind_is_found(more: &[&dyn Waitable]) {
         }
         assert!(wait(&all, Some(Duration::ZERO)).unwrap().is_empty(), "after {order}");
     }
-    // The same thing twice is found twice, once it is there.
+    // An object that is listed twice is found twice, once it is ready.
     let twice: Vec<&dyn Waitable> = all.iter().chain(&all).copied().collect();
     give(&kinds.orders, 0);
-    // If it came in the middle of the poll, it would be found only at entries that were not polled yet.
+    // If it arrived during the poll, it would be found only at entries that were not polled yet.
     eventually("it is there", || !queue.is_empty());
     assert_eq!(wait(&twice, Some(DEADLINE)).unwrap(), [0, all.len()]);
     assert_eq!(take(queue), 7);
-    // The end of a process beside them.
+    // The end of a process next to them.
     let at = all.len();
     all.push(&child);
     assert!(wait(&all, Some(MOMENT)).unwrap().is_empty());
@@ -120,14 +120,14 @@ fn descriptors_are_found_beside_queues() {
     let _alone = alone();
     let (a, b) = UnixStream::pair().unwrap();
     each_kind_is_found(&[&Descriptor(&a)]);
-    // And are found themselves.
+    // They are found as well.
     let queue = Queue::<u8>::bounded(1).unwrap();
     let thread = std::thread::spawn(move || drop(b));
     assert_eq!(wait(&[&queue, &Descriptor(&a)], Some(DEADLINE)).unwrap(), [1]);
     thread.join().unwrap();
 }
 
-/// Answers each message, asleep beside a queue that stays empty.
+/// Answers each message, while it also sleeps on a queue that stays empty.
 fn answers(_: usize, (there, back, empty): (Queue<u64>, Queue<u64>, Queue<u64>)) -> Outcome {
     loop {
         wait(&[&there, &empty], Some(DEADLINE))?;
@@ -201,7 +201,7 @@ fn more_than_the_kernel_can_wait_for_at_once() {
     join(&context).unwrap();
 }
 
-/// As Python's: a loop over a list that has become empty does not spin.
+/// As in Python, a loop over a list that has become empty does not spin.
 #[test]
 fn a_wait_for_nothing_lasts_as_long_as_its_time() {
     let time = Duration::from_millis(20);
@@ -232,7 +232,7 @@ fn a_timer_is_waited_for_beside_a_queue() {
         seen += u64::from_ne_bytes(missed);
     }
     assert!(begun.elapsed() >= Duration::from_millis(30));
-    // The queue is found beside it.
+    // The queue is found as well.
     give(&queue, 7);
     while select(&[&queue, &ticks], Some(DEADLINE)).unwrap() != Some(0) {}
     assert_eq!(take(&queue), 7);
@@ -252,7 +252,7 @@ fn each_of_several_that_are_always_ready_gets_its_share() {
         give(&queues[i], 0);
         chosen[i] += 1;
     }
-    // 1000 each, give or take seven standard deviations.
+    // 1000 each, within seven standard deviations.
     assert!(chosen[..4].iter().all(|n| (800..1200).contains(n)), "{chosen:?}");
     assert_eq!(chosen[4], 0);
 }
@@ -325,7 +325,7 @@ fn waiters_that_are_killed_or_stopped_keep_nothing_from_others() {
     join(&taking).unwrap();
 }
 
-/// Waits for two queues of which one gets something, and takes it, three times.
+/// Waits for two queues, one of which gets a message, and takes it, three times.
 fn waits_and_takes(_: usize, (a, b, at): (Queue<u64>, Receiver<u64>, u64)) -> Outcome {
     inject::arm(at, Signal::KILL.as_raw());
     for _ in 0..3 {
@@ -358,7 +358,7 @@ fn a_process_is_killed_at_every_access_of_waiting_for_two() {
     });
 }
 
-/// Without the system call that sleeps on many words.
+/// Runs without the system call that sleeps on many words.
 fn on_an_old_kernel(_: usize, queues: (Queue<u8>, Queue<u8>)) -> Outcome {
     forbid_futex_waitv()?;
     queues.0.put(0)?;
@@ -370,12 +370,12 @@ fn on_an_old_kernel(_: usize, queues: (Queue<u8>, Queue<u8>)) -> Outcome {
     Ok(())
 }
 
-/// Lets it fail with ENOSYS, for this thread and those that it starts.
+/// Makes it fail with ENOSYS, for this thread and its new threads.
 #[allow(unsafe_code)]
 fn forbid_futex_waitv() -> std::io::Result<()> {
     let statement = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
     let mut filter = [
-        // The number of the call: is it this one?
+        // Compares the number of the call.
         statement((libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16, 0, 0, 0),
         statement((libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16, 0, 1, 449),
         statement((libc::BPF_RET | libc::BPF_K) as u16, 0, 0, libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32),

@@ -1,4 +1,5 @@
-//! A pool's streams as futures, under tokio: its tasks push and take at once, and none of them holds up a thread of the runtime.
+//! A pool's streams as futures, under tokio: tasks push and take concurrently, and none of them blocks a
+//! thread of the runtime.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,7 +22,7 @@ fn runtime(threads: usize) -> Runtime {
     builder.enable_time().build().unwrap()
 }
 
-/// Runs a future to its end, which has to come.
+/// Runs a future to its end, which must come by the deadline.
 fn run<F: Future>(threads: usize, future: F) -> F::Output {
     runtime(threads).block_on(async {
         match tokio::time::timeout(DEADLINE, future).await {
@@ -31,7 +32,7 @@ fn run<F: Future>(threads: usize, future: F) -> F::Output {
     })
 }
 
-/// Which results were taken.
+/// Results that were taken.
 #[derive(Default)]
 struct Seen(Mutex<BTreeSet<u64>>);
 
@@ -125,7 +126,8 @@ fn what_a_time_out_drops_has_pushed_and_taken_nothing() {
     let seen = Seen::default();
     let time = |turn: u64| Duration::from_micros(turn % 5 * 40);
     run(2, async {
-        // Before the first push there is no result, and while no result is taken there is room for three tasks.
+        // Before the first push there is no result, and while no result is taken there is room for three
+        // tasks.
         tokio::time::timeout(Duration::ZERO, stream.next_async()).await.expect_err("there is no task");
         let mut pushed = 0;
         while tokio::time::timeout(Duration::ZERO, stream.push_async(pushed)).await.is_ok() {

@@ -1,7 +1,7 @@
 //! Futures that wait for descriptors within tokio runtimes: the runtime's own driver wakes them, and the
-//! library has no thread for that; without a driver, or when it is gone, they work as elsewhere.
+//! library has no thread for that. Without a driver, or when it is gone, they work as elsewhere.
 //!
-//! Threads are counted in workers: this program's own are those of all its tests.
+//! Threads are counted in workers: this program's own include those of all its tests.
 #![allow(unsafe_code)]
 
 use std::io::{Read, Write};
@@ -21,19 +21,19 @@ use mp_tests::task::{block_on, poll_once};
 use mp_tests::{DEADLINE, Outcome, alone, eventually, failure, join, next, one_process, send};
 use tokio::runtime::{Builder, Runtime};
 
-/// More than a socket buffers.
+/// More bytes than a socket buffers.
 const MUCH: usize = 1 << 19;
 const ROUNDS: u64 = 50;
 
-/// A name that nothing else listens at.
+/// Returns a name that no other test listens at.
 fn name(what: &str) -> String {
     format!("@mp-tokio-{what}-{}", std::process::id())
 }
 
-/// Whether this process has the thread that waits for descriptors.
+/// Returns `true` if this process has the thread that waits for descriptors.
 fn has_thread() -> bool {
     let mut threads = std::fs::read_dir("/proc/self/task").unwrap();
-    // One that has just ended has no name.
+    // A thread that has just ended has no name.
     threads.any(|thread| {
         let name = std::fs::read_to_string(thread.unwrap().path().join("comm"));
         name.is_ok_and(|name| name.trim() == "mp-descriptors")
@@ -48,7 +48,7 @@ fn without_io() -> Runtime {
     Builder::new_current_thread().enable_time().build().unwrap()
 }
 
-/// What it returns, if that is before its waiters would poll by themselves.
+/// Returns the result of `what`, which must come before its waiters would poll by themselves.
 fn woken<R>(what: impl FnOnce() -> R) -> R {
     let begun = Instant::now();
     let returned = what();
@@ -56,7 +56,7 @@ fn woken<R>(what: impl FnOnce() -> R) -> R {
     returned
 }
 
-/// In time.
+/// Awaits a future with a deadline.
 async fn soon<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(DEADLINE, future).await.expect("it is ready in time")
 }
@@ -81,7 +81,7 @@ async fn ask(connection: Connection) -> Outcome {
     Ok(())
 }
 
-/// Rank 0 listens, says so to each of the two others, and answers both at once.
+/// Rank 0 listens, reports that to each of the two others, and answers both at once.
 async fn meet(rank: usize, at: String, listening: Queue<()>) -> Outcome {
     if rank > 0 {
         soon(listening.get_async()).await?;
@@ -151,13 +151,13 @@ fn without_io_a_thread_waits() {
 
 type Waiting = Pin<Box<dyn Future<Output = mp_core::Result<()>> + Send>>;
 
-/// A future that waits for a descriptor, and the end that makes it ready.
+/// Returns a future that waits for a descriptor, and the end that makes it ready.
 fn waiting() -> (Waiting, UnixStream) {
     let (here, there) = UnixStream::pair().unwrap();
     (Box::pin(wait_async(Descriptor(here))), there)
 }
 
-/// As [`waiting`], after it was polled in a runtime.
+/// Does the same as [`waiting`], and polls the future in a runtime.
 fn polled_in(runtime: &Runtime) -> (Waiting, UnixStream) {
     let (mut future, there) = waiting();
     assert!(runtime.block_on(async { poll_once(&mut future) }).is_pending());
@@ -262,7 +262,7 @@ fn two_futures_wait_for_one_descriptor_and_one_may_go() {
         }
         drop(a);
         again.await.unwrap();
-        // A process is one, too.
+        // A process has a descriptor, too.
         let child = Process::spawn(|(): ()| Ok::<_, String>(5), ()).unwrap();
         let sentinel = child.sentinel().try_clone_to_owned().unwrap();
         wait_async(Descriptor(sentinel)).await.unwrap();
@@ -334,20 +334,20 @@ fn a_message_that_is_begun_is_sent_to_its_end_when_no_thread_runs_its_runtime() 
     });
     send(&go, ()).unwrap();
     join(&context).unwrap();
-    // Until here, it could have waited.
+    // It could have waited until here.
     drop(runtime);
 }
 
-/// A future that waits in a process that is copied.
+/// Future that waits in a process that forks.
 static WAITS: Mutex<Option<Waiting>> = Mutex::new(None);
 
 fn in_a_copy(_: usize, (at, listening): (String, Queue<()>)) -> Outcome {
-    // Handles that were copied along return errors, and release nothing of the original's when dropped.
+    // Inherited handles return errors, and release nothing of the parent's when dropped.
     let mut waits = WAITS.lock().unwrap().take().ok_or("it was copied along")?;
     let refused = poll_once(&mut waits);
     assert!(matches!(refused, Poll::Ready(Err(mp_core::Error::Forked))), "unexpected: {refused:?}");
     drop(waits);
-    // It may be in the context of its original's runtime.
+    // It may be in the context of its parent's runtime.
     for _ in 0..2 {
         next(&listening)?;
         block_on(async { ask(connect_async(at.as_str()).await?).await })?;

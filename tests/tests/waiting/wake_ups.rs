@@ -1,5 +1,5 @@
-//! A sleeper is woken when what it waits for is there, and not only when its poll interval is over: so much earlier
-//! that a missing wake-up shows, also on a busy machine.
+//! A sleeper is woken when its object is ready, and not only when its poll interval is over: so much earlier
+//! that a missing wake-up is detected, also on a busy machine.
 
 use std::cell::RefCell;
 use std::sync::{Mutex, mpsc};
@@ -10,14 +10,15 @@ use mp::queue::{JoinableQueueError, broadcast, watch};
 use mp::{Barrier, Condition, Event, GetError, JoinableQueue, Lock, Queue, QueueOptions, RwLock, Semaphore};
 
 const ROUNDS: u32 = 20;
-/// Waiting processes check again after that time, woken or not.
+/// Time after which waiting processes check again, woken or not.
 const INTERVAL: Duration = mp_core::POLL_INTERVAL;
-/// After this time a waiter is asleep.
+/// Time after which a waiter is asleep.
 const ASLEEP: Duration = Duration::from_millis(8);
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// In each round one thread waits; this one makes it ready when the other is asleep, and `prepare`s the next
-/// round when it has continued. It fails if all of them together took as long as a good part of their poll intervals.
+/// In each round one thread waits. This one makes its object ready when the other is asleep, and `prepare`s
+/// the next round when it has continued. Panics if all rounds together took as long as a good part of their
+/// poll intervals.
 fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prepare: impl Fn()) {
     let _alone = mp_tests::alone();
     let mut took = Duration::ZERO;
@@ -45,7 +46,8 @@ fn woken_in_time(name: &str, wait: impl Fn() + Sync, make_ready: impl Fn(), prep
     assert!(took < INTERVAL * ROUNDS / 2, "{name}: {took:?} for {ROUNDS} wake-ups");
 }
 
-/// As above, of what is ready when this thread drops what it has, and taken again for the next round.
+/// Does the same for an object that becomes ready when this thread drops its guard, and that is taken again
+/// for the next round.
 fn woken_by_the_drop_of<T>(name: &str, take: impl Fn() -> T, wait: impl Fn() + Sync) {
     let held = RefCell::new(None);
     let prepare = || *held.borrow_mut() = Some(take());
@@ -172,7 +174,7 @@ fn a_message_that_came_back_is_there() {
     assert_eq!(mp::wait(&[&queue], Some(Duration::ZERO)).unwrap(), [0]);
 }
 
-/// The first producers that sleep have messages that do not fit still, the last one has one that does.
+/// The messages of the first sleeping producers still don't fit. The message of the last one does.
 #[test]
 fn room_in_bytes_wakes_every_producer() {
     const SMALL: usize = 1000;
@@ -180,7 +182,7 @@ fn room_in_bytes_wakes_every_producer() {
     const LARGE: usize = 9 * SMALL;
     let queue = QueueOptions::new().capacity(100).bytes(ALL as u64 + 500).create::<Vec<u8>>().unwrap();
     let put = |len: usize| queue.put(vec![0; len]).unwrap();
-    /// Ends the producer that waits, also when the test fails.
+    /// Ends the waiting producer, also if the test fails.
     struct Close<'a>(&'a Queue<Vec<u8>>);
     impl Drop for Close<'_> {
         fn drop(&mut self) {
@@ -192,12 +194,12 @@ fn room_in_bytes_wakes_every_producer() {
     thread::scope(|scope| {
         let large = [(); 3].map(|()| scope.spawn(|| put(LARGE)));
         let _close = Close(&queue);
-        // sleep: until they are asleep, which nothing says.
+        // sleep: until they are asleep, which can't be observed.
         thread::sleep(ASLEEP);
         let take = || {
             let len = lengths.borrow_mut().pop_front().unwrap();
             assert_eq!(queue.get().unwrap().unwrap().len(), len);
-            // What the other one puts.
+            // The message of the other producer.
             lengths.borrow_mut().push_back(SMALL);
         };
         let fill = || {
