@@ -1,8 +1,8 @@
 //! # Safety
-//! Where this crate touches words of the arena: a worker's chunk word, and its journal. Unsafe, because the words could be of
-//! another structure; sound, because
-//! - a [`Watch`] is made only of a [`Structure`] under this crate's name and of this length, whose words are used for nothing
-//!   else,
+//! Access to words of the arena: a worker's chunk word and its journal. Unsafe, because the words could
+//! belong to another structure; sound, because
+//! - a [`Watch`] is created only from a [`Structure`] under this crate's name and of this length, whose words
+//!   have no other use,
 //! - and which lives as long as the handle that holds it.
 #![allow(unsafe_code)]
 

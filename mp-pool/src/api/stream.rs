@@ -127,7 +127,7 @@ impl std::error::Error for NotYet {}
 /// let mut next = 0..20_u64;
 /// let mut sum = 0;
 /// loop {
-///     // Pushes only while there is room: a blocking push could wait for results that only this thread takes.
+///     // Push only while there is room: a blocking push could wait for results that only this thread takes.
 ///     while stream.under_way() < 8 && let Some(x) = next.next() {
 ///         stream.push(x)?;
 ///     }

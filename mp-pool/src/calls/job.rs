@@ -1,4 +1,4 @@
-//! One call of the pool: tasks to be sent, and outcomes that have arrived.
+//! State of a call of the pool: tasks to be sent, and outcomes that have arrived.
 
 use std::collections::HashMap;
 use std::io::{PipeReader, Write as _};

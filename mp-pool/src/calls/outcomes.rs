@@ -24,7 +24,7 @@ pub(crate) struct Run {
 pub(crate) enum What {
     /// Results from this position on.
     Values(Many, usize),
-    /// One result with its attachments.
+    /// Single result with its attachments.
     One(Box<Incoming>),
     /// The same error for all tasks. (Boxed, because errors are rare, and runs stay in memory until they are
     /// taken.)

@@ -212,7 +212,7 @@ mod tests {
         assert_eq!(rows.rows, BTreeMap::from([(0, 1000)]));
     }
 
-    /// One task never ends, and the result of another task is never taken.
+    /// Test with a task that never ends, and a result that is never taken.
     #[test]
     fn a_stream_that_goes_on_for_long_does_not_grow() {
         let mut tickets = Tickets::new(usize::MAX);

@@ -59,7 +59,7 @@ pub(crate) struct Shared {
     /// Wanted number of workers, copied from the state for readers without the lock.
     pub(crate) wanted: AtomicUsize,
     pub(crate) replies: Queue<Reply>,
-    /// One of the queues of tasks. Messages for all of them are packed alike.
+    /// Any queue of tasks. Messages for all of them are packed alike.
     pub(crate) form: Queue<Task>,
     pub(crate) state: Mutex<State>,
     /// Notified when tasks have been settled, or the pool is over.

@@ -231,7 +231,8 @@ impl TaskError {
 /// let Err(TaskError::Broken(broken)) = pool.apply(|x: u32| x, 1) else { panic!("it can't begin") };
 /// assert_eq!(broken.starts, 5);
 /// assert!(matches!(&broken.cause, Some(SpawnError::ProcessRaised(raised)) if raised.message == "no device"));
-/// // the pool has no workers left: 5 starts have failed, the last so: worker 0 (pool-worker-0, pid 77) … no device
+/// // the pool has no workers left: 5 starts have failed, the last so:
+/// // worker 0 (pool-worker-0, pid 77) … no device
 /// println!("{broken}");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -96,7 +96,7 @@ impl Part {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Reached {
     Nothing,
-    /// Its function has returned a result.
+    /// The function has returned a result.
     Result,
     /// The result is encoded.
     Written,

@@ -1,4 +1,4 @@
-//! Taking tasks back from workers, for those that have nothing to do.
+//! Withdrawal of tasks from busy or stopped workers, for idle ones.
 
 use std::time::Instant;
 
@@ -9,12 +9,12 @@ use crate::message::Task;
 use crate::steps::chunk::Share;
 use crate::workers::state::{Given, NO_CODE, State, Worker, next_chunk};
 
-/// Less work than this, in nanoseconds, is not taken from a worker that has begun it.
+/// Work shorter than this, in nanoseconds, is not taken from a worker that has begun it.
 const WORTH_SHARING: u64 = 20_000;
 
 impl State {
-    /// There is nothing else to do for this worker: takes back tasks that another one has not begun. How many it gets of
-    /// them: not all, or the other one would be without and take them back again.
+    /// Withdraws tasks that another worker has not begun, for a worker without work. Returns the number that
+    /// the idle worker gets: not all, because the other worker would then withdraw them again.
     pub(crate) fn help(&mut self, idle: usize) -> usize {
         if self.workers[idle].outstanding > 0 {
             return 0;
@@ -35,7 +35,8 @@ impl State {
         if count == 0 { usize::from(self.share()) } else { count }
     }
 
-    /// Takes back half of what the worker that has most to do has not begun; whether there was something.
+    /// Withdraws half of the unclaimed items of the worker with the most work. Returns `true` if there were
+    /// any.
     fn share(&mut self) -> bool {
         let left = |worker: &Worker| worker.first().map_or(0, |chunk| chunk.job.takes(chunk.left()));
         let most = self.workers.iter_mut().filter(|worker| worker.ready).max_by_key(|worker| left(worker));
@@ -47,14 +48,14 @@ impl State {
         found
     }
 
-    /// Whether a worker has nothing to do, beside this one.
+    /// Returns `true` if another worker is idle.
     fn has_idle(&self, but: usize) -> bool {
         self.workers.iter().enumerate().any(|(number, worker)| number != but && worker.is_idle())
     }
 
-    /// Takes tasks back from workers that leave them all in their queues, as stopped ones do, for those that have nothing to do.
-    /// Such a worker gets a note, made by `note`, and nothing else until it has answered that. What comes out of its queue it
-    /// can't take any more, whenever it goes on: so each task is done once.
+    /// Withdraws tasks, for idle workers, from workers that leave all of them in their queues, such as
+    /// stopped ones. Such a worker receives a message made by `note`, and nothing else until it has answered
+    /// that. It can't take withdrawn messages after it resumes, so each task is done once.
     pub(crate) fn take_over(&mut self, now: Instant, note: impl Fn() -> Option<EncodedMessage<Task>>) {
         for number in 0..self.workers.len() {
             let slow = self.workers[number].slow_from().is_some_and(|from| from <= now);
@@ -71,7 +72,7 @@ impl State {
                 let message = packed.number();
                 let note = Given::Note { code: NO_CODE, learn: false, message };
                 let rest = worker.give([packed].into(), [note].into());
-                // Without room there is a note in its queue already.
+                // If the queue is full, it contains a note already.
                 worker.suspect = rest.is_empty() || worker.is_learning();
             }
             recalled.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
@@ -81,7 +82,7 @@ impl State {
         }
     }
 
-    /// A worker makes its state anew: others do what it has not begun.
+    /// Records that a worker creates its state again. Other workers run the tasks that it has not begun.
     pub(crate) fn remakes(&mut self, worker: usize, now: Instant) {
         let Some(worker) = self.workers.get_mut(worker) else { return };
         let (back, emptied) = worker.starts_anew(now, next_chunk());
@@ -90,12 +91,12 @@ impl State {
         self.last_ready = Some(now);
     }
 
-    /// When [`Worker::unsent`] may have something.
+    /// Returns the time at which [`Worker::unsent`] may return results.
     pub(crate) fn next_silence(&self) -> Option<Instant> {
         self.workers.iter().filter_map(Worker::silent_until).min()
     }
 
-    /// When [`take_over`](Self::take_over) may have something to do.
+    /// Returns the time at which [`take_over`](Self::take_over) may find tasks.
     pub(crate) fn next_look(&self) -> Option<Instant> {
         let slow = self.workers.iter().enumerate().filter_map(|(n, worker)| Some((n, worker.slow_from()?)));
         slow.filter(|(number, _)| self.has_idle(*number)).map(|(_, from)| from).min()
@@ -115,7 +116,7 @@ mod tests {
     use crate::run::values::{Plain, Slice};
     use crate::watch::{Own, Watch};
 
-    /// Else an idle worker would be given it at some later time only.
+    /// Otherwise an idle worker would receive them only later.
     #[test]
     fn what_is_taken_back_of_a_chunk_is_given_at_once() {
         let worker = || {
@@ -139,7 +140,7 @@ mod tests {
             state.returned.iter().map(|ready| (ready.chunk.first, ready.chunk.end)).collect();
         assert_eq!(taken, [(5, 4)]);
         assert_eq!(state.workers[0].first().map(Chunk::left), Some(5));
-        // It is at the next one, and has put its answer to that one.
+        // The worker runs the next chunk, and has sent the answer to the previous one.
         let busy = &mut state.workers[0];
         busy.given.push_back(chunk(9));
         let [_, Given::Task { chunk: next, .. }] = busy.given.make_contiguous() else { unreachable!() };

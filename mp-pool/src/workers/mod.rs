@@ -1,4 +1,4 @@
-//! What the pool knows of its workers: who has which task, and who takes over from whom.
+//! State of the workers: their tasks, and the transfer of tasks between them.
 
 pub(crate) mod choice;
 pub(crate) mod help;

@@ -1,24 +1,24 @@
-//! Places of workers that are added, and places that the pool wants no more.
+//! Adding and removing the slots of workers.
 //!
-//! Workers have the numbers from 0 on. A pool that shrinks wants only the first places; the workers in the
-//! others leave. Under the lock of the state:
+//! Workers are numbered from 0. A pool that shrinks wants only the first slots; the workers in the other
+//! slots leave. Under the lock of the state:
 //!
-//! | place | worker | changes | when |
+//! | slot | worker | transition | condition |
 //! |---|---|---|---|
-//! | wanted | any | not wanted: `leaves_at` set | the pool shrinks |
-//! | not wanted, `leaves_at` set | lives | what it has not begun is `returned`; it is `asked`: the message to end is in its queue | at that time, again and again until nothing can be taken back any more |
-//! | not wanted, `asked` | finishes its task | the place is empty | it ends |
-//! | not wanted, empty | – | the place is gone | the pool's thread looks, and no place after it has a worker |
-//! | wanted again, `leaves_at` set | lives | as before: it stays | the pool grows |
-//! | wanted again, `asked` | lives | the next worker is started in this place | it ends |
-//! | wanted again, empty | – | a worker is started | the pool's thread looks |
+//! | wanted | any | not wanted: `leaves_at` is set | the pool shrinks |
+//! | not wanted, `leaves_at` set | alive | tasks that it has not begun are `returned`; it is `asked`: the message to end is in its queue | at that time, repeated until no more tasks can be withdrawn |
+//! | not wanted, `asked` | finishes its task | the slot is empty | the worker ends |
+//! | not wanted, empty | – | the slot is removed | the pool's thread checks, and no later slot has a worker |
+//! | wanted again, `leaves_at` set | alive | the worker stays | the pool grows |
+//! | wanted again, `asked` | alive | the next worker is started in this slot | the worker ends |
+//! | wanted again, empty | – | a worker is started | the pool's thread checks |
 //!
-//! Places are removed by the pool's thread alone, which starts workers: so it never starts one in a place
-//! that is gone. A place that a thread is about to give tasks to stays.
+//! Only the pool's thread removes slots, and the same thread starts workers, so it never starts a worker in a
+//! removed slot. A slot is kept while a thread is about to assign tasks to it.
 //!
-//! A worker that dies before it has ended by itself costs the task that it was at, as ever; the message
-//! that asks it to end is dropped with its queue's contents. A process that has the pool takes all of this
-//! with it.
+//! When a worker dies before it has ended by itself, its running task is lost as usual. The message that asks
+//! it to end is dropped with the contents of its queue. All of this state dies with the process that owns the
+//! pool.
 
 use std::time::{Duration, Instant};
 
@@ -27,16 +27,16 @@ use mp_queue::EncodedMessage;
 use crate::message::{LEAVE, Task};
 use crate::workers::state::{Given, State, Worker, next_chunk};
 
-/// Time after which a worker is looked at again that has just taken a chunk, or could not be asked to end.
+/// Time after which a worker is checked again that has just taken a chunk, or could not be asked to end.
 const AGAIN: Duration = Duration::from_millis(2);
 
 impl Worker {
-    /// Returns `true` if it was not asked to end, and will not be.
+    /// Returns `true` if the worker was not asked to end, and will not be.
     pub(crate) fn stays(&self) -> bool {
         !self.asked && self.leaves_at.is_none()
     }
 
-    /// Asks it to end after the tasks that it has; returns `false` if there is no room for the message.
+    /// Asks the worker to end after its remaining tasks. Returns `false` if its queue is full.
     pub(crate) fn ask_to_leave(&mut self, packed: EncodedMessage<Task>) -> bool {
         if !self.asked {
             let note = Given::Note { code: LEAVE, learn: false, message: packed.number() };
@@ -47,8 +47,8 @@ impl Worker {
 }
 
 impl State {
-    /// Sets the number of workers that the pool has from now on. The arena has room for `messages` messages,
-    /// and the list of workers has a place for each.
+    /// Sets the number of workers. `messages` is the capacity of the arena. The list of workers must have a
+    /// slot for each.
     pub(crate) fn resize(&mut self, wanted: usize, messages: u32, now: Instant) {
         self.wanted = wanted;
         for (number, worker) in self.workers.iter_mut().enumerate() {
@@ -59,15 +59,15 @@ impl State {
                 continue;
             }
             worker.leaves_at = None;
-            // One that is not wanted has no time of its next start.
+            // A worker that was not wanted has no time of its next start.
             if worker.process.is_none() && worker.restart_at.is_none() {
                 worker.restart_at = Some(now);
             }
         }
     }
 
-    /// Asks workers to end whose places are not wanted, and takes back what they have not begun. `leave`
-    /// makes the message.
+    /// Asks workers in unwanted slots to end, and withdraws the tasks that they have not begun. `leave` makes
+    /// the message.
     pub(crate) fn send_away(&mut self, now: Instant, leave: impl Fn() -> Option<EncodedMessage<Task>>) {
         if self.phase.error().is_some() {
             return;
@@ -85,19 +85,20 @@ impl State {
         }
     }
 
-    /// Number of places that are wanted, or have a process, or are before one that has.
+    /// Returns the number of slots that are wanted, have a process, or precede a slot with a process.
     pub(crate) fn places(&self) -> usize {
         let is_used = |worker: &Worker| worker.process.is_some() || worker.feeding;
         self.workers.iter().rposition(is_used).map_or(0, |last| last + 1).max(self.wanted)
     }
 
-    /// Takes out the places that are gone, for the caller to drop without the lock.
+    /// Removes unused slots, for the caller to drop without the lock.
     pub(crate) fn remove_places(&mut self) -> Vec<Worker> {
         let places = self.places();
         self.workers.split_off(places.min(self.workers.len()))
     }
 
-    /// Returns the time at which [`send_away`](Self::send_away) or [`remove_places`](Self::remove_places) has something to do.
+    /// Returns the time at which [`send_away`](Self::send_away) or [`remove_places`](Self::remove_places) has
+    /// work.
     pub(crate) fn next_leave(&self, now: Instant) -> Option<Instant> {
         if self.places() < self.workers.len() {
             return Some(now);
@@ -117,7 +118,7 @@ mod tests {
     fn places_are_removed_from_the_end_once_unused() {
         let now = Instant::now();
         let mut state = State::new(vec![worker(), worker(), worker()]);
-        // A thread is about to give it tasks.
+        // A thread is about to assign tasks to this worker.
         state.workers[1].feeding = true;
         state.resize(1, 1024, now);
         assert!(state.workers[0].wants() && !state.workers[2].wants());

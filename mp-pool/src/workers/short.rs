@@ -1,20 +1,21 @@
-//! Tasks that have no message, since as many are on their way as the arena has: they wait for room, as a put into a queue does.
+//! Tasks without a message, because all messages of the arena are in use. They wait for room, like a put into
+//! a full queue.
 //!
-//! They are in `returned`, with their arguments, and are packed when it is time and a worker wants tasks. A process that takes messages of
-//! others wakes no pool by that: so there is a time.
+//! They are in `returned`, with their arguments, and are packed after a pause when a worker wants tasks. The
+//! pause is timed because other processes that free messages do not wake the pool.
 
 use std::time::{Duration, Instant};
 
 use crate::workers::state::State;
 
-/// The first pause; doubled each time.
+/// First pause. Doubled each time.
 const FIRST: Duration = Duration::from_millis(1);
-/// The longest one.
+/// Longest pause.
 const LONGEST: Duration = Duration::from_millis(100);
-/// How long no task finds room before that is reported, if none is being done whose end would make some.
+/// Time without room after which the lack is reported, if no running task would free messages.
 const REPORTED: Duration = Duration::from_secs(10);
 
-/// There is no room for tasks.
+/// State of a lack of messages.
 #[derive(Debug)]
 pub(crate) struct Short {
     since: Instant,
@@ -24,7 +25,8 @@ pub(crate) struct Short {
 }
 
 impl State {
-    /// There was no room for a task, after some for `found`; whether that is to be reported.
+    /// Records that there was no room for a task, after room for `found`. Returns `true` if that must be
+    /// reported.
     pub(crate) fn lacks_room(&mut self, now: Instant, found: usize) -> bool {
         let begins = Short { since: now, pause: FIRST / 2, due: now, reported: false };
         let mut short = self.short.take().filter(|_| found == 0).unwrap_or(begins);
@@ -38,22 +40,23 @@ impl State {
         tell
     }
 
-    /// There was room for all.
+    /// Records that there was room for all tasks.
     pub(crate) fn has_room(&mut self) {
         self.short = None;
     }
 
-    /// When to look for room again. Where no worker wants tasks, a reply comes first, or a worker that is ready.
+    /// Returns the time of the next attempt. Returns `None` if no worker wants tasks: then a reply or a ready
+    /// worker comes first.
     pub(crate) fn next_room(&self) -> Option<Instant> {
         let wanted = !self.returned.is_empty() && self.wanting().is_some();
         let short = self.short.as_ref().filter(|_| wanted)?;
         Some(short.due)
     }
 
-    /// Whether no look for room is due yet.
+    /// Returns `true` if the next attempt is not due.
     pub(crate) fn waits_for_room(&mut self, now: Instant) -> bool {
         if self.returned.is_empty() {
-            // Tasks that waited have ended otherwise: they were cancelled, say.
+            // The waiting tasks have ended, for example because they were cancelled.
             self.short = None;
         }
         self.short.as_ref().is_some_and(|short| now < short.due)
@@ -69,7 +72,7 @@ mod tests {
     use crate::workers::state::next_chunk;
     use crate::workers::state::tests::worker;
 
-    /// A pool whose one worker wants tasks, and one of them has no message.
+    /// Returns the state of a pool whose only worker wants tasks, and with a task without a message.
     fn waiting() -> State {
         let mut state = State::new(vec![worker()]);
         let (job, kept) = (job(1, Terms::default()), Kept::Not);
@@ -110,10 +113,10 @@ mod tests {
             now = due;
         }
         assert!(matches!(told[..], [at] if at >= REPORTED && at < REPORTED + LONGEST), "{told:?}");
-        // Some found room: it begins anew, with short pauses.
+        // Some tasks found room, so pauses start over.
         assert!(!state.lacks_room(now, 1));
         assert_eq!(state.next_room(), Some(now + FIRST));
-        // While a task runs, its end is what is waited for.
+        // While a task runs, its end frees messages.
         state.workers[0].outstanding = 1;
         assert!(!state.lacks_room(now + 2 * REPORTED, 0));
         state.has_room();

@@ -1,4 +1,4 @@
-//! When a worker is started again whose place is empty, and when the pool is given up.
+//! Restart delays of workers, and the condition on which the pool breaks.
 
 use std::time::{Duration, Instant};
 
@@ -6,25 +6,27 @@ use mp_spawn::Backoff;
 
 use crate::workers::state::{State, Worker};
 
-/// Starts that may fail in a row, in each place, before the pool is given up,
+/// Number of consecutive failed starts of each worker after which the pool may break,
 const MOST_FAILED_STARTS: u32 = 5;
-/// and for how long none of its workers may be ready before that counts, if one ever was.
+/// and time without a ready worker after which it breaks, if a worker was ever ready.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// How long to wait before the second start; doubled each time.
+/// Delay before the second start. Doubled each time.
 const FIRST_BACK_OFF: Duration = Duration::from_millis(10);
-/// The longest wait before a start.
+/// Maximum delay before a start.
 const LONGEST_BACK_OFF: Duration = Duration::from_secs(1);
-/// The same for a place in which [`MOST_FAILED_STARTS`] have failed in a row while another worker does the tasks: the first wait, doubled each time,
+/// Delays after [`MOST_FAILED_STARTS`] consecutive failures of a worker while other workers run the tasks:
+/// the first delay, doubled each time,
 const FIRST_LONG_BACK_OFF: Duration = Duration::from_secs(2);
-/// and the longest.
+/// and the maximum.
 const LONGEST_LONG_BACK_OFF: Duration = Duration::from_secs(60);
 
-/// How long to wait after this many failures in a row.
+/// Returns the delay after this number of consecutive failures.
 pub(crate) fn back_off(failures: u32) -> Duration {
     Backoff::new(FIRST_BACK_OFF).max(LONGEST_BACK_OFF).jitter(0.0).before(failures.saturating_add(1))
 }
 
-/// How long to wait after this many starts in a row have failed, and whether another worker does the tasks meanwhile.
+/// Returns the delay after this number of consecutive failed starts. It is longer if other workers run the
+/// tasks.
 fn back_off_of_starts(failures: u32, others_work: bool) -> Duration {
     let beyond = failures.checked_sub(MOST_FAILED_STARTS).filter(|_| others_work);
     match beyond {
@@ -37,8 +39,9 @@ fn back_off_of_starts(failures: u32, others_work: bool) -> Duration {
 }
 
 impl Worker {
-    /// It could not be started, or has died before it was ready: later each time. Whether that is to be told, which is so once, when
-    /// others do the tasks: else the pool is broken off, and says it.
+    /// Records that the worker could not be started, or died before it was ready, and schedules the next
+    /// start. Returns `true` if the failures must be reported, which happens once, while other workers run
+    /// the tasks. Otherwise the pool breaks and its error reports them.
     pub(crate) fn start_failed(&mut self, now: Instant, why: String, others_work: bool) -> bool {
         self.failed_starts = self.failed_starts.saturating_add(1);
         (self.failed_at, self.failed_why) = (Some(now), why);
@@ -50,8 +53,9 @@ impl Worker {
 }
 
 impl State {
-    /// Whether there is no use in starting workers again: all places have failed so often, and the pool either never worked, or
-    /// each has failed once more after that long. What once worked may lack memory, or processes, for a while.
+    /// Returns `true` if starting workers again is useless: all workers have failed too often, and either
+    /// none was ever ready, or each has failed once more after the time limit. A pool that once worked may
+    /// temporarily lack memory or processes.
     pub(crate) fn is_hopeless(&self) -> bool {
         let patient_until = self.last_ready.map(|at| at + TIME_LIMIT);
         let late = |at: Option<Instant>| patient_until.is_none_or(|until| at.is_some_and(|at| at >= until));
@@ -61,7 +65,7 @@ impl State {
             .all(|worker| worker.failed_starts >= MOST_FAILED_STARTS && late(worker.failed_at))
     }
 
-    /// Whether a worker beside this one is ready.
+    /// Returns `true` if another worker is ready.
     pub(crate) fn others_work(&self, but: usize) -> bool {
         self.workers
             .iter()
@@ -69,7 +73,7 @@ impl State {
             .any(|(number, worker)| number != but && worker.ready && worker.stays())
     }
 
-    /// If no worker is ready, none is waited for as long as if others did the tasks.
+    /// If no worker is ready, shortens long delays, which assume that other workers run the tasks.
     pub(crate) fn hurry(&mut self, now: Instant) {
         if !self.workers.iter().any(|worker| worker.ready && worker.stays()) {
             let soon = now + LONGEST_BACK_OFF;
@@ -84,7 +88,8 @@ mod tests {
     use super::*;
     use crate::workers::state::tests::worker;
 
-    /// A place in which no worker can begin costs little while others do the tasks, and is tried often again when none does.
+    /// A worker that can't start costs little while others run the tasks, and is started often when none
+    /// does.
     #[test]
     fn a_place_where_each_start_fails_is_tried_at_longer_and_longer_intervals_and_told_of_once() {
         let (now, why) = (Instant::now(), || "no device".to_owned());
@@ -102,13 +107,13 @@ mod tests {
         assert_eq!(millis, [10, 20, 40, 80, 2000, 4000, 8000, 16_000, 32_000, 60_000, 60_000, 60_000]);
         assert_eq!(told.iter().position(|told| *told), Some(4));
         assert_eq!(told.iter().filter(|told| **told).count(), 1);
-        // The other one ends.
+        // The other worker ends.
         state.workers[0].bury();
         state.hurry(now);
         assert_eq!(state.workers[1].restart_at, Some(now + LONGEST_BACK_OFF));
         assert!(!state.others_work(1) && !state.workers[1].start_failed(now, why(), false));
         assert_eq!(state.workers[1].restart_at, Some(now + LONGEST_BACK_OFF));
-        // A worker that has begun there: another row.
+        // A worker becomes ready, which resets the count.
         state.workers[1].is_ready_now(now);
         assert_eq!(state.workers[1].failed_starts, 0);
     }

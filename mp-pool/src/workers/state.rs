@@ -1,22 +1,22 @@
-//! Which worker has which task: what the pool knows about its workers, under one lock. No code of the user
-//! runs here, and nothing waits.
+//! State of the workers and assignment of tasks, under one lock. No user code runs here, and nothing blocks.
 //!
-//! Tasks go to workers in chunks, one message each. A task is in one of these places, and moves from one to the other under the
-//! lock:
+//! Tasks are sent to workers in chunks, one message each. A task is in one of these places, and moves between
+//! them under the lock:
 //!
-//! | where | it goes to | when |
+//! | place | next place | condition |
 //! |---|---|---|
 //! | in its [`Job`], not encoded | a worker's `given`, through a thread that encodes it without the lock | a worker has room |
-//! | `given` to a worker: in its queue, or in its hands | settled | its reply comes, or its result is found in the worker's journal |
-//! | | `returned` | it is found in the queue of a worker that is dead, too busy for it, or stopped; or it is in the chunk that such a worker has begun, which was cut before it |
-//! | | its job, or settled as lost | its worker is dead, and was at it |
-//! | `returned`: encoded, with no worker; or without room for a message | a worker's `given` | a worker has room |
-//! | | settled as lost | too many workers in a row died while they read its function |
+//! | a worker's `given`: in its queue, or taken by it | settled | its reply arrives, or its result is found in the worker's journal |
+//! | same | `returned` | it is found in the queue of a worker that is dead, too busy or stopped; or it is in the chunk that such a worker has begun, which was cut before it |
+//! | same | its job, or settled as lost | its worker died while running it |
+//! | `returned`: encoded, without a worker; or without room for a message | a worker's `given` | a worker has room |
+//! | same | settled as lost | too many consecutive workers died while they read its function |
 //!
-//! A worker takes from its queue in order and answers each chunk before it takes the next, so of those it was given it has one
-//! at most; the others are in the queue, told apart by the number of their message. A message's number may be used again once
-//! the worker has taken it: of two that were given with the same number, it is the later one that is in the queue. How far the
-//! worker is in the chunk that it has, its chunk word says (`steps::chunk`).
+//! A worker takes messages from its queue in order, and answers each chunk before it takes the next. So it
+//! has taken at most one of its chunks; the others are in the queue, identified by the number of their
+//! message. A message's number may be reused after the worker has taken it: if two messages have the same
+//! number, the later one is in the queue. The chunk word contains the worker's position in its chunk
+//! (`steps::chunk`).
 
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -37,42 +37,43 @@ use crate::watch::Watch;
 use crate::workers::later::Later;
 use crate::workers::short::Short;
 
-/// The most messages that a worker's queue holds.
+/// Capacity of a worker's queue in messages.
 pub(crate) const ROOM: usize = 1024;
-/// The most chunks that a worker is given ahead of time.
+/// Maximum number of chunks that a worker has in advance.
 const DEEPEST: u64 = 512;
-/// How long a worker should have enough to do, when it gets no more: where workers use all processors, the pool's thread may wait for
-/// its turn as long as the kernel lets each of them run.
+/// Duration of the work that a worker should have when it receives no more. If workers use all processors,
+/// the pool's thread may have to wait for a time slice of the kernel.
 const AHEAD_NANOS: u64 = 5_000_000;
-/// Of chunks that take longer than this, a worker has one; of others, one is in its queue when it begins one.
+/// Chunk duration above which a worker has only one chunk. For shorter chunks, another one is in its queue
+/// when it begins one.
 const LONG_NANOS: u64 = 10_000_000;
-/// How long a worker may be silent before the pool looks into its journal; doubled when there is nothing new.
+/// Time without a reply after which the pool reads a worker's journal. Doubled when there are no new results.
 const SILENT: Duration = Duration::from_millis(10);
-/// The longest time between two such looks.
+/// Maximum time between two such reads.
 const LONGEST_SILENT: Duration = Duration::from_secs(1);
-/// A worker that has left its first task in its queue for this long, while another one has nothing to do, is
-/// asked for it.
+/// Time after which the first task is withdrawn from a worker that has not taken it from its queue, while
+/// another worker is idle.
 const SLOW: Duration = Duration::from_millis(100);
-/// The number of no function: a worker that gets a request to forget it answers, and does nothing else.
+/// Number that no function has: a worker answers a request to forget it, and does nothing else.
 pub(crate) const NO_CODE: u64 = 0;
 
-/// The number of a chunk; no two have the same one.
+/// Returns a unique number for a chunk.
 pub(crate) fn next_chunk() -> u64 {
-    // fork: a copy of the process has no workers, and gives them nothing.
+    // fork: a forked process has no workers, and sends them nothing.
     static CHUNKS: AtomicU64 = AtomicU64::new(1);
     CHUNKS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// What a worker was given.
+/// Message that was sent to a worker.
 pub(crate) enum Given {
     Task {
         chunk: Chunk,
         message: Option<u32>,
     },
-    /// To learn or forget a function.
+    /// Request to learn or forget a function.
     Note {
         code: u64,
-        /// Or to forget it.
+        /// `false` for a request to forget it.
         learn: bool,
         message: Option<u32>,
     },
@@ -86,20 +87,20 @@ impl Given {
     }
 }
 
-/// Whether the pool takes tasks.
+/// Phase of the pool's life.
 #[derive(Clone, Debug)]
 pub(crate) enum Phase {
     Open,
-    /// It takes no more.
+    /// The pool accepts no more tasks.
     Closed,
-    /// It drops what it has, and ends its workers.
+    /// The pool drops its tasks, and ends its workers.
     Terminating,
-    /// As [`Terminating`](Self::Terminating), for no worker lives.
+    /// Like [`Terminating`](Self::Terminating), because no worker is alive.
     Broken(Arc<Broken>),
 }
 
 impl Phase {
-    /// What becomes of tasks that are not done.
+    /// Returns the error of tasks that are not done.
     pub(crate) fn error(&self) -> Option<TaskError> {
         match self {
             Phase::Open | Phase::Closed => None,
@@ -109,55 +110,56 @@ impl Phase {
     }
 }
 
-/// A worker, or the place of one.
+/// Slot of a worker, which may be empty.
 pub(crate) struct Worker {
     pub(crate) tasks: Queue<Task>,
     pub(crate) watch: Watch,
     pub(crate) process: Option<Process>,
-    /// Of the last process in this place; 0 before the first.
+    /// Process id of the last process in this slot; 0 before the first.
     pub(crate) pid: u32,
-    /// It was initialised, and lives.
+    /// `true` if the worker is initialized and alive.
     pub(crate) ready: bool,
-    /// A thread is about to give it tasks.
+    /// `true` if a thread is about to assign tasks to it.
     pub(crate) feeding: bool,
     pub(crate) given: VecDeque<Given>,
-    /// How many of `given` are tasks.
+    /// Number of tasks in `given`.
     pub(crate) outstanding: usize,
-    /// How many chunks it is given ahead of time, at most.
+    /// Maximum number of chunks that it has in advance.
     deepest: u64,
-    /// Since when it has its first task.
+    /// Time since which it has its first task.
     pub(crate) since: Instant,
-    /// How long a chunk took lately, in nanoseconds; 0 if that is not known.
+    /// Recent duration of a chunk in nanoseconds; 0 if unknown.
     pace: u64,
-    /// The functions that it knows, or will when it has read its queue.
+    /// Functions that it knows, or will know after reading its queue.
     pub(crate) knows: HashSet<u64>,
-    /// Since when it is about to be ready: its process was started, or makes its state anew.
+    /// Time at which its process was started, or began to create its state again, while it is not ready.
     pub(crate) starts_since: Option<Instant>,
-    /// It was killed, because that took too long.
+    /// `true` if it was killed for exceeding the start time-out.
     pub(crate) was_late: bool,
-    /// How often in a row it died before it was ready.
+    /// Number of consecutive deaths before it was ready.
     pub(crate) failed_starts: u32,
-    /// When it last did,
+    /// Time of the last of them,
     pub(crate) failed_at: Option<Instant>,
-    /// and why.
+    /// and its reason.
     pub(crate) failed_why: String,
-    /// It was told that this place has no worker.
+    /// `true` if the failed starts were reported.
     pub(crate) told: bool,
-    /// How often in a row it died without having had a task.
+    /// Number of consecutive deaths without having had a task.
     pub(crate) idle_deaths: u32,
     pub(crate) had_tasks: bool,
     pub(crate) restart_at: Option<Instant>,
-    /// The chunk and the item in it whose time is over.
+    /// Chunk and item that exceeded the time limit.
     pub(crate) condemned: Option<(u64, usize)>,
-    /// Whether its queue was looked into since its first task is that.
+    /// `true` if its queue was checked since its first task became the first.
     pub(crate) looked: bool,
-    /// It did not take what it was given, so it gets nothing more before it answers: its queue has a note for it.
+    /// `true` if it did not take its messages. It receives nothing more before it answers the note in its
+    /// queue.
     pub(crate) suspect: bool,
-    /// After how long a silence its journal is looked into.
+    /// Time without a reply after which its journal is read.
     silent: Duration,
-    /// `true` if it was asked to end after the tasks that it has: it is given none.
+    /// `true` if it was asked to end after its remaining tasks. It receives no more.
     pub(crate) asked: bool,
-    /// Time at which it is asked to end and tasks are taken back, if its place is not wanted.
+    /// Time at which it is asked to end and tasks are withdrawn, if its slot is not wanted.
     pub(crate) leaves_at: Option<Instant>,
 }
 
@@ -194,14 +196,14 @@ impl Worker {
         }
     }
 
-    /// Makes it one of this many in an arena in which `messages` can be on their way at once: together they
-    /// have a quarter of those at most.
+    /// Adapts the worker to the number of workers and the arena's capacity in messages. All workers together
+    /// use at most a quarter of the messages.
     pub(crate) fn is_one_of(&mut self, workers: usize, messages: u32) {
         let share = u64::from(messages) / (4 * workers.max(1) as u64);
         self.deepest = share.clamp(2, DEEPEST);
     }
 
-    /// With how many chunks it has enough to do.
+    /// Returns the number of chunks that are enough work.
     fn enough(&self) -> usize {
         match self.pace {
             0 | LONG_NANOS.. => 0,
@@ -209,14 +211,15 @@ impl Worker {
         }
     }
 
-    /// How many chunks it has when it was given some: half as many more, and of quick ones twice as many.
+    /// Returns the number of chunks after an assignment: half as many more, or twice as many if they are
+    /// short.
     fn depth(&self) -> usize {
         let more = (AHEAD_NANOS / 2).checked_div(self.pace).unwrap_or(0);
         self.enough() + more.clamp(1, self.deepest / 2) as usize
     }
 
     pub(crate) fn wants(&self) -> bool {
-        // One that is stopped may have a queue full of notes, and no task.
+        // A stopped worker may have a queue full of notes, and no task.
         self.ready
             && !self.feeding
             && !self.suspect
@@ -225,13 +228,13 @@ impl Worker {
             && (self.given.len() < ROOM)
     }
 
-    /// How many chunks to give it.
+    /// Returns the number of chunks to assign.
     pub(crate) fn portion(&self) -> usize {
         let wanted = self.depth().saturating_sub(self.outstanding);
         wanted.min(ROOM.saturating_sub(self.given.len() + 1)).max(1)
     }
 
-    /// Gives it messages, and what each is; those that it could not be given come back.
+    /// Sends messages, described by `given`. Returns those that did not fit into the queue.
     pub(crate) fn give(
         &mut self,
         mut messages: VecDeque<EncodedMessage<Task>>,
@@ -240,7 +243,7 @@ impl Worker {
         if self.outstanding == 0 {
             self.heard(Instant::now());
         }
-        // It fails in a forked process only, where nothing is given.
+        // Fails only in a forked process, where nothing is assigned.
         let put = self.tasks.try_put_packed_many(&mut messages).unwrap_or(0);
         let rest = given.split_off(put.min(given.len()));
         self.outstanding += given.iter().filter(|given| matches!(given, Given::Task { .. })).count();
@@ -248,12 +251,12 @@ impl Worker {
         messages.into_iter().zip(rest).collect()
     }
 
-    /// A chunk that it was given.
+    /// Returns one of its chunks.
     pub(crate) fn chunk(&mut self, id: u64) -> Option<&mut Chunk> {
         self.chunks().find(|chunk| chunk.id == id)
     }
 
-    /// The chunks that it was given, the one that it is at first.
+    /// Returns its chunks, the current one first.
     fn chunks(&mut self) -> impl Iterator<Item = &mut Chunk> {
         self.given.iter_mut().filter_map(|given| match given {
             Given::Task { chunk, .. } => Some(chunk),
@@ -261,12 +264,12 @@ impl Worker {
         })
     }
 
-    /// It has answered, and lives.
+    /// Records a reply of the live worker.
     pub(crate) fn heard(&mut self, now: Instant) {
         (self.since, self.looked, self.silent) = (now, false, SILENT);
     }
 
-    /// It has answered something of a chunk: takes that out if it was the last.
+    /// Records an answer to a chunk. Removes and returns the chunk if it was the last answer.
     pub(crate) fn answered(&mut self, id: u64) -> Option<Chunk> {
         self.suspect = false;
         self.had_tasks = true;
@@ -282,15 +285,15 @@ impl Worker {
         }
     }
 
-    /// It has answered `answered` chunks since it was last asked.
+    /// Records that it answered `answered` chunks since the previous replies.
     pub(crate) fn keeps_pace(&mut self, answered: u32, now: Instant) {
         let took = now.saturating_duration_since(self.since).as_nanos() as u64 / u64::from(answered.max(1));
-        // Quick to see that it is faster, slow to see that it is slower: then others help.
+        // Adapts quickly to faster chunks and slowly to slower ones, because then other workers help.
         self.pace = if took < self.pace || self.pace == 0 { took } else { (self.pace + took) / 2 }.max(1);
     }
 
-    /// Takes back what it has not claimed of the chunk that it is at; `id` is for that. A second chunk is the first one, if
-    /// nothing is left of it.
+    /// Withdraws the unclaimed items of its current chunk, as a new chunk with number `id`. The second value
+    /// is the current chunk if nothing is left of it.
     pub(crate) fn cut(&mut self, share: Share, id: u64) -> (Option<Chunk>, Option<Chunk>) {
         let watch = self.watch.clone();
         let Some(chunk) = self.begun() else { return (None, None) };
@@ -302,31 +305,33 @@ impl Worker {
         (chunk.split_off(from, id), self.answered(at))
     }
 
-    /// The chunk that it is at, as it says itself. Those before it are finished, and their answers on the way.
+    /// Returns its current chunk, from its chunk word. Earlier chunks are finished, and their answers are
+    /// about to arrive.
     fn begun(&mut self) -> Option<&mut Chunk> {
         let word = self.watch.word();
         self.chunks().find(|chunk| word.is_of(chunk.id))
     }
 
-    /// Returns `true` if another process than this one is ready in its place.
+    /// Returns `true` if a process other than `pid` is ready in its slot.
     pub(crate) fn is_successor_of(&self, pid: u32) -> bool {
         self.ready && self.pid != pid
     }
 
-    /// It is ready: `pid` is the one that says so.
+    /// Records that it is ready.
     pub(crate) fn is_ready_now(&mut self, now: Instant) {
         (self.ready, self.failed_starts, self.since, self.starts_since) = (true, 0, now, None);
         self.told = false;
     }
 
-    /// It makes its state anew, and takes no tasks until it is ready again: takes back what it has not begun. A second chunk is as
-    /// in [`cut`](Self::cut).
+    /// Records that it creates its state again, and accepts no tasks until it is ready. Returns the tasks
+    /// that it has not begun. The second value is as in [`cut`](Self::cut).
     pub(crate) fn starts_anew(&mut self, now: Instant, id: u64) -> (Vec<Ready>, Option<Chunk>) {
         (self.ready, self.starts_since) = (false, Some(now));
         self.take_back(id)
     }
 
-    /// Takes back what it has not begun, as far as it may be recalled. A second chunk is as in [`cut`](Self::cut).
+    /// Withdraws the tasks that it has not begun, as far as they may be recalled. The second value is as in
+    /// [`cut`](Self::cut).
     pub(crate) fn take_back(&mut self, id: u64) -> (Vec<Ready>, Option<Chunk>) {
         let mut back = self.recall_all(false);
         let (rest, emptied) = self.cut(Share::All, id);
@@ -334,14 +339,14 @@ impl Worker {
         (back, emptied)
     }
 
-    /// When it is too late for it to be ready.
+    /// Returns the time at which the start time-out ends.
     pub(crate) fn ready_until(&self, timeout: Option<Duration>) -> Option<Instant> {
         let timeout = timeout?;
         self.process.as_ref()?;
         self.starts_since?.checked_add(timeout)
     }
 
-    /// It has read a note.
+    /// Records that it has read a note.
     pub(crate) fn noted(&mut self, code: u64) {
         self.suspect = false;
         let is = |given: &Given| matches!(given, Given::Note { code: c, .. } if *c == code);
@@ -350,31 +355,32 @@ impl Worker {
         }
     }
 
-    /// Whether it may have to learn something yet that its tasks need: then all are taken back, or none, and it gets that
-    /// again.
+    /// Returns `true` if it may have to learn a function that its tasks need. Then either all messages are
+    /// withdrawn or none, and the function is sent again.
     pub(crate) fn is_learning(&self) -> bool {
         self.given.iter().any(|given| matches!(given, Given::Note { .. }))
     }
 
-    /// Whether tasks may be taken out of its queue while it lives. What it is about to get was made for what it knows now.
+    /// Returns `true` if tasks may be withdrawn from its queue while it is alive. Tasks that a thread is
+    /// about to assign assume the functions that it knows now.
     pub(crate) fn may_be_recalled(&self) -> bool {
         !(self.feeding && self.is_learning())
     }
 
-    /// Whether it has chunks of this call beside the one that it may have begun.
+    /// Returns `true` if it has chunks of this call in addition to a chunk that it may have begun.
     pub(crate) fn has_more_of(&self, job: &Arc<Job>) -> bool {
         let is = |given: &Given| matches!(given, Given::Task { chunk, .. } if Arc::ptr_eq(&chunk.job, job));
         self.outstanding > 1 && self.given.iter().any(is)
     }
 
-    /// Takes back all that it has not begun of a call in the chunk that it is at.
+    /// Withdraws all unclaimed items of its current chunk, if that belongs to this call.
     pub(crate) fn cut_all_of(&mut self, job: &Arc<Job>, id: u64) -> (Option<Chunk>, Option<Chunk>) {
         let is_its = self.begun().is_some_and(|chunk| Arc::ptr_eq(&chunk.job, job));
         if is_its { self.cut(Share::All, id) } else { (None, None) }
     }
 
-    /// Returns `true` if it has taken a chunk of this call, or of any, whose tasks can be taken back once
-    /// it has begun.
+    /// Returns `true` if it has taken a chunk of this call (or of any call) and not begun it. Items of such a
+    /// chunk can be withdrawn once it has begun.
     pub(crate) fn is_taking(&mut self, job: Option<&Arc<Job>>) -> bool {
         let word = self.watch.word();
         let may = self.ready && self.process.is_some();
@@ -382,11 +388,12 @@ impl Worker {
         may && self.chunks().any(|chunk| chunk.left() > 1 && is_its(chunk) && !word.is_of(chunk.id))
     }
 
-    /// Takes the next message out of its queue, which it has not read.
+    /// Withdraws the next unread message from its queue.
     pub(crate) fn recall(&mut self) -> Option<(EncodedMessage<Task>, Given)> {
         let packed = self.tasks.try_get_packed().ok()??;
         let number = packed.number();
-        // What it has taken lies before those in its queue: numbers are used again, and the last that has this one is meant.
+        // Chunks that it has taken precede those in its queue. Numbers are reused, so the last message with
+        // this number is meant.
         let queued = self.given.len().saturating_sub(1 + self.tasks.len());
         let is = |given: &Given| given.message() == number;
         let at = match self.given.get(queued) {
@@ -398,17 +405,17 @@ impl Worker {
         Some((packed, given))
     }
 
-    /// Closes its queue, so that it ends after the task that it runs. Returns what it has not begun.
+    /// Closes its queue, so that it ends after its running task. Returns the tasks that it has not begun.
     pub(crate) fn takes_no_more(&mut self) -> Vec<Chunk> {
         let mut back: Vec<Chunk> = self.recall_all(true).into_iter().map(|ready| ready.chunk).collect();
-        // It fails in a forked process only.
+        // Fails only in a forked process.
         _ = self.tasks.close();
         let (rest, emptied) = self.cut(Share::All, next_chunk());
         back.extend(rest.into_iter().chain(emptied));
         back
     }
 
-    /// Takes all that it has not begun out of its queue.
+    /// Withdraws all unread messages from its queue.
     pub(crate) fn recall_all(&mut self, dead: bool) -> Vec<Ready> {
         if !dead && !self.may_be_recalled() {
             return Vec::new();
@@ -424,8 +431,8 @@ impl Worker {
                 }
             }
         }
-        // A worker that lives may have taken a task that came after a note before that was recalled, too: it waits for the
-        // note. There is room for what was there before.
+        // Before the withdrawal, a live worker may have taken a task that came after a withdrawn note: it
+        // waits for the note. There is room for notes that were in the queue before.
         for (_, given) in self.give(notes, given_back) {
             if let Given::Note { code, learn: true, .. } = given {
                 self.knows.remove(&code);
@@ -434,7 +441,8 @@ impl Worker {
         recalled
     }
 
-    /// It is dead, and what it had not begun was recalled: the chunk that it had, or the function that it was reading.
+    /// Resets the slot of a dead worker after its unread messages were withdrawn. Returns its chunks, and the
+    /// function that it was reading.
     pub(crate) fn bury(&mut self) -> (Vec<Chunk>, Option<u64>) {
         self.ready = false;
         self.suspect = false;
@@ -454,20 +462,20 @@ impl Worker {
         (lost, reading)
     }
 
-    /// Whether it would begin a task at once.
+    /// Returns `true` if it would begin a task at once.
     pub(crate) fn is_idle(&self) -> bool {
         self.wants() && self.outstanding == 0
     }
 
-    /// When to look whether it has begun its first task, if another one has nothing to do.
+    /// Returns the time of the check whether it has begun its first task, if another worker is idle.
     pub(crate) fn slow_from(&self) -> Option<Instant> {
-        // One that makes its state anew may have got tasks just before.
+        // A worker that creates its state again may have received tasks just before.
         let lives = self.ready || self.starts_since.is_some();
         let may = lives && !self.feeding && !self.looked && self.outstanding > 0;
         may.then(|| self.since + SLOW)
     }
 
-    /// When the time of the task that it is at is over: in which chunk that is, and how long it may take.
+    /// Returns the deadline of its running task, with its chunk and time limit.
     pub(crate) fn deadline(&self) -> Option<(&Chunk, Instant, Duration)> {
         if self.condemned.is_some() || !self.ready {
             return None;
@@ -484,13 +492,14 @@ impl Worker {
         })
     }
 
-    /// When to look into its journal: it may sit at a long task, with results of others that it has not sent.
+    /// Returns the time at which its journal should be read: it may run a long task, with unsent results of
+    /// others.
     pub(crate) fn silent_until(&self) -> Option<Instant> {
         let may_have = self.ready && self.first().is_some_and(|chunk| chunk.left() > 1);
         may_have.then(|| self.since + self.silent)
     }
 
-    /// Looks into its journal: the chunk that it is at, and what is new.
+    /// Reads its journal. Returns its current chunk and the results.
     pub(crate) fn unsent(&mut self) -> Option<(&mut Chunk, Finished)> {
         self.silent = (2 * self.silent).min(LONGEST_SILENT);
         let watch = self.watch.clone();
@@ -500,42 +509,42 @@ impl Worker {
     }
 }
 
-/// Everything that is under the lock.
+/// Everything protected by the lock.
 pub(crate) struct State {
     pub(crate) phase: Phase,
-    /// Number of workers that the pool is to have: those in the first places.
+    /// Wanted number of workers, which are in the first slots.
     pub(crate) wanted: usize,
-    /// Number of places in which a process was ever started: files of these keep their contents.
+    /// Number of slots in which a process was ever started: their output files are appended to.
     pub(crate) ever_started: usize,
     pub(crate) workers: Vec<Worker>,
     pub(crate) returned: VecDeque<Ready>,
-    /// Calls with tasks that are still to be sent.
+    /// Calls with tasks to be sent.
     pub(crate) jobs: VecDeque<Arc<Job>>,
-    /// Tasks that have failed, and wait until they are tried again.
-    /// under when that is, and a number of their own.
+    /// Failed tasks that wait for their retry, by its time and a unique number.
     pub(crate) later: BTreeMap<(Instant, u64), Later>,
-    /// If there was no room for the messages of tasks: those are among the returned ones.
+    /// Present if there was no room for the messages of tasks. These tasks are in `returned`.
     pub(crate) short: Option<Short>,
-    /// Calls all of whose tasks are sent: they may hold values of the user's, so they are dropped without the lock.
+    /// Calls without tasks to be sent, dropped without the lock because they may contain user values.
     pub(crate) sent: Vec<Arc<Job>>,
-    /// Chunks that nothing is left of, to be dropped without the lock: they may hold values of the user's.
+    /// Chunks without tasks, dropped without the lock because they may contain user values.
     pub(crate) emptied: Vec<Chunk>,
-    /// For each function, how many workers in a row have died while they read it.
+    /// Number of consecutive workers that died while they read a function, by function.
     pub(crate) deadly: HashMap<u64, u32>,
-    /// When the last worker died that had been ready; `None` if there was none.
+    /// Last time at which a worker was ready and died or began to create its state again; `None` if there was
+    /// none.
     pub(crate) last_ready: Option<Instant>,
-    /// Tasks that have no outcome yet.
+    /// Number of tasks without an outcome.
     pub(crate) unsettled: usize,
-    /// How often a task was tried again,
+    /// Number of retries,
     pub(crate) retried: u64,
-    /// and a worker started in the place of another.
+    /// and of replaced workers.
     pub(crate) restarts: u64,
-    /// All workers are gone, and no more will be started.
+    /// `true` if all workers have ended, and no more will be started.
     pub(crate) over: bool,
 }
 
 impl State {
-    /// Of a pool that begins.
+    /// Creates the state of a new pool.
     pub(crate) fn new(workers: Vec<Worker>) -> State {
         State {
             phase: Phase::Open,
@@ -557,20 +566,20 @@ impl State {
         }
     }
 
-    /// The worker that most needs something to do.
+    /// Returns the worker that most needs work.
     pub(crate) fn wanting(&self) -> Option<usize> {
         let wanting = self.workers.iter().enumerate().filter(|(_, worker)| worker.wants());
         wanting.min_by_key(|(_, worker)| worker.outstanding).map(|(number, _)| number)
     }
 
-    /// Queues the tasks of a call, so that they are sent.
+    /// Schedules the tasks of a call.
     pub(crate) fn enlist(&mut self, job: &Arc<Job>) {
         if !self.jobs.iter().any(|listed| Arc::ptr_eq(listed, job)) {
             self.jobs.push_back(Arc::clone(job));
         }
     }
 
-    /// Whether a worker lives, or will.
+    /// Returns `true` if a worker has a process.
     pub(crate) fn has_workers(&self) -> bool {
         self.workers.iter().any(|worker| worker.process.is_some())
     }
@@ -578,7 +587,7 @@ impl State {
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.phase, Phase::Open)
     }
-    /// Whether workers that die are replaced.
+    /// Returns `true` if workers that die are replaced.
     pub(crate) fn is_serving(&self) -> bool {
         matches!(self.phase, Phase::Open) || matches!(self.phase, Phase::Closed) && self.unsettled > 0
     }

@@ -1,13 +1,13 @@
 use super::*;
 
-/// One that is ready.
+/// Returns a worker that is ready.
 pub(crate) fn worker() -> Worker {
     let mut worker = Worker::new(Queue::unbounded().unwrap(), Watch::new().unwrap());
     worker.ready = true;
     worker
 }
 
-/// The pool's thread may be late by as long as the kernel lets a worker run.
+/// The pool's thread may be late by a time slice of a worker.
 #[test]
 fn a_worker_that_gets_no_more_has_enough_for_some_milliseconds() {
     let mut worker = worker();
@@ -21,12 +21,12 @@ fn a_worker_that_gets_no_more_has_enough_for_some_milliseconds() {
         assert!(has * worker.pace >= AHEAD_NANOS || has >= DEEPEST / 2, "{micros} µs: {has}");
         assert!((has + 1..=DEEPEST).contains(&(worker.depth() as u64)), "{micros} µs: {has}");
     }
-    // Others could do what waits behind a long one.
+    // Other workers could run the chunks after a long one.
     (worker.pace, worker.outstanding) = (LONG_NANOS, 1);
     assert!(!worker.wants());
 }
 
-/// What else is on its way needs room, too.
+/// Other messages need room, too.
 #[test]
 fn workers_have_a_quarter_of_the_messages_ahead_at_most() {
     for (workers, messages) in [(1, 1024), (4, 1024), (4, 1 << 20), (100, 1024)] {
@@ -48,7 +48,7 @@ fn note() -> Given {
     Given::Note { code: 5, learn: true, message: None }
 }
 
-/// The next process in its place knows none of its functions.
+/// The next process in its slot knows none of its functions.
 #[test]
 fn a_dead_worker_knows_nothing() {
     let mut worker = worker();
@@ -65,7 +65,7 @@ fn a_worker_whose_queue_is_full_of_notes_wants_nothing() {
     assert!(!worker.wants());
 }
 
-/// What it is about to get was made for what it knows when it has read the note.
+/// Tasks that are about to be assigned assume the functions that the worker knows after reading the note.
 #[test]
 fn tasks_are_not_taken_from_a_worker_that_is_learning_and_being_fed() {
     let mut worker = worker();
