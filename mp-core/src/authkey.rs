@@ -1,10 +1,9 @@
-//! The secret of a family of processes: one process, those that it has started, and those that they have
-//! started.
+//! Secret shared by a family of processes: a process, the processes that it has started, and so on.
 //!
-//! It is here, below processes and sockets, because the code that starts processes hands it down, and the
-//! code that connects proves it, and neither knows the other. It is nowhere but in the memory of these
-//! processes, and in what a parent sends to a child over a socket that only the two have: not in the
-//! environment, not among arguments, not in shared memory.
+//! It is in this crate because the code that starts processes passes it on, the code that connects proves it,
+//! and neither depends on the other. The secret exists only in the memory of these processes, and in the data
+//! that a parent sends to a child over a private socket. It is never in the environment, in arguments or in
+//! shared memory.
 use std::fmt;
 use std::sync::Arc;
 
@@ -13,7 +12,7 @@ use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys;
 
-/// A secret. What prints values doesn't print it.
+/// Secret key. `Debug` does not print it.
 ///
 /// ```
 /// use mp_core::AuthKey;
@@ -23,7 +22,7 @@ use crate::sys;
 /// assert_eq!(key.as_ref(), b"secret");
 /// ```
 ///
-/// Cloning it copies a reference.
+/// Cloning copies a reference.
 #[derive(Clone)]
 pub struct AuthKey(Arc<[u8]>);
 
@@ -45,11 +44,11 @@ impl fmt::Debug for AuthKey {
     }
 }
 
-/// This process's; a copy of it gets what every process gets from the one that starts it.
+/// Key of this process; a forked copy gets its key from its parent, like every started process.
 static KEY: PerProcess<Mutex<Option<AuthKey>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// The secret of this process: what its parent had when it started it, or [`set_authkey`] has set; else 32 random bytes, from
-/// the first call on.
+/// Returns the secret of this process: the parent's at the start of this process, or the one set by
+/// [`set_authkey`]; else 32 random bytes, created by the first call.
 ///
 /// ```
 /// let key = mp_core::authkey()?;
@@ -69,7 +68,7 @@ pub fn authkey() -> Result<AuthKey> {
     Ok(key.insert(AuthKey(random.into())).clone())
 }
 
-/// Sets the secret of this process, and of those that it starts from now on.
+/// Sets the secret of this process, and of the processes that it starts from now on.
 pub fn set_authkey(key: AuthKey) {
     *KEY.lock() = Some(key);
 }

@@ -1,4 +1,5 @@
-//! Files of other programs, as tensors and named lists need them: read, written, mapped and locked. For the crates above.
+//! Files of other programs, for tensors and named lists: reading, writing, mapping and locking. For the
+//! crates above.
 
 pub use crate::mem::bytes::{read, write};
 pub use crate::shared_memory::checked;

@@ -1,5 +1,5 @@
-//! What `cargo xtask fuzz` and the unit tests give to this crate's parsers: envelopes, packets of the locker, invitations, and
-//! names of shared memory.
+//! Fuzz targets of this crate, for `cargo xtask fuzz` and the unit tests: envelopes, packets of the locker,
+//! invitations, and names of shared memory.
 
 use crate::arena::fuzz::{
     envelope_samples, envelope_seeds, envelopes, parcel_samples, parcel_seeds, parcels,
@@ -7,7 +7,7 @@ use crate::arena::fuzz::{
 use crate::invitation::way::fuzz::{invitation_samples, invitation_seeds, invitations, place_seeds, places};
 use crate::shared_memory::checked;
 
-/// Name, what it does with bytes, and what the encoders make.
+/// Name, function under test, and function that creates valid inputs.
 #[allow(
     clippy::type_complexity,
     reason = "it is that of the harness, which this crate can't name where it is no test"
@@ -20,7 +20,7 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
     ("names", names, name_seeds),
 ];
 
-/// What is taken for a name is one file of its folder.
+/// Checks that an accepted name is a single file name.
 fn names(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match checked(text) {
@@ -37,7 +37,8 @@ fn name_seeds() -> Vec<Vec<u8>> {
     ["/psm_1234abcd", "a name", "..", "a/../b"].map(|name| name.as_bytes().to_vec()).to_vec()
 }
 
-/// What docs/reference/wire.md says of envelopes, and the packets that lead processes to the arena.
+/// Returns samples of the envelopes, and of the packets that lead processes to the arena, for
+/// docs/reference/wire.md.
 pub fn samples() -> Vec<(&'static str, Vec<u8>)> {
     [envelope_samples(), parcel_samples(), invitation_samples()].concat()
 }

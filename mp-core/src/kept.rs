@@ -1,23 +1,24 @@
-//! Descriptors that this library keeps as long as the process lives, each named where it is opened. So a test can tell them from
-//! those that were left open: with the feature `inject`, they are compared with what is open at the end (`leaks`).
+//! Descriptors that this library keeps open for the life of the process, each with a name. So a test can
+//! distinguish them from leaked ones: with the feature `inject`, they are compared with the open descriptors
+//! at exit (`leaks`).
 
 use std::os::fd::AsFd;
 
-/// Says that a descriptor stays open until the process ends, and what it is. A later one of the same name replaces it, unless the
-/// kernel has a number for each, as for pipes and sockets.
+/// Records a descriptor that stays open until the process ends, and its purpose. A later descriptor with the
+/// same name replaces it, unless the kernel numbers each, for example for pipes and sockets.
 #[cfg(not(all(feature = "inject", not(mp_loom))))]
 #[inline]
 pub fn kept(_what: &'static str, _fd: &impl AsFd) {}
 
-/// Says that a descriptor stays open until the process ends, and what it is. A later one of the same name replaces it, unless the
-/// kernel has a number for each, as for pipes and sockets.
+/// Records a descriptor that stays open until the process ends, and its purpose. A later descriptor with the
+/// same name replaces it, unless the kernel numbers each, for example for pipes and sockets.
 #[cfg(all(feature = "inject", not(mp_loom)))]
 pub fn kept(what: &'static str, fd: &impl AsFd) {
     use std::os::fd::AsRawFd;
     crate::leaks::keep(what, fd.as_fd().as_raw_fd());
 }
 
-/// Says that this process has written what no process writes into the arena, so that counting what is in it says nothing.
+/// Records that this process has written invalid data into the arena, so that its counts are meaningless.
 #[doc(hidden)]
 #[inline]
 pub fn arena_is_garbage() {

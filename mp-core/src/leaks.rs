@@ -1,10 +1,11 @@
-//! Test only: what this process still has when it ends, although it should have nothing: descriptors, blocks, messages.
+//! Test only: descriptors, blocks and messages that this process still has when it ends.
 //!
-//! `cargo xtask leaks PROGRAM`, which `cargo test` runs test programs by, asks for it, by the environment variable `MP_LEAKS`: its
-//! own process id, descriptors that the program inherits, and where the report goes. Only its child answers: for what that one
-//! has started, as for copies, the variable names a process that isn't their parent. Orphans are its children, too: so each
-//! process adds its number to the name of its report. The report is written by the last of all functions that run at exit, so
-//! that all threads and callbacks of the library have had their turn.
+//! `cargo xtask leaks PROGRAM`, the runner of `cargo test`, requests the report by the environment variable
+//! `MP_LEAKS`: its own process id, the descriptors that the program inherits, and the path of the report.
+//! Only its child writes a report: for the child's own children and copies, the variable names a process that
+//! isn't their parent. Orphans become its children, too, so each process appends its id to the name of its
+//! report. The report is written by the last of all exit functions, after all threads and callbacks of the
+//! library have run.
 
 use std::fmt::Write;
 use std::fs;
@@ -19,7 +20,7 @@ use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::at_exit;
 
-/// How long what is about to be closed or freed by threads that are at their end may take.
+/// Time limit for resources that ending threads are about to close or free.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
 struct Wanted {
@@ -41,7 +42,7 @@ static GARBAGE: PerProcess<OnceLock<()>> = PerProcess::new([const { OnceLock::ne
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 at_exit::before_main!(begin);
 
-/// Before `main`.
+/// Called before `main`.
 #[cfg_attr(
     not(all(target_os = "linux", target_env = "gnu")),
     allow(dead_code, reason = "nothing calls it there")
@@ -65,7 +66,7 @@ fn begin() {
     }
 }
 
-/// See [`kept`](crate::kept).
+/// Implements [`kept`](crate::kept).
 pub(crate) fn keep(what: &'static str, fd: RawFd) {
     if WANTED.get().is_none() {
         return;
@@ -76,7 +77,7 @@ pub(crate) fn keep(what: &'static str, fd: RawFd) {
     all.push(Kept { what, fd, target });
 }
 
-/// See [`arena_is_garbage`](crate::kept::arena_is_garbage).
+/// Implements [`arena_is_garbage`](crate::kept::arena_is_garbage).
 pub(crate) fn memory_says_nothing() {
     _ = GARBAGE.set(());
 }
@@ -87,7 +88,7 @@ fn target(fd: RawFd) -> Option<PathBuf> {
 
 fn look() {
     let Some(wanted) = WANTED.get() else { return };
-    // Thread-local variables of the thread that runs this are gone.
+    // In a new thread, because the thread-local variables of this one are destroyed.
     let thread = std::thread::Builder::new().spawn(|| {
         let until = Instant::now() + TIME_LIMIT;
         let mut found = findings(wanted);
@@ -100,7 +101,7 @@ fn look() {
     _ = thread.map(std::thread::JoinHandle::join);
 }
 
-/// A line for each.
+/// Returns one line for each finding.
 fn findings(wanted: &Wanted) -> String {
     let mut found = String::new();
     descriptors(wanted, &mut found);
@@ -114,7 +115,7 @@ fn descriptors(wanted: &Wanted, found: &mut String) {
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
     let of_arena = Arena::get().map(|arena| arena.descriptors()).unwrap_or_default();
     for fd in all {
-        // The one of the directory that was read is closed.
+        // The descriptor of the directory that was read is closed.
         let Some(target) = target(fd) else { continue };
         let kept = KEPT.lock().iter().any(|kept| kept.fd == fd && kept.target == target);
         if !kept && !wanted.inherited.contains(&fd) && !of_arena.contains(&fd) {
@@ -126,7 +127,7 @@ fn descriptors(wanted: &Wanted, found: &mut String) {
 fn memory(found: &mut String) {
     let Some(arena) = Arena::get().filter(|_| GARBAGE.get().is_none()) else { return };
     _ = arena.sweep();
-    // A program that is not linked with the layer of queues can't tell what the dead had in theirs.
+    // A program that is not linked with the layer of queues can't check the queues of dead processes.
     if arena.leaves_some_to_others() {
         return;
     }

@@ -1,12 +1,12 @@
-//! Where the atomics of the library come from.
+//! Atomics of the library.
 //!
-//! All its code uses these names (`cargo xtask tidy` refuses others; tests and benchmarks may use the standard library's),
-//! so that `--cfg mp_loom` swaps the whole crate to [loom](https://docs.rs/loom)'s types, and so that one file shows which
-//! primitives are in use.
+//! All its code uses these names (`cargo xtask tidy` rejects others; tests and benchmarks may use the
+//! standard library's). So `--cfg mp_loom` switches the whole crate to [loom](https://docs.rs/loom)'s types,
+//! and this file lists all primitives in use.
 //!
-//! Words in the arena are not values of these types: they are reached through [`Mem`](crate::mem::Mem), and
-//! [`HeapMem`](crate::mem::HeapMem) is the implementation of it over a plain `Vec` of these atomics. Loom models and
-//! single-process explorations run on it.
+//! Words in the arena are not values of these types: they are accessed through [`Mem`](crate::mem::Mem).
+//! [`HeapMem`](crate::mem::HeapMem) implements it over a plain `Vec` of these atomics, for loom models and
+//! single-process explorations.
 
 #[cfg(not(mp_loom))]
 pub use std::sync::atomic::{
@@ -26,8 +26,8 @@ pub(crate) use std::sync::Mutex;
 #[cfg(mp_loom)]
 pub use std::sync::atomic::compiler_fence;
 
-/// The types for memory that other processes map as well, and for what is private to a process but never modelled:
-/// always the real ones, since loom's can't be mapped.
+/// Types for memory that other processes map as well, and for private data that is never modelled: always the
+/// real ones, since loom's types can't be mapped.
 pub mod shared {
     pub use std::sync::atomic::{
         AtomicBool, AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,

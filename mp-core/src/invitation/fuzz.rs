@@ -1,8 +1,8 @@
-//! Hostile packets in place of invitations, and what the variable says of where one is.
+//! Fuzz targets: hostile packets in place of invitations, and values of the variable `MP_INVITATION`.
 
 use super::*;
 
-/// The bytes of a packet, as many as came.
+/// Passes the bytes of a packet, as many as were received.
 pub(crate) fn invitations(bytes: &[u8]) {
     let mut packet = [0; PACKET];
     let got = bytes.len().min(PACKET);

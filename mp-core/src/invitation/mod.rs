@@ -1,38 +1,41 @@
-//! Invitations: a value for a process that another program starts, or that was started by itself, and that joins the arena to
-//! take it.
+//! Invitations: a value for a process that another program starts, or that was started independently, and
+//! that joins the arena to receive it.
 //!
-//! # What is where
-//! The process that invites packs the value into an envelope, which stays its own, and promises it
-//! ([`Promise`](crate::Promise)). Into a socket it puts one packet: magic, version, the ticket of the envelope, and, as
-//! `SCM_RIGHTS`, the arena's file. The other end of the socket is what is handed over: inherited by a child that
-//! `std::process::Command` starts, which finds its number in the variable `MP_INVITATION`; or connected by a program of the same
-//! user. So a process that accepts gets all of it by one `recvmsg`, at most once, whichever processes have the socket.
+//! # Layout
+//! The inviting process packs the value into an envelope, which it keeps owning, and promises it
+//! ([`Promise`](crate::Promise)). It writes one packet into a socket: magic, version, the ticket of the
+//! envelope, and, as `SCM_RIGHTS`, the arena's file. The other end of the socket is handed over: a child
+//! started by `std::process::Command` inherits it, and finds its number in the variable `MP_INVITATION`; or a
+//! program of the same user has connected. So an accepting process gets everything by one `recvmsg`, at most
+//! once, whichever processes have the socket.
 //!
-//! `MP_INVITATION` is `v1:FD:PID`: format, number of the socket, the process that made it. The socket is close-on-exec in the
-//! process that invites; the child makes it inheritable between `fork` and `exec`, in its own table of files alone.
+//! `MP_INVITATION` is `v1:FD:PID`: format, number of the socket, process that created it. The socket is
+//! close-on-exec in the inviting process. The child makes it inheritable between `fork` and `exec`, only in
+//! its own table of files.
 //!
 //! # States
-//! | state | what there is | changed by |
+//! | state | situation | changed by |
 //! |---|---|---|
-//! | open | the envelope is the inviter's, promised; the packet is in the socket | a process that accepts: receives the packet (no other can from then on), joins, claims the envelope by one swap → claimed; the inviter: takes the envelope back by the same swap → lapsed |
-//! | claimed | the envelope is the invited process's, which reads the value; the inviter shows it as open | the invited process: has read the value, and sends [`way::READ`] → accepted; can't read it, and sends [`way::NOT_READ`], or ends → lapsed |
-//! | accepted | the invited process has the value | for good |
-//! | lapsed | the envelope was emptied: what the value held is released | for good |
+//! | open | the inviter owns the envelope, which is promised; the packet is in the socket | an accepting process: receives the packet (which no other process can receive after that), joins, claims the envelope by one swap → claimed; the inviter: takes the envelope back by the same swap → lapsed |
+//! | claimed | the invited process owns the envelope and reads the value; the inviter reports the invitation as open | the invited process: has read the value, and sends [`way::READ`] → accepted; can't read it, and sends [`way::NOT_READ`], or ends → lapsed |
+//! | accepted | the invited process has the value | final |
+//! | lapsed | the envelope was emptied, and the objects held by the value are released | final |
 //!
-//! The inviter takes it back when it is withdrawn, or when the other end of the socket is closed everywhere:
-//! in the `Command`, which is dropped then, and in each process that has inherited it. It finds that when it
-//! looks ([`Invitation::state`], [`Arena::sweep`](crate::Arena::sweep), the next invitation). The swap alone
-//! decides which process has the envelope; the byte says whether its value was read.
+//! The inviter takes the envelope back when the invitation is withdrawn, or when the other end of the socket
+//! is closed everywhere: in the `Command`, which has been dropped, and in each process that has inherited it.
+//! The inviter detects this when it checks ([`Invitation::state`], [`Arena::sweep`](crate::Arena::sweep), the
+//! next invitation). Only the swap decides which process owns the envelope. The byte reports the result of
+//! reading the value.
 //!
 //! # Deaths
-//! | killed | left | released by |
+//! | killed process | left behind | released by |
 //! |---|---|---|
-//! | the inviter, before it is claimed | an envelope of the dead inviter: the process that accepts gets the value before the sweep, and an error after it; one swap decides | the sweep of any member |
-//! | the inviter, after that | nothing | |
-//! | the child, before it accepts: by a signal, or because the program could not be executed | a closed end, once the `Command` is gone as well | the inviter, when it looks |
-//! | the child, between receiving and claiming | the same; it may be a member by then, with nothing | the inviter, when it looks; the sweep |
-//! | the child, after it has claimed | what any member leaves | the sweep |
-//! | the child, before it sends the byte | the same, and a closed end: the inviter can't take the envelope back, and the invitation lapses once the `Command` is gone as well | the sweep |
+//! | the inviter, before the claim | an envelope of the dead inviter: a process that accepts before the sweep gets the value, after it an error; one swap decides | the sweep of any member |
+//! | the inviter, after the claim | nothing | |
+//! | the child, before it accepts: by a signal, or because the program could not be executed | a closed end, once the `Command` is dropped as well | the inviter, when it checks |
+//! | the child, between receiving and claiming | the same; it may be a member, without any blocks | the inviter, when it checks; the sweep |
+//! | the child, after the claim | the same as any member | the sweep |
+//! | the child, before it sends the byte | the same, and a closed end: the inviter can't take the envelope back, and the invitation lapses once the `Command` is dropped as well | the sweep |
 //!
 //! The kernel frees the arena's file in a socket whose ends are both closed.
 
@@ -50,29 +53,30 @@ use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::socket::{self, News};
 use crate::wait::{Descriptor, WaitPoint, Waitable, wait};
 
-/// Those of this process that may be open.
+/// Invitations of this process that may be open.
 static OPEN: PerProcess<Mutex<Vec<Arc<Sent>>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-/// What has become of an [`Invitation`].
+/// State of an [`Invitation`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum InvitationState {
-    /// It can be accepted: it lies in a command that may start a process, or a process has it that has not accepted it.
+    /// Can be accepted: it is in a command that may start a process, or a process has it and has not accepted
+    /// it.
     Open,
-    /// A process has accepted it, and read its value. It may have died since.
+    /// A process has accepted it and read its value. That process may have died since.
     Accepted,
-    /// It can't be accepted any more, and no process did: it was withdrawn, all that had it are gone, or the
-    /// process that took it could not read its value, of another type for example. What its value held is
-    /// released.
+    /// Can no longer be accepted, and was not: it was withdrawn, all processes that had it have ended, or the
+    /// process that took it could not read its value, for example because of its type. The objects held by
+    /// the value are released.
     Lapsed,
 }
 
-/// A value that waits for another process to accept it.
+/// Value that waits for another process to accept it.
 ///
-/// The functions that make one are in the layers above: `mp_queue::invite`, for a program that `std::process::Command` starts, and
-/// `mp_queue::Connection::invite`, for one that has connected.
+/// Created by the layers above: `mp_queue::invite`, for a program that `std::process::Command` starts, and
+/// `mp_queue::Connection::invite`, for a program that has connected.
 ///
-/// Dropping this changes nothing: the invitation stays open until a process accepts it, or none can any more.
+/// Dropping the handle changes nothing: the invitation stays open until a process accepts it, or none can.
 /// [`withdraw`](Self::withdraw) ends it.
 ///
 /// It can be [waited for](crate::wait()): it is ready when it is no longer open.
@@ -80,7 +84,7 @@ pub enum InvitationState {
 pub struct Invitation(Arc<Sent>);
 
 struct Sent {
-    /// That made it: in a copy of that process it is the original's.
+    /// Process that created it. A forked copy has no rights to it.
     process: u32,
     socket: OwnedFd,
     standing: Mutex<Standing>,
@@ -88,18 +92,18 @@ struct Sent {
 
 enum Standing {
     Open(Promise),
-    /// A process has the envelope, and has not reported that the value was read.
+    /// A process has claimed the envelope, and has not reported that the value was read.
     Claimed,
     Ended(InvitationState),
 }
 
 impl Sent {
-    /// What has become of it; if all are gone that could accept it, it lapses.
+    /// Returns the state. The invitation lapses if no process can accept it.
     fn look(&self) -> InvitationState {
         let mut standing = self.standing.lock();
         match &*standing {
             Standing::Ended(state) => return *state,
-            // In a copy of the process it is the original's.
+            // In a forked copy, the original owns the invitation.
             _ if self.process != std::process::id() => return InvitationState::Open,
             _ => {}
         }
@@ -121,7 +125,7 @@ impl Sent {
 }
 
 impl Invitation {
-    /// One that was sent just now.
+    /// Creates the handle of an invitation that was just sent.
     fn new(socket: OwnedFd, promise: Promise) -> Self {
         Arena::before_sweeps(look_at_all);
         let (process, standing) = (std::process::id(), Mutex::new(Standing::Open(promise)));
@@ -130,34 +134,37 @@ impl Invitation {
         Self(sent)
     }
 
-    /// What has become of it by now. It never waits.
+    /// Returns the current state. Does not block.
     ///
-    /// As long as the command that it was put into is there, it is open until it is accepted: another process may be started.
+    /// While its command exists, an invitation stays open until it is accepted, since the command may start
+    /// another process.
     pub fn state(&self) -> InvitationState {
         self.0.look()
     }
 
-    /// Waits until it is no longer open.
+    /// Blocks until the invitation is no longer open.
     ///
-    /// Drop the command before: it is not known to be gone, if no process accepts, as long as the command may start another one.
+    /// Drop the command first. Otherwise, if no process accepts, the wait does not end, since the command may
+    /// start another process.
     ///
     /// # Errors
-    /// [`Error::Interrupted`], [`Error::Os`] when the kernel refuses to wait, and [`Error::Forked`] in a copy of the process that
-    /// invited.
+    /// [`Error::Interrupted`], [`Error::Os`] if the kernel refuses to wait, and [`Error::Forked`] in a forked
+    /// copy of the inviting process.
     pub fn wait(&self) -> Result<InvitationState> {
         self.wait_until(None)
     }
 
-    /// Waits until it is no longer open, at most `timeout`; it may be [`Open`](InvitationState::Open) then.
+    /// Blocks until the invitation is no longer open, at most for `timeout`. The result may be
+    /// [`Open`](InvitationState::Open) then.
     ///
     /// # Errors
-    /// As [`wait`](Self::wait).
+    /// The same as for [`wait`](Self::wait).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<InvitationState> {
         self.wait_until(Instant::now().checked_add(timeout))
     }
 
     fn wait_until(&self, deadline: Option<Instant>) -> Result<InvitationState> {
-        // In a copy of the process it is open for ever, and the socket may say otherwise.
+        // In a forked copy the state is always open, even if the socket reports something else.
         if self.0.process != std::process::id() {
             return Err(Error::Forked);
         }
@@ -171,19 +178,20 @@ impl Invitation {
         }
     }
 
-    /// Takes it back, and releases what its value held. Returns [`Lapsed`](InvitationState::Lapsed) then, and
-    /// [`Accepted`](InvitationState::Accepted) if a process has accepted it. [`Open`](InvitationState::Open): a process is reading the value just
-    /// now, which can't be taken back any more.
+    /// Withdraws the invitation, and releases the objects held by its value. Returns
+    /// [`Lapsed`](InvitationState::Lapsed) then, and [`Accepted`](InvitationState::Accepted) if a process has
+    /// accepted it. Returns [`Open`](InvitationState::Open) if a process is reading the value, which can't be
+    /// taken back any more.
     pub fn withdraw(self) -> InvitationState {
         drop(self.take_back());
         self.state()
     }
 
-    /// The message, unless a process has claimed it, or it has lapsed.
+    /// Returns the message, unless a process has claimed it, or the invitation has lapsed.
     #[doc(hidden)]
     pub fn take_back(&self) -> Option<Envelope> {
         let mut standing = self.0.standing.lock();
-        // In a copy of the process it is the original's.
+        // In a forked copy, the original owns the invitation.
         if self.0.process != std::process::id() {
             return None;
         }
@@ -210,7 +218,7 @@ impl Waitable for Invitation {
     }
 }
 
-/// Readable when it is no longer open, as long as it was not withdrawn.
+/// Readable when the invitation is no longer open, unless it was withdrawn.
 impl AsFd for Invitation {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.socket.as_fd()
@@ -223,7 +231,7 @@ impl fmt::Debug for Invitation {
     }
 }
 
-/// Looks at all that may be open: those that no process can accept any more lapse.
+/// Checks all invitations that may be open. An invitation that no process can accept lapses.
 fn look_at_all() {
     let all = std::mem::take(&mut *OPEN.lock());
     let open = all.into_iter().filter(|sent| sent.look() == InvitationState::Open);

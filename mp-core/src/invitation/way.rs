@@ -1,8 +1,8 @@
 //! # Safety
-//! The way of an invitation from one process to another. Unsafe in that the arena's file is sent and attached, an envelope is
-//! claimed by its ticket, a descriptor is adopted by its number, and a child inherits it; sound, because file and ticket are one
-//! packet in a socket that the kernel gives to one receiver, that receiver is of the same user, and it does nothing with the file but
-//! attach it.
+//! Transfer of an invitation from one process to another. Unsafe, because the arena's file is sent and
+//! attached, an envelope is claimed by its ticket, a descriptor is adopted by its number, and a child
+//! inherits it. Sound, because file and ticket are one packet in a socket that the kernel gives to one
+//! receiver, that receiver is of the same user, and it only attaches the file.
 #![allow(unsafe_code)]
 
 use std::ffi::OsStr;
@@ -19,11 +19,11 @@ use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::{Errno, gained_privileges, inherited, memory, os, socket};
 
-/// The environment variable that says where a child finds its invitation.
+/// Environment variable with the location of a child's invitation.
 const VARIABLE: &str = "MP_INVITATION";
 /// Version of that variable.
 const FORMAT: u64 = 1;
-/// Version of the packet, and what it begins with.
+/// Version of the packet.
 const VERSION: u32 = 2;
 const MAGIC: &[u8; 8] = b"mp-guest";
 const PACKET: usize = MAGIC.len() + 4 + Ticket::BYTES;
@@ -32,35 +32,39 @@ const PACKET: usize = MAGIC.len() + 4 + Ticket::BYTES;
 pub(super) const READ: u8 = 1;
 pub(super) const NOT_READ: u8 = 0;
 
-/// What did not go out: why, and the message, if this process still has it.
+/// Error for an invitation that was not sent, and the message, if this process still owns it.
 type Unsent = (Error, Option<Envelope>);
 
-/// Puts an invitation into a command: for the first of the processes that it starts which accepts.
+/// Puts an invitation into a command. The first of its processes to accept gets the value.
 ///
 /// # Errors
-/// As [`invite_holder`]; the command is as it was.
+/// The same as for [`invite_holder`]; the command is unchanged then.
 #[doc(hidden)]
 pub fn invite_command(command: &mut Command, envelope: Envelope) -> Result<Invitation, Unsent> {
     let (invitation, theirs) = invite_holder(envelope)?;
     let place = Place { fd: theirs.as_raw_fd(), maker: std::process::id() };
     command.env(VARIABLE, place.to_string());
-    // A program that is to run as another user (`Command::uid`) would not have to ask this library for what comes through the socket.
+    // A program that runs as another user (`Command::uid`) could use the socket's contents without this
+    // library.
     let user = Some(memory::user());
     let inherit = move || socket::leave_open_for(user, theirs.as_fd()).map_err(io::Error::from);
-    // SAFETY: system calls alone, on a file that the command keeps open; nothing is allocated, and no lock taken.
+    // SAFETY: only system calls, on a file that the command keeps open; nothing is allocated, and no lock is
+    // taken.
     unsafe { command.pre_exec(inherit) };
     Ok(invitation)
 }
 
-/// Makes an invitation for the first process that accepts from this socket, which has to be handed to one of this user.
+/// Creates an invitation for the first process that accepts it from the returned socket. The caller must hand
+/// the socket to a process of this user.
 ///
 /// # Errors
-/// [`Error::Local`](crate::Error::Local), or the system has no descriptor to spare.
+/// [`Error::Local`](crate::Error::Local), and [`Error::Os`](crate::Error::Os) if no descriptor is available.
 #[doc(hidden)]
 pub fn invite_holder(envelope: Envelope) -> Result<(Invitation, OwnedFd), Unsent> {
     look_at_all();
     let pair = Arena::current().and_then(|arena| {
-        // SAFETY: it goes to a process of this user that attaches it, or nowhere; it is not duplicated here.
+        // SAFETY: the file goes to a process of this user that attaches it, or nowhere; it is not duplicated
+        // here.
         let file = unsafe { arena.fd() }?;
         Ok((file, socket::pair().map_err(os("socketpair for an invitation"))?))
     });
@@ -76,10 +80,10 @@ pub fn invite_holder(envelope: Envelope) -> Result<(Invitation, OwnedFd), Unsent
     }
 }
 
-/// Accepts the invitation that this process was started with, and joins the arena that it leads to.
+/// Accepts the invitation inherited by this process, and joins its arena.
 ///
 /// # Errors
-/// [`Error::NoInvitation`], [`Error::ArenaExists`], and those of joining.
+/// [`Error::NoInvitation`], [`Error::ArenaExists`], and any error of joining.
 #[doc(hidden)]
 pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
     static ACCEPTING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
@@ -99,7 +103,7 @@ pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
         ));
     }
     let place = Place::read(&text)?;
-    // SAFETY: the number isn't negative, and comes from the variable, which this thread has taken out.
+    // SAFETY: the number isn't negative, and comes from the variable, which this thread has removed.
     let socket = unsafe { inherited::adopt(place.fd, place.maker) }.map_err(|why| {
         none(&format!(
             "file descriptor {}, which MP_INVITATION names, does not lead to process {}: {why}. Was it closed on the way here, or \
@@ -110,10 +114,10 @@ pub fn accept_inherited() -> Result<(Envelope, Acceptance)> {
     accept_held(socket)
 }
 
-/// Accepts the invitation that another process made with this socket, and joins the arena that it leads to.
+/// Accepts the invitation that another process sent through this socket, and joins its arena.
 ///
 /// # Errors
-/// As [`accept_inherited`].
+/// The same as for [`accept_inherited`].
 #[doc(hidden)]
 pub fn accept_held(socket: OwnedFd) -> Result<(Envelope, Acceptance)> {
     no_arena_yet()?;
@@ -128,7 +132,8 @@ pub fn accept_held(socket: OwnedFd) -> Result<(Envelope, Acceptance)> {
     let file = file.ok_or_else(|| {
         none("the arena's file did not come with it: this process may have no descriptor to spare (RLIMIT_NOFILE)")
     })?;
-    // SAFETY: it came with an invitation, over a socket of a process of this user, which sends its arena's.
+    // SAFETY: the file came with an invitation, over a socket of a process of this user, which sends its
+    // arena's file.
     let arena = unsafe { Arena::attach(file) }?;
     // SAFETY: the ticket came in a packet that only one process receives.
     let envelope = unsafe { ticket.claim(arena) }.map_err(|_| {
@@ -137,19 +142,19 @@ pub fn accept_held(socket: OwnedFd) -> Result<(Envelope, Acceptance)> {
     Ok((envelope, acceptance))
 }
 
-/// Invitation whose packet this process has received. Dropped, it reports that the value was not read, unless
-/// it was.
+/// Invitation whose packet this process has received. On drop, it reports a failure unless the value was
+/// read.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Acceptance {
     socket: OwnedFd,
     answer: u8,
-    /// Process that accepts. A forked copy of it answers nothing.
+    /// Process that accepts. A forked copy of it sends no answer.
     process: u32,
 }
 
 impl Acceptance {
-    /// Reports to the process that invited that the value was read.
+    /// Reports to the inviting process that the value was read.
     pub fn was_read(mut self) {
         self.answer = READ;
     }
@@ -158,18 +163,18 @@ impl Acceptance {
 impl Drop for Acceptance {
     fn drop(&mut self) {
         if self.process == std::process::id() {
-            // The process that invited may be gone.
+            // The inviting process may have ended.
             _ = socket::send(self.socket.as_fd(), &[self.answer], None);
         }
     }
 }
 
-/// The bytes of an invitation.
+/// Encodes the packet of an invitation.
 fn packet_of(ticket: Ticket) -> Vec<u8> {
     [&MAGIC[..], &VERSION.to_le_bytes(), &ticket.to_bytes()].concat()
 }
 
-/// What a packet says, of which `got` bytes came.
+/// Decodes a packet, of which `got` bytes were received.
 fn read_packet(packet: &[u8; PACKET], got: usize) -> Result<Ticket> {
     let (magic, rest) = packet.split_at(MAGIC.len());
     let (version, ticket) = rest.split_at(4);
@@ -188,7 +193,7 @@ fn read_packet(packet: &[u8; PACKET], got: usize) -> Result<Ticket> {
 const TAKEN: &str = "another process has accepted it, or was about to: each invitation is for one process. For another one, \
                      call `invite` again with a command of its own";
 
-/// This process can join another arena only if it has none.
+/// Checks that this process has no arena: otherwise it can't join another one.
 fn no_arena_yet() -> Result<()> {
     if Arena::has_or_will() {
         return Err(Error::ArenaExists("accept the invitation before anything uses shared memory"));
@@ -200,11 +205,11 @@ fn none(why: &str) -> Error {
     Error::NoInvitation(why.into())
 }
 
-/// What the variable says.
+/// Value of the variable.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Place {
     fd: RawFd,
-    /// The process that made the socket.
+    /// Process that created the socket.
     maker: u32,
 }
 

@@ -5,11 +5,6 @@
 //! that table. If another thread of the original was changing the table at that time, it stays locked in the
 //! copy for ever, also for new locks.
 //!
-//! They are the standard library's, which are a word each and nothing else. That matters where a process is copied
-//! ([`fork`](crate::fork)): locks that keep waiters in a table of the program, as others do, are copied with
-//! that table, and a thread of the original that was at the table just then leaves it locked in the copy for
-//! ever; also for locks that the copy has made itself.
-//!
 //! ```
 //! use mp_core::mutex::{Condvar, Mutex};
 //!

@@ -1,16 +1,16 @@
-//! The first 64 bytes of a structure's block: what it is.
+//! Header of a structure: the first 64 bytes of its block.
 //!
-//! | word | what | written by |
+//! | word | contents | written by |
 //! |---|---|---|
-//! | 0 | that it is a structure | its maker, before any other code knows the block |
-//! | 1 | fingerprint of its name | its maker |
-//! | 2 | how many words follow | its maker |
-//! | 3 – 6 | a name for people, 32 bytes; zeros: none | its maker; any holder later |
-//! | 7 | which descriptor it keeps in the locker: see `messages::object_descriptors`; zero: none | its maker; a holder later |
-//! | 7, of a part | its seat of its whole: see `alloc::parts` | its maker |
+//! | 0 | mark of a structure | its creator, before any other code knows the block |
+//! | 1 | fingerprint of its name | its creator |
+//! | 2 | number of words after the header | its creator |
+//! | 3 – 6 | a name for people, 32 bytes; zeros: none | its creator; any holder later |
+//! | 7 | the descriptor that it keeps in the locker: see `messages::object_descriptors`; zero: none | its creator; a holder later |
+//! | 7, of a part | its seat in its whole: see `alloc::parts` | its creator |
 //!
-//! The block is of kind [`Object`](Kind::Object) from its first moment, which only this crate makes. So a header that is
-//! found in one was written here, and what follows it is reached in no other way.
+//! The block has kind [`Object`](Kind::Object) from its creation, and only this crate creates such blocks. So
+//! every header in such a block was written here, and its words are accessed only through the structure.
 
 use crate::arena::waiting::waits::table as waits;
 use crate::arena::{Arena, Hold};
@@ -18,10 +18,10 @@ use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::words::{BlockId, Kind};
 
-/// Word 0.
+/// Mark of a structure, in word 0.
 const STRUCTURE: u64 = waits::STRUCTURE;
 
-/// What a header says, and whether that fits what is expected.
+/// Contents of a header, to compare with the expected ones.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Header {
     fingerprint: u64,
@@ -32,7 +32,7 @@ impl Header {
     /// Bytes before the words.
     pub(super) const BYTES: u64 = 8 * waits::STRUCTURE_WORDS;
 
-    /// For `words` words of the structure that a layer above calls `name`.
+    /// Creates a header for `words` words of the structure that a layer above calls `name`.
     pub(super) fn new(name: &str, words: u64) -> Self {
         Self { fingerprint: crate::fnv1a(name.as_bytes()), words }
     }
@@ -41,12 +41,12 @@ impl Header {
         Word::at(arena.data_of(block).0)
     }
 
-    /// The first word after the header.
+    /// Returns the first word after the header.
     pub(super) fn data(arena: Arena, block: BlockId) -> Word {
         Word::at(Self::base(arena, block).offset() + Self::BYTES)
     }
 
-    /// Memory for it, with the header written. The words are whatever the memory held.
+    /// Allocates a block and writes the header. The words after it are unspecified.
     pub(super) fn allocate(self) -> Result<Hold> {
         let arena = Arena::current()?;
         let too_many = || arena.too_large(u64::MAX);
@@ -58,7 +58,8 @@ impl Header {
         Ok(hold)
     }
 
-    /// Checks that a received block is a structure of this name, which has this fingerprint; how many words it has.
+    /// Checks that a received block is a structure with this name, whose fingerprint is passed as well.
+    /// Returns its number of words.
     pub(super) fn check(hold: &Hold, name: &str, fingerprint: u64) -> Result<u64> {
         if hold.is_nowhere() {
             return Err(wrong(name, "it is no structure at all"));
@@ -66,7 +67,8 @@ impl Header {
         Self::check_block(hold.arena(), hold.block(), name, fingerprint)
     }
 
-    /// As [`check`](Self::check), of a block that has a holder meanwhile.
+    /// Checks a block like [`check`](Self::check). The caller guarantees that the block has a holder
+    /// meanwhile.
     pub(super) fn check_block(arena: Arena, block: BlockId, name: &str, fingerprint: u64) -> Result<u64> {
         arena.me()?;
         let wrong = |why: &str| wrong(name, why);

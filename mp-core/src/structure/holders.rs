@@ -1,19 +1,19 @@
-//! Who holds a structure, for diagnosis.
+//! Holders of a structure, for diagnosis.
 
 use std::fmt;
 
 use super::Structure;
 use crate::words::{Member, Seat};
 
-/// The holders of a structure, as far as one look can tell: others come and go meanwhile.
+/// Snapshot of the holders of a structure. Holders may change while it is taken.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Holders {
-    /// The processes, by their tags and process ids (0: not known any more). One that has died counts until it is swept.
+    /// Processes, by their tags and process ids (0: unknown). A dead process is included until it is swept.
     pub processes: Vec<(Member, u32)>,
-    /// How many messages on their way hold it.
+    /// Number of messages in flight that hold the structure.
     pub messages: usize,
-    /// How many structures are [parts](Structure::part_of) of it.
+    /// Number of structures that are [parts](Structure::part_of) of this one.
     pub parts: usize,
 }
 
@@ -29,7 +29,7 @@ impl fmt::Display for Holders {
 }
 
 impl Structure {
-    /// Which processes hold it, and how many messages do: for diagnosis.
+    /// Returns the processes that hold the structure, and the number of messages that do, for diagnosis.
     ///
     /// ```
     /// let mine = mp_core::Structure::new("example::Counter", 2)?;

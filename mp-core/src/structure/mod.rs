@@ -20,7 +20,7 @@ use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
 use header::Header;
 
-/// A structure of words that a layer above keeps in shared memory: a semaphore, say.
+/// Words that a layer above keeps in shared memory, for example a semaphore.
 ///
 /// ```
 /// use mp_core::Structure;
@@ -31,8 +31,8 @@ use header::Header;
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Its block is of a kind that no tensor reaches, behind a header with the name. What the words mean is the business of
-/// the layer that chose the name; to change them is `unsafe` ([`Arena::words`]).
+/// The block has a kind that no tensor uses, and a header with the name. The layer that chose the name
+/// defines the meaning of the words. Changing them is `unsafe` ([`Arena::words`]).
 #[derive(Clone, Debug)]
 pub struct Structure {
     hold: Hold,
@@ -41,7 +41,7 @@ pub struct Structure {
 }
 
 impl Structure {
-    /// `len` words, all zero, behind a header that says `name`.
+    /// Allocates `len` words, all zero, and a header with `name`.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), [`Error::ArenaFull`](crate::Error::ArenaFull) or
@@ -53,14 +53,14 @@ impl Structure {
         Ok(Self { hold, base, len })
     }
 
-    /// The structure in a block that was received.
+    /// Opens the structure in a received block.
     ///
     /// # Errors
-    /// [`Error::Malformed`](crate::Error::Malformed) when it is something else, or has another name;
+    /// [`Error::Malformed`](crate::Error::Malformed) if the block has another type or another name;
     /// [`Error::Forked`](crate::Error::Forked).
     #[inline]
     pub fn open(hold: Hold, name: &str) -> Result<Self> {
-        // Where this is compiled the name is known, as a rule, and so is its fingerprint.
+        // The name is usually a constant, and its fingerprint is then computed at compile time.
         Self::open_fingerprint(hold, name, crate::fnv1a(name.as_bytes()))
     }
 
@@ -70,8 +70,9 @@ impl Structure {
         Ok(Self { hold, base, len })
     }
 
-    /// Makes this a part of another structure, which lives from now on as long as this has a holder: a process, or a message on its way. So
-    /// a receiver of the part finds the whole ([`Arena::whole`](crate::Arena::whole)), also if all others that had it are dead.
+    /// Makes this structure a part of another one, the whole, which lives as long as the part has a holder: a
+    /// process, or a message in flight. So a receiver of the part can find the whole
+    /// ([`Arena::whole`](crate::Arena::whole)), even if all its other holders are dead.
     ///
     /// ```
     /// use mp_core::Structure;
@@ -86,68 +87,72 @@ impl Structure {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// Once, before any other process, thread or handle has this one: so it is borrowed for that alone. A killed maker leaves a part, or none (table: `alloc::parts`).
+    /// Call it at most once, before any other process, thread or handle has the part; the exclusive borrow
+    /// serves only that rule. If the caller is killed, the structure either is a part or is not (table:
+    /// `alloc::parts`).
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if others have this one, it is a part already or keeps a descriptor, or the
-    /// other one is a part itself; [`Error::OutOfMemory`](crate::Error::OutOfMemory), [`Error::ArenaFull`](crate::Error::ArenaFull) where
-    /// one more holder takes memory; [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if others hold this structure, it is already
+    /// a part or keeps a descriptor, or `whole` is a part itself.
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and [`Error::ArenaFull`](crate::Error::ArenaFull) if
+    /// the additional holder needs memory. [`Error::Forked`](crate::Error::Forked).
     pub fn part_of(&mut self, whole: &Self) -> Result<()> {
         self.arena().make_part(&self.hold, &whole.hold)
     }
 
-    /// The structure of this name that a held one is a part of, without holding it: what keeps it is the part. When that has no holder any
-    /// more, the words of what this returns are another's. To hold it takes memory for one more holder ([`Arena::whole`](crate::Arena::whole)),
-    /// this doesn't.
+    /// Returns the whole of this name that a held structure is part of, without holding it: the part keeps it
+    /// alive. After the last holder of the part has gone, the words of the result belong to another block. In
+    /// contrast to this function, holding the whole may need memory for one more holder
+    /// ([`Arena::whole`](crate::Arena::whole)).
     ///
     /// # Errors
-    /// [`Error::Malformed`](crate::Error::Malformed) when it is a part of none, or of something of another name;
-    /// [`Error::Forked`](crate::Error::Forked).
+    /// [`Error::Malformed`](crate::Error::Malformed) if the structure is not a part, or its whole has another
+    /// name; [`Error::Forked`](crate::Error::Forked).
     pub fn whole_of(part: &Hold, name: &str) -> Result<Self> {
         let (arena, whole) = (part.arena(), part.arena().whole_of(part)?.block);
         let len = Header::check_block(arena, whole, name, crate::fnv1a(name.as_bytes()))?;
         Ok(Self { hold: Hold::nowhere(arena), base: Header::data(arena, whole), len })
     }
 
-    /// What keeps it.
+    /// Returns the handle of the block.
     pub fn hold(&self) -> &Hold {
         &self.hold
     }
 
-    /// What keeps it, by itself.
+    /// Returns the handle of the block by value.
     #[must_use]
     pub fn into_hold(self) -> Hold {
         self.hold
     }
 
-    /// The arena it is in.
+    /// Returns the arena of the structure.
     #[inline]
     pub fn arena(&self) -> Arena {
         self.hold.arena()
     }
 
-    /// How many words it has.
+    /// Returns the number of words.
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it has none.
+    /// Returns `true` if there are no words.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Where word `i` is. The first one is at a multiple of 64 bytes.
+    /// Returns the position of word `i`. The first word is at a multiple of 64 bytes.
     ///
     /// # Panics
-    /// If there is no such word.
+    /// If `i` is out of bounds.
     #[inline]
     pub fn word(&self, i: u64) -> Word {
         assert!(i < self.len, "word {i} of {}", self.len);
         self.base.plus(i)
     }
 
-    /// Sleeps while the low half of word `i` is `low`, until a death is noticed, or it is time to ask for
-    /// dead processes. Whether it may have been woken.
+    /// Sleeps while the low half of word `i` is `low`, until a death is noticed, or a check for dead
+    /// processes is due. Returns `true` if the sleep may have ended because of a wake-up.
     pub fn sleep(&self, i: u64, low: u32, asking: &LivenessTimer, wait: Wait) -> bool {
         asking.sleep(self.arena(), self.futex(i), low, wait)
     }
@@ -162,15 +167,16 @@ impl Structure {
         self.arena().map().u32_at(self.word(i).offset() + low)
     }
 
-    /// The first word, if there is one.
+    /// Returns the position of the first word, if there is one.
     pub(crate) fn first(&self) -> Word {
         self.base
     }
 
-    /// Writes a handle to it into the message that is being written. `what` names it in errors.
+    /// Writes a handle into the message that is being written. `what` names the structure in errors.
     ///
     /// # Errors
-    /// [`Error::OutsideMessage`](crate::Error::OutsideMessage) outside of one, as the serializer's error.
+    /// [`Error::OutsideMessage`](crate::Error::OutsideMessage) outside of a message, as the serializer's
+    /// error.
     pub fn send<S: Serializer>(&self, what: &'static str, s: S) -> Result<S::Ok, S::Error> {
         let attachment =
             scope::outgoing(what, |out| out.attach_object(&self.hold)).map_err(S::Error::custom)?;
@@ -180,7 +186,7 @@ impl Structure {
     /// Reads a handle from the message that is being read.
     ///
     /// # Errors
-    /// As [`open`](Self::open) and [`send`](Self::send), as the deserializer's error.
+    /// The same as for [`open`](Self::open) and [`send`](Self::send), as the deserializer's error.
     pub fn receive<'de, D: Deserializer<'de>>(
         what: &'static str,
         name: &str,

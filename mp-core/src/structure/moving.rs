@@ -1,4 +1,4 @@
-//! Structures that move with a message, and descriptors that stay with one.
+//! Structures that move with a message, and structures that keep a descriptor.
 
 use std::os::fd::AsFd;
 
@@ -8,8 +8,8 @@ use crate::mem::Word;
 use crate::message::Attached;
 
 impl Structure {
-    /// Moves it into a message: its number there. What is left has no words; the structure that comes back, if the message doesn't
-    /// leave, is [opened](Self::open) again.
+    /// Moves the structure into a message. Returns the number of the attachment. The structure has no words
+    /// afterwards. If the message is not sent, the returned block is [opened](Self::open) again.
     ///
     /// ```
     /// use mp_core::Structure;
@@ -26,10 +26,12 @@ impl Structure {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// If its process dies before the message has left, the structure is gone with it; after that, it is its receiver's.
+    /// If the process dies before the message was sent, the structure is freed. After that, it belongs to the
+    /// receiver.
     ///
     /// # Errors
-    /// As [`Attached::attach_object_exclusive`]: above all, if another handle, process or message holds it, too.
+    /// The same as for [`Attached::attach_object_exclusive`]; above all, if another handle, process or
+    /// message holds the structure.
     pub fn lend(&mut self, out: &mut Attached) -> Result<u32> {
         let attachment = out.attach_object_exclusive(&mut self.hold)?;
         self.base = Word::at(0);
@@ -37,9 +39,9 @@ impl Structure {
         Ok(attachment)
     }
 
-    /// Which structure it is, among all that there ever were in this arena, as one word that is never 0. By it any member asks
-    /// whether it [lives](crate::Arena::lives) still, and for the [descriptor that it keeps](crate::Arena::kept_descriptor), without
-    /// holding it.
+    /// Returns the identity of the structure among all that ever existed in this arena, as one word that is
+    /// never 0. With it, any member can check if the structure [lives](crate::Arena::lives), and get the
+    /// [descriptor that it keeps](crate::Arena::kept_descriptor), without holding it.
     ///
     /// ```
     /// use mp_core::{Arena, Structure};
@@ -56,8 +58,9 @@ impl Structure {
         self.arena().mark(&self.hold)
     }
 
-    /// Keeps a copy of a descriptor for as long as this structure lives: every member finds it by
-    /// [`Arena::kept_descriptor`](crate::Arena::kept_descriptor), as often as it likes, also when this process is gone.
+    /// Keeps a copy of a descriptor while this structure lives. Every member can get it by
+    /// [`Arena::kept_descriptor`](crate::Arena::kept_descriptor), any number of times, even after the end of
+    /// this process.
     ///
     /// ```
     /// use mp_core::{Arena, Structure};
@@ -70,14 +73,17 @@ impl Structure {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// A structure keeps one. It waits for other processes only while one of them makes room in the locker. If this process dies
-    /// meanwhile, the structure keeps none; once this has returned, it keeps it until its last holder gives it up.
+    /// A structure keeps at most one descriptor. The call blocks only while another process makes room in the
+    /// locker. If this process dies during the call, the structure keeps no descriptor. After the call, it
+    /// keeps the descriptor until its last holder releases it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if it keeps one already, is a [part](Self::part_of), or the descriptor isn't open;
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the structure already keeps a descriptor
+    /// or is a [part](Self::part_of), or the descriptor isn't open.
     /// [`Error::TooManyDescriptors`](crate::Error::TooManyDescriptors),
     /// [`Error::OutOfDescriptors`](crate::Error::OutOfDescriptors), [`Error::Held`](crate::Error::Held) and
-    /// [`Error::Unsupported`](crate::Error::Unsupported), as for descriptors in messages. Then it keeps none, and it can be tried again.
+    /// [`Error::Unsupported`](crate::Error::Unsupported), like for descriptors in messages. After an error it
+    /// keeps no descriptor, and the call can be repeated.
     pub fn keep_descriptor(&self, fd: impl AsFd) -> Result<()> {
         self.arena().keep_descriptor(&self.hold, fd.as_fd())
     }

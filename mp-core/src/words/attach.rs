@@ -1,43 +1,44 @@
-//! The word for something that is attached to a message.
+//! Word for an attachment of a message.
 
 use super::{BlockId, SeatAt, bits};
 
-/// How the receiver may use an attached block; fixed by the sender's handle, so that bytes can't change it.
+/// Access of the receiver to an attached block. The sender's handle decides it, so that the bytes of a
+/// message can't change it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Access {
-    /// By one owner at a time, which may write.
+    /// Read and write access for one owner at a time.
     Exclusive = 0,
-    /// By any number, read only, for ever.
+    /// Read access for any number of holders, for ever.
     Frozen = 1,
-    /// By any number, through relaxed atomics.
+    /// Access through relaxed atomics for any number of holders.
     Shared = 2,
-    /// Through a structure of its own, a queue for example.
+    /// Access through a structure in the block, for example a queue.
     Object = 3,
 }
 
-/// What a handle in a message gives its receiver: which access, and to which element type, where it matters
-/// to what may be accessed (at most 31).
+/// Rights that a handle in a message gives to its receiver: the access, and the element type (at most 31), if
+/// it restricts the access.
 ///
-/// One word, as what is kept with it is: a struct that is written in parts and then moved as a whole stalls the processor, and
-/// the parts of a message are moved often.
+/// One word: a struct that is written in parts and then moved as a whole stalls the processor, and the parts
+/// of a message are moved often.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Grant(u64);
 
 impl Grant {
-    /// To access it like that, as elements of the type with this number.
+    /// Creates a grant of this access, to elements of the type with this number.
     #[inline]
     pub const fn new(access: Access, tag: u8) -> Self {
         Self(access as u64 | (tag as u64) << 2)
     }
 
-    /// How it may be used.
+    /// Returns the access.
     #[inline]
     pub const fn access(self) -> Access {
         Access::of_bits(self.0)
     }
 
-    /// The element type.
+    /// Returns the number of the element type.
     #[inline]
     pub const fn tag(self) -> u8 {
         (self.0 >> 2) as u8
@@ -51,7 +52,7 @@ impl std::fmt::Debug for Grant {
 }
 
 impl Access {
-    /// Of its two bits.
+    /// Returns the access with these two bits.
     #[inline]
     const fn of_bits(w: u64) -> Self {
         match w & 3 {
@@ -63,24 +64,24 @@ impl Access {
     }
 }
 
-/// One attachment of an envelope: the block, the seat that the envelope has (or is about to take) in it.
+/// Attachment of an envelope: the block, and the envelope's seat in it (held, or about to be taken).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Attach {
-    /// The block, less than 2^24.
+    /// Block, less than 2^24.
     pub block: BlockId,
-    /// Where the seat is.
+    /// Position of the seat.
     pub seat: SeatAt,
-    /// What it gives.
+    /// Rights of the receiver.
     pub grant: Grant,
 }
 
 impl Attach {
-    /// As a word, never 0.
+    /// Returns the word, which is never 0.
     pub const fn pack(self) -> u64 {
         1 | (self.grant.0 & 127) << 1 | (self.seat.raw() as u64) << 8 | (self.block as u64) << 40
     }
 
-    /// From a word; `None` for 0.
+    /// Creates an attachment from a word. Returns `None` for 0.
     pub const fn unpack(w: u64) -> Option<Self> {
         if w & 1 == 0 {
             return None;

@@ -1,43 +1,43 @@
-//! A block's state word: where it is in its life, and what it is used for.
+//! State word of a block: its life cycle and its use.
 
 use super::{Member, bits};
 
-/// What a block is used for; decides what happens when it is freed.
+/// Use of a block; decides the actions before it is freed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
 pub enum Kind {
     /// Elements of tensors, with one owner.
     Data = 0,
-    /// A queue's ring: the envelopes in it are released first.
+    /// Ring of a queue. Its envelopes are released first.
     Ring = 1,
-    /// More seats of another block.
+    /// Additional seats of another block.
     Seats = 2,
-    /// The bytes of a message that was too large for its envelope.
+    /// Bytes of a message that is too large for its envelope.
     Spill = 3,
-    /// Elements that no process writes any more: never [`Data`](Self::Data) again as long as the block lives.
+    /// Elements that no process writes any more. The block never becomes [`Data`](Self::Data) again.
     Frozen = 4,
-    /// A structure that this layer made, and whose header says which: it can't be passed off as elements, nor elements
-    /// as it.
+    /// Structure created by this layer, with a header that names it. It can't be passed off as elements, nor
+    /// elements as a structure.
     Object = 5,
-    /// Descriptors that a message has in the locker: they are closed first.
+    /// Descriptors that a message has in the locker. They are closed first.
     Descriptors = 6,
-    /// An [`Object`](Self::Object) that keeps a descriptor in the locker: it is closed first. Its bits are those of an object, and
-    /// one more.
+    /// [`Object`](Self::Object) that keeps a descriptor in the locker, which is closed first. Its bits are
+    /// those of an object, and one more.
     Keeper = 7,
-    /// Elements that any process may write: never [`Data`](Self::Data) again as long as the block lives.
+    /// Elements that any process may write. The block never becomes [`Data`](Self::Data) again.
     Shared = 8,
-    /// An [`Object`](Self::Object) that is a part of another one: its seat of that is given up first. Its bits are those of an object, and
-    /// one more.
+    /// [`Object`](Self::Object) that is a part of another one. Its seat in the whole is released first. Its
+    /// bits are those of an object, and one more.
     Part = 13,
 }
 
 impl Kind {
-    /// Whether it is a structure that this layer made.
+    /// Returns `true` for a structure created by this layer.
     pub const fn is_object(self) -> bool {
         matches!(self, Self::Object | Self::Keeper | Self::Part)
     }
 
-    /// A look in a table: done several times for every allocation.
+    /// Looks the kind up in a table, since this is done several times for every allocation.
     #[inline]
     const fn from_bits(b: u64) -> Self {
         const KINDS: [Kind; 16] = {
@@ -58,7 +58,8 @@ impl Kind {
                 kinds[named[i] as usize] = named[i];
                 i += 1;
             }
-            // Opened both ways at once, by two threads: no owner's any more, by whichever name.
+            // Opened in both ways at once, by two threads: under neither kind does it have an exclusive
+            // owner.
             kinds[Kind::Frozen as usize | Kind::Shared as usize] = Kind::Shared;
             kinds
         };
@@ -66,34 +67,34 @@ impl Kind {
     }
 }
 
-/// Where a block is in its life.
+/// Life cycle of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Life {
     /// May be claimed.
     Free,
     /// Held through its seats.
     Live,
-    /// One member is making it live, or is freeing it; if that member is dead, its sweeper frees it.
+    /// A member is allocating or freeing it. If that member is dead, its sweeper frees it.
     Busy(Member),
 }
 
-/// A block's state word.
+/// State word of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BlockState {
-    /// Where it is in its life.
+    /// Life cycle.
     pub life: Life,
-    /// What it is used for.
+    /// Use of the block.
     pub kind: Kind,
-    /// How often a seat was taken beside a held one, or the block changed hands.
+    /// Number of times that an additional seat was taken, or the block changed hands.
     pub version: u64,
 }
 
 impl BlockState {
     const VERSION_AT: u32 = 30;
-    /// What to add to the word to count the version up.
+    /// Summand that increments the version in the word.
     pub const BUMP: u64 = 1 << Self::VERSION_AT;
 
-    /// As a word.
+    /// Returns the word.
     pub const fn pack(self) -> u64 {
         let (life, member) = match self.life {
             Life::Free => (0, 0),
@@ -103,7 +104,7 @@ impl BlockState {
         life | (self.kind as u64) << 2 | member << 6 | self.version << Self::VERSION_AT
     }
 
-    /// From a word.
+    /// Creates the state from a word.
     #[inline(always)]
     pub const fn unpack(w: u64) -> Self {
         let life = match w & 3 {
@@ -114,17 +115,17 @@ impl BlockState {
         Self { life, kind: Kind::from_bits(bits(w, 2, 4)), version: w >> Self::VERSION_AT }
     }
 
-    /// The bits that say what it is used for.
+    /// Returns the bits of the word for this kind.
     pub const fn kind_bits(kind: Kind) -> u64 {
         (kind as u64) << 2
     }
 
-    /// The same block, later in its life.
+    /// Returns the state of the same block with another life cycle.
     pub const fn with(self, life: Life) -> Self {
         Self { life, ..self }
     }
 
-    /// The same, one version on.
+    /// Returns the state with the next version.
     pub const fn bumped(self) -> Self {
         Self { version: (self.version + 1) & (u64::MAX >> Self::VERSION_AT), ..self }
     }

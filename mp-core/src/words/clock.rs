@@ -1,4 +1,4 @@
-//! The words of a clock, and the ticks that it tells.
+//! Words of a clock, and its ticks.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Member, bits};
 
-/// A point in the work of one stream: a clock, and a number that the clock reaches when the work is done.
+/// Point in the work of one stream: a clock, and a number that the clock reaches when the work is done.
 ///
 /// ```
 /// use mp_core::Arena;
@@ -24,63 +24,65 @@ use super::{Member, bits};
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Ticks of one clock are ordered as its work is; those of different clocks are not.
+/// Ticks of one clock have the order of its work. Ticks of different clocks are not ordered.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Tick(u64);
 
 impl Tick {
-    /// How many bits a clock's index takes.
+    /// Number of bits of a clock's index.
     pub const CLOCK_BITS: u32 = 12;
     const VALUE_BITS: u32 = u64::BITS - Self::CLOCK_BITS;
     const COUNT_BITS: u32 = 36;
-    /// The most ticks that an owner of a clock has.
+    /// Maximum number of ticks of one owner of a clock.
     pub const MOST: u64 = (1 << Self::COUNT_BITS) - 1;
 
-    /// The tick of a clock with this value.
+    /// Creates the tick of a clock with this value.
     pub const fn new(clock: u32, value: u64) -> Self {
         Self((clock as u64) << Self::VALUE_BITS | bits(value, 0, Self::VALUE_BITS))
     }
 
-    /// The first value of an epoch, which is no tick's: what a clock says when its owner has submitted nothing.
+    /// Returns the first value of an epoch, which belongs to no tick: the clock's value if its owner has
+    /// submitted nothing.
     pub const fn base(epoch: u16) -> u64 {
         (epoch as u64) << Self::COUNT_BITS
     }
 
-    /// The epoch of a value.
+    /// Returns the epoch of a value.
     pub const fn epoch_of(value: u64) -> u16 {
         bits(value, Self::COUNT_BITS, 16) as u16
     }
 
-    /// From a word; `None` for 0, which is no tick.
+    /// Creates a tick from a word. Returns `None` for 0, which is not a tick.
     pub const fn from_raw(word: u64) -> Option<Self> {
         if word == 0 { None } else { Some(Self(word)) }
     }
 
-    /// As a word, never 0 of a tick that a clock has told.
+    /// Returns the word, which is never 0 for a tick created by a clock.
     #[must_use]
     pub const fn raw(self) -> u64 {
         self.0
     }
 
-    /// Which clock.
+    /// Returns the index of the clock.
     #[must_use]
     pub const fn clock(self) -> u32 {
         (self.0 >> Self::VALUE_BITS) as u32
     }
 
-    /// What the clock says once it has reached the tick: what its stream writes, and what other streams wait for.
+    /// Returns the value of the clock when it reaches the tick: written by its stream, and awaited by other
+    /// streams.
     #[must_use]
     pub const fn value(self) -> u64 {
         bits(self.0, 0, Self::VALUE_BITS)
     }
 
-    /// Which owner of the clock, counted from 1.
+    /// Returns the number of the clock's owner, counted from 1.
     #[must_use]
     pub const fn epoch(self) -> u16 {
         Self::epoch_of(self.value())
     }
 
-    /// How many ticks its owner had submitted, this one included.
+    /// Returns the number of ticks that the owner had submitted, including this one.
     #[must_use]
     pub const fn count(self) -> u64 {
         bits(self.0, 0, Self::COUNT_BITS)
@@ -99,40 +101,40 @@ impl fmt::Debug for Tick {
     }
 }
 
-/// What a clock says when its owner is dead: more than every tick. Devices compare by the sign of a difference, so it is not
-/// the largest number without a sign.
+/// Value of a clock whose owner is dead: greater than every tick. Devices compare by the sign of a
+/// difference, so it is not the largest unsigned number.
 pub const END_OF_TICKS: u64 = i64::MAX as u64;
 
-/// Where a clock is in its life.
+/// Life cycle of a clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum ClockPhase {
-    /// May be claimed; all ticks of its epoch are done.
+    /// May be claimed. All ticks of its epoch are done.
     Free,
-    /// A member's, whose stream ticks it.
+    /// Owned by a member, whose stream advances it.
     Live(Member),
-    /// A member gave it up, and its last ticks may not be done.
+    /// A member released it, and its last ticks may not be done.
     Left(Member),
-    /// This member is dead: how far its work had come is being written down.
+    /// This member is dead, and the progress of its work is being recorded.
     Ending(Member),
-    /// Its owner died. What was not done then never will be.
+    /// Its owner died. Work that was not done then will never be done.
     Dead,
-    /// A member begins the next epoch. The present one has ended; `died`: as that of a dead owner.
+    /// A member begins the next epoch. The previous epoch has ended; `died` is `true` if a death ended it.
     Claiming {
-        /// Which member.
+        /// Member that claims the clock.
         by: Member,
-        /// Whether the epoch before ended with its owner's death.
+        /// `true` if the previous epoch ended with its owner's death.
         died: bool,
     },
 }
 
-/// The state word of a clock.
+/// State word of a clock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClockState {
-    /// Where it is in its life.
+    /// Life cycle.
     pub phase: ClockPhase,
-    /// Which owner it has, or had last, counted from 1. 0: it never had one.
+    /// Number of the current or last owner, counted from 1. 0: the clock never had an owner.
     pub epoch: u16,
-    /// The first epoch that ended with its owner's death; 0: none.
+    /// First epoch that ended with its owner's death; 0: none.
     pub first_died: u16,
 }
 
@@ -140,7 +142,7 @@ const EPOCH_AT: u32 = 3 + Member::BITS;
 const FIRST_DIED_AT: u32 = EPOCH_AT + 16;
 
 impl ClockState {
-    /// As a word. Zero, which every word of a new arena is, is a clock that never had an owner.
+    /// Returns the word. Zero, the value of every word of a new arena, is a clock that never had an owner.
     pub const fn pack(self) -> u64 {
         let (phase, member) = match self.phase {
             ClockPhase::Free => (0, 0),
@@ -154,7 +156,7 @@ impl ClockState {
         phase | member << 3 | (self.epoch as u64) << EPOCH_AT | (self.first_died as u64) << FIRST_DIED_AT
     }
 
-    /// From a word.
+    /// Creates the state from a word.
     pub const fn unpack(w: u64) -> Self {
         let member = Member::from_raw(w >> 3);
         let phase = match w & 7 {
@@ -168,13 +170,13 @@ impl ClockState {
         Self { phase, epoch: bits(w, EPOCH_AT, 16) as u16, first_died: bits(w, FIRST_DIED_AT, 16) as u16 }
     }
 
-    /// The same clock, later in its life.
+    /// Returns the state of the same clock in another phase.
     #[must_use]
     pub const fn with(self, phase: ClockPhase) -> Self {
         Self { phase, ..self }
     }
 
-    /// The member whose death would change it.
+    /// Returns the member whose death would change the clock.
     pub const fn member(self) -> Option<Member> {
         match self.phase {
             ClockPhase::Live(m)
@@ -213,7 +215,7 @@ mod tests {
         let at = |clock, epoch, count| Tick::new(clock, Tick::base(epoch) + count);
         assert!(at(3, 1, 2) < at(3, 1, 3) && at(3, 1, 9) < at(3, 2, 1));
         assert_eq!(at(3, 1, 2).partial_cmp(&at(4, 1, 3)), None);
-        // As a device compares.
+        // The comparison of a device.
         let past = |done: u64, tick: Tick| done.wrapping_sub(tick.value()).cast_signed() >= 0;
         assert!(past(END_OF_TICKS, at(0, u16::MAX, Tick::MOST)) && !past(u64::MAX, at(0, 1, 1)));
         assert_eq!(format!("{:?}", at(3, 1, 2)), "tick 1.2 of clock 3");

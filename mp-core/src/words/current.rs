@@ -1,20 +1,20 @@
-//! Which update of several words is being made, and whose.
+//! Current update of several words, and its owner.
 
 use super::{Member, bits};
 
-/// The word that all updates of several words go through: how many there were, and the one that is being made.
-/// See [`Update`](crate::steps::Update).
+/// Word that serializes all updates of several words: their number, and the current one. See
+/// [`Update`](crate::steps::Update).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Current {
-    /// The one that is written down, and that any process completes: whose it is, and how many words it
-    /// changes.
+    /// Published update, which any process completes: its owner, and the number of words that it changes.
     pub making: Option<(Member, u32)>,
-    /// Its number, or that of the next one (modulo 2^36).
+    /// Number of the current or next update (modulo 2^36).
     pub number: u64,
 }
 
 impl Current {
-    /// As a word: 1 bit whether, 3 bits how many words, 24 bits member, 36 bits number.
+    /// Returns the word: 1 bit for an update, 3 bits number of words, 24 bits member, 36 bits number of the
+    /// update.
     pub const fn pack(self) -> u64 {
         let low = match self.making {
             None => 0,
@@ -23,13 +23,13 @@ impl Current {
         low | self.number << 28
     }
 
-    /// From a word.
+    /// Creates the value from a word.
     pub const fn unpack(w: u64) -> Self {
         let making = if w & 1 == 0 { None } else { Some((Member::from_raw(w >> 4), bits(w, 1, 3) as u32)) };
         Self { making, number: w >> 28 }
     }
 
-    /// Nothing is being made any more.
+    /// Returns the value after the current update.
     pub const fn after(self) -> Self {
         Self { making: None, number: (self.number + 1) & (u64::MAX >> 28) }
     }

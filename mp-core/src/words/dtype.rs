@@ -1,10 +1,10 @@
-//! The type of a tensor's elements, as a value: what messages and errors say. Which Rust type each one is, says `mp-tensor`.
+//! Type of a tensor's elements, as a value, for messages and errors. `mp-tensor` maps it to Rust types.
 
 use std::fmt;
 
 macro_rules! dtypes {
     ($($variant:ident = $code:literal, $size:literal, $torch:literal;)*) => {
-        /// The type of a tensor's elements, as a value.
+        /// Type of a tensor's elements, as a value.
         ///
         /// ```
         /// use mp_core::DType;
@@ -23,15 +23,15 @@ macro_rules! dtypes {
         }
 
         impl DType {
-            /// All of them.
+            /// All types.
             pub const ALL: &[DType] = &[$(DType::$variant),*];
 
-            /// What torch calls it: `float32`, say.
+            /// Returns torch's name, for example `float32`.
             pub const fn torch_name(self) -> &'static str {
                 match self { $(DType::$variant => $torch,)* }
             }
 
-            /// How many bytes an element takes.
+            /// Returns the size of an element in bytes.
             #[doc(alias = "itemsize")]
             pub const fn size(self) -> usize {
                 match self { $(DType::$variant => $size,)* }
@@ -63,23 +63,23 @@ dtypes! {
 }
 
 impl DType {
-    /// The one with this number in messages.
+    /// Returns the type with this number in messages.
     #[inline]
     pub fn from_code(code: u8) -> Option<Self> {
         Self::ALL.get(usize::from(code).wrapping_sub(1)).copied()
     }
 
-    /// Its number in messages.
+    /// Returns the number of the type in messages.
     pub const fn code(self) -> u8 {
         self as u8
     }
 
-    /// Whether it is a floating-point type, of any width.
+    /// Returns `true` for a floating-point type of any width.
     pub const fn is_floating_point(self) -> bool {
         !self.is_complex() && !matches!(self as u8, 1..=8 | 13)
     }
 
-    /// Whether it is a complex type.
+    /// Returns `true` for a complex type.
     pub const fn is_complex(self) -> bool {
         matches!(self, DType::Complex64 | DType::Complex128)
     }
@@ -100,7 +100,7 @@ mod tests {
         for (i, &d) in DType::ALL.iter().enumerate() {
             assert_eq!((usize::from(d.code()), DType::from_code(d.code())), (i + 1, Some(d)));
             assert_eq!((d.torch_name().parse::<DType>().unwrap(), d.to_string().parse().unwrap()), (d, d));
-            // An attachment word has five bits for it.
+            // An attachment word has five bits for the type.
             assert!(d.code() < 32);
         }
         assert!(DType::from_code(0).is_none() && DType::from_code(DType::ALL.len() as u8 + 1).is_none());

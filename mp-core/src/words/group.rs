@@ -1,43 +1,44 @@
-//! A group of envelopes: 64 neighbours, whose memory is given back and taken together.
+//! Group of envelopes: 64 neighbours, whose memory is returned and committed together.
 
 use super::Member;
 
-/// What a group of envelopes is: in use, or without memory, or in between.
+/// State of a group of envelopes.
 ///
-/// An envelope counts the changes of its owner word, and processes that compare it rely on every value being new. Memory that
-/// was given back is zeros when it comes again. So a group without memory keeps a sequence that none of its envelopes has
-/// reached.
+/// An envelope counts the changes of its owner word, and processes that compare it rely on every value being
+/// new. Memory that was returned to the kernel reads as zeros when it is committed again. So a group without
+/// memory stores a sequence that none of its envelopes has reached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Group {
-    /// Without memory. All that may be read there is zeros, and a read takes a page.
+    /// Without memory. All reads there return zeros, and a read may commit a page.
     Absent {
-        /// Where the sequences of its envelopes begin when it is used again.
+        /// First sequence of its envelopes when it is used again.
         base: u64,
     },
-    /// A process that owns all of its envelopes gives the memory back.
+    /// A process that owns all of its envelopes returns the memory.
     Emptying {
-        /// Which process.
+        /// Process that returns the memory.
         by: Member,
-        /// As above.
+        /// First sequence of its envelopes when it is used again.
         base: u64,
     },
-    /// Its envelopes are what their owner words say.
+    /// The owner words of its envelopes are valid.
     InUse,
-    /// A process gives it memory, then owner words. Those that it has written may be claimed.
+    /// A process commits the memory, then writes owner words. Envelopes whose owner words are written may be
+    /// claimed.
     Filling {
-        /// Which process.
+        /// Process that commits the memory.
         by: Member,
-        /// As above.
+        /// First sequence of its envelopes.
         base: u64,
     },
 }
 
 impl Group {
-    /// How many envelopes a group has.
+    /// Number of envelopes in a group.
     pub const ENVELOPES: u32 = 64;
     const BASE_AT: u32 = 26;
 
-    /// As a word. Zero, which every word of a new arena is, is an absent group.
+    /// Returns the word. Zero, the value of every word of a new arena, is an absent group.
     pub const fn pack(self) -> u64 {
         match self {
             Self::Absent { base } => base << Self::BASE_AT,
@@ -47,7 +48,7 @@ impl Group {
         }
     }
 
-    /// From a word.
+    /// Creates the state from a word.
     pub const fn unpack(w: u64) -> Self {
         let (by, base) = (Member::from_raw(w >> 2), w >> Self::BASE_AT);
         match w & 3 {
@@ -58,8 +59,8 @@ impl Group {
         }
     }
 
-    /// Whether any of its envelopes may be in use. Those of other groups hold nothing, and are not looked at:
-    /// it would take pages.
+    /// Returns `true` if any of the envelopes may be in use. Other groups are not read, since that would
+    /// commit pages.
     pub const fn is_looked_at(self) -> bool {
         matches!(self, Self::InUse | Self::Filling { .. })
     }

@@ -1,4 +1,4 @@
-//! The shared words: which fields they have, in which bits.
+//! Layout of the shared words: their fields and bits.
 //!
 //! | word | fields (low bits first) |
 //! |---|---|
@@ -14,12 +14,12 @@
 //! | [`Visiting`] (of a member) | one visits 1, first slot 31, last slot 32 |
 //! | [`Slot`](slot::Slot) (of a permit, a reader, a waiter at a condition) | state 2, member 24, sequence 16, thread 22 |
 //! | [`WaitMark`] (of a thread's wait note) | state 2 (`FREE`, `WRITING`, `WAITING`), thread 22, sequence 40 |
-//! | [`WaitGoal`] (beside it, two words) | kind 8, lock 56; readers' count 8, limit 24, slots 32 |
+//! | [`WaitGoal`] (of a wait note, two words) | kind 8, lock 56; readers' count 8, limit 24, slots 32 |
 //!
-//! Sequences and versions count how often a word changed. They are compared for equality, so that a wrap matters only
-//! to a process that slept through an exact multiple of 2^34 (2^38) changes of one single word and wakes at that very
-//! instant. One comparison goes by their order: which of 64 envelopes' sequences is the latest, when their memory is
-//! given back ([`Owner::later`]); it takes them to be less than 2^37 changes apart.
+//! Sequences and versions count the changes of a word. They are compared for equality. A wrap matters only to
+//! a process that sleeps during an exact multiple of 2^34 (2^38) changes of one single word and wakes at that
+//! very instant. One comparison uses their order: the latest sequence of 64 envelopes, when their memory is
+//! returned ([`Owner::later`]). It assumes that they are less than 2^37 changes apart.
 
 mod attach;
 mod block_state;
@@ -52,45 +52,46 @@ const fn bits(v: u64, at: u32, len: u32) -> u64 {
     (v >> at) & ((1 << len) - 1)
 }
 
-/// Which process: slot in the member table, and the epoch of that slot's present tenant.
+/// Identity of a process: its slot in the member table, and the epoch of that slot.
 ///
-/// A slot is used again only when nothing that the sweep visits (blocks, envelopes, queues) names its old tenant. The
-/// words of locks and permits may still name it: the epoch tells it from the next 4095 tenants.
+/// A slot is reused only when no block, envelope or queue names its old tenant, all of which the sweep
+/// visits. The words of locks and permits may still name it: the epoch distinguishes it from the next 4095
+/// tenants.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member(u32);
 
 impl Member {
-    /// How many bits a tag takes.
+    /// Number of bits of a tag.
     pub const BITS: u32 = 24;
-    /// How many slots a member table can have.
+    /// Maximum number of slots in a member table.
     pub const MAX_SLOTS: u32 = 1 << 12;
 
-    /// The tenant of `slot` in its `epoch` (modulo 4096).
+    /// Returns the tag of the tenant of `slot` in its `epoch` (modulo 4096).
     pub const fn new(slot: u32, epoch: u32) -> Self {
         Self((slot & 0xfff) | (epoch & 0xfff) << 12)
     }
 
-    /// Its slot in the member table.
+    /// Returns the slot in the member table.
     pub const fn slot(self) -> u32 {
         self.0 & 0xfff
     }
 
-    /// The epoch of the slot, modulo 4096.
+    /// Returns the epoch of the slot, modulo 4096.
     pub const fn epoch(self) -> u32 {
         self.0 >> 12
     }
 
-    /// As bits of another word.
+    /// Returns the tag as bits of another word.
     pub const fn raw(self) -> u64 {
         self.0 as u64
     }
 
-    /// The process in an error message: `process 4711 (member 3.1)`. A process id of 0 is one that is not known.
+    /// Returns the process for an error message: `process 4711 (member 3.1)`. A `pid` of 0 means unknown.
     pub const fn process(self, pid: u32) -> MemberProcess {
         MemberProcess { member: self, pid }
     }
 
-    /// From the bits of another word.
+    /// Creates the tag from the bits of another word.
     pub const fn from_raw(raw: u64) -> Self {
         Self((raw & 0xff_ffff) as u32)
     }
@@ -108,7 +109,7 @@ impl fmt::Display for Member {
     }
 }
 
-/// As [`Member::process`] says it.
+/// Display of [`Member::process`].
 #[derive(Clone, Copy, Debug)]
 pub struct MemberProcess {
     member: Member,
@@ -125,26 +126,27 @@ impl fmt::Display for MemberProcess {
     }
 }
 
-/// The index of an envelope in the envelope table.
+/// Index of an envelope in the envelope table.
 pub type EnvelopeId = u32;
-/// The index of a block in the block table.
+/// Index of a block in the block table.
 pub type BlockId = u32;
 
-/// The holder of a block through one of its seats.
+/// Holder of a block through one of its seats.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Seat {
     /// No holder.
     Free,
-    /// A process: its handles are counted inside that process.
+    /// Process. It counts its handles itself.
     Member(Member),
-    /// A message on its way.
+    /// Message in flight.
     Envelope(EnvelopeId),
-    /// Another block: that of a structure which is a part of this one; or, of a page of seats, the block whose seats they are.
+    /// Another block: the block of a structure that is a part of this one; or, for a page of seats, the block
+    /// to which the seats belong.
     Block(BlockId),
 }
 
 impl Seat {
-    /// As a word.
+    /// Returns the word.
     pub const fn pack(self) -> u64 {
         match self {
             Seat::Free => 0,
@@ -154,13 +156,13 @@ impl Seat {
         }
     }
 
-    /// Whether the seat that is this word is free.
+    /// Returns `true` if this word is a free seat.
     #[inline]
     pub const fn is_free(w: u64) -> bool {
         w & 3 == 0
     }
 
-    /// From a word.
+    /// Creates the seat from a word.
     pub const fn unpack(w: u64) -> Self {
         match w & 3 {
             0 => Seat::Free,

@@ -1,54 +1,54 @@
-//! An envelope's words: its owner, where it is queued, how often it was delivered.
+//! Words of an envelope: its owner, its place in a queue, its number of deliveries.
 
 use super::{BlockId, Member};
 
-/// The owner of an envelope.
+/// Owner of an envelope.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Holder {
-    /// None: it may be claimed, unless its word is zero ([`Owner::claimable`]).
+    /// No owner: it may be claimed, unless its word is zero ([`Owner::claimable`]).
     Free,
-    /// A process that fills or empties it.
+    /// Process that fills or empties the envelope.
     Member(Member),
-    /// A ring; [`Place`] says which and where.
+    /// Ring, given by [`Place`].
     Queued,
-    /// A process that has it for a time: when it dies, another one gets it.
+    /// Process that has a lease. If it dies, another process gets the message.
     Leased(Member),
-    /// The queue that [`Place`] names: it was leased by a process that died, or gave it back.
+    /// Queue named by [`Place`], after a lease: the leasing process died, or returned the message.
     Returned,
-    /// That queue: it came back as often as the queue allows.
+    /// Queue named by [`Place`], after as many returns as the queue allows.
     Undeliverable,
 }
 
-/// How often the message of an envelope was delivered, from its meta word.
+/// Returns the number of deliveries of the envelope's message, from its meta word.
 #[inline]
 pub const fn deliveries(meta: u64) -> u32 {
     (meta >> 17 & 0x7f) as u32
 }
 
-/// The same meta word, delivered once more; it counts to 127.
+/// Returns the meta word with one more delivery, up to 127.
 #[inline]
 pub const fn delivered(meta: u64) -> u64 {
     if deliveries(meta) < 0x7f { meta + (1 << 17) } else { meta }
 }
 
-/// An envelope's owner word: the holder, and how often it changed.
+/// Owner word of an envelope: the owner, and the number of changes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Owner {
-    /// Its owner.
+    /// Owner.
     pub holder: Holder,
-    /// Counts every change of this word.
+    /// Number of changes of this word.
     pub seq: u64,
 }
 
 impl Owner {
     const SEQ_AT: u32 = 26;
-    /// The bits of a sequence.
+    /// Mask of a sequence.
     const SEQ: u64 = u64::MAX >> Self::SEQ_AT;
-    /// Leases without a holder: no member has such a slot, there are fewer.
+    /// Leases without a holder. No member has such a tag, since there are fewer slots.
     const RETURNED: Member = Member::from_raw(0xff_ffff);
     const UNDELIVERABLE: Member = Member::from_raw(0xff_efff);
 
-    /// As a word.
+    /// Returns the word.
     #[inline]
     pub const fn pack(self) -> u64 {
         let low = match self.holder {
@@ -62,7 +62,7 @@ impl Owner {
         low | self.seq << Self::SEQ_AT
     }
 
-    /// From a word.
+    /// Creates the value from a word.
     #[inline]
     pub const fn unpack(w: u64) -> Self {
         let holder = match w & 3 {
@@ -78,7 +78,8 @@ impl Owner {
         Self { holder, seq: w >> Self::SEQ_AT }
     }
 
-    /// What to add to the word of a queued envelope so that it is `holder`'s, and counted up.
+    /// Returns the summand that turns the word of a queued envelope into one owned by `holder`, with the next
+    /// sequence.
     #[inline]
     pub const fn queued_to(holder: Holder) -> u64 {
         let queued = Self { holder: Holder::Queued, seq: 0 };
@@ -86,53 +87,54 @@ impl Owner {
         taken.pack().wrapping_sub(queued.pack())
     }
 
-    /// From the word of an envelope that may be claimed. Zero is that of an envelope without memory: its sequence is elsewhere.
+    /// Creates the value from the word of an envelope that may be claimed. Returns `None` for 0, the word of
+    /// an envelope without memory, whose sequence is stored in its group.
     #[inline]
     pub const fn claimable(w: u64) -> Option<Self> {
         let owner = Self::unpack(w);
         if matches!(owner.holder, Holder::Free) && w != 0 { Some(owner) } else { None }
     }
 
-    /// Free, with this sequence, or with 1 instead of 0.
+    /// Returns a free envelope with this sequence, or with 1 instead of 0.
     pub const fn free(seq: u64) -> Self {
         let seq = seq & Self::SEQ;
         Self { holder: Holder::Free, seq: if seq == 0 { 1 } else { seq } }
     }
 
-    /// The next value of the word, free.
+    /// Returns the next value of the word, free.
     #[inline]
     pub const fn freed(self) -> Self {
         Self::free(self.seq + 1)
     }
 
-    /// The later of two sequences, of which none is half of all sequences ahead of the other.
+    /// Returns the later of two sequences, which are less than half of all sequences apart.
     pub const fn later(a: u64, b: u64) -> u64 {
         if (b.wrapping_sub(a) & Self::SEQ) <= Self::SEQ / 2 { b } else { a }
     }
 
-    /// The next value of the word, owned by `holder`.
+    /// Returns the next value of the word, owned by `holder`.
     #[inline]
     pub const fn then(self, holder: Holder) -> Self {
         Self { holder, seq: (self.seq + 1) & Self::SEQ }
     }
 }
 
-/// Which slot of which ring an envelope is queued in. Written by the envelope's owner before it queues it.
+/// Ring and slot in which an envelope is queued. Written by the envelope's owner before it queues it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Place {
-    /// The block that contains the ring.
+    /// Block that contains the ring.
     pub ring: BlockId,
-    /// The index of the slot.
+    /// Index of the slot.
     pub slot: u32,
 }
 
 impl Place {
-    /// As a word.
+    /// Returns the word.
     pub const fn pack(self) -> u64 {
         self.slot as u64 | (self.ring as u64) << 32
     }
 
-    /// From a word.
+    /// Creates the value from a word.
     pub const fn unpack(w: u64) -> Self {
         Self { ring: (w >> 32) as u32, slot: w as u32 }
     }

@@ -1,29 +1,30 @@
-//! A word that names the holder of one thing: a permit, a place among readers, a place in the line of waiters.
+//! Word that names the holder of a permit, a place among readers, or a place in the line of waiters.
 //!
-//! Which process changes it, and what a death leaves, stands where the structures are that are made of such words (in `mp-sync`,
-//! `steps::slot`). Here are its fields: a search for cycles of waiters reads them, too.
+//! The structures that consist of such words define which process changes them, and the effects of a death
+//! (in `mp-sync`, `steps::slot`). The fields are defined here, because the search for cycles of waiters reads
+//! them, too.
 
 use super::Member;
 
-/// Nothing is there. What fresh memory holds.
+/// Unused: the contents of fresh memory.
 pub const EMPTY: u8 = 0;
-/// Something is there, and has no holder.
+/// In use, without a holder.
 pub const OPEN: u8 = 1;
-/// A member has it.
+/// Held by a member.
 pub const HELD: u8 = 2;
-/// A member has it, in another way than [`HELD`]; each structure says in which.
+/// Held by a member in a different way than [`HELD`], which each structure defines.
 pub const KEPT: u8 = 3;
 
-/// What a slot says.
+/// Contents of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Slot {
     /// [`EMPTY`], [`OPEN`], [`HELD`] or [`KEPT`].
     pub state: u8,
-    /// The member that has it, if one does.
+    /// Member that holds the slot, if it is held.
     pub member: Member,
-    /// Which thread of it, where that matters; at most 22 bits.
+    /// Thread of the member, if that matters; at most 22 bits.
     pub thread: u32,
-    /// How often it changed, modulo 2^16. Compared for equality only.
+    /// Number of changes, modulo 2^16. Compared for equality only.
     pub sequence: u16,
 }
 
@@ -31,7 +32,8 @@ const SEQUENCE_AT: u32 = 2 + Member::BITS;
 const THREAD_AT: u32 = SEQUENCE_AT + 16;
 
 impl Slot {
-    /// As a word. Its low half, on which one may sleep, has the state, the member and some of the sequence.
+    /// Returns the word. Its low half, on which threads may sleep, contains the state, the member and some
+    /// bits of the sequence.
     pub const fn pack(self) -> u64 {
         self.state as u64 & 3
             | self.member.raw() << 2
@@ -39,7 +41,7 @@ impl Slot {
             | (self.thread as u64) << THREAD_AT
     }
 
-    /// From a word.
+    /// Creates the slot from a word.
     pub const fn unpack(w: u64) -> Self {
         Self {
             state: (w & 3) as u8,
@@ -49,31 +51,31 @@ impl Slot {
         }
     }
 
-    /// The same slot after a change: in `state`, of `member` and its `thread`.
+    /// Returns the slot after a change: in `state`, held by `member` and its `thread`.
     #[must_use]
     pub fn then(self, state: u8, member: Member, thread: u32) -> Self {
         Self { state, member, thread, sequence: self.sequence.wrapping_add(1) }
     }
 
-    /// The same slot after a change of its state alone.
+    /// Returns the slot after a change of only its state.
     #[must_use]
     pub fn into_state(self, state: u8) -> Self {
         self.then(state, self.member, self.thread)
     }
 
-    /// The same slot after it was given back.
+    /// Returns the slot after its holder returned it.
     #[must_use]
     pub fn given_back(self, state: u8) -> Self {
         self.then(state, Member::from_raw(0), 0)
     }
 
-    /// Whether the state is in the set of [`set`].
+    /// Returns `true` if the state is in a set created by [`set`].
     pub const fn is_in(self, states: u8) -> bool {
         states >> self.state & 1 == 1
     }
 }
 
-/// A set of states.
+/// Creates a set of states.
 pub const fn set(states: &[u8]) -> u8 {
     let (mut bits, mut i) = (0, 0);
     while i < states.len() {
@@ -96,7 +98,7 @@ mod tests {
         assert_eq!(slot.given_back(EMPTY).member, Member::from_raw(0));
         assert!(slot.is_in(set(&[HELD, KEPT])) && !slot.is_in(set(&[EMPTY, OPEN, HELD])));
         assert_eq!(Slot::unpack(0).state, EMPTY);
-        // Waking is seen on the low half: the state and the sequence are in it.
+        // Sleepers compare the low half, so it must contain the state and the sequence.
         assert_ne!(slot.pack() as u32, slot.into_state(HELD).pack() as u32);
     }
 }

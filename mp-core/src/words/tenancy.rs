@@ -1,25 +1,25 @@
-//! The tenant of a slot of the member table, whether it is dead, and which dead members a member visits.
+//! Tenant of a slot of the member table, its state, and the dead members that a member visits.
 
 use super::{Member, bits};
 
-/// What a member's word says of the tenant of its slot.
+/// State of the tenant of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Presence {
-    /// Nothing is left of the last one.
+    /// No tenant, and nothing left of the last one.
     Free,
-    /// It is not known to be dead.
+    /// Not known to be dead.
     Live,
-    /// It is dead, and this many visits to it were begun (modulo 2^29): see [`Visit`](crate::steps::Visit).
+    /// Dead, with this number of visits begun (modulo 2^29): see [`Visit`](crate::steps::Visit).
     Dead(u32),
-    /// It is dead, all that live processes wait for was recovered, and its seats in queues are given up;
-    /// visits are counted on.
+    /// Dead; everything that live processes wait for was recovered, and its seats in queues are released.
+    /// Visits continue to be counted.
     Vacating(u32),
-    /// It is dead, it has no seats in queues, and this member releases the rest.
+    /// Dead, without seats in queues; this member releases the rest.
     Sweeping(Member),
 }
 
 impl Presence {
-    /// With one more visit begun; `None` of a tenant that isn't visited.
+    /// Returns the state with one more visit begun, or `None` for a tenant that isn't visited.
     pub const fn visited(self) -> Option<Self> {
         match self {
             Self::Dead(n) => Some(Self::Dead(bits(n as u64 + 1, 0, 29) as u32)),
@@ -29,17 +29,17 @@ impl Presence {
     }
 }
 
-/// A member's word: state 2 bits, visits 29 and "seats in queues are given up" 1, or sweeper 24, epoch 32.
+/// Word of a member: state 2 bits, visits 29 and "seats in queues are released" 1, or sweeper 24, epoch 32.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tenancy {
-    /// What it says.
+    /// State of the tenant.
     pub presence: Presence,
-    /// The number of the slot's tenant.
+    /// Number of the slot's tenant.
     pub epoch: u32,
 }
 
 impl Tenancy {
-    /// As a word.
+    /// Returns the word.
     pub const fn pack(self) -> u64 {
         let low = match self.presence {
             Presence::Free => 0,
@@ -51,7 +51,7 @@ impl Tenancy {
         low | (self.epoch as u64) << 32
     }
 
-    /// From a word.
+    /// Creates the value from a word.
     pub const fn unpack(w: u64) -> Self {
         let presence = match w & 3 {
             0 => Presence::Free,
@@ -64,22 +64,22 @@ impl Tenancy {
     }
 }
 
-/// Which dead members a member visits: none (0), or some whose slots are from `first` to `last`.
+/// Dead members that a member visits: none (0), or some with slots from `first` to `last`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Visiting {
-    /// The first slot.
+    /// First slot.
     pub first: u32,
-    /// The last one.
+    /// Last slot.
     pub last: u32,
 }
 
 impl Visiting {
-    /// As a word.
+    /// Returns the word.
     pub const fn pack(self) -> u64 {
         1 | (self.first as u64) << 1 | (self.last as u64) << 32
     }
 
-    /// Whether the visitor whose word this is may be visiting the tenant of a slot.
+    /// Returns `true` if a visitor with this word may be visiting the tenant of a slot.
     pub const fn covers(w: u64, slot: u32) -> bool {
         w != 0 && bits(w, 1, 31) <= slot as u64 && slot as u64 <= bits(w, 32, 32)
     }

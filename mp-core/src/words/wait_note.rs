@@ -1,34 +1,35 @@
-//! What a thread that waits for a lock says of itself: two words with fields, beside the time since when it waits.
+//! Wait note of a thread that waits for a lock: two words with fields, in addition to the start time of the
+//! wait.
 
 use serde::{Deserialize, Serialize};
 
 use crate::mem::Word;
 use crate::words::bits;
 
-/// The first word of a wait note: state 2, thread 22, sequence 40.
+/// First word of a wait note: state 2, thread 22, sequence 40.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WaitMark {
-    /// What the note is.
+    /// State of the note.
     pub state: WaitState,
-    /// Which thread of the member; at most 22 bits.
+    /// Thread of the member; at most 22 bits.
     pub thread: u32,
-    /// How often the note was claimed, modulo 2^40. Compared for equality only.
+    /// Number of claims of the note, modulo 2^40. Compared for equality only.
     pub sequence: u64,
 }
 
-/// What a wait note is.
+/// State of a wait note.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WaitState {
-    /// No thread's. What fresh memory holds.
+    /// Unused: the contents of fresh memory.
     Free,
     /// A thread has claimed it, and writes its other words.
     Writing,
-    /// Its thread waits for what its other words say.
+    /// Its thread waits for the goal in its other words.
     Waiting,
 }
 
 impl WaitMark {
-    /// As a word.
+    /// Returns the word.
     pub const fn pack(self) -> u64 {
         let state = match self.state {
             WaitState::Free => 0,
@@ -38,7 +39,7 @@ impl WaitMark {
         state | bits(self.thread as u64, 0, 22) << 2 | self.sequence << 24
     }
 
-    /// From a word.
+    /// Creates the mark from a word.
     pub const fn unpack(w: u64) -> Self {
         let state = match w & 3 {
             0 => WaitState::Free,
@@ -49,17 +50,17 @@ impl WaitMark {
     }
 }
 
-/// As what a lock is wanted, or held.
+/// Kind of a lock, and of its use by a holder or waiter.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LockKind {
     /// A `Lock`.
     Lock,
-    /// An `Array`, whose lock it is.
+    /// The lock of an `Array`.
     Array,
     /// An `RLock`.
     RLock,
-    /// An `RLock` of which the thread has other guards, which say that it has it: it can't come back without.
+    /// An `RLock` of which the thread already has guards: it can't continue without the lock.
     RLockAgain,
     /// An `RwLock`, to read.
     Read,
@@ -73,12 +74,12 @@ impl LockKind {
     const ALL: [Self; 7] =
         [Self::Lock, Self::Array, Self::RLock, Self::RLockAgain, Self::Read, Self::Write, Self::Once];
 
-    /// Whether its waiter can do without.
+    /// Returns `true` if the waiter can continue without the lock.
     pub const fn may_give_up(self) -> bool {
         !matches!(self, Self::RLockAgain)
     }
 
-    /// The name of its type.
+    /// Returns the name of the lock's type.
     pub const fn type_name(self) -> &'static str {
         match self {
             Self::Lock => "Lock",
@@ -90,31 +91,31 @@ impl LockKind {
     }
 }
 
-/// Where the slots of readers are that a writer waits for: behind the lock's word.
+/// Position of the slots of readers that a writer waits for, after the lock's word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReadersAt {
-    /// How many slots were ever in use.
+    /// Word with the number of slots that were ever in use.
     pub used: Word,
-    /// The first slot; the others follow.
+    /// First slot; the others follow.
     pub first: Word,
-    /// How many there can be.
+    /// Maximum number of slots.
     pub limit: u32,
 }
 
-/// What a thread waits for.
+/// Goal of a waiting thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WaitGoal {
-    /// As what.
+    /// Kind of the lock.
     pub kind: LockKind,
-    /// The lock's first word.
+    /// First word of the lock.
     pub lock: Word,
-    /// The readers that have to leave; none if it waits for the lock's own holder.
+    /// Readers that have to leave; `None` if the thread waits for the lock's holder.
     pub readers: Option<ReadersAt>,
 }
 
 impl WaitGoal {
-    /// As two words: kind 8, offset of the lock 56; how many words behind it readers are counted 8,
-    /// how many there can be 24, how many words behind it their slots begin 32; or 0.
+    /// Returns the two words: kind 8, offset of the lock 56; and 0, or distance of the readers' count from
+    /// the lock in words 8, maximum number of readers 24, distance of their slots in words 32.
     pub fn pack(self) -> [u64; 2] {
         let kind = LockKind::ALL.iter().position(|&kind| kind == self.kind).unwrap_or(0) as u64;
         let behind = |word: Word| (word.offset() - self.lock.offset()) / 8;
@@ -124,7 +125,7 @@ impl WaitGoal {
         [kind | self.lock.offset() << 8, readers]
     }
 
-    /// From two words; `None` of what no thread writes.
+    /// Creates the goal from two words. Returns `None` for invalid words.
     pub fn unpack([goal, readers]: [u64; 2]) -> Option<Self> {
         let (kind, lock) = (*LockKind::ALL.get((goal & 0xff) as usize)?, Word::at(goal >> 8));
         let readers = (readers != 0).then(|| ReadersAt {

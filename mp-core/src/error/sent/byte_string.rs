@@ -1,11 +1,11 @@
-//! Bytes that are no sequence of numbers.
+//! Byte strings, as opposed to sequences of numbers.
 
 use std::fmt;
 
 use serde::de::{SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Bytes as a format's own bytes, where it has such.
+/// Bytes in the format's own byte strings, if it has them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ByteString(pub Vec<u8>);
 
@@ -26,7 +26,7 @@ impl<'de> Deserialize<'de> for ByteString {
             fn visit_bytes<E>(self, bytes: &[u8]) -> Result<ByteString, E> {
                 Ok(ByteString(bytes.to_vec()))
             }
-            // Formats without byte strings have these.
+            // For formats without byte strings.
             fn visit_seq<A: SeqAccess<'de>>(self, mut bytes: A) -> Result<ByteString, A::Error> {
                 let mut all = Vec::new();
                 while let Some(byte) = bytes.next_element()? {

@@ -1,11 +1,11 @@
-//! Errors of any type, in words.
+//! Errors of any type, as text.
 
 use std::error::Error;
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// An error of any type as it arrives in another process: what it says, and what it says of each of its sources.
+/// Error of any type after its transfer to another process: its message, and the messages of its sources.
 ///
 /// ```
 /// use mp_core::ErrorChain;
@@ -15,24 +15,24 @@ use serde::{Deserialize, Serialize};
 /// assert_eq!(chain.to_string(), "invalid digit found in string");
 /// ```
 ///
-/// Its `Debug` is the first error's message and below that those of the sources.
+/// Its `Debug` shows the message of the first error, followed by those of the sources.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "Vec<(String, String)>", into = "Vec<(String, String)>")]
 pub struct ErrorChain {
     message: String,
-    /// What the error's `Debug` said.
+    /// Output of the error's `Debug`.
     debug: String,
     source: Option<Box<ErrorChain>>,
 }
 
-/// How many errors of a chain are sent: one that leads back to itself has no end.
+/// Maximum number of errors in a chain: a chain that refers to itself has no end.
 const MOST: usize = 100;
 
 impl ErrorChain {
-    /// What an error and its sources say; the first hundred of these.
+    /// Converts an error and its sources, at most a hundred.
     #[must_use]
     pub fn new(error: &(dyn Error + 'static)) -> Self {
-        // As it was, if it came from another process already.
+        // An error received from another process is kept as it is.
         if let Some(chain) = error.downcast_ref::<ErrorChain>() {
             return chain.clone();
         }
@@ -40,14 +40,14 @@ impl ErrorChain {
         all.map(|error| (error.to_string(), format!("{error:?}"))).collect::<Vec<_>>().into()
     }
 
-    /// What the error's `Debug` said, where it was: with its fields, as a rule.
+    /// Returns the output of the error's `Debug` in its original process, which usually includes the fields.
     #[must_use]
     pub fn debug(&self) -> &str {
         &self.debug
     }
 }
 
-/// A list, so that a long chain is not nested deeply: the outermost error first.
+/// From a list with the outermost error first, so that a long chain is not nested deeply.
 impl From<Vec<(String, String)>> for ErrorChain {
     fn from(mut all: Vec<(String, String)>) -> Self {
         all.truncate(MOST);

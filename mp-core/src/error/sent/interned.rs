@@ -1,14 +1,15 @@
-//! Texts that an error has of the program that it is from: here they are kept once, for as long as the process lives.
+//! Static texts of another process's errors, stored once for the life of this process.
 
 use std::collections::BTreeSet;
 
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 
-/// How many are kept at most, and how long one may be. A program has some hundreds; what has more is no program of this library.
+/// Maximum number of texts, and maximum length of a text. A program has some hundreds; more come only from a
+/// program that does not use this library.
 const MOST: usize = 4096;
 const LONGEST: usize = 4096;
-/// What stands for the others.
+/// Replacement for texts beyond the limits.
 const OTHER: &str = "something that another process says, in too many words";
 
 static KNOWN: PerProcess<Mutex<BTreeSet<&'static str>>> =

@@ -1,4 +1,4 @@
-//! `std::io::Error`: number, kind and text.
+//! Encoding of `std::io::Error`: number, kind and text.
 
 use std::io::{Error, ErrorKind};
 
@@ -6,18 +6,18 @@ use serde::{Deserialize, Serialize};
 
 use super::chain::ErrorChain;
 
-/// What an [`io::Error`](Error) travels as.
+/// Representation of an [`io::Error`](Error) in a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum IoError {
-    /// An error of the system: its number, which says all.
+    /// An error of the system, given by its number.
     Os(i32),
-    /// A kind without a text of its own.
+    /// A kind without a text.
     Kind(String),
-    /// A kind with a text, and maybe with sources.
+    /// A kind with a text, and possibly with sources.
     Text(String, ErrorChain),
 }
 
-/// By name: the numbers of the kinds are the compiler's business.
+/// Names of the kinds: their numbers are private to the compiler.
 const KINDS: &[(&str, ErrorKind)] = &[
     ("AddrInUse", ErrorKind::AddrInUse),
     ("AddrNotAvailable", ErrorKind::AddrNotAvailable),
@@ -59,7 +59,7 @@ const KINDS: &[(&str, ErrorKind)] = &[
     ("WriteZero", ErrorKind::WriteZero),
 ];
 
-/// A kind that is newer than this list is `Other`.
+/// Returns the kind of this name; `Other` for a kind that is missing in this list.
 fn kind(name: &str) -> ErrorKind {
     KINDS.iter().find(|(known, _)| *known == name).map_or(ErrorKind::Other, |(_, kind)| *kind)
 }
@@ -69,7 +69,7 @@ fn name(kind: ErrorKind) -> String {
 }
 
 impl IoError {
-    /// What is sent of an error.
+    /// Converts an error.
     #[must_use]
     pub fn of(error: &Error) -> Self {
         match (error.raw_os_error(), error.get_ref()) {
@@ -78,13 +78,14 @@ impl IoError {
             (None, None) if error.to_string() == error.kind().to_string() => {
                 IoError::Kind(name(error.kind()))
             }
-            // A text of the standard library's own.
+            // A text of the standard library.
             (None, None) => IoError::Text(name(error.kind()), ErrorChain::new(error)),
         }
     }
 }
 
-/// What arrives: the system's number is the same error; any other one has its kind, and its text and sources as an [`ErrorChain`].
+/// A system error keeps its number. Any other error has the same kind, and its text and sources as an
+/// [`ErrorChain`].
 impl From<IoError> for Error {
     fn from(sent: IoError) -> Self {
         match sent {
