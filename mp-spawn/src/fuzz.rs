@@ -1,5 +1,5 @@
-//! What `cargo xtask fuzz` and the unit tests give to this crate's parsers: frames between parent and child, the token in a
-//! child's environment, and references to functions.
+//! Fuzz targets of `cargo xtask fuzz` and the unit tests for this crate's parsers: frames between parent and
+//! child, the token in a child's environment, and references to functions.
 
 use std::fmt::Debug;
 use std::path::PathBuf;
@@ -20,7 +20,7 @@ use crate::protocol::payload::{FromParent, TICKET};
 use crate::protocol::settings::Settings;
 use crate::protocol::token::{Taker, Token};
 
-/// Name, what it does with bytes, and what the encoders make.
+/// Name of a target, its parser, and a function that encodes its seeds.
 #[allow(
     clippy::type_complexity,
     reason = "it is that of the harness, which this crate can't name where it is no test"
@@ -31,7 +31,7 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
     ("functions", functions, function_seeds),
 ];
 
-/// The first byte says in which pieces the others arrive.
+/// Parses frames. The first byte is the size of the pieces in which the others arrive.
 fn frames(bytes: &[u8]) {
     let Some((cut, bytes)) = bytes.split_first() else { return };
     let (mut inbox, mut again) = (Inbox::default(), Vec::new());
@@ -52,7 +52,7 @@ fn frames(bytes: &[u8]) {
             }
         }
     }
-    // What was taken is what came, up to the first that is no frame, or is not whole.
+    // The parsed frames equal the input, up to the first invalid or incomplete frame.
     assert!(bytes.starts_with(&again));
 }
 
@@ -60,7 +60,7 @@ fn contents(frame: &Frame) {
     let payload = &frame.payload[..];
     match frame.kind {
         Kind::Fds => files(payload),
-        // A ticket is its parent's word, which is believed.
+        // The child trusts a ticket from its parent.
         Kind::Args if payload.first() != Some(&TICKET) => {
             _ = FromParent { bytes: payload.to_vec() }.unpack::<(u64, String)>();
         }
@@ -92,7 +92,8 @@ fn contents(frame: &Frame) {
     }
 }
 
-/// Some files arrive with the frame that announces files: as many are told apart, and none under the number of a standard stream.
+/// Sorts some files that arrive with the frame that announces files: the result has as many, and none under
+/// the number of a standard stream.
 fn files(payload: &[u8]) {
     let arrived = 1 + payload.len() % 7;
     let files = (0..arrived).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect();
@@ -103,17 +104,17 @@ fn files(payload: &[u8]) {
     }
 }
 
-/// What is read is written, and read again as the same.
+/// Checks that a decoded value survives encoding and decoding.
 fn same<T: Serialize + DeserializeOwned + Debug>(payload: &[u8]) {
     if let Ok(value) = unpack::<T>(payload) {
-        // A report without a value has a frame of its own, and none in this form.
+        // A report without a value has its own frame, and no encoding in this form.
         let Ok(written) = rmp_serde::to_vec(&value) else { return };
         let again: T = unpack(&written).unwrap_or_else(|why| panic!("{why}: {value:?}"));
         assert_eq!(format!("{again:?}"), format!("{value:?}"));
     }
 }
 
-/// As a parent writes them.
+/// Encodes changes like a parent.
 fn environment(changes: &Changes) -> Vec<u8> {
     let mut out = Vec::new();
     put_number(&mut out, changes.0.len() as u64);
@@ -187,7 +188,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
 fn frame_seeds() -> Vec<Vec<u8>> {
     let mut all: Vec<Vec<u8>> =
         samples().into_iter().map(|(_, bytes)| [&[100], &bytes[..]].concat()).collect();
-    // What its reader has to skip, in itself, more often than a stack has room for.
+    // Nested data that the reader must skip, deeper than a stack has room for.
     let deep = [&[0x81, 0xa1, b'x'], &[0x91; 100_000][..], &[0xc0]].concat();
     for kind in [Kind::Report, Kind::Panic] {
         let mut frame = vec![255];
@@ -218,7 +219,8 @@ fn token_seeds() -> Vec<Vec<u8>> {
 
 fn called(_rank: usize, _args: (u64, String)) {}
 
-/// What is called is a function of this program with these types, and has the name that was said.
+/// Checks that a resolved function is a function of this program with these types, and has the name in the
+/// reference.
 fn functions(bytes: &[u8]) {
     let mut fields = Fields(bytes);
     let Some(reference) = FunctionRef::read(&mut fields) else { return };
@@ -250,7 +252,7 @@ mod tests {
         mp_harness::hostile::short(super::TARGETS);
     }
 
-    /// With the key, which is in the start message of a build that has keys.
+    /// With the key, which is part of the start message if the feature is enabled.
     #[test]
     #[cfg(feature = "authkey")]
     fn the_bytes_of_frames_are_those_of_the_golden_file() {

@@ -77,8 +77,8 @@ impl Slip {
     }
 
     fn word(&self) -> &AtomicU32 {
-        // SAFETY: page aligned, mapped as long as `self` lives, in a file that can't shrink; all processes reach it as an
-        // atomic word, and so does the kernel.
+        // SAFETY: page aligned, mapped as long as `self` lives, in a file that can't shrink; all processes
+        // reach it as an atomic word, and so does the kernel.
         unsafe { self.at.as_ref() }
     }
 

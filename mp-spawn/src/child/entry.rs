@@ -143,8 +143,8 @@ pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option
 /// Takes the socket that the token names, if it is a socket that leads to the parent.
 #[inline]
 fn adopt(token: Token) -> Result<OwnedFd, String> {
-    // SAFETY: the number isn't negative (the token's parser checks that); the token was taken out of the environment by this
-    // thread, before `main` or as its first act.
+    // SAFETY: the number isn't negative (the token's parser checks that); the token was taken out of the
+    // environment by this thread, before `main` or as its first act.
     unsafe { mp_core::inherited::adopt(token.fd, token.parent) }.map_err(|error| {
         format!("file descriptor {} does not lead to process {}: {error}", token.fd, token.parent)
     })
@@ -205,7 +205,8 @@ mod hook {
         // The call, which holds glibc's own lock, moves pointers in the list, and frees nothing.
         unsafe { libc::unsetenv(token::C_VARIABLE.as_ptr()) };
         for address in later_entries(own, entry).step_by(size_of::<usize>()) {
-            // SAFETY: the address is that of an aligned word in the `.init_array` of the object that this code is in.
+            // SAFETY: the address is that of an aligned word in the `.init_array` of the object that this
+            // code is in.
             let initialiser =
                 unsafe { ptr::read(ptr::with_exposed_provenance::<Option<Initialiser>>(address)) };
             if let Some(initialiser) = initialiser {

@@ -100,7 +100,7 @@ pub fn note_panics_here() {
 
 /// Calls a function whose panics are recorded, also in a process that is not a worker.
 pub fn noting<R>(function: impl FnOnce() -> R) -> R {
-    /// Restores the previous value.
+    /// Previous value, restored on drop.
     struct Before(bool);
 
     impl Drop for Before {

@@ -1,4 +1,4 @@
-//! A child's line to its parent.
+//! Connection of a child to its parent.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -13,19 +13,19 @@ use crate::protocol::frame::{self, Kind};
 
 static LINE: PerProcess<SetOnce<Line>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
-/// The socket to the parent, for the life of the process.
+/// Socket to the parent, for the life of the process.
 #[derive(Debug)]
 pub(crate) struct Line {
     socket: OwnedFd,
-    /// Device and inode of the socket: its number may come to mean another file, if the worker closes it.
+    /// Device and inode of the socket: its number may refer to another file later, if the worker closes it.
     identity: (u64, u64),
-    /// The process that it belongs to: a forked one must not send here.
+    /// Process that it belongs to. A forked process must not send here.
     pub(crate) process: u32,
     /// Held while a frame is written.
     writing: Mutex<()>,
 }
 
-/// Opens the line; once.
+/// Opens the connection, once.
 #[inline]
 pub(crate) fn open(socket: OwnedFd) -> io::Result<&'static Line> {
     let identity = identity(&socket)?;
@@ -33,23 +33,23 @@ pub(crate) fn open(socket: OwnedFd) -> io::Result<&'static Line> {
     Ok(LINE.set(line))
 }
 
-/// The line, if this process is a child.
+/// Returns the connection, if this process is a child.
 pub(crate) fn get() -> Option<&'static Line> {
     LINE.get()
 }
 
 impl Line {
-    /// The number of the socket, for signal handlers, which can only write to it.
+    /// Returns the number of the socket, for signal handlers, which can only write to it.
     pub(crate) fn raw(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
-    /// Sends a frame; blocks until the parent's socket has taken it.
+    /// Sends a frame. Blocks until the parent's socket has taken it.
     pub(crate) fn send<T: Serialize>(&self, kind: Kind, message: &T) -> io::Result<()> {
         self.send_bytes(kind, &rmp_serde::to_vec(message).map_err(io::Error::other)?)
     }
 
-    /// Sends a frame with this payload; blocks until the parent's socket has taken it.
+    /// Sends a frame with this payload. Blocks until the parent's socket has taken it.
     #[inline]
     pub(crate) fn send_bytes(&self, kind: Kind, payload: &[u8]) -> io::Result<()> {
         if self.process != std::process::id() {
@@ -71,9 +71,9 @@ impl Line {
     }
 }
 
-/// Reading, which the worker does only as its last step.
+/// Reading, which is the last action of the worker.
 impl Line {
-    /// Waits until the parent sends a frame, or is gone, which is an error.
+    /// Waits until the parent sends a frame. Returns an error if the parent is gone.
     pub(crate) fn wait(&self) -> io::Result<()> {
         let mut frame = [0; frame::HEADER];
         let mut rest = frame.as_mut_slice();
@@ -90,7 +90,7 @@ impl Line {
     }
 }
 
-/// Which file it is: device and inode.
+/// Returns the identity of a file: device and inode.
 #[inline]
 pub(crate) fn identity(file: &OwnedFd) -> io::Result<(u64, u64)> {
     let stat = rustix::fs::fstat(file)?;

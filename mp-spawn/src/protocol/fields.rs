@@ -1,21 +1,22 @@
-//! Numbers and texts one after the other, for what a child reads before it calls its function.
+//! Encoding of numbers and texts in sequence, for data that a child reads before it calls its function.
 //!
-//! Parts of a program that are used for the first time are loaded from its file, page by page, and that takes longer than
-//! all else that a child does before it is a worker. So this is short, lies where the rest of the child's code does
-//! (`#[inline]`), and knows four types. Like the frames that it is in, it trusts no input.
+//! Parts of a program that are used for the first time are loaded from its file, page by page, and that takes
+//! longer than all other work of a child before it is a worker. So this encoding is short, is placed with the
+//! rest of the child's code (`#[inline]`), and supports four types. Like the frames that carry it, it trusts
+//! no input.
 
 /// Appends a number.
 pub(crate) fn put_number(out: &mut Vec<u8>, number: u64) {
     out.extend_from_slice(&number.to_le_bytes());
 }
 
-/// Appends bytes, and how many.
+/// Appends the number of bytes, and the bytes.
 pub(crate) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     put_number(out, bytes.len() as u64);
     out.extend_from_slice(bytes);
 }
 
-/// Appends something that may be missing.
+/// Appends an optional value.
 pub(crate) fn put_option<T>(out: &mut Vec<u8>, value: Option<T>, put: impl FnOnce(&mut Vec<u8>, T)) {
     out.push(value.is_some().into());
     if let Some(value) = value {
@@ -23,7 +24,7 @@ pub(crate) fn put_option<T>(out: &mut Vec<u8>, value: Option<T>, put: impl FnOnc
     }
 }
 
-/// What has not been read yet. Every method is `None` when that is too short, or is nothing of the kind.
+/// Data that has not been read. Every method returns `None` if the data is too short or invalid.
 #[derive(Debug)]
 pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
 
@@ -66,13 +67,13 @@ impl<'a> Fields<'a> {
         (flag <= 1).then_some(flag == 1)
     }
 
-    /// Something that may be missing.
+    /// Reads an optional value.
     #[inline]
     pub(crate) fn option<T>(&mut self, read: impl FnOnce(&mut Self) -> Option<T>) -> Option<Option<T>> {
         if self.flag()? { read(self).map(Some) } else { Some(None) }
     }
 
-    /// That nothing is left.
+    /// Checks that nothing is left.
     #[inline]
     pub(crate) fn end(&self) -> Option<()> {
         self.0.is_empty().then_some(())

@@ -1,54 +1,54 @@
 //! Frames on the socket between a parent and one child.
 //!
-//! A frame is a payload length (`u32`, little endian), a kind (one byte) and the payload. The same incremental
-//! decoder serves both ends. It trusts no input: a kind that does not exist, or a length beyond what the kind
-//! allows, is an error before a byte is allocated for it, and memory grows only with bytes that have arrived.
+//! A frame is a payload length (`u32`, little endian), a kind (one byte) and the payload. Both ends use the
+//! same incremental decoder. It trusts no input: an unknown kind, or a length beyond the limit of the kind,
+//! is an error before a byte is allocated for it, and memory grows only with bytes that have arrived.
 
 use crate::sys::descriptors::MOST_INHERITED;
 use std::fmt;
 
-/// Bytes before the payload.
+/// Number of bytes before the payload.
 pub(crate) const HEADER: usize = 5;
 
-/// The payload of a [`Kind::Crash`] frame: time, address, signal, flags.
+/// Size of the payload of a [`Kind::Crash`] frame: time, address, signal, flags.
 pub(crate) const CRASH_PAYLOAD: usize = 24;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// What a frame holds.
+/// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// To the child, first: which file descriptors arrive with this frame.
+    /// To the child, first: list of the file descriptors that arrive with this frame.
     Fds = 1,
-    /// To the child: what it is and which function it runs.
+    /// To the child: its identity and function.
     Start = 2,
-    /// To the child, last: the arguments, or which envelope has them.
+    /// To the child, last: the arguments, or a ticket for their envelope.
     Args = 3,
     /// To the parent, first: the child is a worker.
     Hello = 4,
-    /// To the parent: a panic happened; it need not be the end.
+    /// To the parent: a panic happened, which may have been caught.
     Panic = 5,
     /// To the parent, from a signal handler: the last report.
     Crash = 6,
-    /// To the parent: how the function ended.
+    /// To the parent: result of the function.
     Report = 7,
     /// To the child: its result has been taken.
     Taken = 8,
-    /// To a fork server, after the file descriptor of the slip: that it is one.
+    /// To a fork server, with the file descriptor of the slip: request to serve.
     Serve = 9,
-    /// To a fork server: make a process, with this socket, and this end of the lifeline.
+    /// To a fork server: request for a process, with its socket and its end of the lifeline.
     Fork = 10,
-    /// From a fork server, if it is asked: whether it could.
+    /// From a fork server, if asked: result of a request.
     Answer = 11,
     /// To the parent: the child has joined the shared memory.
     Joined = 12,
-    /// To the parent: the function returned, and there is nothing to report.
+    /// To the parent: the function returned without a value.
     Done = 13,
     /// To the child: changes to its environment.
     Environment = 14,
-    /// To a fork server: to answer whether it could make the process that it was asked for last.
+    /// To a fork server: request for the result of the last request for a process.
     Ask = 15,
 }
 
@@ -76,7 +76,7 @@ impl Kind {
         Kind::ALL.into_iter().find(|kind| *kind as u8 == byte)
     }
 
-    /// The largest payload that a frame of this kind may have.
+    /// Returns the maximum payload of a frame of this kind, in bytes.
     #[inline]
     pub(crate) fn limit(self) -> usize {
         match self {
@@ -94,14 +94,14 @@ impl Kind {
     }
 }
 
-/// One whole frame.
+/// Complete frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
     pub(crate) kind: Kind,
     pub(crate) payload: Vec<u8>,
 }
 
-/// Why bytes are not a frame.
+/// Reason why bytes are not a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WireError {
     UnknownKind(u8),
@@ -121,7 +121,7 @@ impl fmt::Display for WireError {
 
 impl std::error::Error for WireError {}
 
-/// The bytes before a payload of this length.
+/// Returns the header of a payload of this length.
 pub(crate) const fn header(kind: Kind, length: u32) -> [u8; HEADER] {
     let [a, b, c, d] = length.to_le_bytes();
     [a, b, c, d, kind as u8]
@@ -141,7 +141,7 @@ pub(crate) fn append(out: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<()
     Ok(())
 }
 
-/// Bytes that have arrived and are not taken yet.
+/// Bytes that have arrived and have not been taken.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     bytes: Vec<u8>,
@@ -157,14 +157,14 @@ impl Inbox {
             self.taken = 0;
         }
         if self.bytes.capacity() == 0 {
-            // So a child needs none of the code that makes room for more.
+            // This avoids the code that grows a vector in a child.
             self.bytes = bytes.to_vec();
         } else {
             self.bytes.extend_from_slice(bytes);
         }
     }
 
-    /// Takes the next whole frame; `None` until more bytes arrive.
+    /// Takes the next complete frame. Returns `None` until more bytes arrive.
     #[inline]
     pub(crate) fn next(&mut self) -> Result<Option<Frame>, WireError> {
         let Some((head, rest)) = self.bytes.get(self.taken..).and_then(<[u8]>::split_first_chunk::<HEADER>)

@@ -1,14 +1,16 @@
-//! File descriptors that a worker inherits on purpose. All others, but the standard streams, are closed in it: a file that is
-//! open in a worker for no reason keeps sockets, pipes and locks alive that their owner has closed.
+//! File descriptors that a worker inherits on purpose. All others, except the standard streams, are closed in
+//! it: a file that is open in a worker by accident keeps sockets, pipes and locks alive that their owner has
+//! closed.
 //!
-//! | start method | the others are closed by | these get there by |
+//! | start method | other files are closed by | inherited files are set up by |
 //! |---|---|---|
 //! | spawn | `close_range(2)` in the child, which marks all close-on-exec; without that call, one by one | `dup2(2)` in the child |
 //! | fork server | the same, when the server is started | the message that starts the worker, and `dup2(2)` in it |
-//! | fork | nothing: a copy has all that its original has, which its function may use | `dup2(2)` in the copy, which closes what has such a number there |
+//! | fork | nothing: a copy has all files of its original, which its function may use | `dup2(2)` in the copy, which closes the file with such a number there |
 //!
-//! A file is duplicated when it is named, so that it may be closed here before the worker is started, and its number be
-//! another file's by then. All that is moved in a child is first moved out of the way of the numbers that it gets.
+//! A file is duplicated when it is named, so it may be closed here before the worker is started, and its
+//! number be reused. Files that are moved in a child are first moved away from the numbers of inherited
+//! files.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -24,11 +26,11 @@ use crate::sys::descriptors::MOST_INHERITED;
 
 const WHAT: &str = "the inheritance of file descriptors";
 
-/// A file, and its number when it was named.
+/// File, with its number when it was named.
 #[derive(Clone, Debug)]
 pub(crate) struct Inherited {
     pub(crate) number: RawFd,
-    /// A duplicate, or why there is none.
+    /// Duplicate, or the error of its creation.
     file: std::result::Result<Arc<OwnedFd>, Errno>,
 }
 
@@ -39,14 +41,15 @@ impl Inherited {
     }
 }
 
-/// Those of one process: numbers, and files whose own numbers are none of these. Of a number that was named twice, the later file.
+/// Returns the files of one process: numbers, and files whose own numbers differ from all these numbers. If a
+/// number was named twice, the later file is used.
 ///
 /// # Errors
-/// Those of duplicating one, or that there are too many.
+/// If a file can't be duplicated, or if there are too many.
 pub(crate) fn ready(all: &[Inherited]) -> Result<Vec<(RawFd, Arc<OwnedFd>)>> {
     let refused = |error: io::Error| failed(WHAT, None, error);
     let mut files: Vec<(RawFd, Arc<OwnedFd>)> = Vec::with_capacity(all.len());
-    // The standard streams go where the options say.
+    // The options determine the standard streams.
     for Inherited { number, file } in all.iter().filter(|one| one.number >= 3) {
         let file = file.clone().map_err(|error| refused(error.into()))?;
         files.retain(|(other, _)| other != number);
@@ -65,7 +68,7 @@ pub(crate) fn ready(all: &[Inherited]) -> Result<Vec<(RawFd, Arc<OwnedFd>)>> {
     Ok(files)
 }
 
-/// The same file under a number that is none of these, if its own is one of them.
+/// Duplicates the file to a number that is not among `numbers`, if its own number is.
 pub(crate) fn out_of_the_way(file: BorrowedFd<'_>, numbers: &[RawFd]) -> io::Result<Option<OwnedFd>> {
     if !numbers.contains(&file.as_raw_fd()) {
         return Ok(None);
@@ -74,7 +77,8 @@ pub(crate) fn out_of_the_way(file: BorrowedFd<'_>, numbers: &[RawFd]) -> io::Res
     Ok(Some(rustix::io::fcntl_dupfd_cloexec(file, most.saturating_add(1))?))
 }
 
-/// In a worker that was made by a fork server: puts files where they are to be, and `own` ones out of the way.
+/// In a worker that was made by a fork server: moves files to their numbers, and `own` files away from these
+/// numbers.
 pub(crate) fn place(
     files: Vec<(RawFd, OwnedFd)>,
     own: &mut [&mut OwnedFd],
@@ -104,7 +108,8 @@ pub(crate) fn place(
     Ok(())
 }
 
-/// In a copy of this process: puts files where they are to be, whatever is there. The `socket` of the copy makes way.
+/// In a copy of this process: moves files to their numbers, and closes the files that have them. The `socket`
+/// of the copy is moved away.
 pub(crate) fn replace(
     files: &[(RawFd, Arc<OwnedFd>)],
     socket: &mut OwnedFd,

@@ -21,21 +21,24 @@ use std::ffi::c_int;
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 ///
-/// A terminal sends SIGINT at Ctrl-C. A service manager sends SIGTERM, and systemd sends it to every process of the unit by
-/// default. [`interrupt_signals`](crate::SpawnOptions::interrupt_signals) restricts `Ignore` and `Graceful` to one of the two.
+/// A terminal sends SIGINT at Ctrl-C. A service manager sends SIGTERM, and systemd sends it to every process
+/// of the unit by default. [`interrupt_signals`](crate::SpawnOptions::interrupt_signals) restricts `Ignore`
+/// and `Graceful` to one of the two.
 ///
-/// A SIGTERM from the parent process always ends the process: [`terminate`](crate::Process::terminate), and the end of the others
-/// after a failure. A program that sends SIGTERM to its own process group therefore ends its workers.
+/// A SIGTERM from the parent process always ends the process: [`terminate`](crate::Process::terminate), and
+/// the end of the others after a failure. A program that sends SIGTERM to its own process group therefore
+/// ends its workers.
 ///
-/// A process that was started with SIGINT ignored (`nohup(1)`, a shell's background) ignores SIGINT with each of the variants, and
-/// so do its children.
+/// A process that was started with SIGINT ignored (`nohup(1)`, a shell's background) ignores SIGINT with each
+/// of the variants, and so do its children.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Interrupt {
     /// The signal ends the process, as it ends all programs that don't handle it.
     #[default]
     Default,
-    /// The signal has no effect. The parent decides when the process ends, at the latest with the parent itself.
+    /// The signal has no effect. The parent decides when the process ends, at the latest with the parent
+    /// itself.
     Ignore,
     /// Notifies the process: [`interrupted`](mp_core::interrupted) returns `true` from then on. Waits for
     /// messages, room, events, permits or several objects return `Interrupted` when there is nothing to take.
@@ -52,7 +55,8 @@ pub enum Interrupt {
     Graceful,
 }
 
-/// Signals to which [`Interrupt::Ignore`] and [`Interrupt::Graceful`] apply. The other signal has its default effect.
+/// Signals to which [`Interrupt::Ignore`] and [`Interrupt::Graceful`] apply. The other signal has its default
+/// effect.
 ///
 /// ```
 /// use mp_spawn::{Interrupt, InterruptSignals, Process};

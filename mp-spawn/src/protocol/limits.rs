@@ -21,8 +21,8 @@ use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 /// ```
 ///
 /// The process applies them before it calls its function. A limit that the system refuses is
-/// [`SpawnError::Launch`](crate::SpawnError::Launch), which names the limit. They hold for each start of a supervised process, and for
-/// processes that the worker starts.
+/// [`SpawnError::Launch`](crate::SpawnError::Launch), which names the limit. They hold for each start of a
+/// supervised process, and for processes that the worker starts.
 ///
 /// The steps are taken in this order: control group, process group, limit of shared memory, resources,
 /// joining the shared memory, user. So a privileged program can move a worker into a control group that the
@@ -42,16 +42,18 @@ pub struct Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ResourceLimit {
-    /// Bytes of address space (`RLIMIT_AS`). The whole address range of the arena counts, 1 TiB by default: a worker that uses shared
-    /// memory needs a smaller arena, by `MP_ARENA_SIZE` or `ArenaOptions::size` in the program that starts it. `Data` or a control
-    /// group limit memory without that.
+    /// Bytes of address space (`RLIMIT_AS`). The whole address range of the arena counts, 1 TiB by default: a
+    /// worker that uses shared memory needs a smaller arena, by `MP_ARENA_SIZE` or `ArenaOptions::size` in
+    /// the program that starts it. `Data` or a control group limit memory without that.
     AddressSpace,
     /// Bytes of a core file (`RLIMIT_CORE`).
     Core,
     /// Seconds of processor time (`RLIMIT_CPU`). SIGXCPU ends the process, with
-    /// [`ExitDetail::CpuTime`](crate::ExitDetail::CpuTime). If the process handles that signal, SIGKILL follows 5 seconds later.
+    /// [`ExitDetail::CpuTime`](crate::ExitDetail::CpuTime). If the process handles that signal, SIGKILL
+    /// follows 5 seconds later.
     CpuSeconds,
-    /// Bytes of private memory that can be written (`RLIMIT_DATA`): heap, stacks of threads. Shared memory does not count.
+    /// Bytes of private memory that can be written (`RLIMIT_DATA`): heap, stacks of threads. Shared memory
+    /// does not count.
     Data,
     /// Bytes of a file that the process writes (`RLIMIT_FSIZE`).
     FileSize,
@@ -146,16 +148,16 @@ impl Limits {
         self
     }
 
-    /// Moves the process into a control group: the folder of an existing group, such as `/sys/fs/cgroup/app/worker`, which has a file
-    /// `cgroup.procs`.
+    /// Moves the process into a control group: the folder of an existing group, such as
+    /// `/sys/fs/cgroup/app/worker`, which has a file `cgroup.procs`.
     pub fn cgroup(mut self, folder: impl Into<PathBuf>) -> Limits {
         self.cgroup = Some(folder.into());
         self
     }
 
     /// Limits the memory of tensors that the process holds at once, in bytes. An allocation of a tensor
-    /// beyond it fails with [`Error::OutOfMemory`](mp_core::Error::OutOfMemory), in that process alone. When tensors were dropped or
-    /// sent, there is room again.
+    /// beyond it fails with [`Error::OutOfMemory`](mp_core::Error::OutOfMemory), in that process alone. When
+    /// tensors were dropped or sent, there is room again.
     ///
     /// ```
     /// use mp_spawn::{Limits, Process};
@@ -175,9 +177,9 @@ impl Limits {
     ///
     /// A block of memory counts once for each process that has a tensor in it; it may be a quarter larger
     /// than the tensor. Memory of queues and of messages that the process is reading counts as well. Memory
-    /// in a queue counts for no process: the queue's capacity bounds it, and [`Arena::set_budget`](mp_core::Arena::set_budget) the sum
-    /// of all processes. Only allocations of tensors are refused: messages and queues need their memory to
-    /// report that.
+    /// in a queue counts for no process: the queue's capacity bounds it, and
+    /// [`Arena::set_budget`](mp_core::Arena::set_budget) the sum of all processes. Only allocations of
+    /// tensors are refused: messages and queues need their memory to report that.
     ///
     /// A process that this one starts has a count of its own and the same limit, or a lower one that is set
     /// for it.

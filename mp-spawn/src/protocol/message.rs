@@ -1,4 +1,4 @@
-//! The contents of the frames between a parent and a child.
+//! Contents of the frames between a parent and a child.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -15,29 +15,29 @@ use crate::protocol::limits::Limits;
 use crate::protocol::settings::Settings;
 use mp_core::Ticket;
 
-/// Longest text that a child sends about one thing; the rest is cut.
+/// Maximum length of a text that a child sends, in bytes. The rest is cut.
 const TEXT: usize = 64 << 10;
-/// Longest chain of sources that a child sends.
+/// Maximum length of a chain of sources that a child sends.
 const CHAIN: usize = 32;
 
-/// The start message: what the child is.
+/// Start message: identity and duty of the child.
 #[derive(Debug)]
 pub(crate) struct Start {
     pub(crate) rank: usize,
-    /// Whether that is known to the program.
+    /// `true` if the rank is visible to the program.
     pub(crate) ranked: bool,
     pub(crate) name: String,
     pub(crate) function: FunctionRef,
-    /// The library that holds the function, where that need not be loaded already.
+    /// Library that holds the function, if it may not be loaded.
     pub(crate) library: Option<PathBuf>,
-    /// Whether its parent ends it when the parent ends, instead of waiting for it.
+    /// `true` if the parent ends this process at its exit, instead of waiting for it.
     pub(crate) daemon: bool,
     /// Effect of SIGINT and SIGTERM.
     pub(crate) interrupt: Interrupt,
     pub(crate) interrupt_signals: InterruptSignals,
-    /// Which start of this process it is: the first is 1.
+    /// Number of the start of this process, counted from 1.
     pub(crate) attempt: u32,
-    /// How processes are started.
+    /// Settings for the processes that it starts.
     pub(crate) settings: Settings,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) limits: Limits,
@@ -45,7 +45,7 @@ pub(crate) struct Start {
 }
 
 impl Start {
-    /// The payload of its frame.
+    /// Encodes the payload.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
         put_number(&mut out, self.rank as u64);
@@ -65,7 +65,7 @@ impl Start {
         out
     }
 
-    /// What a payload says; `None` if it is malformed.
+    /// Decodes a payload. Returns `None` if it is malformed.
     #[inline]
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Start> {
         let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
@@ -85,7 +85,7 @@ impl Start {
             limits: Limits::read(&mut fields)?,
             processors: Vec::new(),
         };
-        // One by one: the count in the message is not trusted to allocate by.
+        // Read one by one: the count in the message is not trusted for an allocation.
         for _ in 0..fields.size()? {
             start.processors.push(fields.size()?);
         }
@@ -97,19 +97,19 @@ fn put_path(out: &mut Vec<u8>, path: Option<&Path>) {
     put_option(out, path, |out, path| put_bytes(out, path.as_os_str().as_bytes()));
 }
 
-/// The start message of a fork server.
+/// Start message of a fork server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Serve {
-    /// What it calls before it begins.
+    /// Function that it calls before it serves.
     pub(crate) preload: Option<FunctionRef>,
 }
 
-/// Changes to the environment of a process, in order; `None` removes.
+/// Changes to the environment of a process, in order. `None` removes a variable.
 #[derive(Debug, Default)]
 pub(crate) struct Changes(pub(crate) Vec<(OsString, Option<OsString>)>);
 
 impl Changes {
-    /// What a payload says; `None` if it is malformed.
+    /// Decodes a payload. Returns `None` if it is malformed.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Changes> {
         let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
         let (mut fields, mut changes) = (Fields(bytes), Vec::new());
@@ -121,30 +121,31 @@ impl Changes {
     }
 }
 
-/// What a fork server sends.
+/// Answer of a fork server.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Answer {
-    /// It is a server, and now calls what is preloaded, which may take any time. Another answer follows.
+    /// The server is ready, and now calls its preloaded function, which may take any time. Another answer
+    /// follows.
     Preloading,
-    /// It is ready, or has made the process.
+    /// The server is ready, or has made the process.
     Done,
-    /// The kernel makes no process; this is its error number.
+    /// The kernel refused to make a process, with this error number.
     Refused(i32),
-    /// It can't be a server.
+    /// The process can't be a server, for this reason.
     Failed(String),
 }
 
-/// The child has become a worker.
+/// Message of a child that has become a worker.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
-    /// The random part of its token: proof that it is the process that was started.
+    /// Random part of its token: proof that it is the process that was started.
     pub(crate) nonce: u64,
-    /// Its member of the shared memory, if it has joined already.
+    /// Member of the shared memory that it is, if it has joined already.
     pub(crate) member: Option<u32>,
 }
 
 impl Hello {
-    /// The payload of its frame.
+    /// Encodes the payload.
     #[inline]
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(17);
@@ -161,13 +162,13 @@ impl Hello {
     }
 }
 
-/// The child has joined the shared memory later, as this member.
+/// Message of a child that has joined the shared memory later, as this member.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Joined {
     pub(crate) member: u32,
 }
 
-/// A panic, as the panic hook saw it.
+/// Panic, as recorded by the panic hook.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct PanicNote {
     pub(crate) message: String,
@@ -175,31 +176,32 @@ pub(crate) struct PanicNote {
     pub(crate) backtrace: Option<String>,
 }
 
-/// How the function ended.
+/// Result of the function.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// It returned without an error. This has a frame of its own, without a payload.
+    /// The function returned without an error. This has its own frame, without a payload.
     #[serde(skip)]
     Done,
-    /// It returned this value.
+    /// The function returned this value.
     Plain(Vec<u8>),
-    /// It returned a value, and waits until the parent has it.
+    /// The function returned a value, and the child waits until the parent has taken it.
     Value(Ticket),
-    /// It returned an error.
+    /// The function returned an error.
     Error { at: u64, message: String, chain: Vec<String>, debug: String, interrupted: bool },
-    /// It panicked.
+    /// The function panicked.
     Panic { at: u64, note: PanicNote },
-    /// It was not called: its reference does not hold.
+    /// The function was not called: its reference is invalid here.
     Refused(FunctionError),
-    /// It was not called: its arguments could not be decoded.
+    /// The function was not called: its arguments could not be decoded.
     Undecodable(String),
-    /// It was not called: the process has no descriptors to spare for its arguments, and waits until the parent has them again.
+    /// The function was not called: the process has no spare descriptors for its arguments, and waits until
+    /// the parent has taken them back.
     Unread(String, Ticket),
-    /// It was not called: the process lacks something that it needs.
+    /// The function was not called: the process lacks a resource that it needs.
     Unable(String),
 }
 
-/// The last report of a process that a signal ends.
+/// Last report of a process that a signal ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Crash {
     pub(crate) at: u64,
@@ -208,17 +210,17 @@ pub(crate) struct Crash {
     pub(crate) cause: Cause,
 }
 
-/// What raised a signal, as far as a signal handler can tell.
+/// Cause of a signal, as determined by a signal handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Cause {
-    /// A process sent it, or the program raised it.
+    /// A process sent the signal, or the program raised it.
     Sent = 0,
-    /// An instruction raised it.
+    /// An instruction raised the signal.
     Fault = 1,
-    /// An instruction raised it, by using the stack beyond its end.
+    /// An instruction raised the signal by using the stack beyond its end.
     StackOverflow = 2,
-    /// The program raised it, in a thread that had a panic which was not caught.
+    /// The program raised the signal, on a thread with a panic that was not caught.
     Panic = 3,
 }
 
@@ -231,7 +233,7 @@ impl Cause {
 }
 
 impl Crash {
-    /// The payload of its frame. Called from a signal handler: it may not allocate.
+    /// Encodes the payload. Called from a signal handler, so it must not allocate.
     pub(crate) fn to_bytes(self) -> [u8; CRASH_PAYLOAD] {
         let mut bytes = [0; CRASH_PAYLOAD];
         bytes[..8].copy_from_slice(&self.at.to_le_bytes());
@@ -254,18 +256,18 @@ impl Crash {
     }
 }
 
-/// More levels than any of these has in itself. A reader skips what it does not know, and has a stack to do that on, which a
-/// child must not be able to use up.
+/// Maximum nesting, greater than that of any of these types. A reader skips unknown data recursively, and a
+/// child must not be able to use up the reader's stack.
 const NESTED: usize = 24;
 
-/// What is in a frame, but for those that children read.
+/// Decodes a payload, except of frames that children read.
 pub(crate) fn unpack<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, rmp_serde::decode::Error> {
     let mut reader = rmp_serde::Deserializer::from_read_ref(payload);
     reader.set_max_depth(NESTED);
     T::deserialize(&mut reader)
 }
 
-/// What a child tells its parent.
+/// Message of a child to its parent.
 #[derive(Debug)]
 pub(crate) enum FromChild {
     Hello(Hello),
@@ -276,7 +278,7 @@ pub(crate) enum FromChild {
 }
 
 impl FromChild {
-    /// Reads a frame; an error when a child never sends such a frame.
+    /// Decodes a frame. Returns an error if a child never sends such a frame.
     pub(crate) fn from_frame(frame: &Frame) -> Result<FromChild, String> {
         let malformed =
             |error: rmp_serde::decode::Error| format!("malformed {:?} frame: {error}", frame.kind);
@@ -304,7 +306,7 @@ impl FromChild {
     }
 }
 
-/// Cuts a text that is too long to send, at a character's boundary.
+/// Cuts a text that is too long to send, at a character boundary.
 pub(crate) fn cut(mut text: String) -> String {
     if text.len() > TEXT {
         let end = (0..=TEXT).rfind(|&at| text.is_char_boundary(at)).unwrap_or(0);
@@ -314,7 +316,7 @@ pub(crate) fn cut(mut text: String) -> String {
     text
 }
 
-/// The sources of an error, outermost first.
+/// Returns the sources of an error, outermost first.
 pub(crate) fn sources(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
     std::iter::successors(error.source(), |error| error.source())
         .take(CHAIN)

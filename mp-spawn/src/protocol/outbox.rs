@@ -1,7 +1,8 @@
-//! What goes to a process before it begins: frames, and file descriptors that come with the first of them.
+//! Data to be sent to a process before it begins: frames, and file descriptors that are sent with the first
+//! of them.
 //!
-//! What is the same for many processes is put together first ([`Outbox::new`]); what is one process's own is added when it is
-//! about to be started ([`Outbox::address`]), so that no file is open before it is needed.
+//! Common data of many processes is encoded first ([`Outbox::new`]). Data of a single process is added just
+//! before its start ([`Outbox::address`]), so that no file is open before it is needed.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice};
@@ -22,7 +23,7 @@ const LIFELINE: u8 = 2;
 const STDOUT: u8 = 4;
 const STDERR: u8 = 8;
 
-/// What a process gets as its streams, where they are not inherited.
+/// Standard streams of a process, if they are not inherited.
 #[derive(Debug, Default)]
 pub(crate) struct Ends {
     pub(crate) stdout: Option<OwnedFd>,
@@ -30,7 +31,7 @@ pub(crate) struct Ends {
 }
 
 impl Ends {
-    /// In the process itself: these become its streams.
+    /// In the process itself: makes these its standard streams.
     #[inline]
     pub(crate) fn take(self) -> io::Result<()> {
         self.stdout.as_ref().map_or(Ok(()), rustix::stdio::dup2_stdout)?;
@@ -39,27 +40,27 @@ impl Ends {
     }
 }
 
-/// What a process gets at its start.
+/// Data to be sent to a process at its start.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox {
     bytes: Vec<u8>,
     sent: usize,
-    /// The arena's file, which must not be closed. With the first byte.
+    /// File of the arena, which must not be closed. Sent with the first byte.
     memory: Option<BorrowedFd<'static>>,
-    /// With the first byte as well, in their order. Closed when they are sent.
+    /// Also sent with the first byte, in this order. Closed after that.
     own: Vec<OwnedFd>,
-    /// Behind these, what it inherits.
+    /// Inherited files, sent after these.
     files: Vec<Arc<OwnedFd>>,
 }
 
 impl Outbox {
-    /// Frames, and the file of the shared memory.
+    /// Creates an outbox from frames and the file of the shared memory.
     pub(crate) fn new(bytes: Vec<u8>, memory: BorrowedFd<'static>) -> Outbox {
         Outbox { bytes, sent: 0, memory: Some(memory), own: Vec::new(), files: Vec::new() }
     }
 
-    /// Puts first what is this process's own: what ends it with its parent, what it is to write to, and changes to its
-    /// environment, as far as it doesn't have them from the start.
+    /// Puts the data of this process first: its lifeline, its streams, changes to its environment, and
+    /// inherited files, unless it has them from the start.
     pub(crate) fn address(
         &mut self,
         lifeline: Option<OwnedFd>,
@@ -101,7 +102,7 @@ impl Outbox {
         frame::append(&mut self.bytes, kind, payload)
     }
 
-    /// Sends what the socket takes; true when nothing is left.
+    /// Sends as much as the socket takes. Returns `true` if nothing is left.
     pub(crate) fn flush(&mut self, socket: BorrowedFd<'_>) -> io::Result<bool> {
         while let Some(rest) = self.bytes.get(self.sent..).filter(|rest| !rest.is_empty()) {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -130,19 +131,20 @@ impl Outbox {
     }
 }
 
-/// The file descriptors that a process got.
+/// File descriptors that a process received.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     pub(crate) memory: Option<OwnedFd>,
     /// See [`lifeline`](crate::protocol::lifeline).
     pub(crate) lifeline: Option<OwnedFd>,
     pub(crate) ends: Ends,
-    /// What it inherits, and under which numbers.
+    /// Inherited files and their numbers.
     pub(crate) inherited: Vec<(RawFd, OwnedFd)>,
 }
 
 impl Files {
-    /// Tells those that arrived apart, by the payload that announced them; `None` if they are not as announced.
+    /// Assigns the descriptors that arrived, according to the payload that announced them. Returns `None` if
+    /// they don't match it.
     #[inline]
     pub(crate) fn sort(which: &[u8], mut arrived: Vec<OwnedFd>) -> Option<Files> {
         let (&which, numbers) = which.split_first()?;
@@ -212,7 +214,7 @@ mod tests {
             (&[1, 0], 1),
             (&[0, 9, 0, 0, 0], 0),
             (&[0, 9, 0, 0, 0], 2),
-            // A standard stream, and no number.
+            // A standard stream, and an invalid number.
             (&[0, 2, 0, 0, 0], 1),
             (&[0, 255, 255, 255, 255], 1),
         ] {

@@ -1,4 +1,4 @@
-//! How the call of a worker's function ended.
+//! Result of the call of a worker's function.
 
 use std::any::TypeId;
 use std::error::Error;
@@ -9,7 +9,7 @@ use mp_core::message::{IntoOutcome, Message};
 use crate::protocol::message::{cut, sources};
 use crate::protocol::payload::Value;
 
-/// An error in words.
+/// Error as text.
 #[derive(Debug)]
 pub(crate) struct Fault {
     pub(crate) message: String,
@@ -23,19 +23,19 @@ impl Fault {
     }
 }
 
-/// How a call in the child ended, if it did not panic.
+/// Result of a call in the child that did not panic.
 #[derive(Debug)]
 pub(crate) enum Ended {
-    /// It returned; `None` stands for `()`.
+    /// The function returned. `None` stands for `()`.
     Returned(Option<Value>),
     Failed(Fault),
     Undecodable(String),
-    /// The arguments could not be read for lack of descriptors, and go back.
+    /// The arguments could not be read for lack of descriptors, and are sent back.
     Unread(String, Envelope),
 }
 
 impl Ended {
-    /// Packs what a function returned.
+    /// Packs the return value of a function.
     pub(crate) fn new<R: IntoOutcome>(returned: R) -> Ended {
         match returned.into_result() {
             Err(error) => Ended::Failed(Fault::new(&*error)),
@@ -52,7 +52,7 @@ impl Ended {
     }
 }
 
-/// Whether a value of this type carries no information, and need not be sent.
+/// Returns `true` if a value of this type carries no information, and need not be sent.
 pub(crate) fn is_unit<T: Message>() -> bool {
     TypeId::of::<T>() == TypeId::of::<()>()
 }

@@ -1,24 +1,28 @@
-//! # Safety
-//! What parent and child hand to each other besides frames: arguments, shared memory, the report of a crash. Unsafe in
-//! that the arena's file is sent and attached, an envelope is claimed by its number, and a member is declared dead;
-//! sound, because file and number go to one child, over a socket that only this child has, the parent takes the
-//! envelope back by the same compare-and-swap, which one of the two wins, and a death is declared after `waitid`.
+//! Data that parent and child exchange besides frames: arguments, shared memory, the report of a crash.
 //!
-//! This is the one place where processes get shared memory. The arena's file goes to each child. Short arguments without
-//! tensors or the like go through the socket, and the child joins as a member when it first needs shared memory; it tells
-//! its parent then. (A child that is killed between the two is found by its locks, as one without a parent.) All others
-//! are packed into an envelope that stays the parent's until the child takes it over, and the child joins before it says
-//! hello; so a child that crashes on the way leaves nothing, and neither does a parent. What the function returns goes back
-//! in the same two ways: in its report, or in an envelope that stays the child's until the parent has claimed it, and the
-//! child waits for that.
+//! This is the only place where processes get shared memory. The arena's file is sent to each child. Short
+//! arguments without tensors or similar objects are sent through the socket. The child then joins as a member
+//! when it first needs shared memory, and notifies its parent. (A child that is killed between the two is
+//! found by its locks, like one without a parent.) All other arguments are packed into an envelope that
+//! belongs to the parent until the child claims it, and the child joins before it sends its hello. So a child
+//! that crashes in between leaves nothing, and neither does a parent. The return value of the function is
+//! sent back in the same two ways: in the report, or in an envelope that belongs to the child until the
+//! parent has claimed it, and the child waits for that.
 //!
-//! The envelope of the arguments is a [`Promise`], which says what a death of one of the two leaves. Of the result:
+//! The envelope of the arguments is a [`Promise`], whose documentation covers the death of either process.
+//! For the envelope of the result:
 //!
 //! | killed | left | cleaned up by |
 //! |---|---|---|
 //! | child, before the parent claimed its result | an envelope of the crashed child | the sweep; the result is lost |
 //! | child, which could not read its arguments for lack of descriptors, before the parent claimed them back | the same | the sweep; they are lost |
-//! | parent, before or after it claimed a result | an envelope of one of the two | the sweep of that one |
+//! | parent, before or after it claimed a result | an envelope of one of the two | the sweep of that process |
+//!
+//! # Safety
+//! Unsafe, because the arena's file is sent and attached, an envelope is claimed by its number, and a member
+//! is declared dead. Sound, because file and number are sent to one child, over a socket that only this child
+//! has, because the parent takes the envelope back by the same compare-and-swap, which one of the two wins,
+//! and because a death is declared after `waitid`.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -38,23 +42,25 @@ use crate::protocol::control_socket;
 use crate::protocol::frame::Kind;
 use crate::protocol::message::Joined;
 
-/// Longer arguments go through shared memory: what a socket takes at once is limited, and so is a frame.
+/// Maximum size of arguments that are sent through the socket, in bytes: the capacity of a socket is limited,
+/// and so is a frame. Longer arguments are sent through shared memory.
 const MOST_PLAIN: usize = 2 << 10;
-/// The first byte of what a child gets, if its arguments follow.
+/// First byte of a payload of which the rest is the arguments.
 const PLAIN: u8 = 0;
-/// The first byte of what a child gets, if a ticket for them follows.
+/// First byte of a payload of which the rest is a ticket for the arguments.
 pub(crate) const TICKET: u8 = 1;
-/// The first byte of what a child gets, if its arguments follow and it has settings to take over.
+/// First byte of a payload of which the rest is the arguments, for a child that inherits settings of the
+/// arena.
 const PLAIN_WITH_SETTINGS: u8 = 2;
 
-/// What goes to a child with its start message.
+/// Data that is sent to a child with its start message.
 #[derive(Debug)]
 pub(crate) struct ToChild {
-    /// The arguments, or which envelope has them.
+    /// Arguments, or a ticket for their envelope.
     pub(crate) bytes: Vec<u8>,
-    /// The arena's file.
+    /// File of the arena.
     pub(crate) memory: BorrowedFd<'static>,
-    /// Keeps the arguments until the child has taken them, if they are in an envelope.
+    /// Owner of arguments in an envelope, until the child has taken them.
     pub(crate) parcel: Option<Promise>,
 }
 
@@ -88,7 +94,7 @@ impl ToChild {
     pub(crate) fn pack_moved<A: Message>(mut args: A) -> Result<ToChild> {
         let mut out = Outgoing::default();
         afresh(|| args.encode::<MessagePack>(&mut out)).map_err(|e| unencodable(e.into()))?;
-        // From here on the message is the value.
+        // The value now belongs to the message.
         mp_core::user_code::drop_caught(args);
         match out.into_plain(MOST_PLAIN) {
             Ok(bytes) => ToChild::plain(&bytes),
@@ -116,7 +122,7 @@ impl ToChild {
     }
 }
 
-/// The shared memory of this process, which joins it now if it has not.
+/// Returns the shared memory of this process, and joins it if necessary.
 pub(crate) fn arena() -> Result<Arena> {
     Arena::current().map_err(no_memory)
 }
@@ -138,31 +144,31 @@ fn unencodable(error: mp_reduce::Error) -> SpawnError {
     SpawnError::Arguments { who: None, message: error.to_string(), unread: None }
 }
 
-/// In the parent: takes what a child has left to it.
+/// In the parent: claims an envelope that a child has left to it.
 pub(crate) fn claim(ticket: Ticket) -> Result<Envelope, String> {
     let arena = Arena::current().map_err(|e| e.to_string())?;
-    // SAFETY: a child sent this ticket to its parent alone, and does nothing with the envelope any more.
+    // SAFETY: a child sent this ticket to its parent alone, and does not use the envelope any more.
     unsafe { ticket.claim(arena) }.map_err(|e| e.to_string())
 }
 
-/// What a child got with its start message.
+/// Payload that a child received with its start message.
 #[derive(Debug)]
 pub(crate) struct FromParent {
-    /// The arguments, or which envelope has them.
+    /// Arguments, or a ticket for their envelope.
     pub(crate) bytes: Vec<u8>,
 }
 
 impl FromParent {
-    /// Whether there is something in shared memory that the child needs at once.
+    /// Returns `true` if the child needs shared memory at once.
     #[inline]
     pub(crate) fn need_memory(&self) -> bool {
         self.bytes.first() != Some(&PLAIN)
     }
 
-    /// Takes the arguments over, and decodes them.
+    /// Claims the arguments, and decodes them.
     ///
     /// # Errors
-    /// Why they can't be read, and the arguments, if that is for lack of descriptors.
+    /// The reason in words, and the arguments, if the reason is a lack of descriptors.
     pub(crate) fn unpack<A: Message>(mut self) -> Result<A, (String, Option<Envelope>)> {
         if !matches!(self.bytes.first(), Some(&TICKET)) {
             let args = self.bytes.split_off(self.bytes.len().min(1));
@@ -182,7 +188,7 @@ impl FromParent {
     }
 }
 
-/// What a function returned, on its way to the parent.
+/// Return value of a function, to be sent to the parent.
 #[derive(Debug)]
 pub(crate) enum Value {
     Plain(Vec<u8>),
@@ -190,11 +196,11 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// In a child: packs what its function returned.
+    /// In a child: packs the return value of its function.
     pub(crate) fn pack<T: Message>(mut value: T) -> mp_reduce::Result<Value> {
         let mut out = Outgoing::default();
         afresh(|| value.encode::<MessagePack>(&mut out))?;
-        // From here on the message is the value.
+        // The value now belongs to the message.
         mp_core::user_code::drop_caught(value);
         match out.into_plain(MOST_PLAIN) {
             Ok(bytes) => Ok(Value::Plain(bytes)),
@@ -206,7 +212,7 @@ impl Value {
     }
 }
 
-/// In the parent: what a function returned.
+/// In the parent: return value of a function.
 #[derive(Debug)]
 pub(crate) enum Received {
     Plain(Vec<u8>),
@@ -216,10 +222,10 @@ pub(crate) enum Received {
 }
 
 impl Received {
-    /// Makes it ready to be read, so that descriptors are there for all that is in it.
+    /// Prepares the value for reading, so that descriptors are available for all objects in it.
     ///
     /// # Errors
-    /// Why it is not, and the value, if it can be read later.
+    /// The reason, and the value, if it can be read later.
     pub(crate) fn ready(self) -> Result<Received, (mp_reduce::Error, Option<Unread>)> {
         let unread = match self {
             Received::Plain(bytes) => return Ok(Received::Plain(bytes)),
@@ -233,7 +239,7 @@ impl Received {
         }
     }
 
-    /// Takes it out.
+    /// Decodes the value.
     pub(crate) fn unpack<T: Message>(self) -> mp_reduce::Result<T> {
         match self {
             Received::Plain(bytes) => {
@@ -244,7 +250,7 @@ impl Received {
         }
     }
 
-    /// It is not read now after all.
+    /// Releases the preparation of a value that is not read now.
     pub(crate) fn put_aside(&self) {
         if let Received::Unread(unread) = self {
             unread.unclaim();
@@ -256,13 +262,13 @@ fn is_for_lack_of_descriptors(error: &mp_reduce::Error) -> bool {
     matches!(error, mp_reduce::Error::Memory(mp_core::Error::OutOfDescriptors(_)))
 }
 
-/// Joins the shared memory that came as this file descriptor, before anything else in the child: now, or when this
-/// process first needs it. Returns the member that this process is by now.
+/// Joins the shared memory of this file descriptor, before any other use of it in the child: now, or when
+/// this process first needs it. Returns the member that this process is, if it has joined.
 #[inline]
 pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool) -> io::Result<Option<u32>> {
     let Some(fd) = fd else { return Ok(None) };
     if !now {
-        // SAFETY: it came from the parent, which sends its arena's.
+        // SAFETY: the file came from the parent, which sends the file of its arena.
         unsafe { Arena::attach_later(fd, tell_parent) };
         return Ok(None);
     }
@@ -271,22 +277,23 @@ pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool) -> io::Result<Option<
     Ok(Some(me.raw() as u32))
 }
 
-/// This process has joined: its parent will declare it dead at its end. A parent that is gone doesn't.
+/// Reports that this process has joined, so that its parent declares it dead at its end. If the parent is
+/// gone, nothing is reported.
 fn tell_parent(me: Member) {
     if let Some(line) = control_socket::get() {
         _ = line.send(Kind::Joined, &Joined { member: me.raw() as u32 });
     }
 }
 
-/// Tells the shared memory that a child has died, and releases what it held; returns of how many. Called once for each
-/// child, right after it was reaped.
+/// Declares a dead child in the shared memory, and releases its resources. Returns the number of processes
+/// whose resources were released. Called once for each child, right after it was reaped.
 pub(crate) fn child_died(member: Option<u32>) -> usize {
     let Some(arena) = Arena::get() else { return 0 };
     if let Some(member) = member {
         // SAFETY: the child has been reaped.
         unsafe { arena.declare_dead(Member::from_raw(u64::from(member))) };
     }
-    // Fails only in a forked process, whose children these are not.
+    // Fails only in a forked process, which is not the parent of these children.
     arena.sweep().unwrap_or(0)
 }
 
@@ -294,7 +301,7 @@ pub(crate) fn child_died(member: Option<u32>) -> usize {
 mod tests {
     use super::*;
 
-    /// Its child was killed before it could, or does so now: one of the two gets it.
+    /// The child was killed before it claimed the parcel, or claims it concurrently: one of the two gets it.
     #[test]
     fn a_parcel_that_no_child_has_claimed_is_taken_back() {
         let arena = Arena::current().unwrap();

@@ -1,4 +1,5 @@
-//! What processes take over from the one that starts them: start method, command, key, level of the log.
+//! Settings that processes inherit from the process that starts them: start method, command, key, level of
+//! the log.
 
 #[cfg(feature = "authkey")]
 use mp_core::AuthKey;
@@ -6,23 +7,23 @@ use mp_core::AuthKey;
 use crate::protocol::command::Words;
 use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
 
-/// What processes take over from the one that starts them.
+/// Settings that processes inherit from the process that starts them.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// Which of all methods.
+    /// Index of the start method.
     pub(crate) method: usize,
     pub(crate) fork: bool,
-    /// What processes are started from, where that isn't the running program.
+    /// Command that processes are started by, if it isn't the running program.
     pub(crate) command: Option<Words>,
-    /// The secret of the family.
+    /// Secret of the family.
     #[cfg(feature = "authkey")]
     pub(crate) key: Option<AuthKey>,
-    /// The level of the logger that prints.
+    /// Level of the logger that prints.
     pub(crate) log: Option<String>,
 }
 
 impl Settings {
-    /// Appends it to a message.
+    /// Appends the settings to a message.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         put_number(out, self.method as u64);
         out.push(self.fork.into());
@@ -32,7 +33,7 @@ impl Settings {
         put_option(out, self.log.as_deref(), |out, level| put_bytes(out, level.as_bytes()));
     }
 
-    /// Reads one from a message.
+    /// Reads settings from a message.
     #[inline]
     pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Settings> {
         Some(Settings {

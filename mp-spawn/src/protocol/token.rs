@@ -1,16 +1,17 @@
-//! The token in a child's environment: what makes a process a worker.
+//! Token in a child's environment, which makes a process a worker.
 
 use std::fmt;
 use std::os::fd::RawFd;
 use std::str::FromStr;
 
-/// The environment variable that holds it.
+/// Environment variable that holds the token.
 pub(crate) const VARIABLE: &str = "MP_CHILD";
-/// The same, for the C library.
+/// Same name, for the C library.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 pub(crate) const C_VARIABLE: &std::ffi::CStr = c"MP_CHILD";
 
-/// Which socket leads to the parent, the parent's process id, and a random number that can't be guessed.
+/// Socket to the parent, the parent's process id, a random number that can't be guessed, and the addressed
+/// copy of this crate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Token {
     pub(crate) fd: RawFd,
@@ -19,15 +20,15 @@ pub(crate) struct Token {
     pub(crate) taker: Taker,
 }
 
-/// Which copy of this crate a token is for: a process can have several, one in the program and one in each library that was
-/// made with it.
+/// Copy of this crate that a token is for: a process can have several, one in the program and one in each
+/// library that was made with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Taker {
-    /// The program's.
+    /// Copy in the program.
     Program,
-    /// A library's, when the host calls it.
+    /// Copy in a library, when the host calls it.
     Call,
-    /// A library's, while it is loaded before the host begins: the one of this build, by its hash.
+    /// Copy in the library of this build, by its hash, while it is loaded before the host begins.
     Load(u64),
 }
 
@@ -69,7 +70,7 @@ impl FromStr for Token {
 }
 
 impl Token {
-    /// Reads what the variable holds.
+    /// Parses the value of the variable.
     #[inline]
     pub(crate) fn read(bytes: &[u8]) -> Result<Token, String> {
         let token = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
@@ -79,8 +80,9 @@ impl Token {
     }
 }
 
-/// True while this process was started as a worker and has not become one. Never one with privileges that its user lacks:
-/// such a process is no worker, whatever its environment says.
+/// Returns `true` while this process was started as a worker and has not become one. Returns `false` in a
+/// process with privileges that its user lacks: such a process is never a worker, whatever its environment
+/// contains.
 pub(crate) fn unconsumed() -> bool {
     std::env::var_os(VARIABLE).is_some() && !mp_core::gained_privileges()
 }

@@ -1,10 +1,10 @@
-//! The clock that all processes of a machine share, and deadlines on it.
+//! Clock that all processes of a machine share, and deadlines on it.
 
 use std::time::{Duration, Instant};
 
 use rustix::event::Timespec;
 
-/// The instant after this time span; `None`, which is never, when the clock doesn't reach that far.
+/// Returns the instant after this time span, or `None`, which means never, if the clock overflows.
 pub(crate) fn deadline(after: Duration) -> Option<Instant> {
     Instant::now().checked_add(after)
 }
@@ -14,12 +14,13 @@ pub(crate) fn now_is_late(until: Instant) -> bool {
     until.elapsed() >= Duration::from_secs(1)
 }
 
-/// The monotonic clock in nanoseconds, which all processes of this machine share.
+/// Returns the time of the monotonic clock in nanoseconds, which all processes of this machine share.
 pub(crate) fn now() -> u64 {
     u64::try_from(mp_core::monotonic().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A time span as the kernel has it, rounded up to a microsecond: waking early only leads to another wait.
+/// Converts a time span for the kernel, rounded up to a microsecond, because waking early only leads to
+/// another wait.
 pub(crate) fn timespec(span: Duration) -> Timespec {
     let span = span.saturating_add(Duration::from_micros(1));
     Timespec {

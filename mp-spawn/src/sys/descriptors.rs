@@ -1,28 +1,29 @@
-//! File descriptors: which are inherited, which are clear of the standard streams, how many one message carries.
+//! File descriptors: inheritance, numbers above the standard streams, limits of a message.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use crate::sys;
 
-/// As many as the kernel lets one message carry, beside our own.
+/// Maximum number of inherited file descriptors: the kernel's limit for one message, minus our own.
 pub(crate) const MOST_INHERITED: usize = 200;
-/// The most file descriptors that go to a process for our own use.
+/// Maximum number of file descriptors that a process receives for our own use.
 pub(crate) const OWN_FDS: usize = 4;
-/// The most that go to it.
+/// Maximum number of file descriptors that a process receives.
 pub(crate) const MAX_FDS: usize = OWN_FDS + MOST_INHERITED;
 
-/// A program may have closed its standard streams, and their numbers get reused.
+/// Moves a descriptor above the numbers of the standard streams, which a program may have closed, so that
+/// their numbers get reused.
 pub(crate) fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
     const FIRST: i32 = 3;
     if fd.as_raw_fd() >= FIRST { Ok(fd) } else { Ok(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST)?) }
 }
 
-/// The numbers of the files that a program which is executed from here would find, the standard streams apart.
+/// Returns the numbers of the files that an executed program would inherit, except the standard streams.
 pub(crate) fn inheritable() -> Vec<RawFd> {
     let numbers: Vec<RawFd> = match std::fs::read_dir("/proc/self/fd") {
         Ok(entries) => entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok()).collect(),
-        // Where there is no `/proc`, as many as there may be, within reason.
+        // Without `/proc`, all numbers up to the limit, at most 65,536.
         Err(_) => {
             let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
             (3..limit.map_or(1 << 16, |limit| limit.min(1 << 16)) as RawFd).collect()

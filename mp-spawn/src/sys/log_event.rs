@@ -1,13 +1,13 @@
-//! Events of processes, logged through the `log` crate where the feature `log` is on, and dropped otherwise. Messages,
-//! tensors and locks log nothing.
+//! Events of processes, logged through the `log` crate if the feature `log` is enabled, and dropped
+//! otherwise. Messages, tensors and locks are not logged.
 //!
 //! | level | events |
 //! |---|---|
-//! | warn | a process failed; a fork server ended and was replaced, or preloads for long; a worker of a pool ended before its time |
+//! | warn | a process failed; a fork server ended and was replaced, or preloads for a long time; a worker of a pool ended early |
 //! | info | a process was started; a process ended |
-//! | debug | a fork server was started; a worker calls its function; what crashed processes held was released |
+//! | debug | a fork server was started; a worker calls its function; the memory of crashed processes was released |
 //!
-//! Loggers are code of users: they are called while no lock of this crate is held, and a panic of one ends there.
+//! Loggers are code of users: they are called without locks of this crate, and their panics are caught.
 
 /// Logs an event: `event!(Info, "{name} was started")`.
 #[cfg(feature = "log")]
@@ -27,7 +27,7 @@ macro_rules! event {
     }};
 }
 
-/// Whether a logger takes events.
+/// Returns `true` if a logger accepts events.
 pub(crate) fn wanted() -> bool {
     #[cfg(feature = "log")]
     return log::max_level() != log::LevelFilter::Off;

@@ -1,4 +1,4 @@
-//! The system calls that have no safe wrapper elsewhere, and what this crate reads of `/proc`.
+//! System calls that have no safe wrapper elsewhere, and readers for `/proc`.
 
 pub(crate) mod clock;
 pub(crate) mod descriptors;
@@ -20,7 +20,7 @@ fn check(error: c_int) -> io::Result<()> {
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
 
-/// A process id as the standard library has it.
+/// Converts a process id for the standard library.
 pub(crate) fn pid_number(pid: Pid) -> u32 {
     pid.as_raw_nonzero().get().unsigned_abs()
 }

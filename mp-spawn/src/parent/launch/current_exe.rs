@@ -1,13 +1,13 @@
-//! How the running program is executed once more.
+//! Execution of the running program.
 //!
-//! | it runs | `/proc/self/exe` is | executed is |
+//! | the program runs | `/proc/self/exe` is | executed is |
 //! |---|---|---|
-//! | by itself | the program, whatever happened to its file | that |
-//! | under valgrind | the program if opened or read, valgrind if executed | the path that it leads to |
-//! | by the loader (`ld.so --options ./program`, see `ld.so(8)`) | the loader | the loader, with its options and the program's path |
+//! | by itself | the program, whatever happened to its file | that file |
+//! | under valgrind | the program if opened or read, valgrind if executed | the path in the link |
+//! | through the loader (`ld.so --options ./program`, see `ld.so(8)`) | the loader | the loader, with its options and the program's path |
 //!
-//! A program that was deleted while it runs can't be found in the second and the third case. The executed program becomes no
-//! worker then, which is an error that says what to do.
+//! A program that was deleted while it runs can't be found in the second and the third case. The executed
+//! program then does not become a worker, and the error names a remedy.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
@@ -16,20 +16,20 @@ use std::path::{Path, PathBuf};
 use crate::protocol::function::loaded_objects;
 use crate::sys;
 
-/// The running program, whatever happened to its file.
+/// Path of the running program, valid whatever happened to its file.
 const SELF: &str = "/proc/self/exe";
 
-/// What is executed.
+/// Program to be executed, with its arguments.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Myself {
-    /// The program, as errors name it.
+    /// Program, as errors name it.
     pub(crate) program: PathBuf,
-    /// What the kernel executes.
+    /// Path that the kernel executes.
     pub(crate) path: PathBuf,
     pub(crate) argv: Vec<OsString>,
 }
 
-/// This program.
+/// Returns the command that executes this program.
 pub(crate) fn myself() -> Myself {
     let name = || std::env::args_os().next().unwrap_or_else(|| OsString::from(SELF));
     let by_path = |path: PathBuf| Myself { program: path.clone(), path, argv: vec![name()] };
@@ -41,9 +41,9 @@ pub(crate) fn myself() -> Myself {
     by_the_loader().unwrap_or_else(|| by_path(SELF.into()))
 }
 
-/// If it runs by the loader: that once more.
+/// Returns the command through the loader, if this program runs through it.
 fn by_the_loader() -> Option<Myself> {
-    // The loader executes what is linked statically, and so is not there any more.
+    // A statically linked program that the loader executes replaces the loader.
     if cfg!(target_feature = "crt-static") || sys::has_interpreter() {
         return None;
     }
@@ -58,21 +58,22 @@ fn by_the_loader() -> Option<Myself> {
     Some(Myself { program, path: SELF.into(), argv })
 }
 
-/// What the loader got before the path of the program, as far as that can be told: its own name at least.
+/// Returns the words of the loader before the path of the program: at least its own name, more if they can be
+/// determined.
 fn loaders_words(said: &[u8], args: &[OsString]) -> Vec<OsString> {
     let words: Vec<&OsStr> =
         said.strip_suffix(b"\0").unwrap_or(said).split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
-    // The program's own arguments are the last ones; its name may be another one (`--argv0`).
+    // The program's own arguments are the last words. Its name may differ (`--argv0`).
     let own = args.len().max(1);
     let before = words.len().checked_sub(own).filter(|before| *before > 0);
     match before.filter(|before| words[before + 1..].iter().eq(args.iter().skip(1))) {
         Some(before) => words[..before].iter().map(|word| (*word).to_owned()).collect(),
-        // The program has overwritten them.
+        // The program has overwritten its arguments.
         None => vec![SELF.into()],
     }
 }
 
-/// The file that is mapped at an address, in a list as `/proc/self/maps` is one (see `proc(5)`).
+/// Returns the file that is mapped at an address, in a list like `/proc/self/maps` (see `proc(5)`).
 fn file_at(maps: &[u8], address: usize) -> Option<PathBuf> {
     let line = maps.split(|byte| *byte == b'\n').find(|line| {
         let range = line.split(|byte| *byte == b' ').next().and_then(|range| std::str::from_utf8(range).ok());
@@ -80,7 +81,8 @@ fn file_at(maps: &[u8], address: usize) -> Option<PathBuf> {
         let number = |text| usize::from_str_radix(text, 16).unwrap_or(0);
         (number(start)..number(end)).contains(&address)
     })?;
-    // Range, access, offset, device and inode are before it, without a slash; a newline in it is `\012`.
+    // Range, access, offset, device and inode precede it, without a slash. A newline in the path is written
+    // as `\012`.
     let path = &line[line.iter().position(|byte| *byte == b'/')?..];
     let path = Path::new(OsStr::from_bytes(path));
     path.exists().then(|| path.to_owned())
@@ -99,7 +101,7 @@ mod tests {
         let said = b"ld.so\0--argv0\0me\0./program\0a\0b\0";
         assert_eq!(loaders_words(said, &words(&["me", "a", "b"])), words(&["ld.so", "--argv0", "me"]));
         assert_eq!(loaders_words(b"ld.so\0./program\0", &words(&["./program"])), words(&["ld.so"]));
-        // What was written over, and what is shorter than it can be.
+        // Overwritten words, and fewer words than possible.
         for (said, args) in
             [(&b"ld.so\0./program\0x\0"[..], &["p", "y"][..]), (b"title", &["p", "y"]), (b"", &["p"])]
         {

@@ -1,30 +1,33 @@
-//! A process that executes a program: what `posix_spawn(3)` does, with fewer system calls.
+//! Process that executes a program: the effect of `posix_spawn(3)`, with fewer system calls.
 //!
-//! The child is made by `clone3(2)` as by `vfork(2)`: it has this process's memory, and the stack of the thread that made
-//! it, which stands still until the child has executed the program. Nothing is copied or mapped for it. The kernel clears its
-//! signal handlers (`CLONE_CLEAR_SIGHAND`), where the C library asks for each of 64 signals; and its pidfd is made with it
-//! (`CLONE_PIDFD`), where it would have to be asked for afterwards, when its number may be another process's.
+//! The child is made by `clone3(2)` as by `vfork(2)`: it has this process's memory, and the stack of the
+//! thread that made it, which is suspended until the child has executed the program. Nothing is copied or
+//! mapped for it. The kernel clears its signal handlers (`CLONE_CLEAR_SIGHAND`), while the C library would
+//! check each of 64 signals. Its pidfd is made with it (`CLONE_PIDFD`), while a later request might get
+//! another process with the same number.
 //!
 //! | the child is killed | left |
 //! |---|---|
-//! | before it has executed the program | what is left of any child that was killed: its pidfd tells |
+//! | before it has executed the program | the same as of any child that was killed: its pidfd reports the end |
 //!
 //! | the parent is killed | left |
 //! |---|---|
-//! | while it stands still | the child executes the program, which finds that its parent is gone: see `lifeline` |
+//! | while it is suspended | the child executes the program, which detects that its parent is gone: see `lifeline` |
 //!
-//! Files that aren't close-on-exec are marked so in the child, all at once (`close_range(2)`): it keeps the standard streams, its
-//! socket, and what it was given by name.
+//! Files that aren't close-on-exec are marked so in the child, all at once (`close_range(2)`): it keeps the
+//! standard streams, its socket, and the files that were named for it.
 //!
-//! Kernels before 5.5 (before 5.11, for `close_range`), filters of sandboxes that don't know the call, valgrind, and
-//! processors for which we have not written the ten instructions below get [`posix_spawn`](crate::sys::posix_spawn).
+//! Kernels before 5.5 (before 5.11, for `close_range`), filters of sandboxes that don't know the call,
+//! valgrind, and processors without the ten instructions of assembler below use
+//! [`posix_spawn`](crate::sys::posix_spawn).
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it calls `clone3(2)`, which returns twice, on one stack. The second return never leaves the
-//! block of assembler: there the child calls a function that doesn't return, whose frames are below those of the parent, where
-//! nothing is when it continues. The child reads only the [`Plan`], which outlives the block, and calls only what may be
-//! called while other threads hold locks: it takes none, allocates nothing, and can't panic.
+//! This file may hold `unsafe`: it calls `clone3(2)`, which returns twice, on one stack. The second return
+//! never leaves the block of assembler: there the child calls a function that doesn't return, whose frames
+//! are below those of the parent, where nothing is when it continues. The child reads only the [`Plan`],
+//! which outlives the block, and calls only functions that may be called while other threads hold locks: it
+//! takes no lock, allocates nothing, and can't panic.
 #![allow(unsafe_code)]
 
 use std::cell::Cell;
@@ -40,11 +43,11 @@ use crate::parent::launch::above_standard;
 use crate::sys::process_handle;
 use crate::sys::{self, HANDED_DOWN, Program, STANDARD_SIGNALS};
 
-/// A process that was made just now, and its pidfd, where there is one.
+/// Process that was made just now, with its pidfd, if the kernel made one.
 pub(crate) type Started = (Pid, Option<OwnedFd>);
 
-/// Starts a program, with the standard signals at their default but for those that are handed down as ignored, and none blocked but, if they
-/// are to wait, interrupts.
+/// Starts a program. The standard signals are at their default, except the ignored ones of `HANDED_DOWN`.
+/// No signal is blocked, except SIGINT and SIGTERM if `interrupts_wait` is set.
 ///
 /// # Errors
 /// The name of the call that failed, and its error.
@@ -68,29 +71,31 @@ mod vfork {
 mod vfork {
     use super::*;
 
-    /// What the child does, and its outcome.
+    /// Actions of the child, and their outcome.
     struct Plan<'a> {
         path: *const c_char,
         argv: *const *mut c_char,
         environment: *const *mut c_char,
-        /// What is to be under which number; the same, or another one that nothing else is moved from.
+        /// Files and their numbers in the child. A number is either unchanged, or not the source of another
+        /// move.
         moves: &'a [(RawFd, RawFd)],
-        /// The signals that are blocked in the program, as the kernel has them.
+        /// Signals that are blocked in the program, in the kernel's format.
         blocked: u64,
-        /// What failed and why, where the program was not executed; 0 if it was, or if the child was killed before.
+        /// Call that failed, and its error number, if the program was not executed. 0 if it was executed, or
+        /// if the child was killed before.
         error: Cell<(&'static str, c_int)>,
     }
 
-    /// See `clone(2)`; handlers become the default, and what is ignored stays ignored.
+    /// See `clone(2)`. Handlers are reset to the default, and ignored signals stay ignored.
     const CLEAR_HANDLERS: u64 = 1 << 32;
 
     const CLOSE_RANGE: &str = "close_range";
 
-    /// Whether the kernel, or a filter, was found to lack that call.
+    /// `true` if the kernel, or a filter, was found to lack that call.
     // fork: the kernel is the same for copies.
     static NO_CLOSE_RANGE: AtomicBool = AtomicBool::new(false);
 
-    /// `None` where the system can't.
+    /// Starts a program. Returns `None` if the system lacks the calls.
     pub(super) fn start(program: &Program<'_>) -> Result<Option<Started>, (&'static str, io::Error)> {
         if NO_CLOSE_RANGE.load(Ordering::Relaxed) {
             return Ok(None);
@@ -115,15 +120,15 @@ mod vfork {
         args.flags = (libc::CLONE_VM | libc::CLONE_VFORK | libc::CLONE_PIDFD) as u64 | CLEAR_HANDLERS;
         args.pidfd = (&raw mut pidfd).expose_provenance() as u64;
         args.exit_signal = libc::SIGCHLD as u64;
-        // Until it executes the program it can't be stopped, while its parent stands still, nor dump core, which old kernels
-        // take for the parent's. This can't fail for a valid set.
+        // Until it executes the program, the child must not be stopped while its parent is suspended, nor
+        // dump core, which old kernels take for the parent's. This can't fail for a valid set.
         let before = sys::hold_signals();
         let made = clone(&args, &plan);
         before.iter().for_each(sys::let_signals);
         let Ok(pid) = i32::try_from(made).map_err(drop).and_then(|pid| Pid::from_raw(pid.max(0)).ok_or(()))
         else {
             return match io::Error::from_raw_os_error(made.unsigned_abs() as i32) {
-                // The last is of a kernel that doesn't know one of the flags.
+                // EINVAL is returned by a kernel that doesn't know one of the flags.
                 error if matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EPERM | libc::EINVAL)) => {
                     Ok(None)
                 }
@@ -131,14 +136,15 @@ mod vfork {
             };
         };
         if pidfd < 0 {
-            // A kernel that takes the flag for nothing.
+            // A kernel that ignores the flag.
             return Ok(Some((pid, None)));
         }
         // SAFETY: the kernel has made it just now, for this process.
         let pidfd = unsafe { OwnedFd::from_raw_fd(pidfd) };
         let (what, error) = plan.error.get();
         if error != 0 {
-            // It has ended. It fails where the kernel has reaped it already, as it does where SIGCHLD is ignored.
+            // The child has ended. The call fails if the kernel has reaped it already, as it does if SIGCHLD
+            // is ignored.
             let id = WaitId::PidFd(pidfd.as_fd());
             let _ = rustix::io::retry_on_intr(|| rustix::process::waitid(id.clone(), WaitIdOptions::EXITED));
             if what == CLOSE_RANGE {
@@ -147,22 +153,24 @@ mod vfork {
             }
             return Err((what, io::Error::from_raw_os_error(error)));
         }
-        // No process would learn of its end.
+        // Without the pidfd, no process would learn of the child's end.
         let pidfd = above_standard(pidfd)
             .inspect_err(|_| process_handle::end(pid))
             .map_err(|error| ("fcntl", error))?;
         Ok(Some((pid, Some(pidfd))))
     }
 
-    /// Makes the child, and waits until it has executed the program or ended: its number, or the negative number of an error.
+    /// Makes the child, and waits until it has executed the program or ended. Returns its number, or a
+    /// negative error number.
     #[inline(never)]
     fn clone(args: &libc::clone_args, plan: &Plan<'_>) -> i64 {
         let made: i64;
         // SAFETY:
-        // - The arguments are as large as they say. `CLONE_VM` without a stack of its own has the child go on with this
-        //   thread's; the kernel keeps this thread (`CLONE_VFORK`) until the child has memory of its own, or is gone.
-        // - The child (0) calls `in_child`, which doesn't return: it changes nothing at or above the stack pointer, which is
-        //   aligned for a call here, and below it this block may write.
+        // - The arguments are as large as they say. `CLONE_VM` without a stack of its own lets the child
+        //   continue on this thread's stack. The kernel suspends this thread (`CLONE_VFORK`) until the child
+        //   has memory of its own, or is gone.
+        // - The child (0) calls `in_child`, which doesn't return: it changes nothing at or above the stack
+        //   pointer, which is aligned for a call here, and below it this block may write.
         // - The parent has its own registers, of which the call changes the three that are named.
         unsafe {
             std::arch::asm!(
@@ -185,15 +193,16 @@ mod vfork {
         made
     }
 
-    /// What the child does. It shares the memory of its parent, other threads of which run.
+    /// Runs the child. It shares the memory of its parent, whose other threads run.
     extern "C" fn in_child(plan: *const Plan<'_>) -> ! {
         // SAFETY: `clone` was given a reference, and waits.
         let plan = unsafe { &*plan };
-        // Not by the C library, which in newer versions takes a lock to change what SIGABRT does.
+        // Done without the C library, which in newer versions takes a lock to change the action of SIGABRT.
         let default = [0_u64; 4];
         for signal in STANDARD_SIGNALS.filter(|signal| !HANDED_DOWN.contains(signal)) {
-            // SAFETY: this is the kernel's `sigaction`, of 32 bytes, with no handler, no flags and an empty mask of 8 bytes. Of the two
-            // signals that can't be changed it is an error, which changes nothing.
+            // SAFETY: this is the kernel's `sigaction`, of 32 bytes, with no handler, no flags and an empty
+            // mask of 8 bytes. For the two signals that can't be changed, the call returns an error and
+            // changes nothing.
             unsafe {
                 libc::syscall(
                     libc::SYS_rt_sigaction,
@@ -204,13 +213,13 @@ mod vfork {
                 )
             };
         }
-        // SAFETY: this call takes numbers. The child has a table of files of its own.
+        // SAFETY: this call takes numbers. The child has its own table of files.
         let marked =
             unsafe { libc::syscall(libc::SYS_close_range, 3_u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC) };
         let marked = marked == 0;
         let moved = marked && plan.moves.iter().all(|(from, to)| place(*from, *to));
         if moved {
-            // SAFETY: a mask of 8 bytes; the old one isn't wanted.
+            // SAFETY: a mask of 8 bytes. The old mask is not requested.
             unsafe {
                 libc::syscall(
                     libc::SYS_rt_sigprocmask,
@@ -220,8 +229,8 @@ mod vfork {
                     8_usize,
                 )
             };
-            // SAFETY: the path is a C string, both lists are of C strings and end with a null pointer; they live in the parent,
-            // which waits.
+            // SAFETY: the path is a C string, both lists are of C strings and end with a null pointer. They
+            // live in the parent, which waits.
             unsafe { libc::execve(plan.path, plan.argv.cast(), plan.environment.cast()) };
         }
         let what = if moved {
@@ -231,18 +240,19 @@ mod vfork {
         } else {
             CLOSE_RANGE
         };
-        // The place of this number is the parent's as well, which reads it after calls of its own only.
+        // `errno` is shared with the parent, which reads it only after its own calls.
         plan.error.set((what, io::Error::last_os_error().raw_os_error().unwrap_or(libc::EINVAL)));
         sys::exit_at_once(127)
     }
 
-    /// A file under another number, or under its own, without close-on-exec.
+    /// Puts a file under another number, or under its own, without close-on-exec.
     fn place(from: RawFd, to: RawFd) -> bool {
         if from == to {
-            // SAFETY: a command that takes an integer; a number that is no file's is an error.
+            // SAFETY: a command that takes an integer. For a number that is not open, the call returns an
+            // error.
             return unsafe { libc::fcntl(to, libc::F_SETFD, 0) } != -1;
         }
-        // SAFETY: both are numbers; one that is no file's is an error.
+        // SAFETY: both are numbers. For a number that is not open, the call returns an error.
         unsafe { libc::dup2(from, to) != -1 }
     }
 }

@@ -1,34 +1,34 @@
-//! The start method `fork`: a copy of this process that becomes a worker.
+//! Start method `fork`: a copy of this process that becomes a worker.
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it forks a process that may have other threads, and makes the copy a process of its own.
-//! The caller of [`allow_fork`] vouches that the function which runs there does with what a copy has; the table says how
-//! this crate and those below it do.
+//! This file may hold `unsafe`: it forks a process that may have other threads, and detaches the copy from
+//! the resources of the original. The caller of [`allow_fork`] vouches for the function that runs in the
+//! copy. The table covers this crate and the crates below it.
 //!
-//! | what would be wrong in a copy | what is done |
+//! | problem in a copy | solution |
 //! |---|---|
 //! | the original's place in the arena, its mapping, its files and their locks | see [`mp_core::fork`] |
 //! | variables of this crate, behind locks that other threads may have held: supervisor, reader of output, fork server, family, line to the parent, name and rank | fresh ones: [`PerProcess`](mp_core::fork::PerProcess) |
-//! | settings: start method, command | taken over, as in any process |
-//! | the preloaded function | taken over: read before, written in the copy |
-//! | sockets to the original's children and parent, the pipe that ends those with it, pidfds (or what stands in for them), the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
-//! | what has a number under which the copy inherits a file | closed, if it is the original's; what is the copy's own, which is its socket only so far, gets another number |
-//! | the original's end of the copy's own socket | closed, so that the end of the original shows |
-//! | the standard streams: what is in the buffer, their locks | held by the thread that forks, and written out, if it is the main thread |
-//! | handlers of signals, which may write into pipes of the original's; blocked signals | none, as after `posix_spawn`; signals wait while the copy gets there |
-//! | functions to be called at exit, which remove what the original still needs | not called: the first one that the copy registers is called after all others of its own, and ends the process (glibc) |
-//! | that a thread is exiting: `exit` lets no other one exit, here as in the original | the copy waits for that, and ends with the original, as it has asked before; if that had ended already, at once |
-//! | locks of the allocator and of the C library | `fork(3)` of glibc puts them in order; hence it, and no bare `clone3` |
-//! | the stack: a thread's, where it isn't the main thread that forks | the function gets a thread with a stack of the usual size |
+//! | settings: start method, command | inherited, as in any process |
+//! | the preloaded function | inherited: read before the fork, written in the copy |
+//! | sockets to the original's children and parent, the pipe that ends the children with it, pidfds (or their substitutes), the supervisor's epoll | closed; the supervisor's lock is held meanwhile, so that all are known |
+//! | files under a number under which the copy inherits a file | closed, if they are the original's; the copy's own file, which is only its socket so far, gets another number |
+//! | the original's end of the copy's own socket | closed, so that the end of the original is detected |
+//! | the standard streams: their buffers, their locks | held by the thread that forks, and written out, if it is the main thread |
+//! | handlers of signals, which may write into pipes of the original; blocked signals | reset, as after `posix_spawn`; signals are blocked until then |
+//! | functions to be called at exit, which remove objects that the original still needs | not called: the first function that the copy registers is called after all others of its own, and ends the process (glibc) |
+//! | a thread that is exiting: `exit` lets no other thread exit, here as in the original | the copy waits for that, and ends with the original, as it has requested before; if that had ended already, at once |
+//! | locks of the allocator and of the C library | `fork(3)` of glibc makes them consistent; therefore it is used instead of a bare `clone3` |
+//! | the stack: a thread's, if another thread than the main thread forks | the function gets a thread with a stack of the usual size |
 //! | a panic that leaves the copy's function | caught in [`main::main`], which never returns: the frames of the original above are never reached |
-//! | which thread's end ends the copy | the one that forks: the main thread or the supervisor's, as for all methods |
-//! | read ends of pipes from the original's other children; sockets to the fork server and to the process that it has made ahead | stay open until the copy ends, which is before the original's end, or with it: only a copy that has detached itself keeps a worker that was made ahead, and is detached as well, from seeing that no process takes its result |
+//! | the thread whose end ends the copy | the thread that forks: the main thread or the supervisor's, as for all methods |
+//! | read ends of pipes from the original's other children; sockets to the fork server and to the process that it has made in advance | stay open until the copy ends, which is before the original's end, or with it: only a copy that has detached itself prevents a worker that was made in advance, and is detached as well, from detecting that no process takes its result |
 //!
-//! | killed | what happens |
+//! | killed | result |
 //! |---|---|
-//! | the original, at any time | the copy first asks the kernel to end with it, and checks whether it has gone before: it ends |
-//! | the copy, before it says hello | it is known to be no other program: `ProcessExited`, as at any other time |
+//! | the original, at any time | the copy first asks the kernel to end with it, and checks whether it has ended before: it ends |
+//! | the copy, before it sends its hello | it can't be another program: `ProcessExited`, as at any other time |
 //!
 //! [`allow_fork`]: crate::allow_fork
 #![allow(unsafe_code)]
@@ -54,7 +54,7 @@ use crate::start_method;
 use crate::sys;
 use crate::sys::process_handle::Handle;
 
-/// An error if this process is not to be copied.
+/// Returns an error if this process must not be copied.
 pub(crate) fn check() -> Result<()> {
     let why = if start_method::chosen().fork { mp_core::fork::forbidden() } else { Some(NOT_ALLOWED) };
     why.map_or(Ok(()), |why| Err(SpawnError::ForkRefused(why)))
@@ -63,8 +63,8 @@ pub(crate) fn check() -> Result<()> {
 const NOT_ALLOWED: &str = "the program has not called `allow_fork`, because a copy inherits the locks that other threads hold \
      and whatever they have half done: read its documentation and call it, or use another start method";
 
-/// Starts a process: copies this one. `files` are those that the copy has no use for; no thread closes them meanwhile. The
-/// calling thread becomes the one whose end ends the process.
+/// Starts a process: copies this one. `files` are those that the copy does not need. No thread closes them
+/// meanwhile. The kernel ends the copy when the calling thread ends.
 pub(crate) fn launch(
     particulars: Particulars,
     setup: &ProcessOptions,
@@ -74,7 +74,7 @@ pub(crate) fn launch(
     let refused = |what| move |error: io::Error| failed(what, None, error);
     let (ours, theirs) = launch::socket_pair().map_err(refused("socketpair"))?;
     let nonce = launch::nonce();
-    // The copy finds it when it first reads. What doesn't fit is sent later.
+    // The copy finds the data at its first read. The supervisor sends the rest later.
     outbox.flush(ours.as_fd()).map_err(refused("sendmsg"))?;
     let taken = Taken {
         token: Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce, taker: Taker::Program },
@@ -84,13 +84,14 @@ pub(crate) fn launch(
     // Another thread would deadlock here with a thread that prints and waits for it.
     let mut printing = (!taken.thread).then(|| (io::stdout().lock(), io::stderr().lock()));
     if let Some((out, _)) = &mut printing {
-        // What can't be written now can't be written later either.
+        // Output that can't be written now can't be written later either.
         let _ = out.flush();
     }
     let memory =
         Fork::prepare().map_err(|error| refused("a copy of the process")(io::Error::other(error)))?;
     let signals = sys::hold_signals().map_err(refused("pthread_sigmask"))?;
-    // SAFETY: the program has called `allow_fork`, else `start` had refused. What this file does in the copy is said above.
+    // SAFETY: the program has called `allow_fork`, otherwise `start` would have refused. The documentation of
+    // this file describes its actions in the copy.
     match unsafe { sys::fork() } {
         Ok(Some(pid)) => {
             sys::let_signals(&signals);
@@ -98,19 +99,20 @@ pub(crate) fn launch(
             Ok(Launched { pid, handle: Handle::of(pid)?, socket: ours, nonce })
         }
         Ok(None) => {
-            // First of all: what follows waits for ever if the original was exiting, for that one holds the locks of `exit`.
-            // If that is refused, the worker reports it, like any other.
+            // Done first, because the following code would wait for ever if the original was exiting, which
+            // holds the locks of `exit`. If the request is refused, the worker reports that, like any other.
             if main::has_parent(taken.token.parent) == Ok(false) {
                 sys::exit_at_once(USELESS);
             }
             let code = panic::catch_unwind(AssertUnwindSafe(|| {
-                // SAFETY: this is the copy, made by this thread just now; the caller holds what keeps those files open, and
-                // the code that uses them is behind a variable that the copy has another one of.
+                // SAFETY: this is the copy, made by this thread just now. The caller holds the locks that
+                // keep those files open, and the code that uses them is behind a variable of which the copy
+                // has another instance.
                 let fit = unsafe { memory.begin(files) };
                 drop((printing, ours));
                 taken.become_worker(theirs, particulars, setup, fit.map_err(|error| error.to_string()))
             }));
-            // Nothing of the original's is to be undone here.
+            // Destructors of the original must not run here.
             code.unwrap_or_else(|_| sys::exit_at_once(USELESS))
         }
         Err(error) => {
@@ -120,16 +122,16 @@ pub(crate) fn launch(
     }
 }
 
-/// What a copy takes over, read before.
+/// Settings that a copy inherits, read before the fork.
 struct Taken {
     token: Token,
     preload: Option<FunctionRef>,
-    /// Whether another thread than the main thread has forked.
+    /// `true` if another thread than the main thread has forked.
     thread: bool,
 }
 
 impl Taken {
-    /// In the copy: arranges what was asked for, and becomes the worker.
+    /// In the copy: applies the setup, and becomes the worker.
     fn become_worker(
         self,
         mut socket: OwnedFd,
@@ -145,7 +147,7 @@ impl Taken {
         entry::change_environment(setup.environment.iter().cloned());
         let Particulars { ends, files, .. } = particulars;
         let streams = ends.take().map_err(|error| format!("setting its streams failed: {error}"));
-        // The streams come first: their files may have numbers that are to be those of others.
+        // The streams come first, because their files may have numbers that other files must get.
         let fit = fit.and(streams).and_then(|()| inherited_files::replace(&files, &mut socket));
         main::main(token, socket, fit)
     }

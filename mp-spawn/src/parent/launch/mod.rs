@@ -1,4 +1,4 @@
-//! Starting one process: its socket, its environment.
+//! Start of one process: its socket, its environment.
 
 pub(crate) mod current_exe;
 pub(crate) mod exec;
@@ -31,38 +31,38 @@ use crate::sys::environment::Environment;
 use crate::sys::file_privileges;
 use crate::sys::process_handle::Handle;
 
-/// What every child of one start has in common.
+/// Common properties of all children of one start.
 #[derive(Clone, Debug)]
 pub(crate) struct Command {
-    /// The program, as errors name it.
+    /// Program, as errors name it.
     pub(crate) program: PathBuf,
     path: CString,
     argv: Vec<CString>,
-    /// Whether it is the running program.
+    /// `true` if it is the running program.
     is_own: bool,
     taker: Taker,
-    /// What the loader is to load before the program begins.
+    /// Library that the loader loads before the program begins.
     library: Option<PathBuf>,
     environment: OnceLock<Environment>,
-    /// Set when it is known that it may be executed.
+    /// Set when the program was found to be safe to execute.
     is_checked: OnceLock<()>,
 }
 
-/// What is different for one process of a start.
+/// Properties of a single process of a start.
 #[derive(Debug, Default)]
 pub(crate) struct Particulars {
-    /// Its environment, where it is another one.
+    /// Environment, if it differs from that of the command.
     pub(crate) environment: Option<Environment>,
-    /// What it writes to, where that is not inherited.
+    /// Standard streams that are not inherited.
     pub(crate) ends: Ends,
-    /// What it is to have open, and under which numbers.
+    /// Inherited files and their numbers.
     pub(crate) files: Vec<(RawFd, Arc<OwnedFd>)>,
     /// `true` if SIGINT and SIGTERM are blocked until the process has set their effect.
     pub(crate) interrupts_wait: bool,
 }
 
 impl Command {
-    /// What is particular about a process with this setup.
+    /// Returns the properties of a process with this setup.
     pub(crate) fn particulars(&self, setup: &ProcessOptions) -> Result<Particulars> {
         let files = inherited_files::ready(&setup.inherited)?;
         let interrupts_wait = setup.interrupt != Interrupt::Default;
@@ -80,7 +80,7 @@ impl Command {
         Ok(Particulars { environment, files, interrupts_wait, ..Particulars::default() })
     }
 
-    /// This program, or what was set instead, for a function.
+    /// Creates the command for a function: this program, or the command that was set instead.
     pub(crate) fn new(words: Option<&Words>, function: &FunctionRef) -> Result<Command> {
         let usual = command::usual();
         let words = words.or(usual.as_ref());
@@ -103,12 +103,15 @@ impl Command {
         Ok(Command { program, path, argv, is_own, taker, library, environment, is_checked })
     }
 
-    /// Whether a program that the calling thread executes may be a worker of this process: not if it has, or gets, privileges
-    /// that this process's user lacks. The privileges that this process was given are checked, and those of the executed file: a
-    /// process that has dropped its privileges gets them back by it. What a command executes in its turn isn't checked. Such a
-    /// program ignores its environment; executed anew it would run `main` once more, and start others, and so on.
+    /// Returns an error if a program that the calling thread executes can't be a worker of this process,
+    /// because it has, or gets, privileges that this process's user lacks. Both the privileges of this
+    /// process and those of the executed file are checked: a process that has dropped its privileges gets
+    /// them back by the file. Programs that a command executes in its turn are not checked. A privileged
+    /// program ignores its environment. Executed anew, it would run `main` once more, and start others, and
+    /// so on.
     ///
-    /// What a program gets depends on flags that each thread has of its own, and all processes of a start are executed by one.
+    /// The privileges of a program depend on flags of the calling thread. A single thread executes all
+    /// processes of a start.
     fn check_privileges(&self) -> Result<()> {
         if self.is_checked.get().is_some() {
             return Ok(());
@@ -149,13 +152,13 @@ impl Command {
         Ok(())
     }
 
-    /// Whether it starts the same as the other one.
+    /// Returns `true` if both commands start the same program.
     pub(crate) fn is_as(&self, other: &Command) -> bool {
         let of = |one: &Command| (one.path.clone(), one.argv.clone(), one.taker, one.library.clone());
         of(self) == of(other)
     }
 
-    /// The environment of this process, as it was when it was first asked for: copies have it anyway.
+    /// Returns the environment of this process at the first call. Copies inherit it anyway.
     fn environment(&self) -> &Environment {
         self.environment.get_or_init(|| self.with_library(Environment::without(token::VARIABLE)))
     }
@@ -168,17 +171,17 @@ impl Command {
     }
 }
 
-/// A process that was started just now.
+/// Process that was started just now.
 #[derive(Debug)]
 pub(crate) struct Launched {
     pub(crate) pid: Pid,
     pub(crate) handle: Handle,
-    /// This end of its socket; reads and writes don't block.
+    /// Parent's end of its socket. Reads and writes don't block.
     pub(crate) socket: OwnedFd,
     pub(crate) nonce: u64,
 }
 
-/// Starts a process. The calling thread becomes the one whose end ends the process.
+/// Starts a process. The kernel ends it when the calling thread ends.
 pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Launched> {
     command.check_privileges()?;
     let (ours, mut theirs) = socket_pair().map_err(|error| failed("socketpair", None, error))?;
@@ -214,12 +217,13 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
     Ok(Launched { pid, handle, socket: ours, nonce })
 }
 
-/// A random number that can't be guessed.
+/// Returns a random number that can't be guessed.
 pub(crate) fn nonce() -> u64 {
     RandomState::new().build_hasher().finish()
 }
 
-/// Both ends are close-on-exec and clear of the standard streams; the first one doesn't block.
+/// Creates a socket pair. Both ends are close-on-exec and have numbers above the standard streams. The first
+/// end doesn't block.
 pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
     let (ours, theirs) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;

@@ -16,7 +16,8 @@ pub struct FailureReports {
 }
 
 impl FailureReports {
-    /// Counts a failure. Returns the number of failures since the last report, with this one, if a report is due.
+    /// Counts a failure. Returns the number of failures since the last report, with this one, if a report is
+    /// due.
     pub fn failed(&mut self, now: Instant) -> Option<u32> {
         self.unreported = self.unreported.saturating_add(1);
         let interval = match self.next {

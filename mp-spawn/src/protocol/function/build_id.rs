@@ -1,4 +1,4 @@
-//! Which build of a program or library something is.
+//! Identification of the build of a program or library.
 
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -7,24 +7,24 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::fields::{Fields, put_bytes, put_number};
 
-/// Which build of which program or library an object is.
+/// Identity of the build of a program or library.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub(crate) enum Identity {
-    /// The linker's build-id.
+    /// Build-id of the linker.
     BuildId(Vec<u8>),
-    /// The object carries no build-id, so this is the file it was loaded from.
+    /// File that the object was loaded from, if it has no build-id.
     File { device: u64, inode: u64, size: u64, modified: (i64, i64) },
 }
 
 impl Identity {
-    /// A number for it, the same in each process of this build.
+    /// Returns a hash of the identity, the same in each process of this build.
     pub(crate) fn short(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.hash(&mut hasher);
         hasher.finish()
     }
 
-    /// Appends it to a message.
+    /// Appends the identity to a message.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         match self {
             Identity::BuildId(id) => {
@@ -40,7 +40,7 @@ impl Identity {
         }
     }
 
-    /// Reads one from a message.
+    /// Reads an identity from a message.
     #[inline]
     pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Identity> {
         if fields.flag()? {

@@ -1,4 +1,4 @@
-//! Which build a file on disk is, before it is loaded.
+//! Identification of the build of a file on disk, before it is loaded.
 
 use std::fs::File;
 use std::io;
@@ -9,12 +9,12 @@ use crate::protocol::function::build_id::Identity;
 use crate::protocol::function::loaded_objects::build_id_in;
 
 const PT_NOTE: u32 = 4;
-/// Programs have a dozen.
+/// Maximum number of program headers. Programs have a dozen.
 const MOST_HEADERS: u64 = 1 << 10;
-/// A note that says which build it is has some forty bytes.
+/// Maximum size of a note segment, in bytes. A build-id note has some forty bytes.
 const MOST_NOTES: u64 = 1 << 16;
 
-/// Where the fields of an ELF file of this machine are: of the file's header, then of a program header.
+/// Offsets of fields in an ELF file of this machine: in the file's header, then in a program header.
 #[cfg(target_pointer_width = "64")]
 mod at {
     pub(super) const CLASS: u8 = 2;
@@ -34,7 +34,7 @@ mod at {
     pub(super) const LENGTH: u64 = 16;
 }
 
-/// Which file this is, by what the file system says.
+/// Returns the identity of a file according to the file system.
 pub(crate) fn file(path: &Path) -> io::Result<Identity> {
     let file = std::fs::metadata(path)?;
     Ok(Identity::File {
@@ -45,10 +45,10 @@ pub(crate) fn file(path: &Path) -> io::Result<Identity> {
     })
 }
 
-/// Which build the program or library in a file is: its build-id if it has one.
+/// Returns the identity of the program or library in a file: its build-id if it has one.
 ///
 /// # Errors
-/// If it can't be read, or is none of this machine.
+/// If the file can't be read, or is not for this machine.
 pub(crate) fn build(path: &Path) -> io::Result<Identity> {
     match build_id(&File::open(path)?)? {
         Some(id) => Ok(Identity::BuildId(id)),
@@ -110,7 +110,7 @@ mod tests {
         let error = build(Path::new("/proc/self/maps")).unwrap_err();
         assert!(error.to_string().contains("not an ELF program or library"), "{error}");
         assert_eq!(build(Path::new("/no/such/library")).unwrap_err().kind(), io::ErrorKind::NotFound);
-        // Some bytes of one.
+        // Truncated files.
         let path = std::env::temp_dir().join(format!("mp-elf-{}", std::process::id()));
         let whole = std::fs::read("/proc/self/exe").unwrap();
         for length in [3, 20, 60, 100] {

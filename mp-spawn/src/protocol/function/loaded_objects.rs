@@ -1,13 +1,13 @@
-//! The ELF objects that this process has loaded: which one holds an address, which build each one is, which one holds this
-//! copy of the crate, and its initialisers.
+//! ELF objects that this process has loaded: the object at an address, the build of each object, the object
+//! that holds this copy of the crate, and its initialisers.
 //!
 //! # Safety
 //!
 //! This file may hold `unsafe`: it walks the dynamic loader's tables (`dl_iterate_phdr(3)`) and reads program
-//! headers, notes and the dynamic section where they lie in memory. Every object seen here stays loaded while
-//! the walk lasts, because the loader holds its lock; nothing that is kept afterwards points into an object. It also loads a
-//! library, whose initialisers run then, as those of any library that a program loads: the caller has checked which build
-//! it is.
+//! headers, notes and the dynamic section in memory. Every object stays loaded during the walk, because the
+//! loader holds its lock. Data that is stored afterwards does not point into an object. The file also loads a
+//! library, whose initialisers run then, as those of any library that a program loads. The caller has checked
+//! its build.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, OsStr, c_int, c_void};
@@ -30,7 +30,7 @@ const DT_NULL: usize = 0;
 const DT_INIT_ARRAY: usize = 25;
 const DT_INIT_ARRAYSZ: usize = 27;
 
-/// A loaded object.
+/// Loaded object.
 #[derive(Debug)]
 pub(crate) struct Object {
     base: usize,
@@ -38,12 +38,12 @@ pub(crate) struct Object {
     segments: Vec<Range<usize>>,
     build_id: Option<Vec<u8>>,
     dynamic: Option<Range<usize>>,
-    /// True for the program itself, false for its libraries.
+    /// `true` for the program itself, `false` for its libraries.
     pub(crate) is_program: bool,
 }
 
 impl Object {
-    /// Which build this is; `None` when neither a build-id nor a file tells.
+    /// Returns the identity of the build, or `None` if it has neither a build-id nor a file.
     #[inline]
     pub(crate) fn identity(&self) -> Option<Identity> {
         if let Some(id) = &self.build_id {
@@ -53,7 +53,7 @@ impl Object {
         elf::file(path).ok()
     }
 
-    /// Whether this is that build.
+    /// Returns `true` if this object is that build.
     #[inline]
     pub(crate) fn is(&self, identity: &Identity) -> bool {
         match (&self.build_id, identity) {
@@ -63,24 +63,25 @@ impl Object {
         }
     }
 
-    /// The loader's name of it.
+    /// Returns the loader's name of the object.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The lowest address of it.
+    /// Returns the lowest address of the object.
     pub(crate) fn start(&self) -> Option<usize> {
         self.segments.iter().map(|segment| segment.start).min()
     }
 
-    /// How far into this object an address lies; `None` when it lies in none of its segments.
+    /// Returns the offset of an address in this object, or `None` if it lies in none of its segments.
     #[inline]
     pub(crate) fn offset_of(&self, address: usize) -> Option<usize> {
         let inside = self.segments.iter().any(|segment| segment.contains(&address));
         inside.then(|| address.wrapping_sub(self.base))
     }
 
-    /// The address of `size` bytes at this offset; `None` unless one readable segment holds them all.
+    /// Returns the address of `size` bytes at this offset, or `None` unless a single readable segment holds
+    /// them all.
     #[inline]
     pub(crate) fn address_of(&self, offset: usize, size: usize) -> Option<usize> {
         let start = self.base.checked_add(offset)?;
@@ -89,8 +90,9 @@ impl Object {
         inside.then_some(start)
     }
 
-    /// The addresses of the entries of this object's `.init_array` that come after the one at `entry`; none
-    /// when `entry` isn't in it, or the object has no dynamic section (as static programs may).
+    /// Returns the addresses of the entries of this object's `.init_array` after the entry at `entry`. The
+    /// range is empty if `entry` isn't in it, or if the object has no dynamic section (as in static
+    /// programs).
     #[cfg_attr(target_feature = "crt-static", allow(dead_code))]
     #[inline]
     pub(crate) fn initialisers_after(&self, entry: usize) -> Range<usize> {
@@ -113,26 +115,27 @@ impl Object {
         let count = dynamic.len() / size_of::<[usize; 2]>();
         let start = ptr::with_exposed_provenance(dynamic.start);
         // SAFETY: the range is the object's PT_DYNAMIC segment, an array of pairs of words that the loader
-        // mapped readable and aligned; it was checked to lie within a PT_LOAD segment. Only that of the program, or of
-        // the library that holds this very code, is ever asked for, by an initialiser of it: it is loaded. The loader
-        // writes to it before any initialiser runs and not afterwards.
+        // mapped readable and aligned. It was checked to lie within a PT_LOAD segment. It is requested only
+        // for the program, or for the library that holds this very code, by an initialiser of it: it is
+        // loaded. The loader writes to it before any initialiser runs and not afterwards.
         unsafe { slice::from_raw_parts(start, count) }
     }
 }
 
-/// The program itself, which is inspected once: almost every function lies in it.
+/// Returns the program itself, which is inspected once, because almost every function lies in it.
 #[inline]
 pub(crate) fn program() -> Option<&'static Object> {
-    // fork: the program is the same. The parent has looked it up before it starts a process, for the function.
+    // fork: the program is the same. The parent has looked it up before it starts a process, for the
+    // function.
     static PROGRAM: SetOnce<Object> = SetOnce::new();
     PROGRAM.get().or_else(|| walk(1).pop().map(|program| PROGRAM.set(program)))
 }
 
-/// What is one for each copy of this crate: its address tells them apart.
+/// Marker of a copy of this crate, identified by its address.
 #[derive(Debug)]
 pub(crate) struct Home(#[allow(dead_code, reason = "so that it has an address of its own")] u8);
 
-/// The one of this copy.
+/// Marker of this copy.
 // fork: never changed.
 pub(crate) static HOME: Home = Home(0);
 
@@ -141,7 +144,8 @@ pub(crate) const fn another_home() -> Home {
     Home(0)
 }
 
-/// The object that holds this copy of the crate: the program, or a library that was made with it, which is inspected once.
+/// Returns the object that holds this copy of the crate: the program, or a library that was made with it. It
+/// is inspected once.
 #[inline]
 pub(crate) fn own() -> Option<&'static Object> {
     let here = (&raw const HOME).addr();
@@ -150,7 +154,8 @@ pub(crate) fn own() -> Option<&'static Object> {
 }
 
 fn own_library() -> Option<&'static Object> {
-    // fork: the library is the same. The parent has looked it up before it starts a process, for the function.
+    // fork: the library is the same. The parent has looked it up before it starts a process, for the
+    // function.
     static LIBRARY: SetOnce<Object> = SetOnce::new();
     LIBRARY.get().or_else(|| {
         let here = (&raw const HOME).addr();
@@ -160,7 +165,8 @@ fn own_library() -> Option<&'static Object> {
     })
 }
 
-/// The file that is mapped at an address. The loader's name of a library may be relative to where the program was then.
+/// Returns the file that is mapped at an address. The loader's name of a library may be relative to the
+/// working directory at that time.
 fn file_at(address: usize) -> Option<PathBuf> {
     let maps = std::fs::read("/proc/self/maps").ok()?;
     maps.split(|byte| *byte == b'\n').find_map(|line| {
@@ -173,14 +179,14 @@ fn file_at(address: usize) -> Option<PathBuf> {
             return None;
         }
         let path = parts.nth(4)?.trim_ascii_start();
-        // Where it was; another file may be there by now.
+        // Former path of the file. Another file may have it by now.
         let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
         path.starts_with(b"/").then(|| PathBuf::from(OsStr::from_bytes(path)))
     })
 }
 
-/// The file of a build that is loaded, and is neither the program nor the library that holds this copy of the crate: what a
-/// child may have to load.
+/// Returns the file of a loaded build that is neither the program nor the library that holds this copy of the
+/// crate. A child may have to load it.
 pub(crate) fn file_of(build: &Identity) -> Option<PathBuf> {
     if own().is_some_and(|own| own.is(build)) {
         return None;
@@ -189,7 +195,7 @@ pub(crate) fn file_of(build: &Identity) -> Option<PathBuf> {
     object.segments.first().and_then(|segment| file_at(segment.start)).or(Some(object.path))
 }
 
-/// Whether a build is loaded.
+/// Returns `true` if a build is loaded.
 pub(crate) fn is_loaded(build: &Identity) -> bool {
     find(|object| object.is(build), |_| ()).is_some()
 }
@@ -200,8 +206,8 @@ pub(crate) fn is_loaded(build: &Identity) -> bool {
 /// The loader's message.
 pub(crate) fn load(path: &Path) -> io::Result<()> {
     let name = CString::new(path.as_os_str().as_bytes())?;
-    // SAFETY: the name is a C string. The initialisers that run are those of the build that the parent of this process runs,
-    // and they have run there.
+    // SAFETY: the name is a C string. The initialisers that run belong to the build that the parent of this
+    // process runs, and they have run there.
     let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_NODELETE) };
     if !handle.is_null() {
         return Ok(());
@@ -215,8 +221,8 @@ pub(crate) fn load(path: &Path) -> io::Result<()> {
     Err(io::Error::other(unsafe { CStr::from_ptr(why) }.to_string_lossy().into_owned()))
 }
 
-/// Calls `look` with the object that `is_it` picks; the one that holds this copy of the crate is asked first:
-/// almost every function lies there.
+/// Calls `look` with the object that `is_it` selects. The object that holds this copy of the crate is checked
+/// first, because almost every function lies in it.
 #[inline]
 pub(crate) fn find<R>(is_it: impl Fn(&Object) -> bool, look: impl FnOnce(&Object) -> R) -> Option<R> {
     if let Some(object) = own().filter(|own| is_it(own)) {
@@ -225,18 +231,18 @@ pub(crate) fn find<R>(is_it: impl Fn(&Object) -> bool, look: impl FnOnce(&Object
     walk(usize::MAX).iter().find(|object| is_it(object)).map(look)
 }
 
-/// What a walk has found, and how many objects it is to find.
+/// Objects found in a walk, and their maximum number.
 struct Walk {
     objects: Vec<Object>,
     most: usize,
 }
 
-/// The first `most` loaded objects; the program comes first.
+/// Returns the first `most` loaded objects. The program comes first.
 #[inline]
 fn walk(most: usize) -> Vec<Object> {
     let mut walk = Walk { objects: Vec::with_capacity(1), most };
-    // SAFETY: `note` has the signature that the function asks for, and `data` is the exclusive reference that it
-    // turns it back into, valid until the call returns.
+    // SAFETY: `note` has the signature that the function asks for, and `data` is the exclusive reference that
+    // it converts back, valid until the call returns.
     unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut walk).cast()) };
     walk.objects
 }
@@ -245,12 +251,13 @@ fn walk(most: usize) -> Vec<Object> {
 unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid info for the duration of this call.
     let info = unsafe { &*info };
-    // SAFETY: `data` is the reference that `walk` passed; nothing else uses it meanwhile.
+    // SAFETY: `data` is the reference that `walk` passed. Nothing else uses it meanwhile.
     let Walk { objects, most } = unsafe { &mut *data.cast::<Walk>() };
     let headers: &[ProgramHeader] = if info.dlpi_phdr.is_null() {
         &[]
     } else {
-        // SAFETY: the loader says that this many program headers lie there; they stay while the object does.
+        // SAFETY: the loader guarantees this many program headers at that address. They stay while the object
+        // does.
         unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) }
     };
     let path = if info.dlpi_name.is_null() {
@@ -274,7 +281,7 @@ fn describe(base: usize, path: PathBuf, headers: &[ProgramHeader], is_program: b
     };
     let readable =
         |header: &&ProgramHeader| header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_R != 0;
-    // With room for all, so that none of the code is needed that makes more.
+    // Allocated with the full capacity, to avoid the code that grows a vector.
     let mut segments: Vec<Range<usize>> = Vec::with_capacity(headers.len());
     headers.iter().filter(readable).for_each(|header| segments.push(place(header)));
     let within = |part: &Range<usize>| {
@@ -284,8 +291,8 @@ fn describe(base: usize, path: PathBuf, headers: &[ProgramHeader], is_program: b
         headers.iter().filter(move |header| header.p_type == wanted).map(place).filter(|part| within(part))
     };
     let build_id = of_type(libc::PT_NOTE).find_map(|part| {
-        // SAFETY: the range lies within a readable segment of this object, which stays loaded during the walk;
-        // notes are read-only data.
+        // SAFETY: the range lies within a readable segment of this object, which stays loaded during the
+        // walk; notes are read-only data.
         let notes = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(part.start), part.len()) };
         build_id_in(notes)
     });
@@ -293,7 +300,7 @@ fn describe(base: usize, path: PathBuf, headers: &[ProgramHeader], is_program: b
     Object { base, path, build_id, dynamic, is_program, segments }
 }
 
-/// The build-id in a note segment: entries of name size, description size, type, name, description.
+/// Returns the build-id in a note segment: entries of name size, description size, type, name, description.
 #[inline]
 pub(crate) fn build_id_in(mut notes: &[u8]) -> Option<Vec<u8>> {
     let padded = |length: u32| usize::try_from(length).ok().map(|length| length.next_multiple_of(4));
@@ -310,7 +317,7 @@ pub(crate) fn build_id_in(mut notes: &[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// A word of an ELF structure of this machine, whose width is that of an address.
+/// Converts a word of an ELF structure of this machine, whose width is that of an address.
 #[cfg(target_pointer_width = "64")]
 fn word(value: u64) -> usize {
     value as usize

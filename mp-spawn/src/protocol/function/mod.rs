@@ -1,15 +1,15 @@
-//! A function by reference: how a parent names a function so that a child can find it, and how the child makes
-//! sure that it is the one before it is called.
+//! References to functions: a parent names a function in such a way that a child can find it, and the child
+//! verifies the function before it calls it.
 //!
-//! Each use of a function makes one [`Desc`], a constant of the program. A reference to it is the build of the
-//! object that holds it and its offset there. The child looks up the same build, checks that the offset is that
-//! of a `Desc`, and then compares the types of function, arguments and result. Names and addresses alone
-//! wouldn't do: two closures can share both.
+//! Each use of a function makes one [`Desc`], a constant of the program. A reference to it consists of the
+//! build of the object that holds it, and its offset there. The child looks up the same build, checks that
+//! the offset is that of a `Desc`, and then compares the types of function, arguments and result. Names and
+//! addresses alone are not sufficient: two closures can share both.
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it reads a `Desc` at an address that it has computed, and makes a value of a
-//! function's type, which has no bytes, out of nothing.
+//! This file may hold `unsafe`: it reads a `Desc` at a computed address, and creates a value of a function's
+//! type, which has no bytes.
 #![allow(unsafe_code)]
 
 pub(crate) mod build_id;
@@ -34,26 +34,27 @@ use crate::protocol::function::loaded_objects::{HOME, Home, Object};
 use crate::protocol::outcome::Ended;
 use crate::protocol::payload::FromParent;
 
-/// Another layout of what follows has other numbers.
+/// Magic number of this layout. Another layout has another number.
 const MAGIC: [u64; 2] = [0x6d70_5f73_7061_776e, 0x9e4d_b1c6_20f7_835c];
 
-/// What another process needs to use a function: one constant for each combination of types. `E` is the type of a
-/// function pointer.
+/// Description of a function for other processes: one constant for each combination of types. `E` is the type
+/// of a function pointer.
 #[repr(C)]
 pub(crate) struct Desc<E> {
     head: Head,
     pub(crate) entry: E,
 }
 
-/// What all of them begin with.
+/// Common head of all descriptions.
 #[repr(C)]
 struct Head {
     magic: [u64; 2],
-    /// Of the copy of this crate that made it.
+    /// Marker of the copy of this crate that made it.
     home: &'static Home,
-    /// Of the entry. Functions, not their values: compilers before 1.91 make no `TypeId` of a constant.
+    /// Type of the entry. A function, not its value, because compilers before 1.91 make no `TypeId` of a
+    /// constant.
     kind: fn() -> TypeId,
-    /// Of all types that the function has to do with.
+    /// Type that contains all types of the function.
     types: fn() -> TypeId,
     name: fn() -> &'static str,
 }
@@ -65,7 +66,7 @@ impl<E: 'static> Desc<E> {
         Desc { head, entry }
     }
 
-    /// A reference to this constant; `None` when the object that holds it can't be told from others.
+    /// Returns a reference to this constant, or `None` if the object that holds it can't be identified.
     pub(crate) fn reference(&'static self) -> Option<FunctionRef> {
         let address = ptr::from_ref(self).expose_provenance();
         let inside = |object: &Object| object.offset_of(address).is_some();
@@ -91,10 +92,10 @@ impl<E> fmt::Debug for Desc<E> {
     }
 }
 
-/// How a worker calls its function: with its rank, and with what its parent sent.
+/// Entry of a worker's function, called with its rank and the data from its parent.
 pub(crate) type StartFn = fn(usize, FromParent) -> Ended;
 
-/// The description of the function `F`, which is called with rank and arguments.
+/// Description of the function `F`, which is called with rank and arguments.
 pub(crate) struct Ranked<F, A, R>(PhantomData<fn(F, A) -> R>);
 
 impl<F, A, R> Ranked<F, A, R>
@@ -116,13 +117,13 @@ where
     A: Message,
     R: IntoOutcome,
 {
-    /// Of this function.
+    /// Returns the description of this function.
     pub(crate) fn described(_: F) -> &'static Desc<StartFn> {
         Self::DESC
     }
 }
 
-/// The description of the function `F`, which is called with arguments alone.
+/// Description of the function `F`, which is called with arguments alone.
 pub(crate) struct Plain<F, A, R>(PhantomData<fn(F, A) -> R>);
 
 impl<F, A, R> Plain<F, A, R>
@@ -137,10 +138,10 @@ where
         });
 }
 
-/// How a fork server calls what is to be preloaded.
+/// Entry of a function that is preloaded by a fork server.
 pub(crate) type Preload = fn();
 
-/// The description of a function that fork servers call once.
+/// Description of a function that fork servers call once.
 pub(crate) struct Preloaded<F>(PhantomData<fn(F)>);
 
 impl<F: Fn() + Copy + Send + 'static> Preloaded<F> {
@@ -148,11 +149,11 @@ impl<F: Fn() + Copy + Send + 'static> Preloaded<F> {
         &Desc::new::<Self>(std::any::type_name::<F>, || instance::<F>()());
 }
 
-/// Calls a function with the arguments that the parent sent, and packs what it returns.
+/// Calls a function with the arguments that the parent sent, and packs its return value.
 fn call<A: Message, R: IntoOutcome>(args: FromParent, function: impl FnOnce(A) -> R) -> Ended {
     let nothing: Box<dyn Any> = Box::new(());
     let args = match nothing.downcast::<A>() {
-        // There is nothing to be read.
+        // `()` needs no decoding.
         Ok(nothing) => Ok(*nothing),
         Err(_) => args.unpack::<A>(),
     };
@@ -163,20 +164,20 @@ fn call<A: Message, R: IntoOutcome>(args: FromParent, function: impl FnOnce(A) -
     }
 }
 
-/// The value of a function's type, which has no bytes.
+/// Returns a value of a function's type, which has no bytes.
 pub(crate) fn instance<F: Copy + Send + 'static>() -> F {
     const { assert_no_captures::<F>() };
     // SAFETY:
     // - `F` has no bytes (asserted above), so reading it from any aligned address reads nothing.
-    // - A value of `F` exists: the sender passed one to a function of this crate, and may go on using it, since
-    //   `F: Copy`; so `F` is inhabited and this makes a copy of that value.
-    // - The copy lives in another process, which `F: Send` doesn't cover word for word; what an `F` without
-    //   bytes can carry beyond `Send` is a proof that something happened in its process. The documentation of
-    //   `start_processes` tells authors of such proofs.
+    // - A value of `F` exists: the sender passed one to a function of this crate, and may continue to use it,
+    //   since `F: Copy`. So `F` is inhabited and this makes a copy of that value.
+    // - The copy lives in another process, which `F: Send` doesn't cover word for word. The only thing that
+    //   an `F` without bytes can carry beyond `Send` is a proof that something happened in its process. The
+    //   documentation of `start_processes` warns authors of such proofs.
     unsafe { ptr::read(ptr::dangling::<F>()) }
 }
 
-/// Refuses, when the program is compiled, functions that a child couldn't make anew.
+/// Refuses at compile time functions that a child can't create.
 ///
 /// ```no_run
 /// let _ = mp_spawn::spawn(|rank: usize, (): ()| assert!(rank < 3), (), 2);
@@ -189,7 +190,7 @@ pub(crate) fn instance<F: Copy + Send + 'static>() -> F {
 /// let _ = mp_spawn::spawn(move |rank: usize, (): ()| assert!(rank < factor), (), 2);
 /// ```
 ///
-/// And a function pointer is an address, which means nothing there:
+/// A function pointer is an address, which is invalid there:
 ///
 /// ```compile_fail
 /// fn worker(_rank: usize, (): ()) {}
@@ -197,7 +198,8 @@ pub(crate) fn instance<F: Copy + Send + 'static>() -> F {
 /// let _ = mp_spawn::spawn(pointer, (), 2);
 /// ```
 ///
-/// (A check of types does not find it, as `trybuild` makes one: it is found when the caller is compiled.)
+/// (A check of types, such as that of `trybuild`, does not find the error, because it is detected when code
+/// for the caller is generated.)
 pub(crate) const fn assert_no_captures<F>() {
     assert!(
         size_of::<F>() == 0,
@@ -207,10 +209,10 @@ pub(crate) const fn assert_no_captures<F>() {
     );
 }
 
-/// A reference to a function that travels to a child.
+/// Reference to a function that is sent to a child.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FunctionRef {
-    /// Which build of which program or library holds it.
+    /// Build of the program or library that holds it.
     pub(crate) object: Identity,
     offset: usize,
     fingerprint: u64,
@@ -218,7 +220,7 @@ pub(crate) struct FunctionRef {
 }
 
 impl FunctionRef {
-    /// Appends it to a message.
+    /// Appends the reference to a message.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         self.object.put(out);
         put_number(out, self.offset as u64);
@@ -226,7 +228,7 @@ impl FunctionRef {
         put_bytes(out, self.name.as_bytes());
     }
 
-    /// Reads one from a message.
+    /// Reads a reference from a message.
     #[inline]
     pub(crate) fn read(fields: &mut Fields<'_>) -> Option<FunctionRef> {
         Some(FunctionRef {
@@ -240,19 +242,19 @@ impl FunctionRef {
 
 #[cfg(any(test, feature = "fuzz"))]
 impl FunctionRef {
-    /// Some reference.
+    /// Returns an arbitrary reference.
     pub(crate) fn example() -> FunctionRef {
         let object = Identity::File { device: 1, inode: 2, size: 3, modified: (-4, 5) };
         FunctionRef { object, offset: 6, fingerprint: 7, name: "f".to_string() }
     }
 
-    /// A reference to an address that is this number of bytes further on.
+    /// Returns a reference to an address that is `by` bytes further on.
     pub(crate) fn moved(&self, by: usize) -> FunctionRef {
         FunctionRef { offset: self.offset.wrapping_add(by), ..self.clone() }
     }
 }
 
-/// The function that a reference names, verified.
+/// Returns the function that a reference names, after verification.
 #[inline]
 pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static Desc<E>, FunctionError> {
     let same_build = |object: &Object| object.is(&reference.object);
@@ -269,30 +271,30 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
         return Err(FunctionError::Misaligned);
     }
     let place: *const Desc<E> = ptr::with_exposed_provenance(address);
-    // SAFETY: the bytes lie within one readable segment of a loaded object, aligned for a `Desc`, which begins
-    // with the magic number; any bytes are a `[u64; 2]`. They may be a mutable static of the program when the
-    // reference is forged: hence volatile.
+    // SAFETY: the bytes lie within one readable segment of a loaded object, aligned for a `Desc`, which
+    // begins with the magic number. Any bytes are a `[u64; 2]`. They may be a mutable static of the program
+    // when the reference is forged: hence volatile.
     let magic = unsafe { ptr::read_volatile(place.cast::<[u64; 2]>()) };
     if magic != MAGIC {
         return Err(FunctionError::NoFunction);
     }
-    // SAFETY: what begins with the magic number is a `Desc`, of whichever copy of this crate, and the field lies within it;
-    // any bytes are an address. Volatile, as above.
+    // SAFETY: data that begins with the magic number is a `Desc`, of any copy of this crate, and the field
+    // lies within it. Any bytes are an address. Volatile, as above.
     let home = unsafe { ptr::read_volatile(place.wrapping_byte_add(offset_of!(Head, home)).cast::<usize>()) };
     if home != (&raw const HOME).addr() {
         return Err(FunctionError::OtherCopy);
     }
-    // SAFETY: the object is of the very build that made the reference, so what carries the magic number there is
-    // the `Desc` that it was made from or another one: constants that nothing writes to, which begin with a `Head`
-    // (`repr(C)`). Objects that hold code of this crate's users stay loaded: a program that unloads a library whose
-    // function a worker runs breaks the contract of `dlclose`.
+    // SAFETY: the object is of the very build that made the reference, so the data with the magic number
+    // there is the `Desc` that it was made from or another one: constants that nothing writes to, which begin
+    // with a `Head` (`repr(C)`). Objects that hold code of this crate's users stay loaded: a program that
+    // unloads a library whose function a worker runs breaks the contract of `dlclose`.
     let head = unsafe { &*place.cast::<Head>() };
-    // The fingerprint is a hash: should two functions have the same one, their names tell them apart.
+    // The fingerprint is a hash: if two functions have the same one, their names differ.
     let same = (head.fingerprint() == reference.fingerprint) && ((head.name)() == reference.name);
     if (head.kind)() != TypeId::of::<E>() || !same {
         return Err(FunctionError::OtherTypes { found: (head.name)().to_string() });
     }
-    // SAFETY: as above, and the entry is of the type `E`: `kind` says so.
+    // SAFETY: as above, and the entry is of the type `E`, according to `kind`.
     Ok(unsafe { &*place })
 }
 

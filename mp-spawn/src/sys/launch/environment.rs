@@ -1,21 +1,22 @@
-//! The environment of a process that is about to be started, in one piece of memory: each start makes one.
+//! Environment of a process that is about to be started, in one piece of memory, because each start creates
+//! one.
 
 use std::ffi::{OsStr, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
 
-/// Entries as the kernel takes them, `name=value` and a zero byte each.
+/// Entries in the kernel's format, `name=value` and a zero byte each.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Environment {
     bytes: Vec<u8>,
-    /// Where each begins.
+    /// Offset of each entry.
     begins: Vec<usize>,
 }
 
 impl Environment {
-    /// That of this process, without one variable.
+    /// Returns the environment of this process, without one variable.
     pub(crate) fn without(hidden: &str) -> Environment {
         let mut all = Environment { bytes: Vec::with_capacity(4 << 10), begins: Vec::with_capacity(64) };
-        // It comes from C strings, so that there is no zero byte in it.
+        // The values come from C strings, so they contain no zero byte.
         for (name, value) in std::env::vars_os().filter(|(name, _)| name != OsStr::new(hidden)) {
             all.add(name.as_bytes(), value.as_bytes());
         }
@@ -29,10 +30,10 @@ impl Environment {
         }
     }
 
-    /// The same, but for one variable; `None` removes it.
+    /// Returns a copy with one variable changed. `None` removes it.
     ///
     /// # Errors
-    /// What is wrong with the name or the value.
+    /// The fault of the name or the value.
     pub(crate) fn with(&self, name: &OsStr, value: Option<&OsString>) -> Result<Environment, &'static str> {
         let name = name.as_bytes();
         if name.is_empty() || name.contains(&b'=') {
@@ -55,24 +56,24 @@ impl Environment {
         Ok(changed)
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub(crate) fn get(&self, name: &str) -> Option<&OsStr> {
         let mut named = self.entries().filter(|(its_name, _)| *its_name == name.as_bytes());
         named.next().map(|(_, value)| OsStr::from_bytes(value))
     }
 
-    /// Names and values.
+    /// Returns names and values.
     fn entries(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
         let ends = self.begins.iter().skip(1).copied().chain([self.bytes.len()]);
         self.begins.iter().zip(ends).filter_map(|(begin, end)| {
             let entry = self.bytes.get(*begin..end - 1)?;
-            // A name may begin with the sign that ends it.
+            // A name may begin with an equals sign.
             let equals = entry.iter().skip(1).position(|byte| *byte == b'=')? + 1;
             Some((&entry[..equals], &entry[equals + 1..]))
         })
     }
 
-    /// The entries, each of them a C string that lives as long as this.
+    /// Returns the entries, each of them a C string that lives as long as `self`.
     pub(crate) fn pointers(&self) -> impl Iterator<Item = *const c_char> {
         self.begins.iter().map(|begin| self.bytes[*begin..].as_ptr().cast())
     }

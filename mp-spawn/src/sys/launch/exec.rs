@@ -1,8 +1,8 @@
-//! Executing a program: `posix_spawn(3)`, with what the child inherits, and with which signals.
+//! Execution of a program: `posix_spawn(3)`, with inherited files and signals.
 //!
 //! # Safety
-//! Unsafe, because it passes libc pointers; sound, because each is made from a reference or an owned buffer that outlives
-//! the call.
+//! Unsafe, because it passes libc pointers. Sound, because each is made from a reference or an owned buffer
+//! that outlives the call.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int};
@@ -18,51 +18,53 @@ use crate::sys::environment::Environment;
 use crate::sys::signals::{STANDARD_SIGNALS, blocked_at_birth, no_signals};
 use crate::sys::{check, descriptors};
 
-/// What is to be executed, and how.
+/// Program to be executed, and its setup.
 #[derive(Debug)]
 pub(crate) struct Program<'a> {
     pub(crate) path: &'a CStr,
-    /// The name under which it is started (`argv[0]`), and its arguments.
+    /// Name under which it is started (`argv[0]`), and its arguments.
     pub(crate) argv: &'a [CString],
     pub(crate) environment: &'a Environment,
-    /// One more entry of the environment.
+    /// Additional entry of the environment.
     pub(crate) token: CString,
-    /// Inherited at its own number. Only this, the standard streams and `files` are inherited.
+    /// Inherited under its own number. Only this file, the standard streams and `files` are inherited.
     pub(crate) inherit: BorrowedFd<'a>,
-    /// Inherited at these numbers, which none of the files here has by itself.
+    /// Inherited under these numbers, which differ from the own numbers of all files here.
     pub(crate) files: &'a [(RawFd, Arc<OwnedFd>)],
     /// `true` if SIGINT and SIGTERM are blocked until the program unblocks them.
     pub(crate) interrupts_wait: bool,
-    /// Its standard output, where it is not inherited.
+    /// Standard output, if it is not inherited.
     pub(crate) stdout: Option<BorrowedFd<'a>>,
-    /// Its standard error, where it is not inherited.
+    /// Standard error, if it is not inherited.
     pub(crate) stderr: Option<BorrowedFd<'a>>,
 }
 
 impl Program<'_> {
-    /// As the kernel takes it: C strings that live in this, and a null pointer.
+    /// Returns the arguments in the kernel's format: C strings that live in `self`, and a null pointer.
     pub(crate) fn argv(&self) -> Vec<*mut c_char> {
         let argv = self.argv.iter().map(|arg| arg.as_ptr()).chain([ptr::null()]);
         argv.map(<*const c_char>::cast_mut).collect()
     }
 
-    /// In the same form.
+    /// Returns the environment in the same format.
     pub(crate) fn environment(&self) -> Vec<*mut c_char> {
         let entries = self.environment.pointers().chain([self.token.as_ptr(), ptr::null()]);
         entries.map(<*const c_char>::cast_mut).collect()
     }
 }
 
-/// A process that ignores these was started so, by `nohup(1)` or a shell that runs it in the background. Its children ignore
-/// them, too: else the end of a terminal would end the workers of a program that was to survive it.
+/// Signals that children ignore if this process does. A process that ignores them was started so, by
+/// `nohup(1)` or a shell that runs it in the background. Otherwise the end of a terminal would end the
+/// workers of a program that was to survive it.
 pub(crate) const HANDED_DOWN: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
-/// Starts a program with no signal blocked and every standard signal at its default, but for those that are handed down as
-/// ignored. See `posix_spawn(3)`.
+/// Starts a program with no signal blocked and every standard signal at its default, except the ignored ones
+/// of `HANDED_DOWN`. See `posix_spawn(3)`.
 pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
-    // Both numbers the same: glibc then clears close-on-exec instead of duplicating.
+    // If both numbers are the same, glibc clears close-on-exec instead of duplicating.
     let mut actions = Actions::new()?;
-    // The program inherits files that other threads open meanwhile without close-on-exec: no call here would close all.
+    // The program inherits files that other threads open meanwhile without close-on-exec, because no call
+    // here can close all files.
     for number in descriptors::inheritable() {
         actions.close(number)?;
     }
@@ -77,11 +79,11 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     let (argv, environment) = (program.argv(), program.environment());
     let mut pid = 0;
     // SAFETY:
-    // - `path`, and each entry of `argv` and `environment` but the last, are C strings that live in `program`;
-    //   the last entries are null; the function doesn't write to any of them.
-    // - `actions` and `attributes` are initialised: their constructors did it.
-    // - The child shares this memory until it executes the program; glibc blocks signals and gives it a stack
-    //   of its own meanwhile.
+    // - `path`, and each entry of `argv` and `environment` except the last, are C strings that live in
+    //   `program`. The last entries are null. The function doesn't write to any of them.
+    // - `actions` and `attributes` are initialised by their constructors.
+    // - The child shares this memory until it executes the program. glibc blocks signals and gives it a
+    //   separate stack meanwhile.
     let error = unsafe {
         libc::posix_spawn(
             &raw mut pid,
@@ -96,25 +98,25 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     Pid::from_raw(pid).ok_or_else(|| io::Error::other("posix_spawn returned no process id"))
 }
 
-/// What happens to file descriptors in the child.
+/// Actions on file descriptors in the child.
 struct Actions(libc::posix_spawn_file_actions_t);
 
 impl Actions {
     fn new() -> io::Result<Actions> {
         let mut actions = MaybeUninit::uninit();
-        // SAFETY: the function initialises what a valid pointer points to.
+        // SAFETY: the function initialises the target of a valid pointer.
         check(unsafe { libc::posix_spawn_file_actions_init(actions.as_mut_ptr()) })?;
-        // SAFETY: initialised just now, for the call returned zero.
+        // SAFETY: initialised just now, because the call returned zero.
         Ok(Actions(unsafe { actions.assume_init() }))
     }
 
-    /// The child doesn't have this file. It need not be open.
+    /// Closes this file in the child. It need not be open.
     fn close(&mut self, number: RawFd) -> io::Result<()> {
         // SAFETY: the actions are initialised; the number is a value, checked in the child.
         check(unsafe { libc::posix_spawn_file_actions_addclose(&raw mut self.0, number) })
     }
 
-    /// The child has this file under the number `to`.
+    /// Duplicates this file to the number `to` in the child.
     fn duplicate(&mut self, fd: BorrowedFd<'_>, to: c_int) -> io::Result<()> {
         // SAFETY: the actions are initialised; the numbers are values, checked in the child.
         check(unsafe { libc::posix_spawn_file_actions_adddup2(&raw mut self.0, fd.as_raw_fd(), to) })
@@ -128,20 +130,20 @@ impl Drop for Actions {
     }
 }
 
-/// What the child starts with.
+/// Attributes of the child.
 struct Attributes(libc::posix_spawnattr_t);
 
 impl Attributes {
     fn with_default_signals(interrupts_wait: bool) -> io::Result<Attributes> {
         let mut attributes = MaybeUninit::uninit();
-        // SAFETY: the function initialises what a valid pointer points to.
+        // SAFETY: the function initialises the target of a valid pointer.
         check(unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) })?;
-        // SAFETY: initialised just now, for the call returned zero.
+        // SAFETY: initialised just now, because the call returned zero.
         let mut attributes = Attributes(unsafe { attributes.assume_init() });
         let (mut defaults, blocked) = (no_signals(), blocked_at_birth(interrupts_wait));
         for signal in STANDARD_SIGNALS.filter(|signal| !HANDED_DOWN.contains(signal)) {
-            // SAFETY: the set is initialised, and the number is a signal's. What isn't in it stays ignored, or becomes the
-            // default when the program is executed.
+            // SAFETY: the set is initialised, and the number is a signal's. Signals outside the set stay
+            // ignored, or are reset to the default when the program is executed.
             unsafe { libc::sigaddset(&raw mut defaults, signal) };
         }
         // SAFETY: the attributes and the set are initialised, and the set is copied.

@@ -1,9 +1,9 @@
-//! Whether a program would get privileges that the user of this process lacks, when it is executed: the kernel tells it so
-//! (`AT_SECURE`, see `getauxval(3)`), and then it ignores the token in its environment, and runs `main` again instead of
-//! becoming a worker.
+//! Check for privileges that a program would get when it is executed and that the user of this process lacks.
+//! The kernel reports them to the program (`AT_SECURE`, see `getauxval(3)`), which then ignores the token in
+//! its environment, and runs `main` again instead of becoming a worker.
 //!
-//! This is a guard against mistakes, and a check at one moment: the file may be another one when it is executed. Such a
-//! program is safe because it never becomes a worker.
+//! This is a guard against mistakes, and a check at one moment: the file may be replaced before it is
+//! executed. A privileged program is safe because it never becomes a worker.
 
 use std::ffi::OsStr;
 use std::io::Read;
@@ -14,15 +14,15 @@ use std::path::{Path, PathBuf};
 use rustix::fs::StatVfsMountFlags;
 use rustix::thread::CapabilitySet;
 
-/// What the kernel keeps the capabilities of a file in: see `capabilities(7)`.
+/// Extended attribute for the capabilities of a file: see `capabilities(7)`.
 const CAPABILITIES: &str = "security.capability";
-/// How many interpreters of interpreters the kernel looks for.
+/// Maximum number of nested interpreters in the kernel.
 const DEPTH: usize = 5;
-/// How much of a script it reads.
+/// Number of bytes of a script that the kernel reads.
 const FIRST_LINE: u64 = 256;
 
-/// What gives privileges to a program that this thread executes, and how to remove that; `None` if nothing does, or if the
-/// file can't be inspected, which its execution reports better.
+/// Describes the source of privileges of a program that this thread executes, and a remedy. Returns `None` if
+/// it gets none, or if the file can't be inspected, which its execution reports better.
 pub(crate) fn privileges(program: &Path) -> Option<String> {
     let executed = executed(program);
     let given = given(&executed)?;
@@ -33,7 +33,8 @@ pub(crate) fn privileges(program: &Path) -> Option<String> {
     })
 }
 
-/// The file whose privileges count: of a script its interpreter, as `#!` names it (see `execve(2)`); and that one's.
+/// Returns the file whose privileges count: for a script its interpreter, as named by `#!` (see `execve(2)`),
+/// and so on for the interpreter.
 fn executed(program: &Path) -> PathBuf {
     let mut file = program.to_owned();
     for _ in 0..DEPTH {
@@ -47,7 +48,7 @@ fn executed(program: &Path) -> PathBuf {
 
 fn interpreter(script: &Path) -> Option<PathBuf> {
     let mut start = Vec::new();
-    // A file that is no ordinary one might be waited for.
+    // Opening a special file might block.
     let file = script.is_file().then(|| std::fs::File::open(script).ok())??;
     file.take(FIRST_LINE).read_to_end(&mut start).ok()?;
     let line = start.strip_prefix(b"#!")?.split(|byte| matches!(byte, b'\n' | 0)).next()?;
@@ -71,19 +72,21 @@ fn given(program: &Path) -> Option<String> {
     (!gives_nothing(program)).then_some(given)
 }
 
-/// Without the right of the group to execute it, the bit means something else.
+/// Returns `true` if the set-group-ID bit is effective. If the group may not execute the file, the bit has
+/// another meaning.
 fn is_set_group_id(mode: u32) -> bool {
     const BITS: u32 = libc::S_ISGID | libc::S_IXGRP;
     mode & BITS == BITS
 }
 
-/// Whether programs that this thread executes don't get the user or group of their file: `PR_SET_NO_NEW_PRIVS` in `prctl(2)`.
-/// Each thread has a flag of its own.
+/// Returns `true` if programs that this thread executes don't get the user or group of their file:
+/// `PR_SET_NO_NEW_PRIVS` in `prctl(2)`. Each thread has its own flag.
 fn gets_no_new_privileges() -> bool {
     rustix::thread::no_new_privs().unwrap_or(false)
 }
 
-/// Whether this thread gets capabilities by executing a program. One whose list of them is empty, or malformed, has none.
+/// Returns `true` if this thread gets capabilities by executing a program. A program whose list of
+/// capabilities is empty, or malformed, gives none.
 fn gets_capabilities(program: &Path) -> bool {
     let mut room = [0_u8; 64];
     let Ok(length) = rustix::fs::getxattr(program, CAPABILITIES, &mut room) else { return false };
@@ -98,27 +101,28 @@ fn gets_capabilities(program: &Path) -> bool {
     file.effective || gets != 0
 }
 
-/// Those of these capabilities that the limits of this thread leave it.
+/// Returns those of the capabilities that the bounding set of this thread permits.
 fn within_bounds(capabilities: u64) -> u64 {
     let bits = (0..u64::BITS).map(|bit| capabilities & 1 << bit).filter(|bit| *bit != 0);
-    // Those that the kernel doesn't know are an error, and are not given.
+    // Capabilities that the kernel doesn't know cause an error, and are not granted.
     let is_given = |bit: &u64| {
         rustix::thread::capability_is_in_bounding_set(CapabilitySet::from_bits_retain(*bit)).unwrap_or(false)
     };
     bits.filter(is_given).sum()
 }
 
-/// What the kernel knows of the capabilities of a file: `vfs_cap_data` in `linux/capability.h`.
+/// Capabilities of a file in the kernel's format: `vfs_cap_data` in `linux/capability.h`.
 #[derive(Debug, PartialEq)]
 struct FileCapabilities {
-    /// Whether the program has its permitted ones from the beginning. It does not trust its parent then, also if there are none.
+    /// `true` if the permitted capabilities are effective from the beginning. The program then does not trust
+    /// its parent, even if there are none.
     effective: bool,
     permitted: u64,
     inheritable: u64,
 }
 
 impl FileCapabilities {
-    /// `None` if the kernel refuses them, and so the execution.
+    /// Parses an attribute. Returns `None` if the kernel refuses it, and so the execution.
     fn read(bytes: &[u8]) -> Option<Self> {
         let (words, rest) = bytes.as_chunks();
         let mut words = words.iter().map(|word| u32::from_le_bytes(*word));
@@ -126,7 +130,7 @@ impl FileCapabilities {
         let words: Vec<u64> = words.map(u64::from).collect();
         let (permitted, inheritable) = match (kind >> 24, &words[..]) {
             (1, &[permitted, inheritable]) => (permitted, inheritable),
-            // The last one of the third revision says for which user namespaces it is.
+            // The last word of the third revision is the owner of the user namespace.
             (2, &[permitted, inheritable, more, more_inheritable])
             | (3, &[permitted, inheritable, more, more_inheritable, _]) => {
                 (permitted | more << 32, inheritable | more_inheritable << 32)
@@ -137,7 +141,7 @@ impl FileCapabilities {
     }
 }
 
-/// Whether no program of its file system gets privileges.
+/// Returns `true` if programs of its file system never get privileges.
 fn gives_nothing(program: &Path) -> bool {
     rustix::fs::statvfs(program).is_ok_and(|system| system.f_flag.contains(StatVfsMountFlags::NOSUID))
 }

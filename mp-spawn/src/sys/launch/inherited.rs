@@ -1,35 +1,35 @@
-//! Which files a program that is executed finds, and under which numbers.
+//! Files that an executed program inherits, and their numbers.
 //!
 //! # Safety
-//! Unsafe, because it asks for numbers that may be no files; sound, because the kernel says so, and no owner of a number is
-//! taken away.
+//! Unsafe, because it uses numbers that may not be open. Sound, because the kernel reports that, and no file
+//! is taken from the owner of a number.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
-/// Whether there is a file with this number.
+/// Returns `true` if a file has this number.
 pub(crate) fn is_open(number: RawFd) -> bool {
     flags(number).is_some()
 }
 
-/// Whether a program that is executed finds a file with this number.
+/// Returns `true` if an executed program inherits a file with this number.
 pub(crate) fn is_inheritable(number: RawFd) -> bool {
     flags(number).is_some_and(|flags| flags & libc::FD_CLOEXEC == 0)
 }
 
 fn flags(number: RawFd) -> Option<c_int> {
-    // SAFETY: a command that takes nothing; a number that is no file's is an error.
+    // SAFETY: a command without an argument. For a number that is not open, the call returns an error.
     let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
     (flags != -1).then_some(flags)
 }
 
-/// Has a file under another number as well, which programs that are executed find.
+/// Duplicates a file to another number, without close-on-exec.
 pub(crate) fn place(file: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
-    // SAFETY: the file is open. This process has one thread, and either no file with this number, for which the callers have
-    // looked; or it is a copy, by `fork`, and the caller of `allow_fork` vouches that nothing there relies on what has the
-    // number.
+    // SAFETY: the file is open. This process has one thread, and either no file has this number, which the
+    // callers have checked; or it is a copy, by `fork`, and the caller of `allow_fork` vouches that nothing
+    // there relies on the file that has the number.
     if unsafe { libc::dup2(file.as_raw_fd(), number) } == -1 {
         Err(io::Error::last_os_error())
     } else {

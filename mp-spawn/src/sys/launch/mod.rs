@@ -1,4 +1,4 @@
-//! Making a process: what it inherits, which program it executes, and on which processors it runs.
+//! Creation of a process: inherited files, the executed program, and processors.
 
 pub(crate) mod environment;
 pub(in crate::sys) mod exec;

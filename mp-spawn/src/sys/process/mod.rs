@@ -1,4 +1,4 @@
-//! A process that is there: this one, or one that it has made. Its threads, signals and end.
+//! An existing process: this one, or a child. Threads, signals and end.
 
 mod exit;
 pub(crate) mod oom;

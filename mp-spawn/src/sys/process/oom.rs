@@ -1,10 +1,11 @@
-//! Whether the kernel's out-of-memory killer has ended a process. It doesn't report which: a SIGKILL that this process has
-//! not sent, and a count that has grown meanwhile, is as close as it gets (`memory.events` of control groups of version 2,
-//! `memory.oom_control` of version 1).
+//! Detection of processes that the kernel's out-of-memory killer has ended. The kernel doesn't report which.
+//! The nearest evidence is a SIGKILL that this process has not sent, and a counter that has grown meanwhile
+//! (`memory.events` of control groups of version 2, `memory.oom_control` of version 1).
 //!
-//! Each counted kill is attributed to one process. Several may be counted at once, before the ends of their processes are
-//! seen one after another: the rest is attributed to others that end by a SIGKILL within [`NEAR`], and forgotten then, for
-//! it may have hit processes that this one has not started.
+//! Each counted kill is attributed to one process. Several may be counted at once, before the ends of their
+//! processes are detected one after another. The rest is attributed to other processes that end by a SIGKILL
+//! within [`NEAR`], and discarded after that, because it may have hit processes that this one has not
+//! started.
 
 use std::fs;
 use std::time::{Duration, Instant};
@@ -12,15 +13,16 @@ use std::time::{Duration, Instant};
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
-/// How long after a kill was counted the end of the process may be seen: to take down much memory takes time.
+/// Maximum time between the count of a kill and the detected end of its process: releasing much memory takes
+/// time.
 const NEAR: Duration = Duration::from_secs(3);
 
-/// What was counted, and to which processes it was attributed.
+/// Counted kills, and their attribution.
 #[derive(Debug)]
 struct Tally {
-    /// The count as last read; `None` before the first time, and where the kernel doesn't count.
+    /// Last value of the counter. `None` before the first read, and if the kernel doesn't count.
     last: Option<u64>,
-    /// Kills that are not attributed yet, and until when they may be.
+    /// Kills that are not attributed yet, and the time at which they are discarded.
     left: Option<(u64, Instant)>,
 }
 
@@ -28,7 +30,8 @@ static TALLY: PerProcess<Mutex<Tally>> =
     PerProcess::new([const { Mutex::new(Tally { last: None, left: None }) }; GENERATIONS]);
 
 impl Tally {
-    /// Whether a process that ended just now may have been hit, where this is the count.
+    /// Returns `true`, and attributes a kill, if a process that ended just now may have been hit. `count` is
+    /// the present counter.
     fn puts_down_one(&mut self, count: Option<u64>, now: Instant) -> bool {
         let before = std::mem::replace(&mut self.last, count);
         let new = before.zip(count).map_or(0, |(before, count)| count.saturating_sub(before));
@@ -40,17 +43,18 @@ impl Tally {
     }
 }
 
-/// Notes how many there were, before any process is started.
+/// Reads the counter, before any process is started.
 pub(crate) fn begin() {
     TALLY.lock().last = count();
 }
 
-/// Whether the kernel may have killed a process that has ended just now by a SIGKILL that this process has not sent.
+/// Returns `true` if the kernel may have killed a process that has just ended by a SIGKILL that this process
+/// has not sent.
 pub(crate) fn killed_a_process() -> bool {
     TALLY.lock().puts_down_one(count(), Instant::now())
 }
 
-/// How many processes of this one's control group were killed.
+/// Returns the number of killed processes in this process's control group.
 fn count() -> Option<u64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
     let first = groups.lines().find_map(|line| {
@@ -91,7 +95,7 @@ mod tests {
         // Two at nearly the same time.
         assert!(tally.puts_down_one(Some(9), after(10)) && tally.puts_down_one(Some(9), after(20)));
         assert!(!tally.puts_down_one(Some(9), after(30)));
-        // What is left over is forgotten, and doesn't outlast what is new.
+        // Remaining kills are discarded, and don't outlast new ones.
         assert!(tally.puts_down_one(Some(12), after(40)));
         assert!(!tally.puts_down_one(Some(12), after(50) + NEAR));
         assert!(tally.puts_down_one(Some(13), after(60) + NEAR));

@@ -1,8 +1,8 @@
-//! What a silent process is doing, as `/proc` says: see `proc_pid_stat(5)`.
+//! Activity of a silent process according to `/proc`: see `proc_pid_stat(5)`.
 //!
-//! A process that has not reported in time may still do so. A stopped process can't; a process whose program comes from a
-//! disk that others keep busy can't either, for as long as the kernel waits for the page (more than ten seconds were seen,
-//! beside a compiler); and a process that has had no processor yet has had no time at all.
+//! A process that has not reported in time may still do so. A stopped process can't report. Neither can a
+//! process whose program comes from a busy disk, as long as the kernel waits for the page (more than ten
+//! seconds were observed, during a compilation). A process that has had no processor has had no time at all.
 
 use std::fmt;
 use std::fs;
@@ -10,18 +10,18 @@ use std::time::Duration;
 
 use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
-/// What it does just now, and has done so far.
+/// Present state of a process, and its activity so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Doing {
     state: char,
-    /// How long it has had a processor.
+    /// Processor time used.
     ran: Duration,
-    /// Where in the kernel it waits, if that is known.
+    /// Place in the kernel where it waits, if known.
     place: Option<String>,
 }
 
 impl Doing {
-    /// `None` if there is no such process.
+    /// Reads the activity of a process. Returns `None` if there is no such process.
     pub(crate) fn of(pid: u32) -> Option<Doing> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, ticks) = state_and_ticks(&stat)?;
@@ -33,15 +33,15 @@ impl Doing {
         Some(Doing { state, ran, place })
     }
 
-    /// By job control, or by a debugger.
+    /// Returns `true` if the process is stopped by job control or by a debugger.
     pub(crate) fn is_stopped(&self) -> bool {
         matches!(self.state, 'T' | 't')
     }
 
-    /// Whether it can't be expected to have reported, `waited` after its start.
+    /// Returns `true` if the process can't be expected to have reported, `waited` after its start.
     pub(crate) fn is_excused(&self, waited: Duration) -> bool {
         match self.state {
-            // In a wait that nothing interrupts, as for a disk.
+            // Uninterruptible wait, as for a disk.
             'D' => true,
             'R' => self.ran < waited / 10,
             _ => self.is_stopped(),
@@ -49,7 +49,8 @@ impl Doing {
     }
 }
 
-/// Whether a child of this process is stopped, by job control or by a debugger; without `/proc`, by job control.
+/// Returns `true` if a child of this process is stopped, by job control or by a debugger. Without `/proc`,
+/// only stops by job control are detected.
 #[doc(hidden)]
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
@@ -57,12 +58,12 @@ pub fn is_stopped(pid: u32) -> bool {
         return doing.is_stopped();
     }
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
-    // The stop stays for other waiters to see.
+    // The stop stays visible to other waiters.
     let options = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
     matches!(waitid(WaitId::Pid(pid), options), Ok(Some(_)))
 }
 
-/// State, and user and system time together.
+/// Returns the state, and the sum of user and system time.
 fn state_and_ticks(stat: &str) -> Option<(char, u64)> {
     // The name before the state may contain anything, blanks and parentheses included.
     let mut fields = stat.rsplit_once(')')?.1.split_ascii_whitespace();

@@ -1,17 +1,19 @@
-//! A process that this one has made: how its end is seen, how it is signalled, and how it is reaped.
+//! Handle to a process that this one has made: detects its end, sends signals, and reaps it.
 //!
-//! With a pidfd, all three are the kernel's. Some kernels give none: those before 5.3, those behind a sandbox's filter that
-//! doesn't know the call, and those that older valgrinds present to a program (3.19, for one). There a thread waits for the
-//! end without reaping the process (`WNOWAIT` in `waitid(2)`), and makes an eventfd readable, which is waited for as a pidfd
-//! is. The process keeps its number until it is reaped, which happens under a lock here, as the sending of signals does.
+//! With a pidfd, the kernel does all three. Some kernels have none: those before 5.3, those with a sandbox's
+//! filter that doesn't know the call, and those that older valgrinds present to a program (3.19, for
+//! example). There a thread waits for the end without reaping the process (`WNOWAIT` in `waitid(2)`), and
+//! makes an eventfd readable, which replaces the pidfd. The process keeps its number until it is reaped,
+//! which happens under a lock here, and so does the sending of signals.
 //!
-//! | the process | sentinel | a signal | what changes that |
+//! | the process | sentinel | a signal | transition |
 //! |---|---|---|---|
-//! | runs | silent | reaches it | its end |
+//! | runs | not readable | reaches it | its end |
 //! | has ended | readable; without a pidfd a moment later | has no effect | [`Handle::reap`], under the lock |
-//! | is reaped | readable | is not sent | nothing |
+//! | is reaped | readable | is not sent | none |
 //!
-//! If this process is killed, so is the thread: the kernel then hands the child to another process, as always.
+//! If this process is killed, so is the thread: the kernel then hands the child to another process, as
+//! always.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -30,38 +32,39 @@ use crate::error::failed;
 use crate::sys;
 use crate::sys::clock::timespec;
 
-/// A process that this one has made.
+/// Handle to a process that this one has made.
 #[derive(Debug)]
 pub(crate) struct Handle {
     pid: Pid,
-    /// A pidfd, or what stands in for one.
+    /// Pidfd, or its replacement.
     sentinel: Arc<OwnedFd>,
     is_pidfd: bool,
-    /// Whether it was reaped. Its number may be another one's then.
+    /// `true` if the process was reaped. Its number may then be reused.
     reaped: Arc<Mutex<bool>>,
 }
 
 impl Handle {
-    /// Of a process that was made just now and has not been reaped. If this fails, it is ended and reaped.
+    /// Creates the handle of a process that was made just now and has not been reaped. If this fails, the
+    /// process is ended and reaped.
     pub(crate) fn of(pid: Pid) -> Result<Handle> {
         // No process would learn of its end.
         Handle::find(pid).inspect_err(|_| end(pid))
     }
 
-    /// Of a process that was made just now together with its pidfd.
+    /// Creates the handle of a process that was made just now together with its pidfd.
     pub(crate) fn with(pid: Pid, pidfd: OwnedFd) -> Handle {
         Handle::new(pid, Arc::new(pidfd), true)
     }
 
-    /// Of a process that may have ended and been reaped since it was made: then its number may be another one's. If this
-    /// fails, it does nothing to the process that has the number.
+    /// Creates the handle of a process that may have ended and been reaped since it was made, so that its
+    /// number may be reused. If this fails, the process with that number is not affected.
     pub(crate) fn find(pid: Pid) -> Result<Handle> {
         let found = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
             Ok(pidfd) => Ok(Handle::new(pid, Arc::new(pidfd), true)),
-            // Filters of sandboxes return the second for a call that they don't know.
+            // Filters of sandboxes return EPERM for a call that they don't know.
             Err(Errno::NOSYS | Errno::PERM) => Handle::without_pidfd(pid),
-            // The kernel has reaped it already, as it does where SIGCHLD is ignored, or other code in this program has. Its
-            // messages are in its socket; its number may be another process's by now.
+            // The process was reaped already, by the kernel if SIGCHLD is ignored, or by other code in this
+            // program. Its messages are in its socket. Its number may be reused by now.
             Err(Errno::SRCH) => return Handle::over(pid),
             Err(error) => Err(("pidfd_open", error.into())),
         };
@@ -72,7 +75,7 @@ impl Handle {
         Handle { pid, sentinel, is_pidfd, reaped: Arc::default() }
     }
 
-    /// Of a process of which nothing is left.
+    /// Creates the handle of a process that was reaped.
     fn over(pid: Pid) -> Result<Handle> {
         let event = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| failed("eventfd", None, error.into()))?;
@@ -87,14 +90,14 @@ impl Handle {
         let handle = Handle::new(pid, Arc::new(event), false);
         let (event, reaped) = (Arc::clone(&handle.sentinel), Arc::clone(&handle.reaped));
         let wait = move || {
-            // A handler of the program runs in one of the program's threads. This can't fail for a valid set.
+            // Handlers of the program must run on threads of the program. Blocking a valid set can't fail.
             let _ = sys::block_signals();
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             if retry_on_intr(|| rustix::process::waitid(WaitId::Pid(pid), options)).is_err() {
-                // Reaped elsewhere, as by the kernel where SIGCHLD is ignored.
+                // Reaped elsewhere, for example by the kernel if SIGCHLD is ignored.
                 *reaped.lock() = true;
             }
-            // It can't fail: no other thread adds to it.
+            // Can't fail, because no other thread adds to the counter.
             let _ = rustix::io::write(&event, &1u64.to_ne_bytes());
         };
         thread::Builder::new()
@@ -109,12 +112,12 @@ impl Handle {
         sys::pid_number(self.pid)
     }
 
-    /// Becomes readable, for good, when it ends.
+    /// Returns the sentinel, which becomes permanently readable when the process ends.
     pub(crate) fn sentinel(&self) -> BorrowedFd<'_> {
         self.sentinel.as_fd()
     }
 
-    /// The same, for callers that keep it longer than this handle.
+    /// Returns the sentinel for callers that hold it longer than this handle.
     pub(crate) fn shared_sentinel(&self) -> &Arc<OwnedFd> {
         &self.sentinel
     }
@@ -123,7 +126,7 @@ impl Handle {
         self.sentinel.as_raw_fd()
     }
 
-    /// Sends it a signal; `SRCH` if it is over.
+    /// Sends a signal to the process. Returns `SRCH` if it is over.
     pub(crate) fn signal(&self, signal: Signal) -> std::result::Result<(), Errno> {
         let reaped = self.reaped.lock();
         if *reaped {
@@ -131,8 +134,8 @@ impl Handle {
         }
         if self.is_pidfd {
             match rustix::process::pidfd_send_signal(&self.sentinel, signal) {
-                // Filters of sandboxes return the second for a call that they don't know; or the process has another user,
-                // which the other call reports as well.
+                // Filters of sandboxes return EPERM for a call that they don't know. It is also returned if
+                // the process has another user, which the other call reports as well.
                 Err(Errno::NOSYS | Errno::PERM) if self.has_ended() => return Err(Errno::SRCH),
                 Err(Errno::NOSYS | Errno::PERM) => {}
                 done => return done,
@@ -141,7 +144,7 @@ impl Handle {
         rustix::process::kill_process(self.pid, signal)
     }
 
-    /// Whether it has ended, as far as its sentinel tells.
+    /// Returns `true` if the process has ended, according to its sentinel.
     pub(crate) fn has_ended(&self) -> bool {
         rustix::event::poll(
             &mut [PollFd::new(&self.sentinel, PollFlags::IN)],
@@ -150,7 +153,7 @@ impl Handle {
         .is_ok_and(|ready| ready > 0)
     }
 
-    /// How it ended, if it has: reaps it.
+    /// Reaps the process and returns its exit status, if it has ended.
     pub(crate) fn reap(&self) -> Option<ExitStatus> {
         let mut reaped = self.reaped.lock();
         if *reaped {
@@ -168,9 +171,9 @@ impl Handle {
         Some(exit)
     }
 
-    /// Ends it and waits until it is gone.
+    /// Kills the process and waits for its end.
     pub(crate) fn end(&self) -> ExitStatus {
-        // This fails only if it has ended.
+        // Fails only if the process has ended.
         let _ = self.signal(Signal::KILL);
         loop {
             if let Some(exit) = self.reap() {
@@ -182,7 +185,7 @@ impl Handle {
     }
 }
 
-/// Ends a process without a handle, and reaps it. It has not been reaped, so that the number is its own.
+/// Ends a process without a handle, and reaps it. It has not been reaped, so its number can't be reused.
 pub(crate) fn end(pid: Pid) {
     let _ = rustix::process::kill_process(pid, Signal::KILL);
     let _ = retry_on_intr(|| rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty()));
@@ -205,7 +208,7 @@ mod tests {
 
     use super::*;
 
-    /// What a shell does, by a pidfd and without.
+    /// Starts a shell script twice, with a pidfd and without.
     fn both(script: &str) -> [Handle; 2] {
         #[allow(clippy::zombie_processes, reason = "the handle reaps it")]
         let start = || {
@@ -225,7 +228,7 @@ mod tests {
     fn an_end_is_seen_and_reaped_once() {
         for handle in both("exit 3") {
             wait(&handle);
-            // For good, and not only for the first check.
+            // Permanently, and not only for the first check.
             assert!(handle.has_ended());
             assert_eq!(handle.reap(), Some(ExitStatus::Code(3)), "{handle:?}");
             assert!(handle.has_ended());
@@ -234,7 +237,7 @@ mod tests {
         }
     }
 
-    /// Its number may be another process's by then. Here it is that of a process which is not ours to reap, and lives.
+    /// The number may be reused by then. Here it belongs to a process that we can't reap, and that lives.
     #[test]
     fn no_signal_is_sent_to_a_number_that_was_reaped() {
         let handle = Handle::of(rustix::process::getpid()).unwrap();

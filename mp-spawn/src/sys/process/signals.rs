@@ -1,8 +1,8 @@
-//! Signals: blocked, ignored, as they are by default.
+//! Signals: blocked, ignored, and default actions.
 //!
 //! # Safety
-//! Unsafe, because it passes libc pointers to sets and actions; sound, because they live on the stack, and a handler is
-//! ignored, default, or does nothing but count.
+//! Unsafe, because it passes libc pointers to sets and actions. Sound, because they live on the stack, and a
+//! handler is ignored, default, or does nothing but count.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_int, c_void};
@@ -13,16 +13,16 @@ use std::ptr;
 use crate::sys::check;
 use crate::sys::exec::HANDED_DOWN;
 
-/// The signals that a program finds at their default. (Real-time signals that are ignored stay so.)
+/// Signals that are at their default in an executed program. (Real-time signals that are ignored stay so.)
 pub(crate) const STANDARD_SIGNALS: std::ops::Range<c_int> = 1..32;
 
-/// The signals that ask a program to stop.
+/// Signals that request a program to stop.
 const INTERRUPTS: [c_int; 2] = [libc::SIGINT, libc::SIGTERM];
 
 /// Blocks every signal in the calling thread.
 pub(crate) fn block_signals() -> io::Result<()> {
     let all = all_signals();
-    // SAFETY: `all` is an initialised set; a null pointer says that the old set isn't wanted.
+    // SAFETY: `all` is an initialised set. A null pointer means that the old set is not requested.
     check(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, ptr::null_mut()) })
 }
 
@@ -33,7 +33,7 @@ pub(crate) fn ignore_sigpipe() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
-/// Ignores SIGINT from now on; whether it was ignored before.
+/// Ignores SIGINT from now on. Returns `true` if it was ignored before.
 pub(crate) fn ignore_interrupts() -> bool {
     // SAFETY: this installs no handler, so there is no code whose safety could matter.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_IGN) == libc::SIG_IGN }
@@ -48,9 +48,9 @@ pub(crate) fn heed_interrupts(signal: c_int) {
 /// Action for a signal: a handler's address, or one of the constants `SIG_DFL`, `SIG_IGN`.
 fn action_for(signal: c_int) -> libc::sighandler_t {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: a null pointer says that nothing is changed; the present action is written to a valid place.
+    // SAFETY: a null pointer means that nothing is changed. The present action is written to a valid place.
     unsafe { libc::sigaction(signal, ptr::null(), action.as_mut_ptr()) };
-    // SAFETY: all zeroes are an action, and the call can't have written another kind of thing.
+    // SAFETY: all zeroes are an action, and the call can't have written another kind of value.
     unsafe { action.assume_init() }.sa_sigaction
 }
 
@@ -61,24 +61,26 @@ pub(crate) fn ignores_interrupts() -> bool {
 
 type Handler = extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// In a handler: returns `true` if the parent asks this process to end. Anyone may send SIGTERM; only the parent's is
-/// `terminate`. A parent in another process namespace has the number 0, as all senders there have.
+/// In a handler: returns `true` if the parent asks this process to end. Any process may send SIGTERM, but
+/// only the parent's is `terminate`. A parent in another process namespace has the number 0, like all senders
+/// there.
 fn is_terminate(signal: c_int, info: *mut libc::siginfo_t) -> bool {
-    // SAFETY: the kernel passes a valid record to handlers that are installed with SA_SIGINFO, as all here are.
+    // SAFETY: the kernel passes a valid record to handlers that are installed with SA_SIGINFO, as all here
+    // are.
     let info = unsafe { &*info };
-    // Negative codes and 0 are of processes, which have a number.
+    // Codes up to 0 come from processes, which have a number.
     let by_process = signal == libc::SIGTERM && info.si_code <= 0;
-    // SAFETY: the field is there for these codes.
+    // SAFETY: the field is set for these codes.
     let sender = || unsafe { info.si_pid() };
-    // This only asks the kernel, which is allowed in a handler.
+    // This only makes a system call, which is allowed in a handler.
     by_process && sender() == rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get())
 }
 
-/// In a handler: ends this process by the signal that is handled, when the handler returns.
+/// In a handler: ends this process by the handled signal, when the handler returns.
 fn end_by(signal: c_int) {
     // SAFETY: this may be called in a signal handler, and installs none.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
-    // SAFETY: this may be called in a signal handler. It is delivered when that returns.
+    // SAFETY: this may be called in a signal handler. The signal is delivered when the handler returns.
     unsafe { libc::raise(signal) };
 }
 
@@ -113,7 +115,7 @@ fn handle(signal: c_int, handler: Handler, flags: c_int) {
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_flags = libc::SA_SIGINFO | flags;
     action.sa_sigaction = handler as usize;
-    // SAFETY: the action is initialised; its handler changes one word, or makes calls that are allowed there.
+    // SAFETY: the action is initialised. Its handler changes one word, or makes calls that are allowed there.
     unsafe { libc::sigaction(signal, &raw const action, ptr::null_mut()) };
 }
 
@@ -122,12 +124,14 @@ pub(crate) fn ignore_foreign_sigterm() {
     handle(libc::SIGTERM, skip, libc::SA_RESTART);
 }
 
-/// Notes each of these signals, which have no other effect. Without SA_RESTART: calls that wait end.
+/// Records each of these signals, which have no other effect. Installed without SA_RESTART, so that waiting
+/// calls end.
 pub(crate) fn note_interrupts(signal: c_int) {
     handle(signal, note, 0);
 }
 
-/// Notes the first of these signals, and is ended by the second one. Signals that would not end this process are left alone.
+/// Records the first of these signals. The second one ends this process. Signals that would not end this
+/// process are left alone.
 pub(crate) fn note_first_interrupt(signals: &[c_int], is_worker: bool) {
     let handler = if is_worker { note_first_in_worker } else { note_first };
     for signal in signals.iter().filter(|signal| action_for(**signal) == libc::SIG_DFL) {
@@ -135,7 +139,7 @@ pub(crate) fn note_first_interrupt(signals: &[c_int], is_worker: bool) {
     }
 }
 
-/// SIGINT and SIGTERM, as a set of the kernel's.
+/// Returns SIGINT and SIGTERM as a set in the kernel's format.
 pub(crate) fn interrupts_mask() -> u64 {
     INTERRUPTS.iter().fold(0, |mask, signal| mask | 1 << (signal - 1))
 }
@@ -149,7 +153,7 @@ fn interrupts() -> libc::sigset_t {
     set
 }
 
-/// Set of signals that are blocked in a process that was made just now.
+/// Returns the set of signals that are blocked in a new process.
 pub(crate) fn blocked_at_birth(interrupts_wait: bool) -> libc::sigset_t {
     if interrupts_wait { interrupts() } else { no_signals() }
 }
@@ -161,7 +165,7 @@ pub(crate) fn let_interrupts() {
     unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut()) };
 }
 
-/// Blocks every signal in the calling thread, and returns those that were blocked before.
+/// Blocks every signal in the calling thread, and returns the set of signals that were blocked before.
 pub(crate) fn hold_signals() -> io::Result<libc::sigset_t> {
     let (all, mut before) = (all_signals(), no_signals());
     // SAFETY: both sets are initialised.
@@ -171,15 +175,17 @@ pub(crate) fn hold_signals() -> io::Result<libc::sigset_t> {
 
 /// Blocks these signals and no others in the calling thread.
 pub(crate) fn let_signals(blocked: &libc::sigset_t) {
-    // SAFETY: the set is initialised; a null pointer says that the old one isn't wanted. It can't fail for a valid set.
+    // SAFETY: the set is initialised. A null pointer means that the old set is not requested. The call can't
+    // fail for a valid set.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut()) };
 }
 
-/// Sets every signal to its default and unblocks all in the calling thread but, if they are to wait, interrupts: as
-/// [`posix_spawn`] does.
+/// Sets every signal to its default and unblocks all signals in the calling thread, as [`posix_spawn`] does.
+/// With `interrupts_wait`, SIGINT and SIGTERM are blocked.
 pub(crate) fn forget_signal_handlers(interrupts_wait: bool) {
     for signal in 1..=libc::SIGRTMAX() {
-        // SAFETY: this installs no handler. Of signals that can't be changed it is an error, which changes nothing.
+        // SAFETY: this installs no handler. For signals that can't be changed, the call returns an error and
+        // changes nothing.
         let before = unsafe { libc::signal(signal, libc::SIG_DFL) };
         if before == libc::SIG_IGN && HANDED_DOWN.contains(&signal) {
             // SAFETY: as above. All signals are blocked meanwhile.
@@ -191,7 +197,7 @@ pub(crate) fn forget_signal_handlers(interrupts_wait: bool) {
 
 pub(super) fn all_signals() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: the function initialises the set behind a valid pointer, and can't fail for one.
+    // SAFETY: the function initialises the set at a valid pointer, and can't fail for one.
     unsafe { libc::sigfillset(set.as_mut_ptr()) };
     // SAFETY: initialised just now.
     unsafe { set.assume_init() }
@@ -199,26 +205,26 @@ pub(super) fn all_signals() -> libc::sigset_t {
 
 pub(in crate::sys) fn no_signals() -> libc::sigset_t {
     let mut set = MaybeUninit::uninit();
-    // SAFETY: the function initialises the set behind a valid pointer, and can't fail for one.
+    // SAFETY: the function initialises the set at a valid pointer, and can't fail for one.
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
     // SAFETY: initialised just now.
     unsafe { set.assume_init() }
 }
 
-/// Makes a call while the calling thread gets signals, one after the other, whose handler does nothing: a system call that is
-/// interrupted returns `EINTR`. The call gets how many there were so far.
+/// Makes a call while the calling thread receives a sequence of signals whose handler does nothing: a system
+/// call that is interrupted returns `EINTR`. The argument of the call returns the number of signals so far.
 #[cfg(test)]
 pub(crate) fn interrupted<R>(call: impl FnOnce(&dyn Fn() -> u32) -> R) -> R {
     use mp_core::sync::shared::{AtomicBool, AtomicU32, Ordering};
 
-    // fork: of tests, which copy no process here.
+    // fork: used by tests, which copy no process here.
     static HANDLED: AtomicU32 = AtomicU32::new(0);
 
     extern "C" fn count(_: c_int) {
         HANDLED.fetch_add(1, Ordering::Relaxed);
     }
 
-    // SAFETY: all zeroes is an action without flags, so that calls are not begun anew.
+    // SAFETY: all zeroes is an action without flags, so calls are not restarted.
     let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = count as extern "C" fn(c_int) as usize;
     // SAFETY: the action is initialised, and its handler adds to a number, which may be done at any time.
@@ -229,7 +235,8 @@ pub(crate) fn interrupted<R>(call: impl FnOnce(&dyn Fn() -> u32) -> R) -> R {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
                 let process = std::process::id().cast_signed();
-                // SAFETY: numbers of this process and of a thread that waits for this one; the signal has a handler.
+                // SAFETY: numbers of this process and of a thread that waits for this one. The signal has a
+                // handler.
                 unsafe { libc::syscall(libc::SYS_tgkill, process, thread, libc::SIGURG) };
             }
         });
