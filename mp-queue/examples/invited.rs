@@ -1,19 +1,20 @@
-//! Programs that are started without `mp-spawn`, and share queues all the same: one by `std::process::Command`, one that was
-//! started from elsewhere and connects.
+//! Programs that share queues without being started by `mp-spawn`: one is started by `std::process::Command`,
+//! and one was started elsewhere and connects.
 //!
 //! `cargo run -p mp-queue --example invited`
 //!
-//! Here the other programs are this one once more, with an argument; they could be any that use this library.
+//! Here the other programs are this same program with an argument. They could be any programs that use this
+//! library.
 
 use std::error::Error;
 use std::process::Command;
 
 use mp_queue::{InvitationState, Listener, Queue, accept_invitation, connect, invite};
 
-/// What both sides name alike.
+/// Type that both sides use.
 type Work = (Queue<u64>, Queue<(String, u64)>);
 
-/// The work of a guest.
+/// Runs the work of an invited program.
 fn square(name: &str, (jobs, squares): Work) -> Result<(), Box<dyn Error>> {
     while let Some(n) = jobs.get()? {
         squares.put((name.to_string(), n * n))?;
@@ -33,17 +34,17 @@ fn main() -> Result<(), Box<dyn Error>> {
     let (jobs, squares) = (Queue::bounded(8)?, Queue::bounded(8)?);
     let work: Work = (jobs.clone(), squares.clone());
 
-    // A program that this one starts. What it needs is in its command.
+    // A program that this one starts, with the invitation in its command.
     let mut command = Command::new(std::env::current_exe()?);
     let invitation = invite(command.arg("started"), work.clone())?;
     let mut started = command.spawn()?;
-    // From here on the end of the child, too, ends the wait.
+    // After this, the end of the child also ends the wait.
     drop(command);
     if invitation.wait()? != InvitationState::Accepted {
         return Err("the child ended without accepting".into());
     }
 
-    // A program that only knows where to connect.
+    // A program that only knows the address.
     let address = format!("@invited-{}", std::process::id());
     let listener = Listener::bind(address.as_str())?;
     let mut connected = Command::new(std::env::current_exe()?).arg(&address).spawn()?;

@@ -1,5 +1,5 @@
-//! What `cargo xtask fuzz` and the unit tests give to this crate's parsers: what arrives at a socket, hellos, messages with the
-//! names of their types, and slots of rings.
+//! Inputs of `cargo xtask fuzz` and of unit tests for this crate's parsers: data that arrives at a socket,
+//! hellos, messages with the names of their types, and slots of rings.
 
 use mp_core::message::{Incoming, Outgoing};
 use mp_core::{Error, Message};
@@ -9,7 +9,7 @@ use crate::connection::named::Named;
 use crate::connection::socket::fuzz as socket;
 use crate::ring::{Slot, Small};
 
-/// Name, what it does with bytes, and what the encoders make.
+/// Name, function under test, and seeds made by the encoders.
 #[allow(
     clippy::type_complexity,
     reason = "it is that of the harness, which this crate can't name where it is no test"
@@ -21,7 +21,7 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
     ("slots", slots, slot_seeds),
 ];
 
-/// What was sent by a connection in shared memory.
+/// Type of a value sent over a connection in shared memory.
 type Sent = (u8, String, Vec<u32>);
 
 fn written(bytes: &[u8]) -> Vec<u8> {
@@ -50,7 +50,7 @@ fn named_seeds() -> Vec<Vec<u8>> {
     vec![written(b"text"), written(&[b'x'; 300])]
 }
 
-/// The two words of a ring's slot.
+/// Parses two words as a ring's slot.
 fn slots(bytes: &[u8]) {
     let Some(&[a, b]) = bytes.as_chunks().0.first_chunk() else { return };
     let [first, rest] = [a, b].map(u64::from_le_bytes);

@@ -1,4 +1,5 @@
-//! A queue that is bounded by bytes under loom: what the memory model allows beside what the explorer finds in the model `bytes`.
+//! A queue with a bound of bytes under loom: executions that the memory model allows in addition to those
+//! that the explorer finds in the model `bytes`.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_bytes`
 #![cfg(mp_loom)]
@@ -64,7 +65,7 @@ fn put_owned(m: &HeapMem, me: u32, (e, owner): (u32, Owner), bytes: u64) -> PutE
     run(PutWithin::new(RING, intent(me), words, member(me), owner, weight), m)
 }
 
-/// Takes the message that is there.
+/// Takes the message, which must exist.
 fn get(m: &HeapMem, me: u32) -> (u32, Owner) {
     match run(Get::new(RING, intent(me), OWNER, member(me)), m) {
         GetEnd::Done(Taken::Envelope(e, owner, _)) => (e, owner),
@@ -76,7 +77,7 @@ fn is_empty(m: &HeapMem, me: u32) -> bool {
     run(Get::new(RING, intent(me), OWNER, member(me)), m) == GetEnd::Empty
 }
 
-/// Takes the oldest message, and puts another one of `bytes` bytes in the same envelope, beside its caller.
+/// In another thread, takes the oldest message and puts another one of `bytes` bytes in the same envelope.
 fn put_again(m: &Arc<HeapMem>, bytes: u64) -> thread::JoinHandle<PutEnd> {
     let m = Arc::clone(m);
     thread::spawn(move || {
@@ -85,14 +86,14 @@ fn put_again(m: &Arc<HeapMem>, bytes: u64) -> thread::JoinHandle<PutEnd> {
     })
 }
 
-/// With a bounded number of preemptions.
+/// Checks a model with a bounded number of preemptions.
 fn check(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
     builder.check(model);
 }
 
-/// Two messages, of which only one may be in the queue by its bytes, are put at once: one is, exactly.
+/// Two messages are put at once, of which only one fits by its bytes. Exactly one is put.
 #[test]
 fn loom_two_put_at_once() {
     check(|| {
@@ -108,8 +109,8 @@ fn loom_two_put_at_once() {
     });
 }
 
-/// The oldest message's envelope is put again while another producer measures: it takes the new beginning for the old one's
-/// only if it knows as well that the old message is gone.
+/// The oldest message's envelope is put again while another producer measures. The producer may use the new
+/// beginning only if it also sees that the old message is gone.
 #[test]
 fn loom_an_envelope_put_again_makes_no_room() {
     check(|| {
@@ -123,7 +124,8 @@ fn loom_an_envelope_put_again_makes_no_room() {
     });
 }
 
-/// The newest message's envelope is put again while another producer measures: there is room at all times, and it is found.
+/// The newest message's envelope is put again while another producer measures. There is room at all times,
+/// and the producer finds it.
 #[test]
 fn loom_an_envelope_put_again_takes_no_room() {
     check(|| {
@@ -139,9 +141,9 @@ fn loom_an_envelope_put_again_takes_no_room() {
     });
 }
 
-/// Others take the newest message, and publish under the ticket that a producer measures for and under the
-/// next one: what it has read of the newest message says nothing of those. There is room at all times, and it
-/// is found.
+/// Others take the newest message, and publish under the ticket for which a producer measures and under the
+/// next one. The values that it has read of the newest message don't apply to those. There is room at all
+/// times, and the producer finds it.
 #[test]
 fn loom_a_ticket_that_others_publish_under_takes_no_room() {
     check(|| {

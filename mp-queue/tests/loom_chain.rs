@@ -1,4 +1,4 @@
-//! Queues that grow and are closed meanwhile, and small messages that are leased, under loom.
+//! Queues that are closed while they grow, and small messages that are leased, under loom.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_chain`
 #![cfg(mp_loom)]
@@ -17,7 +17,7 @@ const OWNER: Column = Column { base: Word::at(48), stride: 24 };
 const PLACE: Column = Column { base: Word::at(56), stride: 24 };
 const PAYLOAD: Column = Column { base: Word::at(64), stride: 24 };
 const SECOND: Word = Word::at(120);
-/// Of a second segment: its head, its tail and its slot lie apart.
+/// Includes a second segment, whose head, tail and slot are 128 bytes apart.
 const WORDS: usize = 15 + 34;
 
 fn intent(i: u32) -> Word {
@@ -28,7 +28,7 @@ fn member(i: u32) -> Member {
     Member::new(i, 1)
 }
 
-/// Two segments of a slot each.
+/// Two segments of one slot each.
 fn chain() -> ChainAt {
     let first = RingAt {
         block: 0,
@@ -51,13 +51,13 @@ fn memory() -> Arc<HeapMem> {
     Arc::new(m)
 }
 
-/// Puts envelope `e` into segment `i`, once.
+/// Tries once to put envelope `e` into segment `i`.
 fn put(m: &HeapMem, i: u32, (me, e): (u32, u32), owner: Owner) -> PutEnd {
     let words = (e, OWNER.of(e), PLACE.of(e));
     run(Put::new(chain().segment(i), intent(me), words, member(me), owner), m)
 }
 
-/// Writes a message, and puts it where there is room: whether it was put.
+/// Writes a message and puts it into a segment with room. Returns `true` if it was put.
 fn send(m: &HeapMem, me: u32, e: u32) -> bool {
     let mut owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
     m.store(OWNER.of(e), owner.pack());
@@ -77,7 +77,7 @@ fn send(m: &HeapMem, me: u32, e: u32) -> bool {
     false
 }
 
-/// All that is there, in its order, and whether the end was found.
+/// Returns all messages in their order, and `true` if the end was found.
 fn all(m: &HeapMem, me: u32) -> (Vec<u32>, bool) {
     let (mut got, mut i) = (Vec::new(), 0);
     loop {
@@ -99,8 +99,8 @@ fn all(m: &HeapMem, me: u32) -> (Vec<u32>, bool) {
     }
 }
 
-/// A producer makes the queue grow while another thread closes it: what was put is got, and what was refused
-/// is not.
+/// A producer makes the queue grow while another thread closes it: a message is received if and only if its
+/// put succeeded.
 #[test]
 fn loom_closing_beside_growing() {
     loom::model(|| {
@@ -118,7 +118,7 @@ fn loom_closing_beside_growing() {
     });
 }
 
-/// A consumer follows the link while the next segment is opened: it takes both messages, in their order.
+/// A consumer follows the link while the next segment is opened, and takes both messages in their order.
 #[test]
 fn loom_following_beside_growing() {
     loom::model(|| {
@@ -135,8 +135,8 @@ fn loom_following_beside_growing() {
     });
 }
 
-/// A small message is leased, by a copy, while another thread takes it for good: one of the two has it,
-/// whole.
+/// A small message is leased by a copy while another thread takes it: exactly one of them gets the complete
+/// message.
 #[test]
 fn loom_a_small_message_is_leased_or_taken() {
     loom::model(|| {
@@ -147,8 +147,8 @@ fn loom_a_small_message_is_leased_or_taken() {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 let got = run(Get::new(ring, intent(1), OWNER, member(1)), &*m);
-                // Its place is used again at once: a thread that has seen the message there must not take
-                // this one for it.
+                // The slot is used again at once: a thread that has seen the first message there must not
+                // mistake this one for it.
                 let again = matches!(run(PutSmall::new(ring, small(6)), &*m), PutEnd::Done(_));
                 (got, again)
             })

@@ -1,12 +1,12 @@
-//! Rings whose messages stay (`watch`, `broadcast`), under loom: what their fences keep.
+//! Rings whose messages are kept (`watch`, `broadcast`), under loom: effects of their fences.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_kept`
 //!
 //! | fence | without it | found by |
 //! |---|---|---|
-//! | a reader's, between its pin and its second look at the slot | the message is dropped under its reader | `loom_what_is_pinned_is_not_dropped` |
-//! | a collector's, between the swap to `LAST` and its look at the pins | the same | the same |
-//! | a reader's, between the end of its pin and its look at the slot | a retired message that neither collects | `loom_what_is_unpinned_is_collected` |
+//! | of a reader, between its pin and its second read of the slot | the message is dropped while it is read | `loom_what_is_pinned_is_not_dropped` |
+//! | of a collector, between the swap to `LAST` and its read of the pins | the message is dropped while it is read | `loom_what_is_pinned_is_not_dropped` |
+//! | of a reader, between clearing its pin and its read of the slot | neither collects the retired message | `loom_what_is_unpinned_is_collected` |
 #![cfg(mp_loom)]
 
 use loom::sync::Arc;
@@ -32,7 +32,7 @@ const RING: RingAt = RingAt {
     envelopes: 1,
 };
 const FIRST: Ticket = Ticket { lap: 1, index: 0 };
-/// What the message says, and what is written where it was after it was dropped.
+/// Contents of the message, and of its memory after the message was dropped.
 const WHOLE: u64 = 100;
 const DROPPED: u64 = 7;
 
@@ -44,7 +44,7 @@ fn member(i: u32) -> Member {
     Member::new(i, 1)
 }
 
-/// A ring with one message.
+/// Returns a ring with one message.
 fn memory() -> Arc<HeapMem> {
     let m = HeapMem::new(WORDS);
     m.store(RING.head, FIRST.pack());
@@ -58,7 +58,7 @@ fn memory() -> Arc<HeapMem> {
     Arc::new(m)
 }
 
-/// Collects the message, and drops it if that succeeds: whether it did.
+/// Collects the message and drops it. Returns `true` on success.
 fn collect(m: &HeapMem, me: u32) -> bool {
     match run(Collect::new(RING, PINS, intent(me), OWNER, member(me), 0), m) {
         Collected::Taken(..) => {
@@ -69,13 +69,13 @@ fn collect(m: &HeapMem, me: u32) -> bool {
     }
 }
 
-/// A sender for which the message is one too many.
+/// Runs a sender for which the message exceeds the limit.
 fn retire(m: &HeapMem, me: u32) -> bool {
     assert_eq!(run(Retire::new(RING, 0, FIRST), m), Some(0), "the message is the oldest");
     collect(m, me)
 }
 
-/// A reader that has seen the message: whether it has collected it.
+/// Runs a reader that has seen the message. Returns `true` if it has collected the message.
 fn read(m: &HeapMem, me: u32, seen: Slot) -> bool {
     let pin = match run(Pin::new(RING, PINS, member(me), 0, seen), m) {
         Pinned::Held(pin) => {
@@ -92,7 +92,7 @@ fn seen(m: &HeapMem) -> Slot {
     Slot::unpack(m.load(RING.slot(0)))
 }
 
-/// A reader pins and reads what a sender retires and collects.
+/// A reader pins and reads a message that a sender retires and collects.
 #[test]
 fn loom_what_is_pinned_is_not_dropped() {
     loom::model(|| {
@@ -108,7 +108,7 @@ fn loom_what_is_pinned_is_not_dropped() {
     });
 }
 
-/// A reader gives its pin up while a sender retires what it has read: one of the two collects it.
+/// A reader clears its pin while a sender retires the message: exactly one of them collects it.
 #[test]
 fn loom_what_is_unpinned_is_collected() {
     loom::model(|| {

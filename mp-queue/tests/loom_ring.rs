@@ -17,7 +17,7 @@ use mp_queue::ring::{
 const OWNER: Column = Column { base: Word::at(80), stride: 24 };
 const PLACE: Column = Column { base: Word::at(88), stride: 24 };
 const PAYLOAD: Column = Column { base: Word::at(96), stride: 24 };
-/// The token of one side of a channel, with one seat.
+/// Token of one side of a channel, with one seat.
 const TOKEN: BlockAt = BlockAt { id: 1, state: Word::at(152), inline: 1, per_page: 1 };
 const GROUPS: Column = Column { base: Word::at(176), stride: 8 };
 const WORDS: usize = 10 + 3 * 3 + 3 + 1;
@@ -72,7 +72,7 @@ fn memory(slots: u32) -> Arc<HeapMem> {
     Arc::new(m)
 }
 
-/// Puts envelope `e`, whose payload says so, once.
+/// Tries once to put envelope `e`, with its number in the payload.
 fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutEnd {
     let owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
     m.store(OWNER.of(e), owner.pack());
@@ -80,7 +80,7 @@ fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutEnd {
     run(Put::new(ring(slots), intent(me), (e, OWNER.of(e), PLACE.of(e)), member(me), owner), m)
 }
 
-/// Gets until there is something; what was in it.
+/// Gets until there is a message. Returns its payload.
 fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
     loop {
         match run(Get::new(ring(slots), intent(me), OWNER, member(me)), m) {
@@ -123,7 +123,7 @@ fn loom_small_messages() {
     });
 }
 
-/// Two threads take, of a small message and an envelope: each gets one.
+/// Two threads take a small message and an envelope: each gets one.
 #[test]
 fn loom_small_messages_beside_envelopes() {
     loom::model(|| {
@@ -220,7 +220,8 @@ fn loom_close() {
     });
 }
 
-/// A consumer takes while a sweeper settles what a dead producer left: exactly one of them gets the envelope.
+/// A consumer takes a message while a sweeper settles the intent of its dead producer: exactly one of them
+/// gets the envelope.
 #[test]
 fn loom_settle_against_get() {
     loom::model(|| {
@@ -239,9 +240,9 @@ fn loom_settle_against_get() {
     });
 }
 
-/// The intent of a dead member names an envelope that a living producer is just putting: the sweeper sees
-/// that it is intended, or that its slot has changed, and doesn't take it. So a sweeper that sees `QUEUED`
-/// sees also what the producer has written before it (its intent, the place).
+/// The intent of a dead member names an envelope that a living producer is putting. The sweeper sees the
+/// producer's intent or the changed slot, and doesn't take the envelope. So a sweeper that sees `QUEUED` also
+/// sees the producer's earlier writes (its intent, the place).
 #[test]
 fn loom_a_stale_intent_beside_a_put() {
     loom::model(|| {
@@ -258,7 +259,8 @@ fn loom_a_stale_intent_beside_a_put() {
     });
 }
 
-/// Two producers find the segment full and open the next one: both see it opened, and what was put stays to be taken.
+/// Two producers find the segment full and open the next one: both see it opened, and the first message can
+/// still be taken.
 #[test]
 fn loom_extend() {
     loom::model(|| {
@@ -279,13 +281,13 @@ fn loom_extend() {
     });
 }
 
-/// A message is given back while another consumer looks for such: it is found then, or the hint says that it
-/// is there.
+/// A message is given back while another consumer scans for returned messages: either the scan finds it, or
+/// the hint reports it.
 #[test]
 fn loom_return_and_reclaim() {
     loom::model(|| {
         let m = memory(1);
-        // Word 24 is not used here; meta words are where the payloads would be.
+        // Word 24 is not used here. The meta words are in the place of the payloads.
         let at = ReturnsAt { returned: Word::at(24), limit: 0 };
         let count = Word::at(64);
         m.store(count, 1);
@@ -308,8 +310,8 @@ fn loom_return_and_reclaim() {
     });
 }
 
-/// As above, with two consumers that look because something was noted before: neither's finding nothing hides
-/// what the other missed.
+/// Like above, with two consumers that scan because of an earlier note: a scan that finds nothing does not
+/// hide a message that the other one missed.
 #[test]
 fn loom_two_find_nothing() {
     let mut model = loom::model::Builder::new();
@@ -343,7 +345,8 @@ fn loom_two_find_nothing() {
     });
 }
 
-/// Two messages are put as a batch while another thread takes them, the second one as part of a batch: in their order.
+/// Two messages are put as a batch while another thread takes them in order, the second one as part of a
+/// batch.
 #[test]
 fn loom_batches() {
     let mut model = loom::model::Builder::new();
@@ -389,7 +392,8 @@ fn loom_batches() {
     });
 }
 
-/// The last sender sends and is gone while the receiver looks: a receiver that sees that finds what was sent.
+/// The last sender sends and is dropped while the receiver checks: a receiver that sees the drop also finds
+/// the message.
 #[test]
 fn loom_the_last_sender_leaves() {
     loom::model(|| {

@@ -1,4 +1,5 @@
-//! What a thread drops as it ends, in destructors of its thread-local variables: it is gone with the thread.
+//! Values dropped by destructors of thread-local variables when a thread ends: they are freed with the
+//! thread.
 
 use std::cell::RefCell;
 
@@ -13,7 +14,7 @@ thread_local! {
     static LAST: RefCell<Option<Kept>> = const { RefCell::new(None) };
 }
 
-/// Queues with a tensor, and with a queue that has a message.
+/// Returns a queue with a tensor, and one with a queue that has a message.
 fn kept() -> Kept {
     let (tensors, queues) = (Queue::bounded(2).unwrap(), Queue::bounded(2).unwrap());
     tensors.put(Tensor::zeros([100_000]).unwrap()).unwrap();
@@ -25,12 +26,12 @@ fn kept() -> Kept {
 
 #[test]
 fn queues_in_thread_local_variables_are_freed() {
-    // What the arena makes once, for the process.
+    // Initializes what the arena creates once per process.
     drop(kept());
     let before = Arena::current().unwrap().memory_stats().live_blocks;
     for _ in 0..20 {
         let thread = || {
-            // Its destructor is the last one: it was the first to be registered. The others, those of this library included,
+            // Registered first, so its destructor runs last: the others, including those of this library,
             // have run by then.
             FIRST.with(|first| *first.borrow_mut() = None);
             drop(kept());

@@ -29,7 +29,7 @@ use crate::queue::channel::End;
 use crate::queue::put_as;
 use crate::raw::waiting::{At, Unmet};
 
-/// One end of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
+/// End of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
 /// [`connect`](crate::connect)). Sends and receives raw bytes and values of any type that is a message.
 ///
 /// ```
@@ -52,12 +52,12 @@ use crate::raw::waiting::{At, Unmet};
 /// simpler.
 ///
 /// # Pipes and sockets
-/// | | of a pipe | of a socket |
+/// | | pipe | socket |
 /// |---|---|---|
-/// | between | processes of one tree | any two processes of one user, on one machine; over TCP, any two programs that know a key, on any machines |
-/// | tensors, queues and locks in messages | travel, without being copied | are an error: they are in a memory that the other side has not, unless it was [invited](Self::invite), which TCP can't do |
-/// | how much may be on its way | as much as there is memory | what the socket buffers (`net.core.wmem_default` bytes, usually 208 KiB, of which the kernel's bookkeeping takes the larger part if messages are short; over TCP some MB); then sending waits |
-/// | the end itself in a message | travels | is an error |
+/// | between | processes that share memory | any two processes of one user on one machine; over TCP, any two programs that know a key, on any machines |
+/// | tensors, queues and locks in messages | are sent without a copy | are an error: the other side has no access to their memory. It can be [invited](Self::invite), but not over TCP |
+/// | data in transit | limited by memory | limited by the socket's buffer (`net.core.wmem_default` bytes, usually 208 KiB, most of it bookkeeping of the kernel if messages are short; over TCP a few MB). Then sending waits |
+/// | the end itself in a message | is sent | is an error |
 ///
 /// The end of the other process is reported at once, to each process with a handle. Over TCP, a lost host
 /// (power, network) is reported as `Disconnected` 25 s after its last packet. While sent bytes are not

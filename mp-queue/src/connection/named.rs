@@ -1,11 +1,11 @@
 //! Values with the names of their types, as sent over connections in shared memory. The two ends may expect
 //! different types, and the error then contains both names.
 //!
-//! | bytes | |
+//! | bytes | contents |
 //! |---|---|
-//! | 2 | how long the name is, little-endian; 0 if it is longer than [`LONGEST`] |
+//! | 2 | length of the name, little-endian; 0 if it is longer than [`LONGEST`] |
 //! | as many | the name (`std::any::type_name`) |
-//! | the rest | the value, as it is in queues, which check the type once and have no name in each message |
+//! | the rest | the value, encoded as in queues, which check the type once and have no name in each message |
 
 use mp_core::message::{Codec, Incoming, Outgoing, Returned, Undecodable};
 use mp_core::{Message, fnv1a};

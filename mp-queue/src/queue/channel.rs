@@ -7,8 +7,8 @@
 //!
 //! | killed | left | the others |
 //! |---|---|---|
-//! | with a handle | a seat in the token | see the other side alive until the crashed process is swept, within 100 ms or so |
-//! | after its token was freed, before the sleepers were woken | sleepers | look again within 100 ms |
+//! | with a handle | a seat in the token | consider the side connected until the crashed process is swept, within about 100 ms |
+//! | after its token was freed, before the sleepers were woken | sleepers | check again within 100 ms |
 
 use std::fmt;
 

@@ -18,7 +18,7 @@ use crate::raw::payload::Unsent;
 use crate::raw::waiting::{At, Unmet};
 use crate::ring::{PutEnd, Slot, Ticket};
 
-/// One side of the channel, and its ring.
+/// Side of the channel, and its ring.
 pub(crate) struct KeptEnd {
     end: End,
     kept: Kept,

@@ -1,30 +1,30 @@
 //! Layout of a queue's block.
 //!
-//! | offset | what | written |
+//! | offset | contents | written by |
 //! |---|---|---|
-//! | 0 | magic | last of all, by the maker |
-//! | 8 | slots of the first segment | by the maker |
-//! | 16 | fingerprint of the message type | by the maker |
-//! | 24, 32 | the last process that ended, dropped its last handle, or never received it: tag + 1 and two bits ([`LastGone`]), pid | by it, by visitors, or by the process that discards its message |
-//! | 40 | length of the type's name; the name follows, cut at 128 bytes | by the maker |
-//! | 176 | how many segments there can be 32, slots of the last one 32 | by the maker |
-//! | 184 | how often a message is delivered at most; 0 is for ever | by the maker |
-//! | 192 | what consumers do, bits: 1: they lease, what a dead one had is delivered again; 2: they get | by the first consumer that does it |
-//! | 200 | returned: `noted 32 \| seen 32`, equal if no message that came back is there | by the process that returns one; by consumers that find none; by visitors of a dead member that had the queue |
-//! | 208 | how calls spin before they sleep | by the maker |
-//! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | by the maker |
-//! | 232 | how many bytes may be in it; 0 is any number | by the maker |
-//! | 240 | bits: 1: small messages may be in their slots; 2: a put never waits, but fails where there is no room; the upper 32: how many messages stay, if they do: then pins follow its slots, see `raw::memory::kept` | by the maker |
-//! | 248 | when a wait is deserted, see `handles` | by the maker |
-//! | 256 | head hint | by consumers |
-//! | 384 | tail hint | by producers and closers |
+//! | 0 | magic | the creator, last |
+//! | 8 | slots of the first segment | the creator |
+//! | 16 | fingerprint of the message type | the creator |
+//! | 24, 32 | the last process that ended, dropped its last handle, or never received it: tag + 1 and two bits ([`LastGone`]), pid | that process, visitors, or the process that discards its message |
+//! | 40 | length of the type's name, followed by the name, cut at 128 bytes | the creator |
+//! | 176 | largest number of segments (32 bits), slots of the last one (32 bits) | the creator |
+//! | 184 | limit on deliveries of a message; 0 means no limit | the creator |
+//! | 192 | operations of consumers, bits: 1: they lease, and messages of dead consumers are redelivered; 2: they get | the first consumer that does it |
+//! | 200 | returned: `noted 32 \| seen 32`, equal if there are no returned messages | the process that returns one; consumers that find none; visitors of a dead member that had the queue |
+//! | 208 | spin policy | the creator |
+//! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | the creator |
+//! | 232 | bound of bytes; 0 means no bound | the creator |
+//! | 240 | bits: 1: small messages may be stored in slots; 2: a put never waits, but fails if there is no room; upper 32 bits: number of kept messages. If not 0, pins follow the slots, see `raw::memory::kept` | the creator |
+//! | 248 | condition for `Deserted`, see `handles` | the creator |
+//! | 256 | head hint | consumers |
+//! | 384 | tail hint | producers and closers |
 //! | 512 | parking: not empty | |
 //! | 640 | parking: not full | |
-//! | 768 | parking: something was finished | |
-//! | 800 | a name for people, 32 bytes ([`mp_core::waits::RING_NAME`]); zeros: none | any holder |
-//! | 896 | links of the segments, 16 words | by producers and closers |
+//! | 768 | parking: a message was finished | |
+//! | 800 | given name, 32 bytes ([`mp_core::waits::RING_NAME`]); zeros if none | any holder |
+//! | 896 | links of the segments, 16 words | producers and closers |
 //! | 1024 | slots of the first segment, 16 bytes each | |
-//! | 4096 | if there can be more segments: these | |
+//! | 4096 | further segments, if any | |
 //!
 //! Hot words are 128 bytes apart, because the processor fetches adjacent cache lines together.
 
@@ -57,7 +57,7 @@ const SECOND: u64 = 4096;
 /// Size with which a queue is created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Size {
-    /// One ring with this number of slots.
+    /// Single ring with this number of slots.
     Fixed(u32),
     /// A chain that grows up to this number of slots.
     Growing(u32),

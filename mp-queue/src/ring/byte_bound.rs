@@ -1,33 +1,36 @@
-//! Putting an envelope into a ring that is bounded by bytes as well.
+//! Puts of envelopes into a ring that also has a bound of bytes.
 //!
-//! How many bytes are in the ring is counted without a counter, which a killed process would leave wrong. Each envelope
-//! carries two words: where its bytes *begin* and where they *end* if those of all messages are laid one behind the other in
-//! the order of their tickets. A producer that is about to publish ticket `t` looks at `t - 1`: if that message is still
-//! there, its own bytes begin where those end; if not, then all before are taken, and it begins at 0. What is in the ring is
-//! from the beginning of the oldest message to the end of the newest one.
+//! The bytes in the ring are counted without a counter, which a killed process could leave wrong. Each
+//! envelope has two words: where its bytes *begin* and *end* if the bytes of all messages are laid out in
+//! ticket order. A producer that is about to publish ticket `t` reads the message of `t - 1`. If that message
+//! is still in the ring, the new bytes begin at its end. Otherwise all earlier messages are taken, and the
+//! new bytes begin at 0. The bytes in the ring extend from the beginning of the oldest message to the end of
+//! the newest one.
 //!
 //! | word | written by | when |
 //! |---|---|---|
-//! | begin, end | its owner | before it is published; while it is in a slot they stay. In a queue without such a bound they are bytes of the message |
+//! | begin, end | owner of the envelope | before it is published. They are unchanged while it is in a slot. In a queue without such a bound, they are bytes of the message |
 //!
-//! What is read may belong to the envelope's next message already: its slot is looked at, then the words are read, and both
-//! words are stored with release and loaded with acquire. So a word of the next message is not seen without what was done
-//! before it was written, which is that the earlier message was taken. One second look at the slot of the oldest message,
-//! after all words were read, therefore answers both: if that message is still there, none after it was taken, so the end of
-//! `t - 1` was that message's, too, and each was laid behind the one before it. If it is not there, it is looked for again;
-//! and if none is left, `t` may begin anywhere. (A second look at `t - 1` would find nothing that this one does not.)
+//! The words that are read may already belong to the envelope's next message. The producer reads the slot
+//! first and the words afterwards. Both words are stored with release and loaded with acquire. So a reader of
+//! a word of the next message also sees everything that was done before it was written, including that the
+//! earlier message was taken. Therefore one second read of the oldest message's slot, after all words were
+//! read, is enough. If that message is still in the slot, no later message was taken. So the end of `t - 1`
+//! was that message's, and each message was laid out after its predecessor. If the oldest message is gone,
+//! the producer searches for it again. If no message is left, `t` may begin anywhere. (A second read of the
+//! slot of `t - 1` would detect nothing more.)
 //!
-//! If another producer publishes `t` first, the whole calculation is void, and begins anew: the oldest
-//! message may be `t`, or a later one, which lies behind other bytes than those of `t - 1`. So a producer
-//! that has found no room looks at `t` last, and one that has found room publishes under `t` or not at all.
-//! If messages are taken meanwhile, there are fewer bytes than was thought. So the bound is never exceeded,
-//! however many put at once, and what fits at all times is never refused.
+//! If another producer publishes `t` first, the calculation is void and starts again. The oldest message may
+//! then be `t` or a later one, which was laid out after other bytes than those of `t - 1`. So a producer that
+//! has found no room checks `t` last, and one that has found room publishes under `t` or not at all. Messages
+//! that are taken meanwhile only reduce the number of bytes. Thus the bound is never exceeded, however many
+//! producers put at once, and a message that fits at all times is never refused.
 //!
 //! | killed | left | |
 //! |---|---|---|
-//! | while it looks | nothing | |
-//! | before it has published | as in [`Put`] | what was not published counts for nothing |
-//! | with a message that it has taken | | it does not count any more since it was taken |
+//! | while it reads | nothing | |
+//! | before it has published | as in [`Put`] | an unpublished message does not count |
+//! | with a message that it has taken | | a taken message does not count |
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Member, Owner};
@@ -35,14 +38,14 @@ use mp_core::words::{EnvelopeId, Member, Owner};
 use super::slot::{Lag, Slot, SlotState, Standing, Ticket, Turns};
 use super::{Put, PutEnd, RingAt};
 
-/// A bound by bytes, and one message.
+/// A bound of bytes, and the weight of one message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Weight {
-    /// Where each envelope has its words: begin, and behind it end.
+    /// Words of each envelope: begin, followed by end.
     pub ends: Column,
-    /// Bytes of the message, at most `limit`.
+    /// Number of bytes of the message, at most `limit`.
     pub bytes: u64,
-    /// Bytes that the ring may have in it.
+    /// Number of bytes that the ring may contain.
     pub limit: u64,
 }
 
@@ -64,7 +67,8 @@ enum Pc {
     Put(Put),
 }
 
-/// As [`Put`], into a ring with a bound of bytes: [`PutEnd::Full`] also when they would be more.
+/// Like [`Put`], into a ring with a bound of bytes. Ends with [`PutEnd::Full`] also if the bound would be
+/// exceeded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PutWithin {
     ring: RingAt,
@@ -74,18 +78,18 @@ pub struct PutWithin {
     owner: Owner,
     weight: Weight,
     ticket: Ticket,
-    /// The slot that is looked at, what was in it, and the word of its envelope.
+    /// Ticket whose slot is checked, the slot's contents, and a word of its envelope.
     at: Ticket,
     seen: Slot,
     found: u64,
-    /// Where the bytes begin.
+    /// Beginning of the bytes.
     begin: u64,
     turns: Turns,
     pc: Pc,
 }
 
 impl PutWithin {
-    /// As [`Put::new`], of a message with this weight.
+    /// Creates the steps like [`Put::new`], for a message with this weight.
     pub fn new(
         ring: RingAt,
         intent: Word,
@@ -112,7 +116,7 @@ impl PutWithin {
         }
     }
 
-    /// The envelope in the slot that was seen. In such a queue nothing else is a message.
+    /// Returns the envelope in the slot that was read. Such a queue has no other messages.
     fn named(&self) -> Option<EnvelopeId> {
         self.seen.envelope().filter(|&e| e < self.ring.envelopes)
     }
@@ -121,27 +125,27 @@ impl PutWithin {
         self.weight.ends.of(e)
     }
 
-    /// Whether there is room beside `used` bytes.
+    /// Returns `true` if there is room in addition to `used` bytes.
     fn fits(&self, used: u64) -> bool {
         used <= self.weight.limit - self.weight.bytes.min(self.weight.limit)
     }
 
-    /// There are `used` bytes, if that can be trusted as far as it says that there is room.
+    /// Continues with `used` bytes in the ring. A result without room is checked again.
     fn decide(&mut self, used: u64) -> Option<PutEnd> {
         self.pc = if self.fits(used) { Pc::Begin } else { Pc::Full };
         None
     }
 }
 
-/// Whether a put of this weight would end at once, with its message put or refused by a closed ring: the same looks, and
-/// nothing is put.
+/// Checks whether a put of this weight would end at once, with its message put or refused by a closed ring.
+/// Reads the same words and puts nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Fits(PutWithin);
 
 impl Fits {
-    /// Into this ring.
+    /// Creates the steps for `ring`.
     pub fn new(ring: RingAt, weight: Weight) -> Self {
-        // What is put, and by which process, doesn't matter before the put itself.
+        // The envelope and the process don't matter before the put itself.
         let (word, me) = (ring.tail, Member::new(0, 0));
         Self(PutWithin::new(ring, word, (0, word, word), me, Owner::unpack(0), weight))
     }
@@ -195,12 +199,12 @@ impl Steps for PutWithin {
                 self.seen = Slot::unpack(m.load(slot_at(self.at)));
                 match self.at.stands(self.seen) {
                     Standing::Message => self.pc = Pc::BeforeEnd,
-                    // All before are taken, too.
+                    // All earlier messages are taken, too.
                     Standing::Taken => {
                         self.begin = 0;
                         return self.decide(0);
                     }
-                    // Garbage: where there is a next slot, the one before it was used.
+                    // Garbage: if there is a next slot, the one before it was used.
                     Standing::Nothing | Standing::Closed => return self.decide(0),
                 }
             }
@@ -216,17 +220,17 @@ impl Steps for PutWithin {
             Pc::Oldest => {
                 self.seen = Slot::unpack(m.load(slot_at(self.at)));
                 match self.at.stands(self.seen) {
-                    // Also if another producer has published it under the ticket that was to be this message's: what is
-                    // measured then is found out by the put, or by the look before it is full.
+                    // Another producer may have published this message under the ticket intended for ours.
+                    // The put, or the check before `Full`, detects that.
                     Standing::Message => self.pc = Pc::OldestBegin,
                     Standing::Taken if !self.turns.one_more() => return self.decide(0),
                     Standing::Taken => self.at = self.at.over(self.seen, self.ring.slots),
-                    // All are taken by now.
+                    // All messages are taken by now.
                     Standing::Nothing if self.at == self.ticket => return self.decide(0),
                     Standing::Nothing | Standing::Closed => self.pc = Pc::Beyond,
                 }
             }
-            // It went beyond its ticket, under which another producer has published since; or the head is
+            // The search went past its ticket because another producer has published under it, or the head is
             // garbage.
             Pc::Beyond => {
                 let slot = Slot::unpack(m.load(slot_at(self.ticket)));
@@ -235,8 +239,9 @@ impl Steps for PutWithin {
                 }
                 self.pc = Pc::Tail;
             }
-            // If its ticket is free, the oldest message is before it, and what was measured was there. Else the oldest may be one
-            // that was published under this ticket or a later one, and lies behind nothing of what was read.
+            // If the ticket is free, the oldest message precedes it and the measured bytes are valid.
+            // Otherwise the oldest message may have been published under this or a later ticket, after bytes
+            // that were not read.
             Pc::Full => {
                 let slot = Slot::unpack(m.load(slot_at(self.ticket)));
                 if (self.ticket.lag(slot), slot.state) == (Lag::At, SlotState::Empty) {
@@ -266,7 +271,8 @@ impl Steps for PutWithin {
                 self.pc = Pc::Put(put.at(self.ticket));
             }
             Pc::Put(put) => match put.step(m)? {
-                // Another producer was faster, or there is no room any more: only a new look shows which.
+                // Another producer was faster, or there is no room any more. Only a new check distinguishes
+                // these.
                 PutEnd::Full(owner) => {
                     self.owner = owner;
                     self.pc = Pc::Tail;

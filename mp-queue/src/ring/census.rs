@@ -1,12 +1,12 @@
-//! Whether all that was put into a queue is finished.
+//! Count of the unfinished messages of a queue.
 //!
-//! One look at all envelopes, one after the other, is no snapshot: a worker may put a subtask into an envelope
-//! that was looked at already, and then finish its task, in one that is still to be looked at. So the look counts only if
-//! nothing was published meanwhile. How much was ever published is where the next message would go: the first slot after
-//! the tail that nothing was put into. (The tail itself is a hint, and may lag.) As messages are published in the order of
-//! segment, lap and slot, that place moves with every one.
+//! A scan of all envelopes, one after the other, is not a snapshot: a worker may put a subtask into an
+//! envelope that was already scanned, and then finish its task in one that is still to be scanned. So a scan
+//! counts only if no message was published meanwhile. The position of the next message shows how many were
+//! ever published: the first unused slot after the tail. (The tail itself is a hint and may lag.) Messages
+//! are published in the order of segment, lap and slot, so this position moves with each message.
 //!
-//! Nothing is written: a kill in it leaves nothing, and a process that is stopped in it blocks no other.
+//! Nothing is written: a process that is killed here leaves nothing, and a stopped one blocks no other.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::steps::EnvelopesAt;
@@ -15,12 +15,13 @@ use mp_core::words::{EnvelopeId, Group, Holder, Owner, Place};
 use super::slot::{Slot, Ticket, Turns};
 use super::{ChainAt, Link};
 
-/// How many messages of a queue are not finished.
+/// Numbers of unfinished and lost messages of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Counted {
-    /// In the queue, leased, or come back. If it is 0, nothing was there at the end of the count.
+    /// Messages in the queue, leased, or returned. If 0, there were none at the end of the count.
     pub unfinished: usize,
-    /// Came back too often: not delivered any more. Exact if nothing is unfinished.
+    /// Messages that have reached the limit on deliveries and are not delivered any more. Exact if
+    /// `unfinished` is 0.
     pub lost: usize,
 }
 
@@ -35,7 +36,7 @@ enum Pc {
     Place,
 }
 
-/// Counts what is not finished; see the module. It begins again when it finds nothing, but something was published
+/// Counts unfinished messages: see the module. Starts again if it finds none but a message was published
 /// meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Census {
@@ -43,7 +44,7 @@ pub struct Census {
     envelopes: EnvelopesAt,
     segment: u32,
     ticket: Ticket,
-    /// Where the next message would have gone before the count.
+    /// Position of the next message before the count.
     before: Option<(u32, Ticket)>,
     count: u64,
     envelope: EnvelopeId,
@@ -54,7 +55,7 @@ pub struct Census {
 }
 
 impl Census {
-    /// Of the queue `chain`.
+    /// Creates the steps for the queue `chain`.
     pub fn new(chain: ChainAt, envelopes: EnvelopesAt) -> Self {
         let (ticket, holder) = (Ticket { lap: 0, index: 0 }, Holder::Free);
         let (segment, before, count, envelope, found) = (0, None, 0, 0, Counted::default());
@@ -62,7 +63,7 @@ impl Census {
         Self { chain, envelopes, segment, ticket, before, count, envelope, holder, found, turns, pc }
     }
 
-    /// The place of the next message is known: the count ends if it is the same as before.
+    /// Handles the position of the next message. The count ends if it is the same as before.
     fn published(&mut self) -> Option<Counted> {
         let now = Some((self.segment, self.ticket));
         if self.before == now {
@@ -117,7 +118,7 @@ impl Steps for Census {
                 self.envelope = 0;
                 self.pc = if self.count == 0 { Pc::Link } else { Pc::Group };
             }
-            // An absent group has no messages, and is not touched.
+            // An absent group has no messages, and its memory must not be touched.
             Pc::Group => match Group::unpack(m.load(self.envelopes.group_of(self.envelope))) {
                 group if group.is_looked_at() => self.pc = Pc::Owner,
                 _ => return self.over(Group::ENVELOPES),
@@ -131,8 +132,7 @@ impl Steps for Census {
                     }
                 }
             }
-            // Read after the owner: the place was this envelope's before, or is that of a message published
-            // since.
+            // Read after the owner: the place belongs to this envelope's message, or to one published since.
             Pc::Place => {
                 let place = Place::unpack(m.load(self.envelopes.places.of(self.envelope)));
                 let lost = self.holder == Holder::Undeliverable;

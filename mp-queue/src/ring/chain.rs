@@ -1,27 +1,26 @@
-//! Rings one after the other: a queue that grows.
+//! Chains of rings: queues that grow.
 //!
-//! The segments of a chain are rings in one block, each four times as large as the one before it. All have
-//! their addresses from the start, and get their pages when they are opened. A segment stays what it is as
-//! long as the queue lives: a process that slept can't take it for something else. Once closed, a segment is
-//! never opened again. Once the largest segment is open, it is used for ever as a ring is, and no more is
-//! opened.
+//! The segments of a chain are rings in one block, each four times as large as the previous one. All have
+//! their addresses from the start, and get their pages when they are opened. A segment is not reused while
+//! the queue lives, so a process that slept can't mistake it for another one. A closed segment is never
+//! opened again. The largest segment, once open, is used like a single ring, and no further one is opened.
 //!
-//! A producer that finds the last open segment full closes it ([`Close`]: what is in it stays to be taken) and opens the
-//! next one: it writes the *link*. A consumer that finds a segment closed and drained follows the link. Since no message
-//! enters a closed segment, and no segment is opened before the one before it was closed, messages are taken in the
-//! order of segment, lap and slot.
+//! A producer that finds the last open segment full closes it ([`Close`]: its messages can still be taken)
+//! and opens the next one by writing the *link*. A consumer that finds a segment closed and drained follows
+//! the link. No message enters a closed segment, and no segment is opened before the previous one is closed.
+//! So messages are taken in the order of segment, lap and slot.
 //!
 //! | link word of a segment | meaning | changed by |
 //! |---|---|---|
-//! | `NONE` | nothing follows yet | a producer that found the segment full, or closed → `OPEN`; a closer of the queue → `END` |
+//! | `NONE` | no successor yet | a producer that found the segment full or closed → `OPEN`; a closer of the queue → `END` |
 //! | `OPEN` | the next segment is in use; this one is closed | no process |
 //! | `END` | the queue is closed; so is this segment | no process |
 //!
-//! The last segment has no link: when it is closed, so is the queue.
+//! The last segment has no link: closing it closes the queue.
 //!
 //! | killed | left | the others |
 //! |---|---|---|
-//! | after pages were reserved for the next segment | pages that are not in use yet | reserve them again, which changes nothing |
+//! | after pages were reserved for the next segment | unused pages | reserve them again, which changes nothing |
 //! | after the segment was closed, before the link | a closed segment, `NONE` | producers open the next one; consumers find it empty |
 //! | after the link | `OPEN`, or `END` | continue |
 
@@ -30,19 +29,19 @@ use mp_core::words::BlockId;
 
 use super::{Close, RingAt};
 
-/// What follows a segment.
+/// Successor of a segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Link {
-    /// Nothing yet.
+    /// No successor yet.
     None,
-    /// The next segment.
+    /// The next segment is open.
     Open,
-    /// Nothing, for ever.
+    /// The queue is closed, so there will be no successor.
     End,
 }
 
 impl Link {
-    /// As a word.
+    /// Converts the link into a word.
     pub const fn pack(self) -> u64 {
         match self {
             Link::None => 0,
@@ -51,7 +50,7 @@ impl Link {
         }
     }
 
-    /// From a word.
+    /// Converts a word into a link.
     pub const fn unpack(w: u64) -> Self {
         match w {
             0 => Link::None,
@@ -61,35 +60,36 @@ impl Link {
     }
 }
 
-/// Where the segments of a chain are.
+/// Locations of the segments of a chain.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ChainAt {
     /// The first segment.
     pub first: RingAt,
-    /// The link of the first segment; those of the others follow.
+    /// Link of the first segment, followed by those of the others.
     pub links: Word,
-    /// How many segments there can be; 1 is a ring.
+    /// Largest number of segments. 1 means a single ring.
     pub segments: u32,
-    /// Slots of the last segment, if there are several.
+    /// Number of slots of the last segment, if there are several.
     pub most: u32,
-    /// Where the second segment is: its head, 128 bytes on its tail, 128 bytes on its slots. Each begins on a page.
+    /// Location of the second segment: its head, its tail 128 bytes later, and its slots 128 bytes after
+    /// that. Each segment begins on a page.
     pub second: Word,
 }
 
-/// How much larger a segment is than the one before it.
+/// Factor by which a segment is larger than the previous one.
 const GROWTH: u64 = 4;
 const PAGE: u64 = 4096;
-/// Bytes of a segment before its slots.
+/// Number of bytes of a segment before its slots.
 const HEAD: u64 = 256;
 
 impl ChainAt {
-    /// The same, with at most this many envelopes.
+    /// Returns the same chain with at most this many envelopes.
     #[must_use]
     pub const fn of(self, envelopes: u32) -> Self {
         Self { first: RingAt { envelopes, ..self.first }, ..self }
     }
 
-    /// How many segments it takes so that the last one has `most` slots, after a first one of `first`.
+    /// Returns the number of segments for a first one of `first` slots and a last one of `most` slots.
     pub fn segments_for(first: u32, most: u32) -> u32 {
         let mut n = 1;
         let mut slots = u64::from(first);
@@ -108,13 +108,13 @@ impl ChainAt {
         }
     }
 
-    /// Where the bytes of segment `i` (not the first) are, from the second segment on: offset and length.
+    /// Returns the byte offset from the second segment, and the length, of segment `i` (not the first).
     pub fn bytes(&self, i: u32) -> (u64, u64) {
         let len = |j| (HEAD + RingAt::SLOT * u64::from(self.slots(j))).next_multiple_of(PAGE);
         ((1..i).map(len).sum(), len(i))
     }
 
-    /// Segment `i`.
+    /// Returns segment `i`.
     #[inline]
     pub fn segment(&self, i: u32) -> RingAt {
         if i == 0 { self.first } else { self.later(i) }
@@ -133,25 +133,25 @@ impl ChainAt {
         }
     }
 
-    /// The link of segment `i`; `None` for the last one.
+    /// Returns the link of segment `i`, or `None` for the last one.
     pub fn link(&self, i: u32) -> Option<Word> {
         (i + 1 < self.segments).then(|| self.links.plus(u64::from(i)))
     }
 
-    /// Slot `slot` of all segments together.
+    /// Returns the location of slot `slot`, counted over all segments.
     pub fn slot(&self, slot: u32) -> Option<Word> {
         let segment =
             (0..self.segments).map(|i| self.segment(i)).find(|s| slot.wrapping_sub(s.before) < s.slots)?;
         Some(segment.slot(slot - segment.before))
     }
 
-    /// The block that contains it.
+    /// Returns the block that contains the chain.
     pub fn block(&self) -> BlockId {
         self.first.block
     }
 }
 
-/// Closes a segment, and opens the one after it, whose memory must be ready. Ends with what follows the
+/// Closes a segment and opens the next one, whose memory must be ready. Ends with the successor of the
 /// segment: another producer may have been faster, or another process may have closed the queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Extend {
@@ -161,7 +161,7 @@ pub struct Extend {
 }
 
 impl Extend {
-    /// To go on after `segment`, whose link is at `link`.
+    /// Creates the steps for `segment`, whose link is at `link`.
     pub fn new(segment: RingAt, link: Word) -> Self {
         Self { close: Close::new(segment), link, closed: false }
     }
@@ -182,9 +182,9 @@ impl Steps for Extend {
     }
 }
 
-/// Closes a chain: the last open segment, and then its link. Ends with whether this call closed it.
+/// Closes a chain: the last open segment, and then its link. Ends with `true` if this call closed it.
 ///
-/// If a producer opens the next segment in between, the close continues there.
+/// If a producer opens the next segment in between, the close continues with that segment.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CloseChain {
     chain: ChainAt,
@@ -193,7 +193,7 @@ pub struct CloseChain {
 }
 
 impl CloseChain {
-    /// To close `chain`.
+    /// Creates the steps to close `chain`.
     pub fn new(chain: ChainAt) -> Self {
         Self { chain, segment: 0, close: Some(Close::new(chain.first)) }
     }

@@ -1,4 +1,4 @@
-//! Closing a ring.
+//! Close of a ring.
 
 use mp_core::mem::{Mem, Steps};
 
@@ -13,14 +13,14 @@ enum Pc {
     Mark,
 }
 
-/// Closes a ring by marking its next slot: every message published before the mark stays to be taken, and
-/// none is published after it. (A flag beside the ring can't do that: a producer that has read the flag
-/// before it was set publishes after the consumers are gone.)
+/// Closes a ring by marking its next slot. Every message published before the mark can still be taken, and
+/// none is published after it. (A separate flag would not be enough: a producer that has read the flag before
+/// it was set could publish after the consumers are gone.)
 ///
-/// A full ring has no next slot; then its oldest slot, which is the one the next message would go to, is marked as
-/// the last of its lap.
+/// A full ring has no next slot. Then its oldest slot, to which the next message would go, is marked as the
+/// last of its lap.
 ///
-/// Ends with whether this call closed it (`false`: it was closed already).
+/// Ends with `true` if this call closed the ring, and with `false` if it was closed already.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Close {
     ring: RingAt,
@@ -31,7 +31,7 @@ pub struct Close {
 }
 
 impl Close {
-    /// To close `ring`.
+    /// Creates the steps to close `ring`.
     pub fn new(ring: RingAt) -> Self {
         Self {
             ring,

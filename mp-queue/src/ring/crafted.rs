@@ -1,5 +1,5 @@
-//! Single operations on words that are written for them: what they leave, where they look, and what they do
-//! when another process was faster.
+//! Tests of single operations on prepared words: their results, the words that they read, and the case that
+//! another process was faster.
 
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Steps, Word, run};
@@ -13,7 +13,7 @@ const INTENT: Word = Word::at(8 * 10);
 const OWNERS: Column = Column { base: Word::at(8 * 12), stride: 32 };
 const PLACES: Column = Column { base: Word::at(8 * 13), stride: 32 };
 const ENDS: Column = Column { base: Word::at(8 * 14), stride: 32 };
-/// How many envelopes there are.
+/// Number of envelopes.
 const COUNT: Word = Word::at(8 * 11);
 const GROUPS: Column = Column { base: Word::at(8 * 32), stride: 8 };
 const ALL: EnvelopesAt = EnvelopesAt { count: COUNT, groups: GROUPS, owners: OWNERS, places: PLACES };
@@ -31,7 +31,7 @@ fn me() -> Member {
     Member::new(1, 1)
 }
 
-/// An empty ring, and envelopes that all belong to this process.
+/// Returns an empty ring, and envelopes that all belong to this process.
 fn memory() -> HeapMem {
     let m = HeapMem::new(33);
     for at in [ring().head, ring().tail] {
@@ -91,7 +91,7 @@ fn ends<S: Steps>(mut s: S, m: &HeapMem) -> S::Out {
     (0..1 << 20).find_map(|_| s.step(m)).expect("it goes round in a circle")
 }
 
-/// Steps until `until` is true, which is soon.
+/// Runs steps until `until` returns `true`, which must be soon.
 fn steps<S: Steps>(s: &mut S, m: &HeapMem, until: impl Fn(&HeapMem) -> bool) {
     for _ in 0..1000 {
         if until(m) {
@@ -102,7 +102,7 @@ fn steps<S: Steps>(s: &mut S, m: &HeapMem, until: impl Fn(&HeapMem) -> bool) {
     panic!("it does not come");
 }
 
-/// Each operation moves the hint past what it has put or taken: the next one begins at its slot.
+/// Each operation moves the hint past its own slot, so the next operation begins there.
 #[test]
 fn hints_are_helped_by_each_operation() {
     let m = memory();
@@ -114,14 +114,14 @@ fn hints_are_helped_by_each_operation() {
     assert_eq!(hint(&m, ring().head), ticket(1));
     assert!(matches!(run(Find::new(ring()), &m), GetEnd::Done(Found::Small(..))));
     assert_eq!(hint(&m, ring().head), ticket(2));
-    // A batch leaves the hint to its end.
+    // A batch moves the hint at its end.
     m.store(ring().tail, ticket(0).pack());
     run(Advance::tail(ring(), ticket(0), ticket(1)), &m);
     assert_eq!(hint(&m, ring().tail), ticket(2));
     assert_eq!(ticket(2).before(3), ticket(1));
 }
 
-/// Over laps that lead round in a circle every operation ends.
+/// Every operation ends, even if the laps form a cycle.
 #[test]
 fn laps_that_go_round_in_a_circle_end_every_operation() {
     const THIRD: u64 = (1 << 38) / 3;
@@ -146,7 +146,7 @@ fn a_message_that_names_no_envelope_is_taken_away() {
     assert_eq!(slot(&m, 0), Slot { lap: LAP + 1, state: SlotState::Empty });
 }
 
-/// What is to be leased is copied before it is taken; and what is copied is one message.
+/// A message to be leased is copied before it is taken, and the copy consists of one message.
 #[test]
 fn a_small_message_that_is_to_be_leased_stays_and_is_whole() {
     let m = memory();
@@ -156,7 +156,7 @@ fn a_small_message_that_is_to_be_leased_stays_and_is_whole() {
         matches!(found, GetEnd::Done(Found::Small(message, at)) if text(message) == b"first one" && at == ticket(0))
     );
     assert_eq!(slot(&m, 0).lap, LAP);
-    // Between its two looks the slot's next message comes.
+    // Between the two reads, the slot's next message arrives.
     let mut find = Find::new(ring()).leasing();
     (0..3).for_each(|_| assert_eq!(find.step(&m), None));
     let next = Slot { lap: LAP + 3, state: SlotState::Empty }.pack();
@@ -175,7 +175,7 @@ fn a_slot_that_was_taken_is_empty_in_both_words() {
     assert_ne!(m.load(ring().slot(0).plus(1)), 0);
     assert!(matches!(run(Find::new(ring()), &m), GetEnd::Done(Found::Small(..))));
     assert_eq!(m.load(ring().slot(0).plus(1)), 0);
-    // And a slot that is not empty, which is garbage, is repaired before it is used.
+    // A slot with garbage in its second word is repaired before it is used.
     m.store(ring().slot(1).plus(1), 77);
     assert_eq!(put_small(&m, b"x"), ticket(1));
 }
@@ -191,7 +191,7 @@ fn a_full_ring_that_is_closed_refuses_as_closed() {
     assert!(!run(Close::new(ring()), &m));
 }
 
-/// A close that finds the hint behind continues to where the next message would be.
+/// A close that finds the hint lagging continues to the position of the next message.
 #[test]
 fn closing_leaves_what_lies_before_the_end() {
     let m = memory();
@@ -205,7 +205,7 @@ fn closing_leaves_what_lies_before_the_end() {
     );
 }
 
-/// An envelope's place names the slot in the whole chain.
+/// An envelope's place counts the slots of the whole chain.
 #[test]
 fn the_place_is_written_before_the_envelope_is_queued() {
     let m = memory();
@@ -214,7 +214,7 @@ fn the_place_is_written_before_the_envelope_is_queued() {
     assert_eq!(Place::unpack(m.load(PLACES.of(0))), Place { ring: 4, slot: 8 });
 }
 
-/// Another process publishes first, in the last free slot: the envelope is still the caller's.
+/// Another process publishes first, in the last free slot. The caller still owns the envelope.
 #[test]
 fn a_put_that_was_overtaken_has_its_envelope_again() {
     let m = memory();
@@ -232,7 +232,7 @@ fn a_put_that_was_overtaken_has_its_envelope_again() {
     }
 }
 
-/// A put that may use one ticket alone uses no other.
+/// A put that is restricted to one ticket uses no other.
 #[test]
 fn a_put_at_one_ticket_is_not_made_at_another() {
     let m = memory();
@@ -259,7 +259,7 @@ fn a_small_message_is_leased_before_its_slot_is_taken() {
     assert_eq!(slot(&m, 0), Slot { lap: LAP + 1, state: SlotState::Empty });
 }
 
-/// Another process took the message first, and the slot has another message, or the same in a later lap.
+/// Another process took the message first, and the slot has another message, or the same one in a later lap.
 #[test]
 fn a_small_message_that_another_process_took_is_not_leased() {
     let other_lap = Slot { lap: LAP + 1, state: Slot::unpack(full(b"task")).state }.pack();
@@ -274,7 +274,8 @@ fn a_small_message_that_another_process_took_is_not_leased() {
     }
 }
 
-/// A slot with this message, which differs from another of its length in its first two bytes.
+/// Returns the word of a slot with this message, which must differ from others of its length in its first two
+/// bytes.
 fn full(text: &[u8]) -> u64 {
     let m = memory();
     put_small(&m, text);
@@ -302,14 +303,14 @@ fn what_came_back_to_this_queue_is_found_wherever_it_is() {
     assert_eq!(holder(&m, 0), Holder::Returned);
 }
 
-/// A consumer that loses a message to another looks for the next one.
+/// A consumer that loses a message to another consumer continues with the next one.
 #[test]
 fn losing_what_came_back_to_another_consumer_is_not_the_end() {
     let m = memory();
     returned(&m, 0, ring().block);
     returned(&m, 1, ring().block);
     let mut look = reclaim();
-    // The hint, how many there are, its owner, its place.
+    // The hint, the count, the owner, the place.
     (0..4).for_each(|_| assert_eq!(look.step(&m), None));
     m.store(OWNERS.of(0), owner(Holder::Leased(Member::new(2, 1))).pack());
     assert!(matches!(run(look, &m), Some((1, _))));
@@ -328,7 +329,7 @@ fn a_message_is_delivered_as_often_as_the_limit_says() {
     }
 }
 
-/// A dead member's surroundings: it has a seat in one ring, whose slots are there.
+/// Surroundings of a dead member that has a seat in one ring, whose slots exist.
 #[derive(Clone, Copy)]
 struct Around {
     held: BlockId,
@@ -356,7 +357,7 @@ impl Surroundings for Around {
     }
 }
 
-/// What becomes of envelope 1, which the dead member intends.
+/// Settles envelope 1, which the dead member intends, and returns its holder.
 fn settled(m: &HeapMem, around: Around) -> (Settled, Holder) {
     m.store(PLACES.of(1), Place { ring: ring().block, slot: 0 }.pack());
     m.store(INTENT, 2);
@@ -385,10 +386,10 @@ fn an_envelope_that_is_in_other_hands_is_left_alone() {
     let other = Holder::Member(Member::new(3, 1));
     m.store(OWNERS.of(1), owner(other).pack());
     assert_eq!(settled(&m, Around { held, redelivers: true }), (Settled::Clear, other));
-    // It is queued where the dead member has no seat: another dead member has it.
+    // It is queued in a ring in which the dead member has no seat, so another dead member has it.
     m.store(OWNERS.of(1), owner(Holder::Queued).pack());
     assert_eq!(settled(&m, Around { held: held + 1, redelivers: true }), (Settled::Clear, Holder::Queued));
-    // It lies in its slot.
+    // It is in its slot.
     set(&m, 0, SlotState::Full(Content::of(1)));
     assert_eq!(settled(&m, Around { held, redelivers: true }), (Settled::Clear, Holder::Queued));
 }
@@ -396,7 +397,7 @@ fn an_envelope_that_is_in_other_hands_is_left_alone() {
 #[test]
 fn an_intent_beyond_the_envelopes_reaches_none() {
     let m = memory();
-    // As the words of an envelope would be, beyond the last one that exists.
+    // Words as of an envelope beyond the last one that exists.
     m.store(OWNERS.of(ENVELOPES), owner(Holder::Queued).pack());
     m.store(PLACES.of(ENVELOPES), Place { ring: ring().block, slot: 0 }.pack());
     m.store(INTENT, u64::from(ENVELOPES) + 1);

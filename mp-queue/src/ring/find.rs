@@ -1,4 +1,4 @@
-//! Finding the oldest message of a ring. A small one is in the slot and is taken at once. Where there is an
+//! Search for the oldest message of a ring. A small message is in the slot and is taken at once. For an
 //! envelope, [`Get`](super::Get) continues.
 
 use mp_core::mem::{Mem, Steps, Word};
@@ -7,15 +7,15 @@ use mp_core::words::EnvelopeId;
 use super::slot::{Lag, Slot, SlotState, Ticket, Turns};
 use super::{GetEnd, RingAt, Small};
 
-/// What [`Find`] found.
+/// Result of [`Find`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Found {
-    /// An envelope is in the slot of this word, under this ticket, and not taken yet.
+    /// An envelope in the slot with this word, under this ticket. It is not taken yet.
     Envelope(u64, Ticket),
     /// The slot named an envelope that does not exist. The slot is taken.
     Stray(EnvelopeId),
-    /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there,
-    /// for [`Enclose`](super::Enclose).
+    /// A small message, taken under this ticket. If it is to be leased, it is still in the slot, for
+    /// [`Enclose`](super::Enclose).
     Small(Small, Ticket),
 }
 
@@ -31,25 +31,25 @@ enum Pc {
     Advance,
 }
 
-/// Finds the oldest message of a ring, and takes it if it is small; it never waits.
+/// Finds the oldest message of a ring, and takes it if it is small. Never waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Find {
     ring: RingAt,
     ticket: Ticket,
     slot: Slot,
-    /// The slot's first word, as it was found.
+    /// First word of the slot, as read.
     word: u64,
-    /// The slot's second word.
+    /// Second word of the slot.
     rest: u64,
     leasing: bool,
-    /// One of a batch: it helps the head no further.
+    /// `true` if it is part of a batch and does not advance the head past its message.
     batched: bool,
     turns: Turns,
     pc: Pc,
 }
 
 impl Find {
-    /// To find the next message of `ring`.
+    /// Creates the steps to find the next message of `ring`.
     #[inline]
     pub fn new(ring: RingAt) -> Self {
         Self {
@@ -65,13 +65,13 @@ impl Find {
         }
     }
 
-    /// To be leased: a small message is left where it is.
+    /// Leaves a small message in its slot, to be leased.
     #[must_use]
     pub(super) fn leasing(self) -> Self {
         Self { leasing: true, ..self }
     }
 
-    /// As one of a batch, see [`Get::batched`](super::Get::batched).
+    /// Makes it part of a batch: see [`Get::batched`](super::Get::batched).
     #[must_use]
     pub(super) fn batched(self, last: Option<Ticket>) -> Self {
         match last {
@@ -84,7 +84,7 @@ impl Find {
         self.batched
     }
 
-    /// From the head again.
+    /// Starts again at the head.
     #[inline]
     pub(super) fn again(self) -> Self {
         Self { leasing: self.leasing, batched: self.batched, ..Self::new(self.ring) }
@@ -95,8 +95,8 @@ impl Find {
         Some(GetEnd::Done(Found::Small(Small::in_slot([self.word, self.rest])?, self.ticket)))
     }
 
-    // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of
-    // all steps.
+    // Not computed at the beginning of each step: without common code there, the compiler merges all steps
+    // into straight-line code.
     #[inline(always)]
     fn slot_at(&self) -> Word {
         self.ring.slot(self.ticket.index)
@@ -128,7 +128,7 @@ impl Steps for Find {
                     }
                     (Lag::At, SlotState::Stray { .. }) => self.pc = Pc::Drop,
                     (Lag::At, SlotState::Closed) => return Some(GetEnd::Closed),
-                    // A slot behind the head would mean that the head had passed it: it never does.
+                    // A slot behind the head would mean that the head had passed it, which never happens.
                     (Lag::At, SlotState::Empty) | (Lag::Behind, _) => return Some(GetEnd::Empty),
                     (Lag::Ahead, _) => self.pc = Pc::Help,
                 }
@@ -149,12 +149,12 @@ impl Steps for Find {
                 self.pc = Pc::Head;
                 return taken.then_some(GetEnd::Done(Found::Stray(e)));
             }
-            // If the slot has changed since, this is another message's: then it can't be taken either.
+            // If the slot has changed since, this is another message's word, and the swap below fails.
             Pc::Rest => {
                 self.rest = m.load(self.slot_at().plus(1));
                 self.pc = if self.leasing { Pc::Again } else { Pc::Take };
             }
-            // It is copied before it is taken: what is copied must be one message.
+            // The message is copied before it is taken, so both words must belong to one message.
             Pc::Again => {
                 if m.load(self.slot_at()) == self.word {
                     return self.small();

@@ -1,4 +1,4 @@
-//! Taking a message out of a ring.
+//! Gets of messages from a ring.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner};
@@ -7,27 +7,28 @@ use super::find::{Find, Found};
 use super::slot::{Slot, Ticket};
 use super::{RingAt, Small};
 
-/// How an attempt to get ended, on every floor. `M` is the message: of a step machine what it has found or taken; on the floors
-/// above, which leave it in a place of the caller's, nothing.
+/// Result of an attempt to get, in every layer. `M` is the message that a step machine has found or taken. In
+/// the layers above, which store the message in a place of the caller, `M` is `()`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum GetEnd<M = Taken> {
-    /// A message.
+    /// A message was found or taken.
     Done(M),
-    /// Nothing is queued.
+    /// The queue is empty.
     Empty,
-    /// Nothing is queued, and nothing will be.
+    /// The queue is empty and closed.
     Closed,
 }
 
-/// What [`Get`] took.
+/// Message taken by [`Get`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Taken {
-    /// The envelope is the caller's now, with this owner word; it was taken under this ticket.
+    /// An envelope, which now belongs to the caller with this owner word. It was taken under this ticket.
     Envelope(EnvelopeId, Owner, Ticket),
-    /// The slot named an envelope that does not exist, or is not queued: a process wrote garbage. The slot is
-    /// taken, and nothing else.
+    /// The slot named an envelope that does not exist or is not queued, because a process wrote garbage. Only
+    /// the slot is taken.
     Stray(EnvelopeId),
-    /// A small message. It was taken under this ticket; unless it is to be leased: then it is still there, for [`Enclose`].
+    /// A small message, taken under this ticket. If it is to be leased, it is still in the slot, for
+    /// [`Enclose`].
     ///
     /// [`Enclose`]: super::Enclose
     Small(Small, Ticket),
@@ -46,7 +47,7 @@ enum Pc {
     Clear,
 }
 
-/// Takes the oldest message out of a ring, if there is one; it never waits.
+/// Takes the oldest message out of a ring, if there is one. Never waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Get {
     find: Find,
@@ -55,14 +56,15 @@ pub struct Get {
     owners: Column,
     to: Holder,
     ticket: Ticket,
-    /// The word of its slot, as it was found.
+    /// First word of the slot, as read.
     word: u64,
     owner: Owner,
     pc: Pc,
 }
 
 impl Get {
-    /// To take for `me`. `intent` is the intent word of the calling thread's lane.
+    /// Creates the steps to take a message for `me`. `intent` is the intent word of the calling thread's
+    /// lane.
     pub fn new(ring: RingAt, intent: Word, owners: Column, me: Member) -> Self {
         Self {
             find: Find::new(ring),
@@ -77,7 +79,7 @@ impl Get {
         }
     }
 
-    /// As a lease: if its holder dies, the message is delivered again.
+    /// Takes the message as a lease: if its holder dies, the message is redelivered.
     #[must_use]
     pub fn leasing(self) -> Self {
         match self.to {
@@ -86,14 +88,14 @@ impl Get {
         }
     }
 
-    /// As one of a batch: it begins to look after `last`, the ticket of the message before it, and leaves the head where
-    /// it is. The batch ends with [`Advance`](super::Advance).
+    /// Makes it part of a batch: it starts after `last`, the ticket of the previous message, and does not
+    /// advance the head. The batch ends with [`Advance`](super::Advance).
     #[must_use]
     pub fn batched(self, last: Option<Ticket>) -> Self {
         Self { find: self.find.batched(last), ..self }
     }
 
-    /// An envelope was found already, in the slot of this word, under this ticket.
+    /// Starts with an envelope that was already found, in the slot with this word, under this ticket.
     #[inline]
     #[must_use]
     pub fn found(self, word: u64, ticket: Ticket) -> Self {
@@ -115,7 +117,7 @@ impl Steps for Get {
             Pc::Find => match self.find.step(m)? {
                 GetEnd::Done(Found::Envelope(word, ticket)) => {
                     *self = self.found(word, ticket);
-                    // Its line comes over while the slot is being taken.
+                    // Prefetches its line while the slot is being taken.
                     m.will_write(self.owners.of(self.envelope()));
                 }
                 GetEnd::Done(Found::Stray(e)) => return Some(GetEnd::Done(Taken::Stray(e))),
@@ -146,8 +148,9 @@ impl Steps for Get {
                 _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
                 self.pc = Pc::Claim;
             }
-            // One access that brings the envelope's line over for writing, instead of one for reading and one
-            // more. No other process changes the word now: the caller's intent keeps sweepers away.
+            // A single access, which fetches the envelope's line for writing, instead of one for reading and
+            // another for writing. No other process changes the word now: the caller's intent keeps sweepers
+            // away.
             Pc::Claim => {
                 let queued = m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to));
                 let queued = Owner::unpack(queued);
@@ -155,7 +158,7 @@ impl Steps for Get {
                 let queued = queued.holder == Holder::Queued;
                 self.pc = if queued { Pc::Clear } else { Pc::Undo };
             }
-            // As if it had never been: the sum of both additions is 0.
+            // Restores the word: the sum of both additions is 0.
             Pc::Undo => {
                 m.add(self.owners.of(self.envelope()), Owner::queued_to(self.to).wrapping_neg());
                 self.pc = Pc::Forget;
@@ -201,8 +204,8 @@ mod tests {
         m
     }
 
-    /// A live thread's intent is clear when it is done, however that ended: a stale intent makes processes
-    /// that visit a dead member wait.
+    /// A live thread's intent is cleared when the operation ends, whatever its result: a stale intent makes
+    /// visitors of a dead member wait.
     #[test]
     fn nothing_is_intended_after_a_put_or_a_get() {
         let m = memory();
@@ -221,8 +224,7 @@ mod tests {
         idle();
         assert!(matches!(get(), GetEnd::Done(Taken::Envelope(0, ..))));
         idle();
-        // Its owner word says that it is not queued, as a process wrote garbage: the word is the same
-        // afterwards.
+        // The owner word is not `QUEUED`, as if a process wrote garbage. The word is unchanged afterwards.
         let garbage = Owner { holder: Holder::Free, seq: 9 };
         m.store(OWNERS.of(1), garbage.pack());
         assert_eq!(get(), GetEnd::Done(Taken::Stray(1)));

@@ -1,38 +1,41 @@
-//! Rings whose messages stay: readers copy them where they are, and senders replace them.
+//! Rings whose messages are kept: readers copy them in place, and senders replace them.
 //!
-//! `Watch` and `broadcast` are such rings. A sender publishes as into any other ring ([`Put::at`](super::Put::at)), and then
-//! *retires* what is older than the ring keeps: one swap of the slot, from `FULL` to `LAST`. A reader *pins* the slot that it is
-//! about to read, and finds in it afterwards the word that it has seen before, or it reads something else. What is retired and
-//! not pinned is *collected*: taken out of its slot, as a consumer takes a message out of any other ring, and dropped.
+//! `watch` and `broadcast` use such rings. A sender publishes as into any other ring
+//! ([`Put::at`](super::Put::at)). Then it *retires* messages beyond the ring's limit, each by one swap of the
+//! slot from `FULL` to `LAST`. A reader *pins* the slot before it reads it, and checks afterwards that the
+//! slot's word is still the one it has seen. Otherwise it reads another message. A retired message that is
+//! not pinned is *collected*: taken out of its slot, as a consumer takes a message out of any other ring, and
+//! dropped.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
-//! | slot | `(lap, EMPTY)`, `(lap, FULL, e)` | as in any ring; but no consumer takes from `FULL` |
+//! | slot | `(lap, EMPTY)`, `(lap, FULL, e)` | as in any ring, but no consumer takes from `FULL` |
 //! | | `(lap, FULL, e)` | any sender that has published a later ticket → `(lap, LAST, e)`: retired |
-//! | | `(lap, LAST, e)` | a process that finds it pinned by none → `(lap+1, EMPTY)`; a sender that finds it pinned when its turn comes again → `(lap+1, LAST, e)`: that ticket is passed over |
+//! | | `(lap, LAST, e)` | a process that finds no pin for it → `(lap+1, EMPTY)`; a sender that finds it pinned at the slot's next ticket → `(lap+1, LAST, e)`: that ticket is passed over |
 //! | pin | 0 | a reader → `member, slot + 1` |
 //! | | `member, slot + 1` | that reader → 0; if it is dead, any process → 0 |
-//! | used | how many pins may be in use | a reader that takes one beyond, before it takes it: a higher number |
+//! | used | number of pins that may be in use | a reader, before it takes a pin beyond that number: a higher number |
 //! | head (hint) | the oldest ticket that is not retired | any sender, forward |
 //!
-//! **No message is dropped under its reader.** A reader writes its pin, and then looks at the slot once more. A collector sees
-//! `LAST`, and then looks at the pins. A reader that still finds `FULL` has written its pin before the slot became `LAST`, so
-//! the collector sees it (both have a full barrier in between). A reader that unpins looks at the slot after that: one that was
-//! retired meanwhile it collects itself.
+//! **No message is dropped while a reader reads it.** A reader writes its pin and then reads the slot again.
+//! A collector sees `LAST` and then reads the pins. A reader that still finds `FULL` has written its pin
+//! before the slot became `LAST`, so the collector sees the pin (both have a full barrier in between). A
+//! reader that clears its pin reads the slot after that, and collects the message itself if it was retired
+//! meanwhile.
 //!
-//! **No process waits for another.** A slot that stays pinned, because its reader is stopped, is passed over. There are more
-//! slots than the ring keeps messages and has pins, so there is always one that is neither.
+//! **No process waits for another.** A slot that stays pinned because its reader is stopped is passed over.
+//! There are more slots than kept messages and pins together, so one slot is always neither kept nor pinned.
 //!
-//! **Messages have one order.** A ticket is published by a swap from `(lap, EMPTY)`, and a slot gets there only when its earlier
-//! ticket is over; a ticket that was passed over is so for ever.
+//! **Messages have one order.** A ticket is published by a swap from `(lap, EMPTY)`. A slot gets into that
+//! state only when its earlier ticket is complete. A ticket that was passed over stays so for ever.
 //!
 //! | killed | left | the others |
 //! |---|---|---|
 //! | publishing, collecting | as in `put` and `get` of any ring | [`Settle`](super::Settle) decides |
-//! | published, older ones not retired | more messages than are kept | the next sender retires them |
-//! | retired, not collected | a slot that is `LAST` | a process that looks: the next sender after a death, or whose turn comes to this slot |
+//! | published, older ones not retired | more messages than the limit | the next sender retires them |
+//! | retired, not collected | a slot that is `LAST` | the next sender after a death, or the next one that reaches this slot, collects it |
 //! | pinning, reading | a pin that names the dead member | a visitor of the dead member, and a collector that finds it, clear it |
-//! | `used` raised, its pin not taken | one more pin to look at | |
+//! | `used` raised, its pin not taken | one more pin to check | |
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner};
@@ -40,39 +43,39 @@ use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 use super::RingAt;
 use super::slot::{Lag, Slot, SlotState, Ticket, Turns};
 
-/// Two tickets further apart than this are in the other order.
+/// Distance of tickets from which on they count as being in the opposite order.
 const FAR: u64 = 1 << 37;
 
-/// How far `ticket` is ahead of `earlier`; `None` if it is behind.
+/// Returns the number of tickets from `earlier` to `ticket`, or `None` if `ticket` is before `earlier`.
 pub(super) fn ahead(ticket: Ticket, earlier: Ticket, slots: u32) -> Option<u64> {
     Some(ticket.since(earlier, slots)).filter(|&n| n < FAR)
 }
 
-/// Where the pins of a ring are.
+/// Location of the pins of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pins {
-    /// How many of them may be in use.
+    /// Word with the number of pins that may be in use.
     pub used: Word,
-    /// The first one; the others follow.
+    /// The first pin, followed by the others.
     pub first: Word,
-    /// How many there are.
+    /// Number of pins.
     pub count: u32,
 }
 
 impl Pins {
-    /// Where pin `i` is.
+    /// Returns the location of pin `i`.
     #[inline]
     pub const fn pin(&self, i: u32) -> Word {
         self.first.plus(i as u64)
     }
 
-    /// The word of `me` for slot `index`.
+    /// Returns the word of a pin of `me` for slot `index`.
     #[inline]
     pub const fn word(me: Member, index: u32) -> u64 {
         me.raw() | (index as u64 + 1) << Member::BITS
     }
 
-    /// The member that a pin names, and the slot.
+    /// Returns the member and the slot of a pin.
     #[inline]
     pub const fn named(word: u64) -> Option<(Member, u32)> {
         match (word >> Member::BITS) as u32 {
@@ -82,12 +85,12 @@ impl Pins {
     }
 }
 
-/// How a [`Pin`] ended.
+/// Result of a [`Pin`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Pinned {
-    /// The slot keeps what was seen in it until this pin is cleared.
+    /// The slot keeps the message until this pin is cleared.
     Held(u32),
-    /// The slot has changed; the pin has to be cleared.
+    /// The slot has changed. The pin has to be cleared.
     Changed(u32),
     /// All pins are in use.
     NoneFree,
@@ -101,7 +104,7 @@ enum PinPc {
     Look,
 }
 
-/// Pins a slot in which `seen` was seen.
+/// Pins a slot that contained `seen`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Pin {
     pins: Pins,
@@ -115,7 +118,7 @@ pub struct Pin {
 }
 
 impl Pin {
-    /// For `me`, at slot `index` of `ring`.
+    /// Creates the steps for `me`, at slot `index` of `ring`.
     pub fn new(ring: RingAt, pins: Pins, me: Member, index: u32, seen: Slot) -> Self {
         let (slot, at) = (ring.slot(index), me.slot() % pins.count.max(1));
         Self { pins, me, slot, index: ring.index(index), seen: seen.pack(), at, tried: 0, pc: PinPc::Used }
@@ -157,8 +160,8 @@ impl Steps for Pin {
     }
 }
 
-/// Clears a pin of `who`'s: its own, or a dead member's. Ends with whether its slot was retired meanwhile, and is to be
-/// collected.
+/// Clears a pin of `who`: the caller's own or a dead member's. Ends with `true` if its slot was retired
+/// meanwhile and must be collected.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Unpin {
     pin: Word,
@@ -168,7 +171,7 @@ pub struct Unpin {
 }
 
 impl Unpin {
-    /// The pin `pin`, of slot `index` of `ring`.
+    /// Creates the steps for pin `pin`, of slot `index` of `ring`.
     pub fn new(ring: RingAt, pins: Pins, who: Member, pin: u32, index: u32) -> Self {
         let named = Pins::word(who, ring.index(index));
         Self { pin: pins.pin(pin), named, slot: ring.slot(index), cleared: false }
@@ -181,7 +184,7 @@ impl Steps for Unpin {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         if !self.cleared {
             self.cleared = true;
-            // A read-modify-write: the look that follows must not come before it.
+            // A read-modify-write: the load that follows must not be reordered before it.
             _ = m.cas(self.pin, self.named, 0);
             return None;
         }
@@ -191,12 +194,12 @@ impl Steps for Unpin {
     }
 }
 
-/// How a [`Collect`] ended.
+/// Result of a [`Collect`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Collected {
-    /// The envelope is the caller's now, with this owner word.
+    /// The envelope, which now belongs to the caller with this owner word.
     Taken(EnvelopeId, Owner),
-    /// A reader has pinned it: by this pin.
+    /// A reader has pinned the message. Contains the pin and the reader.
     Pinned(u32, Member),
     /// There is nothing to collect.
     Nothing,
@@ -231,7 +234,8 @@ pub struct Collect {
 }
 
 impl Collect {
-    /// Out of slot `index` of `ring`, for `me`. `intent` is the intent word of the calling thread's lane.
+    /// Creates the steps for slot `index` of `ring`, for `me`. `intent` is the intent word of the calling
+    /// thread's lane.
     pub fn new(ring: RingAt, pins: Pins, intent: Word, owners: Column, me: Member, index: u32) -> Self {
         let slot = Slot { lap: 0, state: SlotState::Empty };
         let owner = Owner { holder: Holder::Free, seq: 0 };
@@ -239,7 +243,7 @@ impl Collect {
         Self { ring, pins, intent, owners, me, index, slot, owner, all: false, pc: CollectPc::Look }
     }
 
-    /// Whether it is retired or not: no reader and no sender is left.
+    /// Takes the message whether it is retired or not, when no readers and senders are left.
     #[must_use]
     pub fn whatever_it_is(self) -> Self {
         Self { all: true, ..self }
@@ -292,7 +296,7 @@ impl Steps for Collect {
                 m.store(self.intent, 0);
                 return Some(Collected::Nothing);
             }
-            // As a consumer does: the caller's intent keeps sweepers away.
+            // As for a consumer: the caller's intent keeps sweepers away.
             CollectPc::Claim => {
                 let to = Holder::Member(self.me);
                 let found = m.add(self.owners.of(self.envelope()), Owner::queued_to(to));
@@ -326,8 +330,9 @@ enum RetirePc {
     Advance(Option<u32>),
 }
 
-/// Retires the oldest message, if there are more than are kept once the ticket `newest` is published. Ends with the slot that is
-/// to be collected; then there may be more to retire. `None`: there is no more.
+/// Retires the oldest message if there are more than the limit, after the ticket `newest` was published. Ends
+/// with the slot to be collected, after which there may be more to retire, or with `None` if there is no
+/// more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Retire {
     ring: RingAt,
@@ -339,7 +344,7 @@ pub struct Retire {
 }
 
 impl Retire {
-    /// Of `ring`, which keeps `keep` messages.
+    /// Creates the steps for `ring`, which keeps `keep` messages.
     pub fn new(ring: RingAt, keep: u32, newest: Ticket) -> Self {
         let slot = Slot { lap: 0, state: SlotState::Empty };
         Self { ring, keep, newest, head: newest, slot, pc: RetirePc::Head }
@@ -374,7 +379,7 @@ impl Steps for Retire {
                 _ = m.cas(self.ring.slot(self.head.index), self.slot.pack(), retired.pack());
                 self.pc = RetirePc::Advance(Some(self.head.index));
             }
-            // After the slot: what is before the head is retired.
+            // After the slot: all messages before the head are retired.
             RetirePc::Advance(collect) => {
                 _ = m.cas(self.ring.head, self.head.pack(), self.head.next(self.ring.slots).pack());
                 self.pc = RetirePc::Head;
@@ -385,16 +390,16 @@ impl Steps for Retire {
     }
 }
 
-/// Where a sender may publish.
+/// Result of [`FindRoom`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Room {
-    /// Under this ticket.
+    /// A sender may publish under this ticket.
     At(Ticket),
-    /// The slot of this ticket has a retired message, to be collected or passed over.
+    /// The slot of this ticket has a retired message, which must be collected or passed over.
     Retired(Ticket, Slot),
-    /// The slot of this ticket has a message that is not even retired.
+    /// The slot of this ticket has a message that is not retired.
     Old(Ticket),
-    /// Nowhere: the words make no sense.
+    /// The words are inconsistent.
     None,
 }
 
@@ -405,7 +410,7 @@ enum RoomPc {
     Help(Slot),
 }
 
-/// Looks where a sender may publish.
+/// Finds the ticket under which a sender may publish.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FindRoom {
     ring: RingAt,
@@ -415,7 +420,7 @@ pub struct FindRoom {
 }
 
 impl FindRoom {
-    /// In `ring`.
+    /// Creates the steps for `ring`.
     pub fn new(ring: RingAt) -> Self {
         Self { ring, ticket: Ticket { lap: 0, index: 0 }, turns: Turns::default(), pc: RoomPc::Tail }
     }
@@ -464,7 +469,7 @@ pub struct PassOver {
 }
 
 impl PassOver {
-    /// Of a [`Room::Retired`].
+    /// Creates the steps for the ticket and slot of a [`Room::Retired`].
     pub fn new(ring: RingAt, ticket: Ticket, seen: Slot) -> Self {
         Self { slot: ring.slot(ticket.index), seen, lap: ticket.lap }
     }

@@ -1,40 +1,40 @@
-//! Messages that are delivered again when their holder dies.
+//! Messages that are redelivered when their holder dies.
 //!
 //! A consumer that *leases* takes a message out of its slot as [`Get`](super::Get) does, but becomes its
-//! leaseholder instead of its owner: the envelope stays whole until the consumer says that it is done. The
-//! owner word says all:
+//! leaseholder and not its owner. The envelope stays complete until the consumer acknowledges it. The owner
+//! word records the state:
 //!
 //! | owner | meaning | changed by |
 //! |---|---|---|
-//! | `LEASED(m)` | `m` works on it | `m` → `MEMBER(m)` when it is done; `m`, or if `m` is dead a visitor → `RETURNED` or `UNDELIVERABLE` |
-//! | `RETURNED` | to be delivered again | a consumer of its queue → `LEASED(c)`, `MEMBER(c)` |
+//! | `LEASED(m)` | `m` works on it | `m` → `MEMBER(m)` when it is done; `m`, or a visitor if `m` is dead → `RETURNED` or `UNDELIVERABLE` |
+//! | `RETURNED` | to be redelivered | a consumer of its queue → `LEASED(c)`, `MEMBER(c)` |
 //! | `UNDELIVERABLE` | delivered as often as the queue allows | a caller that takes dead letters → `MEMBER(c)` |
 //!
-//! Its place word still says which queue it belongs to. Consumers find what was returned by looking at all
-//! envelopes; they look only if the queue's *hint* says so:
+//! The place word still names the queue of the message. Consumers find returned messages by scanning all
+//! envelopes. They do so only if the queue's *hint* reports one:
 //!
 //! | hint word: `noted 32 \| seen 32` | changed by |
 //! |---|---|
-//! | `noted` counts notes that something came back | the process that returns a message, afterwards; a visitor of a dead member whose seat is in the ring |
-//! | `seen` is the `noted` before the last look at all envelopes that found none | the consumer that looked, if the word is still what it was before |
+//! | `noted` counts notes of returned messages | the process that returns a message, afterwards; a visitor of a dead member whose seat is in the ring |
+//! | `seen` is the value of `noted` before the last scan that found no message | the consumer that scanned, if the word is unchanged |
 //!
-//! There may be one while the two differ. The word does not come back to what it was: a consumer that was
-//! stopped in its look can't hide what was returned meanwhile. (It would, were there exactly 2^32 notes in
-//! between.)
+//! There may be a returned message while the two counts differ. The word never returns to an earlier value,
+//! so a consumer that was stopped during its scan can't hide messages returned meanwhile. (It could only
+//! after exactly 2^32 notes in between.)
 //!
 //! | killed | left | the sweep |
 //! |---|---|---|
-//! | leasing: slot taken, owner still `QUEUED` | no slot holds it, no live thread intends it | makes it a lease of the dead member ([`Settle`](super::Settle)) |
+//! | leasing: slot taken, owner still `QUEUED` | no slot contains it, no live thread intends it | makes it a lease of the dead member ([`Settle`](super::Settle)) |
 //! | holding a lease | `LEASED(dead)` | returns it |
-//! | returning: owner `RETURNED`, not yet noted | a returned message that no hint tells of | notes it, while the seat of the dead member is there |
+//! | returning: owner `RETURNED`, not yet noted | a returned message without a note | notes it, while the seat of the dead member exists |
 //! | done: owner `MEMBER(dead)` | | frees it: it was done |
-//! | visiting: made a lease, or returned one; or stopped there | `LEASED(dead)`, or `RETURNED`; the seat of the dead member | other visitors do the same |
+//! | visiting: after it created or returned a lease; also if stopped there | `LEASED(dead)`, or `RETURNED`; the seat of the dead member | other visitors do the same |
 //!
-//! A visitor need not hold the ring. As long as the seat of the dead member that did is there, the ring stays
-//! what it is, and no sweeper gives that seat up before all visitors are gone ([`mp_core::steps::Visit`]). So
-//! a visitor may note what it returned ([`Note`]), after it has returned all of it.
+//! A visitor need not hold the ring. While the seat of the dead member that held it exists, the ring is not
+//! freed, and no sweeper releases that seat before all visitors are gone ([`mp_core::steps::Visit`]). So a
+//! visitor may note the messages that it returned ([`Note`]), after it has returned all of them.
 //!
-//! Nothing is lost, and no process gets a message while another living process has it.
+//! No message is lost, and no process gets a message while another living process has it.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::EnvelopesAt;
@@ -42,20 +42,20 @@ use mp_core::words::{BlockId, EnvelopeId, Group, Holder, Owner, Place, deliverie
 
 use super::RingAt;
 
-/// Where a queue counts what came back.
+/// Words for returned messages of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReturnsAt {
-    /// The hint of returned messages. (There is none of undeliverable ones: a caller that asks for them looks
-    /// at all envelopes.)
+    /// Hint of returned messages. Undeliverable messages have no hint: a caller that requests them scans all
+    /// envelopes.
     pub returned: Word,
-    /// How often a message is delivered at most; 0 is for ever.
+    /// Limit on deliveries of a message. 0 means no limit.
     pub limit: u32,
 }
 
-/// One note, to be added to a hint.
+/// Increment of a hint for one note.
 const NOTE: u64 = 1 << 32;
 
-/// Whether a hint with this value says that there may be a message.
+/// Returns `true` if this value of a hint reports that there may be a message.
 #[inline]
 pub fn any_noted(hint: u64) -> bool {
     (hint >> 32) as u32 != hint as u32
@@ -68,7 +68,8 @@ enum Pc {
     Note,
 }
 
-/// Returns a leased message to its queue. Ends with what it is now; `None` if another process had it already.
+/// Returns a leased message to its queue. Ends with the new state of the message, or with `None` if another
+/// process already had it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Return {
     at: ReturnsAt,
@@ -76,20 +77,20 @@ pub struct Return {
     meta_at: Word,
     from: Owner,
     to: Holder,
-    /// The caller holds the ring, so it notes the return.
+    /// `true` if the caller holds the ring, so that it notes the return.
     notes: bool,
     pc: Pc,
 }
 
 impl Return {
-    /// To return the envelope whose owner word, at `owner_at`, is `from`, to the queue with these words, which the caller
-    /// holds.
+    /// Creates the steps to return an envelope to the queue with these words, which the caller holds. The
+    /// owner word at `owner_at` must be `from`.
     pub fn new(at: ReturnsAt, owner_at: Word, meta_at: Word, from: Owner) -> Self {
         Self { at, owner_at, meta_at, from, to: Holder::Returned, notes: true, pc: Pc::Meta }
     }
 
-    /// For a dead member, by a visitor: it changes no word of the ring. The return is noted later, see
-    /// [`Note`].
+    /// Returns the message for a dead member, by a visitor: this changes no word of the ring. The return is
+    /// noted later, see [`Note`].
     #[must_use]
     pub fn for_dead_holder(self) -> Self {
         Self { notes: false, ..self }
@@ -101,7 +102,7 @@ impl Steps for Return {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Holder>> {
         match self.pc {
-            // If the envelope changed hands meanwhile, the swap fails.
+            // If the envelope has a new owner by then, the swap fails.
             Pc::Meta => {
                 let times = deliveries(m.load(self.meta_at));
                 if self.at.limit != 0 && times >= self.at.limit {
@@ -125,15 +126,15 @@ impl Steps for Return {
     }
 }
 
-/// Notes that something may have come back: by a visitor of a dead member that has a seat in the ring, which
-/// has returned what the dead member had leased.
+/// Notes that there may be returned messages. Used by a visitor of a dead member with a seat in the ring,
+/// after it has returned the dead member's leases.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Note {
     at: ReturnsAt,
 }
 
 impl Note {
-    /// In the queue with these words, which the caller holds.
+    /// Creates the steps for the queue with these words, which the caller holds.
     pub fn new(at: ReturnsAt) -> Self {
         Self { at }
     }
@@ -159,7 +160,7 @@ enum Scan {
     Rest,
 }
 
-/// Takes a message that came back, if there is one.
+/// Takes a returned message, if there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reclaim {
     at: ReturnsAt,
@@ -168,7 +169,7 @@ pub struct Reclaim {
     most: u32,
     wanted: Holder,
     to: Holder,
-    /// It looks whatever the hint says, and leaves the hint alone.
+    /// `true` to scan regardless of the hint, without changing it.
     all: bool,
     hint: u64,
     count: u64,
@@ -178,24 +179,25 @@ pub struct Reclaim {
 }
 
 impl Reclaim {
-    /// To take one of the queue in `ring` that is `wanted` (returned, or undeliverable), for `to`.
+    /// Creates the steps to take a message of the queue in `ring` that is `wanted` (returned, or
+    /// undeliverable), for `to`.
     pub fn new(at: ReturnsAt, ring: RingAt, envelopes: EnvelopesAt, (wanted, to): (Holder, Holder)) -> Self {
         let owner = Owner { holder: Holder::Free, seq: 0 };
         let (hint, count, envelope) = (0, 0, 0);
-        // No hint tells of these, so it looks at all envelopes: a caller that knows of some finds them.
+        // These messages have no hint, so all envelopes are scanned.
         let all = wanted == Holder::Undeliverable;
         let pc = if all { Scan::Count } else { Scan::Hint };
         let (ring, most) = (ring.block, ring.envelopes);
         Self { at, ring, envelopes, most, wanted, to, all, hint, count, envelope, owner, pc }
     }
 
-    /// Whatever the hint says: for a ring that no process holds any more.
+    /// Scans regardless of the hint: for a ring that no process holds any more.
     #[must_use]
     pub fn regardless(self) -> Self {
         Self { all: true, pc: Scan::Count, ..self }
     }
 
-    /// To the next envelope; at the end, if the hint is not to be changed, the end of all.
+    /// Continues with the next envelope. After the last one, ends unless the hint is to be changed.
     fn next(&mut self) -> Option<Option<(EnvelopeId, Owner)>> {
         self.over(1)
     }
@@ -233,7 +235,7 @@ impl Steps for Reclaim {
                 }
                 self.pc = if self.count == 0 { Scan::Rest } else { Scan::Group };
             }
-            // An absent group has no messages, and is not touched.
+            // An absent group has no messages, and its memory must not be touched.
             Scan::Group => match Group::unpack(m.load(self.envelopes.group_of(self.envelope))) {
                 group if group.is_looked_at() => self.pc = Scan::Owner,
                 _ => return self.over(Group::ENVELOPES),
@@ -245,7 +247,8 @@ impl Steps for Reclaim {
                 }
                 self.pc = Scan::Place;
             }
-            // It belongs to this owner word only if the word has not changed: else the swap fails.
+            // The place belongs to this owner word only if the word has not changed. Otherwise the swap
+            // fails.
             Scan::Place => {
                 let place = Place::unpack(m.load(self.envelopes.places.of(self.envelope)));
                 if place.ring != self.ring {
@@ -296,8 +299,8 @@ mod tests {
         Reclaim::new(AT, ring, ENVELOPES, to)
     }
 
-    /// What comes back after its envelope was looked at, and is noted before the look ends, is found by the
-    /// same call: there may be no other.
+    /// A message that is returned after its envelope was scanned, and noted before the scan ends, is found by
+    /// the same call: there may be no other call.
     #[test]
     fn what_comes_back_during_the_look_is_found() {
         let m = HeapMem::new(16);
@@ -305,7 +308,7 @@ mod tests {
         m.store(GROUPS.of(0), Group::InUse.pack());
         let leased = Owner { holder: Holder::Leased(Member::new(2, 1)), seq: 5 };
         m.store(OWNERS.of(0), leased.pack());
-        // Something was noted, and another process has it by now.
+        // A message was noted, and another process has it by now.
         run(Note::new(AT), &m);
         let mut look = reclaim();
         while look.pc != Scan::Rest {
@@ -314,7 +317,7 @@ mod tests {
         let back = Return::new(AT, OWNERS.of(0), META, leased);
         assert_eq!(run(back, &m), Some(Holder::Returned));
         assert!(matches!(run(look, &m), Some((0, _))));
-        // And what no process has taken is in the hint still, until a look has found nothing.
+        // The hint still reports a message that no process has taken, until a scan has found none.
         assert!(any_noted(m.load(AT.returned)));
         assert_eq!(run(reclaim(), &m), None);
         assert!(!any_noted(m.load(AT.returned)));

@@ -1,59 +1,62 @@
-//! The envelope ring: the algorithm behind every queue, as steps of one shared access each.
+//! The envelope ring: the algorithm of every queue, as steps of one shared memory access each.
 //!
-//! A ring is an array of slots, two words each. The first word says for which lap the slot waits and what it holds:
+//! A ring is an array of slots of two words. The first word contains the lap for which the slot waits, and
+//! its contents:
 //!
 //! | first word | meaning | changed by |
 //! |---|---|---|
 //! | `(lap, EMPTY)` | waits for the message of this lap | a producer → `(lap, FULL, e)`, or a closer → `(lap, CLOSED)` |
 //! | `(lap, FULL, e)` | envelope `e`, published by **one** compare-and-swap | a consumer → `(lap+1, EMPTY)`, or a closer of a full ring → `(lap, LAST, e)` |
-//! | `(lap, LAST, e)` | as FULL, and nothing comes after it | a consumer → `(lap+1, CLOSED)` |
+//! | `(lap, LAST, e)` | like FULL, and the last message of the ring | a consumer → `(lap+1, CLOSED)` |
 //! | `(lap, CLOSED)` | the end; helpers never pass it | no process |
 //!
-//! `head` and `tail` are hints that any process may help forward, never further than the slots allow. So no
-//! process ever waits for another one to finish a half-done operation: there is none.
+//! `head` and `tail` are hints that any process may advance, never further than the slots allow. No operation
+//! can be left half-done, so no process ever waits for another one to finish.
 //!
-//! An envelope's owner word goes `MEMBER(p) → QUEUED → MEMBER(c)`. Between the slot's change and the owner's
-//! change the two disagree, and a kill there would leave the owner in doubt. Therefore each thread that changes
-//! either first writes the envelope into its **intent** word and clears it when done. A dead member's intent
-//! names the only envelope whose owner may be in doubt; [`Settle`] decides it.
+//! An envelope's owner word changes `MEMBER(p) → QUEUED → MEMBER(c)`. Between the change of the slot and the
+//! change of the owner the two disagree, and a kill there would leave the owner in doubt. Therefore each
+//! thread first writes the envelope into its **intent** word before it changes either, and clears it when
+//! done. A dead member's intent names the only envelope whose owner may be in doubt. [`Settle`] decides it.
 //!
-//! What a kill leaves, at each point:
+//! State after a kill at each point:
 //!
-//! | killed in | after | the sweep finds | and does |
+//! | killed in | after | found by the sweep | action |
 //! |---|---|---|---|
 //! | put | intent written | owner `MEMBER(dead)` | frees the envelope: the message was never sent |
-//! | put | owner `QUEUED`, slot not yet | no slot holds it, no live thread intends it | takes it over, frees it |
-//! | put | slot `FULL` | the slot holds it | leaves it: the message was sent |
-//! | get | intent written, slot not yet | the slot holds it | leaves it: not taken |
-//! | get | slot `EMPTY`, owner still `QUEUED` | no slot holds it, no live thread intends it | takes it over, frees it: the one lost message |
+//! | put | owner `QUEUED`, slot unchanged | no slot contains it, no live thread intends it | takes it over, frees it |
+//! | put | slot `FULL` | the slot contains it | leaves it: the message was sent |
+//! | get | intent written, slot unchanged | the slot contains it | leaves it: not taken |
+//! | get | slot `EMPTY`, owner still `QUEUED` | no slot contains it, no live thread intends it | takes it over, frees it: the one lost message |
 //! | get | owner `MEMBER(dead)` | owned by a dead member | frees it: the one lost message |
 //!
-//! A process that loses a slot, or the hint before it, to another of the same side says so ([`Mem::lost`]),
-//! and may back off for a moment before it looks again. Until then it has changed only what is its own: an
-//! envelope that it owns, an intent.
+//! A process that loses a slot, or the hint, to another process of the same side reports this
+//! ([`Mem::lost`]), and may back off for a moment before it retries. Until then it has changed only its own
+//! words: an envelope that it owns, and its intent.
 //!
-//! A message of a few bytes needs no envelope: it is in the slot itself, see [`Small`]. Else the second word is 0.
+//! A message of a few bytes needs no envelope: it is stored in the slot itself, see [`Small`]. For an
+//! envelope, the second word is 0.
 //!
-//! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. A queue that is bounded
-//! by bytes, too, puts by [`PutWithin`]. In rings of a third sort messages stay, and readers copy them: see [`Pin`].
+//! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. A queue with a bound of
+//! bytes puts with [`PutWithin`]. A third kind of ring keeps its messages, and readers copy them: see
+//! [`Pin`].
 //!
 //! # Garbage in these words
-//! A member with a bug, or with intent, may write anything into these words. No step reaches beyond its ring
-//! and the ring's envelopes, none continues for ever, and no envelope is taken that is not queued:
+//! A faulty or malicious member may write anything into these words. No step accesses memory outside of its
+//! ring and the ring's envelopes, none runs for ever, and only queued envelopes are taken:
 //!
-//! | garbage | then |
+//! | garbage | effect |
 //! |---|---|
-//! | a hint with an index beyond the ring | it counts as the first slot's |
-//! | a hint that lags | helped in one step to where its slot says that it is ([`Ticket::over`]) |
-//! | a hint that is ahead | the ring looks empty, or full, until it gets there |
-//! | a slot that names no envelope, or one that is not queued | it is taken, and is an error of that get ([`Taken::Stray`]) |
-//! | laps that go round in a circle | after 65,536 turns the ring is empty, full or closed for this call |
+//! | a hint with an index beyond the ring | counts as the first slot |
+//! | a hint that lags | is advanced in one step to the ticket of its slot ([`Ticket::over`]) |
+//! | a hint that is ahead | the ring appears empty or full until it gets there |
+//! | a slot that names no envelope, or an envelope that is not queued | the slot is taken, and that get returns an error ([`Taken::Stray`]) |
+//! | laps that form a cycle | after 65,536 turns the ring is empty, full or closed for this call |
 //! | an intent that names no envelope | is cleared |
-//! | a small message whose length is too large | is cut |
-//! | bytes counted wrong | a message more or less than the bound, or full until all are taken |
+//! | a small message whose length is too large | is truncated |
+//! | wrong counts of bytes | one message more or less than the bound, or full until all messages are taken |
 //!
-//! Laps have 38 bits and compare modulo 2^38. A process that slept through an exact multiple of 2^38 laps and
-//! then compares-and-swaps succeeds on a slot that is in precisely the state it believes in, which is correct.
+//! Laps have 38 bits and are compared modulo 2^38. If a process sleeps for an exact multiple of 2^38 laps,
+//! its compare-and-swap succeeds on a slot in exactly the state that it expects, which is correct.
 
 mod byte_bound;
 mod census;
@@ -93,39 +96,39 @@ use mp_core::mem::Mem;
 use mp_core::mem::Word;
 use mp_core::words::BlockId;
 
-/// Where a ring's words are.
+/// Locations of a ring's words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RingAt {
-    /// The block that contains them.
+    /// Block that contains them.
     pub block: BlockId,
-    /// How many slots; at most [`RingAt::MAX_SLOTS`].
+    /// Number of slots, at most [`RingAt::MAX_SLOTS`].
     pub slots: u32,
-    /// How many slots the segments before it have; see [`ChainAt`].
+    /// Number of slots in the earlier segments: see [`ChainAt`].
     pub before: u32,
-    /// Hint: the next ticket to take.
+    /// Hint: next ticket to take.
     pub head: Word,
-    /// Hint: the next ticket to give.
+    /// Hint: next ticket to publish.
     pub tail: Word,
-    /// The first slot, at a multiple of 16; the others follow, two words each.
+    /// First slot, at a multiple of 16, followed by the others. Each has two words.
     pub first: Word,
-    /// How many envelopes there can be.
+    /// Largest number of envelopes.
     pub envelopes: u32,
 }
 
 impl RingAt {
-    /// The most slots a ring may have: a ticket packs the index into 24 bits.
+    /// Largest number of slots of a ring: a ticket has 24 bits for the index.
     pub const MAX_SLOTS: u32 = 1 << 24;
 
-    /// Bytes of a slot.
+    /// Number of bytes of a slot.
     pub const SLOT: u64 = 16;
 
-    /// Which slot an index is: the first one, if there is none with that index.
+    /// Returns the slot of an index: the first one if the index is out of range.
     #[inline]
     pub const fn index(&self, i: u32) -> u32 {
         if i < self.slots { i } else { 0 }
     }
 
-    /// Where slot `i` is. Its second word follows.
+    /// Returns the location of slot `i`. Its second word follows.
     #[inline]
     pub const fn slot(&self, i: u32) -> Word {
         self.first.plus(self.index(i) as u64 * (Self::SLOT / 8))

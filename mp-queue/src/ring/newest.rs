@@ -1,4 +1,5 @@
-//! What a reader looks for in a ring whose messages stay: the newest message, or the one at its own ticket. Table: [`Pin`](super::Pin).
+//! Searches of readers in a ring whose messages are kept: for the newest message, or for the one at a
+//! reader's ticket. Table: [`Pin`](super::Pin).
 
 use mp_core::mem::{Mem, Steps, Word};
 
@@ -13,19 +14,19 @@ enum NewestPc {
     Back,
 }
 
-/// Looks for the newest message; `None` if there is none.
+/// Finds the newest message. Ends with `None` if there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Newest {
     ring: RingAt,
     ticket: Ticket,
     turns: Turns,
     pc: NewestPc,
-    /// How far it has gone back.
+    /// Number of tickets that the search has gone back.
     back: u32,
 }
 
 impl Newest {
-    /// In `ring`.
+    /// Creates the steps for `ring`.
     pub fn new(ring: RingAt) -> Self {
         let ticket = Ticket { lap: 0, index: 0 };
         Self { ring, ticket, turns: Turns::default(), pc: NewestPc::Tail, back: 0 }
@@ -58,13 +59,13 @@ impl Steps for Newest {
                     }
                 }
             }
-            // Tickets that were passed over have no message, and are over when their slot is collected. Messages are retired in their
-            // order: one that is not retired has only such tickets behind it.
+            // Tickets that were passed over have no message, and are complete when their slot is collected.
+            // Messages are retired in order, so only such tickets follow a message that is not retired.
             NewestPc::Back => {
                 let slot = Slot::unpack(m.load(self.ring.slot(self.ticket.index)));
                 match (self.ticket.lag(slot), slot.state) {
                     (Lag::At, SlotState::Full(_)) => return Some(Some((slot, self.ticket))),
-                    // Before the first ticket of all, which is in lap 1.
+                    // Before the very first ticket, which is in lap 1.
                     (Lag::Ahead, _) if self.ticket.lap == 0 && slot.lap == 1 && self.back == 0 => {
                         return Some(None);
                     }
@@ -72,7 +73,7 @@ impl Steps for Newest {
                         self.back += 1;
                         self.ticket = self.ticket.before(self.ring.slots);
                     }
-                    // Something newer has come.
+                    // A newer message was published.
                     (Lag::At, SlotState::Last(_)) | (Lag::Ahead, _) if self.turns.one_more() => {
                         self.pc = NewestPc::Tail;
                     }
@@ -84,29 +85,29 @@ impl Steps for Newest {
     }
 }
 
-/// What a reader finds at its ticket.
+/// State at a reader's ticket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Next {
     /// A message, in this slot.
     Message(Slot),
-    /// Nothing yet.
+    /// No message yet.
     Nothing,
-    /// It goes on at this ticket, and has missed this many tickets at most: 0 where the ticket was passed over. Messages are counted
-    /// by their numbers ([`NumberOf`]).
+    /// The reader continues at this ticket, and has missed at most this number of tickets: 0 if the ticket
+    /// was passed over. Messages are counted by their numbers ([`NumberOf`]).
     Missed(Ticket, u64),
 }
 
-/// Looks at a reader's ticket.
+/// Finds the state at a reader's ticket.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FindNext {
     ring: RingAt,
     ticket: Ticket,
-    /// The slot, if the ticket's message is not there any more.
+    /// The slot, if the ticket's message is not in it any more.
     gone: Option<Slot>,
 }
 
 impl FindNext {
-    /// `ticket` of `ring`.
+    /// Creates the steps for `ticket` of `ring`.
     pub fn new(ring: RingAt, ticket: Ticket) -> Self {
         Self { ring, ticket, gone: None }
     }
@@ -128,7 +129,7 @@ impl Steps for FindNext {
         let head = Ticket::unpack(m.load(self.ring.head));
         let next = self.ticket.next(self.ring.slots);
         Some(match ahead(head, self.ticket, self.ring.slots) {
-            // The head lags: it is helped on by the process that retires the next one.
+            // The head lags: the process that retires the next message advances it.
             Some(0) => Next::Missed(next, 1),
             Some(n) => Next::Missed(head, n),
             None if self.ticket.lag(gone) == Lag::Ahead => Next::Missed(next, 1),
@@ -137,14 +138,16 @@ impl Steps for FindNext {
     }
 }
 
-/// Reads the number of the message in a slot: it is the slot's second word. `None` if the slot has changed.
+/// Reads the number of the message in a slot, which is the slot's second word. Ends with `None` if the slot
+/// has changed.
 ///
-/// | number | changed by | killed after it |
+/// | number | changed by | after a kill |
 /// |---|---|---|
 /// | of the message that was in the slot before | a sender, by one swap, while the slot is empty, to one more than the number of the newest message | the next sender under that ticket finds or writes the same number |
 ///
-/// Until a ticket is published, the newest message before it stays the newest. So all senders that try the ticket write one number,
-/// and a sender that was stopped meanwhile finds another number in the word, and changes nothing.
+/// Until a ticket is published, the newest message before it stays the newest. So all senders that try the
+/// ticket write the same number. A sender that was stopped meanwhile finds another number in the word and
+/// changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NumberOf {
     slot: Word,
@@ -153,7 +156,7 @@ pub struct NumberOf {
 }
 
 impl NumberOf {
-    /// Of the message in slot `index` of `ring`, in which `seen` was seen.
+    /// Creates the steps for the message in slot `index` of `ring`, which contained `seen`.
     pub fn new(ring: RingAt, index: u32, seen: Slot) -> Self {
         Self { slot: ring.slot(index), seen: seen.pack(), number: None }
     }
@@ -178,7 +181,8 @@ enum NumberPc {
     Swap(u64),
 }
 
-/// Writes the number of the message that is about to be published under a ticket. Ends with `false` if the ticket is over.
+/// Writes the number of the message that is about to be published under a ticket. Ends with `false` if the
+/// ticket is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct SetNumber {
     slot: Word,
@@ -188,7 +192,7 @@ struct SetNumber {
 }
 
 impl SetNumber {
-    /// For `ticket` of `ring`, which [`FindRoom`](super::FindRoom) has found.
+    /// Creates the steps for `ticket` of `ring`, which [`FindRoom`](super::FindRoom) has found.
     fn new(ring: RingAt, ticket: Ticket, number: u64) -> Self {
         let empty = Slot { lap: ticket.lap, state: SlotState::Empty };
         Self { slot: ring.slot(ticket.index), empty: empty.pack(), number, pc: NumberPc::Read }
@@ -206,7 +210,7 @@ impl Steps for SetNumber {
             NumberPc::Look(found) if found == self.number => return Some(true),
             NumberPc::Look(found) => self.pc = NumberPc::Swap(found),
             NumberPc::Swap(found) => {
-                // Fails if another sender has written it, who may have published, too.
+                // Fails if another sender has written it, who may also have published.
                 _ = m.cas(self.slot.plus(1), found, self.number);
                 return Some(true);
             }
@@ -222,8 +226,8 @@ enum NumberNextPc {
     Set(SetNumber),
 }
 
-/// Numbers the message that is about to be published under a ticket: 1 before the first message, else one
-/// more than the newest message's number. Ends with `false` if the ticket is over, or the newest message was
+/// Numbers the message that is about to be published under a ticket: 1 for the first message, otherwise the
+/// newest message's number plus one. Ends with `false` if the ticket is complete, or the newest message was
 /// replaced meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NumberNext {
@@ -233,7 +237,7 @@ pub struct NumberNext {
 }
 
 impl NumberNext {
-    /// For `ticket` of `ring`, which [`FindRoom`](super::FindRoom) has found.
+    /// Creates the steps for `ticket` of `ring`, which [`FindRoom`](super::FindRoom) has found.
     pub fn new(ring: RingAt, ticket: Ticket) -> Self {
         Self { ring, ticket, pc: NumberNextPc::Newest(Newest::new(ring)) }
     }

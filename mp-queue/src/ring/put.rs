@@ -1,4 +1,4 @@
-//! Putting an envelope into a ring.
+//! Puts of envelopes into a ring.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
@@ -6,12 +6,12 @@ use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
 use super::RingAt;
 use super::slot::{Content, Lag, Slot, SlotState, Ticket, Turns};
 
-/// How an attempt to put ended, of every kind of message and on every floor. A message that was not put is still the
-/// caller's; `Back` is what the caller has to know of it then: of an envelope, its owner word. `At` is the ticket, where it
-/// is needed.
+/// Result of an attempt to put, for every kind of message and in every layer. The caller still owns a message
+/// that was not put. `Back` contains what the caller needs in that case: for an envelope, its owner word.
+/// `At` is the ticket, if needed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum PutEnd<Back = Owner, At = Ticket> {
-    /// Published under this ticket; the message is no longer the caller's.
+    /// The message was published under this ticket. The caller does not own it any more.
     Done(At),
     /// No slot was free.
     Full(Back),
@@ -20,7 +20,7 @@ pub enum PutEnd<Back = Owner, At = Ticket> {
 }
 
 impl<Back> PutEnd<Back> {
-    /// The same without the ticket: a word instead of three on the way up.
+    /// Returns the same result without the ticket: one word instead of three.
     #[inline]
     pub(crate) fn without_ticket(self) -> PutEnd<Back, ()> {
         match self {
@@ -45,9 +45,9 @@ enum Pc {
     Clear,
 }
 
-/// Puts an envelope owned by the caller into a ring, once; it never waits.
+/// Tries once to put an envelope owned by the caller into a ring. Never waits.
 ///
-/// It writes the lane's intent, the envelope's place and owner, one slot, and helps the tail.
+/// Writes the lane's intent, the envelope's place and owner, and one slot, and advances the tail.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Put {
     ring: RingAt,
@@ -59,21 +59,21 @@ pub struct Put {
     owner: Owner,
     ticket: Ticket,
     end: Option<PutEnd>,
-    /// One of a batch: it helps the tail no further.
+    /// `true` if it is part of a batch and does not advance the tail past its message.
     batched: bool,
-    /// Where to begin to look is given.
+    /// `true` if the ticket at which the search starts is given.
     known: bool,
-    /// To be published under that ticket or not at all.
+    /// `true` if the message may be published only under that ticket.
     only: bool,
-    /// A slot that is used.
+    /// A used slot.
     seen: Slot,
     turns: Turns,
     pc: Pc,
 }
 
 impl Put {
-    /// To put `envelope`, whose owner word (at `owner_at`, with its place at `place_at`) is `owner` and says that
-    /// it is `me`'s. `intent` is the intent word of the calling thread's lane.
+    /// Creates the steps to put `envelope`. Its owner word at `owner_at` is `owner`, which names `me`, and
+    /// its place is at `place_at`. `intent` is the intent word of the calling thread's lane.
     pub fn new(
         ring: RingAt,
         intent: Word,
@@ -101,14 +101,14 @@ impl Put {
         }
     }
 
-    /// To be published under this ticket, or not: then it ends with [`PutEnd::Full`].
+    /// Restricts the put to this ticket. If it can't be published there, it ends with [`PutEnd::Full`].
     #[must_use]
     pub fn at(self, ticket: Ticket) -> Self {
         Self { ticket, known: true, only: true, ..self }
     }
 
-    /// As one of a batch: it begins to look after `last`, the ticket of the message before it, and leaves the tail where
-    /// it is. The batch ends with [`Advance`].
+    /// Makes it part of a batch: it starts after `last`, the ticket of the previous message, and does not
+    /// advance the tail. The batch ends with [`Advance`].
     #[must_use]
     pub fn batched(self, last: Option<Ticket>) -> Self {
         let ticket = last.map_or(self.ticket, |last| last.next(self.ring.slots));
@@ -121,7 +121,8 @@ impl Put {
         None
     }
 
-    // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of all steps.
+    // Not computed at the beginning of each step: without common code there, the compiler merges all steps
+    // into straight-line code.
     #[inline(always)]
     fn slot_at(&self) -> Word {
         self.ring.slot(self.ticket.index)
@@ -216,8 +217,8 @@ impl Steps for Put {
     }
 }
 
-/// Helps a hint over a batch of messages: from the ticket of the first one to behind the last one. If another
-/// process has helped it meanwhile, the others help it the rest of the way.
+/// Advances a hint past a batch of messages, from the ticket of the first one to the one after the last. If
+/// another process has advanced it meanwhile, other operations advance it the rest of the way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Advance {
     hint: Word,
@@ -226,13 +227,13 @@ pub struct Advance {
 }
 
 impl Advance {
-    /// The tail of `ring`, over what was put.
+    /// Creates the steps for the tail of `ring`, after a batch of puts.
     pub fn tail(ring: RingAt, first: Ticket, last: Ticket) -> Self {
         let to = last.next(ring.slots);
         Self { hint: ring.tail, from: first, to }
     }
 
-    /// The head of `ring`, over what was taken.
+    /// Creates the steps for the head of `ring`, after a batch of gets.
     pub fn head(ring: RingAt, first: Ticket, last: Ticket) -> Self {
         Self { hint: ring.head, ..Self::tail(ring, first, last) }
     }

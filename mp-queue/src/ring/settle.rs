@@ -1,21 +1,24 @@
-//! Deciding who owns the one envelope that a dead member's thread was putting or getting.
+//! Decision on the owner of the one envelope that a dead member's thread was putting or getting.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
 
 use super::slot::Slot;
 
-/// How settling ended.
+/// Result of settling.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Settled {
-    /// The intent named nothing in doubt, and is cleared.
+    /// The intent named no envelope in doubt, and is cleared.
     Clear,
-    /// The envelope belongs to the dead member now, to be released as all that it owned; the dead intent is cleared.
+    /// The envelope now belongs to the dead member, and is to be released like its other envelopes. The
+    /// intent is cleared.
     Owned(EnvelopeId),
-    /// The dead member has a lease of the envelope now, which must be returned as any other of its leases
-    /// ([`Return`](super::Return)): its queue delivers again what a dead consumer had. The dead intent is cleared.
+    /// The dead member now has a lease of the envelope, which must be returned like its other leases
+    /// ([`Return`](super::Return)), since the queue redelivers messages of dead consumers. The intent is
+    /// cleared.
     Leased(EnvelopeId),
-    /// A live thread is in the middle of this envelope, which was put into that ring: come back later. The dead intent stays.
+    /// A live thread is operating on this envelope, which was put into that ring. Retry later. The intent
+    /// stays.
     Later(BlockId),
 }
 
@@ -33,67 +36,67 @@ enum Pc {
     Forget,
 }
 
-/// What a visitor can find out about the world around an intent.
+/// State around an intent, as a visitor can determine it.
 pub trait Surroundings {
-    /// The intent words of all threads of members that are not known to be dead, as of now.
+    /// Returns the intent words of all threads of members that are not known to be dead, at present.
     fn intents(&self) -> Vec<Word>;
 
-    /// Where slot `slot` of the ring in `ring` is; `None` if there is no such ring.
+    /// Returns the location of slot `slot` of the ring in `ring`, or `None` if there is no such ring.
     fn slot(&self, ring: BlockId, slot: u32) -> Option<Word>;
 
-    /// Whether there is such an envelope. Any process could have written to an intent.
+    /// Returns `true` if the envelope exists. Any process could have written to an intent.
     fn exists(&self, envelope: EnvelopeId) -> bool;
 
-    /// Whether the dead member has a seat in the ring in `ring`, or died while it freed it. It can't get one
-    /// any more, and keeps what it has until its intents are settled.
+    /// Returns `true` if the dead member has a seat in the ring in `ring`, or died while it freed the ring.
+    /// It can't get a new seat, and keeps the existing one until its intents are settled.
     fn holds(&self, ring: BlockId) -> bool;
 
-    /// Whether the queue in `ring` delivers again what a dead consumer had. Consumers set this before they
-    /// first lease.
+    /// Returns `true` if the queue in `ring` redelivers messages of dead consumers. Consumers set this before
+    /// their first lease.
     fn redelivers(&self, ring: BlockId) -> bool;
 
-    /// The dead member. If it [holds](Self::holds) the ring, it does so until all its leases are returned:
-    /// the visitor may have no seat there.
+    /// Returns the dead member. If it [holds](Self::holds) the ring, it does so until all its leases are
+    /// returned: the visitor may have no seat there.
     fn dead(&self) -> Member;
 }
 
-/// Settles the intent of one lane of a dead member. Any number of visitors may do it at once, and be killed
-/// or stopped in it: what is taken over is the dead member's, not theirs.
+/// Settles the intent of one lane of a dead member. Any number of visitors may do this at once, and may be
+/// killed or stopped while they do: the envelope is taken over in the dead member's name, not in theirs.
 ///
-/// An intent may be *stale*: its thread died after it had lost the envelope to another thread, and before it
-/// cleared the intent. The envelope may have gone through other queues since. So what the word says is
-/// compared with what is:
+/// An intent may be *stale*: its thread lost the envelope to another thread and died before it cleared the
+/// intent. The envelope may have gone through other queues since. So the intent is compared with the actual
+/// state:
 ///
 /// | owner | its slot | the dead member | the intent |
 /// |---|---|---|---|
-/// | not `QUEUED` | | | is stale, or was done: cleared |
-/// | `QUEUED` | holds it | | is stale, or had not taken it, or had put it: cleared |
-/// | `QUEUED` | doesn't | doesn't hold the ring | is stale: cleared |
-/// | `QUEUED` | doesn't | holds it, and a living thread intends it | can't be judged: later |
-/// | `QUEUED` | doesn't | holds it, and no living thread intends it | may be stale: another dead member may have it. The envelope is taken over in any case |
+/// | not `QUEUED` | | | stale or complete: cleared |
+/// | `QUEUED` | contains it | | stale, or its thread had not taken it or had put it: cleared |
+/// | `QUEUED` | does not | does not hold the ring | stale: cleared |
+/// | `QUEUED` | does not | holds the ring, and a living thread intends the envelope | undecided: retry later |
+/// | `QUEUED` | does not | holds the ring, and no living thread intends the envelope | may be stale: another dead member may have it. The envelope is taken over in any case |
 ///
-/// **The third row.** A process that puts into a ring or takes out of it holds it: by a seat, or because it
-/// drains it to free it. If it dies, it holds it until its intents are settled, and this settles them: while
-/// the envelope is `QUEUED` and in no slot, the process that put or took it last still holds the ring. A dead
-/// member that doesn't hold the ring is another one, and may leave the envelope alone. It has to: visitors of
-/// the member that has it, at work at the same moment, note in the ring what came back as long as that
-/// member's seat is there. A lease of a member without a seat would be returned too late for that, into a
-/// ring that may be freed already.
+/// **The third row.** A process that puts into a ring or takes out of it holds the ring: by a seat, or
+/// because it drains the ring to free it. If it dies, it holds the ring until its intents are settled, which
+/// happens here. While the envelope is `QUEUED` and in no slot, the process that put or took it last still
+/// holds the ring. So a dead member that doesn't hold the ring is another process, and leaves the envelope
+/// alone. This is necessary: concurrent visitors of the member that has the envelope note the returned
+/// messages in the ring, as long as that member's seat exists. A lease of a member without a seat would be
+/// returned too late for that, into a ring that may already be freed.
 ///
-/// **The last row.** With a seat, the ring stays until what was leased in its name is returned, and noted
-/// with that seat. It makes no difference which of the dead members that may have the envelope becomes its
-/// owner, and the swap of the owner lets one win.
+/// **The last row.** With a seat, the ring exists until the messages leased in its name are returned and
+/// noted with that seat. It does not matter which of the dead members that may have the envelope becomes its
+/// owner. The swap of the owner word lets one win.
 ///
-/// If the envelope is `QUEUED` and its slot doesn't hold it, then either a live thread took it out and is
-/// about to become its owner (that thread still intends it: come back later), or its taker is dead and it has
-/// no other: it is taken over. A thread that starts to intend it after its slot was read can't succeed in
-/// taking it; therefore the intents are listed only then: a thread that joined before and took the envelope
-/// is among them.
+/// If the envelope is `QUEUED` and not in its slot, there are two cases. A live thread took it and is about
+/// to become its owner: that thread still intends it, so retry later. Or its taker is dead and it has no
+/// other: it is taken over. A thread that starts to intend it after its slot was read can't succeed in taking
+/// it. Therefore the intents are listed only after that read: a thread that joined before and took the
+/// envelope is among them.
 ///
-/// A thread that was just *putting* the envelope intends it from before the owner word said `QUEUED` until
-/// after the slot holds it. So it is seen among the intents, or the slot has changed meanwhile: therefore the
-/// slot is looked at once more. If its word is the same, the envelope was not in it in between; the word
-/// never comes back to what it was.
+/// A thread that is *putting* the envelope intends it from before the owner word became `QUEUED` until after
+/// the slot contains it. So either it is seen among the intents, or the slot has changed meanwhile. Therefore
+/// the slot is read again. If its word is the same, the envelope was not in it in between, since the word
+/// never returns to an earlier value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Settle<S> {
     dead: Word,
@@ -104,14 +107,14 @@ pub struct Settle<S> {
     envelope: EnvelopeId,
     owner: Owner,
     place: Place,
-    /// What its slot was, if there is one.
+    /// Location and contents of its slot, if there is one.
     slot: Option<(Word, u64)>,
     out: Settled,
     pc: Pc,
 }
 
 impl<S: Surroundings> Settle<S> {
-    /// To settle the intent word `dead`.
+    /// Creates the steps to settle the intent word `dead`.
     pub fn new(dead: Word, (owners, places): (Column, Column), around: S) -> Self {
         Self {
             dead,
@@ -182,7 +185,7 @@ impl<S: Surroundings> Steps for Settle<S> {
                 let same = self.slot.is_none_or(|(at, slot)| m.load(at) == slot);
                 self.pc = if same { Pc::Take } else { Pc::Owner };
             }
-            // In the dead member's name: so its next visitor finds it, if this one does not continue.
+            // In the dead member's name, so that its next visitor finds it if this one does not continue.
             Pc::Take => {
                 let (dead, e) = (self.around.dead(), self.envelope);
                 let (to, out) = match self.around.redelivers(self.place.ring) {

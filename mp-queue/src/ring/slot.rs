@@ -1,4 +1,4 @@
-//! The slot words and the ticket.
+//! Slot words and tickets.
 
 use std::hash::{Hash, Hasher};
 
@@ -14,60 +14,59 @@ const LAP_MASK: u64 = (1 << LAP_BITS) - 1;
 pub struct Content(u32);
 
 impl Content {
-    /// Contents from here on are small messages; there are fewer envelopes.
+    /// Contents from this value on are small messages. Envelope numbers are smaller.
     pub(super) const SMALL: u32 = 0xf0_0000;
 
-    /// The largest number that an envelope could have.
+    /// Largest possible number of an envelope.
     #[cfg(test)]
     pub(crate) const LAST_ENVELOPE: EnvelopeId = Self::SMALL - 1;
 
-    /// Whether an arena with this many envelopes can have rings.
+    /// Returns `true` if an arena with this many envelopes can have rings.
     pub const fn can_name(envelopes: u32) -> bool {
         envelopes <= Self::SMALL
     }
 
-    /// An envelope.
+    /// Returns the content for an envelope.
     #[inline]
     pub const fn of(e: EnvelopeId) -> Self {
         Self(e)
     }
 
-    /// The beginning of a small message.
+    /// Returns the content for the beginning of a small message.
     #[inline]
     pub(super) const fn small(head: u32) -> Self {
         Self(Self::SMALL | head)
     }
 
-    /// The envelope, if it is one.
+    /// Returns the envelope, if the content is one.
     #[inline]
     pub const fn envelope(self) -> Option<EnvelopeId> {
         if self.0 < Self::SMALL { Some(self.0) } else { None }
     }
 
-    /// The small message, if it is one, with what is in the slot's second word.
+    /// Returns the small message, if the content is one, with the slot's second word.
     #[inline]
     pub(super) const fn with(self, rest: u64) -> Option<Small> {
         if self.0 < Self::SMALL { None } else { Some(Small::from_words(self.0 & !Self::SMALL, rest)) }
     }
 }
 
-/// What a slot holds.
+/// Contents of a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum SlotState {
-    /// Nothing yet.
+    /// No message yet.
     Empty,
     /// A message.
     Full(Content),
-    /// Nothing, for ever.
+    /// No message, and none will follow.
     Closed,
-    /// A message, the last one: closed behind it.
+    /// The last message: the ring is closed after it.
     Last(Content),
-    /// As empty, or closed, but with a content, which no step writes: garbage, to be taken away as a message
-    /// is.
+    /// Empty or closed, but with a content, which no step writes: garbage, to be taken like a message.
     Stray {
-        /// What is there.
+        /// The garbage.
         content: Content,
-        /// As closed.
+        /// `true` if the state is closed.
         closed: bool,
     },
 }
@@ -75,14 +74,14 @@ pub enum SlotState {
 /// A slot's first word: `content 24 | state 2 | lap 38`, low bits first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Slot {
-    /// Which lap it is in.
+    /// Lap of the slot.
     pub lap: u64,
-    /// What it holds.
+    /// Contents of the slot.
     pub state: SlotState,
 }
 
 impl Slot {
-    /// As a word.
+    /// Converts the slot into a word.
     #[inline]
     pub const fn pack(self) -> u64 {
         let low = match self.state {
@@ -95,7 +94,8 @@ impl Slot {
         self.lap << 26 | low
     }
 
-    /// From a word. Different words are different slots: what was found can be swapped, whatever it is.
+    /// Converts a word into a slot. Different words are different slots, so any word that was read can be
+    /// swapped.
     #[inline]
     pub const fn unpack(w: u64) -> Self {
         let c = Content((w & 0xff_ffff) as u32);
@@ -109,7 +109,7 @@ impl Slot {
         Self { lap: w >> 26, state }
     }
 
-    /// The message in it.
+    /// Returns the message in the slot.
     #[inline]
     pub const fn content(self) -> Option<Content> {
         match self.state {
@@ -118,7 +118,7 @@ impl Slot {
         }
     }
 
-    /// The envelope in it.
+    /// Returns the envelope in the slot.
     #[inline]
     pub const fn envelope(self) -> Option<EnvelopeId> {
         match self.content() {
@@ -127,7 +127,7 @@ impl Slot {
         }
     }
 
-    /// What it becomes when its message is taken.
+    /// Returns the slot after its message is taken.
     #[inline]
     pub(super) const fn taken(self) -> Self {
         let state = match self.state {
@@ -138,25 +138,25 @@ impl Slot {
     }
 }
 
-/// A place in the order of messages: the `index`-th slot in lap `lap`.
+/// A position in the order of messages: slot `index` in lap `lap`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket {
-    /// Which lap, modulo 2^38: the two bits above that are not used, and kept.
+    /// Lap, modulo 2^38. The two bits above that are unused and preserved.
     pub lap: u64,
-    /// Which slot.
+    /// Index of the slot.
     pub index: u32,
 }
 
-/// How often one call has gone on to another slot. Over slots whose laps are garbage it could go round for
-/// ever; else each turn is a message that others have put or taken meanwhile. It is not part of an
-/// algorithm's state: two that differ only in this do the same.
+/// Number of times that one call has continued at another slot. With garbage in the laps, it could continue
+/// for ever. Otherwise each turn means that others have put or taken a message meanwhile. It is not part of
+/// an algorithm's state: states that differ only in this behave the same.
 #[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Turns(u32);
 
 impl Turns {
     const MOST: u32 = 1 << 16;
 
-    /// Whether the call may go on once more.
+    /// Returns `true` if the call may continue once more.
     pub(super) const fn one_more(&mut self) -> bool {
         self.0 += 1;
         self.0 <= Self::MOST
@@ -175,17 +175,17 @@ impl Hash for Turns {
     fn hash<H: Hasher>(&self, _: &mut H) {}
 }
 
-/// What a consumer finds in a slot.
+/// State that a consumer finds in a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Standing {
-    /// A later lap: what was there was taken.
+    /// A later lap: the message was taken.
     Taken,
     Message,
     Nothing,
     Closed,
 }
 
-/// Whether a slot is behind, at or ahead of a ticket's lap.
+/// Relation of a slot's lap to a ticket's lap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lag {
     Behind,
@@ -194,19 +194,19 @@ pub(super) enum Lag {
 }
 
 impl Ticket {
-    /// As a word.
+    /// Converts the ticket into a word.
     #[inline]
     pub const fn pack(self) -> u64 {
         self.lap << 24 | self.index as u64
     }
 
-    /// From a word.
+    /// Converts a word into a ticket.
     #[inline]
     pub const fn unpack(w: u64) -> Self {
         Self { lap: w >> 24, index: (w & 0xff_ffff) as u32 }
     }
 
-    /// The one after it in a ring of `slots`.
+    /// Returns the next ticket in a ring of `slots`.
     #[inline]
     pub const fn next(self, slots: u32) -> Self {
         if self.index + 1 < slots {
@@ -216,8 +216,8 @@ impl Ticket {
         }
     }
 
-    /// The first ticket that may still come, as far as this one's slot can tell, which is used: it was, under
-    /// this ticket or a later one, and so are all tickets before that. A hint lags by little, unless a
+    /// Returns the first ticket that may still be unused, judging by this ticket's slot, which is used: under
+    /// this ticket or a later one. So all tickets before that are used, too. A hint lags by little, unless a
     /// process wrote garbage into it.
     pub fn over(self, slot: Slot, slots: u32) -> Self {
         let lap = match self.lag(slot) {
@@ -227,7 +227,7 @@ impl Ticket {
         Self { lap, index: self.index }.next(slots)
     }
 
-    /// The one before it in a ring of `slots`.
+    /// Returns the previous ticket in a ring of `slots`.
     pub(crate) fn before(self, slots: u32) -> Self {
         match self.index.checked_sub(1) {
             Some(index) => Self { lap: self.lap, index },
@@ -235,13 +235,13 @@ impl Ticket {
         }
     }
 
-    /// How many tickets `self` is ahead of `earlier`, in a ring of `slots`.
+    /// Returns the number of tickets from `earlier` to `self`, in a ring of `slots`.
     pub const fn since(self, earlier: Self, slots: u32) -> u64 {
         let laps = self.lap.wrapping_sub(earlier.lap) & LAP_MASK;
         (laps * slots as u64).wrapping_add(self.index as u64).wrapping_sub(earlier.index as u64)
     }
 
-    /// How the slot stands to this ticket. Laps compare modulo 2^38.
+    /// Compares the slot's lap with this ticket's lap, modulo 2^38.
     #[inline]
     pub(super) const fn lag(self, slot: Slot) -> Lag {
         let d = slot.lap.wrapping_sub(self.lap) & LAP_MASK;
@@ -254,7 +254,7 @@ impl Ticket {
         }
     }
 
-    /// What a consumer that has this ticket finds in the slot.
+    /// Returns the state that a consumer with this ticket finds in the slot.
     pub(crate) const fn stands(self, slot: Slot) -> Standing {
         match (self.lag(slot), slot.state) {
             (Lag::Ahead, _) => Standing::Taken,
@@ -264,7 +264,8 @@ impl Ticket {
         }
     }
 
-    /// Whether a producer that has this ticket finds the end in the slot; `None`: the slot is used, look at the next.
+    /// Returns `true` if a producer with this ticket finds the end in the slot, and `None` if the slot is
+    /// used, so that the next one must be checked.
     pub(crate) const fn finds_end(self, slot: Slot) -> Option<bool> {
         match (self.lag(slot), slot.state) {
             (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => Some(true),
@@ -273,8 +274,8 @@ impl Ticket {
         }
     }
 
-    /// Whether a producer that has this ticket need not wait at the slot, for it is free, or the end; `None`: it is used, look
-    /// at the next.
+    /// Returns `true` if a producer with this ticket need not wait at the slot, because it is free or the
+    /// end. Returns `None` if the slot is used, so that the next one must be checked.
     pub(crate) const fn finds_room(self, slot: Slot) -> Option<bool> {
         match (self.lag(slot), slot.state) {
             (Lag::At, SlotState::Closed | SlotState::Empty) | (Lag::Behind, SlotState::Last(_)) => Some(true),

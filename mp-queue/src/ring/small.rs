@@ -1,29 +1,29 @@
-//! Messages of a few bytes, in the slot itself.
+//! Messages of a few bytes, stored in the slot itself.
 //!
 //! | first word | second word | meaning |
 //! |---|---|---|
-//! | `(lap, FULL, small)` | the rest | a message of up to 10 bytes: their number and the first two are in `small` |
-//! | `(lap, LAST, small)` | the rest | as FULL, and nothing comes after it |
+//! | `(lap, FULL, small)` | remaining bytes | a message of up to 10 bytes: its length and first two bytes are in `small` |
+//! | `(lap, LAST, small)` | remaining bytes | like FULL, and the last message of the ring |
 //! | any other | 0 | as in [the ring](super) |
 //!
-//! Both words are published, and taken, by one compare-and-swap of 16 bytes. So there is nothing in between:
-//! a process that is killed has put the message or not, has taken it or not, and leaves nothing to sweep; no
-//! intent is needed. A process that changes the first word alone (a closer; a producer of an envelope, a
-//! consumer of one) finds it as it expects only as long as the second one is what belongs to it.
+//! Both words are published and taken by one compare-and-swap of 16 bytes. So there is no intermediate state:
+//! a killed process has put or taken the message or not, and leaves nothing to sweep. No intent is needed. A
+//! process that swaps only the first word (a closer, or a producer or consumer of an envelope) succeeds only
+//! if the second word belongs to the first.
 //!
 //! A message that is to be leased needs an envelope, since its consumer may die later. As soon as a consumer
-//! has leased, producers use envelopes (they read a word that consumers set). A small message that was put
-//! before may be found by a consumer that leases: [`Enclose`] makes an envelope with a copy of it, that is
-//! leased already, and then takes the slot.
+//! has leased, producers use envelopes (they read a word that consumers set). A consumer that leases may find
+//! a small message that was put before. [`Enclose`] then creates an envelope with a copy, which is already
+//! leased, and takes the slot afterwards.
 //!
 //! | killed in `Enclose` | left | the sweep |
 //! |---|---|---|
 //! | before the envelope is leased | `MEMBER(dead)` | frees it |
-//! | before the slot is taken | `LEASED(dead)`, and the message in the slot | returns it: the message comes twice |
-//! | after it | `LEASED(dead)` | returns it |
-//! | another consumer took the slot, the envelope is still leased | `LEASED(dead)` | returns it: the message comes twice |
+//! | before the slot is taken | `LEASED(dead)`, and the message in the slot | returns it: the message is delivered twice |
+//! | after the slot is taken | `LEASED(dead)` | returns it |
+//! | after another consumer took the slot, while the envelope is still leased | `LEASED(dead)` | returns it: the message is delivered twice |
 //!
-//! At least once, as leases promise.
+//! Delivery is at least once, as leases promise.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::message::FewBytes;
@@ -41,16 +41,16 @@ pub struct Small {
 }
 
 impl Small {
-    /// How many bytes it can have.
+    /// Largest number of bytes.
     pub const MOST: usize = FewBytes::MOST;
 
-    /// Of these bytes; `None` if they are too many.
+    /// Returns the message with these bytes, or `None` if there are too many.
     #[inline]
     pub fn new(bytes: &[u8]) -> Option<Self> {
         FewBytes::new(bytes).map(Self::of)
     }
 
-    /// Of these bytes.
+    /// Returns the message with these bytes.
     #[inline]
     pub fn of(bytes: FewBytes) -> Self {
         let [a, b, rest @ ..] = bytes.all();
@@ -59,7 +59,7 @@ impl Small {
         Self { head, rest: u64::from_le_bytes(rest) }
     }
 
-    /// Its bytes.
+    /// Returns the bytes of the message.
     #[inline]
     pub fn bytes(self) -> FewBytes {
         let [a, b, c, d, e, f, g, h] = self.rest.to_le_bytes();
@@ -69,7 +69,7 @@ impl Small {
         FewBytes::first(len, [self.head as u8, (self.head >> 8) as u8, a, b, c, d, e, f, g, h])
     }
 
-    /// The small message in a slot with these words, if it is one.
+    /// Returns the small message in a slot with these words, if it contains one.
     #[inline]
     pub const fn in_slot([first, rest]: [u64; 2]) -> Option<Self> {
         match Slot::unpack(first).content() {
@@ -83,14 +83,14 @@ impl Small {
         Self { head, rest }
     }
 
-    /// A slot with this message.
+    /// Returns the words of a slot with this message.
     #[inline]
     fn slot(self, lap: u64) -> [u64; 2] {
         [Slot { lap, state: SlotState::Full(Content::small(self.head)) }.pack(), self.rest]
     }
 }
 
-/// The words of a slot in this lap, with a message or none.
+/// Returns the words of a slot in this lap, with or without a message.
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) fn small_words(message: Option<Small>, lap: u64) -> [u64; 2] {
     let empty = [Slot { lap, state: SlotState::Empty }.pack(), 0];
@@ -108,29 +108,29 @@ enum Pc {
     Advance,
 }
 
-/// Puts a small message into a ring, once; it never waits.
+/// Tries once to put a small message into a ring. Never waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PutSmall {
     ring: RingAt,
     message: Small,
     ticket: Ticket,
     batched: bool,
-    /// A slot that is used.
+    /// A used slot.
     seen: Slot,
-    /// What is in an empty slot's second word.
+    /// Second word of an empty slot.
     rest: u64,
     turns: Turns,
     pc: Pc,
 }
 
 impl PutSmall {
-    /// To put `message`.
+    /// Creates the steps to put `message`.
     pub fn new(ring: RingAt, message: Small) -> Self {
         let (ticket, seen) = (Ticket { lap: 0, index: 0 }, Slot { lap: 0, state: SlotState::Empty });
         Self { ring, message, ticket, batched: false, seen, rest: 0, turns: Turns::default(), pc: Pc::Tail }
     }
 
-    /// As one of a batch, see [`Put::batched`](super::Put::batched).
+    /// Makes it part of a batch: see [`Put::batched`](super::Put::batched).
     #[must_use]
     pub fn batched(self, last: Option<Ticket>) -> Self {
         match last {
@@ -139,8 +139,8 @@ impl PutSmall {
         }
     }
 
-    // Not at the beginning of each step: with nothing there, the compiler makes one straight piece of code of
-    // all steps.
+    // Not computed at the beginning of each step: without common code there, the compiler merges all steps
+    // into straight-line code.
     #[inline(always)]
     fn slot_at(&self) -> Word {
         self.ring.slot(self.ticket.index)
@@ -155,7 +155,7 @@ impl Steps for PutSmall {
         match self.pc {
             Pc::Tail => {
                 self.ticket = Ticket::unpack(m.load(self.ring.tail));
-                // Its line comes over once, for writing, instead of for reading and then again.
+                // Fetches the line once, for writing, instead of first for reading and then for writing.
                 m.will_write(self.ring.slot(self.ticket.index));
                 self.pc = Pc::Look;
             }
@@ -195,7 +195,7 @@ impl Steps for PutSmall {
                     }
                 };
             }
-            // Another message is there; or the slot is empty and its second word is not 0, which no step
+            // The slot contains another message, or it is empty and its second word is not 0, which no step
             // writes.
             Pc::Rest => {
                 let rest = m.load(self.slot_at().plus(1));
@@ -227,9 +227,9 @@ enum Enclosing {
     Unlease,
 }
 
-/// Leases a small message: in an envelope with a copy of it. Ends with the envelope's owner word, and whether
-/// it is the caller's lease now; if not, another process was faster, and the envelope is still the caller's,
-/// to be freed.
+/// Leases a small message in an envelope with a copy of it. Ends with the envelope's owner word, and `true`
+/// if the caller now has the lease. If `false`, another process was faster, and the caller still owns the
+/// envelope and must free it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Enclose {
     ring: RingAt,
@@ -244,9 +244,9 @@ pub struct Enclose {
 }
 
 impl Enclose {
-    /// To lease `message`, which [`Get`](super::Get) has found under `ticket`, in an envelope of `me`'s that
-    /// has a copy of it. The envelope's owner word, at `owner_at`, is `owner`; its place word is at
-    /// `place_at`.
+    /// Creates the steps to lease `message`, which [`Get`](super::Get) has found under `ticket`, in an
+    /// envelope of `me` that contains a copy of it. The envelope's owner word, at `owner_at`, is `owner`. Its
+    /// place word is at `place_at`.
     pub fn new(
         ring: RingAt,
         (owner_at, place_at): (Word, Word),

@@ -9,10 +9,10 @@
 //! The lock is `flock(2)`. Any process that can read the directory can take it and so prevent others from
 //! listening there. The others give up after [`TIME_LIMIT`], with an error that names the cause.
 //!
-//! | killed | left | then |
+//! | killed | left | effect |
 //! |---|---|---|
 //! | holding the directory's lock | nothing: the kernel releases it | |
-//! | after it made the path | a path where no process listens | the next listener at that path replaces it |
+//! | after it created the path | a path where no process listens | the next listener at that path replaces it |
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -81,7 +81,7 @@ pub(super) struct Listening {
     pub(super) fd: OwnedFd,
     /// Path that was created for it.
     pub(super) made: Option<MadePath>,
-    /// Its address, with the port that the kernel has chosen for port 0.
+    /// Address of the socket, with the port that the kernel has chosen for port 0.
     pub(super) address: Address,
 }
 

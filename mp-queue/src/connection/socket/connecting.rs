@@ -3,8 +3,8 @@
 //! | dropped, or killed | left |
 //! |---|---|
 //! | while the listener's queue is full | nothing |
-//! | while a TCP connection is made | a closed socket: no listener has accepted it, or as in the next row |
-//! | while it waits for the proof, if there is a key | a closed socket: the listener treats it as one that disconnected without a word |
+//! | while a TCP connection is established | a closed socket: no listener has accepted it, or as in the next row |
+//! | while it waits for the proof, if there is a key | a closed socket: the listener treats it as a client that disconnected without sending data |
 
 use std::io;
 use std::net::SocketAddr;

@@ -55,7 +55,7 @@ const FIRST: usize = 1 << 16;
 /// Pages are used only for bytes that have arrived.
 const WHOLE: usize = 4 << 20;
 
-/// One end of a connection between two programs.
+/// End of a connection between two programs.
 pub(crate) struct Socket {
     fd: OwnedFd,
     peer: Peer,

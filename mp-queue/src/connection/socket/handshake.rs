@@ -2,11 +2,11 @@
 //!
 //! | | by | bytes |
 //! |---|---|---|
-//! | 1 | the kernel says which process it is, or at which address | user and process, of a Unix socket: nothing is read from another user |
-//! | 2 | both, at once | hello: `mp-sock` and version (8), whether there is a key (1), random (32) |
+//! | 1 | the kernel, which reports the process or its address | user and process, of a Unix socket: nothing is read from another user |
+//! | 2 | both, at once | hello: `mp-sock` and version (8), 1 if there is a key (1), random (32) |
 //! | 3 | the client, if both have a key | its proof (32), see `key` |
 //! | 4 | the listener, if that proof is right | its proof (32) |
-//! |   | the listener, if it is wrong | 32 zero bytes, which are no proof; then it closes the connection |
+//! |   | the listener, if it is wrong | 32 zero bytes, which are not a proof; then it closes the connection |
 //!
 //! Whoever receives a proof can try keys offline. So the listener, which any stranger can reach, proves its
 //! key only to a client that has proved it.

@@ -7,12 +7,12 @@
 //! its thread continues the message. Other senders have no room until it is done. If the call gives up, the
 //! rest moves to the writer.
 //!
-//! | dropped, or given up | left | then |
+//! | dropped, or timed out | left | effect |
 //! |---|---|---|
 //! | before the message is begun | nothing | it is not sent |
-//! | after that, also since its time is over | its rest in the writer | the next send sends it, or a [`Flusher`] when there is room |
+//! | after that | the rest in the writer | the next send sends it, or a [`Flusher`] when there is room |
 //! | the last handle of the connection, after that | the flusher has the socket | it closes it when the rest is sent |
-//! | the process ends, or is killed | part of a message in the socket | the other end gets an error: the message was cut off |
+//! | the process ends, or is killed | part of a message in the socket | the other end gets an error for a truncated message |
 
 use std::sync::Arc;
 use std::task::{Wake, Waker};

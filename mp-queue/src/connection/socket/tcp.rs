@@ -5,11 +5,11 @@
 //!
 //! | | Unix socket | TCP |
 //! |---|---|---|
-//! | other end | a process of this user, says the kernel | an address; only a key says more. Without a key, loopback addresses alone are allowed |
+//! | other end | a process of this user, as reported by the kernel | an address; only a key identifies the peer. Without a key, only loopback addresses are allowed |
 //! | connecting | at once, or `EAGAIN` while the listener's queue is full | the socket becomes writable later, or never: each address has its share of the time |
-//! | death of the other process | the end of the stream, at once | the same |
+//! | death of the other process | end of the stream, at once | end of the stream, at once |
 //! | loss of the other host | | keep-alive probes, [`IDLE`] after the last byte; while sent bytes are not acknowledged, the kernel's limit of retransmissions (`net.ipv4.tcp_retries2`, about 15 minutes) |
-//! | closed with unread bytes | what was sent arrives | the kernel discards sent bytes that are still on their way, so [`discard`] reads first |
+//! | closed with unread bytes | sent bytes arrive | the kernel discards sent bytes in transit, so [`discard`] reads first |
 //!
 //! `TCP_USER_TIMEOUT` would detect a lost host sooner while bytes are not acknowledged. It would also end
 //! connections to a stopped process, whose host acknowledges all probes. Only the caller's timeout limits the
