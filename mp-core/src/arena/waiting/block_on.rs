@@ -1,11 +1,12 @@
-//! How a thread waits in a call that blocks: one loop for locks, permits, flags, barriers, conditions and queues.
+//! Blocking calls: one wait loop for locks, permits, flags, barriers, conditions and queues.
 //!
-//! It looks for a while, as it has paid; then, again and again, it looks after dead peers if that is due, announces
-//! itself where it will be woken, looks once more, and sleeps for a poll interval ([`POLL_INTERVAL`]) at most. No wake-up is relied
-//! upon: its sender may die before.
+//! A waiter spins for an adaptive time. Then it repeats these steps: it checks for dead peers if that is due,
+//! announces itself at the word where it will be woken, checks its condition once more, and sleeps for at
+//! most a poll interval ([`POLL_INTERVAL`]). No wait relies on a wake-up, because the process that sends it
+//! may die first.
 //!
-//! The order is what matters. What changes *before* the announcement is found by the look behind it, what changes
-//! *after* it ends the sleep.
+//! The order matters. A change *before* the announcement is found by the check after it. A change *after* the
+//! announcement ends the sleep.
 
 use std::time::{Duration, Instant};
 
@@ -17,19 +18,19 @@ use crate::process::interrupt;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
 
-/// How long a call is willing to wait.
+/// Maximum time that a call waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// Not at all.
+    /// Does not wait.
     Never,
-    /// Until then.
+    /// Waits until this time.
     Until(Instant),
-    /// As long as it takes.
+    /// Waits without a time limit.
     Forever,
 }
 
 impl Wait {
-    /// At most `timeout`; one that is too long for the clock is none.
+    /// Waits at most for `timeout`. A timeout that is too long for the clock means no time limit.
     pub fn at_most(timeout: Duration) -> Self {
         Instant::now().checked_add(timeout).map_or(Self::Forever, Self::Until)
     }
@@ -42,12 +43,12 @@ impl Wait {
         }
     }
 
-    /// Whether the time is over.
+    /// Returns `true` if the time is over.
     pub fn is_over(self) -> bool {
         self.is_over_at(Instant::now())
     }
 
-    /// The earlier of its end and `then`.
+    /// Returns the earlier of the deadline and `then`.
     fn or_until(self, then: Instant) -> Instant {
         match self {
             Self::Until(t) => t.min(then),
@@ -56,57 +57,59 @@ impl Wait {
     }
 }
 
-/// What a thread waits for, and where: see [`block_on`].
+/// Condition that a thread waits for, and its place to sleep: see [`block_on`].
 pub trait Blocking {
-    /// What ends the wait: what was waited for, or why it will not come.
+    /// Result of the wait: the awaited value, or the reason why it can't come.
     type Found;
 
-    /// Looks, once.
+    /// Checks the condition once.
     fn attempt(&mut self) -> Option<Self::Found>;
 
-    /// Looks for a while.
+    /// Spins while `patience` lasts, and checks the condition.
     fn spin(&mut self, patience: &AdaptiveSpin) -> Option<Self::Found> {
         patience.look(|| self.attempt())
     }
 
-    /// Looks after dead peers, if that is due; always when the time is `over`.
+    /// Checks for dead peers, if that is due. Always checks if the time is `over`.
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Self::Found>;
 
-    /// This process was [interrupted](crate::interrupted), and it would sleep now: what the wait ends with, if an interrupt ends
-    /// it.
+    /// Called before a sleep if this process was [interrupted](crate::interrupted). Returns the result of the
+    /// wait, if an interrupt ends it.
     fn interrupted(&mut self) -> Option<Self::Found> {
         None
     }
 
-    /// Announces a sleeper; what goes to [`sleep`](Self::sleep). `None`: something has changed, look again.
+    /// Announces a sleeper, and returns the value to pass to [`sleep`](Self::sleep). Returns `None` if the
+    /// condition must be checked again, because a word has changed.
     fn announce(&mut self) -> Option<u64>;
 
-    /// Looks once more, after the announcement: what has changed before it wakes no waiter. Not needed where an
-    /// announcement is a swap of the very word that is waited for.
+    /// Checks the condition once more after the announcement, because changes before the announcement wake no
+    /// waiter. Not needed if the announcement swaps the very word that is waited for.
     fn last_look(&mut self) -> Option<Self::Found> {
         self.attempt()
     }
 
-    /// Sleeps from `now` on, until what was announced is a thing of the past, at most for a poll interval; whether it may have
-    /// been woken.
+    /// Sleeps from `now` until the announced value has changed, at most for a poll interval. Returns `true`
+    /// if the sleep may have ended because of a wake-up.
     fn sleep(&mut self, announced: u64, now: Instant) -> bool;
 
-    /// Instead of a sleep, where a wait [never sleeps](crate::Spin::Busy): looks at what is else looked at before one.
+    /// Called instead of a sleep if the wait [never sleeps](crate::Spin::Busy). Makes the checks that are
+    /// otherwise made before a sleep.
     fn between(&mut self, _now: Instant) -> Option<Self::Found> {
         None
     }
 
-    /// What it waits for, for reports.
+    /// Returns a description of the wait, for reports.
     fn subject(&self) -> Subject;
 
-    /// After a sleep that may have been ended by a wake-up, before anything else: for those whose next look is to come
-    /// before that at the clock.
+    /// Called first after a sleep that may have ended because of a wake-up, by waiters that must check their
+    /// condition before the clock is read.
     fn woken(&mut self) -> Option<Self::Found> {
         None
     }
 }
 
-/// Waits; `None` when the time is over.
+/// Waits until `waiter` finds a result. Returns `None` if the time is over.
 pub fn block_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> Option<B::Found> {
     slept::forget();
     let found = wait_on(waiter, patience, wait);
@@ -141,7 +144,7 @@ fn wait_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> 
         let watch = watch.get_or_insert_with(|| Watch::new(now, wait));
         if patience.is_busy() {
             watch.looked(now, || waiter.subject());
-            // It has slept for no time at all: what is looked at beside sleeps is looked at.
+            // Make the checks that a sleeping wait makes around its sleep.
             if let Some(found) = waiter.between(now) {
                 return Some(found);
             }
@@ -164,15 +167,15 @@ fn wait_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> 
     }
 }
 
-/// The first time that a waiter asks for dead processes.
+/// Time until a waiter first checks for dead processes.
 const FIRST: Duration = Duration::from_millis(1);
 
-/// When a waiter asks for dead processes: by the clock, not by how a sleep ended, since signals may end each
-/// of them early; and when a process has noticed a death since.
+/// Timer for a waiter's checks for dead processes. The timer uses the clock and the count of detected deaths.
+/// The end of a sleep is no criterion, since signals may end each sleep early.
 #[derive(Clone, Copy, Debug)]
 pub struct LivenessTimer {
     next: Instant,
-    /// How many deaths were noticed when it asked last, if it has asked.
+    /// Number of detected deaths at the last check, if there was one.
     asked: Option<u32>,
 }
 
@@ -183,13 +186,14 @@ impl Default for LivenessTimer {
 }
 
 impl LivenessTimer {
-    /// Whether to ask now: after a millisecond, then after each poll interval, when a death was noticed that it has not asked
-    /// about, and when the time is `over`. After a poll interval, the arena is swept as well, if that is due.
+    /// Returns `true` if a check is due: after a millisecond, then after each poll interval, after a death
+    /// was detected that was not checked, and when the time is `over`. After a poll interval, also sweeps the
+    /// arena if that is due.
     ///
     /// # Errors
     /// [`Error::Forked`].
     pub fn is_due(&mut self, arena: Arena, now: Instant, over: bool) -> Result<bool, Error> {
-        // Before the caller asks: see `arena::waiting::parking`.
+        // Read before the caller checks: see `arena::waiting::parking`.
         let noticed = arena.noticed();
         let news = self.asked.is_some_and(|asked| asked != noticed);
         if now < self.next && !news && !over {
@@ -202,19 +206,20 @@ impl LivenessTimer {
         Ok(true)
     }
 
-    /// Until when to sleep, at most.
+    /// Returns the time at which a sleep must end.
     pub(crate) fn until(&self, wait: Wait) -> Instant {
         wait.or_until(self.next)
     }
 
-    /// Sleeps while `word` is as expected, until it is time to ask again. Whether it may have been woken.
+    /// Sleeps while `word` has the expected value, until the next check is due. Returns `true` if the sleep
+    /// may have ended because of a wake-up.
     ///
-    /// The first sleep is short, and most waits end in it: that one is on one word, which is cheaper.
+    /// The first sleep is short and most waits end in it. It sleeps on one word only, which is cheaper.
     pub(crate) fn sleep(&self, arena: Arena, word: &AtomicU32, expected: u32, wait: Wait) -> bool {
         self.sleep_for(arena, word, expected, self.until(wait).saturating_duration_since(Instant::now()))
     }
 
-    /// As [`sleep`](Self::sleep), at most for `left`.
+    /// Same as [`sleep`](Self::sleep), at most for `left`.
     pub(crate) fn sleep_for(&self, arena: Arena, word: &AtomicU32, expected: u32, left: Duration) -> bool {
         match self.asked {
             Some(noticed) if futex::can_wait_for_many() => {
@@ -231,7 +236,7 @@ mod tests {
     use super::*;
     use crate::arena::waiting::waits::{Call, On};
 
-    /// A waiter that finds something in the `finds`-th of its looks, and notes what it was asked.
+    /// A waiter that finds a result in the `finds`-th of its checks, and records the calls.
     #[derive(Default)]
     struct Noted {
         calls: Vec<&'static str>,

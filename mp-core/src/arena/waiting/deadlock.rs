@@ -1,13 +1,15 @@
-//! Deadlocks between locks, of threads in any processes: found by the threads that wait, and an error of one of them.
+//! Detection of deadlocks between locks, of threads in any processes. The waiting threads detect a deadlock,
+//! and one of them gets an error.
 //!
-//! A thread that has waited for a lock for a poll interval, and would wait for ever, writes a
-//! [note](crate::steps::wait_note) of what it waits for, and then, after each poll interval, looks for a
-//! [cycle](crate::steps::lock_cycle) that leads back to it. So a deadlock is found within about 200 ms after the last of its
-//! threads began to wait. Nothing of this is on the way of a lock that is had sooner.
+//! A thread that has waited for a lock for a poll interval, without a time-out, writes a
+//! [note](crate::steps::wait_note) with the lock that it waits for. After each poll interval it searches for
+//! a [cycle](crate::steps::lock_cycle) that leads back to itself. So a deadlock is found within about 200 ms
+//! after the last of its threads began to wait. A lock that is acquired sooner costs nothing extra.
 //!
-//! What is looked at: waits without a time-out, of `Lock`, `Array`, `RLock`, `RwLock` and `Once`. What isn't: waits with a time-out,
-//! which end by themselves, and so do the waits for those; readers that wait for a place among too many readers; and waits
-//! at queues, semaphores, conditions and barriers, since any process can put, release or notify.
+//! Included are waits without a time-out for `Lock`, `Array`, `RLock`, `RwLock` and `Once`. Not included are:
+//! waits with a time-out, which end by themselves, and waits for the threads in them; readers that wait
+//! because there are too many readers; and waits for queues, semaphores, conditions and barriers, since any
+//! process can put, release or notify.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -26,52 +28,52 @@ use crate::steps::wait_note::{TakeNoteBack, WaitNotesAt, WriteNote, WrittenNote}
 use crate::sys::{identity, memory, monotonic};
 use crate::words::{BlockId, LockKind, Member, WaitGoal, WaitMark, WaitState};
 
-/// A deadlock: threads each of which waits for a lock that the next one holds, and the last one for one that the first one holds.
+/// A deadlock: a cycle of threads, each of which waits for a lock that the next thread holds.
 ///
-/// It prints as one sentence: for each thread its number, name and process, what it waits for and for how long, and that the next
-/// one holds it.
+/// `Display` writes one sentence: for each thread its number, name and process, the lock that it waits for
+/// and the time waited, and that the next thread holds the lock.
 ///
 /// | | |
 /// |---|---|
 /// | found | cycles of any length of `Lock`, `Array`, `RLock`, `RwLock` and `Once`, in calls without a time-out, of threads of any processes |
-/// | not found | cycles by way of waits with a time-out, which end by themselves; of waits at queues, semaphores, events, conditions and barriers; of readers that wait since there are too many; of a thread that waits while 64 others of its process do |
-/// | which thread gets it | the one that began to wait last, within about 200 ms; if its process is stopped, when it continues. Not one that comes back from a `Condition` to an `RLock` of which it has other guards: it can't do without |
-/// | what to do | drop the guards of this thread, as `?` does; then the others go on. Lock in the same order everywhere |
-/// | a process dies | no cycle leads through it: its locks are adopted, which is `OwnerDied` |
-/// | costs | nothing where a lock is had within 100 ms; then some microseconds each 100 ms, in the thread that waits |
+/// | not found | cycles that include a wait with a time-out, which ends by itself; a wait for a queue, semaphore, event, condition or barrier; a reader that waits because there are too many; a thread that waits while 64 others of its process do |
+/// | thread that gets the error | the last one to begin waiting, within about 200 ms, or when its process continues, if stopped. Never a thread that returns from a `Condition` to an `RLock` of which it has other guards, as it needs the lock |
+/// | what to do | drop the guards of this thread, as `?` does, and the others continue. Lock in the same order everywhere |
+/// | a process dies | no cycle includes it: its locks are adopted, with `OwnerDied` |
+/// | costs | nothing if a lock is acquired within 100 ms. After that some microseconds each 100 ms, in the waiting thread |
 /// | off | [`Arena::set_deadlock_detection`], or `MP_DEADLOCK=off` in the environment of a process |
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Deadlock {
-    /// The threads; the one that has got the error first.
+    /// Threads of the cycle. The thread that got the error comes first.
     pub steps: Vec<DeadlockStep>,
 }
 
-/// A thread of a [`Deadlock`].
+/// Thread in a [`Deadlock`].
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct DeadlockStep {
-    /// Its process.
+    /// Process of the thread.
     pub member: Member,
-    /// The process id; 0 if it is not known any more.
+    /// Process ID, or 0 if it is not known any more.
     pub pid: u32,
-    /// The name of the process, as reports of hangs have it, if it has one.
+    /// Name of the process, as in reports of hangs, if it has one.
     pub process_name: Option<String>,
-    /// The kernel's number of the thread.
+    /// Thread ID in the kernel.
     pub thread: u32,
-    /// The thread's name, as `ps -L` shows it, if it can be seen.
+    /// Name of the thread, as shown by `ps -L`, if it is readable.
     pub thread_name: Option<String>,
-    /// What it waits for, and as what. The next thread holds it.
+    /// Kind of lock and of access that the thread waits for. The next thread holds the lock.
     pub kind: LockKind,
-    /// The name of the lock, if it has one.
+    /// Name of the lock, if it has one.
     pub lock_name: Option<String>,
-    /// The block that the lock is in, as the lock's `Debug` says it.
+    /// Block of the lock, as in the lock's `Debug` output.
     pub block: Option<BlockId>,
-    /// How long it had waited.
+    /// Time that the thread had waited.
     pub waited: Duration,
 }
 
-/// A lock in a message.
+/// Formats a lock for a message.
 struct Named<'a>(&'a DeadlockStep);
 
 impl fmt::Display for Named<'_> {
@@ -127,7 +129,7 @@ impl fmt::Display for Deadlock {
 static OFF_HERE: PerProcess<OnceLock<bool>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 const VARIABLE: &str = "MP_DEADLOCK";
 
-/// Whether the environment of this process says that it looks for none.
+/// Returns `true` if the environment of this process disables the detection.
 fn is_off_here() -> bool {
     *OFF_HERE.get_or_init(|| {
         !crate::gained_privileges() && std::env::var_os(VARIABLE).is_some_and(|value| value == "off")
@@ -135,7 +137,7 @@ fn is_off_here() -> bool {
 }
 
 impl Arena {
-    /// From now on, threads that wait for locks look for deadlocks, or don't; for all members. They do unless they are told.
+    /// Enables or disables the detection of deadlocks between locks, for all members. Enabled by default.
     ///
     /// ```
     /// let arena = mp_core::Arena::current()?;
@@ -144,9 +146,9 @@ impl Arena {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// A process in whose environment `MP_DEADLOCK` is `off` never looks, and is part of no deadlock that others find. Looking
-    /// costs nothing while locks are had within 100 ms, and some microseconds each 100 ms after that. What is found is
-    /// [`LockError::Deadlock`](crate::LockError::Deadlock).
+    /// A process with `MP_DEADLOCK=off` in its environment never searches, and is part of no deadlock that
+    /// others find. The detection costs nothing while locks are acquired within 100 ms, and some microseconds
+    /// each 100 ms after that. A deadlock is returned as [`LockError::Deadlock`](crate::LockError::Deadlock).
     pub fn set_deadlock_detection(&self, on: bool) {
         self.map().store(Word::at(control::NO_DEADLOCKS), u64::from(!on));
     }
@@ -155,7 +157,7 @@ impl Arena {
         self.map().load(Word::at(control::NO_DEADLOCKS)) == 0 && !is_off_here()
     }
 
-    /// Before this process becomes a member: what the last tenant of its slot said.
+    /// Frees the notes that the slot's previous member left. Called before this process becomes a member.
     pub(in crate::arena) fn free_wait_notes(&self, me: Member) {
         for entry in 0..WaitNotesAt::ENTRIES {
             let word = self.layout().wait_notes().mark(me, entry);
@@ -167,7 +169,7 @@ impl Arena {
         }
     }
 
-    /// The block that a word lies in.
+    /// Returns the block that contains a word.
     fn block_around(&self, word: Word) -> Option<BlockId> {
         let slabs = self.map().load(Word::at(control::SLABS)).min(u64::from(self.layout().slabs)) as u32;
         let blocks = |slab| slab * crate::arena::layout::SLAB_BLOCKS;
@@ -179,27 +181,29 @@ impl Arena {
     }
 }
 
-/// A wait for a lock, as seen by those that look for deadlocks. What it says is taken back when it is dropped.
+/// A wait for a lock, as used by the deadlock detection. Dropping it withdraws its note.
 #[derive(Debug)]
 pub struct LockWait {
     arena: Arena,
     me: Member,
     goal: WaitGoal,
     endless: bool,
-    /// When it was first asked to look, which is a millisecond after it began: what is short pays for no look at the clock.
+    /// Time of the first call of `look`, a millisecond after the wait began: a short wait does not read the
+    /// clock.
     begun: Option<Instant>,
     note: Option<WrittenNote>,
 }
 
 impl LockWait {
-    /// The calling thread, of member `me`, begins to wait for `goal`. With a time-out it says nothing and finds nothing.
+    /// Begins a wait of the calling thread, of member `me`, for `goal`. A wait with a time-out writes no note
+    /// and finds no deadlock.
     pub fn new(arena: Arena, me: Member, goal: WaitGoal, wait: Wait) -> Self {
         let endless = wait == Wait::Forever;
         Self { arena, me, goal, endless, begun: None, note: None }
     }
 
-    /// Looks for a deadlock, if the wait has taken a poll interval: ends with it if the calling thread is the one that
-    /// gives up.
+    /// Searches for a deadlock, if the wait has lasted a poll interval. Returns the deadlock if the calling
+    /// thread is the one that must give up.
     pub fn look(&mut self, now: Instant) -> Option<Box<Deadlock>> {
         let waited = now.saturating_duration_since(*self.begun.get_or_insert(now));
         if !self.endless || waited < POLL_INTERVAL {
@@ -294,12 +298,12 @@ mod tests {
         );
     }
 
-    /// What the last tenant of a slot said is none of the next one's, whatever state it was in.
+    /// Notes of a slot's previous member, in any state, don't belong to the next member.
     #[test]
     fn notes_are_freed_for_the_next_tenant() {
         let arena = Arena::current().unwrap();
         let (notes, map) = (arena.layout().wait_notes(), arena.map());
-        // A slot that has no tenant here.
+        // A slot that has no member here.
         let last = Member::new(arena.used_slots().count() as u32, 7);
         let (at, len) = arena.layout().member_bytes(last.slot());
         arena.commit_at(at, len).unwrap();

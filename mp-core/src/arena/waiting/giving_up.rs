@@ -1,56 +1,63 @@
-//! A process gives a queue up, and tells its waiters.
+//! Protocol for a process that gives a queue up and notifies its waiters.
 //!
-//! It wakes the queue's sleepers while it still has the queue, since it may not touch the queue's words afterwards. So a waiter that
-//! looks between that and the release finds the process there still, and no wake-up of the queue follows. By three words
-//! the waiter hears of the release all the same:
+//! The process wakes the queue's sleepers while it still holds the queue, since it may not access the queue's
+//! words afterwards. A waiter that checks between that wake-up and the release still finds the process there,
+//! and no wake-up of the queue follows. Three words report the release to such a waiter:
 //!
 //! | word | states | changed by |
 //! |---|---|---|
-//! | asked, one of the arena | how often waiters have asked | a waiter that has announced itself, finds other holders, and a process that goes: adds 1, then looks at the holders again |
-//! | last gone, one of each queue | 0; tag + 1 of the process that said last that it goes; bit 62 alone: *never joined*, a handle in a message was lost; bit 63: *several*: a process said so while the one before it had the queue still | a process that goes, a visitor of a dead one, or a process that discards a message that no process received, by one swap. *Several* stays |
-//! | noticed, one of the arena | how many deaths and releases | a process that has released a queue, and finds asked changed |
+//! | asked, one per arena | number of requests by waiters | a waiter that has announced itself, and finds other holders and a leaving process: adds 1, then checks the holders again |
+//! | last gone, one per queue | 0; tag + 1 of the process that announced its leaving last; bit 62 alone: *never joined*, a handle in a message was lost; bit 63: *several*: a process announced its leaving while the previous one still held the queue | a leaving process, a process that recovers a dead one, or a process that discards a message that no process received, by one swap. *Several* stays |
+//! | noticed, one per arena | number of deaths and releases | a process that has released a queue and finds that asked has changed |
 //!
-//! In order of its accesses, a process that goes reads *asked*; swaps *last gone*; counts the queue's parking words up; releases its
-//! seat (a barrier follows); reads *asked* again; counts *noticed* up, or not. A waiter announces itself at the parking word; reads
-//! *noticed*; reads *last gone*, and whether the process in it has the queue still; looks at all seats; if there are other holders, and
-//! that process had it, or *several* is set, it counts *asked* up (a barrier follows), and looks at the seats again; then it sleeps
-//! while parking word and *noticed* are as they were.
+//! A leaving process makes these accesses in order. It reads *asked*; swaps *last gone*; increments the
+//! queue's parking words; releases its seat (a barrier follows); reads *asked* again; increments *noticed* if
+//! *asked* has changed.
 //!
-//! Why that is enough, for each process that goes and each waiter that finds it there:
+//! A waiter announces itself at the parking word; reads *noticed*; reads *last gone*, and whether that
+//! process still holds the queue; and checks all seats. If there are other holders, and that process held the
+//! queue or *several* is set, the waiter increments *asked* (a barrier follows) and checks the seats again.
+//! Then it sleeps while the parking word and *noticed* are unchanged.
 //!
-//! - The waiter was announced before the process counted the parking word up: that wakes it, and it looks anew, as a waiter that was
-//!   announced after that.
-//! - It was announced after that, and asks. Its addition comes after the first look at *asked*. If it comes before the second one, the
-//!   process tells; else the waiter's second look at the seats comes after the release, and finds it.
-//! - It was announced after that, and does not ask: then it has read a *last gone* that is not older than the process's own word. That
-//!   word would make it ask, unless this process's seat was free by then. Or it is another one's, which was swapped in later: without
-//!   *several*, since that one had found this process's seat free. In both cases the waiter, which looks at the seats after that, finds it
-//!   free as well.
+//! Proof, for each leaving process and each waiter that finds it still there:
 //!
-//! A process that discards a message has the queue while it notes *never joined*, counts *noticed* up when the message and its own
-//! handle are gone, and gives its last handle up as any process does. *Never joined* names no holder, so no waiter asks because of it.
+//! - The waiter was announced before the process incremented the parking word. The increment wakes the
+//!   waiter, and it checks again, like a waiter that was announced afterwards.
+//! - The waiter was announced after that, and asks. Its increment follows the process's first read of
+//!   *asked*. If the increment precedes the second read, the process notifies. Otherwise the waiter's second
+//!   check of the seats follows the release, and finds it.
+//! - The waiter was announced after that, and does not ask. Then it has read a *last gone* that is not older
+//!   than the process's own word. With the process's own word the waiter would ask, unless the process's seat
+//!   was free by then. Otherwise the word is of another process, which swapped it in later and without
+//!   *several*, because that process had found the first one's seat free. In both cases the waiter checks the
+//!   seats afterwards, and finds this seat free as well.
 //!
-//! | killed | left |
+//! A process that discards a message holds the queue while it notes *never joined*. It increments *noticed*
+//! after the message and its own handle are gone, and gives its last handle up like any process. *Never
+//! joined* names no holder, so no waiter asks because of it.
+//!
+//! | killed | state left behind |
 //! |---|---|
-//! | a process that goes, anywhere | what any dead process leaves: its death is noticed, and visitors note it in its queues |
-//! | a waiter that has asked | a number that no process depends on: at most, one more count of *noticed* |
+//! | a leaving process, at any point | the same as after any death: the death is noticed, and the processes that recover it note it in its queues |
+//! | a waiter that has asked | a number that no process depends on: at most one additional increment of *noticed* |
 //!
-//! Checked by `loom_two_processes_give_a_queue_up_and_a_waiter_comes`, and by `tests/tests/queues/deserted.rs` at each access.
+//! Checked by `loom_two_processes_give_a_queue_up_and_a_waiter_comes`, and by
+//! `tests/tests/queues/deserted.rs` at each access.
 
 use crate::mem::{Mem, Word};
 use crate::words::Member;
 
-/// Process that had a queue, or was to have it, and is gone.
+/// Process that held a queue, or should have received it, and is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Gone {
-    /// A member that ended, or dropped its last handle.
+    /// Member that ended, or dropped its last handle.
     Member(Member),
-    /// A process that never received the message with its handle.
+    /// Process that never received the message with its handle.
     NeverJoined,
 }
 
 impl Gone {
-    /// The member, if the process was one.
+    /// Returns the member, if the process was one.
     pub const fn member(self) -> Option<Member> {
         match self {
             Self::Member(member) => Some(member),
@@ -58,7 +65,7 @@ impl Gone {
         }
     }
 
-    /// As a word, never 0.
+    /// Packs the value into a word, which is never 0.
     pub const fn pack(self) -> u64 {
         match self {
             Self::Member(member) => member.raw() + 1,
@@ -75,7 +82,7 @@ impl Gone {
     }
 }
 
-/// The word of a queue that says which process gave it up last.
+/// Word of a queue that stores the last process that gave the queue up.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LastGone(pub Word);
 
@@ -86,7 +93,7 @@ impl LastGone {
         Gone::unpack(word & !Self::SEVERAL)
     }
 
-    /// Notes a process that goes; `has`: whether a process has the queue.
+    /// Notes a leaving process. `has` returns `true` if a member holds the queue.
     pub fn note<M: Mem + ?Sized>(self, m: &M, who: Gone, has: impl Fn(Member) -> bool) {
         let mut old = m.load(self.0);
         loop {
@@ -100,20 +107,22 @@ impl LastGone {
         }
     }
 
-    /// The process that was noted last.
+    /// Returns the process that was noted last.
     pub fn read<M: Mem + ?Sized>(self, m: &M) -> Option<Gone> {
         Self::of(m.load(self.0))
     }
 
-    /// Whether a process that was noted may have the queue still, so that a waiter has to [`ask`]; `has` as in [`note`](Self::note).
+    /// Returns `true` if a noted process may still hold the queue, so that a waiter has to [`ask`]. `has` is
+    /// as in [`note`](Self::note).
     pub fn may_come<M: Mem + ?Sized>(self, m: &M, has: impl Fn(Member) -> bool) -> bool {
         let word = m.load(self.0);
         word & Self::SEVERAL != 0 || Self::of(word).and_then(Gone::member).is_some_and(has)
     }
 }
 
-/// Whether a waiter of a queue finds that no other process has it: `alone` looks, once or twice; `has` as in [`LastGone::note`]. If it
-/// does not, the processes that are about to give the queue up will tell.
+/// Returns `true` if no other process holds a waiter's queue. `alone` checks the seats, and is called once or
+/// twice. `has` is as in [`LastGone::note`]. If the result is `false`, the processes that are about to give
+/// the queue up will notify the waiter.
 pub fn is_alone<M: Mem + ?Sized>(
     m: &M,
     asked: Word,
@@ -121,7 +130,7 @@ pub fn is_alone<M: Mem + ?Sized>(
     has: impl Fn(Member) -> bool,
     alone: impl Fn() -> bool,
 ) -> bool {
-    // Before it looks: a process that is gone here is gone there.
+    // Before the check of the seats: a process that is gone here is also gone there.
     let may_come = last.may_come(m, &has);
     if alone() {
         return true;
@@ -133,14 +142,15 @@ pub fn is_alone<M: Mem + ?Sized>(
     alone()
 }
 
-/// Asks processes that are giving queues up to tell when they have. The caller looks again after this, and only then sleeps.
+/// Asks processes that are giving queues up to notify afterwards. The caller checks again after this, and
+/// only then sleeps.
 fn ask<M: Mem + ?Sized>(m: &M, asked: Word) {
     m.add(asked, 1);
     m.fence_after_rmw();
 }
 
-/// Gives a queue up: `says` notes that, and wakes the sleepers; `releases` ends with a barrier behind its swap. Returns whether waiters
-/// have to be told now.
+/// Gives a queue up. `says` notes the leaving process and wakes the sleepers. `releases` releases the seat,
+/// and ends with a barrier after its swap. Returns `true` if waiters must be notified.
 pub fn give_up<M: Mem + ?Sized>(m: &M, asked: Word, says: impl FnOnce(), releases: impl FnOnce()) -> bool {
     let before = m.load(asked);
     says();

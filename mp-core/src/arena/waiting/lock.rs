@@ -1,9 +1,10 @@
-//! Waiting for a lock between processes: the [steps](crate::steps::lock) driven on an arena.
+//! Waiting for a lock between processes: the [steps](crate::steps::lock) run on an arena.
 //!
-//! Looks for a while (as it has paid, up to 50 µs), then sleeps on the lock's own word, at most a poll interval
-//! ([`POLL_INTERVAL`](crate::POLL_INTERVAL)) at a time. After a millisecond, after each poll interval, when a death was noticed, and before it
-//! gives up it asks whether the holder is dead: not before, since most waits are shorter than it takes to ask. No
-//! wake-up is relied upon. From the first poll interval on it also looks for a cycle of waiters (`deadlock`).
+//! A waiter spins for an adaptive time of up to 50 µs, then sleeps on the lock's own word, at most a poll
+//! interval ([`POLL_INTERVAL`](crate::POLL_INTERVAL)) at a time. It checks whether the holder is dead after a
+//! millisecond, after each poll interval, after a death was detected, and before it gives up. It does not
+//! check earlier, since most waits are shorter than the check. No wait relies on a wake-up. From the first
+//! poll interval on, the waiter also searches for a cycle of waiters (`deadlock`).
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -22,32 +23,34 @@ use crate::sync::shared::AtomicU32;
 use crate::sys::{futex, identity};
 use crate::words::{BlockId, LockKind, Member, WaitGoal};
 
-/// Why something that is locked could not be had.
+/// Error returned when a lock, or the data that it protects, is not available.
 ///
-/// It can be sent, as [`Error`] can.
+/// It can be sent, like [`Error`].
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum LockError {
-    /// A process died while it held the lock: what it was changing may be half changed. It is unlocked again.
+    /// A process died while it held the lock, and may have changed the data only in part. The lock is
+    /// unlocked again.
     ///
-    /// Every caller gets this until one calls `recover`.
+    /// Every caller gets this error until one calls `recover`.
     OwnerDied {
-        /// The process that died.
+        /// Process that died.
         member: Member,
-        /// Its process id; 0 if it was not known any more.
+        /// Process ID, or 0 if it was not known any more.
         pid: u32,
     },
-    /// It was held by another process (or thread of this one) for as long as the caller was willing to wait.
+    /// Another process, or another thread of this process, held the lock for the whole time that the caller
+    /// waited.
     Held {
-        /// The holder.
+        /// Holder of the lock.
         holder: Member,
-        /// Its process id; 0 if it has not said so yet.
+        /// Process ID of the holder, or 0 if it has not been published yet.
         pid: u32,
     },
-    /// The calling thread holds it already: it would wait for itself.
+    /// The calling thread already holds the lock, and would wait for itself.
     WouldDeadlock,
-    /// The calling thread waits for a thread that waits for it, by way of the locks that are named: none of them would ever
-    /// have what it waits for. The lock was not taken; the others go on when the caller drops what it holds.
+    /// The calling thread and other threads wait for each other in a cycle of locks, so none of them could
+    /// ever continue. The lock was not taken. The other threads continue when the caller drops its guards.
     Deadlock(Box<Deadlock>),
     /// Shared memory can't be used.
     Failed(Error),
@@ -92,47 +95,47 @@ impl From<Error> for LockError {
 }
 
 impl Who {
-    /// The calling thread.
+    /// Returns the identity of the calling thread.
     #[inline]
     pub fn here() -> Self {
         Self { pid: identity::process(), tid: identity::thread() }
     }
 }
 
-/// A lock in shared memory: three words of an arena. What it protects is its owner's business.
+/// A lock in shared memory: three words of an arena. The owner of the lock decides which data it protects.
 #[derive(Clone, Copy, Debug)]
 pub struct RawLock {
     arena: Arena,
     at: LockAt,
-    /// The block that its holders hold: for reports of waits.
+    /// Block held by the lock's holders, for reports of waits.
     block: Option<BlockId>,
 }
 
-/// The lock, held. Dropping it releases; in a forked copy of the process dropping does nothing.
+/// Guard of a held lock. Dropping it releases the lock. In a forked child, dropping does nothing.
 #[derive(Debug)]
 pub struct RawGuard<'a> {
     lock: &'a RawLock,
     me: Member,
     marked: bool,
     recovered: bool,
-    /// The lock knows by which thread it is held.
+    /// Makes the guard `!Send`: the lock stores the thread that holds it.
     thread: PhantomData<*const ()>,
 }
 
 impl RawLock {
-    /// The lock at these words, which are zero as long as it was never used.
+    /// Returns the lock at these words, which are zero if the lock was never used.
     pub(crate) fn new(arena: Arena, word: Word) -> Self {
         Self { arena, at: LockAt(word), block: None }
     }
 
-    /// The same lock, which lies in this block: only processes that hold the block can release it.
+    /// Sets the block that contains the lock. Only processes that hold the block can release the lock.
     pub fn in_block(self, block: &Hold) -> Self {
         Self { block: Some(block.block()), ..self }
     }
 
-    /// Takes it. `kind`: for others that it waits for.
+    /// Acquires the lock. `kind` describes the wait to the deadlock detection.
     ///
-    /// The guard says whether a [holder died](RawGuard::died).
+    /// The guard tells whether a [holder died](RawGuard::died).
     ///
     /// # Errors
     /// [`LockError::Held`], [`LockError::WouldDeadlock`], [`LockError::Deadlock`] or [`LockError::Failed`].
@@ -151,13 +154,13 @@ impl RawLock {
         }
     }
 
-    /// The lock word, as it is now.
+    /// Returns the present lock word.
     #[inline]
     pub fn look(&self) -> LockWord {
         LockWord(self.arena.map().load(self.at.word()))
     }
 
-    /// The guard of a lock that the calling process holds.
+    /// Returns the guard of a lock that the calling process holds.
     pub(crate) fn held(&self, me: Member) -> RawGuard<'_> {
         self.guard(me, self.look())
     }
@@ -167,14 +170,14 @@ impl RawLock {
         RawGuard { lock: self, me, marked: word.is_marked(), recovered: false, thread: PhantomData }
     }
 
-    /// The holder, if it is dead.
+    /// Returns the holder, if it is dead.
     fn dead_holder(&self, word: LockWord) -> Option<DeadHolder> {
         let holder = word.holder()?;
-        // The member table forgets it once it is swept; `by` does not.
+        // The member table forgets the holder once it is swept. The `by` word does not.
         (self.arena.is_dead(holder)).then(|| DeadHolder { word, pid: self.arena.pid_of(holder) })
     }
 
-    /// The holder, for an error.
+    /// Returns the error that names the holder.
     fn held_by(&self, word: LockWord) -> LockError {
         let holder = word.holder().unwrap_or(Member::from_raw(0));
         let signed = Who::of(self.arena.map().load(self.at.by()), word);
@@ -215,12 +218,12 @@ impl RawLock {
     }
 }
 
-/// A thread that waits for a lock.
+/// Thread that waits for a lock.
 struct Waiter<'a> {
     lock: &'a RawLock,
     me: Member,
     who: Who,
-    /// What was last found in the lock word.
+    /// Lock word as last read.
     seen: LockWord,
     slept: bool,
     asking: LivenessTimer,
@@ -267,7 +270,7 @@ impl Blocking for Waiter<'_> {
         run(Park::new(self.lock.at, self.seen), self.lock.arena.map()).map(|parked| parked.0)
     }
 
-    /// The lock word said that it is held when it was announced in it.
+    /// Not needed: the announcement is a swap of the lock word, which was held at that time.
     fn last_look(&mut self) -> Option<Self::Found> {
         None
     }
@@ -288,18 +291,19 @@ impl Blocking for Waiter<'_> {
 }
 
 impl RawGuard<'_> {
-    /// Whether a process died holding it, and no holder has said since that the data is sound.
+    /// Returns `true` if a process died while it held the lock, and no holder has marked the data as
+    /// recovered since.
     #[inline]
     pub fn is_marked(&self) -> bool {
         self.marked
     }
 
-    /// The process that died holding it, if [`is_marked`](Self::is_marked).
+    /// Returns the process that died while it held the lock, if [`is_marked`](Self::is_marked).
     pub fn died(&self) -> Option<Died> {
         self.marked.then(|| Died::unpack(self.lock.arena.map().load(self.lock.at.died())))
     }
 
-    /// Says that the data is as it should be: dropping the guard, other than by a panic, takes the mark away.
+    /// Marks the data as recovered: dropping the guard, except during a panic, removes the mark.
     #[inline]
     pub fn mark_recovered(&mut self) {
         self.recovered = true;
@@ -309,7 +313,8 @@ impl RawGuard<'_> {
 impl Drop for RawGuard<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        // In a forked copy it is not this process's: the copy is no member, or another one.
+        // In a forked child the lock does not belong to this process: the child is not a member, or another
+        // one.
         if self.lock.arena.me().ok() != Some(self.me) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Words that processes sleep on: parking words, and the lock between processes; and what its waiters say of themselves.
+//! Blocking: parking words, the lock between processes, and reports of waits.
 
 pub(crate) mod block_on;
 pub(crate) mod deadlock;

@@ -1,31 +1,32 @@
-//! Sleeping until something in the arena changes.
+//! Sleeping until a word in the arena changes.
 //!
-//! A parking word counts wake-ups and says whether a thread may be asleep: `asleep 1 bit | count 31`, in the
-//! low half of a 64-bit word; the high half is when the last wake-up was begun, for sleepers that measure what it took (`spin`). A sleeper sets the bit, checks again whether there is something to do, and
-//! sleeps as long as the word is unchanged. A waker does its work, and only if it finds the bit set counts
-//! the word up and makes a system call. When the call woke no thread, the bit is taken back.
+//! A parking word counts wake-ups and marks whether a thread may be asleep: `asleep 1 bit | count 31`, in the
+//! low half of a 64-bit word. The high half is the time at which the last wake-up was begun, so that sleepers
+//! can measure its cost (`spin`). A sleeper sets the bit, checks its condition again, and sleeps while the
+//! word is unchanged. A waker makes its change. Only if it finds the bit set does it increment the word and
+//! make a system call. If the call woke no thread, the bit is cleared.
 //!
-//! No wake-up is relied upon: a process can be killed between its work and the call, and a woken sleeper can
-//! be killed before it does anything. So no thread sleeps longer than a poll interval ([`POLL_INTERVAL`]) without checking
-//! again.
+//! No wait relies on a wake-up: a process can be killed between its change and the call, and a woken sleeper
+//! can be killed before it does anything. So no thread sleeps longer than a poll interval ([`POLL_INTERVAL`])
+//! without checking again.
 //!
 //! # Deaths
-//! A waiter of a lock, a permit, a barrier or a notification may wait for something that a dead member has. One word of the
-//! arena counts the deaths that were noticed, and such a waiter sleeps on that word as well, from its second sleep on
+//! A waiter for a lock, a permit, a barrier or a notification may depend on a dead member. One word of the
+//! arena counts the detected deaths, and such a waiter also sleeps on that word, from its second sleep on
 //! ([`LivenessTimer`](crate::LivenessTimer)).
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
-//! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`, after that, adds 1 and wakes all | between the two | waiters check after a poll interval, as if the word were not there |
-//! | | the process that has given up its seat of a queue, if a waiter has asked meanwhile, likewise | between the two | likewise |
-//! | asked: count | a waiter that finds a process which gives up a queue and may have it still, adds 1 | before it | as if it had not waited |
+//! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`: afterwards adds 1 and wakes all | between the two | waiters check after a poll interval, as if the word did not exist |
+//! | | the process that has given up its seat of a queue, if a waiter has asked meanwhile: likewise | between the two | likewise |
+//! | asked: count | a waiter that finds a process which gives up a queue and may still hold it: adds 1 | before it | as if it had not waited |
 //!
-//! A waiter reads the count, *then* checks whether the holder is dead, then sleeps as long as the count is
-//! the same. So a death that it did not find in that check ends its sleep.
+//! A waiter reads the count, *then* checks whether the holder is dead, then sleeps while the count is
+//! unchanged. So a death that the check missed ends the sleep.
 //!
-//! A process that gives up a queue is counted there, too, if a waiter may wait for that: see [`giving_up`](super::giving_up). All that
-//! wait for the queue look once more when the count changes. (Where the kernel can't sleep on two words, a call that waits for one
-//! queue alone looks by itself, after 1 ms at first.)
+//! A process that gives up a queue is also counted there, if a waiter may wait for that: see
+//! [`giving_up`](super::giving_up). All waiters of the queue check once more when the count changes. If the
+//! kernel can't sleep on two words, a call that waits for a single queue polls instead, first after 1 ms.
 
 use std::time::{Duration, Instant};
 
@@ -39,20 +40,20 @@ use crate::mem::{Mem, Steps, Word, run};
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
 
-/// The longest that a sleeper sleeps before it checks again, and looks for dead members.
+/// Maximum time that a sleeper sleeps before it checks its condition again and checks for dead members.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 const ASLEEP: u64 = 1;
 const COUNT: u64 = 2;
 const LOW: u64 = u32::MAX as u64;
 
-/// The high half of the word: now.
+/// Returns the high half of the word: the present time.
 fn begun<M: Mem + ?Sized>(m: &M) -> u64 {
     u64::from(m.ticks()) << 32
 }
 
-/// Announces a sleeper; ends with the value to sleep on. After it, the sleeper must check again before it
-/// sleeps.
+/// Announces a sleeper, and returns the value to sleep on. The sleeper must check its condition again before
+/// it sleeps.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Announce {
     word: Word,
@@ -60,7 +61,7 @@ pub struct Announce {
 }
 
 impl Announce {
-    /// At this parking word.
+    /// Creates the steps for this parking word.
     pub fn new(word: Word) -> Self {
         Self { word, seen: None }
     }
@@ -74,7 +75,7 @@ impl Steps for Announce {
             self.seen = Some(m.load(self.word));
             return None;
         };
-        // Also when the bit is set already: the barrier needs a read-modify-write before it.
+        // Also if the bit is already set: the barrier needs a read-modify-write before it.
         let asleep = ASLEEP;
         match m.cas(self.word, seen, seen | asleep) {
             Ok(()) => {
@@ -89,8 +90,8 @@ impl Steps for Announce {
     }
 }
 
-/// Looks for a sleeper after a change was published by a read-modify-write; ends with the value that the word was
-/// counted up to, if one has to be woken.
+/// Checks for a sleeper after a change was published by a read-modify-write. Returns the incremented value of
+/// the word, if a sleeper must be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Notify {
     word: Word,
@@ -98,7 +99,7 @@ pub struct Notify {
 }
 
 impl Notify {
-    /// At this parking word.
+    /// Creates the steps for this parking word.
     pub fn new(word: Word) -> Self {
         Self { word, seen: None }
     }
@@ -131,7 +132,7 @@ impl Steps for Notify {
     }
 }
 
-/// As [`Notify`], for all sleepers: none is announced any more.
+/// Same as [`Notify`], for all sleepers: clears the announcement.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NotifyAll {
     word: Word,
@@ -139,7 +140,7 @@ pub struct NotifyAll {
 }
 
 impl NotifyAll {
-    /// At this parking word.
+    /// Creates the steps for this parking word.
     pub fn new(word: Word) -> Self {
         Self { word, seen: None }
     }
@@ -171,14 +172,15 @@ impl Steps for NotifyAll {
     }
 }
 
-/// Counts a wake-up of all at a parking word, before they are woken.
+/// Counts a wake-up of all sleepers at a parking word, before they are woken.
 #[doc(hidden)]
 pub fn count_up<M: Mem + ?Sized>(m: &M, word: Word) {
     let count = COUNT;
     m.add(word, count);
 }
 
-/// After a wake-up that woke no sleeper: takes the announcement back; ends with whether all sleepers have to be woken then.
+/// Withdraws the announcement, after a wake-up that woke no sleeper. Returns `true` if all sleepers must then
+/// be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TakeBack {
     word: Word,
@@ -186,7 +188,7 @@ pub struct TakeBack {
 }
 
 impl TakeBack {
-    /// At this parking word, which was `counted` up to by [`Notify`].
+    /// Creates the steps for this parking word, which [`Notify`] incremented to `counted`.
     pub fn new(word: Word, counted: u64) -> Self {
         Self { word, counted }
     }
@@ -203,21 +205,20 @@ impl Steps for TakeBack {
 }
 
 impl Arena {
-    /// The word that counts the deaths that were noticed: to sleep on.
+    /// Returns the word that counts the detected deaths, to sleep on.
     pub(crate) fn noticed_word(&self) -> &'static AtomicU32 {
         let low = if cfg!(target_endian = "big") { 4 } else { 0 };
         self.map().u32_at(Word::at(control::NOTICED).offset() + low)
     }
 
-    /// How many deaths were noticed, by whichever process.
+    /// Returns the number of deaths that any process has detected.
     #[inline]
     pub fn noticed(&self) -> u32 {
         self.map().load(Word::at(control::NOTICED)) as u32
     }
 
-    /// A member is dead, and its word says so: wakes all waiters that may wait for what it held.
-    ///
-    /// Or this process has given up a queue, and wakes those that may wait for that.
+    /// Wakes all waiters that may depend on a member whose word says that it is dead, or on a queue that this
+    /// process has given up.
     #[cold]
     pub(in crate::arena) fn tell_of_a_lost_holder(&self) {
         self.map().add(Word::at(control::NOTICED), 1);
@@ -226,11 +227,12 @@ impl Arena {
 }
 
 impl Arena {
-    /// The word that counts how often waiters have asked to be told when a process has given up a queue.
+    /// Word that counts the requests of waiters to be notified when a process has given up a queue.
     pub(in crate::arena) const ASKED: Word = Word::at(control::ASKED);
 
-    /// Whether only this process has a ring, of which some process said that it goes. Processes that are about to give it up tell when
-    /// they have, to waiters for several things and tasks as well. The caller has announced itself, if it is going to sleep.
+    /// Returns `true` if only this process holds a ring that some process has announced to leave. Processes
+    /// that are about to give it up will notify, including waiters for several objects and tasks. If the
+    /// caller is going to sleep, it has announced itself.
     #[cold]
     pub fn is_alone_at(&self, ring: &Hold, last: LastGone) -> bool {
         let has = |member| self.ring_is_held_by(ring.block(), member);
@@ -238,7 +240,7 @@ impl Arena {
     }
 }
 
-/// A place in the arena where processes sleep.
+/// Place in the arena where processes sleep.
 #[derive(Clone, Copy, Debug)]
 pub struct Parking {
     pub(in crate::arena) arena: Arena,
@@ -246,24 +248,24 @@ pub struct Parking {
 }
 
 impl Parking {
-    /// The arena it is in.
+    /// Returns the arena of the word.
     pub fn arena(&self) -> Arena {
         self.arena
     }
 
-    /// The half of the word that changes.
+    /// Returns the half of the word that changes.
     pub(crate) fn futex(&self) -> &'static AtomicU32 {
         let low = if cfg!(target_endian = "big") { 4 } else { 0 };
         self.arena.map().u32_at(self.word.offset() + low)
     }
 
-    /// Wakes one sleeper, if there is any. To be called after the change was published by a read-modify-write.
+    /// Wakes one sleeper, if any. Call this after the change was published by a read-modify-write.
     #[inline]
     pub fn wake_one(&self) {
         self.wake_some(1);
     }
 
-    /// Wakes up to `n` sleepers, if there are any, as [`wake_one`](Self::wake_one).
+    /// Wakes up to `n` sleepers, like [`wake_one`](Self::wake_one).
     #[inline]
     pub fn wake_some(&self, n: u32) {
         if let Some(counted) = run(Notify::new(self.word), self.arena.map()) {
@@ -281,8 +283,8 @@ impl Parking {
         }
     }
 
-    /// Wakes all sleepers, if there are any: no system call otherwise. To be called after the change was published by a
-    /// read-modify-write.
+    /// Wakes all sleepers. Makes no system call if there are none. Call this after the change was published
+    /// by a read-modify-write.
     #[inline]
     pub fn notify_all(&self) {
         if run(NotifyAll::new(self.word), self.arena.map()) {
@@ -296,20 +298,22 @@ impl Parking {
         futex::wake(self.futex(), i32::MAX as u32);
     }
 
-    /// Announces a sleeper; what it returns goes to [`sleep`](Self::sleep), after looking again.
+    /// Announces a sleeper, and returns the value to pass to [`sleep`](Self::sleep) after another check of
+    /// the condition.
     pub fn announce(&self) -> u64 {
         run(Announce::new(self.word), self.arena.map())
     }
 
-    /// As [`sleep`](Self::sleep), and until a death is noticed that `asking` did not know of.
+    /// Same as [`sleep`](Self::sleep), and also wakes when a death is detected after the last check of
+    /// `asking`.
     pub fn sleep_asking(&self, announced: u64, asking: &LivenessTimer, wait: Wait) -> bool {
         self.sleep_at(announced, Some(asking.until(wait)), |word, expected, left| {
             asking.sleep_for(self.arena, word, expected, left)
         })
     }
 
-    /// As [`sleep`](Self::sleep), and until more deaths or releases are [noticed](Arena::noticed) than that, where the kernel can
-    /// sleep on two words.
+    /// Same as [`sleep`](Self::sleep), and also wakes when more deaths or releases than `noticed` are
+    /// [detected](Arena::noticed), if the kernel can sleep on two words.
     pub fn sleep_unless_noticed(&self, announced: u64, noticed: u32, deadline: Option<Instant>) -> bool {
         let word = self.arena.noticed_word();
         self.sleep_at(announced, deadline, |own, expected, left| {
@@ -320,7 +324,8 @@ impl Parking {
         })
     }
 
-    /// Sleeps until the word changes, but at most a poll interval and not beyond `deadline`; whether it was woken.
+    /// Sleeps until the word changes, but at most a poll interval and not beyond `deadline`. Returns `true`
+    /// if the sleep may have ended because of a wake-up.
     pub fn sleep(&self, announced: u64, deadline: Option<Instant>) -> bool {
         self.sleep_at(announced, deadline, futex::wait)
     }
@@ -338,7 +343,8 @@ impl Parking {
         let noticed = self.arena.noticed();
         let woken = how(self.futex(), (announced & LOW) as u32, left.min(next));
         if !woken && left >= POLL_INTERVAL {
-            // Also where it did not sleep on the second one: its change comes behind that of the first.
+            // Also if the thread did not sleep on the second word: its change follows the change of the
+            // first.
             slept::through([(self.futex(), (announced & LOW) as u32), (self.arena.noticed_word(), noticed)]);
         }
         if woken && let Some(took) = self.took(announced, asleep) {
@@ -347,7 +353,8 @@ impl Parking {
         woken
     }
 
-    /// What the wake-up of this thread took, in nanoseconds, if it slept when that was begun, and there was none since.
+    /// Returns the duration of this thread's wake-up in nanoseconds, if the thread slept when the wake-up was
+    /// begun, and no other wake-up followed.
     fn took(&self, announced: u64, asleep: u32) -> Option<u32> {
         let map = self.arena.map();
         let (now, word) = (map.ticks(), map.load_relaxed(self.word));
@@ -366,8 +373,8 @@ mod tests {
 
     const WORD: Word = Word::at(0);
 
-    /// A process that has announced itself, and does not sleep yet, must not fall asleep on the word after a wake-up for all,
-    /// whichever process announces itself after it.
+    /// A process that has announced itself, and does not sleep yet, must not fall asleep on the word after a
+    /// wake-up for all, even if another process announces itself afterwards.
     #[test]
     fn a_wake_up_for_all_reaches_a_process_that_does_not_sleep_yet() {
         let m = HeapMem::new(1);

@@ -1,21 +1,21 @@
-//! Test only: which waits have slept through what they waited for. Such a wait sleeps for a whole poll interval, no wake-up comes,
-//! and then it finds what it waits for. That tells a wake-up that is missing from one that is late because the machine is busy, which
-//! a clock does not.
+//! Test only: counts waits that missed their wake-up. Such a wait sleeps for a whole poll interval without a
+//! wake-up, and then finds its condition true. This distinguishes a missing wake-up from one that is late
+//! because the machine is busy, which a clock can't do.
 
 use crate::sync::shared::AtomicU32;
 #[cfg(feature = "inject")]
 use crate::sync::shared::Ordering;
 
-/// A word that was slept on, and its value then.
+/// A word that was slept on, and its value at that time.
 type SleptOn = (&'static AtomicU32, u32);
 
 #[cfg(feature = "inject")]
 thread_local! {
-    /// What this thread's last sleep was on, if it lasted for a poll interval.
+    /// Words of this thread's last sleep, if it lasted for a poll interval.
     static LAST: std::cell::RefCell<Vec<SleptOn>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
-/// This thread has slept on these for a poll interval, and was not woken.
+/// Records that this thread slept on these words for a poll interval, and was not woken.
 #[inline]
 pub(crate) fn through(_words: impl IntoIterator<Item = SleptOn>) {
     #[cfg(feature = "inject")]
@@ -25,14 +25,14 @@ pub(crate) fn through(_words: impl IntoIterator<Item = SleptOn>) {
     });
 }
 
-/// A wait of this thread begins, or it was woken.
+/// Called when a wait of this thread begins, or when the thread was woken.
 #[inline]
 pub(crate) fn forget() {
     #[cfg(feature = "inject")]
     LAST.with_borrow_mut(Vec::clear);
 }
 
-/// What this thread waited for is there: counted, if it has slept through that.
+/// Called when a wait of this thread ends with a result. Counts the wait if it missed its wake-up.
 #[inline]
 pub(crate) fn found() {
     #[cfg(feature = "inject")]
@@ -42,8 +42,8 @@ pub(crate) fn found() {
     }
 }
 
-/// What was waited for is there after a sleep on these: counted, unless a wake-up has come after all. It comes behind the change, so
-/// it is looked for last.
+/// Counts a wait whose condition is true after a sleep on these words, unless a wake-up has come after all. A
+/// wake-up follows the change, so it is checked last.
 #[inline]
 pub(crate) fn count(_words: impl IntoIterator<Item = SleptOn>) {
     #[cfg(feature = "inject")]

@@ -1,39 +1,43 @@
-//! How long to look before sleeping.
+//! Spin time before a sleep.
 //!
-//! Sleeping costs a wake-up: from the moment at which another process begins it to the moment at which the sleeper runs, and the
-//! system call that the other process makes meanwhile. So a thread looks for as long as both take, and sleeps then: whatever the
-//! wait turns out to be, it costs no more than twice the better choice (Karlin et al., *Competitive randomized algorithms for
-//! non-uniform problems*, 1990). Where that never pays, it looks for less, down to [`LEAST`].
-//! Where it sleeps, and would have found what it waited for in twice that time, it looks for up to twice as long from then on: for such
-//! a wait, that is within twice of the better choice, too.
+//! A sleep costs a wake-up: the time from the moment at which another process begins it until the sleeper
+//! runs, and the system call of that other process. So a thread spins for as long as both take, and sleeps
+//! then. Whatever the wait turns out to be, it costs at most twice the better choice (Karlin et al.,
+//! *Competitive randomized algorithms for non-uniform problems*, 1990). If spinning never pays, the thread
+//! spins for less, down to [`LEAST`]. If the thread slept, but would have found its result within twice that
+//! time, it then spins for up to twice as long. For such a wait, that is also within twice the better choice.
 //!
 //! # Two sides that both sleep
-//! Where two processes answer each other, and each sleeps while the other works, an answer comes a wake-up later: that of the side
-//! which sends it. Each side by itself is right to sleep then, and both together would never get out of it. To look for twice as long
-//! finds an answer whose sender sleeps still. One such answer that is found by looking, and no side sleeps any more.
+//! If two processes answer each other, and each sleeps while the other works, each answer comes a wake-up
+//! later: the wake-up of its sender. For each side alone sleeping is right, so the two would never stop
+//! sleeping. Spinning for twice as long finds an answer whose sender still sleeps. Once one such answer is
+//! found by spinning, neither side sleeps.
 //!
 //! # A processor that other threads need
-//! A thread that looks lets others run in between. If one of them runs for the rest of the look's time or longer, the look has not paid,
-//! even if something was found by it: no process wakes a thread that looks, so that it has waited for its turn behind that one; the
-//! kernel could have given a sleeper another processor, or this one sooner.
+//! A spinning thread yields to other threads. If one of them runs for the rest of the spin time or longer,
+//! the spin has not paid, even if it found a result. No process wakes a spinning thread, so it has waited for
+//! its turn after that other thread. The kernel could have run a sleeper on another processor, or on this one
+//! sooner.
 //!
-//! # What a wake-up costs
-//! is measured where it happens, since it differs by ten times between machines and with what they do: a process
-//! that wakes a sleeper notes the time in the parking word (`parking`), and the sleeper subtracts; and the process that wakes one
-//! takes the time of its system call, which on a virtual machine is a third of it all. [`COST`] follows these figures, each process's own.
+//! # Cost of a wake-up
+//! The cost is measured by each wake-up, since it differs tenfold between machines and workloads. A process
+//! that wakes a sleeper writes the time into the parking word (`parking`), and the sleeper subtracts. The
+//! waking process also measures its system call, which on a virtual machine is a third of the total. [`COST`]
+//! follows these figures in each process.
 //!
 //! # No more spinning threads than processors
-//! A thread that is about to look for longer than [`LEAST`] takes the *seat* of the processor that it runs on: one word of the
-//! arena for each of the first [`SEATS`] processors. If the seat is taken, another thread looks there already, and this one
-//! sleeps at once. (A thread that moves to another processor meanwhile keeps its seat: there are as many as processors.)
+//! A thread that is about to spin for longer than [`LEAST`] takes the *seat* of the processor that it runs
+//! on: one word of the arena for each of the first [`SEATS`] processors. If the seat is taken, another thread
+//! already spins there, and this one sleeps at once. (A thread that moves to another processor meanwhile
+//! keeps its seat: there are as many as processors.)
 //!
 //! | seat | changed by | killed there |
 //! |---|---|---|
 //! | 0: free → owner: member + 1 | a thread of that member, by one swap | the seat names a dead member: threads on that processor sleep at once, until the member is swept |
 //! | owner → 0 | the same thread, by one store | likewise |
-//! | dead owner → 0 | the process that sweeps the member, before its slot gets another tenant, by one swap | it is swept by another one |
+//! | dead owner → 0 | the process that sweeps the member, before its slot gets another member, by one swap | another process sweeps the member |
 //!
-//! Nothing but time depends on a seat.
+//! Seats affect only timing.
 
 use std::time::{Duration, Instant};
 
@@ -45,7 +49,7 @@ use crate::sync::shared::AtomicU32;
 use crate::sys::processors;
 use crate::words::Member;
 
-/// How a call that waits spends its time before it sleeps.
+/// Strategy for the time before a waiting call sleeps.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,23 +65,25 @@ use crate::words::Member;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Spin {
-    /// It sleeps at once.
+    /// Sleeps at once.
     Never,
-    /// It looks for as long as a wake-up costs on this machine, as measured while the program runs: for up to twice as long where that
-    /// finds what it waits for, and less where nothing is found, down to half a microsecond. At most as many threads look at once as
-    /// there are processors, and one that looks lets threads with work go first.
+    /// Spins for as long as a wake-up costs on this machine, as measured while the program runs: up to twice
+    /// as long if that succeeds, and less if it doesn't, down to half a microsecond. At most as many threads
+    /// spin at once as there are processors, and a spinning thread yields to threads with work.
     #[default]
     Adaptive,
-    /// It looks for this long (at most 4 s), whether that pays or not. At most as many threads look at once as there are processors.
+    /// Spins for this time (at most 4 s), whether that pays or not. At most as many threads spin at once as
+    /// there are processors.
     For(Duration),
-    /// It never sleeps: a wait uses a processor as long as it takes. Wake-ups cost nothing then, for neither side.
+    /// Never sleeps: a wait uses a processor for its whole duration. Wake-ups then cost nothing for either
+    /// side.
     ///
-    /// Where there is one processor only, it sleeps at once.
+    /// Sleeps at once if there is only one processor.
     Busy,
 }
 
 impl Spin {
-    /// As a word.
+    /// Packs the value into a word.
     pub fn pack(self) -> u64 {
         match self {
             Self::Adaptive => 0,
@@ -87,7 +93,7 @@ impl Spin {
         }
     }
 
-    /// The word's setting; an unknown one is as none.
+    /// Unpacks a word. Returns the default for an unknown value.
     pub fn unpack(word: u64) -> Self {
         match word & u64::from(u32::MAX) {
             1 => Self::Never,
@@ -98,25 +104,25 @@ impl Spin {
     }
 }
 
-/// At most 4 s.
+/// Returns the time in nanoseconds, at most 4 s.
 fn nanos(time: Duration) -> u32 {
     u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
 }
 
-/// How long to spin before sleeping: longer where spinning has paid, not at all where it can't.
+/// Adaptive time of spinning before a sleep. Longer if spinning has paid, zero if it can't.
 ///
-/// One for each thing that is waited for, in each process.
+/// Each process has one for each object that it waits for.
 #[derive(Debug)]
 pub struct AdaptiveSpin {
     nanos: AtomicU32,
     kind: Spin,
 }
 
-/// Spinning costs no more than this where it never pays.
+/// Spin time in nanoseconds if spinning never pays.
 const LEAST: u32 = 500;
-/// The most pauses between two rare polls: about 3 µs where a pause takes longest.
+/// Maximum number of pauses between two rare polls: about 3 µs on the processors with the longest pause.
 const PAUSES: u32 = 64;
-/// How long a thread that never sleeps looks, before it looks after dead peers.
+/// Spin time in nanoseconds of a thread that never sleeps, before it checks for dead peers.
 const BUSY: u32 = 1_000_000;
 
 impl Default for AdaptiveSpin {
@@ -126,12 +132,13 @@ impl Default for AdaptiveSpin {
 }
 
 impl AdaptiveSpin {
-    /// Adaptive, beginning with the most; none if there is only one processor.
+    /// Creates an adaptive strategy that begins with the maximum time. Does not spin if there is only one
+    /// processor.
     pub fn new() -> Self {
         Self::with(Spin::Adaptive)
     }
 
-    /// As wanted; none if there is only one processor.
+    /// Creates a strategy of this kind. Does not spin if there is only one processor.
     pub fn with(kind: Spin) -> Self {
         if processors::only_one() {
             return Self::none();
@@ -145,23 +152,23 @@ impl AdaptiveSpin {
         Self { nanos: AtomicU32::new(nanos), kind }
     }
 
-    /// None, whatever the waits take: one look, then the sleep.
+    /// Creates a strategy that never spins: one check, then the sleep.
     pub const fn none() -> Self {
         Self { nanos: AtomicU32::new(0), kind: Spin::Never }
     }
 
-    /// Whether there is any.
+    /// Returns `true` if waits spin.
     #[inline]
     pub fn looks(&self) -> bool {
         self.nanos.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether a wait never sleeps.
+    /// Returns `true` if waits never sleep.
     pub(crate) fn is_busy(&self) -> bool {
         self.kind == Spin::Busy
     }
 
-    /// Calls `look` again and again until it finds something, or the patience is used up.
+    /// Calls `look` repeatedly until it finds a result, or the spin time is used up.
     #[inline]
     pub fn look<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
         let nanos = self.nanos.load(Ordering::Relaxed);
@@ -183,8 +190,8 @@ impl AdaptiveSpin {
         }
     }
 
-    /// As [`look`](Self::look), with growing pauses: for a word that its owner changes again and again. Each
-    /// read takes the word's cache line away from the owner.
+    /// Same as [`look`](Self::look), with growing pauses: for a word that its owner changes often. Each read
+    /// moves the word's cache line away from the owner.
     pub fn look_rarely<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
         let nanos = self.nanos.load(Ordering::Relaxed);
         if nanos == 0 {
@@ -217,8 +224,8 @@ impl AdaptiveSpin {
         }
     }
 
-    /// Called after a sleep that began at `since`. If what ended it came so soon that a little more patience would have avoided
-    /// it, there is more.
+    /// Adjusts the spin time after a sleep that began at `since`. Increases it if slightly longer spinning
+    /// would have avoided the sleep.
     pub fn slept(&self, since: Instant) {
         let nanos = self.nanos.load(Ordering::Relaxed);
         if self.kind == Spin::Adaptive && nanos != 0 {
@@ -230,22 +237,24 @@ impl AdaptiveSpin {
     }
 }
 
-/// The time is over, maybe since long: what came in time is found, though it says nothing about what pays.
+/// Makes a last check when the time is over, maybe long ago. A result that came in time is found, but does
+/// not count as a spin that paid.
 fn last<R>(look: &mut impl FnMut() -> Option<R>) -> Option<R> {
     look()
 }
 
-/// How long to look after a look of `nanos` that found something.
+/// Returns the spin time after a spin of `nanos` that found a result.
 fn after_a_find(nanos: u32, cost: u32) -> u32 {
     (nanos * 2).min(cost)
 }
 
-/// How long to look after a look of `nanos` that found nothing.
+/// Returns the spin time after a spin of `nanos` that found nothing.
 fn after_nothing(nanos: u32) -> u32 {
     (nanos / 2).max(LEAST)
 }
 
-/// How long to look after a sleep of this length, if it should be longer than `nanos`, which is half of the look before the sleep.
+/// Returns the spin time after a sleep of this length, if it should exceed `nanos`, which is half of the spin
+/// before the sleep.
 fn after_a_sleep(nanos: u32, slept: u32, cost: u32) -> Option<u32> {
     let most = 2 * cost;
     // The wake-up itself is part of the sleep.
@@ -253,11 +262,11 @@ fn after_a_sleep(nanos: u32, slept: u32, cost: u32) -> Option<u32> {
     (nanos < most && (waited < 2 * cost)).then(|| (nanos * 4).min(most))
 }
 
-/// A thread that looks.
+/// State of a spinning thread.
 struct Looking {
     since: Instant,
     nanos: u32,
-    /// If it looks for long: the seat that it has.
+    /// Seat of the thread, if it spins for long.
     seat: Option<Seat>,
     limited: bool,
 }
@@ -267,13 +276,14 @@ impl Looking {
         Self { since: Instant::now(), nanos, seat: None, limited: kind != Spin::Busy }
     }
 
-    /// Whether to look again.
+    /// Returns `true` if the thread should check again.
     fn goes_on(&mut self, patience: &AdaptiveSpin) -> bool {
         if self.seat.is_some() {
-            // A thread that has work goes first: it may be the one that is waited for.
+            // A thread with work runs first: it may be the awaited one.
             std::thread::yield_now();
         }
-        // If that took the rest of the time, it has not paid, whatever came meanwhile: a thread that sleeps would have been woken.
+        // If the yield took the rest of the time, spinning has not paid, whatever came meanwhile: a sleeping
+        // thread would have been woken.
         let looked = self.since.elapsed();
         if looked >= Duration::from_nanos(u64::from(self.nanos)) {
             patience.has_not_paid(self.nanos);
@@ -282,7 +292,8 @@ impl Looking {
         if self.limited && looked >= Duration::from_nanos(u64::from(LEAST)) {
             match Seat::take() {
                 Ok(seat) => (self.seat, self.limited) = (seat, false),
-                // Another thread looks on this processor: that this one does not says nothing about what would have paid.
+                // Another thread spins on this processor. Stopping here says nothing about the spin time that
+                // would have paid.
                 Err(Taken) => return false,
             }
         }
@@ -290,18 +301,18 @@ impl Looking {
     }
 }
 
-/// How many processors have a seat; others share theirs.
+/// Number of processors with a seat. Other processors share these seats.
 pub(crate) const SEATS: u32 = 32;
 const SEAT_STRIDE: u64 = 64;
 const _: () = assert!(control::SPINNING + SEATS as u64 * SEAT_STRIDE <= control::FIRST_BYTES);
 
-/// The seat of a processor, taken by this thread.
+/// Seat of a processor, taken by this thread.
 struct Seat {
     arena: Arena,
     word: Word,
 }
 
-/// Another thread has it.
+/// Another thread has the seat.
 struct Taken;
 
 const fn seat(processor: u32) -> Word {
@@ -313,7 +324,8 @@ const fn owner(member: Member) -> u64 {
 }
 
 impl Seat {
-    /// That of the processor this thread runs on; `None` in a process without an arena.
+    /// Takes the seat of the processor that this thread runs on. Returns `None` in a process without an
+    /// arena.
     fn take() -> Result<Option<Self>, Taken> {
         let Some((arena, me)) = Arena::of_this_process() else { return Ok(None) };
         let word = seat(processors::current());
@@ -342,50 +354,51 @@ impl Arena {
     }
 }
 
-/// What a wake-up costs, in nanoseconds.
+/// Cost of a wake-up, in nanoseconds.
 #[derive(Debug)]
 pub(crate) struct Cost {
-    /// Until the sleeper runs.
+    /// Time until the sleeper runs.
     wake_up: AtomicU32,
-    /// The system call of the process that wakes it.
+    /// Duration of the waking process's system call.
     call: AtomicU32,
 }
 
-/// As this process has measured it.
-// fork: a copy is on the same machine; it goes on from there.
+/// Cost as measured by this process.
+// fork: a child runs on the same machine, and continues with the parent's figures.
 pub(crate) static COST: Cost = Cost::new();
 
 impl Cost {
-    /// Before the first measurement.
+    /// Value before the first measurement.
     const FIRST: u32 = 50_000;
     const LEAST: u32 = 5_000;
-    /// A thread that was woken may have to wait for its processor: that is no reason to use one.
+    /// A woken thread may have to wait for its processor. That time is no reason to spin longer.
     const MOST: u32 = 200_000;
 
     const fn new() -> Self {
         Self { wake_up: AtomicU32::new(Self::FIRST), call: AtomicU32::new(0) }
     }
 
-    /// Both together. Of the call no more than the wake-up takes: where it takes longer, the sleeper ran on its caller's processor.
+    /// Returns the sum of both. The call counts at most as much as the wake-up: if it takes longer, the
+    /// sleeper ran on its caller's processor.
     fn now(&self) -> u32 {
         let wake_up = self.wake_up.load(Ordering::Relaxed);
         wake_up + self.call.load(Ordering::Relaxed).min(wake_up)
     }
 
-    /// A sleeper that was woken has run after this long.
+    /// Records the time after which a woken sleeper ran.
     pub(crate) fn measured(&self, nanos: u32) {
         let after = follows(self.wake_up.load(Ordering::Relaxed), nanos);
         self.wake_up.store(after.clamp(Self::LEAST, Self::MOST), Ordering::Relaxed);
     }
 
-    /// The system call that woke a sleeper has taken this long.
+    /// Records the duration of a system call that woke a sleeper.
     pub(crate) fn measured_call(&self, took: Duration) {
         let after = follows(self.call.load(Ordering::Relaxed), nanos(took));
         self.call.store(after, Ordering::Relaxed);
     }
 }
 
-/// Quicker down than up: of the time that a busy machine adds, spinning would avoid nothing.
+/// Falls faster than it rises: spinning would not avoid the time that a busy machine adds.
 fn follows(before: u32, measured: u32) -> u32 {
     if measured < before {
         before - (before - measured) / 8

@@ -28,16 +28,17 @@ fn the_system_call_of_the_waker_is_a_part_of_the_cost() {
 
 #[test]
 fn a_sleep_of_seconds_makes_no_thread_look_longer() {
-    // From 4.29 s on a sleep is as long as the number can be.
+    // From 4.29 s on, the length of a sleep saturates.
     for slept in [u32::MAX - 1, u32::MAX] {
         assert_eq!(after_a_sleep(LEAST, slept, 50_000), None);
     }
     assert!(after_a_sleep(LEAST, 60_000, 50_000).is_some());
 }
 
-/// Two processes that answer each other, on a clock of their own: how many of 50 answers are waited for asleep.
+/// Simulates two processes that answer each other, with a simulated clock. Returns how many of 50 answers are
+/// awaited asleep.
 fn sleeps_of_two_sides(cost: u32, work: u32) -> usize {
-    // Both have learnt that looking does not pay.
+    // Both have learnt that spinning does not pay.
     let mut patience = [LEAST; 2];
     let mut other_sleeps = true;
     let mut sleeps = 0;
@@ -47,7 +48,7 @@ fn sleeps_of_two_sides(cost: u32, work: u32) -> usize {
         other_sleeps = answered > *mine;
         if other_sleeps {
             sleeps += 1;
-            // From the end of its look until it runs again.
+            // From the end of the spin until the thread runs again.
             let slept = answered - *mine + cost;
             *mine = after_nothing(*mine);
             *mine = after_a_sleep(*mine, slept, cost).unwrap_or(*mine);
@@ -70,7 +71,7 @@ fn two_sides_that_both_sleep_get_out_of_it() {
     }
 }
 
-/// How long a thread looks in the end, whose waits all take this long.
+/// Returns the final spin time of a thread whose waits all take this long.
 fn settles(cost: u32, wait: u32) -> u32 {
     let mut patience = cost;
     for _ in 0..100 {
@@ -118,14 +119,14 @@ fn settings_travel_as_a_word() {
     assert_eq!(Spin::unpack(u64::MAX), Spin::Adaptive);
 }
 
-/// How long a wait that ends with nothing looks.
+/// Returns the spin time of a wait that finds nothing.
 fn looks_for(patience: &AdaptiveSpin) -> Duration {
     let since = Instant::now();
     assert!(patience.look(|| None::<()>).is_none());
     since.elapsed()
 }
 
-/// Held by the tests that take seats, or need one.
+/// Held by tests that take seats, or need one.
 // fork: no copy is made here.
 static SEATS_OF_TESTS: Mutex<()> = Mutex::new(());
 
@@ -136,13 +137,13 @@ fn a_time_of_spinning_that_was_set_does_not_change() {
     let set = AdaptiveSpin { nanos: AtomicU32::new(nanos(time)), kind: Spin::For(time) };
     let adaptive = AdaptiveSpin { nanos: AtomicU32::new(40_000), kind: Spin::Adaptive };
     let looked = (0..50).filter(|_| looks_for(&set) >= time).count();
-    // Not where a thread of another test looks on the same processor just then.
+    // Not if a thread of another test spins on the same processor at that moment.
     assert!(looked > 25, "{looked} of 50");
     (0..50).for_each(|_| _ = looks_for(&adaptive));
     assert_eq!(adaptive.nanos.load(Ordering::Relaxed), LEAST);
 }
 
-/// As if threads of another process looked on all processors.
+/// Simulates threads of another process that spin on all processors.
 #[test]
 fn a_thread_sleeps_where_another_one_spins_and_a_dead_member_gives_its_seats_back() {
     let _alone = SEATS_OF_TESTS.lock();
@@ -161,22 +162,24 @@ fn a_thread_sleeps_where_another_one_spins_and_a_dead_member_gives_its_seats_bac
     arena.free_seats_of_processors(other);
     let short = Duration::from_millis(3);
     let patience = AdaptiveSpin { nanos: AtomicU32::new(nanos(short)), kind: Spin::For(short) };
-    // Again and again, for a seat is given back when a wait has ended: but where a thread of another test looks just then.
+    // Repeatedly, since a seat is returned at the end of a wait, unless a thread of another test spins at
+    // that moment.
     let looked = (0..50).filter(|_| looks_for(&patience) >= short).count();
     assert!(looked > 25, "{looked} of 50");
 }
 
-/// A worker keeps the only processor busy: what comes meanwhile is found, and no reason to look for longer next time.
+/// A worker keeps the only processor busy. A result that comes meanwhile is found, but does not extend the
+/// next spin.
 #[test]
 fn a_look_during_which_another_thread_had_the_processor_has_not_paid() {
     const LATE: usize = 10;
     let _alone = SEATS_OF_TESTS.lock();
     Arena::current().unwrap();
-    // A thread of its own, for it stays on one processor.
+    // In a separate thread, because it stays on one processor.
     let looks = std::thread::spawn(|| {
         processors::stay_on_this_one();
         let until = Instant::now() + Duration::from_secs(10);
-        // Others are those in which the answer came after the look, or in time.
+        // In the others, the answer came in time or after the spin.
         let late = || while_another_thread_runs().filter(|(_, took)| *took > Duration::from_micros(400));
         let mut found = Vec::new();
         while found.len() < LATE && Instant::now() < until {
@@ -191,7 +194,7 @@ fn a_look_during_which_another_thread_had_the_processor_has_not_paid() {
     assert!(longer < LATE / 2, "{longer} of {LATE}");
 }
 
-/// Whether the next look takes longer, if this one found something; and how long it took.
+/// Returns whether the next spin takes longer and how long this one took, if it found something.
 fn while_another_thread_runs() -> Option<(bool, Duration)> {
     const LOOK: u32 = 20_000;
     let (asked, answered) = (AtomicU32::new(0), AtomicU32::new(0));
@@ -200,10 +203,10 @@ fn while_another_thread_runs() -> Option<(bool, Duration)> {
             let waits = Instant::now();
             while asked.load(Ordering::Acquire) == 0 {
                 assert!(waits.elapsed() < Duration::from_secs(10), "no thread looks");
-                // The thread that looks is on this processor, too.
+                // The spinning thread is on this processor too.
                 std::thread::yield_now();
             }
-            // Longer than the look; and it goes on, as one that has more to do.
+            // Longer than the spin, and it continues, like a thread with more work.
             let since = Instant::now();
             while since.elapsed() < Duration::from_millis(2) {
                 let late = since.elapsed() > Duration::from_micros(500);

@@ -1,21 +1,21 @@
-//! The calls that wait, as reports name them.
+//! Blocking calls, as named in reports.
 
-/// A call that waits.
+/// A blocking call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 #[repr(u8)]
 pub enum Call {
-    /// One that this table does not have.
+    /// A call that is not in this table.
     Other = 1,
-    /// `Queue::get` and its like.
+    /// `Queue::get` and similar calls.
     QueueGet,
-    /// `Queue::put` and its like.
+    /// `Queue::put` and similar calls.
     QueuePut,
-    /// A put into any queue, for lack of memory for one more message.
+    /// A put into any queue, blocked because there is no memory for another message.
     Envelope,
     /// `JoinableQueue::join`.
     QueueJoin,
-    /// A get that waits for what other consumers have leased.
+    /// A get that waits for the end of other consumers' leases.
     QueueLeases,
     /// `Receiver::recv`.
     ReceiverRecv,
@@ -27,7 +27,7 @@ pub enum Call {
     ConnectionSend,
     /// `Connection::poll`.
     ConnectionPoll,
-    /// A lock, for one thread at a time.
+    /// A lock for one thread at a time.
     Lock,
     /// `RwLock::read`.
     RwLockRead,
@@ -55,7 +55,8 @@ pub enum Call {
     BroadcastRecv,
 }
 
-/// All, by number, with the name of the call, what it is on, and what others do that end it.
+/// All calls in the order of their numbers: call, its name, the kind of object, and the action of other
+/// processes that ends the wait.
 const ALL: [(Call, &str, &str, &str); 24] = [
     (Call::Other, "a call", "object", "has it"),
     (Call::QueueGet, "Queue::get", "queue", "could feed it"),
@@ -96,17 +97,18 @@ impl Call {
         self.row().1
     }
 
-    /// What it is on.
+    /// Returns the kind of object that the call waits for.
     pub(super) fn object(self) -> &'static str {
         self.row().2
     }
 
-    /// What another process does or has that may end it.
+    /// Returns the action or state of another process that may end the call.
     pub(super) fn ended_by(self) -> &'static str {
         self.row().3
     }
 
-    /// Whether only processes that hold the block can end the wait, and the waiting thread runs no user code meanwhile.
+    /// Returns `true` if only processes that hold the block can end the wait, and the waiting thread runs no
+    /// user code meanwhile.
     pub(super) fn is_ended_by_holders(self) -> bool {
         !matches!(
             self,
@@ -122,7 +124,7 @@ impl Call {
         )
     }
 
-    /// What a program that hangs there may have meant.
+    /// Returns advice for a program that hangs in this call.
     pub(super) fn advice(self) -> &'static str {
         match self {
             Self::QueueGet | Self::ReceiverRecv | Self::ConnectionPoll => {

@@ -1,4 +1,4 @@
-//! What all threads of this process wait for, at once: when the program asks, or at a signal.
+//! Dumps of the waits of all threads of this process, on request of the program or on a signal.
 
 use std::fmt::Write as _;
 use std::sync::OnceLock;
@@ -11,26 +11,27 @@ use crate::sync::Ordering;
 use crate::sys::{identity, on_signal};
 
 const VARIABLE: &str = "MP_DUMP_SIGNAL";
-/// How long threads may take to say what they wait for: they look every 100 ms, or every second.
+/// Maximum time for the threads to answer a dump. They check every 100 ms, or every second.
 const ANSWERED_AFTER: Duration = Duration::from_millis(1500);
 
 static LISTENS: PerProcess<OnceLock<()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
-/// Prints, on the standard error, what each thread of this process waits for, if that is a call of this library, and for how long. It
-/// takes up to 1.5 s, since each thread says it itself. Lines follow for the locks that this process holds, the messages that it has leased
-/// and not acknowledged, and the processes that wait to be started again.
+/// Prints the blocking call of this library that each thread of this process is in, and its duration, on
+/// stderr. This takes up to 1.5 s, since each thread reports its own wait. More lines list the locks that
+/// this process holds, the messages that it has leased and not acknowledged, and the processes that wait to
+/// be restarted.
 ///
 /// ```
 /// mp_core::waits::dump();
 /// ```
 ///
-/// The same is printed at a signal where the environment has `MP_DUMP_SIGNAL=USR1`, or another one: by a thread, not by the signal's
-/// handler.
+/// With `MP_DUMP_SIGNAL=USR1` (or another signal) in the environment, the signal prints the same text. A
+/// thread prints it, not the signal handler.
 pub fn dump() {
     report::print(&all());
 }
 
-/// A line or more for each thread.
+/// Returns one or more lines for each thread.
 fn all() -> String {
     let asked = DUMPS.fetch_add(1, Ordering::AcqRel) + 1;
     let until = Instant::now() + ANSWERED_AFTER;
@@ -39,7 +40,7 @@ fn all() -> String {
         entries.iter().any(|entry| (entry.said.lock().0.wrapping_sub(asked) as i32) < 0)
     };
     while late(&entries) && Instant::now() < until {
-        // sleep: between two looks at what waiting threads, which nothing wakes for this, have said.
+        // sleep: between two checks of the answers of waiting threads, which nothing wakes for this.
         std::thread::sleep(Duration::from_millis(10));
         let now = ENTRIES.lock().clone();
         entries.retain(|entry| now.iter().any(|other| std::sync::Arc::ptr_eq(entry, other)));
@@ -67,7 +68,7 @@ fn all() -> String {
     text
 }
 
-/// Listens for the signal that `MP_DUMP_SIGNAL` names, if it does, from now on: once in each process.
+/// Starts listening for the signal in `MP_DUMP_SIGNAL`, if set. Does so once in each process.
 pub fn listen() {
     if LISTENS.get().is_some() || LISTENS.set(()).is_err() {
         return;
@@ -82,7 +83,7 @@ pub fn listen() {
         );
         return;
     };
-    // Counted before the handler is there: no signal is missed.
+    // Read before the handler is installed, so no signal is missed.
     let before = on_signal::seen();
     if !on_signal::listen(signal) {
         eprintln!("mp: {VARIABLE}={wanted} is ignored: {}", std::io::Error::last_os_error());

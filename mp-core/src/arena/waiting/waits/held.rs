@@ -1,4 +1,4 @@
-//! Locks and leases that this process has, and what other layers add to a dump.
+//! Locks and leases of this process, and the lines that other layers add to a dump.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -13,7 +13,7 @@ use crate::sync::Ordering;
 use crate::sys::identity;
 use crate::words::{BlockId, Holder, Member, Owner, Place};
 
-/// Returns lines for a dump, each with its end.
+/// Returns lines for a dump, each with its line end.
 type Section = fn() -> String;
 
 static SECTIONS: PerProcess<Mutex<Vec<Section>>> =
@@ -28,7 +28,7 @@ pub fn add_to_dumps(section: Section) {
     }
 }
 
-/// Lines about what this process holds and starts again.
+/// Returns the lines about the locks and leases of this process, and the lines of other layers.
 pub(super) fn text() -> String {
     let mut text = String::new();
     if let Some(arena) = table::arena()
@@ -50,7 +50,8 @@ fn named(arena: Arena, what: &str, block: BlockId) -> String {
     }
 }
 
-/// Locks are the first words of their structures, and a holder signs what it takes: no other words look like that.
+/// Appends a line for each held lock. Locks are the first words of their structures, and a holder signs them.
+/// No other words look like that.
 fn locks(text: &mut String, arena: Arena, me: Member) {
     for (block, count) in (0..).zip(arena.holds()) {
         if count.load(Ordering::Acquire) == 0 || !arena.block_exists(block) {

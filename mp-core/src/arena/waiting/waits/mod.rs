@@ -1,12 +1,12 @@
-//! What threads wait for: seen by reports, and by the proof that a wait can't end.
+//! Waits of threads, for reports and for the proof that a wait can't end.
 //!
-//! A call that blocks has a [`Watch`]. While the wait is short it is a point in time and nothing else. A wait that has lasted for
-//! [`SHOWN_AFTER`] is *shown*: it has an entry in the registry of this process, and, where its thread has a lane of its own, a row
-//! in shared memory ([`table`]). At each look that finds nothing, the waiting thread itself asks whether a report is due, and
-//! writes it ([`report`]); no other thread does that for it.
+//! A blocking call has a [`Watch`]. While the wait is short, the watch is only a point in time. A wait that
+//! has lasted for [`SHOWN_AFTER`] is *shown*: it has an entry in the registry of this process, and a row in
+//! shared memory ([`table`]) if its thread has its own lane. At each check that finds nothing, the waiting
+//! thread itself tests whether a report is due, and writes it ([`report`]). No other thread does that for it.
 //!
-//! Two kinds of waits are reported. All that last for `MP_STALL` seconds, if that is set; and, unasked, those that provably can't
-//! end by themselves ([`proof`]), after [`HANGS_AFTER`].
+//! Two kinds of waits are reported: all that last for `MP_STALL` seconds, if that is set, and by default
+//! those that provably can't end by themselves ([`proof`]), after [`HANGS_AFTER`].
 
 mod call;
 mod dump;
@@ -38,46 +38,46 @@ pub use table::{
 };
 pub(crate) use table::{Row, publish};
 
-/// How long a wait lasts before it is shown.
+/// Time after which a wait is shown.
 const SHOWN_AFTER: Duration = Duration::from_millis(100);
-/// How often a wait that is shown is looked at, at most: some never sleep.
+/// Minimum time between two checks of a shown wait: some waits never sleep.
 const LOOKED_AFTER: Duration = Duration::from_millis(50);
-/// When a wait that can't end is reported, unless the program says otherwise.
+/// Default time after which a wait that can't end is reported.
 const HANGS_AFTER: Duration = Duration::from_secs(10);
-/// For how long a suspicion may be neither confirmed nor refuted.
+/// Maximum time for which a suspicion may be neither confirmed nor refuted.
 const UNDECIDED: Duration = Duration::from_secs(3);
 
-/// What a wait is on.
+/// Object of a wait.
 #[derive(Clone, Debug)]
 pub enum On {
-    /// Something in shared memory: only processes that hold its block can end the wait.
+    /// An object in shared memory: only processes that hold its block can end the wait.
     Block(Arena, BlockId),
-    /// The ends of these processes, which this process has started.
+    /// The end of these processes, which this process has started.
     Processes(Vec<u32>),
     /// Anything else.
     Other,
 }
 
-/// What a thread waits for, for readers.
+/// Description of a thread's wait, for readers.
 #[derive(Clone, Debug)]
 pub struct Subject {
-    /// The call that waits.
+    /// The blocking call.
     pub call: Call,
-    /// Its type parameter, if it is known.
+    /// Type parameter of the call, if known.
     pub type_name: String,
-    /// Where.
+    /// Object of the wait.
     pub on: On,
-    /// What is known of it now: `0 of 64 messages`.
+    /// Present state of the object, such as `0 of 64 messages`.
     pub state: String,
 }
 
 impl Subject {
-    /// A call on something in shared memory.
+    /// Creates the description of a call on an object in shared memory.
     pub fn block(call: Call, arena: Arena, block: BlockId) -> Self {
         Self { call, type_name: String::new(), on: On::Block(arena, block), state: String::new() }
     }
 
-    /// Any other call; `state` says what is known of it.
+    /// Creates the description of any other call. `state` is the present state of its object.
     pub fn other(call: Call, on: On, state: String) -> Self {
         Self { call, type_name: String::new(), on, state }
     }
@@ -89,20 +89,20 @@ struct Entry {
     thread: u32,
     thread_name: String,
     since: Instant,
-    /// What was last said about it, when a dump asked, and which dump that was.
+    /// Number and text of the last answer to a dump.
     said: Mutex<(u32, String)>,
 }
 
 static ENTRIES: PerProcess<Mutex<Vec<Arc<Entry>>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
-/// How many dumps were asked for.
+/// Number of dumps requested.
 static DUMPS: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::new(0) }; GENERATIONS]);
 
-/// The watch over one wait.
+/// Watch over one wait.
 #[derive(Debug)]
 pub struct Watch {
     since: Instant,
-    /// When it is looked at next.
+    /// Time of the next check.
     due: Instant,
     forever: bool,
     shown: Option<Box<Shown>>,
@@ -112,27 +112,27 @@ pub struct Watch {
 struct Shown {
     entry: Arc<Entry>,
     row: Option<Row>,
-    /// When it is reported because all waits are.
+    /// Time of the next report, if all waits are reported.
     next_report: Option<Instant>,
-    /// When it is next asked whether it can end.
+    /// Time of the next test whether the wait can end.
     next_check: Option<Instant>,
     suspicion: Option<(proof::Suspicion, Instant)>,
     settings: u32,
 }
 
 impl Watch {
-    /// Over a wait that began at `since`.
+    /// Creates the watch over a wait that began at `since`.
     pub fn new(since: Instant, wait: Wait) -> Self {
         Self { since, due: since + SHOWN_AFTER, forever: wait == Wait::Forever, shown: None }
     }
 
-    /// Whether it is time to look at it.
+    /// Returns `true` if a check is due.
     #[inline]
     pub fn is_due(&self, now: Instant) -> bool {
         now >= self.due
     }
 
-    /// To be called after each look that found nothing, by the thread that waits. It may print a report.
+    /// Called by the waiting thread after each check that found nothing. May print a report.
     #[inline]
     pub fn looked(&mut self, now: Instant, subject: impl Fn() -> Subject) {
         if self.is_due(now) {
@@ -140,7 +140,8 @@ impl Watch {
         }
     }
 
-    /// How long the thread may sleep before it calls [`looked`](Self::looked) again, where nothing else wakes it.
+    /// Returns how long the thread may sleep before it calls [`looked`](Self::looked) again, if nothing else
+    /// wakes it.
     pub fn pause(&self) -> Duration {
         match &self.shown {
             None => SHOWN_AFTER,
@@ -174,8 +175,8 @@ impl Watch {
     }
 }
 
-/// Waits at a condition variable of this process until what it guards is `so`, under the watch over calls that wait; `false` when
-/// the time is over.
+/// Waits at a condition variable of this process until `so` returns `true` for the guarded value, under a
+/// watch. Returns `false` if the time is over.
 pub fn wait_at<T>(
     changed: &Condvar,
     guard: &mut MutexGuard<'_, T>,
@@ -191,7 +192,7 @@ pub fn wait_at<T>(
         }
         let watch = watch.get_or_insert_with(|| Watch::new(now, until.map_or(Wait::Forever, Wait::Until)));
         if watch.is_due(now) {
-            // A report runs code of users: a logger.
+            // A report runs user code: a logger.
             MutexGuard::unlocked(guard, || watch.looked(now, &subject));
             if so(guard) {
                 break;
@@ -229,7 +230,7 @@ impl Shown {
         shown
     }
 
-    /// When it is reported and asked about, by the settings.
+    /// Sets the times of the next report and the next test, according to the settings.
     fn schedule(&mut self, since: Instant) {
         self.settings = settings::version();
         let (waits, hangs) = (settings::waits_after(), settings::hangs_after());
@@ -237,7 +238,7 @@ impl Shown {
         self.next_check = hangs.into_iter().chain(waits).min().and_then(|after| since.checked_add(after));
     }
 
-    /// Says what it waits for, if a dump has asked.
+    /// Answers a dump, if one was requested.
     fn answer(&self, asked: u32, now: Instant, subject: &Subject) {
         let said = self.entry.said.lock().0;
         if said != asked {
@@ -291,8 +292,8 @@ impl Shown {
 }
 
 impl Arena {
-    /// The members that hold a block, and how many messages and blocks do. The seat of a dead member counts until what others
-    /// wait for was recovered.
+    /// Returns the members that hold a block, and the number of messages and blocks that hold it. The seat of
+    /// a dead member counts until its recovery is complete.
     fn holders_of(&self, block: BlockId) -> (Vec<Member>, usize) {
         let (mut members, mut others) = (Vec::new(), 0);
         self.each_holder(block, |holder| match holder {

@@ -1,23 +1,27 @@
-//! Whether a wait can't end by itself.
+//! Proof that a wait can't end by itself.
 //!
-//! A set of processes *hangs* if at one moment each of their threads waits without a time-out, in a call of this library, for
-//! something that only processes of the set have, and none of it is there. Then none of these threads can do anything any more.
-//! To show that, without stopping a process:
+//! A set of processes *hangs* if at one moment each of their threads waits without a time-out, in a call of
+//! this library, for an object that only processes of the set hold, and no such wait can end. Then none of
+//! these threads can do anything any more. This is proved without stopping a process:
 //!
-//! 1. A **suspicion** is one pass over the processes: beginning with this one, all threads of a process (`/proc/PID/task`) must have
-//!    a row in the [`table`](super::table) that says so; and all members that hold what such a row names are in the set, too. A
-//!    message on its way that has a handle refutes it, and so does a thread without a row, a time-out, a member that is dead and
-//!    not recovered from, or a wait for anything else. Threads of this library that run no user code and free nothing that a
-//!    waiter waits for need no row ([`serves`](super::serves)).
-//! 2. It is **confirmed** by a second pass that finds the same rows of the same waits, each with two more looks counted. A
-//!    thread that has the same row at both times was in its wait all the time between: it put, set or released nothing. So from
-//!    the end of the first pass to the beginning of the second no thread of the set did, and no other process could. And each
-//!    thread began one look after the first pass at least, and found nothing: what had been put before would have been found.
+//! 1. A **suspicion** is one pass over the processes, beginning with this one. Each thread of a process
+//!    (`/proc/PID/task`) must have a row in the [`table`](super::table) that shows such a wait, and all
+//!    members that hold the object in a row are in the set, too. The suspicion is refuted by a message in
+//!    flight that has a handle, a thread without a row, a time-out, a dead member whose recovery is not
+//!    complete, or a wait for anything else. Threads of this library that run no user code and free nothing
+//!    that a waiter waits for need no row ([`serves`](super::serves)).
+//! 2. It is **confirmed** by a second pass that finds the same rows of the same waits, each with at least two
+//!    more checks counted. A thread with the same row at both times was in its wait all the time between: it
+//!    put, set or released nothing. So from the end of the first pass to the beginning of the second no
+//!    thread of the set did, and no other process could. And each thread began at least one check after the
+//!    first pass, and found nothing: anything put before would have been found.
 //!
-//! A stopped process looks at nothing: its row counts no looks, and the suspicion is never confirmed. A signal handler, a debugger
-//! or another user's `kill` are not thought of: a hang is what doesn't end *by itself*.
+//! A stopped process checks nothing: its row counts no checks, and the suspicion is never confirmed. Signal
+//! handlers, debuggers and another user's `kill` are not considered: a hang is a wait that doesn't end *by
+//! itself*.
 //!
-//! A wait for processes ([`On::Processes`]) is only known in the process that waits, so only that one can confirm what rests on it.
+//! A wait for processes ([`On::Processes`]) is only known in the waiting process, so only that process can
+//! confirm a hang that depends on it.
 
 use std::time::Duration;
 
@@ -28,19 +32,20 @@ use crate::arena::waiting::waits::{On, Subject};
 use crate::sys::identity;
 use crate::words::Member;
 
-/// How long each wait must have lasted, so that a program that is only slow is asked about rarely.
+/// Minimum duration of each wait, so that slow programs are tested rarely.
 const OLD: Duration = Duration::from_millis(500);
-/// Larger sets are not looked through.
+/// Maximum size of a set. Larger sets are not searched.
 const MOST: usize = 256;
 
-/// A set of processes that seems to hang: for each its threads' rows.
+/// A set of processes that seems to hang, with the rows of each process's threads.
 #[derive(Debug)]
 pub(super) struct Suspicion {
     arena: Arena,
     processes: Vec<(Member, u32, Vec<Seen>)>,
 }
 
-/// One pass: the set that hangs if nothing changes, beginning with this process, whose calling thread waits for `subject`.
+/// Makes one pass. Returns the set that hangs if nothing changes, beginning with this process, whose calling
+/// thread waits for `subject`.
 pub(super) fn suspect(subject: &Subject) -> Option<Suspicion> {
     let arena = match subject.on {
         On::Block(arena, _) => arena,
@@ -65,13 +70,13 @@ pub(super) fn suspect(subject: &Subject) -> Option<Suspicion> {
     Some(Suspicion { arena, processes })
 }
 
-/// The process of a member that lives.
+/// Returns the process ID of a live member.
 fn alive(arena: Arena, member: Member) -> Option<u32> {
     let info = arena.members().into_iter().find(|info| info.member == member)?;
     (info.live && !arena.is_dead(member)).then_some(info.pid)
 }
 
-/// The rows of a process, if each of its threads has one that can't end by a time-out, or serves.
+/// Returns the rows of a process, if each of its threads serves or has a row without a time-out.
 fn rows_of_all_threads(arena: Arena, member: Member, pid: u32) -> Option<Vec<Seen>> {
     let mut rows = Vec::new();
     table::each(arena, member, |seen| rows.push(seen));
@@ -95,7 +100,7 @@ fn rows_of_all_threads(arena: Arena, member: Member, pid: u32) -> Option<Vec<See
     (!found.is_empty()).then_some(found)
 }
 
-/// The members that can end a wait; `None` if anything else can, too, or it isn't known.
+/// Returns the members that can end a wait, or `None` if the wait may also end otherwise or is unknown.
 fn needed_by(
     arena: Arena,
     member: Member,
@@ -107,7 +112,7 @@ fn needed_by(
         members.retain(|holder| *holder != member);
         return (others == 0).then_some(members);
     }
-    // A wait for processes: only the calling thread knows for which.
+    // A wait for processes: only the calling thread knows which ones.
     let On::Processes(pids) = &subject.on else { return None };
     if member != me || row.thread != identity::thread() || pids.is_empty() {
         return None;
@@ -119,7 +124,8 @@ fn needed_by(
 }
 
 impl Suspicion {
-    /// After a second pass: whether it is so; `None` as long as some thread has not looked twice since.
+    /// Makes a second pass. Returns `true` if it confirms the suspicion, and `None` as long as some thread
+    /// has not checked twice since.
     pub(super) fn is_confirmed(&self, subject: &Subject) -> Option<bool> {
         let Some(again) = suspect(subject) else { return Some(false) };
         if again.processes.len() != self.processes.len() {
@@ -140,7 +146,7 @@ impl Suspicion {
         all_looked.then_some(true)
     }
 
-    /// What it means, after the processes that were `described`.
+    /// Writes the conclusion, after the processes that were already `described`.
     pub(super) fn write(&self, text: &mut String, described: &[u32]) {
         let (mine, others) = self.processes.split_at(1);
         let threads = mine.iter().map(|(.., rows)| rows.len()).sum::<usize>();

@@ -1,4 +1,4 @@
-//! The text of a report: one block, written at once.
+//! Text of a report: one block, written at once.
 //!
 //! ```text
 //! mp: thread `main` of pid 4711 (worker 3) has waited 10 s in Queue::get::<Vec<u8>> of queue "results" (#12, 0 of 64 messages)
@@ -17,13 +17,13 @@ use crate::process::children;
 use crate::sys::{identity, memory};
 use crate::words::{BlockId, Member};
 
-/// How many processes are described at most.
+/// Maximum number of processes described.
 pub(super) const MOST: usize = 8;
 
-/// How many failures of children a report of a hang lists at most.
+/// Maximum number of failed children listed in a report of a hang.
 const FAILURES: usize = 3;
 
-/// A time of waiting, for people.
+/// Duration of a wait, formatted for people.
 pub(super) struct Time(pub(super) Duration);
 
 impl std::fmt::Display for Time {
@@ -36,7 +36,7 @@ impl std::fmt::Display for Time {
     }
 }
 
-/// ` of queue "results" (#12, 0 of 64 messages)`.
+/// Appends ` of queue "results" (#12, 0 of 64 messages)`.
 fn object(into: &mut String, call: Call, arena: Arena, block: BlockId, state: &str) {
     let name = arena.object_name(block);
     _ = write!(into, " of {}", call.object());
@@ -50,7 +50,7 @@ fn object(into: &mut String, call: Call, arena: Arena, block: BlockId, state: &s
     into.push(')');
 }
 
-/// What one thread waits for, and which other processes have to do with it.
+/// Returns the text about one thread's wait, and about the other processes involved.
 pub(super) fn text(entry: &Entry, now: Instant, subject: &Subject, hang: Option<&Suspicion>) -> String {
     let mut text = String::new();
     let waited = now.saturating_duration_since(entry.since);
@@ -101,7 +101,7 @@ pub(super) fn text(entry: &Entry, now: Instant, subject: &Subject, hang: Option<
     text
 }
 
-/// `` `main` ``, or its number.
+/// Returns `` `main` ``, the name, or the number of a thread.
 fn thread(number: u32, name: &str) -> String {
     match name {
         _ if number == identity::process() => "`main`".to_owned(),
@@ -121,7 +121,7 @@ fn peers(text: &mut String, call: Call, arena: Arena, block: BlockId) -> Vec<u32
     described
 }
 
-/// The processes that are described.
+/// Appends descriptions of processes, and returns the processes described.
 fn list(
     text: &mut String,
     arena: Arena,
@@ -142,7 +142,7 @@ fn list(
     described
 }
 
-/// `pid 4712 (worker 1, running; thread 4712 has waited 9 s in lock of lock "weights" (#14))`.
+/// Appends `pid 4712 (worker 1, running; thread 4712 has waited 9 s in lock of lock "weights" (#14))`.
 pub(super) fn process(text: &mut String, arena: Arena, pid: u32, member: Option<Member>) {
     _ = write!(text, "pid {pid} (");
     let name = member.map(|member| table::name_of(arena, member)).unwrap_or_default();
@@ -170,7 +170,7 @@ fn wait_of(text: &mut String, arena: Arena, pid: u32, seen: &Seen) {
     }
 }
 
-/// Prints it, logs it, and hands it to the hook of tests.
+/// Prints and logs a report, and passes it to the hook of tests.
 pub(super) fn publish(text: &str, hang: bool) {
     print(text);
     #[cfg(feature = "log")]
@@ -182,19 +182,20 @@ pub(super) fn publish(text: &str, hang: bool) {
     }
 }
 
-/// Publishes what a higher layer says of a wait of its own, which may end.
+/// Publishes a report of a higher layer about one of its waits, which may end.
 #[doc(hidden)]
 pub fn tell(text: &str) {
     publish(text, false);
 }
 
-/// Whether a process is stopped, by a signal or a debugger. `false` if it can't be seen.
+/// Returns `true` if a process is stopped by a signal or a debugger. Returns `false` if its state is not
+/// readable.
 #[doc(hidden)]
 pub fn is_stopped(pid: u32) -> bool {
     memory::is_stopped(pid)
 }
 
-/// One call, so that lines of other processes don't come between its own.
+/// Prints the text with one call, so that lines of other processes don't come in between.
 pub(super) fn print(text: &str) {
     _ = std::io::stderr().lock().write_all(text.as_bytes());
 }

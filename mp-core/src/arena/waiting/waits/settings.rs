@@ -1,4 +1,4 @@
-//! After how long waits are reported.
+//! Settings: times after which waits are reported.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,23 +10,23 @@ use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 
 const VARIABLE: &str = "MP_STALL";
-/// As a time: never.
+/// Time value: never.
 const NEVER: u64 = u64::MAX;
-/// As a time: as the environment says.
+/// Time value: use the setting of the environment.
 const UNSET: u64 = u64::MAX - 1;
 
-// fork: a copy reports as its original did.
+// fork: a child reports like its parent.
 static WAITS: AtomicU64 = AtomicU64::new(UNSET);
 // fork: as above.
 static HANGS: AtomicU64 = AtomicU64::new(UNSET);
 // fork: as above.
 static VERSION: AtomicU32 = AtomicU32::new(1);
 
-/// What is called with each report, and whether it is of a hang.
+/// Function called with each report, and `true` for a report of a hang.
 type Hook = fn(&str, bool);
 static HOOK: PerProcess<OnceLock<Hook>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
-/// What the environment asks for.
+/// Setting of the environment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Asked {
     Nothing,
@@ -74,7 +74,7 @@ fn set(word: &AtomicU64, after: Option<Duration>) {
     VERSION.fetch_add(1, Ordering::Release);
 }
 
-/// Counts changes of the settings.
+/// Returns the number of changes of the settings.
 pub(super) fn version() -> u32 {
     VERSION.load(Ordering::Acquire)
 }
@@ -94,7 +94,7 @@ pub(super) fn hangs_after() -> Option<Duration> {
     })
 }
 
-/// How long a thread that nothing else wakes sleeps until it asks again.
+/// Returns how long a thread that nothing else wakes sleeps until its next check.
 pub(super) fn pause() -> Duration {
     let shortest = hangs_after().into_iter().chain(waits_after()).min().unwrap_or(HANGS_AFTER);
     (shortest / 4).clamp(POLL_INTERVAL, Duration::from_secs(1))
@@ -104,8 +104,9 @@ pub(super) fn hook() -> Option<Hook> {
     HOOK.get().copied()
 }
 
-/// Reports each wait of this process that lasts this long, again when it has lasted twice as long, and so on; `None`: none,
-/// whatever `MP_STALL` says. A wait that is merely idle is reported as well: a consumer's, say, for which there is nothing to do.
+/// Reports each wait of this process that lasts this long, again after twice the time, and so on. `None`
+/// disables these reports, whatever `MP_STALL` is. Idle waits are reported as well, such as a consumer with
+/// nothing to do.
 ///
 /// ```
 /// use std::time::Duration;
@@ -114,25 +115,27 @@ pub(super) fn hook() -> Option<Hook> {
 /// # mp_core::waits::report_waits_after(None);
 /// ```
 ///
-/// A report is one block of text on the standard error, and an event of the crate `log` where the feature `log` is on. Processes that
-/// are started later have settings of their own; `MP_STALL=60` in the environment is for all.
+/// A report is one block of text on stderr, and an event of the crate `log` if the feature `log` is enabled.
+/// Processes started later have their own settings. `MP_STALL=60` in the environment applies to all.
 pub fn report_waits_after(after: Option<Duration>) {
     set(&WAITS, after);
 }
 
-/// Reports each wait of this process that provably can't end by itself, when it has lasted this long; `None`: none. Without this
-/// call it is after 10 s, or after `MP_STALL` seconds if that is less.
+/// Reports each wait of this process that provably can't end by itself, when it has lasted this long. `None`
+/// disables these reports. The default is 10 s, or `MP_STALL` seconds if that is less.
 pub fn report_hangs_after(after: Option<Duration>) {
     set(&HANGS, after);
 }
 
-/// When the first report of a wait is due, of either kind; `None`: none is.
+/// Returns the time after which the first report of a wait is due, of either kind, or `None` if reports are
+/// disabled.
 #[doc(hidden)]
 pub fn reported_after() -> Option<Duration> {
     hangs_after().into_iter().chain(waits_after()).min()
 }
 
-/// Has each report given to `hook` as well, and whether it is of a hang: the first one set, by the thread that waits.
+/// Passes each report to `hook` as well, with `true` for a hang. The waiting thread calls it. Only the first
+/// hook is set.
 #[doc(hidden)]
 pub fn on_report(hook: Hook) {
     _ = HOOK.set(hook);

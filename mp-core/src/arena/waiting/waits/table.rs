@@ -1,27 +1,27 @@
-//! What other processes see of this one's waits: rows, and what the process is.
+//! Shared table of the waits of each process's threads, and of the process's name.
 //!
 //! # Words of a member's slot
-//! | word | what | written by |
+//! | word | content | written by |
 //! |---|---|---|
-//! | [`NAME`], four of them | the name of the process, in UTF-8, cut at 32 bytes; zero: none | the process, when it joins, and when it is named |
-//! | [`SERVICES`], two | the threads of this library that run no user code: see [`serves`] | the process, before each row |
-//! | a row, three for each of [`ROWS`] lanes | below | the thread that has the lane |
+//! | [`NAME`], four words | the name of the process, in UTF-8, cut at 32 bytes; zero: no name | the process, when it joins, and when it is named |
+//! | [`SERVICES`], two words | the threads of this library that run no user code: see [`serves`] | the process, before each row |
+//! | a row, three words for each of [`ROWS`] lanes | below | the thread that has the lane |
 //!
 //! | word of a row | states | changed by |
 //! |---|---|---|
-//! | 0 | zero: its thread is in no wait that is shown; else `thread 32, block + 1 24, call 7, for ever 1` | its thread: last when a wait is shown, first when the wait is over |
-//! | 1 | since when the wait lasts, in ms of the monotonic clock | its thread, while word 0 is zero |
-//! | 2 | how often its thread has looked and found nothing; it goes on from wait to wait | its thread, after each such look |
+//! | 0 | zero: its thread has no shown wait; else `thread 32, block + 1 24, call 7, for ever 1` | its thread: last when a wait is shown, first when the wait is over |
+//! | 1 | start of the wait, in ms of the monotonic clock | its thread, while word 0 is zero |
+//! | 2 | number of the thread's checks that found nothing; continues from wait to wait | its thread, after each such check |
 //!
-//! Each word has one writer, so each change is one store. A reader loads word 0, the others, and word 0 again. Two waits of a thread
-//! are told apart by word 1: a wait is shown when it has lasted for 100 ms.
+//! Each word has one writer, so each change is one store. A reader loads word 0, the others, and word 0
+//! again. Word 1 distinguishes two waits of a thread: a wait is shown after it has lasted for 100 ms.
 //!
-//! # What a death leaves
-//! | killed | left | then |
+//! # State after a death
+//! | killed | state left behind | consequence |
 //! |---|---|---|
-//! | at any point | rows and names of a dead member, whole or half written | a reader asks whether the member is dead; the next tenant of the slot writes zeros before it is a member |
+//! | at any point | rows and names of a dead member, complete or half written | a reader checks whether the member is dead; the slot's next process writes zeros before it is a member |
 //!
-//! Nothing but reports rests on these words.
+//! Only reports depend on these words.
 
 use std::time::Duration;
 
@@ -36,24 +36,24 @@ use crate::sync::shared::AtomicU32;
 use crate::sys::{identity, memory};
 use crate::words::{BlockId, Member};
 
-/// Lanes that have a row: from 1 on, since threads share lane 0.
+/// Number of lanes with a row. The first is lane 1, since threads share lane 0.
 pub(crate) const ROWS: u32 = 48;
 const ROW_WORDS: u64 = 3;
-/// The name of the process.
+/// First word of the name of the process.
 const NAME: u64 = 8;
-/// Bytes of a name.
+/// Maximum length of a name in bytes.
 pub(crate) const NAME_BYTES: usize = 32;
 const SERVICES: u64 = 12;
-/// The first word of a structure, and where its name begins.
+/// Value of a structure's first word, and the position of its name.
 pub(crate) const STRUCTURE: u64 = 6;
 const STRUCTURE_NAME: u64 = 3;
-/// Words before a structure's own.
+/// Number of header words of a structure.
 pub(crate) const STRUCTURE_WORDS: u64 = 8;
-/// Where the name of a queue begins, from its first word.
+/// Position of the name of a queue, relative to its first word.
 pub const RING_NAME: u64 = 100;
-/// The first row.
+/// Position of the first row.
 const FIRST: u64 = 100;
-/// The first word behind the rows.
+/// First word after the rows.
 pub(crate) const END: u64 = FIRST + ROW_WORDS * ROWS as u64;
 
 static OWN_NAME: PerProcess<Mutex<String>> =
@@ -61,14 +61,14 @@ static OWN_NAME: PerProcess<Mutex<String>> =
 static OWN_SERVICES: PerProcess<[AtomicU32; 2]> =
     PerProcess::new([const { [AtomicU32::new(0), AtomicU32::new(0)] }; GENERATIONS]);
 
-/// A row of this process, of a wait that is shown.
+/// Row of this process for a shown wait.
 #[derive(Debug)]
 pub(crate) struct Row {
     arena: Arena,
     word: Word,
 }
 
-/// A wait that another process shows, or this one.
+/// Wait that another process or this one shows.
 #[derive(Clone, Debug)]
 pub(super) struct Seen {
     pub(super) thread: u32,
@@ -84,7 +84,7 @@ impl Seen {
         Duration::from_millis(memory::monotonic_ms().saturating_sub(self.since))
     }
 
-    /// Whether it is the same wait of the same thread.
+    /// Returns `true` if both are the same wait of the same thread.
     pub(super) fn is_same_wait(&self, other: &Self) -> bool {
         let of = |seen: &Self| (seen.thread, seen.call, seen.block, seen.forever, seen.since);
         of(self) == of(other)
@@ -101,7 +101,8 @@ fn row_word(arena: Arena, member: Member, row: u32) -> Word {
 }
 
 impl Row {
-    /// The row of the calling thread, which waits for `subject`; `None` if it has none, or has it for a wait around this one.
+    /// Takes the row of the calling thread, which waits for `subject`. Returns `None` if the thread has no
+    /// row, or uses it for an enclosing wait.
     pub(super) fn take(subject: &Subject, forever: bool) -> Option<Self> {
         let (arena, block) = match subject.on {
             On::Block(arena, block) => (arena, Some(block)),
@@ -121,14 +122,14 @@ impl Row {
         Some(Self { arena, word })
     }
 
-    /// Counts a look that found nothing.
+    /// Counts a check that found nothing.
     pub(super) fn looked(&self) {
         if self.arena.me().is_ok() {
             self.arena.map().add(self.word.plus(2), 1);
         }
     }
 
-    /// The wait is over.
+    /// Frees the row at the end of the wait.
     pub(super) fn give_back(&self) {
         if self.arena.me().is_ok() {
             self.arena.map().store(self.word, 0);
@@ -152,12 +153,12 @@ pub(super) fn each(arena: Arena, member: Member, mut f: impl FnMut(Seen)) {
     }
 }
 
-/// The arena that this process is in, if it is in one.
+/// Returns the arena of this process, if it is a member of one.
 pub(super) fn arena() -> Option<Arena> {
     Arena::get().filter(|arena| arena.me().is_ok())
 }
 
-/// Writes down what this process is.
+/// Publishes the name and the service threads of this process.
 pub(crate) fn publish(arena: Arena, me: Member) {
     let words = |first: u64| arena.layout().member(me.slot(), first);
     for (i, thread) in OWN_SERVICES.iter().enumerate() {
@@ -167,7 +168,7 @@ pub(crate) fn publish(arena: Arena, me: Member) {
     write_name(arena, words(NAME), &name);
 }
 
-/// Before a slot is a member's: what its last tenant left is none of its waits.
+/// Clears the words that the slot's previous member left. Called before the slot has a new member.
 pub(crate) fn clear(arena: Arena, slot: u32) {
     for word in NAME..SERVICES + 2 {
         arena.map().store(arena.layout().member(slot, word), 0);
@@ -177,7 +178,7 @@ pub(crate) fn clear(arena: Arena, slot: u32) {
     }
 }
 
-/// The longest beginning of `name` that fits.
+/// Returns the longest prefix of `name` that fits.
 fn cut(name: &str) -> &str {
     let most = name.len().min(NAME_BYTES);
     let end = (0..=most).rev().find(|&end| name.is_char_boundary(end)).unwrap_or(0);
@@ -194,14 +195,14 @@ fn write_name(arena: Arena, at: Word, name: &str) {
     }
 }
 
-/// The name in four words; one that is being changed may be a mixture.
+/// Reads the name in four words. A name that is being changed may be read as a mixture.
 fn read_name(arena: Arena, at: Word) -> String {
     let words = (0..NAME_BYTES as u64 / 8).map(|i| arena.map().load_relaxed(at.plus(i)));
     let bytes: Vec<u8> = words.flat_map(u64::to_le_bytes).take_while(|byte| *byte != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The name of a member's process.
+/// Returns the name of a member's process.
 pub(in crate::arena) fn name_of(arena: Arena, member: Member) -> String {
     read_name(arena, arena.layout().member(member.slot(), NAME))
 }
@@ -210,12 +211,12 @@ pub(super) fn own_name() -> String {
     OWN_NAME.lock().clone()
 }
 
-/// The threads of a member that serve.
+/// Returns the service threads of a member.
 pub(super) fn services(arena: Arena, member: Member) -> [u32; 2] {
     [0, 1].map(|i| arena.map().load(arena.layout().member(member.slot(), SERVICES + i)) as u32)
 }
 
-/// Names this process, for reports of other processes: `worker 3`.
+/// Names this process, for reports of other processes, such as `worker 3`.
 pub fn name_process(name: &str) {
     cut(name).clone_into(&mut OWN_NAME.lock());
     if let Some(arena) = arena()
@@ -225,31 +226,31 @@ pub fn name_process(name: &str) {
     }
 }
 
-/// This process, as errors name it: `rank-3 (pid 4711)`, or `process 4711` if it was not named.
+/// Returns this process's description for errors: `rank-3 (pid 4711)`, or `process 4711` if it has no name.
 #[must_use]
 pub fn this_process() -> String {
     let (name, pid) = (OWN_NAME.lock(), std::process::id());
     if name.is_empty() { format!("process {pid}") } else { format!("{} (pid {pid})", *name) }
 }
 
-/// Which of the threads of this library.
+/// A service thread of this library.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[doc(hidden)]
 pub enum Service {
-    /// The one that watches child processes.
+    /// Thread that watches child processes.
     Supervisor,
-    /// The one that prints what threads wait for.
+    /// Thread that prints dumps.
     Dump,
 }
 
-/// Says that the calling thread of this process runs no user code, and frees nothing that a waiter waits for: one that does nothing
-/// by itself, where all other threads wait.
+/// Declares that the calling thread runs no user code, and frees nothing that a waiter waits for. Such a
+/// thread does nothing by itself while all other threads wait.
 #[doc(hidden)]
 pub fn serves(service: Service) {
     OWN_SERVICES[service as usize].store(identity::thread(), Ordering::Release);
 }
 
-/// Says that this thread may run user code from now on.
+/// Declares that this thread may run user code from now on.
 #[doc(hidden)]
 pub fn serves_no_more(service: Service) {
     OWN_SERVICES[service as usize].store(0, Ordering::Release);
@@ -260,7 +261,7 @@ pub fn serves_no_more(service: Service) {
     }
 }
 
-/// Names of what lies in a block.
+/// Names of the objects in blocks.
 impl Arena {
     fn name_word(&self, block: BlockId) -> Option<Word> {
         let (at, len) = self.data_of(block);
@@ -280,13 +281,13 @@ impl Arena {
         }
     }
 
-    /// The name of the queue or structure in a block; empty if it has none.
+    /// Returns the name of the queue or structure in a block, or an empty string.
     pub(crate) fn object_name(&self, block: BlockId) -> String {
         self.name_word(block).map_or_else(String::new, |at| read_name(*self, at))
     }
 }
 
-/// Names what a handle holds: a queue, or a structure of another layer.
+/// Names the object of a handle: a queue, or a structure of another layer.
 #[doc(hidden)]
 pub fn name_object(hold: &Hold, name: &str) {
     if hold.arena().me().is_ok() && !hold.is_nowhere() {
@@ -294,10 +295,10 @@ pub fn name_object(hold: &Hold, name: &str) {
     }
 }
 
-/// The name of what a handle holds; `None` if it has none.
+/// Returns the name of the object of a handle, if it has one.
 #[doc(hidden)]
 pub fn object_name(hold: &Hold) -> Option<String> {
-    // In a forked copy there is no memory to look at.
+    // A forked child has no memory to read.
     if hold.arena().me().is_err() || hold.is_nowhere() {
         return None;
     }
