@@ -1,12 +1,13 @@
-//! What becomes of the clocks of dead members.
+//! Clocks of dead members.
 //!
-//! Devices wait for their ticks, and are released by a store that any process may make, once the device of the dead owner writes no
-//! more. That is so when its process is gone: the kernel has closed its files then, the driver's among them. Its locks in the
-//! arena's file, by which others learn that it is dead, may be gone earlier, since descriptors are closed in the order of their
-//! numbers. So the process is asked for itself, by its pidfd; and a clock of a dead member is looked at in every sweep, also
-//! when the member was swept long ago, until its process is gone.
+//! Devices wait for ticks of a dead owner's clock. A store by any process releases them, once the device of
+//! the dead owner no longer writes. That is certain when the owner's process is gone, since the kernel has
+//! then closed its files, including the driver's. The process's locks in the arena's file, by which others
+//! detect its death, may be released earlier, since descriptors are closed in the order of their numbers. So
+//! the process itself is checked, by its pidfd. Every sweep checks a clock of a dead member until its process
+//! is gone, even if the member was swept long ago.
 //!
-//! A device may write late all the same. So a sweep looks at dead clocks, too, and releases their waiters again.
+//! A device may still write late. So a sweep also checks dead clocks, and releases their waiters again.
 
 use std::os::fd::AsFd;
 
@@ -43,8 +44,8 @@ impl Arena {
         }
     }
 
-    /// Whether the process that has a clock, and that is dead as a member, is gone. A claimer's process may not be noted yet; it
-    /// has no device that writes there.
+    /// Returns `true` if the process of a clock's dead member is gone. A claiming process may not have stored
+    /// its ID yet, but has no device that writes the clock.
     fn is_gone(&self, clock: ClockAt, state: ClockState) -> bool {
         if matches!(state.phase, ClockPhase::Claiming { .. }) {
             return true;
@@ -52,7 +53,7 @@ impl Arena {
         let (pid, start) = (self.map().load(clock.process()) as u32, self.map().load(clock.start()));
         match peer::life(pid) {
             Life::Ended => true,
-            // No kernel to ask: the locks say that it is dead.
+            // Without an answer from the kernel, the locks decide: the process is dead.
             Life::Unknown => true,
             Life::Lives(process) => {
                 readiness::is_ready(process.as_fd(), false)
@@ -62,9 +63,9 @@ impl Arena {
     }
 }
 
-/// Whether the process that has the owner's number now is the owner, by when either began. If one of them isn't known (0, or none: no
-/// `/proc`), it is taken for another one: the locks have said that the owner is dead, and who waited for a number that is used again
-/// would wait as long as that process lives.
+/// Returns `true` if the process that has the owner's ID now is the owner, according to their start times. If
+/// a start time is unknown (0 or `None`, without `/proc`), the process counts as another one: the locks have
+/// shown that the owner is dead, and waiting for a reused ID would last as long as that process lives.
 fn is_the_owner(start: u64, now: Option<u64>) -> bool {
     start != 0 && now == Some(start)
 }

@@ -1,7 +1,8 @@
-//! Clocks of the streams of devices: see [`steps::clock`](crate::steps::clock) for their words, and for what a death leaves.
+//! Clocks of device streams: [`steps::clock`](crate::steps::clock) describes their words and their state
+//! after a death.
 //!
-//! `mod.rs` is what an owner does, `table.rs` what all others see, `ending.rs` what becomes of the clocks of the dead, `orders.rs` how
-//! the streams of each device are ordered.
+//! `mod.rs` has the operations of an owner, `table.rs` the view of all members, `ending.rs` the clocks of
+//! dead members, and `orders.rs` the ordering of each device's streams.
 
 mod ending;
 mod orders;
@@ -18,11 +19,11 @@ use crate::steps::clock::{ClaimClock, ClockAt, EndClock, GiveUpClock};
 use crate::sys::memory;
 use crate::words::{ClockPhase, ClockState, Tick};
 
-/// How long a clock's owner has been dead before it gets another one. The device of the dead owner may write late, for some
-/// milliseconds; this is much more.
+/// Time in ms for which a clock's owner must have been dead before the clock gets another owner. The device
+/// of the dead owner may write late, by some milliseconds. This is much more.
 const REST_MS: u64 = 1000;
 
-/// A clock of this process: the order of the work of one stream, for every process and every device to see.
+/// A clock of this process: the order of one stream's work, visible to every process and every device.
 ///
 /// ```
 /// use mp_core::Arena;
@@ -38,33 +39,33 @@ const REST_MS: u64 = 1000;
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// One stream at a time ticks it: two would let the clock run backwards.
+/// Only one stream at a time may tick a clock. Two streams would let the clock run backwards.
 ///
 /// # When it is dropped
-/// It may get another owner, at once if all that was submitted is done, else when it is: the stream may be gone by then, its
-/// work may not. Of a device that is lost, whose work never ends, its owner [says so](Self::declare_dead). Dropping doesn't
-/// block.
+/// The clock may get another owner, either at once if all submitted work is done, or as soon as it is. The
+/// stream may be gone by then while its work continues. If a device is lost, so that its work never ends, the
+/// owner must call [`declare_dead`](Self::declare_dead). Dropping doesn't block.
 ///
 /// # When its process dies
-/// Devices that wait for its ticks are released, by any member that [sweeps](Arena::sweep), once the process is gone. Ticks that
-/// were done stay done; others are [`TickState::Died`].
+/// Any member that [sweeps](Arena::sweep) releases the devices that wait for the clock's ticks, once the
+/// process is gone. Completed ticks stay complete. Others are [`TickState::Died`].
 #[derive(Debug)]
 #[must_use = "dropping a clock gives it up"]
 pub struct Clock {
     arena: Arena,
     index: u32,
-    /// The last tick submitted.
+    /// Last tick submitted.
     submitted: u64,
 }
 
 impl Clock {
-    /// A clock for a stream.
+    /// Claims a clock for a stream.
     ///
-    /// It takes one that was given up, else one that had no owner yet, else the one whose owner has been dead for longest, if that
-    /// was a second ago. It doesn't block.
+    /// Takes a clock that was given up, or else one that had no owner yet, or else the one whose owner has
+    /// been dead for longest, if that was at least a second ago. Doesn't block.
     ///
     /// # Errors
-    /// [`Error::ArenaFull`] if all 4,096 have owners; [`Error::OutOfMemory`], [`Error::Forked`].
+    /// [`Error::ArenaFull`] if all 4,096 clocks have owners. [`Error::OutOfMemory`], [`Error::Forked`].
     pub fn claim(arena: Arena) -> Result<Self> {
         let me = arena.me()?;
         let pid = std::process::id();
@@ -84,7 +85,7 @@ impl Clock {
                 return Ok(clock);
             }
         }
-        // Those that no hint tells of.
+        // Clocks without a hint.
         if let Some(clock) = (0..first).find_map(|index| claim(index, false)) {
             return Ok(clock);
         }
@@ -96,13 +97,14 @@ impl Clock {
         })
     }
 
-    /// Which clock it is: less than 4,096.
+    /// Returns the index of the clock, below 4,096.
     #[must_use]
     pub fn index(&self) -> u32 {
         self.index
     }
 
-    /// The tick after the last one that was submitted. As long as it isn't [submitted](Self::submitted), it is the next one still.
+    /// Returns the tick after the last submitted one. Repeated calls return the same tick until it is
+    /// [submitted](Self::submitted).
     ///
     /// # Errors
     /// [`Error::LimitExceeded`] after 2^36 ticks: the stream needs another clock.
@@ -118,16 +120,17 @@ impl Clock {
         Tick::new(self.index, self.submitted).count()
     }
 
-    /// The last tick that was submitted; none if none was.
+    /// Returns the last submitted tick, if any.
     #[must_use]
     pub fn last(&self) -> Option<Tick> {
         (self.last_count() != 0).then(|| Tick::new(self.index, self.submitted))
     }
 
-    /// Notes that the stream has taken the order to write this tick. From here on other processes may wait for it.
+    /// Records that the stream has accepted the command to write this tick. From here on, other processes may
+    /// wait for it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it isn't the [next](Self::next) one, [`Error::Forked`].
+    /// [`Error::InvalidArgument`] if the tick isn't the [next](Self::next) one. [`Error::Forked`].
     pub fn submitted(&mut self, tick: Tick) -> Result<()> {
         self.arena.me()?;
         if tick != self.next()? {
@@ -141,10 +144,11 @@ impl Clock {
         Ok(())
     }
 
-    /// Says that the work before a tick is done: for a stream that can't write it itself, and is waited for by the host.
+    /// Completes a tick, after all work before it is done. For a stream that can't write the clock itself,
+    /// and that the host waits for.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it is another clock's tick, or wasn't submitted; [`Error::Forked`].
+    /// [`Error::InvalidArgument`] if the tick is another clock's, or wasn't submitted. [`Error::Forked`].
     pub fn complete(&mut self, tick: Tick) -> Result<()> {
         self.arena.me()?;
         let first = Tick::new(self.index, Tick::base(Tick::epoch_of(self.submitted)) + 1);
@@ -154,19 +158,20 @@ impl Clock {
                 "{tick:?} was not submitted; {last:?} was the last one"
             )));
         }
-        // An earlier one that comes later changes nothing.
+        // An earlier tick that is completed later changes nothing.
         if self.arena.map().load(clock_at(self.index).done()) < tick.value() {
             self.arena.map().store(clock_at(self.index).done(), tick.value());
         }
         Ok(())
     }
 
-    /// Gives it up as a dead process's: its device is lost, and what is not done will never be. Ticks that are done stay done.
+    /// Gives the clock up as if its process had died: its device is lost, and pending ticks never complete.
+    /// Completed ticks stay complete.
     pub fn declare_dead(self) {
         if let Ok(me) = self.arena.me() {
             run(EndClock::new(clock_at(self.index), Some(me), memory::monotonic_ms()), self.arena.map());
         }
-        // It has nothing else to give up: what is no member's any more isn't given up twice.
+        // The clock no longer has a member, so dropping it does not give it up a second time.
     }
 }
 
@@ -180,18 +185,18 @@ impl Drop for Clock {
     }
 }
 
-/// Where a clock is.
+/// Returns the words of a clock.
 fn clock_at(index: u32) -> ClockAt {
     ClockAt(Word::at(control::CLOCKS).plus(ClockAt::WORDS * u64::from(index % CLOCKS)))
 }
 
 impl Arena {
-    /// Clocks below this may have had an owner.
+    /// Returns the number of clocks that may have had an owner.
     fn clocks_used(&self) -> u32 {
         self.map().load(Word::at(control::CLOCKS_USED)).min(CLOCKS.into()) as u32
     }
 
-    /// Notes that a clock is free. Killed before it, a process leaves that to the next sweep.
+    /// Marks a clock as free. If the process is killed before this, the next sweep marks it.
     fn hint_clock(&self, index: u32) {
         let hint = Word::at(control::CLOCKS_HINT);
         if self.map().load_relaxed(hint) > index.into() {
@@ -199,7 +204,7 @@ impl Arena {
         }
     }
 
-    /// Makes sure that there is memory behind a clock, and that others look at it.
+    /// Reserves the memory of a clock, and makes the clock visible to other processes' searches.
     fn use_clock(&self, index: u32) -> Result<()> {
         const PAGE: u64 = 4096;
         let at = clock_at(index).done().offset();
@@ -210,7 +215,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The clocks of owners that were dead at that time, those of the longest dead first.
+    /// Returns the clocks whose owners were already dead at time `since`, longest dead first.
     fn clocks_of_dead_owners(&self, since: u64) -> Vec<u32> {
         let died = |&index: &u32| {
             let state = ClockState::unpack(self.map().load(clock_at(index).state()));

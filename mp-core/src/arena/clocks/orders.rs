@@ -1,5 +1,5 @@
-//! How the streams of each device are ordered, and the events of streams that write no clocks themselves: see
-//! [`steps::orders`](crate::steps::orders) for the words of both tables, and for what a death leaves in them.
+//! Ordering of each device's streams, and the events of streams that don't write their clocks:
+//! [`steps::orders`](crate::steps::orders) describes the words of both tables and their state after a death.
 
 use std::os::fd::AsFd;
 
@@ -13,24 +13,24 @@ use crate::sys::peer::{self, Life};
 use crate::sys::readiness;
 use crate::words::Tick;
 
-/// The name of an event in other processes, as its driver has given it.
+/// Interprocess handle of an event, as returned by its driver.
 pub type EventHandle = [u8; 64];
 
 const KEY: u64 = u64::MAX >> 8;
 const HANDLE_WORDS: u64 = 8;
 const PAGE: u64 = 4096;
 
-/// The row of a clock's events.
+/// Returns the row of a clock's events.
 fn names(clock: u32) -> NamesAt {
     let row = Word::at(control::EVENTS + EVENTS * u64::from(clock % Clocks::COUNT));
     NamesAt { row, words: HANDLE_WORDS }
 }
 
 impl Clocks {
-    /// How many events a clock has.
+    /// Number of events of a clock.
     pub const EVENTS: usize = (EVENTS / 8 / HANDLE_WORDS) as usize - 1;
 
-    /// The order that was chosen for a device, if one was.
+    /// Returns the order that was chosen for a device, if any.
     ///
     /// ```
     /// let clocks = mp_core::Arena::current()?.clocks();
@@ -41,7 +41,7 @@ impl Clocks {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// `key`: what tells devices apart, of which the lower 56 bits count.
+    /// `key` identifies the device. Only its lower 56 bits count.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::Forked`].
@@ -51,10 +51,12 @@ impl Clocks {
         Ok(words.take_while(|word| *word != 0).find(|word| word >> 8 == key & KEY).map(|word| word as u8))
     }
 
-    /// Chooses an order for a device, unless another member has; what was chosen. `order` is any number but 0.
+    /// Chooses an order for a device, unless another member has chosen one. Returns the chosen order. `order`
+    /// is any number except 0.
     ///
     /// # Errors
-    /// [`Error::ArenaFull`] if the members of this arena have used 512 other devices; [`Error::OutOfMemory`], [`Error::Forked`].
+    /// [`Error::ArenaFull`] if the members of this arena have used 512 other devices. [`Error::OutOfMemory`],
+    /// [`Error::Forked`].
     pub fn choose_order(&self, key: u64, order: u8) -> Result<u8> {
         self.committed_orders()?;
         let choose = ChooseOrder::new(Word::at(control::ORDERS), ORDERS, entry(key, order));
@@ -67,8 +69,9 @@ impl Clocks {
         self.0.commit_at(control::ORDERS, PAGE)
     }
 
-    /// The event that a pending tick's owner has recorded behind the work before it, and in which it may record later ticks: none that is
-    /// earlier. `None` if the tick is not pending, or its owner has no events of this device.
+    /// Returns the event that a pending tick's owner has recorded after the work before the tick. The owner
+    /// may record later ticks in the same event, but no earlier ones. Returns `None` if the tick is not
+    /// pending, or its owner has no events of this device.
     ///
     /// ```
     /// use mp_core::clocks::{Clock, Clocks};
@@ -102,7 +105,8 @@ impl Clocks {
         Ok(Some(handle))
     }
 
-    /// Whether the process of a clock's owner is known to be gone, also if no sweep has found that yet. It takes some calls of the kernel.
+    /// Returns `true` if the process of a clock's owner is known to be gone, even if no sweep has found that
+    /// yet. Makes several system calls.
     #[must_use]
     pub fn owner_is_gone(&self, clock: u32) -> bool {
         if !self.0.is_here() {
@@ -115,14 +119,14 @@ impl Clocks {
         }
     }
 
-    /// Which of a clock's events is recorded for a tick: they are taken in turn.
+    /// Returns the index of the clock's event that is recorded for a tick. Events are used in turn.
     #[must_use]
     pub fn event_of(tick: Tick) -> usize {
         (tick.count() % Self::EVENTS as u64) as usize
     }
 
-    /// Says that a tick is complete, for a stream of this process that can't write it itself. Any thread may, in any order: an earlier one
-    /// that comes later changes nothing.
+    /// Completes a tick, for a stream of this process that can't write the clock itself. Any thread may call
+    /// this, in any order: an earlier tick that is completed later changes nothing.
     pub fn complete(&self, tick: Tick) {
         if !self.0.is_here() || self.state(tick) == TickState::Complete {
             return;
@@ -139,11 +143,11 @@ impl Clocks {
 }
 
 impl Clock {
-    /// Writes down the events that are recorded for its ticks, of the device with this key, for other processes to open. Before the first
-    /// tick is submitted.
+    /// Publishes the events that are recorded for the clock's ticks, of the device with this key, for other
+    /// processes to open. Call this before the first tick is submitted.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a tick was; [`Error::OutOfMemory`], [`Error::Forked`].
+    /// [`Error::InvalidArgument`] if a tick was submitted. [`Error::OutOfMemory`], [`Error::Forked`].
     pub fn has_events(&mut self, key: u64, events: &[EventHandle; Clocks::EVENTS]) -> Result<()> {
         self.arena.me()?;
         if self.last().is_some() {
@@ -218,7 +222,7 @@ mod tests {
         clocks.complete(ticks[2 * Clocks::EVENTS - 1]);
         let index = clock.index();
         drop(clock);
-        // The next owner's ticks don't name them, unless it has events.
+        // The next owner's ticks don't name these events, unless it publishes its own.
         assert_eq!(clocks.event(ticks[4], 5).unwrap(), None);
         let mut others = Vec::new();
         let mut next = loop {

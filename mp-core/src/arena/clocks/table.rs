@@ -1,4 +1,4 @@
-//! The clocks as all members see them.
+//! Clocks as visible to all members.
 
 use std::ptr::NonNull;
 
@@ -10,24 +10,25 @@ use crate::mem::{Mem, run};
 use crate::steps::clock::{ClockAt, LookAtTick, TickLook};
 use crate::words::{ClockState, Member, Tick};
 
-/// What a tick is, as far as the process that looks can tell.
+/// State of a tick, as far as the calling process can tell.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 pub enum TickState {
-    /// The work before it is done.
+    /// The work before the tick is done.
     Complete,
-    /// It was submitted, and isn't done yet.
+    /// The tick was submitted and is not complete.
     Pending,
-    /// The process that submitted it died before it was done, or lost its device: it never will be.
+    /// The process that submitted the tick died, or lost its device, before the tick was complete. It never
+    /// will be.
     Died {
-        /// Its process id, if that is known still.
+        /// Process ID of the owner, if still known.
         pid: Option<u32>,
     },
-    /// No owner of the clock has submitted it: a process that waits for it would wait for ever.
+    /// No owner of the clock has submitted the tick: a process that waits for it would wait forever.
     Forged,
 }
 
-/// The clocks of all streams of all members.
+/// Clocks of all streams of all members.
 ///
 /// ```
 /// use mp_core::Arena;
@@ -45,13 +46,13 @@ pub enum TickState {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Its addresses stay what they are as long as the process lives, and its memory is never given back: it may be registered with
-/// a driver. (In a copy of the process by `fork` it isn't there.)
+/// The addresses of the table stay the same as long as the process lives, and its memory is never returned,
+/// so it may be registered with a driver. (A child created by `fork` does not have the table.)
 #[derive(Clone, Copy, Debug)]
 pub struct Clocks(pub(super) Arena);
 
 impl Arena {
-    /// The clocks of the streams of all members.
+    /// Returns the clocks of the streams of all members.
     #[must_use]
     pub fn clocks(&self) -> Clocks {
         Clocks(*self)
@@ -59,12 +60,12 @@ impl Arena {
 }
 
 impl Clocks {
-    /// How many clocks there are.
+    /// Number of clocks.
     pub const COUNT: u32 = CLOCKS;
-    /// The bytes of the table, a multiple of a page's.
+    /// Size of the table in bytes, a multiple of the page size.
     pub const BYTES: usize = (CLOCK * CLOCKS as u64) as usize;
 
-    /// The first byte of the table, at the beginning of a page. All of it has memory from here on.
+    /// Returns the address of the table, which begins at a page. The whole table has memory from here on.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory), [`Error::Forked`](crate::Error::Forked).
@@ -74,21 +75,23 @@ impl Clocks {
         Ok(self.0.map().bytes(control::CLOCKS, Self::BYTES as u64))
     }
 
-    /// Where in the table the word is that a clock's stream writes, in bytes.
+    /// Returns the offset in bytes, within the table, of the word that a clock's stream writes.
     #[must_use]
     pub fn done_offset(&self, clock: u32) -> usize {
         (clock_at(clock).done().offset() - control::CLOCKS) as usize
     }
 
-    /// What a tick is now. A tick that died stays so; a forged one may become a tick. One that is complete stays so
+    /// Returns the present state of a tick. A tick that died stays dead. A forged tick may become a submitted
+    /// one. A complete tick stays complete
     ///
-    /// - if no owner of its clock has died until its own owner gave the clock up, always;
-    /// - else for the next 63 owners of the clock; and if its own owner died, as long as none of these dies. Then it is said to have died, which
-    ///   is on the safe side: what was done is done again, or its memory not used again.
+    /// - always, if no owner of its clock has died until its own owner gave the clock up;
+    /// - otherwise for the next 63 owners of the clock, and if its own owner died, as long as none of these
+    ///   dies. After that the tick is reported as dead, which is safe: completed work is repeated, or its
+    ///   memory is not reused.
     ///
-    /// A dead owner's clock gets another owner only when all others have one.
+    /// A dead owner's clock gets another owner only when all other clocks have one.
     ///
-    /// In a copy of the process by `fork`, it is forged.
+    /// In a child created by `fork`, every tick is forged.
     #[must_use]
     pub fn state(&self, tick: Tick) -> TickState {
         if !self.0.is_here() || tick.clock() >= self.0.clocks_used() {
@@ -102,32 +105,32 @@ impl Clocks {
         }
     }
 
-    /// The member that has submitted a tick, if it is pending still.
+    /// Returns the member that has submitted a tick, if the tick is still pending.
     #[must_use]
     pub fn owner(&self, tick: Tick) -> Option<Member> {
         if !self.0.is_here() || tick.clock() >= self.0.clocks_used() {
             return None;
         }
         let state = ClockState::unpack(self.0.map().load(clock_at(tick.clock()).state()));
-        // A tick that is pending has the owner that it had before.
+        // A pending tick has the same owner as before.
         let owner = state.member();
         owner.filter(|_| self.state(tick) == TickState::Pending)
     }
 
-    /// The last value that a clock's owner has submitted.
+    /// Returns the last value that a clock's owner has submitted.
     #[must_use]
     pub fn submitted(&self, clock: u32) -> u64 {
         self.word(clock, ClockAt::submitted)
     }
 
-    /// The value that a clock's stream has written last; more than all values, if its owner is dead.
+    /// Returns the last value that a clock's stream has written. Exceeds all values if the owner is dead.
     #[must_use]
     pub fn done(&self, clock: u32) -> u64 {
         self.word(clock, ClockAt::done)
     }
 
-    /// How many clocks have an owner, those of dead ones included that were not swept yet. Others can be claimed: at once, or when their
-    /// owner has been dead for a second.
+    /// Returns the number of clocks that have an owner, including dead owners that were not swept. The other
+    /// clocks can be claimed, at once or when their owner has been dead for a second.
     #[must_use]
     pub fn owned(&self) -> u32 {
         if !self.0.is_here() {

@@ -1,12 +1,12 @@
-//! One message for several receivers: encoded once, and its bytes in memory once.
+//! One message for several receivers: encoded once, with one copy of its bytes in memory.
 //!
-//! Each receiver gets an envelope of its own, with seats of its own for what is attached. Bytes that don't
-//! fit into an envelope lie in one block, in which each envelope has a seat as well: no process writes them
-//! once the first message was packed.
+//! Each receiver gets a separate envelope, with separate seats for the attachments. Bytes that don't fit into
+//! an envelope are in one block, in which each envelope also has a seat. No process writes these bytes after
+//! the first message was packed.
 //!
-//! | killed | left | the sweep |
+//! | killed | state left behind | action of the sweep |
 //! |---|---|---|
-//! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](crate::arena::messages::pack) leaves them | gives up those seats; the block goes with the last one |
+//! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](crate::arena::messages::pack) leaves them | gives up those seats; the block is freed with the last one |
 //! | a receiver | its seat of the block | gives it up; the others have theirs |
 
 use crate::arena::layout::envelope as field;
@@ -26,15 +26,16 @@ pub struct Repeated {
     fingerprint: u64,
     bytes: Vec<u8>,
     attachments: Vec<AttachRequest>,
-    /// Holds the bytes, if they are too many for an envelope.
+    /// Block with the bytes, if they don't fit into an envelope.
     block: Option<Hold>,
 }
 
 impl Repeated {
-    /// From an encoded message.
+    /// Creates a repeatable message from an encoded message.
     ///
     /// # Errors
-    /// [`Error::Unsendable`] if something exclusive is in it, which can't be sent twice; [`Error::OutOfMemory`].
+    /// [`Error::Unsendable`] if it contains an exclusive value, which can't be sent twice.
+    /// [`Error::OutOfMemory`].
     pub fn new(arena: Arena, message: Outgoing, fingerprint: u64) -> Result<Self> {
         let (bytes, attachments) = message.into_parts();
         if attachments.iter().any(|a| a.grant.access() == Access::Exclusive) {
@@ -43,7 +44,7 @@ impl Repeated {
             ));
         }
         let head = 8 * attachments.len();
-        // A list that is too long for the envelope lies before the bytes, and each envelope has its own.
+        // A list that is too long for the envelope precedes the bytes, and each envelope has its own.
         let apart = head <= INLINE - TAIL && head + bytes.len() > INLINE;
         let mut block = None;
         if apart && bytes.len() <= u32::MAX as usize {
@@ -54,10 +55,11 @@ impl Repeated {
         Ok(Self { arena, fingerprint, bytes, attachments, block })
     }
 
-    /// Packs it once more.
+    /// Packs the message once more.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::LimitExceeded`] (too many attachments or bytes).
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`], [`Error::LimitExceeded`] (too many attachments or
+    /// bytes).
     pub fn pack(&self) -> Result<Envelope> {
         let (arena, map) = (self.arena, self.arena.map());
         let envelope = arena.spare_envelope()?;
@@ -86,7 +88,7 @@ impl Repeated {
         match share() {
             Ok(()) => Ok(envelope),
             Err(error) => {
-                // This process has all the handles still.
+                // This process still has all the handles.
                 envelope.received();
                 Err(error)
             }

@@ -1,25 +1,26 @@
-//! Descriptors in messages: each message that has some gets a compartment, or several of 256 each, of the locker, from which any number of receivers can copy
-//! them, until the message is gone.
+//! Descriptors in messages. Each message with descriptors gets one or more compartments of the locker, of 256
+//! descriptors each. Any number of receivers can copy the descriptors until the message is gone.
 //!
-//! A compartment is one direction of a pair of sockets. The pairs lie in the packets of the locker's table (`setup::locker`), where
-//! any member can look at them and none takes them out: the pair `k` is in packet `k + 1`, for as long as the arena lives. Who has a
-//! compartment says its word in the arena: the message's block of kind [`Kind::Descriptors`], which the message holds as it holds
-//! tensors. The first word of that block says which compartment it has.
+//! A compartment is one direction of a socket pair. The pairs are in the packets of the locker's table
+//! (`setup::locker`), which any member can peek at and no member removes: pair `k` is in packet `k + 1` as
+//! long as the arena lives. A compartment's word in the arena names its user: the message's block of kind
+//! [`Kind::Descriptors`], which the message holds like tensors. The first word of that block names its
+//! compartment.
 //!
-//! | step | killed after it, there is left | who clears it |
+//! | step | state if killed after it | cleared by |
 //! |---|---|---|
 //! | block allocated | a block | the sweep |
 //! | its word names a compartment | the same: the compartment's word does not name the block | the sweep |
-//! | the compartment's word names the block | an empty compartment | the sweep, as every freeing: it empties, then clears the word |
+//! | the compartment's word names the block | an empty compartment | the sweep, like every freeing: it empties, then clears the word |
 //! | descriptors sent into it | descriptors that no message has | the same |
-//! | message has the block | a message, as others | the last that holds the block |
-//! | receiver looked at the packets | copies, which end with the receiver; the packets are where they were | the kernel |
+//! | message has the block | an ordinary message | the last holder of the block |
+//! | receiver peeked at the packets | copies, which are closed with the receiver; the packets are unchanged | the kernel |
 //! | block claimed for freeing | a claimed block, a full compartment | the sweep, again |
 //! | packets taken out | a claimed block, an empty compartment with its name | the same |
-//! | the compartment's word cleared | a claimed block whose compartment is another one's, or free | the same: the word does not name it |
+//! | the compartment's word cleared | a claimed block whose compartment is another block's, or free | the same: the word does not name the block |
 //!
-//! A pair is added under a lock: killed before the pair is in the table, a process leaves nothing; between that and counting it, a
-//! packet that the next holder finds and counts.
+//! Adding a pair is done under a lock. A process killed before the pair is in the table leaves nothing. A
+//! process killed before it counts the pair leaves a packet that the next holder finds and counts.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -40,14 +41,14 @@ use crate::words::{BlockId, BlockState, Kind, LockKind};
 const PAIRS: Word = Word::at(control::LOCKER);
 const LOCK: Word = Word::at(control::LOCKER + 8);
 const HINT: Word = Word::at(control::LOCKER + 32);
-/// How often a packet is looked for while other processes look at the same socket.
+/// Maximum number of attempts to peek at a packet while other processes peek at the same socket.
 const TRIES: u32 = 10_000;
-/// How long a process may be stopped while it adds a pair.
+/// Maximum time that another process may take to add a pair, even if stopped.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
-/// The most descriptors of a compartment: fewer than the packets that a socket keeps by default, which are some 270.
+/// Maximum number of descriptors of a compartment. Below the default limit of a socket, some 270 packets.
 const MOST: u64 = 256;
 
-/// Blocks whose compartments this process could not open when it was to free them.
+/// Blocks whose compartments this process could not open when it was freeing them.
 static LATER: PerProcess<Mutex<Vec<(Arena, BlockId, BlockState)>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
@@ -55,17 +56,17 @@ fn compartment(i: u64) -> Word {
     Word::at(control::COMPARTMENTS).plus(i)
 }
 
-/// As what a compartment's word names a block.
+/// Returns the value by which a compartment's word names a block.
 fn name_of(block: BlockId) -> u64 {
     u64::from(block) + 1
 }
 
-/// The compartment of a message that is being written.
+/// Compartment of a message that is being written.
 #[derive(Debug)]
 pub(in crate::arena) struct Parking {
     hold: Hold,
     into: OwnedFd,
-    /// How many are in it.
+    /// Number of descriptors in it.
     count: u64,
 }
 
@@ -73,7 +74,8 @@ impl Parking {
     /// Takes a compartment.
     ///
     /// # Errors
-    /// [`Error::TooManyDescriptors`], [`Error::OutOfDescriptors`], [`Error::Unsupported`], [`Error::Held`], and those of allocating.
+    /// [`Error::TooManyDescriptors`], [`Error::OutOfDescriptors`], [`Error::Unsupported`], [`Error::Held`],
+    /// and the errors of an allocation.
     pub(in crate::arena) fn new() -> Result<Self> {
         let arena = Arena::current()?;
         arena.close_what_was_left();
@@ -86,12 +88,13 @@ impl Parking {
         Ok(Self { hold, into, count: 0 })
     }
 
-    /// What the message attaches.
+    /// Returns the block that the message attaches.
     pub(in crate::arena) fn hold(&self) -> &Hold {
         &self.hold
     }
 
-    /// Puts a copy of a descriptor into the compartment; its number there. `None` if it is full.
+    /// Copies a descriptor into the compartment, and returns its number there. Returns `None` if the
+    /// compartment is full.
     ///
     /// # Errors
     /// [`Error::TooManyDescriptors`].
@@ -115,7 +118,7 @@ impl Parking {
     }
 }
 
-/// A packet by its number, which is its place; `cut` is an error.
+/// Returns a packet by its number, which is its position. A truncated packet is an error.
 pub(in crate::arena) fn look(socket: &OwnedFd, place: u64) -> Result<Packet> {
     for _ in 0..TRIES {
         match packets::peek(socket, Some(place)) {
@@ -126,7 +129,7 @@ pub(in crate::arena) fn look(socket: &OwnedFd, place: u64) -> Result<Packet> {
                     Ok(packet)
                 };
             }
-            // Another process looked at the same socket meanwhile.
+            // Another process peeked at the same socket meanwhile.
             Ok(_) | Err(Errno::AGAIN) => std::thread::yield_now(),
             Err(errno) => return Err(refused("look into the locker of descriptors", errno)),
         }
@@ -139,8 +142,8 @@ impl Arena {
         self.map().load(PAIRS).min(COMPARTMENTS / 2)
     }
 
-    /// Takes a free compartment for a block that this process holds and whose word `mine` says that it has none. Only one caller gets one
-    /// for a block.
+    /// Takes a free compartment for a block that this process holds, and whose word `mine` has no
+    /// compartment. Only one caller gets a compartment for a block.
     pub(in crate::arena) fn take_compartment(&self, block: BlockId, mine: Word) -> Result<u64> {
         let map = self.map();
         let has_one = |_| Error::InvalidArgument("this object keeps a descriptor already".into());
@@ -152,7 +155,8 @@ impl Arena {
                 if map.load_relaxed(compartment(i)) != 0 {
                     continue;
                 }
-                // Ahead: the process that frees the block looks there, and whether the compartment names the block.
+                // Written first: the process that frees the block reads this word, and checks whether the
+                // compartment names the block.
                 map.cas(mine, said, i + 1).map_err(has_one)?;
                 said = i + 1;
                 if map.cas(compartment(i), 0, name_of(block)).is_ok() {
@@ -166,7 +170,7 @@ impl Arena {
         }
     }
 
-    /// Adds a pair of sockets to the table, unless another process has added one since there were `seen`.
+    /// Adds a socket pair to the table, unless another process has added one since there were `seen` pairs.
     #[cold]
     fn add_pair(&self, seen: u64) -> Result<()> {
         let lock = RawLock::new(*self, LOCK);
@@ -179,7 +183,7 @@ impl Arena {
                 LockError::Failed(e) => e,
                 other => Error::Unsupported(other.to_string()),
             })?;
-        // A holder that died left the table as it was, or with one more pair.
+        // A holder that died left the table unchanged, or with one more pair.
         guard.mark_recovered();
         let (map, pairs) = (self.map(), self.pairs());
         if pairs != seen {
@@ -195,7 +199,7 @@ impl Arena {
         if (16 * pairs).is_multiple_of(PAGE) {
             self.commit_at(control::COMPARTMENTS + 16 * pairs, PAGE)?;
         }
-        // Counted, not looked at: others that look meanwhile move the place to look at.
+        // Counted, not peeked at: concurrent peeks move the peek offset.
         let kept = packets::count(table)
             .map_err(|errno| refused("count the packets of the locker of descriptors", errno))?;
         let found = kept > pairs + 1;
@@ -221,7 +225,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Both ends of a compartment: into it, and out of it.
+    /// Returns both ends of a compartment: the input and the output.
     pub(in crate::arena) fn open_compartment(&self, i: u64) -> Result<(OwnedFd, OwnedFd)> {
         let mut files = look(self.locker()?, 1 + i / 2)?.files.into_iter();
         match (files.next(), files.next()) {
@@ -231,14 +235,15 @@ impl Arena {
         }
     }
 
-    /// The compartment that a block has.
+    /// Returns the compartment of a block.
     pub(in crate::arena) fn compartment_of(&self, block: BlockId) -> Option<u64> {
         let i = (self.map().load(self.compartment_word(block)?) & u64::from(u32::MAX)).checked_sub(1)?;
         let has = i < 2 * self.pairs() && self.map().load(compartment(i)) == name_of(block);
         has.then_some(i).filter(|i| *i < COMPARTMENTS)
     }
 
-    /// Copies of the descriptors that a block has, in their order. This process, or an envelope of it, holds the block.
+    /// Returns copies of a block's descriptors, in order. This process or one of its envelopes holds the
+    /// block.
     ///
     /// # Errors
     /// [`Error::OutOfDescriptors`], [`Error::Unsupported`], or [`Error::Malformed`].
@@ -254,8 +259,8 @@ impl Arena {
         (0..count).map(one).collect()
     }
 
-    /// Closes the descriptors of a block that this process has claimed to free it; whether it could. If not, it tries again later, or
-    /// the sweep of this process does.
+    /// Closes the descriptors of a block that this process has claimed for freeing. Returns `false` if that
+    /// failed. This process then retries later, or its sweep does.
     pub(in crate::arena) fn close_descriptors(&self, block: BlockId, state: BlockState) -> bool {
         if self.empty_compartment(block).is_ok() {
             return true;
@@ -275,7 +280,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Frees what could not be freed before.
+    /// Frees the blocks that could not be freed before.
     pub(in crate::arena) fn close_what_was_left(&self) {
         let left = std::mem::take(&mut *LATER.lock());
         for (arena, block, state) in left {
@@ -285,10 +290,10 @@ impl Arena {
         }
     }
 
-    /// How many descriptors lie in all compartments: for tests.
+    /// Returns the number of descriptors in all compartments, for tests.
     ///
     /// # Errors
-    /// Those of looking there.
+    /// The errors of opening a compartment.
     #[doc(hidden)]
     pub fn descriptors_in_locker(&self) -> Result<u64> {
         let count = |i| {
@@ -298,7 +303,7 @@ impl Arena {
         (0..2 * self.pairs()).map(count).sum()
     }
 
-    /// How many compartments have a message: for tests.
+    /// Returns the number of compartments that have a message, for tests.
     #[doc(hidden)]
     pub fn compartments_in_use(&self) -> u64 {
         (0..2 * self.pairs()).filter(|i| self.map().load(compartment(*i)) != 0).count() as u64
@@ -309,7 +314,7 @@ impl Arena {
 mod tests {
     use super::*;
 
-    /// Its process died before the compartment was its own, and another one has it.
+    /// The block's process died before the compartment was its own, and another process has the compartment.
     #[test]
     #[cfg_attr(miri, ignore = "Miri has no such sockets")]
     fn a_block_that_names_anothers_compartment_leaves_it_alone() {

@@ -1,19 +1,20 @@
-//! Envelopes: what a message is while it belongs to no process.
+//! Envelopes: containers of messages that belong to no process.
 //!
-//! An envelope has an owner word, up to 216 bytes of its own (attachments first, then the message's bytes), and, when
-//! that is too little, a spill block with the rest. Each attachment is a seat that the envelope holds in some block.
+//! An envelope has an owner word, up to 216 inline bytes (attachments first, then the message's bytes), and,
+//! if that is too little, a spill block with the rest. Each attachment is a seat that the envelope holds in
+//! some block.
 //!
 //! | word | written by | when |
 //! |---|---|---|
 //! | owner | a process that claims it; its owner; a ring's producer and consumer; a sweeper | see [`Owner`] |
 //! | place | its owner | before it is queued |
 //! | meta, type | its owner | while it fills or empties it |
-//! | spill | its owner | before the spill block's seat goes over to the envelope (write-ahead) |
+//! | spill | its owner | before the spill block's seat moves to the envelope (write-ahead) |
 //! | attachments | its owner | before the seat is taken (write-ahead) |
 //!
-//! If a process is killed while filling or emptying it, the owner word names the dead process, and the sweep
-//! gives up exactly those seats that name the envelope. Each process keeps a few idle envelopes; their owner
-//! words name it, too.
+//! If a process is killed while filling or emptying an envelope, the owner word names the dead process, and
+//! the sweep gives up exactly those seats that name the envelope. Each process keeps a few idle envelopes,
+//! whose owner words name it, too.
 
 use crate::arena::layout::{ENVELOPE, SLAB_BLOCKS, envelope as field};
 use crate::arena::messages::Incoming;
@@ -26,24 +27,25 @@ use crate::mem::{Column, Mem, Word, run};
 use crate::steps::{Release, Released};
 use crate::words::{Attach, EnvelopeId, Holder, Kind, Owner, Seat};
 
-/// Bytes that an envelope holds itself.
+/// Number of inline bytes of an envelope.
 pub(in crate::arena) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
-/// Of these, those that a queue may use when the message does not.
+/// Number of these bytes that a queue may use if the message does not.
 pub(in crate::arena) const TAIL: usize = 16;
-/// Bytes of a cache line.
+/// Size of a cache line in bytes.
 const LINE: u64 = 64;
-/// Version of the bytes in an envelope, and of what they mean.
+/// Version of the format and meaning of the bytes in an envelope.
 ///
-/// All versions have the same meta word (its bits), spill word, and list of attachments that these two lead
-/// to: so a process that can't read a message can tell its version, and give up what is attached.
+/// All versions share the bits of the meta word, the spill word, and the list of attachments that these two
+/// locate. So a process that can't read a message can read its version, and give up the attachments.
 const WIRE_VERSION: u64 = 6;
-/// How many attachments ahead a message's blocks are prefetched: another process wrote their words last, and
-/// waiting for each is most of the cost of a message with many tensors.
+/// Number of attachments by which the blocks of a message are prefetched ahead: another process wrote their
+/// words last, and waiting for each of them is most of the cost of a message with many tensors.
 pub(in crate::arena) const AHEAD: usize = 8;
-/// The most attachments a message may have.
+/// Maximum number of attachments of a message.
 pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
 
-/// The meta word: attachments 16 bits, "attachments are in the spill block" 1, deliveries 7, wire version 8, bytes 32.
+/// The meta word: number of attachments (16 bits), "attachments are in the spill block" (1), number of
+/// deliveries (7), wire version (8), number of bytes (32).
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::arena) struct Meta {
     pub(in crate::arena) attachments: usize,
@@ -70,12 +72,13 @@ impl Meta {
         Ok(Self::of_any_version(w))
     }
 
-    /// The parts of the word that all versions of the wire share.
+    /// Unpacks the parts of the word that all wire versions share.
     pub(in crate::arena) fn of_any_version(w: u64) -> Self {
         Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize }
     }
 
-    /// Where the bytes are: in the envelope, behind its attachments, or in a spill block of `spill` bytes.
+    /// Returns the location of the bytes: in the envelope, after its attachments, or in a spill block of
+    /// `spill` bytes.
     pub(in crate::arena) fn parts(self, spill: Option<u64>) -> Result<Parts> {
         let listed = 8 * self.attachments;
         let inline = if self.spilled { 0 } else { listed };
@@ -93,12 +96,12 @@ impl Meta {
     }
 }
 
-/// Where the bytes of a message begin.
+/// Offset of the bytes of a message.
 pub(in crate::arena) struct Parts {
     pub(in crate::arena) from: usize,
 }
 
-/// The bytes of a message that did not fit into its envelope.
+/// Bytes of a message that did not fit into its envelope.
 #[derive(Debug)]
 pub(crate) struct Spill {
     pub(in crate::arena) hold: Hold,
@@ -112,57 +115,58 @@ impl Spill {
     }
 }
 
-/// A packed message that belongs to this process, until it is [taken out](Self::open). Dropping the envelope
+/// A packed message that belongs to this process, until it is [opened](Self::open). Dropping the envelope
 /// [loses](Self::lose) the message and releases everything in it.
 #[derive(Debug)]
 pub struct Envelope {
     pub(in crate::arena) arena: Arena,
-    /// Its index, as wide as the others, so that no copy of it reads what was written in pieces: see [`push`](super::push).
+    /// Index of the envelope. It is as wide as the other fields, so that no copy reads a value that was
+    /// written in pieces: see [`push`](super::push).
     index: u64,
-    /// Its owner word, which is in pieces where it is unpacked.
+    /// Owner word, packed, because an unpacked one is written in pieces.
     owner: u64,
 }
 
 impl Envelope {
-    /// One of this process, which has this owner word.
+    /// Returns an envelope of this process with this owner word.
     #[inline]
     pub(in crate::arena) fn new(arena: Arena, id: EnvelopeId, owner: u64) -> Self {
         Self { arena, index: id.into(), owner }
     }
 
-    /// Notes its owner word.
+    /// Records the owner word.
     #[inline]
     pub(in crate::arena) fn note_owner(&mut self, owner: u64) {
         self.owner = owner;
     }
 
-    /// Its index.
+    /// Returns the index of the envelope.
     #[inline]
     pub fn id(&self) -> EnvelopeId {
         self.index as EnvelopeId
     }
 
-    /// The present value of its owner word.
+    /// Returns the present value of the owner word.
     #[inline]
     pub fn owner(&self) -> Owner {
         Owner::unpack(self.owner)
     }
 
-    /// Whether there is a message of this process in it.
+    /// Returns `true` if the envelope contains a message of this process.
     #[inline]
     fn is_whole(&self) -> bool {
         matches!(self.owner().holder, Holder::Member(_))
     }
 
-    /// Gives it away: to a ring, or to another process. The receiver makes an `Envelope` of it again with
-    /// [`Arena::envelope_from_raw`].
+    /// Transfers the envelope to a ring or to another process. The receiver turns it into an `Envelope` again
+    /// with [`Arena::envelope_from_raw`].
     #[inline]
     pub fn into_raw(self) -> (EnvelopeId, Owner) {
         let this = std::mem::ManuallyDrop::new(self);
         (this.id(), this.owner())
     }
 
-    /// Fingerprint of the type of the message in it; 0 when it was taken out.
+    /// Returns the fingerprint of the message's type, or 0 after the message was taken out.
     pub fn fingerprint(&self) -> u64 {
         if !self.is_whole() {
             return 0;
@@ -170,7 +174,8 @@ impl Envelope {
         self.arena.map().load(self.arena.envelope_word(self.id(), field::TYPE))
     }
 
-    /// Bytes of the message in it: its encoded length, and the allocated length of each block attached to it.
+    /// Returns the size of the message in bytes: its encoded length, and the allocated length of each
+    /// attached block.
     pub fn weight(&self) -> u64 {
         if !self.is_whole() {
             return 0;
@@ -184,7 +189,7 @@ impl Envelope {
         meta.bytes as u64 + sizes.sum::<u64>()
     }
 
-    /// Whether anything is attached to the message in it.
+    /// Returns `true` if the message has attachments.
     #[inline]
     pub fn has_attachments(&self) -> bool {
         if !self.is_whole() {
@@ -194,8 +199,8 @@ impl Envelope {
         Meta::of_any_version(meta).attachments != 0
     }
 
-    /// Releases everything in it, if there is a message in it. `note` notes its loss in the queues that have
-    /// handles in it.
+    /// Releases everything in the envelope, if it contains a message. `note` records the loss in the queues
+    /// whose handles are in the message.
     #[inline]
     pub(in crate::arena) fn discard(&self, note: impl FnOnce(&Self) -> bool) {
         if !self.is_whole() || !self.arena.is_here() {
@@ -209,11 +214,12 @@ impl Envelope {
         }
     }
 
-    /// Copies of the descriptors in it, before it is opened: as long as it is not, it can go back to its queue.
+    /// Copies the descriptors of a message before it is opened. Until then, the message can return to its
+    /// queue.
     ///
     /// # Errors
-    /// [`Error::OutOfDescriptors`] when this process may open no more, and those of the locker; [`Error::Stale`] when the message was
-    /// taken out.
+    /// [`Error::OutOfDescriptors`] if this process can't open more descriptors, and the errors of the locker.
+    /// [`Error::Stale`] if the message was taken out.
     pub fn claim(&self) -> Result<Claimed> {
         if !self.is_whole() {
             return Err(opened());
@@ -236,10 +242,11 @@ impl Envelope {
         Ok(claimed)
     }
 
-    /// Makes sure that its last two words ([`Arena::tail_words`]) are free for its queue.
+    /// Frees the last two words of the envelope ([`Arena::tail_words`]) for its queue.
     ///
     /// # Errors
-    /// When there is no memory to move their contents to; [`Error::Stale`] when the message was taken out.
+    /// The errors of an allocation, if their contents can't be moved. [`Error::Stale`] if the message was
+    /// taken out.
     pub fn free_tail(&self) -> Result<()> {
         if !self.is_whole() {
             return Err(opened());
@@ -247,14 +254,14 @@ impl Envelope {
         self.arena.spill(self)
     }
 
-    /// Takes the message out, once, into an empty `inc`. Its attachments become handles of this process; the envelope is free for
-    /// another message.
+    /// Takes the message out, once, into an empty `inc`. Its attachments become handles of this process, and
+    /// the envelope is free for another message.
     ///
     /// # Errors
-    /// [`Error::Version`] when it is of another version of the wire, [`Error::Malformed`] when its words make no sense; then dropping
-    /// this releases everything in it. [`Error::Stale`] when it was taken out already. [`Error::Forked`] in a copy of the process, which
-    /// has nothing of it.
-    // Not by value: it would be copied just after it was made of its parts, see `index`.
+    /// [`Error::Version`] if the message has another wire version, [`Error::Malformed`] if its words are
+    /// invalid. Dropping the envelope then releases everything in it. [`Error::Stale`] if the message was
+    /// taken out already. [`Error::Forked`] in a forked child, which has no access to it.
+    // Not by value: it would be copied just after it was assembled from its parts, see `index`.
     #[inline]
     pub fn open(&mut self, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id());
@@ -275,15 +282,15 @@ impl Envelope {
         Ok(())
     }
 
-    /// As [`open`](Self::open), with attachments or a spill block.
+    /// Same as [`open`](Self::open), with attachments or a spill block.
     fn open_attached(&self, meta: Meta, spill: Option<Attach>, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id());
         let map = arena.map();
         if !meta.spilled {
             arena.fetch_early(id, meta.attachments);
         }
-        // The spill block stays the envelope's until every attachment that it lists is taken: if this process
-        // dies before, the sweep finds the list.
+        // The spill block remains the envelope's until every attachment that it lists is taken: if this
+        // process dies before, the sweep finds the list.
         let spill = spill.filter(|a| arena.block_exists(a.block));
         let (list, room) = spill.map(|a| arena.data_of(a.block)).unzip();
         let Parts { from } = meta.parts(room)?;
@@ -336,10 +343,10 @@ impl Arena {
         Word::at(self.layout().envelopes_at + ENVELOPE * u64::from(e) + field)
     }
 
-    /// Writes bytes into an envelope, from byte `from` of its inline bytes on. The last ones ([`TAIL`]) are
-    /// only accessed as words: a producer at a queue that is bounded by bytes may read the words of an
-    /// envelope that was just taken out of it. They are stored with release, so that a producer that sees
-    /// them also sees that the earlier message was taken.
+    /// Writes bytes into an envelope, beginning at byte `from` of its inline bytes. The last bytes ([`TAIL`])
+    /// are only accessed as words: a producer of a queue that is bounded by bytes may read the words of an
+    /// envelope that was just taken out of it. They are stored with release, so a producer that sees them
+    /// also sees that the earlier message was taken.
     #[inline]
     pub(in crate::arena) fn write_inline(&self, id: EnvelopeId, from: usize, bytes: &[u8]) {
         let at = self.envelope_word(id, field::INLINE);
@@ -352,20 +359,20 @@ impl Arena {
                 self.map().store(first.plus(i as u64), u64::from_ne_bytes(*word));
             }
             if !rest.is_empty() {
-                // Byte by byte: so few are copied sooner so than by `memcpy`.
+                // Byte by byte, which is faster than `memcpy` for so few.
                 let word = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
                 self.map().store(first.plus(words.len() as u64), word.to_le());
             }
         }
     }
 
-    /// Reads bytes out of an envelope, as [`write_inline`](Self::write_inline) writes them: all that is in `to` then.
+    /// Reads bytes that [`write_inline`](Self::write_inline) has written. They replace the contents of `to`.
     #[inline]
     pub(in crate::arena) fn read_inline(&self, id: EnvelopeId, from: usize, len: usize, to: &mut Vec<u8>) {
         let at = self.envelope_word(id, field::INLINE);
         let plain = len.min((INLINE - TAIL).saturating_sub(from));
         to.clear();
-        // With room for all of the last word.
+        // With room for the whole last word.
         to.reserve(len + 8);
         crate::arena::messages::bytes::read_own(self.map(), at.offset() + from as u64, plain, to);
         if plain < len {
@@ -377,13 +384,14 @@ impl Arena {
         }
     }
 
-    /// The last two words of each envelope, which a queue may use while it has the envelope, if they are free.
+    /// Returns the column of the last two words of each envelope. A queue may use them while it has the
+    /// envelope, if they are free.
     pub fn tail_words(&self) -> Column {
         Column { base: self.envelope_word(0, ENVELOPE - TAIL as u64), stride: ENVELOPE }
     }
 
-    /// Where an envelope lists its attachments, and how many entries there are: no more than there is room
-    /// for.
+    /// Returns the position of an envelope's list of attachments, and the number of entries, limited to the
+    /// available space.
     pub(in crate::arena) fn attachments_at(&self, id: EnvelopeId, meta: Meta) -> (Word, u64) {
         let spill = Attach::unpack(self.map().load_relaxed(self.envelope_word(id, field::SPILL)));
         let (at, room) = match spill.filter(|a| meta.spilled && self.block_exists(a.block)) {
@@ -396,7 +404,8 @@ impl Arena {
         (at, (meta.attachments as u64).min(room / 8))
     }
 
-    /// Gives up every seat that an envelope of this process holds, also if its message is of another version.
+    /// Gives up every seat that an envelope of this process holds, even if its message has another wire
+    /// version.
     pub(crate) fn empty_envelope(&self, id: EnvelopeId) {
         let map = self.map();
         let meta_word = self.envelope_word(id, field::META);
@@ -413,7 +422,7 @@ impl Arena {
         if meta.attachments != 0 || meta.spilled {
             map.store(meta_word, Meta::default().pack());
         }
-        // After the attachments that were in it, whose number is 0 now.
+        // After the attachments in it, whose number is 0 by now.
         if let Some(attach) = spill {
             self.release_attachment(id, attach);
             map.store(spill_word, 0);
@@ -421,7 +430,7 @@ impl Arena {
     }
 
     /// Prefetches an envelope that another process has filled, before this process takes it out of a ring:
-    /// the first cache line to be written, the others to be read.
+    /// the first cache line for writing, the others for reading.
     #[inline]
     pub fn fetch_filled(&self, e: EnvelopeId) {
         if e < self.layout().envelopes {
@@ -430,14 +439,14 @@ impl Arena {
         }
     }
 
-    /// Prefetches an envelope that another process emptied, and that is to be filled.
+    /// Prefetches an envelope that another process emptied, before it is filled.
     #[inline]
     pub(in crate::arena) fn fetch_empty(&self, e: EnvelopeId) {
         (0..ENVELOPE / LINE).for_each(|i| self.map().will_write(self.envelope_word(e, LINE * i)));
     }
 
-    /// Prefetches the words that describe the first attachments of an envelope, all at once: another process
-    /// wrote them last, and one after the other would cost a wait each.
+    /// Prefetches the words of an envelope's first attachments, all at once: another process wrote them last,
+    /// and reading them one by one would wait for each.
     fn fetch_early(&self, id: EnvelopeId, attachments: usize) {
         for k in 0..attachments.min(4) as u64 {
             let entry = self.map().load_relaxed(self.envelope_word(id, field::INLINE).plus(k));
@@ -447,7 +456,7 @@ impl Arena {
         }
     }
 
-    /// Prefetches the seat of an attachment, which is to be taken over.
+    /// Prefetches the seat of an attachment that will be taken over.
     #[inline]
     fn fetch_seat(&self, attach: Attach) {
         if attach.block / SLAB_BLOCKS < self.layout().slabs
@@ -463,7 +472,7 @@ impl Arena {
             return;
         }
         let Some(word) = self.seat_word(attach.block, attach.seat) else { return };
-        // It may become this process's to free.
+        // This process may have to free it.
         self.touch(me, attach.block / SLAB_BLOCKS);
         let at = self.block_at(attach.block);
         let release = Release::new(at, self.pages(), me, word, Seat::Envelope(e));

@@ -1,4 +1,4 @@
-//! Objects that move with their message: one process has them at a time, as it has an exclusive tensor.
+//! Objects that move with their message: one process has them at a time, like an exclusive tensor.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -8,10 +8,10 @@ use crate::arena::{Arena, Hold};
 use crate::error::{Error, Result};
 use crate::words::{Access, Grant};
 
-/// As what they are attached: exclusive, and of no element type.
+/// Grant for such objects: exclusive, without an element type.
 const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 31);
 
-/// Who else has it, in words.
+/// Returns a description of the other holders.
 #[cold]
 fn others(hold: &Hold) -> String {
     format!(
@@ -23,12 +23,14 @@ fn others(hold: &Hold) -> String {
 }
 
 impl Attached {
-    /// Moves the handle of an object here that this process alone holds, by this handle: its number. What is left holds nothing,
-    /// until it is [taken back](crate::message::Returned::take).
+    /// Moves the handle of an object into the message, and returns the attachment's number. This process must
+    /// be the only holder, by this handle. The remaining handle holds nothing, until it is [taken
+    /// back](crate::message::Returned::take).
     ///
     /// # Errors
-    /// [`Error::Unsendable`] if it is no object, or other handles, processes or messages have it (that of a process that died, until it
-    /// is swept); [`Error::LimitExceeded`] when there are too many attachments; [`Error::Forked`]. Then the handle stays.
+    /// [`Error::Unsendable`] if the block is not an object, or has other handles, processes or messages
+    /// (including a dead process that was not swept). [`Error::LimitExceeded`] if there are too many
+    /// attachments. [`Error::Forked`]. The handle is then unchanged.
     pub fn attach_object_exclusive(&mut self, hold: &mut Hold) -> Result<u32> {
         let place = self.place(hold, EXCLUSIVE)?;
         let arena = hold.arena();
@@ -43,12 +45,14 @@ impl Attached {
         place.or_else(|free| Ok(self.add(|| hold.take(), EXCLUSIVE, free)))
     }
 
-    /// Records the loan of an object that was [moved](Self::attach_object_exclusive) here under this number: `beside` it, all that its
-    /// value needs to be as it was, and a few bits. Returns the mark, of 61 bits, by which the value [takes](Returned::take_object)
-    /// the object back. An object gives no access to memory by itself, so that any loan of it may be recorded, once.
+    /// Records the loan of an object that was [moved](Self::attach_object_exclusive) here under this number.
+    /// `beside` and `note` are everything else that restores its value. Returns the mark, of 61 bits, by
+    /// which the value [takes](Returned::take_object) the object back. An object gives no access to memory by
+    /// itself, so any loan may be recorded, once.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if no object was moved here under this number, or a loan was recorded of it or of a later one.
+    /// [`Error::InvalidArgument`] if no object was moved here under this number, or a loan of it or of a
+    /// later one was recorded.
     #[inline]
     pub fn lends_object(
         &mut self,
@@ -61,18 +65,19 @@ impl Attached {
 }
 
 impl Returned {
-    /// The object that was [lent](Attached::lends_object) under this mark, if it was not taken yet, and what was noted of it. `None` for
-    /// the mark of another message.
+    /// Returns the object that was [lent](Attached::lends_object) under this mark, and its loan, if it was
+    /// not taken before. Returns `None` for a mark of another message.
     pub fn take_object(&mut self, mark: u64) -> Option<(Hold, &Lent)> {
         self.take(mark, EXCLUSIVE)
     }
 }
 
 impl Arrived {
-    /// The handle of an object that was [moved](Attached::attach_object_exclusive) into the message under this number, once.
+    /// Returns the handle of an object that was [moved](Attached::attach_object_exclusive) into the message
+    /// under this number, once.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when there is no such attachment, it is another thing, or was taken already.
+    /// [`Error::Malformed`] if the attachment doesn't exist, has another grant, or was taken already.
     #[inline]
     pub fn take_object_exclusive(&mut self, attachment: u32) -> Result<Hold> {
         self.take(attachment, EXCLUSIVE)
@@ -80,7 +85,7 @@ impl Arrived {
 }
 
 impl Arena {
-    /// Whether a block is what an exclusive attachment of this grant has to be.
+    /// Returns `true` if a block is suitable for an exclusive attachment with this grant.
     pub(in crate::arena) fn may_be_exclusive(&self, hold: &Hold, grant: Grant) -> bool {
         if grant == EXCLUSIVE {
             !hold.is_nowhere() && self.kind_of(hold.block()).is_object()

@@ -1,20 +1,20 @@
-//! When the memory of envelopes is given back after a burst, and taken again.
+//! Groups of envelopes: return of their memory after a burst, and its reuse.
 //!
-//! States and proof are in `steps::group`. [`Arena::empty_cache`] gives back all that it can. Besides, every
-//! 100 ms one of the waiting processes counts the free groups. Groups that were free in all counts of a
-//! second are surplus, except [`KEPT`] of them, and are given back in small parts, so that a message which
-//! comes meanwhile waits for none. So neither a queue that fills and empties all the time, nor the first
+//! States and proof are in `steps::group`. [`Arena::empty_cache`] returns all memory that it can. In
+//! addition, one of the waiting processes counts the free groups every 100 ms. Groups that were free in all
+//! counts of a second are surplus, except [`KEPT`] of them, and are returned in small parts, so that a new
+//! message never waits for all of them. So neither a queue that fills and empties continually, nor the first
 //! message after a pause, pays for it.
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | group | see `steps::group` | | |
-//! | absent from | a filler: past the group that it filled; a trimmer: down to the group that it made absent, and counts it up | before it | more memory is taken than needed, until all groups are searched, which is done before an error that no envelopes are left |
-//! | absent to | a filler raises it, a trimmer lowers it | before it | free envelopes above it are not seen, until all groups are searched, as above |
-//! | group map | a freer sets the bit of a group after a hint of it; a process that finds no hint there clears it, and sets it again if there is one by then | between the two accesses | free envelopes of that group are not seen until another of them is freed, or all groups are searched, as above |
-//! | idle groups | the process that counts | | the surplus is found a second later |
+//! | absent from | a filler: to the group after the filled one; a trimmer: down to the group that it made absent, and increments the high bits | before it | more memory is taken than needed, until all groups are searched, which happens before an error that no envelopes are left |
+//! | absent to | a filler raises it, a trimmer lowers it | before it | free envelopes above it are not found, until all groups are searched, as above |
+//! | group map | a freer sets the bit of a group after a hint of it; a process that finds no hint there clears it, and sets it again if there is one by then | between the two accesses | free envelopes of that group are not found until another of them is freed, or all groups are searched, as above |
+//! | idle groups | the counting process | | the surplus is found a second later |
 //!
-//! Arenas of plain memory keep the memory of their envelopes.
+//! Arenas in private memory keep the memory of their envelopes.
 
 use std::ops::Range;
 
@@ -26,19 +26,19 @@ use crate::mem::{Column, Mem, Word, run};
 use crate::steps::{AdoptGroup, Adopted, BeginFill, EmptyGroup, EnvelopesAt, FillGroup, GroupAt, HintsAt};
 use crate::words::{EnvelopeId, Group, Member, Owner};
 
-/// Free groups that stay: 1 MiB.
+/// Number of free groups that keep their memory: 1 MiB.
 const KEPT: u32 = 64;
-/// How many groups are given back at once: 256 KiB.
+/// Number of groups returned at once: 256 KiB.
 const AT_ONCE: usize = 16;
-/// How many a waiting process gives back at a look: 4 MiB, which takes about a millisecond.
+/// Number of groups that a waiting process returns per check: 4 MiB, which takes about a millisecond.
 const AT_A_LOOK: u32 = 256;
-/// How many counts of idle groups make a second.
+/// Number of counts of idle groups in a second.
 const LOOKS: u64 = 10;
-/// Bytes of a group.
+/// Size of a group in bytes.
 const BYTES: u64 = ENVELOPE * Group::ENVELOPES as u64;
 
-/// The word of idle groups: how many counts were made; the least that were free in these; how many are
-/// surplus.
+/// The word of idle groups: number of counts, minimum number of free groups in these counts, and number of
+/// surplus groups.
 #[derive(Clone, Copy, Default)]
 struct IdleGroups {
     looks: u64,
@@ -58,7 +58,7 @@ impl IdleGroups {
         Self { looks: w >> (2 * Self::COUNT), least: count(w >> Self::COUNT), surplus: count(w) }
     }
 
-    /// The word after a count that found `free` groups.
+    /// Returns the word after a count that found `free` groups.
     fn looked(self, free: u32) -> Self {
         let least = if self.looks == 0 { free } else { self.least.min(free) };
         match self.looks + 1 {
@@ -69,7 +69,7 @@ impl IdleGroups {
 }
 
 impl Arena {
-    /// Where the words of all envelopes are.
+    /// Returns the positions of the words of all envelopes.
     pub fn envelopes_at(&self) -> EnvelopesAt {
         let groups = Column { base: Word::at(self.layout().groups_at), stride: 8 };
         let (owners, places) = (self.owner_words(), self.place_words());
@@ -85,22 +85,23 @@ impl Arena {
         Group::unpack(self.map().load(self.envelopes_at().groups.of(group)))
     }
 
-    /// The hints of a group: which of its envelopes are probably free.
+    /// Returns the word of hints of a group: the envelopes that are probably free.
     pub(in crate::arena) fn group_hints(&self, group: u32) -> Word {
         Word::at(self.layout().envelope_map_at).plus(group.into())
     }
 
-    /// The bits of a group and its neighbours in the group map: which groups probably have hints.
+    /// Returns the word of the group map for a group and its neighbours: the groups that probably have hints.
     fn group_map(&self, group: u32) -> Word {
         Word::at(self.layout().group_map_at).plus(u64::from(group / 64))
     }
 
-    /// Places of a group's hints and of its bit.
+    /// Returns the positions of a group's hints and of its bit.
     pub(in crate::arena) fn hints_at(&self, group: u32) -> HintsAt {
         HintsAt { hints: self.group_hints(group), map: self.group_map(group), bit: 1 << (group % 64) }
     }
 
-    /// Groups among the first `groups` whose bits in the group map are set, in a circle from `start` on.
+    /// Returns the groups among the first `groups` whose bits in the group map are set, in a circle that
+    /// begins at `start`.
     pub(in crate::arena) fn marked_groups(
         &self,
         start: u32,
@@ -130,7 +131,7 @@ impl Arena {
         marked.filter(move |&group| group < groups)
     }
 
-    /// How many groups were ever in use.
+    /// Returns the number of groups that were ever in use.
     fn used_groups(&self) -> u32 {
         let used = self.map().load(Word::at(control::ENVELOPES)).min(self.layout().envelopes.into());
         used as u32 / Group::ENVELOPES
@@ -144,13 +145,13 @@ impl Arena {
         self.ordinary_groups().end..self.layout().envelopes / Group::ENVELOPES
     }
 
-    /// Whether an envelope may be in use: it was once, and its group is.
+    /// Returns `true` if an envelope may be in use: its group is in use.
     pub fn may_be_in_use(&self, e: EnvelopeId) -> bool {
         let group = e / Group::ENVELOPES;
         group < self.used_groups() && self.group(group).is_looked_at()
     }
 
-    /// All envelopes that may be in use, from one on that is the first of its group.
+    /// Returns all envelopes that may be in use, beginning at `from`, the first envelope of its group.
     pub fn envelopes_in_use(&self, from: EnvelopeId) -> impl Iterator<Item = EnvelopeId> + use<> {
         let arena = *self;
         let groups =
@@ -158,20 +159,20 @@ impl Arena {
         groups.flat_map(|group| group * Group::ENVELOPES..(group + 1) * Group::ENVELOPES)
     }
 
-    /// How many groups a process searches that needs an envelope: those up to the last one in use, or all.
+    /// Returns the number of groups to search for an envelope: those up to the last one in use, or all.
     pub(in crate::arena) fn groups_to_look_at(&self, all: bool) -> u32 {
         let last = if all { u64::MAX } else { self.map().load_relaxed(Word::at(control::ABSENT_TO)) };
         let used = self.used_groups().min(self.ordinary_groups().end);
         used.min(u32::try_from(last).unwrap_or(u32::MAX))
     }
 
-    /// Whether there is a group that could be filled.
+    /// Returns `true` if there is a group that could be filled.
     pub(in crate::arena) fn could_fill(&self, mut of: Range<u32>) -> bool {
         let used = self.used_groups();
         used < of.end || of.any(|group| matches!(self.group(group), Group::Absent { .. }))
     }
 
-    /// Puts 64 more envelopes into use, of these groups.
+    /// Adds 64 envelopes, from these groups.
     pub(in crate::arena) fn more_envelopes(&self, of: Range<u32>) -> Result<()> {
         let me = self.me()?;
         let hint_at = Word::at(control::ABSENT_FROM);
@@ -182,7 +183,7 @@ impl Arena {
             let absent = |&group: &u32| matches!(self.group(group), Group::Absent { .. });
             let found = (from..used.min(of.end)).find(absent);
             if !all {
-                // Fails if a group has become absent meanwhile, which counts the word up.
+                // Fails if a group has become absent meanwhile, which increments the high bits.
                 let next = found.map_or(used.min(of.end), |group| group + 1);
                 _ = self.map().cas(hint_at, hint, hint >> 32 << 32 | u64::from(next));
             }
@@ -196,7 +197,7 @@ impl Arena {
         }
     }
 
-    /// Counts one more group as once used; it is still absent.
+    /// Counts one more group as once used. The group is still absent.
     fn use_group(&self, group: u32) -> Result<()> {
         for word in [self.group_hints(group), self.group_map(group), self.group_at(group).word] {
             self.commit_at(word.offset() & !4095, 4096)?;
@@ -206,11 +207,11 @@ impl Arena {
         Ok(())
     }
 
-    /// Gives a group memory, and its envelopes their words; whether it was absent.
+    /// Reserves the memory of a group, and initializes its envelopes. Returns `true` if the group was absent.
     fn fill_group(&self, group: u32, me: Member) -> Result<bool> {
         let at = self.group_at(group);
         let Group::Absent { base } = self.group(group) else { return Ok(false) };
-        // First, so that no process reads where there is no memory, and may be none.
+        // Reserved first, so no process reads missing memory, and an error changes nothing.
         if let Err(e) = self.commit_at(self.layout().envelopes_at + u64::from(group) * BYTES, BYTES) {
             self.note_absent(group);
             return Err(e);
@@ -224,7 +225,7 @@ impl Arena {
         Ok(true)
     }
 
-    /// Notes that a group is absent now.
+    /// Records that a group is absent.
     fn note_absent(&self, group: u32) {
         let at = Word::at(control::ABSENT_FROM);
         let mut found = self.map().load(at);
@@ -238,13 +239,13 @@ impl Arena {
         (hint >> 32).wrapping_add(1) << 32 | u64::from(from)
     }
 
-    /// Whether a group is in use and all of its envelopes are free, as far as hints tell.
+    /// Returns `true` if a group is in use and all of its envelopes are free, according to hints.
     fn seems_free(&self, group: u32) -> bool {
         self.map().load_relaxed(self.group_hints(group)) == u64::MAX && self.group(group) == Group::InUse
     }
 
-    /// Gives back the memory of free groups, the last ones first: of all but `kept`, and of `most` at most.
-    /// Returns how many.
+    /// Returns the memory of free groups to the kernel, last groups first, except `kept` groups, and at most
+    /// `most`. Returns the number of groups.
     pub(in crate::arena) fn trim_envelopes(&self, me: Member, kept: u32, most: u32) -> u32 {
         if self.is_local() {
             return 0;
@@ -260,8 +261,9 @@ impl Arena {
         given
     }
 
-    /// Gives back the memory of free groups among these, in parts of at most half of those that are free still: what is claimed
-    /// to be emptied is not there for a put, so a process that is stopped in it leaves others enough.
+    /// Returns the memory of free groups in this range, in parts of at most half of the remaining free ones.
+    /// Groups that are claimed for emptying are not available to a put, so a process that is stopped here
+    /// leaves enough for others.
     fn trim_part(&self, of: Range<u32>, me: Member, kept: u32, most: u32) -> u32 {
         let (used, kept) = (self.used_groups(), kept as usize);
         let free: Vec<u32> = (of.start..of.end.min(used)).filter(|&group| self.seems_free(group)).collect();
@@ -275,7 +277,7 @@ impl Arena {
         given
     }
 
-    /// Gives back the memory of the free ones of these groups, which lie side by side. Returns how many.
+    /// Returns the memory of the free groups among these adjacent ones, and returns their number.
     fn trim_groups(&self, groups: &[u32], me: Member) -> u32 {
         let mut emptying: Vec<(u32, u64)> = Vec::with_capacity(groups.len());
         for &group in groups {
@@ -294,7 +296,7 @@ impl Arena {
         emptying.len() as u32
     }
 
-    /// Gives hints of the free envelopes of a group that could not be emptied.
+    /// Sets the hints of the free envelopes of a group that could not be emptied.
     fn hint_free_ones(&self, group: u32) {
         if self.group(group) == Group::InUse {
             let first = group * Group::ENVELOPES;
@@ -307,7 +309,7 @@ impl Arena {
         }
     }
 
-    /// Finishes emptying groups that lie side by side.
+    /// Finishes emptying adjacent groups.
     fn make_absent(&self, emptying: &[(u32, u64)]) {
         let Some(&(first, _)) = emptying.first() else { return };
         let (at, len) =
@@ -315,7 +317,7 @@ impl Arena {
         let taken = self.punch_at(at, len);
         for &(group, base) in emptying {
             if !taken {
-                // The memory stays; the words are what they would be without it.
+                // The memory stays. The words must have the same values as without it.
                 self.clear_owners(group);
             }
             self.map().store(self.group_at(group).word, Group::Absent { base }.pack());
@@ -351,7 +353,7 @@ impl Arena {
         }
     }
 
-    /// How many groups a process is emptying or filling: for tests that kill it there.
+    /// Returns the number of groups that a process is emptying or filling, for tests that kill it there.
     #[cfg(feature = "inject")]
     #[doc(hidden)]
     pub fn unfinished_groups(&self) -> usize {
@@ -359,7 +361,7 @@ impl Arena {
         (0..self.used_groups()).filter(unfinished).count()
     }
 
-    /// Gives back a part of the groups that were surplus for a second. Called every 100 ms, by one process
+    /// Returns the memory of some groups that were surplus for a second. Called every 100 ms, by one process
     /// for all, if any process waits.
     pub(in crate::arena) fn trim_idle_envelopes(&self, me: Member) {
         let free = (0..self.groups_to_look_at(false)).filter(|&group| self.seems_free(group)).count() as u32;
@@ -376,7 +378,7 @@ impl Arena {
 mod tests {
     use super::*;
 
-    /// Free for a second: surplus. In use in one of its counts: not.
+    /// Groups that were free for a second are surplus. Groups in use in one of the counts are not.
     #[test]
     fn what_was_free_for_a_second_is_too_much() {
         let looks = |free: &[u32]| {

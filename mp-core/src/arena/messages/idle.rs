@@ -1,18 +1,18 @@
-//! Envelopes that are not in use: each thread keeps a few, whose owner words name its process; the others are
-//! free, and a bit map hints where they are.
+//! Unused envelopes. Each thread keeps a few, whose owner words name its process. The others are free, and a
+//! bit map has hints for them.
 //!
 //! # The share of each queue
-//! The last eighth of the envelopes is taken only when all others are in use: one by one, by a put into a
-//! queue that has fewer than [`SHARE`] messages in such envelopes (those of threads that are just putting not
-//! counted), and by what belongs to no queue (arguments of processes, reading a lease). So a queue that takes
-//! all that it can get leaves the others theirs.
+//! The last eighth of the envelopes is taken only when all others are in use. They are taken one by one, by a
+//! put into a queue that has fewer than [`SHARE`] messages in such envelopes (not counting threads that are
+//! just putting), and by messages that belong to no queue (arguments of processes, reading a lease). So a
+//! queue that takes as many envelopes as it can leaves some for the others.
 //!
 //! | word | states | changed by | killed |
 //! |---|---|---|---|
-//! | owner of an envelope of the share | as of any | as of any; but its process frees it as soon as it is emptied, and keeps none | as of any: the sweep frees it |
+//! | owner of an envelope of the share | as of any | as of any, except that its process frees it as soon as it is emptied, and keeps none | as of any: the sweep frees it |
 //!
-//! There is no count of them: a process that wants one looks at all that were ever in use at once; their
-//! place words name their queues.
+//! They are not counted: a process that needs one scans all that were ever in use at once. Their place words
+//! name their queues.
 
 use std::cell::{Cell, RefCell};
 
@@ -23,12 +23,12 @@ use crate::mem::{Mem, run, run_straight};
 use crate::steps::{HintGroup, UnmarkGroup};
 use crate::words::{BlockId, EnvelopeId, Holder, Owner, Place};
 
-/// How many idle envelopes a thread keeps, at most.
+/// Maximum number of idle envelopes that a thread keeps.
 const IDLE: usize = 64;
-/// Number of marked groups without hints that a search leaves marked. A few groups that empty and fill in turns keep their marks,
-/// and no process writes the group map then.
+/// Number of marked groups without hints that a search leaves marked. A few groups that empty and fill in
+/// turns keep their marks, and no process writes the group map then.
 const STALE: u32 = 32;
-/// How many messages of a queue may be in envelopes of the share.
+/// Maximum number of messages of a queue in envelopes of the share.
 pub(in crate::arena) const SHARE: usize = 16;
 
 /// Idle envelopes of a thread.
@@ -46,17 +46,17 @@ impl Drop for Idle {
 
 thread_local! {
     static IDLE_ENVELOPES: RefCell<Idle> = const { RefCell::new(Idle(Vec::new())) };
-    /// The queue whose share this thread takes from now.
+    /// Queue whose share this thread takes from at present.
     static SHARE_OF: Cell<Option<BlockId>> = const { Cell::new(None) };
 }
 
-/// In a forked copy that becomes a process of its own: the envelopes that this thread keeps are the
-/// original's.
+/// Forgets the envelopes that this thread keeps, in a forked child that becomes a separate process. They
+/// belong to the parent.
 pub(in crate::arena) fn forget_thread() {
     _ = IDLE_ENVELOPES.try_with(|idle| idle.borrow_mut().0.clear());
 }
 
-/// The lowest `n` bits of those that are set.
+/// Returns the lowest `n` set bits.
 fn lowest(bits: u64, n: usize) -> u64 {
     let mut rest = bits;
     (0..n).for_each(|_| rest &= rest.wrapping_sub(1));
@@ -70,8 +70,8 @@ impl Arena {
         self.hint_envelope(id);
     }
 
-    /// Frees a batch of envelopes of this process. Their hints are set up to 64 at a time, where they lie
-    /// together.
+    /// Frees a batch of envelopes of this process. Hints of adjacent envelopes are set together, up to 64 at
+    /// a time.
     fn free_envelopes(&self, batch: impl Iterator<Item = (Arena, EnvelopeId, u64)>) {
         let (mut group, mut bits) = (0, 0);
         for (_, id, owner) in batch {
@@ -95,7 +95,7 @@ impl Arena {
         self.hint_group(id / 64, 1 << (id % 64));
     }
 
-    /// Keeps an emptied envelope for this thread's next message, with its owner word.
+    /// Keeps an emptied envelope and its owner word for this thread's next message.
     #[inline]
     pub(in crate::arena) fn keep(&self, id: EnvelopeId, owner: u64) {
         let keep = |idle: &RefCell<Idle>| {
@@ -112,7 +112,7 @@ impl Arena {
         }
     }
 
-    /// An envelope for what belongs to no queue: may be of the share.
+    /// Returns an envelope for a message that belongs to no queue. It may be one of the share.
     pub(in crate::arena) fn spare_envelope(&self) -> Result<Envelope> {
         match self.idle_envelope() {
             Err(e) if e.is_out_of_envelopes() => self.envelope_of_share(None),
@@ -120,7 +120,7 @@ impl Arena {
         }
     }
 
-    /// Calls `f`, in which messages that this thread packs may be in envelopes of this queue's share.
+    /// Calls `f`. Messages that this thread packs meanwhile may be in envelopes of this queue's share.
     pub fn with_share<R>(&self, queue: &Hold, f: impl FnOnce() -> R) -> R {
         struct Back(Option<BlockId>);
         impl Drop for Back {
@@ -132,7 +132,7 @@ impl Arena {
         f()
     }
 
-    /// How many envelopes of the share have messages of a queue; and a free envelope.
+    /// Returns the number of envelopes of the share that contain messages of a queue, and a free envelope.
     fn look_at_share(&self, queue: Option<BlockId>) -> (usize, Option<(EnvelopeId, u64)>) {
         let (mut had, mut free) = (0, None);
         for e in self.envelopes_in_use(self.layout().ordinary()) {
@@ -149,7 +149,7 @@ impl Arena {
         (had, free)
     }
 
-    /// Claims an envelope of the share: for a queue, if it has fewer than [`SHARE`] of them.
+    /// Claims an envelope of the share, for a queue only if it has fewer than [`SHARE`] of them.
     #[cold]
     fn envelope_of_share(&self, queue: Option<BlockId>) -> Result<Envelope> {
         let me = self.me()?;
@@ -173,17 +173,18 @@ impl Arena {
         Error::ArenaFull { what: ENVELOPES, asked: 1, limit: self.layout().envelopes.into() }
     }
 
-    /// Whether the next message that this thread packs for this queue finds an envelope: this thread keeps one for it then, unless it
-    /// would be one of the queue's share, which another thread may be faster to take.
+    /// Returns `true` if the next message that this thread packs for this queue finds an envelope. This
+    /// thread then keeps one for it, unless it would be one of the queue's share, which another thread may
+    /// take first.
     pub fn keeps_envelope(&self, queue: &Hold) -> bool {
         match self.idle_envelope() {
             Err(e) if e.is_out_of_envelopes() => self.has_envelopes(queue),
-            // Dropped, it is kept; what else is wrong is for the message to say.
+            // The dropped envelope is kept. Other errors are returned when the message is packed.
             _ => true,
         }
     }
 
-    /// Whether a message for this queue could be packed now.
+    /// Returns `true` if a message for this queue could be packed at present.
     pub fn has_envelopes(&self, queue: &Hold) -> bool {
         let hinted = |group| self.map().load_relaxed(self.group_hints(group)) != 0;
         if self.could_fill(self.ordinary_groups()) || self.ordinary_groups().any(hinted) {
@@ -199,7 +200,7 @@ impl Arena {
         let idle = IDLE_ENVELOPES.try_with(|idle| {
             let idle = &mut idle.borrow_mut().0;
             let this = idle.pop();
-            // The next envelope is fetched while this message is written and put.
+            // The next envelope is prefetched while this message is written and put.
             if let Some((arena, next, _)) = idle.last() {
                 arena.fetch_empty(*next);
             }
@@ -220,7 +221,7 @@ impl Arena {
         let (mut all, mut emptied) = (false, false);
         loop {
             let groups = self.groups_to_look_at(all);
-            // Different processes start at different places.
+            // Different processes start at different groups.
             let start = me.slot().wrapping_mul(7) % groups.max(1);
             let (every, marked) = if all { (groups, 0) } else { (0, groups) };
             let every = (0..every).map(|i| (start + i) % groups);
@@ -230,20 +231,20 @@ impl Arena {
                 let hints = self.map().load(at);
                 if hints == 0 {
                     stale += 1;
-                    // A look at all groups meets those without a bit.
+                    // A search of all groups includes groups without a bit.
                     if stale > STALE && !all {
                         run(UnmarkGroup::new(self.hints_at(group)), self.map());
                     }
                     continue;
                 }
                 let mut wanted = lowest(hints, want - got.len());
-                // Hints that another process has taken meanwhile are not among them.
+                // Excludes hints that another process has taken meanwhile.
                 let taken = self.map().and(at, !wanted);
                 wanted &= taken;
                 if !self.group(group).is_looked_at() {
                     continue;
                 }
-                // Prefetch all at once, instead of a wait for each: another process freed them.
+                // Prefetch all at once, instead of waiting for each: another process freed them.
                 for i in (0..64).filter(|i| wanted >> i & 1 == 1) {
                     self.map().will_write(self.owner_words().of(group * 64 + i));
                 }
@@ -270,7 +271,7 @@ impl Arena {
                 }
                 None => match (self.more_envelopes(self.ordinary_groups()), SHARE_OF.try_with(Cell::get)) {
                     (Err(e), _) if !all && (e.is_out_of_envelopes() || e.is_out_of_memory()) => all = true,
-                    // As an allocation does: free memory of other sizes first.
+                    // Same as an allocation does: free memory of other sizes first.
                     (Err(e), _) if e.is_out_of_memory() && !emptied => {
                         emptied = true;
                         if self.empty_cache()? == 0 {
@@ -286,7 +287,7 @@ impl Arena {
         }
     }
 
-    /// Frees those that this thread keeps.
+    /// Frees the envelopes that this thread keeps.
     pub(in crate::arena) fn free_idle(&self) {
         let taken = IDLE_ENVELOPES.try_with(|idle| {
             let mut idle = idle.borrow_mut();

@@ -1,4 +1,4 @@
-//! Which queues have how many messages on their way: for the error when there are no more envelopes.
+//! Numbers of messages in flight by queue, for the error when no envelopes are left.
 
 use std::collections::HashMap;
 
@@ -7,12 +7,12 @@ use crate::error::{MessagesInFlight, QueuedMessages};
 use crate::mem::Mem;
 use crate::words::{BlockId, Holder, Owner, Place, Seat};
 
-/// How many queues are named, and how many processes of each.
+/// Maximum number of queues named, and of processes named for each.
 const NAMED: usize = 4;
 
 impl Arena {
-    /// Which queues and processes have the messages that are on their way, at this moment. It reads all
-    /// envelopes.
+    /// Returns the present numbers of messages in flight, by queue, with the processes that hold the queues.
+    /// Reads all envelopes.
     pub fn on_their_way(&self, asked: BlockId, asked_has: u64) -> MessagesInFlight {
         let (map, layout) = (self.map(), self.layout());
         let (mut by_queue, mut owned) = (HashMap::<BlockId, u64>::new(), 0);
@@ -45,7 +45,7 @@ impl Arena {
         }
     }
 
-    /// Processes that hold a block.
+    /// Returns the processes that hold a block.
     fn pids_with(&self, block: BlockId) -> Vec<u32> {
         if !self.block_exists(block) {
             return Vec::new();

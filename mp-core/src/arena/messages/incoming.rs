@@ -1,4 +1,4 @@
-//! A message being read: its bytes, and what arrived with it.
+//! A message being read: its bytes and its attachments.
 
 use std::os::fd::OwnedFd;
 
@@ -10,19 +10,20 @@ use crate::error::Error;
 use crate::error::Result;
 use crate::words::{Access, BlockId, Grant, Kind};
 
-/// As what a buffer is attached: as frozen elements are, of any type.
+/// Grant for a buffer: frozen elements, of any type.
 pub(in crate::arena) const BUFFER: Grant = Grant::new(Access::Frozen, 0);
 
-/// As what a handle is attached that gives no access to memory by itself.
+/// Grant for a handle that gives no access to memory by itself.
 pub(in crate::arena) const OBJECT: Grant = Grant::new(Access::Object, 0);
 
-/// As what the block is attached that stands for a message's descriptors: so a receiver finds it without a look at other blocks.
+/// Grant for the block of a message's descriptors. With it, a receiver finds the block without checking other
+/// blocks.
 pub(in crate::arena) const DESCRIPTORS: Grant = Grant::new(Access::Object, 1);
 
-/// A long text, byte string or row of numbers that arrived beside its message's bytes: memory of its own, which no process
-/// writes any more, and which lives as long as this.
+/// A long text, byte string or number array that arrived in a separate block of memory. No process writes
+/// this memory any more, and it lives as long as this value.
 ///
-/// In a forked copy of the process it has no bytes.
+/// In a forked child it has no bytes.
 #[derive(Clone, Debug)]
 pub struct Buffer {
     hold: Hold,
@@ -43,12 +44,13 @@ impl AsRef<[u8]> for Buffer {
 struct Given {
     hold: Option<Hold>,
     grant: Grant,
-    /// How often it was read as a buffer.
+    /// Number of times it was read as a buffer.
     reads: u8,
 }
 
-/// How often a buffer can be read. A writer mentions each once, and what is read is read once more for the error of a message that
-/// can't be: a few bytes that mention one again and again would make the reader copy it each time.
+/// Maximum number of times that a buffer can be read. A writer references each buffer once, and an invalid
+/// message is read once more for its error. Without a limit, a few bytes that reference a buffer repeatedly
+/// would make the reader copy it each time.
 const MOST_READS: u8 = 8;
 
 impl From<AttachRequest> for Given {
@@ -69,13 +71,13 @@ impl Given {
     }
 }
 
-/// What is attached to a message being read.
+/// Attachments of a message being read.
 #[derive(Debug, Default)]
 pub struct Arrived {
     list: Vec<Given>,
-    /// Descriptors that were taken out of the locker, and not by the value yet.
+    /// Descriptors that were copied from the locker, but not yet taken by the value.
     claimed: Claimed,
-    /// Why it could not be read, where the codec's error has only the text of it.
+    /// Error that made the message unreadable, if the codec's error has only its text.
     refusal: Option<Error>,
 }
 
@@ -84,7 +86,7 @@ pub struct Arrived {
 pub struct Claimed(Vec<(BlockId, Vec<Option<OwnedFd>>)>);
 
 impl Claimed {
-    /// Copies those of one more block.
+    /// Adds copies of a block's descriptors.
     pub(in crate::arena) fn add(&mut self, arena: Arena, block: BlockId) -> Result<()> {
         let files = arena.descriptors_of(block)?.into_iter().map(Some).collect();
         self.0.retain(|(there, _)| *there != block);
@@ -101,7 +103,7 @@ impl Claimed {
         self.0.iter().any(|(there, _)| *there == block)
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no descriptors.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -114,20 +116,21 @@ impl From<Vec<AttachRequest>> for Arrived {
 }
 
 impl Arrived {
-    /// A handle that gives no access to memory by itself.
+    /// Returns the handle of an object, which gives no access to memory by itself.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when there is no such attachment, or it is of another kind.
+    /// [`Error::Malformed`] if the attachment doesn't exist, or has another grant.
     #[inline]
     pub fn take_object(&mut self, attachment: u32) -> Result<Hold> {
         self.take(attachment, OBJECT)
     }
 
-    /// What [`Attached::attach_buffer`](crate::message::Attached::attach_buffer) attached under this number: its first `len` bytes.
+    /// Returns the first `len` bytes of a buffer that
+    /// [`Attached::attach_buffer`](crate::message::Attached::attach_buffer) attached under this number.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when there is no such attachment, it was attached as something else, has fewer bytes, or is mentioned
-    /// again and again.
+    /// [`Error::Malformed`] if the attachment doesn't exist, has another grant or fewer bytes, or is
+    /// referenced repeatedly.
     pub fn buffer(&mut self, attachment: u32, len: u64) -> Result<Buffer> {
         let hold = self.take(attachment, BUFFER)?;
         if let Some(given) = self.list.get_mut(attachment as usize) {
@@ -147,18 +150,19 @@ impl Arrived {
         Ok(Buffer { hold, len: len as usize })
     }
 
-    /// A descriptor that [`Attached::attach_descriptor`](crate::message::Attached::attach_descriptor) sent under these numbers: a copy,
-    /// which is close-on-exec. What was sent is closed when its message is gone.
+    /// Returns a descriptor that [`Attached::attach_descriptor`](crate::message::Attached::attach_descriptor)
+    /// sent under these numbers. It is a copy, and close-on-exec. The sent descriptor is closed when its
+    /// message is gone.
     ///
     /// # Errors
-    /// [`Error::OutOfDescriptors`] when this process may open no more; [`Error::Malformed`] when there is no such attachment, or it was
-    /// attached as something else.
+    /// [`Error::OutOfDescriptors`] if this process can't open more descriptors. [`Error::Malformed`] if the
+    /// attachment doesn't exist or has another grant.
     pub fn take_descriptor(&mut self, attachment: u32, number: u32) -> Result<OwnedFd> {
         let hold = self.take(attachment, DESCRIPTORS)?;
         if let Some(file) = self.claimed.take(hold.block(), number) {
             return Ok(file);
         }
-        // Not claimed yet; or it was read before, where serde tries variants.
+        // Not claimed yet, or already read by a serde variant that failed.
         self.claimed.add(hold.arena(), hold.block()).inspect_err(|error| {
             if let Error::OutOfDescriptors(why) = error {
                 self.refusal = Some(Error::OutOfDescriptors(why.clone()));
@@ -168,7 +172,7 @@ impl Arrived {
         file.ok_or_else(|| wrong(attachment, &format!("has no descriptor {number}")))
     }
 
-    /// Copies all descriptors that are attached, or none.
+    /// Copies all attached descriptors, or none.
     fn claim(&mut self) -> Result<()> {
         let objects = self.list.iter().filter(|given| given.grant == DESCRIPTORS);
         for hold in objects.filter_map(|given| given.hold.as_ref()) {
@@ -184,18 +188,20 @@ impl Arrived {
         Ok(())
     }
 
-    /// Without the memory of exclusive tensors: another list has that. All others keep their numbers.
+    /// Removes the handles of exclusive tensors, which another list has. All other attachments keep their
+    /// numbers.
     pub(in crate::arena) fn without_exclusive(mut self) -> Self {
         let exclusive = |given: &&mut Given| given.grant.access() == Access::Exclusive;
         self.list.iter_mut().filter(exclusive).for_each(|given| given.hold = None);
         self
     }
 
-    /// The handle of what was attached under this number, if it was attached as that. It gives no access to memory by itself.
+    /// Returns the handle of the attachment with this number, if it has this grant. The handle gives no
+    /// access to memory by itself.
     ///
     /// # Errors
-    /// [`Error::Malformed`] when there is no such attachment, it was attached as something else, or it is exclusive and was
-    /// taken already.
+    /// [`Error::Malformed`] if the attachment doesn't exist, has another grant, or is exclusive and was taken
+    /// already.
     #[inline]
     pub fn take(&mut self, attachment: u32, grant: Grant) -> Result<Hold> {
         let wrong = |why: &str| wrong(attachment, why);
@@ -207,8 +213,7 @@ impl Arrived {
             return given.hold.clone().ok_or_else(|| wrong("was taken already"));
         }
         let hold = given.hold.take().ok_or_else(|| wrong("was taken already"))?;
-        // It was moved here by the only tensor that had access to it, so that it is not asked what else keeps
-        // its memory.
+        // The only tensor with access moved it here, so other handles that keep its memory are not checked.
         if !hold.arena().may_be_exclusive(&hold, grant) {
             return Err(wrong("is exclusive, and its memory was frozen or shared, or is for something else"));
         }
@@ -220,7 +225,7 @@ impl Arrived {
 #[derive(Debug, Default)]
 pub struct Incoming {
     bytes: Vec<u8>,
-    /// Where the bytes are, if they did not fit into the envelope.
+    /// Location of the bytes, if they did not fit into the envelope.
     spill: Option<Spill>,
     at: usize,
     fingerprint: u64,
@@ -228,47 +233,47 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Of bytes that [`Outgoing::into_plain`](crate::message::Outgoing::into_plain) gave, or any other bytes: they are
-    /// checked when they are read.
+    /// Creates a message from bytes that [`Outgoing::into_plain`](crate::message::Outgoing::into_plain)
+    /// returned, or from any other bytes. They are checked when they are read.
     pub fn from_plain(bytes: Vec<u8>) -> Self {
         Self { bytes, ..Self::default() }
     }
 
-    /// Of a message that never left.
+    /// Creates a message from one that was not sent.
     pub(in crate::arena) fn returned(bytes: Vec<u8>, attached: Vec<AttachRequest>) -> Self {
         Self { bytes, arrived: Some(Box::new(attached.into())), ..Self::default() }
     }
 
-    /// The buffer of a message that is being taken out of its envelope.
+    /// Returns the buffer of a message that is being taken out of its envelope.
     #[inline]
     pub(crate) fn buffer(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// Its bytes are elsewhere.
+    /// Sets the spill block with the bytes.
     pub(crate) fn spilled(&mut self, spill: Spill) {
         self.spill = Some(spill);
     }
 
-    /// Notes the fingerprint of its type, as the sender said.
+    /// Records the fingerprint of the message's type, as claimed by the sender.
     #[inline]
     pub(crate) fn typed(&mut self, fingerprint: u64) {
         self.fingerprint = fingerprint;
     }
 
-    /// Notes that an attachment arrived.
+    /// Adds an attachment that arrived.
     #[inline(always)]
     pub(crate) fn arrives(&mut self, attachment: impl FnOnce() -> AttachRequest) {
         push(&mut self.arrived().list, || attachment().into());
     }
 
-    /// Fingerprint of its type, as the sender said.
+    /// Returns the fingerprint of the message's type, as claimed by the sender.
     #[inline]
     pub fn fingerprint(&self) -> u64 {
         self.fingerprint
     }
 
-    /// The bytes not read yet.
+    /// Returns the bytes that were not read yet.
     #[inline]
     pub fn rest(&self) -> &[u8] {
         let all = match &self.spill {
@@ -278,7 +283,7 @@ impl Incoming {
         &all[self.at.min(all.len())..]
     }
 
-    /// All its bytes, those that were read among them.
+    /// Returns all bytes, including those that were read.
     #[inline]
     pub fn whole(&self) -> &[u8] {
         match &self.spill {
@@ -287,39 +292,40 @@ impl Incoming {
         }
     }
 
-    /// Notes that `n` bytes were read.
+    /// Records that `n` bytes were read.
     #[inline]
     pub fn advance(&mut self, n: usize) {
         self.at += n;
     }
 
-    /// What is attached.
+    /// Returns the attachments.
     pub fn arrived(&mut self) -> &mut Arrived {
         self.arrived.get_or_insert_default()
     }
 
-    /// Notes descriptors that were [claimed](crate::Envelope::claim) before the message was opened.
+    /// Adds descriptors that were [claimed](crate::Envelope::claim) before the message was opened.
     pub fn brings(&mut self, claimed: Claimed) {
         self.arrived().claimed = claimed;
     }
 
-    /// Copies the descriptors in it, before it is read: all or none. Where this process has too few to spare, the message is as it was,
-    /// and can be read later.
+    /// Copies the descriptors of the message before it is read: all or none. If this process has too few free
+    /// descriptors, the message is unchanged, and can be read later.
     ///
     /// # Errors
-    /// [`Error::OutOfDescriptors`] when this process may open no more, and those of the locker.
+    /// [`Error::OutOfDescriptors`] if this process can't open more descriptors, and the errors of the locker.
     pub fn claim(&mut self) -> Result<()> {
         self.arrived.as_deref_mut().map_or(Ok(()), Arrived::claim)
     }
 
-    /// Closes what was [claimed](Self::claim) and not read.
+    /// Closes descriptors that were [claimed](Self::claim) and not read.
     pub fn unclaim(&mut self) {
         if let Some(arrived) = self.arrived.as_deref_mut() {
             arrived.claimed = Claimed::default();
         }
     }
 
-    /// What is left of it as a message that can be sent on, with all that is attached. `None` if something exclusive was taken out of it.
+    /// Returns the remaining message as one that can be sent on, with all attachments. Returns `None` if an
+    /// exclusive value was taken out of it.
     pub fn into_outgoing(mut self) -> Option<Outgoing> {
         let bytes = self.rest().to_vec();
         let list = self.arrived.take().map(|arrived| arrived.list).unwrap_or_default();
@@ -328,18 +334,20 @@ impl Incoming {
         Some(Outgoing::again(bytes, list.collect::<Option<_>>()?))
     }
 
-    /// Why it could not be read, if a caller can do something about that: its codec says only the text.
+    /// Returns the reason why the message could not be read, if a caller can handle it. The codec's error has
+    /// only its text.
     pub fn refusal(&mut self) -> Option<Error> {
         self.arrived.as_deref_mut()?.refusal.take()
     }
 
-    /// Blocks that are attached, for diagnosis.
+    /// Returns the attached blocks, for diagnosis.
     pub fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
         let given = self.arrived.iter().flat_map(|arrived| &arrived.list);
         given.filter_map(|given| given.hold.as_ref().map(Hold::block))
     }
 
-    /// Empties it for the next message, and releases what was attached and not taken; whether its buffers are worth keeping.
+    /// Empties the message for reuse, and releases attachments that were not taken. Returns `true` if its
+    /// buffers are worth keeping.
     #[inline]
     pub fn reuse(&mut self) -> bool {
         self.bytes.clear();

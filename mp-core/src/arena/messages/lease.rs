@@ -1,8 +1,9 @@
-//! A message that is read and kept: its envelope stays whole, so that another process can get it after this one's death.
+//! A message that is read and kept: its envelope stays whole, so another process can get the message if this
+//! one dies.
 //!
-//! What is attached to it is shared with the reader: for each attachment an idle envelope of this process
-//! takes one more seat, as a message does that is being packed, and this process takes it from there. If this
-//! process is killed in it, that envelope is emptied as any other of a dead member.
+//! The attachments are shared with the reader. For each attachment an idle envelope of this process takes one
+//! more seat, as a message being packed does, and this process takes the seat from there. If this process is
+//! killed meanwhile, that envelope is emptied like any other of a dead member.
 
 use crate::arena::layout::envelope as field;
 use crate::arena::messages::Incoming;
@@ -14,7 +15,7 @@ use crate::mem::{Column, Mem, Word};
 use crate::steps::Note;
 use crate::words::{Access, Attach, EnvelopeId, Owner, Seat, delivered, deliveries};
 
-/// A message that this process has leased: its owner word says `LEASED`. Dropping it changes nothing.
+/// A message that this process has leased: its owner word is `LEASED`. Dropping this value changes nothing.
 #[derive(Debug)]
 pub struct Leased {
     pub(in crate::arena) arena: Arena,
@@ -23,17 +24,17 @@ pub struct Leased {
 }
 
 impl Leased {
-    /// Its index.
+    /// Returns the index of the envelope.
     pub fn id(&self) -> EnvelopeId {
         self.id
     }
 
-    /// The present value of its owner word.
+    /// Returns the present value of the owner word.
     pub fn owner(&self) -> Owner {
         self.owner
     }
 
-    /// Counts one more delivery; returns how many there were, this one included, up to 127.
+    /// Counts a delivery, and returns the number of deliveries including this one, up to 127.
     pub fn deliver(&self) -> u32 {
         let at = self.arena.envelope_word(self.id, field::META);
         let meta = self.arena.map().load_relaxed(at);
@@ -45,8 +46,8 @@ impl Leased {
     /// Reads the message into an empty `inc`, and keeps it.
     ///
     /// # Errors
-    /// [`Error::Version`] or [`Error::Malformed`] when its words make no sense, or it has something exclusive in it;
-    /// [`Error::OutOfMemory`] when an attachment has no room for one more holder.
+    /// [`Error::Version`] or [`Error::Malformed`] if its words are invalid. [`Error::Unsupported`] if it has
+    /// an exclusive attachment. [`Error::OutOfMemory`] if an attachment has no room for another holder.
     pub fn read(&self, inc: &mut Incoming) -> Result<()> {
         let map = self.arena.map();
         let word = |f| self.arena.envelope_word(self.id, f);
@@ -82,7 +83,8 @@ impl Leased {
 }
 
 impl Arena {
-    /// Makes this process one more holder of a block that has another holder until this returns, as this attachment says.
+    /// Makes this process a holder of a block, as described by this attachment. The block must have another
+    /// holder until this returns.
     pub(in crate::arena) fn share(&self, between: &Envelope, attach: Attach) -> Result<Hold> {
         if !self.block_exists(attach.block) {
             return Err(Error::Malformed(format!("an attachment of the message names no block: {attach:?}")));
@@ -99,7 +101,7 @@ impl Arena {
         hold
     }
 
-    /// The meta words of all envelopes.
+    /// Returns the column of the meta words of all envelopes.
     pub fn meta_words(&self) -> Column {
         self.layout().envelope_column(field::META)
     }

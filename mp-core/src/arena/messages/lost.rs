@@ -1,17 +1,19 @@
 //! Messages that no process will receive: each envelope that is dropped with a message in it.
 //!
-//! A queue whose handle is in such a message has one holder less, and a waiter of that queue has to learn of it as of a process that
-//! ended: by the queue's word for the last process that is gone ([`giving_up`](crate::arena::waiting::giving_up)).
+//! A queue whose handle is in such a message loses a holder. A waiter of that queue must be notified as if a
+//! process had ended, by the queue's word for the last process that is gone
+//! ([`giving_up`](crate::arena::waiting::giving_up)).
 //!
-//! In order: this process takes the message's seat in the queue over (or gives it up, if it has one of its own), notes
-//! [`Gone::NeverJoined`], wakes the sleepers, and drops its handle. When all queues are noted and all else is released, it counts
-//! *noticed* up: a waiter of this process finds its handles counted right only then.
+//! In order: this process takes over the message's seat in the queue (or gives it up, if it already has one),
+//! notes [`Gone::NeverJoined`], wakes the sleepers, and drops its handle. When all queues are noted and
+//! everything else is released, it increments *noticed*: only then does a waiter of this process count the
+//! handles right.
 //!
-//! | killed | left |
+//! | killed | state left behind |
 //! |---|---|
-//! | before a seat is taken over | a message of a dead member: a visitor notes the loss |
-//! | after that, before the loss is noted | a seat of a dead member in the queue: a visitor notes its death |
-//! | later | sleepers, who look again within a poll interval |
+//! | before a seat is taken over | a message of a dead member: a process that recovers the member notes the loss |
+//! | after that, before the loss is noted | a seat of a dead member in the queue: a process that recovers the member notes its death |
+//! | later | sleepers, which check again within a poll interval |
 
 use std::mem::ManuallyDrop;
 
@@ -23,18 +25,19 @@ use crate::mem::Mem;
 use crate::words::{Attach, Kind};
 
 impl Envelope {
-    /// Discards a message that process `pid` never received. In queues whose handles are in it, that process
-    /// counts as one that is gone. Dropping the envelope does the same for a process that is unknown.
+    /// Discards a message that process `pid` never received. Queues whose handles are in the message count
+    /// that process as gone. Dropping the envelope does the same for an unknown process.
     pub fn lose(self, pid: u32) {
         ManuallyDrop::new(self).discard(|envelope| envelope.note_loss(pid));
     }
 
-    /// Discards a message without a loss: this process has other handles for all that is attached.
+    /// Discards a message without recording a loss: this process has other handles for all attachments.
     pub fn received(self) {
         ManuallyDrop::new(self).discard(|_| false);
     }
 
-    /// Notes the loss of a message in each queue that has a handle in it. Returns `true` if there is one.
+    /// Records the loss of a message in each queue whose handle it contains. Returns `true` if there is such
+    /// a queue.
     #[cold]
     pub(in crate::arena) fn note_loss(&self, pid: u32) -> bool {
         let (arena, id) = (self.arena, self.id());

@@ -1,9 +1,11 @@
-//! Messages in the arena: envelopes, from the buffer in which a value is written to the one in which it is read.
+//! Messages in the arena: from the buffer in which a value is encoded to the buffer from which it is decoded.
 //!
-//! A message is written to an [`Outgoing`](outgoing::Outgoing), which `pack` (or `broadcast`, for several) turns into an
-//! [`Envelope`](envelope::Envelope); `lease` is one that its consumer has for a while, and [`Incoming`](incoming::Incoming) is
-//! what comes out. `descriptors` are in messages, `object_descriptors` stay with an object; `exclusive_objects` move. `idle` keeps envelopes for a thread's next messages, `groups` gives their memory back. `promise` hands one
-//! to a process without a queue; `lost` discards a message that no process receives.
+//! A message is written to an [`Outgoing`](outgoing::Outgoing), which `pack` (or `broadcast`, for several
+//! receivers) turns into an [`Envelope`](envelope::Envelope). A consumer may `lease` it, and reads it as an
+//! [`Incoming`](incoming::Incoming). `descriptors` travel in messages, `object_descriptors` stay with an
+//! object, and `exclusive_objects` move. `idle` keeps envelopes for a thread's next messages, and `groups`
+//! returns their memory. `promise` passes an envelope to a process without a queue, and `lost` discards a
+//! message that no process receives.
 
 pub(in crate::arena) mod broadcast;
 pub(in crate::arena) mod bytes;
@@ -26,15 +28,16 @@ mod tests;
 pub use incoming::{Arrived, Buffer, Claimed, Incoming};
 pub use outgoing::{Attached, Lent, Outgoing, Returned};
 
-/// Appends what `make` makes when there is room for it (so the standard library does with `OnceWith`, whose length it trusts). What is made
-/// before has to be dropped where a panic of making room unwinds: then it is in memory, and is copied from there.
+/// Appends the result of `make` after room is made for it (as the standard library does for `OnceWith`, whose
+/// length it trusts). A value created before would have to be dropped if making room panics, so it would be
+/// in memory and copied from there.
 ///
-/// A copy of what was just written in pieces (a word of eight bytes and one of four, say) reads them at once, which store forwarding
-/// can't serve: the processor waits until they are in its cache.
+/// A copy of a value that was just written in pieces (a word of eight bytes and one of four, say) reads them
+/// at once, which store forwarding can't serve: the processor waits until they are in its cache.
 #[inline(always)]
 fn push<T>(list: &mut Vec<T>, make: impl FnOnce() -> T) {
     list.extend(std::iter::once_with(make));
 }
 
-/// Larger buffers are not kept for the next message.
+/// Maximum size in bytes of a buffer that is kept for the next message.
 pub(in crate::arena) const KEEP: usize = 1 << 16;

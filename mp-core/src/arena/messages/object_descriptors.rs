@@ -1,20 +1,22 @@
-//! Descriptors that objects keep: any member finds them, as often as it likes, for as long as the object lives.
+//! Descriptors kept by objects. Any member can copy them, any number of times, as long as the object lives.
 //!
-//! An object keeps its descriptor where messages have theirs, in a compartment of the locker (see `descriptors`). The object's block
-//! is then of kind [`Kind::Keeper`], and what the header of a structure has in its word 7 says which compartment it is, and
-//! whether the descriptor is in it. Members look at the packet there and leave it. The process that frees the block, the last
-//! holder or a sweep, empties the compartment before that, as it does for the blocks of messages.
+//! An object's descriptor is in a compartment of the locker, like the descriptors of messages (see
+//! `descriptors`). The object's block then has the kind [`Kind::Keeper`], and word 7 of the structure's
+//! header stores the compartment and whether the descriptor is in it. Members peek at the packet and leave it
+//! there. The process that frees the block, the last holder or a sweep, first empties the compartment, as for
+//! the blocks of messages.
 //!
-//! | step | killed after it, there is left | who clears it |
+//! | step | state if killed after it | cleared by |
 //! |---|---|---|
-//! | the block is a keeper | an object that keeps nothing, as its holders see it | its last holder, or the sweep |
-//! | its word names a compartment (ahead) | the same: the compartment's word does not name the block | the same, which leaves the compartment alone |
+//! | the block is a keeper | an object that keeps nothing, as seen by its holders | its last holder, or the sweep |
+//! | its word names a compartment (ahead) | the same: the compartment's word does not name the block | the same, which does not touch the compartment |
 //! | the compartment's word names the block | the same, and an empty compartment | the same, which clears the compartment's word |
-//! | descriptor sent into it | the same, and a descriptor that no process finds | the same, which takes it out |
-//! | its word says that it is there | an object with its descriptor, whichever of its holders is gone | the last of them, or the sweep |
+//! | descriptor sent into it | the same, and a descriptor that no process finds | the same, which removes it |
+//! | its word marks the descriptor as present | an object with its descriptor, whichever of its holders is gone | the last of them, or the sweep |
 //!
-//! A member that looks need not hold the object. It asks before and after whether the object [lives](Arena::lives): while it does, its
-//! compartment is its own, so what was found in between is its descriptor.
+//! A member that peeks need not hold the object. It checks before and after whether the object
+//! [lives](Arena::lives). While the object lives, its compartment is its own, so the descriptor found in
+//! between is the object's.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 
@@ -26,13 +28,14 @@ use crate::sys::Errno;
 use crate::sys::packets::{self, refused};
 use crate::words::{BlockId, Kind};
 
-/// The word of a structure's header that says what it keeps.
+/// Word of a structure's header for its kept descriptor.
 const KEPT: u64 = 7;
-/// In that word: the descriptor is there.
+/// Bit of that word: the descriptor is present.
 const READY: u64 = 1 << 32;
 
 impl Arena {
-    /// As [`Structure::keep_descriptor`](crate::Structure::keep_descriptor) says, of the structure in this block.
+    /// Implements [`Structure::keep_descriptor`](crate::Structure::keep_descriptor) for the structure in this
+    /// block.
     pub(crate) fn keep_descriptor(&self, hold: &Hold, fd: BorrowedFd<'_>) -> Result<()> {
         self.me()?;
         if hold.is_nowhere() {
@@ -69,7 +72,7 @@ impl Arena {
         Word::at(self.data_of(block).0).plus(KEPT)
     }
 
-    /// The word in which a block says which compartment it has, if it is of a kind that has one.
+    /// Returns the word in which a block stores its compartment, if its kind has one.
     pub(in crate::arena) fn compartment_word(&self, block: BlockId) -> Option<Word> {
         match self.kind_of(block) {
             Kind::Descriptors => Some(Word::at(self.data_of(block).0)),
@@ -78,15 +81,16 @@ impl Arena {
         }
     }
 
-    /// The descriptor that an object [keeps](crate::Structure::keep_descriptor), by the object's [mark](Self::mark): a copy, which is
-    /// close-on-exec. `None` if it keeps none (yet), or is gone. The caller need not hold the object, and the process that gave the
-    /// descriptor need not live.
+    /// Returns a copy of the descriptor that an object [keeps](crate::Structure::keep_descriptor), by the
+    /// object's [mark](Self::mark). The copy is close-on-exec. Returns `None` if the object keeps none (yet),
+    /// or is gone. The caller need not hold the object, and the process that provided the descriptor need not
+    /// live.
     ///
-    /// It doesn't block; it takes three descriptors for a moment.
+    /// Doesn't block. Uses three descriptors for a moment.
     ///
     /// # Errors
-    /// [`Error::OutOfDescriptors`] if this process may open no more, [`Error::Unsupported`] if it has no locker,
-    /// [`Error::Forked`].
+    /// [`Error::OutOfDescriptors`] if this process can't open more descriptors, [`Error::Unsupported`] if it
+    /// has no locker, [`Error::Forked`].
     pub fn kept_descriptor(&self, mark: u64) -> Result<Option<OwnedFd>> {
         self.me()?;
         let (true, Some(block)) = (self.lives(mark), Self::marked(mark)) else { return Ok(None) };
@@ -94,7 +98,7 @@ impl Arena {
             return Ok(None);
         }
         let found = self.look_at_kept(block);
-        // While it lived, the compartment was its own.
+        // While the object lived, the compartment was its own.
         if !self.lives(mark) {
             return Ok(None);
         }

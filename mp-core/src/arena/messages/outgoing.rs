@@ -1,7 +1,9 @@
+//! A message being written: its bytes, and its attachments.
+//!
 //! # Safety
-//! A message being written: its bytes, and its attachments. Nothing here dereferences anything. Three functions are `unsafe`:
-//! a caller that attaches memory as what it is not makes its receiver read what another process writes, and a caller that
-//! describes a loan wrongly makes a value of it that the lender did not have.
+//! Nothing here dereferences anything. Three functions are `unsafe`: if a caller attaches memory with a wrong
+//! grant, its receiver reads memory that another process writes. If a caller describes a loan wrongly, it
+//! creates a value that the lender did not have.
 #![allow(unsafe_code)]
 
 use std::any::Any;
@@ -20,82 +22,84 @@ use crate::words::{Access, BlockId, Grant, Kind};
 
 /// A message being written.
 ///
-/// What is attached is boxed, so that it goes to the scope and back as one word: a struct that was just written in parts and
-/// is then moved as a whole stalls the processor, and a message would move it ten times.
+/// Attachments are boxed, so that they move to the scope and back as one word. A struct that was just written
+/// in parts and is then moved as a whole stalls the processor, and a message would move it ten times.
 #[derive(Debug, Default)]
 pub struct Outgoing {
     pub(crate) bytes: Vec<u8>,
     pub(crate) attached: Option<Box<Attached>>,
 }
 
-/// What is attached to a message being written.
+/// Attachments of a message being written.
 #[derive(Debug, Default)]
 pub struct Attached {
     list: Vec<AttachRequest>,
-    /// Where each block is in the list, once the list is long: one more than its place, at or after the place that its number
-    /// hashes to; 0 is free. More than half of it always is.
+    /// Hash index of the list, once the list is long. An entry is one more than the position of a block in
+    /// the list. It is stored at or after the entry that the block's number hashes to. 0 is free, and more
+    /// than half of the entries always are.
     index: Vec<u32>,
-    /// What is exclusive among them, in the order in which it was attached.
+    /// Loans of the exclusive attachments, in the order of attaching.
     lent: Vec<Lent>,
-    /// The number of this message, if something is; and that of the next one.
+    /// Number of this message, if it has exclusive attachments, and number of the next message.
     numbers: [u64; 2],
-    /// Whether long buffers stay among the bytes.
+    /// `true` if long buffers stay among the bytes.
     in_band: bool,
-    /// Where its last descriptors are, and the number of that attachment.
+    /// Compartment of the last descriptors, and the number of its attachment.
     parking: Option<(Parking, u32)>,
-    /// Why it could not be written, where the codec's error has only the text of it.
+    /// Error that made the message unwritable, if the codec's error has only its text.
     refusal: Option<Error>,
 }
 
-/// How many attachments a message has at most for a buffer to become one more: the others are for what can't be copied.
+/// Maximum number of attachments for another buffer to be attached. The rest is reserved for attachments that
+/// can't be copied.
 const MOST_BUFFERS: usize = MAX_ATTACHMENTS / 2;
 
-/// How many numbers of messages the buffers of one get at a time.
+/// Count of message numbers that the buffers of one thread get at a time.
 const RANGE: u64 = 1 << 6;
 
-/// A number that no other message of this process has.
+/// Returns a number that no other message of this process has.
 #[cold]
 fn numbers() -> u64 {
-    // fork: a copy goes on from here, and no value of another process has its numbers.
+    // fork: a child continues from here, and no value of another process has its numbers.
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     NUMBERS.fetch_add(RANGE, Ordering::Relaxed)
 }
 
-/// What a value that was moved into a message keeps, to take it back: the number of the message, and that of the attachment,
-/// of which there are at most [`MAX_ATTACHMENTS`]. It has 61 bits, so that three are left for other things in a word. (The
-/// numbers of messages come round after 2^45 of them.)
+/// Returns the mark with which a value that was moved into a message takes it back: the number of the
+/// message, and the number of the attachment, which is at most [`MAX_ATTACHMENTS`]. It has 61 bits, which
+/// leaves three for other uses in a word. (Message numbers wrap after 2^45 messages.)
 fn mark(message: u64, attachment: u32) -> u64 {
     (message << u16::BITS | u64::from(attachment)) & (u64::MAX >> 3)
 }
 
-/// What an exclusive value was beside its memory, which is in a message: all that it needs to be as it was.
+/// Description of an exclusive value whose memory is in a message: everything else that restores the value.
 #[derive(Debug)]
 pub struct Lent {
-    /// Its number in the message.
+    /// Number of the attachment in the message.
     pub attachment: u32,
-    /// As what its memory is attached.
+    /// Grant of the attached memory.
     pub grant: Grant,
-    /// How many bytes its storage had.
+    /// Size of the value's storage in bytes.
     pub bytes: usize,
-    /// What else its type has to know: a view, say.
+    /// Other data of the value's type, such as a view.
     pub beside: Arc<dyn Any + Send + Sync>,
-    /// A few bits more.
+    /// A few additional bits.
     pub note: u64,
 }
 
-/// What was moved into a message that does not leave, on its way back into the value.
+/// Values that were moved into a message that was not sent, on return to their owners.
 #[derive(Debug)]
 pub struct Returned {
     arrived: Arrived,
-    /// In the order of their numbers.
+    /// Loans in the order of their attachment numbers.
     lent: Vec<Lent>,
-    /// The number of the message.
+    /// Number of the message.
     number: u64,
 }
 
 impl Returned {
-    /// What was [lent](Attached::lends) under this mark as that, if it was not taken yet, and its handle. `None` for the mark of
-    /// another message.
+    /// Returns the handle and the loan that were [lent](Attached::lends) under this mark with this grant, if
+    /// they were not taken before. Returns `None` for a mark of another message.
     pub fn take(&mut self, mark: u64, grant: Grant) -> Option<(Hold, &Lent)> {
         let at =
             self.lent.binary_search_by_key(&mark, |lent| self::mark(self.number, lent.attachment)).ok()?;
@@ -108,36 +112,39 @@ impl Returned {
     }
 }
 
-/// Lists up to this length are searched as they are.
+/// Maximum length of lists that are searched linearly.
 const SHORT: usize = 8;
 
-/// Where the search for a block begins, in an index of this length, which is a power of two and more than one. (Knuth's
-/// multiplicative hashing: blocks are often numbered in a row, or in steps. No sender chooses their numbers.)
+/// Returns the position at which the search for a block begins, in an index of this length, which is a power
+/// of two and greater than one. (Knuth's multiplicative hashing: blocks are often numbered consecutively or
+/// in steps. Senders don't choose their numbers.)
 #[inline]
 fn hashed(block: BlockId, len: usize) -> usize {
     (block.wrapping_mul(0x9e37_79b9) >> (u32::BITS - len.trailing_zeros())) as usize
 }
 
 impl Attached {
-    /// Attaches a handle that gives no access to memory by itself: a queue's, for example. Its number.
+    /// Attaches a handle that gives no access to memory by itself, such as a queue's. Returns its number.
     ///
     /// # Errors
-    /// [`Error::LimitExceeded`] when there are too many attachments, [`Error::Unsendable`] when the memory is attached as
-    /// something else.
+    /// [`Error::LimitExceeded`] if there are too many attachments, [`Error::Unsendable`] if the memory is
+    /// attached with another grant.
     #[inline]
     pub fn attach_object(&mut self, hold: &Hold) -> Result<u32> {
         self.attach_as(hold, OBJECT)
     }
 
-    /// Attaches a block, or finds it among the attachments already: two views of one storage arrive as views of one.
+    /// Attaches a block, or finds it among the attachments: two views of one storage arrive as views of one.
     ///
     /// # Errors
-    /// [`Error::LimitExceeded`] when there are too many attachments, or what is left of a tensor that was sent is attached;
-    /// [`Error::Forked`] in a copy of the process, for what is the original's.
+    /// [`Error::LimitExceeded`] if there are too many attachments. [`Error::Unsendable`] if the tensor was
+    /// already sent, or the block is attached with another grant. [`Error::Forked`] in a forked child, for
+    /// handles of the parent.
     ///
     /// # Safety
-    /// The caller may reach the memory as `grant` says, and so may any other process that holds it: frozen memory is never
-    /// written again, shared memory is reached by atomics of the width of the element type in the grant's tag.
+    /// The caller may access the memory as permitted by `grant`, and so may any other process that holds it:
+    /// frozen memory is never written again, and shared memory is accessed by atomics of the width of the
+    /// element type in the grant's tag.
     pub unsafe fn attach(&mut self, hold: &Hold, grant: Grant) -> Result<u32> {
         self.attach_as(hold, grant)
     }
@@ -146,9 +153,10 @@ impl Attached {
         self.place(hold, grant)?.or_else(|free| Ok(self.add(|| hold.clone(), grant, free)))
     }
 
-    /// Copies bytes into a block of their own, which no process writes any more, and attaches that: its number, under which the
-    /// receiver finds them as a [`Buffer`](crate::message::Buffer). `None` if they have to stay among the message's bytes: it is to
-    /// [leave this memory](Outgoing::in_band), there is no memory, or very much is attached already.
+    /// Copies bytes into a separate block, which no process writes afterwards, and attaches it. Returns its
+    /// number, under which the receiver finds them as a [`Buffer`](crate::message::Buffer). Returns `None` if
+    /// they must stay among the message's bytes: the message will [leave this memory](Outgoing::in_band),
+    /// memory is exhausted, or there are too many attachments.
     pub fn attach_buffer(&mut self, bytes: &[u8]) -> Option<u32> {
         if self.in_band || self.list.len() >= MOST_BUFFERS {
             return None;
@@ -156,18 +164,18 @@ impl Attached {
         let arena = Arena::current().ok()?;
         let hold = arena.alloc_kind(bytes.len() as u64, Kind::Frozen).ok()?;
         write_own(arena.map(), arena.data_of(hold.block()).0, bytes);
-        // No other handle of the block is attached: it was free.
+        // No other handle of the block is attached: the block was free.
         let free = self.place(&hold, BUFFER).ok()?.err()?;
         Some(self.add(|| hold, BUFFER, free))
     }
 
-    /// Sends a copy of a descriptor along, which the receiver finds under the two numbers: those of the attachment, and within it. The
-    /// caller may close its own at any time.
+    /// Attaches a copy of a descriptor. Returns the numbers for the receiver: the attachment, and the
+    /// descriptor within it. The caller may close its descriptor at any time.
     ///
     /// # Errors
-    /// [`Error::TooManyDescriptors`] or [`Error::OutOfDescriptors`], which a put waits for or reports; [`Error::LimitExceeded`] for too
-    /// many attachments; [`Error::Unsendable`] if the message is to [leave this memory](Outgoing::in_band); and
-    /// [`Error::Unsupported`] where the system can't do it.
+    /// [`Error::TooManyDescriptors`] or [`Error::OutOfDescriptors`], which a put waits for or reports.
+    /// [`Error::LimitExceeded`] for too many attachments. [`Error::Unsendable`] if the message will [leave
+    /// this memory](Outgoing::in_band). [`Error::Unsupported`] if the system can't do it.
     pub fn attach_descriptor(&mut self, fd: BorrowedFd<'_>) -> Result<(u32, u32)> {
         self.send_along(fd).inspect_err(|error| {
             self.refusal = match error {
@@ -198,15 +206,16 @@ impl Attached {
         Ok((attachment, number))
     }
 
-    /// Moves the handle of something exclusive here.
+    /// Moves the handle of an exclusive value into the message.
     ///
     /// # Errors
-    /// As [`attach`](Self::attach); then the handle stays. [`Error::Unsendable`] also where its memory was
-    /// [opened to others](crate::Storage::open_to_others): no receiver would take it as exclusive.
+    /// Same as for [`attach`](Self::attach). The handle is then unchanged. [`Error::Unsendable`] also if its
+    /// memory was [opened to others](crate::Storage::open_to_others): no receiver would accept it as
+    /// exclusive.
     ///
     /// # Safety
-    /// The value that this is the handle of was the only one, in all processes, that reached the memory; it reaches it no more
-    /// unless it takes the handle [back](Returned::take).
+    /// The value of this handle was the only one, in all processes, that accessed the memory. It does not
+    /// access the memory any more unless it takes the handle [back](Returned::take).
     pub unsafe fn attach_own(&mut self, hold: &mut Hold, grant: Grant) -> Result<u32> {
         let place = self.place(hold, grant)?;
         let exclusive = grant.access() == Access::Exclusive;
@@ -218,21 +227,22 @@ impl Attached {
         place.or_else(|free| Ok(self.add(|| hold.take(), grant, free)))
     }
 
-    /// Records a loan: everything that a value needs to take back a handle that was [moved here](Self::attach_own). Returns the mark,
-    /// of 61 bits, by which the value [takes](Returned::take) the handle back. Another message has nothing under this mark.
+    /// Records a loan: everything that a value needs to take back a handle that was [moved
+    /// here](Self::attach_own). Returns the mark, of 61 bits, by which the value [takes](Returned::take) the
+    /// handle back. The mark is invalid for other messages.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if no attachment has this number and grant, the attachment is not exclusive, or a loan was recorded of
-    /// it or of a later one.
+    /// [`Error::InvalidArgument`] if no attachment has this number and grant, the attachment is not
+    /// exclusive, or a loan of it or of a later one was recorded.
     ///
     /// # Safety
-    /// `lent` describes the value whose handle was moved here under this number, as the value was: its type takes back what stands
-    /// in `bytes`, `beside` and `note`.
+    /// `lent` describes the value whose handle was moved here under this number, as the value was: its type
+    /// restores it from `bytes`, `beside` and `note`.
     pub unsafe fn lends(&mut self, lent: Lent) -> Result<u64> {
         self.record_loan(lent)
     }
 
-    /// Records a loan. [`Returned::take`] searches the loans by their numbers, so that they have to ascend.
+    /// Records a loan. [`Returned::take`] searches the loans by their numbers, so these must ascend.
     pub(in crate::arena) fn record_loan(&mut self, lent: Lent) -> Result<u64> {
         let attached = self.list.get(lent.attachment as usize);
         let is_lent =
@@ -255,7 +265,7 @@ impl Attached {
         Ok(mark)
     }
 
-    /// Where a block is among the attachments; else where the index has room for it.
+    /// Returns the number of a block's attachment, or else its free position in the index.
     pub(in crate::arena) fn place(
         &self,
         hold: &Hold,
@@ -286,7 +296,7 @@ impl Attached {
         }
     }
 
-    /// Attaches something that is not attached yet; its number.
+    /// Attaches a block that is not yet attached, and returns its number.
     pub(in crate::arena) fn add(&mut self, hold: impl FnOnce() -> Hold, grant: Grant, free: usize) -> u32 {
         let i = self.list.len();
         push(&mut self.list, || AttachRequest { hold: hold(), grant });
@@ -299,7 +309,8 @@ impl Attached {
         i as u32
     }
 
-    /// The same as what arrives, to try whether it can be read; but for the memory of exclusive tensors, which has one owner.
+    /// Returns the message as it would arrive, to test whether it can be read. Excludes the memory of
+    /// exclusive tensors, which has one owner.
     pub(crate) fn as_arrived(&self) -> Arrived {
         let arrived: Arrived = self.list.iter().map(AttachRequest::again).collect::<Vec<_>>().into();
         arrived.without_exclusive()
@@ -314,7 +325,7 @@ impl Attached {
         self.refusal = None;
     }
 
-    /// Where a block is in the list; else where the index has room for it.
+    /// Returns the position of a block in the list, or else its free position in the index.
     #[inline]
     fn position(&self, block: BlockId) -> std::result::Result<u32, usize> {
         if self.list.len() <= SHORT {
@@ -331,7 +342,7 @@ impl Attached {
         }
     }
 
-    /// Makes the index anew, with more room, if the list is long.
+    /// Rebuilds the index with more room, if the list is long.
     #[cold]
     fn renew_index(&mut self) {
         self.index.clear();
@@ -347,55 +358,55 @@ impl Attached {
 }
 
 impl Outgoing {
-    /// A message whose long buffers stay among its bytes: it is to leave this memory, or its bytes are to be kept by
-    /// themselves.
+    /// Creates a message whose long buffers stay among its bytes, because it will leave this memory, or its
+    /// bytes will be kept by themselves.
     pub fn in_band() -> Self {
         let attached = Attached { in_band: true, ..Attached::default() };
         Self { bytes: Vec::new(), attached: Some(Box::new(attached)) }
     }
 
-    /// A message that arrived, to be sent on.
+    /// Creates a message from one that arrived, to be sent on.
     pub(in crate::arena) fn again(bytes: Vec<u8>, list: Vec<AttachRequest>) -> Self {
         let mut attached = Attached { list, ..Attached::default() };
         attached.renew_index();
         Self { bytes, attached: Some(Box::new(attached)) }
     }
 
-    /// The bytes written so far, to append to.
+    /// Returns the bytes written so far, to append to.
     #[inline]
     pub fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.bytes
     }
 
-    /// What is attached so far.
+    /// Returns the attachments so far.
     #[inline]
     pub fn attached(&mut self) -> &mut Attached {
         self.attached.get_or_insert_default()
     }
 
-    /// The bytes, if there are at most `most` and nothing is attached: such a message needs no shared memory on its way.
-    /// [`Incoming::from_plain`] reads them. Else the message, as it is.
+    /// Returns the bytes, if there are at most `most` and no attachments. Such a message needs no shared
+    /// memory. [`Incoming::from_plain`] reads them.
     ///
     /// # Errors
-    /// The message.
+    /// The unchanged message.
     pub fn into_plain(self, most: usize) -> std::result::Result<Vec<u8>, Self> {
         let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
         if attached || self.bytes.len() > most { Err(self) } else { Ok(self.bytes) }
     }
 
-    /// The bytes, if nothing is attached: a caller that can send them otherwise needs no envelope.
-    /// [`Message::decode_plain`](crate::message::Message::decode_plain) reads them.
+    /// Returns the bytes, if there are no attachments: a caller that can send them otherwise needs no
+    /// envelope. [`Message::decode_plain`](crate::message::Message::decode_plain) reads them.
     #[inline]
     pub fn plain(&self) -> Option<&[u8]> {
         let attached = self.attached.as_deref().is_some_and(|a| !a.list.is_empty());
         if attached { None } else { Some(&self.bytes) }
     }
 
-    /// Appends a message that was written by itself: its bytes, and what is attached to it. Nothing is attached to this one yet:
-    /// else the numbers in the bytes would name other attachments.
+    /// Appends a separately written message: its bytes and its attachments. This message must have no
+    /// attachments, because the numbers in the appended bytes would name wrong ones.
     ///
     /// # Errors
-    /// [`Error::Unsendable`] if something is; it stays as it is then.
+    /// [`Error::Unsendable`] if this message has attachments. It is then unchanged.
     pub fn append(&mut self, other: Outgoing) -> Result<()> {
         if self.plain().is_none() {
             return Err(Error::Unsendable("what has attachments is not appended to".into()));
@@ -407,35 +418,40 @@ impl Outgoing {
         Ok(())
     }
 
-    /// What is to be packed.
+    /// Returns the bytes and attachments to pack.
     #[inline]
     pub(crate) fn parts(&mut self) -> (&[u8], Option<&mut Vec<AttachRequest>>) {
         (&self.bytes, self.attached.as_deref_mut().map(|a| &mut a.list).filter(|list| !list.is_empty()))
     }
 
-    /// What is to be packed more than once.
+    /// Returns the bytes and attachments to pack more than once.
     pub(crate) fn into_parts(self) -> (Vec<u8>, Vec<AttachRequest>) {
         (self.bytes, self.attached.map(|a| a.list).unwrap_or_default())
     }
 
-    /// Reads the message back on this side: what could not be packed or put returns to its sender like that.
+    /// Turns the message into one to read on this side. A message that could not be packed or put returns to
+    /// its sender this way.
     pub fn into_incoming(self) -> Incoming {
         let list = self.attached.map(|a| a.list).unwrap_or_default();
         Incoming::returned(self.bytes, list)
     }
 
-    /// Why it could not be written, if a caller can do something about that: its codec says only the text.
+    /// Returns the reason why the message could not be written, if a caller can handle it. The codec's error
+    /// has only its text.
     pub fn refusal(&mut self) -> Option<Error> {
         self.attached.as_deref_mut()?.refusal.take()
     }
 
-    /// Whether something exclusive was moved into it, which the value has to take back if the message stays.
+    /// Returns `true` if an exclusive value was moved into the message, which the value must take back if the
+    /// message is not sent.
     #[inline]
     pub fn lends(&self) -> bool {
         self.attached.as_deref().is_some_and(|a| !a.lent.is_empty())
     }
 
-    /// What was moved into it, for [`Message::take_back`](crate::message::Message::take_back): out of the envelope, if it was packed.
+    /// Returns the values that were moved into the message, for
+    /// [`Message::take_back`](crate::message::Message::take_back). They are taken out of the envelope, if the
+    /// message was packed.
     #[cold]
     pub fn returned(&mut self, envelope: Option<Envelope>) -> Returned {
         let attached = self.attached.take().map(|attached| *attached).unwrap_or_default();
@@ -443,7 +459,8 @@ impl Outgoing {
             None => attached.list.into(),
             Some(mut envelope) => {
                 let mut inc = Incoming::default();
-                // It was packed here: only a forked copy of the process can't open it, which has none of its memory either.
+                // Packed by this process: only a forked child can't open it, and it has none of its memory
+                // either.
                 _ = envelope.open(&mut inc);
                 std::mem::take(inc.arrived())
             }
@@ -451,11 +468,11 @@ impl Outgoing {
         Returned { arrived, lent: attached.lent, number: attached.numbers[0] }
     }
 
-    /// Empties it for the next message; whether its buffers are worth keeping.
+    /// Empties the message for reuse. Returns `true` if its buffers are worth keeping.
     #[inline]
     pub fn reuse(&mut self) -> bool {
         self.bytes.clear();
-        // Packing took the list; the index stays.
+        // Packing took the list, but not the index.
         if let Some(attached) = self.attached.as_deref_mut()
             && !(attached.list.is_empty()
                 && attached.index.is_empty()
@@ -473,7 +490,7 @@ mod tests {
     use super::*;
     use crate::arena::Arena;
 
-    /// Else its receiver would get a message that it can't read.
+    /// Otherwise its receiver would get an unreadable message.
     #[test]
     fn memory_is_in_a_message_as_one_thing() {
         let arena = Arena::current().unwrap();
@@ -489,7 +506,7 @@ mod tests {
 
     const FROZEN: Grant = Grant::new(Access::Frozen, 0);
 
-    /// Short lists and long ones, and one after another, as a thread's buffers are used.
+    /// Short lists and long ones, one after another, as a thread's buffers are used.
     #[test]
     fn a_block_is_attached_once_however_often_it_is_named() {
         let arena = Arena::current().unwrap();
@@ -524,7 +541,7 @@ mod tests {
         let generation = arena.generation(block);
         let buffer = inc.arrived().buffer(number, 100_000).unwrap();
         assert!(inc.arrived().buffer(number, 1 << 30).is_err());
-        // A message that mentions it a thousand times makes its reader copy it a few times.
+        // A message that references a buffer a thousand times makes its reader copy it a few times.
         let reads = (0..1000).take_while(|_| inc.arrived().buffer(number, 100_000).is_ok()).count();
         assert!((2..10).contains(&reads), "{reads}");
         drop(inc);
@@ -534,7 +551,7 @@ mod tests {
         assert!(!arena.is_held(block, generation));
     }
 
-    /// What can't stay among the bytes has half of the list for itself.
+    /// Attachments that can't stay among the bytes have half of the list to themselves.
     #[test]
     fn buffers_stay_among_the_bytes_where_they_have_to() {
         let arena = Arena::current().unwrap();

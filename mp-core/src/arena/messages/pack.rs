@@ -1,4 +1,4 @@
-//! Packing a message: its bytes and seats go into an envelope.
+//! Packing: moves a message's bytes and seats into an envelope.
 
 use crate::arena::layout::envelope as field;
 use crate::arena::messages::Outgoing;
@@ -10,25 +10,25 @@ use crate::mem::{Mem, Word, run_straight};
 use crate::steps::{Note, Take, Taken};
 use crate::words::{Access, Attach, BlockId, EnvelopeId, Grant, Kind, Seat};
 
-/// Something to attach to a message. Only handles can make one, so that what a receiver may do with a block
-/// follows from the type of the sender's handle.
+/// An attachment of a message. Only handles can create one, so the receiver's access to a block follows from
+/// the type of the sender's handle.
 #[derive(Debug)]
 pub struct AttachRequest {
-    /// The handle; of an exclusive tensor its own, which was moved here.
+    /// The handle. For an exclusive tensor, its own handle, which was moved here.
     pub(crate) hold: Hold,
-    /// What the receiver gets. [`Access::Exclusive`] moves it, everything else adds a holder.
+    /// Access of the receiver. [`Access::Exclusive`] moves the seat, everything else adds a holder.
     pub(crate) grant: Grant,
 }
 
 impl AttachRequest {
-    /// Another handle of the same kind.
+    /// Returns another attachment of the same kind.
     pub(crate) fn again(&self) -> Self {
         Self { hold: self.hold.clone(), grant: self.grant }
     }
 }
 
 impl Arena {
-    /// Packs a message. Attachments go over to the envelope; on an error they stay.
+    /// Packs a message. Attachments move to the envelope. On an error they stay.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::LimitExceeded`] (too many attachments).
@@ -37,11 +37,11 @@ impl Arena {
         self.pack_into(envelope, message, fingerprint)
     }
 
-    /// As [`pack`](Self::pack), for a queue: while the messages on their way are too many, only
-    /// [`with_share`](Self::with_share).
+    /// Same as [`pack`](Self::pack), for a queue: while too many messages are in flight, it succeeds only
+    /// within [`with_share`](Self::with_share).
     ///
     /// # Errors
-    /// As [`pack`](Self::pack).
+    /// Same as for [`pack`](Self::pack).
     #[inline]
     pub fn pack_for_queue(&self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
         let envelope = self.idle_envelope()?;
@@ -65,7 +65,7 @@ impl Arena {
         Ok(envelope)
     }
 
-    /// As [`pack`](Self::pack), with attachments or a spill block.
+    /// Same as [`pack`](Self::pack), with attachments or a spill block.
     pub(in crate::arena) fn fill(
         &self,
         envelope: &Envelope,
@@ -111,9 +111,9 @@ impl Arena {
                 map.will_write(self.block_at(ahead.hold.block()).state);
             }
             let (a, entry) = (&mut attachments[k], entries.plus(k as u64));
-            // An exclusive tensor leaves with the seat of this process, unless another handle here keeps the
-            // storage, without access to it, and needs the seat. Then the envelope takes a seat of its own,
-            // as for everything else.
+            // An exclusive tensor moves with the seat of this process, unless another handle here keeps the
+            // storage, without access to it, and needs the seat. Then the envelope takes a separate seat, as
+            // for everything else.
             if a.grant.access() == Access::Exclusive && self.move_seat(id, entry, a) {
                 continue;
             }
@@ -129,14 +129,14 @@ impl Arena {
         Ok(())
     }
 
-    /// Takes back what was moved to an envelope already, when a later attachment failed.
+    /// Takes back the seats that were already moved to an envelope, after a later attachment failed.
     #[cold]
     fn take_seats_back(&self, id: EnvelopeId, entries: Word, attachments: &mut [AttachRequest]) {
         let map = self.map();
         for (k, a) in attachments.iter_mut().enumerate().filter(|(_, a)| a.hold.is_nowhere()) {
             let entry = entries.plus(k as u64);
             let back = Attach::unpack(map.load_relaxed(entry)).map(|attach| self.adopt(id, attach));
-            // The seat is this envelope's, which this process owns: taking it back can't fail.
+            // The seat belongs to this envelope, which this process owns: taking it back can't fail.
             if let Some(Ok(hold)) = back {
                 a.hold = hold;
                 map.store(entry, 0);
@@ -144,7 +144,7 @@ impl Arena {
         }
     }
 
-    /// Moves an envelope's bytes into a block if they reach into its last two words. Attachments stay.
+    /// Moves an envelope's bytes into a block if they extend into its last two words. Attachments stay.
     pub(in crate::arena) fn spill(&self, envelope: &Envelope) -> Result<()> {
         let (id, map) = (envelope.id(), self.map());
         let spill_word = self.envelope_word(id, field::SPILL);
@@ -162,7 +162,7 @@ impl Arena {
         Ok(())
     }
 
-    /// Gives the seat of the only handle to an envelope; whether it was the only one.
+    /// Moves the seat of the only handle to an envelope. Returns `false` if there are other handles.
     pub(in crate::arena) fn move_seat(
         &self,
         e: EnvelopeId,
@@ -183,7 +183,7 @@ impl Arena {
         self.share_block_seat(Seat::Envelope(e), note, hold.block())
     }
 
-    /// Takes another seat, of a block that has another holder until this returns.
+    /// Takes another seat of a block, which must have another holder until this returns.
     pub(in crate::arena) fn share_block_seat(&self, who: Seat, note: Note, block: BlockId) -> Result<()> {
         let m = *self.map();
         loop {
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
     use crate::arena::messages::Incoming;
 
-    /// A message of `bytes` bytes, none of them 0, and this many attachments.
+    /// Returns a message of `bytes` bytes, none of them 0, with this many attachments.
     fn message(arena: Arena, bytes: usize, attachments: usize) -> (Outgoing, Vec<Hold>) {
         let mut out = Outgoing::default();
         out.bytes().extend((0..bytes).map(|i| i as u8 | 1));
@@ -229,7 +229,7 @@ mod tests {
                 arena.map().store(word, u64::MAX);
             }
         }
-        // What was written into one has not reached the next.
+        // Data written into one envelope has not reached the next.
         for (envelope, _) in &sent {
             let owner = arena.map().load(arena.owner_words().of(envelope.id()));
             assert_eq!(owner, envelope.owner().pack(), "{what}");
@@ -256,7 +256,7 @@ mod tests {
         }
     }
 
-    /// Where there is another handle, the seat of this process stays.
+    /// If another handle exists, the seat of this process stays.
     #[test]
     fn the_seat_of_one_of_two_handles_is_not_taken() {
         let arena = Arena::current().unwrap();

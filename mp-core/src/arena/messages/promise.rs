@@ -1,9 +1,10 @@
-//! # Safety
-//! Envelopes that one process promises to another, outside of any queue. Unsafe, because an envelope is claimed by its number;
-//! sound, because the ticket goes to one process, and its owner takes it back by the same compare-and-swap, which one of the
-//! two wins.
+//! Envelopes that one process promises to another, outside of any queue.
 //!
-//! | killed | left | cleaned up by |
+//! # Safety
+//! Unsafe, because an envelope is claimed by its number. Sound, because the ticket is sent to one process,
+//! and its owner takes it back by the same compare-and-swap, which one of the two wins.
+//!
+//! | killed | state left behind | cleaned up by |
 //! |---|---|---|
 //! | the owner, before the receiver has claimed it | an envelope of the crashed owner | the sweep |
 //! | the receiver, before it has claimed it | an envelope of the owner, promised | the owner, when it drops the [`Promise`] |
@@ -16,24 +17,24 @@ use crate::arena::{Arena, Envelope};
 use crate::error::Result;
 use crate::words::EnvelopeId;
 
-/// An envelope that this process has promised to another one. Dropping it [loses](Envelope::lose) the message, unless the other
-/// process has it.
+/// An envelope that this process has promised to another one. Dropping it [loses](Envelope::lose) the
+/// message, unless the other process has claimed it.
 #[derive(Debug)]
 pub struct Promise {
     arena: Arena,
     ticket: Ticket,
-    /// Process id of the receiver; 0: unknown.
+    /// Process ID of the receiver, or 0 if unknown.
     receiver: u32,
 }
 
 impl Promise {
-    /// Of this envelope.
+    /// Promises this envelope.
     pub fn new(envelope: Envelope) -> Self {
         let arena = envelope.arena;
         Self { arena, ticket: Ticket::leave(envelope), receiver: 0 }
     }
 
-    /// What the receiver needs to claim it.
+    /// Returns the ticket with which the receiver claims the envelope.
     pub fn ticket(&self) -> Ticket {
         self.ticket
     }
@@ -43,14 +44,15 @@ impl Promise {
         self.receiver = pid;
     }
 
-    /// Takes it back, unless the receiver has it.
+    /// Takes the envelope back, unless the receiver has it.
     pub fn take_back(self) -> Option<Envelope> {
         let this = std::mem::ManuallyDrop::new(self);
         this.claim_back()
     }
 
     fn claim_back(&self) -> Option<Envelope> {
-        // SAFETY: promised to one process, which claims it by the same compare-and-swap: one of the two gets it.
+        // SAFETY: promised to one process, which claims it by the same compare-and-swap: one of the two gets
+        // it.
         unsafe { self.ticket.claim(self.arena) }.ok()
     }
 }
@@ -63,7 +65,7 @@ impl Drop for Promise {
     }
 }
 
-/// How one process names an envelope to another one, which is to claim it.
+/// Reference to an envelope that one process sends to another, which then claims the envelope.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub struct Ticket {
     id: EnvelopeId,
@@ -71,10 +73,10 @@ pub struct Ticket {
 }
 
 impl Ticket {
-    /// How many bytes [`to_bytes`](Self::to_bytes) makes.
+    /// Number of bytes of [`to_bytes`](Self::to_bytes).
     pub const BYTES: usize = 12;
 
-    /// As bytes.
+    /// Serializes the ticket.
     pub fn to_bytes(self) -> [u8; Self::BYTES] {
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&self.id.to_le_bytes());
@@ -82,14 +84,15 @@ impl Ticket {
         bytes
     }
 
-    /// From exactly these.
+    /// Deserializes a ticket from exactly these bytes.
     pub fn from_bytes(bytes: &[u8]) -> Option<Ticket> {
         let (id, rest) = bytes.split_first_chunk()?;
         let owner = <[u8; 8]>::try_from(rest).ok()?;
         Some(Ticket { id: EnvelopeId::from_le_bytes(*id), owner: u64::from_le_bytes(owner) })
     }
 
-    /// Leaves an envelope to another process. It stays this one's, so that it goes with it, until the other has claimed it.
+    /// Offers an envelope to another process. It remains this process's, and is lost with it, until the other
+    /// process has claimed it.
     pub fn leave(envelope: Envelope) -> Ticket {
         let (id, owner) = envelope.into_raw();
         Ticket { id, owner: owner.pack() }
@@ -98,12 +101,13 @@ impl Ticket {
     /// Claims the envelope.
     ///
     /// # Errors
-    /// [`Error::Stale`](crate::Error::Stale) if it was taken back, or its owner is gone.
+    /// [`Error::Stale`](crate::Error::Stale) if the envelope was taken back, or its owner is gone.
     ///
     /// # Safety
-    /// Its owner gave this ticket to this process and to no other, and does nothing with the envelope but take it back.
+    /// Its owner sent this ticket to this process only, and does nothing with the envelope except taking it
+    /// back.
     pub unsafe fn claim(self, arena: Arena) -> Result<Envelope> {
-        // SAFETY: as the caller says.
+        // SAFETY: same contract as this function's.
         unsafe { arena.claim_envelope(self.id, self.owner) }
     }
 }

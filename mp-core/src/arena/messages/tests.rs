@@ -1,5 +1,5 @@
-//! Single operations of the arena on words that are written for them: what they note before they act, and the
-//! state afterwards.
+//! Tests of single operations of the arena on prepared words: the notes that they make before they act, and
+//! the state afterwards.
 
 use crate::arena::alloc::size_class::{blocks_of, class_of};
 use crate::arena::layout::{SLAB_BLOCKS, control, envelope as field};
@@ -22,7 +22,7 @@ fn meta(arena: Arena, e: EnvelopeId) -> Meta {
     Meta::of_any_version(arena.map().load(arena.envelope_word(e, field::META)))
 }
 
-/// An envelope of this process, with a block in it that has no other holder.
+/// Returns an envelope of this process that contains a block without other holders.
 fn with_attachment(arena: Arena, len: u64, access: Access) -> crate::arena::Envelope {
     let hold = arena.alloc(len).unwrap();
     let block = hold.block();
@@ -41,7 +41,7 @@ fn attached(arena: Arena, e: EnvelopeId) -> Attach {
     Attach::unpack(arena.map().load(arena.envelope_word(e, field::INLINE))).unwrap()
 }
 
-/// A sweep visits slabs that the dead member has touched, and no others.
+/// A sweep visits only slabs that the dead member has touched.
 #[test]
 #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
 fn a_slab_is_noted_before_anything_in_it_is_ours() {
@@ -54,7 +54,7 @@ fn a_slab_is_noted_before_anything_in_it_is_ours() {
     let (envelope, owner) = envelope.into_raw();
     arena.map().store(arena.envelope_word(envelope, field::META), Meta::default().pack());
     arena.free_envelope(envelope, owner);
-    // And a slab that is made, and the hint of its class.
+    // Also a new slab, and the hint of its class.
     let class = class_of(27 << 20).unwrap();
     arena.forget_touched(me.slot());
     arena.carve(class, me).unwrap();
@@ -87,7 +87,7 @@ fn a_block_that_is_no_ring_has_no_ring_in_it() {
     assert_eq!(arena.ring_memory(hold.block()), None);
 }
 
-/// The words of an envelope may be anything.
+/// The words of an envelope may have any value.
 #[test]
 fn the_lengths_of_a_message_are_held_against_its_envelope() {
     let (arena, _) = arena();
@@ -115,7 +115,7 @@ fn a_message_that_was_opened_lists_nothing_any_more() {
     assert_eq!(meta(arena, e).attachments, 0);
 }
 
-/// Its envelope is free then, and another message may be in it.
+/// Its envelope is then free, and may contain another message.
 #[test]
 fn a_message_is_taken_out_once() {
     let (arena, _) = arena();
@@ -123,22 +123,22 @@ fn a_message_is_taken_out_once() {
     let mut inc = Incoming::default();
     envelope.open(&mut inc).unwrap();
     assert_eq!(inc.blocks().count(), 1);
-    // The same envelope, as the thread takes the last that it has kept.
+    // The same envelope, because the thread takes the last one that it kept.
     let next = arena.pack(&mut Outgoing::default(), 8).unwrap();
     assert_eq!(next.id(), envelope.id());
     let again = envelope.open(&mut Incoming::default());
     assert!(matches!(again, Err(crate::error::Error::Stale(_))), "{again:?}");
-    // What is asked of the handle is not answered by the other message.
+    // The handle does not return data of the other message.
     assert!(matches!(envelope.claim(), Err(crate::error::Error::Stale(_))));
     assert!(matches!(envelope.free_tail(), Err(crate::error::Error::Stale(_))));
     assert_eq!((envelope.fingerprint(), envelope.weight(), envelope.has_attachments()), (0, 0, false));
-    // Nor does what is left of the handle release anything of the other message.
+    // Dropping the handle does not release anything of the other message.
     drop(envelope);
     assert_eq!(arena.map().load(arena.owner_words().of(next.id())), next.owner().pack());
     assert_eq!(next.fingerprint(), 8);
 }
 
-/// A hint may be of an envelope that another process has by now.
+/// A hint may name an envelope that another process has by now.
 #[test]
 fn an_envelope_that_is_not_free_is_not_taken() {
     let (arena, me) = arena();
@@ -147,7 +147,7 @@ fn an_envelope_that_is_not_free_is_not_taken() {
     set_owner(arena, e, its);
     arena.hint_envelope(e);
     let used = arena.map().load(Word::at(control::ENVELOPES));
-    // As many as there are, or until the hint is gone.
+    // At most as many as exist, until the hint is gone.
     let hint = Word::at(arena.layout().envelope_map_at + u64::from(e / 64) * 8);
     let mut taken = Vec::new();
     while arena.map().load(hint) >> (e % 64) & 1 == 1 && taken.len() < used as usize {
