@@ -1,4 +1,4 @@
-//! What an object answers, and what both kinds of messages are made of: see [`request`](crate::request).
+//! Answers of an object, and the bodies of both kinds of messages: see [`request`](crate::request).
 
 use std::cell::Cell;
 
@@ -7,13 +7,13 @@ use mp_core::message::{Codec, FewBytes, Incoming, Message, Outgoing, Returned, U
 use mp_reduce::MessagePack;
 use mp_spawn::Raise;
 
-/// What is left of a message when its head is read, or what is to be written behind that.
+/// Rest of a message after its head: received, or to be sent.
 ///
-/// Two words: it moves from hand to hand several times in each call.
+/// Two words, because it is moved several times in each call.
 pub(crate) enum Body {
     Out(Box<Outgoing>),
     In(Box<Incoming>),
-    /// Bytes that are sent, or were received, with nothing attached; `read` of them were read.
+    /// Few bytes without attachments, received or to be sent; `read` of them were read.
     Few {
         few: FewBytes,
         read: u8,
@@ -23,16 +23,16 @@ pub(crate) enum Body {
 const _: () = assert!(size_of::<Body>() == 16);
 
 thread_local! {
-    /// The buffers of this thread's last message to which nothing was attached, for the next one.
+    /// Buffers of this thread's last message without attachments, for reuse by the next one.
     static SPARE: Cell<Option<Box<Outgoing>>> = const { Cell::new(None) };
 }
 
-/// A message to be written, which becomes a [`Body`].
+/// Returns an empty message, which becomes a [`Body`].
 pub(crate) fn blank() -> Box<Outgoing> {
     SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()
 }
 
-/// Keeps the buffers of one that is not needed any more.
+/// Stores the buffers of a message that is no longer needed.
 fn used(mut out: Box<Outgoing>) {
     if out.reuse() {
         _ = SPARE.try_with(|spare| spare.set(Some(out)));
@@ -42,14 +42,14 @@ fn used(mut out: Box<Outgoing>) {
 impl Body {
     const EMPTY: Body = Body::Few { few: FewBytes::EMPTY, read: 0 };
 
-    /// What was written into a [`blank`].
+    /// Creates a body from the contents of a [`blank`].
     pub(crate) fn of(out: Box<Outgoing>) -> Body {
         let Some(few) = out.plain().and_then(FewBytes::new) else { return Body::Out(out) };
         used(out);
         Body::Few { few, read: 0 }
     }
 
-    /// `head`, and what a value is written as, if all of it is few bytes and no code of the user writes it: a number, say.
+    /// Encodes `head` and a value, if they are few bytes and no user code encodes them, as for a number.
     #[inline(always)]
     pub(crate) fn few<const N: usize, V: Message>(head: [u8; N], value: &V) -> Option<Body> {
         Body::Few { few: value.to_few_bytes::<MessagePack>()?, read: 0 }
@@ -57,7 +57,7 @@ impl Body {
             .map(|few| Body::Few { few, read: 0 })
     }
 
-    /// `head`, and the bytes behind it, if they are few and none was read.
+    /// Puts `head` before the bytes, if they are few and none was read.
     #[inline(always)]
     pub(crate) fn behind<const N: usize>(&self, head: [u8; N]) -> Option<FewBytes> {
         let Body::Few { few, read: 0 } = *self else { return None };
@@ -68,7 +68,7 @@ impl Body {
         (len <= FewBytes::MOST).then(|| FewBytes::first(len, all))
     }
 
-    /// The first `N` of few bytes, and those behind them.
+    /// Splits the first `N` bytes off few bytes.
     #[inline(always)]
     pub(crate) fn without<const N: usize>(few: FewBytes) -> Option<([u8; N], Body)> {
         let (all, len) = (few.all(), few.len().checked_sub(N)?);
@@ -77,7 +77,7 @@ impl Body {
         Some((std::array::from_fn(|i| all[i]), Body::Few { few: FewBytes::first(len, rest), read: 0 }))
     }
 
-    /// Writes it into another message, once.
+    /// Moves the body into another message, once.
     pub(crate) fn write(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match std::mem::replace(self, Body::EMPTY) {
             Body::Out(body) => match body.plain() {
@@ -109,7 +109,7 @@ impl Body {
         }
     }
 
-    /// The bytes that were not read yet.
+    /// Returns the bytes that were not read yet.
     #[inline(always)]
     pub(crate) fn unread(&self) -> &[u8] {
         match self {
@@ -119,7 +119,7 @@ impl Body {
         }
     }
 
-    /// Notes that bytes were read, of which there are that many.
+    /// Records that `n` bytes were read.
     #[inline(always)]
     pub(crate) fn advance(&mut self, n: usize) {
         match self {
@@ -129,7 +129,8 @@ impl Body {
         }
     }
 
-    /// Calls `f` with the bytes that were not read yet, while serde values can take what is attached.
+    /// Calls `f` with the bytes that were not read yet, in a scope in which serde values can take
+    /// attachments.
     pub(crate) fn with_unread<R>(&mut self, f: impl FnOnce(&[u8]) -> R) -> mp_core::Result<R> {
         match self {
             Body::In(inc) => scope::with_incoming(inc, f),
@@ -138,7 +139,7 @@ impl Body {
         }
     }
 
-    /// Reads the rest as one value; an error has its type and bytes.
+    /// Decodes the rest as one value. An error contains its type and bytes.
     #[inline(always)]
     pub(crate) fn read<V: Message>(&mut self) -> mp_core::Result<V> {
         if let Body::Few { .. } = self
@@ -159,7 +160,7 @@ impl Body {
     }
 }
 
-/// Reads the rest of a message as one value; an error has its type and bytes.
+/// Decodes the rest of a message as one value. An error contains its type and bytes.
 pub(crate) fn read_whole<A: Message>(inc: &mut Incoming) -> mp_core::Result<A> {
     let before = inc.whole().len() - inc.rest().len();
     A::decode::<MessagePack>(inc).map_err(|error| {
@@ -178,32 +179,32 @@ pub(crate) fn too_short() -> Error {
     Error::Malformed("a message of a manager is too short".into())
 }
 
-/// Reads numbers as they are.
+/// Reads unencoded numbers.
 pub(crate) fn bytes<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u8; N]> {
     let bytes = *inc.rest().first_chunk().ok_or_else(too_short)?;
     inc.advance(N);
     Ok(bytes)
 }
 
-/// What an object answers.
+/// Answer of an object.
 pub(crate) enum Answer {
-    /// It is made, and has this number in its server.
+    /// The object is created, with this number in its server.
     Made { object: u64 },
-    /// The call is done; this is its result.
+    /// The call is done, with this result.
     Done(Body),
-    /// It failed, or panicked; or so did what was to make the object.
+    /// The call, or the closure that creates the object, failed or panicked.
     Raised(Box<Raise>),
-    /// The arguments can't be read: where, and why.
+    /// The arguments can't be decoded. Contains path and reason.
     Undecodable(Box<Undecodable>),
-    /// What the closure captures, or the closure itself, can't be read: why.
+    /// The captures, or the closure itself, can't be decoded. Contains the reason.
     Unreadable(String),
-    /// The result can't be sent: why.
+    /// The result can't be sent. Contains the reason.
     Unsendable(String),
-    /// The object is of this type, and not of the proxy's.
+    /// The object has this type, which differs from the proxy's.
     WrongType(String),
-    /// It was freed.
+    /// The object was freed.
     Freed,
-    /// There is no thread for the object: why.
+    /// No thread could be started for the object. Contains the reason.
     NoThread(String),
 }
 
@@ -255,7 +256,7 @@ impl Message for Answer {
     }
 
     fn take_back(&mut self, _: &mut Returned) {
-        // An answer whose caller is gone is dropped, with what has moved into it.
+        // An answer whose caller is gone is dropped, with the values that moved into it.
     }
 
     #[inline(always)]

@@ -1,7 +1,8 @@
-//! One call at a time of this process at one object: the channel that its answers come by, and the code that the object knows of it.
+//! Callers: each makes one call at a time of one object, with a channel for answers and the codes that the
+//! object has learnt from it.
 //!
-//! A proxy keeps the callers that have nothing to do. One whose call had no answer in time is dropped with its channel: the answer that
-//! still comes finds no receiver, and is dropped by the server.
+//! A proxy stores idle callers. A caller without an answer in time is dropped with its channel: a late answer
+//! finds no receiver, and is dropped by the server.
 
 use std::time::{Duration, Instant};
 
@@ -14,15 +15,15 @@ use crate::answer::Answer;
 use crate::error::CallError;
 use crate::request::{MOST_CODES, Request};
 
-/// How long a caller or an object's thread sleeps at most before it looks whether the other side, or the server, ends.
+/// Maximum sleep of a caller or an object's thread before it checks that the peer and the server are alive.
 pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
-/// How many bits of a caller's number are of its process.
+/// Number of bits of a caller's number that identify its process.
 const SLOT_BITS: u32 = 12;
-/// How many callers a process can have at once.
+/// Maximum number of callers of a process at the same time.
 const MOST: u32 = 1 << (u32::BITS - SLOT_BITS);
 
-/// Numbers of callers of this process: those that were given back, and the first that never was given.
+/// Numbers of this process's callers: returned ones, and the first that was never used.
 struct Numbers {
     free: Vec<u32>,
     next: u32,
@@ -31,8 +32,9 @@ struct Numbers {
 static NUMBERS: PerProcess<Mutex<Numbers>> =
     PerProcess::new([const { Mutex::new(Numbers { free: Vec::new(), next: 0 }) }; GENERATIONS]);
 
-/// A number that no other caller has: the process's slot among the members of the arena, and one of its own. When slot or number is
-/// used again, the caller that had it is gone, and all that it had sent to an object came before the new one's `Hello`.
+/// Unique number of a caller: the process's slot among the members of the arena, and a number within the
+/// process. When a slot or number is reused, its previous caller is gone, and all its messages to an object
+/// came before the new caller's `Hello`.
 #[derive(Debug)]
 struct Number {
     within: u32,
@@ -60,34 +62,35 @@ impl Number {
     }
 }
 
-/// Whether a caller by this number is of the process with this slot.
+/// Returns `true` if the caller with this number belongs to the process with this slot.
 pub(crate) fn is_of(number: u32, slot: u32) -> bool {
     number >> (u32::BITS - SLOT_BITS) == slot
 }
 
 impl Drop for Number {
     fn drop(&mut self) {
-        // In a copy of the process these are other numbers, of which none was given.
+        // In a fork of the process the slot differs, and its numbers were not taken from here.
         if Arena::get().is_some_and(|arena| arena.me().is_ok_and(|me| me.slot() == self.slot)) {
             NUMBERS.lock().free.push(self.within);
         }
     }
 }
 
-/// A caller, as its process has it.
+/// State of a caller in its process.
 #[derive(Debug)]
 pub(crate) struct Caller {
-    // Before the number: while the object has an answer for it, no other caller has that.
+    // Declared before the number, so that the number is reused only after the receiver is dropped.
     answers: Receiver<Answer>,
     number: Number,
-    /// Which code the object knows: the number of each is its place.
+    /// Codes that the object knows; their index is their number.
     codes: Vec<usize>,
-    /// When to look whether the object is still there, if there is no answer then. It may be past: the clock is not asked for each call.
+    /// Time of the next check that the object is alive, if there is no answer by then. May be in the past,
+    /// because the clock is not read for each call.
     look_at: Instant,
 }
 
 impl Caller {
-    /// One that is known to the object at the other end.
+    /// Creates a caller, and introduces it to the object at the other end.
     pub(crate) fn new(object: &Sender<Request>, server: u32) -> Result<Caller, CallError> {
         let (sender, answers) = bounded_channel(1)?;
         let caller = Caller { answers, number: Number::new()?, codes: Vec::new(), look_at: Instant::now() };
@@ -103,7 +106,8 @@ impl Caller {
         &self.answers
     }
 
-    /// Waits for an answer, at most until then; `Empty` also when it is time to look whether the object is still there.
+    /// Waits for an answer until `until`. Also returns `Empty` when it is time to check that the object is
+    /// alive.
     pub(crate) fn receive(&mut self, until: Option<Instant>) -> Result<Answer, GetError> {
         let at = until.map_or(self.look_at, |until| until.min(self.look_at));
         let received = self.answers.recv_deadline(at);
@@ -113,13 +117,13 @@ impl Caller {
         received
     }
 
-    /// The number by which the object knows this code, and whether it is new.
+    /// Returns the number by which the object knows this code, and `true` if it is new.
     pub(crate) fn code(&mut self, id: usize) -> (u16, bool) {
         if let Some(known) = self.codes.iter().position(|code| *code == id) {
             return (known as u16, false);
         }
         if self.codes.len() == MOST_CODES {
-            // Those of before are learnt anew when they are called again.
+            // Earlier codes are learnt again when they are called again.
             self.codes.clear();
         }
         self.codes.push(id);
@@ -127,7 +131,7 @@ impl Caller {
     }
 }
 
-/// Sends a request, which waits for nothing.
+/// Sends a request, without blocking.
 pub(crate) fn send(object: &Sender<Request>, request: Request, server: u32) -> Result<(), CallError> {
     use mp_queue::PutError;
     object.send(request).map_err(|error| match error {

@@ -1,4 +1,4 @@
-//! What can go wrong with a call, and with the manager itself.
+//! Errors of calls and of the manager itself.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -13,35 +13,36 @@ use mp_queue::{Address, ConnectError};
 use mp_spawn::{ProcessRaised, SpawnError};
 use serde::{Deserialize, Serialize};
 
-/// A call, as errors name it: the closure's name as the compiler gives it, or the name of a method, and where the program calls it.
+/// Name of a call in errors: the compiler's name of the closure, or the name of a method, and the location of
+/// the call in the program.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallName {
-    /// The closure, or the method.
+    /// Name of the closure or method.
     pub closure: Cow<'static, str>,
-    /// The type of the object.
+    /// Type of the object.
     pub object: Cow<'static, str>,
     /// File, line and column of the call.
     pub location: CallLocation,
 }
 
 impl CallName {
-    /// A call of the function that called this one, by its `#[track_caller]`.
+    /// Names a call at the location of the caller, by `#[track_caller]`.
     #[track_caller]
     pub(crate) fn here(closure: impl Into<Cow<'static, str>>, object: impl Into<Cow<'static, str>>) -> Self {
         CallName { closure: closure.into(), object: object.into(), location: Location::caller().into() }
     }
 }
 
-/// Where a call is in its program.
+/// Location of a call in the source code.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct CallLocation {
-    /// The file.
+    /// Source file.
     pub file: Cow<'static, str>,
-    /// The line, from 1.
+    /// Line, from 1.
     pub line: u32,
-    /// The column, from 1.
+    /// Column, from 1.
     pub column: u32,
 }
 
@@ -64,7 +65,7 @@ impl fmt::Display for CallName {
     }
 }
 
-/// Why a call has no result.
+/// Error with which a call ends.
 ///
 /// ```
 /// use mp_manager::{CallError, Manager};
@@ -80,124 +81,130 @@ impl fmt::Display for CallName {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// # What a failure looks like
+/// # Effects of failures
 ///
-/// | what happens | this call | the object | other calls |
+/// | event | this call | the object | other calls |
 /// |---|---|---|---|
-/// | the closure returns `Err`, or panics | [`Raised`](Self::Raised): message, sources, place of the panic | lives on, as the closure left it | go on |
-/// | what makes an object returns `Err`, or panics | [`Raised`](Self::Raised), of [`create`](crate::ManagerHandle::create) | there is none | go on |
-/// | it takes longer than the proxy [waits](crate::Proxy::with_timeout) | [`TimedOut`](Self::TimedOut), with the call's name; it runs on, and what it returns is dropped | goes on | wait for it if they are of the same object |
-/// | the object was [freed](crate::Proxy::free) | [`Freed`](Self::Freed) | is gone | the same |
-/// | the server is killed, crashes, calls `exit`, is [shut down](crate::Manager::shutdown) | [`ServerGone`](Self::ServerGone): at once if the parent of the server is alive, at most some 100 ms later otherwise | is gone | the same |
-/// | the server is stopped (SIGSTOP, a debugger) | waits, for as long as it takes or the proxy waits | waits | wait |
-/// | the caller is killed | runs, if it was sent | lives on, if another process has a proxy | go on |
-/// | a call of an object calls that object | [`OwnObject`](Self::OwnObject), at once | lives on | go on |
-/// | objects of one server call each other in a ring | [`Ring`](Self::Ring), at once, of the call that closes it | live on | go on |
-/// | [another program](crate::RemoteManager) names a type, method or object that there is not | [`NoSuchType`](Self::NoSuchType), [`NoSuchMethod`](Self::NoSuchMethod), [`NoSuchObject`](Self::NoSuchObject), with those that there are | lives on | go on |
-/// | arguments, a result or what a closure captures can't be encoded, or not be decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | lives on | go on |
-/// | SIGINT or SIGTERM, of which this process [is informed](mp_spawn::Interrupt::Graceful) | [`Interrupted`](Self::Interrupted); it runs on | goes on | go on |
+/// | the closure returns `Err`, or panics | [`Raised`](Self::Raised): message, sources, location of the panic | remains, as the closure left it | continue |
+/// | the constructor of an object returns `Err`, or panics | [`Raised`](Self::Raised), of [`create`](crate::ManagerHandle::create) | is not created | continue |
+/// | the call takes longer than the proxy [waits](crate::Proxy::with_timeout) | [`TimedOut`](Self::TimedOut), with the call's name; the closure continues, and its result is dropped | continues | of the same object: wait for it |
+/// | the object was [freed](crate::Proxy::free) | [`Freed`](Self::Freed) | is gone | same |
+/// | the server is killed, crashes, calls `exit`, is [shut down](crate::Manager::shutdown) | [`ServerGone`](Self::ServerGone): at once if the parent of the server is alive, otherwise within about 100 ms | is gone | same |
+/// | the server is stopped (SIGSTOP, a debugger) | waits until the server resumes, or until the proxy's time-out | waits | wait |
+/// | the caller is killed | runs, if it was sent | remains, if another process has a proxy | continue |
+/// | a call of an object calls the same object | [`OwnObject`](Self::OwnObject), at once | remains | continue |
+/// | objects of one server call each other in a cycle | [`Ring`](Self::Ring), at once, for the call that closes the cycle | remain | continue |
+/// | [another program](crate::RemoteManager) names an unknown type, method or object | [`NoSuchType`](Self::NoSuchType), [`NoSuchMethod`](Self::NoSuchMethod), [`NoSuchObject`](Self::NoSuchObject), with the known names | remains | continue |
+/// | arguments, a result or captures can't be encoded or decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | remains | continue |
+/// | SIGINT or SIGTERM, if this process [is notified](mp_spawn::Interrupt::Graceful) | [`Interrupted`](Self::Interrupted); the closure continues | continues | continue |
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum CallError {
-    /// The closure returned an error or panicked, in the server.
+    /// The closure returned an error or panicked in the server.
     Raised(Box<ProcessRaised>),
-    /// There was no answer in the time that the proxy waits. The call may wait for its turn still, or run: it is not taken back.
+    /// No answer arrived within the proxy's time-out. The call may still be waiting for its turn, or running:
+    /// it is not withdrawn.
     TimedOut {
-        /// Which call.
+        /// Name of the call.
         call: CallName,
-        /// How long this process waited.
+        /// Time-out of this process.
         timeout: Duration,
-        /// The process id of the server.
+        /// Process id of the server.
         server: u32,
-        /// Where it listens, if it is the server of [another program](crate::RemoteManager).
+        /// Address of the server, if it belongs to [another program](crate::RemoteManager).
         address: Option<Box<Address>>,
-        /// Whether it was sent. If not, it does not run: the server of another program has not accepted a connection for it, as it is
-        /// stopped, or lacks descriptors or threads.
+        /// `true` if the call was sent. If `false`, it will not run: the server of another program did not
+        /// accept a connection, because it is stopped, or lacks descriptors or threads.
         sent: bool,
     },
     /// The object was freed by [`Proxy::free`](crate::Proxy::free).
     Freed {
-        /// Which call.
+        /// Name of the call.
         call: CallName,
     },
     /// The server has ended: its owner shut it down, or it died.
     ServerGone {
-        /// The process id that it had.
+        /// Process id of the server.
         server: u32,
     },
-    /// The call was made within a call of the same object, which it would wait for.
+    /// The call was made within a call of the same object, and would wait for itself.
     OwnObject {
-        /// Which call.
+        /// Name of the call.
         call: CallName,
     },
-    /// The call was made within a call of an object for which the called one waits, itself or by others: each would wait for the next.
+    /// The call was made within a call of an object for which the called object waits, directly or
+    /// indirectly: each would wait for the next.
     Ring {
-        /// Which call.
+        /// Name of the call.
         call: CallName,
-        /// The calls that wait, beginning with that of the called object; the last one is of the object in which this call is.
+        /// Waiting calls, beginning with a call by the called object. The last one is a call of the object
+        /// from which this call was made.
         waiting: Vec<CallName>,
     },
-    /// No type was [registered](crate::ManagerHandle::register) by this name.
+    /// No type is [registered](crate::ManagerHandle::register) under this name.
     NoSuchType {
-        /// The name.
+        /// Requested name.
         name: String,
-        /// Those that were.
+        /// Registered names.
         known: Vec<String>,
     },
-    /// The type of the object was registered without a method of this name, or, for [`create`](crate::RemoteManager::create), without a
-    /// constructor.
+    /// The type of the object is registered without a method of this name, or, for
+    /// [`create`](crate::RemoteManager::create), without a constructor.
     NoSuchMethod {
-        /// Which call.
+        /// Name of the call.
         call: CallName,
-        /// Its methods.
+        /// Registered methods.
         known: Vec<String>,
     },
-    /// No object was [published](crate::ManagerHandle::publish) by this name.
+    /// No object is [published](crate::ManagerHandle::publish) under this name.
     NoSuchObject {
-        /// The name.
+        /// Requested name.
         name: String,
-        /// Those that were.
+        /// Published names.
         known: Vec<String>,
     },
-    /// The object is of another type than the proxy.
+    /// The object has a type other than the proxy's.
     WrongType {
-        /// Which call.
+        /// Name of the call.
         call: CallName,
-        /// The type of the object.
+        /// Type of the object.
         found: String,
     },
-    /// What was to be sent could not be encoded here, or not be decoded in the server.
+    /// The arguments or captures could not be encoded in this process or decoded in the server.
     Arguments {
-        /// Why.
+        /// Description of the cause.
         why: String,
-        /// In the server: which type it was read as, the place that could not be read, and its bytes.
+        /// For an error in the server: the type, the path of the part that could not be decoded, and the
+        /// bytes.
         #[serde(with = "sent::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
     },
-    /// What the closure returned could not be encoded in the server, or not be decoded here.
+    /// The result could not be encoded in the server or decoded in this process.
     Value {
-        /// Why.
+        /// Description of the cause.
         why: String,
-        /// Here: which type it was read as, the place that could not be read, and its bytes.
+        /// For an error in this process: the type, the path of the part that could not be decoded, and the
+        /// bytes.
         #[serde(with = "sent::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
     },
-    /// There is no connection to the server of [another program](crate::RemoteProxy#sent-to-other-processes): why.
+    /// The connection to the server of [another program](crate::RemoteProxy#sent-to-other-processes) failed.
     Connect(Box<ConnectError>),
-    /// The server has no thread for another object.
+    /// The server could not start a thread for another object.
     NoThread {
-        /// Why.
+        /// Description of the cause.
         why: String,
     },
-    /// This process was interrupted (SIGINT, SIGTERM) while it waited ([`interrupted`](mp_core::interrupted)).
+    /// This process was interrupted (SIGINT, SIGTERM) while it waited
+    /// ([`interrupted`](mp_core::interrupted)).
     Interrupted,
-    /// Shared memory: none left, this process was forked, and so on.
+    /// Shared memory is unavailable, belongs to another process, or similar.
     Failed(mp_reduce::Error),
 }
 
 impl CallError {
-    /// What could not be read, arguments in the server or the result here: type, place, reason. `None` when that is not what went
-    /// wrong.
+    /// Returns the type, path and reason if arguments (in the server) or the result (in this process) could
+    /// not be decoded. Returns `None` for other errors.
     pub fn undecodable(&self) -> Option<&Undecodable> {
         match self {
             CallError::Arguments { undecodable, .. } | CallError::Value { undecodable, .. } => {
@@ -207,12 +214,12 @@ impl CallError {
         }
     }
 
-    /// Whether the server is gone, with all objects.
+    /// Returns `true` if the server has ended, with all its objects.
     pub fn is_server_gone(&self) -> bool {
         matches!(self, CallError::ServerGone { .. })
     }
 
-    /// The same error, of a call that was not sent.
+    /// Marks the call as not sent.
     #[cfg(feature = "authkey")]
     pub(crate) fn unsent(mut self) -> Self {
         if let CallError::TimedOut { sent, .. } = &mut self {
@@ -221,7 +228,7 @@ impl CallError {
         self
     }
 
-    /// The same error, of the call that this process made.
+    /// Replaces the name of the call by that of this process's call.
     #[cfg(feature = "authkey")]
     pub(crate) fn of_call(mut self, own: &CallName) -> Self {
         match &mut self {
@@ -311,7 +318,7 @@ impl fmt::Display for CallError {
     }
 }
 
-/// What there is, behind a message about what there is not.
+/// Names to list after an error about an unknown name.
 struct Known<'a>(&'a [String]);
 
 impl fmt::Display for Known<'_> {
@@ -347,26 +354,27 @@ impl From<mp_reduce::Error> for CallError {
     }
 }
 
-/// Why there is no manager, or why it ended badly.
+/// Error returned when a manager can't be started or connected, or ended with a failure.
 #[derive(Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum ManagerError {
     /// The server could not be started.
     Start(SpawnError),
-    /// The server ended otherwise than by [`shutdown`](crate::Manager::shutdown): how.
+    /// The server ended for a reason other than [`shutdown`](crate::Manager::shutdown).
     Server(SpawnError),
-    /// The server did not end in time, and was killed: it was stopped, or a `Drop` of an object did not return.
+    /// The server did not end in time and was killed: it was stopped, or a `Drop` of an object did not
+    /// return.
     Killed {
-        /// The process id that it had.
+        /// Process id of the server.
         server: u32,
-        /// Time that it was given: the grace period, and for a server that was not stopped five seconds more.
+        /// Time limit: the grace period, plus five seconds if the server was not stopped.
         grace: Duration,
     },
-    /// There is no connection to the server of [another program](crate::RemoteManager): why.
+    /// The connection to the server of [another program](crate::RemoteManager) failed.
     Connect(ConnectError),
-    /// The other side is no server of a manager, or of another version: why.
+    /// The peer is not a manager's server, or has an incompatible version.
     Incompatible(String),
-    /// Shared memory: none left, forked, and so on.
+    /// Shared memory is unavailable, belongs to another process, or similar.
     Failed(mp_reduce::Error),
 }
 

@@ -1,5 +1,5 @@
-//! What `cargo xtask fuzz` and the unit tests give to this crate's parsers: requests as an object's thread gets them, and answers as a
-//! caller does.
+//! Fuzz targets for this crate's parsers, used by `cargo xtask fuzz` and the unit tests: requests as received
+//! by an object's thread, and answers as received by a caller.
 
 use mp_core::message::{FewBytes, Incoming, Message, Outgoing, Undecodable};
 use mp_reduce::MessagePack;
@@ -9,7 +9,7 @@ use crate::answer::{Answer, Body};
 use crate::object::{Task, write_call};
 use crate::request::{Late, Request};
 
-/// Name, what it does with bytes, and what the encoders make.
+/// Name, function to test with bytes, and encoded seeds.
 #[allow(
     clippy::type_complexity,
     reason = "it is that of the harness, which this crate can't name where it is no test"
@@ -17,7 +17,7 @@ use crate::request::{Late, Request};
 pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
     &[("requests", requests, request_seeds), ("answers", answers, answer_seeds)];
 
-/// As a message in an envelope, and as one that needs none: both are read, or neither.
+/// Decodes a message in an envelope, and the same without: both succeed, or neither.
 fn both<M: Message>(bytes: &[u8]) -> Option<[M; 2]> {
     let long = M::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec()));
     let few = FewBytes::new(bytes).and_then(M::from_few_bytes::<MessagePack>);
@@ -28,7 +28,7 @@ fn both<M: Message>(bytes: &[u8]) -> Option<[M; 2]> {
 }
 
 fn written<M: Message>(mut message: M) -> Vec<u8> {
-    // Long texts stay among the bytes.
+    // Keeps long texts in the bytes.
     let mut out = Outgoing::in_band();
     let few = message.to_few_bytes::<MessagePack>();
     message.encode::<MessagePack>(&mut out).unwrap();
@@ -42,7 +42,7 @@ fn requests(bytes: &[u8]) {
             assert_eq!(body.unread(), short.unread());
             let few = FewBytes::new(bytes).and_then(Request::from_few_bytes::<MessagePack>);
             assert!(few.is_none_or(|few| written(few) == bytes));
-            // As the object's thread reads it, whatever types the closure has.
+            // Same reads as in the object's thread, for any types of the closure.
             let all = body.unread().len();
             body.advance(all + 1);
             assert!(body.unread().is_empty() && body.read::<u64>().is_err());
@@ -62,7 +62,7 @@ fn answers(bytes: &[u8]) {
             assert_eq!(long.ok(), short.ok());
         }
         Some([Answer::Done(_), _]) => panic!("another answer without an envelope"),
-        // The rest is of serde values: written, and read again as the same.
+        // All other answers consist of serde values: encoding and decoding restores them.
         Some([other, _]) => {
             let again = written(other);
             assert_eq!(both::<Answer>(&again).map(|[answer, _]| written(answer)), Some(again));

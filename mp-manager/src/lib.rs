@@ -1,4 +1,4 @@
-//! A server process that holds objects, which all processes of a program call: the manager of `mp`.
+//! Managers: server processes that hold objects, which all processes of a program can call.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -24,23 +24,25 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The three types to know: [`Manager`], the server, as its owner has it; [`Proxy`], an object in it, as any process has it; and
-//! [`CallError`], why a call has no result.
+//! The three main types: [`Manager`], the owner's handle of the server; [`Proxy`], a handle of an object in
+//! it, for any process; and [`CallError`], the error of a call.
 //!
-//! | | |
+//! | items | purpose |
 //! |---|---|
-//! | [`Manager`], [`ManagerHandle`] | the server, and what makes objects in it from any process |
-//! | [`Proxy`] | an object in the server: a closure is called there with `&mut T`, and its result comes back |
-//! | [`Dict`], [`List`], [`Namespace`] | such objects ready-made; queues, locks and numbers are better in shared memory: [`ManagerHandle`] hands them out |
-//! | [`CallError`], [`CallName`], [`CallLocation`] | what can go wrong, in a table |
+//! | [`Manager`], [`ManagerHandle`] | the server, and creation of objects in it from any process |
+//! | [`Proxy`] | an object in the server: a closure is called there with `&mut T`, and its result is returned |
+//! | [`Dict`], [`List`], [`Namespace`] | ready-made objects; for queues, locks and numbers, shared memory is faster: [`ManagerHandle`] creates them there |
+//! | [`CallError`], [`CallName`], [`CallLocation`] | errors, with a table of all failures |
 //!
-//! # What holds
-//! - **An object is freed when its last proxy is gone**: dropped in all processes, or gone with its process; messages on their way
-//!   count. Its `Drop` runs in the server.
-//! - **Calls of one object run one after the other**, in the order in which they were sent; calls of different objects run at once.
-//! - **A panic in a call is its caller's error.** The object lives on as the panic left it, and so do all others.
-//! - **When the server dies** every call that waits, and each one after that, is an error: [`CallError::ServerGone`].
-//! - **A caller that is killed** costs the others nothing: a call that it had sent still runs.
+//! # Guarantees
+//! - **An object is freed when its last proxy is gone**: dropped in all processes, or lost with its process.
+//!   Proxies in messages count. The object's `Drop` runs in the server.
+//! - **Calls of one object run one after the other**, in the order in which they were sent. Calls of
+//!   different objects run concurrently.
+//! - **A panic in a call is an error for its caller.** The object remains as the panic left it, and other
+//!   objects are not affected.
+//! - **When the server dies**, all pending and later calls return [`CallError::ServerGone`].
+//! - **The death of a caller** does not affect others. A call that it had sent still runs.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -82,7 +84,7 @@ pub use remote::key::{AuthKey, NoKey, no_key};
 #[cfg(feature = "authkey")]
 pub use remote::proxy::RemoteProxy;
 
-/// The program of the README, as a test.
+/// Compiles and runs the example of the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

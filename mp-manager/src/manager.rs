@@ -1,4 +1,4 @@
-//! The manager, as its owner has it, and what makes objects in it.
+//! Owner's handle of a manager, and creation of objects in it.
 
 use std::any::type_name;
 use std::fmt;
@@ -16,14 +16,14 @@ use crate::proxy::{Link, Proxy};
 use crate::request::{Control, Request};
 use crate::server::{Orders, serve};
 
-/// How long calls that run are given when a manager is dropped.
+/// Grace period of running calls when a manager is dropped.
 const GRACE: Duration = Duration::from_secs(1);
 /// Additional time for the server's process to drop its objects and end.
 const MARGIN: Duration = Duration::from_secs(5);
-/// How often a start looks whether the process lives.
+/// Interval at which a start checks that the process is alive.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// A server process that holds objects, as the process has it that started it.
+/// Server process that holds objects, owned by the process that started it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -40,23 +40,26 @@ const LOOK: Duration = Duration::from_millis(50);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// What makes objects is in [`ManagerHandle`], to which it dereferences: a [`handle`](Self::handle) can be sent to other processes. The
-/// server lives as long as this: dropped, it is as [shut down](Self::shutdown) with a second for the calls that run. It ends as well
-/// when this process does, however, and then the objects' `Drop`s don't run. SIGINT has no effect on it, and neither has a SIGTERM
-/// of another process than its parent: its owner decides when it ends.
+/// Objects are created with [`ManagerHandle`], to which a manager dereferences. A [`handle`](Self::handle)
+/// can be sent to other processes.
 ///
-/// Each object has a thread in the server, which looks around ten times a second while there is nothing to do: good for hundreds of
-/// objects. Thousands of small values are better in one object, as a map.
+/// The server lives as long as this value. Dropping it [shuts the server down](Self::shutdown), with a second
+/// for running calls. The server also ends when this process ends for any reason; then the objects' `Drop`s
+/// don't run. The server ignores SIGINT, and SIGTERM from any process but its parent: its owner decides when
+/// it ends.
+///
+/// Each object has a thread in the server, which wakes up ten times a second while it is idle. This is
+/// suitable for hundreds of objects. Store thousands of small values in one object, such as a map.
 #[doc(alias = "SyncManager")]
 #[doc(alias = "BaseManager")]
 pub struct Manager {
     handle: ManagerHandle,
     process: Process,
-    /// The process that started it.
+    /// Process that started the server.
     owner: u32,
 }
 
-/// What makes objects in a [`Manager`]'s server, from any process: a serde type.
+/// Handle that creates objects in a [`Manager`]'s server, from any process. Implements serde's traits.
 ///
 /// ```
 /// use mp_manager::{Manager, ManagerHandle, Proxy};
@@ -73,7 +76,8 @@ pub struct Manager {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It does not keep the server alive. Where that has ended, what it is asked for is [`CallError::ServerGone`].
+/// A handle does not keep the server alive. After the server has ended, its methods return
+/// [`CallError::ServerGone`].
 #[derive(Clone, Serialize, Deserialize)]
 pub struct ManagerHandle {
     control: Sender<Control>,
@@ -81,15 +85,15 @@ pub struct ManagerHandle {
 }
 
 impl Manager {
-    /// Starts a server, and waits until it is there: some milliseconds.
+    /// Starts a server, and blocks until it is ready, which takes some milliseconds.
     ///
     /// # Errors
-    /// When the process can't be started, or there is no shared memory.
+    /// `ManagerError` if the process can't be started, or shared memory is unavailable.
     pub fn start() -> Result<Manager, ManagerError> {
         Manager::start_as(Process::builder().name("manager"))
     }
 
-    /// Starts a server with a name, environment, output or start method of its own.
+    /// Starts a server with its own name, environment, output or start method.
     ///
     /// ```
     /// use mp_manager::Manager;
@@ -100,10 +104,11 @@ impl Manager {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Whatever the builder says, the server is ended when this process exits, and SIGINT and SIGTERM have no effect on it.
+    /// Regardless of the builder's settings, the server ends when this process exits, and ignores SIGINT and
+    /// SIGTERM.
     ///
     /// # Errors
-    /// Those of [`start`](Self::start).
+    /// Same as [`start`](Self::start).
     pub fn start_as(builder: ProcessBuilder) -> Result<Manager, ManagerError> {
         let (control, orders) = channel()?;
         let (ready, started) = bounded_channel(1)?;
@@ -129,27 +134,28 @@ impl Manager {
         }
     }
 
-    /// What makes objects in this server, to be sent to other processes.
+    /// Returns a handle that creates objects in this server, and can be sent to other processes.
     #[must_use]
     pub fn handle(&self) -> ManagerHandle {
         self.handle.clone()
     }
 
-    /// Whether the server runs. Does not block.
+    /// Returns `true` if the server is running. Does not block.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         self.process.is_alive()
     }
 
-    /// Ends the server, and waits for that. Calls that run are given this long; what waits for its turn, and each call after that, is
-    /// [`CallError::ServerGone`]. Each object is dropped when its call is over. If calls take longer, they end with the process, and
-    /// their objects are not dropped.
+    /// Shuts the server down, and blocks until it has ended. Running calls have `grace` to finish. Waiting
+    /// calls and all later calls return [`CallError::ServerGone`]. Each object is dropped when its call is
+    /// over. Calls that take longer end with the process, and their objects are not dropped.
     ///
-    /// The server has five seconds more to drop its objects. A server that is stopped (SIGSTOP) can't drop them: it is killed after `grace`.
+    /// The server has five more seconds to drop its objects. A stopped server (SIGSTOP) can't drop them: it
+    /// is killed after `grace`.
     ///
     /// # Errors
-    /// [`ManagerError::Server`] when the server had died before; [`ManagerError::Killed`] when it did not end by itself: it was
-    /// stopped, or a `Drop` does not return.
+    /// [`ManagerError::Server`] if the server had died before, [`ManagerError::Killed`] if it did not end by
+    /// itself, because it was stopped or a `Drop` did not return.
     pub fn shutdown(self, grace: Duration) -> Result<(), ManagerError> {
         self.end(grace)
     }
@@ -157,7 +163,7 @@ impl Manager {
     fn end(&self, grace: Duration) -> Result<(), ManagerError> {
         let millis = u64::try_from(grace.as_millis()).unwrap_or(u64::MAX);
         match self.handle.control.send(Control::Stop { grace: millis }) {
-            // It has ended already.
+            // The server has already ended.
             Ok(()) | Err(PutError::Disconnected(_)) => {}
             Err(error) => return Err(mp_core::Error::from(error).into()),
         }
@@ -178,7 +184,7 @@ impl Manager {
 
 impl Drop for Manager {
     fn drop(&mut self) {
-        // In a copy of the owner it is another process's.
+        // In a fork of the owner, the server belongs to another process.
         if self.owner == std::process::id() && self.process.is_alive() {
             _ = self.end(GRACE);
         }
@@ -208,12 +214,14 @@ impl fmt::Debug for ManagerHandle {
 }
 
 impl ManagerHandle {
-    /// Makes an object in the server: what a function, or a closure that captures nothing, returns there.
+    /// Creates an object in the server: the return value of a function or of a closure without captures,
+    /// which is called there.
     ///
-    /// The object needs neither to be sent nor to be `Send`: it is made in a thread of the server, and stays there.
+    /// The object need not be `Send` or serializable: it is created in a thread of the server, and stays
+    /// there.
     ///
     /// # Errors
-    /// [`CallError::Raised`] when it panics; else see the table at [`CallError`].
+    /// [`CallError::Raised`] if the function panics. For other errors see the table at [`CallError`].
     #[track_caller]
     pub fn create<T: 'static>(&self, make: impl Fn() -> T + CapturesNothing) -> Result<Proxy<T>, CallError> {
         self.make(
@@ -222,7 +230,7 @@ impl ManagerHandle {
         )
     }
 
-    /// Makes an object in the server with what a closure captures, which travels there.
+    /// Creates an object in the server with a closure, whose captures are sent there.
     ///
     /// ```
     /// # let manager = mp_manager::Manager::start()?;
@@ -236,7 +244,7 @@ impl ManagerHandle {
     /// ```
     ///
     /// # Errors
-    /// Those of [`create`](Self::create), and [`CallError::Arguments`] when what it captures can't be sent.
+    /// Same as [`create`](Self::create), and [`CallError::Arguments`] if the captures can't be sent.
     #[track_caller]
     pub fn create_closure<T: 'static>(&self, make: Closure<(), T>) -> Result<Proxy<T>, CallError> {
         let name = make.name();
@@ -248,7 +256,7 @@ impl ManagerHandle {
         )
     }
 
-    /// Makes an object in the server with a closure that may fail.
+    /// Creates an object in the server with a closure that may fail.
     ///
     /// ```
     /// # let manager = mp_manager::Manager::start()?;
@@ -263,7 +271,7 @@ impl ManagerHandle {
     /// ```
     ///
     /// # Errors
-    /// Those of [`create_closure`](Self::create_closure), and [`CallError::Raised`] with the closure's error.
+    /// Same as [`create_closure`](Self::create_closure), and [`CallError::Raised`] with the closure's error.
     #[track_caller]
     pub fn try_create<T, E>(&self, make: Closure<(), Result<T, E>>) -> Result<Proxy<T>, CallError>
     where
@@ -279,13 +287,13 @@ impl ManagerHandle {
         )
     }
 
-    /// The process id of the server.
+    /// Returns the process id of the server.
     #[must_use]
     pub fn server_pid(&self) -> u32 {
         self.server
     }
 
-    /// An object of a type of which this says nothing: what the server does for it is in its maker.
+    /// Creates an object from a type-erased maker.
     #[track_caller]
     pub(crate) fn make<T: 'static>(
         &self,

@@ -1,4 +1,4 @@
-//! An object as the server has it, and closures that are called with it.
+//! Objects in the server, and closures that are called with them.
 
 use std::any::{Any, type_name};
 use std::cell::{Cell, OnceCell};
@@ -19,10 +19,10 @@ use crate::answer::{Answer, Body, blank, too_short};
 
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What makes an object.
+/// Result of a closure that creates an object.
 pub(crate) type MakeObject = Result<Object, Failure>;
 
-/// Why an object was not made: what it takes could not be read.
+/// Error returned when an object was not created because its arguments could not be decoded.
 pub(crate) struct BadArguments(pub(crate) Box<Undecodable>);
 
 impl fmt::Display for BadArguments {
@@ -33,7 +33,7 @@ impl fmt::Display for BadArguments {
 
 impl std::error::Error for BadArguments {}
 
-/// Why an object was not made: there is no thread for it.
+/// Error returned when an object was not created because no thread could be started for it.
 pub(crate) struct NoThread(pub(crate) std::io::Error);
 
 impl fmt::Display for NoThread {
@@ -46,12 +46,12 @@ mp_core::readable_debug!(BadArguments, NoThread);
 
 impl std::error::Error for NoThread {}
 
-/// The code of a closure that is called with an object, `&mut T`, and arguments.
+/// Code of a closure that is called with an object, `&mut T`, and arguments.
 pub(crate) type CallCode<T, A, R> = Code<(Lent<T>, A), (Lent<T>, R)>;
 
-/// An object of any type, which stays in the thread that made it.
+/// Type-erased object, which stays in the thread that created it.
 pub(crate) struct Object {
-    /// A `Home<T>`.
+    /// Always a `Home<T>`.
     home: Box<dyn Any>,
     type_name: &'static str,
 }
@@ -69,7 +69,8 @@ impl fmt::Debug for Object {
     }
 }
 
-/// A closure with its types forgotten: reads its arguments, and what it captures unless it has that; calls it, and writes its result.
+/// Type-erased closure: decodes its arguments, and its captures unless it stores them, calls the closure, and
+/// encodes its result.
 pub(crate) struct Task(Box<Run>);
 
 type Run = dyn Fn(&Object, Body) -> Answer;
@@ -81,7 +82,7 @@ impl fmt::Debug for Task {
 }
 
 impl Task {
-    /// What makes it in the server.
+    /// Returns a closure that creates the task in the server.
     pub(crate) fn maker<T: 'static, A: Message, R: IntoOutcome>(
         code: CallCode<T, A, R>,
     ) -> Closure<(), Task> {
@@ -93,7 +94,8 @@ impl Task {
         })
     }
 
-    /// What makes one in the server that has all that it captures: each of its calls brings arguments only, written by [`write_args`].
+    /// Returns a closure that creates, in the server, a task with all its captures. Each call sends only
+    /// arguments, encoded by [`write_args`].
     #[cfg(feature = "authkey")]
     pub(crate) fn bound<T: 'static, A: Message, R: IntoOutcome>(
         closure: StateClosure<T, A, R>,
@@ -114,21 +116,21 @@ impl Task {
     }
 }
 
-/// Where the result of a call goes.
+/// Destination of a call's result.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub(crate) enum Stays {
-    /// To a process that has the same memory.
+    /// A process with the same shared memory.
     Here,
-    /// To another program.
+    /// Another program.
     #[cfg(feature = "authkey")]
     Nowhere,
 }
 
-/// A closure with what it captures.
+/// Closure with its captures.
 enum Captured<'a, A: 'static, R: 'static> {
-    /// That of each call.
+    /// Closure used for all calls.
     Kept(&'a Closure<A, R>),
-    /// That of one call, which drops it.
+    /// Closure of one call, which drops it.
     Own(Apart<Closure<A, R>>),
 }
 
@@ -141,13 +143,13 @@ impl<A: 'static, R: 'static> Captured<'_, A, R> {
     }
 }
 
-/// Whether no code of the user runs where [`write_call`] writes this.
+/// Returns `true` if [`write_call`] runs no user code for this closure.
 pub(crate) fn is_written_here<T: 'static, A: Message, R: 'static>(closure: &StateClosure<T, A, R>) -> bool {
     Number::has::<A>() && closure.captures_nothing()
 }
 
-/// Writes what a closure captures, and its arguments, as [`run`] reads them. All of it is code of the user, and may panic, unless
-/// it [`is_written_here`].
+/// Encodes the captures of a closure, and its arguments, for [`run`]. This is user code, and may panic,
+/// unless [`is_written_here`] returns `true`.
 #[inline]
 pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
     closure: &StateClosure<T, A, R>,
@@ -180,7 +182,7 @@ pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
     Ok(Body::of(out))
 }
 
-/// Writes the arguments of a call by themselves, for another program, which has none of this one's memory.
+/// Encodes only the arguments of a call, for another program, which does not have this program's memory.
 #[cfg(feature = "authkey")]
 pub(crate) fn write_args<A: Message>(args: &mut A) -> mp_core::Result<Box<Outgoing>> {
     let mut out = Box::new(Outgoing::in_band());
@@ -194,13 +196,13 @@ pub(crate) fn write_args<A: Message>(args: &mut A) -> mp_core::Result<Box<Outgoi
     Ok(out)
 }
 
-/// A length of captures that follows by itself.
+/// Marker of a length of captures that follows separately.
 const LONG: u8 = u8::MAX;
 
-/// How far a call is.
+/// Progress of a call.
 enum Reached {
     Nothing,
-    /// It has returned its result.
+    /// The closure has returned its result.
     Result,
 }
 
@@ -214,7 +216,7 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
         return Answer::WrongType(object.type_name.into());
     };
     let mut reached = Reached::Nothing;
-    // Out here they are dropped by themselves, whatever panics.
+    // Declared outside, so that they are dropped separately whatever panics.
     let (mut result, mut written) = (None, None);
     let ran = Raise::catch(|| {
         let closure = closure(&mut body).map_err(|error| Answer::Unreadable(error.to_string()))?;
@@ -222,7 +224,8 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
             mp_core::Error::Undecodable(arguments) => Answer::Undecodable(arguments),
             other => Answer::Unreadable(other.to_string()),
         })?;
-        // What is attached and not in the arguments is dropped here, and not kept while they are used.
+        // Attachments that are not part of the arguments are dropped here, not kept while the arguments are
+        // used.
         drop(body);
         let (Some(lent), Some(closure)) = (Lent::from_home(home), closure.get()) else {
             return Err(Answer::Freed);
@@ -244,7 +247,7 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
     });
     drop_caught(result);
     match (written, ran, reached) {
-        // Also if its closure panics when it is dropped.
+        // Done even if the closure panics when it is dropped.
         (Some(body), ..) => Answer::Done(body),
         (None, Ok(Err(answer)), _) => answer,
         (None, Err(raise), Reached::Result) => {
@@ -255,7 +258,7 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
     }
 }
 
-/// The result of a call, as its answer has it.
+/// Encodes the result of a call for its answer.
 fn written_result<V: Message>(value: &mut V, stays: Stays) -> Result<Body, Answer> {
     let mut out = match stays {
         Stays::Here => match Body::few([], value) {
@@ -274,7 +277,7 @@ fn written_result<V: Message>(value: &mut V, stays: Stays) -> Result<Body, Answe
     })
 }
 
-/// The closure of a call. One that captures nothing is made once, and `kept`.
+/// Returns the closure of a call. A closure without captures is created once, and stored in `kept`.
 fn captured<'a, A: 'static, R: 'static>(
     code: Code<A, R>,
     kept: &'a OnceCell<Closure<A, R>>,

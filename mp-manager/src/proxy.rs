@@ -1,4 +1,4 @@
-//! An object in the server, as other processes have it.
+//! Handles of objects in the server, for other processes.
 
 use std::any::type_name;
 use std::fmt;
@@ -21,7 +21,7 @@ use crate::request::{Late, Request};
 use crate::ring;
 use crate::server::Server;
 
-/// An object of type `T` in a [`Manager`](crate::Manager)'s server.
+/// Handle of an object of type `T` in a [`Manager`](crate::Manager)'s server.
 ///
 /// ```
 /// use mp_manager::Manager;
@@ -31,23 +31,26 @@ use crate::server::Server;
 /// let total = manager.create(|| 0_u64)?;
 /// let more = 5;
 /// total.call(closure!([more] |total: &mut u64| *total += more))?;
-/// // With an argument, which moves there: so it may be what is sent once, as an exclusive tensor.
+/// // The argument moves to the server, so it may be sendable only once, like an exclusive tensor.
 /// let new = total.call_with(closure!([] |total: &mut u64, factor: u64| { *total *= factor; *total }), 2)?;
 /// assert_eq!(new, 10);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// It is a serde type: it travels in arguments, results, through queues, into other objects and into calls. Cloning or sending it copies
-/// the handle, not the object, which lives as long as there is one in any process or message. (An object that has a proxy to itself,
-/// or to one that has a proxy back, keeps itself alive until the manager ends.)
+/// A proxy implements serde's traits: it can be sent in arguments, results, through queues, into other
+/// objects and in calls. Cloning or sending a proxy copies the handle, not the object. The object lives as
+/// long as a proxy exists in any process or message. (An object with a proxy to itself, or to an object with
+/// a proxy back, stays alive until the manager ends.)
 ///
 /// # Blocking
-/// A call waits until the object has done the calls that were sent before it, and this one; how long at most, says
-/// [`with_timeout`](Self::with_timeout). Threads may call by one proxy at once. While both sides are awake, no system call is made
-/// for a call whose closure was called before by this proxy and its clones.
+/// A call blocks until the object has finished the calls that were sent before it, and this one.
+/// [`with_timeout`](Self::with_timeout) limits the wait. Several threads may call through one proxy at the
+/// same time. While both sides are awake, a call makes no system call if its closure was called before
+/// through this proxy or its clones.
 ///
 /// # When a process dies
-/// See the table at [`CallError`]. A caller that is killed while it sends a call has sent it, or has not; a call that was sent runs.
+/// See the table at [`CallError`]. If a caller is killed while it sends a call, the call was either sent or
+/// not. A call that was sent runs.
 #[doc(alias = "BaseProxy")]
 pub struct Proxy<T: 'static> {
     link: Arc<Link>,
@@ -55,24 +58,24 @@ pub struct Proxy<T: 'static> {
     object: PhantomData<fn(T) -> T>,
 }
 
-/// What all clones of a proxy in one process share.
+/// State shared by all clones of a proxy in one process.
 pub(crate) struct Link {
     pub(crate) requests: Sender<Request>,
-    /// The process id of the server.
+    /// Process id of the server.
     pub(crate) server: u32,
-    /// The number of the object in the server.
+    /// Number of the object in the server.
     pub(crate) object: u64,
-    /// A caller that has nothing to do. A call holds the lock from its begin to its end, for one lock is less than two; calls that find it held
-    /// take one of the others.
+    /// Idle caller. A call holds this lock from begin to end, because locking once is faster than twice.
+    /// Calls that find it locked use the others.
     first: Mutex<Option<Idle>>,
-    /// Others that have nothing to do.
+    /// Other idle callers.
     others: Mutex<Vec<Idle>>,
 }
 
-/// A caller that has nothing to do: each call takes it and gives it back, so it is moved as a pointer.
+/// Idle caller. Boxed, because each call moves it twice.
 struct Idle(Box<Caller>);
 
-/// A proxy, as it travels.
+/// Serialized form of a proxy.
 #[derive(Serialize, Deserialize)]
 struct Sent {
     requests: Sender<Request>,
@@ -86,7 +89,7 @@ impl<T: 'static> Proxy<T> {
         Proxy { link: Arc::new(link), timeout: None, object: PhantomData }
     }
 
-    /// The link, for those to whom the object's type says nothing.
+    /// Returns the link, for code that does not know the object's type.
     #[cfg(feature = "authkey")]
     pub(crate) fn link(&self) -> &Arc<Link> {
         &self.link
@@ -108,9 +111,10 @@ impl<T: 'static> Proxy<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// What it captures travels there, and what it returns comes back: numbers, strings, collections, tensors, queues, proxies,
-    /// or `Result<R, E>`, whose error is [`CallError::Raised`]. It runs in the object's own thread. A closure that waits there, for a
-    /// message or for another object, holds up the calls of this object, and no others.
+    /// The captures are sent to the server, and the result is sent back: numbers, strings, collections,
+    /// tensors, queues, proxies, or `Result<R, E>`, whose error is [`CallError::Raised`]. The closure runs in
+    /// the object's own thread. If it blocks there, for a message or for another object, it delays calls of
+    /// this object, and no others.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -119,7 +123,7 @@ impl<T: 'static> Proxy<T> {
         self.call_with(closure, ())
     }
 
-    /// Calls a closure with the object and an argument; several arguments are a tuple.
+    /// Calls a closure with the object and an argument. Pass several arguments as a tuple.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -132,8 +136,8 @@ impl<T: 'static> Proxy<T> {
         self.call_as(CallName::here(closure.name(), type_name::<T>()), closure, args)
     }
 
-    /// Calls a closure with the object and arguments (none are `()`), and makes what it returns an object of the same server. The value
-    /// stays there: it needs not be a message, and moves to a thread of its own.
+    /// Calls a closure with the object and arguments (`()` for none), and turns the result into an object of
+    /// the same server. The value stays there: it need not be a message, and moves to its own thread.
     ///
     /// ```
     /// # use mp_manager::{Manager, Proxy};
@@ -147,12 +151,12 @@ impl<T: 'static> Proxy<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// It is an object as any other: freed when its last proxy is gone, called beside this one, and not by way of it. If this call
-    /// has no answer in time, or this process is killed before it has the proxy, the new object is freed at once. Its proxy waits as long as
-    /// this one does.
+    /// The new object is like any other: it is freed when its last proxy is gone, and is called independently
+    /// of this one. If this call gets no answer in time, or this process is killed before it has the proxy,
+    /// the new object is freed at once. The new proxy has the same time-out as this one.
     ///
     /// # Errors
-    /// [`CallError::NoThread`]; else see the table at [`CallError`].
+    /// [`CallError::NoThread`]. For other errors see the table at [`CallError`].
     #[doc(alias = "method_to_typeid")]
     #[track_caller]
     pub fn call_to_object<A: Message, U: Send + 'static>(
@@ -164,10 +168,11 @@ impl<T: 'static> Proxy<T> {
         self.call_as(call, to_object(closure), args).map(|made| Proxy { timeout: self.timeout, ..made })
     }
 
-    /// The same, with a closure that may fail: its error is [`CallError::Raised`], and there is no new object.
+    /// Like [`call_to_object`](Self::call_to_object), with a closure that may fail: its error is
+    /// [`CallError::Raised`], and no object is created.
     ///
     /// # Errors
-    /// Those of [`call_to_object`](Self::call_to_object).
+    /// Same as [`call_to_object`](Self::call_to_object).
     #[track_caller]
     pub fn try_call_to_object<A: Message, U: Send + 'static, E: Into<Failure> + 'static>(
         &self,
@@ -219,8 +224,9 @@ impl<T: 'static> Proxy<T> {
         }
     }
 
-    /// Frees the object now, whatever proxies there are, and waits until its `Drop` has run: after the calls that were sent before. From
-    /// then on calls of it are [`CallError::Freed`]. To free it when it is not needed any more, drop the proxies.
+    /// Frees the object now, regardless of other proxies, and blocks until its `Drop` has run, after the
+    /// calls that were sent before. Later calls return [`CallError::Freed`]. To free the object when it is no
+    /// longer needed, drop the proxies instead.
     ///
     /// ```
     /// # use mp_manager::{CallError, Manager};
@@ -234,14 +240,14 @@ impl<T: 'static> Proxy<T> {
     /// ```
     ///
     /// # Errors
-    /// See the table at [`CallError`]; none if it was freed before.
+    /// See the table at [`CallError`]. Freeing an object twice is not an error.
     #[track_caller]
     pub fn free(&self) -> Result<(), CallError> {
         self.link.free(self.timeout, CallName::here("Proxy::free", type_name::<T>()), || false)
     }
 
-    /// The same object; calls by this handle, its clones and copies that are sent wait at most this long. The call is not taken back:
-    /// it runs when its turn comes, or runs on.
+    /// Sets a time-out for calls by this handle, its clones and copies that are sent. A call that times out
+    /// is not withdrawn: it runs when its turn comes, or continues to run.
     ///
     /// ```
     /// use std::time::Duration;
@@ -259,26 +265,26 @@ impl<T: 'static> Proxy<T> {
         Proxy { timeout: Some(timeout), ..self }
     }
 
-    /// How long calls by this handle wait at most; `None` is for ever.
+    /// Returns the time-out of calls by this handle; `None` means no limit.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// The process id of the server that has the object.
+    /// Returns the process id of the server that has the object.
     #[must_use]
     pub fn server_pid(&self) -> u32 {
         self.link.server
     }
 
-    /// Whether both are handles to one object.
+    /// Returns `true` if both are handles of the same object.
     #[must_use]
     pub fn is_same_object(&self, other: &Proxy<T>) -> bool {
         (self.link.server, self.link.object) == (other.link.server, other.link.object)
     }
 }
 
-/// A closure whose result becomes an object of the server in which it is called.
+/// Wraps a closure so that its result becomes an object of the server in which it is called.
 pub(crate) fn to_object<T: 'static, A: Message, U: Send + 'static>(
     closure: StateClosure<T, A, U>,
 ) -> StateClosure<T, A, Result<Proxy<U>, Failure>> {
@@ -291,7 +297,7 @@ pub(crate) fn to_object<T: 'static, A: Message, U: Send + 'static>(
     )
 }
 
-/// The same, unless it fails.
+/// Like `to_object`, for a closure that may fail.
 pub(crate) fn try_to_object<T: 'static, A: Message, U: Send + 'static, E: Into<Failure> + 'static>(
     closure: StateClosure<T, A, Result<U, E>>,
 ) -> StateClosure<T, A, Result<Proxy<U>, Failure>> {
@@ -304,8 +310,8 @@ pub(crate) fn try_to_object<T: 'static, A: Message, U: Send + 'static, E: Into<F
     )
 }
 
-/// An object of the server that this process is. Its one sender is in the proxy, and with that in the answer: so that the object is
-/// freed if the answer finds no caller.
+/// Creates an object in the server that this process is. The only sender is in the proxy, and with it in the
+/// answer, so the object is freed if the answer has no receiver.
 fn served<U: Send + 'static>(value: U) -> Result<Proxy<U>, Failure> {
     let server = Server::current()?;
     let (requests, receiver) = channel::<Request>()?;
@@ -318,8 +324,8 @@ impl Link {
         Link { requests, server, object, first: Mutex::new(first), others: Mutex::default() }
     }
 
-    /// Makes the object at the other end of `requests`, and waits until it is made. That end may be in a message still, which its server
-    /// never takes if it dies: so `gone` says whether the server is.
+    /// Creates the object at the other end of `requests`, and blocks until it is created. That end may still
+    /// be in a message, which the server never receives if it dies: so `gone` checks the server.
     pub(crate) fn make(
         requests: Sender<Request>,
         server: u32,
@@ -350,7 +356,7 @@ impl Link {
         }
     }
 
-    /// Sends a request and waits for the answer to it, at most until its caller is gone.
+    /// Sends a request and waits for its answer, until the time-out or until `gone` returns `true`.
     pub(crate) fn ask(
         &self,
         timeout: Option<Duration>,
@@ -370,7 +376,8 @@ impl Link {
         let request = request(self, &mut caller.0)?;
         let _waits = ring::wait_for(self.server, self.object, caller.0.number(), call)?;
         send(&self.requests, request, self.server)?;
-        // Without an answer it is dropped: none that comes later is taken for that to another call.
+        // Without an answer, the caller is dropped, so that a late answer is not mistaken for the answer to
+        // another call.
         let answer = answer(&self.requests, &mut caller.0, self.server, timeout, call, gone);
         if answer.is_ok() {
             match &mut first {
@@ -400,8 +407,8 @@ fn answer(
             Err(GetError::Failed(error)) => return Err(error.into()),
             Err(_) => return Err(CallError::ServerGone { server }),
         }
-        // The object may have died before it had taken the sender of the answers out of its first request: then that is in the
-        // channel for ever, which this process keeps.
+        // If the object dies before it takes the sender of answers from its first request, that sender stays
+        // in the channel, which this process keeps open.
         if requests.is_disconnected() || gone() {
             return match caller.answers().try_recv() {
                 Ok(answer) => Ok(answer),
@@ -434,7 +441,7 @@ pub(crate) fn read_value<V: Message>(mut body: Body) -> Result<V, CallError> {
     })
 }
 
-/// The error that an answer is.
+/// Converts an answer into an error.
 #[cold]
 pub(crate) fn refused(answer: Answer, server: u32, call: CallName) -> CallError {
     match answer {

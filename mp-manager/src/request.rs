@@ -1,14 +1,14 @@
-//! What callers and the server say to each other.
+//! Messages between callers and the server.
 //!
-//! Each object has a channel of its own, whose senders its proxies hold, and whose receiver its thread in the server has: the channel's
-//! end is the end of the object. Each caller has a channel for its answers, whose sender it gives to the object with its first
-//! request ([`Request::Hello`]).
+//! Each object has its own channel. Its proxies hold the senders, and its thread in the server has the
+//! receiver: the end of the channel is the end of the object. Each caller has a channel for its answers,
+//! whose sender it passes to the object with its first request ([`Request::Hello`]).
 //!
-//! The code of a closure is sent once by each caller ([`Request::Learn`]); after that it is a number. So a call of a closure that
-//! captures nothing is a message that needs no memory of its own.
+//! Each caller sends the code of a closure once ([`Request::Learn`]); after that it is identified by a
+//! number. So a call of a closure without captures is a message that needs no memory of its own.
 //!
-//! Each message begins with its kind and its caller as they are: code of the user runs neither before these are written, nor before
-//! they are read. What cannot be read behind them is an error of that caller.
+//! Each message begins with its kind and its caller, unencoded: no user code runs before these are written or
+//! read. If the rest can't be decoded, that is an error of the caller.
 
 use mp_core::Error;
 use mp_core::message::{Codec, FewBytes, Incoming, Message, Outgoing, Returned};
@@ -20,16 +20,16 @@ use serde::{Deserialize, Serialize};
 use crate::answer::{Answer, Body, bytes, received};
 use crate::object::{MakeObject, Task};
 
-/// What the server's main thread is asked for.
+/// Request to the server's main thread.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Control {
-    /// To serve a new object: its maker is the first request.
+    /// Serve a new object. Its maker is the first request.
     Serve { requests: Receiver<Request> },
-    /// To end, and to give calls that run this time, in milliseconds.
+    /// End, after giving running calls this time in milliseconds.
     Stop { grace: u64 },
 }
 
-/// A closure that travels within a request, and is read only when it is known whose it is.
+/// Closure in a request, decoded only after its caller is known.
 pub(crate) enum Late<R: 'static> {
     Out(Closure<(), R>),
     In(Box<Incoming>),
@@ -38,7 +38,7 @@ pub(crate) enum Late<R: 'static> {
 impl<R: 'static> Late<R> {
     fn write<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
-            // Code of the user runs in here.
+            // Calls user code.
             Late::Out(closure) => Raise::catch(|| closure.encode::<C>(out)).unwrap_or_else(|raise| {
                 Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
             }),
@@ -46,7 +46,7 @@ impl<R: 'static> Late<R> {
         }
     }
 
-    /// The closure that was received; or why it can't be read.
+    /// Decodes a received closure, or returns the reason why that failed.
     pub(crate) fn read(self) -> Result<Closure<(), R>, String> {
         let Late::In(mut inc) = self else { return Err("it was not sent".into()) };
         match Raise::catch(|| Closure::decode::<MessagePack>(&mut inc)) {
@@ -56,21 +56,21 @@ impl<R: 'static> Late<R> {
     }
 }
 
-/// What a caller asks an object for.
+/// Request of a caller to an object.
 pub(crate) enum Request {
-    /// From now on this caller gets its answers here.
+    /// Send answers for this caller to this channel.
     Hello { caller: u32, answers: Box<Sender<Answer>> },
-    /// To make the object.
+    /// Create the object.
     Make { caller: u32, maker: Late<MakeObject> },
-    /// To know this code, of this caller, by this number.
+    /// Learn this code of this caller under this number.
     Learn { caller: u32, code: u16, task: Late<Task> },
-    /// To call it, with what it captures and its arguments.
+    /// Call the code, with its captures and arguments.
     Call { caller: u32, code: u16, body: Body },
-    /// To free the object.
+    /// Free the object.
     Free { caller: u32 },
 }
 
-/// How many closures a caller can give a number.
+/// Maximum number of closures of a caller.
 pub(crate) const MOST_CODES: usize = 0xff00;
 const HELLO: u16 = 0xff00;
 const MAKE: u16 = 0xff01;
@@ -110,7 +110,7 @@ impl Message for Request {
     }
 
     fn take_back(&mut self, _: &mut Returned) {
-        // A request that does not leave is dropped, with what has moved into it.
+        // A request that can't be sent is dropped, with the values that moved into it.
     }
 
     #[inline(always)]

@@ -1,23 +1,23 @@
-//! The server process: its main thread starts a thread for each object, which serves that alone.
+//! The server process: its main thread starts a thread for each object, which serves only that object.
 //!
-//! | the object's thread | state | left by it when |
+//! | the object's thread | state | state ends when |
 //! |---|---|---|
-//! | begins | `Empty`; `There`, if a call of another object has made this one | at once |
-//! | waits for its maker | `Empty` | [`Request::Make`] arrives; or no sender is left: it ends |
-//! | serves calls | `There` | the last proxy is gone: it drops the object and ends; [`Request::Free`] arrives: `Freed` |
-//! | answers each call by `Freed` | `Freed` | the last proxy is gone: it ends |
-//! | answers the maker by an error | `Refused` | at once: it ends |
+//! | begins | `Empty`, or `There` if a call of another object created this one | at once |
+//! | waits for its maker | `Empty` | [`Request::Make`] arrives; or no sender is left: the thread ends |
+//! | serves calls | `There` | the last proxy is gone: the thread drops the object and ends; or [`Request::Free`] arrives: `Freed` |
+//! | answers each call with `Freed` | `Freed` | the last proxy is gone: the thread ends |
+//! | answers the maker with an error | `Refused` | at once: the thread ends |
 //!
-//! | the server is killed | its callers |
+//! | the server is killed | effect on its callers |
 //! |---|---|
-//! | at any time | the seats of its receivers and of the senders of answers are swept; a caller finds the one or the other gone |
-//! | before it has taken a caller's first request | the sender of the answers is in the object's channel still, which the caller keeps alive: so the caller looks at the receivers, too |
+//! | at any time | the seats of its receivers and of the senders of answers are swept, and a caller finds one of them gone |
+//! | before it has taken a caller's first request | the sender of the answers is still in the object's channel, which the caller keeps alive, so the caller checks the receivers, too |
 //!
-//! | a caller is killed | the object's thread |
+//! | a caller is killed | effect on the object's thread |
 //! |---|---|
-//! | before its request is put | sees nothing of it |
-//! | after that, until its answer is put | does what is asked; the answer is dropped with its channel |
-//! | with a proxy | the seat of its sender is swept: if it was the last, the thread finds the channel at its end |
+//! | before its request is sent | none |
+//! | after that, until its answer is sent | handles the request; the answer is dropped with its channel |
+//! | with a proxy | the seat of its sender is swept: if it was the last, the thread finds that the channel has ended |
 
 use std::collections::BTreeMap;
 use std::io;
@@ -40,45 +40,47 @@ use crate::object::{BadArguments, Failure, MakeObject, Object, Task};
 use crate::request::{Control, Late, Request};
 use crate::ring;
 
-/// How long the first pause is after a receive that failed, and how long one is at most.
+/// First and maximum pause after a failed receive.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(1), LOOK);
 
-/// Pauses of a thread whose receive fails at once, and would fail again: a message stays in its channel while this process lacks
-/// descriptors for it, for instance. Each is twice as long as the one before, until a receive does not fail.
+/// Back-off of a thread whose receive fails at once and would fail again: for example, a message stays in its
+/// channel while this process lacks descriptors for it. Each pause is twice as long as the previous one,
+/// until a receive succeeds.
 #[derive(Default)]
 pub(crate) struct Backoff(Option<Duration>);
 
 impl Backoff {
-    /// A receive has failed: how long to pause.
+    /// Records a failure. Returns the next pause.
     pub(crate) fn failed(&mut self) -> Duration {
         let (first, longest) = PAUSES;
         let pause = self.0.map_or(first, |last| (2 * last).min(longest));
         *self.0.insert(pause)
     }
 
-    /// A receive has not failed.
+    /// Resets the pauses after a success.
     pub(crate) fn over(&mut self) {
         self.0 = None;
     }
 }
 
-/// What the server is given.
+/// Arguments of the server process.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Orders {
     pub(crate) control: Receiver<Control>,
-    /// Where it says that it is there.
+    /// Channel on which the server reports that it is ready.
     pub(crate) ready: Sender<u32>,
 }
 
-/// What all threads of the server have in common.
+/// State shared by all threads of the server.
 pub(crate) struct Server {
     /// Set when the manager ends.
     stop: OnceLock<()>,
-    /// Each thread that has ends of channels to drop has a copy; none of them is left when all have ended.
+    /// Threads that must drop ends of channels have a clone. No clone is left when all of them have ended.
     working: Mutex<Option<mpsc::Sender<()>>>,
-    /// The number of the next object.
+    /// Number of the next object.
     next: Mutex<u64>,
-    /// Connections of other programs, which are shut down when the manager ends: their threads don't look.
+    /// Connections of other programs. They are shut down when the manager ends, because their threads don't
+    /// check for it.
     #[cfg(feature = "authkey")]
     pub(crate) connections: Mutex<BTreeMap<u64, mp_queue::Connection>>,
 }
@@ -86,33 +88,33 @@ pub(crate) struct Server {
 static SERVER: PerProcess<OnceLock<Server>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 impl Server {
-    /// That of this process, if it is a manager's server.
+    /// Returns the server of this process, if it is a manager's server.
     pub(crate) fn current() -> Result<&'static Server, Failure> {
         SERVER.get().ok_or_else(|| "this process is no manager's server".into())
     }
 
-    /// Whether the manager ends.
+    /// Returns `true` if the manager is ending.
     pub(crate) fn stops(&self) -> bool {
         self.stop.get().is_some()
     }
 
-    /// Starts a thread that is waited for, as long as calls are given, when the manager ends.
+    /// Starts a thread that is waited for when the manager ends, up to the grace period.
     pub(crate) fn start(&self, name: String, run: impl FnOnce() + Send + 'static) -> io::Result<()> {
         let working = self.working.lock().clone();
         let run = move || {
             let _working = working;
-            // Nothing of the user's runs outside of the places that catch its panics.
+            // User code runs only in places that catch its panics.
             caught(run);
         };
         thread::Builder::new().name(name).spawn(run).map(drop)
     }
 
-    /// Starts the thread of an object, which is still to be made.
+    /// Starts the thread of an object that is still to be created.
     pub(crate) fn serve(&'static self, requests: Receiver<Request>) -> io::Result<()> {
         self.seat(requests, || State::Empty).map(drop)
     }
 
-    /// Starts the thread of an object that is there, and becomes that thread's: its number.
+    /// Starts the thread of an existing object, which moves to it. Returns the object's number.
     pub(crate) fn serve_value<T: Send + 'static>(
         &'static self,
         requests: Receiver<Request>,
@@ -137,7 +139,7 @@ impl Server {
     }
 }
 
-/// The function of the process.
+/// Main function of the process.
 pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
     let Orders { control, ready } = orders;
     let (working, done) = mpsc::channel::<()>();
@@ -148,7 +150,7 @@ pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
         #[cfg(feature = "authkey")]
         connections: Mutex::default(),
     });
-    // If its owner is gone, so is this process soon.
+    // If its owner is gone, this process will be ended soon.
     _ = ready.send(std::process::id());
     drop(ready);
     let mut backoff = Backoff::default();
@@ -170,16 +172,16 @@ pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
     #[cfg(feature = "authkey")]
     server.connections.lock().values().for_each(mp_queue::Connection::shut_down);
     server.working.lock().take();
-    // Until all threads have dropped their ends, or the time is over: then they end with the process. Those that have nothing to do
-    // look within `LOOK`.
+    // Waits until all threads have dropped their ends, or the time is over: then they end with the process.
+    // Idle threads check within `LOOK`.
     _ = done.recv_timeout(grace.saturating_add(2 * LOOK));
     Ok(())
 }
 
-/// Answers the process that wants an object: there is no thread for it.
+/// Answers the process that requested an object with an error: no thread could be started.
 fn refuse(requests: &Receiver<Request>, error: &io::Error) {
     let mut answers = None;
-    // It has sent both requests, or is dead.
+    // The process has sent both requests, or is dead.
     while let Ok(request) = requests.recv_timeout(LOOK) {
         match request {
             Request::Hello { answers: sender, .. } => answers = Some(*sender),
@@ -192,16 +194,16 @@ fn refuse(requests: &Receiver<Request>, error: &io::Error) {
     }
 }
 
-/// A process that calls, as the object has it.
+/// State of a caller in the object's thread.
 struct Known {
     answers: Sender<Answer>,
-    /// Code by its number, or why it can't be called.
+    /// Code by its number, or the reason why it can't be called.
     codes: Vec<Result<Task, String>>,
 }
 
 impl Drop for Known {
     fn drop(&mut self) {
-        // What they capture is the user's.
+        // Captures are user values.
         self.codes.drain(..).for_each(drop_caught);
     }
 }
@@ -215,13 +217,13 @@ enum State {
     Refused,
 }
 
-/// An object's thread.
+/// State of an object's thread.
 #[derive(Default)]
 struct Seat {
     state: State,
-    /// Few, and often one: they are found by a glance.
+    /// Callers by number. There are few, and often only one.
     callers: BTreeMap<u32, Known>,
-    /// This process's among the members of the arena.
+    /// Slot of this process among the members of the arena.
     slot: Option<u32>,
 }
 
@@ -230,7 +232,7 @@ impl Seat {
         ring::own_object(object);
         self.slot = Arena::get().and_then(|arena| Some(arena.me().ok()?.slot()));
         let mut backoff = Backoff::default();
-        // Said anew when it is over only: the clock is not asked for each call.
+        // Updated only after it has passed, because the clock is not read for each call.
         let mut look_at = Instant::now() + LOOK;
         while !server.stops() && !matches!(self.state, State::Refused) {
             match requests.recv_deadline(look_at) {
@@ -247,7 +249,7 @@ impl Seat {
                 Err(_) => break,
             }
         }
-        // Those that wait are told before anything else is done.
+        // Waiting callers are notified first.
         drop(requests);
         let Seat { state, callers, .. } = self;
         drop(callers);
@@ -257,7 +259,7 @@ impl Seat {
     fn take(&mut self, object: u64, request: Request) {
         match request {
             Request::Hello { caller, answers } => {
-                // The others may have ended meanwhile.
+                // Other callers may have ended meanwhile.
                 self.callers.retain(|_, known| !known.answers.is_disconnected());
                 self.callers.insert(caller, Known { answers: *answers, codes: Vec::new() });
             }
@@ -280,7 +282,7 @@ impl Seat {
             }
             Request::Learn { caller, code, task } => {
                 let Some(known) = self.callers.get_mut(&caller) else { return };
-                // The first of a caller that has begun to count anew.
+                // A caller that starts counting again replaces its earlier codes.
                 known.codes.drain(usize::from(code).min(known.codes.len())..).for_each(drop_caught);
                 known.codes.push(task.read().map(|maker| maker.call(())));
             }
@@ -306,20 +308,20 @@ impl Seat {
         self.unanswered(caller, error);
     }
 
-    /// An answer did not leave.
+    /// Handles an answer that could not be sent.
     #[cold]
     fn unanswered(&mut self, caller: u32, error: PutError<Answer>) {
         if error.is_disconnected() {
-            // It is gone, or waits no longer.
+            // The caller is gone, or no longer waits.
             self.callers.remove(&caller);
             return;
         }
         let Some(known) = self.callers.get(&caller) else { return };
-        // Too large for the memory that there is, for instance.
+        // For example, too large for the available memory.
         let why = error.to_string();
         drop_caught(error);
         if known.answers.try_send(Answer::Unsendable(why)).is_err() {
-            // Without an answer it would wait for ever.
+            // Without an answer the caller would wait forever.
             self.callers.remove(&caller);
         }
     }
@@ -335,7 +337,7 @@ fn call(state: &State, caller: &Known, code: u16, body: Body) -> Answer {
     }
 }
 
-/// Makes the object; or says why not.
+/// Creates the object, or returns an error answer.
 fn make(maker: Late<MakeObject>) -> Result<Object, Answer> {
     let maker = Apart::new(maker.read().map_err(Answer::Unreadable)?);
     let Some(maker) = maker.get() else { return Err(Answer::Freed) };

@@ -1,4 +1,4 @@
-//! A type with names for what makes it and what is called of it.
+//! Types with named constructors and methods, for other programs.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -12,10 +12,10 @@ use crate::answer::read_whole;
 use crate::object::{BadArguments, Failure, MakeObject, Object, Stays, Task};
 use crate::proxy::{Proxy, to_object, try_to_object};
 
-/// What makes an object of the bytes of its arguments.
+/// Function that creates an object from the bytes of its arguments.
 pub(crate) type Constructor = Closure<ByteString, MakeObject>;
 
-/// A type of the program with names: of itself, and of methods, which other programs call by them.
+/// Type with a name and named methods, which other programs call.
 ///
 /// ```
 /// use mp_manager::{Manager, Methods, RemoteManager};
@@ -43,39 +43,40 @@ pub(crate) type Constructor = Closure<ByteString, MakeObject>;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A method is a closure as [`Proxy::call_with`](crate::Proxy::call_with) takes it; several arguments are one tuple for the caller. What
-/// it captures is sent to the server once, with [`register`](crate::ManagerHandle::register).
+/// A method is a closure, as for [`Proxy::call_with`](crate::Proxy::call_with). The caller passes several
+/// arguments as a tuple. Captures are sent to the server once, by
+/// [`register`](crate::ManagerHandle::register).
 #[must_use = "it is registered with `ManagerHandle::register`"]
 pub struct Methods<T: 'static> {
     pub(crate) registered: Registered,
     object: PhantomData<fn(T) -> T>,
 }
 
-/// A type, as the server knows it.
+/// Registered type in the server.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Registered {
     pub(crate) name: String,
-    /// The name that the compiler gives it.
+    /// Compiler's name of the type.
     pub(crate) type_name: String,
     pub(crate) constructor: Option<Constructor>,
     pub(crate) methods: Vec<Method>,
 }
 
-/// A method, as the server knows it.
+/// Registered method in the server.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Method {
     pub(crate) name: String,
     pub(crate) task: Closure<(), Task>,
-    /// The type of the object that it returns, if it returns one.
+    /// Type of the returned object, if the method returns one.
     pub(crate) object: Option<ReturnedType>,
 }
 
-/// The type of an object that a method returns.
+/// Type of an object that a method returns.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct ReturnedType {
-    /// The name that it is registered by.
+    /// Registered name of the type.
     pub(crate) name: String,
-    /// The name that the compiler gives it.
+    /// Compiler's name of the type.
     pub(crate) type_name: String,
 }
 
@@ -84,7 +85,8 @@ impl Registered {
         self.methods.iter().map(|method| method.name.clone()).collect()
     }
 
-    /// That a method of this type returns objects of another type than that which has the name, if one does.
+    /// Returns an error text if a method of this type returns objects under the name of `named` that have
+    /// another type.
     pub(crate) fn misnames(&self, named: &Registered) -> Option<String> {
         let returned = self.methods.iter().filter_map(|method| Some((&method.name, method.object.as_ref()?)));
         let mut wrong =
@@ -99,15 +101,15 @@ impl Registered {
 }
 
 impl<T: 'static> Methods<T> {
-    /// A type by this name, so far without a constructor and methods.
+    /// Creates a description of a type with this name, without a constructor and methods.
     pub fn of(name: impl Into<String>) -> Self {
         let type_name = std::any::type_name::<T>().to_string();
         let (name, constructor, methods) = (name.into(), None, Vec::new());
         Methods { registered: Registered { name, type_name, constructor, methods }, object: PhantomData }
     }
 
-    /// What makes an object of this type. Without one, programs reach those that are [published](crate::ManagerHandle::publish) only.
-    /// The last one given counts.
+    /// Sets the constructor of the type. Without a constructor, programs can use only
+    /// [published](crate::ManagerHandle::publish) objects. A later call replaces the constructor.
     pub fn constructor<A: Message>(self, make: Closure<A, T>) -> Self {
         self.made_by(Closure::from_parts(
             (make, ()),
@@ -117,7 +119,8 @@ impl<T: 'static> Methods<T> {
         ))
     }
 
-    /// The same, with a closure that may fail: its error is the caller's, as [`CallError::Raised`](crate::CallError::Raised).
+    /// Like `constructor`, with a closure that may fail. Callers receive its error as
+    /// [`CallError::Raised`](crate::CallError::Raised).
     pub fn try_constructor<A: Message, E: Into<Failure> + 'static>(
         self,
         make: Closure<A, Result<T, E>>,
@@ -135,7 +138,7 @@ impl<T: 'static> Methods<T> {
         self
     }
 
-    /// A method by this name.
+    /// Adds a method with this name.
     #[doc(alias = "exposed")]
     pub fn method<A: Message, R: IntoOutcome>(
         mut self,
@@ -150,9 +153,9 @@ impl<T: 'static> Methods<T> {
         self
     }
 
-    /// A method by this name whose result becomes an object of the server, of a type by its registered name: the program has a
-    /// [`RemoteProxy`](crate::RemoteProxy) of it from [`call_to_object`](crate::RemoteProxy::call_to_object). That type may be registered
-    /// later.
+    /// Adds a method whose result becomes an object of the server, of a type with a registered name. The
+    /// calling program gets a [`RemoteProxy`](crate::RemoteProxy) of it from
+    /// [`call_to_object`](crate::RemoteProxy::call_to_object). That type may be registered later.
     ///
     /// ```
     /// use mp_manager::{Manager, Methods, RemoteManager};
@@ -178,7 +181,7 @@ impl<T: 'static> Methods<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// The value needs not be a message: it stays in the server, as with [`Proxy::call_to_object`].
+    /// The value need not be a message: it stays in the server, as with [`Proxy::call_to_object`].
     #[doc(alias = "method_to_typeid")]
     pub fn method_to_object<A: Message, U: Send + 'static>(
         self,
@@ -189,7 +192,8 @@ impl<T: 'static> Methods<T> {
         self.method_to_proxy(name, type_name, to_object(closure))
     }
 
-    /// The same, with a closure that may fail: its error is the caller's, as [`CallError::Raised`](crate::CallError::Raised).
+    /// Like [`method_to_object`](Self::method_to_object), with a closure that may fail. Callers receive its
+    /// error as [`CallError::Raised`](crate::CallError::Raised).
     pub fn try_method_to_object<A: Message, U: Send + 'static, E: Into<Failure> + 'static>(
         self,
         name: impl Into<String>,
@@ -199,8 +203,9 @@ impl<T: 'static> Methods<T> {
         self.method_to_proxy(name, type_name, try_to_object(closure))
     }
 
-    /// A method by this name that returns an object which the server has already, of a type by its registered name: the closure returns
-    /// its [`Proxy`], or an error. For the program it is as one of [`method_to_object`](Self::method_to_object).
+    /// Adds a method that returns an existing object of the server, of a type with a registered name: the
+    /// closure returns the object's [`Proxy`], or an error. Programs call it like a
+    /// [`method_to_object`](Self::method_to_object).
     pub fn method_to_proxy<A: Message, U: 'static, R: IntoOutcome<Value = Proxy<U>>>(
         mut self,
         name: impl Into<String>,
@@ -223,7 +228,7 @@ impl<T> fmt::Debug for Methods<T> {
     }
 }
 
-/// Reads what a constructor takes.
+/// Decodes the arguments of a constructor.
 fn read<A: Message>(ByteString(bytes): ByteString) -> Result<A, Failure> {
     read_whole(&mut Incoming::from_plain(bytes)).map_err(|error| match error {
         mp_core::Error::Undecodable(why) => BadArguments(why).into(),

@@ -1,4 +1,5 @@
-//! What other programs find in a server: types and objects by their names, and sessions, which are what each program has of them.
+//! Types and objects that other programs use by name, and sessions, which contain the handles of each
+//! program.
 
 pub(crate) mod methods;
 
@@ -17,13 +18,13 @@ use crate::object::Failure;
 use crate::proxy::Link;
 use crate::server::Server;
 
-/// What other programs find in a server.
+/// Names and sessions of a server.
 #[derive(Default)]
 pub(crate) struct Named {
     pub(crate) types: Mutex<BTreeMap<String, Arc<Registered>>>,
     pub(crate) objects: Mutex<BTreeMap<String, Handle>>,
     sessions: Mutex<Sessions>,
-    /// The number of the next connection.
+    /// Number of the next connection.
     connections: Mutex<u64>,
 }
 
@@ -31,49 +32,50 @@ pub(crate) struct Named {
 struct Sessions {
     open: BTreeMap<u64, Weak<Session>>,
     next: u64,
-    /// Added to the numbers of objects: programs compare objects of several servers, which may have one
+    /// Offset of the numbers of objects: programs compare objects of several servers, which may have the same
     /// process id on several hosts.
     objects: u64,
 }
 
 impl Default for Sessions {
     fn default() -> Self {
-        // No program takes a session of this server for one that it had of another server, which listened at the same address.
+        // Random, so that no program takes a session of this server for a session of another server at the
+        // same address.
         let random = RandomState::new();
         let next = random.hash_one("session");
         Sessions { open: BTreeMap::new(), next, objects: random.hash_one("objects") }
     }
 }
 
-/// An object that other programs can call.
+/// Object that other programs can call.
 #[derive(Clone)]
 pub(crate) struct Handle {
     pub(crate) link: Arc<Link>,
     pub(crate) registered: Arc<Registered>,
 }
 
-/// What a program has of this server.
+/// Session of a program.
 pub(crate) struct Session {
     pub(crate) number: u64,
-    /// Added to the numbers of objects.
+    /// Offset of the numbers of objects.
     objects: u64,
-    /// None when it has ended.
+    /// `None` after the session has ended.
     has: Mutex<Option<Has>>,
 }
 
-/// What a session has.
+/// Resources of a session.
 #[derive(Default)]
 struct Has {
-    /// Its handles, by the numbers that the program has given them.
+    /// Handles of the program, by the numbers that it chose.
     handles: BTreeMap<u64, Handle>,
-    /// Its connections for calls.
+    /// Connections for calls.
     connections: BTreeMap<u64, Connection>,
 }
 
-/// Why a session has no such handle.
+/// Reason why a session can't add a handle.
 pub(crate) enum NoHandle {
     Ended,
-    /// There is one by this number already.
+    /// The number is in use.
     Taken,
 }
 
@@ -82,7 +84,7 @@ impl Session {
         Session { number, objects, has: Mutex::new(Some(Has::default())) }
     }
 
-    /// One more handle: the object's number, and the name of its type.
+    /// Adds a handle. Returns the object's number, and the name of its type.
     pub(crate) fn hold(&self, number: u64, handle: Handle) -> Result<(u64, String), NoHandle> {
         let object = self.objects.wrapping_add(handle.link.object);
         let type_name = handle.registered.name.clone();
@@ -95,7 +97,7 @@ impl Session {
         Ok((object, type_name))
     }
 
-    /// One less, if there is one by this number.
+    /// Removes a handle, if there is one with this number.
     pub(crate) fn forget(&self, number: u64) {
         let _forgotten = self.has.lock().as_mut().and_then(|has| match has.handles.entry(number) {
             Entry::Occupied(entry) => Some(entry.remove()),
@@ -107,20 +109,20 @@ impl Session {
         self.has.lock().as_ref()?.handles.get(&number).cloned()
     }
 
-    /// One more connection, by a number that no other has; whether the session goes on.
+    /// Adds a connection with a unique number. Returns `false` if the session has ended.
     pub(crate) fn join(&self, number: u64, connection: &Connection) -> bool {
         let mut has = self.has.lock();
         has.as_mut().map(|has| has.connections.insert(number, connection.clone())).is_some()
     }
 
-    /// One less.
+    /// Removes a connection.
     pub(crate) fn leave(&self, number: u64) {
         let left = self.has.lock().as_mut().and_then(|has| has.connections.remove(&number));
         drop(left);
     }
 
-    /// The program is gone: its handles are dropped, also while a call of it runs on, and its connections end, also if a copy of the
-    /// program's process has them.
+    /// Ends the session after its program has ended: drops its handles, even while one of its calls runs, and
+    /// shuts down its connections, even if a fork of the program has them.
     pub(crate) fn end(&self) {
         let has = self.has.lock().take();
         if let Some(has) = &has {
@@ -133,7 +135,7 @@ impl Session {
 static NAMED: PerProcess<OnceLock<Named>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 impl Named {
-    /// That of the server that this process is.
+    /// Returns the names of the server that this process is.
     pub(crate) fn here() -> Result<&'static Named, Failure> {
         Server::current()?;
         Ok(NAMED.get_or_init(Named::default))
@@ -201,17 +203,17 @@ impl Named {
         })
     }
 
-    /// A number for a connection.
+    /// Returns a unique number for a connection.
     pub(crate) fn number(&self) -> u64 {
         let mut next = self.connections.lock();
         *next += 1;
         *next
     }
 
-    /// A new session.
+    /// Opens a new session.
     pub(crate) fn open(&self) -> Arc<Session> {
         let Sessions { open, next, objects } = &mut *self.sessions.lock();
-        // Those that have ended.
+        // Removes sessions that have ended.
         open.retain(|_, session| session.strong_count() > 0);
         let session = Arc::new(Session::new(*next, *objects));
         open.insert(*next, Arc::downgrade(&session));

@@ -1,4 +1,4 @@
-//! A map in the server.
+//! Maps in the server.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -10,7 +10,8 @@ use crate::manager::ManagerHandle;
 use crate::ready::{Entry, ready};
 
 ready! {
-    /// A map in the server of a [`Manager`](crate::Manager), which [`dict`](ManagerHandle::dict) makes. Each method is one call.
+    /// Map in the server of a [`Manager`](crate::Manager), created by [`dict`](ManagerHandle::dict). Each
+    /// method is one call.
     ///
     /// ```
     /// use mp_manager::Manager;
@@ -27,7 +28,8 @@ ready! {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// What happens between two calls, others may change. A change that reads first is one call of its [`proxy`](Self::proxy):
+    /// Other processes may change the map between two calls. To read and change it atomically, make one call
+    /// of its [`proxy`](Self::proxy):
     ///
     /// ```
     /// # use mp_manager::Manager;
@@ -44,14 +46,15 @@ ready! {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// It has the order of a [`HashMap`]: none. Errors of its methods are in the table at [`CallError`].
+    /// The order is that of a [`HashMap`]: unspecified. Errors of the methods are in the table at
+    /// [`CallError`].
     #[doc(alias = "DictProxy")]
     #[doc(alias = "dict")]
     Dict<K, V>, HashMap<K, V>
 }
 
 impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
-    /// Puts a value under a key: the value that was there.
+    /// Inserts a value under a key. Returns the previous value.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -62,7 +65,7 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
         self.proxy().call_with(insert, (key.into(), value))
     }
 
-    /// A copy of the value under a key.
+    /// Returns a copy of the value under a key.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -73,7 +76,7 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
             .call_with(closure!([] |map: &mut HashMap<K, V>, key: K| map.get(&key).cloned()), key.into())
     }
 
-    /// A copy of the value under a key; if there is none, this one is put there.
+    /// Returns a copy of the value under a key, after inserting `value` if there is none.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -86,7 +89,7 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
         self.proxy().call_with(get, (key.into(), value))
     }
 
-    /// Takes out the value under a key.
+    /// Removes and returns the value under a key.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -97,7 +100,7 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
         self.proxy().call_with(closure!([] |map: &mut HashMap<K, V>, key: K| map.remove(&key)), key.into())
     }
 
-    /// Whether there is a value under a key.
+    /// Returns `true` if there is a value under a key.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -108,7 +111,7 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
             .call_with(closure!([] |map: &mut HashMap<K, V>, key: K| map.contains_key(&key)), key.into())
     }
 
-    /// Puts many values, in one call.
+    /// Inserts many values in one call.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -122,7 +125,7 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
         )
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -132,7 +135,7 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
         self.proxy().call(closure!([] |map: &mut HashMap<K, V>| map.len()))
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no values.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -141,7 +144,7 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
         Ok(self.len()? == 0)
     }
 
-    /// Copies of all keys and values, as they are at one moment.
+    /// Returns copies of all keys and values, as of one moment.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -155,7 +158,7 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
         Ok(self.proxy().call(all)?.into_iter())
     }
 
-    /// Copies of all keys, as they are at one moment.
+    /// Returns copies of all keys, as of one moment.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -165,7 +168,7 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
         self.proxy().call(all)
     }
 
-    /// Copies of all values, as they are at one moment.
+    /// Returns copies of all values, as of one moment.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -175,7 +178,7 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
         self.proxy().call(all)
     }
 
-    /// Drops all keys and values.
+    /// Removes all keys and values.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -186,10 +189,10 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
 }
 
 impl ManagerHandle {
-    /// Makes a map in the server, empty.
+    /// Creates an empty map in the server.
     ///
     /// # Errors
-    /// Those of [`create`](Self::create).
+    /// Same as [`create`](Self::create).
     #[track_caller]
     pub fn dict<K: Entry + Eq + Hash, V: Entry>(&self) -> Result<Dict<K, V>, CallError> {
         self.create(HashMap::<K, V>::new).map(Dict::from)

@@ -1,4 +1,4 @@
-//! A list in the server.
+//! Lists in the server.
 
 use mp_spawn::closure;
 
@@ -7,7 +7,8 @@ use crate::manager::ManagerHandle;
 use crate::ready::{Entry, ready};
 
 ready! {
-    /// A list in the server of a [`Manager`](crate::Manager), which [`list`](ManagerHandle::list) makes. Each method is one call.
+    /// List in the server of a [`Manager`](crate::Manager), created by [`list`](ManagerHandle::list). Each
+    /// method is one call.
     ///
     /// ```
     /// use mp_manager::{CallError, Manager};
@@ -19,14 +20,14 @@ ready! {
     /// assert_eq!(list.set(1, "B".into())?, "b");
     /// assert_eq!((list.get(1)?, list.get(9)?), (Some("B".into()), None));
     /// assert_eq!(list.iter()?.collect::<String>(), "aBc");
-    /// // What can't be done changes nothing.
+    /// // An invalid index changes nothing.
     /// let error = list.set(9, "x".into()).unwrap_err();
     /// assert!(error.to_string().contains("there is no index 9 in a list of 3"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// A change that reads first, as sorting, is one call of its [`proxy`](Self::proxy), with `&mut Vec<V>`. Errors of its methods are
-    /// in the table at [`CallError`].
+    /// To read and change the list atomically, as for sorting, make one call of its [`proxy`](Self::proxy),
+    /// with `&mut Vec<V>`. Errors of the methods are in the table at [`CallError`].
     #[doc(alias = "ListProxy")]
     #[doc(alias = "list")]
     List<V>, Vec<V>
@@ -37,7 +38,7 @@ fn no_index(index: usize, len: usize) -> String {
 }
 
 impl<V: Entry> List<V> {
-    /// Puts a value behind the others.
+    /// Appends a value.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -47,7 +48,7 @@ impl<V: Entry> List<V> {
         self.proxy().call_with(closure!([] |list: &mut Vec<V>, value: V| list.push(value)), value)
     }
 
-    /// Takes out the last value.
+    /// Removes and returns the last value.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -56,7 +57,7 @@ impl<V: Entry> List<V> {
         self.proxy().call(closure!([] |list: &mut Vec<V>| list.pop()))
     }
 
-    /// A copy of the value at an index; `None` behind the end.
+    /// Returns a copy of the value at an index, or `None` beyond the end.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -66,10 +67,10 @@ impl<V: Entry> List<V> {
         self.proxy().call_with(closure!([] |list: &mut Vec<V>, index: usize| list.get(index).cloned()), index)
     }
 
-    /// Puts a value in the place of that at an index, which is returned.
+    /// Replaces the value at an index. Returns the previous value.
     ///
     /// # Errors
-    /// [`CallError::Raised`] when there is no such index; else see the table there.
+    /// [`CallError::Raised`] if the index is out of bounds. For other errors see the table there.
     #[doc(alias = "__setitem__")]
     #[track_caller]
     pub fn set(&self, index: usize, value: V) -> Result<V, CallError> {
@@ -81,10 +82,10 @@ impl<V: Entry> List<V> {
         self.proxy().call_with(set, (index, value))
     }
 
-    /// Puts a value before that at an index, or at the end.
+    /// Inserts a value before the value at an index, or at the end.
     ///
     /// # Errors
-    /// [`CallError::Raised`] when the index is behind the end; else see the table there.
+    /// [`CallError::Raised`] if the index is beyond the end. For other errors see the table there.
     #[track_caller]
     pub fn insert(&self, index: usize, value: V) -> Result<(), CallError> {
         let insert = closure!([] |list: &mut Vec<V>, index: usize, value: V| -> Result<(), String> {
@@ -97,10 +98,10 @@ impl<V: Entry> List<V> {
         self.proxy().call_with(insert, (index, value))
     }
 
-    /// Takes out the value at an index; those behind it move up.
+    /// Removes and returns the value at an index. Later values move up.
     ///
     /// # Errors
-    /// [`CallError::Raised`] when there is no such index; else see the table there.
+    /// [`CallError::Raised`] if the index is out of bounds. For other errors see the table there.
     #[doc(alias = "__delitem__")]
     #[track_caller]
     pub fn remove(&self, index: usize) -> Result<V, CallError> {
@@ -110,7 +111,7 @@ impl<V: Entry> List<V> {
         self.proxy().call_with(remove, index)
     }
 
-    /// Puts many values behind the others, in one call.
+    /// Appends many values in one call.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -120,7 +121,7 @@ impl<V: Entry> List<V> {
         self.proxy().call_with(closure!([] |list: &mut Vec<V>, values: Vec<V>| list.extend(values)), values)
     }
 
-    /// How many values there are.
+    /// Returns the number of values.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -130,7 +131,7 @@ impl<V: Entry> List<V> {
         self.proxy().call(closure!([] |list: &mut Vec<V>| list.len()))
     }
 
-    /// Whether there are none.
+    /// Returns `true` if there are no values.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -139,7 +140,7 @@ impl<V: Entry> List<V> {
         Ok(self.len()? == 0)
     }
 
-    /// Copies of all values, as they are at one moment.
+    /// Returns copies of all values, as of one moment.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -149,7 +150,7 @@ impl<V: Entry> List<V> {
         Ok(self.proxy().call(closure!([] |list: &mut Vec<V>| list.clone()))?.into_iter())
     }
 
-    /// Drops all values.
+    /// Removes all values.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -160,10 +161,10 @@ impl<V: Entry> List<V> {
 }
 
 impl ManagerHandle {
-    /// Makes a list in the server, empty.
+    /// Creates an empty list in the server.
     ///
     /// # Errors
-    /// Those of [`create`](Self::create).
+    /// Same as [`create`](Self::create).
     #[track_caller]
     pub fn list<V: Entry>(&self) -> Result<List<V>, CallError> {
         self.create(Vec::<V>::new).map(List::from)

@@ -1,11 +1,11 @@
-//! Objects that programs often want: a [`Proxy`](crate::Proxy) of a collection, with its methods as calls.
+//! Ready-made objects: collections in the server, whose methods are calls through a [`Proxy`](crate::Proxy).
 
 pub(crate) mod dict;
 pub(crate) mod list;
 pub(crate) mod namespace;
 pub(crate) mod shared;
 
-/// A type that is a proxy of an object, and what it has of it.
+/// Defines a wrapper type of a proxy, with the common methods.
 macro_rules! ready {
     ($(#[$attribute:meta])* $name:ident<$($generic:ident),*>, $object:ty) => {
         $(#[$attribute])*
@@ -14,13 +14,13 @@ macro_rules! ready {
         pub struct $name<$($generic: 'static),*>($crate::Proxy<$object>);
 
         impl<$($generic: 'static),*> $name<$($generic),*> {
-            /// The proxy, for calls that the methods here have no name for.
+            /// Returns the proxy, for operations that have no method here.
             #[must_use]
             pub fn proxy(&self) -> &$crate::Proxy<$object> {
                 &self.0
             }
 
-            /// The same object; calls by this handle and its clones wait at most this long
+            /// Sets a time-out for calls by this handle and its clones
             /// ([`Proxy::with_timeout`](crate::Proxy::with_timeout)).
             #[must_use]
             pub fn with_timeout(self, timeout: std::time::Duration) -> Self {
@@ -52,7 +52,8 @@ macro_rules! ready {
 
 pub(crate) use ready;
 
-/// What can be in a ready-made object: it travels there, and copies of it come back. There is nothing to implement.
+/// Element of a ready-made object, which is sent to the server and copied back. Implemented for all suitable
+/// types.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be kept in a `Dict`, `List` or `Namespace`",
     note = "it takes what is `Serialize + DeserializeOwned + Clone + Send + 'static`; for other types there is `manager.create`, and calls"

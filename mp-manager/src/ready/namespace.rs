@@ -10,7 +10,7 @@ use crate::error::CallError;
 use crate::manager::ManagerHandle;
 use crate::ready::{Entry, ready};
 
-/// The values of a [`Namespace`], by their names.
+/// Values of a [`Namespace`], by name.
 #[doc(hidden)]
 #[derive(Default)]
 pub struct Attributes(BTreeMap<String, Attribute>);
@@ -27,8 +27,8 @@ impl fmt::Debug for Attributes {
 }
 
 ready! {
-    /// Named values of any types in the server of a [`Manager`](crate::Manager), which [`namespace`](ManagerHandle::namespace) makes. Each
-    /// method is one call.
+    /// Named values of any types in the server of a [`Manager`](crate::Manager), created by
+    /// [`namespace`](ManagerHandle::namespace). Each method is one call.
     ///
     /// ```
     /// use mp_manager::Manager;
@@ -39,20 +39,20 @@ ready! {
     /// settings.set("name", "first".to_string())?;
     /// assert_eq!(settings.get::<f64>("rate")?, Some(0.5));
     /// assert_eq!(settings.get::<f64>("other")?, None);
-    /// // A value is read as what it is, or not at all.
+    /// // A value is read as its own type, or not at all.
     /// let error = settings.get::<u32>("rate").unwrap_err();
     /// assert!(error.to_string().contains("`rate` is f64, and not u32"));
     /// assert_eq!(settings.names()?, ["name", "rate"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Errors of its methods are in the table at [`CallError`].
+    /// Errors of the methods are in the table at [`CallError`].
     #[doc(alias = "NamespaceProxy")]
     Namespace<>, Attributes
 }
 
 impl Namespace {
-    /// Gives a name a value, in the place of any that it has, of whatever type.
+    /// Sets the value of a name, replacing a value of any type.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -66,10 +66,10 @@ impl Namespace {
         self.proxy().call_with(set, (name.into(), value))
     }
 
-    /// A copy of the value that a name has; `None` if it has none.
+    /// Returns a copy of the value of a name, or `None` if it has none.
     ///
     /// # Errors
-    /// [`CallError::Raised`] when it is of another type; else see the table there.
+    /// [`CallError::Raised`] if the value has another type. For other errors see the table there.
     #[doc(alias = "__getattr__")]
     #[track_caller]
     pub fn get<V: Entry>(&self, name: impl Into<String>) -> Result<Option<V>, CallError> {
@@ -81,7 +81,7 @@ impl Namespace {
         self.proxy().call_with(get, name.into())
     }
 
-    /// Drops the value that a name has: whether it had one.
+    /// Removes the value of a name. Returns `true` if it had one.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -93,7 +93,7 @@ impl Namespace {
         self.proxy().call_with(remove, name.into())
     }
 
-    /// The names that have values, in the order of the alphabet.
+    /// Returns the names that have values, in alphabetical order.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -105,10 +105,10 @@ impl Namespace {
 }
 
 impl ManagerHandle {
-    /// Makes a namespace in the server, empty.
+    /// Creates an empty namespace in the server.
     ///
     /// # Errors
-    /// Those of [`create`](Self::create).
+    /// Same as [`create`](Self::create).
     #[doc(alias = "Namespace")]
     #[track_caller]
     pub fn namespace(&self) -> Result<Namespace, CallError> {

@@ -1,5 +1,6 @@
-//! What Python's manager has in its server, and what is better in shared memory: queues, locks, numbers. These live as long as any
-//! process or message has a handle, also when the manager is gone, and no call of them goes through the server.
+//! Queues, locks and numbers, which are in the server of Python's manager, but in shared memory here. They
+//! live as long as any process or message has a handle, even after the manager has ended, and no operation on
+//! them involves the server.
 
 use mp_pool::Pool;
 use mp_queue::{JoinableQueue, Queue};
@@ -10,31 +11,32 @@ use crate::manager::ManagerHandle;
 use crate::proxy::Proxy;
 use crate::ready::Entry;
 
-/// # What needs no server
+/// # Objects in shared memory
 ///
-/// These are what the crates `mp-queue` and `mp-sync` make, under the names that Python's manager has for them. They are in shared
-/// memory: a put, a get, a lock and a number are operations of some ten or hundred nanoseconds there, and none waits for the server.
-/// Each lives as long as any process or message has a handle; the manager's end is nothing to it.
+/// These objects are created by the crates `mp-queue` and `mp-sync`, under the names of Python's manager.
+/// They are in shared memory, where putting, getting, locking and changing a number take tens to hundreds of
+/// nanoseconds, and do not wait for the server. Each object lives as long as any process or message has a
+/// handle, even after the manager has ended.
 impl ManagerHandle {
-    /// A queue for up to `capacity` messages: [`Queue::bounded`].
+    /// Creates a queue for up to `capacity` messages: [`Queue::bounded`].
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// `CallError::Failed` if shared memory is unavailable.
     #[doc(alias = "Queue")]
     pub fn queue<T: mp_reduce::Message>(&self, capacity: usize) -> Result<Queue<T>, CallError> {
         Ok(Queue::bounded(capacity)?)
     }
 
-    /// A queue whose messages are counted until they are done: [`JoinableQueue::bounded`].
+    /// Creates a queue that counts its messages until they are done: [`JoinableQueue::bounded`].
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// `CallError::Failed` if shared memory is unavailable.
     #[doc(alias = "JoinableQueue")]
     pub fn joinable_queue<T: Entry>(&self, capacity: usize) -> Result<JoinableQueue<T>, CallError> {
         Ok(JoinableQueue::bounded(capacity)?)
     }
 
-    /// A value behind a lock: [`Lock::new`].
+    /// Creates a value protected by a lock: [`Lock::new`].
     ///
     /// ```
     /// # let manager = mp_manager::Manager::start()?;
@@ -45,85 +47,87 @@ impl ManagerHandle {
     /// ```
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// `CallError::Failed` if shared memory is unavailable.
     #[doc(alias = "Value")]
     pub fn value<T: Plain + Send>(&self, value: T) -> Result<Lock<T>, CallError> {
         Ok(Lock::new(value)?)
     }
 
-    /// Numbers behind a lock: [`Array::from_slice`].
+    /// Creates numbers protected by a lock: [`Array::from_slice`].
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// `CallError::Failed` if shared memory is unavailable.
     #[doc(alias = "Array")]
     pub fn array<T: Plain + Send>(&self, values: &[T]) -> Result<Array<T>, CallError> {
         Ok(Array::from_slice(values)?)
     }
 
-    /// A lock around nothing: [`Lock::new`].
+    /// Creates a lock without a value: [`Lock::new`].
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// `CallError::Failed` if shared memory is unavailable.
     #[doc(alias = "Lock")]
     pub fn lock(&self) -> Result<Lock<()>, CallError> {
         Ok(Lock::new(())?)
     }
 
-    /// A lock that its owner may take again: [`RLock::new`].
+    /// Creates a lock that its owner may acquire again: [`RLock::new`].
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// `CallError::Failed` if shared memory is unavailable.
     #[doc(alias = "RLock")]
     pub fn rlock(&self) -> Result<RLock<()>, CallError> {
         Ok(RLock::new(())?)
     }
 
-    /// Permits: [`Semaphore::new`].
+    /// Creates a semaphore with `permits` permits: [`Semaphore::new`].
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// `CallError::Failed` if shared memory is unavailable.
     #[doc(alias = "Semaphore")]
     pub fn semaphore(&self, permits: u32) -> Result<Semaphore, CallError> {
         Ok(Semaphore::new(permits)?)
     }
 
-    /// Permits, of which no more can be given back than were taken: [`BoundedSemaphore::new`].
+    /// Creates a semaphore to which no more permits can be returned than were acquired:
+    /// [`BoundedSemaphore::new`].
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// `CallError::Failed` if shared memory is unavailable.
     #[doc(alias = "BoundedSemaphore")]
     pub fn bounded_semaphore(&self, permits: u32) -> Result<BoundedSemaphore, CallError> {
         Ok(BoundedSemaphore::new(permits)?)
     }
 
-    /// What is set or not: [`Event::new`].
+    /// Creates an event, which is either set or not: [`Event::new`].
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// `CallError::Failed` if shared memory is unavailable.
     #[doc(alias = "Event")]
     pub fn event(&self) -> Result<Event, CallError> {
         Ok(Event::new()?)
     }
 
-    /// A place to wait for a change: [`Condition::new`].
+    /// Creates a condition variable: [`Condition::new`].
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// `CallError::Failed` if shared memory is unavailable.
     #[doc(alias = "Condition")]
     pub fn condition(&self) -> Result<Condition, CallError> {
         Ok(Condition::new()?)
     }
 
-    /// A place where `parties` threads wait for each other: [`Barrier::new`].
+    /// Creates a barrier at which `parties` threads wait for each other: [`Barrier::new`].
     ///
     /// # Errors
-    /// When there is no shared memory for it.
+    /// `CallError::Failed` if shared memory is unavailable.
     #[doc(alias = "Barrier")]
     pub fn barrier(&self, parties: u32) -> Result<Barrier, CallError> {
         Ok(Barrier::new(parties)?)
     }
 
-    /// A pool of workers that is an object in the server, whose children they are: any process has tasks done by it.
+    /// Creates a pool as an object in the server, whose children the workers are. Any process can run tasks
+    /// in it.
     ///
     /// ```
     /// use mp_manager::Manager;
@@ -140,11 +144,11 @@ impl ManagerHandle {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// Calls of it are done in turn, each with all workers. A process that is to have tasks done beside those of others makes a
-    /// [`Pool`] of its own.
+    /// Its calls run one after the other, each with all workers. A process whose tasks are to run
+    /// independently creates its own [`Pool`].
     ///
     /// # Errors
-    /// [`CallError::Raised`] when the workers can't be started; else see the table there.
+    /// [`CallError::Raised`] if the workers can't be started. For other errors see the table there.
     #[doc(alias = "Pool")]
     #[track_caller]
     pub fn pool(&self, processes: usize) -> Result<Proxy<Pool>, CallError> {

@@ -1,4 +1,4 @@
-//! The server of a manager in another program.
+//! Connections to the manager's server of another program.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -14,8 +14,8 @@ use crate::remote::key::AuthKey;
 use crate::remote::proxy::RemoteProxy;
 use crate::remote::wire::{Ask, Framed, Names, Reply};
 
-/// The server of a manager in another program, of the same user or, over TCP, on any machine: makes and finds
-/// objects there by their names.
+/// Handle of the manager's server in another program, of the same user or, over TCP, on any machine. Creates
+/// and finds objects there by name.
 ///
 /// ```
 /// use mp_manager::{Manager, Methods, RemoteManager};
@@ -39,23 +39,26 @@ use crate::remote::wire::{Ask, Framed, Names, Reply};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Arguments and results travel as bytes, over a socket: numbers, strings, collections, structs with serde. Both programs name a
-/// method's types on their own; if what one has sent can't be read as what the other one names, that is [`CallError::Arguments`] or
-/// [`CallError::Value`]. A tensor, queue or lock is in the memory of one program, and is refused: for these, a
-/// [`Connection`](mp_queue::Connection) can [invite](mp_queue::Connection::invite) another program.
+/// Arguments and results are sent as bytes, over a socket: numbers, strings, collections, structs with serde.
+/// Each program declares the types of a method itself. If data can't be decoded as the type that the receiver
+/// declares, the error is [`CallError::Arguments`] or [`CallError::Value`]. Tensors, queues and locks are in
+/// the memory of one program, and are refused: for these, a [`Connection`](mp_queue::Connection) can
+/// [invite](mp_queue::Connection::invite) another program.
 ///
-/// It can be cloned, and threads may use it at once. What it has made or found there is freed when its last
-/// handle is gone, here and there: also when this process dies. A forked copy of this process can't use it,
-/// and keeps nothing of it alive, but what this process had [received](RemoteProxy#sent-to-other-processes)
-/// in messages and not called yet. (The server notices that this process was killed although a copy lives by
-/// a pidfd: on Linux 5.3 or later, in one pid namespace, and not over TCP.)
+/// A handle can be cloned, and used by several threads at the same time. Objects that were created or found
+/// with it are freed when their last handle is gone, in this and the other program, including when this
+/// process dies. A fork of this process can't use the handle, and keeps no objects alive, except objects that
+/// this process had [received](RemoteProxy#sent-to-other-processes) in messages and not called yet. (If this
+/// process is killed while a fork lives, the server notices it through a pidfd: on Linux 5.3 or later, in one
+/// pid namespace, and not over TCP.)
 ///
 /// # Blocking
-/// Each request waits for its reply, and a constructor runs as long as it takes; how long at most, says [`with_timeout`](Self::with_timeout).
+/// Each request blocks until its reply arrives. A constructor may take any time.
+/// [`with_timeout`](Self::with_timeout) limits the wait.
 ///
 /// # When a process dies
-/// When the server ends, each call that waits and each one after that is [`CallError::ServerGone`]. When this process is killed, a call
-/// that it had sent runs, or does not.
+/// When the server ends, all pending and later calls return [`CallError::ServerGone`]. When this process is
+/// killed, a call that it had sent may or may not run.
 #[derive(Clone)]
 pub struct RemoteManager {
     session: Arc<Session>,
@@ -63,13 +66,15 @@ pub struct RemoteManager {
 }
 
 impl RemoteManager {
-    /// Connects to the server that [listens](crate::ManagerHandle::serve) at an address. Each side proves that it knows the key, unless
-    /// both have [none](crate::no_key). Waits until the server accepts, ten seconds at most, or as long as
-    /// [`SocketOptions::handshake_timeout`](mp_queue::SocketOptions::handshake_timeout) says if the key is in [`SocketOptions`](mp_queue::SocketOptions).
+    /// Connects to the server that [listens](crate::ManagerHandle::serve) at an address. Each side proves
+    /// that it knows the key, unless both have [none](crate::no_key). Blocks until the server accepts, for at
+    /// most ten seconds, or for the time set by
+    /// [`SocketOptions::handshake_timeout`](mp_queue::SocketOptions::handshake_timeout) if the key is in
+    /// [`SocketOptions`](mp_queue::SocketOptions).
     ///
     /// # Errors
-    /// [`ManagerError::Connect`]: no server listens there, or one of another user or with another key, or the key is empty;
-    /// [`ManagerError::Incompatible`] when it is another kind of program that listens there.
+    /// [`ManagerError::Connect`] if no server listens there, if the server has another user or another key,
+    /// or if the key is empty. [`ManagerError::Incompatible`] if another kind of program listens there.
     pub fn connect(address: impl Into<Address>, authkey: impl AuthKey) -> Result<Self, ManagerError> {
         let (address, options) = (address.into(), authkey.into_options());
         let absolute = address.absolute();
@@ -83,9 +88,9 @@ impl RemoteManager {
         }
     }
 
-    /// The same server; by this handle and its clones, what makes and finds objects waits at most this long, and so do calls by the
-    /// proxies that it returns, until these are given [their own](RemoteProxy::with_timeout) time-out. An object that is made later than
-    /// that is freed at once.
+    /// Sets a time-out for creating and finding objects by this handle and its clones, and for calls by the
+    /// proxies that they return, until these get [their own](RemoteProxy::with_timeout) time-out. An object
+    /// that is created too late is freed at once.
     ///
     /// ```
     /// use std::time::Duration;
@@ -108,18 +113,18 @@ impl RemoteManager {
         RemoteManager { timeout: Some(timeout), ..self }
     }
 
-    /// How long requests by this handle wait at most; `None` is for ever.
+    /// Returns the time-out of requests by this handle; `None` means no limit.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// Makes an object there, of a type by its registered name, with what its constructor takes: nothing is `()`, several arguments are
-    /// a tuple.
+    /// Creates an object there, of a type with this registered name, from the arguments of its constructor.
+    /// Pass `()` for no arguments, and a tuple for several.
     ///
     /// # Errors
-    /// [`CallError::NoSuchType`]; [`CallError::NoSuchMethod`] when the type has no constructor; [`CallError::Raised`] when that fails;
-    /// else see the table at [`CallError`].
+    /// [`CallError::NoSuchType`], [`CallError::NoSuchMethod`] if the type has no constructor,
+    /// [`CallError::Raised`] if the constructor fails. For other errors see the table at [`CallError`].
     #[track_caller]
     pub fn create<A: Message>(&self, type_name: &str, args: A) -> Result<RemoteProxy, CallError> {
         let call = CallName::here("constructor", type_name.to_string());
@@ -129,10 +134,10 @@ impl RemoteManager {
         Ok(RemoteProxy::new(held, self.timeout))
     }
 
-    /// Finds an object that is [published](crate::ManagerHandle::publish) there by a name.
+    /// Finds an object that is [published](crate::ManagerHandle::publish) there under a name.
     ///
     /// # Errors
-    /// [`CallError::NoSuchObject`]; else see the table at [`CallError`].
+    /// [`CallError::NoSuchObject`]. For other errors see the table at [`CallError`].
     #[track_caller]
     pub fn get(&self, name: &str) -> Result<RemoteProxy, CallError> {
         let call = CallName::here("RemoteManager::get", name.to_string());
@@ -141,7 +146,7 @@ impl RemoteManager {
         Ok(RemoteProxy::new(held, self.timeout))
     }
 
-    /// The types that are registered there, each with its methods.
+    /// Returns the types that are registered there, each with its methods.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -150,7 +155,7 @@ impl RemoteManager {
         Ok(self.names()?.types)
     }
 
-    /// The objects that are published there, each with the name of its type.
+    /// Returns the objects that are published there, each with the name of its type.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -159,7 +164,7 @@ impl RemoteManager {
         Ok(self.names()?.objects)
     }
 
-    /// The process id of the server.
+    /// Returns the process id of the server.
     #[must_use]
     pub fn server_pid(&self) -> u32 {
         self.session.server

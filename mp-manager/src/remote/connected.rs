@@ -1,4 +1,4 @@
-//! What a program has of the server of another one: a session, connections for its calls, and handles.
+//! Client side of another program's server: a session, connections for its calls, and handles.
 
 use std::io::ErrorKind;
 use std::ops::Deref;
@@ -19,29 +19,31 @@ use crate::object::write_args;
 use crate::remote::wire::{Ask, Framed, Reply, VERSION};
 use crate::server::Backoff;
 
-/// How long the other side may take to say that it is a server.
+/// Maximum time for the peer to answer that it is a server.
 pub(super) const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// What a program has of the server of another one.
+/// Session with the server of another program.
 pub(super) struct Session {
     pub(super) options: SocketOptions,
     pub(super) address: Address,
     number: u64,
     pub(super) server: u32,
-    /// The process that has connected.
+    /// Process that has connected.
     process: u32,
-    /// Keeps the session in the server, and tells it of handles that are gone.
+    /// Keeps the session alive in the server, and reports dropped handles to it.
     keeper: Mutex<Keeper>,
-    /// Connections that have nothing to do.
+    /// Idle connections.
     idle: Mutex<Vec<Line>>,
-    /// Until when a share of a handle is not asked for: the last one had no answer in time, and the server none to anything since then.
+    /// Time until which no shares of a handle are requested: the last request had no answer in time, and the
+    /// server has not answered anything since.
     silent: Mutex<Option<Instant>>,
 }
 
-/// A connection of this process. Dropped there it ends, also if a copy of the process, which has its own descriptor of it, lives on.
+/// Connection of this process. When it is dropped there, it ends even if a fork of the process, which has its
+/// own descriptor of it, lives on.
 struct Line {
     connection: Connection,
-    /// None if other processes are to have it.
+    /// `None` if other processes will have it.
     process: Option<u32>,
 }
 
@@ -50,7 +52,8 @@ impl Line {
         Line { connection, process: Some(std::process::id()) }
     }
 
-    /// A descriptor of it for other processes. The connection ends with the last one.
+    /// Returns a descriptor of the connection for other processes. The connection ends with the last
+    /// descriptor.
     fn travelling(mut self, limit: &Limit<'_>) -> Result<OwnedFd, CallError> {
         let socket = self.as_fd().map_err(|error| limit.lost(error))?.try_clone_to_owned();
         let what = "a descriptor of a connection";
@@ -78,24 +81,25 @@ impl Drop for Line {
 
 struct Keeper {
     connection: Line,
-    /// The number of the next handle.
+    /// Number of the next handle.
     next: u64,
-    /// Handles that are gone, and of which the server does not know.
+    /// Dropped handles that were not reported to the server.
     gone: Vec<u64>,
 }
 
-/// How many handles are told to be gone at once, at most: while there is no room for a message, each handle that is dropped writes one.
+/// Maximum number of dropped handles in one message: while there is no room for messages, each further drop
+/// encodes one.
 const AT_ONCE: usize = 256;
 
 impl Keeper {
-    /// Some of those that are gone, and are to be told.
+    /// Takes some of the dropped handles that are to be reported.
     fn some_gone(&mut self) -> Option<Vec<u64>> {
         let rest = self.gone.len().saturating_sub(AT_ONCE);
         Some(self.gone.split_off(rest)).filter(|some| !some.is_empty())
     }
 }
 
-/// A handle that the server has in this program's session.
+/// Handle that the server has in this program's session.
 pub(super) struct Held {
     pub(super) session: Arc<Session>,
     pub(super) number: u64,
@@ -103,7 +107,7 @@ pub(super) struct Held {
     pub(super) type_name: String,
 }
 
-/// How long a call waits, and what its errors say.
+/// Time limit of a call, with the details for its errors.
 pub(super) struct Limit<'a> {
     call: &'a CallName,
     timeout: Option<Duration>,
@@ -137,7 +141,7 @@ impl<'a> Limit<'a> {
         CallError::ServerGone { server: self.server }
     }
 
-    /// The error of a call for which there was no connection.
+    /// Returns the error of a call without a connection.
     fn unconnected(&self, error: ConnectError) -> CallError {
         match error {
             ConnectError::TimedOut(_) => self.late().unsent(),
@@ -152,7 +156,7 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// The error of a call for which there was no session.
+    /// Returns the error of a call without a session.
     pub(super) fn not_open(&self, error: ManagerError) -> CallError {
         match error {
             ManagerError::Connect(error) => self.unconnected(error),
@@ -182,7 +186,7 @@ impl<'a> Limit<'a> {
         reply.map_err(|error| self.lost(error))
     }
 
-    /// The error of a call whose reply was not received.
+    /// Returns the error of a call whose reply was not received.
     fn lost(&self, error: GetError) -> CallError {
         match error {
             GetError::Empty => self.late(),
@@ -193,7 +197,7 @@ impl<'a> Limit<'a> {
     }
 }
 
-/// Looked at before any lock: a copy of the process may have one that a thread had which it does not have.
+/// Checked before any lock: in a fork, a lock may be held by a thread that does not exist there.
 pub(super) fn not_a_copy(process: u32) -> Result<(), CallError> {
     if process == std::process::id() {
         return Ok(());
@@ -202,7 +206,7 @@ pub(super) fn not_a_copy(process: u32) -> Result<(), CallError> {
     Err(mp_core::Error::Unsupported(why.into()).into())
 }
 
-/// Encodes arguments: code of the user.
+/// Encodes arguments, which calls user code.
 pub(super) fn written(args: impl Message) -> Result<Body, CallError> {
     let mut args = args;
     let unsendable = |why| CallError::Arguments { why, undecodable: None };
@@ -214,7 +218,7 @@ pub(super) fn written(args: impl Message) -> Result<Body, CallError> {
     }
 }
 
-/// The error that a reply is.
+/// Converts a reply into an error.
 #[cold]
 pub(super) fn unexpected(reply: Reply, call: &CallName) -> CallError {
     match reply {
@@ -224,7 +228,7 @@ pub(super) fn unexpected(reply: Reply, call: &CallName) -> CallError {
     }
 }
 
-/// A connection, as soon as the server accepts it: when it is stopped, or lacks descriptors, as long as there is time.
+/// Connects when the server accepts. While it is stopped, or lacks descriptors, retries until the time limit.
 fn connected(
     options: &SocketOptions,
     address: &Address,
@@ -237,7 +241,7 @@ fn connected(
         let time = left.map_or(each, |left| left.min(each));
         match options.clone().handshake_timeout(time).connect(address) {
             Err(ConnectError::TimedOut(_)) if left.is_none_or(|left| left > each) => {
-                // sleep: a try that has hardly any time of its own takes none of the processor's either.
+                // sleep: an attempt that fails almost immediately must not busy-wait.
                 thread::sleep(backoff.failed());
             }
             ended => return ended.map(Line::new),
@@ -245,7 +249,8 @@ fn connected(
     }
 }
 
-/// A new session, by a connection that keeps it: its number, and the process id of the server.
+/// Opens a session and the connection that keeps it alive. Returns its number, and the process id of the
+/// server.
 fn opened(
     options: &SocketOptions,
     address: &Address,
@@ -260,7 +265,7 @@ fn opened(
         None => connection.send(open),
     };
     match sent {
-        // What it has said before it went says what it was.
+        // A reply that the server sent before it disconnected contains the reason.
         Ok(()) | Err(PutError::Disconnected(_)) => {}
         Err(PutError::Full(_)) => return Err(ConnectError::TimedOut(TIME_LIMIT).into()),
         Err(error) => return Err(strange(error.to_string())),
@@ -293,7 +298,7 @@ impl Session {
         Ok(Session { options, address, number, server, process, keeper, idle, silent })
     }
 
-    /// Sends a request by a connection of its own, and waits for the reply to it.
+    /// Sends a request over a connection without other requests, and waits for its reply.
     pub(super) fn ask(
         &self,
         ask: Framed<Ask>,
@@ -308,7 +313,8 @@ impl Session {
             Some(connection) => connection,
             None => self.join(&limit).map_err(CallError::unsent)?,
         };
-        // Without a reply it is closed: none that comes later is taken for that to another request.
+        // Without a reply, the connection is closed, so that a late reply is not mistaken for the reply to
+        // another request.
         let reply = limit.round_trip(&connection, ask)?;
         *self.silent.lock() = None;
         if !matches!(reply.head, Reply::Refused(_)) {
@@ -317,7 +323,7 @@ impl Session {
         Ok(reply)
     }
 
-    /// Sends a request for a handle, by the number that it has from here.
+    /// Sends a request for a handle, whose number is chosen here.
     pub(super) fn ask_for_object(
         self: &Arc<Self>,
         ask: impl FnOnce(u64) -> Framed<Ask>,
@@ -336,13 +342,14 @@ impl Session {
             Ok(Framed { head: Reply::Object { object, type_name }, .. }) => {
                 Ok(Held { session: Arc::clone(self), number, object, type_name })
             }
-            // Another server of that number, in a pid namespace of its own for instance, listens there by now.
+            // Another server with the same process id, for example in its own pid namespace, listens there
+            // now.
             Ok(Framed { head: Reply::Refused(_), .. }) if of_another => {
                 Err(CallError::ServerGone { server: self.server })
             }
             Ok(other) => Err(unexpected(other.head, call)),
             Err(error) => {
-                // The connection is closed by now: the reply has come before, or never comes.
+                // The connection is closed by now: the reply has arrived before, or never will.
                 if self.process == std::process::id() {
                     self.tell(Some(number));
                 }
@@ -351,8 +358,9 @@ impl Session {
         }
     }
 
-    /// As [`share`](Self::share). When that had no answer in time, others that are asked for during as long a time fail at once, until the
-    /// server answers something: so messages with many proxies wait once, and a thread that writes many messages at most half of its time.
+    /// Like [`share`](Self::share). After a request had no answer in time, further requests fail at once for
+    /// the same length of time, or until the server answers something. So a message with many proxies waits
+    /// once, and a thread that writes many messages waits at most half of its time.
     pub(super) fn shared(
         &self,
         of: u64,
@@ -372,7 +380,8 @@ impl Session {
         shared
     }
 
-    /// A session of its own that has a handle to the same object, by this number, and the one socket that keeps it.
+    /// Opens a new session that has a handle with this number to the same object, and returns the only socket
+    /// that keeps it alive.
     fn share(&self, of: u64, handle: u64, limit: &Limit<'_>) -> Result<(OwnedFd, u64), CallError> {
         let opened = opened(&self.options, &self.address, limit.until, true);
         let (connection, session, server) = opened.map_err(|error| limit.not_open(error))?;
@@ -382,7 +391,8 @@ impl Session {
         let ask = Framed::bare(Ask::Share { session: self.number, of, handle });
         match limit.round_trip(&connection, ask)?.head {
             Reply::Object { .. } => {}
-            // Another server of that number, in a pid namespace of its own for instance, listens there by now.
+            // Another server with the same process id, for example in its own pid namespace, listens there
+            // now.
             Reply::Refused(_) => return Err(limit.gone()),
             other => return Err(unexpected(other, limit.call)),
         }
@@ -393,26 +403,26 @@ impl Session {
         not_a_copy(self.process)
     }
 
-    /// A connection for calls.
+    /// Opens a connection for calls.
     fn join(&self, limit: &Limit<'_>) -> Result<Line, CallError> {
         let connection = connected(&self.options, &self.address, limit.until);
         let connection = connection.map_err(|error| limit.unconnected(error))?;
         let join = Framed::bare(Ask::Join { session: self.number });
         match limit.round_trip(&connection, join)?.head {
             Reply::Joined => Ok(connection),
-            // Another server listens there by now.
+            // Another server listens there now.
             Reply::Refused(_) => Err(limit.gone()),
             other => Err(unexpected(other, limit.call)),
         }
     }
 
-    /// Tells the server that a handle is gone, and what it could not be told before.
+    /// Reports a dropped handle to the server, with earlier ones that were not reported.
     fn tell(&self, gone: Option<u64>) {
         let mut keeper = self.keeper.lock();
         keeper.gone.extend(gone);
         while let Some(handles) = keeper.some_gone() {
             let told = keeper.connection.try_send(Framed::bare(Ask::Forget { handles }));
-            // There is no room as long as the server is stopped.
+            // There is no room while the server is stopped.
             if let Err(PutError::Full(framed)) = told
                 && let Ask::Forget { handles } = framed.head
             {
@@ -425,7 +435,7 @@ impl Session {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // In a copy of the process the sockets are the original's.
+        // In a fork of the process, the sockets belong to the parent.
         if self.session.process == std::process::id() {
             self.session.tell(Some(self.number));
         }
@@ -436,7 +446,7 @@ impl Drop for Held {
 mod tests {
     use super::*;
 
-    /// While there is no room, each handle that is dropped writes what this returns.
+    /// While there is no room, each dropped handle encodes the handles that this returns.
     #[test]
     fn handles_that_are_gone_are_told_some_at_a_time() {
         let (connection, _other) = mp_queue::pipe().unwrap();

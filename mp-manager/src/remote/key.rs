@@ -1,4 +1,4 @@
-//! The key of a server, as its callers give it.
+//! Keys of a server, as passed by callers.
 
 use mp_queue::SocketOptions;
 
@@ -6,11 +6,11 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// No key: see [`no_key`].
+/// Absence of a key: see [`no_key`].
 #[derive(Clone, Copy, Debug)]
 pub struct NoKey;
 
-/// States that a server has no key: every program of this user can use it, or, over TCP at a loopback
+/// Declares that a server has no key: every program of this user can use it, or, over TCP at a loopback
 /// address, every program of this machine.
 ///
 /// ```
@@ -26,8 +26,8 @@ pub const fn no_key() -> NoKey {
     NoKey
 }
 
-/// Key of a server: bytes or a text, which must not be empty, [`no_key()`], or [`SocketOptions`] that state
-/// one of them, with limits and time-outs.
+/// Key of a server: non-empty bytes or text, [`no_key()`], or [`SocketOptions`] with one of these and limits
+/// and time-outs.
 ///
 /// ```
 /// use std::time::Duration;
@@ -43,7 +43,7 @@ pub const fn no_key() -> NoKey {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub trait AuthKey: sealed::Sealed {
-    /// Options of a socket with this key. An empty key is an error of the socket.
+    /// Returns options of a socket with this key. An empty key is an error of the socket.
     #[doc(hidden)]
     fn into_options(self) -> SocketOptions;
 }
@@ -78,7 +78,7 @@ impl sealed::Sealed for SocketOptions {}
 
 impl AuthKey for SocketOptions {
     fn into_options(self) -> SocketOptions {
-        // As an empty key, a key that was left out must not open the server.
+        // Treated as an empty key: a missing key must not open the server.
         if self.states_key() { self } else { self.authkey("") }
     }
 }

@@ -1,19 +1,21 @@
-//! Objects for other programs: types and objects get names, the server listens at an address, and other programs connect to it.
+//! Objects for other programs: types and objects have names, the server listens at an address, and other
+//! programs connect to it.
 //!
-//! The server has a thread for each connection. It is a caller of objects as any other process is, so that order, panics, deaths and
-//! limits are those of all calls. Nothing of the other program is in shared memory.
+//! The server has a thread for each connection. It calls objects like any other process, so order, panics,
+//! deaths and limits are the same as for all calls. The other program has no access to shared memory.
 //!
-//! A program has one connection that keeps its **session**, and one more for each call that it makes at once, which is used again.
+//! A program has one connection that keeps its **session** alive, and one more for each concurrent call,
+//! which is reused.
 //!
-//! | the program is killed, or closes | in the server |
+//! | the program is killed, or closes | effect in the server |
 //! |---|---|
-//! | a connection for calls, before its request is whole | the thread ends |
-//! | that, later | the call runs, unless the session has ended meanwhile; its result is dropped when it can't be sent; the thread ends |
-//! | the connection that keeps the session | the session's handles are dropped: an object is freed if those were the last; further requests of the session are refused |
+//! | a connection for calls, before its request is complete | the thread ends |
+//! | the same, later | the call runs, unless the session has ended meanwhile; its result is dropped if it can't be sent; the thread ends |
+//! | the connection that keeps the session alive | the session's handles are dropped: an object is freed if these were its last; later requests of the session are refused |
 //!
-//! | the server is killed, or ends | in the program |
+//! | the server is killed, or ends | effect in the program |
 //! |---|---|
-//! | at any time | the kernel closes the sockets: calls that wait, and each later one, are `ServerGone` |
+//! | at any time | the kernel closes the sockets: all pending and later calls return `ServerGone` |
 
 pub(crate) mod client;
 mod connected;
@@ -39,13 +41,14 @@ use crate::remote::key::AuthKey;
 use crate::remote::session::Here;
 use crate::server::{Backoff, Server};
 
-/// The server as a program's owner has it, for other programs.
+/// Serving other programs.
 impl ManagerHandle {
-    /// Gives a type, its constructor and its methods names, by which other programs use them: see [`Methods`].
+    /// Registers a type, its constructor and its methods under names, by which other programs use them: see
+    /// [`Methods`].
     ///
     /// # Errors
-    /// [`CallError::Raised`] when there is a type by that name already, or two methods have one name; else see the table at
-    /// [`CallError`].
+    /// [`CallError::Raised`] if a type with that name exists, or two methods have the same name. For other
+    /// errors see the table at [`CallError`].
     #[track_caller]
     pub fn register<T: 'static>(&self, methods: Methods<T>) -> Result<(), CallError> {
         let maker =
@@ -55,8 +58,9 @@ impl ManagerHandle {
         self.make::<()>("ManagerHandle::register", maker).map(drop)
     }
 
-    /// Gives an object a name, by which other programs find it. Its type is [registered](Self::register) already. It lives until that
-    /// is [taken back](Self::unpublish), or the manager ends.
+    /// Publishes an object under a name, by which other programs find it. Its type must be
+    /// [registered](Self::register). The object lives until it is [unpublished](Self::unpublish), or the
+    /// manager ends.
     ///
     /// ```
     /// use mp_manager::{Manager, Methods, RemoteManager};
@@ -74,7 +78,8 @@ impl ManagerHandle {
     /// ```
     ///
     /// # Errors
-    /// [`CallError::Raised`] when its type is not registered, or the name is taken; else see the table at [`CallError`].
+    /// [`CallError::Raised`] if its type is not registered, or the name is in use. For other errors see the
+    /// table at [`CallError`].
     #[track_caller]
     pub fn publish<T: 'static>(&self, name: impl Into<String>, object: &Proxy<T>) -> Result<(), CallError> {
         let captures = (name.into(), (object.clone(), ()));
@@ -85,7 +90,8 @@ impl ManagerHandle {
         self.make::<()>("ManagerHandle::publish", maker).map(drop)
     }
 
-    /// Takes a name back: programs find the object no more, and those that have found it keep it. Whether there was one.
+    /// Removes a published name: programs can't find the object any more, and programs that have found it
+    /// keep it. Returns `true` if the name was published.
     ///
     /// # Errors
     /// See the table at [`CallError`].
@@ -99,11 +105,11 @@ impl ManagerHandle {
 
     /// Lets other programs connect to the server ([`RemoteManager::connect`](crate::RemoteManager::connect))
     /// at an address, until the manager ends: a path, or `@` and a name, for programs of this user, or a host
-    /// and a port ([`Address::tcp`]). They have to know the key, unless it is [`no_key()`](crate::no_key).
-    /// For limits and time-outs, the key is in [`SocketOptions`].
+    /// and a port ([`Address::tcp`]). They must know the key, unless it is [`no_key()`](crate::no_key). For
+    /// limits and time-outs, pass the key in [`SocketOptions`].
     ///
-    /// The server listens when this returns. Returns the address, with the port that was chosen for port 0.
-    /// It may listen at several addresses.
+    /// The server is listening when this returns. Returns the address, with the chosen port if port 0 was
+    /// given. The server may listen at several addresses.
     ///
     /// ```
     /// use mp_manager::{Manager, Methods, RemoteManager};
@@ -120,11 +126,11 @@ impl ManagerHandle {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// TCP is authenticated, and not encrypted: see [`Address`].
+    /// TCP is authenticated, but not encrypted: see [`Address`].
     ///
     /// # Errors
-    /// [`CallError::Raised`] when it can't listen there: another process does, for instance, the key is
-    /// empty, or other machines can reach the address and there is none.
+    /// [`CallError::Raised`] if the server can't listen there: for example because another process does,
+    /// because the key is empty, or because other machines can reach the address and there is no key.
     #[doc(alias = "get_server")]
     #[doc(alias = "serve_forever")]
     #[track_caller]
@@ -156,14 +162,14 @@ fn accept(listener: &Listener, here: Here) {
                 let number = here.named.number();
                 server.start("connection".into(), move || session::serve(&connection, number, here))
             }
-            // This process lacks descriptors, for instance.
+            // For example, this process lacks descriptors.
             Err(ConnectError::Io { source, .. }) => Err(source),
             // A program that was refused has its own error.
             Ok(None) | Err(_) => Ok(()),
         };
         match started {
             Ok(()) => backoff.over(),
-            // A connection without a thread is closed: its program is told that the server is gone.
+            // A connection without a thread is closed, so its program reports that the server is gone.
             Err(_) => thread::sleep(backoff.failed()),
         }
     }

@@ -1,17 +1,18 @@
-//! An object in the server of another program.
+//! Handles of objects in the server of another program.
 //!
-//! In a message it is a session of its own: a socket to the server, which travels as any descriptor, and is closed by the kernel with
-//! the last process and message that has it.
+//! In a message, a handle is a session of its own: a socket to the server, which is sent like any descriptor.
+//! The kernel closes it with the last process and message that has it.
 //!
-//! | a share of an object | is | left by it when |
+//! | share of an object | representation | released when |
 //! |---|---|---|
-//! | of a program | a handle of the program's session | the last clone is dropped, or the program ends |
-//! | that is being written | a handle of a new session, beside that | it is in the message; or writing fails, or the sender dies: the socket is closed |
+//! | of a program | a handle in the program's session | the last clone is dropped, or the program ends |
+//! | being written | a handle in a new, additional session | it is in the message; or writing fails, or the sender dies: the socket is closed |
 //! | in a message | the same, as a descriptor of the message | a receiver has it; or the message is dropped, with its queue or a dead receiver: the socket is closed |
-//! | that has arrived | the same, as a descriptor of the process | the process calls for the first time: a session of the process has a handle, then the socket is closed; or its last clone is dropped, or the process ends |
+//! | received | the same, as a descriptor of the process | the process makes its first call: a session of the process gets a handle, then the socket is closed; or its last clone is dropped, or the process ends |
 //!
-//! None of it is shared memory, and none is changed by two processes. A message that several processes read (`broadcast`, `watch`)
-//! gives each of them a descriptor of the one session, which none of them changes.
+//! This uses no shared memory, and no share is changed by two processes. A message that several processes
+//! read (`broadcast`, `watch`) gives each of them a descriptor of the same session, which none of them
+//! changes.
 
 use std::fmt;
 use std::os::fd::OwnedFd;
@@ -31,17 +32,19 @@ use crate::remote::connected::{Held, Limit, Session, TIME_LIMIT, not_a_copy, une
 use crate::remote::key::AuthKey;
 use crate::remote::wire::{Ask, Framed, Reply};
 
-/// An object in the server of [another program](crate::RemoteManager), whose methods are called by their names.
+/// Handle of an object in the server of [another program](crate::RemoteManager), whose methods are called by
+/// name.
 ///
-/// It can be cloned. The object lives as long as there is a handle, here or there.
+/// It can be cloned. The object lives as long as a handle exists in any of the programs.
 ///
 /// # Blocking
-/// A call waits until the object has done the calls that were sent before it, and this one; how long at most, says
-/// [`with_timeout`](Self::with_timeout).
+/// A call blocks until the object has finished the calls that were sent before it, and this one.
+/// [`with_timeout`](Self::with_timeout) limits the wait.
 ///
 /// # Sent to other processes
-/// It is a serde type: it travels in arguments, results and messages to the processes of this program, with a share of the object, which
-/// lives on while the message is on its way, whatever becomes of the sender. What no process received is given up with its message.
+/// A proxy implements serde's traits: it can be sent in arguments, results and messages to the processes of
+/// this program. A message contains a share of the object, which stays alive until the message is received,
+/// even if the sender dies. A share that no process receives is released with its message.
 ///
 /// ```
 /// use mp_manager::{CallError, Manager, Methods, RemoteManager, RemoteProxy};
@@ -50,7 +53,7 @@ use crate::remote::wire::{Ask, Framed, Reply};
 /// # let manager = Manager::start()?;
 /// # manager.register(Methods::<u64>::of("Total").constructor(closure!([] || 0)).method("add", closure!([] |n: &mut u64, by: u64| { *n += by; *n })))?;
 /// # manager.serve("@example-of-sent-on", b"a secret")?;
-/// // The key of this process and of those that it starts.
+/// // Key of this process and of the processes that it starts.
 /// current_process().set_authkey(b"a secret");
 /// let total = RemoteManager::connect("@example-of-sent-on", b"a secret")?.create("Total", ())?;
 /// let add = |total: RemoteProxy| total.call::<u64>("add", 2_u64);
@@ -59,56 +62,58 @@ use crate::remote::wire::{Ask, Framed, Reply};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A key is never sent. The limits of [`SocketOptions`](mp_queue::SocketOptions) are. The receiver connects at its first call, with the key of its process (`current_process().authkey()`), or with one
-/// that it [gives](Self::with_authkey); a wrong one is [`CallError::Connect`]. Each proxy on its way is a socket, and a
-/// thread of the server.
+/// A key is never sent, but the limits of [`SocketOptions`](mp_queue::SocketOptions) are. The receiver
+/// connects at its first call, with the key of its process (`current_process().authkey()`), or with a key set
+/// by [`with_authkey`](Self::with_authkey). A wrong key is [`CallError::Connect`]. Each proxy in a message
+/// takes a socket, and a thread of the server.
 ///
-/// Writing a proxy into a message (`put`, `spawn`, the call of a pool) blocks: it asks the server for the share, and fails when there is no
-/// answer for as long as the proxy waits, ten seconds at most. So does the thread of a pool, which writes the tasks of a map. After such a
-/// failure, other proxies that this process has of the server by the same connection ([`RemoteManager`](crate::RemoteManager)) fail at once,
-/// for as long a time as that one waited, or until the server answers something.
+/// Writing a proxy into a message (`put`, `spawn`, the call of a pool) blocks: it requests the share from the
+/// server, and fails if there is no answer within the proxy's time-out, at most ten seconds. This also blocks
+/// the thread of a pool, which writes the tasks of a map. After such a failure, other proxies that this
+/// process has of the server over the same connection ([`RemoteManager`](crate::RemoteManager)) fail at once,
+/// for as long as the failed one waited, or until the server answers something.
 ///
-/// It can't be sent over a socket, to another program or as an argument of a [`RemoteProxy`]: that program connects by itself, and finds
-/// what is [published](crate::ManagerHandle::publish).
+/// A proxy can't be sent over a socket, to another program or as an argument of a [`RemoteProxy`]: the other
+/// program must connect itself, and find [published](crate::ManagerHandle::publish) objects.
 #[derive(Clone)]
 pub struct RemoteProxy {
     share: Arc<Share>,
     timeout: Option<Duration>,
-    /// How this process connects, if that is not by its own key.
+    /// Options for the connection, if this process does not use its own key.
     options: Option<SocketOptions>,
 }
 
-/// What all clones in one process have.
+/// State shared by all clones in one process.
 struct Share {
     server: u32,
     object: u64,
     type_name: String,
     address: Address,
-    /// Limit of messages and time for a handshake, of the program that has found or made the object.
+    /// Limit of messages and handshake time-out of the program that created or found the object.
     limits: (usize, Duration),
-    /// The process that has it.
+    /// Process that has it.
     process: u32,
     place: Mutex<Place>,
 }
 
-/// Where the object's handle is that this process has.
+/// Location of this process's handle of the object.
 enum Place {
     /// In a session of this process.
     Own(Arc<Held>),
-    /// In the session that has come with a message.
+    /// In the session that arrived with a message.
     Arrived(Arc<Arrived>),
 }
 
 struct Arrived {
-    /// Keeps that session.
+    /// Keeps that session alive.
     socket: Fd<OwnedFd>,
     session: u64,
 }
 
-/// The number of the one handle of a session that is in a message.
+/// Number of the only handle of a session in a message.
 const ONLY: u64 = 0;
 
-/// A proxy, as it travels.
+/// Serialized form of a proxy.
 #[derive(Serialize, Deserialize)]
 struct Sent<S> {
     server: u32,
@@ -136,8 +141,9 @@ impl RemoteProxy {
         RemoteProxy { share: Arc::new(share), timeout, options: None }
     }
 
-    /// Calls a method by its registered name, and returns its result. Several arguments are a tuple, none are `()`. The type of the
-    /// result is that which this program names: of a method that returns `Result<R, E>` it is `R`.
+    /// Calls a method by its registered name, and returns its result. Pass `()` for no arguments, and a tuple
+    /// for several. This program declares the type of the result: `R` for a method that returns
+    /// `Result<R, E>`.
     ///
     /// ```
     /// # use mp_manager::{Manager, Methods, RemoteManager};
@@ -154,7 +160,7 @@ impl RemoteProxy {
     /// ```
     ///
     /// # Errors
-    /// [`CallError::NoSuchMethod`], with those that there are; else see the table at [`CallError`].
+    /// [`CallError::NoSuchMethod`], with the known methods. For other errors see the table at [`CallError`].
     #[track_caller]
     pub fn call<R: Message>(&self, method: &str, args: impl Message) -> Result<R, CallError> {
         let call = CallName::here(method.to_string(), self.share.type_name.clone());
@@ -168,12 +174,14 @@ impl RemoteProxy {
         }
     }
 
-    /// Calls a method that [returns an object](crate::Methods::method_to_object), which stays there: a handle to it. That waits as long
-    /// as this one does. If there is no answer in time, the new object is freed at once.
+    /// Calls a method that [returns an object](crate::Methods::method_to_object), which stays in the server,
+    /// and returns a handle to it, with the same time-out as this one. If there is no answer in time, the new
+    /// object is freed at once.
     ///
     /// # Errors
-    /// [`CallError::NoSuchMethod`], with those that there are; [`CallError::NoSuchType`] when the type of the object is not registered;
-    /// [`CallError::Value`] when the method returns a value, and was not called; else see the table at [`CallError`].
+    /// [`CallError::NoSuchMethod`], with the known methods, [`CallError::NoSuchType`] if the type of the
+    /// object is not registered, [`CallError::Value`] if the method returns a value (it was not called then).
+    /// For other errors see the table at [`CallError`].
     #[doc(alias = "method_to_typeid")]
     #[track_caller]
     pub fn call_to_object(&self, method: &str, args: impl Message) -> Result<RemoteProxy, CallError> {
@@ -188,10 +196,10 @@ impl RemoteProxy {
         Ok(RemoteProxy { options: self.options.clone(), ..RemoteProxy::new(object, self.timeout) })
     }
 
-    /// Frees the object now, whatever handles there are: see [`Proxy::free`](crate::Proxy::free).
+    /// Frees the object now, regardless of other handles: see [`Proxy::free`](crate::Proxy::free).
     ///
     /// # Errors
-    /// See the table at [`CallError`]; none if it was freed before.
+    /// See the table at [`CallError`]. Freeing an object twice is not an error.
     #[track_caller]
     pub fn free(&self) -> Result<(), CallError> {
         let call = CallName::here("RemoteProxy::free", self.share.type_name.clone());
@@ -203,40 +211,42 @@ impl RemoteProxy {
         }
     }
 
-    /// The same object; calls by this handle and its clones wait at most this long. The call is not taken back: it runs when its turn
-    /// comes, or runs on.
+    /// Sets a time-out for calls by this handle and its clones. A call that times out is not withdrawn: it
+    /// runs when its turn comes, or continues to run.
     #[must_use]
     pub fn with_timeout(self, timeout: Duration) -> Self {
         RemoteProxy { timeout: Some(timeout), ..self }
     }
 
-    /// How long calls by this handle wait at most; `None` is for ever.
+    /// Returns the time-out of calls by this handle; `None` means no limit.
     #[must_use]
     pub fn timeout(&self) -> Option<Duration> {
         self.timeout
     }
 
-    /// The same object; if this handle has come from another process, its first call and those of its clones connect with this key, and
-    /// not with that of this process. Limits and time-outs are those of the [`SocketOptions`] that are given, or the defaults.
+    /// Sets the key with which this handle and its clones connect at their first call, if the handle came
+    /// from another process. The default is the key of this process. Limits and time-outs are those of the
+    /// given [`SocketOptions`], or the defaults.
     #[must_use]
     pub fn with_authkey(self, authkey: impl AuthKey) -> Self {
         RemoteProxy { options: Some(authkey.into_options()), ..self }
     }
 
-    /// The name that its type is registered by.
+    /// Returns the registered name of the object's type.
     #[must_use]
     pub fn type_name(&self) -> &str {
         &self.share.type_name
     }
 
-    /// Whether both are handles to one object.
+    /// Returns `true` if both are handles of the same object.
     #[must_use]
     pub fn is_same_object(&self, other: &RemoteProxy) -> bool {
         let id = |proxy: &RemoteProxy| (proxy.share.server, proxy.share.object);
         id(self) == id(other)
     }
 
-    /// A handle of this process. One that has arrived is shared first, with a session of this process.
+    /// Returns a handle of this process. If the handle was received, first gets a share in a session of this
+    /// process.
     fn held(&self, call: &CallName) -> Result<Arc<Held>, CallError> {
         not_a_copy(self.share.process)?;
         let arrived = match &*self.share.place.lock() {
@@ -251,13 +261,13 @@ impl RemoteProxy {
         };
         let session = Session::open(options, address.clone(), limit.until);
         let session = Arc::new(session.map_err(|error| limit.not_open(error))?);
-        // Another server listens there by now.
+        // Another server listens there now.
         if session.server != *server {
             return Err(limit.gone());
         }
         let (of, from) = (ONLY, arrived.session);
         let ask = |handle| Framed::bare(Ask::Share { session: from, of, handle });
-        // What is left of the time.
+        // Remaining time.
         let left = limit.until.map(|until| until.saturating_duration_since(Instant::now()));
         let held = session.ask_for_object(ask, left, call).map_err(|error| match error {
             CallError::TimedOut { .. } => limit.late().unsent(),
@@ -266,7 +276,7 @@ impl RemoteProxy {
         let held = Arc::new(held);
         let mut place = self.share.place.lock();
         match &*place {
-            // Another thread has been quicker; its calls and this one's have one session.
+            // Another thread was faster. Its calls and this one use the same session.
             Place::Own(first) => Ok(Arc::clone(first)),
             Place::Arrived(_) => {
                 *place = Place::Own(Arc::clone(&held));
@@ -275,11 +285,11 @@ impl RemoteProxy {
         }
     }
 
-    /// A session that has a share of the object, and is kept by a socket.
+    /// Returns a session that has a share of the object and is kept alive by a socket.
     fn to_send(&self) -> Result<Arc<Arrived>, CallError> {
         not_a_copy(self.share.process)?;
         let held = match &*self.share.place.lock() {
-            // As it came: one socket, which several have.
+            // Shared as received: one socket, which several messages have.
             Place::Arrived(arrived) => return Ok(Arc::clone(arrived)),
             Place::Own(held) => Arc::clone(held),
         };
@@ -340,7 +350,8 @@ mod tests {
 
     const KEY: &[u8] = b"a secret";
 
-    /// A server that has this process's number, as one in another pid namespace may have, and knows of no session.
+    /// Runs a server with the process id of this process, as possible in another pid namespace, and without
+    /// the session.
     fn serve_strangers(listener: &Listener) {
         let accept = || listener.accept_timeout(TIME_LIMIT).unwrap().unwrap();
         let said = |connection: &mp_queue::Connection, reply| {

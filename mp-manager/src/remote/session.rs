@@ -1,4 +1,4 @@
-//! A program that is connected, as the server has it.
+//! Server side of a connected program.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -22,23 +22,24 @@ use crate::remote::wire::{Ask, Framed, Names, Reply, VERSION};
 use crate::request::{Late, Request};
 use crate::server::Server;
 
-/// The server that this process is, and what other programs find in it.
+/// Server of this process, with its named types and objects.
 #[derive(Clone, Copy)]
 pub(super) struct Here {
     pub(super) server: &'static Server,
     pub(super) named: &'static Named,
 }
 
-/// What a connection is for.
+/// Purpose of a connection.
 enum Purpose {
-    /// Its program has not said yet.
+    /// The program has not sent its purpose yet.
     Unknown,
-    /// And, unless that outlives the process that has connected, what is readable when this ends.
+    /// Keeps the session alive. The descriptor, unless the session may outlive the process that has
+    /// connected, becomes readable when that process ends.
     Keeps(Arc<Session>, Option<OwnedFd>),
     Calls(Weak<Session>),
 }
 
-/// Why a request has no result, and whether the connection is of use after it.
+/// Reason why a request has no result; `Refused` makes the connection unusable.
 enum Unmet {
     Failed(CallError),
     Refused(String),
@@ -52,7 +53,7 @@ impl From<CallError> for Unmet {
 
 /// Serves one connection until its program closes it, or the manager ends.
 pub(super) fn serve(connection: &Connection, number: u64, here: Here) {
-    // From here on, the end of the manager ends the connection; or has been seen by the look below.
+    // From here on, the end of the manager shuts the connection down, or was seen by the check below.
     here.server.connections.lock().insert(number, connection.clone());
     let mut purpose = Purpose::Unknown;
     converse(connection, number, here, &mut purpose);
@@ -74,7 +75,7 @@ fn converse(connection: &Connection, number: u64, here: Here, purpose: &mut Purp
                 Ok(true) => continue,
                 Ok(false) => return,
                 Err(_) => {
-                    // sleep: the kernel has no memory for its wait, and may have some later.
+                    // sleep: the kernel lacks memory for the wait, and may have some later.
                     thread::sleep(LOOK);
                     continue;
                 }
@@ -105,14 +106,14 @@ fn converse(connection: &Connection, number: u64, here: Here, purpose: &mut Purp
     }
 }
 
-/// Sends a reply, for as long as the program needs to take it; whether it has left.
+/// Sends a reply, however long the program takes to receive it. Returns `true` if the reply was sent.
 fn reply(connection: &Connection, server: &Server, mut framed: Framed<Reply>) -> bool {
     while !server.stops() {
         match connection.send_timeout(framed, LOOK) {
             Ok(()) => return true,
             Err(PutError::Full(again) | PutError::Interrupted(again)) => framed = again,
             Err(PutError::Failed { error, .. }) => {
-                // Too long, for instance.
+                // For example, the result is too long.
                 let error = CallError::Value { why: error.to_string(), undecodable: None };
                 return connection.send_timeout(Framed::bare(Reply::Failed(error)), LOOK).is_ok();
             }
@@ -131,8 +132,8 @@ impl Purpose {
         }
     }
 
-    /// Waits until there is something to receive, or the connection ends; whether it is of use still. It is not when the process of its
-    /// session has ended: a copy of that may have its socket.
+    /// Waits until there is a message, or the connection ends. Returns `false` if the process of the session
+    /// has ended, because a fork of it may have its socket.
     fn idle(&self, connection: &Connection) -> Result<bool, GetError> {
         let socket = connection.as_fd()?;
         let ready = match self {
@@ -246,7 +247,7 @@ impl Session {
     }
 }
 
-/// The reply that brings a handle.
+/// Returns the reply with a handle.
 fn held(held: Result<(u64, String), NoHandle>) -> Result<Framed<Reply>, Unmet> {
     let (object, type_name) = held.map_err(|no| match no {
         NoHandle::Ended => Unmet::Refused("its session has ended".into()),
@@ -255,7 +256,7 @@ fn held(held: Result<(u64, String), NoHandle>) -> Result<Framed<Reply>, Unmet> {
     Ok(Framed::bare(Reply::Object { object, type_name }))
 }
 
-/// Makes an object, in a thread of its own as any other.
+/// Creates an object, which has its own thread like any other.
 fn make(
     server: &'static Server,
     constructor: Constructor,
@@ -273,12 +274,12 @@ fn make(
     Link::make(requests, std::process::id(), maker, call, || server.stops())
 }
 
-/// A method that is called.
+/// Method call of a program.
 struct Called {
     handle: Handle,
-    /// Which one of its type.
+    /// Index of the method in its type.
     method: usize,
-    /// The type of the object that it returns, if that is asked for.
+    /// Type of the returned object, if the program expects one.
     returned: Option<Arc<Registered>>,
     call: CallName,
 }
@@ -303,7 +304,7 @@ impl Called {
         Ok(Called { handle: handle.clone(), method, returned, call })
     }
 
-    /// Calls it, and waits for its result as long as its program does.
+    /// Calls the method, and waits for its result while the program is connected.
     fn call(&self, args: Incoming, connection: &Connection) -> Result<Body, CallError> {
         let Handle { link, registered } = &self.handle;
         let Some(method) = registered.methods.get(self.method) else {
@@ -314,7 +315,7 @@ impl Called {
         };
         let received = || mp_core::Error::Malformed("arguments with attachments came over a socket".into());
         let body = args.into_outgoing().map(Box::new).ok_or_else(received)?;
-        // A registered type stays where it is, and so do its methods.
+        // Registered types and their methods are never moved, so the address identifies the method.
         let id = std::ptr::from_ref(method).addr();
         let gone = || connection.is_disconnected();
         let answer = link.ask(None, &self.call, gone, |link, caller| {
@@ -331,7 +332,7 @@ impl Called {
         }
     }
 
-    /// The reply with a value.
+    /// Returns the reply with a value.
     fn value(&self, value: Body) -> Result<Framed<Reply>, CallError> {
         let body = plain(value.into_incoming()).ok_or_else(|| CallError::Value {
             why: "a tensor, queue, lock or descriptor is in the memory of the manager's program, which another program does not \
@@ -342,9 +343,9 @@ impl Called {
         Ok(Framed { head: Reply::Done, body: Body::Out(body) })
     }
 
-    /// The object that was returned.
+    /// Returns the handle of the returned object.
     fn object(self, value: Body) -> Result<Handle, CallError> {
-        // Of which type it is, its method has said.
+        // The registered method determines the type.
         let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
         if link.server != std::process::id() {
             let why = format!("the object is of another manager, whose server is pid {}", link.server);
@@ -355,12 +356,12 @@ impl Called {
     }
 }
 
-/// The error of a call that expects something else than the method returns. The method was not called.
+/// Returns the error of a call that expects another kind of result. The method was not called.
 fn unlike(what: &str) -> CallError {
     CallError::Value { why: format!("the method returns {what}"), undecodable: None }
 }
 
-/// What nothing is attached to.
+/// Returns the message if nothing is attached to it.
 fn plain(value: Incoming) -> Option<Box<Outgoing>> {
     value.into_outgoing().filter(|out| out.plain().is_some()).map(Box::new)
 }

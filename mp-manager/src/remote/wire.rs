@@ -1,11 +1,13 @@
-//! What another program and a session say to each other, each as one message of a socket's connection ([`Connection`]).
+//! Messages between another program and a session, each sent as one message of a socket's connection
+//! ([`Connection`]).
 //!
-//! A message is a head, which serde writes, and for some behind it the bytes of arguments or of a result, which only the method's
-//! own types can read. So what can't be read there is an error of that call.
+//! A message is a head, encoded by serde, followed for some heads by the bytes of arguments or of a result,
+//! which only the method's own types can decode. If they can't be decoded, that is an error of the call.
 //!
-//! A program chooses the numbers of its handles, each once in a session. So it can give up a handle whose request had no reply in time:
-//! it closes the connection of that request first, and then says so, by another one. Either the server had replied before, and has the
-//! handle when it is told; or it can't reply any more, and gives up the handle by itself.
+//! A program chooses the numbers of its handles, each once in a session. So it can release a handle whose
+//! request had no reply in time: it closes the connection of that request first, and then reports the release
+//! over another connection. Either the server had replied before, and has the handle when it receives the
+//! report; or it can't reply any more, and releases the handle by itself.
 //!
 //! [`Connection`]: mp_queue::Connection
 
@@ -17,40 +19,40 @@ use serde::{Deserialize, Serialize};
 use crate::answer::Body;
 use crate::error::CallError;
 
-/// The version of these messages; [`Ask::Open`] has it. Another one is refused.
+/// Version of these messages, sent in [`Ask::Open`]. Other versions are refused.
 pub(crate) const VERSION: u32 = 3;
 
-/// What a program asks for.
+/// Request of a program.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Ask {
-    /// A new session, whose objects live as long as this connection; and no longer than the process that has connected, unless its socket
-    /// travels to other processes.
+    /// Open a session, whose objects live as long as this connection, and no longer than the process that has
+    /// connected, unless its socket `travels` to other processes.
     Open {
         version: u32,
         #[serde(default)]
         travels: bool,
     },
-    /// Calls by this connection are of that session.
+    /// Use this connection for calls of that session.
     Join { session: u64 },
-    /// The names of types and objects.
+    /// List the names of types and objects.
     Names,
-    /// To make an object of a type. Its arguments follow.
+    /// Create an object of a type. The arguments follow.
     Create { type_name: String, handle: u64 },
-    /// The object that is published by a name.
+    /// Find an object by its published name.
     Find { name: String, handle: u64 },
-    /// A handle to the same object as a handle of another session.
+    /// Get a handle to the same object as a handle of another session.
     Share { session: u64, of: u64, handle: u64 },
-    /// To call a method. Its arguments follow. What it returns is an object if there is a number for a handle to that, and a value
-    /// otherwise.
+    /// Call a method. The arguments follow. With a number for a handle, the method must return an object,
+    /// otherwise a value.
     Call { handle: u64, method: String, object: Option<u64> },
-    /// To free an object.
+    /// Free an object.
     Free { handle: u64 },
-    /// That the program has given up these handles, or requests for them. There is no reply.
+    /// Release these handles, or requests for them. Has no reply.
     Forget { handles: Vec<u64> },
 }
 
 impl Ask {
-    /// The number of the handle that it asks for.
+    /// Returns the number of the requested handle.
     pub(crate) fn handle(&self) -> Option<u64> {
         match *self {
             Ask::Create { handle, .. } | Ask::Find { handle, .. } | Ask::Share { handle, .. } => Some(handle),
@@ -60,28 +62,28 @@ impl Ask {
     }
 }
 
-/// What is replied.
+/// Reply of the server.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Reply {
-    /// The session's number, and the process id of the server.
+    /// Contains the session's number, and the process id of the server.
     Opened { session: u64, server: u32 },
-    /// The connection is of the session.
+    /// The connection belongs to the session.
     Joined,
-    /// What there is.
+    /// Names of types and objects.
     Names(Names),
-    /// A handle to an object.
+    /// Handle to an object.
     Object { object: u64, type_name: String },
-    /// The call is done. Its result follows.
+    /// The call is done. The result follows.
     Done,
     /// The object is freed.
     Freed,
-    /// It failed.
+    /// The request failed.
     Failed(CallError),
-    /// The connection can't be used for this: why.
+    /// The connection can't be used for this request. Contains the reason.
     Refused(String),
 }
 
-/// The names of what a server has for other programs.
+/// Names that a server offers to other programs.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Names {
     /// Types with their methods.
@@ -90,14 +92,14 @@ pub(crate) struct Names {
     pub(crate) objects: BTreeMap<String, String>,
 }
 
-/// A head, and what follows it.
+/// Head, and the bytes that follow it.
 pub(crate) struct Framed<H> {
     pub(crate) head: H,
     pub(crate) body: Body,
 }
 
 impl<H> Framed<H> {
-    /// One that nothing follows.
+    /// Creates a message without a body.
     pub(crate) fn bare(head: H) -> Self {
         Framed { head, body: Body::Out(Box::default()) }
     }
@@ -110,7 +112,7 @@ impl<H: Serialize + for<'de> Deserialize<'de> + 'static> Message for Framed<H> {
     }
 
     fn take_back(&mut self, _: &mut Returned) {
-        // What was in it is dropped with it.
+        // Values in the message are dropped with it.
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
