@@ -1,24 +1,24 @@
-//! Which slabs a member may hold something in.
+//! Slabs in which a member may hold something.
 //!
-//! Each member has a bit for each slab. It sets the bit **before** the first thing that a sweep would have to
-//! undo in the slab: taking a hint, claiming a block, taking a seat for itself, giving up a message's seat
-//! or a part's of its whole (the block may become its own to free). It never clears one; so the bits name a superset of what it may
-//! hold, and a sweep needs to visit no other slabs.
+//! Each member has a bit for each slab. It sets the bit **before** its first action in the slab that a sweep
+//! would have to undo: taking a hint, claiming a block, taking a seat for itself, or giving up the seat that
+//! a message or a part has (after which it may have to free the block). It never clears a bit, so the bits
+//! describe a superset of what it may hold, and a sweep needs to visit no other slabs.
 //!
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
-//! | bits of a member | the member sets | after the bit, before what it announces | the sweep looks at 64 blocks in vain |
-//! | | a sweeper clears, when all of the sweep is done | half way | the next sweeper does what the other bits say, again |
+//! | bits of a member | the member sets | after the bit, before the announced action | the sweep checks 64 blocks in vain |
+//! | | a sweeper clears, when the whole sweep is done | half way | the next sweeper repeats the work for the remaining bits |
 //!
-//! A sweeper sets its own bits for all that it visits, since it takes over what it finds. A visitor sets the
-//! dead member's, since what loses its last holder is claimed for that member.
+//! A sweeper sets its own bits for all slabs that it visits, since it takes over what it finds. A visitor
+//! sets the dead member's bits, since a block that loses its last holder is claimed for that member.
 
 use crate::arena::Arena;
 use crate::mem::Mem;
 use crate::words::Member;
 
 impl Arena {
-    /// Notes that this process may come to hold something in a slab; to be called before it does.
+    /// Records that this process may come to hold something in a slab. Must be called before it does.
     #[inline]
     pub(crate) fn touch(&self, me: Member, slab: u32) {
         let (at, bit) = (self.layout().touched(me.slot(), slab), 1 << (slab % 64));
@@ -27,12 +27,12 @@ impl Arena {
         }
     }
 
-    /// Whether a member may have held something in a slab.
+    /// Returns `true` if a member may have held something in a slab.
     pub(in crate::arena) fn has_touched(&self, m: Member, slab: u32) -> bool {
         self.map().load(self.layout().touched(m.slot(), slab)) & 1 << (slab % 64) != 0
     }
 
-    /// Calls `f` with each slab that a tenant of one of these slots has touched.
+    /// Calls `f` with each slab that a member in one of these slots has touched.
     pub(in crate::arena) fn each_touched_slab(
         &self,
         slots: impl Iterator<Item = u32> + Clone,
@@ -50,9 +50,9 @@ impl Arena {
         }
     }
 
-    /// Clears a dead member's bits, after all that they said was done.
+    /// Clears a dead member's bits, after all work for them is done.
     pub(in crate::arena) fn forget_touched(&self, slot: u32) {
-        // One more than there are: the member may have died while it added that slab.
+        // One more than the count: the member may have died while it added that slab.
         for group in (0..=self.slab_count()).step_by(64) {
             let at = self.layout().touched(slot, group);
             if self.map().load_relaxed(at) != 0 {

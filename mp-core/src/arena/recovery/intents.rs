@@ -1,7 +1,7 @@
-//! Lanes: each thread that changes shared words has an intent word of its own.
+//! Lanes: each thread that changes shared words has an intent word.
 //!
-//! A thread takes a lane when it first needs one and keeps it until it ends. When all lanes but one are taken, the
-//! other threads share the last one under a lock of this process.
+//! A thread takes a lane when it first needs one, and keeps it until it ends. When only one lane is left, the
+//! other threads share it under a lock of this process.
 
 use std::cell::Cell;
 
@@ -10,7 +10,7 @@ use crate::process::mutex::Mutex;
 use crate::arena::layout::LANES;
 use crate::process::{GENERATIONS, PerProcess};
 
-/// The lane that threads without one of their own share.
+/// Lane shared by threads without a separate one.
 const COMMON: u32 = 0;
 
 #[derive(Debug)]
@@ -22,7 +22,7 @@ static LANES_TAKEN: PerProcess<Mutex<Lanes>> =
     PerProcess::new([const { Mutex::new(Lanes { taken: 1 << COMMON }) }; GENERATIONS]);
 static COMMON_LANE: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
-/// A lane of this thread, given back when the thread ends.
+/// A lane of this thread, returned when the thread ends.
 struct Mine(Cell<Option<u32>>);
 
 impl Drop for Mine {
@@ -37,21 +37,22 @@ thread_local! {
     static MINE: Mine = const { Mine(Cell::new(None)) };
 }
 
-/// In a forked copy that becomes a process of its own: this thread has no lane yet.
+/// Forgets the lane of this thread, in a forked child that becomes a separate process.
 pub(in crate::arena) fn forget_thread() {
     _ = MINE.try_with(|mine| mine.0.set(None));
 }
 
 /// Calls `f` with the lane of this thread. `taken(lane)` is called before a lane is used for the first time.
 ///
-/// `f` must not call this function, and must not run code of users.
+/// `f` must not call this function, and must not run user code.
 #[inline]
 pub(crate) fn with<R>(taken: impl Fn(u32), f: impl FnOnce(u32) -> R) -> R {
     match MINE.try_with(|mine| mine.0.get()) {
         Ok(Some(lane)) => f(lane),
         Ok(None) => match take(&taken) {
             Some(lane) => {
-                // Cannot fail: it did not a moment ago. If it does, the lane stays taken, which is harmless.
+                // Can't fail, since it did not a moment ago. If it does, the lane stays taken, which is
+                // harmless.
                 _ = MINE.try_with(|mine| mine.0.set(Some(lane)));
                 f(lane)
             }

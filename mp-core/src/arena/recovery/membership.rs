@@ -1,19 +1,21 @@
-//! The members, and which of them are dead.
+//! Members, and detection of dead members.
 //!
 //! # States of a member's word
 //! | state | by | changed by |
 //! |---|---|---|
 //! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
-//! | `LIVE(epoch)` | | a process that knows that it is dead → `DEAD` |
+//! | `LIVE(epoch)` | | a process that has detected the member's death → `DEAD` |
 //! | `DEAD(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `VACATING` |
-//! | `VACATING(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `SWEEPING(it)` |
+//! | `VACATING(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `SWEEPING(visitor)` |
 //! | `SWEEPING(epoch)` | sweeper | that sweeper → `FREE`; if it is dead, another sweeper |
 //!
-//! Visits are in `visit`, the sweep is in `sweep`; how it follows them: [`Visit`](crate::steps::Visit).
+//! Visits are in `visit`, and the sweep is in `sweep`. [`Visit`](crate::steps::Visit) describes how the sweep
+//! follows the visits.
 //!
-//! # Which processes know that a member is dead
-//! Its parent, from the pidfd it holds; and any process that finds both locks of the slot free. One lock
-//! alone proves nothing: see [`sys::locks`](crate::sys). A stopped process holds its locks, and is not dead.
+//! # Detection of a member's death
+//! The member's parent detects it by its pidfd. Any process detects it by finding both locks of the slot
+//! free. One lock alone proves nothing: see [`sys::locks`](crate::sys). A stopped process holds its locks,
+//! and is not dead.
 
 use crate::arena::Arena;
 use crate::arena::layout::{LANES, control};
@@ -23,15 +25,15 @@ use crate::mem::{Mem, Word};
 use crate::sys::{directory, locks, memory};
 use crate::words::{BlockId, Member, Presence, Tenancy};
 
-/// What is known of a member.
+/// Information about a member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct MemberInfo {
-    /// Its tag.
+    /// Tag of the member.
     pub member: Member,
-    /// Its process id, as it saw itself.
+    /// Process ID, as seen by the process itself.
     pub pid: u32,
-    /// Whether it is not known to be dead.
+    /// `true` if the member is not known to be dead.
     pub live: bool,
 }
 
@@ -43,8 +45,8 @@ const LANES_USED: u64 = 4;
 pub(in crate::arena) const KNOWS_RINGS: u64 = 5;
 const LANES_EVER: u64 = 6;
 
-/// The word that says that visitors have recovered for a dead tenant: epoch 32, whether 1, the excepted ring
-/// + 1, or 0, 24.
+/// Returns the word that marks visitors' recovery of a dead member: epoch (32 bits), recovered (1 bit), the
+/// excepted ring + 1, or 0 (24 bits).
 const fn recovered_word(epoch: u32, but: Option<BlockId>) -> u64 {
     let but = match but {
         None => 0,
@@ -62,7 +64,7 @@ impl Arena {
         self.map().cas(self.layout().member(slot, STATE), from.pack(), to.pack()).is_ok()
     }
 
-    /// Becomes a member: both locks first, then the epoch.
+    /// Becomes a member: takes both locks first, then the epoch.
     pub(crate) fn join(&self) -> Result<Member> {
         for slot in 0..self.layout().members {
             if u64::from(slot) >= self.map().load(Word::at(control::MEMBERS)) {
@@ -79,7 +81,7 @@ impl Arena {
                 continue;
             }
             // Another process may have had the slot, and died in it, since it was read. From here on no other
-            // can join in it.
+            // process can join in it.
             if self.tenancy(slot) != before {
                 self.unlock_slot(slot);
                 continue;
@@ -89,7 +91,7 @@ impl Arena {
             for (word, v) in [(PID, pid), (LANES_USED, 0), (KNOWS_RINGS, knows_rings), (VISITING, 0)] {
                 self.map().store(self.layout().member(slot, word), v);
             }
-            // Its last tenant may have died while it made an update.
+            // The slot's previous member may have died while it made an update.
             self.map().store(self.layout().updates().making(slot), 0);
             self.free_wait_notes(Member::new(slot, now.epoch));
             waits::clear(*self, slot);
@@ -103,7 +105,7 @@ impl Arena {
         Err(Error::ArenaFull { what: "member slots", asked: 1, limit })
     }
 
-    /// How many processes can be members at once, and a cheap upper bound of how many are.
+    /// Returns the maximum number of members, and a cheap upper bound of the present number.
     #[doc(hidden)]
     pub fn most_members(&self) -> (usize, usize) {
         let limit = self.layout().members;
@@ -111,7 +113,7 @@ impl Arena {
         (limit as usize, used as usize)
     }
 
-    /// Takes the locks of a slot; no other process can have those of a local arena.
+    /// Takes the locks of a slot. In a local arena no other process can have them.
     fn lock_slot(&self, slot: u32) -> Result<bool> {
         let Ok(file) = self.file() else { return Ok(true) };
         locks::acquire(file, slot)
@@ -124,30 +126,30 @@ impl Arena {
         }
     }
 
-    /// A member's own word.
+    /// Returns a member's state word.
     pub(in crate::arena) fn tenancy_word(&self, slot: u32) -> Word {
         self.layout().member(slot, STATE)
     }
 
-    /// The word in which a member says which slots it visits.
+    /// Returns the word in which a member announces the slots that it visits.
     pub(in crate::arena) fn visiting_word(&self, slot: u32) -> Word {
         self.layout().member(slot, VISITING)
     }
 
-    /// Notes that a visitor has recovered everything that others wait for of this tenant of a slot, except in
-    /// the ring `but`. May be called any number of times.
+    /// Records that a visitor has recovered everything that other processes wait for from the dead member of
+    /// a slot, except in the ring `but`. May be called any number of times.
     pub(in crate::arena) fn note_recovered(&self, slot: u32, epoch: u32, but: Option<BlockId>) {
         let word = self.layout().member(slot, RECOVERED);
         let (before, now) = (self.map().load(word), recovered_word(epoch, but));
-        // A late visitor takes nothing back.
+        // A late visitor does not undo a complete recovery.
         let done = before == recovered_word(epoch, None);
         if !done && before != now {
             _ = self.map().cas(word, before, now);
         }
     }
 
-    /// Whether a member is dead, and everything that holders of this ring wait for was recovered. It may
-    /// still have seats in rings.
+    /// Returns `true` if a member is dead, and everything that holders of this ring wait for was recovered.
+    /// The member may still have seats in rings.
     pub(in crate::arena) fn has_left(&self, m: Member, ring: BlockId) -> bool {
         let t = self.tenancy(m.slot());
         match t.presence {
@@ -156,7 +158,7 @@ impl Arena {
                 if Member::new(m.slot(), t.epoch) == m =>
             {
                 let seen = self.map().load(self.layout().member(m.slot(), RECOVERED));
-                // All, or all but another ring.
+                // Everything, or everything except in another ring.
                 (seen & recovered_word(u32::MAX, None) == recovered_word(t.epoch, None))
                     && seen != recovered_word(t.epoch, Some(ring))
             }
@@ -164,7 +166,7 @@ impl Arena {
         }
     }
 
-    /// Whether a member is known to be dead. It makes no system call.
+    /// Returns `true` if a member is known to be dead. Makes no system call.
     pub(in crate::arena) fn is_known_dead(&self, m: Member) -> bool {
         let t = self.tenancy(m.slot());
         t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m
@@ -181,9 +183,9 @@ impl Arena {
         }
     }
 
-    /// Whether a member is dead: declared dead, or found dead by its locks (1–3 µs).
+    /// Returns `true` if a member was declared dead, or is found dead by its locks (1–3 µs).
     ///
-    /// A stopped process is not dead. `false` when in doubt.
+    /// A stopped process is not dead. Returns `false` when in doubt.
     pub fn is_dead(&self, m: Member) -> bool {
         let t = self.tenancy(m.slot());
         if t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m {
@@ -197,14 +199,14 @@ impl Arena {
         true
     }
 
-    /// Whether no other member lives.
+    /// Returns `true` if no other member lives.
     pub(in crate::arena) fn is_last(&self) -> bool {
         let Ok(me) = self.me() else { return false };
         let mut live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
         live.all(|(slot, t)| slot == me.slot() || self.is_dead(Member::new(slot, t.epoch)))
     }
 
-    /// The members, including dead ones that are not swept yet.
+    /// Returns the members, including dead ones that are not swept yet.
     pub fn members(&self) -> Vec<MemberInfo> {
         self.used_slots()
             .filter(|(_, t)| t.presence != Presence::Free)
@@ -216,29 +218,29 @@ impl Arena {
             .collect()
     }
 
-    /// Process ids and start times of the members that are alive. The times are looked up here, not by each member when it
-    /// joins: few programs need them, and reading `/proc` is a fifth of joining.
+    /// Returns process IDs and start times of live members. The times are read here, not by each member when
+    /// it joins: few programs need them, and reading `/proc` is a fifth of joining.
     ///
-    /// Without `/proc` the time is 0: such a file names no namespace, so it is asked for nowhere.
+    /// Without `/proc` the time is 0. Such a file names no namespace, so no process reads the time.
     pub(in crate::arena) fn live_processes(&self) -> impl Iterator<Item = (Member, u32, u64)> + '_ {
         let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
         live.filter_map(move |(slot, t)| {
             let pid = self.map().load(self.layout().member(slot, PID)) as u32;
             let unknown = || (directory::process_namespace() == 0).then_some(0);
             let start = memory::start_time_of(pid).or_else(unknown)?;
-            // If the member lives now, it lived when its number was looked up.
+            // If the member is alive now, it was alive when its start time was read.
             let member = Member::new(slot, t.epoch);
             (!self.is_dead(member)).then_some((member, pid, start))
         })
     }
 
-    /// Process id of a member; 0 if it is gone.
+    /// Returns the process ID of a member, or 0 if it is gone.
     pub fn pid_of(&self, m: Member) -> u32 {
         self.members().into_iter().find(|i| i.member == m).map_or(0, |i| i.pid)
     }
 
-    /// Whether a member's process is stopped, by a signal or a debugger: for errors that name the process
-    /// which is waited for. It may continue at any moment. `false` when in doubt.
+    /// Returns `true` if a member's process is stopped by a signal or a debugger. Used in errors that name
+    /// the process waited for. The process may continue at any moment. Returns `false` when in doubt.
     pub fn is_stopped(&self, m: Member) -> bool {
         match self.pid_of(m) {
             0 => false,
@@ -246,19 +248,19 @@ impl Arena {
         }
     }
 
-    /// The slots that may have a tenant.
+    /// Returns the slots that may have a member.
     pub(crate) fn used_slots(&self) -> impl Iterator<Item = (u32, Tenancy)> + '_ {
         let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(self.layout().members));
         (0..used as u32).map(|slot| (slot, self.tenancy(slot)))
     }
 
-    /// The intent words that a member has ever used.
+    /// Returns the intent words that a member has ever used.
     pub(crate) fn intents(&self, m: Member) -> impl Iterator<Item = Word> + '_ {
         let used = self.map().load(self.layout().member(m.slot(), LANES_USED)).min(u64::from(LANES));
         (0..used as u32).map(move |lane| self.layout().intent(m, lane))
     }
 
-    /// The lanes that any tenant of a slot has ever used, by their intent words; what they counted stays there.
+    /// Returns the intent words of the lanes that any member of a slot has ever used. Their counts remain.
     pub(crate) fn lanes_ever(&self, slot: u32) -> impl Iterator<Item = Word> + '_ {
         let used = self.map().load_relaxed(self.layout().member(slot, LANES_EVER)).min(u64::from(LANES));
         (0..used as u32).map(move |lane| self.layout().intent(Member::new(slot, 0), lane))
@@ -270,7 +272,7 @@ impl Arena {
         self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
     }
 
-    /// Makes a word at least `to`.
+    /// Raises a word to at least `to`.
     pub(crate) fn raise(&self, at: Word, to: u64) {
         let mut now = self.map().load(at);
         while now < to {
@@ -281,8 +283,8 @@ impl Arena {
         }
     }
 
-    /// Notes that this process knows rings, so that only processes that know them sweep it: it may die while it drains one, or has a
-    /// message of one.
+    /// Records that this process has a ring layer, so that only processes with one sweep it: it may die while
+    /// it drains a ring, or holds a message of one.
     pub(crate) fn note_rings(&self, me: Member) {
         self.map().store(self.layout().member(me.slot(), KNOWS_RINGS), 1);
     }

@@ -1,8 +1,8 @@
-//! What a crashed member leaves, and who gives it up.
+//! Recovery after the crash of a member.
 //!
-//! `membership` says which process is a member and which is dead, `intents` is what its threads announce before a change that
-//! takes more than one access. `visit` does what waiters need after a crash, in any number of processes at once; `sweep` frees
-//! memory, in one process, and finds it by `dirty_slabs`.
+//! `membership` records members and detects their deaths. `intents` has the announcements of threads before
+//! changes that take more than one access. `visit` restores what waiters need, in any number of processes at
+//! once. `sweep` frees memory in one process, and finds it by `dirty_slabs`.
 
 pub(in crate::arena) mod dirty_slabs;
 pub(in crate::arena) mod intents;

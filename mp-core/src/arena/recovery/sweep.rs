@@ -1,22 +1,22 @@
-//! Releasing what dead members held.
+//! Sweep: release of everything that dead members held.
 //!
-//! First they are visited (`visit`): whatever others wait for is recovered, by any number of processes at
-//! once. Then each has one sweeper, for which no process waits, and which releases the rest: memory. If it
-//! dies as well, the next one starts again from the beginning, and every step of it may be done twice. All
-//! members that are to be swept are swept in one pass:
+//! First the dead members are visited (`visit`): any number of processes at once recover everything that
+//! others wait for. Then each dead member has one sweeper, which releases its memory, and for which no
+//! process waits. If the sweeper dies as well, the next one starts again from the beginning, and every step
+//! may be done twice. All members to be swept are swept in one pass:
 //!
-//! 1. the update of several words that one of them had begun, if no process has completed it;
-//! 2. the envelopes they owned: taken over by the sweeper, then emptied;
-//! 3. the blocks: what they were claiming or freeing, and what visitors have claimed for them, is taken over
-//!    and freed; their seats, which are in pages of seats only, are given up. (A live block without seats,
-//!    which may be a queue, stays: visitors have handled those that there were, and the process that has
-//!    given up its last seat since then handles it itself.)
-//! 4. free blocks and envelopes whose hint was lost get it back;
-//! 5. their slots are free again.
+//! 1. the multi-word update that one of them had begun, if no process has completed it;
+//! 2. the envelopes that they owned: taken over by the sweeper, then emptied;
+//! 3. the blocks that they were claiming or freeing, and blocks that visitors have claimed for them: taken
+//!    over and freed. Their seats, which by now are in pages of seats only, are given up. (A live block
+//!    without seats, which may be a queue, stays: visitors have handled all that existed, and a process that
+//!    has given up the last seat since then handles the block itself.)
+//! 4. hints of free blocks and envelopes that were lost: set again;
+//! 5. their slots: freed.
 //!
-//! Of the blocks it visits those in slabs that a dead member has touched (`touched`): its cost depends on
-//! what the dead members did, not on what lives in the arena. Of the envelopes it visits all that were ever
-//! in use at once: noting them would cost each message something, and there are rarely many.
+//! The sweep visits the blocks in slabs that a dead member has touched (`touched`), so its cost depends on
+//! the actions of the dead members, not on the contents of the arena. It visits all envelopes that were ever
+//! in use at once: recording them would slow each message, and there are rarely many.
 
 use std::sync::OnceLock;
 
@@ -34,25 +34,27 @@ use crate::words::{
     BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Presence, Seat, Tenancy,
 };
 
-/// The most pages of seats that a walk follows; beyond it the links make a circle.
+/// Maximum number of pages of seats that a walk follows. More mean that the links form a cycle.
 const MOST_PAGES: u32 = 1 << 16;
 
-/// How often a process visits, if others do so at the same time; after that the dead members' memory
-/// comes back a little later.
+/// Maximum number of visits of a process if others visit at the same time. After that the dead members'
+/// memory is freed a little later.
 const ATTEMPTS: u32 = 4;
 
-/// The layer that knows rings, in a program that is linked with it.
-// fork: code, which a copy has as well.
+/// The ring layer, in a program that is linked with it.
+// fork: code, which a child has as well.
 pub(in crate::arena) static RINGS: SetOnce<&'static dyn RingLayer> = SetOnce::new();
 
-/// What this process looks at before it sweeps: what it has promised to processes that are no members yet.
+/// Function that this process calls before it sweeps: it checks the envelopes promised to processes that are
+/// not members yet.
 static PROMISES: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
-/// What this process calls when members were swept, and how many had been when it last looked.
+/// Function that this process calls after members were swept, and the number of swept members at its last
+/// call.
 static ON_DEATHS: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 static DEATHS_SEEN: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
 
-/// Calls the hook, in one thread of this process, if there were deaths since it was called last.
+/// Calls the hook, in one thread of this process, if members were swept since its last call.
 fn tell_of_deaths(deaths: u64) {
     if DEATHS_SEEN.load(Ordering::Relaxed) != deaths
         && DEATHS_SEEN.swap(deaths, Ordering::Relaxed) != deaths
@@ -62,10 +64,11 @@ fn tell_of_deaths(deaths: u64) {
     }
 }
 
-/// A process has one word to say which members it visits: so its threads do it one after another.
+/// Serializes the visits of this process's threads: a process has one word to announce the members that it
+/// visits.
 static VISITS: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
-/// The empty plan: completes what another had begun.
+/// The empty plan: completes an update that another process had begun.
 struct Complete;
 impl Plan for Complete {
     fn reads(&self) -> &[Word] {
@@ -79,7 +82,7 @@ impl Plan for Complete {
     }
 }
 
-/// A dead member that this process visits, or sweeps.
+/// A dead member that this process visits or sweeps.
 #[derive(Clone, Copy)]
 pub(in crate::arena) struct Dead {
     pub(in crate::arena) member: Member,
@@ -88,35 +91,35 @@ pub(in crate::arena) struct Dead {
 }
 
 impl Arena {
-    /// Registers the ring layer, before this process joins an arena: so it can release what other processes had in queues, also if
-    /// it uses none itself. The layer that is registered first stays.
+    /// Registers the ring layer, before this process joins an arena. With it, the process can release what
+    /// other processes had in queues, even if it uses none itself. The layer that is registered first stays.
     pub fn register_ring_layer(rings: &'static &'static dyn RingLayer) {
         RINGS.set_static(rings);
     }
 
-    /// As [`register_ring_layer`](Self::register_ring_layer), by a process that is a member already, before it uses its first ring:
-    /// where no function ran before `main`.
+    /// Same as [`register_ring_layer`](Self::register_ring_layer), for a process that is already a member,
+    /// before it uses its first ring. For platforms on which no function runs before `main`.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
     pub fn set_ring_layer(&self, rings: &'static &'static dyn RingLayer) -> Result<()> {
-        // Before it can meet one.
+        // Before it can access a ring.
         self.note_rings(self.me()?);
         Self::register_ring_layer(rings);
         Ok(())
     }
 
-    /// Whether this process has a ring layer.
+    /// Returns `true` if this process has a ring layer.
     pub(in crate::arena) fn knows_rings() -> bool {
         RINGS.get().is_some()
     }
 
-    /// Has each sweep of this process begin with this.
+    /// Sets a function that each sweep of this process calls first.
     pub(crate) fn before_sweeps(look: fn()) {
         _ = PROMISES.set(look);
     }
 
-    /// Drains a ring that is about to be freed; `false` if this process has no ring layer.
+    /// Drains a ring that is about to be freed. Returns `false` if this process has no ring layer.
     pub(crate) fn finalize_ring(&self, block: BlockId) -> bool {
         let Some(rings) = RINGS.get() else {
             // Only a process with a ring layer may sweep this process.
@@ -130,7 +133,7 @@ impl Arena {
         true
     }
 
-    /// Notes in a ring, which this process holds, that a holder is dead, gives it up, or never received it.
+    /// Records in a ring, which this process holds, that a holder is dead, gives it up, or never received it.
     pub(crate) fn ring_holder_gone(&self, block: BlockId, gone: Gone, pid: u32) {
         if let Some(rings) = RINGS.get() {
             let (at, len) = self.data_of(block);
@@ -138,7 +141,7 @@ impl Arena {
         }
     }
 
-    /// Wakes the sleepers of a ring that a dead member has, which this process visits.
+    /// Wakes the sleepers of a ring that is held by a dead member, which this process visits.
     pub(in crate::arena) fn wake_ring(&self, block: BlockId) {
         if let Some(rings) = RINGS.get() {
             let (at, len) = self.data_of(block);
@@ -146,14 +149,14 @@ impl Arena {
         }
     }
 
-    /// Looks for dead members and sweeps them; how many were swept.
+    /// Finds dead members and sweeps them. Returns the number of swept members.
     ///
-    /// Cheap when no member died (1–3 µs a member, more when there are hundreds). Waiting functions call
-    /// [`sweep_if_due`](Self::sweep_if_due), and parents call this when a child has ended, so that programs
+    /// Cheap when no member died (1–3 µs per member, more with hundreds of members). Waiting functions call
+    /// [`sweep_if_due`](Self::sweep_if_due), and parents call this after a child has ended, so programs
     /// rarely need to call it.
     ///
-    /// A process whose program is not linked with the layer of queues (`mp-queue`) leaves dead members whose program was to members
-    /// that can tell what lies in queues: their memory is free when one of those sweeps.
+    /// A process whose program is not linked with the layer of queues (`mp-queue`) does not sweep dead
+    /// members whose program was. Members with that layer free their memory.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -168,7 +171,7 @@ impl Arena {
         Ok(swept)
     }
 
-    /// As [`sweep`](Self::sweep), of what dead members have in memory.
+    /// Same as [`sweep`](Self::sweep), for the memory of dead members only.
     fn sweep_members(&self, me: Member) -> usize {
         let dead: Vec<Dead> = self
             .used_slots()
@@ -196,22 +199,23 @@ impl Arena {
         swept
     }
 
-    /// How many members were swept since the arena was made.
+    /// Returns the number of members swept since the arena was created.
     fn deaths(&self) -> u64 {
         self.map().load(Word::at(control::DEATHS))
     }
 
-    /// Has this process call `hook` when it sees that members were swept since it last looked, by whichever process. It looks in
-    /// each [`sweep`](Self::sweep), and so do waits of all kinds. For caches of what only dead members kept.
+    /// Sets a function that this process calls when it detects that any process has swept members since its
+    /// last check. It checks in each [`sweep`](Self::sweep), and in waits of all kinds. For caches of objects
+    /// that only dead members held.
     ///
-    /// The hook is called by the thread that looked, which holds no lock of this crate then, and waits until it returns. One hook
-    /// can be set, by the first call; in a copy of this process, by its first call.
+    /// The thread that checks calls the hook, holding no lock of this crate, and waits until it returns. Only
+    /// the first call sets a hook. A forked child may set its own.
     pub fn on_deaths(hook: fn()) {
         _ = ON_DEATHS.set(hook);
     }
 
-    /// As [`sweep`](Self::sweep), unless a member has looked within the last 100 ms: so that a thousand
-    /// waiting processes look no more often than one.
+    /// Same as [`sweep`](Self::sweep), unless a member has swept within the last 100 ms: a thousand waiting
+    /// processes sweep no more often than one.
     ///
     /// # Errors
     /// [`Error::Forked`](crate::Error::Forked).
@@ -229,7 +233,8 @@ impl Arena {
         self.sweep()
     }
 
-    /// Whether this process, which has no ring layer, leaves some dead members to members that have one.
+    /// Returns `true` if this process, which has no ring layer, leaves some dead members to members that have
+    /// one.
     #[cfg(feature = "inject")]
     pub(crate) fn leaves_some_to_others(&self) -> bool {
         let (Ok(me), None) = (self.me(), RINGS.get()) else { return false };
@@ -246,7 +251,7 @@ impl Arena {
         sweeper_died && t.epoch == dead.epoch && self.change_tenancy(dead.member.slot(), t, mine)
     }
 
-    /// Sweeps members whose sweeper this process is; how many.
+    /// Sweeps members whose sweeper this process is, and returns their number.
     fn sweep_all(&self, dead: &[Dead], me: Member) -> usize {
         if dead.is_empty() {
             return 0;
@@ -264,10 +269,10 @@ impl Arena {
             if slab >= self.slab_count() {
                 return;
             }
-            // What this process takes over there is its own until it is released.
+            // Everything that this process takes over there belongs to it until it is released.
             self.touch(me, slab);
-            // All that a slab can have: the member may have died while it gave this slab a class with fewer
-            // blocks.
+            // All blocks that a slab can have: the member may have died while it gave this slab a class with
+            // fewer blocks.
             for i in 0..SLAB_BLOCKS {
                 self.sweep_block(slab * SLAB_BLOCKS + i, dead, me);
             }
@@ -299,7 +304,7 @@ impl Arena {
             let owner = Owner::unpack(found);
             match owner.holder {
                 Holder::Member(m) if dead.iter().any(|d| d.member == m) => {
-                    // This process's own first: if it dies while emptying, its sweeper finds the envelope.
+                    // Taken over first: if this process dies while emptying, its sweeper finds the envelope.
                     let mine = owner.then(Holder::Member(me));
                     if self.map().cas(word, found, mine.pack()).is_ok() {
                         self.release_taken(e);
@@ -326,7 +331,7 @@ impl Arena {
             Life::Busy(m) if dead.iter().any(|d| d.member == m) => {
                 let mine = state.with(Life::Busy(me));
                 if self.map().cas(at.state, found, mine.pack()).is_ok() {
-                    // It may have died before it cleared its seat, or after it set one.
+                    // The member may have died before it cleared its seat, or after it set one.
                     for i in 0..INLINE_SEATS {
                         self.map().store(at.seat(i), Seat::Free.pack());
                     }
@@ -343,7 +348,8 @@ impl Arena {
         }
     }
 
-    /// Gives up the seat of a dead member; a page of seats that it had linked already goes over to its block.
+    /// Gives up the seat of a dead member. A page of seats that the member had already linked is handed over
+    /// to its block.
     fn release_dead_seat(&self, block: BlockId, kind: Kind, seat: Word, dead: &Dead, me: Member) {
         let theirs = Seat::Member(dead.member).pack();
         if kind == Kind::Seats
@@ -358,10 +364,11 @@ impl Arena {
         }
     }
 
-    /// Calls `f` with each seat word of a block. The links may change meanwhile; what they lead to are seats in any case.
+    /// Calls `f` with each seat word of a block. The links may change meanwhile, but always lead to seats.
     ///
-    /// From the first one on, as `FreeCheck` looks at them: a dead member may have taken a second seat in the header and not counted the
-    /// version up (`steps::part`). That is given up before its first one, if a look has passed it already (`tools/models/tests/models/parts.rs`).
+    /// Visits the seats in the same order as `FreeCheck`: a dead member may have taken a second seat in the
+    /// header without incrementing the version (`steps::part`). That seat is given up before its first one,
+    /// if a check has already passed it (`tools/models/tests/models/parts.rs`).
     pub(in crate::arena) fn each_seat(&self, block: BlockId, mut f: impl FnMut(Word)) {
         let at = self.block_at(block);
         (0..INLINE_SEATS).for_each(|i| f(at.seat(i)));
@@ -373,8 +380,9 @@ impl Arena {
         }
     }
 
-    /// Whether a member holds the ring in `block`: by a seat, or because it has claimed it to free it. The
-    /// answer is certain for a dead member that this process visits before its seats in rings are given up.
+    /// Returns `true` if a member holds the ring in `block`, by a seat or because it has claimed the ring to
+    /// free it. The answer is certain for a dead member that this process visits before its seats in rings
+    /// are given up.
     pub fn ring_is_held_by(&self, block: BlockId, member: Member) -> bool {
         if self.ring_memory(block).is_none() {
             return false;
@@ -385,8 +393,8 @@ impl Arena {
         held
     }
 
-    /// How many other processes, messages and parts hold a block, besides this process. The seat of a dead member
-    /// counts until what others wait for was recovered, not until it was swept.
+    /// Returns the number of other processes, messages and parts that hold a block. The seat of a dead member
+    /// counts until everything that others wait for was recovered, not until the member was swept.
     pub fn other_holders(&self, hold: &Hold) -> usize {
         let mut others = 0;
         if let (false, Ok(me)) = (hold.is_nowhere(), self.me()) {
@@ -395,10 +403,11 @@ impl Arena {
         others
     }
 
-    /// Whether no other process and no message holds a block, as [`other_holders`](Self::other_holders) counts them.
+    /// Returns `true` if no other process and no message holds a block, counted like
+    /// [`other_holders`](Self::other_holders).
     pub(in crate::arena) fn is_only_holder(&self, hold: &Hold) -> bool {
         let Ok(me) = self.me() else { return false };
-        // As a rule there are two kinds of words, and there is nothing to ask of any member.
+        // Usually all seats are free or this process's, and no member must be checked.
         let (at, mine, free) = (self.block_at(hold.block()), Seat::Member(me).pack(), Seat::Free.pack());
         let is_no_others = |i| {
             let seat = self.map().load(at.seat(i));
@@ -408,7 +417,7 @@ impl Arena {
             || self.other_holders(hold) == 0
     }
 
-    /// Calls `f` with each seat that a member, a message or a block has; those of dead members as in
+    /// Calls `f` with each seat of a member, a message or a block. Seats of dead members count like in
     /// [`other_holders`](Self::other_holders).
     pub(crate) fn each_holder(&self, block: BlockId, mut f: impl FnMut(Seat)) {
         self.each_seat(block, |word| match Seat::unpack(self.map().load(word)) {

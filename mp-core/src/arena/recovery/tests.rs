@@ -1,5 +1,4 @@
-//! Members that this process makes up, which die or are stopped while they hold what a test gives them: what
-//! a sweep leaves.
+//! Sweeps of simulated members that die or are stopped while they hold blocks and envelopes.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,14 +15,14 @@ use crate::words::{
     Seat, SeatAt, Tenancy, Visiting,
 };
 
-/// One of these tests at a time: the counts are of the arena, which all tests share.
+/// Serializes these tests: they count objects of the arena, which all tests share.
 fn one() -> (MutexGuard<'static, ()>, Arena) {
     // fork: these tests make no copies.
     static ONE: Mutex<()> = Mutex::new(());
     (ONE.lock().unwrap_or_else(PoisonError::into_inner), Arena::current().unwrap())
 }
 
-/// A further member, which has its locks: it lives.
+/// Adds a live member, which has its locks.
 fn living(arena: Arena) -> Dead {
     let member = arena.join().unwrap();
     Dead { member, pid: std::process::id(), epoch: arena.tenancy(member.slot()).epoch }
@@ -59,7 +58,7 @@ fn set_seat(arena: Arena, block: BlockId, i: u32, seat: Seat) {
     arena.map().store(arena.block_at(block).seat(i), seat.pack());
 }
 
-/// A block without a handle in this process, with `who` in its first seat.
+/// Returns a block without a handle in this process, with `who` in its first seat.
 fn block_of(arena: Arena, hold: Hold, who: Seat) -> BlockId {
     let block = hold.block();
     std::mem::forget(hold);
@@ -76,7 +75,7 @@ fn touched(arena: Arena, d: Dead, blocks: &[BlockId]) {
     blocks.iter().for_each(|block| arena.touch(d.member, block / SLAB_BLOCKS));
 }
 
-/// An envelope of this member, to which `block` is attached, in its second seat.
+/// Returns an envelope of this member, to which `block` is attached, in its second seat.
 fn envelope_with(arena: Arena, d: Dead, block: BlockId) -> (EnvelopeId, Owner) {
     let (e, owner) = arena.pack(&mut Outgoing::default(), 7).unwrap().into_raw();
     let attach = Attach { block, seat: SeatAt::inline(1), grant: Grant::new(Access::Frozen, 0) };
@@ -97,9 +96,9 @@ fn is_hinted(arena: Arena, block: BlockId) -> bool {
     arena.map().load(arena.slab_word(block / SLAB_BLOCKS, 1)) >> (block % SLAB_BLOCKS) & 1 == 1
 }
 
-/// An envelope that is free, and its hint in the map, which is taken away.
+/// Returns a free envelope, and the word of its hint in the map, which is cleared.
 fn lose_hint(arena: Arena) -> (EnvelopeId, Word) {
-    // A thread gives back at its end what it kept.
+    // A thread returns at its end what it kept.
     std::thread::spawn(move || drop(arena.pack(&mut Outgoing::default(), 7).unwrap())).join().unwrap();
     let used = arena.map().load(Word::at(control::ENVELOPES)) as u32;
     for group in 0..used / 64 {
@@ -112,7 +111,7 @@ fn lose_hint(arena: Arena) -> (EnvelopeId, Word) {
     panic!("no envelope is free");
 }
 
-/// One of each kind of thing that a dead member may have, each at the worst moment.
+/// One of each kind of object that a dead member may have, each at the worst moment.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
 fn all_that_a_dead_member_had_is_free_after_a_sweep() {
@@ -121,16 +120,16 @@ fn all_that_a_dead_member_had_is_free_after_a_sweep() {
     let dead = living(arena);
     let its = Seat::Member(dead.member);
     let held = data_of(arena, 21 << 10, its);
-    // While it claimed or freed it.
+    // The member died while it claimed or freed this one.
     let claimed = data_of(arena, 43 << 10, its);
     set_seat(arena, claimed, 3, its);
     set_state(arena, claimed, Life::Busy(dead.member));
-    // It gave up the last seat, and did not check whether that was the last one.
+    // The member gave up the last seat, and did not check whether it was the last one.
     let let_go = data_of(arena, 85 << 10, Seat::Free);
-    // It took the hint of this one.
+    // The member took the hint of this one.
     let free = arena.alloc(21 << 10).unwrap().block();
     m.and(arena.slab_word(free / SLAB_BLOCKS, 1), !(1 << (free % SLAB_BLOCKS)));
-    // Attached to its message, in a slab that it has not touched.
+    // Attached to the member's message, in a slab that the member has not touched.
     let attached = data_of(arena, 170 << 10, Seat::Free);
     let (e, _) = envelope_with(arena, dead, attached);
     let (unhinted, map) = lose_hint(arena);
@@ -164,7 +163,8 @@ fn all_that_a_dead_member_had_is_free_after_a_sweep() {
     assert_eq!(m.load(arena.visiting_word(me.slot())), 0);
 }
 
-/// This member has written down an update of one word, has named itself, and has done nothing else.
+/// Simulates a member that has recorded an update of one word, has announced itself, and has done nothing
+/// else.
 fn begin_update(arena: Arena, d: Dead, word: Word, (old, new): (u64, u64)) {
     let (at, m) = (arena.layout().updates(), arena.map());
     m.store(word, old);
@@ -181,7 +181,7 @@ fn begin_update(arena: Arena, d: Dead, word: Word, (old, new): (u64, u64)) {
     }
 }
 
-/// A page of seats goes over to its block, if it is linked there already; else it is freed.
+/// A page of seats is handed over to its block, if it is already linked there. Otherwise it is freed.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
 fn a_page_of_seats_that_a_dead_member_had_linked_is_its_blocks() {
@@ -199,12 +199,12 @@ fn a_page_of_seats_that_a_dead_member_had_linked_is_its_blocks() {
     arena.sweep().unwrap();
     assert_eq!((seat(arena, linked, 0), state(arena, linked).life), (Seat::Block(block.block()), Life::Live));
     assert_eq!((seat(arena, alone, 0), state(arena, alone).life), (Seat::Free, Life::Free));
-    // Both are free when the block is.
+    // Both are freed with the block.
     drop(block);
     assert_eq!(state(arena, linked).life, Life::Free);
 }
 
-/// As long as another process visits the dead member as well, it is not swept. What others wait for is
+/// A dead member is not swept while another process also visits it. Everything that others wait for is
 /// recovered in any case.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
@@ -216,7 +216,7 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
     m.store(arena.visiting_word(visitor.member.slot()), Visiting { first: slot, last: slot }.pack());
     let held = data_of(arena, 21 << 10, Seat::Member(dead.member));
     let attached = data_of(arena, 170 << 10, Seat::Free);
-    // It may be promised to a child, by this owner word.
+    // The envelope may be promised to a child, by this owner word.
     let (e, promised) = envelope_with(arena, dead, attached);
     touched(arena, dead, &[held]);
     assert!(!arena.has_left(dead.member, 0), "it lives");
@@ -231,7 +231,7 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
     assert_eq!(owner(arena, e).holder, Holder::Member(dead.member));
     assert_ne!(owner(arena, e), promised, "the child would get it");
     assert!(arena.has_left(dead.member, 0), "not all of it was recovered");
-    // The visitor finishes; or dies, and its word no longer counts.
+    // The visitor finishes, or dies, and its word no longer counts.
     kill(arena, visitor);
     while presence(arena, dead) != Presence::Free || presence(arena, visitor) != Presence::Free {
         assert!(arena.sweep().unwrap() > 0, "{:?}", presence(arena, dead));
@@ -278,22 +278,22 @@ fn the_next_tenant_of_a_slot_is_another_member() {
     let first = living(arena);
     kill(arena, first);
     arena.sweep().unwrap();
-    // It died while it made an update.
+    // The first member died while it made an update.
     let making = arena.layout().updates().making(first.member.slot());
     arena.map().store(making, 1);
     let second = living(arena);
     assert_eq!(second.member.slot(), first.member.slot(), "no other slot was free before it");
     assert_ne!(second.member, first.member);
     assert_eq!(arena.map().load(making), 0, "exclusive updates would wait for it");
-    // What is noted of the first one does not count for the second.
+    // Records about the first member don't count for the second.
     arena.set_dead(first.member);
     assert_eq!(presence(arena, second), Presence::Live);
     kill(arena, second);
     arena.sweep().unwrap();
 }
 
-/// Whether a dead member still counts for holders of this ring: once recovered it stays so, whatever a late
-/// visitor writes.
+/// A recovered member no longer counts for holders of this ring, even if a late visitor writes an older
+/// record.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
 fn a_dead_member_has_left_a_ring_when_its_part_in_it_was_recovered() {

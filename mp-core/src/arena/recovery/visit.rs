@@ -1,41 +1,42 @@
-//! Visits to dead members: any process, any number at once, recovers what others wait for.
+//! Visits to dead members: any number of processes at once recover everything that other processes wait for.
 //!
-//! How visits and the sweep go together, and what a death or a stop leaves: [`Visit`]. What a visit does, in this order:
+//! [`Visit`] describes the interplay of visits and the sweep, and the state after a death or a stop. A visit
+//! makes these steps in order:
 //!
 //! 1. The intents of the dead member's threads: each names the one envelope whose owner may be in doubt. The
-//!    ring layer decides, and gives it to the dead member, or to others. (If it can't yet, since a living
-//!    thread is in the middle of that envelope, all else is done, and there will be another visit.)
-//! 2. The envelopes: those that it had leased go back to their queues. Of those that it owned, the
-//!    attachments are given up. The handle of a queue is given to the dead member instead, so that step 3
-//!    notifies that queue, whether this process has it or not.
-//! 3. The blocks: its seats are given up, except those in queues; the queues are notified of the death, and
-//!    of what came back. (That is written into their own memory, which is not used for anything else as long
-//!    as that seat is there.)
-//! 4. Messages that no process will ever get, since they lie in a queue that only dead members have: their
+//!    ring layer decides, and gives the envelope to the dead member or to others. (If it can't yet, because a
+//!    living thread is handling that envelope, all other steps are done, and there will be another visit.)
+//! 2. The envelopes: those that the member had leased return to their queues. The attachments of those that
+//!    it owned are given up. The handle of a queue is given to the dead member instead, so that step 3
+//!    notifies that queue, whether this process holds it or not.
+//! 3. The blocks: the member's seats are given up, except in queues. The queues are notified of the death,
+//!    and of returned messages. (The notification is written into the queue's memory, which is not reused as
+//!    long as that seat is there.)
+//! 4. Messages that no process will ever get, because they are in a queue held only by dead members: their
 //!    attachments are given up as in step 2.
 //!
-//! Once a visitor that was alone has left nothing of this to do, visits do this:
+//! Once a visitor that was alone has completed these steps, visits make this step:
 //!
-//! 5. The blocks: its seats in queues are given up. A queue that has no holder then is the dead member's, and
-//!    the attachments of its messages are given up. This process takes the handle of a queue itself, notifies
-//!    that queue, and drops the handle.
+//! 5. The blocks: the member's seats in queues are given up. A queue without any holder then belongs to the
+//!    dead member, and the attachments of its messages are given up. This process takes the handle of a queue
+//!    in such a message itself, notifies that queue, and drops the handle.
 //!
-//! In step 2 and 4 the seat of a message becomes the dead member's by one swap. So the queue is there until
-//! all visitors have notified it, and no process waits for a visitor that is stopped. After step 4 no visitor
-//! writes into a queue in which the dead member has a seat, so a handle that is found in step 5 becomes an
-//! ordinary handle of this process. A model has both: `tools/models/tests/models/lost_handles.rs`.
+//! In steps 2 and 4 the seat of a message becomes the dead member's by one swap. So the queue exists until
+//! all visitors have notified it, and no process waits for a stopped visitor. After step 4 no visitor writes
+//! into a queue in which the dead member has a seat, so a handle found in step 5 becomes an ordinary handle
+//! of this process. A model has both: `tools/models/tests/models/lost_handles.rs`.
 //!
 //! Step 4 exists although step 5 does the same, since step 4 need not wait until all visitors have ended. In
-//! step 5 a process may leave a queue at any time: if it finds the dead member's seat given up, it is the
-//! last, and has the queue as its own; if the seat is not given up yet, the visitor that gives it up claims
-//! the queue for the dead member, and every visitor gives up the attachments of its messages.
+//! step 5 a process may leave a queue at any time. If it finds the dead member's seat given up, it is the
+//! last holder, and owns the queue. If the seat is not given up yet, the visitor that gives it up claims the
+//! queue for the dead member, and every visitor gives up the attachments of its messages.
 //!
-//! What loses its last holder in a visit is claimed for the dead member (`BUSY(dead)`), and left to the
-//! sweep.
+//! A block that loses its last holder in a visit is claimed for the dead member (`BUSY(dead)`), and left to
+//! the sweep.
 //!
 //! An envelope of the dead member may be promised to a child, which takes it by a swap of exactly the owner
-//! word that it was given. So its sequence is counted up first: after that no living process can take it, and
-//! what it lists stays.
+//! word that it received. So the word's sequence is incremented first. After that no living process can take
+//! the envelope, and its list of attachments stays.
 
 use crate::arena::alloc::size_class::blocks_of;
 use crate::arena::layout::{SLAB_BLOCKS, envelope as field};
@@ -50,27 +51,27 @@ use crate::words::{
     Visiting,
 };
 
-/// A queue that no living process has, and a dead member that has it.
+/// A queue that no living process holds, and a dead member that holds it.
 type Deserted = (BlockId, Member);
 
 /// A dead member that this process visits.
 struct Visited {
     dead: Dead,
     counted: Tenancy,
-    /// No other process was visiting it.
+    /// `true` if no other process was visiting it.
     alone: bool,
 }
 
-/// What to do about the seats of dead members in queues.
+/// Treatment of dead members' seats in queues.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Queues {
-    /// They stay, and the queues are notified.
+    /// The seats stay, and the queues are notified.
     Tell,
-    /// They are given up, and the queues are not touched.
+    /// The seats are given up, and the queues are not touched.
     Vacate,
 }
 
-/// What a pass over blocks finds.
+/// Results of a pass over blocks.
 #[derive(Default)]
 struct Found {
     deserted: Vec<Deserted>,
@@ -83,8 +84,8 @@ fn members(visited: &[Visited]) -> Vec<Dead> {
 }
 
 impl Arena {
-    /// Visits these members, which are dead. Returns those that this process is to sweep now; and whether
-    /// another process was visiting, so that some are not swept.
+    /// Visits these dead members. Returns the members that this process must sweep now, and `true` if another
+    /// process was visiting, so that some are not swept.
     pub(in crate::arena) fn visit(&self, dead: &[Dead], me: Member) -> (Vec<Dead>, bool) {
         let slots = || dead.iter().map(|d| d.member.slot());
         let (Some(first), Some(last)) = (slots().min(), slots().max()) else { return (Vec::new(), false) };
@@ -122,13 +123,14 @@ impl Arena {
                     InDoubt::Rings => {}
                 }
             }
-            // When they were notified, it was not noted yet, and tokens of channels were held: waiters that
-            // checked went back to sleep.
+            // At the notification, the recovery was not recorded yet, and tokens of channels were held:
+            // waiters that checked went back to sleep.
             told.iter().for_each(|&ring| self.wake_ring(ring));
             to_vacate.extend(done.into_iter().filter_map(&mut end));
         }
         if !to_vacate.is_empty() {
-            // This process was alone when it saw all queues of these members: they have no seats in others.
+            // This process was alone when it read all queues of these members: they have no seats in other
+            // queues.
             self.vacate(&members(&to_vacate), told);
         }
         if !late.is_empty() {
@@ -145,8 +147,8 @@ impl Arena {
         run(Alone::new(slot, others, |m| self.is_dead(m)), self.map())
     }
 
-    /// Recovers everything that others wait for; returns what is left of each member, and which queues they
-    /// have.
+    /// Recovers everything that others wait for. Returns the remaining doubts for each member, and the queues
+    /// that the members hold.
     fn recover_for(&self, dead: &[Dead]) -> (Vec<InDoubt>, Vec<BlockId>) {
         let settled = dead.iter().map(|d| self.settle_intents(d.member)).collect();
         let mut found = Found::default();
@@ -156,15 +158,15 @@ impl Arena {
         (settled, found.told)
     }
 
-    /// Gives up the seats of the dead in these queues.
+    /// Gives up the dead members' seats in these queues.
     fn vacate(&self, dead: &[Dead], queues: Vec<BlockId>) {
         let mut found = Found::default();
         queues.into_iter().for_each(|block| self.recover_block(block, dead, Queues::Vacate, &mut found));
         self.recover_deserted(Queues::Vacate, &mut found);
     }
 
-    /// As [`vacate`](Self::vacate), in all queues, wherever other visitors that do the same were killed or
-    /// stopped.
+    /// Same as [`vacate`](Self::vacate), in all queues, even if other visitors were killed or stopped while
+    /// they did the same.
     fn vacate_all(&self, dead: &[Dead]) {
         let mut found = Found::default();
         self.each_block_touched(dead, |block| self.recover_block(block, dead, Queues::Vacate, &mut found));
@@ -188,8 +190,8 @@ impl Arena {
         }
     }
 
-    /// Settles the intents of a dead member; returns what could not be settled, because a living thread is in
-    /// the middle of that envelope.
+    /// Settles the intents of a dead member. Returns those that could not be settled, because a living thread
+    /// is handling that envelope.
     fn settle_intents(&self, dead: Member) -> InDoubt {
         let Some(rings) = RINGS.get() else { return InDoubt::Nothing };
         let intents: Vec<_> = self.intents(dead).filter(|&w| self.map().load(w) != 0).collect();
@@ -208,7 +210,7 @@ impl Arena {
         for e in self.envelopes_in_use(0) {
             let word = self.owner_words().of(e);
             let mut found = self.map().load(word);
-            // Again if another process was faster: a visitor, or the child that it was promised to.
+            // Again if another process was faster: a visitor, or the child that the envelope was promised to.
             while let Holder::Member(m) = Owner::unpack(found).holder
                 && theirs(m)
             {
@@ -230,8 +232,8 @@ impl Arena {
         }
     }
 
-    /// Gives up what is attached to an envelope that no living process can get; but not the block with its bytes. It changes
-    /// nothing in the envelope.
+    /// Gives up the attachments of an envelope that no living process can get, but not the block with its
+    /// bytes. Does not change the envelope.
     fn give_up_attachments(&self, e: EnvelopeId, dead: Member, queues: Queues, found: &mut Found) {
         let meta = Meta::of_any_version(self.map().load(self.envelope_word(e, field::META)));
         let (entries, n) = self.attachments_at(e, meta);
@@ -255,9 +257,9 @@ impl Arena {
     /// Gives the handle of a queue, which is in a message of a dead member, to that member, and notifies the
     /// queue.
     fn give_to_dead(&self, dead: Member, block: BlockId, (seat, e): (Word, EnvelopeId), found: &mut Found) {
-        // So other visitors find the seat, if this one is killed or stopped after the swap.
+        // With this, other visitors find the seat, if this one is killed or stopped after the swap.
         self.touch(dead, block / SLAB_BLOCKS);
-        // Fails if another visitor was faster. The list of attachments stays when its seats were given up:
+        // Fails if another visitor was faster. The list of attachments remains after its seats were given up:
         // then the block may be another queue by now.
         if self.map().cas(seat, Seat::Envelope(e).pack(), Seat::Member(dead).pack()).is_ok() {
             self.ring_holder_gone(block, Gone::Member(dead), self.pid_of(dead));
@@ -275,7 +277,7 @@ impl Arena {
         }
     }
 
-    /// Gives up a seat. If it was the last one, the block is the dead member's then.
+    /// Gives up a seat. If it was the last one, the block then belongs to the dead member.
     fn give_up_for(&self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
         // So the sweeper of that member finds it.
         self.touch(dead, block / SLAB_BLOCKS);
@@ -292,7 +294,7 @@ impl Arena {
     fn recover_block(&self, block: BlockId, dead: &[Dead], queues: Queues, found: &mut Found) {
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
         match (state.life, state.kind) {
-            // The member died while it drained the ring, or a visitor took away the last other holder.
+            // The member died while it drained the ring, or a visitor gave up the last other holder's seat.
             (Life::Busy(m), Kind::Ring) if dead.iter().any(|d| d.member == m) => {
                 found.deserted.push((block, m))
             }
@@ -314,7 +316,8 @@ impl Arena {
                     self.ring_holder_gone(block, Gone::Member(d.member), d.pid);
                     had = Some(d.member);
                 }
-                // Where a page of seats goes depends on whether it is linked to its block.
+                // A page of seats is treated differently if it is linked to its block, so the sweep handles
+                // it.
                 (Some(_), Kind::Seats) => held = true,
                 (Some(d), _) => self.give_up_for(d.member, block, (seat, holder), &mut found.deserted),
                 (None, _) => held |= holder != Seat::Free,
@@ -331,7 +334,7 @@ impl Arena {
         }
     }
 
-    /// Notes that a queue was notified, in which a dead member has a seat.
+    /// Records that a queue was notified, in which a dead member has a seat.
     fn note_told(&self, block: BlockId, had: Member, found: &mut Found) {
         found.told.push(block);
         if self.only_dead_hold(block) {
@@ -339,11 +342,12 @@ impl Arena {
         }
     }
 
-    /// Whether a live block has no holder but dead members. If so, it never gets a living holder again.
+    /// Returns `true` if all holders of a live block are dead members. If so, it never gets a living holder
+    /// again.
     fn only_dead_hold(&self, block: BlockId) -> bool {
         let at = self.block_at(block).state;
-        // A holder that takes one more seat has one already, and counts the state up before it gives that one
-        // up.
+        // A holder that takes one more seat already has one, and increments the state before it gives that
+        // one up.
         let before = self.map().load(at);
         let mut only = BlockState::unpack(before).life == Life::Live;
         self.each_seat(block, |seat| {

@@ -1,6 +1,6 @@
 //! An arena that this process joins when it first needs one.
 //!
-//! Many workers need none, and joining costs more than all the rest of starting one. Until then the process
+//! Many workers need none, and joining costs more than the rest of starting a worker. Until then the process
 //! is not a member: it holds nothing, and nothing is released when it dies.
 
 use std::os::fd::OwnedFd;
@@ -12,14 +12,14 @@ use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::memory;
 use crate::words::Member;
 
-/// What is called, once, when the process has joined.
+/// Function called once, when the process has joined.
 pub(in crate::arena) type Joined = fn(Member);
 
 #[derive(Debug)]
 enum Later {
     /// Nothing to join, or already joined.
     None,
-    /// By this process.
+    /// To be joined by this process and user.
     Join { fd: OwnedFd, process: u32, user: u32, joined: Joined },
     /// Joining failed.
     Failed(String),
@@ -33,12 +33,12 @@ pub(in crate::arena) fn put(fd: OwnedFd, joined: Joined) {
     *LATER.lock() = Later::Join { fd, process: std::process::id(), user: memory::user(), joined };
 }
 
-/// Takes the arena that is to be joined now, if there is one.
+/// Takes the arena that is to be joined at present, if any.
 pub(in crate::arena) fn take() -> Result<Option<(OwnedFd, Joined)>> {
     let mut later = LATER.lock();
     match &*later {
         Later::None => Ok(None),
-        // An arena of its own instead would not be the one that the other processes are in.
+        // A new arena instead would not be the one of the other processes.
         Later::Failed(why) => {
             Err(Error::NotAnArena(format!("this process could not join the one of its parent: {why}")))
         }
@@ -54,12 +54,12 @@ pub(in crate::arena) fn take() -> Result<Option<(OwnedFd, Joined)>> {
     }
 }
 
-/// Whether there is one that is to be joined, or could not be.
+/// Returns `true` if an arena is to be joined, or could not be joined.
 pub(in crate::arena) fn is_pending() -> bool {
     !matches!(*LATER.lock(), Later::None)
 }
 
-/// Notes that it could not be joined.
+/// Records that the arena could not be joined.
 pub(in crate::arena) fn failed(why: &Error) {
     *LATER.lock() = Later::Failed(why.to_string());
 }

@@ -1,8 +1,8 @@
-//! The files behind an arena, as this process has them open: its own, and those with names (see `extent`).
+//! Files of an arena that this process has open: the arena's own file, and named files (see `extent`).
 //!
-//! A file with a name is opened, held and mapped when this process first meets a block in it: when it allocates there, or
-//! receives a tensor. It stays open and mapped, as the arena does, so that a process has one descriptor and one mapping
-//! for each, however many tensors are in it.
+//! A named file is opened, locked and mapped when this process first uses a block in it, by allocating there
+//! or receiving a tensor. It stays open and mapped, like the arena, so a process has one descriptor and one
+//! mapping for each file, regardless of the number of tensors in it.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
@@ -24,55 +24,56 @@ use crate::sys::directory::{self, Directory, Owners, Reader};
 use crate::sys::{Errno, Mapping, at_exit, limits, memory};
 use crate::words::Member;
 
-/// The directory and the name of the arena's file, if this process has made one with a name: its path can't be asked for where there
-/// is no `/proc`.
+/// Directory and name of the arena's file, if this process has created a named one: its path can't be read
+/// without `/proc`.
 static MADE: PerProcess<Mutex<Option<(PathBuf, u128)>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
-/// A file with a name that this process holds.
+/// A named file that this process holds.
 #[derive(Debug)]
 struct OpenedFile {
     fd: OwnedFd,
-    /// The directory that the user chose.
+    /// Directory chosen by the user.
     parent: PathBuf,
 }
 
-/// What this process has open, while none is opened.
+/// Open files of this process. While this value lives, no other file is opened.
 #[derive(Debug)]
 pub(in crate::arena) struct Held {
     pub(in crate::arena) files: Vec<RawFd>,
     _opening: MutexGuard<'static, Opening>,
 }
 
-/// What this process has open.
+/// Open files of this process.
 #[derive(Debug)]
 pub(in crate::arena) struct Files {
-    /// The arena's own file; none if its memory is plain.
+    /// The arena's own file. `None` for private memory.
     pub(in crate::arena) own: Option<OwnedFd>,
-    /// The same file for children, under a description of its own: locks of this process's description, which they would
-    /// keep, say that this process lives. Never closed, for that would drop the other locks.
+    /// The same file for children, under a separate description: they would keep locks of this process's
+    /// description, which signal that this process lives. Never closed, because that would drop the other
+    /// locks.
     pub(in crate::arena) handed: OnceLock<OwnedFd>,
-    /// What is handed down: that file, and the locker.
+    /// Socket passed to children: that file, and the locker.
     pub(in crate::arena) parcel: OnceLock<OwnedFd>,
-    /// The table of the locker; or why there is none.
+    /// Table of the locker, and the reason why there is none.
     pub(in crate::arena) locker: OnceLock<OwnedFd>,
     pub(in crate::arena) no_locker: OnceLock<String>,
     named: [OnceLock<OpenedFile>; EXTENTS as usize],
-    /// One bit for each that is mapped.
+    /// One bit for each mapped extent.
     mapped: AtomicU64,
-    /// Which extents are in the directory that is set (low half), as of which setting (high half).
+    /// Extents in the selected directory (low half), and the stamp of that setting (high half).
     chosen: AtomicU64,
-    /// Bytes that have memory, if there is no file to ask.
+    /// Number of bytes that have memory, if there is no file to query.
     local: AtomicU64,
     pub(in crate::arena) opening: Mutex<Opening>,
 }
 
 #[derive(Debug, Default)]
 pub(in crate::arena) struct Opening {
-    /// Files held before this process could read that they are ready, by name.
+    /// Files locked before this process could read that they are ready, by name.
     early: Vec<(u128, OwnedFd)>,
-    /// Files that could not be mapped: the contents of their addresses are unknown, so there is no second
-    /// try.
+    /// Files that could not be mapped. The contents of their addresses are unknown, so mapping is not
+    /// retried.
     failed: u64,
 }
 
@@ -98,7 +99,8 @@ impl Arena {
         &self.0.files
     }
 
-    /// All files that this process has open for the arena; it opens no others while this lives.
+    /// Returns all files that this process has open for the arena. No others are opened while the result
+    /// lives.
     pub(in crate::arena) fn hold_files(&self) -> Held {
         let all = self.files();
         let opening = all.opening.lock();
@@ -109,18 +111,18 @@ impl Arena {
         Held { files: files.map(AsRawFd::as_raw_fd).collect(), _opening: opening }
     }
 
-    /// What this process has open for it, as long as it lives.
+    /// Returns the descriptors that this process keeps open for the arena as long as it lives.
     #[cfg(feature = "inject")]
     pub(crate) fn descriptors(&self) -> Vec<RawFd> {
         self.hold_files().files
     }
 
-    /// Whether its memory is this process's alone.
+    /// Returns `true` if the arena's memory is private to this process.
     pub fn is_local(&self) -> bool {
         self.files().own.is_none()
     }
 
-    /// The arena's own file.
+    /// Returns the arena's own file.
     ///
     /// # Errors
     /// [`Error::Local`] if it has none.
@@ -128,7 +130,7 @@ impl Arena {
         self.files().own.as_ref().map(AsFd::as_fd).ok_or(Error::Local)
     }
 
-    /// What is sent to children: the arena's own file in a parcel.
+    /// Returns the file to send to children: the arena's own file in a parcel.
     ///
     /// # Errors
     /// [`Error::Local`] if it has none, [`Error::Os`] if it can't be opened again.
@@ -142,7 +144,7 @@ impl Arena {
         files.make_parcel().map(AsFd::as_fd)
     }
 
-    /// Makes sure that there is memory behind bytes that all lie in one file.
+    /// Ensures that a range of bytes, all in one file, has memory.
     pub(in crate::arena) fn commit_at(&self, at: u64, len: u64) -> Result<()> {
         let Ok(own) = self.file() else {
             self.files().local.fetch_add(len, Ordering::Relaxed);
@@ -159,7 +161,7 @@ impl Arena {
         }
     }
 
-    /// Gives the memory behind bytes of a free block back; whether the kernel has taken it.
+    /// Returns the memory of a free block to the kernel. Returns `true` if the kernel has taken it.
     pub(in crate::arena) fn punch_at(&self, at: u64, len: u64) -> bool {
         let Ok(own) = self.file() else {
             if !cfg!(miri) {
@@ -176,7 +178,7 @@ impl Arena {
         }
     }
 
-    /// How many bytes of all its files have memory or disk behind them.
+    /// Returns the number of bytes of all files that have memory or disk space.
     pub(in crate::arena) fn committed(&self) -> u64 {
         let Ok(own) = self.file() else { return self.files().local.load(Ordering::Relaxed) };
         let open = self.extents().filter(|&(_, s)| s == Extent::Open);
@@ -184,11 +186,11 @@ impl Arena {
         memory::committed(own) + named.sum::<u64>()
     }
 
-    /// Bytes that the file of a block can grow by, and the limit that says so.
+    /// Returns the number of bytes by which a block's file can grow, and the limit that determines it.
     pub(in crate::arena) fn room_at(&self, at: u64) -> (u64, String) {
         match self.extent_of(at).map(|i| self.opened(i)) {
             Some(Ok(file)) => directory::room(file.fd.as_fd(), &file.parent),
-            // An anonymous file is limited by memory only; the arena may be a file with a name as well.
+            // An anonymous file is limited by memory only. The arena may also be a named file.
             _ => match self.file() {
                 Ok(own) => directory::room(own, &memory::path_of(own).unwrap_or_default()),
                 Err(_) => limits::memory_left(),
@@ -196,7 +198,7 @@ impl Arena {
         }
     }
 
-    /// Makes sure that this process has the memory of a block mapped.
+    /// Ensures that this process has mapped the memory of a block.
     #[inline]
     pub(in crate::arena) fn reach(&self, at: u64) -> Result<()> {
         match self.extent_of(at) {
@@ -235,7 +237,7 @@ impl Arena {
         Ok(())
     }
 
-    /// The file of an extent that is ready, opened now if it wasn't.
+    /// Returns the file of a ready extent, and opens it if necessary.
     fn opened(&self, i: u32) -> Result<&'static OpenedFile> {
         let unknown = || Error::Malformed(format!("block in file {i} of the arena, which has none"));
         let slot = self.files().named.get(i as usize).ok_or_else(unknown)?;
@@ -259,15 +261,15 @@ impl Arena {
         Ok(slot.get_or_init(|| OpenedFile { fd, parent }))
     }
 
-    /// Keeps a file that this process has made, and maps it.
+    /// Keeps a file that this process has created, and maps it.
     pub(in crate::arena) fn use_extent(&self, i: u32, fd: OwnedFd, parent: PathBuf, len: u64) -> Result<()> {
         let mut opening = self.files().opening.lock();
         self.files().named[i as usize].get_or_init(|| OpenedFile { fd, parent });
         self.map_opened(i, len, &mut opening)
     }
 
-    /// Takes the locks of all files with names that this process does not have yet: when it has joined, and
-    /// when it looks for dead members.
+    /// Takes the locks of all named files that this process does not hold yet. Called after it has joined,
+    /// and when it checks for dead members.
     pub(in crate::arena) fn hold_extents(&self) {
         for (i, state) in self.extents() {
             let named = matches!(state, Extent::Named(_) | Extent::Open);
@@ -276,7 +278,7 @@ impl Arena {
                 continue;
             };
             let mut opening = self.files().opening.lock();
-            // On failure the file is gone; that is an error for a caller that needs it.
+            // On failure the file is gone, which is an error for a caller that needs it.
             if slot.get().is_none()
                 && let Some((parent, name)) = self.extent_file(i)
                 && !opening.early.iter().any(|(held, _)| *held == name)
@@ -288,8 +290,8 @@ impl Arena {
         }
     }
 
-    /// Before a process that uses files starts another: makes the first file, so that the new process has its
-    /// lock from the moment when it joins.
+    /// Creates the first file before a process that uses files starts another, so that the new process locks
+    /// it as soon as it joins.
     fn make_first_file(&self) {
         if strategy::stamp().0
             && self.has_extents()
@@ -301,13 +303,14 @@ impl Arena {
         }
     }
 
-    /// The class in which this process now allocates tensors of a size.
+    /// Returns the class in which this process allocates tensors of a size at present.
     pub(in crate::arena) fn class_by_strategy(&self, class: u32) -> u32 {
         let files = strategy::stamp().0 && self.has_extents();
         if files { size_class::twin_in_files(class) } else { class }
     }
 
-    /// Whether this process may put new blocks into a slab: one of the arena, or in the directory that is set.
+    /// Returns `true` if this process may allocate blocks in a slab: the slab is in the arena's own file, or
+    /// in the selected directory.
     #[inline]
     pub(in crate::arena) fn slab_is_chosen(&self, base: u64) -> bool {
         self.extent_of(base).is_none_or(|i| self.chosen_extents() >> i & 1 == 1)
@@ -319,7 +322,7 @@ impl Arena {
         if chosen >> 32 == stamp & 0xffff_ffff { chosen as u32 } else { self.choose_extents() }
     }
 
-    /// Finds the extents in the directory that is set.
+    /// Finds the extents in the selected directory.
     #[cold]
     pub(in crate::arena) fn choose_extents(&self) -> u32 {
         let (settings, stamp) = strategy::settings();
@@ -330,12 +333,12 @@ impl Arena {
         mask
     }
 
-    /// Where a new slab of a class of files goes: the word of its frontier, and the end of its file.
+    /// Returns the place of a new slab of a file class: the word of its frontier, and the end of its file.
     pub(in crate::arena) fn frontier_in_files(&self, class: u32, me: Member) -> Result<(Word, u64)> {
         static CLEANED: PerProcess<Mutex<Vec<PathBuf>>> =
             PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
         let directory = strategy::settings().0.directory;
-        // The first use by this process: removes what dead processes left.
+        // On the first use by this process, remove files that dead processes left.
         let first = {
             let mut cleaned = CLEANED.lock();
             let first = !cleaned.contains(&directory);
@@ -352,7 +355,8 @@ impl Arena {
         Ok(found)
     }
 
-    /// After a death: removes files of dead processes from the directory that this process uses, if any.
+    /// Removes files of dead processes from the directory that this process uses, if any. Called after a
+    /// death.
     pub(in crate::arena) fn clean_up(&self) {
         if self.extents().next().is_some() {
             clean(&strategy::settings().0.directory);
@@ -369,7 +373,7 @@ fn open_file(parent: &Path, name: u128, len: u64) -> Result<OwnedFd> {
     Directory::open(parent)?.ok_or_else(gone)?.open_file(name, len)
 }
 
-/// Removes what dead processes left in the user's directory below this one.
+/// Removes files that dead processes left in the user's directory below this one.
 fn clean(parent: &Path) {
     if let Ok(Some(directory)) = Directory::open(parent)
         && directory.clean(owners_live) > 0
@@ -378,14 +382,14 @@ fn clean(parent: &Path) {
     }
 }
 
-/// Before a new arena: removes what dead processes left in the default directory.
+/// Removes files that dead processes left in the default directory. Called before a new arena is created.
 pub(in crate::arena) fn clean_default() {
     if SharingStrategy::FileSystem.supported() {
         clean(&strategy::Settings::default().directory);
     }
 }
 
-/// A file with a name for a whole arena, held: where there are no anonymous ones.
+/// Creates a named file for a whole arena, and locks it. For systems without anonymous files.
 pub(in crate::arena) fn create_arena_file(parent: &Path, len: u64) -> Result<OwnedFd> {
     let mut last = 0;
     let (fd, _) = directory::create_named(parent, len, len, |name| last = name)?;
@@ -393,7 +397,7 @@ pub(in crate::arena) fn create_arena_file(parent: &Path, len: u64) -> Result<Own
     Ok(fd)
 }
 
-/// No arena can be made of the file that this process has made last.
+/// Removes the file that this process has created last, after no arena could be created in it.
 pub(in crate::arena) fn remove_arena_file() {
     if let Some((parent, name)) = MADE.lock().take()
         && let Ok(Some(directory)) = Directory::open(&parent)
@@ -403,7 +407,7 @@ pub(in crate::arena) fn remove_arena_file() {
     }
 }
 
-/// Checks a file that a parent has sent, and holds it if it has a name; returns its length.
+/// Checks a file that a parent has sent, and locks it if it is named. Returns its length.
 pub(in crate::arena) fn verify(fd: BorrowedFd<'_>) -> Result<u64> {
     if SharingStrategy::FileDescriptor.supported() {
         return memory::verify_sealed(fd);
@@ -411,15 +415,14 @@ pub(in crate::arena) fn verify(fd: BorrowedFd<'_>) -> Result<u64> {
     memory::verify_private(fd)
 }
 
-/// Makes sure that this process removes unused files with names when it ends: also those that only others
-/// have used.
+/// Makes this process remove unused named files when it ends, including files that only others have used.
 pub(in crate::arena) fn watch_the_end() {
     if SharingStrategy::FileSystem.supported() {
         at_exit::on_exit(leave_files);
     }
 }
 
-/// At the end of the process: removes the files that no other process uses.
+/// Removes the files that no other process uses, at the end of the process.
 fn leave_files() {
     let Some(arena) = Arena::get() else { return };
     let mut known: Vec<(PathBuf, u128)> = arena.extents().filter_map(|(i, _)| arena.extent_file(i)).collect();
@@ -428,10 +431,10 @@ fn leave_files() {
     {
         known.push(own);
     }
-    // The last member knows it from the arena; the owners that files name can't be checked everywhere.
+    // The last member knows it from the arena. The owners listed in files can't be checked everywhere.
     let owners: Reader = if arena.is_last() { |_| Owners::Gone } else { others_live };
-    // This process's own locks would be in the way. Nothing is lost without them: a process that is still
-    // there has its own.
+    // This process's own locks would interfere. Nothing is lost without them: every other live process has
+    // its own.
     arena.let_go();
     for (parent, name) in known {
         if let Ok(Some(directory)) = Directory::open(&parent) {
@@ -441,13 +444,13 @@ fn leave_files() {
     }
 }
 
-/// The directory that the user chose, and the name, of the arena's own file, if it has one.
+/// Returns the directory chosen by the user and the name of the arena's own file, if it is named.
 fn own_file(arena: Arena) -> Option<(PathBuf, u128)> {
     let made = MADE.lock().take();
     made.or_else(|| arena.file().ok().and_then(memory::path_of).and_then(split))
 }
 
-/// The directory that the user chose, and the name, of one of the library's files.
+/// Splits the path of one of the library's files into the directory chosen by the user and the name.
 fn split(path: PathBuf) -> Option<(PathBuf, u128)> {
     let name = directory::name_of(&path)?;
     Some((path.parent()?.parent()?.into(), name))
@@ -470,7 +473,7 @@ impl Arena {
     }
 }
 
-/// The error of `fallocate(2)` in a file with a name.
+/// Returns the error for a failed `fallocate(2)` in a named file.
 pub(in crate::arena) fn no_room(fd: BorrowedFd<'_>, parent: &Path, asked: u64, e: Errno) -> Error {
     match e {
         Errno::NOSPC | Errno::NOMEM | Errno::FBIG | Errno::DQUOT => {
@@ -483,17 +486,17 @@ pub(in crate::arena) fn no_room(fd: BorrowedFd<'_>, parent: &Path, asked: u64, e
     }
 }
 
-/// Error of the first memory of a new arena, which could not be had.
+/// Returns the error for a failed first allocation in a new arena.
 pub(in crate::arena) fn no_room_for_new(fd: BorrowedFd<'_>, asked: u64, e: Errno) -> Error {
     match no_room(fd, "a new arena".as_ref(), asked, e) {
-        // It is a memfd.
+        // The file is a memfd.
         Error::Directory { source, .. } => Error::Os { what: "fallocate of a new arena", source },
         other => other,
     }
 }
 
-/// That memory or disk has run out, with the limit that was met. There is no way to ask how much of a quota
-/// is left; it is less than what was asked for.
+/// Returns the error for exhausted memory or disk space, with the limit that was reached. The remaining quota
+/// can't be queried. It is less than the requested size.
 pub(in crate::arena) fn exhausted(asked: u64, e: Errno, path: &Path, (left, limit): (u64, String)) -> Error {
     if e != Errno::DQUOT {
         return Error::OutOfMemory { asked, left, limit };
@@ -503,11 +506,11 @@ pub(in crate::arena) fn exhausted(asked: u64, e: Errno, path: &Path, (left, limi
     Error::OutOfMemory { asked, left: left.min(asked.saturating_sub(1)), limit }
 }
 
-/// The mapping of an arena's own file, or of plain memory.
+/// Maps an arena's own file, or private memory.
 pub(in crate::arena) fn map_own(own: Option<BorrowedFd<'_>>, len: u64, space: u64) -> Result<Mapping> {
-    // A memfd goes over all of them, so that it is one mapping: what is behind its end is as much out of reach (SIGBUS)
-    // as addresses without a mapping are (SIGSEGV). Other files may grow by that (hugetlbfs), and when a process ends memcheck
-    // tries each word of it, with a SIGBUS each.
+    // A memfd is mapped over all addresses, so it is one mapping: accesses beyond its end fail (SIGBUS) like
+    // accesses to unmapped addresses (SIGSEGV). Other files may grow by that (hugetlbfs). When a process
+    // ends, memcheck reads each word of the mapping, with a SIGBUS each.
     let whole = SharingStrategy::FileDescriptor.supported() && !crate::sys::under_valgrind();
     let mapped = if whole { space } else { len };
     own.map_or_else(|| Mapping::local(len), |fd| Mapping::new(fd, mapped, space))

@@ -1,13 +1,14 @@
-//! How large an arena is made, and for how many messages: asked for before there is one.
+//! Size of an arena and its number of messages, which are chosen before it is created.
 //!
 //! | | set by | priority |
 //! |---|---|---|
 //! | [`Arena::configure`] | the program, before it uses shared memory | first |
-//! | `MP_ARENA_SIZE`, `MP_ARENA_MESSAGES` | the environment of the program that makes the arena | second |
-//! | neither | | 1 TiB of addresses, or what the limits of the process allow; messages by that size |
+//! | `MP_ARENA_SIZE`, `MP_ARENA_MESSAGES` | the environment of the program that creates the arena | second |
+//! | neither | | 1 TiB of addresses, or as much as the limits of the process allow; messages by that size |
 //!
-//! Both numbers are in the arena's header. A process that joins takes the number of messages from there, computes where all
-//! tables are, and checks the whole header against that; so children have what their parent has.
+//! Both numbers are in the arena's header. A process that joins reads the number of messages there, computes
+//! the positions of all tables, and checks the whole header against them. So children have the same layout as
+//! their parent.
 
 use std::env::{VarError, var};
 
@@ -18,7 +19,7 @@ use crate::error::{Bytes, Error, Result};
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 
-/// How large the arena is to be made: for [`Arena::configure`].
+/// Options for the creation of an arena: see [`Arena::configure`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 #[must_use = "options do nothing until they are given to `Arena::configure`"]
 pub struct ArenaOptions {
@@ -31,26 +32,26 @@ static ASKED: PerProcess<Mutex<ArenaOptions>> =
 
 const SIZE: &str = "MP_ARENA_SIZE";
 const MESSAGES: &str = "MP_ARENA_MESSAGES";
-/// What sizes are rounded up to.
+/// Granularity of sizes in bytes. Sizes are rounded up to a multiple.
 const GRAIN: u64 = 2 << 20;
 const MOST_SIZE: u64 = 1 << 40;
 
 impl ArenaOptions {
-    /// Options that set nothing.
+    /// Creates options that set nothing.
     pub const fn new() -> Self {
         Self { size: None, messages: None }
     }
 
-    /// How many bytes of addresses, rounded up to 2 MiB: 64 MiB to 1 TiB. All queues and messages of the program lie
-    /// in them, and its tensors, but for those that are put into [files](crate::SharingStrategy::FileSystem). Only
-    /// what is used takes memory.
+    /// Sets the number of bytes of addresses, rounded up to 2 MiB: 64 MiB to 1 TiB. They contain all queues
+    /// and messages of the program, and its tensors, except tensors in
+    /// [files](crate::SharingStrategy::FileSystem). Only used addresses take memory.
     pub const fn size(self, bytes: u64) -> Self {
         Self { size: Some(bytes), ..self }
     }
 
-    /// How many messages may be on their way at once, in all queues together, rounded up to 512: 1,024 to
-    /// 15,728,640. Small messages (on x86-64, of up to 10 bytes when encoded) lie in their queues and don't count,
-    /// but an unbounded queue may have at most this many of them.
+    /// Sets the maximum number of messages in flight, in all queues together, rounded up to 512: 1,024 to
+    /// 15,728,640. Small messages (on x86-64, of up to 10 bytes when encoded) are stored in their queues and
+    /// don't count, but an unbounded queue can have at most this many of them.
     pub const fn messages(self, messages: u32) -> Self {
         Self { messages: Some(messages), ..self }
     }
@@ -76,7 +77,7 @@ impl ArenaOptions {
     }
 }
 
-/// The options in effect: the program's, then the environment's.
+/// Returns the options in effect: the program's, then the environment's.
 pub(in crate::arena) fn settings() -> Result<ArenaOptions> {
     let asked = *ASKED.lock();
     let size = match asked.size {
@@ -90,7 +91,7 @@ pub(in crate::arena) fn settings() -> Result<ArenaOptions> {
     ArenaOptions { size, messages }.checked()
 }
 
-/// The number in a variable of the environment, if it is set: `4096`, `64M`, `16G`, `1T`.
+/// Returns the number in an environment variable, if it is set: `4096`, `64M`, `16G`, `1T`.
 fn number(name: &str) -> Result<Option<u64>> {
     if crate::sys::gained_privileges() {
         // The environment is input of a user without this program's privileges.
@@ -123,7 +124,7 @@ fn parse(text: &str) -> Option<u64> {
 }
 
 impl Arena {
-    /// Says how large the arena of this program is to be made, before anything uses it.
+    /// Sets the size of this program's arena, before anything uses it.
     ///
     /// ```
     /// use mp_core::{Arena, ArenaOptions};
@@ -136,14 +137,15 @@ impl Arena {
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// What the options don't set, the environment may (`MP_ARENA_SIZE` in bytes, `MP_ARENA_MESSAGES`; both
-    /// take `K`, `M`, `G`, `T`). Processes that this one starts use its arena, at its size, whatever their
-    /// environment says. It never waits for another process.
+    /// The environment may set options that are not set here (`MP_ARENA_SIZE` in bytes, `MP_ARENA_MESSAGES`;
+    /// both accept `K`, `M`, `G`, `T`). Processes that this one starts use its arena, at its size, regardless
+    /// of their environment. Never waits for another process.
     ///
     /// # Errors
-    /// [`Error::ArenaExists`] if this process has an arena already, its own or its parent's; [`Error::InvalidArgument`]
-    /// for a number that is too small, [`Error::LimitExceeded`] for one that is too large. What the limits of the
-    /// process don't allow (RLIMIT_AS, RLIMIT_FSIZE) fails when the arena is made.
+    /// [`Error::ArenaExists`] if this process already has an arena, its own or its parent's.
+    /// [`Error::InvalidArgument`] for a number that is too small, [`Error::LimitExceeded`] for one that is
+    /// too large. A size beyond the limits of the process (RLIMIT_AS, RLIMIT_FSIZE) is an error when the
+    /// arena is created.
     pub fn configure(options: ArenaOptions) -> Result<()> {
         let options = options.checked()?;
         let _making = MAKING.lock();

@@ -1,27 +1,27 @@
-//! Extents: files with names that hold slabs, and the table of them.
+//! Extents: named files that contain slabs, and their table.
 //!
-//! An extent is a file of the strategy `file_system`. It has a slot of the arena's addresses, behind the
-//! arena's own file; everything else about its blocks (states, seats, holders) is in the arena's tables, as
-//! for all blocks. So handles don't differ, and only the data of tensors lies in extents: a process that
+//! An extent is a file of the strategy `file_system`. It has a slot of the arena's addresses, after the
+//! arena's own file. Everything else about its blocks (states, seats, holders) is in the arena's tables, as
+//! for all blocks. So handles don't differ, and extents contain only the data of tensors: a process that
 //! sweeps, or drops a tensor, need not have the file open.
 //!
 //! # States of an extent's word
 //! | state | changed by | killed here |
 //! |---|---|---|
 //! | `FREE` | a process that needs an extent → `MAKING(me)` | |
-//! | `MAKING(m)` | `m`, which writes down directory and name, the length of the directory last, then makes the file and holds it → `NAMED(m)`; or, when that fails, removes it → `FREE` | a file of that name, or none |
-//! | `NAMED(m)` | `m`, which writes the members of that moment into the file → `OPEN`; or as above | the file, without a slab in it |
+//! | `MAKING(m)` | `m`, which records directory and name, the length of the directory last, then creates the file and locks it → `NAMED(m)`; or, if that fails, removes it → `FREE` | a file of that name, or none |
+//! | `NAMED(m)` | `m`, which writes the present members into the file → `OPEN`; or as above | the file, without a slab in it |
 //! | `OPEN` | no process: it stays as long as the arena | |
 //!
 //! The sweep takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(sweeper)`, removes
-//! the file if its name was written down, forgets the length of the directory, and then sets it free; each
-//! may be done twice. The words beside the state have one writer, which the state names.
+//! the file if its name was recorded, clears the length of the directory, and then frees the extent. Each
+//! step may be done twice. The words next to the state have one writer, which is named in the state.
 //!
-//! # What keeps the file
-//! Its name must not vanish as long as any member may have to open it: a tensor may be on its way to a member
-//! that hasn't opened it, and its sender may be dead. So a file is in use while any process has its lock,
-//! **or** any process that the file itself names lives: those that were members when it was made. A process
-//! that joins later takes the locks of all extents:
+//! # Lifetime of the file
+//! The file's name must exist as long as any member may have to open it: a tensor may be in flight to a
+//! member that hasn't opened it, and its sender may be dead. So a file is in use while any process has its
+//! lock, **or** any process listed in the file lives: the members at the time of its creation. A process that
+//! joins later takes the locks of all extents:
 //!
 //! | the maker | a process that joins |
 //! |---|---|
@@ -29,12 +29,12 @@
 //! | reads the member table, writes the living into the file | reads the states of all extents, takes the locks of those `NAMED` or `OPEN` |
 //! | state → `OPEN` | |
 //!
-//! Each writes first and then reads, in the total order of all such accesses; so one of the two sees the
+//! Each first writes and then reads, in the total order of all such accesses, so one of the two sees the
 //! other.
 //!
-//! # Where process ids say nothing
+//! # Foreign process namespaces
 //! A program that cleans up may be in another process namespace (a container that shares `/dev/shm`), or have
-//! no `/proc`. It can't ask whether a process that a file names lives. There the locks decide, once they are
+//! no `/proc`. It can't check whether a process listed in a file lives. There the locks decide, once they are
 //! conclusive:
 //!
 //! | word of the file | written by | killed before | consequence there |
@@ -42,23 +42,24 @@
 //! | an owner: pid, [`HOLDS`] | the maker; the owner sets `HOLDS` when it has the lock of the file | it is set | the file stays: that owner may live |
 //! | first: the first file of this program in the same directory; 0 if that is this one | the maker | | |
 //!
-//! - **The first file of a program speaks for all of them.** A member that has joined after it was made holds
-//!   its lock from then on, whether or not it has opened those that came later. A program that uses files
-//!   makes it before it starts a process that joins; so the only member before that is the maker, which holds
+//! - **The first file of a program decides for all of them.** A member that joined after its creation holds
+//!   its lock from then on, whether or not it has opened later files. A program that uses files creates the
+//!   first file before it starts a process that joins, so the only earlier member is the maker, which holds
 //!   it.
-//! - Owners that were members before set `HOLDS` when they open the file, or, if they don't need it, the next
-//!   time that they look for dead members (`sweep_if_due`). When all have set it, and the lock is free, none
-//!   of them lives.
-//! - **A start** may be between the end of its parent and the moment when it has the lock. The parent sets the file's time at each
-//!   start, and a file whose time is less than [`GRACE`](directory::GRACE) ago stays.
+//! - Owners that were already members set `HOLDS` when they open the file, or, if they don't need it, the
+//!   next time that they check for dead members (`sweep_if_due`). When all have set it, and the lock is free,
+//!   none of them lives.
+//! - **A starting process** may be between the end of its parent and the moment when it has the lock. The
+//!   parent updates the file's time at each start, and a file whose time is less than
+//!   [`GRACE`](directory::GRACE) ago stays.
 //!
 //! On hugetlbfs, which has no `write(2)`, only the maker sets `HOLDS`.
 //!
-//! What stays for ever is a file of a program that was killed before all of its members had set `HOLDS`: one
-//! that used files only after it had started processes, within the 100 ms or so that those need to notice it,
-//! or while one of them was stopped or computing.
+//! A file stays forever if its program was killed before all of its members had set `HOLDS`. This affects
+//! programs that used files only after they had started processes, within the 100 ms or so that those need to
+//! detect it, or while one of them was stopped or computing.
 //!
-//! # More slabs
+//! # Adding slabs
 //! The frontier of an extent moves in one update with the words that a slab of the arena's own file changes.
 
 use std::ffi::OsString;
@@ -84,19 +85,19 @@ const END: u64 = 2;
 const NAME: u64 = 3;
 const PATH_LEN: u64 = 5;
 
-/// The first word of a file: it is an arena's extent, and lists the processes that may use it.
+/// First word of a file that is an arena's extent and lists the processes that may use it.
 const MAGIC: u64 = u64::from_le_bytes(*b"mp-files");
 const FIRST_AT: usize = 32;
 const LIST_AT: usize = 48;
-/// In an owner's word: it has the lock of the file, and keeps it as long as it lives.
+/// Bit in an owner's word: the owner has the lock of the file, and keeps it as long as it lives.
 const HOLDS: u64 = 1 << 63;
 /// One page more than 1024 members need.
 const HEADER: u64 = directory::HEAD as u64;
 
-/// How long to wait for another process that makes the extent which this process needs too.
+/// Maximum time to wait for another process that is creating an extent which this process needs too.
 const TIME_LIMIT: Duration = Duration::from_millis(100);
 
-/// What an extent's word says: state 2 bits, member 24.
+/// State of an extent, packed in a word: state (2 bits), member (24 bits).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(in crate::arena) enum Extent {
     Free,
@@ -134,31 +135,31 @@ impl Arena {
         self.map().cas(self.extent_word(i, STATE), from.pack(), to.pack()).is_ok()
     }
 
-    /// All extents that exist, with their states.
+    /// Returns all existing extents with their states.
     pub(in crate::arena) fn extents(&self) -> impl Iterator<Item = (u32, Extent)> + '_ {
         let state = |i| Extent::unpack(self.map().load(self.extent_word(i, STATE)));
         let count = if self.has_extents() { EXTENTS } else { 0 };
         (0..count).map(move |i| (i, state(i))).filter(|&(_, s)| s != Extent::Free)
     }
 
-    /// Whether it can have extents.
+    /// Returns `true` if the arena can have extents.
     pub(in crate::arena) fn has_extents(&self) -> bool {
         self.layout().slot() > 0 && !self.is_local()
     }
 
-    /// Where the addresses of an extent begin.
+    /// Returns the first address of an extent.
     pub(in crate::arena) fn extent_base(&self, i: u32) -> u64 {
         self.layout().size + u64::from(i) * self.layout().slot()
     }
 
-    /// Which extent a byte is in; `None` if it is in the arena's own file.
+    /// Returns the extent that contains a byte, or `None` if the byte is in the arena's own file.
     #[inline]
     pub(in crate::arena) fn extent_of(&self, at: u64) -> Option<u32> {
         let size = self.layout().size;
         at.checked_sub(size)?.checked_div(self.layout().slot()).map(|i| i as u32)
     }
 
-    /// Directory and name of an extent's file, once they were written down.
+    /// Returns directory and name of an extent's file, once they are recorded.
     pub(in crate::arena) fn extent_file(&self, i: u32) -> Option<(PathBuf, u128)> {
         let len = self.map().load(self.extent_word(i, PATH_LEN)) as usize;
         if len == 0 || len > MOST_PATH {
@@ -190,13 +191,13 @@ impl Arena {
         OsString::from_vec(bytes).into()
     }
 
-    /// Length of an extent's file, and the word that says how much of it is used.
+    /// Returns the length of an extent's file.
     pub(in crate::arena) fn extent_len(&self, i: u32) -> u64 {
         self.map().load(self.extent_word(i, END)).saturating_sub(self.extent_base(i))
     }
 
-    /// The extent of this directory in which a slab of the class finds room: its frontier, and its end. Made if there is
-    /// none.
+    /// Returns the frontier and the end of an extent in this directory that has room for a slab of the class.
+    /// Creates the extent if necessary.
     pub(in crate::arena) fn extent_for(
         &self,
         class: u32,
@@ -230,7 +231,7 @@ impl Arena {
         }
     }
 
-    /// Makes an extent for slabs of the class.
+    /// Creates an extent for slabs of the class.
     fn make_extent(&self, class: u32, directory: &Path, me: Member) -> Result<()> {
         let full = Error::ArenaFull { what: "files with names", asked: 1, limit: u64::from(EXTENTS) };
         let grain = Directory::make(directory)?.grain();
@@ -262,7 +263,7 @@ impl Arena {
         self.commit_at(self.path_at(i).offset() & !4095, 4096)?;
         let path_len = self.store_path(self.path_at(i), directory);
         let (fd, len) = directory::create_named(directory, most, least, |name| {
-            // Not to be read while it is changed.
+            // Cleared, so that no process reads the name while it changes.
             self.map().store(self.extent_word(i, PATH_LEN), 0);
             for (w, half) in [(0, (name >> 64) as u64), (1, name as u64)] {
                 self.map().store(self.extent_word(i, NAME + w), half);
@@ -270,7 +271,7 @@ impl Arena {
             self.map().store(self.extent_word(i, PATH_LEN), path_len as u64);
         })?;
         let (path, base) = (directory.to_owned(), self.extent_base(i));
-        // Before it is mapped: what is mapped stays.
+        // Before it is mapped, since a mapping is permanent.
         memory::commit(fd.as_fd(), 0, HEADER).map_err(|e| no_room(fd.as_fd(), &path, HEADER, e))?;
         let gone = || Error::Stale("this process was taken for dead while it made a file".into());
         if !self.change_extent(i, Extent::Making(me), Extent::Named(me)) {
@@ -283,7 +284,8 @@ impl Arena {
         if self.change_extent(i, Extent::Named(me), Extent::Open) { Ok(()) } else { Err(gone()) }
     }
 
-    /// The name of the first file of this program in a directory, other than `i`; 0 if there is none.
+    /// Returns the name of the first file of this program in a directory, other than `i`, or 0 if there is
+    /// none.
     fn first_in(&self, directory: &Path, i: u32) -> u128 {
         let mut others = self.extents().filter(|&(other, state)| other != i && state == Extent::Open);
         let ours =
@@ -310,7 +312,7 @@ impl Arena {
         self.map().store(first, MAGIC);
     }
 
-    /// Undoes the making of an extent by this process.
+    /// Undoes the creation of an extent by this process.
     fn drop_extent(&self, i: u32, me: Member) {
         if let Some((path, name)) = self.extent_file(i)
             && let Ok(Some(directory)) = Directory::open(&path)
@@ -324,7 +326,7 @@ impl Arena {
         }
     }
 
-    /// Undoes what dead members were making.
+    /// Undoes the creation of extents by dead members.
     pub(in crate::arena) fn sweep_extents(&self, dead: impl Fn(Member) -> bool, me: Member) {
         let states: Vec<_> = self.extents().collect();
         for (i, state) in states {
@@ -338,7 +340,7 @@ impl Arena {
     }
 }
 
-/// Notes in a file that this process has its lock, if it names this process.
+/// Records in a file that this process has its lock, if the file lists this process.
 pub(in crate::arena) fn note_held(fd: BorrowedFd<'_>) {
     let head = directory::head_of(fd);
     if word(&head, 0) != Some(MAGIC) {
@@ -350,12 +352,12 @@ pub(in crate::arena) fn note_held(fd: BorrowedFd<'_>) {
     }
 }
 
-/// What the first bytes of a file say of the processes that may use it.
+/// Evaluates the first bytes of a file: the state of the processes that may use it.
 pub(in crate::arena) fn owners_live(head: &[u8]) -> Owners {
     owners(head, |_| true)
 }
 
-/// As [`owners_live`], but for this process, which is about to end.
+/// Same as [`owners_live`], ignoring this process, which is about to end.
 pub(in crate::arena) fn others_live(head: &[u8]) -> Owners {
     owners(head, |pid| pid != u64::from(std::process::id()))
 }
@@ -365,7 +367,7 @@ fn word(head: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_ne_bytes(bytes.try_into().ok()?))
 }
 
-/// Where the words of the owners are.
+/// Returns the offsets of the words of the owners.
 fn listed(head: &[u8]) -> impl Iterator<Item = usize> + use<> {
     let listed = word(head, 24).unwrap_or(0).min(1024) as usize;
     (0..listed).map(|i| LIST_AT + 16 * i)
@@ -373,7 +375,7 @@ fn listed(head: &[u8]) -> impl Iterator<Item = usize> + use<> {
 
 fn owners(head: &[u8], counts: impl Fn(u64) -> bool) -> Owners {
     if word(head, 0) != Some(MAGIC) {
-        // Not finished, or an arena's own file: its lock decides.
+        // Incomplete, or an arena's own file: its lock decides.
         return Owners::Gone;
     }
     let (own, theirs) = (directory::process_namespace(), word(head, 16));
@@ -385,7 +387,7 @@ fn owners(head: &[u8], counts: impl Fn(u64) -> bool) -> Owners {
         });
         return if live { Owners::Live } else { Owners::Gone };
     }
-    // Process ids of another namespace say nothing here.
+    // Process IDs of another namespace can't be checked here.
     let first = [0, 8].map(|w| u128::from(word(head, FIRST_AT + w).unwrap_or(0)));
     match first[0] << 64 | first[1] {
         0 if listed(head).any(|at| word(head, at).is_none_or(|w| w & HOLDS == 0 && counts(w))) => {

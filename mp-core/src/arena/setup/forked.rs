@@ -1,4 +1,4 @@
-//! What a forked copy of this process has of its arena and must not keep: see [`crate::fork`].
+//! State of the arena that a forked child inherits and must not keep: see [`crate::fork`].
 
 use std::os::fd::RawFd;
 
@@ -11,7 +11,7 @@ use crate::arena::setup::backing_files::Held;
 use crate::arena::{Arena, CURRENT, MAKING};
 use crate::error::Result;
 
-/// The arena of a process that is about to be copied. No arena is made, and no file opened, as long as it lives.
+/// Arena of a process that is about to fork. While this value lives, no arena is created, and no file opened.
 #[derive(Debug)]
 pub(crate) struct Inherited {
     _making: MutexGuard<'static, ()>,
@@ -19,7 +19,7 @@ pub(crate) struct Inherited {
 }
 
 impl Arena {
-    /// In the thread that forks, before it does.
+    /// Called in the thread that forks, before it does.
     pub(crate) fn before_fork() -> Inherited {
         let making = MAKING.lock();
         Inherited { _making: making, arena: CURRENT.get().map(|&arena| (arena, arena.hold_files())) }
@@ -27,20 +27,21 @@ impl Arena {
 }
 
 impl Inherited {
-    /// In the copy: reserves the addresses of the arena, so that nothing else is mapped there. Allocates no
-    /// memory before.
+    /// Reserves the addresses of the arena in the child, so that nothing else is mapped there. Allocates no
+    /// memory before that.
     pub(crate) fn reserve_addresses(&self) -> Result<()> {
-        // Plain memory has no file, and the copy of it is private to the copy; it is not inherited either.
+        // Private memory has no file. The child's copy of it is private to the child, and is not inherited
+        // either.
         self.arena.as_ref().map_or(Ok(()), |(arena, _)| arena.map().reserve_in_copy())
     }
 
-    /// The files of the arena that the process has open.
+    /// Returns the files of the arena that the process has open.
     pub(crate) fn files(&self) -> &[RawFd] {
         self.arena.as_ref().map_or(&[], |(_, held)| &held.files)
     }
 }
 
-/// In the copy: forgets what this thread has, which is the original's.
+/// Forgets the state of this thread that belongs to the parent. Called in the child.
 pub(crate) fn forget_thread() {
     intents::forget_thread();
     idle::forget_thread();

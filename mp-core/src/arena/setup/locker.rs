@@ -1,9 +1,10 @@
-//! The locker: where descriptors are that are in messages, as this process has it open. What is in it, and in which order it changes,
-//! says `messages::descriptors`; why it is like this, docs/reference/descriptors.md.
+//! The locker: storage for descriptors in messages, as this process has it open. `messages::descriptors`
+//! describes its contents and the order of changes. The design is explained in docs/reference/descriptors.md.
 //!
-//! It is a socket, the *table*, in whose packets lie pairs of sockets. Every member has it; it is handed down with the arena's file:
-//! both are in the one packet of a third socket, the *parcel*, and that is what a process gets, by whatever way. It looks at the packet
-//! and leaves it, so that the parcel is as good for its own children.
+//! The locker is a socket, the *table*, whose packets contain pairs of sockets. Every member has it. It is
+//! passed on with the arena's file: both are in the only packet of a third socket, the *parcel*, which a
+//! process receives by any means. The process peeks at the packet and leaves it there, so it can pass the
+//! same parcel to its own children.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -12,10 +13,10 @@ use crate::arena::setup::backing_files::Files;
 use crate::error::{Error, Result};
 use crate::sys::{Errno, memory, os, packets};
 
-/// The number of a parcel's packet.
+/// Number of a parcel's packet.
 pub(in crate::arena) const PARCEL: u64 = u64::from_ne_bytes(*b"mpparcel");
 
-/// What came with the arena's file.
+/// Sockets that were received with the arena's file.
 #[derive(Debug)]
 pub(in crate::arena) struct Parcel {
     socket: OwnedFd,
@@ -23,10 +24,11 @@ pub(in crate::arena) struct Parcel {
 }
 
 impl Parcel {
-    /// The arena's file, and the rest of the parcel if it came in one.
+    /// Returns the arena's file, and the rest of the parcel if it came in one.
     ///
     /// # Errors
-    /// [`Error::Os`] if this process has no descriptors to spare, [`Error::NotAnArena`] if it is neither a file nor a parcel.
+    /// [`Error::Os`] if this process has no free descriptors, [`Error::NotAnArena`] if `fd` is neither a file
+    /// nor a parcel.
     pub(in crate::arena) fn open(fd: OwnedFd) -> Result<(OwnedFd, Option<Self>)> {
         if !packets::is_socket(fd.as_fd()) {
             return Ok((fd, None));
@@ -44,12 +46,13 @@ impl Parcel {
     }
 }
 
-/// A new table: its end that packets come out of. The other end is in its first packet, for those that add to it.
+/// Creates a table, and returns the end that packets are read from. The other end is in its first packet, for
+/// processes that add to it.
 fn make_table() -> Result<OwnedFd, Errno> {
     let (into, table) = packets::pair()?;
     packets::enlarge(&into);
     packets::send(&into, 0, &[into.as_fd()])?;
-    // Where the kernel, or what stands for one, has no such thing, it is known from here on.
+    // Detects a kernel or an emulation without support for this.
     let packet = packets::peek(&table, Some(0))?;
     if packet.cut {
         return Err(Errno::MFILE);
@@ -58,7 +61,7 @@ fn make_table() -> Result<OwnedFd, Errno> {
 }
 
 impl Arena {
-    /// The table of the locker.
+    /// Returns the table of the locker.
     ///
     /// # Errors
     /// [`Error::Unsupported`] if there is none, [`Error::OutOfDescriptors`] if it could not be opened.
@@ -71,7 +74,7 @@ impl Arena {
         files.open_locker()
     }
 
-    /// Notes what came with the arena's file.
+    /// Stores the sockets that were received with the arena's file.
     pub(in crate::arena) fn unpack(&self, parcel: Option<Parcel>) {
         let files = self.files();
         match parcel {
@@ -89,7 +92,7 @@ impl Arena {
 }
 
 impl Files {
-    /// Makes the locker, if there is none. Called under the lock `opening`.
+    /// Creates the locker, if there is none. Called under the lock `opening`.
     fn open_locker(&self) -> Result<&OwnedFd> {
         if let Some(why) = self.no_locker.get() {
             return Err(Error::Unsupported(why.clone()));
@@ -117,7 +120,8 @@ impl Files {
         }
     }
 
-    /// What is handed down: a parcel, or the arena's file alone where the locker can't be. Called under the lock `opening`.
+    /// Returns the socket or file to pass to children: a parcel, or the arena's file alone if the locker is
+    /// unsupported. Called under the lock `opening`.
     pub(in crate::arena) fn make_parcel(&self) -> Result<&OwnedFd> {
         if let Some(parcel) = self.parcel.get() {
             return Ok(parcel);
@@ -135,7 +139,7 @@ impl Files {
         let (into, parcel) = packets::pair().map_err(os("socketpair for the arena's file"))?;
         match packets::send(&into, PARCEL, &[file.as_fd(), table.as_fd()]) {
             Ok(()) => _ = self.parcel.set(parcel),
-            // Without the locker, its receiver can do all but that.
+            // Without the locker, its receiver can do everything except receive descriptors.
             Err(_) => return Ok(file),
         }
         self.parcel.get().ok_or(Error::Local)

@@ -1,4 +1,5 @@
-//! How a process comes to its arena: made, attached at first need, copied; its files, and the settings that children inherit.
+//! Setup of a process's arena: creation, attachment at first need, forks, its files, and the settings that
+//! children inherit.
 
 pub(in crate::arena) mod attach;
 pub(in crate::arena) mod backing_files;

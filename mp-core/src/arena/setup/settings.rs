@@ -1,8 +1,8 @@
-//! The settings of each member, kept in its slot for the children that it starts.
+//! Settings of each member, stored in its slot for the children that it starts.
 //!
-//! Three words and a path. Only the member writes them; a child reads its parent's once, when it has joined.
-//! The count is odd while they are written, so that a child that meets a change (or a parent that was killed
-//! in one) keeps the default settings.
+//! Three words and a path. Only the member writes them, and a child reads its parent's once, after it has
+//! joined. The count is odd while they are written. A child that reads them during a change (or after its
+//! parent was killed in one) keeps the default settings.
 
 use std::path::PathBuf;
 
@@ -11,13 +11,13 @@ use crate::arena::setup::strategy::{self, MOST_PATH, Settings, SharingStrategy};
 use crate::mem::Mem;
 use crate::sys::memory;
 
-/// Where in a member's slot: count, strategy, length of the directory's path, the path.
+/// Words in a member's slot: count, strategy, length of the directory's path, the path.
 const COUNT: u64 = 64;
 const STRATEGY: u64 = 65;
 const PATH_LEN: u64 = 66;
 const PATH: u64 = 67;
 
-/// Writes down what this process has set, if it is a member.
+/// Publishes the settings of this process, if it is a member.
 pub(crate) fn publish_settings(new: &Settings) {
     if let Some(arena) = Arena::get() {
         arena.store_settings(new);
@@ -28,7 +28,7 @@ impl Arena {
     fn store_settings(&self, new: &Settings) {
         let Ok(me) = self.me() else { return };
         let word = |w| self.layout().member(me.slot(), w);
-        // A former tenant may have been killed in the middle.
+        // A previous member may have been killed during a change.
         let count = self.map().load(word(COUNT)) & !1;
         self.map().store(word(COUNT), count + 1);
         self.map().fence_after_rmw();
@@ -38,12 +38,12 @@ impl Arena {
         self.map().store(word(COUNT), count + 2);
     }
 
-    /// Writes down what this process had set before it was a member.
+    /// Publishes settings that this process had before it was a member.
     pub(in crate::arena) fn publish_own_settings(&self) {
         strategy::republish();
     }
 
-    /// Takes over what the parent of this process has set.
+    /// Takes over the settings of this process's parent.
     pub(in crate::arena) fn inherit_settings(&self) {
         let parent = memory::parent_pid();
         let slot = self.slot_of(parent);

@@ -1,6 +1,7 @@
-//! Which kind of shared memory tensors are put into from now on.
+//! Kind of shared memory for new tensors.
 //!
-//! A setting of the process. Children begin with their parent's: each member keeps its own in the arena, for them.
+//! The strategy is a setting of the process. Children begin with their parent's: each member publishes its
+//! own in the arena, for them.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -15,7 +16,7 @@ use crate::error::{Error, Result};
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU64, Ordering};
 
-/// How the memory of tensors is shared between processes.
+/// Strategy for sharing the memory of tensors between processes.
 ///
 /// ```
 /// use mp_core::{SharingStrategy, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
@@ -29,23 +30,24 @@ use crate::sync::shared::{AtomicU64, Ordering};
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 ///
-/// Tensors of both kinds live side by side, and travel in one message. The memory of queues and messages is always
-/// that of the arena.
+/// Tensors of both kinds can coexist, and can be in one message. The memory of queues and messages is always
+/// in the arena.
 ///
 /// | | [`FileDescriptor`](Self::FileDescriptor) | [`FileSystem`](Self::FileSystem) |
 /// |---|---|---|
-/// | memory | one anonymous file | some files in a directory of the user's, of 64 GiB of addresses each |
-/// | a process that starts | is handed its descriptor | opens each file by name when it first meets a tensor in it |
-/// | limits | memory of the machine, the cgroup, the budget | and the free space of the directory; RLIMIT_FSIZE |
+/// | memory | one anonymous file | some files in a directory of the user, of 64 GiB of addresses each |
+/// | a new process | receives its descriptor | opens each file by name when it first uses a tensor in it |
+/// | limits | memory of the machine, the cgroup, the budget | also the free space of the directory; RLIMIT_FSIZE |
 /// | after all processes have died | nothing is left | files without holders, which the next start removes |
-/// | for | nearly everything | huge pages (a hugetlbfs directory), a disk, a size limit of its own (a tmpfs) |
+/// | use for | nearly everything | huge pages (a hugetlbfs directory), a disk, a separate size limit (a tmpfs) |
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
 #[doc(alias = "torch_shm_manager")]
 pub enum SharingStrategy {
-    /// One anonymous file (memfd) whose descriptor is handed to each child. Nothing has a name, nothing is left behind.
+    /// One anonymous file (memfd) whose descriptor is passed to each child. Nothing has a name, and nothing
+    /// is left behind.
     FileDescriptor,
-    /// Files with names, in the directory that [`set_sharing_directory`] says.
+    /// Named files, in the directory set by [`set_sharing_directory`].
     FileSystem,
 }
 
@@ -57,7 +59,7 @@ impl SharingStrategy {
         (false, false) => &[],
     };
 
-    /// Its name, as torch has it.
+    /// Returns the strategy's name, as in torch.
     pub const fn name(self) -> &'static str {
         match self {
             Self::FileDescriptor => "file_descriptor",
@@ -65,23 +67,24 @@ impl SharingStrategy {
         }
     }
 
-    /// Whether this build has it.
+    /// Returns `true` if this build supports the strategy.
     #[inline]
     pub(crate) fn supported(self) -> bool {
         Self::all().contains(&self)
     }
 
-    /// The ones that this build has.
+    /// Returns the strategies that this build supports.
     #[cfg(not(feature = "inject"))]
     #[inline]
     const fn all() -> &'static [Self] {
         Self::ALL
     }
 
-    /// Test only: with `MP_STRATEGY` in the environment, that one alone, as in a build with its feature alone.
+    /// Test only: returns only the strategy in the environment variable `MP_STRATEGY`, if set, like a build
+    /// with only its feature.
     #[cfg(feature = "inject")]
     fn all() -> &'static [Self] {
-        // fork: what it keeps is what the environment says, which a copy has as its original has.
+        // fork: a child inherits the environment, which determines this value.
         static ALONE: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
         let named = || std::env::var("MP_STRATEGY").ok();
         match ALONE.get_or_init(|| named().and_then(|name| Self::ALL.iter().position(|s| s.name() == name))) {
@@ -91,14 +94,14 @@ impl SharingStrategy {
     }
 }
 
-/// By its [name](SharingStrategy::name).
+/// Serializes the [name](SharingStrategy::name).
 impl Serialize for SharingStrategy {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
         s.serialize_str(self.name())
     }
 }
 
-/// One that this build supports.
+/// Deserializes a strategy that this build supports.
 impl<'de> Deserialize<'de> for SharingStrategy {
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
         String::deserialize(d)?.parse().map_err(D::Error::custom)
@@ -122,23 +125,23 @@ impl FromStr for SharingStrategy {
     }
 }
 
-/// Longer paths than this don't fit the arena.
+/// Maximum length in bytes of a path that fits into the arena.
 pub(crate) const MOST_PATH: usize = 248;
 
-/// What this process has set.
+/// Settings of this process.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Settings {
     pub(crate) strategy: SharingStrategy,
-    /// The directory in which the user's directory is.
+    /// Directory that contains the user's directory.
     pub(crate) directory: PathBuf,
 }
 
-/// `None`: as it is without any setting.
+/// Settings of this process. `None` means the defaults.
 static SETTINGS: PerProcess<Mutex<Option<Settings>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
-/// Changes with every setting: the lowest bit says whether tensors go to files, the others count.
+/// Changes with every setting. The lowest bit is set if tensors are allocated in files, and the others count.
 static STAMP: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(UNSET) }; GENERATIONS]);
-/// The stamp before there was any setting.
+/// Stamp before any setting.
 const UNSET: u64 = (!cfg!(feature = "file_descriptor") && cfg!(feature = "file_system")) as u64;
 
 impl Default for Settings {
@@ -148,7 +151,7 @@ impl Default for Settings {
     }
 }
 
-/// Whether tensors go to files, and a number that changes with every setting.
+/// Returns `true` if tensors are allocated in files, and a number that changes with every setting.
 #[inline]
 pub(crate) fn stamp() -> (bool, u64) {
     let stamp = STAMP.load(Ordering::Acquire);
@@ -159,7 +162,7 @@ pub(crate) fn stamp() -> (bool, u64) {
     (stamp & 1 == 1, stamp)
 }
 
-/// The present settings, and their stamp.
+/// Returns the present settings, and their stamp.
 pub(crate) fn settings() -> (Settings, u64) {
     let settings = SETTINGS.lock();
     (settings.clone().unwrap_or_default(), STAMP.load(Ordering::Acquire))
@@ -172,12 +175,12 @@ fn change(how: impl FnOnce(&mut Settings)) {
     let files = u64::from(new.strategy == SharingStrategy::FileSystem);
     let next = (STAMP.load(Ordering::Relaxed) | 1) + 1;
     STAMP.store(next | files, Ordering::Release);
-    // While it is locked, so that the arena gets the changes in their order.
+    // Under the lock, so that the arena receives the changes in order.
     crate::arena::publish_settings(&new);
     *settings = Some(new);
 }
 
-/// Writes the present settings down in the arena once more.
+/// Publishes the present settings in the arena again.
 pub(crate) fn republish() {
     let settings = SETTINGS.lock();
     if let Some(settings) = &*settings {
@@ -185,7 +188,7 @@ pub(crate) fn republish() {
     }
 }
 
-/// Whether this process has settings of its own, or of its parent's.
+/// Returns `true` if this process has set or inherited settings.
 pub(crate) fn is_set() -> bool {
     SETTINGS.lock().is_some()
 }
@@ -197,18 +200,18 @@ pub(crate) fn inherit(parent: Settings) {
     }
 }
 
-/// The strategies that this build supports on this platform: the ones with their cargo features on.
+/// Returns the strategies that this build supports on this platform: those whose cargo features are enabled.
 pub fn get_all_sharing_strategies() -> &'static [SharingStrategy] {
     SharingStrategy::all()
 }
 
-/// The strategy of this process, for tensors that are made from now on.
+/// Returns the strategy of this process for new tensors.
 pub fn get_sharing_strategy() -> SharingStrategy {
     settings().0.strategy
 }
 
-/// Chooses the strategy of this process, for tensors that are made from now on. Children that are started from now on
-/// begin with it; those that run already are not affected, and understand tensors of both kinds.
+/// Sets the strategy of this process for new tensors. Children that are started later begin with it. Running
+/// children are not affected, and accept tensors of both kinds.
 ///
 /// ```
 /// use mp_core::{Arena, SharingStrategy, Storage, get_sharing_strategy, set_sharing_strategy};
@@ -224,35 +227,38 @@ pub fn get_sharing_strategy() -> SharingStrategy {
 /// ```
 ///
 /// # Errors
-/// [`Error::Strategy`] for one that this build does not support.
+/// [`Error::Strategy`] if this build does not support the strategy.
 pub fn set_sharing_strategy(strategy: SharingStrategy) -> Result<(), Error> {
     let _: SharingStrategy = strategy.name().parse()?;
     change(|now| now.strategy = strategy);
     Ok(())
 }
 
-/// In which directory the strategy `file_system` has its own, `mp-<uid>`; `/dev/shm` unless something else was set.
+/// Returns the directory in which the strategy `file_system` has its own, `mp-<uid>`. The default is
+/// `/dev/shm`.
 pub fn get_sharing_directory() -> PathBuf {
     settings().0.directory
 }
 
-/// Chooses where the strategy `file_system` keeps its files, from now on and for children that are started from now
-/// on: in `mp-<uid>` below this directory, which is made when it is first needed, with mode 0700.
+/// Sets the directory for files of the strategy `file_system`, for this process and for children that are
+/// started later. The files are in `mp-<uid>` below this directory, which is created when it is first needed,
+/// with mode 0700.
 ///
-/// What the directory is on decides what the memory is: a tmpfs (`/dev/shm` is one), huge pages (a hugetlbfs; each file
-/// and each growth takes whole huge pages), a disk (memory that the kernel can write back). The file system must know
-/// `fallocate(2)`, so that memory that was handed out is there.
+/// The directory's file system determines the kind of memory: a tmpfs (such as `/dev/shm`), huge pages (a
+/// hugetlbfs, where each file and each growth takes whole huge pages), or a disk (memory that the kernel can
+/// write back). The file system must support `fallocate(2)`, so that allocated memory is reserved.
 ///
-/// Files of programs that were killed are removed when their directory is used next by a program that starts; by one in another
-/// process namespace (a container that shares the directory), or without `/proc`, when the killed program's last start is 10
-/// s ago. Files of a program that lives are left alone there too. What stays is a file of a program that began to use
-/// files after it had started processes, and was killed before all of these had noticed it, which takes them 100 ms or
-/// so, longer while they are stopped or compute: set the strategy before the first start. Don't remove or truncate
-/// files by hand while they are used: a process that touches memory that was cut off gets a SIGBUS.
+/// Files of programs that were killed are removed when a starting program next uses their directory. If that
+/// program is in another process namespace (a container that shares the directory), or has no `/proc`, it
+/// removes them only if the killed program's last start is 10 s ago. Files of a live program are never
+/// removed. A file stays if its program began to use files after it had started processes, and was killed
+/// before all of these had detected it. Detection takes 100 ms or so, and longer while they are stopped or
+/// compute: set the strategy before the first start. Don't remove or truncate files by hand while they are
+/// used: a process that accesses truncated memory gets a SIGBUS.
 ///
 /// # Errors
-/// [`Error::Directory`] if it isn't there, or its path is longer than 248 bytes. That nothing can be written to it shows
-/// when a tensor is made, as the same error.
+/// [`Error::Directory`] if the directory doesn't exist, or its path is longer than 248 bytes. A directory
+/// that is not writable is reported when a tensor is created, with the same error.
 pub fn set_sharing_directory(directory: impl AsRef<Path>) -> Result<()> {
     let asked = directory.as_ref();
     let fail = |what, source| Error::Directory { path: asked.into(), what, source };
