@@ -1,4 +1,5 @@
-//! What a process does about its children when it exits: which it waits for, which it ends, and which failures it prints.
+//! Treatment of children at the exit of a process: which are waited for, which are ended, and which failures
+//! are printed.
 
 mod common;
 
@@ -14,7 +15,7 @@ fn fail(_: usize, (): ()) -> Result<(), String> {
     Err("it went wrong".to_string())
 }
 
-/// What a process that runs this has printed on its standard error by its end.
+/// Returns the standard error output of a process that runs this.
 fn printed(test: fn(usize, ()) -> Outcome, rank: usize) -> String {
     let all = move |_: usize, (test, rank): (u8, usize)| TESTS[usize::from(test)](rank, ());
     let number = TESTS.iter().position(|other| std::ptr::fn_addr_eq(*other, test)).unwrap();
@@ -26,7 +27,7 @@ fn printed(test: fn(usize, ()) -> Outcome, rank: usize) -> String {
 
 const TESTS: [fn(usize, ()) -> Outcome; 3] = [asks_a_context, asks_a_process, kills_and_looks];
 
-/// Exits in the thread that reaps, while two processes run that would be waited for.
+/// Exits on the thread that reaps, while two processes run that would be waited for.
 fn exits_in_a_callback(_: usize, (): ()) -> Outcome {
     let context = start_processes(|_: usize, (): ()| wait_for_the_end(), (), SpawnOptions::nprocs(2))?;
     let child = Process::spawn(|(): ()| {}, ())?;
@@ -46,7 +47,7 @@ fn a_callback_may_exit_while_processes_run() {
     assert_eq!(process.wait().unwrap(), ExitStatus::Code(7));
 }
 
-/// A context whose processes have failed, which lives on: asked in one way or another, and in none (0).
+/// A live context whose processes have failed. `how` selects the query of its status, 0 none.
 fn asks_a_context(how: usize, (): ()) -> Outcome {
     let context = start_processes(fail, (), SpawnOptions::nprocs(2).on_failure(OnFailure::Continue))?;
     eventually("they have ended", || mp_spawn::active_children().is_empty());
@@ -59,7 +60,7 @@ fn asks_a_context(how: usize, (): ()) -> Outcome {
         5 => assert!((0..2).all(|rank| matches!(context.status(rank), Ok(ProcessStatus::Failed(_))))),
         6 => assert!((0..2).all(|rank| matches!(context.exit(rank), Ok(Some(_))))),
         7 => assert!(context.join_timeout(DEADLINE).is_err()),
-        // Of one of the two.
+        // Query of one of the two.
         _ => assert!(matches!(context.status(0), Ok(ProcessStatus::Failed(_)))),
     }
     context.detach();
@@ -86,7 +87,7 @@ fn asks_a_process(how: usize, (): ()) -> Outcome {
         2 => assert_ne!(child.wait()?, mp_spawn::ExitStatus::Code(0)),
         3 => eventually("it has failed", || matches!(child.status(), ProcessStatus::Failed(_))),
         4 => eventually("it has ended", || child.exit().is_some()),
-        // While it runs, perhaps: that is no answer.
+        // The process may still run, so this is not an answer.
         _ => drop((child.is_alive(), child.pid())),
     }
     Ok(())
@@ -103,7 +104,7 @@ fn failures_of_a_process_that_were_asked_for_are_not_printed() {
     }
 }
 
-/// Kills what it has started, and looks whether it is gone.
+/// Kills its child, and checks that the child is gone.
 fn kills_and_looks(how: usize, (): ()) -> Outcome {
     let child = Process::spawn(|(): ()| wait_for_the_end(), ())?;
     assert!(matches!(child.status(), ProcessStatus::Running));
@@ -141,7 +142,7 @@ fn a_failure_after_the_question_is_printed() {
     assert!(text.contains("it went wrong at last"), "{text}");
 }
 
-/// Without a word about it they are waited for, as daemons they are ended; whether by a handle or by a context that lives.
+/// By default they are waited for, and daemons are ended, with a handle or with a live context.
 #[test]
 fn contexts_and_processes_are_treated_alike_at_exit() {
     fn sleeper(_: usize, meeting: String) -> Outcome {
@@ -171,7 +172,7 @@ fn contexts_and_processes_are_treated_alike_at_exit() {
         (meeting, context)
     };
     for kind in 0..3 {
-        // The sleeper may be ended before it has said anything.
+        // The sleeper may be ended before it has sent a line.
         let (_, context) = start(kind, true);
         join(&context).unwrap();
         let (meeting, context) = start(kind, false);
@@ -192,7 +193,7 @@ fn what_was_taken_once_is_not_there_twice() -> Result<(), SpawnError> {
     let child = Process::spawn(|(): ()| Ok::<_, String>(1), ())?;
     assert_eq!((child.wait()?, child.join()?), (mp_spawn::ExitStatus::Code(0), 1));
     assert!(matches!(child.join(), Err(SpawnError::Value { .. })));
-    // Nothing is always there.
+    // `()` is always available.
     let nothing = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(2))?;
     assert_eq!((nothing.join()?.len(), nothing.join()?.len()), (2, 2));
     Ok(())

@@ -1,4 +1,4 @@
-//! The secret that a family of processes has in common.
+//! Secret that a family of processes shares.
 
 mod common;
 
@@ -11,7 +11,7 @@ fn key() -> Result<Vec<u8>, Error> {
     Ok(current_process().authkey()?.as_ref().to_vec())
 }
 
-/// Of a process and of one that it starts.
+/// Returns the keys of a process and of its child.
 fn of_two_generations((): ()) -> Result<Vec<Vec<u8>>, Box<dyn std::error::Error + Send + Sync>> {
     let child = Process::spawn(|(): ()| key(), ())?.join()?;
     Ok(vec![key()?, child])
@@ -31,7 +31,7 @@ fn everywhere() -> Vec<u8> {
 fn a_family_has_one_key_which_is_nowhere_to_be_read() {
     let ours = key().unwrap();
     assert_eq!(ours.len(), 32);
-    // SAFETY: what runs in the copy starts a process, and uses nothing of this one.
+    // SAFETY: code in the copy starts a process, and uses no state of this one.
     unsafe { mp_spawn::allow_fork() };
     for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
         let child = Process::builder().start_method(method).spawn(of_two_generations, ()).unwrap();

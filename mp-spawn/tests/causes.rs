@@ -1,5 +1,5 @@
-//! Starts that the system refuses, and what the errors say about why: without `/proc`, under seccomp filters, in a control
-//! group that is full. Each in a process of its own, which does that to itself.
+//! Starts that the system refuses, and the causes in their errors: without `/proc`, under seccomp filters, in
+//! a full control group. Each test runs in a separate process, which restricts itself.
 #![allow(unsafe_code)]
 
 mod common;
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use common::{DEADLINE, Outcome, refuse, wait_for_the_end};
 use mp_spawn::{Process, SpawnError, SpawnOptions, StartMethod, allow_fork, start_processes};
 
-/// The error of a start, or of the process that was started, in words; nothing if all went well.
+/// Returns the error of a start, or of the started process, in words. Empty on success.
 fn outcome(options: SpawnOptions) -> String {
     let error = match start_processes(|_: usize, (): ()| {}, (), options) {
         Ok(context) => context.join().map(drop),
@@ -23,14 +23,14 @@ fn outcome(options: SpawnOptions) -> String {
 }
 
 fn by(method: &str) -> SpawnOptions {
-    // SAFETY: what runs in copies does nothing.
+    // SAFETY: code in copies does nothing.
     unsafe { allow_fork() };
     SpawnOptions::nprocs(1).start_method(method.parse().unwrap())
 }
 
 const METHODS: [&str; 3] = ["spawn", "forkserver", "fork"];
 
-/// In a process of its own: the outcome of a start by each method.
+/// In a separate process: returns the outcome of a start by each method.
 fn each(test: fn(&str) -> String) -> Vec<String> {
     let number = TESTS.iter().position(|other| std::ptr::fn_addr_eq(*other, test)).unwrap();
     let call = |(number, method): (usize, String)| Ok::<_, String>(TESTS[number](&method));
@@ -46,7 +46,7 @@ fn each(test: fn(&str) -> String) -> Vec<String> {
 const TESTS: [fn(&str) -> String; 5] =
     [without_proc, without_proc_later, without_clone3, without_any_clone, without_prctl];
 
-/// Nothing is where `/proc` was; nothing, if this process may do that to itself.
+/// Hides `/proc` behind an empty file system. Returns `false` if this process lacks the privileges.
 fn hide_proc() -> bool {
     // SAFETY: takes a number.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
@@ -66,7 +66,7 @@ fn without_proc(method: &str) -> String {
     outcome(by(method))
 }
 
-/// What this process has opened, it has; but its program is not found any more.
+/// Files that this process has opened stay open, but its program can't be found any more.
 fn without_proc_later(method: &str) -> String {
     start_processes(|_: usize, (): ()| {}, (), by("spawn")).unwrap().join().unwrap();
     if !hide_proc() {
@@ -106,7 +106,7 @@ fn without_clone3(method: &str) -> String {
 #[test]
 fn that_a_filter_refuses_clone3_is_said_where_nothing_else_will_do() {
     let said = each(without_clone3);
-    // Whether the C library tries an older call after EPERM depends on its version.
+    // The version of the C library determines whether it tries an older call after EPERM.
     for text in &said {
         assert!(
             text.is_empty() || text.contains("seccomp") && text.contains("ENOSYS for clone3"),
@@ -116,7 +116,7 @@ fn that_a_filter_refuses_clone3_is_said_where_nothing_else_will_do() {
 }
 
 fn without_any_clone(method: &str) -> String {
-    // The arena, and the thread that starts processes, come first.
+    // The arena, and the thread that starts processes, are created first.
     start_processes(|_: usize, (): ()| {}, (), by(method)).unwrap().join().unwrap();
     refuse([libc::SYS_clone3, libc::SYS_clone, libc::SYS_vfork], libc::EPERM);
     outcome(by(method))
@@ -145,7 +145,7 @@ fn that_a_filter_refuses_prctl_is_said() {
     }
 }
 
-/// A control group with this limit of processes, and none in it as yet.
+/// Control group with this limit of processes, initially empty.
 struct Group(PathBuf);
 
 impl Group {
@@ -162,7 +162,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // The processes in it, the fork server as well, end with the one that the test has joined.
+        // The processes in it, including the fork server, end with the process that the test has joined.
         let until = std::time::Instant::now() + DEADLINE;
         while std::fs::remove_dir(&self.0).is_err() && std::time::Instant::now() < until {
             std::thread::sleep(std::time::Duration::from_millis(1)); // sleep: between two looks at what others do

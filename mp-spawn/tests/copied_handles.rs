@@ -1,4 +1,5 @@
-//! Handles of processes in a copy of the process that started them: they have no owner there, and return an error at once.
+//! Handles of processes in a copy of the process that started them: they have no owner there, and return an
+//! error at once.
 #![allow(unsafe_code)]
 
 mod common;
@@ -36,7 +37,7 @@ fn in_the_copy((): ()) -> Outcome {
 #[test]
 fn they_are_refused_and_end_no_process() {
     alone(|()| {
-        // SAFETY: what runs in the copy needs nothing of other threads.
+        // SAFETY: code in the copy needs no state of other threads.
         unsafe { allow_fork() };
         let process = Process::spawn(|(): ()| wait_for_the_end(), ()).unwrap();
         let options = SpawnOptions::nprocs(1);
@@ -52,15 +53,15 @@ fn they_are_refused_and_end_no_process() {
     });
 }
 
-/// Kept as long as the process lives: threads use it while copies are made.
+/// Kept for the life of the process: threads use it while copies are made.
 static IN_USE: Mutex<Option<&'static (Process, ProcessContext)>> = Mutex::new(None);
 
-/// A line of the copy says at which call it is, should one of them block.
+/// Prints the current call of the copy, in case it blocks.
 fn at(call: &str) {
     eprintln!("at {call}");
 }
 
-/// Whatever another thread had locked when it was copied.
+/// Makes all calls, whatever another thread had locked when the process was copied.
 fn asks_for_everything((pid, ranks): (u32, Vec<u32>)) -> Outcome {
     let kept = IN_USE.try_lock().ok().and_then(|kept| *kept);
     let (process, context) = kept.ok_or("nothing is kept")?;
@@ -101,11 +102,12 @@ fn asks_for_everything((pid, ranks): (u32, Vec<u32>)) -> Outcome {
     Ok(())
 }
 
-/// Copies are made while threads have the locks behind the handles nearly all the time: they describe processes of long names.
+/// Copies are made while threads hold the locks of the handles nearly all the time: they describe processes
+/// with long names.
 #[test]
 fn no_call_in_a_copy_waits_for_a_thread_that_the_copy_does_not_have() {
     alone(|()| {
-        // SAFETY: what runs in the copy needs nothing of other threads.
+        // SAFETY: code in the copy needs no state of other threads.
         unsafe { allow_fork() };
         let name = "n".repeat(50_000);
         let process =
@@ -155,7 +157,7 @@ fn drops_a_supervised_process((): ()) -> Outcome {
     let process = SUPERVISED.lock().map_err(|_| "poisoned")?.take().ok_or("nothing is kept")?;
     assert!(is_refused(process.kill()) && !process.is_alive());
     drop(process);
-    // A supervision of its own: the thread of the original's is not there.
+    // A new supervision, because the thread of the original's does not exist here.
     let (builder, events) =
         supervised(Restart::OnFailure { max: 1, backoff: std::time::Duration::ZERO.into() });
     let own = builder.spawn(|(): ()| Err::<(), _>("no"), ())?;
@@ -167,7 +169,7 @@ fn drops_a_supervised_process((): ()) -> Outcome {
 #[test]
 fn a_copy_that_drops_a_supervised_process_leaves_it_to_its_owner() {
     alone(|()| {
-        // SAFETY: what runs in the copies needs nothing of other threads.
+        // SAFETY: code in the copies needs no state of other threads.
         unsafe { allow_fork() };
         let (builder, events) = supervised(after(HOUR));
         let process = builder.spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();

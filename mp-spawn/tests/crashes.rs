@@ -1,4 +1,4 @@
-//! What errors say about processes that crash: names of signals, addresses, core files, backtraces.
+//! Errors of processes that crash: names of signals, addresses, core files, backtraces.
 #![allow(unsafe_code)]
 
 mod common;
@@ -40,7 +40,7 @@ fn signals_have_their_names() {
         limit_core(0).unwrap();
         // SAFETY: no memory is involved.
         unsafe { libc::raise(number) };
-        // Those that are blocked or ignored.
+        // For signals that are blocked or ignored.
         std::thread::sleep(Duration::from_secs(30)); // sleep: until it is ended
     };
     for (number, name) in [
@@ -58,14 +58,14 @@ fn signals_have_their_names() {
     ] {
         let exited = exited(failure(&start_processes(raise, number, SpawnOptions::nprocs(1)).unwrap()));
         let expected = ExitStatus::Signal { signal: Signal::from_number(number), core_dumped: false };
-        // No access to memory raised it: a process sent it.
+        // Sent by a process, not raised by an access to memory.
         assert_eq!((exited.exit, exited.detail.clone()), (expected, None), "{exited}");
         let text = exited.to_string();
         assert!(text.contains(&format!("was killed by {name} (signal {number})")), "{text}");
     }
 }
 
-/// Touches a page of a file that has none.
+/// Accesses a page beyond the end of a file.
 fn past_the_end_of_a_file() {
     // SAFETY: the name is a C string.
     let file = unsafe { libc::memfd_create(c"empty".as_ptr(), 0) };
@@ -73,13 +73,13 @@ fn past_the_end_of_a_file() {
     // SAFETY: a new mapping, at an address that the kernel chooses.
     let place = unsafe { libc::mmap(any, 4096, access, libc::MAP_SHARED, file, 0) };
     assert_ne!(place, libc::MAP_FAILED);
-    // SAFETY: none; the test wants to see what happens.
+    // SAFETY: none; the test observes the crash.
     unsafe { place.cast::<u8>().write_volatile(1) };
 }
 
 #[cfg(target_arch = "x86_64")]
 fn no_instruction() {
-    // SAFETY: none; the test wants to see what happens.
+    // SAFETY: none; the test observes the crash.
     unsafe { std::arch::asm!("ud2") };
 }
 
@@ -159,7 +159,7 @@ fn a_panic_arrives_with_its_backtrace_if_that_is_wanted() {
             SpawnError::ProcessRaised(raised) => {
                 let text = raised.to_string();
                 assert_eq!(text.contains("backtrace in the worker"), raised.backtrace.is_some(), "{text}");
-                // What the program itself has called.
+                // Functions that the program itself has called.
                 assert_eq!(text.contains("the_function_that_panics"), raised.backtrace.is_some(), "{text}");
                 assert!(!text.contains("_start"), "{text}");
                 let whole = format!("{raised:#}");

@@ -1,5 +1,5 @@
-//! Which file descriptors a start leaves open here, and which a worker finds. Each test runs in a process of its own, for it
-//! looks at all of them.
+//! File descriptors that a start leaves open here, and those that a worker inherits. Each test runs in a
+//! separate process, because it checks all of them.
 #![allow(unsafe_code)]
 
 mod common;
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use common::{DEADLINE, alone, eventually};
 use mp_spawn::{Process, SpawnOptions, StartMethod, start_processes};
 
-/// The open files of this process, by number.
+/// Returns the open files of this process, by number.
 fn files() -> BTreeMap<i32, String> {
     let entries = std::fs::read_dir("/proc/self/fd").unwrap().map(|entry| entry.unwrap());
     let numbers: Vec<_> = entries.map(|entry| entry.file_name().to_str().unwrap().parse().unwrap()).collect();
@@ -32,7 +32,7 @@ fn pidfds_are_closed_when_processes_are_joined_and_dropped() {
             let one =
                 || start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(2).start_method(method));
             start().join().unwrap();
-            // The fork server's own.
+            // The fork server's own pidfd.
             let before = pidfds();
             let joined: Vec<_> = (0..30)
                 .map(|_| {
@@ -53,7 +53,7 @@ fn pidfds_are_closed_when_processes_are_joined_and_dropped() {
             assert_eq!(pidfds(), before, "{method}: of joined contexts");
             drop(contexts);
             (0..30).for_each(|_| drop(start()));
-            // The kernel tells of their ends when it does.
+            // The kernel reports their ends with a delay.
             eventually("those of dropped ones are closed", || pidfds() == before);
         }
     });
@@ -75,18 +75,18 @@ fn a_sentinel_that_was_asked_for_stays_and_one_that_is_asked_for_late_is_readabl
     });
 }
 
-/// A file that programs which are executed find, if nothing prevents it.
+/// Returns a file that executed programs inherit by default.
 fn leaking(name: &str) -> std::fs::File {
     let file = rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::empty()).unwrap();
     file.into()
 }
 
-/// The files of a worker whose names contain this, by number.
+/// Returns the numbers of a worker's files whose names contain this.
 fn finds(name: String) -> Result<Vec<i32>, String> {
     Ok(files().into_iter().filter(|(_, target)| target.contains(&name)).map(|(number, _)| number).collect())
 }
 
-/// With and without the calls that a worker is usually made by.
+/// Runs a test with and without the calls that usually make a worker.
 fn with_and_without_clone3(test: fn()) {
     for refused in [false, true] {
         let number = TESTS.iter().position(|other| std::ptr::fn_addr_eq(*other, test)).unwrap();
@@ -127,18 +127,18 @@ fn a_worker_has_no_files_of_its_parent() {
 fn what_is_named_is_there() {
     use std::os::fd::AsRawFd;
 
-    // SAFETY: what runs in copies looks at its files.
+    // SAFETY: code in copies checks its files.
     unsafe { mp_spawn::allow_fork() };
     for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
         let (named, other) = (leaking("named"), leaking("unnamed"));
         let number = named.as_raw_fd();
         let builder = Process::builder().start_method(method).inherit_fds([&named]);
-        // What this process does with its own is its business.
+        // This process may close its own descriptor and reuse the number.
         drop(named);
         let reused = leaking("reused");
         assert_eq!(reused.as_raw_fd(), number);
         if method == StartMethod::Fork {
-            // A copy has all files of this process, the duplicate among them, too.
+            // A copy has all files of this process, the duplicate included.
             let found = builder.spawn(finds, "memfd:named".to_string()).unwrap().join().unwrap();
             assert!(found.contains(&number), "{found:?}");
             continue;
@@ -156,20 +156,20 @@ fn a_worker_has_the_files_that_were_named() {
     with_and_without_clone3(what_is_named_is_there);
 }
 
-/// What is under these numbers, and whether a program that is executed finds it there.
+/// Returns the files under these numbers, and whether an executed program inherits them.
 fn looks_at(numbers: Vec<i32>) -> Result<Vec<(String, bool)>, String> {
     let look = |number: i32| {
         let files = files();
         let target = files.get(&number).ok_or_else(|| format!("no file has the number {number}"))?;
         let target = target.trim_start_matches("/memfd:").trim_end_matches(" (deleted)");
-        // SAFETY: a command that takes nothing.
+        // SAFETY: a command without an argument.
         let flags = unsafe { libc::fcntl(number, libc::F_GETFD) };
         Ok((target.to_string(), flags & libc::FD_CLOEXEC == 0))
     };
     numbers.into_iter().map(look).collect()
 }
 
-/// However the process is made.
+/// For each start method.
 #[test]
 fn a_number_means_in_a_worker_what_it_meant_when_it_was_named() {
     use std::os::fd::{AsRawFd, OwnedFd};
@@ -186,9 +186,9 @@ fn a_number_means_in_a_worker_what_it_meant_when_it_was_named() {
     }
 
     alone(|()| {
-        // SAFETY: what runs in copies looks at its files.
+        // SAFETY: code in copies checks its files.
         unsafe { mp_spawn::allow_fork() };
-        // With close-on-exec, as almost all files are.
+        // With close-on-exec, like almost all files.
         let memory = |name: &str| rustix::fs::memfd_create(name, rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
             let (one, other) = (memory("one"), memory("other"));
@@ -213,13 +213,13 @@ fn a_number_means_in_a_worker_what_it_meant_when_it_was_named() {
     });
 }
 
-/// The later one counts, however the process is made.
+/// The later file is used, with each start method.
 #[test]
 fn a_number_that_is_named_twice_means_the_later_file() {
     use std::os::fd::AsRawFd;
 
     alone(|()| {
-        // SAFETY: what runs in copies looks at its files.
+        // SAFETY: code in copies checks its files.
         unsafe { mp_spawn::allow_fork() };
         for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
             let first = leaking("first");
@@ -241,7 +241,7 @@ fn a_number_that_is_named_twice_means_the_later_file() {
     });
 }
 
-/// Numbers that the worker's own files would have, and those that are used to get them there.
+/// Numbers that the worker's own files would have, and those that are used to transfer them.
 fn numbers_may_be_in_the_way() {
     use std::os::fd::AsRawFd;
 
@@ -250,7 +250,7 @@ fn numbers_may_be_in_the_way() {
             let many: Vec<_> = (0..100).map(|n| leaking(&format!("way-{n}-"))).collect();
             let numbers: Vec<_> = many.iter().map(AsRawFd::as_raw_fd).collect();
             let options = SpawnOptions::nprocs(1).start_method(method).inherit_fds(&many);
-            // So that what is opened for the start gets these.
+            // So files that are opened for the start get these numbers.
             drop(many);
             let look = |_: usize, numbers: Vec<i32>| -> Result<bool, String> {
                 let files = files();

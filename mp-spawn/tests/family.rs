@@ -1,4 +1,4 @@
-//! Processes that start processes, and what happens to them when one in the middle is gone.
+//! Processes that start processes, and their end when an intermediate process is gone.
 
 mod common;
 
@@ -13,7 +13,7 @@ use mp_spawn::{
     start_processes,
 };
 
-/// Time that processes have to end when they have no parent any more, as far as the machine lets this process run.
+/// Maximum time for processes without a parent to end, measured in time that this process runs.
 const SOON: Duration = Duration::from_secs(1);
 
 fn within_a_second(what: &str, measure: impl FnOnce() -> Duration) {
@@ -22,12 +22,12 @@ fn within_a_second(what: &str, measure: impl FnOnce() -> Duration) {
     println!("{what}: gone after {took:?}");
 }
 
-/// Does it with each start method as the usual one, which is handed down, in a process of its own.
+/// Runs a test with each start method as the default, which children inherit, in a separate process.
 #[allow(unsafe_code)]
 fn by_each_method<F: Fn() + Copy + Send + 'static>(test: F) {
     for method in get_all_start_methods() {
         let alone = move |name: String| {
-            // SAFETY: what runs in copies needs nothing of other threads.
+            // SAFETY: code in copies needs no state of other threads.
             unsafe { allow_fork() };
             set_start_method(name.parse().unwrap());
             println!("by {name}");
@@ -40,12 +40,12 @@ fn by_each_method<F: Fn() + Copy + Send + 'static>(test: F) {
     }
 }
 
-/// Waits until no process of these is alive, and returns the time that took.
+/// Waits until none of these processes is alive, and returns the time that took.
 fn until_gone(pids: &[u32]) -> Duration {
     time_until("they are gone", || !pids.iter().any(|pid| alive(*pid)))
 }
 
-/// The process ids that this number of processes have written, first of all.
+/// Returns the process ids that `count` processes have sent, at the beginning of their lines.
 fn pids(meeting: &Meeting, count: usize) -> Vec<u32> {
     let heard = (0..count).map(|_| meeting.hear());
     let pids: Vec<u32> = heard.map(|heard| heard.split(' ').next().unwrap().parse().unwrap()).collect();
@@ -89,7 +89,7 @@ fn no_process_outlives_a_parent_that_was_killed() {
 
 #[test]
 fn no_process_outlives_a_parent_that_executes_another_program() {
-    /// From the main thread or from another one, both of which can start processes.
+    /// Executes on the main thread or on another one, both of which can start processes.
     fn executes(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
         let start = move || -> Outcome {
@@ -123,7 +123,7 @@ fn no_process_outlives_a_parent_that_executes_another_program() {
 
 #[test]
 fn no_process_outlives_a_parent_that_panics() {
-    /// With the context of its child in its hands, which ends it, or out of them.
+    /// Panics with a context that ends its child, or with a leaked one.
     fn panics(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");
         let child = start_processes(middle, meeting, SpawnOptions::nprocs(1).daemon(true))?;
@@ -152,7 +152,7 @@ fn no_process_outlives_a_parent_that_panics() {
 
 #[test]
 fn no_process_outlives_a_parent_that_ends() {
-    /// In good order, with a child that it doesn't wait for, whose child waits for none.
+    /// Ends normally, with a child that it doesn't wait for, whose own child is not waited for either.
     fn ends(_: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-go");
         let _runs_on = std::mem::ManuallyDrop::new(start_processes(

@@ -1,5 +1,5 @@
-//! Processes that are copies of the one that starts them. Each test runs in a process of its own, whose main thread starts
-//! them unless it says otherwise.
+//! Processes that are copies of the process that starts them. Each test runs in a separate process, whose
+//! main thread starts the copies unless stated otherwise.
 #![allow(unsafe_code)]
 
 mod common;
@@ -24,13 +24,13 @@ fn forked(nprocs: usize) -> SpawnOptions {
     SpawnOptions::nprocs(nprocs).start_method(StartMethod::Fork)
 }
 
-/// In a test's own process, for it and those that it starts.
+/// Allows copies of a test's own process and of the processes that it starts.
 fn allow() {
-    // SAFETY: what these tests do in copies needs nothing of other threads, and nothing that is there once.
+    // SAFETY: code of these tests in copies needs no state of other threads, and nothing that must be unique.
     unsafe { allow_fork() };
 }
 
-/// Runs a test in a process of its own, which may be copied.
+/// Runs a test in a separate process, which may be copied.
 fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
     let test = move |(): ()| {
         allow();
@@ -41,7 +41,7 @@ fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
     child.join().unwrap();
 }
 
-/// What the open files of this process are.
+/// Returns the open files of this process.
 fn files() -> Vec<String> {
     let all = std::fs::read_dir("/proc/self/fd").unwrap();
     let mut links: Vec<_> =
@@ -52,7 +52,7 @@ fn files() -> Vec<String> {
 
 #[test]
 fn no_process_is_copied_unless_the_program_allows_it() {
-    // Not `alone`, which allows it. Here it is not allowed, and no process is copied.
+    // Not `alone`, which allows copies. Here they are not allowed, and no process is copied.
     let test = |(): ()| {
         let error = start_processes(|_: usize, (): ()| {}, (), forked(1)).unwrap_err();
         assert!(matches!(error, SpawnError::ForkRefused(_)), "{error:?}");
@@ -71,7 +71,7 @@ fn what_forbids_copies_is_named() {
         mp_core::fork::forbid("a driver has been used");
         let error = start_processes(|_: usize, (): ()| {}, (), forked(1)).unwrap_err();
         assert!(matches!(error, SpawnError::ForkRefused("a driver has been used")), "{error:?}");
-        // Another process is another matter.
+        // Starting another process is allowed.
         start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1)).unwrap().join().unwrap();
     });
 }
@@ -152,7 +152,7 @@ fn every_way_to_end_is_told() {
     }
     alone(|()| {
         check();
-        // From another thread, which the copies have not.
+        // From another thread, which does not exist in the copies.
         std::thread::spawn(check).join().unwrap();
         assert!(children().is_empty());
     });
@@ -174,7 +174,7 @@ fn what_the_original_does_at_its_end_no_copy_does() {
         FOLDER.set(path).unwrap();
         // SAFETY: the function lives as long as the program.
         unsafe { libc::atexit(note) };
-        // A process that is waited for at exit, and one that is ended.
+        // A process that is waited for at exit, and another that is ended.
         let _lives = Process::builder().daemon(true).spawn(|(): ()| wait_for_the_end(), ()).unwrap();
         let copies = start_processes(
             |rank: usize, (): ()| {
@@ -194,7 +194,7 @@ fn what_the_original_does_at_its_end_no_copy_does() {
             (copies.stdout(0).unwrap().text(), copies.stdout(1).unwrap().text()),
             ("copy 0 ".into(), "copy 1 ".into())
         );
-        // It was not ended, and no process waited for it in vain.
+        // The process was not ended, and no process waited for it in vain.
         assert_eq!(active_children().len(), 1);
         (std::process::id(), copies.pids())
     };
@@ -220,7 +220,7 @@ fn what_the_original_does_at_its_end_no_copy_does() {
 fn what_was_printed_before_is_printed_once() {
     let test = |(): ()| {
         allow();
-        // No line: it stays in the buffer.
+        // Without a newline, so it stays in the buffer.
         print!("before ");
         let copies = start_processes(|rank: usize, (): ()| print!("copy-{rank} "), (), forked(1)).unwrap();
         copies.wait().unwrap();
@@ -250,7 +250,7 @@ fn handlers_of_signals_stay_with_the_original() {
         copy.terminate(0).unwrap();
         eventually("it ends", || copy.exit(0).unwrap().is_some());
         assert!(matches!(copy.exit(0).unwrap(), Some(ExitStatus::Signal { signal: Signal::TERM, .. })));
-        // The handler here is there still.
+        // The handler of this process is still installed.
         signal(std::process::id(), libc::SIGTERM);
         eventually("the signal is caught", || CAUGHT.load(Ordering::Relaxed));
     });
@@ -262,7 +262,8 @@ fn the_thread_that_started_a_copy_may_end() {
         let start = || start_processes(|_: usize, (): ()| wait_for_the_end(), (), forked(2));
         let copies = std::thread::spawn(start).join().unwrap().unwrap();
         let pids = copies.pids();
-        // It would have been killed with the thread: so that this can be seen, another one begins and ends meanwhile.
+        // The copy would have been killed with the thread. To make that visible, another copy begins and ends
+        // meanwhile.
         start_processes(|_: usize, (): ()| {}, (), forked(1)).unwrap().join().unwrap();
         assert!(pids.iter().all(|pid| alive(*pid)));
         copies.kill(0).unwrap();
@@ -286,7 +287,7 @@ fn copies_can_start_processes_by_every_method() {
                 let parents = |_: usize, (): ()| Ok::<_, String>(parent_id());
                 all.extend(get_context(method).spawn(parents, (), 2)?);
             }
-            // One that was executed may be copied as well.
+            // A process that was executed may be copied as well.
             let forks = |_: usize, (): ()| {
                 get_context(StartMethod::Fork).spawn(|n: usize, (): ()| Ok::<_, String>(n), (), 2)
             };
@@ -300,10 +301,10 @@ fn copies_can_start_processes_by_every_method() {
             Ok::<_, SpawnError>(())
         };
         set_start_method(StartMethod::ForkServer);
-        // One of the original's own: the copies have another one.
+        // A fork server of the original: the copies have another one.
         assert_eq!(mp_spawn::spawn(|n: usize, (): ()| Ok::<_, String>(n), (), 2).unwrap(), [0, 1]);
         start_processes(nested, (), forked(1)).unwrap().join().unwrap();
-        // And from a thread of a copy.
+        // From a thread of a copy.
         let threaded = move |rank: usize, (): ()| {
             let thread = std::thread::spawn(move || nested(rank, ()).map_err(|e| e.to_string()));
             thread.join().map_err(|_| "it panicked".to_string())?
@@ -396,7 +397,7 @@ fn an_original_that_is_killed_while_it_makes_copies_leaves_none() {
 #[test]
 fn a_copy_has_no_files_of_its_original_but_the_programs_own() {
     alone(|()| {
-        // Siblings, with sockets and pipes, and a file of the program's.
+        // Siblings, with sockets and pipes, and a file of the program.
         let captured = forked(3).stdout(Stdio::Capture);
         let siblings = start_processes(|_: usize, (): ()| wait_for_the_end(), (), captured).unwrap();
         // Processes that have ended, whose sentinels still have owners.
@@ -404,7 +405,7 @@ fn a_copy_has_no_files_of_its_original_but_the_programs_own() {
         join(&ended).unwrap();
         let own = std::fs::File::open("/proc/self/exe").unwrap();
         let look = |_: usize, (): ()| {
-            // As a member of the shared memory.
+            // The copy is a member of the shared memory.
             let arena = mp_core::Arena::current().map_err(|e| e.to_string())?;
             assert_eq!(arena.members().iter().filter(|m| m.pid == std::process::id()).count(), 1);
             Ok::<_, String>(files())
@@ -452,7 +453,7 @@ fn copies_are_made_while_other_threads_do_whatever_they_do() {
                 std::thread::spawn(move || {
                     let mut made = 0;
                     while !STOP.load(Ordering::Relaxed) {
-                        // The allocators, this library's as well, and its locks.
+                        // Uses the allocators, including this library's, and its locks.
                         let tensor = mp_tensor::Tensor::<u8>::zeros([1 << (i * 6)]).unwrap();
                         let text = format!("{tensor:?}").repeat(3);
                         made += usize::from(!text.is_empty()) + usize::from(!active_children().is_empty());
@@ -492,7 +493,7 @@ fn one_that_is_stopped_or_killed_costs_the_others_nothing() {
         signal(pids[0], libc::SIGSTOP);
         signal(pids[1], libc::SIGKILL);
         let error = failure(&copies);
-        // Also if it had not said hello yet.
+        // Even if it had not sent its hello.
         assert!(
             matches!(&error, SpawnError::ProcessExited(exited) if exited.who.rank == Some(1)),
             "{error:?}"

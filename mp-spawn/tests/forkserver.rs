@@ -1,5 +1,5 @@
-//! Processes that a fork server makes, and what its death costs. Each test runs in a process of its own, for a process
-//! has one fork server.
+//! Processes that a fork server makes, and the effects of its death. Each test runs in a separate process,
+//! because a process has one fork server.
 
 mod common;
 
@@ -99,11 +99,11 @@ fn surroundings_are_those_of_each_rank() {
             assert_eq!(directory, folder.0.canonicalize().unwrap());
             assert_eq!(thread, format!("look-{rank}"));
         }
-        // What is too long for a message is refused, and nothing is lost by that.
+        // Changes that exceed the size of a message are refused, without any loss.
         let long = served(1).env("LONG", "x".repeat(2 << 20));
         let error = start_processes(look, (), long).unwrap_err();
         assert!(error.to_string().contains("the setting of environment variables"), "{error}");
-        // Nothing of that sticks to the server.
+        // The server does not keep these settings.
         let plain = start_processes(look, (), served(1)).unwrap().join().unwrap();
         assert!(plain[0].0.is_none() && plain[0].1.is_some(), "{plain:?}");
     });
@@ -115,11 +115,11 @@ fn an_idle_server_that_dies_is_replaced() {
         let waiting = start_processes(|_: usize, (): ()| wait_for_the_end(), (), served(1)).unwrap();
         let old = server();
         signal(old, libc::SIGKILL);
-        // It is reaped by itself.
+        // The server is reaped without a call.
         eventually("the server is reaped", || !children().contains(&old));
         join(&start_processes(|_: usize, (): ()| {}, (), served(2)).unwrap()).unwrap();
         assert_ne!(server(), old);
-        // What the old one has made runs on.
+        // Processes of the old server continue.
         assert!(matches!(waiting.status(0), Ok(ProcessStatus::Running)), "{waiting:?}");
         waiting.kill(0).unwrap();
         let error = failure(&waiting);
@@ -137,7 +137,7 @@ fn a_server_that_is_killed_at_any_time_costs_no_start_and_leaves_no_process() {
             let (go, told) = channel();
             let killer = std::thread::spawn(move || {
                 told.recv().unwrap();
-                // All of them together take longer than most of these.
+                // Longer in total than most of these starts take.
                 let until = Instant::now() + Duration::from_micros(3 * round);
                 while Instant::now() < until {
                     std::hint::spin_loop();
@@ -145,7 +145,7 @@ fn a_server_that_is_killed_at_any_time_costs_no_start_and_leaves_no_process() {
                 signal(victim, libc::SIGKILL);
             });
             go.send(()).unwrap();
-            // The first of them was made ahead; the others are to be made meanwhile.
+            // The first of them was made in advance. The others must be made meanwhile.
             join(&start_processes(|_: usize, (): ()| {}, (), served(3)).unwrap()).unwrap();
             killer.join().unwrap();
             eventually("the server is reaped", || !children().contains(&victim));
@@ -161,7 +161,7 @@ fn a_server_that_is_stopped_costs_its_time() {
         let old = server();
         next_worker();
         signal(old, libc::SIGSTOP);
-        // This one was made ahead.
+        // This one was made in advance.
         join(&start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap()).unwrap();
         let impatient = served(1).handshake_timeout(Duration::from_millis(200));
         let error = start_processes(|_: usize, (): ()| {}, (), impatient).unwrap_err();
@@ -185,7 +185,7 @@ fn one_that_was_made_ahead_and_dies_is_replaced() {
             assert!(before.is_none_or(|before| results != [before]), "{round}: {before:?}");
             let next = next_worker();
             before = Some(next);
-            // Every other one, for what was made ahead is to be used, too.
+            // Every second one, because some processes that were made in advance must be used.
             if round % 2 == 0 {
                 signal(next, libc::SIGKILL);
                 eventually("it is dead", || !alive(next));
@@ -241,12 +241,12 @@ fn a_program_that_is_no_server_is_an_error() {
         let folder = Folder::new("forkserver-programs");
         let (draft, stays) = (folder.0.join("draft"), folder.0.join("stays"));
         std::fs::write(&draft, "#!/bin/sh\nexec sleep 120\n").unwrap();
-        // By another process: a program that is open for writing can't be executed.
+        // Done by another process: a program that is open for writing can't be executed.
         assert!(
             Command::new("install").args(["-m", "755"]).args([&draft, &stays]).status().unwrap().success()
         );
         let short = Duration::from_millis(200);
-        // Not there; ends; stays.
+        // A missing program, one that exits, and one that continues.
         for (program, expected) in [
             ("/no/such/program", "No such file"),
             ("/bin/true", "it is gone (pid"),

@@ -1,5 +1,6 @@
-//! Ctrl-C, which the terminal sends to all processes of a program: the fork server, and the process that it has made ahead,
-//! outlast it as long as their program does. Each test runs in a process of its own, which is a group of its own.
+//! Ctrl-C, which the terminal sends to all processes of a program: the fork server, and the process that it
+//! has made in advance, survive it as long as their program does. Each test runs in a separate process and
+//! process group.
 #![allow(unsafe_code)]
 
 mod common;
@@ -17,7 +18,7 @@ extern "C" fn count(_: libc::c_int) {
     INTERRUPTS.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Makes this process a group of its own, which handles Ctrl-C.
+/// Puts this process into a new process group, and handles Ctrl-C.
 fn handle_interrupts() {
     rustix::process::setpgid(None, None).unwrap();
     // SAFETY: the handler only touches an atomic.
@@ -25,13 +26,13 @@ fn handle_interrupts() {
     heed_quit();
 }
 
-/// A shell ignores SIGQUIT for the programs that it runs in the background.
+/// Resets SIGQUIT, which a shell ignores for the programs that it runs in the background.
 fn heed_quit() {
     // SAFETY: this installs no handler.
     unsafe { libc::signal(libc::SIGQUIT, libc::SIG_DFL) };
 }
 
-/// Sends what a terminal sends at Ctrl-C.
+/// Sends the signal that a terminal sends at Ctrl-C.
 fn press_ctrl_c() {
     let before = INTERRUPTS.load(Ordering::SeqCst);
     // SAFETY: to the group of this process.
@@ -39,7 +40,7 @@ fn press_ctrl_c() {
     eventually("the handler ran", || INTERRUPTS.load(Ordering::SeqCst) > before);
 }
 
-/// What a process does at SIGINT and SIGQUIT: whether they are ignored.
+/// Returns whether the process ignores SIGINT and SIGQUIT.
 fn ignored((): ()) -> Result<[bool; 2], String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).ok_or("no such line")?;
@@ -61,7 +62,7 @@ fn a_fork_server_and_what_it_has_made_ahead_outlast_ctrl_c() {
         press_ctrl_c();
         let used = single();
         assert_eq!(used.pid(), next, "what was made ahead waits on");
-        // It takes Ctrl-C again, as processes do that were started in another way.
+        // Ctrl-C has its default effect on it, as on processes of other start methods.
         assert_eq!(used.join().unwrap(), [false, false]);
         press_ctrl_c();
         let context = start_processes(|rank: usize, (): ()| Ok::<_, String>(rank), (), served()).unwrap();
@@ -109,7 +110,7 @@ fn a_program_that_ignores_ctrl_c_has_workers_that_do() {
 fn a_server_that_preloads_outlasts_ctrl_c() {
     alone(|()| {
         handle_interrupts();
-        // To all of the group, this process's parent included.
+        // To the whole group, this process's parent included.
         set_forkserver_preload(|| {
             // SAFETY: to the group of this process.
             assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
@@ -129,7 +130,7 @@ fn a_server_that_was_killed_is_replaced_for_one_process_and_for_many() {
             let old = server();
             signal(old, if round % 2 == 0 { libc::SIGKILL } else { libc::SIGTERM });
             if round < 2 {
-                // Else the start may find out itself.
+                // Otherwise the start itself may detect the death.
                 eventually("it is dead", || !common::alive(old));
             }
             start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();

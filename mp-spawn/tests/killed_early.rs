@@ -1,4 +1,5 @@
-//! Processes that a signal ends before they have reported as workers: that is a death by a signal like any other.
+//! Processes that a signal ends before they have reported as workers: the error names the signal, as for any
+//! other process.
 
 mod common;
 
@@ -15,11 +16,11 @@ fn exited(error: SpawnError) -> ProcessExited {
     }
 }
 
-/// A program that is no worker, and ends itself.
+/// Creates a program that is not a worker, and ends itself.
 fn script(folder: &Folder, words: &str) -> std::path::PathBuf {
     let (draft, program) = (folder.0.join("draft"), folder.0.join("program"));
     std::fs::write(&draft, format!("#!/bin/sh\n{words}\n")).unwrap();
-    // By another process: a program that is open for writing can't be executed.
+    // Done by another process: a program that is open for writing can't be executed.
     let made = std::process::Command::new("install").args(["-m", "755"]).arg(draft).arg(&program).status();
     assert!(made.unwrap().success());
     program
@@ -46,7 +47,7 @@ fn a_child_that_is_killed_before_it_reports_has_exited_by_its_signal() {
 
 #[test]
 fn one_that_this_program_kills_at_once_says_that_it_asked() {
-    // Some of them have begun by then, and some have not.
+    // Some of them have begun by then, others have not.
     let mut not_begun = 0;
     for _ in 0..20 {
         let child = Process::spawn(|(): ()| wait_for_the_end(), ()).unwrap();

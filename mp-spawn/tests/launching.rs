@@ -1,4 +1,4 @@
-//! What is started, and what happens when that is not what it should be.
+//! Programs that are started, and errors of unsuitable programs.
 
 mod common;
 
@@ -12,7 +12,7 @@ use mp_spawn::{FunctionError, SpawnError, SpawnOptions, StartMethod, start_proce
 
 fn no_op(_: usize, (): ()) {}
 
-/// Kills a program when the test is done with it.
+/// Program that is killed at the end of the test.
 struct Running(Child);
 
 impl Drop for Running {
@@ -23,7 +23,7 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Runs one of the tests below that are no tests, in a program of its own.
+    /// Runs one of the helpers below, which are ignored tests, in a separate program.
     fn helper(program: &Path, name: &str) -> Running {
         let mut command = Command::new(program);
         command.args(["--exact", name, "--ignored", "--nocapture", "--test-threads=1"]);
@@ -42,8 +42,8 @@ impl Running {
     }
 }
 
-/// Makes a program of a file, in a process of its own: a program that is open for writing can't be executed, and
-/// what this process has open for writing, the children of other tests have too, for a moment.
+/// Makes a program of a file, in a separate process: a program that is open for writing can't be executed,
+/// and children of other tests briefly share files that this process has open for writing.
 fn install(from: &Path, to: &Path) {
     let status = Command::new("install").args(["-m", "755"]).args([from, to]).status().unwrap();
     assert!(status.success());
@@ -55,7 +55,7 @@ fn write_program(path: &Path, bytes: &[u8]) {
     install(&draft, path);
 }
 
-/// Waits until the helper says so: a filter that matches nothing would succeed in silence.
+/// Waits for a word of the helper, because a filter that matches nothing would succeed silently.
 fn wait_for(running: &mut Running, word: &str) {
     let mut lines = BufReader::new(running.0.stdout.as_mut().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap().contains(word)), "the helper never said {word:?}");
@@ -91,7 +91,7 @@ fn helper_starts_when_told() {
 
 #[test]
 fn another_build_of_the_program_is_refused() {
-    // A copy with another build-id: the same program as far as it goes, and not to be trusted with an offset.
+    // A copy with another build-id: the same program otherwise, but offsets from it must not be trusted.
     let mut program = std::fs::read(std::env::current_exe().unwrap()).unwrap();
     let note = b"\x03\0\0\0GNU\0";
     let Some(place) = program.windows(note.len()).position(|window| window == note) else {
@@ -136,7 +136,8 @@ fn a_program_that_is_no_worker_and_stays() {
     assert!(error.to_string().contains("mp::init()"), "{error}");
 }
 
-/// Waits in a `vfork`, as uninterruptibly as for a disk, until its copy gets through a named pipe; then sleeps for ever.
+/// Waits in a `vfork`, as uninterruptibly as for a disk, until its copy opens a named pipe. Then sleeps for
+/// ever.
 const WAITS_THEN_SLEEPS: &[u8] = br#"
 #include <fcntl.h>
 #include <signal.h>
@@ -167,7 +168,7 @@ fn one_that_the_kernel_does_not_let_go_on_gets_its_time_again() {
     let context = start_processes(no_op, (), options).unwrap();
     let stat = format!("/proc/{}/stat", context.pids()[0]);
     common::eventually("it waits", || std::fs::read_to_string(&stat).unwrap_or_default().contains(") D "));
-    // Many times its time, and it isn't given up.
+    // Many times its deadline, which is extended.
     assert!(!context.join_timeout(10 * short).unwrap());
     drop(std::fs::File::options().write(true).open(&gate).unwrap());
     let error = failure(&context);
@@ -178,7 +179,7 @@ fn one_that_the_kernel_does_not_let_go_on_gets_its_time_again() {
 
 #[test]
 fn a_program_that_talks_nonsense_is_ended() {
-    // No frame at all; a frame of endless length; half a hello; a hello of another process.
+    // An invalid frame, a frame of excessive length, half a hello, and a hello of another process.
     let hello = r"\011\0\0\0\004\001\001\001\001\001\001\001\001\0";
     for (words, expected) in [
         ("nonsense-nonsense", "no frame of kind"),
@@ -219,10 +220,10 @@ fn the_same_build_under_another_path_is_as_good() {
     assert_eq!(ran, std::fs::canonicalize(&copy).unwrap());
 }
 
-/// By a command that gives this program an argument, which tells how it was started.
+/// Checks that a command with an additional argument has started this program.
 fn by_a_command((): ()) -> Result<Vec<bool>, SpawnError> {
     let mut seen = vec![std::env::args().any(|arg| arg == "by-a-command")];
-    // What it starts is started in the same way.
+    // Its child is started in the same way.
     if mp_spawn::name() != Some("last") {
         let next = mp_spawn::Process::builder().name("last").spawn(by_a_command, ())?;
         seen.extend(next.join()?);
@@ -247,7 +248,7 @@ fn helper_sets_a_command() {
     let spawned = start(StartMethod::Spawn).unwrap();
     let forked = start(StartMethod::ForkServer).unwrap();
     mp_spawn::set_command::<&str>([]);
-    // Another command is another fork server.
+    // Another command needs another fork server.
     println!("\nhelper: {spawned:?} {forked:?} {:?}", start(StartMethod::ForkServer).unwrap());
 }
 
@@ -255,7 +256,7 @@ fn helper_sets_a_command() {
 fn a_command_may_execute_the_program_at_last() {
     let program = std::env::current_exe().unwrap().into_os_string();
     let shell = ["sh".into(), "-c".into(), "exec \"$0\" by-a-command".into(), program.clone()];
-    // Without a shell: the loader is what `/proc/self/exe` says then.
+    // Without a shell: `/proc/self/exe` is then the loader.
     let loader = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"].map(Path::new);
     let loader = loader.into_iter().find(|path| path.exists());
     let through_loader = loader.map(|path| vec![path.into(), program, "by-a-command".into()]);
@@ -269,7 +270,8 @@ fn a_command_may_execute_the_program_at_last() {
     }
 }
 
-/// No command executes the program before all commands run: a start that waited for its process would wait for ever.
+/// No command executes the program before all commands run: a start that waited for its process would wait
+/// for ever.
 #[test]
 fn starts_of_all_ranks_overlap() {
     const RANKS: usize = 4;
@@ -288,7 +290,7 @@ fn starts_of_all_ranks_overlap() {
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), RANKS);
 }
 
-/// Under the loader, the program that runs is the loader, as far as the kernel knows.
+/// Under the loader, the running program is the loader, according to the kernel.
 #[test]
 fn a_program_under_the_loader_has_workers_under_it() {
     let loaders = ["/lib64/ld-linux-x86-64.so.2", "/lib/ld-linux-aarch64.so.1"].map(Path::new);
@@ -297,7 +299,7 @@ fn a_program_under_the_loader_has_workers_under_it() {
         return;
     };
     let program = std::env::current_exe().unwrap();
-    // A relative path, which leads nowhere from where the program goes.
+    // A relative path, which is invalid in the working directory of the program.
     let relative = Path::new(".").join(program.file_name().unwrap());
     for (options, path) in
         [(&[][..], &program), (&["--library-path", "/nowhere", "--argv0", "it"], &relative)]
@@ -315,7 +317,7 @@ fn a_program_under_the_loader_has_workers_under_it() {
 #[test]
 #[ignore = "part of another test"]
 fn helper_under_the_loader() {
-    /// The words of its command line, and the program that the kernel has executed.
+    /// Returns the number of words of its command line, and the program that the kernel has executed.
     fn how(_: usize, (): ()) -> std::io::Result<(usize, std::path::PathBuf)> {
         let words = std::fs::read("/proc/self/cmdline")?.split(|byte| *byte == 0).count() - 1;
         Ok((words, std::fs::read_link("/proc/self/exe")?))
@@ -332,7 +334,7 @@ fn helper_under_the_loader() {
             );
         }
     }
-    // The program that is named explicitly is executed as it is.
+    // A program that is named explicitly is executed directly.
     let own = std::fs::read("/proc/self/maps").unwrap();
     let own = String::from_utf8_lossy(&own);
     let own =

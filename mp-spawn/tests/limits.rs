@@ -1,5 +1,5 @@
-//! Limits and leaks: what a process may use up, and what it leaves behind. Each test measures its whole process,
-//! so each runs in a worker of its own.
+//! Limits and leaks: resources that a process may use up, and those that it leaves. Each test measures its
+//! whole process, so each runs in a separate worker.
 #![allow(unsafe_code)]
 
 mod common;
@@ -29,7 +29,8 @@ fn two_hundred_rounds_leave_nothing_behind() {
         for _ in 0..200 {
             round()?;
         }
-        // What watches a process closes its files behind it, also those of the process before the first count.
+        // The thread that watches a process closes its files with a delay, also those of the process before
+        // the first count.
         eventually("no file is left", || open_files() <= before);
         assert_eq!(children(), "", "children are left");
         Ok(())
@@ -48,7 +49,8 @@ fn failed_starts_leave_nothing_behind() {
             assert!(error.to_string().contains("/no/such/program"), "{error}");
             assert!(matches!(error, SpawnError::Launch(_)), "{error:?}");
         }
-        // What watches a process closes its files behind it, also those of the process before the first count.
+        // The thread that watches a process closes its files with a delay, also those of the process before
+        // the first count.
         eventually("no file is left", || open_files() <= before);
         assert_eq!(children(), "", "children are left");
         Ok(())
@@ -70,7 +72,7 @@ fn too_many_files_are_an_error_with_the_limit() {
         let error = start_processes(sleeper, (), SpawnOptions::nprocs(100)).unwrap_err();
         assert!(error.to_string().contains("RLIMIT_NOFILE = 64"), "{error}");
         assert_eq!(children(), "", "children are left");
-        // What fits still works.
+        // Starts within the limit still work.
         let context = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(8))?;
         assert!(context.join_timeout(LIFETIME)?);
         Ok(())
@@ -81,7 +83,7 @@ fn too_many_files_are_an_error_with_the_limit() {
 #[test]
 fn no_file_at_all_is_an_error_too() {
     fn test(_: usize, (): ()) -> Outcome {
-        // The supervisor can't even begin.
+        // The supervisor can't be started.
         limit(libc::RLIMIT_NOFILE, open_files() as u64);
         let error = mp_spawn::spawn(|_: usize, (): ()| {}, (), 1).unwrap_err();
         assert!(error.to_string().contains("RLIMIT_NOFILE"), "{error}");
@@ -93,7 +95,7 @@ fn no_file_at_all_is_an_error_too() {
 #[test]
 fn a_program_that_ignores_its_children_learns_what_they_reported() {
     fn test(_: usize, (): ()) -> Outcome {
-        // SAFETY: this installs no handler; the kernel then reaps children by itself.
+        // SAFETY: this installs no handler. The kernel then reaps children by itself.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         mp_spawn::spawn(|_: usize, (): ()| {}, (), 2)?;
         let error = mp_spawn::spawn(|_: usize, (): ()| panic!("heard anyway"), (), 1).unwrap_err();
@@ -108,7 +110,7 @@ fn a_program_that_ignores_its_children_learns_what_they_reported() {
 #[test]
 fn closed_standard_streams_are_not_taken_by_sockets() {
     fn test(_: usize, meeting: String) -> Outcome {
-        // So that nothing but the socket needs a number later.
+        // So only the socket needs a number later.
         mp_spawn::spawn(|_: usize, (): ()| {}, (), 1)?;
         for fd in 0..3 {
             // SAFETY: nothing in this process uses the standard streams any more.
@@ -133,7 +135,7 @@ fn closed_standard_streams_are_not_taken_by_sockets() {
 #[test]
 fn signals_of_the_parent_do_not_reach_into_the_child() {
     fn test(_: usize, (): ()) -> Outcome {
-        // The process that started the tests may ignore some, which would be handed down.
+        // The process that started the tests may ignore some signals, which children would inherit.
         for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT] {
             // SAFETY: this installs no handler.
             unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -151,7 +153,7 @@ fn signals_of_the_parent_do_not_reach_into_the_child() {
             let mask =
                 |name| u64::from_str_radix(field(name).split_whitespace().nth(1).unwrap(), 16).unwrap();
             assert_eq!(mask("SigBlk:"), 0, "{status}");
-            // Those above 31 belong to the C library.
+            // Signals above 31 belong to the C library.
             assert_eq!(mask("SigIgn:") & 0x7fff_ffff, 1 << (libc::SIGPIPE - 1), "{status}");
         };
         mp_spawn::spawn(child, (), 1)?;
@@ -172,7 +174,7 @@ fn a_kernel_without_pidfds_is_good_enough() {
             let options = |nprocs| SpawnOptions::nprocs(nprocs).start_method(method);
             let values = |rank: usize, (): ()| Ok::<_, String>(rank * 2);
             assert_eq!(start_processes(values, (), options(3))?.join()?, [0, 2, 4]);
-            // What ends by itself, what is killed, and what obeys.
+            // A process that exits by itself, one that is killed, and one that obeys SIGTERM.
             let worker = |rank: usize, (): ()| -> Outcome {
                 if rank == 0 { std::process::exit(3) } else { wait_for_the_end() }
             };
@@ -190,11 +192,11 @@ fn a_kernel_without_pidfds_is_good_enough() {
         let child = Process::spawn(|(): ()| {}, ())?;
         assert_eq!(wait(&[&child as &dyn Waitable], Some(LIFETIME))?, [0]);
         child.join()?;
-        // What is left are the fork server's, what serves all starts, and the locker's.
+        // The remaining files belong to the fork server, to the supervisor, and to the lock.
         eventually("no file is left", || open_files() <= before + 12);
         Ok(())
     }
-    // A C library doesn't take EPERM for an answer of a kernel that has no clone3.
+    // The C library doesn't treat EPERM as the answer of a kernel without clone3.
     for how in [(libc::ENOSYS, true), (libc::EPERM, true), (libc::ENOSYS, false)] {
         join(&start_processes(test, how, SpawnOptions::nprocs(1)).unwrap()).unwrap();
     }
@@ -218,7 +220,7 @@ fn a_signal_that_is_refused_is_no_failed_start() {
         assert!(text.contains("could not be sent SIGKILL: Operation not permitted"), "{text}");
         assert!(!text.contains("could not start") && error.who().is_some() && child.is_alive(), "{text}");
         eventually("it waits for its word", || say(&word, "go on").is_ok());
-        // What ends it then is no signal of this process.
+        // The signal that ends it then is not sent by this process.
         let Err(SpawnError::ProcessExited(exited)) = child.join() else { panic!("{child:?}") };
         assert!(exited.exit == ExitStatus::Signal { signal: Signal::KILL, core_dumped: false }, "{exited}");
         assert_ne!(exited.detail, Some(mp_spawn::ExitDetail::AskedFor));
@@ -228,9 +230,9 @@ fn a_signal_that_is_refused_is_no_failed_start() {
     join(&start_processes(test, word, SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }
 
-/// What a program finds that was started with this and that.
+/// Checks the state of a program that was started with several options.
 fn finds_what_it_should() -> Outcome {
-    // SAFETY: a command that takes nothing.
+    // SAFETY: a command without an argument.
     let inherits = |fd: &i32| unsafe { libc::fcntl(*fd, libc::F_GETFD) } == 0;
     let inherited = (0..1000).filter(inherits).count();
     let worker = |_: usize, inherited: usize| {
@@ -244,7 +246,7 @@ fn finds_what_it_should() -> Outcome {
         let args: Vec<String> = std::env::args().skip(1).collect();
         assert_eq!((&*std::env::var("COLOUR").unwrap(), args), ("green", vec!["an argument".to_owned()]));
         assert!(usual && masks.iter().all(|mask| mask & (1 << (libc::SIGUSR1 - 1)) == 0), "{status}");
-        // Its socket, what ends it with its parent, the shared memory; and the directory that is being read.
+        // Its socket, its lifeline, the shared memory, and the directory that is being read.
         assert_eq!(open_files(), inherited + 4);
     };
     extern "C" fn handler(_: libc::c_int) {}
@@ -262,7 +264,7 @@ fn finds_what_it_should() -> Outcome {
     join(&context)?;
     let [out, err] = [context.stdout(0)?, context.stderr(0)?].map(|captured| captured.text());
     assert_eq!((&*out, &*err), ("out", "err"));
-    // What is there and can't be executed.
+    // A file that exists and can't be executed.
     let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1).executable("/etc/passwd"))
         .unwrap_err();
     assert!(error.to_string().contains("of /etc/passwd failed: Permission denied"), "{error}");
@@ -302,7 +304,7 @@ fn handlers_of_the_parent_do_not_run_in_a_child() {
     }
 
     fn test(_: usize, (): ()) -> Outcome {
-        // A group of its own, to which it can send signals.
+        // A separate group, to which it can send signals.
         rustix::process::setpgid(None, None)?;
         OWN.store(rustix::process::getpid().as_raw_nonzero().get(), SeqCst);
         // SAFETY: the handler only touches atomics.
@@ -322,7 +324,7 @@ fn handlers_of_the_parent_do_not_run_in_a_child() {
             });
             let killed = killed.count();
             done.store(true, SeqCst);
-            // What takes no care of a signal is ended by it.
+            // A process without a handler is ended by the signal.
             assert_eq!((killed, ELSEWHERE.load(SeqCst)), (50, 0));
             assert!(HERE.load(SeqCst) > 50);
         });

@@ -1,5 +1,5 @@
-//! What this crate logs, and what `log_to_stderr` prints of it. Each test runs in a process of its own, for a
-//! process has one logger.
+//! Events that this crate logs, and the output of `log_to_stderr`. Each test runs in a separate process,
+//! because a process has one logger.
 
 mod common;
 
@@ -12,7 +12,7 @@ use mp_spawn::{
     start_processes,
 };
 
-/// What a process that runs this writes to its standard error.
+/// Returns the standard error output of a process that runs this.
 fn printed<F: Fn(()) + Copy + Send + 'static>(test: F) -> String {
     let child = Process::builder().name("tested").start_method(StartMethod::Spawn).stderr(Stdio::Capture);
     let child = child.spawn(test, ()).unwrap();
@@ -33,14 +33,14 @@ fn work(rank: usize, (): ()) -> Result<u32, String> {
 fn what_happens_is_printed_with_the_name_of_the_process() {
     let text = printed(|()| {
         log_to_stderr(LevelFilter::Debug).unwrap();
-        // SAFETY: what runs in copies prints, and no other thread does meanwhile but mp's own.
+        // SAFETY: code in copies prints, and no other thread does meanwhile except mp's own.
         unsafe { allow_fork() };
         for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
             let options = SpawnOptions::nprocs(2).name(method.name()).start_method(method);
             let results = start_processes(work, (), options).unwrap().results().unwrap();
             assert!(results[0].is_ok() && results[1].is_err());
         }
-        // Less from now on, also in others.
+        // A lower level from now on, also in other processes.
         log_to_stderr(LevelFilter::Warn).unwrap();
         start_processes(work, (), SpawnOptions::nprocs(1).name("later")).unwrap().join().unwrap();
     });

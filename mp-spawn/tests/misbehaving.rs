@@ -1,4 +1,4 @@
-//! Workers that do what no worker should: each of them ends in an error that says so, or in none.
+//! Misbehaving workers: each of them causes a specific error, or none.
 
 mod common;
 
@@ -7,7 +7,7 @@ use std::io::Write;
 use common::{Folder, Outcome, failure, join, wait_for_the_end};
 use mp_spawn::{ExitStatus, Process, SpawnError, SpawnOptions, StartMethod, Stdio, start_processes};
 
-/// Ends the process at an unexpected place.
+/// Ends the process in its destructor.
 struct Exits(i32);
 
 impl Drop for Exits {
@@ -28,7 +28,7 @@ fn exit_code(error: &SpawnError) -> Option<i32> {
 
 #[test]
 fn an_exit_in_a_destructor_is_told() {
-    // When all was well, during a panic, and in place of a result.
+    // After success, during a panic, and instead of a result.
     let well = start_processes(|_: usize, (): ()| drop(Exits(3)), (), SpawnOptions::nprocs(1)).unwrap();
     assert_eq!(exit_code(&failure(&well)), Some(3));
     let panics = |_: usize, (): ()| {
@@ -56,7 +56,7 @@ fn a_worker_that_changes_its_directory_and_empties_its_environment_starts_others
         std::env::set_current_dir(&folder)?;
         std::fs::remove_dir(&folder)?;
         for (name, _) in std::env::vars_os() {
-            // SAFETY: this process has one thread as yet.
+            // SAFETY: this process has one thread so far.
             #[allow(unsafe_code)]
             unsafe {
                 std::env::remove_var(name);
@@ -88,7 +88,7 @@ fn a_worker_that_prints_a_gigabyte_ends() {
 /// Becomes an unprivileged user, if it is root.
 #[allow(unsafe_code)]
 fn give_up_privileges() -> Result<bool, String> {
-    // SAFETY: plain system calls, in a process of this test's own.
+    // SAFETY: plain system calls, in a separate process of this test.
     let user = unsafe { libc::getuid() };
     // SAFETY: as above.
     let error = unsafe { libc::setuid(65_534) };
@@ -104,7 +104,7 @@ fn give_up_privileges() -> Result<bool, String> {
 fn more_processes_than_allowed_are_an_error_with_the_limit() {
     fn crowd((): ()) -> Result<String, String> {
         mp_core::Arena::current().map_err(|e| e.to_string())?;
-        // Limits of this kind don't hold for root.
+        // Root is exempt from such limits.
         give_up_privileges()?;
         let few = libc::rlimit { rlim_cur: 8, rlim_max: 8 };
         // SAFETY: the limit is valid for reads.

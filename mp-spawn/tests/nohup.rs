@@ -1,5 +1,5 @@
-//! Programs that ignore signals: those that are to survive the end of their terminal, and those for which the kernel reaps
-//! their children.
+//! Programs that ignore signals: programs that survive the end of their terminal, and programs for which the
+//! kernel reaps their children.
 #![allow(unsafe_code)]
 
 mod common;
@@ -7,7 +7,7 @@ mod common;
 use common::{Outcome, join};
 use mp_spawn::{ExitStatus, SpawnError, SpawnOptions, StartMethod, allow_fork, start_processes};
 
-/// The signals that this thread's process ignores; those above 31 belong to the C library.
+/// Returns the signals that the process of this thread ignores. Signals above 31 belong to the C library.
 fn ignored() -> Vec<i32> {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:")).unwrap();
@@ -30,7 +30,8 @@ fn what_nohup_ignores_workers_ignore() {
         for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
             let worker = |_: usize, (): ()| Ok::<_, String>(ignored());
             let seen = start_processes(worker, (), SpawnOptions::nprocs(1).start_method(method))?.join()?;
-            // Without the first two, the terminal's end or Ctrl-C would end it; with SIGTERM, `terminate` would not.
+            // Without the first two, the end of the terminal or Ctrl-C would end the worker. With SIGTERM,
+            // `terminate` would not.
             assert_eq!(seen, [[libc::SIGHUP, libc::SIGINT, libc::SIGPIPE]], "{method:?}");
         }
         Ok(())
@@ -38,7 +39,7 @@ fn what_nohup_ignores_workers_ignore() {
     join(&start_processes(test, (), SpawnOptions::nprocs(1)).unwrap()).unwrap();
 }
 
-/// Their exit status can't be known then; that they have ended, and what they have sent, can.
+/// The exit status of children is unknown then, but their ends and their messages are detected.
 #[test]
 fn what_comes_back_comes_back_where_sigchld_is_ignored() {
     fn test(_: usize, (): ()) -> Outcome {

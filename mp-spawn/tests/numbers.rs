@@ -1,4 +1,4 @@
-//! Numbers that users may give, at their edges: a number that can't be is an error that names it, and none is a panic.
+//! Extreme numbers from users: an impossible number is an error that names it, and never a panic.
 
 mod common;
 
@@ -23,7 +23,7 @@ const DURATIONS: [Duration; 5] = [
 const SHORT: [Duration; 4] =
     [Duration::ZERO, Duration::from_nanos(1), Duration::from_nanos(999), Duration::from_micros(1)];
 
-/// Times longer than a clock reaches, with seconds or nanoseconds that just fit in some integer, or don't.
+/// Times that overflow a clock, with seconds or nanoseconds at the limits of integers.
 const ENDLESS: [Duration; 7] = [
     Duration::MAX,
     Duration::from_secs(u64::MAX),
@@ -34,7 +34,7 @@ const ENDLESS: [Duration; 7] = [
     Duration::from_secs(u32::MAX as u64 + 1),
 ];
 
-/// What `wait` returns, in another thread, which sleeps when `then` ends what it waits for.
+/// Returns the result of `wait` on another thread, which sleeps when `then` ends its wait.
 fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
     thread::scope(|scope| {
         let (says, hears) = mpsc::channel();
@@ -45,14 +45,14 @@ fn woken<R: Send>(wait: impl FnOnce() -> R + Send, then: impl FnOnce()) -> R {
         let thread: i32 = hears.recv().unwrap();
         let stat = || std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
         let sleeps = || stat().rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('S'));
-        // A thread that has ended has not waited; its result shows that.
+        // A thread that has ended has not waited, which its result shows.
         eventually("it sleeps", || waiter.is_finished() || sleeps());
         then();
         waiter.join().unwrap()
     })
 }
 
-/// The name under which the process waits for its word.
+/// Returns the name under which the process waits for its word.
 fn word(number: usize) -> String {
     format!("mp-spawn-{}-numbers-{number}", std::process::id())
 }
@@ -93,7 +93,7 @@ fn processes_that_run_are_waited_for_as_long_as_told() {
     });
 }
 
-/// The first rank fails; the second one ignores SIGTERM, and ends when it gets its word.
+/// The first rank fails. The second rank ignores SIGTERM, and ends when it gets its word.
 #[allow(unsafe_code)]
 fn fails_or_stays(rank: usize, (ready, word): (String, String)) -> common::Outcome {
     if rank == 0 {
@@ -135,7 +135,7 @@ fn processes_are_ended_after_the_grace_period_that_was_told() {
             failed(woken(|| context.join(), then));
             assert_eq!(context.exit(1).unwrap(), Some(ExitStatus::Code(0)), "{grace:?}");
         }
-        // A context that is dropped sends a SIGTERM at once, and waits as long for the end.
+        // A context that is dropped sends a SIGTERM at once, and waits equally long for the end.
         for time in SHORT.into_iter().chain(ENDLESS) {
             let options = SpawnOptions::nprocs(2).grace_period(time);
             drop(start_processes(|_: usize, (): ()| wait_for_the_end(), (), options).unwrap());
@@ -195,7 +195,7 @@ fn any_time_is_waited_for_without_a_panic() {
             if time > DEADLINE {
                 assert!(context.join_timeout(time).unwrap());
             } else {
-                // Whether it is over by then is a matter of luck.
+                // The process may or may not be over by then.
                 context.join_timeout(time).unwrap();
                 context.join_with_grace(None, time).unwrap();
             }
@@ -204,7 +204,7 @@ fn any_time_is_waited_for_without_a_panic() {
             assert!(child.wait_timeout(time) || time < DEADLINE);
             child.join().unwrap();
         }
-        // No time at all to report is too little, or enough for one that is quick.
+        // Without any time to report, a start times out or succeeds if the worker is quick.
         for time in [Duration::ZERO, Duration::from_nanos(1)] {
             let hasty = SpawnOptions::nprocs(1).handshake_timeout(time);
             let outcome = start_processes(|_: usize, (): ()| {}, (), hasty).unwrap().join();

@@ -1,4 +1,4 @@
-//! Each way in which a worker can end, and what its parent sees.
+//! Ends of workers, and their reports in the parent.
 #![allow(unsafe_code)]
 
 mod common;
@@ -159,7 +159,7 @@ fn a_panic_during_a_panic_is_an_abort_with_a_reason() {
     assert!(panics.iter().any(|panic| panic.contains("and the destructor too")), "{exited}");
 }
 
-/// What is known of a worker that a SIGABRT has ended, beyond that.
+/// Returns the detail of the end of a worker by SIGABRT.
 fn of_an_abort(worker: impl Fn(usize, ()) + Copy + Send + Sync + 'static) -> Option<ExitDetail> {
     let exited = exited(failure(&start_processes(worker, (), SpawnOptions::nprocs(1)).unwrap()));
     assert_eq!(signal(&exited), "SIGABRT");
@@ -239,7 +239,7 @@ fn exit_zero_is_a_good_end() {
 fn a_segmentation_fault_has_its_address() {
     let worker = |_: usize, address: usize| {
         let place = std::ptr::with_exposed_provenance_mut::<u8>(address);
-        // SAFETY: none; the test wants to see what happens.
+        // SAFETY: none; the test observes the crash.
         unsafe { place.write_volatile(1) };
     };
     let exited = exited(failure(&start_processes(worker, 24, SpawnOptions::nprocs(1)).unwrap()));
@@ -270,9 +270,9 @@ fn a_stack_overflow_in_another_thread_is_most_likely_one() {
         let thread = std::thread::spawn(|| deeper(u64::MAX));
         std::hint::black_box(thread.join().ok());
     }
-    // In a process of its own, which may be copied. `without_harness` has threads that a handler can run in.
+    // In a separate process, which may be copied. `without_harness` has threads on which a handler can run.
     let each_method = |(): ()| {
-        // SAFETY: what runs in copies needs nothing of other threads.
+        // SAFETY: code in copies needs no state of other threads.
         unsafe { allow_fork() };
         for method in get_all_start_methods() {
             let options = SpawnOptions::nprocs(1).start_method(*method);
@@ -305,7 +305,7 @@ fn a_sigkill_from_outside_is_told_apart_from_ours() {
     let context = start_processes(worker, meeting.name.clone(), options).unwrap();
     let _ = (meeting.hear(), meeting.hear());
     let pid = i32::try_from(context.pids()[0]).unwrap();
-    // SAFETY: the process was started above and has not been reaped, so the id is its own.
+    // SAFETY: the process was started above and has not been reaped, so its id is not reused.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
     common::eventually("rank 0 failed", || matches!(context.status(0), Ok(ProcessStatus::Failed(_))));
     context.kill(1).unwrap();
@@ -382,7 +382,8 @@ fn a_failure_is_known_before_its_process_has_ended() {
         LINGERS.set(Some(Lingers(word)));
         if fails { Err("it went wrong".to_string()) } else { Ok(()) }
     };
-    // It reports in the first milliseconds of its life, and no caller waits for it, nor asks why it has not said hello.
+    // The process reports in the first milliseconds of its life, and no caller waits for it or queries the
+    // missing hello.
     let word = format!("mp-spawn-{}-lingers", std::process::id());
     let patient = SpawnOptions::nprocs(1).handshake_timeout(10 * common::DEADLINE);
     let context = start_processes(worker, (word.clone(), true), patient).unwrap();
@@ -391,7 +392,7 @@ fn a_failure_is_known_before_its_process_has_ended() {
     assert!(common::alive(pid) && matches!(context.exit(0), Ok(None)));
     common::eventually("it gets the word", || say(&word, "go on").is_ok());
     assert!(failure(&context).to_string().contains("it went wrong"));
-    // And a process whose function has returned has not ended before it has.
+    // A process whose function has returned has not ended before it exits.
     let context = start_processes(worker, (word.clone(), false), SpawnOptions::nprocs(1)).unwrap();
     assert!(!context.join_timeout(Duration::from_millis(20)).unwrap());
     common::eventually("it gets the word", || say(&word, "go on").is_ok());

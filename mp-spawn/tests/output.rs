@@ -1,4 +1,4 @@
-//! Where the output of workers goes.
+//! Destinations of the output of workers.
 
 mod common;
 
@@ -87,7 +87,7 @@ fn a_file_that_is_appended_to_keeps_what_is_in_it() {
     };
     run(&Stdio::Append(path.clone()), 1);
     run(&Stdio::Append(path.clone()), 2);
-    // Both streams of each: neither writes over the other.
+    // Both streams of each: neither overwrites the other.
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "1\nand 1\n2\nand 2\n");
     run(&Stdio::file(&path), 3);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "3\nand 3\n");
@@ -95,7 +95,7 @@ fn a_file_that_is_appended_to_keeps_what_is_in_it() {
 
 #[test]
 fn teed_lines_are_whole_and_say_whose_they_are() {
-    // Its own standard output is what its workers' lines go to.
+    // Its own standard output receives the lines of its workers.
     let middle = |(): ()| -> Outcome {
         let shouter = |rank: usize, (): ()| -> Outcome {
             for _ in 0..500 {
@@ -134,7 +134,7 @@ fn a_join_ends_when_all_output_was_seen() {
             join(&context)?;
             println!("joined");
         }
-        // What an exit waits for is another matter.
+        // Avoids the waits of an exit.
         // SAFETY: ends the process at once.
         unsafe { libc::_exit(0) };
     };
@@ -153,7 +153,7 @@ fn a_join_ends_when_all_output_was_seen() {
 fn processes_with_handles_of_their_own_are_told_apart() {
     let folder = Folder::new("numbered");
     let path = folder.0.join("{rank}.log");
-    // Its own standard output is what theirs goes to.
+    // Its own standard output receives their lines.
     let middle = |path: std::path::PathBuf| -> Outcome {
         let say = |number: usize| {
             println!("I am {number}");
@@ -248,7 +248,7 @@ fn output_can_be_read_while_the_worker_runs() {
     assert!(failure(&context).to_string().contains("SIGKILL"));
 }
 
-/// Starts processes from a terminal of its own, and returns what that shows.
+/// Starts processes with a new terminal as the standard output, and returns the terminal's contents.
 #[allow(unsafe_code)]
 fn on_a_terminal(nprocs: usize) -> Result<Option<String>, Box<dyn std::error::Error + Send + Sync>> {
     let (mut screen, mut line) = (0, 0);
@@ -300,9 +300,9 @@ fn on_a_terminal_each_rank_has_a_colour_unless_colours_are_off() {
     }
 }
 
-/// Each of these, with both its streams, is waited for only by callers that join.
+/// Number of processes with two streams each, for which only callers that join wait.
 const TEED: usize = 24;
-/// What 400 ms for each of them come to, and half of it: for that a start and a failure would be held up.
+/// Half of the total delay of 400 ms for each process, if starts and failures were delayed.
 const HELD_UP: Duration = Duration::from_millis(400 * TEED as u64 / 2);
 
 #[test]
@@ -314,7 +314,7 @@ fn a_terminal_that_stands_still_holds_up_neither_starts_nor_failures() {
     let (tell, told) = channel();
     let (out, err) = (std::io::stdout().lock(), std::io::stderr().lock());
     let waiter = std::thread::spawn(move || {
-        // At most three times: the machine may be busy with something else.
+        // At most three attempts, because the machine may be busy.
         let took = (0..3).map(|_| {
             let since = Instant::now();
             let options = SpawnOptions::nprocs(TEED).stdout(Stdio::Tee).stderr(Stdio::Tee);
@@ -346,7 +346,7 @@ fn a_terminal_that_stands_still_holds_up_neither_starts_nor_failures() {
 fn a_thread_that_holds_standard_output_can_wait_for_processes_that_write_there() {
     let (tell, told) = channel();
     let held = std::io::stdout().lock();
-    // Another thread, so that the test has an end if this one waits for ever.
+    // On another thread, so that the test ends if this one waits for ever.
     let waiter = std::thread::spawn(move || {
         let options = SpawnOptions::nprocs(2).stdout(Stdio::Tee).stderr(Stdio::Null);
         let context = start_processes(talk, 100, options).unwrap();

@@ -1,5 +1,5 @@
-//! What fork servers call before they make processes. Each test runs in a process of its own, for a process has one fork
-//! server.
+//! Functions that fork servers call before they make processes. Each test runs in a separate process, because
+//! a process has one fork server.
 
 mod common;
 
@@ -47,7 +47,7 @@ fn a_preload_may_take_longer_than_a_handshake() {
     });
 }
 
-/// Where servers of this process write which of them preloads.
+/// Returns the file in which servers of this process write the id of the preloading server.
 fn preloads(parent: u32) -> PathBuf {
     std::env::temp_dir().join(format!("mp-preloads-{parent}"))
 }
@@ -64,7 +64,7 @@ fn a_server_that_ends_or_stands_still_while_it_preloads_is_an_error() {
         say_who(std::process::id());
         wait_for_the_end().unwrap();
     }
-    /// To a process that holds what this one had open.
+    /// Leaves a process that holds the open files of this one.
     #[allow(unsafe_code)]
     fn leaves_another_behind() {
         // SAFETY: the copy only waits, which is allowed after a fork.
@@ -108,7 +108,7 @@ fn a_server_that_ends_or_stands_still_while_it_preloads_is_an_error() {
     });
 }
 
-/// In the server as in its copies: a file for each process that calls it at its exit.
+/// In the server and in its copies: creates a file for each process that calls it at its exit.
 extern "C" fn note_exit() {
     let folder = std::env::temp_dir().join(format!("mp-exits-{}", parent_id()));
     std::fs::write(folder.join(std::process::id().to_string()), "").unwrap();
@@ -127,7 +127,7 @@ fn what_is_preloaded_to_be_done_at_exit_no_copy_does() {
         let folder = std::env::temp_dir().join(format!("mp-exits-{}", std::process::id()));
         std::fs::create_dir(&folder).unwrap();
         set_forkserver_preload(at_exit).unwrap();
-        // The second one also says what is to be done at its own exit.
+        // The second rank also registers a function for its own exit.
         let work = |rank: usize, (): ()| {
             print!("no line of rank {rank}");
             if rank == 1 {

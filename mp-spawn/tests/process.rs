@@ -1,4 +1,4 @@
-//! One process with a handle of its own, and what functions return.
+//! Processes with their own handles, and return values of functions.
 #![allow(unsafe_code)]
 
 mod common;
@@ -193,7 +193,8 @@ fn ranks_that_are_detached_outlive_their_context_and_are_waited_for() {
     assert!(text.contains("rank 1 failed at last"), "{text}");
 }
 
-/// Each waits for all others: they would wait for ever if one had to do anything before the next is started.
+/// Each rank waits for all others. They would wait for ever if a rank had to do anything before the next one
+/// is started.
 #[test]
 fn no_rank_waits_for_another_to_begin() {
     const RANKS: usize = 8;
@@ -212,7 +213,8 @@ fn no_rank_waits_for_another_to_begin() {
     join(&context).unwrap();
 }
 
-/// Blocks SIGTERM, says that it stands, and, when one comes, whether the process before it lives then. Stays.
+/// Blocks SIGTERM and sends a line. After a SIGTERM, reports whether the process `before` is alive. Then
+/// waits for its end.
 fn stand(meeting: String, before: Option<u32>) -> Outcome {
     let mut set = std::mem::MaybeUninit::uninit();
     let mut got = 0;
@@ -220,9 +222,9 @@ fn stand(meeting: String, before: Option<u32>) -> Outcome {
     unsafe { libc::sigemptyset(set.as_mut_ptr()) };
     // SAFETY: initialised just now.
     let mut set = unsafe { set.assume_init() };
-    // SAFETY: the set is initialised, and the signal one that there is.
+    // SAFETY: the set is initialised, and the signal exists.
     unsafe { libc::sigaddset(&raw mut set, libc::SIGTERM) };
-    // SAFETY: the set is initialised; a null pointer says that the old one isn't wanted.
+    // SAFETY: the set is initialised. A null pointer means that the old set is not requested.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut()) };
     say(&meeting, "stands")?;
     // SAFETY: both are valid, and the signal is blocked.
@@ -254,7 +256,7 @@ fn daemons_that_ignore_sigterm_have_their_grace_together() {
     let hear_all = || (0..DAEMONS).map(|_| meeting.hear()).collect::<Vec<_>>();
     assert_eq!(hear_all(), ["stands"; DAEMONS]);
     eventually("the parent listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
-    // No process gets a SIGKILL before every one got a SIGTERM.
+    // No process gets a SIGKILL before every process got a SIGTERM.
     assert_eq!(hear_all(), ["asked, and the others live"; DAEMONS]);
     let pids = context.join().unwrap().remove(0);
     assert!(!pids.into_iter().any(alive), "processes that ignored it were ended all the same");
@@ -285,7 +287,7 @@ fn a_failure_that_was_not_asked_for_is_printed_at_exit() {
     assert!(text.contains("mp: orphan (pid ") && text.contains("failed: not joined"), "{text}");
 }
 
-/// A context whose only process has failed; no call has returned the failure.
+/// Returns a context whose only process has failed. No call has returned the failure.
 fn failed_context() -> mp_spawn::ProcessContext {
     let fails = |_: usize, (): ()| Err::<(), _>("the disk is full");
     let context = start_processes(fails, (), SpawnOptions::nprocs(1)).unwrap();
@@ -293,7 +295,7 @@ fn failed_context() -> mp_spawn::ProcessContext {
     context
 }
 
-/// What a process writes to its standard error that does this.
+/// Returns the standard error output of a process that runs this.
 fn stderr_of<R: mp_spawn::IntoOutcome<Value = ()>>(
     function: impl Fn(usize, ()) -> R + Copy + Send + 'static,
 ) -> String {
@@ -314,7 +316,7 @@ fn untold_failure_is_printed_when_a_context_drops() {
 fn untold_failure_of_a_live_context_is_printed_at_exit() {
     let text = stderr_of(|_, ()| {
         std::mem::forget(failed_context());
-        // Another start forgets the groups that are over.
+        // Another start removes the groups that are over.
         drop(Process::spawn(|(): ()| {}, ()).unwrap());
         std::process::exit(0);
     });
@@ -406,7 +408,7 @@ fn sentinels_tell_which_processes_have_ended_and_all_can_be_asked_to() {
     eventually("it waits", || say(&format!("{}-go", meeting.name), "go").is_ok());
     assert_eq!(ended(DEADLINE), [1]);
     assert_eq!(context.exit(1).unwrap(), Some(ExitStatus::Code(0)));
-    // Those that run get a SIGTERM, and one of them ignores it.
+    // The running processes get a SIGTERM, and one of them ignores it.
     context.terminate_all().unwrap();
     eventually("two more have ended", || ended(Duration::ZERO) == [0, 1, 3]);
     context.kill_all().unwrap();

@@ -1,4 +1,4 @@
-//! Supervised processes: what ends the supervision, and what is left then.
+//! Ends of the supervision of a process, and their effects.
 #![allow(unsafe_code)]
 
 mod common;
@@ -43,7 +43,7 @@ fn a_process_that_waits_for_its_next_start_is_over_at_once_when_it_is_killed_or_
         let gave_up = gave_up(child.join().unwrap_err());
         assert_eq!((gave_up.reason, gave_up.attempts), (GaveUpReason::Stopped, 1));
         assert_eq!(kinds(&rest(&events)), ["gave up"]);
-        // Again, it does nothing.
+        // A second call does nothing.
         child.kill().unwrap();
     }
 }
@@ -141,14 +141,14 @@ fn a_program_that_exits_starts_nothing_again() {
     }
 }
 
-/// Makes this process a group of its own, which SIGINT would end.
+/// Puts this process into a new process group, in which SIGINT has its default effect.
 fn own_group() {
     rustix::process::setpgid(None, None).unwrap();
     // SAFETY: this installs no handler.
     unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
 }
 
-/// Sends what a terminal sends at Ctrl-C.
+/// Sends the signal that a terminal sends at Ctrl-C.
 fn press_ctrl_c() {
     // SAFETY: to the group of this process.
     assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
@@ -184,7 +184,7 @@ fn after_ctrl_c_nothing_is_started_again_where_the_program_is_told() {
         ended(&waiting);
         assert_eq!(gave_up(waiting.join().unwrap_err()).reason, GaveUpReason::Interrupted);
         assert_eq!(kinds(&rest(&events)), ["gave up"]);
-        // From here on, it is as before.
+        // From here on the behaviour is as before.
         assert!(mp_spawn::take_interrupt());
         let child = Process::builder().restart(at_most(2)).spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
         ended(&child);
@@ -251,14 +251,14 @@ fn restarts_leave_no_descriptor_and_no_process() {
     });
 }
 
-/// What becomes of a start by a fork server that stands still.
+/// Outcome of a start by a stopped fork server.
 #[derive(Clone, Copy, PartialEq)]
 enum Then {
-    /// It goes on.
+    /// The server continues.
     Goes,
     /// The process is killed before that.
     Killed,
-    /// It is waited for only so long.
+    /// The start times out.
     GivenUp,
 }
 
@@ -266,18 +266,18 @@ fn started_by_a_server_that_stands_still(then: Then) {
     let first_waits =
         |(): ()| -> Outcome { if current_process().attempt == 1 { wait_for_the_end() } else { Ok(()) } };
     let (builder, events) = supervised(at_most(5));
-    // Long enough for a machine with other work, where the server is to go on.
+    // Long enough for a busy machine, in the cases in which the server continues.
     let time = if then == Then::GivenUp { Duration::from_secs(2) } else { 2 * DEADLINE };
     let builder = builder.start_method(StartMethod::ForkServer).handshake_timeout(time);
     let child = builder.spawn(first_waits, ()).unwrap();
     let pid = until_it_runs(&events);
-    // Beside one that needs no server.
+    // A second process that needs no server.
     let (builder, _others) = supervised(at_most(5));
     let other = builder.start_method(StartMethod::Spawn).spawn(|(): ()| wait_for_the_end(), ()).unwrap();
     let (server, ahead) = (server(), next_worker_beside(pid));
     signal(server, libc::SIGSTOP);
-    // The next start would take that one, and ask for another; now it has to wait for an answer. Dead: a process that the kernel has not
-    // ended yet can still be taken.
+    // The next start would take that process, and request another. Now it has to wait for an answer. The
+    // process must be dead: a process that the kernel has not ended yet can still be taken.
     signal(ahead, libc::SIGKILL);
     eventually("the next worker is dead", || mp_harness::threads_are(ahead, 'Z'));
     signal(pid, libc::SIGKILL);
@@ -289,7 +289,7 @@ fn started_by_a_server_that_stands_still(then: Then) {
             "{child:?}"
         );
         assert!(child.is_alive() && child.exit().is_none());
-        // Neither ends nor signals of others wait for it.
+        // Neither the ends of others nor signals to them are delayed.
         other.kill().unwrap();
         ended(&other);
         if then == Then::Killed {

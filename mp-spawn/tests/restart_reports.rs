@@ -1,4 +1,4 @@
-//! Reports on stderr of supervised processes that fail again and again, and what a dump says of them.
+//! Reports on stderr of supervised processes that fail repeatedly, and their lines in a dump.
 
 mod common;
 
@@ -9,7 +9,7 @@ use mp_spawn::{
     IntoOutcome, Process, ProcessStatus, Restart, SpawnError, SpawnOptions, Stdio, start_processes,
 };
 
-/// What a process writes to its standard error that does this.
+/// Returns the standard error output of a process that runs this.
 fn stderr_of<R: IntoOutcome<Value = ()>>(
     function: impl Fn(usize, ()) -> R + Copy + Send + 'static,
 ) -> String {
@@ -57,7 +57,7 @@ fn dump_shows_processes_in_their_back_off() {
     assert!(text.contains("no such file"), "{text}");
 }
 
-/// The reader of a log may end before the program does: a write fails with EPIPE then.
+/// The reader of a log may end before the program does. A write then fails with EPIPE.
 #[test]
 fn failures_without_a_reader_of_stderr_end_no_thread() {
     let text = stderr_of(|_, ()| {

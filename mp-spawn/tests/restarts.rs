@@ -1,4 +1,4 @@
-//! Supervised processes: which ends are followed by another start, and what the program hears of it.
+//! Supervised processes: the ends that cause a restart, and the events of the program.
 #![allow(unsafe_code)]
 
 mod common;
@@ -20,7 +20,7 @@ use mp_spawn::{
 use mp_tensor::Tensor;
 
 fn by_every_method(test: impl Fn(StartMethod)) {
-    // SAFETY: the process of this test has no threads but the library's when it starts others.
+    // SAFETY: the process of this test has no threads except the library's when it starts others.
     unsafe { mp_spawn::allow_fork() };
     [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork].into_iter().for_each(test);
 }
@@ -131,7 +131,7 @@ fn always_starts_again_also_after_a_success() {
     ended(&child);
     rest(&events);
     match child.join() {
-        // It waited for its next start, or was at its end: what the last one has returned is there.
+        // The process waited for its next start, or was at its end: the last return value is available.
         Ok(attempt) => assert!(attempt >= 5),
         Err(error) => assert!(
             matches!(&error, SpawnError::ProcessExited(e) if e.detail == Some(ExitDetail::AskedFor)),
@@ -164,7 +164,7 @@ fn health_ends_a_row_of_failures() {
         let attempt = current_process().attempt;
         if attempt < 6 { Err(format!("{attempt}")) } else { Ok(attempt) }
     }
-    // Each that has become a worker is well.
+    // Each process that has become a worker is healthy.
     let child =
         Process::builder().restart(at_most(1)).healthy_after(Duration::ZERO).spawn(often, ()).unwrap();
     ended(&child);
@@ -192,11 +192,11 @@ fn the_back_off_grows_as_it_says() {
     assert_eq!(delays, [4, 8, 10, 10]);
 }
 
-/// A program that is no worker.
+/// Creates a program that is not a worker.
 fn script(folder: &Folder, words: &str) -> std::path::PathBuf {
     let (draft, program) = (folder.0.join("draft"), folder.0.join("program"));
     std::fs::write(&draft, format!("#!/bin/sh\n{words}\n")).unwrap();
-    // By another process: a program that is open for writing can't be executed.
+    // Done by another process: a program that is open for writing can't be executed.
     let made = std::process::Command::new("install").args(["-m", "755"]).arg(draft).arg(&program).status();
     assert!(made.unwrap().success());
     program
@@ -207,7 +207,7 @@ fn a_process_that_never_reports_has_failed_each_time() {
     let folder = Folder::new("never-reports");
     let (builder, events) = supervised(at_most(1));
     let time = Duration::from_millis(100);
-    // However long it took, it was never well.
+    // The process is never healthy, however long it runs.
     let builder =
         builder.executable(script(&folder, "exec sleep 100")).handshake_timeout(time).healthy_after(time);
     let child = builder.spawn(|(): ()| {}, ()).unwrap();

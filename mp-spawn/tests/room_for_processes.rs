@@ -1,5 +1,5 @@
-//! How many more processes can be started. Each process of the tree counts, those of other tests of one program too, so this
-//! test has a program of its own.
+//! Limit on further processes. Each process of the tree counts, also those of other tests in the same
+//! program, so this test has a separate program.
 
 mod common;
 
@@ -10,7 +10,7 @@ use mp_spawn::{OnFailure, SpawnOptions, start_processes};
 fn those_that_run_already_count() {
     let few = || SpawnOptions::nprocs(3).on_failure(OnFailure::Continue);
     let runs = start_processes(|_: usize, (): ()| wait_for_the_end(), (), few()).unwrap();
-    // This process and those three are members, or will be; no other process.
+    // Only this process and those three are members, or will be.
     let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1 << 20)).unwrap_err();
     let text = error.to_string();
     let room: usize =
@@ -22,7 +22,7 @@ fn those_that_run_already_count() {
     assert!(error.to_string().contains(&format!("room for {room}")), "{error}");
     runs.kill_all().unwrap();
     assert!(runs.join_timeout(DEADLINE).is_err());
-    // Their places are free again, and nothing is reserved for what was refused.
+    // Their places are free again, and nothing is reserved for the refused processes.
     let error = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1 << 20)).unwrap_err();
     assert!(error.to_string().contains(&format!("room for {}", room + 3)), "{error}");
 }

@@ -1,4 +1,5 @@
-//! Tests that start processes, as different runners run them. (A program without libtest is `without_harness`.)
+//! Tests that start processes, run like in different test runners. (A program without libtest is
+//! `without_harness`.)
 
 mod common;
 
@@ -29,7 +30,7 @@ fn a_test_whose_processes_fail() {
 #[test]
 fn each_in_a_process_of_its_own() {
     for name in ["a_test_that_starts_processes", "a_test_whose_processes_fail"] {
-        // As nextest does it.
+        // Same options as nextest.
         let mut test = Command::new(std::env::current_exe().unwrap());
         test.args(["--exact", name, "--nocapture"]).env("NEXTEST", "1").stdin(process::Stdio::null());
         std::os::unix::process::CommandExt::process_group(&mut test, 0);

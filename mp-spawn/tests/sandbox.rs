@@ -10,7 +10,7 @@ use mp_core::Arena;
 use mp_reduce::Fd;
 use mp_spawn::Process;
 
-/// Calls, and the errors that a filter gives for them.
+/// System calls that a filter refuses. `ERRORS` has the error numbers.
 const CALLS: [(&str, libc::c_long); 7] = [
     ("memfd_create", libc::SYS_memfd_create),
     ("fcntl", libc::SYS_fcntl),
@@ -21,10 +21,10 @@ const CALLS: [(&str, libc::c_long); 7] = [
     ("madvise", libc::SYS_madvise),
 ];
 const ERRORS: [i32; 2] = [libc::EPERM, libc::ENOSYS];
-/// Says to this program, started anew, which call it is to lack.
+/// Variable that names the call to be refused to this program, started anew.
 const LACKS: &str = "MP_TEST_LACKS";
 
-/// Shared memory, a process with long arguments, and a descriptor that travels.
+/// Uses shared memory, a process with long arguments, and a descriptor that is sent.
 fn use_everything() -> Result<(), Box<dyn Error>> {
     Arena::current()?;
     let long = Process::spawn(|long: Vec<u8>| long.len() as u64, vec![1_u8; 1 << 20])?;
@@ -56,7 +56,7 @@ fn refused_call_is_named_with_cause_and_remedy() {
             let said = text.lines().find_map(|line| line.strip_prefix("RESULT "));
             let said =
                 said.unwrap_or_else(|| panic!("{name}: {text}{}", String::from_utf8_lossy(&output.stderr)));
-            // File systems that lack it have their room otherwise.
+            // Some file systems reserve their space in another way.
             if name == "fallocate" && error == libc::ENOSYS && said == "fine" {
                 continue;
             }

@@ -1,5 +1,5 @@
-//! Programs with more privileges than their user: set-user-ID ones, and those with file capabilities. They never become
-//! workers, and start none that would have to be executed.
+//! Programs with more privileges than their user: set-user-ID programs, and programs with file capabilities.
+//! They never become workers, and can't start workers that must be executed.
 #![allow(unsafe_code)]
 
 mod common;
@@ -14,10 +14,10 @@ use std::process::{self, Command};
 use common::Folder;
 use mp_spawn::{ExitStatus, Process, SpawnError, StartMethod, Stdio, allow_fork};
 
-/// A user that is not root.
+/// Id of a user other than root.
 const STRANGER: u32 = 65_534;
 
-/// A copy of this program, in a folder that goes with it.
+/// Copy of this program, in a folder that is removed with it.
 struct Copy(Folder);
 
 impl Copy {
@@ -25,7 +25,8 @@ impl Copy {
         self.0.0.join("program")
     }
 
-    /// Whether another user that executes it gets privileges: the file system and the kernel may have none to give.
+    /// Returns `true` if another user that executes it gets privileges. The file system and the kernel may
+    /// grant none.
     fn is_privileged(&self) -> bool {
         let mut command = as_a_stranger(&self.path());
         let output = command.args(["--exact", "helper_has_gained_privileges", "--ignored", "--nocapture"]);
@@ -46,14 +47,15 @@ fn helper_has_gained_privileges() {
     println!("\ngained privileges: {}", mp_core::gained_privileges());
 }
 
-/// Set in the environment of programs that start workers: one that begins anew instead must not start others.
+/// Variable in the environment of programs that start workers: a worker that begins `main` instead must not
+/// start others.
 const WITHIN: &str = "MP_TEST_WITHIN_A_TEST";
 
 fn copy(test: &str) -> Copy {
     assert!(std::env::var_os(WITHIN).is_none(), "the program of a test has begun anew");
     let copy = Copy(Folder::new(test));
     let own = std::env::current_exe().unwrap();
-    // By another process: a program that is open for writing can't be executed.
+    // Done by another process: a program that is open for writing can't be executed.
     let made = Command::new("install").args(["-m", "755"]).arg(own).arg(copy.path()).status();
     assert!(made.unwrap().success());
     copy
@@ -63,7 +65,7 @@ fn set_user_id(copy: &Copy) {
     std::fs::set_permissions(copy.path(), std::fs::Permissions::from_mode(0o4755)).unwrap();
 }
 
-/// A capability that this system knows and that changes nothing here: to set the clock.
+/// Capability to set the clock, which this system knows and which has no effect here.
 const SYS_TIME: u32 = 1 << 25;
 
 /// Gives the file a capability.
@@ -71,7 +73,7 @@ fn with_capability(copy: &Copy) -> bool {
     with_capabilities(copy, true, SYS_TIME, 0)
 }
 
-/// Says which capabilities the file gives.
+/// Sets the capabilities of the file.
 fn with_capabilities(copy: &Copy, effective: bool, permitted: u32, inheritable: u32) -> bool {
     // See `vfs_cap_data` in `capability.h`: revision 2 and "effective"; permitted and inheritable, twice.
     let words = [0x0200_0000 | u32::from(effective), permitted, inheritable, 0, 0];
@@ -86,7 +88,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Real and effective user, and the effective capabilities, of the process that runs this.
+/// Returns the real and effective user, and the effective capabilities, of the process that runs this.
 fn privileges((): ()) -> Result<(u32, u32, u64), String> {
     let status = std::fs::read_to_string("/proc/self/status").map_err(|error| error.to_string())?;
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).ok_or("no such line")?;
@@ -94,12 +96,13 @@ fn privileges((): ()) -> Result<(u32, u32, u64), String> {
     Ok((rustix::process::getuid().as_raw(), rustix::process::geteuid().as_raw(), capabilities))
 }
 
-/// In a process of its own: becomes another user, and makes a worker of that program, which is to call a function.
+/// In a separate process: becomes another user, and starts a worker of that program, which is to call a
+/// function.
 fn attacks((program, method): (PathBuf, String)) -> Result<Result<(u32, u32, u64), String>, String> {
     mp_core::Arena::current().map_err(|error| error.to_string())?;
     becomes_a_stranger()?;
     let method: StartMethod = method.parse().map_err(|_| "no such method")?;
-    // By another program, so that this process doesn't find what it executes, and refuse.
+    // Executed by another program, so that this process doesn't check the privileged program, and refuse it.
     let words = ["sh".into(), "-c".into(), "exec \"$0\" --list".into(), program.into_os_string()];
     let victim = Process::builder().start_method(method).command(words);
     let victim = victim.stdout(Stdio::Null).stderr(Stdio::Null).spawn(privileges, ());
@@ -148,7 +151,8 @@ fn a_program_with_file_capabilities_is_no_worker_of_a_stranger() {
     is_no_worker_of_a_stranger(&copy);
 }
 
-/// Executed anew, such a program would begin once more instead of becoming a worker, and start others, and so on.
+/// Executed anew, such a program would begin `main` once more instead of becoming a worker, and start others,
+/// and so on.
 #[test]
 fn a_set_user_id_program_has_no_workers_that_would_be_executed() {
     if !is_root() {
@@ -185,9 +189,9 @@ fn helper_starts_workers() {
     start_workers();
 }
 
-/// By each method, of the running program.
+/// Starts workers of the running program, by each method.
 fn start_workers() {
-    // SAFETY: what runs in the copy asks the kernel for numbers.
+    // SAFETY: code in the copy asks the kernel for numbers.
     unsafe { allow_fork() };
     for method in [StartMethod::Spawn, StartMethod::ForkServer, StartMethod::Fork] {
         let child = Process::builder().start_method(method).spawn(privileges, ());
@@ -198,7 +202,7 @@ fn start_workers() {
     }
 }
 
-/// The process itself is not to be refused: root has started it, and it runs as another user by now.
+/// The process itself must not be refused: root has started it, and it runs as another user now.
 #[test]
 fn a_program_that_has_dropped_its_privileges_is_not_executed_to_get_them_back() {
     if !is_root() {
@@ -234,16 +238,16 @@ fn helper_drops_its_privileges_and_starts_workers() {
     start_workers();
 }
 
-/// Gives up what root may, for good.
+/// Gives up the privileges of root, permanently.
 fn becomes_a_stranger() -> Result<(), String> {
-    // SAFETY: plain system calls, in a process of this test's own.
+    // SAFETY: plain system calls, in a separate process of this test.
     let left = unsafe { libc::setresgid(STRANGER, STRANGER, STRANGER) };
     // SAFETY: as above.
     let left = left | unsafe { libc::setresuid(STRANGER, STRANGER, STRANGER) };
     (left == 0).then_some(()).ok_or_else(|| "root can't become another user".to_string())
 }
 
-/// In a process of its own: starts a worker of a program, as another user or not.
+/// In a separate process: starts a worker of a program, as another user or not.
 fn starts((program, stranger, no_new): (PathBuf, bool, bool)) -> Result<Vec<String>, String> {
     mp_core::Arena::current().map_err(|error| error.to_string())?;
     if stranger {
@@ -322,7 +326,8 @@ fn capabilities_that_a_user_does_not_get_keep_no_program_from_being_executed() {
     for outcome in outcome_of_starts(&copy, true, false) {
         assert!(outcome.starts_with("it is refused") && outcome.contains("file capabilities"), "{outcome}");
     }
-    // One that has said that it gets none, an empty list, and one for users that have the same capability already.
+    // A process that has set `no_new_privs`, a file with an empty list, and a file for users that have the
+    // same capability already.
     for outcome in outcome_of_starts(&copy, true, true) {
         assert_eq!(outcome, format!("it is started: Ok({:?})", (STRANGER, STRANGER)));
     }
@@ -334,7 +339,7 @@ fn capabilities_that_a_user_does_not_get_keep_no_program_from_being_executed() {
     }
 }
 
-/// The kernel looks at the mode of what it executes: the interpreter.
+/// The kernel checks the mode of the file that it executes: the interpreter.
 #[test]
 fn a_script_gets_the_privileges_of_its_interpreter() {
     if !is_root() {
@@ -346,7 +351,7 @@ fn a_script_gets_the_privileges_of_its_interpreter() {
         return mp_harness::skip("this file system has no set-user-ID programs");
     }
     let write = |text: String| {
-        // By another process, as above.
+        // Done by another process, as above.
         let mut echo = Command::new("sh");
         echo.args(["-c", "printf '%s' \"$0\" > \"$1\""]).arg(text).arg(script.path());
         assert!(echo.status().unwrap().success());
@@ -365,8 +370,8 @@ fn a_script_gets_the_privileges_of_its_interpreter() {
     }
 }
 
-/// In a process of its own: starts a set-user-ID program from a thread that never executes one itself. The flag
-/// `no_new_privs` is set in that thread alone, or in the one that executes alone.
+/// In a separate process: starts a set-user-ID program from a thread that never executes one itself. The flag
+/// `no_new_privs` is set only on that thread, or only on the thread that executes.
 fn starts_by_another_thread((program, executes_with_flag): (PathBuf, bool)) -> Result<String, String> {
     fn in_a_thread<R: Send>(flag: bool, call: impl FnOnce() -> R + Send) -> Result<R, String> {
         let body = || {
@@ -381,7 +386,7 @@ fn starts_by_another_thread((program, executes_with_flag): (PathBuf, bool)) -> R
         let victim = Process::builder().start_method(StartMethod::Spawn).stdout(Stdio::Null);
         victim.command(words).spawn(privileges, ()).and_then(|victim| victim.join())
     };
-    // The thread that executes has the flag from the one that asks for it first.
+    // The thread that executes inherits the flag from the first thread that requests a start.
     let first = in_a_thread(executes_with_flag, || start(vec!["true".into()]))?;
     if !matches!(first, Err(SpawnError::NeverReported { .. })) {
         return Err(format!("`true` was no worker: {first:?}"));
@@ -426,22 +431,22 @@ fn a_program_that_gets_no_privileges_is_executed_whatever_its_mode() {
             assert_eq!(outcome, format!("it is started: Ok({:?})", (user, user)));
         }
     };
-    // Of the same user and group as the process.
+    // With the same user and group as the process.
     mode(0o6755);
     works(false, false, 0);
-    // The process has said that it gets none.
+    // The process has set `no_new_privs`.
     works(true, true, STRANGER);
     mode(0o755);
     with_capability(&copy);
     works(false, false, 0);
 }
 
-/// In a process of its own, which has a view of the file system of its own: has a folder whose programs get no privileges, with
-/// a set-user-ID one in it, and starts that.
+/// In a separate process with its own mount namespace: creates a folder whose programs get no privileges,
+/// with a set-user-ID program in it, and starts that.
 fn starts_one_that_gets_nothing(
     (folder, program): (PathBuf, PathBuf),
 ) -> Result<Option<Vec<String>>, String> {
-    // SAFETY: a plain system call, in a process of this test's own.
+    // SAFETY: a plain system call, in a separate process of this test.
     if unsafe { libc::unshare(libc::CLONE_NEWNS) } != 0 {
         return Ok(None);
     }
@@ -490,7 +495,7 @@ fn a_process_with_another_effective_user_starts_nothing_that_would_be_executed()
         return mp_harness::skip("only root can lend itself another user");
     }
     fn lends((): ()) -> Result<String, String> {
-        // SAFETY: a plain system call, in a process of this test's own.
+        // SAFETY: a plain system call, in a separate process of this test.
         if unsafe { libc::seteuid(STRANGER) } != 0 {
             return Err("root can't become another user".to_string());
         }

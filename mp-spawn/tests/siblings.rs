@@ -1,4 +1,4 @@
-//! What happens to the others when one fails, and to all when they are no longer wanted.
+//! Treatment of the other processes when one fails, and of all processes when they are no longer needed.
 #![allow(unsafe_code)]
 
 mod common;
@@ -11,7 +11,7 @@ use common::{
 };
 use mp_spawn::{ExitStatus, OnFailure, ProcessStatus, Signal, SpawnError, SpawnOptions, start_processes};
 
-/// Rank 0 fails on request; the others wait for ever.
+/// Rank 0 fails on request. The others wait for ever.
 fn one_fails(rank: usize, meeting: String) -> Outcome {
     if rank == 0 {
         return Err("rank 0 has had enough".into());
@@ -40,7 +40,7 @@ fn the_first_failure_ends_siblings_that_would_wait_for_ever() {
 fn siblings_that_ignore_sigterm_get_sigkill() {
     fn worker(rank: usize, (deaf, ready): (String, String)) -> Outcome {
         if rank == 0 {
-            // Not before the other one ignores SIGTERM.
+            // Not before the other process ignores SIGTERM.
             wait_for_word(&ready)?;
             return Err("rank 0 fails".into());
         }
@@ -121,7 +121,7 @@ fn a_join_with_a_time_out_comes_back() {
     let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
     assert!(matches!(exited.exit, ExitStatus::Signal { signal: Signal::TERM, .. }), "{error}");
     assert!(error.to_string().contains("this program sent the signal"), "{error}");
-    // Signalling a process that has ended is no error.
+    // Signalling a process that has ended is not an error.
     context.kill(0).unwrap();
 }
 
@@ -155,7 +155,7 @@ fn the_thread_that_started_a_process_may_end() {
     let thread = std::thread::spawn(move || start_processes(worker, args, SpawnOptions::nprocs(1)).unwrap());
     assert_eq!(meeting.hear(), "started");
     let context = thread.join().unwrap();
-    // The thread has ended, and the kernel has had time to send the signal that must not come.
+    // The thread has ended, and the kernel has had time to send the signal that must not arrive.
     assert!(!context.join_timeout(Duration::from_millis(100)).unwrap());
     eventually("it listens", || say(&listening, "go").is_ok());
     assert_eq!(meeting.hear(), "still here");
@@ -169,7 +169,7 @@ fn a_process_that_closes_all_its_files_is_still_joined() {
             // SAFETY: the owners of these are not used any more, except by the crate under test.
             unsafe { libc::close(fd) };
         }
-        // One of them takes the number of the socket, and must not get the report.
+        // One of these files takes the number of the socket, and must not get the report.
         for number in 0..32 {
             let file = std::fs::File::create_new(folder.join(format!("{rank}-{number}")))?;
             std::mem::forget(file);

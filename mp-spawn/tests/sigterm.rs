@@ -1,5 +1,5 @@
-//! SIGTERM, which a service manager sends to all processes of a program. Each test runs in a process of its own, which is a
-//! group of its own.
+//! SIGTERM, which a service manager sends to all processes of a program. Each test runs in a separate process
+//! and process group.
 #![allow(unsafe_code)]
 
 mod common;
@@ -14,14 +14,14 @@ use mp_spawn::{
 
 const METHODS: [StartMethod; 2] = [StartMethod::Spawn, StartMethod::ForkServer];
 
-/// Makes this process a group of its own, in which SIGTERM has its default effect.
+/// Puts this process into a new process group, in which SIGTERM has its default effect.
 fn lead_a_group() {
     rustix::process::setpgid(None, None).unwrap();
     // SAFETY: this installs no handler.
     unsafe { libc::signal(libc::SIGTERM, libc::SIG_DFL) };
 }
 
-/// Sends SIGTERM to the group of this process, as a service manager does: from a process outside of it.
+/// Sends SIGTERM to the group of this process, like a service manager: from a process outside of it.
 fn stop_the_group() {
     kill(&format!("-{}", std::process::id()));
 }
@@ -70,12 +70,12 @@ fn graceful_processes_return_after_sigterm() {
     });
 }
 
-/// A service whose workers are stopped with it, but decides itself when they end.
+/// A service whose workers get the signal with it, but which decides itself when they end.
 #[test]
 fn ignoring_process_is_ended_by_its_parent_only() {
     alone(|()| {
         lead_a_group();
-        // For this process itself.
+        // Installs the handler of this process itself.
         start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful))
             .and_then(|context| context.join().map(drop))
             .unwrap();

@@ -1,4 +1,4 @@
-//! Code of the user that panics in threads of this crate: the threads continue, and so does all their work.
+//! Code of the user that panics on threads of this crate: the threads continue, and so does all their work.
 
 mod common;
 
@@ -11,7 +11,7 @@ use serde::{Serialize, Serializer};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Panics when it is dropped, with another one as long as there are any.
+/// Value that panics when it is dropped, repeatedly: the payload of each panic is the next bomb.
 struct Bomb(u32);
 
 impl Drop for Bomb {
@@ -24,7 +24,7 @@ impl Drop for Bomb {
 
 #[cfg(feature = "log")]
 mod rude {
-    /// Panics at each event of a process.
+    /// Logger that panics at each event of a process.
     struct Rude;
 
     impl log::Log for Rude {
@@ -62,7 +62,7 @@ fn a_callback_or_a_logger_that_panics_ends_no_thread_that_watches_processes() {
     }
 }
 
-/// Can't be sent.
+/// Value that can't be sent.
 struct Stays;
 
 impl Serialize for Stays {
@@ -79,14 +79,14 @@ impl<'de> serde::Deserialize<'de> for Stays {
 
 #[test]
 fn arguments_that_panic_when_they_are_sent_start_nothing() {
-    // In a process of its own, which has no other children.
+    // In a separate process, which has no other children.
     common::alone(|()| {
         for method in [mp_spawn::StartMethod::Spawn, mp_spawn::StartMethod::ForkServer] {
             let start = || Process::builder().start_method(method).spawn(|_: Stays| (), Stays);
             assert!(catch_unwind(AssertUnwindSafe(start)).is_err());
             assert!(common::children().is_empty() && mp_spawn::active_children().is_empty(), "{method}");
         }
-        // The next start has what it needs.
+        // The next start works.
         let child = Process::spawn(|x: u32| Ok::<_, String>(x + 1), 1).unwrap();
         assert!(child.wait_timeout(DEADLINE));
         assert_eq!(child.join().unwrap(), 2);

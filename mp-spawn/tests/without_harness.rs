@@ -1,5 +1,5 @@
-//! A program with a `main` of its own, as a test with `harness = false` is. Its threads have stacks for signal handlers, which
-//! those of a worker that never gets to `main` lack.
+//! Program with its own `main`, like a test with `harness = false`. Its threads have stacks for signal
+//! handlers, unlike the threads of a worker that never runs `main`.
 #![allow(unsafe_code)]
 
 mod common;
@@ -15,7 +15,7 @@ fn deeper(depth: u64) -> u64 {
     if depth == 0 { here[0] } else { deeper(depth - 1).wrapping_add(here[7]) }
 }
 
-/// Rank 0 in its own thread, rank 1 in another one.
+/// Rank 0 overflows on its own thread, rank 1 on another one.
 fn overflows(rank: usize, (): ()) {
     let depth = u64::MAX;
     let result = if rank == 0 { Ok(deeper(depth)) } else { std::thread::spawn(move || deeper(depth)).join() };
@@ -23,12 +23,12 @@ fn overflows(rank: usize, (): ()) {
 }
 
 fn main() {
-    // Runners ask first what there is: this program is one test, which runs whatever the arguments say.
+    // Runners first list the tests: this program is one test, which ignores its arguments.
     if std::env::args().any(|argument| argument == "--list") {
         println!("without_harness: test");
         return;
     }
-    // SAFETY: what runs in copies needs nothing of other threads.
+    // SAFETY: code in copies needs no state of other threads.
     unsafe { allow_fork() };
     for method in get_all_start_methods() {
         let square = |rank: usize, base: usize| Ok::<_, String>(base + rank * rank);
@@ -44,6 +44,6 @@ fn main() {
         let ProcessStatus::Failed(SpawnError::ProcessExited(exited)) = &status else { panic!("{status:?}") };
         assert!(matches!(exited.detail, Some(ExitDetail::StackOverflow { .. })), "rank {rank}: {exited}");
     }
-    // As other test binaries print it, for tools that count tests.
+    // Same output as of other test binaries, for tools that count tests.
     println!("running 1 test\ntest without_harness ... ok\ntest result: ok. 1 passed; 0 failed; 0 ignored");
 }

@@ -13,7 +13,8 @@ const METHODS: [StartMethod; 3] = [StartMethod::Spawn, StartMethod::ForkServer, 
 
 fn limited(method: StartMethod, limits: Limits) -> ProcessBuilder {
     #[allow(unsafe_code)]
-    // SAFETY: the other threads of this test program hold no lock for long, and the copies need nothing of theirs.
+    // SAFETY: the other threads of this test program hold no lock for long, and the copies need none of their
+    // state.
     unsafe {
         allow_fork();
     }
@@ -46,7 +47,7 @@ fn resources_are_limited_in_each_start_method() {
 
 const MIB: usize = 1 << 20;
 
-/// Allocates 6 MiB twice, and again when the first is gone; returns the errors.
+/// Allocates 6 MiB twice, and again after the first two are freed. Returns the errors.
 fn allocate((): ()) -> Vec<Option<String>> {
     let allocate = || Tensor::<u8>::zeros([6 * MIB]);
     let first = allocate();
@@ -121,7 +122,7 @@ fn process_group_of_its_own_is_the_workers() {
     }
 }
 
-/// It shares memory with its parent, and ends with it, as any worker.
+/// The worker shares memory with its parent, and ends with it, like any worker.
 #[test]
 fn user_and_group_are_changed() {
     if !is_root() {
@@ -136,7 +137,7 @@ fn user_and_group_are_changed() {
         };
         assert_eq!((ids("Uid:"), ids("Gid:")), (vec!["65534".to_owned(); 4], vec!["65534".to_owned(); 4]));
         assert!(ids("Groups:").is_empty(), "{status}");
-        // The signal is a thread's: a copy of a thread calls its function in another one.
+        // The signal belongs to a thread: a copy of a thread calls its function on another one.
         let ends = rustix::process::parent_process_death_signal()?.map(|signal| signal.as_raw());
         assert!(copy || ends == Some(9), "{ends:?}");
         Ok(())
@@ -162,7 +163,7 @@ fn refused_limits_are_named() {
     );
     let group = said(Limits::new().process_group(u32::MAX));
     assert!(group.contains("4294967295 is not the number of a process group"), "{group}");
-    // It joins by a write of its own number.
+    // The worker joins by a write of its own number.
     std::fs::write(folder.0.join("cgroup.procs"), "").unwrap();
     std::fs::set_permissions(folder.0.join("cgroup.procs"), PermissionsExt::from_mode(0o666)).unwrap();
     let child = limited(StartMethod::Spawn, Limits::new().cgroup(&folder.0)).spawn(|(): ()| {}, ()).unwrap();

@@ -1,4 +1,4 @@
-//! What the tests with real processes share. Each wait here has a deadline, each worker ends by itself.
+//! Helpers of the tests with real processes. Each wait here has a deadline, and each worker ends by itself.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
 pub mod supervised;
@@ -14,12 +14,12 @@ pub use mp_harness::{DEADLINE, alive, eventually, time_until};
 use mp_spawn::{Process, ProcessContext, SpawnError, StartMethod};
 use rustix::process::Signal;
 
-/// After this a worker that waits for its end gives up.
+/// Time after which a worker that waits for its end gives up.
 pub const LIFETIME: Duration = Duration::from_secs(120);
 
 pub type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
-/// Waits for all, at most for the deadline.
+/// Waits for all processes, at most until the deadline.
 pub fn join<T>(context: &ProcessContext<T>) -> Result<(), SpawnError> {
     match context.join_timeout(DEADLINE) {
         Ok(true) => Ok(()),
@@ -28,7 +28,7 @@ pub fn join<T>(context: &ProcessContext<T>) -> Result<(), SpawnError> {
     }
 }
 
-/// Waits for all; the first failure is expected.
+/// Waits for all processes, and returns the first failure, which is expected.
 pub fn failure(context: &ProcessContext) -> SpawnError {
     join(context).expect_err("a failure was expected")
 }
@@ -42,14 +42,14 @@ pub fn wait_for_the_end() -> Outcome {
     Err("this worker was not ended".into())
 }
 
-/// Runs a test in a process of its own.
+/// Runs a test in a separate process.
 pub fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
     let child = Process::builder().start_method(StartMethod::Spawn).spawn(test, ()).unwrap();
     assert!(child.wait_timeout(2 * DEADLINE), "{child:?}");
     child.join().unwrap();
 }
 
-/// The children of this process, zombies included.
+/// Returns the children of this process, zombies included.
 pub fn children() -> Vec<u32> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let lists = tasks.flat_map(|task| std::fs::read_to_string(task.unwrap().path().join("children")));
@@ -58,18 +58,18 @@ pub fn children() -> Vec<u32> {
         .collect()
 }
 
-/// The fork server of this process.
+/// Returns the fork server of this process.
 pub fn server() -> u32 {
     let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     children().into_iter().find(|pid| name(pid) == "mp-forkserver\n").expect("a fork server")
 }
 
-/// The process that the fork server has made for the next start, once it is there.
+/// Waits for the process that the fork server makes for the next start, and returns it.
 pub fn next_worker() -> u32 {
     next_worker_beside(0)
 }
 
-/// As `next_worker`, where a process was just started that may not have its own name yet.
+/// Same as `next_worker`, while a process was just started that may not have its own name yet.
 pub fn next_worker_beside(started: u32) -> u32 {
     let name = |pid: &u32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     let is_next = |pid: &u32| *pid != started && alive(*pid) && name(pid) == "mp-next-worker\n";
@@ -87,7 +87,7 @@ pub fn signal(pid: u32, signal: i32) {
     mp_harness::signal(pid, Signal::from_named_raw(signal).unwrap());
 }
 
-/// From now on, system calls of these numbers end with this error in this process and all that come of it.
+/// Makes system calls with these numbers return this error, in this process and all its descendants.
 #[allow(unsafe_code)]
 pub fn refuse(calls: [libc::c_long; 3], error: i32) {
     let step = |code, k: u32, jt: u8| libc::sock_filter { code, jt, jf: 0, k };
@@ -96,7 +96,7 @@ pub fn refuse(calls: [libc::c_long; 3], error: i32) {
         libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
         libc::BPF_RET,
     );
-    // The number is the first word of what a filter sees.
+    // The number is the first word of a filter's input.
     let mut steps = [
         step(load as u16, 0, 0),
         step(equal as u16, calls[0] as u32, 3),
@@ -114,7 +114,7 @@ pub fn refuse(calls: [libc::c_long; 3], error: i32) {
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Where workers meet the test: a socket without a file, which workers find by its name.
+/// Meeting point of workers and the test: a socket without a file, which workers find by its name.
 #[derive(Debug)]
 pub struct Meeting {
     pub name: String,
@@ -130,7 +130,7 @@ impl Meeting {
         Meeting { name, listener }
     }
 
-    /// Waits for a worker and reads what it has to say.
+    /// Waits for a worker and reads its line.
     pub fn hear(&self) -> String {
         let mut guest = None;
         eventually("a worker came", || {
@@ -156,13 +156,13 @@ pub fn say(meeting: &str, text: &str) -> Outcome {
 /// In a worker: waits until a line is written under this name.
 pub fn wait_for_word(name: &str) -> Outcome {
     let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
-    // Read to its end, or the writer might find the pipe broken.
+    // Read to its end, because otherwise the writer might find the pipe broken.
     let (mut guest, _) = listener.accept()?;
     guest.read_to_string(&mut String::new())?;
     Ok(())
 }
 
-/// A folder of the test's own that goes when the test ends.
+/// Folder of a test, removed when the test ends.
 #[derive(Debug)]
 pub struct Folder(pub PathBuf);
 

@@ -1,4 +1,4 @@
-//! What tests of supervised processes share.
+//! Helpers of the tests of supervised processes.
 
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub fn after(delay: Duration) -> Restart {
     Restart::OnFailure { max: 9, backoff: delay.into() }
 }
 
-/// With what the program hears of it.
+/// Adds a channel that receives the events of the process.
 pub fn heard(builder: ProcessBuilder<Supervised>) -> (ProcessBuilder<Supervised>, Receiver<ProcessEvent>) {
     let (tell, events) = channel();
     (builder.on_event(move |event| _ = tell.send(event)), events)
@@ -35,7 +35,7 @@ pub fn next(events: &Receiver<ProcessEvent>) -> ProcessEvent {
     events.recv_timeout(DEADLINE).expect("another event")
 }
 
-/// All that are still to come; the supervision ends within the deadline.
+/// Returns all remaining events. The supervision must end within the deadline.
 pub fn rest(events: &Receiver<ProcessEvent>) -> Vec<ProcessEvent> {
     let mut all = Vec::new();
     loop {
@@ -47,7 +47,7 @@ pub fn rest(events: &Receiver<ProcessEvent>) -> Vec<ProcessEvent> {
     }
 }
 
-/// What kind of events these are, and of which starts.
+/// Returns the kinds of events, with the numbers of their starts.
 pub fn kinds(events: &[ProcessEvent]) -> Vec<String> {
     let kind = |event: &ProcessEvent| match event {
         ProcessEvent::Started { attempt, .. } => format!("started {attempt}"),
@@ -61,7 +61,7 @@ pub fn kinds(events: &[ProcessEvent]) -> Vec<String> {
     events.iter().map(kind).collect()
 }
 
-/// Waits until it waits for its next start.
+/// Waits until the process waits for its next start.
 pub fn until_it_waits(events: &Receiver<ProcessEvent>) {
     while !matches!(next(events), ProcessEvent::Restarting { .. }) {}
 }
@@ -86,7 +86,7 @@ pub fn gave_up(error: SpawnError) -> GaveUp {
     }
 }
 
-/// Fails twice, each time in another way.
+/// Fails twice, each time in a different way.
 pub fn flaky(numbers: FrozenTensor<u64>) -> Result<(u32, u64), String> {
     let attempt = current_process().attempt;
     match attempt {
