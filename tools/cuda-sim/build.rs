@@ -1,4 +1,4 @@
-//! Gives the library the name by which programs ask for the CUDA driver.
+//! Sets the library name by which programs load the CUDA driver.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,10 +1,10 @@
-//! The driver's results that the simulator returns, by their names without `CUDA_ERROR_`.
+//! Results of the driver that the simulator returns, by their names without `CUDA_ERROR_`.
 
 macro_rules! codes {
     ($($name:ident = $code:literal)*) => {
         $(#[doc = concat!("`CUDA_ERROR_", stringify!($name), "`")] pub const $name: u32 = $code;)*
 
-        /// The name of a result, with the end that C gives a text.
+        /// Returns the name of a result as a C string.
         #[must_use]
         pub fn name(code: u32) -> Option<&'static std::ffi::CStr> {
             let text = match code {
@@ -15,7 +15,7 @@ macro_rules! codes {
             std::ffi::CStr::from_bytes_with_nul(text.as_bytes()).ok()
         }
 
-        /// The result of a name, or of a number as text.
+        /// Returns the result with this name, or with this number as text.
         #[must_use]
         pub fn by_name(name: &str) -> Option<u32> {
             match name {

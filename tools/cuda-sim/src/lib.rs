@@ -1,15 +1,15 @@
-//! A CUDA driver without a GPU, for tests: the library `libmp_cuda_sim.so`, which stands in for `libcuda.so.1` in each process, and
-//! the engine, one process a session, which is the GPU and its kernel module.
+//! CUDA driver without a GPU, for tests: the library `libmp_cuda_sim.so`, which replaces `libcuda.so.1` in
+//! each process, and the engine, one process for each session, which simulates the GPU and its kernel module.
 //!
-//! | part | is |
+//! | part | contents |
 //! |---|---|
-//! | [`session`] | starts an engine, and says what its clients have in their environment |
+//! | [`session`] | starts an engine, and sets the environment of its clients |
 //! | `abi` | the driver's functions, as other programs call them |
-//! | `client` | of one process: its connections, its injected failures, what it has registered |
-//! | `wire` | what client and engine say to each other |
+//! | `client` | state of one process: connections, injected failures, registrations |
+//! | `wire` | messages between client and engine |
 //! | `engine` | devices, memory, streams, the schedule, races, findings |
 //!
-//! What it enforces, and what it can't show, is in docs/reference/cuda-simulator.md.
+//! docs/reference/cuda-simulator.md lists the rules that it enforces, and its limits.
 
 mod abi;
 mod client;
@@ -19,5 +19,5 @@ pub mod session;
 mod sync;
 mod wire;
 
-/// Kernels that the simulator knows by name, as a GPU gets them.
+/// Kernels that the simulator knows by name, as PTX for a GPU.
 pub const KERNELS: &str = concat!(include_str!("kernels.ptx"), "\0");

@@ -1,5 +1,5 @@
-//! The engine of one session: `mp-cuda-sim-engine FOLDER`. It makes the socket `engine` there, prints `ready`, and ends with its
-//! standard input.
+//! Engine of one session: `mp-cuda-sim-engine FOLDER`. It creates the socket `engine` there, prints `ready`,
+//! and ends at the end of its standard input.
 
 use std::process::ExitCode;
 

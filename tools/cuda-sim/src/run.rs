@@ -1,5 +1,5 @@
-//! `mp-cuda-sim-run PROGRAM ARGUMENTS…`: runs a program in a session of the simulator. What a correct program doesn't do is printed
-//! when it has ended, and makes the exit code 1.
+//! `mp-cuda-sim-run PROGRAM ARGUMENTS…`: runs a program in a session of the simulator. Findings are printed
+//! when it has ended, and make the exit code 1.
 
 use std::path::Path;
 use std::process::{Command, ExitCode};

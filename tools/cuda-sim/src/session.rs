@@ -1,4 +1,4 @@
-//! A session: an engine of its own, and what its clients have in their environment. For tests.
+//! Session: an engine of its own, and the environment of its clients. For tests.
 
 use crate::sync::{AtomicU64, Ordering};
 use std::io::{self, BufRead, BufReader};
@@ -12,24 +12,25 @@ use serde_json::Value as Json;
 
 use crate::wire::{self, Call, Reply, Request, Value};
 
-/// How long an engine may take to begin and to end.
+/// Time limit for the start and the end of an engine.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What the engine found a program to do that a correct one does not.
+/// Fault of a program that the engine found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// `race`, `fault`, `unwritten`, `out-of-bounds`, `left`, `refused`, `destroyed-with-work`, `event-over`, `freed-while-open`,
-    /// `unknown-kernel` or `stuck`.
+    /// `race`, `fault`, `unwritten`, `out-of-bounds`, `left`, `refused`, `destroyed-with-work`, `event-over`,
+    /// `freed-while-open`, `unknown-kernel` or `stuck`.
     pub kind: String,
-    /// The process that did it.
+    /// Process that did it.
     pub pid: u32,
-    /// What it did.
+    /// Description.
     pub text: String,
-    /// All of it, as JSON: of a race both operations, with where they were asked for if the clients had `MP_CUDA_SIM_BACKTRACE`.
+    /// Complete finding as JSON: of a race both operations, with backtraces if the clients had
+    /// `MP_CUDA_SIM_BACKTRACE`.
     pub line: String,
 }
 
-/// How a session is to be.
+/// Settings of a session.
 #[derive(Clone, Debug)]
 pub struct Setup {
     engine: PathBuf,
@@ -39,7 +40,8 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// By these two files, which `cargo build -p mp-cuda-sim` makes: `mp-cuda-sim-engine` and `libmp_cuda_sim.so`.
+    /// Creates a setup with these two files, which `cargo build -p mp-cuda-sim` makes: `mp-cuda-sim-engine`
+    /// and `libmp_cuda_sim.so`.
     #[must_use]
     pub fn new(engine: &Path, library: &Path) -> Self {
         Self {
@@ -50,31 +52,32 @@ impl Setup {
         }
     }
 
-    /// A setting of the engine: `PROFILE`, `MEMORY`, `SEED`, `LAZY_MS`, `LATE_MS`, `EVENTS`, `STUCK_MS`, `LOST_AFTER`.
+    /// Sets a setting of the engine: `PROFILE`, `MEMORY`, `SEED`, `LAZY_MS`, `LATE_MS`, `EVENTS`, `STUCK_MS`,
+    /// `LOST_AFTER`.
     #[must_use]
     pub fn set(mut self, name: &str, value: impl ToString) -> Self {
         self.settings.push((format!("MP_CUDA_SIM_{name}"), value.to_string()));
         self
     }
 
-    /// The library has no function of this name.
+    /// Removes the function of this name from the library.
     #[must_use]
     pub fn hide(mut self, symbol: &str) -> Self {
         self.hidden.push(symbol.to_owned());
         self
     }
 
-    /// Starts it.
+    /// Starts the session.
     ///
     /// # Errors
-    /// What the system refuses; an engine that doesn't begin.
+    /// Errors of system calls, and an engine that doesn't start.
     pub fn start(&self) -> io::Result<Session> {
         if std::env::var_os(AS_IT_IS).is_some() {
             let profile = self.settings.iter().find(|(name, _)| name == "MP_CUDA_SIM_PROFILE");
             let without = profile.map(|(_, profile)| profile.clone());
             return Ok(Session { engine: None, folder: PathBuf::new(), without });
         }
-        // Sessions of one program, which are of no other process.
+        // Unique among the sessions of this program, and of other processes.
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let name = format!("mp-cuda-sim-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let folder = std::env::temp_dir().join(name);
@@ -97,7 +100,7 @@ impl Setup {
         if line == "ready\n" { Ok(session) } else { Err(io::Error::other("the engine didn't begin")) }
     }
 
-    /// The library, with other names in the place of those that are hidden: a look-up of theirs fails.
+    /// Returns the library with the hidden names replaced, so that looking them up fails.
     fn without_hidden(&self) -> io::Result<Vec<u8>> {
         let mut bytes = std::fs::read(&self.library)?;
         for symbol in &self.hidden {
@@ -117,29 +120,30 @@ impl Setup {
     }
 }
 
-/// The variable by which a test program runs on the driver that it finds, of a GPU or of a session around it, and starts none, whatever its
-/// tests set.
+/// Variable by which a test program runs on the existing driver, of a GPU or of an outer session, and starts
+/// no session, whatever its tests set.
 pub const AS_IT_IS: &str = "MP_CUDA_AS_IT_IS";
 
-/// An engine that runs. Dropped, it ends with all that it has.
+/// Running engine. Ends on drop with all its resources.
 #[derive(Debug)]
 pub struct Session {
     /// `None` with [`AS_IT_IS`]: then there are no figures and no findings.
     engine: Option<Child>,
     folder: PathBuf,
-    /// The profile that was asked for, with [`AS_IT_IS`]: what the device is to be taken not to have.
+    /// Requested profile, with [`AS_IT_IS`]: features that the device is assumed to lack.
     without: Option<String>,
 }
 
 impl Session {
-    /// Whether there are figures and findings: not with [`AS_IT_IS`].
+    /// Returns `true` if there are figures and findings: not with [`AS_IT_IS`].
     #[must_use]
     pub fn has_figures(&self) -> bool {
         self.engine.is_some()
     }
 
-    /// What a client has in its environment: the folder of the library, and the engine's socket; with [`AS_IT_IS`] what there is, and
-    /// what `mp-cuda`, built with `inject`, is to take the device not to have.
+    /// Returns the environment of a client: the folder of the library, and the engine's socket. With
+    /// [`AS_IT_IS`], the existing values, and the features that `mp-cuda`, built with `inject`, assumes the
+    /// device to lack.
     #[must_use]
     pub fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         if self.engine.is_none() {
@@ -150,7 +154,7 @@ impl Session {
         vec![("LD_LIBRARY_PATH", self.folder.join("lib")), ("MP_CUDA_SIM", self.folder.join("engine"))]
     }
 
-    /// Gives a command what a client [has](Self::environment).
+    /// Sets a command's environment to that of a [client](Self::environment).
     pub fn prepare(&self, client: &mut Command) {
         client.envs(self.environment());
     }
@@ -163,11 +167,12 @@ impl Session {
         Ok(reply.value)
     }
 
-    /// How much there is of everything: `bytes` (of each device), `processes`, `leaving` (gone, with work that runs on), `streams`,
-    /// `queued`, `exports`, `calls`, `findings`, `events` (made), `opened-events` (of other processes), `handles`, `reserved`.
+    /// Returns statistics: `bytes` (of each device), `processes`, `leaving` (dead, with work that continues),
+    /// `streams`, `queued`, `exports`, `calls`, `findings`, `events` (made), `opened-events` (of other
+    /// processes), `handles`, `reserved`.
     ///
     /// # Errors
-    /// The engine is gone.
+    /// If the engine has ended.
     pub fn stats(&self) -> io::Result<Json> {
         if self.engine.is_none() {
             let none = ["bytes", "processes", "leaving", "streams", "queued", "exports", "calls", "findings"];
@@ -183,18 +188,18 @@ impl Session {
         }
     }
 
-    /// A device falls off the bus.
+    /// Makes a device fall off the bus.
     ///
     /// # Errors
-    /// The engine is gone.
+    /// If the engine has ended.
     pub fn lose(&self, device: u32) -> io::Result<()> {
         self.ask(Call::Lose { device }).map(|_| ())
     }
 
-    /// What was found up to now.
+    /// Returns the findings up to now.
     ///
     /// # Errors
-    /// The file can't be read.
+    /// If the file can't be read.
     pub fn findings(&self) -> io::Result<Vec<Finding>> {
         if self.engine.is_none() {
             return Ok(Vec::new());
@@ -206,12 +211,12 @@ impl Session {
             let pid = json["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).unwrap_or(0);
             Ok(Finding { kind: text("kind"), pid, text: text("text"), line: line.to_owned() })
         };
-        // A line that the engine is writing has no end yet.
+        // A line that the engine is still writing has no end yet.
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
         whole.lines().map(read).collect()
     }
 
-    /// The engine's process.
+    /// Returns the id of the engine's process.
     #[must_use]
     pub fn pid(&self) -> u32 {
         self.engine.as_ref().map_or(0, Child::id)

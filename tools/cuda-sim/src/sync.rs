@@ -1,3 +1,3 @@
-//! Atomics: words of shared memory, which other processes look at.
+//! Atomics: words of shared memory, which other processes read.
 
 pub(crate) use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,5 +1,6 @@
-//! What client and engine say to each other: one packet asks, one answers, with descriptors beside it. Every call is answered before
-//! it returns, so the engine sees calls in an order that respects messages between processes.
+//! Messages between client and engine: one packet asks, one answers, with optional descriptors. Every call is
+//! answered before it returns, so the engine receives calls in an order that respects messages between
+//! processes.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -12,39 +13,39 @@ use rustix::net::{
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Bytes of a copy that travel in the packet itself; longer ones lie in a file, whose descriptor travels.
+/// Maximum number of a copy's bytes in the packet itself. Longer data is in a file, whose descriptor is sent.
 pub(crate) const INLINE: usize = 32 << 10;
 const PACKET: usize = INLINE + (32 << 10);
 
-/// A device, as a client tells it.
+/// Device as sent to a client.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct DeviceInfo {
     pub(crate) name: String,
     pub(crate) uuid: [u8; 16],
     pub(crate) bytes: u64,
-    /// Numbers of attributes, and their values; all others are 0.
+    /// Numbers of attributes, and their values. All others are 0.
     pub(crate) attributes: Vec<(i32, i32)>,
-    /// Its number in the engine.
+    /// Index in the engine.
     pub(crate) index: u32,
 }
 
-/// What a call asks.
+/// Request of a call.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
-    /// The context that is current on the calling thread; 0: none.
+    /// Context that is current on the calling thread. 0 if there is none.
     pub(crate) context: u64,
-    /// What the calling thread's calls may do beside captures, as it was set for that thread.
+    /// Capture mode of the calling thread.
     pub(crate) capture_mode: u32,
-    /// Where the call was made, if the session wants to know.
+    /// Backtrace of the call, if the session records them.
     pub(crate) trace: Option<String>,
     pub(crate) call: Call,
 }
 
-/// Where the bytes of a copy come from.
+/// Source of a copy.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Source {
     Inline(Vec<u8>),
-    /// A file beside the packet, and how much of it.
+    /// Number of bytes in the attached file.
     File(u64),
     /// Registered memory of the caller, read when the copy runs.
     Host(u64),
@@ -52,20 +53,20 @@ pub(crate) enum Source {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum Call {
-    /// The first word of a process, on a connection that lives as long as it does.
+    /// First message of a process, on the connection for its lifetime.
     Hello {
         pid: u32,
         visible: Option<String>,
     },
-    /// The first word of a thread.
+    /// First message of a thread.
     Attach {
         process: u64,
     },
-    /// A process ends by itself.
+    /// Normal exit of a process.
     Bye,
-    /// What a session asks: how much of everything there is.
+    /// Request of a session for statistics.
     Stats,
-    /// What a session says: this device falls off the bus.
+    /// Request of a session: this device falls off the bus.
     Lose {
         device: u32,
     },
@@ -120,7 +121,7 @@ pub(crate) enum Call {
     Export {
         handle: u64,
     },
-    /// With the descriptor beside it.
+    /// With the descriptor attached.
     Import,
     RetainHandle {
         address: u64,
@@ -129,7 +130,7 @@ pub(crate) enum Call {
         handle: u64,
     },
 
-    /// `managed`: of `cuMemAllocManaged`.
+    /// `managed` for `cuMemAllocManaged`.
     Alloc {
         size: u64,
         managed: bool,
@@ -137,12 +138,12 @@ pub(crate) enum Call {
     Free {
         address: u64,
     },
-    /// Of the device's pool, whose memory no other process opens.
+    /// Allocation of the device's pool, whose memory can't be opened by other processes.
     AllocAsync {
         size: u64,
         stream: u64,
     },
-    /// When the stream has run what it was given before.
+    /// Frees memory when the stream has run its earlier work.
     FreeAsync {
         address: u64,
         stream: u64,
@@ -198,13 +199,13 @@ pub(crate) enum Call {
     GraphDestroy {
         graph: u64,
     },
-    /// A function of the client, to be called by a thread of it in the stream's turn.
+    /// Function of the client, to be called by one of its threads at the stream's turn.
     LaunchHost {
         stream: u64,
         function: u64,
         data: u64,
     },
-    /// Of that thread: it has called the function that it was given last, and asks for the next one.
+    /// Request of that thread: it has called the last function, and asks for the next one.
     NextFunction,
     WriteValue {
         stream: u64,
@@ -246,7 +247,8 @@ pub(crate) enum Call {
         stream: u64,
         wait: bool,
     },
-    /// `host`: registered memory of the caller, written when the copy runs; else the answer has the bytes.
+    /// `host`: registered memory of the caller, written when the copy runs. Otherwise the answer has the
+    /// bytes.
     DeviceToHost {
         from: u64,
         bytes: u64,
@@ -267,7 +269,7 @@ pub(crate) enum Call {
         stream: u64,
         wait: bool,
     },
-    /// With the file beside it in which the memory is, from `offset`.
+    /// With the file attached that contains the memory, from `offset`.
     HostRegister {
         address: u64,
         bytes: u64,
@@ -302,19 +304,19 @@ pub(crate) enum Call {
         stream: u64,
     },
 
-    /// Of tests: bytes at this address are one piece, which an access must not leave; 0 bytes: no longer.
+    /// Hook of tests: bytes at this address are one piece, which an access must not leave. 0 bytes remove it.
     Piece {
         address: u64,
         bytes: u64,
     },
-    /// Of tests: accesses that are not ordered are meant to be here.
+    /// Hook of tests: unordered accesses are intended here.
     Shared {
         address: u64,
         bytes: u64,
     },
 }
 
-/// What the engine answers.
+/// Answer of the engine.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Reply {
     pub(crate) code: u32,
@@ -328,7 +330,7 @@ pub(crate) enum Value {
     Number(u64),
     Pair(u64, u64),
     Bytes(Vec<u8>),
-    /// The file beside it has the bytes.
+    /// The attached file has the bytes.
     File,
     Text(String),
     Hello {
@@ -360,7 +362,7 @@ pub(crate) fn send(
     if sent == bytes.len() { Ok(()) } else { Err(io::Error::other("a packet was cut")) }
 }
 
-/// Receives one packet; `None` at the end of the connection.
+/// Receives one packet. `None` at the end of the connection.
 pub(crate) fn receive<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<(T, Option<OwnedFd>)>> {
     let mut bytes = vec![0; PACKET];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];

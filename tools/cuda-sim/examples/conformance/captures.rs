@@ -1,8 +1,9 @@
-//! Which calls spoil captures of other streams: of each mode, by the thread that captures and by another one, also in the relaxed mode.
+//! Calls that invalidate captures of other streams: for each mode, in the capturing thread and in another
+//! one, also in the relaxed mode.
 //!
 //! # Safety
-//! Unsafe, because it calls a driver; sound, as the log's other calls are: what calls write to are variables of the function that makes them, and the
-//! driver's functions have the types that its manual says.
+//! Unsafe, because it calls a driver; sound, as the log's other calls are: calls write to variables of the
+//! function that makes them, and the driver's functions have the types of its manual.
 #![allow(unsafe_code)]
 
 use super::{AccessDesc, AllocationProp, Handle, Location, Log};
@@ -15,7 +16,7 @@ type Begin = unsafe extern "C" fn(Handle, u32) -> u32;
 type End = unsafe extern "C" fn(Handle, *mut Handle) -> u32;
 type Destroy = unsafe extern "C" fn(Handle) -> u32;
 
-/// The driver's functions of graphs, which `mp-cuda` doesn't call.
+/// Functions of the driver for graphs, which `mp-cuda` doesn't call.
 pub(super) struct Graphs {
     begin: Begin,
     end: End,
@@ -34,7 +35,7 @@ impl Graphs {
     }
 }
 
-/// What a call is made with.
+/// Arguments of the calls.
 #[derive(Clone, Copy)]
 struct With {
     other: Handle,
@@ -128,7 +129,7 @@ impl Log {
                     self.line(&format!(
                         "{name}, a capture {mode_name}, {by}: begun {begun}, {code}, ended {ended}"
                     ));
-                    // Registered, it stays; else it is still there.
+                    // Registered memory stays. Otherwise it still exists.
                     if name != "cuMemFree" || code != "SUCCESS" {
                         cu!(self.cuMemFree_v2(with.memory));
                     }
@@ -152,7 +153,7 @@ impl Log {
         code
     }
 
-    /// What a slab is made and given back by.
+    /// Creates and releases a slab.
     fn maps_and_unmaps(&self) -> u32 {
         let prop = AllocationProp::shareable(0);
         let (mut handle, mut at) = (0, 0);

@@ -1,10 +1,10 @@
-//! The calls of the conformance program. Each line of its log is a call, what is special about it, and the result. What differs from
-//! machine to machine (addresses, names, sizes of memory) isn't in it.
+//! Calls of the conformance program. Each line of its log has a call, its special condition, and the result.
+//! Machine-dependent values (addresses, names, sizes of memory) are left out.
 //!
 //! # Safety
 //! Unsafe, because it calls a driver and maps memory; sound, because
-//! - what calls write to are variables of the function that makes them, of the types that the calls write;
-//! - wrong arguments are such that the driver's manual gives an error for;
+//! - calls write to variables of the function that makes them, of the types that the calls write;
+//! - the driver's manual documents an error for each wrong argument;
 //! - memory that is mapped here stays, and each of its words is read and written as a whole.
 #![allow(unsafe_code)]
 
@@ -24,7 +24,7 @@ macro_rules! cu {
     }};
 }
 
-/// Calls one that newer drivers have.
+/// Calls a function that newer drivers have.
 macro_rules! newer {
     ($me:ident.$name:ident($($argument:expr),*)) => {{
         let function = $me.api.$name.expect(concat!("the driver has no ", stringify!($name)));
@@ -42,12 +42,12 @@ struct Log {
     text: String,
 }
 
-/// What the driver calls a result.
+/// Returns the driver's name of a result.
 fn named(code: u32) -> String {
     codes::name(code).map_or_else(|| code.to_string(), str::to_owned)
 }
 
-/// Memory of the host, which stays, and its file.
+/// Maps host memory, which stays, with its file.
 fn shared(bytes: usize) -> *mut c_void {
     let file =
         rustix::fs::memfd_create("conformance", rustix::fs::MemfdFlags::CLOEXEC).expect("memfd_create");
@@ -240,7 +240,7 @@ impl Log {
         self.say("cuMemHostUnregister again", cu!(self.cuMemHostUnregister(host)));
     }
 
-    /// A stream's state, once it is what is expected; or what it is after a while.
+    /// Returns a stream's state once it is the expected one, or its state after a while.
     fn settled(&self, stream: Handle, is_done: bool) -> u32 {
         let until =
             Instant::now() + if is_done { Duration::from_secs(30) } else { Duration::from_millis(20) };
@@ -325,7 +325,7 @@ impl Log {
         self.say("cuModuleUnload", cu!(self.cuModuleUnload(module)));
     }
 
-    /// The last part: the context answers nothing else from then on.
+    /// Makes the last calls: the context returns only errors afterwards.
     fn fault(&mut self, context: Handle) {
         let (mut module, mut stream) = (Handle::NULL, Handle::NULL);
         self.say("cuStreamCreate", cu!(self.cuStreamCreate(&raw mut stream, 1)));

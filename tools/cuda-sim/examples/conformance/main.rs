@@ -1,5 +1,5 @@
-//! Prints how the driver that `libcuda.so.1` is answers a row of calls: a GPU's, to be compared with `tools/cuda-sim/tests/conformance.txt`,
-//! which is what the simulator answers.
+//! Prints the results of a series of calls of the driver `libcuda.so.1`: a GPU's, to be compared with
+//! `tools/cuda-sim/tests/conformance.txt`, which has the simulator's.
 //!
 //! ```text
 //! cargo run -p mp-cuda-sim --example conformance | diff tools/cuda-sim/tests/conformance.txt -

@@ -1,4 +1,4 @@
-//! The calls: what is made for each before, the call, and what is given back afterwards, with all streams at rest.
+//! Calls to measure: preparation of each, the call, and the clean-up afterwards, with all streams idle.
 
 use std::os::fd::AsRawFd;
 
@@ -98,7 +98,7 @@ fn function(me: &mut Bench) -> Outcome {
     me.gpu.function(me.object, "sum_f32").map(drop)
 }
 
-/// The function's first launch in its module.
+/// Launches the function for the first time in its module.
 fn launch(me: &mut Bench, function: Handle) -> Outcome {
     me.gpu.launch(function, me.b, (1, 32), vec![me.buffer, me.buffer + 4096, 16])
 }

@@ -1,4 +1,4 @@
-//! Which calls keep what a stream is given after them from running beside what another stream was given before them.
+//! Calls that prevent later work of one stream from running concurrently with earlier work of another.
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use crate::gpu::{Failed, Gpu, Outcome};
 use crate::helper::{self, Helper, ms, number, tell, us};
 use crate::host::{self, Shared};
 
-/// Of virtual memory, and of legacy memory.
+/// Sizes of virtual memory, and of legacy memory.
 pub(crate) const BLOCK: usize = 32 << 20;
 pub(crate) const PIECE: usize = 8 << 20;
 
@@ -18,23 +18,23 @@ pub(crate) const PIECE: usize = 8 << 20;
 const STARTED: usize = 0;
 const SEEN: usize = 8;
 
-/// What the calls use.
+/// Objects that the calls use.
 pub(crate) struct Bench {
     pub(crate) gpu: Gpu,
-    /// The stream that is busy, and the one that writes.
+    /// Busy stream, and writing stream.
     pub(crate) a: Handle,
     pub(crate) b: Handle,
-    /// What a call leaves, or is given.
+    /// Result or argument of a call.
     pub(crate) handle: u64,
     pub(crate) at: u64,
     pub(crate) object: Handle,
     pub(crate) stream: Option<Handle>,
     pub(crate) file: Option<OwnedFd>,
-    /// Memory that stays.
+    /// Memory that stays allocated.
     pub(crate) buffer: u64,
     pub(crate) pages: Shared,
     pub(crate) bytes: &'static [u8],
-    /// What another process has made.
+    /// Objects of another process.
     pub(crate) their_event: IpcHandle,
     pub(crate) their_memory: IpcHandle,
     pub(crate) their_file: OwnedFd,
@@ -43,7 +43,8 @@ pub(crate) struct Bench {
     count: u64,
 }
 
-/// What a row measured: the call, from the write to the sight of its value, whether A was busy then.
+/// Measurements of a row: the call, the time from the write until its value is observed, and whether A was
+/// busy then.
 struct Row {
     call: Duration,
     seen: Duration,
@@ -51,7 +52,8 @@ struct Row {
 }
 
 impl Bench {
-    /// All that calls use; and the process that has made some of it, and is to live as long.
+    /// Creates all objects that calls use. Returns the process that has created some of them, and must live
+    /// as long.
     pub(crate) fn start() -> Outcome<(Self, Helper)> {
         let (mine, theirs) = host::pair()?;
         let mut maker = Helper::start("barriers", &[theirs.to_string()])?;
@@ -86,7 +88,7 @@ impl Bench {
 pub(crate) fn ask() -> Outcome {
     let (mut bench, _maker) = Bench::start()?;
     println!("{}, driver {}", bench.gpu.device_name()?, bench.gpu.version()?);
-    // All of a kernel's and a stream's first uses.
+    // First uses of the kernel and the streams.
     bench.row(&CALLS[0], 1)?;
     println!(
         "{:<54} | {:>10} {:>9} {:<5} | {:>10} {:>9} {:<5}",
@@ -123,7 +125,7 @@ impl Bench {
         self.gpu.write(self.a, self.device + 8 * STARTED as u64, count)?;
         self.gpu.spin(self.a, spin)?;
         self.words.seen("the start of A's spin", STARTED, count)?;
-        // The kernel is on its way, behind the write.
+        // The kernel is queued after the write.
         std::thread::sleep(Duration::from_millis(2));
         let begin = Instant::now();
         let outcome = (call.call)(self);
@@ -148,7 +150,7 @@ impl Bench {
     }
 }
 
-/// Makes what others import and open.
+/// Creates objects for import by others.
 pub(crate) fn help(arguments: &[String]) -> Outcome {
     let gpu = Gpu::start()?;
     let file = gpu.export(gpu.create(BLOCK)?)?;
@@ -160,7 +162,7 @@ pub(crate) fn help(arguments: &[String]) -> Outcome {
     let (event, memory) = (gpu.event_handle(event)?, gpu.memory_handle(memory)?);
     tell(&format!("{} {}", helper::text(event), helper::text(memory)))?;
     _ = helper::heard();
-    // Until then the descriptor is open.
+    // The descriptor is open until then.
     _ = file.as_raw_fd();
     Ok(())
 }

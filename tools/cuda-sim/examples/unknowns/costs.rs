@@ -1,4 +1,4 @@
-//! What calls take on the host.
+//! Time of calls on the host.
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::host::{self, Shared};
 const TIMES: usize = 5;
 const SIZES: [(&str, usize); 3] = [("2 MiB", 2 << 20), ("1 GiB", 1 << 30), ("16 GiB", 16 << 30)];
 
-/// Times of calls, in the order in which they were made first.
+/// Times of calls, in the order of their first call.
 #[derive(Default)]
 struct Costs(Vec<(String, Vec<f64>)>);
 
@@ -30,7 +30,7 @@ impl Costs {
         Ok(value)
     }
 
-    /// What a helper says: a name of one word and a time, each.
+    /// Reads a helper's line: pairs of a one-word name and a time.
     fn told(&mut self, line: &str) -> Outcome {
         let words: Vec<&str> = line.split_whitespace().collect();
         for pair in words.chunks_exact(2) {
@@ -76,7 +76,7 @@ fn small(gpu: &Gpu, other: &mut Helper) -> Outcome {
     let mut costs = Costs::default();
     let pages = Shared::new(256 << 10)?;
     for i in 0..TIMES {
-        // The first time the pages come to be.
+        // The first registration also allocates the pages.
         let call = if i == 0 { "cuMemHostRegister, fresh pages" } else { "cuMemHostRegister of 256 KiB" };
         costs.take(call, || gpu.register(pages.host, pages.bytes))?;
         costs.take("cuMemHostUnregister", || gpu.unregister(pages.host))?;
@@ -117,7 +117,7 @@ fn legacy(gpu: &Gpu, costs: &mut Costs, other: &mut Helper, bytes: usize) -> Out
     costs.take("cuMemFree", || gpu.free(at))
 }
 
-/// The other process: imports and opens what it is told of.
+/// Runs the other process: imports and opens objects on request.
 pub(crate) fn help(arguments: &[String]) -> Outcome {
     let gpu = Gpu::start()?;
     let end = number(arguments, 0)?;

@@ -1,4 +1,4 @@
-//! What becomes of queued work when its process ends, and when it is stopped.
+//! Queued work of a process that ends, or is stopped.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::helper::{self, Helper, ms, number, spread, tell};
 use crate::host::{self, Shared, pause};
 use crate::words::{page, their_page};
 
-/// What a process has of the device whose end is looked at.
+/// Device memory of the process whose end is measured.
 const BYTES: usize = 1 << 30;
 const ENDS: [&str; 4] = ["_exit(0)", "return from main", "SIGKILL", "return, nothing queued"];
 
@@ -32,7 +32,7 @@ pub(crate) fn exit() -> Outcome {
         let end = child.end()?;
         let gone = begin.elapsed();
         let came = words.load(8 * i) != 0;
-        // Within 16 MiB: what else there is may change a little.
+        // Within 16 MiB: other allocations may change a little.
         while gpu.free_bytes()? + (16 << 20) < before && begin.elapsed() < Duration::from_millis(1500) {
             pause(Duration::from_secs(1));
         }
@@ -70,7 +70,7 @@ pub(crate) fn stopped() -> Outcome {
     Ok(())
 }
 
-/// This process's kernels, until the stopped one's word is seen; then some more.
+/// Runs kernels of this process until the stopped one's word is observed, and some more.
 fn kernels(
     gpu: &Gpu,
     (stream, at): (mp_cuda::driver::api::Handle, u64),
@@ -97,7 +97,7 @@ fn kernels(
         .map_or(format!("not within {} ms", limit.as_millis()), |time| format!("after {:.1} ms", ms(time))))
 }
 
-/// Queues work, and ends as it is told.
+/// Queues work, and ends as requested.
 pub(crate) fn help(arguments: &[String]) -> Outcome {
     let gpu = Gpu::start()?;
     let (_words, device) = their_page(&gpu, number(arguments, 0)?)?;

@@ -1,9 +1,11 @@
-//! The driver of a process, each call with the result as an error that names it: start, streams, events, kernels.
+//! Driver of a process, with each failed result as an error that names the call: start, streams, events,
+//! kernels.
 //!
 //! # Safety
 //! Unsafe, because it calls a driver; sound, because
-//! - what calls write to are variables of the function that makes them, of the types that the calls write;
-//! - a wrong handle or address is an answer of the driver, or a fault of this process's context, which ends one question;
+//! - calls write to variables of the function that makes them, of the types that the calls write;
+//! - a wrong handle or address is an error of the driver, or a fault of this process's context, which ends
+//!   one question;
 //! - memory that is registered stays mapped for the life of the process.
 #![allow(unsafe_code)]
 
@@ -14,7 +16,7 @@ use std::time::{Duration, Instant};
 use mp_cuda::codes;
 use mp_cuda::driver::api::{Api, Handle, IpcHandle};
 
-/// Why a question ended: a call and its code, or what a helper said.
+/// Cause of a question's end: a call and its code, or a helper's message.
 #[derive(Debug)]
 pub(crate) struct Failed(pub(crate) String);
 
@@ -38,12 +40,12 @@ impl From<std::num::ParseIntError> for Failed {
     }
 }
 
-/// What the driver calls a result.
+/// Returns the driver's name of a result.
 pub(crate) fn name(code: u32) -> String {
     codes::name(code).map_or_else(|| code.to_string(), str::to_owned)
 }
 
-/// A result as an error.
+/// Converts a result to an error.
 pub(crate) fn check(call: &str, code: u32) -> Outcome {
     if code == codes::SUCCESS { Ok(()) } else { Err(Failed(format!("{call}: {}", name(code)))) }
 }
@@ -58,7 +60,7 @@ macro_rules! cu {
 }
 pub(crate) use cu;
 
-/// Calls one that newer drivers have.
+/// Calls a function that newer drivers have.
 macro_rules! newer {
     ($me:ident.$name:ident($($argument:expr),*)) => {{
         match $me.api.$name {
@@ -73,21 +75,21 @@ macro_rules! newer {
 }
 pub(crate) use newer;
 
-/// The first device in this process.
+/// First device in this process.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     pub(crate) api: Api,
     module: Handle,
     spin: Handle,
     fill: Handle,
-    /// Whether the driver is the simulator.
+    /// `true` if the driver is the simulator.
     pub(crate) simulated: bool,
-    /// What it took to initialise the driver, and to make the context.
+    /// Times to initialise the driver, and to create the context.
     pub(crate) started: (Duration, Duration),
 }
 
 impl Gpu {
-    /// The driver, without a device: what doesn't need a context.
+    /// Loads the driver without a device, for calls that don't need a context.
     pub(crate) fn load() -> Outcome<Api> {
         // SAFETY: a library of this name is the CUDA driver, or the simulated one.
         let library = unsafe { libloading::Library::new("libcuda.so.1") };
@@ -98,7 +100,7 @@ impl Gpu {
         api.map_err(|missing| Failed(format!("the driver has no {missing}")))
     }
 
-    /// The context, current on the thread that calls this: without kernels.
+    /// Makes the context current on the calling thread, without kernels.
     pub(crate) fn of_this_thread() -> Outcome<Self> {
         let nothing = Handle::NULL;
         let begin = Instant::now();
@@ -122,7 +124,7 @@ impl Gpu {
         Ok(me)
     }
 
-    /// A context, and the simulator's kernels.
+    /// Creates a context, and loads the simulator's kernels.
     pub(crate) fn start() -> Outcome<Self> {
         let mut me = Self::of_this_thread()?;
         me.simulated = me.device_name()?.contains("simulated");
@@ -144,7 +146,7 @@ impl Gpu {
         Ok(version)
     }
 
-    /// A module of a text that ends with 0.
+    /// Loads a module from a text that ends with 0.
     pub(crate) fn module(&self, image: &'static str) -> Outcome<Handle> {
         let mut module = Handle::NULL;
         cu!(self.cuModuleLoadData(&raw mut module, image.as_ptr().cast()))?;
@@ -180,13 +182,13 @@ impl Gpu {
         self.launch(self.spin, stream, (1, 1), vec![ms * 1_000_000])
     }
 
-    /// `to = value`, of `n` floats.
+    /// Sets `n` floats: `to = value`.
     pub(crate) fn fill(&self, stream: Handle, to: u64, n: u64, value: f32) -> Outcome {
         let blocks = if n > 1 << 16 { 512 } else { 4 };
         self.launch(self.fill, stream, (blocks, 256), vec![to, n, u64::from(value.to_bits())])
     }
 
-    /// A stream that doesn't wait for the default one.
+    /// Creates a stream that doesn't wait for the default one.
     pub(crate) fn stream(&self) -> Outcome<Handle> {
         let mut stream = Handle::NULL;
         cu!(self.cuStreamCreate(&raw mut stream, 1))?;
@@ -201,7 +203,7 @@ impl Gpu {
         cu!(self.cuStreamSynchronize(stream))
     }
 
-    /// Whether a stream has work to do.
+    /// Returns `true` if a stream has work to do.
     pub(crate) fn is_busy(&self, stream: Handle) -> bool {
         // SAFETY: it writes nothing.
         unsafe { (self.api.cuStreamQuery)(stream) == codes::NOT_READY }
@@ -211,7 +213,7 @@ impl Gpu {
         newer!(self.cuStreamWriteValue64_v2(stream, address, value, 0))
     }
 
-    /// Waits for a word to be at least this value.
+    /// Waits until a word has at least this value.
     pub(crate) fn wait(&self, stream: Handle, address: u64, value: u64) -> Outcome {
         newer!(self.cuStreamWaitValue64_v2(stream, address, value, 0))
     }
@@ -222,7 +224,7 @@ impl Gpu {
         newer!(self.cuLaunchHostFunc(stream, nothing, ptr::null_mut()))
     }
 
-    /// An event for other processes.
+    /// Creates an event for other processes.
     pub(crate) fn event(&self) -> Outcome<Handle> {
         let mut event = Handle::NULL;
         cu!(self.cuEventCreate(&raw mut event, 6))?;

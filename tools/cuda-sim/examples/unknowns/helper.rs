@@ -1,4 +1,4 @@
-//! Processes of a question: this program once more, by lines on its standard input and output.
+//! Helper processes of a question: this program, controlled by lines on its standard input and output.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -18,7 +18,7 @@ pub(crate) struct Helper {
     from: BufReader<ChildStdout>,
 }
 
-/// How a helper is started.
+/// Settings of a helper.
 #[derive(Debug, Default)]
 pub(crate) struct Setting {
     pub(crate) env: Vec<(&'static str, String)>,
@@ -53,7 +53,7 @@ impl Helper {
         Ok(())
     }
 
-    /// The next line.
+    /// Returns the next line.
     pub(crate) fn hear(&mut self) -> Outcome<String> {
         let mut line = String::new();
         if self.from.read_line(&mut line)? == 0 {
@@ -66,7 +66,7 @@ impl Helper {
         }
     }
 
-    /// Tells it, and hears its answer.
+    /// Sends a line, and returns the answer.
     pub(crate) fn ask(&mut self, line: &str) -> Outcome<String> {
         self.say(line)?;
         self.hear()
@@ -78,7 +78,7 @@ impl Helper {
         Ok(rustix::process::kill_process(pid, signal)?)
     }
 
-    /// Waits for its end: how it ended.
+    /// Waits for its end, and describes its status.
     pub(crate) fn end(&mut self) -> Outcome<String> {
         let status = self.child.wait()?;
         Ok(match status.signal() {
@@ -87,7 +87,7 @@ impl Helper {
         })
     }
 
-    /// Kills it, and waits for its end: how long that took.
+    /// Kills it, waits for its end, and returns the elapsed time.
     pub(crate) fn kill(&mut self) -> Outcome<Duration> {
         let begin = Instant::now();
         self.signal(Signal::KILL)?;
@@ -108,7 +108,7 @@ impl From<std::num::TryFromIntError> for Failed {
     }
 }
 
-/// In a helper: says a line.
+/// Prints a line in a helper.
 pub(crate) fn tell(line: &str) -> Outcome {
     let mut out = std::io::stdout();
     writeln!(out, "{line}")?;
@@ -116,7 +116,7 @@ pub(crate) fn tell(line: &str) -> Outcome {
     Ok(())
 }
 
-/// In a helper: the next line; none when the question is over.
+/// Returns the next line in a helper. Fails at the end of the question.
 pub(crate) fn heard() -> Outcome<String> {
     let mut line = String::new();
     match std::io::stdin().read_line(&mut line)? {
@@ -125,24 +125,24 @@ pub(crate) fn heard() -> Outcome<String> {
     }
 }
 
-/// An argument that is a number.
+/// Parses an argument as a number.
 pub(crate) fn number<T: std::str::FromStr>(arguments: &[String], at: usize) -> Outcome<T> {
     let text = arguments.get(at).map_or("", String::as_str);
     text.parse().map_err(|_| Failed(format!("argument {at} of a helper: {text:?}")))
 }
 
-/// The words of a line, as numbers.
+/// Parses the words of a line as numbers.
 pub(crate) fn numbers<T: std::str::FromStr>(line: &str) -> Outcome<Vec<T>> {
     let each = line.split_whitespace().map(|word| word.parse().map_err(|_| Failed(line.to_owned())));
     each.collect()
 }
 
-/// A handle as text.
+/// Encodes a handle as text.
 pub(crate) fn text(handle: IpcHandle) -> String {
     handle.0.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// And back.
+/// Decodes a handle.
 pub(crate) fn handle(text: &str) -> Outcome<IpcHandle> {
     let mut bytes = [0; 64];
     for (i, byte) in bytes.iter_mut().enumerate() {
@@ -152,7 +152,7 @@ pub(crate) fn handle(text: &str) -> Outcome<IpcHandle> {
     Ok(IpcHandle(bytes))
 }
 
-/// Median, 99th percentile and largest.
+/// Formats median, 99th percentile and maximum.
 pub(crate) fn spread(times: &mut [Duration]) -> String {
     times.sort_unstable();
     let at = |share: f64| {
@@ -170,7 +170,7 @@ pub(crate) fn ms(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// How long this took, and what it gave.
+/// Returns the time of a call, and its result.
 pub(crate) fn timed<T>(call: impl FnOnce() -> Outcome<T>) -> Outcome<(Duration, T)> {
     let begin = Instant::now();
     let value = call()?;

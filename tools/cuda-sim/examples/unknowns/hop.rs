@@ -1,4 +1,5 @@
-//! How long it takes from one process's stream to another's and back: by words, and by events whose hosts tell each other.
+//! Latency from one process's stream to another's and back: by words, and by events whose hosts notify each
+//! other.
 
 use std::time::{Duration, Instant};
 
@@ -12,7 +13,7 @@ use crate::words::{page, their_page};
 const ROUNDS: u64 = 200;
 const EVENTS: u64 = 50;
 
-/// A stream's part: as often as there are rounds, it waits for a word and writes the other's.
+/// Part of a stream: in each round, it waits for a word and writes the other's.
 struct Part {
     waits_for: u64,
     writes: u64,
@@ -37,7 +38,8 @@ pub(crate) fn ask() -> Outcome {
     gpu.sync(chain)?;
     let mut other = Helper::start("hop", &[words.number()])?;
     other.hear()?;
-    // What this one writes, the other waits for; the other answers with the number of the next round.
+    // Each side waits for the word that the other writes. The other answers with the number of the next
+    // round.
     let part = Part { waits_for: device, writes: device + 64, more: 0 };
     let mut first = 1;
     for kernels in [0, 0, 900] {
@@ -52,7 +54,7 @@ pub(crate) fn ask() -> Outcome {
         let (mut rounds, mut chain_took) = (0, None);
         while rounds < ROUNDS && begin.elapsed() < Duration::from_secs(3) {
             rounds = words.load(0).saturating_sub(first);
-            // Once the chains are over, the device is idle, and the rest says nothing.
+            // Once the chains are over, the device is idle, and later figures are meaningless.
             if words.load(32) >= first && kernels > 0 {
                 chain_took = Some(begin.elapsed());
                 break;
@@ -76,7 +78,7 @@ pub(crate) fn ask() -> Outcome {
     other.close()
 }
 
-/// Each host records its event, tells the other, which has its stream wait for it.
+/// Each host records its event and notifies the other, whose stream waits for it.
 fn events(gpu: &Gpu, stream: Handle, other: &mut Helper) -> Outcome {
     let mine = gpu.event()?;
     let theirs = other.ask(&format!("events {}", helper::text(gpu.event_handle(mine)?)))?;
@@ -101,7 +103,7 @@ fn events(gpu: &Gpu, stream: Handle, other: &mut Helper) -> Outcome {
     Ok(())
 }
 
-/// The other process.
+/// Runs the other process.
 pub(crate) fn help(arguments: &[String]) -> Outcome {
     let gpu = Gpu::start()?;
     let (_words, device) = their_page(&gpu, number(arguments, 0)?)?;

@@ -1,4 +1,4 @@
-//! What processes share besides the device: words in memory, and descriptors.
+//! Resources that processes share in addition to the device: words in memory, and descriptors.
 //!
 //! # Safety
 //! Unsafe, because it maps memory and takes descriptors by their numbers; sound, because
@@ -40,7 +40,7 @@ impl Shared {
         Self::open(number, bytes)
     }
 
-    /// The number for helpers.
+    /// Returns the number for helpers.
     pub(crate) fn number(&self) -> String {
         self.file.to_string()
     }
@@ -71,7 +71,7 @@ impl Shared {
         unsafe { self.word(i).write_volatile(value) };
     }
 
-    /// How long it took until a word was at least this value; `None` after the limit.
+    /// Waits until a word has at least this value, and returns the elapsed time. `None` after the limit.
     pub(crate) fn see(&self, i: usize, value: u64, limit: Duration) -> Option<Duration> {
         let begin = Instant::now();
         loop {
@@ -86,13 +86,14 @@ impl Shared {
         }
     }
 
-    /// The same where the word has to come.
+    /// Does the same for a value that must come.
     pub(crate) fn seen(&self, what: &str, i: usize, value: u64) -> Outcome<Duration> {
         self.see(i, value, Duration::from_secs(4)).ok_or_else(|| Failed(format!("{what}: not seen in 4 s")))
     }
 }
 
-/// Between two looks at a word: short waits are measured to the microsecond, long ones leave the processor to others.
+/// Pauses between two reads of a word: short waits are measured to the microsecond, long ones release the
+/// processor.
 pub(crate) fn pause(waited: Duration) {
     if waited < Duration::from_millis(5) {
         std::hint::spin_loop();
@@ -101,18 +102,19 @@ pub(crate) fn pause(waited: Duration) {
     }
 }
 
-/// A descriptor that was inherited.
+/// Borrows an inherited descriptor.
 fn borrow(file: i32) -> BorrowedFd<'static> {
     // SAFETY: descriptors whose numbers are passed on stay open for the life of the process.
     unsafe { BorrowedFd::borrow_raw(file) }
 }
 
-/// Whether a descriptor of this number is open.
+/// Returns `true` if a descriptor of this number is open.
 pub(crate) fn is_open(file: i32) -> bool {
     rustix::io::fcntl_getfd(borrow(file)).is_ok()
 }
 
-/// Two ends by which descriptors go between a question and its helpers, which inherit them by their numbers.
+/// Creates two ends by which descriptors are passed between a question and its helpers, which inherit the
+/// ends by their numbers.
 pub(crate) fn pair() -> Outcome<(i32, i32)> {
     let flags = SocketFlags::empty();
     let (one, other) = rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
@@ -131,7 +133,7 @@ pub(crate) fn send(end: i32, file: &OwnedFd) -> Outcome {
     Ok(())
 }
 
-/// Takes one, which helpers that start later inherit by its number.
+/// Receives a descriptor, which helpers that start later inherit by its number.
 pub(crate) fn receive(end: i32) -> Outcome<OwnedFd> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -148,7 +150,7 @@ pub(crate) fn receive(end: i32) -> Outcome<OwnedFd> {
     Err(Failed("no descriptor came".to_owned()))
 }
 
-/// Ends the process, and nothing of it runs any more.
+/// Ends the process without running any more of its code.
 pub(crate) fn leave() -> ! {
     // SAFETY: it takes no memory.
     unsafe { libc::_exit(0) }

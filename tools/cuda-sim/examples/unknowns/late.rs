@@ -1,4 +1,4 @@
-//! Whether a kernel of a killed process writes after that process is gone.
+//! Writes by a killed process's kernel after the process is gone.
 
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,11 @@ use crate::words::their_page;
 
 const STAMP: &str = concat!(include_str!("stamp.ptx"), "\0");
 
-/// Processes that are made ready ahead.
+/// Number of processes that are prepared in advance.
 const AHEAD: usize = 5;
-/// Kills of each kind.
+/// Number of kills of each kind.
 const KILLS: usize = 20;
-/// Words of a process: what a kernel stamps, and what is written behind it.
+/// Number of words of a process: the kernel's stamp, and the word written after it.
 const STRIDE: usize = 8;
 
 #[derive(Default)]

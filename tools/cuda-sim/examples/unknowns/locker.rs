@@ -1,4 +1,5 @@
-//! Whether memory lives on while only another process's duplicate of its descriptor is there, its maker killed.
+//! Lifetime of memory whose maker was killed, while only another process's duplicate of its descriptor
+//! exists.
 
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -18,7 +19,7 @@ pub(crate) fn ask() -> Outcome {
         "made, filled, exported: {bytes} bytes; the maker killed, and gone after {:.1} ms",
         ms(maker.kill()?)
     );
-    // This process has made no context, and has the only descriptor.
+    // This process has no context, and has the only descriptor.
     std::thread::sleep(Duration::from_secs(2));
     let mut taker = Helper::start("locker", &["take".to_owned(), file.as_raw_fd().to_string(), bytes])?;
     for _ in 0..5 {
@@ -69,7 +70,7 @@ pub(crate) fn help(arguments: &[String]) -> Outcome {
     tell("the last descriptor of another process closed")
 }
 
-/// How many words are not as they were filled.
+/// Returns the number of words that differ from the fill value.
 fn compare(gpu: &Gpu, at: u64, bytes: usize) -> Outcome<usize> {
     let mut words = vec![0_u32; bytes / 4];
     gpu.to_host(&mut words, at)?;

@@ -1,4 +1,5 @@
-//! Which calls of a thread wait while another one of its process waits in a call for all that the device runs.
+//! Calls of a thread that block while another thread of its process waits in a call for all work of the
+//! device.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +9,7 @@ use crate::gpu::{Failed, Gpu, Outcome};
 use crate::helper::{ms, us};
 
 const KERNEL_MS: u64 = 40;
-/// Until the other thread is in its call.
+/// Time until the other thread is in its call.
 const BEFORE: Duration = Duration::from_millis(8);
 
 pub(crate) fn ask() -> Outcome {

@@ -1,5 +1,6 @@
-//! Asks the driver that `libcuda.so.1` is what NVIDIA's manual leaves open, and prints figures: for one run on a machine with a GPU.
-//! Each question runs in a process group of its own, with a deadline; all of it ends within 75 seconds.
+//! Measures behaviour of the driver `libcuda.so.1` that NVIDIA's manual leaves open: for one run on a machine
+//! with a GPU. Each question runs in a process group of its own, with a deadline. The run ends within 75
+//! seconds.
 //!
 //! ```text
 //! cargo build --release -p mp-cuda-sim --example unknowns && target/release/examples/unknowns [NAME…]
@@ -31,13 +32,13 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions};
 
 use gpu::{Failed, Gpu, Outcome};
 
-/// All that it may take.
+/// Time limit of the whole run.
 const LIMIT: Duration = Duration::from_secs(73);
 
 type Question = fn() -> Outcome;
 type Role = fn(&[String]) -> Outcome;
 
-/// Name, seconds, what to do.
+/// Name, seconds, and function of each question.
 const QUESTIONS: [(&str, u64, Question); 13] = [
     ("barriers", 18, barriers::ask),
     ("locks", 10, locks::ask),
@@ -84,7 +85,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// In a process of its own.
+/// Runs one question in its own process.
 fn question(name: &str) -> ExitCode {
     let Some((_, _, ask)) = QUESTIONS.iter().find(|(other, _, _)| *other == name) else {
         println!("there is no such question");
@@ -124,7 +125,7 @@ fn all(names: &[String]) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What is asked: without a context, so that this process has no share in what is measured.
+/// Describes the device without a context, so that this process does not affect the measurements.
 fn device() -> Outcome<String> {
     let text = std::fs::read_to_string("/proc/driver/nvidia/version").unwrap_or_default();
     let text = text.lines().next().unwrap_or("no kernel module of NVIDIA");
@@ -135,7 +136,7 @@ fn device() -> Outcome<String> {
     Ok(format!("{text}\n{cores} cores, user {user}, RLIMIT_MEMLOCK {limit:?}"))
 }
 
-/// The devices' files, open: without a process that has it open, a device may be shut down between two questions.
+/// Opens the devices' files: a device that no process has open may be shut down between two questions.
 fn hold() -> Vec<std::fs::File> {
     let files = std::fs::read_dir("/dev").into_iter().flatten().flatten().map(|entry| entry.path());
     let is_device = |path: &PathBuf| {
@@ -146,7 +147,7 @@ fn hold() -> Vec<std::fs::File> {
     files.filter(is_device).filter_map(open).collect()
 }
 
-/// Where the driver keeps kernels that it has compiled for another process of this run.
+/// Returns the folder in which the driver stores compiled kernels for the other processes of this run.
 fn cache() -> PathBuf {
     PathBuf::from(format!("/tmp/unknowns-cache-{}", std::process::id()))
 }
@@ -166,7 +167,7 @@ fn child(name: &str, limit: Duration) -> Outcome {
     if !is_over() {
         println!("TIMED OUT after {:.1} s", limit.as_secs_f64());
     }
-    // The first process isn't waited for yet, so the group's number is still its own.
+    // The first process has not been reaped, so the group's number can't have been reused.
     _ = rustix::process::kill_process_group(pid, Signal::KILL);
     let killed = Instant::now();
     while !is_over() && killed.elapsed() < Duration::from_secs(1) {

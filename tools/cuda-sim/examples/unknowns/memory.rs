@@ -1,9 +1,10 @@
-//! The driver's calls about memory.
+//! Calls of the driver for memory.
 //!
 //! # Safety
 //! Unsafe, because it calls a driver; sound, because
-//! - what calls write to are variables of the function that makes them, of the types that the calls write;
-//! - host memory of a copy is a slice that outlives it: copies to the host are waited for, the others are of memory that stays;
+//! - calls write to variables of the function that makes them, of the types that the calls write;
+//! - host memory of a copy is a slice that outlives it: copies to the host are waited for, the others are of
+//!   memory that stays;
 //! - memory that is registered stays mapped for the life of the process.
 #![allow(unsafe_code)]
 
@@ -15,7 +16,7 @@ use mp_cuda::driver::api::{AccessDesc, AllocationProp, Handle, IpcHandle, Locati
 
 use crate::gpu::{Failed, Gpu, Outcome, cu, newer};
 
-/// What `mp-cuda` registers memory with: for all contexts, and with addresses for devices.
+/// Flags with which `mp-cuda` registers memory: for all contexts, and with addresses for devices.
 const PORTABLE_MAPPED: u32 = 3;
 
 impl Gpu {
@@ -30,7 +31,7 @@ impl Gpu {
         cu!(self.cuMemHostUnregister(host))
     }
 
-    /// Pinned memory of the driver, given back at once.
+    /// Allocates pinned memory of the driver, and frees it at once.
     pub(crate) fn host_alloc(&self, bytes: usize) -> Outcome<*mut c_void> {
         let mut host = ptr::null_mut();
         cu!(self.cuMemHostAlloc(&raw mut host, bytes, PORTABLE_MAPPED))?;
@@ -83,7 +84,7 @@ impl Gpu {
         cu!(self.cuIpcCloseMemHandle(at))
     }
 
-    /// Bytes that the device has free.
+    /// Returns the free bytes of the device.
     pub(crate) fn free_bytes(&self) -> Outcome<usize> {
         let (mut free, mut total) = (0, 0);
         cu!(self.cuMemGetInfo_v2(&raw mut free, &raw mut total))?;
@@ -137,7 +138,7 @@ impl Gpu {
         Ok(handle)
     }
 
-    /// Reserves, maps and makes accessible what a handle is.
+    /// Reserves addresses, maps a handle's memory, and makes it accessible.
     pub(crate) fn mapped(&self, handle: u64, bytes: usize) -> Outcome<u64> {
         let at = self.reserve(bytes)?;
         self.map(at, bytes, handle)?;
@@ -153,12 +154,12 @@ impl Gpu {
         cu!(self.cuMemsetD32Async(at, value, words, stream))
     }
 
-    /// A copy of pageable memory, which stays.
+    /// Copies pageable memory, which stays.
     pub(crate) fn to_device(&self, at: u64, from: &'static [u8], stream: Handle) -> Outcome {
         cu!(self.cuMemcpyHtoDAsync_v2(at, from.as_ptr().cast(), from.len(), stream))
     }
 
-    /// The same by a call that has no stream.
+    /// Does the same by a call that has no stream.
     pub(crate) fn to_device_now(&self, at: u64, from: &[u8]) -> Outcome {
         cu!(self.cuMemcpyHtoD_v2(at, from.as_ptr().cast(), from.len()))
     }

@@ -1,4 +1,4 @@
-//! Whether the driver registers pages of a shared file in two processes at once, also without a right to lock memory.
+//! Registration of pages of a shared file in two processes at once, also without the right to lock memory.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub(crate) fn ask() -> Outcome {
     let mut setting = Setting { user: Some(USER), ..Setting::default() };
     let mut outcome = case(&setting, "limit");
     if outcome.as_ref().is_err_and(|Failed(why)| why.contains("denied")) {
-        // The program lies where that user may not run it.
+        // The program may lie in a folder that this user can't access.
         let copy = PathBuf::from(format!("/tmp/unknowns-{}", std::process::id()));
         std::fs::copy(std::env::current_exe()?, &copy)?;
         setting.program = Some(copy.clone());
@@ -69,7 +69,7 @@ fn case(setting: &Setting, limit: &str) -> Outcome {
     Ok(())
 }
 
-/// Registers, writes and looks as it is told.
+/// Registers, writes and reads on request.
 pub(crate) fn help(arguments: &[String]) -> Outcome {
     let which: usize = number(arguments, 2)?;
     if arguments.get(1).is_some_and(|limit| limit == "limit") {

@@ -1,4 +1,5 @@
-//! Where a legacy handle of a small allocation opens: at the allocation, or at the block that it lies in.
+//! Address at which a legacy handle of a small allocation opens: the allocation, or the block that contains
+//! it.
 
 use crate::gpu::{Failed, Gpu, Outcome};
 use crate::helper::{self, Helper, tell};
@@ -30,7 +31,7 @@ pub(crate) fn ask() -> Outcome {
     other.close()
 }
 
-/// Opens handles, and says what is there; none is closed before the end.
+/// Opens handles, and prints the contents. None is closed before the end.
 pub(crate) fn help(_: &[String]) -> Outcome {
     let gpu = Gpu::start()?;
     tell("ready")?;

@@ -1,4 +1,4 @@
-//! Whether streams that wait for another process's words keep one that doesn't wait from running.
+//! Effect of streams that wait for another process's words on a stream that doesn't wait.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::words::{ready, their_page};
 
 const STREAMS: u64 = 64;
 const KERNEL_MS: u64 = 200;
-/// Words: of the process that writes, of the streams that wait, of the one that doesn't, and of the kernel's start.
+/// Words of the writing process, of the waiting streams, of the other stream, and of the kernel's start.
 const THEIRS: u64 = 0;
 const MINE: u64 = 64;
 const FREE: u64 = 128;
@@ -56,12 +56,12 @@ pub(crate) fn ask() -> Outcome {
     Ok(())
 }
 
-/// A word by its number.
+/// Returns the index of a word.
 fn word(number: u64) -> usize {
     usize::try_from(number).unwrap_or(0)
 }
 
-/// A kernel, then all words.
+/// Runs a kernel, and then writes all words.
 pub(crate) fn writes(arguments: &[String]) -> Outcome {
     let gpu = Gpu::start()?;
     let (_words, device, stream) = ready(&gpu, arguments)?;
@@ -72,12 +72,12 @@ pub(crate) fn writes(arguments: &[String]) -> Outcome {
         gpu.write(stream, device + 8 * i, 1)?;
     }
     gpu.sync(stream)?;
-    // The end of its input.
+    // Waits for the end of its input.
     _ = helper::heard();
     Ok(())
 }
 
-/// Streams that wait, and one that doesn't.
+/// Runs streams that wait, and one that doesn't.
 pub(crate) fn waits(arguments: &[String]) -> Outcome {
     let gpu = Gpu::start()?;
     let (words, device) = their_page(&gpu, number(arguments, 0)?)?;

@@ -1,4 +1,4 @@
-//! How fast words go between hosts and streams, alone and beside another process's kernel.
+//! Latency of words between hosts and streams, alone and concurrently with another process's kernel.
 
 use std::time::{Duration, Instant};
 
@@ -8,21 +8,22 @@ use crate::gpu::{Gpu, Outcome};
 use crate::helper::{self, Helper, ms, number, spread, tell};
 use crate::host::Shared;
 
-/// A page that this process has registered, with its address on the device.
+/// Returns a page that this process has registered, with its address on the device.
 pub(crate) fn page(gpu: &Gpu) -> Outcome<(Shared, u64)> {
     let words = Shared::new(4096)?;
     let device = gpu.register(words.host, words.bytes)?;
     Ok((words, device))
 }
 
-/// The same of a helper, by the descriptor's number.
+/// Does the same in a helper, by the descriptor's number.
 pub(crate) fn their_page(gpu: &Gpu, file: i32) -> Outcome<(Shared, u64)> {
     let words = Shared::open(file, 4096)?;
     let device = gpu.register(words.host, words.bytes)?;
     Ok((words, device))
 }
 
-/// What a helper has that works on its first argument's page: that, and a stream on which a kernel has run. It has said that it is ready.
+/// Returns the page of a helper's first argument, and a stream on which a kernel has run. The helper has
+/// reported that it is ready.
 pub(crate) fn ready(gpu: &Gpu, arguments: &[String]) -> Outcome<(Shared, u64, Handle)> {
     let (words, device) = their_page(gpu, number(arguments, 0)?)?;
     let stream = gpu.stream()?;
@@ -40,7 +41,7 @@ pub(crate) fn store() -> Outcome {
     for i in 1..=220 {
         gpu.wait(stream, device, i)?;
         gpu.write(stream, device + 64, i)?;
-        // The stream waits by now.
+        // The stream is waiting by then.
         std::thread::sleep(Duration::from_micros(300));
         let begin = Instant::now();
         words.store(0, i);
@@ -71,7 +72,7 @@ pub(crate) fn store() -> Outcome {
     Ok(())
 }
 
-/// Writes by a stream, each until it is seen; into the word 24.
+/// Writes to word 24 by a stream, and waits until each value is observed.
 fn writes(gpu: &Gpu, words: &Shared, stream: Handle, device: u64, count: u64) -> Outcome<Vec<Duration>> {
     let mut times = Vec::new();
     let first = words.load(24) + 1;
@@ -84,7 +85,7 @@ fn writes(gpu: &Gpu, words: &Shared, stream: Handle, device: u64, count: u64) ->
     Ok(times)
 }
 
-/// Kernels, each waited for, while `goes_on`.
+/// Runs kernels, each waited for, while `goes_on`.
 fn kernels(gpu: &Gpu, stream: Handle, at: u64, goes_on: impl Fn() -> bool) -> Outcome<Vec<Duration>> {
     let mut times = Vec::new();
     while times.len() < 100 && (times.is_empty() || goes_on()) {
@@ -132,7 +133,7 @@ pub(crate) fn slices() -> Outcome {
     other.close()
 }
 
-/// Runs kernels of the times that it is told, with a word before and one after.
+/// Runs kernels of the requested times, with a word before and one after.
 pub(crate) fn help(arguments: &[String]) -> Outcome {
     let gpu = Gpu::start()?;
     let (_words, device, stream) = ready(&gpu, arguments)?;

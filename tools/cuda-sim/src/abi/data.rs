@@ -1,4 +1,4 @@
-//! Copies, registered memory, questions about addresses, modules and kernels.
+//! Copies, registered memory, queries about addresses, modules and kernels.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -11,10 +11,10 @@ use crate::client::{Pinned, ask, ask_with, file_of, note, pin, with_registered};
 use crate::codes;
 use crate::wire::{Call, INLINE, Source, Value};
 
-/// The sizes of functions' parameters, by their handles.
+/// Sizes of functions' parameters, by handle.
 static SIZES: Mutex<Option<HashMap<u64, Vec<u32>>>> = Mutex::new(None);
 
-/// Whether a range of this process is registered, so that the device reaches it by itself.
+/// Returns `true` if a range of this process is registered, so that the device can access it.
 fn is_registered(address: u64, bytes: usize) -> Result<bool, u32> {
     let end = address.checked_add(bytes as u64).ok_or(codes::INVALID_VALUE)?;
     with_registered(|all| all.iter().any(|(start, length)| *start <= address && end <= start + length))
@@ -26,7 +26,7 @@ fn to_device(to: u64, from: Buffer, bytes: usize, stream: u64, wait: bool) -> Re
     }
     let length = bytes as u64;
     let call = |from| Call::HostToDevice { to, from, bytes: length, stream, wait };
-    // Of memory that is not registered, the driver makes a copy before it returns.
+    // The driver copies unregistered memory before it returns.
     if !wait && is_registered(from.address(), bytes)? {
         return ask(call(Source::Host(from.address()))).map(|_| ());
     }
@@ -91,7 +91,7 @@ export! {
     fn cuMemcpyHtoDAsync_v2(to: u64, from: Buffer, bytes: usize, stream: u64) { to_device(to, from, bytes, stream, false) }
     fn cuMemcpyDtoH_v2(to: Buffer, from: u64, bytes: usize) { to_host(to, from, bytes, 0, true) }
     fn cuMemcpyDtoHAsync_v2(to: Buffer, from: u64, bytes: usize, stream: u64) { to_host(to, from, bytes, stream, false) }
-    // Between places of a device the host doesn't wait, by the manual's rules of synchronisation.
+    // The host doesn't wait for copies within a device, by the manual's rules of synchronisation.
     fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) { on_device(to, from, bytes, 0, false) }
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: u64) { on_device(to, from, bytes, stream, false) }
     fn cuMemsetD8_v2(to: u64, value: u8, count: usize) { set(to, &[value], count, 0, false) }
@@ -145,7 +145,7 @@ export! {
 
     fn cuPointerGetAttribute(to: Buffer, attribute: i32, address: u64) {
         let value = number(ask(Call::PointerAttribute { attribute, address })?)?;
-        // Those that are numbers of 32 bits, truths, or addresses.
+        // 32-bit numbers, booleans, or addresses.
         match attribute {
             2 | 9 | 14 => to.write(&value.to_le_bytes()[..4]),
             8 | 10 | 13 => to.write(&value.to_le_bytes()[..1]),

@@ -1,4 +1,4 @@
-//! Memory of devices: apart from its addresses, or by `cuMemAlloc`.
+//! Memory of devices: virtual memory, and `cuMemAlloc`.
 
 use std::ffi::{c_int, c_void};
 use std::os::fd::IntoRawFd;
@@ -44,7 +44,7 @@ struct Access {
     flags: c_int,
 }
 
-/// Memory of a device, pinned: the only one that can be asked for.
+/// Returns the device of pinned memory, the only supported kind.
 fn device(properties: Option<&Properties>) -> Result<(u32, c_int), u32> {
     let properties = properties.filter(|asked| asked.kind == 1).ok_or(codes::INVALID_VALUE)?;
     Ok((properties.location.device()?, properties.handle_types))
@@ -115,7 +115,7 @@ export! {
 
     fn cuMemImportFromShareableHandle(to: Out<'_, u64>, shareable: Buffer, kind: c_int) {
         let to = to.filter(|_| kind == 1).ok_or(codes::INVALID_VALUE)?;
-        // The descriptor itself, in place of an address.
+        // The descriptor itself, passed as an address.
         let file = c_int::try_from(shareable.address()).map_err(|_| codes::INVALID_VALUE)?;
         let file = descriptor(file).ok_or(codes::INVALID_VALUE)?;
         to.write(number(ask_with(Call::Import, Some(file))?)?);
@@ -177,7 +177,7 @@ export! {
     }
 
     fn cuIpcOpenMemHandle_v2(to: Out<'_, u64>, handle: IpcHandle, flags: u32) {
-        // `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS` has to be there.
+        // `CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS` is required.
         let to = to.filter(|_| flags == 1).ok_or(codes::INVALID_VALUE)?;
         to.write(number(ask(Call::IpcOpenMem { handle: handle.0.to_vec() })?)?);
         Ok(())

@@ -1,12 +1,13 @@
-//! The driver's functions, under the names and with the types that programs call.
+//! Functions of the driver, under the names and with the types that programs call.
 //!
-//! Bodies are safe: what a function writes to is a reference that may be null, and what else callers point to is a
-//! [`raw`] type.
+//! Bodies are safe: outputs are references that may be null, and other pointers of callers are [`raw`] types.
 //!
 //! # Safety
 //! Unsafe, because each name is one that the linker gives to other code; sound, because
-//! - they are the names of the CUDA driver, for which this library stands in, and of hooks that begin with `mp_sim_`;
-//! - callers keep the contract that the driver's manual states: pointers are null, or valid for what is read and written there.
+//! - they are the names of the CUDA driver, which this library replaces, and of hooks that begin with
+//!   `mp_sim_`;
+//! - callers keep the contract of the driver's manual: pointers are null, or valid for the reads and writes
+//!   there.
 #![allow(unsafe_code)]
 
 mod data;
@@ -20,16 +21,16 @@ use std::mem::MaybeUninit;
 use crate::codes;
 use crate::wire::Value;
 
-/// Where a call writes a value; `None` is a null pointer.
+/// Output pointer of a call. `None` if null.
 type Out<'a, T> = Option<&'a mut MaybeUninit<T>>;
 
-/// Writes a value that a call returns by a pointer.
+/// Writes the output value of a call.
 fn put<T>(to: Out<'_, T>, value: T) -> Result<(), u32> {
     to.ok_or(codes::INVALID_VALUE)?.write(value);
     Ok(())
 }
 
-/// The number that the engine has answered.
+/// Returns the number in the engine's answer.
 fn number(answer: (Value, Option<std::os::fd::OwnedFd>)) -> Result<u64, u32> {
     match answer.0 {
         Value::Number(number) => Ok(number),
@@ -37,7 +38,7 @@ fn number(answer: (Value, Option<std::os::fd::OwnedFd>)) -> Result<u64, u32> {
     }
 }
 
-/// Functions of the driver: a result is `Ok`, or the code of an error.
+/// Defines functions of the driver. Their result is `Ok`, or the code of an error.
 macro_rules! export {
     ($(fn $name:ident($($argument:ident: $type:ty),* $(,)?) $body:block)*) => {$(
         #[allow(non_snake_case)]

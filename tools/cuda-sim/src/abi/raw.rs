@@ -1,9 +1,10 @@
-//! What callers of C functions point to.
+//! Pointers of C callers.
 //!
 //! # Safety
 //! Unsafe, because it follows pointers of other code; sound, because
-//! - no code here makes such a value: each is an argument of a function of the driver's, whose caller vouches for it;
-//! - null is looked for first, and what is read is copied at once.
+//! - no code here makes such a value: each is an argument of a function of the driver's, whose caller vouches
+//!   for it;
+//! - null is checked first, and the data is copied at once.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_void};
@@ -28,7 +29,7 @@ impl Buffer {
         Ok(unsafe { std::slice::from_raw_parts(self.0, bytes) }.to_vec())
     }
 
-    /// The value at this place of a row.
+    /// Returns the value at this index of an array.
     pub(super) fn item<T: Copy>(self, i: usize) -> Result<T, u32> {
         if self.0.is_null() {
             return Err(codes::INVALID_VALUE);
@@ -47,7 +48,7 @@ impl Buffer {
     }
 }
 
-/// A text of the caller, which ends with 0.
+/// Text of the caller, which ends with 0.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Text(*const c_char);
@@ -68,7 +69,7 @@ impl Text {
 pub(super) struct Arguments(*mut *mut c_void);
 
 impl Arguments {
-    /// The arguments, as long as these sizes say.
+    /// Reads the arguments with these sizes.
     pub(super) fn read(self, sizes: &[u32]) -> Result<Vec<Vec<u8>>, u32> {
         if sizes.is_empty() {
             return Ok(Vec::new());

@@ -8,7 +8,7 @@ use crate::client::{ask, contexts, current, devices, init};
 use crate::codes;
 use crate::wire::{Call, DeviceInfo, Value};
 
-/// What a device is, by the number that this process has for it.
+/// Looks up a device by its number in this process.
 fn device<T>(number: c_int, look: impl FnOnce(&DeviceInfo) -> T) -> Result<T, u32> {
     let look = |devices: &[DeviceInfo]| {
         usize::try_from(number).ok().and_then(|number| devices.get(number)).map(look)
@@ -16,7 +16,7 @@ fn device<T>(number: c_int, look: impl FnOnce(&DeviceInfo) -> T) -> Result<T, u3
     devices(look)?.ok_or(codes::INVALID_DEVICE)
 }
 
-/// A device's number, if it is one.
+/// Returns a valid device number.
 pub(super) fn checked(number: c_int) -> Result<u32, u32> {
     device(number, |_| ())?;
     u32::try_from(number).map_err(|_| codes::INVALID_DEVICE)
@@ -36,7 +36,7 @@ export! {
     }
 
     fn cuDriverGetVersion(version: Out<'_, c_int>) {
-        // Of the first device's profile; without a session, of the newest one.
+        // Version of the first device's profile. Without a session, that of the newest one.
         let seen = devices(|devices| devices.first().map(|d| d.attribute(1000) * 1000 + d.attribute(1001)));
         put(version, seen.ok().flatten().unwrap_or(12_080))
     }

@@ -8,7 +8,7 @@ use crate::client::{ask, set_capture_mode};
 use crate::codes;
 use crate::wire::{Call, Value};
 
-/// The bytes of a handle for other processes.
+/// Returns the bytes of a handle for other processes.
 pub(super) fn handle(value: Value) -> Result<[u8; 64], u32> {
     match value {
         Value::Bytes(bytes) => bytes.try_into().map_err(|_| codes::UNKNOWN),

@@ -1,8 +1,10 @@
 //! Connections to the engine: one for the life of the process, and one for each thread that calls.
 //!
 //! # Safety
-//! Unsafe, because it has the C library call two functions, at `fork` and at the end of the process; sound, because
-//! - the one in a copy closes a descriptor of this module, which the copy doesn't use, and nothing else;
+//! Unsafe, because it has the C library call two functions, at `fork` and at the end of the process; sound,
+//! because
+//! - the one in a forked child closes a descriptor of this module, which the child doesn't use, and nothing
+//!   else;
 //! - both are functions of this library, which is never unloaded.
 #![allow(unsafe_code)]
 
@@ -18,10 +20,10 @@ use crate::codes;
 use crate::sync::{AtomicU64, Ordering};
 use crate::wire::{self, Call, DeviceInfo, Reply, Request, Value};
 
-/// What the process knows, once it has called `cuInit`.
+/// State of the process after `cuInit`.
 #[derive(Debug)]
 struct Known {
-    /// The process that did; a copy by `fork` is another one.
+    /// Process that called it. A forked child is another one.
     pid: u32,
     process: u64,
     life: OwnedFd,
@@ -31,7 +33,7 @@ struct Known {
 }
 
 static KNOWN: Mutex<Option<Known>> = Mutex::new(None);
-/// The descriptor of [`Known::life`] and one more; 0: none.
+/// Number of the descriptor of [`Known::life`] plus one. 0 if there is none.
 static LIFE: AtomicU64 = AtomicU64::new(0);
 static HANDLERS: Once = Once::new();
 
@@ -52,12 +54,12 @@ fn open() -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// `cuInit`: meets the engine. Without one there is no device.
+/// Connects to the engine (`cuInit`). Without an engine there is no device.
 pub(crate) fn init() -> Result<(), u32> {
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     match &*known {
         Some(known) if known.pid == std::process::id() => return Ok(()),
-        // Of the process that this one is a copy of.
+        // Belongs to the parent of this forked child.
         Some(_) => return Err(codes::NOT_INITIALIZED),
         None => {}
     }
@@ -81,7 +83,7 @@ pub(crate) fn init() -> Result<(), u32> {
     Ok(())
 }
 
-/// In a copy of the process: its original's life must end with that alone.
+/// Closes the connection in a forked child: its end must mark the end of the parent alone.
 extern "C" fn in_a_copy() {
     let life = LIFE.swap(0, Ordering::SeqCst);
     if let Some(life) = life.checked_sub(1).and_then(|life| RawFd::try_from(life).ok()) {
@@ -90,7 +92,7 @@ extern "C" fn in_a_copy() {
     }
 }
 
-/// The process ends by itself, and says so.
+/// Reports a normal exit of the process.
 extern "C" fn at_exit() {
     let Ok(known) = KNOWN.try_lock() else { return };
     if let Some(known) = known.as_ref().filter(|known| known.pid == std::process::id()) {
@@ -98,7 +100,7 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Whether a call can be made: all but a few need `cuInit` first, in this very process.
+/// Checks that a call can be made: all but a few need `cuInit` first, in this very process.
 pub(crate) fn begin(name: &str) -> Result<(), u32> {
     match name {
         "cuInit" | "cuDriverGetVersion" | "cuGetErrorName" | "cuGetErrorString" => Ok(()),
@@ -106,27 +108,27 @@ pub(crate) fn begin(name: &str) -> Result<(), u32> {
     }
 }
 
-/// The devices that this process sees.
+/// Returns the devices visible to this process.
 pub(crate) fn devices<T>(look: impl FnOnce(&[DeviceInfo]) -> T) -> Result<T, u32> {
     known(|known| look(&known.devices))
 }
 
-/// Registered ranges of this process.
+/// Passes the registered ranges of this process to `look`.
 pub(crate) fn with_registered<T>(look: impl FnOnce(&mut Vec<(u64, u64)>) -> T) -> Result<T, u32> {
     known(|known| look(&mut known.registered))
 }
 
-/// What the simulator can't do, and a driver can: said where a test's reader sees it.
+/// Prints a note about a limit of the simulator to stderr, where the reader of a test finds it.
 pub(crate) fn note(text: &str) {
     eprintln!("mp-cuda-sim: {text}");
 }
 
-/// Asks the engine, from this thread's connection.
+/// Sends a call to the engine over this thread's connection.
 pub(crate) fn ask(call: Call) -> Result<(Value, Option<OwnedFd>), u32> {
     ask_with(call, None)
 }
 
-/// Asks the engine, with a descriptor beside the question.
+/// Sends a call with a descriptor.
 pub(crate) fn ask_with(call: Call, file: Option<BorrowedFd<'_>>) -> Result<(Value, Option<OwnedFd>), u32> {
     let process = known(|known| known.process)?;
     let attached = || -> Result<OwnedFd, u32> {
@@ -135,7 +137,7 @@ pub(crate) fn ask_with(call: Call, file: Option<BorrowedFd<'_>>) -> Result<(Valu
         Ok(socket)
     };
     if CALLS.try_with(|_| ()).is_err() {
-        // The thread's variables are gone: these are callbacks of the process's end, which may call the driver still.
+        // The thread's variables are gone: exit callbacks of the process may still call the driver.
         return exchange(attached()?.as_fd(), call, file);
     }
     let with = |calls: &RefCell<Option<(u64, OwnedFd)>>| {

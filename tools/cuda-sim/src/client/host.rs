@@ -1,9 +1,9 @@
-//! Memory of this process that the engine is to reach: found as a part of a file that is open here, or made as one.
+//! Memory of this process that the engine accesses: located in a file that is open here, or allocated in one.
 //!
 //! # Safety
 //! Unsafe, because it borrows a descriptor of the process by its number, and maps memory; sound, because
-//! - the descriptor is sent to the engine and nothing else, while the caller keeps open what it registers;
-//! - memory is unmapped by the call that its user ends it with, as it was mapped.
+//! - the descriptor is only sent to the engine, while the caller keeps the registered file open;
+//! - memory is unmapped by the call with which its user ends it, as it was mapped.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -15,12 +15,13 @@ use std::sync::{Mutex, PoisonError};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
-/// What `cuMemHostAlloc` gave: lengths by addresses.
+/// Allocations of `cuMemHostAlloc`: lengths by address.
 static PINNED: Mutex<Option<HashMap<u64, usize>>> = Mutex::new(None);
 
-/// The file in which a range of this process lies, and from where.
+/// Returns the file that contains a range of this process, and the offset.
 ///
-/// The descriptor is neither duplicated nor closed: closing any of a file gives up the process's POSIX locks of it.
+/// The descriptor is neither duplicated nor closed: closing any descriptor of a file releases the process's
+/// POSIX locks of it.
 pub(crate) fn file_of(address: u64, bytes: u64) -> Option<(BorrowedFd<'static>, u64)> {
     let maps = std::fs::read_to_string("/proc/self/maps").ok()?;
     let (inode, offset) = maps.lines().find_map(|line| lies_in(line, address, bytes))?;
@@ -33,7 +34,7 @@ pub(crate) fn file_of(address: u64, bytes: u64) -> Option<(BorrowedFd<'static>, 
     Some((unsafe { BorrowedFd::borrow_raw(number) }, offset))
 }
 
-/// A descriptor that the caller of a function has named by its number, if it is one.
+/// Returns a descriptor that the caller of a function has passed by number, if it is open.
 pub(crate) fn descriptor(number: RawFd) -> Option<BorrowedFd<'static>> {
     if number < 0 || std::fs::symlink_metadata(format!("/proc/self/fd/{number}")).is_err() {
         return None;
@@ -42,7 +43,7 @@ pub(crate) fn descriptor(number: RawFd) -> Option<BorrowedFd<'static>> {
     Some(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
-/// If a line of `maps` has the whole range: the inode, and the offset of the range in it.
+/// Returns inode and offset if a line of `maps` contains the whole range.
 fn lies_in(line: &str, address: u64, bytes: u64) -> Option<(u64, u64)> {
     let mut words = line.split_whitespace();
     let (start, end) = words.next()?.split_once('-')?;
@@ -55,14 +56,14 @@ fn lies_in(line: &str, address: u64, bytes: u64) -> Option<(u64, u64)> {
     (inside && is_shared && inode != 0).then(|| (inode, offset + (address - start)))
 }
 
-/// Memory that was made for the device to reach.
+/// Memory that was allocated for access by the device.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     pub(crate) address: u64,
     pub(crate) file: OwnedFd,
 }
 
-/// Makes memory of this process that has a file.
+/// Allocates memory of this process that has a file.
 pub(crate) fn pin(bytes: usize) -> std::io::Result<Pinned> {
     let file = rustix::fs::memfd_create("mp-cuda-sim", MemfdFlags::CLOEXEC)?;
     rustix::fs::ftruncate(&file, bytes as u64)?;
@@ -75,7 +76,7 @@ pub(crate) fn pin(bytes: usize) -> std::io::Result<Pinned> {
 }
 
 impl Pinned {
-    /// Ends memory that was made here; whether it was.
+    /// Frees memory that was allocated here. Returns `false` if it wasn't.
     pub(crate) fn free(address: u64) -> bool {
         let mut pinned = PINNED.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(bytes) = pinned.as_mut().and_then(|pinned| pinned.remove(&address)) else { return false };

@@ -1,8 +1,9 @@
-//! Functions of the program that a stream has called in its turn: by a thread of this library, as by one of the driver's.
+//! Functions of the program that a stream calls at its turn: by a thread of this library, as by a thread of
+//! the driver.
 //!
 //! # Safety
-//! Unsafe, because it calls functions by their addresses; sound, because each is one that the program gave to `cuLaunchHostFunc` for
-//! this, in this very process.
+//! Unsafe, because it calls functions by their addresses; sound, because each is one that the program gave to
+//! `cuLaunchHostFunc` for this, in this very process.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -19,13 +20,13 @@ pub(crate) fn address(function: HostFunction) -> u64 {
     (function as *const c_void).expose_provenance() as u64
 }
 
-/// Has the thread begun.
+/// Starts the thread.
 pub(crate) fn begin() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| _ = std::thread::Builder::new().name("cuda-host-calls".to_owned()).spawn(call_all));
 }
 
-/// Until the session is over.
+/// Calls functions until the session is over.
 fn call_all() {
     while let Ok((Value::Pair(function, data), _)) = ask(Call::NextFunction) {
         let (Ok(function), Ok(data)) = (usize::try_from(function), usize::try_from(data)) else { return };

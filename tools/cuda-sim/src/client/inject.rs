@@ -1,7 +1,7 @@
-//! What tests have this process's driver do wrong: `MP_CUDA_SIM_INJECT`, rules apart by `;`. Calls of a name are counted from 1, over
-//! all threads of a process.
+//! Failures that tests inject into this process's driver: `MP_CUDA_SIM_INJECT`, rules separated by `;`. Calls
+//! of a name are counted from 1, over all threads of a process.
 //!
-//! | rule | does |
+//! | rule | effect |
 //! |---|---|
 //! | `fail=cuMemMap:3:OUT_OF_MEMORY` | the third call does nothing and returns this result; a number may be any |
 //! | `kill=cuMemMap:3:before`, `…:after` | the process is ended by SIGKILL before the third call, or after it was done |
@@ -29,7 +29,7 @@ struct Rule {
 }
 
 static RULES: OnceLock<Vec<Rule>> = OnceLock::new();
-/// Of each name, how often it was called.
+/// Number of calls by name.
 static COUNTS: Mutex<Option<HashMap<&'static str, u32>>> = Mutex::new(None);
 
 fn rules() -> &'static [Rule] {
@@ -65,7 +65,7 @@ fn kill() -> ! {
     }
 }
 
-/// Counts a call, and does what is to be done before it.
+/// Counts a call, and applies the rules for the time before it.
 pub(super) fn before(name: &'static str) -> Result<(), u32> {
     if rules().is_empty() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! What one process has of the simulated driver: its connections to the engine, what is current on its threads, and what tests have
-//! it do wrong.
+//! State of the simulated driver in one process: connections to the engine, current contexts of its threads,
+//! and failures injected by tests.
 
 mod connection;
 mod host;
@@ -15,34 +15,34 @@ pub(crate) use host::{Pinned, descriptor, file_of, pin};
 use crate::codes;
 
 thread_local! {
-    /// Contexts of this thread, the current one last. They are not dropped with it, so that callbacks of the process's end, which
-    /// come after that, have them still.
+    /// Contexts of this thread, the current one last. They are not dropped with the thread, so that exit
+    /// callbacks of the process, which run later, can still use them.
     static CONTEXTS: RefCell<ManuallyDrop<Vec<u64>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
     /// `CUstreamCaptureMode` of this thread: 0 is the strictest.
     static CAPTURE_MODE: Cell<u32> = const { Cell::new(0) };
 }
 
-/// What calls of this thread may do beside captures.
+/// Returns the thread's capture mode, which controls potentially unsafe calls during captures.
 pub(crate) fn capture_mode() -> u32 {
     CAPTURE_MODE.get()
 }
 
-/// Changes that; how it was.
+/// Changes the capture mode, and returns the previous one.
 pub(crate) fn set_capture_mode(mode: u32) -> u32 {
     CAPTURE_MODE.replace(mode)
 }
 
-/// The context that is current on this thread; 0: none.
+/// Returns the context that is current on this thread. 0 if there is none.
 pub(crate) fn current() -> u64 {
     CONTEXTS.try_with(|contexts| contexts.borrow().last().copied().unwrap_or(0)).unwrap_or(0)
 }
 
-/// Changes what is current on this thread.
+/// Changes the stack of contexts of this thread.
 pub(crate) fn contexts<T>(change: impl FnOnce(&mut Vec<u64>) -> T) -> Result<T, u32> {
     CONTEXTS.try_with(|contexts| change(&mut contexts.borrow_mut())).map_err(|_| codes::DEINITIALIZED)
 }
 
-/// Makes one call of the driver, as its name is injected into, and returns its result.
+/// Makes one call of the driver with the failures injected for its name, and returns its result.
 pub(crate) fn run(name: &'static str, call: impl FnOnce() -> Result<(), u32>) -> u32 {
     if let Err(code) = inject::before(name) {
         return code;

@@ -1,6 +1,6 @@
-//! The GPU and its kernel module: one process a session. It keeps memory, streams and handles of all clients, runs their work, and
-//! notes what a correct program does not do. Work of a client that is stopped goes on; work of one that is killed goes on for a
-//! settable while, and vanishes.
+//! The GPU and its kernel module: one process for each session. It stores memory, streams and handles of all
+//! clients, runs their work, and records violations by programs. Work of a stopped client continues. Work of
+//! a killed client continues for a configurable time, and vanishes.
 
 mod calls;
 mod memory;
@@ -25,20 +25,20 @@ use streams::{EventCore, Stream};
 
 pub use serve::run;
 
-/// The names of kernels, and the sizes of their parameters in bytes: the functions of `kernels.ptx` have the same.
+/// Names of kernels, and sizes of their parameters in bytes: the functions of `kernels.ptx` have the same.
 pub const KERNELS: &[(&str, &[u32])] = streams::work::KERNELS;
 
-/// A descriptor that stands for memory: the end of a pipe whose reading ends are the clients'.
+/// Descriptor that represents memory: the writing end of a pipe whose reading ends belong to the clients.
 #[derive(Debug)]
 struct Export {
     allocation: Rc<Allocation>,
-    /// Which pipe it is.
+    /// Identity of the pipe.
     file: (u64, u64),
-    /// An error here says that no reading end is left, in any process or message.
+    /// An error here means that no reading end is left, in any process or message.
     end: OwnedFd,
 }
 
-/// All that there is on the simulated machine.
+/// State of the simulated machine.
 #[derive(Debug)]
 struct Engine {
     config: Config,
@@ -47,15 +47,15 @@ struct Engine {
     streams: BTreeMap<u64, Stream>,
     exports: Vec<Export>,
     allocations: Vec<Weak<Allocation>>,
-    /// Events that other processes may open, by their names.
+    /// Events that other processes may open, by name.
     shared_events: BTreeMap<u64, Weak<EventCore>>,
-    /// Handles of memory of `cuMemAlloc`: whose, and which.
+    /// Handles of memory of `cuMemAlloc`: owner and memory.
     shared_memory: HashMap<u64, (u64, Weak<Allocation>)>,
-    /// What hosts have seen finished. Their calls are taken as ordered in the order in which they come here.
+    /// Clock of work that hosts know to be finished. Their calls are ordered as they are received.
     host: Rc<Clock>,
-    /// What writes to memory of hosts have told, which hosts can see without a call: seen by the next call.
+    /// Clock of writes to host memory, which hosts can observe without a call. The next call joins it.
     published: Clock,
-    /// Of each word that a stream has written: its value, and what had happened before.
+    /// Words that streams have written: value, and clock of the write.
     words: HashMap<(u64, u64, u64), (u64, Clock)>,
     /// Devices that fell off the bus.
     lost: Vec<u32>,
@@ -87,19 +87,19 @@ impl Engine {
         })
     }
 
-    /// A number that no other thing has; as an address it is none of the host's.
+    /// Returns a unique number. As an address it lies outside of the host's range.
     fn fresh(&mut self) -> u64 {
         self.next += 1;
         0x0800_0000_0000 + self.next * 64
     }
 
-    /// A handle for an object of a process: the last one of its kind that was given back, or a new one.
+    /// Returns a handle for an object of a process: the last released one of its kind, or a new one.
     fn handle(&mut self, process: u64, kind: impl Fn(&mut Unused) -> &mut Vec<u64>) -> u64 {
         let unused = self.processes.get_mut(&process).and_then(|owner| kind(&mut owner.unused).pop());
         unused.unwrap_or_else(|| self.fresh())
     }
 
-    /// The next of a row of numbers that a seed repeats (splitmix64).
+    /// Returns the next pseudo-random number below `below` (splitmix64 from the seed).
     fn random(&mut self, below: usize) -> usize {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.random;
@@ -108,14 +108,14 @@ impl Engine {
         usize::try_from((x ^ (x >> 31)) % below.max(1) as u64).unwrap_or(0)
     }
 
-    /// Bytes of a device that any allocation has.
+    /// Returns the bytes of a device that allocations use.
     fn used(&mut self, device: u32) -> u64 {
         self.allocations.retain(|allocation| allocation.strong_count() > 0);
         let all = self.allocations.iter().filter_map(Weak::upgrade);
         all.filter(|allocation| allocation.device == device).map(|allocation| allocation.size).sum()
     }
 
-    /// New memory of a device; `None` if it has no more.
+    /// Allocates memory of a device. `None` if it is full.
     fn allocate(&mut self, device: u32, size: u64, handle_types: i32) -> Option<Rc<Allocation>> {
         let total = self.config.devices.iter().find(|one| one.index == device)?.bytes;
         if self.used(device).checked_add(size)? > total {
@@ -123,7 +123,7 @@ impl Engine {
         }
         let mut bytes = Vec::<u8>::new();
         bytes.try_reserve_exact(usize::try_from(size).ok()?).ok()?;
-        // Pages that were never touched: the kernel gives them when they are written.
+        // Zeroed pages that were never touched: the kernel provides them at the first write.
         drop(bytes);
         let bytes = vec![0; usize::try_from(size).ok()?];
         let id = self.fresh();
@@ -139,7 +139,7 @@ impl Engine {
         Some(allocation)
     }
 
-    /// How much of everything there is, as JSON.
+    /// Returns statistics as JSON.
     fn stats(&mut self) -> String {
         let bytes: Vec<u64> =
             (0..self.config.devices.len()).map(|i| self.used(u32::try_from(i).unwrap_or(0))).collect();

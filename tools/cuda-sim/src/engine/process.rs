@@ -1,4 +1,4 @@
-//! What the engine knows of one client process.
+//! State of one client process in the engine.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::os::fd::OwnedFd;
@@ -12,24 +12,24 @@ use crate::engine::schedule::Goal;
 use crate::engine::streams::{Event, HostCall};
 use crate::wire::DeviceInfo;
 
-/// A primary context.
+/// Primary context.
 #[derive(Debug)]
 pub(crate) struct Context {
     pub(crate) device: u32,
-    /// How often it was retained and not released. With the last one all that is in it ends.
+    /// Number of retains without a release. At zero, everything in it ends.
     pub(crate) retained: u32,
-    /// What every call in it returns, once something in it has failed.
+    /// Error of every call in it, after a failure.
     pub(crate) lost: Option<u32>,
-    /// What its streams had been asked for at the last call that holds up what comes later.
+    /// Work of its streams at the last call that delays later work.
     pub(crate) barrier: Rc<Vec<(u64, u64)>>,
-    /// What the last call waited for, or waits for, that has the driver's lock meanwhile.
+    /// Goal of the last call that waits, or has waited, with the driver's lock.
     pub(crate) locked_until: Goal,
-    /// The default stream.
+    /// Default stream.
     pub(crate) stream: u64,
 }
 
-/// Handles that a process has given back. The next object of the kind gets the last of them, as from a driver whose handles are
-/// addresses: so a handle that is used after its end reaches another object.
+/// Released handles. The next object of the kind gets the last of them, as from a driver whose handles are
+/// addresses: so a stale handle reaches another object.
 #[derive(Debug, Default)]
 pub(crate) struct Unused {
     pub(crate) memory: Vec<u64>,
@@ -43,31 +43,31 @@ pub(crate) struct Process {
     pub(crate) devices: Vec<DeviceInfo>,
     pub(crate) contexts: BTreeMap<u64, Context>,
     pub(crate) addresses: Addresses,
-    /// Handles of memory; the same memory may have several.
+    /// Handles of memory. The same memory may have several.
     pub(crate) handles: BTreeMap<u64, Rc<Allocation>>,
     pub(crate) events: BTreeMap<u64, Event>,
-    /// Handles of streams, by which the engine's numbers of them are found.
+    /// Handles of streams, with the engine's numbers.
     pub(crate) streams: BTreeMap<u64, u64>,
-    /// Handles that were given back.
+    /// Released handles.
     pub(crate) unused: Unused,
-    /// Graphs that were captured.
+    /// Captured graphs.
     pub(crate) graphs: BTreeSet<u64>,
-    /// Modules, each with its functions: names, sizes of parameters.
+    /// Modules with their functions: names, sizes of parameters.
     pub(crate) modules: BTreeMap<u64, Vec<(String, Vec<u32>)>>,
-    /// Those of which the code is loaded, which it is when they are first looked up.
+    /// Functions whose code is loaded, which happens at the first look-up.
     pub(crate) loaded: BTreeSet<(u64, String)>,
     /// Functions: module, name.
     pub(crate) functions: BTreeMap<u64, (u64, String)>,
     /// Registered ranges: the host's address, bytes, the device's address.
     pub(crate) registered: BTreeMap<u64, (u64, u64)>,
-    /// Functions of its own that it is to call, and the one that it calls.
+    /// Functions of the process that it must call, and the one that it is calling.
     pub(crate) host_calls: VecDeque<Rc<HostCall>>,
     pub(crate) host_call: Option<Rc<HostCall>>,
-    /// It ended by itself, having said so.
+    /// `true` if it reported a normal exit.
     pub(crate) said_bye: bool,
-    /// It is gone; its work runs on until then.
+    /// Time until which the work of a dead process continues.
     pub(crate) gone_at: Option<Instant>,
-    /// The connection that ends with it.
+    /// Connection that ends with the process.
     life: OwnedFd,
 }
 
@@ -95,24 +95,25 @@ impl Process {
         }
     }
 
-    /// Whether it is gone, be it that its connections were not looked at since. What another process does after its death comes later.
+    /// Returns `true` if the process is dead, also if its connections were not read since. Calls of other
+    /// processes after its death come later.
     pub(crate) fn is_gone(&self) -> bool {
         let mut life = [PollFd::new(&self.life, PollFlags::empty())];
         self.gone_at.is_some() || poll(&mut life, Some(&Timespec::default())).is_ok_and(|gone| gone > 0)
     }
 
-    /// The device of a number among those that this process sees.
+    /// Returns a device by its number among those visible to this process.
     pub(crate) fn device(&self, number: u32) -> Option<&DeviceInfo> {
         self.devices.get(usize::try_from(number).ok()?)
     }
 
-    /// The registered range that an address of the host is in.
+    /// Returns the registered range that contains a host address.
     pub(crate) fn registration(&self, address: u64) -> Option<(u64, u64, u64)> {
         let (start, (bytes, device)) = self.registered.range(..=address).next_back()?;
         (address < start + bytes).then_some((*start, *bytes, *device))
     }
 
-    /// What it has left, in words.
+    /// Describes the objects that the process has leaked.
     pub(crate) fn leftovers(&self) -> Vec<String> {
         let mut left = Vec::new();
         let mut say = |count: usize, what: &str| {
@@ -121,14 +122,15 @@ impl Process {
             }
         };
         say(self.handles.len(), "handles of memory");
-        // What a stream was told to free is gone, be it that the stream was not waited for.
+        // Memory that a stream will free counts as freed, even without a wait for it.
         let freeing = self.addresses.freeing.len();
-        // To close a handle, or to unregister memory, waits for all work, for which an end is not to wait.
+        // Closing a handle, or unregistering memory, waits for all work, which an exit should not do.
         let opened = self.addresses.mapped.values().filter(|one| matches!(one.kind, Kind::Opened(_))).count();
         say(self.addresses.mapped.len() - self.registered.len() - freeing - opened, "mappings");
         say(self.addresses.reserved.len(), "reserved ranges");
         say(self.addresses.pieces.len() - freeing, "pieces of cuMemAlloc");
-        // One that others may have open goes with its process: if it were destroyed, what theirs do would be undefined.
+        // An event that others may have open ends with its process: destroying it would make the others' use
+        // undefined.
         let goes = |event: &&Event| event.imported || event.core.name.get().is_none();
         say(self.events.values().filter(goes).count(), "events");
         say(self.graphs.len(), "graphs");

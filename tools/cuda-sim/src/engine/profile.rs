@@ -1,31 +1,31 @@
-//! Which devices a session has, and how it behaves: from the engine's environment.
+//! Devices and behaviour of a session, from the engine's environment.
 
 use std::env;
 use std::time::Duration;
 
 use crate::wire::DeviceInfo;
 
-/// What the engine was told.
+/// Configuration of the engine.
 #[derive(Debug)]
 pub(crate) struct Config {
     pub(crate) devices: Vec<DeviceInfo>,
-    /// What `cuDriverGetVersion` says.
+    /// Result of `cuDriverGetVersion`.
     pub(crate) seed: u64,
-    /// Nothing runs for this long after it was asked for, unless a host waits for it.
+    /// Delay before submitted work runs, unless a host waits for it.
     pub(crate) lazy: Duration,
-    /// Work of a killed process goes on for this long.
+    /// Time for which work of a killed process continues.
     pub(crate) late: Duration,
-    /// Events between processes that there can be.
+    /// Maximum number of events between processes.
     pub(crate) events: usize,
-    /// A wait for a value is told when it has lasted for this long.
+    /// Duration after which a wait for a value is reported.
     pub(crate) stuck: Duration,
-    /// After this number of calls, of all clients, the first device is gone.
+    /// Number of calls, of all clients, after which the first device is lost.
     pub(crate) lost_after: Option<u64>,
 }
 
-/// A number of the environment.
+/// Parses a number in the environment.
 ///
-/// A text that is none is an error of the session, which is told where it is started.
+/// An invalid number is an error of the session, reported at its start.
 fn number(name: &str, default: u64) -> Result<u64, String> {
     match env::var(name) {
         Err(_) => Ok(default),
@@ -50,7 +50,7 @@ impl Config {
     }
 }
 
-/// The attributes that are not 0, of the newest device; names in NVIDIA's manual, `CU_DEVICE_ATTRIBUTE_…`.
+/// Nonzero attributes of the newest device, with names from NVIDIA's manual, `CU_DEVICE_ATTRIBUTE_…`.
 const H100: [(i32, i32); 14] = [
     (1, 1024),  // MAX_THREADS_PER_BLOCK
     (16, 132),  // MULTIPROCESSOR_COUNT
@@ -85,7 +85,7 @@ fn devices(profile: &str, bytes: u64) -> Result<Vec<DeviceInfo>, String> {
                 count = 2;
                 set(&[(DeviceInfo::APART, 1)]);
             }
-            // Before 64-bit memory operations were always there.
+            // A device without guaranteed 64-bit memory operations.
             "old" => set(&[(75, 7), (122, 0), (123, 0), (1000, 11), (1001, 40)]),
             "no-memops" => set(&[(122, 0), (123, 0)]),
             "no-events" => set(&[(125, 0)]),
@@ -101,7 +101,8 @@ fn devices(profile: &str, bytes: u64) -> Result<Vec<DeviceInfo>, String> {
     let device = |index: u32| {
         let mut uuid = *b"mp-cuda-sim gpu0";
         uuid[15] = b'0' + u8::try_from(index).unwrap_or(0);
-        // Devices that are otherwise are others: a family of processes has one order for the streams of each.
+        // Devices with other properties get other identities: a family of processes has one order for the
+        // streams of each.
         let is_mig = profile.split(',').any(|part| part == "mig");
         let lacks = |attribute| attributes.contains(&(attribute, 0));
         uuid[11] = match () {
@@ -120,7 +121,7 @@ fn devices(profile: &str, bytes: u64) -> Result<Vec<DeviceInfo>, String> {
 }
 
 impl DeviceInfo {
-    /// Of the simulator: 1 if no other device reaches its memory.
+    /// Attribute of the simulator: 1 if no other device can access its memory.
     pub(crate) const APART: i32 = 1002;
 
     pub(crate) fn attribute(&self, number: i32) -> i32 {
@@ -128,8 +129,8 @@ impl DeviceInfo {
     }
 }
 
-/// The devices that a process sees, as `CUDA_VISIBLE_DEVICES` says: numbers or beginnings of identities, up to the first that is
-/// none.
+/// Returns the devices that `CUDA_VISIBLE_DEVICES` makes visible: numbers or prefixes of identities, up to
+/// the first invalid one.
 pub(crate) fn visible(devices: &[DeviceInfo], wanted: Option<&str>) -> Vec<DeviceInfo> {
     let Some(wanted) = wanted else { return devices.to_vec() };
     let find = |word: &str| {

@@ -1,5 +1,6 @@
-//! When work runs: not before a host waits for it, another operation that has to run needs it, or some time has passed. Then one
-//! stream after another is taken, by the seed, for a piece of work. So a program that forgot to wait reads old data at once.
+//! Schedule of work: it runs when a host waits for it, when an operation that must run needs it, or after
+//! some time. Then streams run one piece of work each, chosen by the seed. So a program that forgot to wait
+//! reads old data at once.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -14,17 +15,17 @@ use crate::engine::races::shadow;
 use crate::engine::streams::work::{Access, Fault, Reach};
 use crate::engine::streams::{Operation, Record, Step, Turn, is_met};
 
-/// What a host waits for.
+/// Goal of a waiting host.
 #[derive(Clone, Debug)]
 pub(crate) enum Goal {
-    /// This many operations of each of these streams.
+    /// This many operations of each of these streams are done.
     Streams(Vec<(u64, u64)>),
     Record(Rc<Record>),
-    /// A function is to be called by a thread of this process.
+    /// A thread of this process must call a function.
     HostCall(u64),
 }
 
-/// The memory of one process, as a stream reaches it.
+/// Memory of one process, as a stream accesses it.
 struct View<'a> {
     process: &'a Process,
     device: u32,
@@ -82,7 +83,7 @@ impl Reach for View<'_> {
 }
 
 impl Engine {
-    /// Whether a stream has done this many operations, or is gone.
+    /// Returns `true` if a stream has done this many operations, or has ended.
     fn has_done(&self, stream: u64, number: u64) -> bool {
         self.streams.get(&stream).is_none_or(|stream| stream.done >= number)
     }
@@ -97,7 +98,7 @@ impl Engine {
         }
     }
 
-    /// What a host knows after it saw this goal reached.
+    /// Updates the host's clock after it observed that this goal was reached.
     pub(super) fn seen(&mut self, goal: &Goal) {
         let host = Rc::make_mut(&mut self.host);
         match goal {
@@ -114,14 +115,14 @@ impl Engine {
         }
     }
 
-    /// The word at an address of a process: which memory, where, and how to reach it.
+    /// Returns memory and offset of the word at an address of a process.
     fn word(&self, process: u64, address: u64) -> Option<(Target, u64)> {
         let mapping = self.processes.get(&process)?.addresses.mapping(address)?;
         let offset = address - mapping.start;
         (offset + 8 <= mapping.size).then(|| (mapping.target.clone(), offset))
     }
 
-    /// The value of a word, and what names the word whichever process reaches it.
+    /// Returns the value of a word, and its identity for all processes.
     fn load(target: &Target, offset: u64) -> (u64, (u64, u64, u64)) {
         match target {
             Target::Host(memory) => {
@@ -135,7 +136,7 @@ impl Engine {
         }
     }
 
-    /// Whether the first operation of a stream can do something now.
+    /// Returns `true` if the first operation of a stream can proceed.
     fn is_ready(&self, number: u64) -> bool {
         let Some(stream) = self.streams.get(&number) else { return false };
         let Some(first) = stream.queue.front() else { return false };
@@ -150,18 +151,20 @@ impl Engine {
             Step::WaitEvent(record) => record.done.borrow().is_some(),
             Step::WaitForEver => false,
             Step::Wait { address, value, flags, .. } => match self.word(stream.process, *address) {
-                // A process that has found its death may write the word, so that others go on: its own streams are gone then.
+                // A process that detects a death may write the word, so that others continue: the dead
+                // process's streams are gone then.
                 Some((target, offset)) => {
                     is_met(Self::load(&target, offset).0, *value, *flags)
                         && self.processes.get(&stream.process).is_some_and(|process| !process.is_gone())
                 }
-                // It is no word any more, which is told when it is looked at.
+                // The word is no longer mapped, which is reported when the operation runs.
                 None => true,
             },
         }
     }
 
-    /// The streams that have to run for a goal, and whether one of them waits for a value, which any stream may write.
+    /// Returns the streams that must run for a goal, and `true` if one of them waits for a value, which any
+    /// stream may write.
     fn needed(&self, goal: &Goal) -> (BTreeSet<u64>, bool) {
         let mut open: Vec<u64> = match goal {
             Goal::Streams(streams) => streams.iter().map(|(stream, _)| *stream).collect(),
@@ -186,8 +189,8 @@ impl Engine {
         (needed, any)
     }
 
-    /// Runs one piece of work: for a goal, of the streams that it needs; else of one that has waited for long enough. Whether there
-    /// was one that could run.
+    /// Runs one piece of work: of the streams that a goal needs, or else of a stream that has waited long
+    /// enough. Returns `false` if none could run.
     pub(super) fn run_piece(&mut self, goal: Option<&Goal>) -> bool {
         let ready = match goal {
             Some(goal) => {
@@ -246,7 +249,7 @@ impl Engine {
                 done = call.turn.get() == Turn::Over;
                 if !done {
                     call.turn.set(Turn::Begun);
-                    // The function sees what was done before, and so does what a process does that learns of it.
+                    // The function is ordered after earlier work, and so is any process that it notifies.
                     self.published.join(&stream.clock);
                     if let Some(owner) = self.processes.get_mut(&process) {
                         owner.host_calls.push_back(Rc::clone(call));
@@ -301,7 +304,8 @@ impl Engine {
         }
     }
 
-    /// Notes an access before it happens, and tells what is wrong with it. An error is one that a GPU would notice as well.
+    /// Records an access before it happens, and reports its faults. Returns an error if a GPU would detect a
+    /// fault, too.
     fn note(
         &mut self,
         (process, device, stream): (u64, u32, u64),
@@ -364,8 +368,8 @@ impl Engine {
         Ok(())
     }
 
-    /// A wait has found its value: what happened before a stream wrote that happened before what follows. A host's store orders
-    /// nothing.
+    /// Ends a wait for a value: its later work is ordered after the stream's write of that value. A host's
+    /// store orders nothing.
     fn end_wait(&mut self, stream: u64, process: u64, address: u64) -> Result<(), String> {
         let lost = || format!("it waits for a value at {address:#x}, where nothing is mapped any more");
         let (target, offset) = self.word(process, address).ok_or_else(lost)?;
@@ -379,7 +383,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Looks for waits that have lasted for too long, and tells them.
+    /// Reports waits that have lasted too long.
     pub(super) fn tell_stuck(&mut self) {
         let mut stuck = Vec::new();
         for (number, stream) in &mut self.streams {
@@ -399,7 +403,7 @@ impl Engine {
         }
     }
 
-    /// A context has failed: its work is gone, and so is that of whatever waits for it.
+    /// Marks a context as failed: its work is dropped, and so is the work of contexts that wait for it.
     pub(super) fn lose_context(&mut self, process: u64, context: u64, code: u32) {
         if let Some(context) = self.processes.get_mut(&process).and_then(|p| p.contexts.get_mut(&context)) {
             context.lost.get_or_insert(code);
@@ -410,7 +414,7 @@ impl Engine {
     }
 }
 
-/// Drops what a stream has not run: records are never done.
+/// Drops the pending work of a stream: its recordings are never done.
 pub(super) fn drop_queue(stream: &mut crate::engine::streams::Stream) {
     for operation in stream.queue.drain(..) {
         if let Step::Record(record) = operation.step {
@@ -419,5 +423,5 @@ pub(super) fn drop_queue(stream: &mut crate::engine::streams::Stream) {
     }
 }
 
-/// Bytes that a copy brings to the host.
+/// Bytes that a copy transfers to the host.
 pub(super) type Answer = Rc<RefCell<Vec<u8>>>;

@@ -1,7 +1,7 @@
-//! The engine's loop: connections, deaths, work, answers.
+//! Loop of the engine: connections, deaths, work, answers.
 //!
-//! A process has one connection that lives as long as it does, and each of its threads one for calls. When the first one ends, the
-//! kernel has closed all that the process had.
+//! A process has one connection for its lifetime, and one for calls of each thread. When the first one ends,
+//! the kernel has closed all descriptors of the process.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -22,18 +22,18 @@ use crate::engine::profile::{Config, visible};
 use crate::engine::schedule::Goal;
 use crate::wire::{self, Call, INLINE, Reply, Request, Value};
 
-/// Work that is done before connections are looked at again.
+/// Number of pieces of work between two polls of the connections.
 const ROUND: usize = 64;
-/// How soon a word of a host is looked at again for which a stream waits.
+/// Interval at which a host's word is read while a stream waits for it.
 const LOOK: Duration = Duration::from_micros(200);
 
 #[derive(Debug)]
 struct Connection {
     socket: OwnedFd,
     process: Option<u64>,
-    /// It ends with its process.
+    /// `true` if the connection ends with its process.
     is_life: bool,
-    /// What its thread waits for.
+    /// Pending wait of its thread.
     waiting: Option<Waiting>,
 }
 
@@ -47,7 +47,7 @@ struct Waiting {
 /// Runs a session in a folder, until standard input ends.
 ///
 /// # Errors
-/// A setting that is none, with its name; what the system refuses.
+/// Invalid settings, with their names, and errors of system calls.
 pub fn run(folder: &Path) -> io::Result<()> {
     let config = Config::from_env().map_err(io::Error::other)?;
     let mut engine = Engine::new(config, folder)?;
@@ -90,7 +90,7 @@ pub fn run(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// What there is to do.
+/// Pending events.
 #[derive(Default)]
 struct Events {
     listener: bool,
@@ -109,7 +109,7 @@ fn wait(
     let mut looks =
         vec![PollFd::new(listener, PollFlags::IN), PollFd::from_borrowed_fd(input.as_fd(), PollFlags::IN)];
     looks.extend(connections.values().map(|connection| PollFd::new(&connection.socket, PollFlags::IN)));
-    // An error is told without being asked for.
+    // Errors are always polled.
     looks.extend(engine.exports.iter().map(|export| PollFd::new(&export.end, PollFlags::empty())));
     let time = if has_more { Some(Duration::ZERO) } else { idle_time(engine, connections) };
     let time = time.map(|time| Timespec {
@@ -130,7 +130,7 @@ fn wait(
     Ok(events)
 }
 
-/// How long nothing has to be done, if no call comes.
+/// Returns the time for which the loop can sleep without a call.
 fn idle_time(engine: &Engine, connections: &BTreeMap<u64, Connection>) -> Option<Duration> {
     let end = engine.next_end().map(|at| at.saturating_duration_since(Instant::now()));
     let waits = |waiting: &Waiting| !matches!(waiting.goal, Goal::HostCall(_));
@@ -141,7 +141,7 @@ fn idle_time(engine: &Engine, connections: &BTreeMap<u64, Connection>) -> Option
     [end, work].into_iter().flatten().min()
 }
 
-/// Answers a call; whether the connection goes on.
+/// Answers a call. Returns `false` if the connection has ended.
 fn serve(engine: &mut Engine, number: u64, connection: &mut Connection) -> bool {
     let Ok(Some((request, file))) = wire::receive::<Request>(&connection.socket) else { return false };
     let answer = match (&request.call, connection.process) {
@@ -158,7 +158,7 @@ fn serve(engine: &mut Engine, number: u64, connection: &mut Connection) -> bool 
             connection.process = Some(*process);
             Ok(Outcome::Now(Value::None, None))
         }
-        // Of the session itself.
+        // Calls of the session itself.
         (Call::Stats | Call::Lose { .. }, None) => engine.call(0, number, request, file),
         (_, None) => Err(codes::NOT_INITIALIZED),
         (_, Some(process)) => {
@@ -184,8 +184,8 @@ fn reply(connection: &Connection, answer: Result<Outcome, u32>) -> bool {
     wire::send(connection.socket.as_fd(), &reply, file.as_ref().map(AsFd::as_fd)).is_ok()
 }
 
-/// Runs work for what hosts wait for, or else what has waited for long enough, and answers calls whose wait is over. Whether
-/// there may be more to run.
+/// Runs work for waiting hosts, or work that has waited long enough, and answers calls whose wait is over.
+/// Returns `true` if there may be more to run.
 fn progress(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) -> bool {
     let mut ran = true;
     for _ in 0..ROUND {
@@ -242,12 +242,12 @@ fn answer_all(engine: &mut Engine, connections: &mut BTreeMap<u64, Connection>) 
             }
             answer => answer,
         };
-        // If it can't be told, its connection has ended, which is seen next.
+        // If the reply fails, the connection has ended, which is detected next.
         _ = reply(connection, answer);
     }
 }
 
-/// Bytes of a copy, in the answer or beside it.
+/// Returns the bytes of a copy, in the answer or in a file.
 fn bytes(all: &[u8]) -> Result<Outcome, u32> {
     if all.len() <= INLINE {
         return Ok(Outcome::Now(Value::Bytes(all.to_vec()), None));

@@ -1,22 +1,22 @@
-//! What tests of sessions ask of one.
+//! Statistics of a session, for tests.
 #![allow(dead_code, reason = "each test program uses some of it")]
 
 use mp_cuda_sim::session::{Finding, Session};
 
-/// A number of the session's statistics; of one that each device has, the first one's.
+/// Returns a number of the session's statistics. For numbers by device, that of the first one.
 pub(crate) fn stat(session: &Session, name: &str) -> u64 {
     let stats = session.stats().unwrap();
     let value = &stats[name];
     value.as_u64().or_else(|| value[0].as_u64()).unwrap()
 }
 
-/// Waits until a number of the session's statistics is this one.
+/// Waits until a number of the session's statistics has this value.
 #[track_caller]
 pub(crate) fn until(session: &Session, name: &str, wanted: u64) {
     mp_harness::eventually(&format!("{name} is {wanted}"), || stat(session, name) == wanted);
 }
 
-/// Nothing was found that a correct program doesn't do.
+/// Checks that the session has no findings.
 #[track_caller]
 pub(crate) fn nothing_found(session: &Session) {
     assert_eq!(session.findings().unwrap(), [] as [Finding; 0]);

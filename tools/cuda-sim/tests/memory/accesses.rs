@@ -1,4 +1,5 @@
-//! Processes that are killed, or stopped, at each change that they make in the arena, while they make, send, receive and drop pieces.
+//! Processes that are killed, or stopped, at each change that they make in the arena, while they make, send,
+//! receive and drop pieces.
 
 use mp_cuda_sim::session::{Session, Setup};
 use rustix::process::Signal;
@@ -9,8 +10,8 @@ use crate::agent::{Agent, Do, Moves, alone, locker_is, moves, nothing_found, set
 const KILL: i32 = 9;
 const STOP: i32 = 19;
 
-/// Runs `round` for each change of a script, from this one on, until the script ends without reaching it. After each all is as it was
-/// before.
+/// Runs `round` for each change of a script, from `first` on, until the script ends without reaching it. Each
+/// round must restore the initial state.
 fn for_each_change(setup: &Setup, first: u64, round: impl Fn(&Session, u64) -> bool) {
     let _alone = alone();
     let session = setup.start().unwrap();
@@ -34,7 +35,7 @@ fn drain(moves: &Moves) {
     }
 }
 
-/// Its memory is the maker's again, or goes with its slab, if the process could write when it died.
+/// Its memory returns to the maker, or goes with its slab, if the process could write when it died.
 #[test]
 fn a_process_is_killed_that_got_a_piece() {
     for_each_change(&setup(), 1, |session, at| {
@@ -101,7 +102,7 @@ fn a_maker_is_killed_that_makes_a_slab() {
     });
 }
 
-/// No other process waits for it, wherever it is stopped; then it goes on.
+/// No other process waits for it, at whatever change it is stopped. Then it continues.
 #[test]
 fn a_process_is_stopped_that_got_a_piece() {
     for_each_change(&setup(), 1, |session, at| {

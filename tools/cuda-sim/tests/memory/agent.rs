@@ -1,4 +1,4 @@
-//! Processes with a device that do what a test tells them, one thing after another.
+//! Processes with a device that execute commands of a test, one after another.
 #![allow(unsafe_code)]
 
 use std::collections::HashMap;
@@ -20,7 +20,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub(crate) use crate::common::{nothing_found, stat, until};
 
-/// The files that cargo has built.
+/// Returns the setup with the files that cargo has built.
 pub(crate) fn setup() -> Setup {
     let engine = Path::new(env!("CARGO_BIN_EXE_mp-cuda-sim-engine"));
     let library = engine.parent().unwrap().join("deps/libmp_cuda_sim.so");
@@ -28,7 +28,7 @@ pub(crate) fn setup() -> Setup {
     Setup::new(engine, &library)
 }
 
-/// A piece that several processes have, in a message.
+/// Piece that several processes have, in a message.
 #[derive(Clone, Debug)]
 pub(crate) struct Parcel(pub(crate) Piece, pub(crate) Mode);
 
@@ -49,7 +49,7 @@ impl<'de> Deserialize<'de> for Parcel {
     }
 }
 
-/// A piece that moves. After a put that failed it is as it was.
+/// Piece that moves. After a failed put it is unchanged.
 #[derive(Debug)]
 pub(crate) struct Moved(pub(crate) Piece, u64);
 
@@ -85,53 +85,53 @@ fn core(error: mp_cuda::Error) -> mp_core::Error {
     }
 }
 
-/// What an agent does. Pieces have numbers, each agent its own.
+/// Command for an agent. Each agent numbers its pieces.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Do {
-    /// Makes a piece of this many bytes, on a device.
+    /// Allocates a piece of this many bytes on a device.
     Allocate(u32, u64),
-    /// Fills it with a byte; waits until that is done.
+    /// Fills it with a byte, and waits for that.
     Fill(u32, u8),
-    /// The byte that it is full of.
+    /// Returns the byte that fills it.
     Read(u32),
-    /// Its address for a device.
+    /// Returns its address for a device.
     Open(u32, u32),
-    /// Which memory it is.
+    /// Returns the id of its memory.
     Id(u32),
     Freeze(u32),
     Share(u32),
-    /// Returns it as a parcel; the test passes it on.
+    /// Returns it as a parcel, which the test forwards.
     Give(u32, bool),
-    /// Keeps the parcel that comes along.
+    /// Stores the attached parcel.
     Keep(u32, Parcel),
     /// Moves it into the queue of moved pieces.
     Move(u32),
-    /// Takes one out of it.
+    /// Takes one out of that queue.
     TakeMoved(u32),
     Drop(u32),
     /// Begins a use with write access.
     Begin(u32),
-    /// Ends it.
+    /// Ends the use.
     End(u32),
     Collect,
     Empty,
     /// Sweeps dead processes.
     Sweep,
-    /// Of the first device: reserved, allocated, retired, slabs, pieces, mapped slabs.
+    /// Returns statistics of the first device: reserved, allocated, retired, slabs, pieces, mapped slabs.
     Stats,
-    /// Open descriptors of the process.
+    /// Returns the number of the process's open descriptors.
     Files,
-    /// It may open this many descriptors more; all that it could, if there is no number.
+    /// Limits the number of further descriptors. `None` removes the limit.
     Limit(Option<u64>),
-    /// What a copy of the process, by `fork`, gets when it asks for memory; it drops its piece, and what it has mapped.
+    /// Forks a child, which asks for memory and drops its piece and its mappings. Returns the child's result.
     Copied(u32),
-    /// Whether two are one piece.
+    /// Returns 1 if two numbers refer to one piece.
     Same(u32, u32),
-    /// All of these, and gets this signal at its change of this number in the arena meanwhile.
+    /// Executes all of these, and receives this signal at its change of this number in the arena meanwhile.
     Armed(u64, i32, Vec<Do>),
 }
 
-/// What came of it: a number or the error; and a parcel.
+/// Result of a command: a number or the error; and a parcel.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) number: Result<u64, String>,
@@ -143,7 +143,7 @@ type Asked = Queue<Do>;
 type Answers = Queue<Answer>;
 pub(crate) type Moves = Queue<Moved>;
 
-/// The test's side of an agent.
+/// The test's handle of an agent.
 pub(crate) struct Agent {
     pub(crate) process: Process<()>,
     asked: Asked,
@@ -163,19 +163,19 @@ impl Agent {
         Self { process, asked, answers }
     }
 
-    /// Has it done; `None` if that ended the agent.
+    /// Executes a command. `None` if that ended the agent.
     #[track_caller]
     pub(crate) fn attempt(&self, what: Do) -> Option<Answer> {
         self.begin(what.clone());
         self.end(&what)
     }
 
-    /// Has it begun.
+    /// Begins a command.
     pub(crate) fn begin(&self, what: Do) {
         self.asked.put_timeout(what, DEADLINE).unwrap();
     }
 
-    /// Whether it stops before it has done what was begun.
+    /// Returns `true` if it stops before it has executed the command.
     pub(crate) fn stops(&self) -> bool {
         let mut done = false;
         mp_harness::eventually("it stops or answers", || {
@@ -185,7 +185,7 @@ impl Agent {
         !done
     }
 
-    /// The answer to what was begun; `None` if that ended the agent.
+    /// Returns the answer to the command. `None` if that ended the agent.
     #[track_caller]
     pub(crate) fn end(&self, what: &Do) -> Option<Answer> {
         let begin = std::time::Instant::now();
@@ -197,7 +197,7 @@ impl Agent {
                 Err(error) => panic!("{what:?}: {error}"),
             }
             if !self.process.is_alive() {
-                // What it said before it died.
+                // Answer sent before its death.
                 return self.answers.try_get().ok().flatten();
             }
         }
@@ -215,7 +215,7 @@ impl Agent {
         answer.number.map(|number| panic!("{what:?}: {number}")).unwrap_err()
     }
 
-    /// A parcel of one of its pieces.
+    /// Returns a parcel of one of its pieces.
     #[track_caller]
     pub(crate) fn give(&self, piece: u32, frozen: bool) -> Parcel {
         let answer = self.attempt(Do::Give(piece, frozen)).unwrap();
@@ -223,19 +223,19 @@ impl Agent {
         answer.parcel.unwrap()
     }
 
-    /// Reserved, allocated, retired, slabs, pieces, mapped slabs.
+    /// Returns the numbers reserved, allocated, retired, slabs, pieces, mapped slabs.
     #[track_caller]
     pub(crate) fn stats(&self) -> [u64; 6] {
         self.attempt(Do::Stats).unwrap().numbers.try_into().unwrap()
     }
 
-    /// Ends it by SIGKILL, and has its death seen.
+    /// Ends it by SIGKILL, and has its death detected.
     pub(crate) fn kill(self) {
         self.process.kill().unwrap();
         assert!(self.process.wait_timeout(DEADLINE));
     }
 
-    /// Ends it as a program ends by itself.
+    /// Ends it by a normal exit.
     #[track_caller]
     pub(crate) fn leave(self) {
         self.asked.close();
@@ -244,18 +244,18 @@ impl Agent {
     }
 }
 
-/// A process with the devices of a session, to be started.
+/// Returns the builder of a process with the devices of a session.
 pub(crate) fn process(session: &Session) -> ProcessBuilder {
     let builder = Process::builder().env_remove("CUDA_VISIBLE_DEVICES");
     session.environment().into_iter().fold(builder, |builder, (name, value)| builder.env(name, value))
 }
 
-/// A queue of pieces that move.
+/// Returns a queue of pieces that move.
 pub(crate) fn moves() -> Moves {
     Moves::bounded(8).unwrap()
 }
 
-/// The process.
+/// Runs an agent.
 fn work((asked, answers, moves): (Asked, Answers, Moves)) -> Result<(), String> {
     let mut worker = Worker { pieces: HashMap::new(), moves, gpu: None };
     while let Some(what) = asked.get().map_err(|error| error.to_string())? {
@@ -364,13 +364,13 @@ impl Worker {
     }
 }
 
-/// The number that the next descriptor would have.
+/// Returns the number that the next descriptor would have.
 fn lowest_free() -> u64 {
     let (one, _other) = std::io::pipe().expect("two descriptors");
     u64::try_from(std::os::fd::AsRawFd::as_raw_fd(&one)).expect("a number")
 }
 
-/// What a copy of this process says.
+/// Returns the output of a forked child of this process.
 fn copied(device: &Device, stream: &Stream, piece: &Piece) -> Any<String> {
     let (reading, mut writing) = std::io::pipe()?;
     // SAFETY: one thread of this process does anything; the copy writes to a pipe and ends.
@@ -398,7 +398,7 @@ fn copied(device: &Device, stream: &Stream, piece: &Piece) -> Any<String> {
     }
 }
 
-/// The device, and the driver's calls that `mp-cuda` doesn't make for pieces.
+/// Device, and the driver's calls that `mp-cuda` doesn't make for pieces.
 struct Gpu {
     device: Device,
     stream: Stream,
@@ -444,7 +444,8 @@ impl Gpu {
     }
 }
 
-/// Tests of one program run at once, in one arena. Some count what is in that, so these run one by one.
+/// Locks out the other tests: tests of one program run concurrently, in one arena, and some count its
+/// contents.
 pub(crate) fn alone() -> std::sync::MutexGuard<'static, ()> {
     static ALONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     ALONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! What processes leave that are killed, or stopped, while they have pieces.
+//! Processes that are killed, or stopped, while they have pieces.
 
 use mp_core::Arena;
 use mp_cuda_sim::session::Session;
@@ -10,7 +10,7 @@ use crate::agent::{Agent, Do, alone, locker_is, moves, nothing_found, setup, unt
 
 const MIB: u64 = 1 << 20;
 
-/// Nothing is left of it: neither memory of the device, nor a descriptor in the arena's locker.
+/// Checks that the process has left neither memory of the device, nor a descriptor in the arena's locker.
 #[track_caller]
 fn nothing_is_left(session: &Session, before: u64) {
     until(session, "processes", 0);
@@ -19,7 +19,7 @@ fn nothing_is_left(session: &Session, before: u64) {
     nothing_found(session);
 }
 
-/// Others have its memory as it was, open it for the first time, and give it back with the last piece.
+/// Others keep its memory unchanged, open it for the first time, and release it with the last piece.
 #[test]
 fn a_maker_is_killed_while_others_have_its_pieces() {
     let _alone = alone();
@@ -34,7 +34,7 @@ fn a_maker_is_killed_while_others_have_its_pieces() {
     others[0].ok(Do::Keep(1, parcel.clone()));
     assert_eq!(others[0].ok(Do::Read(1)), 5);
     maker.kill();
-    // One process has opened the slab before it finds the death, and the other process opens it afterwards.
+    // One process has opened the slab before it detects the death, and the other opens it afterwards.
     others.iter().for_each(|other| _ = other.ok(Do::Sweep));
     others[1].ok(Do::Keep(1, parcel));
     assert_eq!(others[1].ok(Do::Read(1)), 5);
@@ -70,7 +70,7 @@ fn unused_slab_is_unmapped_after_its_makers_death() {
     nothing_found(&session);
 }
 
-/// A process that only reads may die freely: what it had is used again.
+/// A process that only reads may die safely: its memory is reused.
 #[test]
 fn a_reader_is_killed() {
     let _alone = alone();
@@ -93,7 +93,7 @@ fn a_reader_is_killed() {
     nothing_found(&session);
 }
 
-/// Its device may write still: the slab is used no more, and goes with its last piece.
+/// Its device may still write: the slab is no longer used, and goes with its last piece.
 #[test]
 fn a_writer_is_killed() {
     let _alone = alone();
@@ -114,7 +114,7 @@ fn a_writer_is_killed() {
         }
         writer.kill();
         assert_eq!(maker.stats(), [32 * MIB, 8 * MIB, 32 * MIB, 1, 1, 0]);
-        // Other pieces in it are what they were; new ones come from another slab.
+        // Other pieces in it are unchanged. New ones come from another slab.
         assert_eq!(maker.ok(Do::Read(2)), 9);
         maker.ok(Do::Allocate(3, 4 * MIB));
         assert_eq!(maker.stats(), [64 * MIB, 12 * MIB, 32 * MIB, 2, 2, 0]);
@@ -126,7 +126,7 @@ fn a_writer_is_killed() {
     }
 }
 
-/// It is not dead: nothing of it is taken, and no other process waits for it.
+/// It is not dead: its memory is kept, and no other process waits for it.
 #[test]
 fn a_maker_is_stopped() {
     let _alone = alone();
@@ -152,7 +152,7 @@ fn a_maker_is_stopped() {
     nothing_found(&session);
 }
 
-/// What makes, exports and gives back a slab, and what opens one of another process.
+/// Calls that make, export and release a slab, and that open one of another process.
 const MAKERS: [&str; 8] = [
     "cuMemCreate",
     "cuMemExportToShareableHandle",
@@ -173,7 +173,7 @@ const OPENERS: [&str; 7] = [
     "cuMemAddressFree",
 ];
 
-/// Runs a script until it ends the agent; whether it did.
+/// Runs a script until it ends the agent. Returns `false` if it doesn't.
 fn until_killed(agent: &Agent, script: &[Do]) -> bool {
     script.iter().any(|what| match agent.attempt(what.clone()) {
         None => true,
@@ -212,7 +212,7 @@ fn a_maker_is_killed_at_each_call_of_the_driver() {
             }
             assert!(ended, "{rule}");
             killed(maker);
-            // Other processes go on.
+            // Other processes continue.
             other.ok(Do::Allocate(2, 1000));
             other.ok(Do::Fill(2, 6));
             other.leave();

@@ -1,10 +1,10 @@
-//! A driver that refuses, and a device that is full.
+//! Failing driver, and a full device.
 
 use crate::agent::{Agent, Do, alone, moves, nothing_found, setup, stat, until};
 
 const MIB: u64 = 1 << 20;
 
-/// All that a process does with pieces of its own and of another process; which of them failed.
+/// Runs all operations of a process with pieces of its own and of another process, and returns the errors.
 fn all(agent: &Agent, maker: &Agent) -> Vec<String> {
     let mut errors = Vec::new();
     maker.ok(Do::Allocate(1, 1000));
@@ -39,7 +39,7 @@ const CALLS: [&str; 7] = [
     "cuMemSetAccess",
 ];
 
-/// Each failure is an error that names its call, what was begun is taken back, and the next attempt succeeds.
+/// Each failure is an error that names its call, the operation is undone, and the next attempt succeeds.
 #[test]
 fn each_call_fails_and_nothing_is_left() {
     let _alone = alone();
@@ -53,7 +53,8 @@ fn each_call_fails_and_nothing_is_left() {
                 let rule = format!("fail={call}:{number}:{code}");
                 let agent = Agent::with(&session, &moves, &[("MP_CUDA_SIM_INJECT", &rule)]);
                 let errors = all(&agent, &maker);
-                // Of the device's memory one failure is none: what is unused is given back, and it is tried again.
+                // A single failure to allocate device memory is hidden: unused memory is freed, and the call
+                // repeated.
                 let retried = code == "2" && call != "cuMemGetAllocationGranularity";
                 assert!(errors.len() <= 1, "{rule}: {errors:?}");
                 if let Some(error) = errors.first() {
@@ -80,7 +81,7 @@ fn each_call_fails_and_nothing_is_left() {
     }
 }
 
-/// The error has figures; what is dropped, by whichever process, is free again.
+/// The error has figures. Dropped memory is free again, whichever process drops it.
 #[test]
 fn a_device_is_full() {
     let _alone = alone();
@@ -95,17 +96,17 @@ fn a_device_is_full() {
         refused.contains(&figures) && refused.contains(&format!("has {} bytes of it", 30 * MIB)),
         "{refused}"
     );
-    // There is no room for a slab of 32 MiB, and there is for this piece alone.
+    // There is no room for a slab of 32 MiB, but for this piece alone.
     maker.ok(Do::Allocate(2, 1000));
     assert_eq!(maker.stats()[0], 32 * MIB);
     maker.ok(Do::Drop(2));
     assert!(maker.fails(Do::Allocate(2, 40 * MIB)).contains("bytes left, and"));
     assert_eq!(maker.stats()[0], 30 * MIB, "the other one was given back");
-    // Its own slabs without pieces are given back for it.
+    // Its own slabs without pieces are freed for it.
     maker.ok(Do::Drop(1));
     maker.ok(Do::Allocate(2, 40 * MIB));
     assert_eq!(maker.stats()[0], 40 * MIB);
-    // And what it has mapped of others.
+    // Its mappings of others' slabs are freed as well.
     other.ok(Do::Freeze(1));
     maker.ok(Do::Keep(3, other.give(1, true)));
     maker.ok(Do::Open(3, 0));
@@ -122,7 +123,7 @@ fn a_device_is_full() {
     nothing_found(&session);
 }
 
-/// A device without memory apart from its addresses says what it lacks.
+/// A device without virtual memory gets an error that names the missing feature.
 #[test]
 fn a_device_can_not_share() {
     let _alone = alone();
@@ -154,7 +155,7 @@ fn a_size_that_no_device_has() {
     nothing_found(&session);
 }
 
-/// It gets errors and zeros, and gives nothing back that is its original's.
+/// The child gets errors and zeros, and releases nothing of its parent.
 #[test]
 fn a_copy_of_a_process_has_no_memory_of_a_device() {
     let _alone = alone();
@@ -173,7 +174,7 @@ fn a_copy_of_a_process_has_no_memory_of_a_device() {
     nothing_found(&session);
 }
 
-/// It can be opened when there are some again.
+/// The piece can be opened once descriptors are available again.
 #[test]
 fn a_process_has_no_descriptor_to_spare() {
     let _alone = alone();

@@ -1,5 +1,5 @@
-//! Pieces of device memory in several processes, on the simulated driver: who holds them, what a death leaves, and what a driver that
-//! fails does to them. The test itself has no driver, and passes pieces on.
+//! Pieces of device memory in several processes, on the simulated driver: holders, deaths, and a failing
+//! driver. The test itself has no driver, and forwards pieces.
 
 mod accesses;
 mod agent;

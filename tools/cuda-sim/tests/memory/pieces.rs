@@ -7,7 +7,7 @@ use crate::agent::{Agent, Do, Parcel, alone, moves, nothing_found, setup, stat, 
 
 const MIB: u64 = 1 << 20;
 
-/// The maker drops it, and ends; the other process has it as it was.
+/// The maker drops it, and ends. The other process keeps it unchanged.
 #[test]
 fn dropped_by_the_maker_kept_by_the_receiver() {
     let _alone = alone();
@@ -25,7 +25,7 @@ fn dropped_by_the_maker_kept_by_the_receiver() {
     maker.leave();
     assert_eq!(other.ok(Do::Read(1)), 7);
     other.ok(Do::Drop(1));
-    // Its maker is gone, and nothing of it is here.
+    // Its maker is gone, and this process has no handle of it.
     mp_core::Arena::current().unwrap().sweep().unwrap();
     other.ok(Do::Collect);
     until(&session, "bytes", 0);
@@ -35,7 +35,7 @@ fn dropped_by_the_maker_kept_by_the_receiver() {
     nothing_found(&session);
 }
 
-/// And its units are free again when the other process has dropped it.
+/// Its units are free again when the other process has dropped it.
 #[test]
 fn what_others_have_dropped_is_used_again() {
     let _alone = alone();
@@ -63,7 +63,7 @@ fn what_others_have_dropped_is_used_again() {
     nothing_found(&session);
 }
 
-/// It is opened once, however often it arrives, and the descriptor is closed.
+/// A piece is opened once, however often it arrives, and the descriptor is closed.
 #[test]
 fn received_twice_is_one() {
     let _alone = alone();
@@ -84,7 +84,7 @@ fn received_twice_is_one() {
     let first = other.ok(Do::Open(1, 0));
     let files = other.ok(Do::Files);
     assert_eq!([2, 3].map(|piece| other.ok(Do::Open(piece, 0))), [first, first + 1024]);
-    // The test makes a device each time, and asks for statistics: to open is no call.
+    // The test makes a device each time, and reads statistics. Opening needs no call.
     let more = |count| {
         let before = stat(&session, "calls");
         (0..count).for_each(|_| _ = other.ok(Do::Open(1, 0)));
@@ -99,7 +99,7 @@ fn received_twice_is_one() {
     nothing_found(&session);
 }
 
-/// It goes from process to process, and back into the one that made it, which has its own mapping.
+/// The piece moves from process to process, and back to its maker, which has its own mapping.
 #[test]
 fn moved_from_process_to_process() {
     let _alone = alone();
@@ -119,7 +119,7 @@ fn moved_from_process_to_process() {
         }
     }
     assert_eq!(agents[0].ok(Do::Open(1, 0)), at);
-    // What is not there any more holds nothing.
+    // A dropped piece holds nothing.
     assert_eq!(agents[0].stats()[4], 1);
     agents[0].ok(Do::Drop(1));
     assert_eq!(agents[0].stats()[4], 0);
@@ -158,7 +158,7 @@ fn a_message_that_does_not_leave_gives_it_back() {
     nothing_found(&session);
 }
 
-/// Nothing of it is believed.
+/// The piece's contents are validated.
 #[test]
 fn a_piece_that_is_not_what_its_message_says_is_refused() {
     let _alone = alone();
@@ -174,7 +174,7 @@ fn a_piece_that_is_not_what_its_message_says_is_refused() {
     let refused = queue.get().unwrap_err().to_string();
     assert!(refused.contains("has mode 2, and arrived as Frozen"), "{refused}");
     assert!(!piece.open_to_others(Mode::Frozen), "once, and for good");
-    // Without a driver, it can be passed on, and not opened.
+    // Without a driver, it can be forwarded, but not opened.
     queue.put(Parcel(piece.clone(), Mode::Shared)).unwrap();
     let Parcel(same, _) = queue.get().unwrap().unwrap();
     assert!(same.is(&piece) && piece.bytes() == 100 && !piece.is_mine());
@@ -183,7 +183,8 @@ fn a_piece_that_is_not_what_its_message_says_is_refused() {
     nothing_found(&session);
 }
 
-/// A tensor that needs more than half a slab has one of its own; small ones share one, whichever device asks.
+/// A tensor that needs more than half a slab has one of its own. Small ones share one, whichever device uses
+/// them.
 #[test]
 fn slabs_are_shared_by_small_pieces() {
     let _alone = alone();
@@ -202,7 +203,7 @@ fn slabs_are_shared_by_small_pieces() {
     agent.ok(Do::Drop(200));
     agent.ok(Do::Allocate(202, 18 * MIB));
     assert_eq!(agent.stats(), [50 * MIB, 21 * MIB, 0, 2, 2, 0], "its slab was free again");
-    // Another device reaches it, where there is a way.
+    // Another device can access it, if there is a path.
     assert_eq!(agent.ok(Do::Open(201, 1)), agent.ok(Do::Open(201, 0)));
     agent.ok(Do::Drop(201));
     agent.ok(Do::Drop(202));
@@ -212,7 +213,7 @@ fn slabs_are_shared_by_small_pieces() {
     nothing_found(&session);
 }
 
-/// A process that sees another device only doesn't take that for the one of the piece.
+/// A process that sees only another device doesn't confuse it with the piece's device.
 #[test]
 fn a_device_that_is_not_seen_is_told() {
     let _alone = alone();
@@ -231,7 +232,7 @@ fn a_device_that_is_not_seen_is_told() {
     nothing_found(&session);
 }
 
-/// Has the second process open a piece that has a slab of its own, and both drop it.
+/// Opens a piece that has a slab of its own in the second process, and drops both.
 #[track_caller]
 fn opens_a_slab(maker: &Agent, other: &Agent) {
     maker.ok(Do::Allocate(1, 17 * MIB));
@@ -243,7 +244,8 @@ fn opens_a_slab(maker: &Agent, other: &Agent) {
     maker.ok(Do::Empty);
 }
 
-/// A process that opens many slabs, and keeps pieces of none, has few of them mapped, and no descriptor of any.
+/// A process that opens many slabs, and keeps no pieces, has few of them mapped, and none of their
+/// descriptors.
 #[test]
 fn slabs_of_which_nothing_is_used_are_unmapped() {
     let _alone = alone();
@@ -268,7 +270,7 @@ fn slabs_of_which_nothing_is_used_are_unmapped() {
     nothing_found(&session);
 }
 
-/// A slab of which a piece comes again and again stays mapped, however many others are opened meanwhile.
+/// A slab whose pieces arrive again and again stays mapped, however many others are opened meanwhile.
 #[test]
 fn slab_whose_pieces_come_again_stays_mapped() {
     let _alone = alone();
@@ -314,7 +316,7 @@ fn slab_with_a_used_piece_is_not_collected() {
     nothing_found(&session);
 }
 
-/// Neither its own mapping nor that of another process is lent to a device that can't reach the memory.
+/// Neither its own mapping nor that of another process is used for a device that can't access the memory.
 #[test]
 fn devices_that_do_not_reach_each_other() {
     let _alone = alone();
@@ -334,7 +336,7 @@ fn devices_that_do_not_reach_each_other() {
             "{refused}"
         );
     }
-    // By its own device each process reaches it.
+    // Each process can access it by its own device.
     other.ok(Do::Open(1, 1));
     assert_eq!(maker.ok(Do::Read(1)), 8);
     maker.leave();

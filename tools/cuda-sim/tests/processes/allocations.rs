@@ -8,16 +8,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, Handle, Location};
 
-/// How memory is allocated.
+/// Allocator of memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub(crate) enum By {
     /// `cuMemAlloc`.
     Legacy,
-    /// `cuMemMap`, for descriptors.
+    /// `cuMemMap`, exportable as a descriptor.
     Shareable,
-    /// `cuMemMap`, for no handle.
+    /// `cuMemMap`, without a handle type.
     Private,
-    /// `cuMemAllocAsync`, of the default stream.
+    /// `cuMemAllocAsync` on the default stream.
     Pool,
     /// `cuMemAllocManaged`.
     Managed,
@@ -50,22 +50,23 @@ fn functions() -> &'static Functions {
     functions
 }
 
-/// Calls the driver, which has to succeed.
+/// Calls the driver, which must succeed.
 macro_rules! call {
     ($function:expr, $($argument:expr),*) => {{
-        // SAFETY: what is written are variables of the caller, of the types that the call writes; what is freed is used no more.
+        // SAFETY: what is written are variables of the caller, of the types that the call writes; what is
+        // freed is used no more.
         assert_eq!(unsafe { ($function)($($argument),*) }, 0, stringify!($function))
     }};
 }
 
-/// How many were freed in this process.
+/// Number of allocations freed in this process.
 pub(crate) static FREED: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) fn freed() -> usize {
     FREED.load(Ordering::SeqCst)
 }
 
-/// Memory that is freed when this is dropped.
+/// Memory that is freed on drop.
 #[derive(Debug)]
 pub(crate) struct Allocated {
     pub(crate) address: u64,
@@ -73,13 +74,13 @@ pub(crate) struct Allocated {
     by: By,
 }
 
-/// As many bytes as are mapped for some.
+/// Rounds up to the mapping granularity.
 fn granular(bytes: usize) -> usize {
     bytes.next_multiple_of(2 << 20)
 }
 
 impl Allocated {
-    /// The driver has been initialised.
+    /// Allocates memory. The driver must be initialised.
     pub(crate) fn new(by: By, bytes: usize) -> Self {
         let (f, mut address) = (functions(), 0_u64);
         let to = &raw mut address;
@@ -94,7 +95,7 @@ impl Allocated {
         Self { address, bytes, by }
     }
 
-    /// Fills it with floats, in the order of the default stream, and waits for that.
+    /// Fills it with floats in the default stream, and waits for that.
     pub(crate) fn filled(self, values: &[f32]) -> Self {
         let (f, bytes) = (functions(), size_of_val(values));
         if self.by == By::Host {
@@ -108,7 +109,7 @@ impl Allocated {
     }
 }
 
-/// Memory at an address of its own.
+/// Maps memory at an address of its own.
 fn map(api: &Api, bytes: usize, handle_types: c_int) -> u64 {
     let prop = AllocationProp { handle_types, ..AllocationProp::shareable(0) };
     let access = AccessDesc { location: Location { kind: 1, id: 0 }, flags: 3 };

@@ -1,4 +1,5 @@
-//! Streams that are captured into a graph: nothing that orders processes gets into it, and what was refused can be done afterwards.
+//! Streams that are captured into a graph: ordering between processes stays out of it, and refused operations
+//! can be done afterwards.
 #![allow(unsafe_code)]
 
 use std::error::Error as _;
@@ -23,7 +24,7 @@ const ILLEGAL_STATE: u32 = 401;
 const CAPTURE_UNSUPPORTED: u32 = 900;
 const CAPTURE_INVALIDATED: u32 = 901;
 
-/// The driver's functions of graphs, which the library under test doesn't call.
+/// Functions of the driver for graphs, which the library under test doesn't call.
 struct Graphs(Library);
 
 type Object = *mut c_void;
@@ -46,7 +47,7 @@ impl Graphs {
         unsafe { function(stream.as_raw(), mode) }
     }
 
-    /// Ends a capture; the graph is thrown away.
+    /// Ends a capture, and discards the graph.
     fn end(&self, stream: &Stream) -> u32 {
         type End = unsafe extern "C" fn(Object, *mut Object) -> u32;
         type Destroy = unsafe extern "C" fn(Object) -> u32;
@@ -84,7 +85,7 @@ fn captured((): ()) -> Outcome {
     assert_eq!(graphs.end(&stream), 0);
     assert!(!stream.is_capturing()?);
     assert_eq!(x.to_vec(&stream)?, [1.0; LEN], "what was captured hasn't run");
-    // To wait for a stream that is captured spoils the capture, and is said to.
+    // Waiting for a captured stream invalidates the capture, as the error says.
     assert_eq!(graphs.begin(&stream), 0);
     let error = stream.synchronize().unwrap_err();
     assert!(matches!(error, Error::Driver { code: CAPTURE_UNSUPPORTED, .. }), "{error}");
@@ -146,7 +147,7 @@ fn is_refused_and_sends((tensors, done): (Tensors, Queue<()>)) -> Outcome {
     assert_eq!(x.shape(), [LEN]);
     assert_eq!(graphs.end(&stream), 0, "no call has spoilt the user's capture");
 
-    // All of it is as it was, and can be done now.
+    // Everything is unchanged, and can be done now.
     event.record(&stream)?;
     event.synchronize()?;
     pending.wait(&stream)?;
@@ -168,7 +169,7 @@ fn receives((tensors, done): (Tensors, Queue<()>)) -> Outcome {
 }
 
 under_each_order! {
-    /// In no order a captured stream may tick.
+    /// A captured stream must not tick, in any order.
     fn a_captured_stream_orders_nothing_and_nothing_is_lost(order: Order) {
         let session = under(order);
         let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -180,12 +181,12 @@ under_each_order! {
     }
 }
 
-/// All that a program may do with this library and other streams, also for the first time.
+/// Runs everything else that a program may do with this library and other streams, also for the first time.
 fn everything_else() -> Outcome {
     let streams: Vec<Stream> = (0..6).map(|_| stream()).collect();
     let device = streams[0].device().clone();
     let x = CudaTensor::<f32>::full([LEN], 1.0, &streams[0])?.freeze();
-    // With more than a few streams each is asked whether it has run.
+    // With more than a few streams each is queried.
     for stream in &streams {
         let on = x.on(stream)?;
         kernels().spin(stream, Duration::from_millis(1));
@@ -209,7 +210,7 @@ fn everything_else() -> Outcome {
     Ok(())
 }
 
-/// In the thread that captures, then in another one: in each mode.
+/// In the capturing thread, then in another one: in each mode.
 fn captures_beside_everything_else(mode: u32) -> Outcome {
     let (captured, graphs) = (stream(), Graphs::load());
     for elsewhere in [false, true] {

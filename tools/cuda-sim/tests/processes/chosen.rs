@@ -1,4 +1,5 @@
-//! The order of a device's streams is chosen by the first process that uses it. Here are families in which others could not have chosen it.
+//! The order of a device's streams is chosen by the first process that uses it. Here are families in which
+//! others could not have chosen it.
 
 use mp_cuda::{Device, Event, Stream, order};
 use mp_cuda_sim::session::Session;
@@ -14,7 +15,7 @@ fn why_not((): ()) -> Outcome<String> {
     let (stream, event) = (Stream::new(&device)?, Event::new()?);
     let error = event.record(&stream).unwrap_err();
     assert!(event.query()?, "nothing was recorded");
-    // It is told anew each time.
+    // The error is returned each time.
     assert_eq!(order(&device).unwrap_err().to_string(), error.to_string());
     Ok(error.to_string())
 }

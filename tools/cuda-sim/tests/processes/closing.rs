@@ -1,4 +1,5 @@
-//! Legacy handles are closed beside the work of a process: to close one waits for all that its streams have, and makes threads wait that launch.
+//! Closing of legacy handles during the work of a process: it waits for all work of its streams, and blocks
+//! threads that launch.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +29,7 @@ fn keeps_until_it_is_free((out, gone): (Moved, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// Drops the tensor when its stream has run, or before; and ends.
+/// Drops the tensor after its stream has run, or before, and ends.
 fn drops_beside_an_endless_kernel((under_work, from, dropped): (bool, Moved, Queue<()>)) -> Outcome {
     let (stream, busy) = (stream(), kernels().stream_of_another(()));
     let mut t = taken(&from);
@@ -45,8 +46,8 @@ fn drops_beside_an_endless_kernel((under_work, from, dropped): (bool, Moved, Que
     Ok(())
 }
 
-/// To close a handle waits for all that runs in its process. No drop waits for that, and the end of the process not for ever: a clock knows of
-/// the kernel.
+/// Closing a handle waits for all work of its process. Drops don't wait for that, and the process's exit does
+/// not wait for ever: a clock covers the kernel.
 #[test]
 fn memory_is_dropped_beside_an_endless_kernel() {
     for under_work in [false, true] {
@@ -79,7 +80,7 @@ fn sends_clones((count, out, gone): (usize, Clones, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// Runs a receiver of this many tensors of one maker; `rule` is what goes wrong in its driver.
+/// Runs a receiver of this many tensors of one maker. `rule` is injected into its driver.
 fn receive<A>(
     session: &Session,
     (count, rule): (usize, &str),
@@ -100,7 +101,7 @@ fn mapped(stream: &Stream) -> usize {
     memory_stats(stream.device()).mapped_slabs
 }
 
-/// A kernel, as one that a program has between tensors of this library.
+/// Starts a kernel of the program between uses of this library's tensors.
 fn busy_for(busy: &Stream, time: Duration) -> Event {
     kernels().spin(busy, time);
     let over = Event::new().unwrap();
@@ -108,12 +109,12 @@ fn busy_for(busy: &Stream, time: Duration) -> Event {
     over
 }
 
-/// Longer than memory waits for streams that are never at rest.
+/// Longer than memory waits for streams that are never idle.
 const LATER: Duration = Duration::from_millis(1400);
 /// Much longer.
 const LONG: Duration = Duration::from_secs(4);
 
-/// Launches and copies go on, and memory stays open: to close it would have them wait.
+/// Launches and copies continue, and memory stays open: closing it would block them.
 fn works(stream: &Stream, time: Duration, mut is_over: impl FnMut() -> bool) -> Outcome {
     let (begin, mut mine) = (Instant::now(), CudaTensor::<f32>::zeros([LEN], stream)?);
     loop {
@@ -127,7 +128,7 @@ fn works(stream: &Stream, time: Duration, mut is_over: impl FnMut() -> bool) -> 
     }
 }
 
-/// The kernel begins before the memory is dropped, or after it, when another one is at work.
+/// The kernel begins before the memory is dropped, or after it, during another one.
 fn works_beside_a_long_kernel((from, after): (Clones, bool)) -> Outcome {
     let (stream, busy, first) = (stream(), stream(), stream());
     let t = taken(&from);
@@ -164,7 +165,7 @@ fn other_work_goes_on_beside_a_long_kernel_that_begins_when_memory_is_in_line() 
     beside_a_long_kernel(true);
 }
 
-/// Its stream has no owner any more.
+/// The busy stream has no owner any more.
 fn works_beside_a_stream_that_was_dropped((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
@@ -181,7 +182,7 @@ fn other_work_goes_on_beside_a_stream_that_was_dropped_with_its_work() {
     nothing_is_left(&session);
 }
 
-/// No tick tells of the kernel, since the tensor stays.
+/// No tick covers the kernel, since the tensor stays.
 fn works_beside_a_kernel_with_a_tensor_that_stays((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let (mut weights, t) = (CudaTensor::<f32>::zeros([LEN], &busy)?, taken(&from));
@@ -203,7 +204,7 @@ fn other_work_goes_on_beside_a_kernel_with_a_tensor_that_stays() {
     nothing_is_left(&session);
 }
 
-/// One behind the other, each longer than launches may be held up for.
+/// Kernels follow each other, each longer than launches may be delayed.
 fn works_beside_kernels_that_are_not_short((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let t = taken(&from);
@@ -212,7 +213,7 @@ fn works_beside_kernels_that_are_not_short((from, ()): (Clones, ())) -> Outcome 
     let mut ahead: VecDeque<Event> = (0..3).map(|_| kernel()).collect();
     eventually("they have begun", || matches!(busy.is_complete(), Ok(false)));
     drop(t);
-    // By this thread: one that gives kernels alone may be held up, and the stream be at rest.
+    // Launched by this thread: a thread that only launches kernels may be delayed, and the stream idle.
     let goes_on = || {
         if ahead[0].query().unwrap() {
             ahead.push_back(kernel());
@@ -243,7 +244,8 @@ fn records_and_stays(events: Queue<Event>) -> Outcome {
     Ok(())
 }
 
-/// One stream waits for a process that is killed, and for ever, where events order processes; also if it has no owner any more.
+/// One stream waits for a killed process, and for ever if events order processes, also if it has no owner any
+/// more.
 fn works_beside_a_lost_stream((from, (drops, events, killed)): (Clones, Victims)) -> Outcome {
     let (stream, lost) = (stream(), stream());
     let (t, event) = (taken(&from), taken(&events));
@@ -280,7 +282,7 @@ under_orders! { [ipc_events: IpcEvents]
     }
 }
 
-/// Has threads end, also where what they are for has failed.
+/// Stops threads on drop, also if their test fails.
 struct Ends<'a>(&'a AtomicBool);
 
 impl Drop for Ends<'_> {
@@ -289,7 +291,7 @@ impl Drop for Ends<'_> {
     }
 }
 
-/// A thread has its stream busy at each moment, as far as it can.
+/// A thread keeps its stream busy as far as it can.
 fn keeps_busy(stream: &Stream, time: Duration, ahead: usize, ends: &AtomicBool) {
     let kernel = || busy_for(stream, time);
     let mut ahead: VecDeque<Event> = (0..ahead).map(|_| kernel()).collect();
@@ -352,7 +354,7 @@ fn a_thread_that_asks_for_memory_to_be_given_back_waits_for_that() {
     nothing_is_left(&session);
 }
 
-/// The second one comes when the first one is in line.
+/// The second one arrives when the first one is queued.
 fn takes_three((from, ()): (Clones, ())) -> Outcome {
     let (stream, busy) = (stream(), stream());
     let mut t = taken(&from);
@@ -371,7 +373,7 @@ fn takes_three((from, ()): (Clones, ())) -> Outcome {
     Ok(())
 }
 
-/// To open it a second time fails.
+/// A second attempt to open it fails.
 #[test]
 fn what_comes_again_while_it_is_in_line_to_be_closed_stays_open() {
     let session = session();

@@ -1,4 +1,4 @@
-//! cudarc's streams, copies and kernels with tensors that processes share.
+//! Streams, copies and kernels of cudarc with tensors that processes share.
 //!
 //! # Safety
 //! Unsafe, because launching a kernel is; sound, because each is given the arguments that it has.
@@ -41,18 +41,18 @@ fn copies((): ()) -> Outcome {
     }
     let mut on = x.on_cudarc_mut(&stream)?;
     s.memcpy_htod(&[5.0_f32, 6.0, 7.0, 8.0], &mut on)?;
-    // Of a stream that is not the tensor's: this thread waits for both.
+    // On a stream that is not the tensor's: this thread waits for both.
     let other = context.new_stream()?;
     assert_eq!(other.clone_dtoh(&on)?, [5.0, 6.0, 7.0, 8.0]);
     other.memset_zeros(&mut on)?;
     drop(on);
     assert_eq!(x.to_vec(&stream)?, [0.0; 4]);
-    // cudarc knows no strides.
+    // cudarc has no strides.
     let x = x.freeze();
     let column = x.select(1, 0)?;
     assert!(matches!(column.on_cudarc(&stream), Err(Error::NotContiguous { shape }) if shape == [2]));
     assert_eq!(column.to_device(&stream)?.on_cudarc(&stream)?.len(), 2);
-    // None at all, and the context's default stream.
+    // No elements, and the context's default stream.
     let stream = CudarcStream::new(&context.default_stream())?;
     let none = CudaTensor::<f32>::zeros([0], &stream)?;
     assert_eq!(none.on_cudarc(&stream)?.ptr(), 0);
@@ -102,12 +102,13 @@ fn copies_on_another_stream((): ()) -> Outcome<String> {
     let on = x.on_cudarc(&stream)?;
     let copied = other.clone_dtoh(&on);
     assert!(copied.is_err() && context.check_err().is_err());
-    // The next one finds the stream as it should be.
+    // The next use finds a working stream.
     assert_eq!(other.clone_dtoh(&on)?, [1.0; 4]);
     Ok(format!("{:?}", copied.unwrap_err()))
 }
 
-/// A stream that can't be waited for gives no address, which the driver refuses: nothing is copied out of order.
+/// A stream that can't be waited for returns no address, which the driver refuses: nothing is copied out of
+/// order.
 #[test]
 fn a_copy_that_can_not_be_ordered_is_refused() {
     let session = session();
@@ -136,7 +137,7 @@ fn doubles((queue, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> O
     Ok(())
 }
 
-/// Of another process, whose kernel is not done when its result arrives.
+/// Data of another process, whose kernel is not done when its result arrives.
 fn asks((queue, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Outcome<Vec<f32>> {
     let (context, stream) = a_stream()?;
     let spin = kernel(&context, "spin_ns")?;

@@ -1,4 +1,4 @@
-//! Tensors for other libraries by DLPack, which a consumer takes as C does: by the structure's fields, and its deleter.
+//! Tensors for other libraries by DLPack, consumed as in C: by the structure's fields, and its deleter.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -20,7 +20,8 @@ use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stre
 
 const LEN: usize = 1 << 12;
 
-/// A C library that has got a tensor: it multiplies it by two on its stream, as its `extern "C"` functions would.
+/// C library that received a tensor: it multiplies it by two on its stream, as its `extern "C"` functions
+/// would.
 struct Consumer(*mut DLManagedTensorVersioned);
 
 // SAFETY: DLPack's structures go from thread to thread.
@@ -51,7 +52,7 @@ impl Consumer {
 
 fn exports(out: Queue<FrozenCudaTensor<f32>>) -> Outcome {
     let (stream, other) = (stream(), stream());
-    // Exclusive, a view, on a stream that is gone when the deleter is called, by another thread.
+    // An exclusive tensor, a view, on a stream that is gone when another thread calls the deleter.
     let mut t = CudaTensor::<f32>::full([8, LEN], 3.0, &stream)?;
     let id = t.storage();
     let address = t.on_mut(&stream)?.ptr();
@@ -67,7 +68,7 @@ fn exports(out: Queue<FrozenCudaTensor<f32>>) -> Outcome {
     drop(other);
     std::thread::spawn(move || export.delete()).join().unwrap();
     eventually("it is free", || memory_stats(stream.device()).pieces == 0);
-    // Shared and frozen: what the consumer did before its deleter is seen by others.
+    // Shared and frozen: the consumer's work before its deleter is visible to others.
     let shared = CudaTensor::<f32>::full([LEN], 3.0, &stream)?.share();
     let consumer = self::stream();
     let export = Consumer(Dlpack::export_any(AnyCudaTensor::from(shared.clone()), &consumer)?.into_raw());
@@ -82,7 +83,7 @@ fn exports(out: Queue<FrozenCudaTensor<f32>>) -> Outcome {
     assert_eq!((export.said().1, export.said().4), (1, vec![7]), "read-only");
     out.put(frozen).unwrap();
     export.delete();
-    // What can't be said.
+    // Tensors that DLPack can't express.
     let refused = DlpackUnversioned::export(CudaTensor::<f32>::zeros([3], &stream)?.freeze(), &stream);
     let refused = refused.unwrap_err();
     assert!(matches!(refused.error, Error::Core(CoreError::Unsupported(_))), "{refused}");
@@ -121,10 +122,10 @@ fn a_consumer_gets_tensors_of_each_mode() {
     nothing_is_left(&session);
 }
 
-/// How many deleters of the producer were called.
+/// Number of calls of the producer's deleters.
 static DELETED: AtomicUsize = AtomicUsize::new(0);
 
-/// What a producer's structure lives on.
+/// Owner of a producer's structure.
 struct Produced {
     _memory: Allocated,
     shape: Vec<i64>,
@@ -139,7 +140,7 @@ unsafe extern "C" fn delete(managed: *mut DLManagedTensorVersioned) {
     DELETED.fetch_add(1, Ordering::SeqCst);
 }
 
-/// A matrix of 4 by 6 floats of another library, which counts from 0; what it says of it is changed by `change`.
+/// Returns another library's matrix of 4 by 6 floats, counted from 0. `change` modifies its description.
 fn produced(by: By, change: impl FnOnce(&mut DLManagedTensorVersioned)) -> Dlpack {
     let values: Vec<f32> = (0..24).map(|x| x as f32).collect();
     let memory = Allocated::new(by, 96).filled(&values);
@@ -173,13 +174,13 @@ fn deleted() -> usize {
     freed()
 }
 
-/// What comes of it, as a tensor of one owner.
+/// Imports it as a tensor of one owner.
 fn import(produced: Dlpack, stream: &Stream) -> Result<(AnyCudaTensor, How), Refused<Dlpack>> {
     // SAFETY: what is true of it is true, the driver knows the rest, and no other work uses it.
     unsafe { produced.import(stream) }
 }
 
-/// As one that none writes.
+/// Imports it as a frozen tensor.
 fn import_frozen(produced: Dlpack, stream: &Stream) -> mp_cuda::Result<(AnyCudaTensor<Frozen>, How)> {
     // SAFETY: likewise.
     Ok(unsafe { produced.import_frozen(stream) }?)
@@ -204,11 +205,11 @@ fn imports((): ()) -> Outcome {
     let t = t.downcast::<f32>()?.freeze();
     assert_eq!(t.to_vec(&stream)?, all[6..]);
     drop(t);
-    // Of a pool: a copy, and the producer's goes at once.
+    // From a pool: a copy, and the producer's memory is freed at once.
     let (t, how) = import(produced(By::Pool, |_| {}), &stream)?;
     assert!(matches!(how, How::Copied { .. }) && deleted() == 3, "{how:?}");
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
-    // What is not to be written is copied, or frozen.
+    // Read-only memory is copied, or frozen.
     let read_only = |m: &mut DLManagedTensorVersioned| m.flags |= 1;
     let (t, how) = import(produced(By::Legacy, read_only), &stream)?;
     assert!(matches!(how, How::Copied { .. }) && deleted() == 4, "{how:?}");
@@ -217,7 +218,7 @@ fn imports((): ()) -> Outcome {
     assert_eq!((how, deleted()), (How::LegacyIpc, 4));
     assert_eq!(t.downcast::<f32>()?.to_vec(&stream)?, all);
     assert_eq!(deleted(), 5);
-    // Rows that are the same one, which none writes.
+    // Rows that alias each other, which none writes.
     let change = |m: &mut DLManagedTensorVersioned| {
         // SAFETY: there are two.
         unsafe { *m.dl_tensor.strides = 0 };
@@ -226,7 +227,7 @@ fn imports((): ()) -> Outcome {
     assert!(refused.to_string().contains("overlap"), "{refused}");
     let (t, _) = import_frozen(refused.value, &stream)?;
     assert_eq!(t.downcast::<f32>()?.select(0, 3)?.to_vec(&stream)?, all[..6]);
-    // There and back: by this library's own structure.
+    // Exported and imported again: by this library's own structure.
     let own = CudaTensor::from_slice(&all, [4, 6], &stream)?;
     // SAFETY: it is as this library has made it.
     let (t, how) = unsafe { DlpackUnversioned::export(own, &stream)?.import(&stream) }?;
@@ -246,13 +247,13 @@ fn tensors_of_other_libraries_are_taken_in() {
 
 type Change = fn(&mut DLManagedTensorVersioned);
 
-/// Says that there is another number of rows.
+/// Changes the number of rows.
 fn rows(managed: &mut DLManagedTensorVersioned, rows: i64) {
     // SAFETY: there are two numbers.
     unsafe { *managed.dl_tensor.shape = rows };
 }
 
-/// What a wrong producer may say, and what is said of it.
+/// Wrong structures of a producer, and the error for each.
 const WRONG: [(Change, &str); 17] = [
     (|m| m.version.major = 2, "DLPack 2.3"),
     (|m| m.version.major = 0, "DLPack 0.3"),
@@ -281,7 +282,7 @@ fn wrong((): ()) -> Outcome {
         assert!(refused.error.to_string().contains(said), "{said}: {refused}");
         assert!(matches!(refused.error, Error::Core(_) | Error::NotShareable { .. }), "{said}: {refused:?}");
         let before = deleted();
-        // Its deleter is the caller's to call still.
+        // The caller must still call its deleter.
         drop(refused.value);
         assert_eq!(deleted(), before + 1, "{said}");
     }
@@ -293,7 +294,7 @@ fn wrong((): ()) -> Outcome {
         let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
         assert!(matches!(refused.error, Error::Core(_)), "{strides:?}: {refused:?}");
     }
-    // One more row than there is.
+    // One row too many.
     let change = |m: &mut DLManagedTensorVersioned| rows(m, 5);
     let refused = import(produced(By::Legacy, change), &stream).unwrap_err();
     assert!(refused.to_string().contains("more than the allocation has"), "{refused}");

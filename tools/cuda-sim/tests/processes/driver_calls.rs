@@ -1,4 +1,4 @@
-//! How many calls of the driver a send and a receive take, when memory is open and streams have their clocks.
+//! Number of driver calls for a send and a receive, when memory is open and streams have their clocks.
 
 use std::time::Duration;
 
@@ -29,11 +29,11 @@ fn sends((tensors, step): Args) -> Outcome {
     for t in made(WARM)? {
         tensors.put(t).unwrap();
     }
-    // So that each receiver finds a tick that has not come.
+    // Each receiver thus finds a tick that has not come.
     kernels().spin(&stream, Duration::from_secs(3600));
     let all = made(ROUNDS as usize)?;
     step.wait_timeout(DEADLINE)?;
-    // Counted.
+    // Counted from here.
     step.wait_timeout(DEADLINE)?;
     for t in all {
         tensors.put(t).unwrap();
@@ -47,7 +47,7 @@ fn sends((tensors, step): Args) -> Outcome {
 
 fn receives((tensors, step): Args) -> Outcome {
     let stream = stream();
-    // Its clock is made once.
+    // Its clock is created once.
     Event::new()?.record(&stream)?;
     for _ in 0..WARM {
         assert_eq!(taken(&tensors).to_vec(&stream)?, [1.0; 100]);
@@ -79,7 +79,7 @@ fn a_send_and_a_receive_take_two_calls_each() {
     step.wait_timeout(DEADLINE).unwrap();
     step.wait_timeout(DEADLINE).unwrap();
     let received = stat(&session, "calls");
-    // The last look is a call itself.
+    // The last query is a call itself.
     let (sends, receives) = (sent - before, received - sent);
     let few = ROUNDS..=2 * ROUNDS + 2;
     assert!(few.contains(&sends), "{sends} calls for {ROUNDS} sends");

@@ -1,4 +1,4 @@
-//! What happens when the last handle to memory is dropped: what of it runs where, and what a copy of the process has.
+//! Drop of the last handle to memory: threads that run its parts, and a forked child's handles.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -32,7 +32,7 @@ fn learns_of_a_death((tensors, answers): (Queue<FrozenCudaTensor<f32>>, Queue<bo
     drop(t);
     answers.put(memory_stats(stream.device()).mapped_slabs == 1).unwrap();
     eventually("the slab is given up", || {
-        // It learns of the death, as out of each wait.
+        // It detects the death, as each wait does.
         Arena::current().unwrap().sweep().unwrap();
         memory_stats(stream.device()).mapped_slabs == 0
     });
@@ -40,8 +40,8 @@ fn learns_of_a_death((tensors, answers): (Queue<FrozenCudaTensor<f32>>, Queue<bo
     Ok(())
 }
 
-/// To unmap may wait for all work of the device, and that for a dead process's clock, which the thread that learns of the death may have to
-/// end.
+/// Unmapping may wait for all work of the device, and so for a dead process's clock, which the thread that
+/// detects the death may have to end.
 #[test]
 fn a_thread_that_learns_of_a_death_waits_for_no_device() {
     let session = session();
@@ -56,7 +56,7 @@ fn a_thread_that_learns_of_a_death_waits_for_no_device() {
     assert!(maker.wait_timeout(DEADLINE));
     assert!(taken(&answers));
     assert!(stat(&session, "bytes") > 0, "it went on while its memory was being unmapped");
-    // At its end it waits for that.
+    // Its exit waits for that.
     join(other);
     nothing_is_left(&session);
 }
@@ -81,10 +81,10 @@ fn looks_while_a_thread_opens(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome 
     Ok(())
 }
 
-/// How long a thread is in the driver.
+/// Time that a thread spends in the driver.
 const OPENS: Duration = Duration::from_secs(3);
 
-/// Threads that drop, send and receive would wait with it.
+/// Threads that drop, send and receive would also wait.
 #[test]
 fn figures_wait_for_no_thread_that_opens_memory() {
     let session = session();
@@ -98,7 +98,7 @@ fn figures_wait_for_no_thread_that_opens_memory() {
     nothing_is_left(&session);
 }
 
-/// A user's value that a stream keeps.
+/// User's value that a stream keeps.
 struct Kept(Arc<AtomicBool>);
 
 impl Drop for Kept {
@@ -117,13 +117,14 @@ fn reads_on_many_streams((): ()) -> Outcome {
         drop(on);
         users.synchronize()?;
     }
-    // A few may be there whose end was not seen yet.
+    // A few whose end was not noticed yet may exist.
     let count = Arc::strong_count(&kept) - 1;
     assert!(count <= 8, "{count} streams are kept");
     Ok(())
 }
 
-/// Reads of a frozen tensor are told at its last drop: until then no tick says that a stream has run them.
+/// Reads of a frozen tensor are recorded at its last drop: until then no tick shows that a stream has run
+/// them.
 #[test]
 fn streams_that_have_read_a_frozen_tensor_are_not_kept() {
     let session = session();
@@ -178,7 +179,7 @@ fn copies_itself(tensors: Queue<SharedCudaTensor<f32>>) -> Outcome {
     std::thread::scope(|threads| {
         for _ in 0..4 {
             threads.spawn(|| {
-                // Each takes a lock of the tensor for a moment: so some thread has it nearly always.
+                // Each holds a lock of the tensor for a moment, so some thread holds it nearly always.
                 while !done.load(Ordering::Relaxed) {
                     assert!(weak.upgrade().is_some());
                 }
@@ -199,7 +200,7 @@ fn makes_shared((): ()) -> Outcome<SharedCudaTensor<f32>> {
     Ok(CudaTensor::<f32>::full([LEN], 3.0, &stream())?.share())
 }
 
-/// A process that calls no driver may copy itself, at a moment when a thread of it has a tensor's lock.
+/// A process without driver calls may fork while one of its threads holds a tensor's lock.
 #[test]
 fn a_copy_of_a_process_takes_no_lock_of_its_tensors() {
     let session = session();
@@ -222,7 +223,7 @@ fn makes_while_it_is_read((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Que
     Ok(())
 }
 
-/// No tick is behind its work, so no stream can wait for that, and the memory is not given away.
+/// No tick follows its work, so no stream can wait for it, and the memory is not reused.
 #[test]
 fn memory_of_a_reader_that_could_not_tell_is_not_given_away() {
     let session = setup().set("LAZY_MS", 0).start().unwrap();
@@ -274,7 +275,7 @@ fn reads_and_stays((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Told)) -> 
 fn makes_two_of_one_memory((tensors, told): (Queue<FrozenCudaTensor<f32>>, [Told; 2])) -> Outcome {
     let ([dropped, begun], stream) = (told, stream());
     let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
-    // What it keeps is in the same slab, which stays.
+    // The kept tensor is in the same slab, which stays.
     let kept = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
     tensors.put(t.clone()).unwrap();
     tensors.put(t).unwrap();
@@ -289,8 +290,8 @@ fn makes_two_of_one_memory((tensors, told): (Queue<FrozenCudaTensor<f32>>, [Told
     Ok(())
 }
 
-/// A stream of the second reader waits for the work of both. When that process is killed, what waits for the stream goes on, and the first
-/// reader's work may not have run.
+/// A stream of the second reader waits for the work of both. When that process is killed, the waiters
+/// continue, and the first reader's work may not have run.
 #[test]
 fn memory_of_two_readers_is_not_given_away_when_one_of_them_is_killed() {
     let session = session();

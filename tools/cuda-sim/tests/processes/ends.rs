@@ -1,4 +1,4 @@
-//! Processes that end, or are killed, with tensors of theirs elsewhere.
+//! Processes that end, or are killed, while others have their tensors.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn makes_and_stays((out, done): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome 
     let t = makes_slowly_on(&stream)?;
     assert_eq!(t.to_vec(&stream)?, [3.0; LEN]);
     out.put(t).unwrap();
-    // What the stream says of its work, too: by events, that comes behind the work.
+    // Including the stream's record of its work: by events, that follows the work.
     stream.synchronize()?;
     done.put(()).unwrap();
     stays();
@@ -103,7 +103,7 @@ fn copies_what_is_not_there_yet((tensors, copies, killed): Derived) -> Outcome {
         assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
     }
     drop((kept, from));
-    // What the stream is given from now on is behind nothing of that.
+    // New work of the stream is not ordered after it.
     let next = CudaTensor::<f32>::full([LEN], 5.0, &stream)?;
     assert_eq!(next.to_vec(&stream)?, [5.0; LEN]);
     copies.put(next).unwrap();
@@ -118,7 +118,8 @@ fn reads_a_lost_and_a_whole_one(copies: Queue<CudaTensor<f32>>) -> Outcome {
     Ok(())
 }
 
-/// The copy's stream goes on when the producer is dead, and copies what is there: its process and its receiver are told.
+/// The copy's stream continues when the producer is dead, and copies the existing bytes: its process and its
+/// receiver get errors.
 #[test]
 fn a_copy_of_what_a_killed_producer_never_made_is_lost_as_well() {
     let session = session();
@@ -135,7 +136,7 @@ fn a_copy_of_what_a_killed_producer_never_made_is_lost_as_well() {
     run(&session, reads_a_lost_and_a_whole_one, copies);
     join(relay);
     eventually("all memory is free", || stat(&session, "bytes") == 0);
-    // That the copy reads what was not finished is what the simulator sees, too.
+    // The simulator also detects that the copy reads unfinished data.
     let unordered = |text: &str| text.contains("cuMemcpyDtoD") && text.contains(" reads ");
     let findings = session.findings().unwrap();
     assert!(findings.iter().all(|found| found.kind == "race" && unordered(&found.text)), "{findings:?}");
@@ -218,7 +219,8 @@ fn waits_for_the_later_first(((tensors, events, ready), copies): (Two, Queue<Cud
     Ok(())
 }
 
-/// Of two tensors of one producer, a stream waits for the later one first; the earlier one is made, and the producer is killed.
+/// A stream waits for the later of two tensors of one producer first. The earlier one is made, and the
+/// producer is killed.
 #[test]
 fn what_is_behind_the_later_of_two_tensors_is_lost_with_it() {
     let session = session();
@@ -242,7 +244,7 @@ fn reads_what_never_comes(from: CudaTensor<f32>) -> Outcome {
     Ok(())
 }
 
-/// The stream that copies to the host goes on when the producer is dead.
+/// The stream that copies to the host continues when the producer is dead.
 #[test]
 fn a_host_that_reads_when_the_producer_is_killed_gets_no_values() {
     let session = session();
@@ -264,7 +266,7 @@ fn is_told(from: CudaTensor<f32>) -> Outcome {
     let stream = stream();
     let error = from.on(&stream).unwrap_err();
     assert!(matches!(error, Error::ProducerDied { pid: Some(_) }), "{error}");
-    // Others are as they were.
+    // Other tensors are unaffected.
     assert_eq!(CudaTensor::<f32>::full([4], 1.0, &stream)?.to_vec(&stream)?, [1.0; 4]);
     Ok(())
 }
@@ -306,7 +308,7 @@ fn broadcasts((out, go): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
     taken(&go);
     assert_eq!(t.to_vec(&stream)?, [7.0; LEN]);
     drop(t);
-    // The memory comes back although its readers were killed: what they would have read harms no other process.
+    // The memory is freed although its readers were killed: pending reads harm no other process.
     let before = memory_stats(stream.device()).reserved;
     for i in 0..200 {
         let t = CudaTensor::<f32>::full([LEN], i as f32, &stream)?;
@@ -349,7 +351,7 @@ fn a_stopped_producer_keeps_no_other_process_from_reading(order: Order) {
     let queue = Queue::unbounded().unwrap();
     let producer = with_gpu(&session).spawn(makes_slowly_for, queue.clone()).unwrap();
     let t = taken(&queue);
-    // Its kernel runs on without it.
+    // Its kernel continues.
     mp_harness::signal(producer.pid(), rustix::process::Signal::STOP);
     run(&session, reads, t);
     producer.kill().unwrap();
@@ -392,7 +394,7 @@ fn ends_beside_an_endless_kernel((): ()) -> Outcome {
     Ok(())
 }
 
-/// Its streams have run what others may wait for; what another library's stream has goes with the process.
+/// Its streams have run all work that others may wait for. Another library's work ends with the process.
 #[test]
 fn a_process_ends_beside_an_endless_kernel_of_another_library() {
     let session = session();
@@ -427,7 +429,8 @@ fn makes_another_in_the_same_place((tensors, read, ready, killed): SamePlace) ->
     Ok(())
 }
 
-/// A stream waits for a reader of what was in its memory before, and nothing is lost when that reader is killed.
+/// A stream waits for a reader of the memory's previous contents, and nothing is lost when that reader is
+/// killed.
 #[test]
 fn what_is_made_where_a_killed_process_read_is_whole() {
     let session = session();

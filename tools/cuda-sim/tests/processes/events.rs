@@ -12,7 +12,7 @@ use crate::support::{
     stream, taken, under, under_each_order, with_gpu, without_gpu,
 };
 
-/// How long a kernel of these tests takes: long enough to be looked at before it ends.
+/// Duration of a kernel: long enough to be observed before it ends.
 const SLOW: Duration = Duration::from_millis(300);
 
 fn recorded((): ()) -> Outcome {
@@ -28,7 +28,7 @@ fn recorded((): ()) -> Outcome {
     assert_eq!(other.is_complete()?, hosts_wait());
     event.synchronize()?;
     assert!(event.query()?);
-    // Where a stream calls the host to say that an event has come, it is complete when that call has returned.
+    // If a stream calls the host to report an event, it is complete when that call has returned.
     stream.synchronize()?;
     assert!(stream.is_complete()?);
     other.synchronize()?;
@@ -115,7 +115,7 @@ fn makes((events, back): (Queue<Event>, Queue<()>)) -> Outcome {
     assert_eq!(event.query()?, hosts_wait(), "the other process's kernel takes longer");
     event.wait(&stream)?;
     stream.synchronize()?;
-    // By events, hosts see a moment later than streams that work is done.
+    // With events, hosts learn slightly later than streams that work is done.
     event.synchronize()?;
     assert!(event.query()?);
     Ok(())
@@ -192,16 +192,17 @@ fn is_released((event, ready): (Event, Queue<()>)) -> Outcome {
     let stream = stream();
     event.wait(&stream)?;
     ready.put(()).unwrap();
-    // Its stream waits for a process that is killed meanwhile; a host that waits sweeps, and that releases the stream.
+    // Its stream waits for a process that is killed meanwhile. A waiting host sweeps, which releases the
+    // stream.
     let error = event.synchronize().unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
-    // What it is told to wait for later doesn't hide that.
+    // Later waits don't hide that.
     let (other, soon) = (self::stream(), Event::new()?);
     kernels().spin(&other, SLOW);
     soon.record(&other)?;
     soon.wait(&stream)?;
     match stream.synchronize() {
-        // By its own stream, with CUDA's events: none can release it.
+        // By its own stream, with CUDA's events: no process can release it.
         Err(Error::ProducerDied { .. }) if order(stream.device())? == Order::IpcEvents => {}
         released => released?,
     }

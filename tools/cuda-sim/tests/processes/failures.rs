@@ -1,5 +1,5 @@
-//! A driver that refuses: each failure is an error with the name of the call, a message that can't be sent gives its tensor back, and
-//! what is tried again succeeds.
+//! Failing driver: each failure is an error with the name of the call, a message that can't be sent returns
+//! its tensor, and a retry succeeds.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use crate::support::{
 
 const LEN: usize = 1 << 12;
 
-/// Tries until it succeeds; the errors before.
+/// Retries until it succeeds, and collects the errors.
 fn attempts<T>(errors: &mut Vec<String>, mut what: impl FnMut() -> mp_cuda::Result<T>) -> T {
     loop {
         match what() {
@@ -53,7 +53,7 @@ fn sends_and_receives((): ()) -> Outcome<Vec<String>> {
     Ok(errors)
 }
 
-/// Those of all orders.
+/// Calls of all orders.
 const CALLS: [&str; 5] = [
     "cuStreamIsCapturing",
     "cuMemsetD8Async",
@@ -96,7 +96,8 @@ fn each_call_fails_once_and_is_told(order: Order) {
                 "{rule}: {errors:?}"
             );
             told += errors.len();
-            // One that failed at a drop is told to no caller: its memory is used no more, and goes with the process.
+            // A failure during a drop reaches no caller: its memory is no longer used, and goes with the
+            // process.
             if errors.is_empty() {
                 break;
             }
@@ -119,7 +120,7 @@ fn loses_its_device((out, lost): (Queue<Sent>, Queue<()>)) -> Outcome {
     kernels().fill(&other, on.ptr(), on.len(), 1.0);
     drop(on);
     out.put((t.clone(), never.share())).unwrap();
-    // A kernel that writes where there is nothing.
+    // A kernel that writes to unmapped memory.
     kernels().fill(&stream, 64, LEN, 1.0);
     let error = stream.synchronize().unwrap_err();
     assert!(matches!(error, Error::DeviceLost { .. }), "{error}");
@@ -133,14 +134,14 @@ fn loses_its_device((out, lost): (Queue<Sent>, Queue<()>)) -> Outcome {
 
 fn goes_on((t, never): Sent) -> Outcome {
     let stream = stream();
-    // The process that was to write it lives, and can't.
+    // The process that should write it lives, and can't.
     let error = never.on(&stream).unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
     match t.to_vec(&stream) {
         Ok(values) => assert_eq!(values, [0.0; LEN]),
         Err(error) => {
             assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
-            // It is told once.
+            // The error is returned once.
             t.fill(3.0, &stream)?;
             assert_eq!(t.to_vec(&stream)?, [3.0; LEN]);
         }
@@ -169,7 +170,7 @@ fn cannot_tell(out: Queue<CudaTensor<f32>>) -> Outcome<Option<String>> {
     drop(on);
     let refused = out.put(t).err();
     let error = refused.as_ref().map(ToString::to_string);
-    // What came back is sent now.
+    // The returned value can be sent now.
     refused.map_or(Ok(()), |error| out.put(error.into_value())).unwrap();
     Ok(error)
 }

@@ -15,7 +15,7 @@ use crate::support::{
 
 pub(crate) const LEN: usize = 1 << 12;
 
-/// Memory of this kind, full of one value, as a tensor.
+/// Returns memory of this kind, filled with one value, as a tensor.
 pub(crate) fn shared(by: By, value: f32, stream: &Stream) -> (CudaTensor<f32>, How) {
     let memory = Allocated::new(by, 4 * LEN).filled(&[value; LEN]);
     let foreign = ForeignMemory::new(memory.address, [LEN]);
@@ -54,7 +54,7 @@ fn each_kind((): ()) -> Outcome {
         assert_eq!(freed(), i + 1, "{by:?}");
         assert_eq!(memory_stats(stream.device()).foreign_owners, 0);
     }
-    // Not before a stream has run what it was given.
+    // Not before a stream has run its earlier work.
     let (t, _) = shared(By::Legacy, 1.0, &stream);
     let on = t.on(&stream)?;
     let gate = kernels().gate(&stream);
@@ -123,7 +123,7 @@ fn refusals((): ()) -> Outcome {
     let t = t.downcast::<f32>()?.freeze();
     assert_eq!(t.select(0, 1)?.to_vec(&stream)?, [9.0, 17.0, 25.0]);
     drop(t);
-    // Nothing at all.
+    // No elements.
     let before = freed();
     // SAFETY: no element is there.
     let none = unsafe { ForeignMemory::new(0, [0, 3]).share::<f32, _>((), &stream) }?;
@@ -138,7 +138,7 @@ fn what_is_no_memory_of_that_size_is_refused_and_its_owner_comes_back() {
     nothing_is_left(&session);
 }
 
-/// Frozen tensors of one allocation, and what comes back of them.
+/// Queue of frozen tensors of one allocation, in both directions.
 type Frozen = Queue<FrozenCudaTensor<f32>>;
 
 fn exports((by, out, back, dropped): (By, Frozen, Frozen, Queue<()>)) -> Outcome {
@@ -151,7 +151,7 @@ fn exports((by, out, back, dropped): (By, Frozen, Frozen, Queue<()>)) -> Outcome
         out.put(t.clone()).unwrap();
     }
     drop(t);
-    // It comes back by a process that has no GPU, and is read at the address that its library gave it.
+    // A process without a GPU returns it, and it is read at the address of its library.
     let t = taken(&back);
     assert_eq!((t.storage(), t.to_vec(&stream)?, freed()), (id, vec![5.0; LEN], 0));
     drop(t);
@@ -200,7 +200,7 @@ fn the_owner_is_dropped_when_no_process_has_the_memory() {
     }
 }
 
-/// Two parts of an allocation, whose contents a kernel is still to make.
+/// Sends two parts of an allocation, whose contents a kernel has yet to write.
 fn parts((by, out): (By, Frozen)) -> Outcome {
     let stream = stream();
     let whole = std::sync::Arc::new(Allocated::new(by, 8 * LEN).filled(&[0.0; 2 * LEN]));
@@ -247,7 +247,8 @@ pub(crate) type Moved = Queue<CudaTensor<f32>>;
 fn moves((by, out, told, seen): (By, Moved, Queue<()>, Queue<()>)) -> Outcome {
     let stream = stream();
     out.put(shared(by, 1.0, &stream).0).unwrap();
-    // The receiver has dropped it, and has a kernel on its way that writes there; then that has run, and it is mapped there still.
+    // The receiver has dropped it, and has a pending kernel that writes there. It is still mapped after that
+    // has run.
     for _ in 0..2 {
         taken(&told);
         ipc_collect();
@@ -277,7 +278,7 @@ fn writes((from, told, seen): (Moved, Queue<()>, Queue<()>)) -> Outcome {
     stream.synchronize()?;
     told.put(()).unwrap();
     taken(&seen);
-    // What it dropped under work, it unmaps when it looks.
+    // `ipc_collect` unmaps memory that was dropped under work.
     ipc_collect();
     told.put(()).unwrap();
     taken(&seen);
@@ -298,7 +299,7 @@ fn the_owner_stays_until_a_receivers_stream_has_run_and_it_is_unmapped_there() {
     }
 }
 
-/// Hands out two tensors and stays; `told` says when they are out.
+/// Sends two tensors and stays. `told` reports that they were sent.
 fn hands_out((by, out): (By, Frozen)) -> Outcome {
     let stream = stream();
     for value in [5.0, 6.0] {
@@ -331,7 +332,8 @@ fn reads_after_the_exporters_death((by, from, read, dead): (By, Frozen, Queue<()
     Ok(())
 }
 
-/// Memory by descriptors outlives its maker, memory by legacy handles doesn't, and says so.
+/// Memory shared by descriptors outlives its maker. Memory shared by legacy handles doesn't, and gives an
+/// error.
 #[test]
 fn the_exporter_is_killed() {
     for by in [By::Legacy, By::Shareable] {
@@ -348,7 +350,7 @@ fn the_exporter_is_killed() {
         join(reader);
         eventually("all memory is free", || crate::support::stat(&session, "bytes") == 0);
         let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|one| one.kind).collect();
-        // What a process finds in memory whose maker is gone is undefined; it is not looked at, as the error says.
+        // Memory whose maker is gone has undefined contents. It is not read, as the error says.
         let expected = ["freed-while-open"].into_iter().filter(|_| by == By::Legacy && session.has_figures());
         assert_eq!(kinds, expected.collect::<Vec<_>>());
     }
@@ -364,7 +366,7 @@ fn waits_for_a_death((by, write, out, dead): (By, bool, Moved, Queue<()>)) -> Ou
         let stats = look();
         if write { stats.foreign_retired > 0 } else { stats.foreign_owners == 0 }
     });
-    // What may be written late is not given back; what is only read is.
+    // Memory that may be written late is not released. Memory that is only read is.
     assert_eq!(freed(), usize::from(!write));
     let (t, _) = shared(by, 2.0, &stream);
     assert_eq!(t.to_vec(&stream)?, [2.0; LEN]);
@@ -407,13 +409,13 @@ fn a_receiver_is_killed() {
         join(exporter);
         eventually("all memory is free", || crate::support::stat(&session, "bytes") == 0);
         let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|one| one.kind).collect();
-        // It keeps what it may not give back, to its end.
+        // It keeps memory that it must not release until its end.
         let expected = ["left"].into_iter().filter(|_| write && session.has_figures());
         assert_eq!(kinds, expected.collect::<Vec<_>>(), "{by:?} {write}");
     }
 }
 
-/// Panics when it is dropped, with a value that panics when it is dropped.
+/// Panics on drop, with a value that panics on drop as well.
 struct Angry(Allocated);
 
 struct AngryStill;
@@ -439,7 +441,7 @@ fn owners((): ()) -> Outcome {
     // SAFETY: as many floats are there until it is dropped.
     let (t, _) = unsafe { foreign.share::<f32, _>(Angry(memory), &stream) }?;
     drop(t);
-    // The tick that is behind its use has to come.
+    // The tick after its use must come.
     stream.synchronize()?;
     assert_eq!(memory_stats(stream.device()).foreign_owners, 0);
     assert_eq!(freed(), 1, "what it had is dropped all the same");
@@ -465,14 +467,16 @@ fn an_owner_may_panic_and_may_have_tensors_itself() {
 
 const MANY: usize = 600;
 
-/// Pieces of one allocation, as those of an allocator, more than there are rows; and allocations, one after the other.
+/// Sends pieces of one allocation, as an allocator would, more than there are rows; and allocations, one
+/// after the other.
 fn streams_of_tensors((by, out): (By, Moved)) -> Outcome {
     let (stream, mut most) = (stream(), 0);
     let whole = std::sync::Arc::new(Allocated::new(by, 4 * LEN * 16));
     for i in 0..MANY {
         let at = whole.address + 4 * (LEN * (i % 16)) as u64;
         let mut t = if i % 4 > 0 {
-            // SAFETY: as many floats are there until the last owner is dropped; the next one waits for the one before.
+            // SAFETY: as many floats are there until the last owner is dropped; the next one waits for the
+            // one before.
             unsafe { ForeignMemory::new(at, [16]).share::<f32, _>(std::sync::Arc::clone(&whole), &stream) }?.0
         } else {
             shared(by, 0.0, &stream).0

@@ -1,5 +1,5 @@
-//! A process is killed before and after each call of the driver by which it shares memory of another library, or opens that of another
-//! process. And each of these calls fails.
+//! A process that is killed before and after each call of the driver by which it shares memory of another
+//! library, or opens memory of another process. Also failures of each of these calls.
 #![allow(unsafe_code)]
 
 use mp_cuda::{CudaTensor, Error, ForeignMemory, LentMut, ipc_collect};
@@ -15,7 +15,8 @@ const LEN: usize = 1 << 10;
 
 type Moved = Queue<CudaTensor<f32>>;
 
-/// Shares a tensor; when it is back, or its receiver is dead, the owner is free again, or never, if that may have written.
+/// Shares a tensor. When it is back, or its receiver is dead, the owner is released, or never, if the
+/// receiver may have written.
 fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
     let stream = stream();
     let memory = Allocated::new(by, 4 * LEN).filled(&[1.0; LEN]);
@@ -37,7 +38,7 @@ fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
         stats.foreign_owners == 0 || stats.foreign_retired == 4 * LEN as u64
     });
     assert_eq!(freed() + stats().foreign_owners, 1);
-    // It shares another one all the same.
+    // It can still share another one.
     let memory = Allocated::new(by, 4 * LEN).filled(&[2.0; LEN]);
     let foreign = ForeignMemory::new(memory.address, [LEN]).never_copied();
     // SAFETY: as above.
@@ -46,7 +47,7 @@ fn exports((by, out, back, gone): (By, Moved, Moved, Queue<()>)) -> Outcome {
     Ok(())
 }
 
-/// Reads it, writes to it, and gives it back.
+/// Reads it, writes to it, and returns it.
 fn opens((by, from, back): (By, Moved, Moved)) -> Outcome {
     let stream = stream();
     let Ok(Some(mut t)) = from.try_get() else { return Ok(()) };
@@ -55,7 +56,7 @@ fn opens((by, from, back): (By, Moved, Moved)) -> Outcome {
     let written = t.on_mut(&stream).map(multiply);
     match written {
         Ok(()) => {
-            // Its maker may be killed by its rule now.
+            // Its maker may be killed by its rule from here on.
             let read = t.to_vec(&stream);
             assert!(
                 read.as_ref().is_ok_and(|all| *all == [3.0; LEN]) || read.as_ref().is_err_and(died),
@@ -78,7 +79,7 @@ fn was_killed(process: &Process, rule: &str) -> bool {
     }
 }
 
-/// All that exporting calls, and all that opening does.
+/// Calls of exports, and calls of opens.
 const EXPORTS: [&str; 6] = [
     "cuPointerGetAttribute",
     "cuMemGetAddressRange_v2",
@@ -99,7 +100,7 @@ const OPENS: [&str; 9] = [
     "cuMemAddressFree",
 ];
 
-/// Runs it with each rule, until a rule kills no process; how many were killed.
+/// Runs it with each rule, until a rule kills no process. Returns the number of kills.
 fn each_kill(calls: &[&str], mut killed: impl FnMut(&str) -> bool) -> usize {
     let mut kills = 0;
     for call in calls {
@@ -111,8 +112,8 @@ fn each_kill(calls: &[&str], mut killed: impl FnMut(&str) -> bool) -> usize {
     kills
 }
 
-/// Nothing was found but what can't be otherwise: a process that is killed frees what others have opened, and what a dead writer may
-/// still write is given back by no process.
+/// Checks that there are only unavoidable findings: a killed process frees memory that others have opened,
+/// and memory that a dead writer may still write is never released.
 fn only(session: &Session, expected: &[&str]) {
     eventually("all memory is free", || stat(session, "bytes") == 0);
     let kinds: Vec<_> = session.findings().unwrap().into_iter().map(|one| one.kind).collect();
@@ -128,7 +129,7 @@ fn an_exporter_is_killed_at_each_call_of_the_driver() {
                 (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
             let args = (by, out.clone(), back.clone(), gone.clone());
             let exporter = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(exports, args).unwrap();
-            // It is killed before it has sent the tensor, or when it is told that it is back.
+            // It is killed before it has sent the tensor, or when it learns that it is back.
             eventually("it sends or is killed", || !out.is_empty() || !exporter.is_alive());
             run(&session, opens, (by, out.clone(), back.clone()));
             gone.put(()).unwrap();
@@ -166,7 +167,7 @@ fn an_opener_is_killed_at_each_call_of_the_driver() {
     }
 }
 
-/// Shares memory and reads it in another process; which calls failed.
+/// Shares memory and reads it in another process. Returns the failed calls.
 fn attempts((by, out, there): (By, Moved, Queue<()>)) -> Outcome<Vec<String>> {
     let (stream, mut errors) = (stream(), Vec::new());
     let mut memory = Some(Allocated::new(by, 4 * LEN).filled(&[1.0; LEN]));

@@ -1,4 +1,4 @@
-//! Memory of other libraries, for devices that reach it, or don't.
+//! Memory of other libraries, for devices that can or can't access it.
 #![allow(unsafe_code)]
 
 use mp_core::Error as CoreError;
@@ -16,7 +16,7 @@ fn on_the_other((by, from): (By, Frozen)) -> Outcome {
     let other = Stream::new(&Device::new(1)?)?;
     let error = taken(&from).on(&other).map(drop).unwrap_err();
     assert!(matches!(error, Error::PeerAccess { .. }), "{by:?}: {error}");
-    // Memory of a device is of its own streams.
+    // Memory of a device belongs to its own streams.
     let memory = Allocated::new(by, 4 * LEN);
     let foreign = ForeignMemory::new(memory.address, [LEN]);
     // SAFETY: as many floats are there.
@@ -37,7 +37,8 @@ fn hands_one_out((by, out): (By, Frozen)) -> Outcome {
     Ok(())
 }
 
-/// By what the driver says of the devices before it is asked to open anything; or it says so when it is asked to.
+/// Detected from the driver's information about the devices before opening anything, or from its error on
+/// opening.
 #[test]
 fn devices_that_do_not_reach_each_other_say_so() {
     let opens = "kill=cuIpcOpenMemHandle_v2:1:before;kill=cuMemImportFromShareableHandle:1:before";

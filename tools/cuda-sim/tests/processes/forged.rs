@@ -1,5 +1,5 @@
-//! Objects of slabs and pieces that no correct process writes, as a process gets them: what doesn't fit is refused when it arrives, what
-//! leads nowhere when it is opened.
+//! Malformed objects of slabs and pieces: inconsistent ones are refused when they arrive, dangling ones when
+//! they are opened.
 #![allow(unsafe_code)]
 
 use mp_core::Structure;
@@ -10,7 +10,7 @@ use mp_cuda::{Device, Error};
 
 use crate::support::{Outcome, nothing_is_left, run, session};
 
-/// A structure with these words, and zeros behind them.
+/// Creates a structure with these words, followed by zeros.
 fn made(name: &'static str, len: u64, words: &[u64]) -> Structure {
     let structure = Structure::new(name, len).unwrap();
     // SAFETY: only words of this structure are changed.
@@ -21,7 +21,7 @@ fn made(name: &'static str, len: u64, words: &[u64]) -> Structure {
     structure
 }
 
-/// What a process makes of a slab and a piece that arrive.
+/// Decodes a slab and a piece that arrive.
 fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
     let (slab, mut piece) = (made("mp_cuda::Slab", len, slab), made("mp_cuda::Piece", 4, piece));
     piece.part_of(&slab)?;
@@ -31,7 +31,7 @@ fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
 }
 
 const MIB: u64 = 1 << 20;
-/// Kinds of slabs, and the words of one with 16 rows, or 512.
+/// Kinds of slabs, and numbers of words for 16 or 512 rows.
 const OWN: u64 = 0;
 const EXPORTED: u64 = 1;
 const LEGACY: u64 = 2;
@@ -62,7 +62,7 @@ fn forged((): ()) -> Outcome {
         let error = taken(&slab, len, &piece(0, 100, 0)).unwrap_err();
         assert!(matches!(&error, Error::Malformed(text) if text.contains(why)), "{why}: {error}");
     }
-    // Pieces of good slabs.
+    // Pieces of valid slabs.
     let foreign = slab(MIB, 1, LEGACY);
     for (kind, len, piece) in [
         (foreign, FOREIGN, piece(0, MIB + 1, 0)),
@@ -80,7 +80,7 @@ fn forged((): ()) -> Outcome {
         assert!(matches!(&error, Error::Malformed(text) if text.contains("from byte")), "{piece:?}: {error}");
     }
     assert!(taken(&foreign, FOREIGN, &piece(511, 1, MIB - 1)).is_ok(), "the last byte, the last row");
-    // What a slab says can't be opened: its descriptor is kept nowhere, its handle is none, its maker is none.
+    // The slab can't be opened: its descriptor is not stored, its handle is invalid, its maker is missing.
     for kind in [OWN, EXPORTED] {
         let (unit, len) = if kind == OWN { (MIB, own) } else { (1, FOREIGN) };
         let lost = taken(&slab(16 * MIB, unit, kind), len, &piece(0, 100, 0))?;
@@ -94,7 +94,7 @@ fn forged((): ()) -> Outcome {
     orphan[4] = u64::MAX;
     let error = taken(&orphan, FOREIGN, &piece(0, 100, 0))?.open(&device).unwrap_err();
     assert!(matches!(error, Error::ProducerDied { .. }), "{error}");
-    // Of a device that is none.
+    // An invalid device.
     let mut elsewhere = foreign;
     elsewhere[0] = 1;
     let error = taken(&elsewhere, FOREIGN, &piece(0, 100, 0))?.open(&device).unwrap_err();

@@ -1,5 +1,5 @@
-//! A process is killed before and after each call of the driver, while it sends tensors, or receives them. What others have of it is
-//! whole, or said to be lost; they go on, and nothing is left.
+//! A process that is killed before and after each call of the driver, while it sends or receives tensors.
+//! Others' tensors are whole, or reported as lost. They continue, and nothing is left.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ use crate::support::{
 
 const LEN: usize = 1 << 14;
 
-/// All that these processes call in any order, but for what only asks.
+/// Calls that these processes make in any order, except queries.
 const CALLS: [&str; 27] = [
     "cuDevicePrimaryCtxRetain",
     "cuMemHostRegister_v2",
@@ -46,7 +46,8 @@ const CALLS: [&str; 27] = [
     "cuEventDestroy_v2",
 ];
 
-/// Starts a process once for each call of the driver that it makes, to be killed there; with the rule for messages.
+/// Starts a process once for each call of the driver that it makes, to be killed there. Passes the rule for
+/// messages.
 fn each_call(mut killed: impl FnMut(&str)) {
     for call in CALLS {
         for when in ["before", "after"] {
@@ -55,7 +56,7 @@ fn each_call(mut killed: impl FnMut(&str)) {
     }
 }
 
-/// Whether a process was killed by its rule; otherwise it has ended well.
+/// Returns `true` if a process was killed by its rule. Otherwise it must have ended normally.
 fn was_killed(process: &Process, rule: &str) -> bool {
     assert!(process.wait_timeout(DEADLINE), "{rule}: still running");
     match process.exit() {
@@ -65,7 +66,7 @@ fn was_killed(process: &Process, rule: &str) -> bool {
     }
 }
 
-/// Its values are all the same, or it is said to be lost.
+/// Returns `true` if its values are all equal, or it is reported as lost.
 fn is_whole_or_lost(t: mp_cuda::Result<Vec<f32>>) -> bool {
     match t {
         Ok(values) => {
@@ -117,14 +118,15 @@ fn a_sender_is_killed_at_each_call_of_the_driver(order: Order) {
 }
 }
 
-/// Its work runs on for a while, and vanishes then.
+/// Its work continues for a while, and then vanishes.
 #[test]
 fn a_sender_is_killed_whose_work_ends_late() {
     sender_is_killed(&setup().set("LATE_MS", 20).set("SEED", 11).start().unwrap());
 }
 
-/// What was found, without races between two streams of one of these processes, which were killed. When a process is gone, what waits for its
-/// clocks is released, and a device that works on all the same may run what waited in another stream of the same process. None relies on it.
+/// Returns the findings without races between two streams of one killed process. After a death, waiters of
+/// its clocks are released, and a device that continues may run pending work of another stream of the same
+/// process. No process relies on it.
 fn findings_of_others(session: &Session, gone: &HashSet<u32>) -> Vec<Finding> {
     let its_own = |finding: &Finding| {
         let line: serde_json::Value = serde_json::from_str(&finding.line).unwrap();
@@ -190,7 +192,7 @@ fn makes(((moved, frozen), back, gone): (Tensors, Queue<CudaTensor<f32>>, Queue<
     if let Ok(Some(x)) = back.try_get() {
         is_whole_or_lost(x.to_vec(&stream));
     }
-    // What the other one has not taken.
+    // Messages that the other one has not taken.
     drop((moved.try_get(), frozen.try_get()));
     assert_eq!(weights.to_vec(&stream)?, [2.0; LEN]);
     drop(weights);

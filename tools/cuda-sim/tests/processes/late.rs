@@ -1,4 +1,4 @@
-//! Work that is on its way when its tensor is dropped: what its memory is used for meanwhile, and if it never ends.
+//! Work that is pending when its tensor is dropped: reuse of its memory meanwhile, and endless work.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn makes_another((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outc
 }
 
 on_the_device! {
-/// Its kernel may write for as long as the driver takes to end it: the slab is used no more.
+/// Its kernel may write until the driver ends it: the slab is no longer used.
 fn a_process_is_killed_that_dropped_a_tensor_before_its_work_was_done(order: Order) {
     for late in [0, 100] {
         let session = setup().set("PROFILE", profile(order)).set("LATE_MS", late).start().unwrap();
@@ -101,7 +101,7 @@ fn makes_one((tensors, done): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outc
 }
 
 on_the_device! {
-/// What is unmapped under a running kernel is a fault.
+/// Unmapping under a running kernel is a fault.
 fn memory_stays_mapped_as_long_as_a_stream_reaches_it(order: Order) {
     let session = under(order);
     let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -163,7 +163,7 @@ fn writes_and_stays((tensors, begun): (Queue<CudaTensor<f32>>, Queue<()>)) -> Ou
 fn makes_what_is_written((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcome {
     let (stream, device) = (stream(), Device::new(0)?);
     let t = CudaTensor::<f32>::empty([LEN], &stream)?;
-    // It came to no work here: what a reader of the row knows of it is what the process said that has it now.
+    // It was not used here: a reader of the row only knows what the process that has it now recorded.
     tensors.put(t).unwrap();
     taken(&killed);
     mp_harness::eventually("the writer has no seat", || {
@@ -172,13 +172,13 @@ fn makes_what_is_written((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>))
         memory_stats(&device).pieces == 0
     });
     let other = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
-    // Late enough for a kernel of the dead process to be in its middle.
+    // Long enough for a kernel of the dead process to be running.
     kernels().spin(&stream, SLOW);
     assert_eq!(other.to_vec(&stream)?, [2.0; LEN]);
     Ok(())
 }
 
-/// The driver takes a while to end what it had given to the device, and that writes meanwhile.
+/// The driver takes a while to end work that the device has begun, and that writes meanwhile.
 #[test]
 fn memory_of_a_killed_writer_is_not_given_away() {
     let session = setup().set("LATE_MS", 2_000).set("LAZY_MS", 0).start().unwrap();
@@ -213,7 +213,7 @@ fn makes_and_ends(tensors: Queue<FrozenCudaTensor<f32>>) -> Outcome {
     Ok(())
 }
 
-/// Of memory whose maker is gone, and which was unmapped, a process that had it has nothing.
+/// A process that had memory of a dead maker, and unmapped it, keeps none of it.
 #[test]
 fn what_was_opened_and_unmapped_keeps_no_memory() {
     let session = session();

@@ -1,4 +1,4 @@
-//! Many tensors, one after the other: what they leave is flat.
+//! Many tensors, one after the other: memory does not grow.
 
 use mp_core::Arena;
 use mp_cuda::{CudaTensor, SharedCudaTensor};
@@ -9,7 +9,7 @@ use crate::support::{Outcome, join, nothing_is_left, session, stat, stream, take
 
 const LEN: usize = 1 << 14;
 const COUNT: usize = 100_000;
-/// After these numbers of tensors it is looked how much there is: at last while all processes are there.
+/// Numbers of tensors after which usage is measured: the last one while all processes exist.
 const MARKS: [usize; 3] = [1_000, 10_000, COUNT - 100];
 
 type Numbers = Queue<Option<SharedCudaTensor<f32>>>;
@@ -45,7 +45,7 @@ fn sums((from, marks, go): (Numbers, Queue<usize>, Queue<()>)) -> Outcome<f64> {
     Ok(sum)
 }
 
-/// How much there is: of the device and of the arena in bytes, clocks that are owned, and the memory of processes in KiB.
+/// Usage: device and arena in bytes, owned clocks, and resident memory of processes in KiB.
 #[derive(Debug)]
 struct There {
     device: u64,
@@ -71,7 +71,8 @@ impl There {
     }
 }
 
-/// `test_cuda_send_many` of PyTorch, with as many: through three processes, of which the middle one only passes on.
+/// `test_cuda_send_many` of PyTorch, with as many tensors: through three processes, of which the middle one
+/// only forwards.
 #[test]
 #[ignore = "takes minutes: cargo xtask ci --long"]
 fn a_hundred_thousand_leave_what_a_thousand_leave() {
@@ -83,7 +84,7 @@ fn a_hundred_thousand_leave_what_a_thousand_leave() {
     let end = with_gpu(&session).spawn(sums, (two, marks.clone(), go.clone())).unwrap();
     let pids = [maker.pid(), relay.pid(), end.pid(), session.pid()];
     let all = MARKS.map(|mark| {
-        // The last wait is for minutes.
+        // The last wait takes minutes.
         assert_eq!(marks.get().unwrap(), Some(mark));
         let there = There::now(&session, &pids);
         println!("{mark}: {there:?}");
@@ -94,9 +95,9 @@ fn a_hundred_thousand_leave_what_a_thousand_leave() {
     assert_eq!(join(end), (0..COUNT).map(|i| 5.0 * (i % 100) as f64).sum::<f64>());
     let [first, .., last] = &all;
     assert!(last.device <= first.device && last.device <= 64 << 20, "{all:?}");
-    // A queue's messages are of many sizes of blocks, a few of which are taken later.
+    // A queue's messages need blocks of many sizes, a few of which are allocated later.
     assert!(last.arena <= first.arena + (1 << 20) && last.clocks <= first.clocks + 2, "{all:?}");
-    // Of the processes that use the library; the fourth one is the device.
+    // Of the processes that use the library. The fourth one is the device.
     for (early, late) in first.resident.iter().zip(&last.resident).take(3) {
         assert!(*late <= early + 4096, "{all:?}");
     }

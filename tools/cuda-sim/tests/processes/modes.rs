@@ -1,4 +1,4 @@
-//! What each mode allows, views and copies, and what is refused.
+//! Modes: permitted operations, views and copies, and refusals.
 
 use std::time::Duration;
 
@@ -27,14 +27,14 @@ fn copies((): ()) -> Outcome {
     let seen = whole.to_vec(&other)?;
     assert_eq!((seen[0], seen[3], seen[6], seen[9]), (1.0, 3.0, 7.0, 9.0));
     assert_eq!(seen.iter().filter(|x| **x == 0.0).count(), 16);
-    // Rows of one memory, which don't overlap; and those that do.
+    // Rows of one memory that don't overlap, and rows that do.
     whole.select(0, 0)?.copy_from(&whole.select(0, 1)?, &other)?;
     assert_eq!(whole.select(0, 0)?.to_vec(&other)?, [7.0, 0.0, 0.0, 9.0, 0.0, 0.0]);
     let error = whole.narrow(0, 0, 2)?.copy_from(&whole.narrow(0, 1, 2)?, &other).unwrap_err();
     assert!(error.to_string().contains("overlaps"), "{error}");
     let error = whole.copy_from(&part, &other).unwrap_err();
     assert!(error.to_string().contains("shape"), "{error}");
-    // Of types of each size, filled and copied.
+    // Types of each size, filled and copied.
     let mut long = CudaTensor::<i64>::full([5], -7, &stream)?;
     long.fill(1 << 40, &stream)?;
     assert_eq!(long.to_vec(&stream)?, [1 << 40; 5]);
@@ -63,7 +63,7 @@ fn moves((): ()) -> Outcome {
     queue.put(CudaTensor::<f32>::full([1000], 1.0, &stream)?).unwrap();
     let second = CudaTensor::<f32>::full([10, 100], 2.0, &stream)?;
     let id = second.storage();
-    // What finds no room comes back as it was.
+    // A message without room is returned unchanged.
     let back = match queue.try_put(second) {
         Err(PutError::Full(back)) => back,
         other => return Err(format!("{other:?}").into()),
@@ -86,7 +86,7 @@ fn an_exclusive_tensor_moves_and_comes_back_from_a_full_queue(order: Order) {
 }
 }
 
-/// A value as it is read as another type.
+/// Reads a value as another type.
 fn read_as<A: Message, B: Message>(mut value: A) -> mp_core::Result<B> {
     let mut out = Outgoing::default();
     value.encode::<MessagePack>(&mut out)?;
@@ -107,7 +107,7 @@ fn misread((): ()) -> Outcome {
     assert!(read_as::<_, FrozenCudaTensor<i32>>(made()?.freeze()).is_err(), "another type of elements");
     let t = read_as::<_, CudaTensor<f32>>(made()?)?;
     assert_eq!(t.to_vec(&stream)?, [0.0; 8]);
-    // Outside of a message there is nothing to attach memory to: an empty one is refused as well.
+    // Outside of a message memory can't be attached: an empty tensor is refused as well.
     for len in [0, 4] {
         let refused = serde_json::to_string(&CudaTensor::<f32>::zeros([len], &stream)?.freeze()).unwrap_err();
         assert!(refused.to_string().contains("message"), "{len} elements: {refused}");
@@ -205,7 +205,7 @@ fn crafted((): ()) -> Outcome {
     };
     let read = |out: Outgoing| FrozenCudaTensor::<f32>::decode::<MessagePack>(&mut out.into_incoming());
     assert!(read(written()?).is_ok());
-    // The last bytes are those of the tick: this one was never made.
+    // The last bytes are those of the tick, which was never made.
     let mut future = written()?;
     *future.bytes().last_mut().unwrap() += 1;
     let error = read(future).unwrap_err().to_string();
@@ -213,9 +213,9 @@ fn crafted((): ()) -> Outcome {
     for at in 0..written()?.bytes().len() {
         for with in [0, 1, 0x7F, 0xFF] {
             let mut other = written()?;
-            // When the kernel has run, there is no tick any more.
+            // After the kernel has run, there is no tick any more.
             other.bytes().get_mut(at).into_iter().for_each(|byte| *byte ^= with);
-            // Whatever is read lies within the memory that is attached.
+            // All reads lie within the attached memory.
             if let Ok(t) = read(other) {
                 assert!(t.len() <= 16 && t.to_vec(&stream).is_ok(), "{t:?}");
             }

@@ -1,4 +1,5 @@
-//! Events of other processes that a process opens, where streams are ordered by those: each is closed again, whichever of both ends first.
+//! Events that a process opens, where streams are ordered by events of other processes: each is closed again,
+//! whichever end comes first.
 
 use mp_cuda::{CudaTensor, Error, FrozenCudaTensor, Order, ipc_collect};
 use mp_cuda_sim::session::Session;
@@ -33,7 +34,7 @@ fn makes((tensors, told): (Tensors, Told)) -> Outcome {
     Ok(())
 }
 
-/// Has a stream wait for it. Meanwhile it looks after the deaths of others.
+/// Makes a stream wait for it. Meanwhile it checks for deaths of others.
 fn waits((tensors, (opened, ends)): (Tensors, (Told, Queue<bool>))) -> Outcome {
     let stream = stream();
     let mut all = Vec::new();
@@ -135,7 +136,7 @@ fn what_is_collected_is_opened_again() {
     both.to_waiter.put(false).unwrap();
     taken(&both.opened);
     assert_eq!(stat(&both.session, "opened-events"), 0);
-    // Of another stream, behind the first one's work.
+    // Another stream, ordered after the first one's work.
     let made = (both.tensors.clone(), both.to_maker.clone());
     let other = with_gpu(&both.session).spawn(makes, made).unwrap();
     taken(&both.opened);
@@ -147,7 +148,7 @@ fn what_is_collected_is_opened_again() {
 
 type Pids = Queue<u32>;
 
-/// Starts the maker, whose death is not reported to the arena as long as this process is stopped.
+/// Starts the maker, whose death is not reported to the arena while this process is stopped.
 fn starts_the_maker((tensors, told, pids): (Tensors, Told, Pids)) -> Outcome {
     let maker = Process::builder().start_method(StartMethod::Spawn);
     let maker = maker.spawn(makes, (tensors, told)).unwrap();
@@ -156,7 +157,7 @@ fn starts_the_maker((tensors, told, pids): (Tensors, Told, Pids)) -> Outcome {
     Ok(())
 }
 
-/// Has a stream wait for the maker's event, kills the maker, and has a second stream wait for the event.
+/// Makes a stream wait for the maker's event, kills the maker, and makes a second stream wait for the event.
 /// Sends `true` if the second wait is refused.
 fn waits_for_a_dead_process((tensors, pids, refused): (Tensors, Pids, Queue<bool>)) -> Outcome {
     let ([first, second], t) = ([stream(), stream()], taken(&tensors));
@@ -205,7 +206,7 @@ fn is_stopped_between_two_makers((tensors, waits): (Tensors, Told)) -> Outcome {
     let ([first, second], t) = ([stream(), stream()], taken(&tensors));
     drop(t.on(&first)?);
     kill_process(getpid(), Signal::STOP)?;
-    // The queue has the second tensor. A thread that waits for it would find the death of the first maker.
+    // The queue has the second tensor. A thread that waits for it would detect the death of the first maker.
     let t = tensors.try_get()?.unwrap();
     drop(t.on(&second)?);
     waits.put(()).unwrap();

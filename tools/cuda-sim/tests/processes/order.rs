@@ -1,5 +1,5 @@
-//! What waits for what: kernels of several streams and processes, with tensors between them. A wait that is missing is found by
-//! the values, or by the simulator as a race.
+//! Ordering of kernels of several streams and processes that share tensors. A missing wait is detected by the
+//! values, or by the simulator as a race.
 
 use std::time::Duration;
 
@@ -44,12 +44,13 @@ fn receives_again((tensors, seen): (Queue<SharedCudaTensor<f32>>, Queue<()>)) ->
 
 const ALL: [Order; 3] = [Order::Clocks, Order::IpcEvents, Order::Host];
 
-/// The orders to be tried. Without a simulator there is one device, which has one order for the whole family.
+/// Returns the orders to test. Without a simulator there is one device, which has one order for the whole
+/// family.
 fn orders() -> &'static [Order] {
     if session().has_figures() { &ALL } else { &ALL[..1] }
 }
 
-/// Sessions with each order.
+/// Returns sessions with each order.
 fn all() -> Vec<Session> {
     orders().iter().copied().map(under).collect()
 }
@@ -127,7 +128,7 @@ fn on_streams_of_one_process((): ()) -> Outcome {
         kernels().fill(stream, on.ptr(), on.len(), i as f32);
         drop(on);
         if i == 3 {
-            // Readers, at the same time; the next writer waits for both.
+            // Concurrent readers. The next writer waits for both.
             let mut sink = CudaTensor::<f32>::empty([2, LEN], &b)?;
             for (row, stream) in [&b, &c].into_iter().enumerate() {
                 let on = t.on(stream)?;
@@ -139,7 +140,7 @@ fn on_streams_of_one_process((): ()) -> Outcome {
         }
     }
     assert_eq!(t.to_vec(&a)?, [5.0; LEN]);
-    // What was made on one stream is shared, and used on another.
+    // A tensor made on one stream is shared, and used on another.
     let mut t = CudaTensor::<f32>::zeros([LEN], &a)?;
     let on = t.on_mut(&a)?;
     kernels().spin(&a, SLOW);
@@ -161,7 +162,7 @@ fn streams_of_one_process_wait_for_each_other() {
 fn makes_anew((tensors, used): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
     let (stream, other) = (stream(), stream());
     for i in 0..30 {
-        // The memory of the one before, whose readers' kernels may not have run.
+        // Memory of the previous tensor, whose readers' kernels may not have run.
         let t = CudaTensor::<f32>::full([LEN], i as f32, if i % 2 == 0 { &stream } else { &other })?.freeze();
         tensors.put(t.clone()).unwrap();
         tensors.put(t).unwrap();
@@ -214,7 +215,7 @@ fn reads_then_shares((tensors, read): (Queue<SharedCudaTensor<f32>>, Queue<()>))
     let (stream, other) = (stream(), stream());
     let x = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
     kernels().spin(&other, SLOW);
-    // It reads `x`, when the spinning has come to its end.
+    // It reads `x` after the spinning has ended.
     let copy = x.to_device(&other)?;
     tensors.put(x.share()).unwrap();
     taken(&read);

@@ -1,5 +1,5 @@
-//! What the simulator is told of pieces by `mp-cuda` in builds for tests: work that leaves its tensor's memory is found, and work that
-//! overlaps on purpose is not taken for a race.
+//! Pieces that `mp-cuda` declares to the simulator in builds for tests: work that leaves its tensor's memory
+//! is reported, and intentional overlaps are not reported as races.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::{Outcome, join, kernels, nothing_is_left, run, session, stre
 
 const LEN: usize = 1 << 10;
 
-/// How many elements beyond the tensor a kernel writes.
+/// Writes `beyond` elements past the end of the tensor.
 fn writes_beyond(beyond: usize) -> Outcome {
     let stream = stream();
     let mut t = CudaTensor::<f32>::zeros([LEN], &stream)?;
@@ -37,7 +37,7 @@ fn a_kernel_that_leaves_its_piece_is_found() {
     assert_eq!(kinds(&session), ["out-of-bounds"]);
 }
 
-/// A piece of another size in the memory of one whose work has not run, which is within the piece that it was given for.
+/// Cuts another piece from memory whose pending work is within its original piece.
 fn cuts_anew((): ()) -> Outcome {
     let (stream, other) = (stream(), stream());
     for elements in [LEN, LEN / 2, LEN / 4] {
@@ -71,7 +71,7 @@ fn writes_along((t, both): (SharedCudaTensor<f32>, Queue<()>)) -> Outcome {
     kernels().fill(&stream, on.ptr(), on.len(), 5.0);
     drop(on);
     stream.synchronize()?;
-    // Memory that is shared no more is judged as all other memory.
+    // Memory that is no longer shared is checked like all other memory.
     drop(t);
     Ok(())
 }

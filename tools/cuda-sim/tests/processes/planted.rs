@@ -1,6 +1,6 @@
-//! The simulator finds mutations of mp-cuda's order, memory and descriptors. Each is switched on in all
-//! processes of a test, which has to fail and to print one of the listed texts. `cargo xtask mutate` runs
-//! these tests in its copy of the sources.
+//! The simulator detects mutations of mp-cuda's order, memory and descriptors. Each is switched on in all
+//! processes of a test, which must fail and print one of the listed texts. `cargo xtask mutate` runs these
+//! tests in its copy of the sources.
 
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -10,47 +10,47 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// A mistake, the test that finds it, and what that says.
+/// Mutation, the test that detects it, and its output.
 struct Planted {
     mutation: &'static str,
     test: &'static str,
-    /// One of these.
+    /// Texts of which one must be printed.
     says: &'static [&'static str],
 }
 
 const PLANTED: [Planted; 15] = [
-    // What is here already is waited for at its second receipt, too.
+    // A value that was already received is also waited for at its second receipt.
     Planted {
         mutation: "cuda.message.second-not-waited",
         test: "order::sent_again_behind_a_slow_kernel_on_another_stream",
         says: &["it is here already, and waited for all the same"],
     },
-    // The end of a dead process's clock is before all ticks, for a comparison that is cyclic.
+    // The end value of a dead process's clock is before all ticks in a cyclic comparison.
     Planted {
         mutation: "clock.end.unsigned",
         test: "ends::a_stream_that_waits_for_a_killed_process_goes_on",
         says: &["\"stuck\""],
     },
-    // A tick is told that the driver has refused.
+    // A tick is reported although the driver has refused it.
     Planted {
         mutation: "cuda.clock.told-unaccepted",
         test: "failures::a_tick_that_the_driver_refuses_is_told_to_no_process",
         says: &["Finding { kind"],
     },
-    // A message leaves before the tick behind its tensor's work.
+    // A message is sent before the tick after its tensor's work.
     Planted {
         mutation: "cuda.uses.sent-before-told",
         test: "order::what_is_moved_is_read_behind_the_work_of_its_sender::clocks",
         says: &["\"race\""],
     },
-    // The last use that is in the row is forgotten for the next one.
+    // The last use in the row is lost at the next one.
     Planted {
         mutation: "cuda.uses.left-without-join",
         test: "order::memory_is_used_again_after_the_last_of_its_readers",
-        // The values, if the simulator ran both in a bad order before it told.
+        // The values, if the simulator ran both in a bad order before it reported.
         says: &["\"race\"", "panicked: ["],
     },
-    // Memory that a dead process may write to yet is given away: it died in the middle of a use, or after it.
+    // Memory that a dead process may still write is reused: it died during a use, or after it.
     Planted {
         mutation: "cuda.given.open-use-ignored",
         test: "late::memory_of_a_killed_writer_is_not_given_away",
@@ -61,49 +61,49 @@ const PLANTED: [Planted; 15] = [
         test: "late::a_process_is_killed_that_dropped_a_tensor_before_its_work_was_done::clocks",
         says: &["the slab is retired"],
     },
-    // A descriptor is kept after its import, and so the memory, when all else of it is gone.
+    // A descriptor is kept after its import, and so the memory, after all other references are gone.
     Planted {
         mutation: "cuda.slab.descriptor-kept",
         test: "late::what_was_opened_and_unmapped_keeps_no_memory",
         says: &["all memory is free"],
     },
-    // A descriptor is taken out of the locker by the first process that opens the memory.
+    // The first process that opens the memory takes the descriptor out of the locker.
     Planted {
         mutation: "locker.kept.taken-out",
         test: "ends::one_process_after_the_other_opens_what_was_sent",
         says: &["packet 0 of the locker of descriptors is missing"],
     },
-    // A process opens the handle of memory that is its own.
+    // A process opens the handle of its own memory.
     Planted {
         mutation: "cuda.slab.own-handle-opened",
         test: "foreign::each_kind_of_memory_is_shared_or_copied",
         says: &["cuIpcOpenMemHandle"],
     },
-    // The last use is not said to be behind work of several processes.
+    // The last use is not marked as following work of several processes.
     Planted {
         mutation: "cuda.row.mixed-not-noted",
         test: "drops::memory_of_two_readers_is_not_given_away_when_one_of_them_is_killed",
         says: &["\"race\""],
     },
-    // Memory is given away under work that no tick is behind.
+    // Memory is reused under work without a tick.
     Planted {
         mutation: "cuda.uses.read-not-told",
         test: "drops::memory_of_a_reader_that_could_not_tell_is_not_given_away",
         says: &["\"race\""],
     },
-    // The thread that learns of a death unmaps.
+    // The thread that detects a death unmaps.
     Planted {
         mutation: "cuda.here.unmapped-by-the-sweeper",
         test: "drops::a_thread_that_learns_of_a_death_waits_for_no_device",
         says: &["it went on while its memory was being unmapped"],
     },
-    // Streams of users end under a tensor's lock.
+    // User streams end under a tensor's lock.
     Planted {
         mutation: "cuda.uses.ended-under-locks",
         test: "drops::no_users_code_runs_under_the_lock_of_a_tensor",
         says: &["what is a user's is dropped under a tensor's lock"],
     },
-    // A row's use with write access is not noted: the death of a writer leaves no trace.
+    // A row's use with write access is not recorded: the death of a writer has no effect.
     Planted {
         mutation: "cuda.row.use-not-begun",
         test: "late::memory_of_a_killed_writer_is_not_given_away",
@@ -111,10 +111,10 @@ const PLANTED: [Planted; 15] = [
     },
 ];
 
-/// How long such a test may take: all that it waits for has deadlines.
+/// Time limit of such a test. All its waits have deadlines.
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// What a test of this program prints, with a mistake; whether it passes.
+/// Runs a test of this program with a mutation. Returns `true` if it passes, and its output.
 fn outcome(test: &str, mutation: &str) -> (bool, String) {
     let mut command = Command::new(std::env::current_exe().expect("this program"));
     command.args([test, "--exact", "--nocapture", "--test-threads=1"]).env("MP_MUTANT", mutation);

@@ -1,5 +1,5 @@
-//! Streams that have to wait for readers, and memory that is used again after work of several streams and processes. Each wait that is
-//! missing here is a race for the simulator, or wrong values.
+//! Streams that must wait for readers, and memory that is reused after work of several streams and processes.
+//! Each missing wait is a race for the simulator, or gives wrong values.
 
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ pub(crate) fn queues<T: mp_core::message::Message, const N: usize>() -> [Queue<T
     [(); N].map(|()| Queue::unbounded().unwrap())
 }
 
-/// Has a stream copy a tensor, after it has spun for this time; the copy.
+/// Makes a stream copy a tensor after it has spun for this time. Returns the copy.
 pub(crate) fn copies<M: mp_cuda::CudaMode>(
     t: &CudaTensor<f32, M>,
     stream: &Stream,
@@ -35,7 +35,7 @@ pub(crate) fn copies<M: mp_cuda::CudaMode>(
     Ok(copy)
 }
 
-/// Has a stream fill a tensor, after it has spun for this time.
+/// Makes a stream fill a tensor after it has spun for this time.
 pub(crate) fn fills(t: &mut CudaTensor<f32>, stream: &Stream, time: Duration, value: f32) -> Outcome {
     let on = t.on_mut(stream)?;
     kernels().spin(stream, time);
@@ -107,7 +107,7 @@ fn next_owner_waits_for_a_relay_that_reads(order: Order) {
 
 pub(crate) type Frozen = Queue<FrozenCudaTensor<f32>>;
 
-/// A reader: it reads for this many milliseconds, when it is told to, and says that it has dropped the tensor.
+/// Reads for this many milliseconds on request, and reports that it has dropped the tensor.
 fn reads_and_drops((tensors, go, dropped, milliseconds): (Frozen, Told, Told, u64)) -> Outcome {
     let (stream, t) = (stream(), taken(&tensors));
     taken(&go);
@@ -128,7 +128,7 @@ fn makes_for_two((tensors, gone): (Frozen, Told)) -> Outcome {
     taken(&gone);
     let early = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
     assert_eq!(early.to_vec(&stream)?, [2.0; LEN]);
-    // Two pieces of its own are out. The third comes back when both readers have run.
+    // Two of its own pieces are in use. The third is freed when both readers have run.
     eventually("the memory comes back", || memory_stats(stream.device()).pieces == 2);
     let late = CudaTensor::<f32>::full([LEN], 3.0, &stream)?;
     assert_eq!(late.to_vec(&stream)?, [3.0; LEN]);
@@ -137,7 +137,7 @@ fn makes_for_two((tensors, gone): (Frozen, Told)) -> Outcome {
 }
 
 under_each_order! {
-/// The slow one drops it first, or last.
+/// The slow reader drops it first, or last.
 fn memory_of_two_readers_is_reused_after_both(order: Order) {
     for times in [[300, 0], [0, 300], [100, 200]] {
         let session = under(order);
@@ -159,7 +159,8 @@ fn memory_of_two_readers_is_reused_after_both(order: Order) {
 }
 }
 
-/// Three neighbours are dropped with work on their streams, one of them with slow work; what is made next covers all three.
+/// Three neighbours are dropped with work on their streams, one of them with slow work. The next tensor
+/// covers all three.
 fn covers_what_was_dropped(slow: u32) -> Outcome {
     let (streams, last) = ([(); 3].map(|()| stream()), stream());
     let mut parts = Vec::new();
@@ -192,7 +193,7 @@ fn each_of_several_cooling_ranges_is_waited_for(order: Order) {
 }
 }
 
-/// One tensor is dropped with slow work; what is made next takes one half of it each.
+/// A tensor is dropped with slow work. Each of the next two tensors takes one half of it.
 fn divides_what_was_dropped((): ()) -> Outcome {
     let [slow, one, two] = [(); 3].map(|()| stream());
     let mut t = CudaTensor::<f32>::full([2 * LEN], 1.0, &slow)?;
@@ -221,13 +222,13 @@ fn each_part_of_a_cooling_range_is_waited_for(order: Order) {
 }
 }
 
-/// Leaves slow work behind, in memory that is free for what waits for it.
+/// Leaves slow work behind, in memory that is free for streams that wait for it.
 fn leaves_slow_work(slow: &Stream) -> Outcome {
     let mut t = CudaTensor::<f32>::full([LEN], 1.0, slow)?;
     fills(&mut t, slow, SLOW, 2.0)
 }
 
-/// The first use of new memory is on another stream than the one that it was made with, in this process or in another one.
+/// The first use of new memory is on another stream than its creation, in this process or in another one.
 fn uses_new_memory_elsewhere((out, read): (Moved, Told)) -> Outcome {
     let [slow, one, other] = [(); 3].map(|()| stream());
     leaves_slow_work(&slow)?;
@@ -313,7 +314,7 @@ fn each_message_tells_of_all_work_of_an_open_use(order: Order) {
 }
 }
 
-/// Begins a use that is open while many others come and go, and whose work comes last.
+/// Begins a use that stays open during many others, and whose work comes last.
 fn reads_last_in_a_long_use((): ()) -> Outcome {
     let (late, others) = (stream(), [(); 6].map(|()| stream()));
     let t = CudaTensor::<f32>::full([LEN], 1.0, &late)?.freeze();

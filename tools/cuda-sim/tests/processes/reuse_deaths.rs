@@ -1,4 +1,5 @@
-//! Memory that is used again after a process was stopped or killed while it gave that up, and events of streams that have ended.
+//! Memory that is reused after a process was stopped or killed while it released it, and events of streams
+//! that have ended.
 
 use std::time::Duration;
 
@@ -41,7 +42,7 @@ fn makes_while_one_is_stopped((tensors, go, made): (Frozen, Told, Told)) -> Outc
     Ok(())
 }
 
-/// Stops a reader at one change of its drop; whether it came so far.
+/// Stops a reader at one change of its drop. Returns `false` if it does not reach the change.
 fn stops_at(session: &Session, at: u64) -> bool {
     let ([tensors], [dropped, go, made]) = (queues(), queues());
     let reader = with_gpu(session);
@@ -65,7 +66,8 @@ fn stops_at(session: &Session, at: u64) -> bool {
 }
 
 on_the_device! {
-/// The last use is in the row before the seat is given up: a maker never finds the one without the other.
+/// The last use is recorded in the row before the seat is released: a maker never observes the release
+/// without the use.
 fn reader_is_stopped_at_each_change_of_its_drop(order: Order) {
     let session = under(order);
     let stops = (1..).take_while(|at| stops_at(&session, *at)).count();
@@ -75,7 +77,7 @@ fn reader_is_stopped_at_each_change_of_its_drop(order: Order) {
 
 type Args = (Moved, Told, u64);
 
-/// Drops a tensor with work that it writes, and is killed at this change that the drop makes in the arena.
+/// Drops a tensor with work that writes it, and is killed at this change that the drop makes in the arena.
 fn is_killed_while_it_drops((tensors, dropped, at): Args) -> Outcome {
     let (stream, mut t) = (stream(), taken(&tensors));
     fills(&mut t, &stream, SLOW, 7.0)?;
@@ -96,13 +98,13 @@ fn makes_for_one_that_is_killed((tensors, gone): (Moved, Told)) -> Outcome {
         memory_stats(stream.device()).pieces == 0
     });
     let next = CudaTensor::<f32>::full([LEN], 2.0, &stream)?;
-    // What the dead process has left runs meanwhile.
+    // The dead process's remaining work runs meanwhile.
     kernels().spin(&stream, 2 * SLOW);
     assert_eq!(next.to_vec(&stream)?, [2.0; LEN]);
     Ok(())
 }
 
-/// Kills a writer at one change of its drop; whether it came so far.
+/// Kills a writer at one change of its drop. Returns `false` if it does not reach the change.
 fn kills_at(session: &Session, at: u64) -> bool {
     let ([tensors], [dropped, gone]) = (queues(), queues());
     let writer = with_gpu(session);
@@ -116,7 +118,7 @@ fn kills_at(session: &Session, at: u64) -> bool {
     dropped.is_empty()
 }
 
-/// Its work runs on for a while, and no tensor is made in that memory meanwhile.
+/// Its work continues for a while, and no tensor is made in that memory meanwhile.
 #[test]
 fn writer_is_killed_at_each_change_of_its_drop() {
     let session = setup().set("LATE_MS", 1_000).start().unwrap();
@@ -135,7 +137,7 @@ fn makes_two_and_stays(out: Two) -> Outcome {
     Ok(())
 }
 
-/// Has both mapped, and drops the second. When it knows that the maker is dead, that is unmapped.
+/// Maps both, and drops the second. When it detects the maker's death, that is unmapped.
 fn reads_what_a_dead_process_made((tensors, opened): (Two, Told)) -> Outcome {
     let (stream, (one, other)) = (stream(), taken(&tensors));
     assert!(one.to_vec(&stream)?[0] == 1.0 && other.to_vec(&stream)?[0] == 1.0);
@@ -219,7 +221,7 @@ type Steps = (Moved, Told, Told, Told);
 
 fn makes_after_a_death((tensors, dropped, found, killed): Steps) -> Outcome {
     let stream = stream();
-    // What it keeps is in the same slab.
+    // The kept tensor is in the same slab.
     let kept = CudaTensor::<f32>::full([LEN], 1.0, &stream)?;
     tensors.put(CudaTensor::full([LEN], 1.0, &stream)?).unwrap();
     taken(&dropped);
@@ -236,7 +238,8 @@ fn makes_after_a_death((tensors, dropped, found, killed): Steps) -> Outcome {
 }
 
 on_the_device! {
-/// The process whose work is on its way dies after the maker has found the memory free for what waits for that work.
+/// The process with pending work dies after the maker has found the memory free for streams that wait for
+/// that work.
 fn slab_is_retired_if_a_cooling_range_never_cools(order: Order) {
     let session = setup().set("PROFILE", profile(order)).set("LATE_MS", 2_000).start().unwrap();
     let ([tensors], [dropped, found, killed]) = (queues(), queues());
@@ -269,7 +272,8 @@ fn makes_streams((rounds, made, go): (u32, Told, Told)) -> Outcome<usize> {
     Ok(refused)
 }
 
-/// Events that there are after a process has made this many streams, one after the other; and how many records were refused.
+/// Returns the number of events after a process has made this many streams, one after the other, and the
+/// number of refused records.
 fn events_after(session: &Session, rounds: u32, rule: &str) -> (u64, usize) {
     let [made, go] = queues();
     let process = with_gpu(session).env("MP_CUDA_SIM_INJECT", rule);
@@ -284,7 +288,7 @@ fn events_after(session: &Session, rounds: u32, rule: &str) -> (u64, usize) {
 
 #[test]
 fn events_of_ended_streams_are_reused() {
-    // There are not many more than the events of one stream.
+    // Not many more than the events of one stream.
     let session = setup().set("PROFILE", "no-memops").set("EVENTS", 21).start().unwrap();
     let (events, refused) = events_after(&session, 40, "");
     assert!(refused == 0 && events <= 14, "{events} events of 40 streams, one of which is there at a time");
@@ -298,7 +302,7 @@ fn ends_with_work(tensors: Frozen) -> Outcome {
 }
 
 under_each_order! {
-/// It waits for its streams before it unmaps what they reach.
+/// The exit waits for the streams before it unmaps their memory.
 fn process_that_ends_unmaps_after_its_work(order: Order) {
     let session = under(order);
     let [tensors] = queues();

@@ -1,4 +1,5 @@
-//! Streams and their clocks: what becomes of them when their owners are gone, when a process ends, and when those die for which they wait.
+//! Streams and their clocks after their owners are dropped, a process ends, or the processes that they wait
+//! for die.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -17,11 +18,11 @@ use crate::support::{
     stream, taken, with_gpu,
 };
 
-/// Long enough to be looked at before it ends.
+/// Long enough to be observed before it ends.
 const SLOW: Duration = Duration::from_millis(200);
 const ENDLESS: Duration = Duration::from_secs(3600);
 
-/// A stream is dropped that has work which others may wait for, behind what a gate waits for.
+/// Drops a stream with work that others may wait for, ordered after a gate.
 fn ends_with_work(gate: &Event) -> mp_cuda::Result<Event> {
     let (stream, event) = (stream(), Event::new()?);
     gate.wait(&stream)?;
@@ -29,7 +30,7 @@ fn ends_with_work(gate: &Event) -> mp_cuda::Result<Event> {
     Ok(event)
 }
 
-/// It is complete after some time.
+/// Returns an event that is complete after some time.
 fn gate() -> mp_cuda::Result<(Stream, Event)> {
     let (stream, gate) = (stream(), Event::new()?);
     kernels().spin(&stream, Duration::from_secs(2));
@@ -98,7 +99,7 @@ fn takes_all_clocks((): ()) -> Outcome {
     let error = queue.put(x).unwrap_err();
     assert!(error.to_string().contains("streams"), "{error}");
     event.synchronize()?;
-    // That of the stream which has ended is there now.
+    // The tick of the stream that has ended exists now.
     queue.put(error.into_value()).unwrap();
     assert_eq!(taken(&queue).to_vec(&other)?, [1.0; 4]);
     Ok(())
@@ -124,7 +125,7 @@ fn is_slow((): ()) -> Outcome {
     Ok(())
 }
 
-/// Kernels of other processes run for longer than the first tick takes otherwise.
+/// Kernels of other processes run for longer than the first tick usually takes.
 #[test]
 fn a_device_that_others_keep_busy_at_its_first_use_is_waited_for() {
     let session = setup().set("LAZY_MS", 1500).start().unwrap();
@@ -140,11 +141,11 @@ fn is_busy_for_ever((): ()) -> Outcome {
     let begun = ticking.clone();
     std::thread::spawn(move || {
         begun.put(()).unwrap();
-        // The hosts keep the order: it waits for the stream, and has its clock meanwhile.
+        // The hosts keep the order: the record waits for the stream, and holds its clock meanwhile.
         _ = event.record(&stream);
     });
     taken(&ticking);
-    // sleep: there is no sign of a thread that waits within the driver.
+    // sleep: a thread that waits within the driver can't be observed.
     std::thread::sleep(SLOW);
     Ok(())
 }
@@ -166,7 +167,8 @@ fn records_for_ever(events: Queue<Event>) -> Outcome {
     Ok(())
 }
 
-/// What is in no process's memory, so that no process of the family has to look at anything: a file.
+/// Returns the path of a signal file: outside of any process's memory, so that no process of the family has
+/// to check anything.
 fn sign(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("mp-cuda-sim-{name}-{}", std::process::id()))
 }
@@ -188,15 +190,15 @@ fn leaves_work_behind_a_wait((event, out, go): Args) -> Outcome {
     event.wait(&stream)?;
     mine.record(&stream)?;
     out.put(mine).unwrap();
-    // Not by the library's waits, which would look after deaths.
+    // Not by the library's waits, which would check for deaths.
     eventually("it may end", || go.exists());
-    // Its callbacks of the end wait for its streams.
+    // Its exit callbacks wait for its streams.
     std::process::exit(0)
 }
 
 type Pair = (Queue<Event>, PathBuf, Queue<(u32, u32)>, bool);
 
-/// Starts a process whose event never comes, and one whose stream waits for that.
+/// Starts a process whose event never comes, and one whose stream waits for it.
 fn has_both((out, sign, pids, waits): Pair) -> Outcome {
     let child = || Process::builder().start_method(StartMethod::Spawn);
     let events = Queue::unbounded()?;
@@ -212,8 +214,8 @@ fn has_both((out, sign, pids, waits): Pair) -> Outcome {
     Ok(())
 }
 
-/// Kills the process for which another one's stream waits. No other process of the family looks after deaths meanwhile, not even their
-/// parent, which is stopped. Ends with what the other one has put, and these two.
+/// Kills the process for which another one's stream waits. No other process of the family checks for deaths
+/// meanwhile, not even their parent, which is stopped. Returns the other one's event, and the remaining two.
 fn one_dies(session: &Session, sign: PathBuf, waits: bool) -> (Event, Both) {
     let (out, pids) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let parent = with_gpu(session).spawn(has_both, (out.clone(), sign, pids.clone(), waits)).unwrap();
@@ -223,7 +225,7 @@ fn one_dies(session: &Session, sign: PathBuf, waits: bool) -> (Event, Both) {
     (event, Both { parent, other })
 }
 
-/// Ends the two that are left.
+/// Ends the two remaining processes.
 struct Both {
     parent: Process,
     other: u32,

@@ -19,13 +19,14 @@ use mp_spawn::{Process, ProcessBuilder, StartMethod};
 
 pub(crate) use crate::common::{nothing_found, stat};
 
-/// What a function returns that runs in a process of its own.
+/// Return type of a function that runs in a process of its own.
 pub(crate) type Outcome<T = ()> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// The files that cargo has built.
+/// Returns the setup with the files that cargo has built.
 pub(crate) fn setup() -> Setup {
     let engine = Path::new(env!("CARGO_BIN_EXE_mp-cuda-sim-engine"));
-    // What was built for the tests is in `deps`; beside the engine is what `cargo build` has put there, which may be older.
+    // The library built for the tests is in `deps`. The one next to the engine was made by `cargo build`, and
+    // may be older.
     let library = engine.parent().unwrap().join("deps/libmp_cuda_sim.so");
     let simulated = std::env::var_os(mp_cuda_sim::session::AS_IT_IS).is_none();
     assert!(library.exists() || !simulated, "{} is not built", library.display());
@@ -36,7 +37,7 @@ pub(crate) fn session() -> Session {
     setup().start().unwrap()
 }
 
-/// What devices are like whose streams have this order.
+/// Returns the profile of devices whose streams have this order.
 pub(crate) fn profile(order: Order) -> &'static str {
     match order {
         Order::Clocks => "h100",
@@ -46,17 +47,17 @@ pub(crate) fn profile(order: Order) -> &'static str {
     }
 }
 
-/// A session with such a device.
+/// Starts a session with such a device.
 pub(crate) fn under(order: Order) -> Session {
     setup().set("PROFILE", profile(order)).start().unwrap()
 }
 
-/// Whether hosts wait where streams do with other orders.
+/// Returns `true` if hosts wait instead of streams.
 pub(crate) fn hosts_wait() -> bool {
     order(&Device::new(0).unwrap()).unwrap() == Order::Host
 }
 
-/// A test for each of these orders of streams.
+/// Defines a test for each of these orders of streams.
 macro_rules! under_orders {
     ([$($test:ident: $which:ident),*] $(#[doc = $doc:literal])* fn $name:ident($order:ident: Order) $body:block) => {
         $(#[doc = $doc])*
@@ -74,7 +75,7 @@ macro_rules! under_orders {
 }
 pub(crate) use under_orders;
 
-/// Tests that hold whichever order the streams of a device have.
+/// Defines tests that hold for every order of a device's streams.
 macro_rules! under_each_order {
     ($($scenario:tt)*) => {
         $crate::support::under_orders! { [clocks: Clocks, ipc_events: IpcEvents, hosts: Host] $($scenario)* }
@@ -82,7 +83,7 @@ macro_rules! under_each_order {
 }
 pub(crate) use under_each_order;
 
-/// Tests of work that is pending when other processes are told of it, which there is none of if hosts wait.
+/// Defines tests of work that is pending when other processes learn of it, which doesn't occur if hosts wait.
 macro_rules! on_the_device {
     ($($scenario:tt)*) => {
         $crate::support::under_orders! { [clocks: Clocks, ipc_events: IpcEvents] $($scenario)* }
@@ -90,26 +91,27 @@ macro_rules! on_the_device {
 }
 pub(crate) use on_the_device;
 
-/// A process with a GPU, to be started.
+/// Returns the builder of a process with a GPU.
 pub(crate) fn with_gpu(session: &Session) -> ProcessBuilder {
     let builder = Process::builder().start_method(StartMethod::Spawn);
     session.environment().into_iter().fold(builder, |builder, (name, value)| builder.env(name, value))
 }
 
-/// A process without one.
+/// Returns the builder of a process without a GPU.
 pub(crate) fn without_gpu() -> ProcessBuilder {
     let builder = Process::builder().start_method(StartMethod::Spawn);
-    // The last one is for the driver of a real one, which is found without a path.
+    // The last one hides a real driver, which is found without a path.
     builder.env("LD_LIBRARY_PATH", "").env_remove("MP_CUDA_SIM").env("CUDA_VISIBLE_DEVICES", "-1")
 }
 
-/// This process, which has no GPU, may start copies of itself.
+/// Allows this process, which has no GPU, to fork.
 pub(crate) fn allow_copies() {
-    // SAFETY: what a copy runs uses nothing that other threads of this process have but what its test is about.
+    // SAFETY: what a copy runs uses nothing that other threads of this process have but what its test is
+    // about.
     unsafe { mp_spawn::allow_fork() };
 }
 
-/// Waits for the end of a process, and for what its function returned.
+/// Waits for the end of a process, and returns its function's result.
 #[track_caller]
 pub(crate) fn join<T: Message>(process: Process<T>) -> T {
     assert!(process.wait_timeout(DEADLINE), "still running after {DEADLINE:?}");
@@ -128,18 +130,18 @@ where
     join(with_gpu(session).spawn(function, args).unwrap())
 }
 
-/// The first device's stream, of a process that has one. The kernels are loaded now: later that would wait for the stream's work.
+/// Returns a stream of the first device, and loads the kernels: later that would wait for the stream's work.
 pub(crate) fn stream() -> Stream {
     let stream = Stream::new(&Device::new(0).unwrap()).unwrap();
     kernels();
     stream
 }
 
-/// Runs an ignored test in a family of its own, where no process of another test sweeps.
+/// Runs an ignored test in a separate family, where no process of another test sweeps.
 #[track_caller]
 pub(crate) fn alone(test: &str) {
     let mut alone = Command::new(std::env::current_exe().unwrap());
-    // Its result, on the standard output, would count as that of another test.
+    // Its result on stdout would count as another test's.
     alone.args(["--exact", test, "--ignored", "--nocapture"]).stdout(std::io::stderr());
     let mut alone = alone.spawn().unwrap();
     let mut status = None;
@@ -150,36 +152,36 @@ pub(crate) fn alone(test: &str) {
     assert!(status.unwrap().success());
 }
 
-/// What is in a queue, or will be before the deadline.
+/// Returns the next message of a queue, by the deadline.
 #[track_caller]
 pub(crate) fn taken<T: Message>(queue: &Queue<T>) -> T {
     queue.get_timeout(DEADLINE).expect("a message by the deadline").expect("the queue is open")
 }
 
-/// Is there until another process ends it.
+/// Runs until another process ends it.
 pub(crate) fn stays() {
     std::thread::park_timeout(2 * DEADLINE);
 }
 
-/// Nothing was found that a correct program doesn't do, and all memory is free again.
+/// Checks that there are no findings, and all memory is free again.
 #[track_caller]
 pub(crate) fn nothing_is_left(session: &Session) {
     eventually("all memory is free", || stat(session, "bytes") == 0 && stat(session, "processes") == 0);
     nothing_found(session);
 }
 
-/// The driver as a user's program has it, with the simulator's kernels.
+/// The driver as used by a user's program, with the simulator's kernels.
 pub(crate) struct Kernels {
     api: Api,
     context: Handle,
-    /// Looked up when the module is loaded: to look one up for the first time holds up, on a GPU, what streams are given after it until
-    /// they have run what they have.
+    /// Looked up when the module is loaded: the first look-up on a GPU delays later work of streams until
+    /// their earlier work is done.
     functions: HashMap<&'static str, Handle>,
 }
 
 const NAMES: [&str; 3] = ["fill_f32", "mul_f32", "spin_ns"];
 
-/// Work of a stream that ends when this is dropped.
+/// Work of a stream that ends on drop.
 pub(crate) struct Gate {
     _shut: mpsc::Sender<()>,
 }
@@ -191,7 +193,7 @@ extern "C" fn pass(gate: *mut c_void) {
     _ = gate.recv_timeout(DEADLINE);
 }
 
-/// Those of this process.
+/// Returns the kernels of this process.
 pub(crate) fn kernels() -> &'static Kernels {
     static KERNELS: OnceLock<Kernels> = OnceLock::new();
     KERNELS.get_or_init(Kernels::load)
@@ -237,7 +239,8 @@ impl Kernels {
         assert_eq!(code, 0);
     }
 
-    /// A stream of another library than `mp-cuda`, which keeps this for as long as it needs the stream.
+    /// Returns a stream of another library than `mp-cuda`, which holds `keep_alive` while it needs the
+    /// stream.
     pub(crate) fn stream_of_another(&self, keep_alive: impl std::any::Any + Send + Sync) -> Stream {
         // SAFETY: the context is kept for the life of the process.
         assert_eq!(unsafe { (self.api.cuCtxSetCurrent)(self.context) }, 0);
@@ -248,12 +251,12 @@ impl Kernels {
         unsafe { Stream::from_raw(self.context.0, stream.0, keep_alive) }.unwrap()
     }
 
-    /// `to = value`, of `n` floats.
+    /// Sets `n` floats: `to = value`.
     pub(crate) fn fill(&self, stream: &Stream, to: u64, n: usize, value: f32) {
         self.launch(stream, "fill_f32", &mut [to, n as u64, u64::from(value.to_bits())]);
     }
 
-    /// `to = a * factor`.
+    /// Computes `to = a * factor`.
     pub(crate) fn multiply(&self, stream: &Stream, to: u64, a: u64, n: usize, factor: f32) {
         self.launch(stream, "mul_f32", &mut [to, a, n as u64, u64::from(factor.to_bits())]);
     }

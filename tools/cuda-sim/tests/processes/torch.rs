@@ -62,7 +62,7 @@ fn makes_and_drops((tensors, go): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outcom
     for i in 0..10_u8 {
         tensors.put(CudaTensor::full([1 << 18], f32::from(i), &stream)?).unwrap();
     }
-    // Nothing of them is here any more.
+    // This process has no handle of them any more.
     taken(&go);
     Ok(())
 }
@@ -151,7 +151,8 @@ fn sums((from, count): (Numbers, usize)) -> Outcome<f64> {
 }
 
 under_each_order! {
-/// `test_cuda_send_many`: through three processes, of which the middle one only passes on. They are more than there are clocks.
+/// `test_cuda_send_many`: through three processes, of which the middle one only forwards. There are more
+/// tensors than clocks.
 fn send_many(order: Order) {
     const COUNT: usize = 5000;
     let session = under(order);

@@ -1,4 +1,4 @@
-//! The client process: makes the calls that it is told over the socket that is its standard input.
+//! Client process: makes the calls that it receives over the socket on its standard input.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_void};
@@ -9,16 +9,16 @@ use mp_cuda::driver::api::{AccessDesc, AllocationProp, Api, Handle, IpcHandle, L
 
 use crate::support::{Answer, Asked, receive, send};
 
-/// What the process keeps between calls.
+/// State of the process between calls.
 struct Client {
     library: libloading::Library,
-    /// `None` if a function is hidden: `mp-cuda` says so then.
+    /// `None` if a function is hidden: `mp-cuda` reports that.
     api: Option<Api>,
-    /// Descriptors that came, or were exported: they stay open.
+    /// Received or exported descriptors, which stay open.
     files: Vec<OwnedFd>,
 }
 
-/// Not a test by itself: what a test's clients run.
+/// Entry of a test's clients. Not a test.
 #[test]
 fn client() {
     if std::env::var_os("MP_SIM_CLIENT").is_none() {
@@ -34,7 +34,7 @@ fn client() {
         let (answer, file) = client.call(&asked, file);
         send(input.as_fd(), &answer, file);
     }
-    // The end of standard input is a clean end.
+    // The end of standard input is a normal exit.
     std::process::exit(0);
 }
 
@@ -54,7 +54,7 @@ macro_rules! driver {
     }};
 }
 
-/// The same of a function that not every driver has.
+/// Does the same for a function that not every driver has.
 macro_rules! optional {
     ($client:ident.$name:ident($($argument:expr),* $(,)?)) => {{
         let function = $client.api.as_ref().unwrap().$name.unwrap();
@@ -206,7 +206,7 @@ impl Client {
                 let name = CString::new(asked.bytes.clone()).unwrap();
                 driver!(me.cuModuleGetFunction(&raw mut object, handle(a(0)), name.as_ptr()))
             }
-            // Arguments of 8 bytes each; of those of 4 the lower half is read.
+            // Arguments of 8 bytes each. For those of 4 the lower half is read.
             "cuLaunchKernel" => {
                 let mut values = asked.numbers[2..].to_vec();
                 let mut all: Vec<*mut c_void> =
@@ -224,7 +224,7 @@ impl Client {
                 let hook = unsafe { me.library.get::<extern "C" fn(u64, u64) -> u32>(asked.call.as_bytes()) };
                 hook.unwrap()(a(0), a(1))
             }
-            // Of the process itself: maps a file that came, reads a word, writes one, copies itself.
+            // Requests to the process itself: maps a received file, reads a word, writes one, forks.
             "map" => {
                 let file = me.files.last().unwrap();
                 out = crate::support::map(file.as_fd(), size(0));
@@ -276,7 +276,7 @@ extern "C" fn store_seven(at: *mut c_void) {
     crate::support::word(at.expose_provenance() as u64).store(7, std::sync::atomic::Ordering::SeqCst);
 }
 
-/// What a call returns in a copy of this process: at most 255.
+/// Returns the result of a call in a forked child: at most 255.
 fn in_a_copy(call: impl FnOnce() -> u32) -> u32 {
     // SAFETY: this process has one thread that does anything; the copy makes one call and ends.
     match unsafe { libc::fork() } {
@@ -293,7 +293,7 @@ fn in_a_copy(call: impl FnOnce() -> u32) -> u32 {
     }
 }
 
-/// Makes a copy of this process that ends with a pipe.
+/// Forks a child that ends with a pipe.
 fn copy_until_the_end_of(pipe: BorrowedFd<'_>) {
     // SAFETY: this process has one thread that does anything; the copy reads, and ends.
     if unsafe { libc::fork() } == 0 {

@@ -1,4 +1,4 @@
-//! The log of the conformance program, as the simulator answers; a GPU's is to be compared with it.
+//! Log of the conformance program with the simulator's results. A GPU's is to be compared with it.
 
 use std::path::Path;
 
@@ -9,7 +9,7 @@ mod log;
 
 pub(crate) use log::log;
 
-/// Of the log that is kept, where it differs.
+/// Returns the lines of the stored log that differ.
 fn difference(kept: &str, now: &str) -> Vec<String> {
     let (mut kept, mut now) = (kept.lines(), now.lines());
     let mut differ = Vec::new();
@@ -33,7 +33,7 @@ fn the_log_of_the_conformance_program_is_as_kept() {
     }
     let kept = std::fs::read_to_string(path).unwrap();
     assert_eq!(difference(&kept, &now), [""; 0], "MP_WRITE=1 writes it anew");
-    // The program asks on purpose what a second give-back returns, and its last part ends in a fault.
+    // The program tests the result of a second release on purpose, and its last part ends in a fault.
     let mut kinds = kinds(&session);
     kinds.dedup();
     assert_eq!(kinds, ["fault", "refused"]);

@@ -1,4 +1,4 @@
-//! What is left of a process that is killed, stopped, or ends by itself.
+//! Resources of a process that is killed, stopped, or ends by itself.
 
 use rustix::process::Signal;
 
@@ -66,7 +66,7 @@ fn a_host_store_releases_a_stream_that_waits_for_a_killed_process() {
     let stream = b.stream();
     b.ok("cuStreamWaitValue64", &[stream, theirs, 3, 0]);
     a.kill();
-    // The sweep's word: the end of all ticks, written by any process.
+    // The sweep's value: the end of all ticks, written by any process.
     b.ok("store", &[host, i64::MAX.cast_unsigned()]);
     b.ok("cuStreamSynchronize", &[stream]);
     nothing_found(&session);
@@ -90,7 +90,7 @@ fn what_a_process_leaves_at_its_clean_end_is_told() {
     until(&session, "processes", 0);
     let found = session.findings().unwrap();
     assert_eq!(kinds(&session), ["left"]);
-    // To unregister memory waits for all work, for which an end is not to wait.
+    // Unregistering memory waits for all work, which an exit should not do.
     assert!(found[0].text.contains("1 mappings") && !found[0].text.contains("regist"), "{}", found[0].text);
     until(&session, "bytes", 0);
 }

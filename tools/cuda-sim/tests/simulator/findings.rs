@@ -1,4 +1,4 @@
-//! Each kind of finding, planted.
+//! Each kind of finding, provoked.
 
 use mp_cuda_sim::codes;
 use mp_cuda_sim::session::Session;
@@ -9,7 +9,8 @@ fn lazy() -> Session {
     setup().set("LAZY_MS", 60_000).start().unwrap()
 }
 
-/// Two clients that have the same memory and the same clock: each with its address, its stream, its clock's address.
+/// Returns two clients with the same memory and the same clock: each with its address, its stream, its
+/// clock's address.
 fn pair(session: &Session) -> [(Client, u64, u64, u64); 2] {
     let (a, b) = (Client::new(session), Client::new(session));
     let shared = file(4096);
@@ -20,7 +21,7 @@ fn pair(session: &Session) -> [(Client, u64, u64, u64); 2] {
     [(a, at, one, ours), (b, there, two, theirs)]
 }
 
-/// `sum_f32` of what is at `from`, into bytes of its own behind it.
+/// Runs `sum_f32` of the memory at `from`, into separate bytes after it.
 fn sum(client: &Client, stream: u64, from: u64) {
     let function = client.kernel("sum_f32");
     client.ok("cuLaunchKernel", &[function, stream, from + UNIT / 2, from, 1000]);
@@ -50,7 +51,7 @@ fn a_wait_that_was_forgotten_is_found_in_either_order() {
         pair[0].0.fill(pair[0].2, pair[0].1, 1000, 1.0);
         sum(&pair[1].0, pair[1].2, pair[1].1);
         for i in [first, second] {
-            // What runs first is what is waited for first: nothing else has run.
+            // The first goal runs first: nothing else has run.
             pair[i].0.ok("cuStreamSynchronize", &[pair[i].2]);
         }
         let found = session.findings().unwrap();
@@ -67,7 +68,7 @@ fn a_wait_that_was_forgotten_is_found_in_either_order() {
 fn a_tick_after_the_send_is_found() {
     let session = lazy();
     let [(a, at, one, ours), (b, there, two, theirs)] = pair(&session);
-    // The tick says nothing of what was asked for after it.
+    // The tick does not cover later work.
     a.ok("cuStreamWriteValue64", &[one, ours, 1]);
     a.fill(one, at, 1000, 1.0);
     b.ok("cuStreamWaitValue64", &[two, theirs, 1, 0]);
@@ -86,7 +87,8 @@ fn a_hosts_store_orders_nothing() {
     b.kernel("sum_f32");
     b.ok("cuStreamWaitValue64", &[two, theirs, 5, 0]);
     sum(&b, two, there);
-    // The stream's own value would not have ended the wait; the host's does, as if the stream had gone so far.
+    // The stream's own value would not have ended the wait. The host's does, as if the stream had come so
+    // far.
     a.fill(one, at, 1000, 1.0);
     a.ok("cuStreamWriteValue64", &[one, word, 1]);
     a.ok("cuStreamSynchronize", &[one]);
@@ -148,7 +150,7 @@ fn memory_that_went_away_ends_the_context() {
     assert_eq!(a.code("cuStreamSynchronize", &[stream]), codes::ILLEGAL_ADDRESS);
     assert_eq!(a.code("cuStreamCreate", &[1]), codes::ILLEGAL_ADDRESS, "and so does each call from now on");
     assert_eq!(kinds(&session), ["fault"]);
-    // Another process is none of it.
+    // Another process is not affected.
     let b = Client::new(&session);
     let (_, at) = b.memory(UNIT);
     b.fill(0, at, 10, 1.0);
@@ -188,7 +190,7 @@ fn a_piece_that_is_left_is_found() {
     a.fill(0, at, 129, 1.0);
     a.ok("cuCtxSynchronize", &[]);
     assert_eq!(kinds(&session), ["out-of-bounds"]);
-    // Of legacy memory the driver knows the pieces.
+    // The driver knows the pieces of legacy memory.
     let session = lazy();
     let a = Client::new(&session);
     let at = a.ok("cuMemAlloc", &[100]);
@@ -246,7 +248,7 @@ fn a_kernel_that_the_simulator_does_not_know_is_refused() {
     assert_eq!(a.call("cuModuleLoadData", &[], b"no image").code, codes::INVALID_IMAGE);
 }
 
-/// Returns what was found of these calls: each has to be refused, and found once.
+/// Checks that each of these calls is refused, and reported once. Returns the findings.
 #[track_caller]
 fn is_refused(session: &Session, client: &Client, calls: &[(&str, &[u64])]) {
     for (count, (call, numbers)) in (1..).zip(calls) {
@@ -291,7 +293,7 @@ fn address_freed_while_mapped_is_found() {
     a.ok("cuMemAddressFree", &[at, UNIT]);
 }
 
-/// A second give-back ends another object, whose own end is refused then.
+/// A second release ends another object, whose own release is then refused.
 #[test]
 fn stale_handle_reaches_the_next_object() {
     let session = lazy();
@@ -316,7 +318,7 @@ fn stale_handle_reaches_the_next_object() {
     is_refused(&session, &a, &calls);
 }
 
-/// Calls of a context that has failed say nothing of their arguments.
+/// Calls in a failed context don't check their arguments.
 #[test]
 fn give_back_after_a_fault_is_no_finding() {
     let session = lazy();

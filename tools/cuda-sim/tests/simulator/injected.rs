@@ -1,4 +1,4 @@
-//! Failures, kills and losses that a test asks for; and devices that lack something.
+//! Failures, kills and losses that a test injects, and devices that lack features.
 
 use std::os::unix::process::ExitStatusExt;
 use std::time::{Duration, Instant};
@@ -32,9 +32,9 @@ fn a_process_is_killed_before_a_call_or_after_it() {
         let calls = stat(&session, "calls");
         let status = a.dies_in("cuMemExportToShareableHandle", &[handle]);
         assert_eq!(status.signal(), Some(9), "{when}");
-        // The statistics are calls, too.
+        // Reading statistics counts as a call, too.
         assert_eq!(stat(&session, "calls"), calls + 1 + exports, "{when}");
-        // Descriptors that it had got went with it, and the memory with them.
+        // Its received descriptors were closed with it, and the memory freed.
         until(&session, "processes", 0);
         until(&session, "bytes", 0);
         nothing_found(&session);
@@ -88,7 +88,7 @@ fn profiles_lack_what_their_devices_lack() {
 
 #[test]
 fn a_schedule_is_repeated_by_its_seed() {
-    // Two streams write the same word; which of them is last is the seed's choice.
+    // Two streams write the same word. The seed determines the last one.
     let last = |seed: u64| {
         let session = setup().set("LAZY_MS", 60_000).set("SEED", seed).start().unwrap();
         let a = Client::new(&session);

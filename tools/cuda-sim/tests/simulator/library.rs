@@ -1,4 +1,4 @@
-//! `mp-cuda`'s floor: what it says where there is no driver or not the right one, devices and streams.
+//! Floor of `mp-cuda` that calls the driver: errors for a missing or wrong driver, devices and streams.
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use mp_cuda::{CudaTensor, Device, Error, Stream, Uuid, memory_stats};
 
 use crate::support::{Client, nothing_found, setup, stat, until};
 
-/// What clients do by `mp-cuda`: each returns what the test compares.
+/// Runs a scenario of a client with `mp-cuda`, and returns the text that the test compares.
 pub(crate) fn scenario(name: &str) -> Option<String> {
     Some(match name {
         "mp-cuda: first device" => match Device::new(0) {
@@ -67,7 +67,7 @@ fn streams() -> String {
     String::new()
 }
 
-/// The driver's table, for what `mp-cuda` doesn't give.
+/// Returns the driver's table, for calls that `mp-cuda` lacks.
 fn api() -> mp_cuda::driver::api::Api {
     // SAFETY: the session's library has the driver's functions.
     let library = unsafe { libloading::Library::new("libcuda.so.1") }.unwrap();
@@ -130,7 +130,7 @@ fn full_arena() -> String {
     let empty = || CudaTensor::<f32>::empty([1000], &stream);
     let first = empty().unwrap();
     let before = memory_stats(&device);
-    // Of the size of a tensor's structure at last.
+    // The last ones have the size of a tensor's structure.
     let all = [1 << 16, 1 << 10, 4].map(fill_arena);
     for _ in 0..3 {
         let error = empty().unwrap_err();
@@ -143,7 +143,7 @@ fn full_arena() -> String {
     String::new()
 }
 
-/// What a copy of this process gets, which has used the driver.
+/// Returns the results in a forked child of this process, which has used the driver.
 fn forked() -> String {
     let (mut reading, mut writing) = std::io::pipe().unwrap();
     // SAFETY: one thread of this process does anything; the copy writes to a pipe and ends.
@@ -195,7 +195,7 @@ fn streams_are_made_borrowed_and_destroyed() {
     let session = setup().start().unwrap();
     let a = Client::bare(Some(&session), &[]);
     said(&a, "mp-cuda: streams");
-    // The test has retained the context once itself, and its default stream is there.
+    // The test has retained the context once itself, and its default stream exists.
     assert_eq!(stat(&session, "streams"), 1);
     a.leave();
     until(&session, "processes", 0);
@@ -234,11 +234,11 @@ fn what_to_install_is_said() {
         &with("fail=cuDeviceGetCount:1:4321"),
         &["neither this version of mp-cuda nor the driver names (4321)"],
     );
-    // A failure isn't kept.
+    // A failure isn't cached.
     let again = Client::bare(Some(&session), &[("MP_CUDA_SIM_INJECT", "fail=cuInit:1:100")]);
     assert_says(&first(&again), &["no device that this process may use"]);
     assert_says(&first(&again), &["GPU-"]);
-    // Without a session, or where it is over, the simulated driver has no device.
+    // Without a session, or after its end, the simulated driver has no device.
     for engine in ["", "/nowhere"] {
         assert_says(
             &first(&Client::bare(Some(&session), &[("MP_CUDA_SIM", engine)])),
@@ -252,7 +252,7 @@ fn what_to_install_is_said() {
         &first(&Client::bare(Some(&hidden), &[])),
         &["cuStreamIsCapturing", "install NVIDIA's driver"],
     );
-    // What not every driver has may be missing.
+    // Optional functions of the driver may be missing.
     let hidden = setup().hide("cuDeviceGetUuid_v2").hide("cuStreamWaitValue64_v2").start().unwrap();
     assert_says(&first(&Client::bare(Some(&hidden), &[])), &["GPU-"]);
 }

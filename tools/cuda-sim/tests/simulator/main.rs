@@ -1,5 +1,5 @@
-//! The simulated driver, by small programs that call it as any program does: each client is a process of its own, which does what
-//! the test says, call by call. And `mp-cuda`'s floor upon it.
+//! The simulated driver, called by small client programs. Each client is a separate process that makes the
+//! calls requested by the test, one by one. Also the floor of `mp-cuda` that calls the driver.
 
 mod client;
 #[path = "../common/mod.rs"]

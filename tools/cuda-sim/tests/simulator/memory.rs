@@ -1,4 +1,4 @@
-//! Memory: what is mapped where, who may reach it, what others open, and how long it lives.
+//! Memory: mappings, access, opening by others, and lifetime.
 
 use mp_cuda_sim::codes;
 
@@ -22,7 +22,7 @@ fn virtual_memory_has_the_rules_of_the_reference() {
     assert_eq!(map(at, 2 * UNIT, 0, 7), codes::INVALID_VALUE, "no handle");
     assert_eq!(map(at, 2 * UNIT, 0, handle), 0);
     assert_eq!(map(at, 2 * UNIT, 0, handle), codes::INVALID_VALUE, "mapped already");
-    // A word that is not accessible yet is none that a stream may write.
+    // A stream can't write a word that is not accessible yet.
     let stream = a.stream();
     assert_eq!(a.code("cuStreamWriteValue64", &[stream, at, 1]), codes::INVALID_VALUE);
     assert_eq!(a.ok("cuMemGetAccess", &[at, 0]), 0);
@@ -53,7 +53,7 @@ fn memory_lives_as_long_as_anything_refers_to_it() {
     assert_eq!(a.code("cuMemCreate", &[4 * UNIT, 0]), codes::OUT_OF_MEMORY);
     let info = a.call("cuMemGetInfo", &[], &[]);
     assert_eq!((info.number, info.other), (3 * UNIT, 4 * UNIT));
-    // The maker is killed; another process finds it by the descriptor.
+    // The maker is killed. Another process opens the memory by the descriptor.
     a.kill();
     until(&session, "processes", 0);
     let b = Client::new(&session);
@@ -86,7 +86,7 @@ fn two_processes_reach_the_same_memory_at_different_addresses() {
     a.ok("cuStreamSynchronize", &[stream]);
     assert_eq!(b.floats(there, 1000), vec![2.5; 1000]);
     assert_eq!(b.code("cuMemcpyDtoH", &[at, 4]), codes::INVALID_VALUE, "the other process's address");
-    // What it retained is the same memory.
+    // The retained handle refers to the same memory.
     let again = b.ok("cuMemRetainAllocationHandle", &[there + 100]);
     b.ok("cuMemRelease", &[again]);
     nothing_found(&session);
@@ -122,7 +122,7 @@ fn devices_are_seen_as_the_environment_says() {
     );
     let none = Client::bare(Some(&session), &[("CUDA_VISIBLE_DEVICES", "-1")]);
     assert_eq!(none.code("cuInit", &[0]), codes::NO_DEVICE);
-    // Memory of a device that a process doesn't see.
+    // Memory of a device that is not visible to a process.
     let handle = both.ok("cuMemCreate", &[UNIT, 0]);
     assert_eq!(second.import(&both.export(handle)).code, codes::INVALID_DEVICE);
 }
@@ -156,7 +156,7 @@ fn a_handle_of_legacy_memory_gives_all_of_its_two_megabytes() {
     assert_eq!(b.call("cuIpcOpenMemHandle", &[], &handle).code, codes::INVALID_HANDLE);
 }
 
-/// And opens by the address of the piece that it was made of.
+/// A handle opens at the address of its piece.
 #[test]
 fn a_handle_names_a_piece_of_its_block() {
     let session = setup().start().unwrap();
@@ -261,7 +261,7 @@ fn long_copies_come_as_they_went() {
     let other = a.ok("cuMemAlloc", &[150_000]);
     a.ok("cuMemcpyDtoDAsync", &[other, at, 150_000, 0]);
     assert!(a.call("cuMemcpyDtoH", &[other, 150_000], &[]).bytes == bytes);
-    // From and to memory that the device reaches by itself: when the stream comes to it.
+    // Copies of memory that the device accesses directly: when the stream reaches them.
     let pinned = a.ok("cuMemHostAlloc", &[4096]);
     a.ok("store", &[pinned, 1]);
     let stream = a.stream();

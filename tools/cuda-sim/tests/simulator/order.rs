@@ -1,11 +1,11 @@
-//! Streams, events and words: what is bound when, what waits for what, and that nothing runs before it has to.
+//! Streams, events and words: binding, waiting, and no work before it must run.
 
 use mp_cuda_sim::codes;
 use mp_cuda_sim::session::Session;
 
 use crate::support::{Client, UNIT, file, kinds, nothing_found, setup, until};
 
-/// A session in which nothing runs by the time that passes.
+/// Starts a session in which no work runs by the passage of time.
 fn lazy() -> Session {
     setup().set("LAZY_MS", 60_000).start().unwrap()
 }
@@ -27,7 +27,7 @@ fn calls_need_a_context_and_its_objects() {
     a.ok("cuStreamDestroy", &[stream]);
     assert_eq!(a.code("cuStreamSynchronize", &[stream]), codes::INVALID_HANDLE);
     assert_eq!(a.code("cuEventRecord", &[stream, 0]), codes::INVALID_HANDLE);
-    // The last release ends the context with all that is in it.
+    // The last release ends the context with everything in it.
     let memory = a.ok("cuMemAlloc", &[100]);
     a.ok("cuDevicePrimaryCtxRelease", &[0]);
     assert_eq!(a.code("cuMemFree", &[memory]), 0, "retained twice, released once");
@@ -42,7 +42,7 @@ fn a_copy_of_the_process_is_refused() {
     let session = setup().start().unwrap();
     let a = Client::new(&session);
     assert_eq!(a.ok("fork", &[]), u64::from(codes::NOT_INITIALIZED));
-    // And its original goes on, and its end is seen, though a copy lives that has its descriptors.
+    // The parent continues, and its end is detected, even if a child lives that has its descriptors.
     a.stream();
     let copy = a.copy();
     a.kill();
@@ -59,12 +59,12 @@ fn nothing_runs_before_it_has_to() {
     a.ok("cuStreamWriteValue64", &[one, device, 1]);
     a.ok("cuStreamWriteValue64", &[two, device + 8, 1]);
     assert_eq!((a.code("cuStreamQuery", &[one]), a.ok("load", &[host])), (codes::NOT_READY, 0));
-    // What a host waits for, and nothing else.
+    // The work that a host waits for, and nothing else.
     a.ok("cuStreamSynchronize", &[one]);
     assert_eq!((a.ok("load", &[host]), a.ok("load", &[host + 8])), (1, 0));
     a.ok("cuCtxSynchronize", &[]);
     assert_eq!(a.ok("load", &[host + 8]), 1);
-    // What is due runs by itself.
+    // Due work runs by itself.
     let session = setup().set("LAZY_MS", 1).start().unwrap();
     let b = Client::new(&session);
     let stream = b.stream();
@@ -115,7 +115,7 @@ fn a_function_of_the_process_is_called_in_its_stream_s_turn() {
     a.ok("cuStreamSynchronize", &[two]);
     assert_eq!((a.code("cuStreamQuery", &[one]), a.ok("load", &[host + 8])), (codes::NOT_READY, 0));
     a.ok("store", &[host, 1]);
-    // It is done when the function has returned.
+    // The operation is done when the function has returned.
     a.ok("cuStreamSynchronize", &[one]);
     assert_eq!((a.ok("load", &[host + 8]), a.ok("load", &[host + 16])), (7, 1));
     nothing_found(&session);
@@ -164,7 +164,7 @@ fn events_between_processes_have_their_rules() {
     a.ok("cuEventDestroy", &[last]);
     a.ok("cuEventCreate", &[6]);
     nothing_found(&session);
-    // Its maker is gone: what the event does is undefined, and here it never ends.
+    // Its maker is gone: the event's behaviour is undefined, and here it never completes.
     a.kill();
     until(&session, "processes", 1);
     b.ok("cuStreamWaitEvent", &[theirs, there]);
@@ -207,7 +207,7 @@ fn an_event_of_another_context_is_refused() {
     assert_eq!(a.code("cuStreamWaitEvent", &[stream, event]), 0, "waiting is no matter of contexts");
 }
 
-/// On a GPU a function's code is loaded when it is first looked up, and holds up what streams are given then.
+/// On a GPU a function's code is loaded at its first look-up, which delays later work of streams.
 #[test]
 fn what_is_given_after_a_function_was_loaded_runs_behind_what_was_given_before() {
     let session = lazy();
@@ -231,7 +231,7 @@ fn what_is_given_after_a_function_was_loaded_runs_behind_what_was_given_before()
     }
 }
 
-/// As on an H200: these wait for all that runs in the context, whatever they are about.
+/// On an H200, these wait for all work of the context, whatever they concern.
 #[test]
 fn calls_that_wait_for_all_work_of_the_context() {
     let session = lazy();

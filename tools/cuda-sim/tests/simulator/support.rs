@@ -1,4 +1,4 @@
-//! Sessions, and clients that a test tells call by call what to do.
+//! Sessions, and clients that a test controls call by call.
 #![allow(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -21,10 +21,10 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use crate::common::{nothing_found, stat, until};
 
-/// The unit of memory, and of the slabs of these tests.
+/// Unit of memory, and of the slabs of these tests.
 pub(crate) const UNIT: u64 = 2 << 20;
 
-/// One call.
+/// Request for one call.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Asked {
     pub(crate) call: String,
@@ -32,7 +32,7 @@ pub(crate) struct Asked {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Its result, what it wrote by pointers, and the bytes that it brought.
+/// Result of a call, its outputs, and its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Answer {
     pub(crate) code: u32,
@@ -69,21 +69,22 @@ pub(crate) fn receive<T: DeserializeOwned>(socket: BorrowedFd<'_>) -> Option<(T,
     Some((postcard::from_bytes(&bytes[..got.bytes]).unwrap(), file))
 }
 
-/// The files that cargo has built.
+/// Returns the setup with the files that cargo has built.
 pub(crate) fn setup() -> Setup {
     let engine = Path::new(env!("CARGO_BIN_EXE_mp-cuda-sim-engine"));
-    // What was built for the tests is in `deps`; beside the engine is what `cargo build` has put there, which may be older.
+    // The library built for the tests is in `deps`. The one next to the engine was made by `cargo build`, and
+    // may be older.
     let library = engine.parent().unwrap().join("deps/libmp_cuda_sim.so");
     assert!(library.exists(), "{} is not built", library.display());
     Setup::new(engine, &library)
 }
 
-/// A process that calls the driver of a session.
+/// Process that calls the driver of a session.
 #[derive(Debug)]
 pub(crate) struct Client {
     child: Child,
     socket: OwnedFd,
-    /// It has begun a call whose answer was not read yet.
+    /// `true` if the answer of a call has not been read yet.
     busy: Cell<bool>,
     kernels: RefCell<HashMap<&'static str, u64>>,
 }
@@ -99,7 +100,7 @@ impl Client {
             session.prepare(&mut command);
         }
         for (name, value) in env {
-            // An empty value: not there.
+            // An empty value removes the variable.
             if value.is_empty() {
                 command.env_remove(name)
             } else {
@@ -110,7 +111,7 @@ impl Client {
         Self { child, socket, busy: Cell::new(false), kernels: RefCell::default() }
     }
 
-    /// One that has called `cuInit`, with the context of its first device current.
+    /// Starts a client that has called `cuInit`, with the context of its first device current.
     pub(crate) fn new(session: &Session) -> Self {
         Self::with(session, &[])
     }
@@ -138,14 +139,14 @@ impl Client {
         send(self.socket.as_fd(), &asked, file);
     }
 
-    /// Whether the call that was begun is over within this time.
+    /// Returns `true` if the pending call ends within this time.
     pub(crate) fn is_over_within(&self, milliseconds: u64) -> bool {
         let milliseconds = i64::try_from(milliseconds).unwrap();
         let time = Timespec { tv_sec: milliseconds / 1000, tv_nsec: milliseconds % 1000 * 1_000_000 };
         poll(&mut [PollFd::new(&self.socket, PollFlags::IN)], Some(&time)).unwrap() > 0
     }
 
-    /// The answer of the call that was begun.
+    /// Returns the answer of the pending call.
     #[track_caller]
     pub(crate) fn end(&self) -> (Answer, Option<OwnedFd>) {
         self.try_end().expect("the client has ended")
@@ -160,14 +161,14 @@ impl Client {
         receive(self.socket.as_fd())
     }
 
-    /// A call, and its answer whatever it is.
+    /// Makes a call, and returns its answer.
     #[track_caller]
     pub(crate) fn call(&self, call: &str, numbers: &[u64], bytes: &[u8]) -> Answer {
         self.begin_with(call, numbers, bytes, None);
         self.end().0
     }
 
-    /// A call that succeeds; the number that it wrote.
+    /// Makes a call that must succeed, and returns the number that it wrote.
     #[track_caller]
     pub(crate) fn ok(&self, call: &str, numbers: &[u64]) -> u64 {
         let answer = self.call(call, numbers, &[]);
@@ -175,13 +176,13 @@ impl Client {
         answer.number
     }
 
-    /// The result of a call.
+    /// Makes a call, and returns its result.
     #[track_caller]
     pub(crate) fn code(&self, call: &str, numbers: &[u64]) -> u32 {
         self.call(call, numbers, &[]).code
     }
 
-    /// A call that ends the process.
+    /// Makes a call that ends the process.
     #[track_caller]
     pub(crate) fn dies_in(mut self, call: &str, numbers: &[u64]) -> ExitStatus {
         self.begin(call, numbers);
@@ -201,7 +202,7 @@ impl Client {
         self.end().0
     }
 
-    /// Has the client make a copy of itself, which lives until the returned end of a pipe is dropped.
+    /// Makes the client fork a child, which lives until the returned end of a pipe is dropped.
     pub(crate) fn copy(&self) -> OwnedFd {
         let (reading, writing) = rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC).unwrap();
         self.begin_with("copy", &[], &[], Some(reading.as_fd()));
@@ -209,7 +210,7 @@ impl Client {
         writing
     }
 
-    /// Maps a file, and registers it: the host's address, and the device's.
+    /// Maps a file, and registers it. Returns the host's address, and the device's.
     pub(crate) fn register(&self, file: &OwnedFd, bytes: u64) -> (u64, u64) {
         self.begin_with("map", &[bytes], &[], Some(file.as_fd()));
         let host = self.end().0.number;
@@ -217,7 +218,7 @@ impl Client {
         (host, self.ok("cuMemHostGetDevicePointer", &[host]))
     }
 
-    /// Memory of the first device, mapped and accessible: handle and address.
+    /// Allocates memory of the first device, mapped and accessible. Returns handle and address.
     pub(crate) fn memory(&self, size: u64) -> (u64, u64) {
         let handle = self.ok("cuMemCreate", &[size, 0]);
         (handle, self.map(handle, size))
@@ -234,7 +235,8 @@ impl Client {
         self.ok("cuStreamCreate", &[1])
     }
 
-    /// A kernel of the simulator's image. It is loaded once, when what the context's streams have has run.
+    /// Returns a kernel of the simulator's image. It is loaded once, after the context's streams have run
+    /// their work.
     pub(crate) fn kernel(&self, name: &'static str) -> u64 {
         let known = self.kernels.borrow().get(name).copied();
         let kernel = known.unwrap_or_else(|| self.load(name));
@@ -257,7 +259,7 @@ impl Client {
         self.ok("cuLaunchKernel", &[function, stream, to, n, u64::from(value.to_bits())]);
     }
 
-    /// `n` floats of the device.
+    /// Returns `n` floats of the device.
     #[track_caller]
     pub(crate) fn floats(&self, from: u64, n: u64) -> Vec<f32> {
         let answer = self.call("cuMemcpyDtoH", &[from, n * 4], &[]);
@@ -271,7 +273,7 @@ impl Client {
         self.child.wait().unwrap();
     }
 
-    /// Ends it as a program ends by itself.
+    /// Ends it by a normal exit.
     pub(crate) fn leave(mut self) {
         rustix::net::shutdown(&self.socket, rustix::net::Shutdown::Write).unwrap();
         let status = self.child.wait().unwrap();
@@ -286,7 +288,7 @@ impl Drop for Client {
     }
 }
 
-/// The kinds of what was found, sorted.
+/// Returns the kinds of the findings, sorted.
 pub(crate) fn kinds(session: &Session) -> Vec<String> {
     let mut kinds: Vec<String> =
         session.findings().unwrap().into_iter().map(|finding| finding.kind).collect();
@@ -294,14 +296,14 @@ pub(crate) fn kinds(session: &Session) -> Vec<String> {
     kinds
 }
 
-/// A file in memory.
+/// Creates a file in memory.
 pub(crate) fn file(bytes: u64) -> OwnedFd {
     let file = rustix::fs::memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
     rustix::fs::ftruncate(&file, bytes).unwrap();
     file
 }
 
-/// Maps a file for as long as the process lives.
+/// Maps a file for the life of the process.
 pub(crate) fn map(file: BorrowedFd<'_>, bytes: usize) -> u64 {
     use rustix::mm::{MapFlags, ProtFlags, mmap};
     let protection = ProtFlags::READ | ProtFlags::WRITE;
@@ -310,14 +312,14 @@ pub(crate) fn map(file: BorrowedFd<'_>, bytes: usize) -> u64 {
     at.unwrap().expose_provenance() as u64
 }
 
-/// A word of memory that this process has mapped.
+/// Returns a word of memory that this process has mapped.
 pub(crate) fn word(address: u64) -> &'static AtomicU64 {
     let at = std::ptr::with_exposed_provenance_mut(usize::try_from(address).unwrap());
     // SAFETY: `map` gave the address, and what it maps stays.
     unsafe { AtomicU64::from_ptr(at) }
 }
 
-/// Whether the processor can read at an address.
+/// Returns `true` if the processor can read at an address.
 pub(crate) fn touches(address: u64) -> bool {
     let at = std::ptr::with_exposed_provenance::<u8>(usize::try_from(address).unwrap());
     let (_reading, writing) = rustix::pipe::pipe().unwrap();
@@ -325,7 +327,7 @@ pub(crate) fn touches(address: u64) -> bool {
     unsafe { libc::write(std::os::fd::AsRawFd::as_raw_fd(&writing), at.cast(), 1) == 1 }
 }
 
-/// A descriptor that the driver gave.
+/// Takes ownership of a descriptor from the driver.
 pub(crate) fn own(file: RawFd) -> OwnedFd {
     // SAFETY: the driver made it for its caller.
     unsafe { OwnedFd::from_raw_fd(file) }

@@ -1,13 +1,14 @@
-//! Streams that are captured: what they are given meanwhile becomes a graph. No graph is launched here, so it is enough that nothing of
-//! it runs, and that calls fail as with the driver, and spoil captures:
+//! Captured streams: their work becomes a graph. Graphs are never launched here, so it suffices that the work
+//! does not run, and that calls fail and invalidate captures as with the driver:
 //!
-//! | call | fails, and spoils |
+//! | call | fails, and invalidates |
 //! |---|---|
-//! | that waits for a captured stream, or asks how far it is | in any mode, the capture of that stream |
+//! | that waits for a captured stream, or queries it | in any mode, the capture of that stream |
 //! | that waits for all of a context (`cuCtxSynchronize`) | in any mode, all captures of it |
 //! | that waits for something else, or may ([`is_unsafe`]) | captures of mode `GLOBAL`, whichever thread calls; of mode `THREAD_LOCAL`, if the thread has begun them |
 //!
-//! For the last row a thread may say otherwise of itself (`cuThreadExchangeStreamCaptureMode`). All of it as on an H200 (driver 580.159).
+//! A thread may opt out of the last row (`cuThreadExchangeStreamCaptureMode`). All of it as on an H200
+//! (driver 580.159).
 
 use crate::codes;
 use crate::engine::Engine;
@@ -17,10 +18,10 @@ use crate::wire::Call;
 
 /// `CUstreamCaptureMode`.
 const GLOBAL: u32 = 0;
-/// The last one.
+/// The last mode.
 const RELAXED: u32 = 2;
 
-/// Calls that are refused beside captures.
+/// Returns `true` for calls that are refused during captures.
 fn is_unsafe(call: &Call) -> bool {
     matches!(
         call,
@@ -81,7 +82,7 @@ impl Engine {
         }
     }
 
-    /// Whether what a stream is given now becomes part of a graph. One whose capture was spoilt takes nothing.
+    /// Returns `true` if new work of a stream becomes part of a graph. An invalidated capture takes no work.
     pub(in crate::engine) fn is_capturing(&self, stream: u64) -> Result<bool, u32> {
         match self.streams.get(&stream).ok_or(codes::INVALID_HANDLE)?.capture {
             None => Ok(false),
@@ -90,7 +91,8 @@ impl Engine {
         }
     }
 
-    /// Of calls that no capture of the caller's process allows, whichever stream they are about: they spoil those that don't.
+    /// Handles calls that captures of the caller's process forbid, whatever stream they concern: they
+    /// invalidate these captures.
     pub(in crate::engine) fn beside_captures(&mut self, asked: &Asked, call: &Call) -> Result<(), u32> {
         let waits_for_all = matches!(call, Call::ContextSynchronize);
         if !waits_for_all && !is_unsafe(call) {
@@ -111,7 +113,8 @@ impl Engine {
         if spoilt.count() == 0 { Ok(()) } else { Err(codes::STREAM_CAPTURE_UNSUPPORTED) }
     }
 
-    /// Of calls that wait for a stream, or ask how far it is: a captured one runs nothing, and its capture is spoilt.
+    /// Handles calls that wait for or query a stream: a captured stream runs nothing, and its capture is
+    /// invalidated.
     pub(in crate::engine) fn not_in_capture(&mut self, stream: u64) -> Result<(), u32> {
         if self.is_capturing(stream)? {
             self.spoil_capture(stream);

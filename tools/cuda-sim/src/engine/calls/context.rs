@@ -1,4 +1,4 @@
-//! Contexts and streams; and what the end of either takes along.
+//! Contexts and streams, and the objects that end with them.
 
 use std::rc::Rc;
 use std::time::Instant;
@@ -103,7 +103,8 @@ impl Engine {
         done()
     }
 
-    /// A context ends, and all that is in it: streams with their work, events, registrations, pieces of `cuMemAlloc`.
+    /// Ends a context and everything in it: streams with their work, events, registrations, pieces of
+    /// `cuMemAlloc`.
     fn end_context(&mut self, process: u64, context: u64) {
         let Some(owner) = self.processes.get_mut(&process) else { return };
         let Some(ended) = owner.contexts.remove(&context) else { return };
@@ -186,14 +187,14 @@ impl Engine {
         done()
     }
 
-    /// A stream whose handle is gone has run all its work. What happened in it, hosts will have seen.
+    /// Removes a stream without handles that has run all its work. Hosts join its clock.
     pub(in crate::engine) fn remove_stream(&mut self, number: u64) {
         if let Some(stream) = self.streams.remove(&number) {
             self.published.join(&stream.clock);
         }
     }
 
-    /// A process is gone, of which the kernel closes all: its work runs on for a while.
+    /// Handles the end of a process, whose descriptors the kernel closes: its work continues for a while.
     pub(in crate::engine) fn gone(&mut self, process: u64) {
         let late = self.config.late;
         if let Some(owner) = self.processes.get_mut(&process) {
@@ -202,12 +203,12 @@ impl Engine {
         }
     }
 
-    /// When the next process that is gone has nothing left.
+    /// Returns the time at which the next dead process's work ends.
     pub(in crate::engine) fn next_end(&self) -> Option<Instant> {
         self.processes.values().filter_map(|process| process.gone_at).min()
     }
 
-    /// Takes away what processes had whose time is over.
+    /// Removes dead processes whose time is over.
     pub(in crate::engine) fn end_processes(&mut self) {
         let now = Instant::now();
         let over = self.processes.iter().filter(|(_, p)| p.gone_at.is_some_and(|at| at <= now));

@@ -1,4 +1,4 @@
-//! Data and code: copies, registered memory, questions about addresses, modules and launches.
+//! Data and code: copies, registered memory, queries about addresses, modules and launches.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -144,13 +144,14 @@ impl Engine {
         }
     }
 
-    /// Gives work to a stream, and waits for it if the caller does.
+    /// Adds work to a stream, and waits for it if the caller does.
     fn work(&mut self, asked: &Asked, call: &str, stream: u64, work: Work, wait: bool) -> Called {
         let stream = self.stream(asked, stream)?;
         let device = self.streams[&stream].device;
         let process = self.process(asked.process)?;
         let (pid, addresses) = (process.pid, &process.addresses);
-        // What the driver can see when it is called: addresses of copies that lead nowhere. Those of kernels it finds out later.
+        // Errors that the driver detects during the call: invalid addresses of copies. Addresses of kernels
+        // are detected later.
         if matches!(work, Work::Copy { .. } | Work::Set { .. }) && call.starts_with("cu") {
             let wrong =
                 |one: &work::Access| addresses.reach(one.address, one.bytes, device, one.writes).is_err();
@@ -193,7 +194,7 @@ impl Engine {
         if before.is_some_and(|(start, (length, _))| start + length > address) {
             return Err(codes::HOST_MEMORY_ALREADY_REGISTERED);
         }
-        // Opened anew: the descriptor that came shares its owner's locks, which end with the last of its copies.
+        // Opened again: the received descriptor shares its owner's locks, which end with the last duplicate.
         let came = file.ok_or(codes::INVALID_VALUE)?;
         let path = format!("/proc/self/fd/{}", came.as_raw_fd());
         let own = std::fs::OpenOptions::new().read(true).write(true).open(path);
@@ -237,7 +238,7 @@ impl Engine {
             3 => at,
             4 => registered.map(|_| address).ok_or(codes::INVALID_VALUE)?,
             8 => u64::from(mapping.kind == Kind::Managed),
-            // The one pool that there is.
+            // The only pool.
             17 => u64::from(mapping.kind == Kind::Pool),
             9 => device.unwrap_or(0) as u64,
             10 => u64::from(mapping.kind == Kind::Legacy),
@@ -255,7 +256,7 @@ impl Engine {
     }
 }
 
-/// The functions of a PTX text: `.entry NAME ( .param .u64 a, … )`. Nothing else of it is read.
+/// Returns the functions of a PTX text: `.entry NAME ( .param .u64 a, … )`. Nothing else of it is read.
 fn functions(image: &str) -> Vec<(String, Vec<u32>)> {
     let code: String =
         image.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");

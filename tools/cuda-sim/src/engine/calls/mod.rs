@@ -1,4 +1,4 @@
-//! Calls, each answered at once, or when what it waits for has happened.
+//! Calls. Each is answered at once, or when the event that it waits for has happened.
 
 mod capture;
 mod context;
@@ -18,23 +18,23 @@ use crate::engine::schedule::{Answer, Goal};
 use crate::engine::streams::{Operation, Step};
 use crate::wire::{Call, Request, Value};
 
-/// How a call ends.
+/// Outcome of a call.
 #[derive(Debug)]
 pub(in crate::engine) enum Outcome {
     Now(Value, Option<OwnedFd>),
-    /// When the goal is reached.
+    /// Answered when the goal is reached.
     Later(Goal, Then),
 }
 
-/// What is left to do then.
+/// Remaining action after the goal is reached.
 #[derive(Debug)]
 pub(in crate::engine) enum Then {
     Nothing,
     /// The answer has these bytes.
     Answer(Answer),
-    /// The call is made.
+    /// The call is executed.
     Call(Box<Asked>, Box<Call>, Option<OwnedFd>),
-    /// The answer is the function that is to be called.
+    /// The answer is the function to call.
     HostCall,
 }
 
@@ -48,18 +48,18 @@ pub(in crate::engine) fn number(value: u64) -> Called {
     Ok(Outcome::Now(Value::Number(value), None))
 }
 
-/// A call, as what it does needs it.
+/// Context of a call.
 #[derive(Debug)]
 pub(in crate::engine) struct Asked {
     pub(in crate::engine) process: u64,
-    /// The connection by which it came.
+    /// Connection on which it was received.
     pub(in crate::engine) thread: u64,
     pub(in crate::engine) context: u64,
     pub(in crate::engine) capture_mode: u32,
     pub(in crate::engine) trace: Option<String>,
 }
 
-/// Whether a call waits for all work of its context, as such calls do on an H200 (driver 580.159).
+/// Returns `true` if a call waits for all work of its context, as on an H200 (driver 580.159).
 fn waits_for_all(call: &Call) -> bool {
     matches!(
         call,
@@ -71,8 +71,9 @@ fn waits_for_all(call: &Call) -> bool {
     )
 }
 
-/// Whether a call waits as long as another thread of its process waits in such a call, which has a lock of the driver's meanwhile: as on an
-/// H200. Words of streams, waiting for streams and asking for them, opening memory and mapping it go on there.
+/// Returns `true` if a call is blocked while another thread of its process waits in such a call, which holds
+/// a lock of the driver, as on an H200. Calls about words of streams, waiting for or querying streams,
+/// opening memory and mapping it continue there.
 fn is_held_up(call: &Call) -> bool {
     matches!(
         call,
@@ -94,7 +95,7 @@ fn is_held_up(call: &Call) -> bool {
     )
 }
 
-/// The name of a call that gives something back, and what.
+/// Returns name and argument of a call that releases an object.
 fn gives_back(call: &Call) -> Option<(&'static str, u64)> {
     Some(match *call {
         Call::PrimaryRelease { device } => ("cuDevicePrimaryCtxRelease", device.into()),
@@ -113,7 +114,7 @@ fn gives_back(call: &Call) -> Option<(&'static str, u64)> {
     })
 }
 
-/// Says why a give-back is refused whose argument is wrong; `None` if a device or a context has failed.
+/// Returns the text for a refused release with a wrong argument. `None` if a device or a context has failed.
 fn refusal(code: u32) -> Option<&'static str> {
     match code {
         codes::INVALID_VALUE | codes::INVALID_HANDLE => {
@@ -125,7 +126,7 @@ fn refusal(code: u32) -> Option<&'static str> {
     }
 }
 
-/// Whether what such a call has waited for is ordered before what the host asks for next.
+/// Returns `true` if the work that such a call has waited for is ordered before later calls of the host.
 pub(in crate::engine) fn orders(call: &Call) -> bool {
     matches!(call, Call::Free { .. })
 }
@@ -138,7 +139,7 @@ impl Engine {
         request: Request,
         file: Option<OwnedFd>,
     ) -> Called {
-        // Hooks of tests are no calls of the driver.
+        // Hooks of tests don't count as calls of the driver.
         self.calls += u64::from(!matches!(request.call, Call::Piece { .. } | Call::Shared { .. }));
         let published = std::mem::take(&mut self.published);
         Rc::make_mut(&mut self.host).join(&published);
@@ -157,7 +158,7 @@ impl Engine {
             if let (true, Ok(context)) = (waits, self.context(&asked)) {
                 context.locked_until = goal.clone();
             }
-            // The manual says so of the first of them: a program may rely on that.
+            // The manual documents this wait for the first of them, so a program may rely on it.
             if waits || orders(&call) {
                 return later(goal, asked, call, file);
             }
@@ -173,7 +174,7 @@ impl Engine {
         self.make_call(&asked, call, file)
     }
 
-    /// Makes a call, which has waited for what it waits for.
+    /// Executes a call whose wait is over.
     pub(in crate::engine) fn make_call(
         &mut self,
         asked: &Asked,
@@ -257,7 +258,7 @@ impl Engine {
         self.processes.get_mut(&number).ok_or(codes::UNKNOWN)
     }
 
-    /// The context that is current where a call was made, if it can be used.
+    /// Returns the current context of a call, if it can be used.
     pub(in crate::engine) fn context(&mut self, asked: &Asked) -> Result<&mut Context, u32> {
         let lost = self.lost.clone();
         let context =
@@ -269,7 +270,7 @@ impl Engine {
         }
     }
 
-    /// The stream of a handle: 0, 1 and 2 are default streams of the context that is current.
+    /// Returns the stream of a handle: 0, 1 and 2 are default streams of the current context.
     pub(in crate::engine) fn stream(&mut self, asked: &Asked, handle: u64) -> Result<u64, u32> {
         let default = self.context(asked)?.stream;
         if handle <= 2 {
@@ -282,7 +283,8 @@ impl Engine {
         context.lost.map_or(Ok(number), Err)
     }
 
-    /// Adds an operation to a stream; which one it is. A stream that is being captured has it in its graph, and doesn't run it.
+    /// Adds an operation to a stream, and returns its number. A captured stream adds it to its graph instead
+    /// of running it.
     pub(in crate::engine) fn enqueue(
         &mut self,
         asked: &Asked,
@@ -297,7 +299,7 @@ impl Engine {
             let stream = self.streams.get(&stream).ok_or(codes::INVALID_HANDLE)?;
             (stream.is_default, stream.blocking, stream.context)
         };
-        // The default stream and those that are not `NON_BLOCKING` wait for each other.
+        // The default stream and streams without `NON_BLOCKING` wait for each other.
         let others = self.streams.iter().filter(|(number, other)| {
             **number != stream
                 && other.process == asked.process
@@ -316,7 +318,7 @@ impl Engine {
         Ok(number)
     }
 
-    /// What streams of the context are given from now on runs behind what they have.
+    /// Orders all later work of the context's streams after their present work.
     pub(in crate::engine) fn hold_up(&mut self, asked: &Asked) {
         let Goal::Streams(all) = self.all_of_context(asked.process, asked.context) else { return };
         if let Ok(process) = self.process(asked.process)
@@ -326,13 +328,13 @@ impl Engine {
         }
     }
 
-    /// All that was asked for in a context up to now.
+    /// Returns the goal that all present work of a context is done.
     pub(in crate::engine) fn all_of_context(&self, process: u64, context: u64) -> Goal {
         let streams = self.streams.iter().filter(|(_, s)| s.process == process && s.context == context);
         Goal::Streams(streams.map(|(number, s)| (*number, s.asked)).collect())
     }
 
-    /// A device is gone: each context of it answers so from now on.
+    /// Marks a device as lost: all calls of its contexts return that error from now on.
     pub(in crate::engine) fn lose_device(&mut self, device: u32) {
         if self.lost.contains(&device) {
             return;

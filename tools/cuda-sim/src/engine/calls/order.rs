@@ -1,4 +1,4 @@
-//! What orders streams: events, and 64-bit words that streams write and wait for.
+//! Ordering of streams: events, and 64-bit words that streams write and wait for.
 
 use std::cell::Cell;
 use std::rc::{Rc, Weak};
@@ -31,7 +31,7 @@ impl Engine {
                     return Err(codes::INVALID_HANDLE);
                 }
                 if self.is_capturing(stream)? {
-                    // A node of the graph: what was recorded before counts still.
+                    // A node of the graph: earlier recordings stay valid.
                     return done();
                 }
                 let record = Rc::new(Record::default());
@@ -150,7 +150,8 @@ impl Engine {
         self.process(asked.process)?.events.get(&event).cloned().ok_or(codes::INVALID_HANDLE)
     }
 
-    /// Whether an event was made by another process, which has it no more: the reference leaves undefined what it does then.
+    /// Returns `true` if an event was made by another process that no longer has it: its behaviour is
+    /// undefined then.
     fn is_over(&mut self, asked: &Asked, event: &Event) -> bool {
         let is_over = event.imported && event.core.is_over.get();
         if is_over {
@@ -188,8 +189,8 @@ impl Engine {
         self.give_event(asked, core, false)
     }
 
-    /// Returns the name of an event for other processes. Names of events that are over are reused, the oldest
-    /// first: a driver may reuse the names of a dead process, too.
+    /// Returns the name of an event for other processes. Names of ended events are reused, oldest first: a
+    /// driver may reuse the names of a dead process, too.
     fn name_event(&mut self, core: &Rc<EventCore>) -> u64 {
         if let Some(name) = core.name.get() {
             return name;
@@ -216,7 +217,7 @@ impl Engine {
         self.give_event(asked, core, true)
     }
 
-    /// A new handle of an event.
+    /// Creates a new handle of an event.
     fn give_event(&mut self, asked: &Asked, core: Rc<EventCore>, imported: bool) -> Called {
         let handle = self.handle(asked.process, |unused| &mut unused.events);
         let event = Event { core, context: asked.context, imported };
@@ -224,7 +225,8 @@ impl Engine {
         number(handle)
     }
 
-    /// The stream of a memory operation, if its device can do them and the address is mapped or registered.
+    /// Returns the stream of a memory operation, if its device supports them and the address is mapped or
+    /// registered.
     fn word_stream(&mut self, asked: &Asked, stream: u64, address: u64) -> Result<u64, u32> {
         let stream = self.stream(asked, stream)?;
         let device = self.streams[&stream].device;

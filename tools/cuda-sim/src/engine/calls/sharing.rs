@@ -1,5 +1,6 @@
-//! Memory of `cuMemAlloc`, and its handles for other processes: a handle gives the 2 MiB in which a small piece lies, all of them, by the
-//! address of the piece. And memory of the device's pool, and managed memory, which have no handles.
+//! Memory of `cuMemAlloc`, and its handles for other processes: a handle opens the 2 MiB block that contains
+//! a small piece, with the offset of the piece. Also memory of the device's pool, and managed memory, which
+//! have no handles.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -12,17 +13,17 @@ use crate::engine::process::Process;
 use crate::engine::streams::Step;
 use crate::wire::{Call, DeviceInfo, Value};
 
-/// The alignment of pieces.
+/// Alignment of pieces.
 const UNIT: u64 = 512;
-/// How a handle begins.
+/// Beginning of a handle.
 const MAGIC: &[u8; 8] = b"mpcusim\0";
 
-/// A handle's 64 bytes.
+/// Returns the 64 bytes of a handle.
 pub(in crate::engine) fn handle(id: u64) -> Vec<u8> {
     handle_from(id, 0)
 }
 
-/// Of memory from an offset on.
+/// Returns a handle of memory from an offset on.
 fn handle_from(id: u64, offset: u64) -> Vec<u8> {
     let mut bytes = MAGIC.to_vec();
     bytes.extend(id.to_le_bytes());
@@ -31,12 +32,12 @@ fn handle_from(id: u64, offset: u64) -> Vec<u8> {
     bytes
 }
 
-/// From where on.
+/// Returns the offset of a handle.
 fn offset(handle: &[u8]) -> Option<u64> {
     Some(u64::from_le_bytes(handle.get(16..24)?.try_into().ok()?))
 }
 
-/// What a handle names.
+/// Returns the id in a handle.
 pub(in crate::engine) fn named(handle: &[u8]) -> Option<u64> {
     let rest = handle.strip_prefix(MAGIC)?;
     Some(u64::from_le_bytes(rest.get(..8)?.try_into().ok()?))
@@ -49,7 +50,7 @@ impl Engine {
             Call::Alloc { size, managed: false } => self.alloc(asked, device, size),
             Call::Alloc { size, managed: true } => self.alloc_whole(asked, device, size, Kind::Managed),
             Call::AllocAsync { size, stream } => {
-                // There at once: the pool has it, and nothing else had it before.
+                // Available at once: the pool has it, and it was not used before.
                 self.stream(asked, stream)?;
                 self.alloc_whole(asked, device, size, Kind::Pool)
             }
@@ -135,7 +136,7 @@ impl Engine {
         self.alloc_whole(asked, device, size, Kind::Legacy)
     }
 
-    /// Memory of its own for one piece.
+    /// Allocates a block for a single piece.
     fn alloc_whole(&mut self, asked: &Asked, device: u32, size: u64, kind: Kind) -> Called {
         let whole = size.checked_next_multiple_of(GRANULARITY).filter(|_| size > 0);
         let whole = whole.ok_or(if size == 0 { codes::INVALID_VALUE } else { codes::OUT_OF_MEMORY })?;
@@ -149,7 +150,7 @@ impl Engine {
         number(start)
     }
 
-    /// A piece goes, now that what ran is done.
+    /// Frees a piece after earlier work is done.
     pub(in crate::engine) fn free(&mut self, process: u64, address: u64) {
         let Some(owner) = self.processes.get_mut(&process) else { return };
         owner.addresses.pieces.remove(&address);
@@ -163,13 +164,15 @@ impl Engine {
         }
     }
 
-    /// Its maker has no more of memory that other processes have opened: what they find in it is undefined.
+    /// Reports memory that its maker frees while other processes have it open: its contents are undefined for
+    /// them.
     pub(in crate::engine) fn tell_open_elsewhere(&mut self, pid: u32, target: &Target, what: &str) {
         let Target::Device(memory) = target else { return };
         let is_it = |other: &Target| matches!(other, Target::Device(one) if Rc::ptr_eq(one, memory));
         let has = |m: &Mapping| matches!(m.kind, Kind::Opened(_)) && is_it(&m.target);
         let works = |process: u64| self.streams.values().any(|s| s.process == process && !s.queue.is_empty());
-        // One that is gone has nothing open, be it that its end was not looked at since; but for work that runs on.
+        // A dead process has nothing open, also if its end was not noticed yet, except for its remaining
+        // work.
         let holds = |number: u64, p: &Process| {
             p.addresses.mapped.values().any(has) && (!p.is_gone() || works(number))
         };

@@ -1,4 +1,4 @@
-//! Memory apart from its addresses: created, exported as a descriptor, imported, mapped, and made accessible.
+//! Virtual memory: created, exported as a descriptor, imported, mapped, and made accessible.
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
@@ -153,7 +153,7 @@ impl Engine {
         self.refer(asked, memory)
     }
 
-    /// A new handle of memory.
+    /// Creates a new handle of memory.
     fn refer(&mut self, asked: &Asked, memory: Rc<Allocation>) -> Called {
         let handle = self.handle(asked.process, |unused| &mut unused.memory);
         self.process(asked.process)?.handles.insert(handle, memory);

@@ -1,7 +1,8 @@
-//! Memory of other processes that the device reaches: files of theirs, mapped here as well.
+//! Memory of other processes that the device accesses: their files, mapped here as well.
 //!
 //! # Safety
-//! Unsafe, because it maps files and reaches their words, which other processes change at will; sound, because
+//! Unsafe, because it maps files and reaches their words, which other processes change at will; sound,
+//! because
 //! - a mapping is as long as this value says, and is unmapped when that is dropped;
 //! - every access is checked against its length, and made by atomics of 8 bytes or single volatile bytes;
 //! - a file that its owner makes shorter ends the engine, which is a process of tests, by SIGBUS.
@@ -15,18 +16,19 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use crate::sync::{AtomicU64, Ordering};
 
-/// A registered range.
+/// Registered range.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
     at: NonNull<u8>,
     pub(crate) bytes: u64,
-    /// Which file it is, and where in it: what other processes have registered is the same memory if these are.
+    /// Identity of the file, and offset: registrations of other processes are the same memory if these are
+    /// equal.
     pub(crate) file: (u64, u64),
     pub(crate) offset: u64,
 }
 
 impl HostMemory {
-    /// Maps `bytes` of a file from `offset`, which is a multiple of the size of pages.
+    /// Maps `bytes` of a file from `offset`, which is a multiple of the page size.
     pub(crate) fn map(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> io::Result<Self> {
         let stat = rustix::fs::fstat(file)?;
         let length = usize::try_from(bytes).map_err(io::Error::other)?;
@@ -51,7 +53,8 @@ impl HostMemory {
     fn word(&self, offset: u64) -> &AtomicU64 {
         let at = self.byte(offset, 8).cast::<u64>();
         assert!(at.is_aligned(), "checked by the caller");
-        // SAFETY: aligned, inside the mapping, which lives as long as `self`; all accesses of words are atomic.
+        // SAFETY: aligned, inside the mapping, which lives as long as `self`; all accesses of words are
+        // atomic.
         unsafe { AtomicU64::from_ptr(at) }
     }
 

@@ -1,7 +1,8 @@
-//! Device memory, and the addresses that a process has for it.
+//! Device memory and its addresses in each process.
 //!
-//! Memory lives as long as anything refers to it: a handle of a process, a mapping, an exported descriptor. Addresses differ from
-//! process to process, and are none that the kernel gives to programs: a host that touches one is ended by SIGSEGV.
+//! Memory lives while anything refers to it: a handle of a process, a mapping, an exported descriptor.
+//! Addresses differ between processes, and lie outside of the kernel's range for programs: a host that
+//! touches one is ended by SIGSEGV.
 
 pub(in crate::engine) mod host;
 
@@ -12,10 +13,10 @@ use std::rc::Rc;
 use crate::engine::memory::host::HostMemory;
 use crate::engine::races::shadow::Shadow;
 
-/// The unit of physical memory.
+/// Unit of physical memory.
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
-/// Addresses that one process can reserve.
+/// Size of the address range that one process can reserve.
 const SPAN: u64 = 1 << 38;
 const FIRST: u64 = 0x1000_0000_0000;
 
@@ -30,75 +31,75 @@ pub(crate) struct Allocation {
     pub(crate) shadow: RefCell<Shadow>,
 }
 
-/// What an address leads to.
+/// Target of an address.
 #[derive(Clone, Debug)]
 pub(crate) enum Target {
     Device(Rc<Allocation>),
     Host(Rc<HostMemory>),
 }
 
-/// A mapping: addresses, what they lead to from `offset`, and which devices may reach them.
+/// Mapping: addresses, their target from `offset` on, and the devices that may access them.
 #[derive(Clone, Debug)]
 pub(crate) struct Mapping {
     pub(crate) start: u64,
     pub(crate) size: u64,
     pub(crate) target: Target,
-    /// Of each device: 1 reads, 3 writes as well. A device that is not named may do neither.
+    /// Access by device: 1 for reads, 3 for reads and writes. Devices that are not listed have no access.
     pub(crate) access: BTreeMap<u32, i32>,
     pub(crate) kind: Kind,
 }
 
-/// How a mapping came about, which is how it ends.
+/// Origin of a mapping, which determines how it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `cuMemMap`.
     Mapped,
-    /// 2 MiB or more in which `cuMemAlloc` has its pieces.
+    /// 2 MiB or more from which `cuMemAlloc` allocates pieces.
     Legacy,
-    /// `cuMemAllocAsync`: of a pool.
+    /// `cuMemAllocAsync`: part of a pool.
     Pool,
     /// `cuMemAllocManaged`.
     Managed,
-    /// `cuIpcOpenMemHandle`, opened this often.
+    /// `cuIpcOpenMemHandle`, with the number of opens.
     Opened(u32),
     /// `cuMemHostRegister`.
     Registered,
 }
 
 impl Kind {
-    /// Whether programs have pieces of it, of sizes that they asked for.
+    /// Returns `true` if programs get pieces of it, with sizes that they choose.
     pub(crate) fn has_pieces(self) -> bool {
         matches!(self, Self::Legacy | Self::Pool | Self::Managed)
     }
 }
 
-/// The addresses of one process.
+/// Addresses of one process.
 #[derive(Debug)]
 pub(crate) struct Addresses {
     next: u64,
     end: u64,
-    /// Ranges that were given back: where each begins, how many bytes it has. The last one of a size is used next.
+    /// Released ranges: begin and size. The last one of a size is reused first.
     unused: Vec<(u64, u64)>,
     pub(crate) reserved: BTreeMap<u64, u64>,
     pub(crate) mapped: BTreeMap<u64, Mapping>,
-    /// What `cuMemAlloc` and the like gave out: addresses and sizes.
+    /// Allocations of `cuMemAlloc` and similar calls: addresses and sizes.
     pub(crate) pieces: BTreeMap<u64, u64>,
-    /// Pieces of which a stream has been told that they are freed at its turn.
+    /// Pieces that a stream will free at its turn.
     pub(crate) freeing: BTreeSet<u64>,
-    /// What the tests' hook calls a piece.
+    /// Pieces declared by the tests' hook.
     pub(crate) declared: BTreeMap<u64, u64>,
-    /// Where accesses that nothing orders are meant.
+    /// Ranges in which unordered accesses are intended.
     pub(crate) shared: BTreeMap<u64, u64>,
 }
 
-/// Why an address can't be reached.
+/// Reason why an address is inaccessible.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unreachable {
     /// Nothing is mapped there.
     Unmapped,
-    /// It begins in a mapping and ends outside.
+    /// The range begins in a mapping and ends outside.
     OutOfBounds,
-    /// The mapping doesn't let this device.
+    /// The mapping denies access to this device.
     NoAccess,
 }
 
@@ -118,8 +119,8 @@ impl Addresses {
         }
     }
 
-    /// Returns unused addresses: those of this size that were [given back](Self::give) last, so that an old address reaches other memory.
-    /// Between two ranges are addresses of none.
+    /// Returns unused addresses: the most recently [released](Self::give) ones of this size, so that an old
+    /// address leads to other memory. Ranges are separated by unmapped addresses.
     pub(crate) fn take(&mut self, size: u64, alignment: u64) -> Option<u64> {
         let alignment = alignment.max(GRANULARITY);
         let fits = |&(at, bytes): &(u64, u64)| bytes == size && at.is_multiple_of(alignment);
@@ -135,12 +136,12 @@ impl Addresses {
         Some(at)
     }
 
-    /// Gives back addresses that were [taken](Self::take).
+    /// Releases addresses that were [taken](Self::take).
     pub(crate) fn give(&mut self, at: u64, size: u64) {
         self.unused.push((at, size));
     }
 
-    /// Removes a mapping, and all that was declared in it. The addresses stay taken.
+    /// Removes a mapping and all declarations in it. The addresses stay taken.
     pub(crate) fn unmap(&mut self, start: u64) -> Option<Mapping> {
         let mapping = self.mapped.remove(&start)?;
         let within = start..start + mapping.size;
@@ -149,7 +150,7 @@ impl Addresses {
         Some(mapping)
     }
 
-    /// Removes a mapping whose addresses go with it.
+    /// Removes a mapping and releases its addresses.
     pub(crate) fn end(&mut self, start: u64) {
         if let Some(mapping) = self.unmap(start) {
             self.give(start, mapping.size);
@@ -160,7 +161,7 @@ impl Addresses {
         self.mapped.range(..=address).next_back().map(|(_, m)| m).filter(|m| address < m.start + m.size)
     }
 
-    /// The mapping that has all of a range which `device` reaches to read, or also to write.
+    /// Returns the mapping that contains a range which `device` can read, or also write.
     pub(crate) fn reach(
         &self,
         address: u64,
@@ -180,7 +181,8 @@ impl Addresses {
         Ok(mapping)
     }
 
-    /// What the tests' hook calls a piece: what it called one there before is none any more, nor shared. Of no bytes: that is all.
+    /// Declares a piece for the tests' hook. It replaces earlier pieces and shared ranges there. Zero bytes
+    /// only remove them.
     pub(crate) fn declare(&mut self, address: u64, bytes: u64) {
         let end = address.saturating_add(bytes.max(1));
         for list in [&mut self.declared, &mut self.shared] {
@@ -191,8 +193,9 @@ impl Addresses {
         }
     }
 
-    /// Whether an access that a device can make leaves the piece in which it begins, or touches bytes between pieces of a mapping that
-    /// has some. It is asked when the work is: until that runs, the memory may have been cut up anew, for what runs after it.
+    /// Returns `true` if a permitted access of the device leaves the piece in which it begins, or touches
+    /// bytes between the pieces of a mapping that has some. Checked when the work is submitted: before it
+    /// runs, the memory may be divided differently for later work.
     pub(crate) fn leaves_its_piece(&self, address: u64, bytes: u64, device: u32, writes: bool) -> bool {
         let Ok(mapping) = self.reach(address, bytes, device, writes) else { return false };
         let pieces = if mapping.kind.has_pieces() { &self.pieces } else { &self.declared };
@@ -209,13 +212,14 @@ impl Addresses {
         piece.is_some_and(|(start, size)| address + bytes <= start + size)
     }
 
-    /// Whether a range is reserved as a whole, by one reservation.
+    /// Returns `true` if a range is reserved completely by one reservation.
     pub(crate) fn is_reserved(&self, address: u64, size: u64) -> bool {
         let around = self.reserved.range(..=address).next_back();
         around.is_some_and(|(start, bytes)| address.checked_add(size).is_some_and(|end| end <= start + bytes))
     }
 
-    /// The mappings of a kind that a range consists of, without a gap; `None` if it begins or ends inside one.
+    /// Returns the mappings of a kind that cover a range exactly, without gaps. `None` if it begins or ends
+    /// inside one.
     pub(crate) fn exactly(&self, address: u64, size: u64) -> Option<Vec<u64>> {
         let end = address.checked_add(size)?;
         let mut at = address;

@@ -1,16 +1,16 @@
-//! Vector clocks: how much of each stream's work happened before a point.
+//! Vector clocks: the part of each stream's work that happened before a point.
 
-/// For each stream by its number, how many of its operations happened before; those that are not named: none.
+/// Number of operations of each stream that happened before. Streams that are not listed have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Clock(Vec<(u32, u64)>);
 
 impl Clock {
-    /// How many operations of a stream happened before.
+    /// Returns the number of operations of a stream that happened before.
     pub(crate) fn of(&self, actor: u32) -> u64 {
         self.0.binary_search_by_key(&actor, |(actor, _)| *actor).map_or(0, |at| self.0[at].1)
     }
 
-    /// One more operation of this stream; how many they are then.
+    /// Adds an operation of this stream, and returns its number.
     pub(crate) fn tick(&mut self, actor: u32) -> u64 {
         let next = self.of(actor) + 1;
         match self.0.binary_search_by_key(&actor, |(actor, _)| *actor) {
@@ -20,7 +20,7 @@ impl Clock {
         next
     }
 
-    /// What happened before the other one happened before this one, too.
+    /// Joins another clock: everything before it also happened before this one.
     pub(crate) fn join(&mut self, other: &Self) {
         if other.0.iter().all(|(actor, n)| self.of(*actor) >= *n) {
             return;

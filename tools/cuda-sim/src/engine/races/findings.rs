@@ -1,5 +1,5 @@
-//! Findings: what a correct program does not do, though the driver may let it pass. A test fails if there is one that it doesn't
-//! expect. They are lines of JSON in the session's file, each once.
+//! Findings: violations by programs, even if the driver permits them. A test fails for each finding that it
+//! doesn't expect. They are lines of JSON in the session's file, each once.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -29,7 +29,7 @@ impl Findings {
         self.write(kind, text, json!({"kind": kind, "pid": pid, "text": text}));
     }
 
-    /// Of two operations, the second of which is running.
+    /// Reports a race of two operations. The later one is running.
     pub(crate) fn race(&mut self, text: &str, race: &Race, later: &Operation) {
         let one = |o: &Operation| json!({"call": o.call, "pid": o.pid, "stream": o.stream, "trace": o.trace});
         let line = json!({
@@ -46,7 +46,7 @@ impl Findings {
 
     fn write(&mut self, kind: &str, text: &str, line: serde_json::Value) {
         if self.told.insert(format!("{kind} {text}")) {
-            // A file that can't be written: the text is on standard error at least.
+            // If the file can't be written, the text is printed to stderr.
             if writeln!(self.file, "{line}").and_then(|()| self.file.flush()).is_err() {
                 eprintln!("{line}");
             }

@@ -1,4 +1,4 @@
-//! What tells a correct program from one that is not: what happened before what, what was done to each byte, and what was found.
+//! Detection of faults in programs: the happened-before order, accesses to each byte, and findings.
 
 pub(in crate::engine) mod clock;
 pub(in crate::engine) mod findings;

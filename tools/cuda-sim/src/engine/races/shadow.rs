@@ -1,19 +1,19 @@
-//! What was done to each byte of an allocation, as far as races need it: the last write, and the reads since. Ranges are exact, so
-//! neighbours that share a cache line don't disturb each other.
+//! Accesses to each byte of an allocation, as needed for races: the last write, and the reads since. Ranges
+//! are exact, so neighbours on a cache line don't interfere.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use crate::engine::races::clock::Clock;
 
-/// One operation of a stream, as findings name it.
+/// Operation of a stream, as findings name it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
     pub(crate) call: String,
     pub(crate) pid: u32,
     pub(crate) stream: u64,
     pub(crate) trace: Option<String>,
-    /// The stream's number among those of clocks, and how many operations it had then.
+    /// Index of the stream in clocks, and its number of operations at that time.
     pub(crate) actor: u32,
     pub(crate) count: u64,
 }
@@ -30,25 +30,26 @@ struct State {
     reads: Vec<Rc<Operation>>,
 }
 
-/// Two accesses of the same bytes, one of them a write, that nothing orders.
+/// Two unordered accesses of the same bytes, at least one of them a write.
 #[derive(Debug)]
 pub(crate) struct Race {
     pub(crate) earlier: Rc<Operation>,
-    /// Whether the earlier one wrote.
+    /// `true` if the earlier one wrote.
     pub(crate) wrote: bool,
     pub(crate) offset: u64,
     pub(crate) bytes: u64,
 }
 
-/// What is wrong with an access.
+/// Faults of an access.
 #[derive(Debug, Default)]
 pub(crate) struct Wrong {
     pub(crate) races: Vec<Race>,
-    /// Bytes that were read and never written: the first, and how many.
+    /// Bytes that were read and never written: the first, and their number.
     pub(crate) unwritten: Option<(u64, u64)>,
 }
 
-/// The states of an allocation's bytes: of each range its end and state. Ranges don't overlap; what has none was never touched.
+/// States of an allocation's bytes: end and state of each range. Ranges don't overlap, and bytes without a
+/// range were never accessed.
 #[derive(Debug, Default)]
 pub(crate) struct Shadow(BTreeMap<u64, (u64, State)>);
 
@@ -64,7 +65,7 @@ impl Shadow {
         }
     }
 
-    /// Notes an access, whose stream's clock is `clock`.
+    /// Records an access, whose stream's clock is `clock`.
     pub(crate) fn access(
         &mut self,
         from: u64,
@@ -97,7 +98,7 @@ impl Shadow {
             if writes {
                 state.reads.iter().for_each(|read| race(read, false));
             } else {
-                // What a stream read before is ordered before what it reads now.
+                // Earlier reads of a stream are ordered before its later ones.
                 state.reads.retain(|read| read.actor != by.actor);
                 state.reads.push(Rc::clone(by));
                 if state.write.is_none() {
@@ -143,7 +144,7 @@ mod tests {
             matches!(wrong.races.as_slice(), [race] if race.wrote && race.offset == 150 && race.bytes == 50)
         );
         assert_eq!(wrong.unwritten, Some((200, 50)));
-        // Neighbours are none of its bytes.
+        // Neighbouring bytes are independent.
         assert!(shadow.access(0, 100, true, &read, &two).races.is_empty());
     }
 
@@ -155,7 +156,7 @@ mod tests {
         let read = by(&mut two, 2);
         let wrong = shadow.access(0, 64, false, &read, &two);
         assert!(wrong.races.is_empty() && wrong.unwritten.is_none());
-        // The writer doesn't know of the read.
+        // The writer's clock lacks the read.
         let wrong = shadow.access(10, 20, true, &by(&mut one, 1), &one);
         assert!(matches!(wrong.races.as_slice(), [race] if !race.wrote));
         one.join(&two);

@@ -1,4 +1,4 @@
-//! Streams, events, and what waits in them.
+//! Streams, events, and their queued operations.
 
 pub(in crate::engine) mod work;
 
@@ -10,33 +10,33 @@ use std::time::Instant;
 use crate::engine::races::clock::Clock;
 use crate::engine::streams::work::{Progress, Work};
 
-/// One recording of an event: bound where it was asked for, done when the stream comes to it.
+/// Recording of an event: bound when it is submitted, done when the stream reaches it.
 #[derive(Debug, Default)]
 pub(crate) struct Record {
-    /// What had happened, and when, if it is done.
+    /// Clock and time of its completion.
     pub(crate) done: RefCell<Option<(Clock, Instant)>>,
-    /// The stream that will do it, and which of its operations it is.
+    /// Stream that executes it, and number of the operation there.
     pub(crate) by: Cell<(u64, u64)>,
-    /// Its stream is gone with its process: it is never done.
+    /// `true` if its stream ended with its process: it is never done.
     pub(crate) lost: Cell<bool>,
 }
 
-/// An event, which may have handles in several processes.
+/// Event, which may have handles in several processes.
 #[derive(Debug)]
 pub(crate) struct EventCore {
-    /// Name by which other processes open it, if one was asked for.
+    /// Name by which other processes open it, if there is one.
     pub(crate) name: Cell<Option<u64>>,
     pub(crate) flags: u32,
     pub(crate) device: u32,
-    /// The last recording.
+    /// Last recording.
     pub(crate) record: RefCell<Option<Rc<Record>>>,
-    /// The process that made it has destroyed it, or is gone.
+    /// `true` if the creating process has destroyed it, or has ended.
     pub(crate) is_over: Cell<bool>,
-    /// Of these two, the former.
+    /// `true` if the creating process has destroyed it.
     pub(crate) is_destroyed: Cell<bool>,
 }
 
-/// A process's handle of an event.
+/// Handle of an event in one process.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) core: Rc<EventCore>,
@@ -44,7 +44,7 @@ pub(crate) struct Event {
     pub(crate) imported: bool,
 }
 
-/// A call of a function of the process, which a thread of that makes.
+/// Call of a function of the process, made by one of its threads.
 #[derive(Debug)]
 pub(crate) struct HostCall {
     pub(crate) function: u64,
@@ -52,32 +52,33 @@ pub(crate) struct HostCall {
     pub(crate) turn: Cell<Turn>,
 }
 
-/// How far it is.
+/// State of the call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Turn {
     ToCome,
-    /// It is the thread's turn.
+    /// A thread of the process is running it.
     Begun,
     Over,
 }
 
-/// What a stream does at its turn.
+/// Operation of a stream.
 #[derive(Debug)]
 pub(crate) enum Step {
     Work {
         work: Work,
         progress: Progress,
         noted: bool,
-        /// Of each access, whether others at the same time are meant, as was declared when the work was asked for.
+        /// For each access, `true` if unordered accesses at the same time are intended, by the declarations
+        /// at its submission.
         meant: Vec<bool>,
     },
     Record(Rc<Record>),
     WaitEvent(Rc<Record>),
-    /// Of an imported event whose exporter is over.
+    /// Wait for an imported event whose exporter has ended.
     WaitForEver,
-    /// A piece of a pool goes.
+    /// A piece of a pool is freed.
     Free(u64),
-    /// A function of the process's own is called.
+    /// A function of the process is called.
     Host(Rc<HostCall>),
     Write {
         address: u64,
@@ -96,25 +97,25 @@ pub(crate) struct Operation {
     pub(crate) number: u64,
     pub(crate) call: String,
     pub(crate) step: Step,
-    /// Operations of other streams that come first, by the default stream's rules.
+    /// Operations of other streams that come first by the default stream's rules.
     pub(crate) after: Vec<(u64, u64)>,
-    /// What its context's streams had been asked for at the last call that holds up what comes later. That comes first, but a program
-    /// can't rely on it: it orders no accesses.
+    /// Work of the context's streams at the last call that delays later work. It runs first, but a program
+    /// can't rely on that: it orders no accesses.
     pub(crate) behind: Rc<Vec<(u64, u64)>>,
-    /// What the host had seen finished when it asked for this.
+    /// Clock of the host when it submitted this.
     pub(crate) host: Rc<Clock>,
     pub(crate) trace: Option<String>,
     pub(crate) since: Instant,
 }
 
-/// A capture that has begun.
+/// Active capture.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Capture {
-    /// Which calls it doesn't allow, and of which threads: `CUstreamCaptureMode`.
+    /// Calls that it forbids, and the threads concerned: `CUstreamCaptureMode`.
     pub(crate) mode: u32,
-    /// The thread that has begun it.
+    /// Thread that began it.
     pub(crate) thread: u64,
-    /// A call that it doesn't allow was made.
+    /// `true` if a forbidden call was made.
     pub(crate) is_spoilt: bool,
 }
 
@@ -123,23 +124,24 @@ pub(crate) struct Stream {
     pub(crate) process: u64,
     pub(crate) context: u64,
     pub(crate) device: u32,
-    /// It and the default stream wait for each other.
+    /// `true` if it and the default stream wait for each other.
     pub(crate) blocking: bool,
     pub(crate) is_default: bool,
     pub(crate) queue: VecDeque<Operation>,
-    /// How many operations were asked for, and how many are done.
+    /// Numbers of submitted operations and of completed ones.
     pub(crate) asked: u64,
     pub(crate) done: u64,
     pub(crate) clock: Clock,
-    /// Its number in clocks.
+    /// Index in clocks.
     pub(crate) actor: u32,
-    /// No handle of it is left; it goes when its work is done.
+    /// `true` if no handle of it is left. It ends when its work is done.
     pub(crate) destroyed: bool,
-    /// What it is given becomes a graph, and isn't run.
+    /// Active capture: operations become a graph, and don't run.
     pub(crate) capture: Option<Capture>,
 }
 
-/// Whether a wait for a value is over: flags are 0 for `GEQ`, which is cyclic, 1 `EQ`, 2 `AND`, 3 `NOR`.
+/// Returns `true` if a wait for a value is over. Flags are 0 for `GEQ`, which is cyclic, 1 `EQ`, 2 `AND`, 3
+/// `NOR`.
 pub(crate) fn is_met(found: u64, value: u64, flags: u32) -> bool {
     match flags {
         0 => found.wrapping_sub(value).cast_signed() >= 0,

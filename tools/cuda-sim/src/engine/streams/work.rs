@@ -1,28 +1,28 @@
-//! What a device computes: copies, and the kernels that the simulator knows by their names. All is done in pieces, so that work of
-//! different streams mixes; what is read and written is said before it begins.
+//! Work of a device: copies, and the kernels that the simulator knows by name. It is done in pieces, so that
+//! work of different streams mixes. Accesses are listed before it begins.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// Bytes that are done at once.
+/// Number of bytes done at once.
 const PIECE: u64 = 64 << 10;
 
-/// Device memory, as work of one stream reaches it.
+/// Access to device memory by the work of one stream.
 pub(crate) trait Reach {
-    /// An address that can't be read is an error, which ends the context.
+    /// Reads memory. An error ends the context.
     fn read(&self, address: u64, to: &mut [u8]) -> Result<(), Fault>;
     fn write(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
-    /// Registered memory, by the host's address.
+    /// Reads registered memory, by the host's address.
     fn read_host(&self, address: u64, to: &mut [u8]) -> Result<(), Fault>;
     fn write_host(&self, address: u64, from: &[u8]) -> Result<(), Fault>;
 }
 
-/// An access that failed.
+/// Failed access.
 #[derive(Debug)]
 pub(crate) struct Fault;
 
-/// Where the bytes of a copy come from.
+/// Source of a copy.
 #[derive(Clone, Debug)]
 pub(crate) enum From {
     Device(u64),
@@ -30,7 +30,7 @@ pub(crate) enum From {
     Host(u64),
 }
 
-/// Where they go.
+/// Destination of a copy.
 #[derive(Clone, Debug)]
 pub(crate) enum To {
     Device(u64),
@@ -50,17 +50,17 @@ pub(crate) enum Work {
     Check { to: u64, from: u64, n: u64, expected: u64 },
 }
 
-/// How far work has come.
+/// Progress of work.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// Bytes, or elements, that are done.
+    /// Number of bytes or elements that are done.
     done: u64,
     sum: f32,
     wrong: u64,
     until: Option<Instant>,
 }
 
-/// One range that work reads or writes.
+/// Range that work reads or writes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Access {
     pub(crate) address: u64,
@@ -68,7 +68,7 @@ pub(crate) struct Access {
     pub(crate) writes: bool,
 }
 
-/// The kernels: names, and the sizes of their parameters.
+/// Names of the kernels, and sizes of their parameters.
 pub(crate) const KERNELS: &[(&str, &[u32])] = &[
     ("fill_f32", &[8, 8, 4]),
     ("add_f32", &[8, 8, 8, 8]),
@@ -79,7 +79,7 @@ pub(crate) const KERNELS: &[(&str, &[u32])] = &[
     ("check_u64", &[8, 8, 8, 8]),
 ];
 
-/// A launch as work; `None` for a name or arguments that the simulator doesn't know.
+/// Converts a launch to work. `None` for a name or arguments that the simulator doesn't know.
 pub(crate) fn kernel(name: &str, arguments: &[Vec<u8>]) -> Option<Work> {
     let long = |i: usize| Some(u64::from_le_bytes(arguments.get(i)?.as_slice().try_into().ok()?));
     let float = |i: usize| Some(f32::from_le_bytes(arguments.get(i)?.as_slice().try_into().ok()?));
@@ -107,7 +107,7 @@ pub(crate) fn kernel(name: &str, arguments: &[Vec<u8>]) -> Option<Work> {
 }
 
 impl Work {
-    /// All that it will read and write.
+    /// Returns all reads and writes of the work.
     pub(crate) fn accesses(&self) -> Vec<Access> {
         let read = |address, bytes| Access { address, bytes, writes: false };
         let write = |address, bytes| Access { address, bytes, writes: true };
@@ -152,7 +152,7 @@ impl Work {
         all
     }
 
-    /// Does a piece; whether that was the last one.
+    /// Does a piece. Returns `true` if it was the last one.
     pub(crate) fn step(&self, progress: &mut Progress, memory: &dyn Reach) -> Result<bool, Fault> {
         let done = progress.done;
         let end = |all: u64, unit: u64| all.min(done + PIECE / unit);
@@ -242,13 +242,13 @@ impl Work {
         Ok(now >= all)
     }
 
-    /// Whether a piece would do something now: all but waiting for time does.
+    /// Returns `true` unless the work only waits for time to pass.
     pub(crate) fn is_ready(&self, progress: &Progress) -> bool {
         !matches!(self, Self::Spin { .. }) || progress.until.is_none_or(|until| Instant::now() >= until)
     }
 }
 
-/// A number of bytes that are in memory anyway.
+/// Converts a number of bytes that are in memory anyway.
 fn buffer(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
