@@ -1,8 +1,8 @@
-//! The only system calls of this crate.
+//! System calls of this crate.
 //!
-//! Thin, typed wrappers; every number that goes in was checked by the caller, every error comes out with what
-//! was being done. Unsafe code of the crate lives here, in [`Mapping`] and [`locks`], and in the few files
-//! that hand out typed views of the mapping.
+//! Thin, typed wrappers. The caller has checked every number passed in, and every error names the failed
+//! operation. Unsafe code of the crate is in these modules, in [`Mapping`] and [`locks`], and in the few
+//! files that hand out typed views of the mapping.
 
 mod files;
 pub(crate) mod limits;
@@ -31,13 +31,14 @@ pub(crate) use sleep::{epoll, futex, readiness};
 
 use crate::error::Error;
 
-/// Looks up what is looked up once in a process: a copy that is made meanwhile would wait for it for ever.
+/// Evaluates all values that a process looks up once. A copy made during such a lookup would wait for it for
+/// ever.
 pub(crate) fn look_up_everything() {
     processors::only_one();
     futex::can_wait_for_many();
 }
 
-/// Names what the kernel refused.
+/// Converts an error of the kernel, and names the failed operation.
 pub(crate) fn os(what: &'static str) -> impl Fn(Errno) -> Error {
     move |e| Error::Os { what, source: e.into() }
 }

@@ -1,22 +1,23 @@
-//! The directory that files with names live in: found, checked, cleaned; its files made, opened, held, removed.
+//! Directory of the named files: finding, validating and cleaning it; creating, opening, holding and removing
+//! its files.
 //!
-//! Everything is in `mp-<uid>` below the directory that the user chose, which belongs to that user alone (0700), so
-//! that no other user can put a file or a link where ours are looked for. Files are 0600, and their names are
-//! `mp-` and 128 random bits.
+//! All files are in `mp-<uid>` below the directory that the user chose. It belongs to that user only (0700),
+//! so that no other user can put a file or a link there. Files have mode 0600, and their names are `mp-` and
+//! 128 random bits.
 //!
-//! # Who keeps a file
-//! Each process that has one open holds it by a shared `flock(2)`. A process that gets the exclusive lock
-//! knows that none holds it, and removes it ([`Directory::clean`], with a second sign for files of arenas:
-//! see [`Owners`]). No process waits for a lock:
+//! # Ownership of a file
+//! Each process that has a file open holds it by a shared `flock(2)`. If a process gets the exclusive lock,
+//! no process holds the file, and it removes the file ([`Directory::clean`], with an additional check for
+//! files of arenas: see [`Owners`]). No process waits for a lock:
 //!
-//! | a new file | a cleaner runs meanwhile |
+//! | new file | concurrent cleaner |
 //! |---|---|
-//! | made, not locked yet | it gets the exclusive lock and removes the file; the maker sees that (no lock, or no link), and makes another |
-//! | locked | it does not get the lock |
+//! | created, not locked yet | gets the exclusive lock and removes the file; the creator detects it (no lock, or no link), and creates another file |
+//! | locked | does not get the lock |
 //!
-//! | killed | left | removed by |
+//! | killed process | left behind | removed by |
 //! |---|---|---|
-//! | a maker before it has locked, or any process that holds it | the file, without that lock | the next cleaner, once no process holds it |
+//! | a creator before the lock, or any process that holds the file | the file, without that lock | the next cleaner, once no process holds it |
 //! | a cleaner between lock and removal | the file, without a lock | the next cleaner |
 //!
 //! References: `open(2)`, `flock(2)`, `unlink(2)`, `statfs(2)`, `Documentation/admin-guide/mm/hugetlbpage.rst`.
@@ -34,42 +35,43 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::sys::{limits, memory};
 
-/// How files begin their names.
+/// Prefix of the file names.
 const PREFIX: &str = "mp-";
 /// Magic numbers of file systems: `statfs(2)`.
 const HUGETLBFS: u64 = 0x9584_58f6;
 const TMPFS: u64 = 0x0102_1994;
-/// How often a new file may be cleaned away before it is held.
+/// Number of attempts to create a file that cleaners remove before it is held.
 const ATTEMPTS: u32 = 16;
 
-/// A directory of this user's files.
+/// Directory of this user's files.
 #[derive(Debug)]
 pub(crate) struct Directory {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-/// What the first bytes of a file whose lock is free say of the processes that may use it.
+/// State of the processes that may use an unlocked file, according to its first bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Owners {
-    /// One lives, or may.
+    /// A process lives, or may live.
     Live,
-    /// None lives.
+    /// No process lives.
     Gone,
-    /// They can't be asked about from here. The locks decide: of this file, and of the first one of the same program.
+    /// Not known in this namespace. The locks decide: of this file, and of the first file of the same
+    /// program.
     Elsewhere { first: Option<u128> },
 }
 
-/// Reads those bytes.
+/// Function that reads the first bytes.
 pub(crate) type Reader = fn(&[u8]) -> Owners;
-/// How many bytes a [`Reader`] gets to see.
+/// Number of bytes passed to a [`Reader`].
 pub(crate) const HEAD: usize = 20 << 10;
-/// How long ago the last start of a program must be, for locks alone to say that it is gone: a process that is being
-/// started has none yet.
+/// Age of a program's last start after which the locks alone show that it has ended. A process that is being
+/// started has no lock yet.
 pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 impl Directory {
-    /// The directory of this user below `parent`, made if there is none.
+    /// Opens the directory of this user below `parent`, and creates it if it is missing.
     pub(crate) fn make(parent: &Path) -> Result<Self> {
         let path = Self::path_in(parent);
         let fail = |what, e: Errno| Error::Directory { path: path.clone(), what, source: e.into() };
@@ -80,7 +82,7 @@ impl Directory {
         Self::open(parent)?.ok_or_else(|| fail("it has just been removed", Errno::NOENT))
     }
 
-    /// The directory of this user below `parent`, if there is one.
+    /// Opens the directory of this user below `parent`, if it exists.
     pub(crate) fn open(parent: &Path) -> Result<Option<Self>> {
         let path = Self::path_in(parent);
         let fail = |what, source| Error::Directory { path: path.clone(), what, source };
@@ -107,7 +109,7 @@ impl Directory {
         move |e| Error::Directory { path: self.path.clone(), what, source: e.into() }
     }
 
-    /// In which steps files in it grow: the size of its huge pages, or that of a page.
+    /// Returns the granularity of file sizes: the size of its huge pages, or 4096.
     pub(crate) fn grain(&self) -> u64 {
         match rustix::fs::fstatfs(&self.fd) {
             Ok(s) if s.f_type as u64 == HUGETLBFS => s.f_bsize as u64,
@@ -115,9 +117,10 @@ impl Directory {
         }
     }
 
-    /// A new sparse file of `len` bytes, held by this process.
+    /// Creates a sparse file of `len` bytes, held by this process. Returns its length.
     ///
-    /// A file system whose files can't be as long as that gives a shorter one, but at least `least`; its length.
+    /// If the file system does not support files of that length, the file is shorter, but at least `least`
+    /// bytes.
     pub(crate) fn create(&self, name: u128, len: u64, least: u64) -> Result<(OwnedFd, u64)> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let mode = Mode::RUSR | Mode::WUSR;
@@ -131,7 +134,7 @@ impl Directory {
             }
             let mut len = len;
             loop {
-                // The caller has looked at RLIMIT_FSIZE: beyond it this raises SIGXFSZ.
+                // The caller has checked RLIMIT_FSIZE: beyond it this raises SIGXFSZ.
                 match rustix::fs::ftruncate(&fd, len) {
                     Ok(()) => return Ok(len),
                     Err(Errno::FBIG | Errno::INVAL | Errno::NOSPC) if len / 2 >= least => {
@@ -150,7 +153,7 @@ impl Directory {
         }
     }
 
-    /// Opens a file of at least `len` bytes, and holds it.
+    /// Opens and holds a file of at least `len` bytes.
     pub(crate) fn open_file(&self, name: u128, len: u64) -> Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let gone = "shared memory in it is gone (was it removed from outside?)";
@@ -160,14 +163,14 @@ impl Directory {
             return Err(self.fail(gone)(Errno::NOENT));
         }
         let stat = rustix::fs::fstat(&fd).map_err(self.fail("fstat of a file in it"))?;
-        // Mapped and shorter than the arena says, it would be a SIGBUS.
+        // An access to a mapped file that is shorter than the arena raises SIGBUS.
         if stat.st_uid != memory::user() || (stat.st_size as u64) < len {
             return Err(self.fail("a file in it was cut off, or is another user's")(Errno::STALE));
         }
         Ok(fd)
     }
 
-    /// Removes a file, if it is there.
+    /// Removes a file, if it exists.
     pub(crate) fn remove(&self, name: u128) {
         _ = rustix::fs::unlinkat(&self.fd, file_name(name), AtFlags::empty());
     }
@@ -177,14 +180,14 @@ impl Directory {
         _ = rustix::fs::rmdir(&self.path);
     }
 
-    /// Removes a file, unless a process uses it; whether it was removed.
+    /// Removes a file, unless a process uses it. Returns `true` if it was removed.
     pub(crate) fn remove_unused(&self, name: u128, owners: Reader) -> bool {
         self.remove_unheld(&file_name(name), owners)
     }
 
-    /// Removes the files that dead programs have left; how many. What is not named as theirs stays.
+    /// Removes the files left by dead programs. Returns their number. Files with other names are kept.
     pub(crate) fn clean(&self, owners: Reader) -> usize {
-        // Through the descriptor: what the path leads to may have changed.
+        // Through the descriptor, since the path may lead elsewhere by now.
         let Ok(entries) = rustix::fs::Dir::read_from(&self.fd) else { return 0 };
         let names = entries.filter_map(|e| e.ok()?.file_name().to_str().ok().map(str::to_owned));
         let ours = |name: &String| name_of(Path::new(name)).is_some();
@@ -193,14 +196,14 @@ impl Directory {
 
     fn remove_unheld(&self, name: &str, owners: Reader) -> bool {
         let Ok(Some(file)) = self.look_into(name) else { return false };
-        // Asked first, so that a file that is used is not locked, not even for a moment.
+        // Checked first, so that a file in use is never locked.
         if !self.may_be_removed(&file, owners) || !lock_alone(&file) || !self.may_be_removed(&file, owners) {
             return false;
         }
         rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()).is_ok()
     }
 
-    /// A file in it, to be read; none if there is none of that name.
+    /// Opens a file in it to read. Returns `None` if the name does not exist.
     fn look_into(&self, name: &str) -> Result<Option<fs::File>, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
@@ -211,7 +214,7 @@ impl Directory {
         if file.metadata().is_ok_and(|m| m.is_file()) { Ok(Some(file)) } else { Err(Errno::INVAL) }
     }
 
-    /// Whether no process lives that may use a file, if its lock is free.
+    /// Returns `true` if no living process may use a file, provided that its lock is free.
     fn may_be_removed(&self, file: &fs::File, owners: Reader) -> bool {
         match owners(&head_of(file.as_fd())) {
             Owners::Live => false,
@@ -221,10 +224,10 @@ impl Directory {
         }
     }
 
-    /// Whether the program that this file is the first one of is gone.
+    /// Returns `true` if the program whose first file is `first` has ended.
     fn is_over(&self, first: u128, owners: Reader) -> bool {
         match self.look_into(&file_name(first)) {
-            // It goes only when its program is gone.
+            // The first file is removed only after the end of its program.
             Ok(None) => true,
             Ok(Some(file)) => match owners(&head_of(file.as_fd())) {
                 Owners::Elsewhere { first: None } => is_old(&file) && lock_alone(&file),
@@ -236,32 +239,33 @@ impl Directory {
     }
 }
 
-/// Gets the lock of a file that no other process holds; until it is closed.
+/// Acquires the lock of a file that no other process holds, until the file is closed.
 fn lock_alone(file: &fs::File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// Whether its time is longer ago than starts take. One in the future is not: the clock was set.
+/// Returns `true` if the file's time is older than a start can take. A time in the future is not, since the
+/// clock may have been set.
 fn is_old(file: &fs::File) -> bool {
     let changed = file.metadata().and_then(|m| m.modified());
     changed.is_ok_and(|t| SystemTime::now().duration_since(t).is_ok_and(|age| age >= GRACE))
 }
 
-/// Says that a process is being started that will hold this file.
+/// Records that a process is being started that will hold this file.
 pub(crate) fn note_start(fd: BorrowedFd<'_>) {
     let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
-    // Where a file system has no times, the lock alone decides.
+    // On a file system without times, only the lock decides.
     _ = rustix::fs::futimens(fd, &Timestamps { last_access: now, last_modification: now });
 }
 
-/// Writes a word into a file. On a file system whose files can't be written to, as hugetlbfs, it stays as it is.
+/// Writes a word into a file. Has no effect on file systems without write support, such as hugetlbfs.
 pub(crate) fn write_word(fd: BorrowedFd<'_>, at: u64, word: u64) {
     _ = rustix::io::pwrite(fd, &word.to_ne_bytes(), at);
 }
 
-/// The first bytes of a file.
+/// Returns the first bytes of a file.
 pub(crate) fn head_of(fd: BorrowedFd<'_>) -> Vec<u8> {
-    // Not more than there is: a file on hugetlbfs reads in whole pages, a new one has no byte yet.
+    // A short read is possible: hugetlbfs returns whole pages, and a new file is empty.
     let mut head = vec![0; HEAD];
     let mut have = 0;
     while let Ok(n @ 1..) = rustix::io::pread(fd, &mut head[have..], have as u64) {
@@ -271,22 +275,22 @@ pub(crate) fn head_of(fd: BorrowedFd<'_>) -> Vec<u8> {
     head
 }
 
-/// Bytes of memory or disk that a file can still grow by, and what says so.
+/// Returns the number of bytes of memory or disk by which a file can grow, and the limiting resource.
 pub(crate) fn room(fd: BorrowedFd<'_>, path: &Path) -> (u64, String) {
     let Ok(s) = rustix::fs::fstatfs(fd) else { return (u64::MAX, "no limit".into()) };
     let (kind, free) = (s.f_type as u64, s.f_bavail.saturating_mul(s.f_bsize as u64));
     let (space, limit) = match kind {
-        // A tmpfs without a size of its own.
+        // A tmpfs without a size limit.
         TMPFS if s.f_blocks == 0 => (u64::MAX, String::new()),
         HUGETLBFS => {
-            // A mount without a size of its own says 0.
+            // A mount without a size limit reports 0.
             let all = limits::huge_pages_left(s.f_bsize as u64);
             let free = if s.f_blocks == 0 { all } else { free.min(all) };
             (free, format!("the huge pages of {} (vm.nr_hugepages)", path.display()))
         }
         _ => (free, format!("the free space of {} (set_sharing_directory)", path.display())),
     };
-    // On a tmpfs a file is memory; elsewhere it can be written back.
+    // Files on a tmpfs use memory; elsewhere pages can be written back.
     let (memory, what) = if kind == TMPFS { limits::memory_left() } else { (u64::MAX, String::new()) };
     if memory < space { (memory, what) } else { (space, limit) }
 }
@@ -295,14 +299,14 @@ fn file_name(name: u128) -> String {
     format!("{PREFIX}{name:032x}")
 }
 
-/// What [`file_name`] made a name of.
+/// Returns the name from which [`file_name`] made this file name.
 pub(crate) fn name_of(file: &Path) -> Option<u128> {
     let digits = file.file_name()?.to_str()?.strip_prefix(PREFIX)?;
     u128::from_str_radix(digits, 16).ok().filter(|_| digits.len() == 32)
 }
 
-/// Holds a file: takes a shared lock, and looks whether the file still has its name. `false`: another process
-/// is removing it.
+/// Acquires a shared lock of a file, and checks that the file still has its name. Returns `false` if another
+/// process is removing it.
 pub(crate) fn hold(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     loop {
         match rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared) {
@@ -314,7 +318,7 @@ pub(crate) fn hold(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     }
 }
 
-/// A name that can't be guessed.
+/// Returns a name that can't be guessed.
 pub(crate) fn random_name() -> Result<u128> {
     let mut bytes = [0; 16];
     let got = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());
@@ -322,9 +326,9 @@ pub(crate) fn random_name() -> Result<u128> {
     Ok(u128::from_ne_bytes(bytes))
 }
 
-/// Makes a file under a name of its own; again if a cleaner removes it before it is held.
+/// Creates a file with a unique name, and repeats that if a cleaner removes the file before it is held.
 ///
-/// `named` is called with each name before the file is made.
+/// `named` is called with each name before the file is created.
 pub(crate) fn create_named(
     parent: &Path,
     len: u64,
@@ -338,7 +342,7 @@ pub(crate) fn create_named(
         let made = Directory::make(parent).and_then(|d| d.create(name, len, least));
         attempt += 1;
         match made {
-            // Removed under our hands: the file, or the directory with it.
+            // A cleaner removed the file, or the directory with it.
             Err(Error::Directory { source, .. })
                 if attempt < ATTEMPTS
                     && matches!(source.kind(), io::ErrorKind::NotFound | io::ErrorKind::WouldBlock)
@@ -348,12 +352,12 @@ pub(crate) fn create_named(
     }
 }
 
-/// The process namespace that process ids of this process are from; 0 if unknown.
+/// Returns the pid namespace of this process; 0 if unknown.
 pub(crate) fn process_namespace() -> u64 {
     fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
 }
 
-/// Gives up the lock by which this process holds a file.
+/// Releases the lock by which this process holds a file.
 pub(crate) fn let_go(fd: BorrowedFd<'_>) {
     _ = rustix::fs::flock(fd, FlockOperation::Unlock);
 }
@@ -362,7 +366,7 @@ pub(crate) fn let_go(fd: BorrowedFd<'_>) {
 mod tests {
     use super::*;
 
-    /// It would be a SIGBUS.
+    /// Its mapping would raise SIGBUS.
     #[test]
     #[cfg_attr(miri, ignore = "makes files")]
     fn a_file_that_was_cut_off_is_refused() {

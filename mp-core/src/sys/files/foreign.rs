@@ -1,4 +1,4 @@
-//! Files that other programs know: by a name under `/dev/shm`, by a path, or by a descriptor.
+//! Files shared with other programs: by a name under `/dev/shm`, by a path, or by a descriptor.
 //!
 //! References: `shm_open(3)`, `shm_overview(7)`, `open(2)`, `fcntl(2)` (file sealing, open file description locks).
 
@@ -10,7 +10,7 @@ use rustix::io::Errno;
 use crate::error::{Error, Result};
 use crate::sys::{limits, os};
 
-/// Where POSIX shared memory is on Linux.
+/// Directory of POSIX shared memory on Linux.
 const FOLDER: &str = "/dev/shm";
 
 fn folder() -> Result<OwnedFd> {
@@ -18,7 +18,7 @@ fn folder() -> Result<OwnedFd> {
         .map_err(os("opening /dev/shm (is it mounted?)"))
 }
 
-/// The error of a name: with the name, and what to do.
+/// Creates the error of a named file, with the name and the remedy.
 fn of_name(what: &'static str, name: &str) -> impl FnOnce(Errno) -> Error {
     move |errno| {
         let advice = match errno {
@@ -32,7 +32,7 @@ fn of_name(what: &'static str, name: &str) -> impl FnOnce(Errno) -> Error {
     }
 }
 
-/// Checks that an open file is a regular one of this user; its length.
+/// Checks that an open file is regular and belongs to this user. Returns its length.
 fn mine(fd: BorrowedFd<'_>) -> Result<u64> {
     let stat = rustix::fs::fstat(fd).map_err(os("fstat of shared memory"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -48,7 +48,7 @@ fn mine(fd: BorrowedFd<'_>) -> Result<u64> {
     Ok(stat.st_size as u64)
 }
 
-/// The length of an open regular file or memfd.
+/// Returns the length of an open regular file or memfd.
 pub fn length(fd: BorrowedFd<'_>) -> Result<u64> {
     let stat = rustix::fs::fstat(fd).map_err(os("fstat of a foreign file"))?;
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -57,9 +57,9 @@ pub fn length(fd: BorrowedFd<'_>) -> Result<u64> {
     Ok(stat.st_size as u64)
 }
 
-/// Makes a file `len` bytes long, with pages behind them: else writing to it could be a SIGBUS.
+/// Sets the length of a file and commits its pages: otherwise writing to it could raise SIGBUS.
 fn reserve(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
-    // Beyond it `ftruncate` raises SIGXFSZ, which kills.
+    // Beyond this limit `ftruncate` raises SIGXFSZ, which kills the process.
     let (left, limit) = limits::file_size();
     let (memory, memory_limit) = limits::memory_left();
     let (left, limit) = if memory < left { (memory, memory_limit) } else { (left, limit.into()) };
@@ -70,7 +70,7 @@ fn reserve(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
     commit(fd, len)
 }
 
-/// Gives the first `len` bytes pages.
+/// Commits the pages of the first `len` bytes.
 pub(crate) fn commit(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
     if len == 0 {
         return Ok(());
@@ -78,7 +78,7 @@ pub(crate) fn commit(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
     loop {
         match rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, 0, len) {
             Err(Errno::INTR) => {}
-            // A file system that can't: its files have their room otherwise.
+            // Files of such a file system need no reservation.
             Err(Errno::OPNOTSUPP | Errno::NOSYS) | Ok(()) => return Ok(()),
             Err(Errno::NOSPC) => {
                 let left = rustix::fs::fstatvfs(fd).map_or(0, |s| s.f_bavail * s.f_frsize);
@@ -90,7 +90,7 @@ pub(crate) fn commit(fd: BorrowedFd<'_>, len: u64) -> Result<()> {
     }
 }
 
-/// Makes a new file under `/dev/shm` that only this user can open. `name` has been checked.
+/// Creates a file under `/dev/shm` that only this user can open. `name` has been checked.
 pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
     let flags = OFlags::CREATE | OFlags::EXCL | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let folder = folder()?;
@@ -103,9 +103,9 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
     Ok(fd)
 }
 
-/// Opens a file under `/dev/shm`, if it is a regular one of this user; its length.
+/// Opens a file under `/dev/shm`, if it is regular and belongs to this user. Returns its length.
 pub fn open(name: &str) -> Result<(OwnedFd, u64)> {
-    // NONBLOCK: a pipe under that name would keep the caller waiting before it can be refused.
+    // NONBLOCK: opening a pipe with that name would block before it can be rejected.
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let fd = rustix::fs::openat(folder()?, name, flags, Mode::empty())
         .map_err(of_name("opening shared memory under /dev/shm", name))?;
@@ -113,13 +113,13 @@ pub fn open(name: &str) -> Result<(OwnedFd, u64)> {
     Ok((fd, len))
 }
 
-/// Takes a name away.
+/// Removes a name.
 pub(crate) fn unlink(name: &str) -> Result<()> {
     rustix::fs::unlinkat(folder()?, name, AtFlags::empty())
         .map_err(of_name("unlinking shared memory under /dev/shm", name))
 }
 
-/// Fills `to` from `offset` on; how many bytes there were.
+/// Fills `to` from `offset` on. Returns the number of bytes read.
 pub fn read_at(fd: BorrowedFd<'_>, mut offset: u64, mut to: &mut [u8]) -> Result<usize> {
     let asked = to.len();
     while !to.is_empty() {
@@ -147,14 +147,14 @@ fn write_all(fd: BorrowedFd<'_>, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// A memfd with a copy of `bytes`, which can neither shrink nor grow.
+/// Creates a memfd with a copy of `bytes`, sealed against shrinking and growing.
 pub fn memfd_of(bytes: &[u8]) -> Result<OwnedFd> {
     let (left, limit) = limits::file_size();
     if bytes.len() as u64 > left {
         return Err(Error::OutOfMemory { asked: bytes.len() as u64, left, limit: limit.into() });
     }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // MFD_NOEXEC_SEAL is new in Linux 6.3; older kernels call it EINVAL.
+    // MFD_NOEXEC_SEAL is new in Linux 6.3; older kernels return EINVAL.
     let fd = rustix::fs::memfd_create("mp-export", flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|e| if e == Errno::INVAL { rustix::fs::memfd_create("mp-export", flags) } else { Err(e) })
         .map_err(os("memfd_create"))?;
@@ -167,7 +167,7 @@ pub fn memfd_of(bytes: &[u8]) -> Result<OwnedFd> {
 
 /// Writes a new file with a copy of `bytes`, for this user only. It must not exist.
 pub fn file_of(path: &std::path::Path, bytes: &[u8]) -> Result<()> {
-    // Beyond it writing raises SIGXFSZ, which kills.
+    // Beyond this limit writing raises SIGXFSZ, which kills the process.
     let (left, limit) = limits::file_size();
     if bytes.len() as u64 > left {
         return Err(Error::OutOfMemory { asked: bytes.len() as u64, left, limit: limit.into() });
@@ -188,34 +188,34 @@ pub fn open_to_read(path: &std::path::Path) -> Result<OwnedFd> {
     rustix::fs::open(path, flags, Mode::empty()).map_err(os("opening a file"))
 }
 
-/// What a file can't do any more.
+/// Seals of a file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seals {
-    /// Shrink.
+    /// Against shrinking.
     pub shrink: bool,
-    /// Be written, by any process.
+    /// Against writes by any process.
     pub write: bool,
 }
 
-/// The seals of a file; none if it is of a kind that has none.
+/// Returns the seals of a file; none for a kind of file without seals.
 pub fn seals(fd: BorrowedFd<'_>) -> Seals {
     let seals = rustix::fs::fcntl_get_seals(fd).unwrap_or(SealFlags::empty());
     Seals { shrink: seals.contains(SealFlags::SHRINK), write: seals.contains(SealFlags::WRITE) }
 }
 
-/// Tries to seal a file against shrinking; whether it is now.
+/// Tries to seal a file against shrinking. Returns `true` if it is sealed.
 pub fn seal_shrink(fd: BorrowedFd<'_>) -> bool {
     seals(fd).shrink || rustix::fs::fcntl_add_seals(fd, SealFlags::SHRINK).is_ok()
 }
 
-/// Random bytes from the kernel, for names that can't be guessed.
+/// Returns random bytes from the kernel, for names that can't be guessed.
 pub(crate) fn random() -> Result<[u8; 16]> {
     let mut bytes = [0; 16];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(os("getrandom"))?;
     Ok(bytes)
 }
 
-/// Whether a name under `/dev/shm` is that of this open file.
+/// Returns `true` if a name under `/dev/shm` belongs to this open file.
 pub(crate) fn is_named(fd: BorrowedFd<'_>, name: &str) -> bool {
     let Ok(folder) = folder() else { return false };
     let named = rustix::fs::statat(&folder, name, AtFlags::SYMLINK_NOFOLLOW);
@@ -225,7 +225,7 @@ pub(crate) fn is_named(fd: BorrowedFd<'_>, name: &str) -> bool {
     }
 }
 
-/// Whether a file is open to write.
+/// Returns `true` if a file is open for writing.
 pub fn is_writable(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fcntl_getfl(fd).is_ok_and(|flags| flags.contains(OFlags::RDWR))
 }

@@ -1,17 +1,18 @@
 //! # Safety
-//! Byte-range locks on the arena's file, by which the death of a member shows. Unsafe, because `fcntl` takes a
-//! pointer to a `struct flock`; each call passes one that lives on the stack, and a file descriptor that is open.
+//! Byte-range locks on the arena's file, which show the death of a member. Unsafe, because `fcntl` takes a
+//! pointer to a `struct flock`. Each call passes one on the stack, and an open file descriptor.
 //!
-//! Each member holds two locks on bytes of its own: a POSIX lock, which the kernel drops when the process dies even
-//! if a forked child keeps the file open, and an open-file-description lock, which it keeps when some code of
-//! the process opens and closes the same file through `/proc`. One alone would sometimes lie; both free at
-//! once means dead. Reference: `fcntl(2)`, "Advisory record locking", "Open file description locks".
+//! Each member holds two locks on bytes of its own. The kernel drops the POSIX lock when the process dies,
+//! even if a forked child keeps the file open. It keeps the open-file-description lock when code of the
+//! process opens and closes the same file through `/proc`. One lock alone would sometimes be wrong. If both
+//! are free at the same time, the member is dead. Reference: `fcntl(2)`, "Advisory record locking", "Open
+//! file description locks".
 #![allow(unsafe_code)]
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Far behind the end of any arena: locks need no bytes behind them.
+/// Far beyond the end of any arena: locks need no bytes of the file.
 const FIRST_LOCK: i64 = 1 << 61;
 
 fn range(kind: libc::c_int, at: i64) -> libc::flock {
@@ -40,7 +41,7 @@ fn ofd_byte(slot: u32) -> i64 {
     posix_byte(slot) + 1
 }
 
-/// Takes both locks of `slot`; `false` if another process holds one of them.
+/// Acquires both locks of `slot`. Returns `false` if another process holds one of them.
 pub(crate) fn acquire(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
     let taken = |e: &io::Error| matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES));
     match fcntl(fd, libc::F_OFD_SETLK, &mut range(libc::F_WRLCK, ofd_byte(slot))) {
@@ -56,13 +57,13 @@ pub(crate) fn acquire(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
     }
 }
 
-/// Gives both locks of `slot` up.
+/// Releases both locks of `slot`.
 pub(crate) fn release(fd: BorrowedFd<'_>, slot: u32) {
     _ = fcntl(fd, libc::F_SETLK, &mut range(libc::F_UNLCK, posix_byte(slot)));
     _ = fcntl(fd, libc::F_OFD_SETLK, &mut range(libc::F_UNLCK, ofd_byte(slot)));
 }
 
-/// Whether none of the two locks of `slot` is held. Not to be asked of the caller's own slot.
+/// Returns `true` if neither lock of `slot` is held. Not for the caller's own slot.
 pub(crate) fn both_free(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
     let both = [ofd_byte(slot), posix_byte(slot)];
     for byte in &both {
@@ -75,8 +76,8 @@ pub(crate) fn both_free(fd: BorrowedFd<'_>, slot: u32) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Takes the lock of a whole file, if no other open file description has it. The kernel drops it when the last descriptor
-/// of this process is closed: by the death of the process at the latest.
+/// Locks a whole file, if no other open file description has locked it. The kernel drops the lock when the
+/// last descriptor of this process is closed: at the death of the process at the latest.
 pub fn try_lock_file(fd: BorrowedFd<'_>) -> io::Result<bool> {
     match fcntl(fd, libc::F_OFD_SETLK, &mut whole(libc::F_WRLCK)) {
         Err(e) if matches!(e.raw_os_error(), Some(libc::EAGAIN | libc::EACCES)) => Ok(false),
@@ -84,7 +85,7 @@ pub fn try_lock_file(fd: BorrowedFd<'_>) -> io::Result<bool> {
     }
 }
 
-/// Gives it up.
+/// Unlocks a whole file.
 pub fn unlock_file(fd: BorrowedFd<'_>) {
     _ = fcntl(fd, libc::F_OFD_SETLK, &mut whole(libc::F_UNLCK));
 }
@@ -101,13 +102,14 @@ mod tests {
 
     use super::*;
 
-    /// Code of a process may drop the one lock, and a copy of the process may keep the other: each alone shows that it lives.
+    /// Code of the process may drop one lock, and a copy of the process may keep the other: each lock alone
+    /// shows that the member lives.
     #[test]
     #[cfg_attr(miri, ignore = "needs a file with locks")]
     fn either_lock_shows_that_a_member_lives() {
         const SLOT: u32 = 3;
         let file = rustix::fs::memfd_create("locks", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-        // As another process has it.
+        // Like another process.
         let path = format!("/proc/self/fd/{}", file.as_raw_fd());
         let member = std::fs::File::options().read(true).write(true).open(path).unwrap();
         let (file, member) = (file.as_fd(), member.as_fd());

@@ -1,4 +1,4 @@
-//! Files: the directory of files with names, files of other programs, locks on files, sockets.
+//! Files: the directory of named files, files of other programs, locks on files, sockets.
 
 pub(crate) mod directory;
 pub(crate) mod foreign;

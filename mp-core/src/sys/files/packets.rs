@@ -1,10 +1,11 @@
 //! # Safety
-//! Sockets whose packets have descriptors with them, and of which any packet can be looked at. Unsafe, because `setsockopt` takes a
-//! pointer; the one call passes that of a number on the stack, its size, and a descriptor that is open.
+//! Sockets whose packets carry descriptors, and allow reading any packet without removing it. Unsafe, because
+//! `setsockopt` takes a pointer. The one call passes a number on the stack, its size, and an open descriptor.
 //!
-//! A packet is one number, 8 bytes, and up to [`MOST`] descriptors. That they all have the same length makes the option `SO_PEEK_OFF`,
-//! which counts bytes, an index of packets. The offset is the socket's, not the caller's: processes that look at the same time get each
-//! other's packets, and tell by the number. References: `socket(7)`, `unix(7)`, `recvmsg(2)`.
+//! A packet consists of one number, 8 bytes, and up to [`MOST`] descriptors. Since all packets have the same
+//! length, the option `SO_PEEK_OFF`, which counts bytes, serves as an index of packets. The offset belongs to
+//! the socket, not to the caller: processes that peek at the same time may get each other's packets, and
+//! detect this by the number. References: `socket(7)`, `unix(7)`, `recvmsg(2)`.
 #![allow(unsafe_code)]
 
 use std::io::{IoSlice, IoSliceMut};
@@ -21,40 +22,40 @@ use crate::error::Error;
 use crate::sys::limits;
 use crate::sys::socket::above_standard;
 
-/// How many descriptors a packet has at most.
+/// Maximum number of descriptors in a packet.
 const MOST: usize = 2;
-/// The bytes of a packet.
+/// Bytes of a packet.
 const LEN: usize = 8;
-/// What a privileged process has a socket keep at most; another one gets what `net.core.wmem_max` allows.
+/// Buffer size for a privileged process. Other processes are limited by `net.core.wmem_max`.
 const PRIVILEGED: usize = 32 << 20;
 const UNPRIVILEGED: usize = 1 << 20;
 
-/// A packet that was looked at: it is where it was, too.
+/// Copy of a packet, which is still in the socket.
 #[derive(Debug)]
 pub(crate) struct Packet {
     pub(crate) number: u64,
     pub(crate) files: Vec<OwnedFd>,
-    /// There were more descriptors than this process may open.
+    /// `true` if the packet has more descriptors than this process may open.
     pub(crate) cut: bool,
 }
 
-/// Two ends that keep packets apart.
+/// Creates a socket pair that preserves packet boundaries.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let (one, other) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
     Ok((above_standard(one)?, above_standard(other)?))
 }
 
-/// Has the other end keep as much of what is sent through this one as this process may ask for.
+/// Enlarges the buffer of the other end as far as this process may.
 pub(crate) fn enlarge(socket: &OwnedFd) {
     if rustix::net::sockopt::set_socket_send_buffer_size_force(socket, PRIVILEGED).is_err() {
-        // Cut by the kernel to what it allows. Refused, it is as large as it was.
+        // The kernel reduces the size to its limit. After an error the size is unchanged.
         _ = rustix::net::sockopt::set_socket_send_buffer_size(socket, UNPRIVILEGED);
     }
 }
 
-/// Sends a packet; does not wait. `EAGAIN`: the other end keeps no more. `ETOOMANYREFS`: too many descriptors of this user are in
-/// messages.
+/// Sends a packet without blocking. `EAGAIN`: the buffer is full. `ETOOMANYREFS`: too many descriptors of
+/// this user are in messages.
 pub(crate) fn send(socket: &OwnedFd, number: u64, files: &[BorrowedFd<'_>]) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -65,8 +66,8 @@ pub(crate) fn send(socket: &OwnedFd, number: u64, files: &[BorrowedFd<'_>]) -> R
     retry_on_intr(|| rustix::net::sendmsg(socket, &[IoSlice::new(&number)], &mut control, flags)).map(drop)
 }
 
-/// Looks at the oldest packet, or at another one by its place in the row: `EAGAIN` if it is not there, or another process looked
-/// meanwhile.
+/// Reads the oldest packet, or the packet at an index, without removing it. `EAGAIN` if it does not exist, or
+/// another process peeked meanwhile.
 pub(crate) fn peek(socket: &OwnedFd, place: Option<u64>) -> Result<Packet, Errno> {
     if let Some(place) = place {
         set_place(socket, place)?;
@@ -91,12 +92,13 @@ pub(crate) fn peek(socket: &OwnedFd, place: Option<u64>) -> Result<Packet, Errno
     Ok(Packet { number: u64::from_ne_bytes(number), files, cut })
 }
 
-/// How many packets there are. Of sockets that keep packets apart, the kernel counts the bytes of all.
+/// Returns the number of packets. For sockets with packet boundaries, the kernel counts the bytes of all
+/// packets.
 pub(crate) fn count(socket: &OwnedFd) -> Result<u64, Errno> {
     rustix::io::ioctl_fionread(socket).map(|bytes| bytes / LEN as u64)
 }
 
-/// Takes the oldest packet out and closes what came with it; whether there was one.
+/// Removes the oldest packet and closes its descriptors. Returns `true` if there was one.
 pub(crate) fn discard(socket: &OwnedFd) -> bool {
     let mut control = RecvAncillaryBuffer::new(&mut []);
     let mut number = [0; LEN];
@@ -126,7 +128,7 @@ fn set_place(socket: &OwnedFd, place: u64) -> Result<(), Errno> {
     }
 }
 
-/// Why descriptors could not be sent or received.
+/// Creates the error for descriptors that could not be sent or received.
 pub(crate) fn refused(doing: &str, errno: Errno) -> Error {
     let open = limits::open_files();
     match errno {
@@ -142,7 +144,7 @@ pub(crate) fn refused(doing: &str, errno: Errno) -> Error {
     }
 }
 
-/// Whether a descriptor leads to a socket.
+/// Returns `true` if a descriptor is a socket.
 pub(crate) fn is_socket(fd: BorrowedFd<'_>) -> bool {
     rustix::fs::fstat(fd)
         .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode) == rustix::fs::FileType::Socket)

@@ -1,7 +1,7 @@
 //! # Safety
-//! Takes files away from the code that has them, in a forked copy of a process. Unsafe, because a number of a
-//! file may be used by any code; sound, because its callers vouch that none does, and because the number
-//! stays taken: an owner that still closes it closes this file, and reaches nothing else by it.
+//! Replaces files in a forked copy of a process. Unsafe, because any code may use a file's number. Sound,
+//! because the callers vouch that no code does, and because the number stays in use: an owner that still
+//! closes it closes the replacement, and affects no other file.
 #![allow(unsafe_code)]
 
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -9,17 +9,18 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use rustix::event::EventfdFlags;
 use rustix::io::Errno;
 
-/// A file that means nothing.
+/// Creates the replacement file.
 pub(crate) fn new() -> Result<OwnedFd, Errno> {
     rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
 }
 
-/// Closes the file `fd`, and has the number mean `plug` from now on. Reference: `dup2(2)`.
+/// Closes the file `fd`, and makes the number refer to `plug`. Reference: `dup2(2)`.
 ///
 /// # Safety
-/// `fd` is open, and no code in this process relies on what it means.
+/// `fd` is open, and no code in this process relies on the file.
 pub(crate) unsafe fn put(fd: RawFd, plug: BorrowedFd<'_>) {
-    // SAFETY: numbers of open files; that `fd` may be closed, the caller vouches for. It can't fail for such numbers but
-    // by a signal (EINTR), which are blocked, or EBUSY, while another thread opens files, of which there is none.
+    // SAFETY: numbers of open files; the caller vouches that `fd` may be closed. It can't fail for such
+    // numbers except with EINTR by a signal, which are blocked, or EBUSY, while another thread opens files,
+    // of which there is none.
     _ = unsafe { libc::dup3(plug.as_raw_fd(), fd, libc::O_CLOEXEC) };
 }

@@ -1,13 +1,14 @@
 //! # Safety
-//! A file from elsewhere, mapped for as long as the value lives. Unsafe, because it makes references from
-//! addresses; sound, because
+//! Mapping of a file from another program, for the life of the value. Unsafe, because references are made
+//! from addresses. Sound, because
 //! - the mapping lives as long as the `Region`, and every access borrows it;
 //! - offsets are checked against its length;
-//! - the only references it makes are to 64-bit atomics, of which the mapping consists: whatever is written
-//!   at the same time, there is no data race. (Elements of other sizes are parts of such words.)
+//! - the only references are to 64-bit atomics, of which the mapping consists: concurrent writes are no data
+//!   race. (Elements of other sizes are parts of such words.)
 //!
-//! What can't be promised is that the file keeps its length. If it shrinks, an access behind its new end is a SIGBUS: it ends
-//! the process, and reaches no other memory. [`foreign`](crate::sys::foreign) knows which files can't.
+//! The length of the file is not guaranteed. If it shrinks, an access after its new end raises SIGBUS, which
+//! ends the process, and accesses no other memory. [`foreign`](crate::sys::foreign) reports which files are
+//! sealed against it.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -21,43 +22,45 @@ use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU64, fence};
 use crate::sys::{foreign, os};
 
-/// What a mapping is for.
+/// Purpose of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MapFor {
-    /// Reading and writing what other processes see.
+    /// Reading and writing, visible to other processes.
     Sharing,
-    /// Reading what other processes write.
+    /// Reading the writes of other processes.
     Looking,
-    /// Reading what no process can change.
+    /// Reading data that no process can change.
     Reading,
 }
 
-/// A mapped file.
+/// Mapped file.
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
-    /// Bytes of the file.
+    /// Length of the file in bytes.
     len: u64,
 }
 
-// SAFETY: it is reached as atomics, or through raw pointers whose users prove what else may reach them.
+// SAFETY: it is accessed as atomics, or through raw pointers whose users prove which other accesses are
+// possible.
 unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Maps the first `len` bytes of a file. Whether it keeps them is the caller's to know: see [`seals`](crate::foreign::seals).
+    /// Maps the first `len` bytes of a file. The caller ensures that the file does not shrink: see
+    /// [`seals`](crate::foreign::seals).
     ///
     /// # Errors
-    /// [`Error::NotShareable`] if it has fewer, or is no regular file; [`Error::Os`] if it can't be mapped.
+    /// [`Error::NotShareable`] if the file is shorter, or not regular; [`Error::Os`] if it can't be mapped.
     pub fn new(fd: BorrowedFd<'_>, len: u64, what_for: MapFor) -> Result<Self> {
-        // Never empty, and always whole words: the rest of the last page is there as well.
+        // Never empty, and always whole words: the rest of the last page is mapped as well.
         let size = usize::try_from(len.max(1))
             .map_err(|_| Error::LimitExceeded(format!("{len} bytes can't be mapped")))?;
         let (prot, flags) = match what_for {
             MapFor::Sharing => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
             MapFor::Looking => (ProtFlags::READ, MapFlags::SHARED),
-            // Private: kernels before 6.7 refuse to share a file that is sealed against writing.
+            // Private: kernels before 6.7 refuse a shared mapping of a file that is sealed against writing.
             MapFor::Reading => (ProtFlags::READ, MapFlags::PRIVATE),
         };
         // SAFETY: a fresh mapping at an address of the kernel's choice; no existing memory is touched.
@@ -65,7 +68,7 @@ impl Region {
             .map_err(os("mmap of a foreign file (see RLIMIT_AS, vm.max_map_count)"))?;
         let base = NonNull::new(at.cast()).ok_or(Error::Unsupported("a mapping at address 0".into()))?;
         let mapped = Self { base, len };
-        // After it was mapped: what makes it shorter from now on is what the caller answers for.
+        // Checked after the mapping: from now on the caller is responsible for the length.
         let has = foreign::length(fd)?;
         if has < len {
             let why = format!(
@@ -76,12 +79,12 @@ impl Region {
         Ok(mapped)
     }
 
-    /// Bytes of the file.
+    /// Returns the length of the file in bytes.
     pub fn size(&self) -> u64 {
         self.len
     }
 
-    /// The address of its first byte.
+    /// Returns the address of the first byte.
     pub fn base(&self) -> NonNull<u8> {
         self.base
     }
@@ -100,7 +103,7 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`, with the same length; nothing borrows it any more.
+        // SAFETY: the mapping made in `new`, with the same length; no borrow of it is left.
         _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len.max(1) as usize) };
     }
 }
@@ -147,7 +150,7 @@ mod tests {
         for what_for in [MapFor::Sharing, MapFor::Looking, MapFor::Reading] {
             let region = Region::new(file.as_fd(), 5000, what_for).unwrap();
             assert_eq!(region.load(Word::at(4992)), u64::from_ne_bytes([7; 8]));
-            // In the last page of the file, and behind that.
+            // In the last page of the file, and after it.
             for len in [5001, 8193, u64::MAX] {
                 let error = Region::new(file.as_fd(), len, what_for).unwrap_err();
                 let said = error.to_string();

@@ -1,4 +1,5 @@
-//! Unix sockets that carry a file. References: `socketpair(2)`, `sendmsg(2)`, `recvmsg(2)`, `SCM_RIGHTS` in `unix(7)`.
+//! Unix sockets that transfer a file. References: `socketpair(2)`, `sendmsg(2)`, `recvmsg(2)`, `SCM_RIGHTS`
+//! in `unix(7)`.
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
@@ -10,7 +11,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
 };
 
-/// Two ends, close-on-exec and clear of the standard streams, whose numbers a child gives other files.
+/// Creates a close-on-exec socket pair, whose numbers are not those of the standard streams, which a child
+/// replaces.
 pub(crate) fn pair() -> Result<(OwnedFd, OwnedFd), Errno> {
     let (one, other) =
         rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
@@ -22,8 +24,9 @@ pub(in crate::sys) fn above_standard(fd: OwnedFd) -> Result<OwnedFd, Errno> {
     if fd.as_raw_fd() >= FIRST { Ok(fd) } else { rustix::io::fcntl_dupfd_cloexec(&fd, FIRST) }
 }
 
-/// Has programs that this process executes inherit a file, if the process is of this user (or of any), really and effectively: another
-/// one would get whatever the file leads to. System calls alone, which a copy of a process may make before it executes a program.
+/// Makes a file inheritable by programs that this process executes, if the real and the effective user of the
+/// process is `user` (`None`: any). Another user's program would get access to the file. Only makes system
+/// calls, so a copy of a process may call it before it executes a program.
 pub(crate) fn leave_open_for(user: Option<u32>, fd: BorrowedFd<'_>) -> Result<(), Errno> {
     let own = [rustix::process::getuid(), rustix::process::geteuid()];
     if user.is_none_or(|user| own.iter().all(|own| own.as_raw() == user)) {
@@ -32,10 +35,10 @@ pub(crate) fn leave_open_for(user: Option<u32>, fd: BorrowedFd<'_>) -> Result<()
     Ok(())
 }
 
-/// Sends some bytes with a file, all at once; does not wait. `EAGAIN` if there is no room for them.
+/// Sends bytes with a file, as a whole, without blocking. `EAGAIN` if there is no room for them.
 ///
 /// # Errors
-/// The kernel's.
+/// Any error of the kernel.
 pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> Result<(), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -48,11 +51,11 @@ pub fn send(socket: BorrowedFd<'_>, bytes: &[u8], file: Option<BorrowedFd<'_>>) 
     if sent == bytes.len() { Ok(()) } else { Err(Errno::AGAIN) }
 }
 
-/// Receives what there is, at most what has room, and the file that comes with it, which is close-on-exec; does not wait. 0 bytes:
-/// the other end is closed.
+/// Receives the available bytes, at most as many as fit, and their file, which is close-on-exec, without
+/// blocking. Returns 0 bytes if the other end is closed.
 ///
 /// # Errors
-/// The kernel's.
+/// Any error of the kernel.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Option<OwnedFd>), Errno> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -75,14 +78,14 @@ pub(crate) enum News {
     Closed,
 }
 
-/// Returns the first byte that the other end has said, which stays in the socket, or that it is closed;
-/// `None` if it is open and silent.
+/// Returns the first byte sent by the other end, which stays in the socket, or that the other end is closed.
+/// Returns `None` if it is open and has sent nothing.
 pub(crate) fn news(socket: &impl AsFd) -> Option<News> {
     let mut byte = [0];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match retry_on_intr(|| rustix::net::recv(socket, &mut byte, flags)) {
         Ok((_, 1..)) => Some(News::Said(byte[0])),
-        // With that error, it was closed before it received what was sent.
+        // This error means that the other end was closed before it received the data.
         Ok(_) | Err(Errno::CONNRESET) => Some(News::Closed),
         Err(_) => None,
     }

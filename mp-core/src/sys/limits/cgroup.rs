@@ -1,14 +1,15 @@
-//! How much memory the control groups of this process leave it: version 2, and version 1 where that has the memory.
+//! Memory left by the control groups of this process: version 2, or version 1 if that controls the memory.
 //!
 //! Source: the kernel's `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
 use std::path::Path;
 
-/// What a version calls things.
+/// File names and fields of a version.
 struct Version {
     limit: &'static str,
     used: &'static str,
-    /// Of `memory.stat`, what the kernel would give up before it kills: file pages and caches, of all groups below.
+    /// Fields of `memory.stat` that the kernel would reclaim before it kills: file pages and caches, of all
+    /// groups below.
     reclaimable: &'static [&'static str],
 }
 
@@ -24,12 +25,13 @@ const V2: Version = Version {
     reclaimable: &["inactive_file", "active_file", "slab_reclaimable"],
 };
 
-/// The least that this process's control group and its ancestors leave, and which one that is.
+/// Returns the least memory left by this process's control group and its ancestors, and the name of that
+/// group.
 pub(in crate::sys) fn memory_left() -> Option<(u64, String)> {
     least(&std::fs::read_to_string("/proc/self/cgroup").ok()?, Path::new("/sys/fs/cgroup"))
 }
 
-/// As `/proc/self/cgroup` says, and as the files under `root` say.
+/// Evaluates the text of `/proc/self/cgroup` and the files under `root`.
 fn least(own: &str, root: &Path) -> Option<(u64, String)> {
     let groups = own.lines().filter_map(|line| {
         let (_, line) = line.split_once(':')?;
@@ -45,7 +47,7 @@ fn least(own: &str, root: &Path) -> Option<(u64, String)> {
 
 impl Version {
     fn least(&self, root: &Path, path: &str) -> Option<(u64, String)> {
-        // In a container the path may be one that only the host has; its root is then the container's own group.
+        // In a container the path may exist only on the host; the root is then the container's own group.
         Path::new(path.trim_start_matches('/'))
             .ancestors()
             .filter_map(|group| self.left(root, group))
@@ -56,7 +58,7 @@ impl Version {
         let dir = root.join(group);
         let read = |file: &str| std::fs::read_to_string(dir.join(file)).ok();
         let number = |file: &str| read(file)?.trim().parse::<u64>().ok();
-        // `max` is no number; version 1 says the largest multiple of a page.
+        // `max` is not a number; version 1 reports the largest multiple of a page.
         let limit = number(self.limit).filter(|&limit| limit < i64::MAX as u64 - (1 << 20))?;
         let stat = read("memory.stat").unwrap_or_default();
         let reclaimable: u64 = stat

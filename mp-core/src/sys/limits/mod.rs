@@ -1,15 +1,16 @@
-//! How much this process may map and how much memory is left. References: `getrlimit(2)`, `proc(5)`.
+//! Limits of this process's address space, files and memory. References: `getrlimit(2)`, `proc(5)`.
 
 pub(in crate::sys) mod cgroup;
 
 use rustix::process::{Resource, getrlimit};
 
-/// The present soft limit of a resource; `u64::MAX` if there is none.
+/// Returns the present soft limit of a resource; `u64::MAX` if there is none.
 fn soft(r: Resource) -> u64 {
     getrlimit(r).current.unwrap_or(u64::MAX)
 }
 
-/// Bytes of address space that this process may still map (RLIMIT_AS less what is mapped already).
+/// Returns the number of bytes of address space that this process may still map (RLIMIT_AS minus the mapped
+/// bytes).
 pub(crate) fn address_space() -> (u64, &'static str) {
     let limit = soft(Resource::As);
     if limit == u64::MAX {
@@ -22,17 +23,18 @@ pub(crate) fn address_space() -> (u64, &'static str) {
     (limit.saturating_sub(pages * crate::sys::process::clock::page_size()), "RLIMIT_AS (ulimit -v)")
 }
 
-/// The largest file this process may make. Beyond it `ftruncate` raises SIGXFSZ, which kills.
+/// Returns the largest size of a file of this process. Beyond it `ftruncate` raises SIGXFSZ, which kills the
+/// process.
 pub(crate) fn file_size() -> (u64, &'static str) {
     (soft(Resource::Fsize), "RLIMIT_FSIZE (ulimit -f)")
 }
 
-/// How many descriptors this process may have open (RLIMIT_NOFILE).
+/// Returns the maximum number of open descriptors of this process (RLIMIT_NOFILE).
 pub(crate) fn open_files() -> u64 {
     soft(Resource::Nofile)
 }
 
-/// Bytes of huge pages of this size that can still be had.
+/// Returns the number of bytes available in huge pages of this size.
 pub(crate) fn huge_pages_left(size: u64) -> u64 {
     let read = |what: &str| {
         let path = format!("/sys/kernel/mm/hugepages/hugepages-{}kB/{what}", size / 1024);
@@ -46,7 +48,7 @@ pub(crate) fn huge_pages_left(size: u64) -> u64 {
     free.map_or(u64::MAX, pages)
 }
 
-/// Bytes that can still be committed without the kernel having to kill for them, and what says so.
+/// Returns the number of bytes that can be committed without out-of-memory kills, and the limiting resource.
 pub(crate) fn memory_left() -> (u64, String) {
     let available = std::fs::read_to_string("/proc/meminfo")
         .ok()

@@ -1,19 +1,22 @@
-//! Memory of the process's own allocator: on which pages it is, and when the kernel gets it back.
+//! Memory of the process's own allocator: its pages, and their return to the kernel.
 //!
 //! # Safety
-//! - Advice to the kernel takes addresses. They are those of a slice that the caller has for itself, and the advice changes no byte of it.
-//! - `mallopt` takes no address. It writes words of the allocator that other threads may read just then, as `free` itself does, which
-//!   raises both thresholds without a lock (glibc, `__libc_free`): each word is aligned, is written once, and either value is right.
+//! - Advice to the kernel takes addresses. They are those of a slice that the caller has exclusively, and the
+//!   advice changes no byte of it.
+//! - `mallopt` takes no address. It writes words of the allocator that other threads may read at the same
+//!   time, as `free` itself does, which raises both thresholds without a lock (glibc, `__libc_free`): each
+//!   word is aligned, is written once, and either value is valid.
 #![allow(unsafe_code)]
 
 use rustix::mm::Advice;
 
-/// From how many bytes on huge pages pay; NumPy does the same for its arrays from there on.
+/// Size in bytes from which huge pages are worthwhile; NumPy uses the same limit for its arrays.
 const LARGE: usize = 4 << 20;
 const PAGE: usize = 4096;
 
-/// Says that memory which was just allocated is filled next: a large piece gets huge pages, if the kernel has any and gives them on
-/// advice (madvise(2), `MADV_HUGEPAGE`). Without them each 4 KiB of it cost a page fault, which takes longer than the copy into it.
+/// Announces that newly allocated memory will be filled. A large piece gets huge pages, if the kernel has any
+/// and provides them on advice (madvise(2), `MADV_HUGEPAGE`). Without them each 4 KiB cost a page fault,
+/// which takes longer than the copy into it.
 pub fn will_fill(memory: &mut [u8]) {
     if memory.len() < LARGE || cfg!(miri) {
         return;
@@ -21,18 +24,19 @@ pub fn will_fill(memory: &mut [u8]) {
     let first = memory.as_ptr().align_offset(PAGE);
     let Some(pages) = memory.get_mut(first..) else { return };
     let len = pages.len() - pages.len() % PAGE;
-    // SAFETY: the range is inside of the slice, and the advice doesn't change its contents. Kernels that have no huge pages leave
-    // it as it is.
+    // SAFETY: the range is inside of the slice, and the advice doesn't change its contents. Kernels without
+    // huge pages ignore it.
     _ = unsafe { rustix::mm::madvise(pages.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
 }
 
-/// From now on the C library's allocator keeps up to `most` bytes at the end of a heap that are free, rather than give them back to the
-/// kernel, and takes what is shorter than `mapped` from its heaps, rather than from the kernel each time (mallopt(3)). Whether it does.
-/// Other C libraries than glibc have no such settings; a `most` or `mapped` that is not possible changes nothing.
+/// Configures the C library's allocator to keep up to `most` free bytes at the end of a heap instead of
+/// returning them to the kernel, and to allocate blocks shorter than `mapped` from its heaps instead of
+/// mapping each one (mallopt(3)). Returns `true` on success. Only glibc has such settings. Invalid values of
+/// `most` or `mapped` change nothing.
 pub fn keep_freed_memory(most: usize, mapped: usize) -> bool {
     #[cfg(all(target_env = "gnu", not(miri)))]
     if let (Ok(most), Ok(mapped)) = (i32::try_from(most), i32::try_from(mapped)) {
-        // SAFETY: a known option and a number. 1 says that it was set, as of the next call.
+        // SAFETY: a known option and a number. 1 means success, here and below.
         let is_set = unsafe { libc::mallopt(libc::M_MMAP_THRESHOLD, mapped) };
         // SAFETY: as above.
         return is_set == 1 && unsafe { libc::mallopt(libc::M_TRIM_THRESHOLD, most) } == 1;

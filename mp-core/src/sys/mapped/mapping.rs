@@ -1,13 +1,13 @@
 //! # Safety
-//! The address range of an arena, and typed access to what is mapped in it. Unsafe, because it makes references from
-//! addresses; sound, because
-//! - nothing is unmapped (an arena lives as long as its process), and its file is sealed against shrinking, so that
-//!   every address in it stays valid (files with names can't be sealed: only their user reaches them);
-//! - the range is reserved as a whole, without access, before anything is mapped into it, and each part of it is
-//!   mapped once ([`Mapping::place`]), before any code asks for an address in that part;
+//! Address range of an arena, and typed access to the memory mapped in it. Unsafe, because references are
+//! made from addresses. Sound, because
+//! - nothing is unmapped (an arena lives as long as its process), and its file is sealed against shrinking,
+//!   so every address in it stays valid (named files can't be sealed: only their user can access them);
+//! - the range is reserved as a whole, without access, before anything is mapped into it, and each part of it
+//!   is mapped once ([`Mapping::place`]), before any code uses an address in that part;
 //! - offsets are checked against the length before they become addresses;
-//! - words are only ever reached as atomics, and plain bytes only as raw pointers, whose users (storages)
-//!   prove what else may reach them.
+//! - words are only ever accessed as atomics, and plain bytes only through raw pointers, whose users
+//!   (storages) prove which other accesses are possible.
 #![allow(unsafe_code)]
 
 use std::os::fd::BorrowedFd;
@@ -21,20 +21,22 @@ use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 use crate::sys::os;
 
-/// A range of addresses, with files mapped shared into it, for the rest of the process's life. Its length is a multiple of a
-/// page's. A copy in a local variable needs not be looked up again after each access to shared memory.
+/// Address range with files mapped shared into it, for the rest of the process's life. Its length is a
+/// multiple of the page size. `Copy`, since a copy in a local variable need not be reloaded after each access
+/// to shared memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Mapping {
     base: NonNull<u8>,
     len: u64,
 }
 
-// SAFETY: the memory behind it is shared between processes by design; it is reached as atomics or raw pointers only.
+// SAFETY: the memory is shared between processes by design; it is accessed only as atomics or through raw
+// pointers.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
 
-/// An error of mapping the arena's addresses.
+/// Creates the error of a failed mapping of the arena's addresses.
 fn mapping(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {
     move |e| match e {
         rustix::io::Errno::AGAIN => os(LOCKED)(e),
@@ -45,29 +47,29 @@ fn mapping(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> Error {
 const LOCKED: &str = "mmap of the arena: mlockall(MCL_FUTURE) counts all its addresses against RLIMIT_MEMLOCK \
                       (raise it, or set a smaller MP_ARENA_SIZE)";
 
-/// Makes addresses accessible that were mapped without access. `mlockall(MCL_FUTURE)` populates what is mapped with access, and
-/// private memory that becomes writable while it is locked: all of a sparse range.
+/// Makes addresses accessible that were mapped without access. Under `mlockall(MCL_FUTURE)` the kernel
+/// populates mappings with access, and locked private memory that becomes writable: all of a sparse range.
 ///
 /// # Safety
 /// The range is a mapping of the caller's, and nothing refers to it yet.
 pub(super) unsafe fn open(at: *mut std::ffi::c_void, len: usize, private: bool) -> rustix::io::Result<()> {
     if private {
-        // SAFETY: unlocking changes no contents. It fails on no range that is mapped.
+        // SAFETY: unlocking changes no contents. It fails on no mapped range.
         _ = unsafe { rustix::mm::munlock(at, len) };
     }
-    // SAFETY: says the caller.
+    // SAFETY: the caller's promise.
     unsafe { rustix::mm::mprotect(at, len, MprotectFlags::READ | MprotectFlags::WRITE) }
 }
 
-/// Out of the way, and with a copy of the offset, whose address would be needed otherwise: there are dozens of these checks
-/// in one allocation.
+/// Out of line, and with a copy of the offset, whose address would be needed otherwise: one allocation has
+/// dozens of these checks.
 #[cold]
 #[inline(never)]
 fn outside(offset: u64) -> ! {
     panic!("offset {offset:#x} is outside of the arena");
 }
 
-/// Error of a reservation of `space` bytes of addresses.
+/// Creates the error of a failed reservation of `space` bytes of addresses.
 fn refused_addresses(error: rustix::io::Errno, space: u64) -> Error {
     let (left, limit) = crate::sys::limits::address_space();
     if error != rustix::io::Errno::NOMEM || left == u64::MAX {
@@ -82,15 +84,15 @@ fn refused_addresses(error: rustix::io::Errno, space: u64) -> Error {
 }
 
 impl Mapping {
-    /// Reserves `space` bytes of addresses, and maps the first `len` bytes of `fd` at their start. Not inherited by `fork`
-    /// and not written to core dumps.
+    /// Reserves `space` bytes of addresses, and maps the first `len` bytes of `fd` at their start. The range
+    /// is not inherited by `fork` and not written to core dumps.
     pub(crate) fn new(fd: BorrowedFd<'_>, len: u64, space: u64) -> Result<Self> {
         let map = Self::reserve(space)?;
         map.place(fd, 0, len)?;
         Ok(map)
     }
 
-    /// Addresses without memory, aligned as the largest pages that are likely to be mapped there.
+    /// Reserves addresses without memory, aligned to the largest pages that are likely to be mapped there.
     fn reserve(space: u64) -> Result<Self> {
         let too_large = || Error::LimitExceeded(format!("{space} bytes can't be mapped"));
         let align: u64 = if space >= 16 << 30 { 1 << 30 } else { 2 << 20 };
@@ -116,12 +118,12 @@ impl Mapping {
         Ok(Self { base, len: space })
     }
 
-    /// Maps the first `len` bytes of a file at byte `offset`, where nothing is mapped yet: each part once.
+    /// Maps the first `len` bytes of a file at byte `offset`. Each part is mapped at most once.
     pub(crate) fn place(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
         let at = self.bytes(offset, len).as_ptr().cast();
         let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the range is a part of our own reservation (checked by `bytes`) that has no memory yet, says the caller;
-        // so nothing refers to it.
+        // SAFETY: the range is a part of our own reservation (checked by `bytes`) that has no memory yet, by
+        // the caller's promise; so nothing refers to it.
         unsafe { rustix::mm::mmap(at, len as usize, ProtFlags::empty(), flags, fd, 0) }
             .map_err(mapping("mmap of the arena (see RLIMIT_AS, vm.max_map_count)"))?;
         // SAFETY: the range is the mapping just made.
@@ -133,13 +135,13 @@ impl Mapping {
         Ok(())
     }
 
-    /// In a forked copy, where it is not mapped (`MADV_DONTFORK`): keeps other mappings from getting these
-    /// addresses. What reaches there is a SIGSEGV.
+    /// Reserves the addresses in a forked copy, where the arena is not mapped (`MADV_DONTFORK`), so that no
+    /// other mapping gets them. An access there raises SIGSEGV.
     pub(crate) fn reserve_in_copy(&self) -> Result<()> {
         let at = self.base.as_ptr().cast();
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: replaces nothing: what is there already stays, and is an error. Kernels that don't know that flag take the
-        // address for a wish.
+        // SAFETY: replaces nothing: an existing mapping stays, and causes an error. Kernels without that flag
+        // treat the address as a hint.
         let got = unsafe { rustix::mm::mmap_anonymous(at, self.len as usize, ProtFlags::empty(), flags) };
         let got = got.map_err(os("reserving addresses (see RLIMIT_AS)"))?;
         if got == at {
@@ -150,7 +152,7 @@ impl Mapping {
         Err(os("reserving addresses")(rustix::io::Errno::EXIST))
     }
 
-    /// Plain memory of this process alone.
+    /// Creates a mapping of private memory.
     #[cfg(not(miri))]
     pub(crate) fn local(len: u64) -> Result<Self> {
         let map = Self::reserve(len)?;
@@ -164,7 +166,7 @@ impl Mapping {
         Ok(map)
     }
 
-    /// Plain memory of this process alone: an allocation, because that is what Miri knows best.
+    /// Creates a mapping of private memory: under Miri an allocation, which Miri supports best.
     #[cfg(miri)]
     pub(crate) fn local(len: u64) -> Result<Self> {
         let none = || Error::OutOfMemory { asked: len, left: 0, limit: "the heap".into() };
@@ -174,18 +176,20 @@ impl Mapping {
         Ok(Self { base: NonNull::new(at).ok_or_else(none)?, len })
     }
 
-    /// Gives the memory behind a range of a [`local`](Self::local) mapping back. It reads as zero from now on.
+    /// Returns the memory of a range of a [`local`](Self::local) mapping to the kernel. It reads as zero from
+    /// now on.
     pub(crate) fn forget(&self, offset: u64, len: u64) {
         let at = self.bytes(offset, len).as_ptr().cast();
-        // SAFETY: inside of the mapping, and a free block's: nothing refers to it. Afterwards it reads as
-        // zeros.
+        // SAFETY: inside of the mapping, and a free block's: nothing refers to it. It reads as zeros
+        // afterwards.
         _ = unsafe { rustix::mm::madvise(at, len as usize, Advice::LinuxDontNeed) };
     }
 
-    /// The address of byte `offset`, of which `len` bytes follow in the mapping.
+    /// Returns the address of byte `offset`, followed by at least `len` bytes of the mapping.
     ///
     /// # Panics
-    /// If they don't: offsets come from this arena's own tables, so that means that the arena is corrupt.
+    /// If the range exceeds the mapping. Offsets come from this arena's own tables, so this means that the
+    /// arena is corrupt.
     #[inline]
     pub(crate) fn bytes(&self, offset: u64, len: u64) -> NonNull<u8> {
         if offset > self.len || len > self.len - offset {
@@ -195,14 +199,15 @@ impl Mapping {
         unsafe { self.base.add(offset as usize) }
     }
 
-    /// The 64-bit word at byte `offset`, a multiple of 8.
+    /// Returns the 64-bit word at byte `offset`, a multiple of 8.
     ///
     /// # Panics
-    /// As [`bytes`](Self::bytes).
+    /// The same as for [`bytes`](Self::bytes).
     #[inline]
     pub(crate) fn u64_at(&self, offset: u64) -> &'static AtomicU64 {
         let at = offset & !7;
-        // One comparison: the length is a multiple of 8, too, so that the whole word is inside if its beginning is.
+        // One comparison: the length is also a multiple of 8, so the whole word is inside if its first byte
+        // is.
         if at >= self.len {
             outside(offset);
         }
@@ -213,29 +218,29 @@ impl Mapping {
         unsafe { at.cast().as_ref() }
     }
 
-    /// Two neighbouring words, the first one at byte `offset`, a multiple of 16.
+    /// Returns two neighbouring words, the first at byte `offset`, a multiple of 16.
     ///
     /// # Panics
-    /// As [`bytes`](Self::bytes).
+    /// The same as for [`bytes`](Self::bytes).
     #[inline]
     fn pair_at(&self, offset: u64) -> &'static [AtomicU64; 2] {
         let at = offset & !15;
-        // As above: the length is a multiple of 16, too.
+        // As above: the length is also a multiple of 16.
         if at >= self.len {
             outside(offset);
         }
         // SAFETY: the offset is inside of the mapping (checked above).
         let at = unsafe { self.base.add(at as usize) };
-        // SAFETY: as for `u64_at`, of two words: the second one ends where the next multiple of 16 begins.
+        // SAFETY: as for `u64_at`, for two words: the second one ends at the next multiple of 16.
         unsafe { at.cast().as_ref() }
     }
 
-    /// The 32-bit word at byte `offset`, a multiple of 4: for futexes, which are in words of their own.
+    /// Returns the 32-bit word at byte `offset`, a multiple of 4: for futexes, which have words of their own.
     #[inline]
     pub(crate) fn u32_at(&self, offset: u64) -> &AtomicU32 {
         let at = self.bytes(offset & !3, 4);
-        // SAFETY: as for `u64_at`. Only the kernel reads a parking word in this size (futex), its lower half; processes
-        // change it as a whole.
+        // SAFETY: as for `u64_at`. Only the kernel reads a parking word in this size (futex), its lower half;
+        // processes change it as a whole.
         unsafe { at.cast().as_ref() }
     }
 
@@ -250,8 +255,8 @@ impl Mapping {
         unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to.as_ptr(), data.len()) }
     }
 
-    /// Maps the pages of a range into this process's page tables in one go, instead of by a fault a page.
-    /// Kernels that don't know how (before 5.14, gVisor) leave it to the faults.
+    /// Maps the pages of a range into this process's page tables in one call, instead of by a fault for each
+    /// page. Has no effect on kernels without support for it (before 5.14, gVisor).
     #[cfg(not(miri))]
     pub(crate) fn populate(&self, offset: u64, len: u64) {
         let at = self.bytes(offset, len);
@@ -259,22 +264,23 @@ impl Mapping {
         _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxPopulateWrite) };
     }
 
-    /// Under Miri memory is just there.
+    /// Does nothing: under Miri memory needs no population.
     #[cfg(miri)]
     pub(crate) fn populate(&self, _: u64, _: u64) {}
 
-    /// Tells the kernel that a range should have huge pages. Kernels that have none leave it as it is.
+    /// Advises the kernel to use huge pages for a range. Kernels without them ignore it.
     pub(crate) fn ask_for_huge_pages(&self, offset: u64, len: u64) {
         let at = self.bytes(offset, len);
         // SAFETY: the range is inside of the mapping, and the advice doesn't change its contents.
         _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxHugepage) };
     }
 
-    /// Drops this process's page tables of a range whose pages were given back. What is there again by now is mapped by the
-    /// next access, as it is.
+    /// Drops this process's page tables of a range whose pages were returned. The next access maps the pages
+    /// that are there by then.
     pub(crate) fn drop_page_tables(&self, offset: u64, len: u64) {
         let at = self.bytes(offset, len);
-        // SAFETY: the range is inside of the mapping, which is shared: its contents are the file's, and stay.
+        // SAFETY: the range is inside of the mapping, which is shared: its contents are in the file, and
+        // stay.
         _ = unsafe { rustix::mm::madvise(at.as_ptr().cast(), len as usize, Advice::LinuxDontNeed) };
     }
 }
@@ -342,8 +348,9 @@ impl crate::mem::Mem for Mapping {
         #[cfg(target_arch = "x86_64")]
         {
             let word = std::ptr::from_ref(self.u64_at(w.offset()));
-            // SAFETY: it reads and writes nothing, and is nothing at all on processors that don't know it. (The compiler's own
-            // intrinsic would fetch the line for reading: not all processors that it is to build for know this one.)
+            // SAFETY: it reads and writes nothing, and has no effect on processors without it. (The
+            // compiler's own intrinsic would fetch the line for reading, since not all of its target
+            // processors have this instruction.)
             unsafe {
                 std::arch::asm!("prefetchw [{}]", in(reg) word, options(nostack, preserves_flags, readonly));
             }

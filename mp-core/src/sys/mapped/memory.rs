@@ -1,4 +1,4 @@
-//! The file behind an arena: made, sealed, grown, shrunk, re-opened.
+//! File of an arena: creation, sealing, growth, shrinking, re-opening.
 //!
 //! References: `memfd_create(2)`, `fcntl(2)` (file sealing), `fallocate(2)`.
 
@@ -12,10 +12,10 @@ use crate::error::{Error, Result};
 use crate::sys::os;
 use crate::sys::packets;
 
-/// A new sparse file of `len` bytes that can neither shrink nor grow.
+/// Creates a sparse file of `len` bytes, sealed against shrinking and growing.
 pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    // MFD_NOEXEC_SEAL is new in Linux 6.3; older kernels call it EINVAL.
+    // MFD_NOEXEC_SEAL is new in Linux 6.3; older kernels return EINVAL.
     let fd = rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL)
         .or_else(|e| if e == Errno::INVAL { rustix::fs::memfd_create(name, flags) } else { Err(e) })
         .map_err(os("memfd_create"))?;
@@ -31,7 +31,7 @@ pub(crate) fn create(name: &str, len: u64) -> Result<OwnedFd> {
     Ok(sealed.into_file().into())
 }
 
-/// Error of a new memfd whose seals can't be read.
+/// Creates the error of a new memfd whose seals can't be read.
 fn not_sealable(fd: &OwnedFd) -> Error {
     match rustix::fs::fcntl_get_seals(fd) {
         Ok(_) => Error::NotAnArena("the new file is no memfd".into()),
@@ -39,7 +39,8 @@ fn not_sealable(fd: &OwnedFd) -> Error {
     }
 }
 
-/// Checks that `fd` is a memfd sealed against shrinking, so that no access to it can be cut off (SIGBUS); its length.
+/// Checks that `fd` is a memfd sealed against shrinking, so that no access to it can raise SIGBUS. Returns
+/// its length.
 pub(crate) fn verify_sealed(fd: BorrowedFd<'_>) -> Result<u64> {
     let seals = rustix::fs::fcntl_get_seals(fd).map_err(|e| match e {
         Errno::INVAL => Error::NotAnArena(format!("the file descriptor is no memfd: {e}")),
@@ -52,7 +53,7 @@ pub(crate) fn verify_sealed(fd: BorrowedFd<'_>) -> Result<u64> {
     Ok(stat.st_size as u64)
 }
 
-/// Checks that `fd` is a file of this user's, which no other user may open; its length.
+/// Checks that `fd` is a file of this user, which no other user may open. Returns its length.
 pub(crate) fn verify_private(fd: BorrowedFd<'_>) -> Result<u64> {
     let stat = rustix::fs::fstat(fd).map_err(os("fstat of an arena"))?;
     let kind = rustix::fs::FileType::from_raw_mode(stat.st_mode);
@@ -72,13 +73,13 @@ pub(crate) fn read_word(fd: BorrowedFd<'_>, offset: u64) -> Result<u64> {
     }
 }
 
-/// The path of an open file.
+/// Returns the path of an open file.
 pub(crate) fn path_of(fd: BorrowedFd<'_>) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).ok()
 }
 
-/// Opens the same file again: an open file description of this process's own, which open-file-description
-/// locks need.
+/// Opens the same file again, to get a separate open file description, which open-file-description locks
+/// need.
 pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
     rustix::fs::open(path, OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).map_err(|errno| match errno {
@@ -87,7 +88,7 @@ pub(crate) fn reopen(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     })
 }
 
-/// Makes sure that `len` bytes at `offset` have pages behind them.
+/// Commits the pages of `len` bytes at `offset`.
 pub(crate) fn commit(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     loop {
         match rustix::fs::fallocate(fd, FallocateFlags::KEEP_SIZE, offset, len) {
@@ -97,41 +98,43 @@ pub(crate) fn commit(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Er
     }
 }
 
-/// Gives the pages of `len` bytes at `offset` back; they read as zero from now on.
+/// Returns the pages of `len` bytes at `offset` to the kernel. They read as zero from now on.
 pub(crate) fn punch(fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<(), Errno> {
     rustix::fs::fallocate(fd, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, len)
 }
 
-/// How many bytes of the file have pages behind them.
+/// Returns the number of committed bytes of the file.
 pub(crate) fn committed(fd: BorrowedFd<'_>) -> u64 {
     rustix::fs::fstat(fd).map_or(0, |s| s.st_blocks as u64 * 512)
 }
 
-/// A number that differs from process to process and from call to call; not for keys.
+/// Returns a number that differs between processes and between calls; not for keys.
 pub(crate) fn random_u64() -> u64 {
     use std::hash::{BuildHasher, Hasher};
-    // RandomState is seeded by getrandom(2) once a process, and differs for each instance.
+    // RandomState is seeded by getrandom(2) once for each process, and differs for each instance.
     let mut h = std::hash::RandomState::new().build_hasher();
     h.write_u32(std::process::id());
     h.finish()
 }
 
-/// A file of `/proc` that is shorter than a page, in one read: a worker reads one before it begins.
+/// Reads a file of `/proc` that is shorter than a page by one system call: each worker reads one before it
+/// begins.
 fn read_small(path: &str) -> Option<String> {
     let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok()?;
     let mut bytes = [0; 1024];
     let len = rustix::io::retry_on_intr(|| rustix::io::read(&file, &mut bytes)).ok()?;
-    // A name of a program that the kernel cut short may end within a character.
+    // A program name truncated by the kernel may end within a character.
     Some(String::from_utf8_lossy(bytes.get(..len)?).into_owned())
 }
 
-/// The boot id, folded to 64 bits: an arena that outlived a reboot is recognised.
+/// Returns the boot id, folded to 64 bits, by which an arena from before a reboot is recognized.
 pub(crate) fn boot_id() -> u64 {
     let text = read_small("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     crate::fnv1a(text.trim().as_bytes())
 }
 
-/// Start time of a process in clock ticks since boot (field 22 of `/proc/<pid>/stat`); `None` if it is gone, or only waits to be reaped.
+/// Returns the start time of a process in clock ticks since boot (field 22 of `/proc/<pid>/stat`), or `None`
+/// if it has ended, even if it was not reaped yet.
 pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
     let stat = read_small(&format!("/proc/{pid}/stat"))?;
     // The command name may contain spaces and parentheses: count from the last one.
@@ -142,28 +145,28 @@ pub(crate) fn start_time_of(pid: u32) -> Option<u64> {
     }
 }
 
-/// Whether a process is stopped, by a signal or by a tracer. `false` if it can't be seen.
+/// Returns `true` if a process is stopped by a signal or a tracer, `false` if its state is not accessible.
 pub(crate) fn is_stopped(pid: u32) -> bool {
     let stat = read_small(&format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(')').is_some_and(|(_, rest)| rest.trim_start().starts_with(['T', 't']))
 }
 
-/// The name of a thread (`comm`, see `proc_pid_comm(5)`); `None` if it can't be seen.
+/// Returns the name of a thread (`comm`, see `proc_pid_comm(5)`), or `None` if it is not accessible.
 pub(crate) fn thread_name(pid: u32, thread: u32) -> Option<String> {
     Some(read_small(&format!("/proc/{pid}/task/{thread}/comm"))?.trim_end().into())
 }
 
-/// The process that started this one; 0 if it can't be seen.
+/// Returns the parent of this process; 0 if it is not visible.
 pub(crate) fn parent_pid() -> u32 {
     rustix::process::getppid().map_or(0, |p| p.as_raw_nonzero().get().cast_unsigned())
 }
 
-/// The user this process runs as.
+/// Returns the user of this process.
 pub(crate) fn user() -> u32 {
     rustix::process::getuid().as_raw()
 }
 
-/// Milliseconds of a clock that all processes of the machine share.
+/// Returns the milliseconds of a clock that all processes of the machine share.
 pub(crate) fn monotonic_ms() -> u64 {
     crate::sys::monotonic().as_millis() as u64
 }

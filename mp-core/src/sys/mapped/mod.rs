@@ -1,4 +1,4 @@
-//! Memory that is mapped: the arena and its words, pages, what a copy of the process must not keep.
+//! Mapped memory: the arena and its words, pages, and memory that a forked copy must not inherit.
 
 pub(crate) mod fresh;
 pub(crate) mod huge;

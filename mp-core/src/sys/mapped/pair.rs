@@ -1,15 +1,15 @@
 //! # Safety
-//! Two neighbouring words, compared and swapped at once. Unsafe, because an instruction writes 16 bytes; sound, because both
-//! words are borrowed as atomics, in an array of two at a multiple of 16, and the processor was asked whether it has the
-//! instruction. Words are also reached alone, by instructions of 8 bytes: the processor keeps all of them atomic to each other
-//! (Intel SDM vol. 3, 9.1: a locked instruction on aligned 16 bytes excludes other processors from its cache
-//! line).
+//! Compare-and-swap of two neighbouring words. Unsafe, because an instruction writes 16 bytes. Sound, because
+//! both words are borrowed as atomics, in an array of two at a multiple of 16, and the processor is known to
+//! have the instruction. Words are also accessed individually, by instructions of 8 bytes: the processor
+//! keeps all of them atomic with respect to each other (Intel SDM vol. 3, 9.1: a locked instruction on
+//! aligned 16 bytes excludes other processors from its cache line).
 
 #![allow(unsafe_code)]
 
 use crate::sync::shared::AtomicU64;
 
-/// Whether the processor has it.
+/// Returns `true` if the processor has the instruction.
 #[inline]
 pub(crate) fn is_there() -> bool {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -18,7 +18,8 @@ pub(crate) fn is_there() -> bool {
     false
 }
 
-/// Compares and swaps two neighbouring words, the first one at a multiple of 16; never succeeds where that is not possible.
+/// Compares and swaps two neighbouring words, the first at a multiple of 16. Always fails if that is not
+/// supported.
 #[inline]
 pub(in crate::sys) fn swap(pair: &[AtomicU64; 2], old: [u64; 2], new: [u64; 2]) -> bool {
     let at = std::ptr::from_ref(pair);
@@ -28,9 +29,10 @@ pub(in crate::sys) fn swap(pair: &[AtomicU64; 2], old: [u64; 2], new: [u64; 2]) 
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let swapped: u64;
-        // SAFETY: both words are atomics that are borrowed as neighbours, aligned to 16; the processor has the instruction (both
-        // just checked). The compiler keeps `rbx` for itself: it is as before, afterwards. (The
-        // function of the standard library for this becomes a call of a library that is not there, unless it is optimised.)
+        // SAFETY: both words are atomics that are borrowed as neighbours, aligned to 16; the processor has
+        // the instruction (both just checked). The compiler reserves `rbx`, which is restored afterwards.
+        // (Without optimization, the function of the standard library for this calls a library that is not
+        // linked.)
         unsafe {
             std::arch::asm!(
                 "xchg {low}, rbx",

@@ -1,10 +1,11 @@
 //! # Safety
-//! A large table of words that is private to this process and takes memory only where it is used. Unsafe,
-//! because it is mapped; sound, because it is never unmapped, and holds only aligned atomics, for which the
-//! zeros that the kernel gives are valid.
+//! Large table of words that is private to this process and takes memory only for the parts in use. Unsafe,
+//! because it is mapped. Sound, because it is never unmapped, and holds only aligned atomics, for which the
+//! zeros of the kernel are valid.
 //!
-//! A raw `fork` copies a process without telling this library. The copy is not a member: it must not release what
-//! its parent holds. `MADV_WIPEONFORK` (Linux 4.14) makes the table read 0 in the copy, the process's identity included.
+//! A raw `fork` copies a process without notice to this library. The copy is not a member: it must not
+//! release the blocks that its parent holds. With `MADV_WIPEONFORK` (Linux 4.14) the table reads 0 in the
+//! copy, including the process's identity.
 #![allow(unsafe_code)]
 
 #[cfg(not(miri))]
@@ -15,13 +16,13 @@ use crate::sync::shared::AtomicU64;
 #[cfg(not(miri))]
 use crate::sys::os;
 
-/// `len` words, zero at first. Under Miri, which has no sparse mappings, all of them.
+/// Allocates `len` words, initially zero. Miri has no sparse mappings, so it allocates all of them.
 #[cfg(miri)]
 pub(crate) fn table(len: usize) -> Result<&'static [AtomicU64]> {
     Ok(Vec::leak((0..len).map(|_| AtomicU64::new(0)).collect()))
 }
 
-/// `len` words, zero at first, and in a forked copy of the process.
+/// Allocates `len` words, initially zero, and zero in a forked copy of the process.
 #[cfg(not(miri))]
 pub(crate) fn table(len: usize) -> Result<&'static [AtomicU64]> {
     let bytes = len * size_of::<AtomicU64>();

@@ -1,7 +1,8 @@
 //! # Safety
-//! Something to do when the process ends by itself. Unsafe, because it registers a C callback; sound, because the
-//! callback is a function of the program, which takes nothing, unwinds nowhere, and stays where it is. With the feature `inject`
-//! there is an entry in `.init_array`, a function of the same kind, which needs nothing that comes into being later.
+//! Functions called when the process exits by itself. Unsafe, because a C callback is registered. Sound,
+//! because the callback is a function of the program, which takes no arguments, never unwinds, and is never
+//! unloaded. With the feature `inject` there is an entry in `.init_array`, a function of the same kind, which
+//! needs nothing that is initialized later.
 #![allow(unsafe_code)]
 
 use std::sync::{Once, OnceLock};
@@ -17,26 +18,27 @@ extern "C" fn at_exit() {
     }
 }
 
-/// Runs `what` when the process exits (`atexit(3)`), the first one given, once. A process that is killed runs nothing.
+/// Runs `what` when the process exits (`atexit(3)`). Only the first call registers a function. A process that
+/// is killed does not run it.
 pub(crate) fn on_exit(what: fn()) {
     static ONCE: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
     ONCE.call_once(|| {
         _ = WHAT.set(what);
-        // SAFETY: `at_exit` is an `extern "C" fn()`, as asked for, and lives as long as the program.
+        // SAFETY: `at_exit` is an `extern "C" fn()`, as required, and lives as long as the program.
         _ = unsafe { libc::atexit(at_exit) };
     });
 }
 
-/// Has a function called before `main`: before all that registers functions for the exit there, so that its own is the last one
-/// that runs.
+/// Registers a function to be called before `main`: before all other code that registers exit functions, so
+/// that its own exit function runs last.
 #[cfg(all(feature = "inject", not(mp_loom), target_os = "linux", target_env = "gnu"))]
 macro_rules! before_main {
     ($begin:path) => {
         const _: () = {
             #[used]
             #[allow(unsafe_code)]
-            // SAFETY: glibc calls what is in this section with arguments, which a C function may ignore, and the static has the
-            // size and the alignment of an entry.
+            // SAFETY: glibc calls the entries of this section with arguments, which a C function may ignore,
+            // and the static has the size and the alignment of an entry.
             #[unsafe(link_section = ".init_array")]
             // fork: code, which does not change.
             static ENTRY: extern "C" fn() = {
@@ -52,7 +54,8 @@ macro_rules! before_main {
 #[cfg(all(feature = "inject", not(mp_loom), target_os = "linux", target_env = "gnu"))]
 pub(crate) use before_main;
 
-/// Runs `what` when the process exits, the first one given, after all that is registered later.
+/// Runs `what` when the process exits, after all functions that are registered later. Only the first call
+/// registers a function.
 #[cfg(all(feature = "inject", not(mp_loom)))]
 pub(crate) fn at_last(what: fn()) {
     static LAST: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
@@ -63,7 +66,7 @@ pub(crate) fn at_last(what: fn()) {
         }
     }
     if LAST.set(what).is_ok() {
-        // SAFETY: `at_exit` is an `extern "C" fn()`, as asked for, and lives as long as the program.
+        // SAFETY: `at_exit` is an `extern "C" fn()`, as required, and lives as long as the program.
         _ = unsafe { libc::atexit(at_exit) };
     }
 }

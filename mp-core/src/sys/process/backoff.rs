@@ -1,26 +1,26 @@
-//! How long a process leaves a word alone that another one was faster to change.
+//! Backoff after a lost race for a word.
 //!
-//! Where two processes change the same words as fast as they can, each change takes the words' cache lines
-//! away from the other one, and every second change comes too late and is made in vain: two producers of one
-//! queue together took three times as long for a message as one alone. If the process that comes too late
-//! stays away for up to a microsecond, the other one continues at full speed meanwhile; then it is the other
-//! one that comes too late. So they take turns, by chance, and no process waits *for* another: one that is
-//! killed or stopped meanwhile delays none.
+//! If two processes change the same words as fast as they can, each change takes the words' cache lines away
+//! from the other process, and every second change fails: two producers of one queue together took three
+//! times as long for a message as one alone. If the process that lost a race pauses for up to a microsecond,
+//! the other process continues at full speed meanwhile. The next race is lost by either of them. So they take
+//! turns, by chance, and no process waits *for* another: a process that is killed or stopped meanwhile delays
+//! no other.
 //!
-//! One loss among many changes costs little: the first hold is short. It is doubled as long as losses follow each other.
+//! A single loss among many changes should cost little, so the first pause is short. It is doubled while
+//! losses follow each other.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use crate::sys::processors;
 
-/// The first hold: as long as it takes the other process to get on.
+/// First pause: the time that the other process needs to proceed.
 const FIRST: Duration = Duration::from_nanos(250);
-/// The longest. Two processes alone would gain from more; but processes that wait at the other side would
-/// wait longer, too.
+/// Longest pause. Two processes alone would gain from more, but processes waiting for them would wait longer.
 const MOST: Duration = Duration::from_micros(1);
 
-/// When a thread last came too late, and how long it stayed away then.
+/// Time of a thread's last loss, and the length of its pause then.
 #[derive(Clone, Copy)]
 struct Last {
     at: Instant,
@@ -28,11 +28,11 @@ struct Last {
 }
 
 thread_local! {
-    // fork: a hint, which may be its original's.
+    // fork: a hint; a copy may use the original's.
     static LAST: Cell<Option<Last>> = const { Cell::new(None) };
 }
 
-/// Stays away for a moment, after another process was faster.
+/// Pauses for a moment, after another process was faster.
 #[cold]
 pub(crate) fn hold_off() {
     if processors::only_one() {
@@ -47,10 +47,10 @@ pub(crate) fn hold_off() {
     }
 }
 
-/// The next hold, after the last one: how long that was, and how long ago it began.
+/// Returns the next pause, given the length of the last one and the time since it began.
 fn next(last: Option<(Duration, Duration)>) -> Duration {
     match last {
-        // The other one stays away as long, before it comes back.
+        // The other process pauses for the same time before its next change.
         Some((hold, ago)) if ago <= 8 * hold => (2 * hold).min(MOST),
         _ => FIRST,
     }

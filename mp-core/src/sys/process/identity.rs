@@ -1,16 +1,17 @@
-//! The identity of this process.
+//! Identity of this process.
 
 use std::cell::Cell;
 
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
 
-/// This process's tag as a member, in a word that reads 0 in a forked copy of the process (see [`crate::sys::private`]).
+/// Tag of this process as a member, in a word that reads 0 in a forked copy of the process (see
+/// [`crate::sys::private`]).
 #[derive(Debug)]
 pub(crate) struct Identity(&'static AtomicU64);
 
 impl Identity {
-    /// In a word of a private table, holding `value`, which is not 0.
+    /// Creates an identity in a word of a private table, with a `value` other than 0.
     pub(crate) fn new(word: &'static AtomicU64, value: u64) -> Self {
         word.store(value, Ordering::Release);
         Self(word)
@@ -21,20 +22,20 @@ impl Identity {
         self.0.store(value, Ordering::Release);
     }
 
-    /// The value, or 0 in a forked copy.
+    /// Returns the value, or 0 in a forked copy.
     #[inline]
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
 }
 
-/// The kernel's number of this process.
+/// Returns the process id.
 #[inline]
 pub(crate) fn process() -> u32 {
     IDS.try_with(|ids| known(ids).0).unwrap_or_else(|_| std::process::id())
 }
 
-/// The kernel's number of this thread.
+/// Returns the thread id.
 #[inline]
 pub(crate) fn thread() -> u32 {
     IDS.try_with(|ids| known(ids).1).unwrap_or_else(|_| ids().1)
@@ -49,16 +50,18 @@ fn known(asked: &Cell<Option<(u32, u32)>>) -> (u32, u32) {
     })
 }
 
-/// In a forked copy that becomes a process of its own: the numbers of the calling thread are others.
+/// Resets the ids in a forked copy that becomes a process of its own, since the ids of the calling thread
+/// have changed.
 pub(crate) fn forget_thread() {
     _ = IDS.try_with(|asked| asked.set(None));
 }
 
-/// Whether this process was executed, as opposed to copied from one that was: what its memory says of open files is then
-/// of its own making. Where the kernel doesn't tell, it is taken for a copy.
+/// Returns `true` if this process was executed, as opposed to forked without `exec`: it has opened all files
+/// that its memory describes. Returns `false` if the kernel does not report it.
 #[cfg(feature = "tokio")]
 pub(crate) fn was_executed() -> bool {
-    // PF_FORKNOEXEC, in field 9 of `proc_pid_stat(5)`: forked, but didn't execute. The name, field 2, may have anything in it.
+    // PF_FORKNOEXEC, in field 9 of `proc_pid_stat(5)`: forked, but didn't execute. The name, field 2, may
+    // contain any characters.
     const COPIED: u64 = 0x40;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let flags = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(6)?.parse::<u64>().ok());
@@ -70,6 +73,7 @@ fn ids() -> (u32, u32) {
 }
 
 thread_local! {
-    /// Asked once: a forked copy, whose numbers are others, is no member and locks nothing, or has forgotten them.
+    /// Looked up once: a forked copy, whose ids differ, either is not a member and locks nothing, or has
+    /// reset them.
     static IDS: Cell<Option<(u32, u32)>> = const { Cell::new(None) };
 }

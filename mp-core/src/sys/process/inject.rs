@@ -1,26 +1,26 @@
 //! Test only: a process kills or stops itself at its n-th access to shared memory.
 //!
-//! With the feature `inject`, every shared access counts; [`arm`] says at which one the process sends itself a
-//! signal. So a test can go through all the points at which a process can die, one by one. Copies by [`Fork`] count for
-//! themselves, from their first access on: [`arm_copies`] arms those.
+//! With the feature `inject`, every shared access is counted, and the process sends itself a signal at the
+//! access selected by [`arm`]. So a test can enumerate all the points at which a process can die. Copies by
+//! [`Fork`] count separately, from their first access on: [`arm_copies`] arms them.
 //!
 //! [`Fork`]: crate::fork::Fork
 //!
-//! It counts waits that were not woken as well: [`slept_through`].
+//! The module also counts waits that were not woken: [`slept_through`].
 
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU64, Ordering};
 
-/// What is to happen to this process.
+/// Pending signal of this process.
 struct Armed {
     left: AtomicU64,
     seen: AtomicU64,
     signal: AtomicU64,
-    /// 1 if only what may change memory counts.
+    /// 1 if only accesses that may change memory are counted.
     changes: AtomicU64,
-    /// What `left` is after that.
+    /// Next value of `left`.
     again: AtomicU64,
-    /// What `left` and `signal` are in a copy, at first.
+    /// Initial values of `left` and `signal` in a copy.
     of_copies: [AtomicU64; 2],
 }
 
@@ -44,32 +44,33 @@ pub fn arm(n: u64, signal: i32) {
     start(n, signal, 0);
 }
 
-/// As [`arm`], but counts only what may change memory: a process that dies before it reads leaves what one leaves that
-/// dies after it.
+/// Sends a signal like [`arm`], but counts only accesses that may change memory: dying before a read has the
+/// same effect as dying after it.
 pub fn arm_at_change(n: u64, signal: i32) {
     start(n, signal, 1);
 }
 
-/// When what was armed has happened, and this process continues: the same at the `n`-th access after that,
-/// once.
+/// Repeats the signal at the `n`-th access after it was sent, once, if this process continues.
 pub fn arm_again(n: u64) {
     ARMED.again.store(n, Ordering::SeqCst);
 }
 
-/// Each copy of this process that [`Fork`](crate::fork::Fork) makes from now on sends itself `signal` just before its `n`-th
-/// access, counted from its beginning: so also while it gets its arguments. No copy does, if `n` is `u64::MAX`.
+/// Makes each copy of this process that [`Fork`](crate::fork::Fork) creates from now on send itself `signal`
+/// just before its `n`-th access, counted from its beginning, and so also while it receives its arguments.
+/// `u64::MAX` disarms the copies.
 pub fn arm_copies(n: u64, signal: i32) {
     let [left, what] = &ARMED.of_copies;
     what.store(signal as u64, Ordering::SeqCst);
     left.store(n, Ordering::SeqCst);
 }
 
-/// What copies of this process begin with. To be asked for as the original: a copy that has begun has words of its own.
+/// Returns the initial values for copies of this process. Called in the original: a copy that has begun has
+/// separate words.
 pub(crate) fn for_copies() -> [u64; 2] {
     ARMED.of_copies.each_ref().map(|word| word.load(Ordering::SeqCst))
 }
 
-/// In the copy, before its first access.
+/// Sets the initial values in a copy, before its first access.
 pub(crate) fn begin_copy([n, signal]: [u64; 2]) {
     start(n, signal as i32, 0);
 }
@@ -80,15 +81,16 @@ fn start(n: u64, signal: i32, changes: u64) {
     ARMED.left.store(n, Ordering::SeqCst);
 }
 
-/// How many accesses there were.
+/// Returns the number of accesses.
 pub fn seen() -> u64 {
     ARMED.seen.load(Ordering::SeqCst)
 }
 
-/// Waits of this process that have slept through what they waited for.
+/// Number of waits of this process that slept through their event.
 static SLEPT_THROUGH: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
 
-/// How often a wait of this process slept for a whole poll interval, without a wake-up, and found then what it waited for.
+/// Returns the number of waits of this process that slept for a whole poll interval without a wake-up and
+/// then found their condition met.
 pub fn slept_through() -> u64 {
     SLEPT_THROUGH.load(Ordering::SeqCst)
 }
@@ -97,7 +99,7 @@ pub(crate) fn note_slept_through() {
     SLEPT_THROUGH.fetch_add(1, Ordering::SeqCst);
 }
 
-/// One access is about to happen, which may change memory or only reads it.
+/// Counts one access before it happens. `changes` is `true` if it may change memory.
 #[inline]
 pub(crate) fn access(changes: bool) {
     let Armed { left, seen, signal, changes: only_changes, again, .. } = &*ARMED;

@@ -1,4 +1,4 @@
-//! This process: who it is, how it was started, how it ends, what its processors and stacks are.
+//! This process: identity, start, exit, processors and stacks.
 
 pub(crate) mod at_exit;
 pub(crate) mod backoff;

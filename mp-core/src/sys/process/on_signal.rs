@@ -1,7 +1,7 @@
 //! # Safety
-//! A signal that wakes a thread. Unsafe, because it installs a handler; sound, because the handler adds to an atomic and makes one
-//! system call, both of which may be done in a handler (`signal-safety(7)`), and it is a function of the program, which stays
-//! where it is.
+//! Signal that wakes a thread. Unsafe, because a handler is installed. Sound, because the handler adds to an
+//! atomic and makes one system call, both of which are allowed in a handler (`signal-safety(7)`), and it is a
+//! function of the program, which is never unloaded.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
@@ -13,8 +13,8 @@ use crate::sync::Ordering;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
 
-/// How often the signal came.
-// fork: a copy has its own, in memory of its own, and counts on.
+/// Number of received signals.
+// fork: a copy has its own counter, which continues from the original's value.
 static COUNT: AtomicU32 = AtomicU32::new(0);
 
 extern "C" fn count(_: c_int) {
@@ -22,31 +22,32 @@ extern "C" fn count(_: c_int) {
     futex::wake(&COUNT, 1);
 }
 
-/// Counts this signal from now on, instead of what is done about it; whether it can be. Calls that it interrupts go on.
+/// Counts this signal from now on, instead of the previous disposition. Returns `true` on success.
+/// Interrupted calls are restarted.
 pub(crate) fn listen(signal: c_int) -> bool {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
     let handler: extern "C" fn(c_int) = count;
-    // SAFETY: all zeros are a `sigaction`: an empty set, no flags, the default.
+    // SAFETY: all zeros are a valid `sigaction`: an empty set, no flags, the default.
     let action = unsafe { action.assume_init_mut() };
     action.sa_sigaction = handler as libc::sighandler_t;
     action.sa_flags = libc::SA_RESTART | libc::SA_ONSTACK;
-    // SAFETY: the action is initialised, with a handler of the kind that its flags say; a null pointer says that the old one
-    // isn't wanted.
+    // SAFETY: the action is initialized, with a handler of the kind given by its flags; a null pointer means
+    // that the old action isn't returned.
     unsafe { libc::sigaction(signal, action, ptr::null_mut()) == 0 }
 }
 
-/// How often it came so far.
+/// Returns the number of received signals.
 pub(crate) fn seen() -> u32 {
     COUNT.load(Ordering::Acquire)
 }
 
-/// Sleeps as long as it came `before` times, or less.
+/// Sleeps while the number of received signals is `before`. May return early.
 pub(crate) fn sleep(before: u32) {
     futex::wait(&COUNT, before, Duration::from_secs(3600));
 }
 
-/// The number of a signal with this name (`USR1`, `SIGUSR1`) or number; `None` of one that can't be caught, or that says that the program
-/// has crashed.
+/// Returns the number of a signal with this name (`USR1`, `SIGUSR1`) or number. Returns `None` for a signal
+/// that can't be caught, or that reports a crash.
 pub(crate) fn number(name: &str) -> Option<c_int> {
     let name = name.trim().to_ascii_uppercase();
     match name.strip_prefix("SIG").unwrap_or(&name) {

@@ -1,7 +1,7 @@
 //! # Safety
-//! Which process is at the other end of a socket. Unsafe, because it is a call of the C library; sound,
-//! because the kernel fills plain numbers in, of which any are valid. (`rustix` has a process id there that
-//! can't be 0; the kernel says 0 of a process in another pid namespace.)
+//! Process at the other end of a socket. Unsafe, because a C function is called. Sound, because the kernel
+//! writes plain numbers, of which all values are valid. (`rustix` uses a process id that can't be 0, but the
+//! kernel reports 0 for a process in another pid namespace.)
 #![allow(unsafe_code)]
 
 use std::io;
@@ -13,24 +13,25 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use crate::error::Result;
 use crate::sys::readiness;
 
-/// The process at the other end, as of the time when it connected, or began to listen. Reference:
-/// `SO_PEERCRED` in `unix(7)`.
+/// Process at the other end, at the time when it connected, or began to listen. Reference: `SO_PEERCRED` in
+/// `unix(7)`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Peer {
-    /// The user that it ran as.
+    /// User of the process.
     pub uid: u32,
-    /// 0 if it is in another pid namespace.
+    /// Process id; 0 if it is in another pid namespace.
     pub pid: u32,
 }
 
-/// The process at the other end of a Unix socket.
+/// Returns the process at the other end of a Unix socket.
 ///
 /// # Errors
-/// The kernel's: it is no socket.
+/// Any error of the kernel: the descriptor is not a socket.
 pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     let mut credentials = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
-    // SAFETY: a descriptor that is open; the kernel writes up to `len` bytes of numbers to `credentials`, which has as many.
+    // SAFETY: the descriptor is open; the kernel writes up to `len` bytes of numbers to `credentials`, which
+    // has as many.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
@@ -46,19 +47,20 @@ pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
     Ok(Peer { uid: credentials.uid, pid: credentials.pid.unsigned_abs() })
 }
 
-/// Whether a process lives, as far as this one can be told.
+/// Observable state of a process.
 #[derive(Debug)]
 pub enum Life {
-    /// It does, and this is readable once it has ended, whatever copies of it there are.
+    /// Alive. The descriptor is readable once the process has ended, even if copies of it live.
     Lives(OwnedFd),
-    /// It has ended.
+    /// Ended.
     Ended,
-    /// It is in another pid namespace, or this process has no descriptor to spare, or the kernel none of that kind.
+    /// Unknown: the process is in another pid namespace, or no descriptor is available, or the kernel has no
+    /// pidfds.
     Unknown,
 }
 
-/// Whether a process lives, by its [`pid`](Peer::pid). If that was given to another process meanwhile, that one is looked at. Reference:
-/// `pidfd_open(2)`, since Linux 5.3.
+/// Returns the state of the process with this [`pid`](Peer::pid). If the id was reused, the result is the
+/// state of the new process. Reference: `pidfd_open(2)`, since Linux 5.3.
 #[must_use]
 pub fn life(pid: u32) -> Life {
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Life::Unknown };
@@ -69,10 +71,11 @@ pub fn life(pid: u32) -> Life {
     }
 }
 
-/// Waits, without waking in between, until one of these is readable, or is at its end; which are. Reference: `poll(2)`.
+/// Blocks until one of the descriptors is readable or at its end. Returns a flag for each. Does not wake up
+/// in between. Reference: `poll(2)`.
 ///
 /// # Errors
-/// The kernel's: it has no memory.
+/// Any error of the kernel: it is out of memory.
 pub fn until_readable(fds: &[BorrowedFd<'_>]) -> Result<Vec<bool>> {
     let fds: Vec<_> = fds.iter().map(|&fd| (fd, false)).collect();
     readiness::poll(&fds, None)

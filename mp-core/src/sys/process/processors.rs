@@ -1,15 +1,15 @@
-//! Whether another process can run while this one does.
+//! Number of processors available to this process and its peers.
 
 use std::sync::OnceLock;
 
-/// Whether there is one processor only for this process and all that it may wait for.
+/// Returns `true` if this process and all processes that it may wait for share one processor.
 ///
-/// A process that is pinned to one processor waits for processes on other ones; a machine with one, or a
-/// quota of one, is all there is.
+/// A process that is pinned to one processor waits for processes on other ones, so pinning does not count. A
+/// machine with one processor, or a quota of one, does.
 pub(crate) fn only_one() -> bool {
-    // Asked once: it reads files.
-    // fork: the machine and its quota are the same, and whether a process is pinned is no matter. It is looked up before, so
-    // that no copy has it half looked up.
+    // Looked up once, since it reads files.
+    // fork: the machine and its quota are the same, and pinning does not matter. It is looked up before a fork,
+    // so that no copy has it half looked up.
     static ONE: OnceLock<bool> = OnceLock::new();
     *ONE.get_or_init(|| {
         let usable = std::thread::available_parallelism().map_or(1, |n| n.get());
@@ -18,16 +18,16 @@ pub(crate) fn only_one() -> bool {
     })
 }
 
-/// The processor that this thread runs on, now.
+/// Returns the processor that this thread runs on now.
 pub(crate) fn current() -> u32 {
     if crate::sys::under_valgrind() {
-        // It runs one thread at a time, and the code of the kernel that knows the processor can't be found under it.
+        // Valgrind runs one thread at a time, and hides the kernel's code that reports the processor.
         return 0;
     }
     rustix::thread::sched_getcpu() as u32
 }
 
-/// Keeps this thread, and those that it starts, on the processor that it runs on now.
+/// Pins this thread, and the threads that it starts, to its present processor.
 #[cfg(test)]
 pub(crate) fn stay_on_this_one() {
     let mut only = rustix::thread::CpuSet::new();
@@ -39,7 +39,7 @@ fn online() -> Option<String> {
     std::fs::read_to_string("/sys/devices/system/cpu/online").ok()
 }
 
-/// Of a list such as `0-3,5`.
+/// Returns `true` if a list such as `0-3,5` has several processors.
 fn is_several(list: &str) -> bool {
     list.trim().contains([',', '-'])
 }

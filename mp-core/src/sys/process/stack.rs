@@ -1,8 +1,8 @@
-//! How much of its stack a thread has left.
+//! Remaining stack of a thread.
 //!
 //! # Safety
 //! `pthread_getattr_np` fills an attribute object that is then read and destroyed.
-//! - The object is this function's own, and is read only if it was filled.
+//! - The object is local to a function, and is read only if it was filled.
 //! - It is destroyed exactly once, and not used afterwards.
 
 #![allow(unsafe_code)]
@@ -11,13 +11,13 @@ use std::cell::Cell;
 use std::mem::MaybeUninit;
 
 thread_local! {
-    /// The stack of this thread, from its end on: where it ends, and how long it is. Length 0: not asked yet.
-    // fork: the only thread of a copy has the stack of the one that was copied.
+    /// Stack of this thread: its lowest address, and its length. Length 0: not looked up yet.
+    // fork: the only thread of a copy has the stack of the thread that was copied.
     static STACK: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
 }
 
-/// How many bytes are left below the caller, and how many the stack has; `None` when the caller does not run on the stack that its
-/// thread began with, or nothing is known of it.
+/// Returns the number of bytes left below the caller, and the size of the stack. Returns `None` if the caller
+/// does not run on the stack with which its thread began, or its stack is unknown.
 pub(crate) fn left() -> Option<(usize, usize)> {
     let (mut end, mut len) = STACK.get();
     if len == 0 {
@@ -30,18 +30,18 @@ pub(crate) fn left() -> Option<(usize, usize)> {
     Some((left, len))
 }
 
-/// Where the stack of this thread ends, and how long it is.
+/// Returns the lowest address and the length of this thread's stack.
 fn this_stack() -> Option<(usize, usize)> {
     let mut attributes = MaybeUninit::<libc::pthread_attr_t>::uninit();
     let (mut end, mut len) = (std::ptr::null_mut(), 0);
     // SAFETY: it has no preconditions.
     let this = unsafe { libc::pthread_self() };
-    // SAFETY: the thread is this one; the place for its attributes is ours, and large enough by its type.
+    // SAFETY: the thread is this one; the pointer refers to a local variable of the right type.
     let found = unsafe { libc::pthread_getattr_np(this, attributes.as_mut_ptr()) };
     if found != 0 {
         return None;
     }
-    // SAFETY: the attributes were filled just now; both places are ours.
+    // SAFETY: the attributes were filled just now; both pointers refer to local variables.
     let found = unsafe { libc::pthread_attr_getstack(attributes.as_ptr(), &mut end, &mut len) };
     // SAFETY: they were filled, and are not used any more.
     unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
@@ -63,7 +63,7 @@ mod tests {
         let thread = || (left().unwrap(), down(20));
         let ((top, len), bottom) =
             std::thread::Builder::new().stack_size(1 << 20).spawn(thread).unwrap().join().unwrap();
-        // The C library may give it a larger stack of a thread that has ended.
+        // The C library may reuse the larger stack of a thread that has ended.
         assert!(len >= 1 << 20 && top < len, "{top} of {len}");
         assert!((80_000..500_000).contains(&(top - bottom)), "{top} {bottom}");
     }

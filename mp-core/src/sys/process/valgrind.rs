@@ -1,16 +1,18 @@
 //! # Safety
-//! A question to valgrind, in instructions that do nothing elsewhere. Unsafe, because it is assembly; sound, because those
-//! instructions rotate one register by 128 bits, which leaves it as it was, and exchange another one with itself; what
-//! valgrind makes of them reads six words that live longer, and changes one register, which is named.
+//! Client request to valgrind, by instructions that have no effect elsewhere. Unsafe, because it is assembly.
+//! Sound, because those instructions rotate one register by 128 bits, which leaves it unchanged, and exchange
+//! another one with itself. Valgrind reads six words that live longer, and changes one register, which is
+//! declared.
 #![allow(unsafe_code)]
 
-/// Whether this process runs under valgrind (any of its tools, on x86-64). A dozen instructions.
+/// Returns `true` if this process runs under valgrind (any of its tools, on x86-64). Takes a dozen
+/// instructions.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 pub fn under_valgrind() -> bool {
     const RUNNING_ON_VALGRIND: u64 = 0x1001;
     let request = [RUNNING_ON_VALGRIND, 0, 0, 0, 0, 0];
     let mut answer = 0u64;
-    // SAFETY: see the head of this file; `valgrind.h` has the same. Flags and memory count as changed.
+    // SAFETY: see the head of this file; `valgrind.h` has the same code. Flags and memory count as changed.
     unsafe {
         std::arch::asm!(
             "rol rdi, 3",
@@ -26,7 +28,7 @@ pub fn under_valgrind() -> bool {
     answer != 0
 }
 
-/// Elsewhere there is none.
+/// Returns `false`: other processors are not supported.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
 pub fn under_valgrind() -> bool {
     false

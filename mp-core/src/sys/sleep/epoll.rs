@@ -1,4 +1,4 @@
-//! One descriptor that tells of many. Reference: `epoll(7)`.
+//! Descriptor that reports events of many. Reference: `epoll(7)`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
@@ -9,10 +9,10 @@ use rustix::io::Errno;
 use crate::error::Result;
 use crate::sys::os;
 
-/// How many it tells of at a time.
+/// Maximum number of events returned at a time.
 const AT_ONCE: usize = 64;
 
-/// Descriptors that are watched, each under a number.
+/// Watched descriptors, each with a number.
 #[derive(Debug)]
 pub(crate) struct Epoll(OwnedFd);
 
@@ -27,7 +27,8 @@ impl Epoll {
         epoll::create(CreateFlags::CLOEXEC).map(Self).map_err(os("epoll_create1 (see RLIMIT_NOFILE)"))
     }
 
-    /// Tells, once, when it is readable (or writable) or broken: also if it is so already. Again, if it was told before.
+    /// Reports once that a descriptor is readable (or writable) or broken, also if it already is. A repeated
+    /// call re-arms the report.
     pub(crate) fn watch(&self, fd: impl AsFd, number: u64, write: bool) -> Result<()> {
         let events = if write { EventFlags::OUT } else { EventFlags::IN | EventFlags::RDHUP };
         let (data, events) = (EventData::new_u64(number), events | EventFlags::ONESHOT);
@@ -38,13 +39,13 @@ impl Epoll {
         .map_err(os("epoll_ctl"))
     }
 
-    /// Watches it no more.
+    /// Stops watching a descriptor.
     pub(crate) fn forget(&self, fd: impl AsFd) {
         // It fails only if it was never watched.
         _ = epoll::delete(&self.0, fd);
     }
 
-    /// Waits until there is something to tell: the numbers of those that are ready.
+    /// Blocks until a descriptor is ready. Returns the numbers of the ready ones.
     pub(crate) fn wait(&self) -> Result<Vec<u64>> {
         let mut events: Vec<Event> = Vec::with_capacity(AT_ONCE);
         match epoll::wait(&self.0, spare_capacity(&mut events), None) {
@@ -54,7 +55,7 @@ impl Epoll {
     }
 }
 
-/// One more descriptor of the same.
+/// Returns a duplicate of a descriptor.
 pub(crate) fn duplicate(fd: BorrowedFd<'_>) -> Result<OwnedFd> {
     rustix::io::fcntl_dupfd_cloexec(fd, 0).map_err(os("fcntl(F_DUPFD_CLOEXEC) (see RLIMIT_NOFILE)"))
 }

@@ -1,5 +1,5 @@
-//! Sleeping on shared 32-bit words, one or many. Reference: `futex(2)`, and for many `futex_waitv` (Linux 5.16),
-//! which the kernel documents in `Documentation/userspace-api/futex2.rst`.
+//! Sleeping on one or many shared 32-bit words. Reference: `futex(2)`, and for many words `futex_waitv`
+//! (Linux 5.16), documented in the kernel's `Documentation/userspace-api/futex2.rst`.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -10,7 +10,8 @@ use rustix::thread::futex::{self, Flags, Timespec, Wait, WaitFlags, WaitPtr, Wai
 
 use crate::sync::shared::AtomicU32;
 
-/// Sleeps while `*word == expected`, at most `for_at_most`. Returns whether it was woken (or the word differed).
+/// Sleeps while `*word == expected`, at most `for_at_most`. Returns `true` if it was woken (or the word
+/// differed).
 ///
 /// The futex is not private: waker and sleeper are different processes that map the same file.
 pub(crate) fn wait(word: &AtomicU32, expected: u32, for_at_most: Duration) -> bool {
@@ -18,27 +19,25 @@ pub(crate) fn wait(word: &AtomicU32, expected: u32, for_at_most: Duration) -> bo
     !matches!(futex::wait(word, Flags::empty(), expected, Some(&t)), Err(Errno::TIMEDOUT))
 }
 
-/// Wakes up to `n` sleepers; how many slept.
+/// Wakes up to `n` sleepers. Returns the number woken.
 pub(crate) fn wake(word: &AtomicU32, n: u32) -> usize {
     futex::wake(word, Flags::empty(), n).unwrap_or(0)
 }
 
-/// The most words that one call sleeps on.
+/// Maximum number of words in one call.
 pub(crate) const MOST: usize = 128;
 
-/// Whether the kernel can sleep on many words. Older ones can't, nor can some that are emulated, and some filters of system
-/// calls forbid it.
+/// Returns `true` if the kernel can sleep on many words. Older and some emulated kernels can't, and some
+/// system call filters forbid it.
 pub(crate) fn can_wait_for_many() -> bool {
-    // fork: the kernel is the same. It is looked up before, so that no copy has it half looked up.
+    // fork: the kernel is the same. It is looked up before a fork, so that no copy has it half looked up.
     static CAN: OnceLock<bool> = OnceLock::new();
-    // None at all is what a kernel that knows the call refuses.
+    // A kernel that has the call rejects an empty list.
     *CAN.get_or_init(|| futex::waitv(&[], WaitvFlags::empty(), None, ClockId::Monotonic) == Err(Errno::INVAL))
 }
 
-/// Sleeps while all words are as expected, at most [`MOST`] of them, and at most `for_at_most`. It may end early. Returns whether it
-/// did.
-///
-/// Only if [`can_wait_for_many`].
+/// Sleeps while all words are as expected, at most [`MOST`] of them, and at most `for_at_most`. Returns
+/// `true` if it ended early. Requires [`can_wait_for_many`].
 pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32)], for_at_most: Option<Duration>) -> bool {
     let mut waits = [Wait::new(); MOST];
     let used = waits.len().min(words.len());
@@ -55,7 +54,7 @@ pub(crate) fn wait_for_any(words: &[(&AtomicU32, u32)], for_at_most: Option<Dura
             tv_nsec: i64::from(then.subsec_nanos()),
         })
     });
-    // Woken, or a word differs, or the time is over, or a signal: the caller looks again, whichever it was.
+    // A wake-up, a different word, a time-out, or a signal: the caller checks again in any case.
     let slept = futex::waitv(&waits[..used], WaitvFlags::empty(), until.as_ref(), ClockId::Monotonic);
     !matches!(slept, Err(Errno::TIMEDOUT))
 }

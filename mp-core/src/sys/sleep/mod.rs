@@ -1,4 +1,4 @@
-//! Sleeping: on words, on descriptors.
+//! Sleeping on words and on descriptors.
 
 pub(crate) mod epoll;
 pub(crate) mod futex;

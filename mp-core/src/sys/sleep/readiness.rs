@@ -1,4 +1,4 @@
-//! Descriptors that are ready or not. References: `poll(2)`, `eventfd(2)`.
+//! Readiness of descriptors. References: `poll(2)`, `eventfd(2)`.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use rustix::io::{Errno, read, write};
 use crate::error::Result;
 use crate::sys::os;
 
-/// A counter behind a descriptor, which is readable as long as it is not zero.
+/// Counter with a descriptor, which is readable while the counter is not zero.
 #[derive(Debug)]
 pub(crate) struct EventFd(OwnedFd);
 
@@ -21,13 +21,13 @@ impl EventFd {
 
     /// Makes it readable.
     pub(crate) fn set(&self) {
-        // It fails only where it counted to the end: then it is readable.
+        // It fails only if the counter is at its maximum: it is readable then.
         _ = write(&self.0, &1_u64.to_ne_bytes());
     }
 
     /// Makes it not readable.
     pub(crate) fn clear(&self) {
-        // It fails only if it is zero.
+        // It fails only if the counter is zero.
         _ = read(&self.0, &mut [0_u8; 8]);
     }
 }
@@ -38,8 +38,9 @@ impl AsFd for EventFd {
     }
 }
 
-/// Which of these are readable, or (where it says so) writable: waits until one is, at most until `deadline`. A descriptor
-/// with an error or a hang-up counts: what is to be done with it does not wait.
+/// Waits until one of the descriptors is readable (or writable, if requested), at most until `deadline`.
+/// Returns a flag for each. A descriptor with an error or a hang-up counts as ready, since operations on it
+/// do not block.
 pub(crate) fn poll(fds: &[(BorrowedFd<'_>, bool)], deadline: Option<Instant>) -> Result<Vec<bool>> {
     let events = |write| if write { PollFlags::OUT } else { PollFlags::IN };
     let mut asked: Vec<PollFd<'_>> =
@@ -56,7 +57,7 @@ pub(crate) fn poll(fds: &[(BorrowedFd<'_>, bool)], deadline: Option<Instant>) ->
     }
 }
 
-/// Whether one is ready now.
+/// Returns `true` if the descriptor is ready now.
 pub(crate) fn is_ready(fd: BorrowedFd<'_>, write: bool) -> bool {
     poll(&[(fd, write)], Some(Instant::now())).is_ok_and(|ready| ready == [true])
 }
