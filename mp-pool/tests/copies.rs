@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::channel;
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ struct Owned {
     stream: Stream<u64, u64>,
 }
 
-static BORROWED: OnceLock<Borrowed> = OnceLock::new();
+static BORROWED: Mutex<Option<Arc<Borrowed>>> = Mutex::new(None);
 static OWNED: Mutex<Option<Owned>> = Mutex::new(None);
 static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -253,9 +253,9 @@ const CALLS: &[(&str, Check)] = &[
 /// Makes one call, in a copy.
 fn run(number: usize) -> Checked {
     let (name, call) = CALLS[number];
-    let borrowed = BORROWED.get().ok_or("it was copied along")?;
+    let borrowed = BORROWED.lock().map_err(|_| "poisoned")?.clone().ok_or("it was copied along")?;
     let owned = OWNED.lock().map_err(|_| "poisoned")?.take().ok_or("no other copy has it")?;
-    call(borrowed, owned).map_err(|error| format!("{name}: {error}"))
+    call(&borrowed, owned).map_err(|error| format!("{name}: {error}"))
 }
 
 /// In a copy that the library does not know of; its end is its exit code, or minus a signal.
@@ -313,7 +313,7 @@ fn copied_along(gate: &Gate) {
     };
     let call = first.task(same);
     let borrowed = Borrowed { call, stream, ticket, waits, done, states: state(), pool: first };
-    assert!(BORROWED.set(borrowed).is_ok());
+    *BORROWED.lock().unwrap() = Some(Arc::new(borrowed));
     *OWNED.lock().unwrap() = Some(owned);
 }
 
@@ -323,7 +323,7 @@ fn each_call_in_a_copy_returns_and_changes_nothing() {
     unsafe { mp_spawn::allow_fork() };
     let gate = Gate::new();
     copied_along(&gate);
-    let borrowed = BORROWED.get().unwrap();
+    let borrowed = BORROWED.lock().unwrap().clone().unwrap();
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -364,6 +364,7 @@ fn each_call_in_a_copy_returns_and_changes_nothing() {
     for pool in [&borrowed.pool, borrowed.states.pool()] {
         assert!(pool.join_timeout(DEADLINE).unwrap());
     }
+    *BORROWED.lock().unwrap() = None;
 }
 
 #[test]
