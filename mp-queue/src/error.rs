@@ -147,7 +147,7 @@ impl<T> PutError<T> {
     }
 }
 
-/// Allows `?` in functions that return [`mp_core::Error`]. The value is dropped. To keep it, call
+/// Allows `?` in functions that return `mp_core::Error`. The value is dropped. To keep it, call
 /// [`into_value`](PutError::into_value) first.
 ///
 /// ```

@@ -9,7 +9,7 @@ fn standard_type_names_are_reserved_before_lookup() {
     struct Named;
     let error = register_as("PathBuf", |_: &Named| Ok(()), |()| Ok(Named)).unwrap_err().to_string();
     assert!(error.contains("\"PathBuf\" is the name of the registered type std::path::PathBuf"), "{error}");
-    // The type itself may be registered differently by the program, under its name and another one.
+    // The program may register the type itself differently, under its own name and another one.
     register_as("PathBuf", |path: &PathBuf| Ok(path.display().to_string()), |path: String| Ok(path.into()))
         .unwrap();
     register(|_: &Named| Ok(()), |()| Ok(Named)).unwrap();

@@ -232,7 +232,7 @@ impl Connection {
         got
     }
 
-    /// Updates the descriptor of [`as_fd`](Self::as_fd) after a receive, whether it found a message or not.
+    /// Updates the descriptor of `as_fd` after a receive, whether it found a message or not.
     pub(crate) fn looked(&self) {
         if let Some(ready) = self.ready.get() {
             // If it can't be watched any more, it stays readable.

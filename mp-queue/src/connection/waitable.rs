@@ -1,4 +1,4 @@
-//! Implementation of [`Waitable`] for connections.
+//! Implementation of `Waitable` for connections.
 
 use std::os::fd::AsFd;
 

@@ -217,7 +217,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         std::iter::from_fn(|| self.get().transpose())
     }
 
-    /// Returns a [`Waitable`](crate::Waitable) for room: see [`Queue::put_ready`]. To wait for tasks, wait
+    /// Returns a `Waitable` for room: see [`Queue::put_ready`]. To wait for tasks, wait
     /// for the queue itself.
     pub fn put_ready(&self) -> PutReady<T> {
         self.queue.put_ready()

@@ -260,7 +260,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
         }
     }
 
-    /// Returns a [`Waitable`](crate::Waitable) for consumers that take messages with acknowledgement. It is
+    /// Returns a `Waitable` for consumers that take messages with acknowledgement. It is
     /// ready when [`try_get_ack`](Self::try_get_ack) would return a message or the end. The queue itself
     /// becomes ready earlier: as soon as it is closed and drained, while other processes still work on
     /// messages that may be given back.

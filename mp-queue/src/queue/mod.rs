@@ -322,7 +322,7 @@ impl<T: Message> Queue<T> {
         self.len() >= self.capacity()
     }
 
-    /// Returns a [`Waitable`](crate::Waitable) for room in the queue. It is ready when
+    /// Returns a `Waitable` for room in the queue. It is ready when
     /// [`try_put`](Self::try_put) would not return `Full`. If the queue has a bound of
     /// [bytes](crate::QueueOptions::bytes), this is room for the smallest message. For larger messages, use
     /// [`put_ready_for`](Self::put_ready_for).
@@ -342,7 +342,7 @@ impl<T: Message> Queue<T> {
         self.put_ready_for(1)
     }
 
-    /// Returns a [`Waitable`](crate::Waitable) for room for a message that counts `bytes` bytes, as described
+    /// Returns a `Waitable` for room for a message that counts `bytes` bytes, as described
     /// at [`QueueOptions::bytes`](crate::QueueOptions::bytes). It is ready when [`try_put`](Self::try_put) of
     /// that message would not return `Full`. Sizes above the bound count as the bound. Without a bound of
     /// bytes, this is [`put_ready`](Self::put_ready).

@@ -1,4 +1,4 @@
-//! Implementations of [`Waitable`] for queues and channels.
+//! Implementations of `Waitable` for queues and channels.
 
 use std::fmt;
 

@@ -390,7 +390,7 @@ impl Steps for Retire {
     }
 }
 
-/// Result of [`FindRoom`].
+/// Result of `FindRoom`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Room {
     /// A sender may publish under this ticket.

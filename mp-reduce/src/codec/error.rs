@@ -1,4 +1,4 @@
-//! Why a value can't be written, or bytes can't be read, and where in it.
+//! Errors of writing a value or reading bytes, with the position in the value.
 
 use std::cell::Cell;
 use std::fmt;
@@ -7,27 +7,27 @@ use mp_core::message::level;
 
 use super::read::text_of;
 
-/// One word, so that what is read goes through registers.
+/// A single word, so that results are returned in registers.
 #[derive(Debug)]
 pub(crate) struct Bad(Box<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     why: Why,
-    /// From the inner place to the outer one.
+    /// From the innermost position to the outermost.
     path: Vec<Step>,
 }
 
 #[derive(Debug)]
 pub(in crate::codec) enum Why {
     TooShort,
-    /// It is nested more deeply than is possible, as this says.
+    /// The value is nested too deeply. Contains the error text.
     TooDeep(String),
-    /// The text of an error that the type made.
+    /// Text of an error that the type returned.
     Says(String),
 }
 
-/// Number of steps that a text has of each end of a long path.
+/// Number of steps that an error text shows of each end of a long path.
 const SHOWN: usize = 3;
 
 #[derive(Debug)]
@@ -47,34 +47,35 @@ impl Bad {
         Self::new(Why::Says(why.to_string()))
     }
 
-    /// The error is in this field or variant.
+    /// Adds the field or variant that contains the error.
     #[cold]
     pub(super) fn in_field(mut self, name: &str) -> Self {
         self.0.path.push(Step::Field(name.into()));
         self
     }
 
-    /// The error is in this element.
+    /// Adds the index of the element that contains the error.
     #[cold]
     pub(super) fn in_element(mut self, index: usize) -> Self {
         self.0.path.push(Step::Index(index));
         self
     }
 
-    /// The error is in the value of the key that these bytes begin with: a field's name, or any other key of
-    /// a map.
+    /// Adds the key of the entry that contains the error. The key is at the beginning of these bytes: a
+    /// field's name, or any other key of a map.
     #[cold]
     pub(super) fn in_entry(self, key: &[u8]) -> Self {
         let name = text_of(key);
         self.in_field(&name)
     }
 
-    /// Whether it is a limit that keeps it from being written.
+    /// Returns `true` if the value is nested too deeply.
     pub(super) fn is_too_deep(&self) -> bool {
         matches!(self.0.why, Why::TooDeep(_))
     }
 
-    /// Returns the place of the error: `jobs[3].name`. Of a long path only both ends are in it: `next.next … next.value`.
+    /// Returns the position of the error: `jobs[3].name`. A long path contains only its two ends: `next.next
+    /// … next.value`.
     pub(super) fn path(&self) -> String {
         let (mut path, len) = (String::new(), self.0.path.len());
         let hidden = if len > 2 * SHOWN { SHOWN..len - SHOWN } else { len..len };
@@ -91,7 +92,7 @@ impl Bad {
     }
 }
 
-/// Without the path.
+/// Writes the text without the path.
 impl fmt::Display for Bad {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0.why {

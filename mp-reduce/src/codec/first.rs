@@ -1,12 +1,13 @@
-//! The first byte of a value: its kind, and for some kinds a small number.
+//! The first byte of a value: its kind and, for some kinds, a small number.
 //!
-//! As MessagePack has them, and one that MessagePack leaves unused: [`JUST`].
+//! The same as in MessagePack, and one byte that MessagePack leaves unused: [`JUST`].
 
 pub(super) const NIL: u8 = 0xc0;
-/// `Some` of what follows, where that begins with nil or with this: any other `Some(x)` is written as `x`. So
-/// `None`, `Some(None)` and `Some(())` differ.
+/// Marks `Some` of the following value if that value begins with nil or with this byte. Any other `Some(x)`
+/// is written as `x`. So `None`, `Some(None)` and `Some(())` differ.
 ///
-/// Before any other byte it begins a [buffer](super::buffer). All else is what other readers of MessagePack expect.
+/// Before any other byte, it begins a [buffer](super::buffer). Other readers of MessagePack understand
+/// everything else.
 pub(super) const JUST: u8 = 0xc1;
 pub(super) const FALSE: u8 = 0xc2;
 pub(super) const TRUE: u8 = 0xc3;
@@ -32,12 +33,12 @@ pub(super) const ARRAY_16: u8 = 0xdc;
 pub(super) const ARRAY_32: u8 = 0xdd;
 pub(super) const MAP_16: u8 = 0xde;
 pub(super) const MAP_32: u8 = 0xdf;
-/// With a number up to 127.
+/// Contains a number up to 127.
 pub(super) const SMALL: u8 = 0x00;
-/// With a length up to 15.
+/// Contains a length up to 15.
 pub(super) const SHORT_MAP: u8 = 0x80;
 pub(super) const SHORT_ARRAY: u8 = 0x90;
-/// With a length up to 31.
+/// Contains a length up to 31.
 pub(super) const SHORT_STR: u8 = 0xa0;
-/// With a number from -32 on.
+/// Contains a number from -32 to -1.
 pub(super) const SMALL_NEGATIVE: u8 = 0xe0;

@@ -1,17 +1,19 @@
-//! What is mentioned in a message more than once, and arrives once: the parts of a message.
+//! Parts: values that a message refers to several times and contains once.
 //!
-//! The bytes of a part are not where it is mentioned. They stand before the value that mentions it first, so that a reader finds them in
-//! whatever order it reads (serde reads flattened fields last, and the contents of untagged enums more than once):
+//! The bytes of a part are not stored at the references. They precede the value with the first reference, so
+//! that a reader finds them in whatever order it reads (serde reads flattened fields last, and the contents
+//! of untagged enums several times):
 //!
-//! | bytes | what |
+//! | bytes | contents |
 //! |---|---|
 //! | 2 | [`JUST`](super::first::JUST), [`PARTS`] |
-//! | 4 | how many parts |
-//! | for each | its length, as that of a value, and its bytes: a value |
-//! | the rest | the value, in which parts are mentioned |
+//! | 4 | number of parts |
+//! | per part | length, in the form of a value's length, and the bytes of a value |
+//! | the rest | the value, which refers to the parts |
 //!
-//! Parts count through all values of one message. A part is named by its address *and* the type of what points to it, since things of
-//! several types can have one address; while the message is written it is kept, so that nothing else gets its address.
+//! Parts are numbered through all values of one message. A part is identified by its address *and* the type
+//! of the pointer to it, since objects of several types can have the same address. While the message is
+//! written, the pointer is kept, so that the address is not reused.
 
 use std::any::{Any, TypeId, type_name};
 use std::collections::HashMap;
@@ -25,15 +27,15 @@ use super::error::{Bad, too_short};
 use super::first::JUST;
 use super::{parts, write_length};
 
-/// After [`JUST`]: parts follow. No buffer has this code.
+/// Follows [`JUST`] if parts follow. No buffer has this code.
 pub(super) const PARTS: u8 = 0x20;
 
-/// The parts of the message that this thread writes, and those of the one that it reads.
+/// Parts of the message that this thread writes, and of the message that it reads.
 #[derive(Default)]
 struct Memo {
     numbers: HashMap<(usize, TypeId), u32>,
     written: Vec<Written>,
-    /// How many stand before values that were written.
+    /// Number of parts that precede values already written.
     before_values: usize,
     read: Vec<Part>,
 }
@@ -41,16 +43,16 @@ struct Memo {
 struct Written {
     /// `None` while it is being written.
     bytes: Option<Rc<[u8]>>,
-    /// What points to it.
+    /// Pointer to the part.
     _kept: Box<dyn Any>,
 }
 
 struct Part {
     bytes: Rc<[u8]>,
     at: Range<usize>,
-    /// Whether it is being read.
+    /// `true` while it is being read.
     open: bool,
-    /// What points to it, once it was read: of one type, unless its reader tried several.
+    /// Pointers to the part, after it was read. They have one type, unless its reader tried several.
     made: Vec<Box<dyn Any>>,
 }
 
@@ -74,7 +76,8 @@ fn cycle<P>() -> String {
     )
 }
 
-/// A part is mentioned, to which `pointer` points: its number. Mentioned for the first time, `write` writes it.
+/// Returns the number of the part that `pointer` points to. On the first reference, calls `write` to encode
+/// it.
 pub(crate) fn mention<P: Any + Clone>(
     pointer: &P,
     address: usize,
@@ -94,7 +97,7 @@ pub(crate) fn mention<P: Any + Clone>(
     });
     let (number, first) = found.ok_or_else(no_message)??;
     if first {
-        // Outside of the memo: it is the user's code.
+        // Outside of the memo, since this calls user code.
         let bytes = write();
         memo::with(|memo: &mut Memo| {
             if bytes.is_err() {
@@ -109,7 +112,7 @@ pub(crate) fn mention<P: Any + Clone>(
     Ok(number)
 }
 
-/// The value that begins at `at` is written: puts the parts before it that it mentions first.
+/// Inserts the parts that the value at `at` refers to first before this value.
 #[inline]
 pub(super) fn finish(to: &mut Vec<u8>, at: usize) -> std::result::Result<(), Box<Error>> {
     if memo::is_there() { put_before(to, at).map_err(Box::new) } else { Ok(()) }
@@ -138,14 +141,15 @@ fn put_before(to: &mut Vec<u8>, at: usize) -> Result<()> {
     Ok(())
 }
 
-/// Says how many parts follow.
+/// Returns the bytes that announce this number of parts.
 pub(super) fn head(parts: usize) -> Vec<u8> {
     let mut head = vec![JUST, PARTS];
     head.extend_from_slice(&(parts as u32).to_le_bytes());
     head
 }
 
-/// How many parts stand before this value, and their bytes and those of the value. None, if it begins with itself.
+/// Returns the number of parts before this value, and the bytes of the parts and the value. Returns `None` if
+/// there are no parts.
 pub(super) fn counted(value: &[u8]) -> Option<(usize, &[u8])> {
     match *value {
         [JUST, PARTS, a, b, c, d, ref rest @ ..] => Some((u32::from_le_bytes([a, b, c, d]) as usize, rest)),
@@ -153,7 +157,7 @@ pub(super) fn counted(value: &[u8]) -> Option<(usize, &[u8])> {
     }
 }
 
-/// A value is to be read: notes the parts that stand before it, and returns it without them.
+/// Begins to read a value: records the parts before it, and returns it without them.
 #[inline]
 pub(super) fn begin(value: &[u8]) -> std::result::Result<&[u8], Bad> {
     match counted(value) {
@@ -165,7 +169,7 @@ pub(super) fn begin(value: &[u8]) -> std::result::Result<&[u8], Bad> {
 #[cold]
 #[inline(never)]
 fn note<'a>(value: &'a [u8], count: usize, mut rest: &'a [u8]) -> std::result::Result<&'a [u8], Bad> {
-    // Each has its length at least.
+    // Each part has at least a length.
     if count > rest.len() {
         return Err(too_short());
     }
@@ -184,12 +188,12 @@ fn note<'a>(value: &'a [u8], count: usize, mut rest: &'a [u8]) -> std::result::R
     Ok(rest)
 }
 
-/// Whether a message is being read that has parts: then what is shared is mentioned.
+/// Returns `true` if a message with parts is being read, so that shared values are references.
 pub(crate) fn are_read() -> bool {
     memo::is_there() && memo::with(|memo: &mut Memo| !memo.read.is_empty()).unwrap_or_default()
 }
 
-/// The part that is mentioned under this number, read by `read` if it was not yet.
+/// Returns the part with this number. Calls `read` if it was not read before.
 pub(crate) fn part<P: Any + Clone>(
     number: u32,
     read: impl FnOnce(&[u8]) -> std::result::Result<P, Bad>,
@@ -209,7 +213,7 @@ pub(crate) fn part<P: Any + Clone>(
         Ok(unread) => unread,
         Err(made) => return Ok(made),
     };
-    // Outside of the memo: it is the user's code.
+    // Outside of the memo, since this calls user code.
     let value = read(&bytes[at]);
     memo::with(|memo: &mut Memo| {
         if let Some(part) = memo.read.get_mut(number as usize) {
@@ -220,7 +224,7 @@ pub(crate) fn part<P: Any + Clone>(
     value.map_err(|e| format!("the shared {}: {}{e}", type_name::<P>(), super::place(&e)))
 }
 
-/// Calls `f` while the parts that were written can be read, to see whether they can.
+/// Calls `f` with the written parts available for reading, to check that they can be read.
 pub(super) fn with_written<R>(f: impl FnOnce() -> R) -> R {
     if !memo::is_there() {
         return f();

@@ -1,4 +1,4 @@
-//! MessagePack, with attachments beside it.
+//! The codec: MessagePack with attachments.
 
 mod buffer;
 mod error;
@@ -20,27 +20,30 @@ pub(crate) use error::Bad;
 use error::Why;
 use write::Written;
 
-/// Each value as its length and its MessagePack bytes. The length is one byte; from 255 on it is a byte 255, and four bytes,
-/// little-endian.
+/// Writes each value as its length and its MessagePack bytes. A length below 255 is one byte. A longer one is
+/// a byte 255 followed by four bytes, little-endian.
 ///
-/// Structs are written with the names of their fields, so that fields that are left out (`skip_serializing_if`) and enums
-/// that are told apart by their fields arrive as they were. Types that have a form for people (`is_human_readable`: addresses
-/// and times, say) are written in that: serde reads them so wherever it buffers values, in all formats.
+/// Structs are written with the names of their fields. So omitted fields (`skip_serializing_if`) and enums
+/// that are distinguished by their fields are read correctly. Types with a human-readable form
+/// (`is_human_readable`, such as addresses and times) are written in that form, since serde reads them so
+/// wherever it buffers values, in all formats.
 ///
-/// One byte differs from MessagePack: `c1`, which that leaves free, says that `Some` of nothing follows (`Some(None)`,
-/// `Some(())`), or a buffer: the numbers of a long `Vec` or slice as they are in memory, which goes with one `memcpy`. From 16 KiB on
-/// such numbers, texts and byte strings are copied into shared memory of their own, which is attached, if the message stays in this memory.
+/// One byte differs from MessagePack: `c1`, which MessagePack leaves unused. It marks `Some` of an empty
+/// value (`Some(None)`, `Some(())`), or a buffer: the numbers of a long `Vec` or slice in their memory
+/// representation, written by one `memcpy`. Numbers, texts and byte strings of 16 KiB or more are copied into
+/// separate shared memory, which is attached to the message, if the message stays in this memory.
 #[derive(Clone, Copy, Debug)]
 pub struct MessagePack;
 
-/// In place of a length: the length follows.
+/// Value of the first byte if a longer length follows.
 const MORE: u8 = 255;
-/// Bytes of a length that follows, and of what says so.
+/// Number of bytes of a longer length, including the first byte.
 const LONG: usize = 5;
-/// What a few bytes have before them, beside the length of all: that they are bytes, and how many.
+/// Number of bytes before a short byte string, in addition to the length of the value: the kind and the
+/// length.
 const BYTES_HEAD: usize = 2;
 
-/// A value that is bytes.
+/// A value that is a byte string.
 struct Bytes<'a>(&'a [u8]);
 
 impl Serialize for Bytes<'_> {
@@ -50,8 +53,8 @@ impl Serialize for Bytes<'_> {
 }
 
 thread_local! {
-    /// Whether this thread's last value had such a length: the next one gets the room for it at once. Else its bytes are moved
-    /// once they are there.
+    /// `true` if this thread's last value had a longer length: then the next one gets room for it at once.
+    /// Otherwise its bytes are moved after they are written.
     static LAST_WAS_LONG: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -66,7 +69,7 @@ impl Codec for MessagePack {
         write(out, value, 0, try_to_read::<T>)
     }
 
-    // Which kind of number it is, is known where this is compiled.
+    // The compiler knows the kind of the number.
     #[inline(always)]
     fn write_number(out: &mut Outgoing, number: Number) -> Result<()> {
         number::append(out.bytes(), number);
@@ -159,7 +162,7 @@ impl Codec for MessagePack {
 
     #[inline]
     fn read_plain_number<T: DeserializeOwned + 'static>(bytes: &[u8]) -> Result<T> {
-        // Most are as they are written here.
+        // Most numbers were written by this codec in the short form.
         if let Some(value) = Self::read_quickly(bytes) {
             return Ok(value);
         }
@@ -168,7 +171,7 @@ impl Codec for MessagePack {
         if number.first() == Some(&first::JUST) {
             return Self::read_plain(bytes);
         }
-        // It enters one level at most, and no code that could enter others is called in there.
+        // A number has one level at most, and reading it calls no code that could enter others.
         let left = Cell::new(level::MAX_NESTING);
         read::from_slice(number, &left).map_err(|e| undecodable::<T>(&e, bytes))
     }
@@ -182,8 +185,8 @@ impl Codec for MessagePack {
     }
 }
 
-/// Appends a value with its length, of as many levels as are left, down to the last. If a reader may have no
-/// place for what was written, `try_to_read` gets its bytes.
+/// Appends a value with its length, using the levels that are left, down to `last`. If some readers can't
+/// represent the value, calls `try_to_read` with its bytes.
 #[inline]
 fn write<T: Serialize + ?Sized>(
     out: &mut Outgoing,
@@ -191,7 +194,7 @@ fn write<T: Serialize + ?Sized>(
     last: u16,
     try_to_read: impl FnOnce(&[u8], Written) -> Result<()>,
 ) -> Result<()> {
-    // One word, also where it is an error: a larger result would be copied by each that hands it on.
+    // The result is one word, also for an error: each caller would have to copy a larger result.
     let written = scope::with_outgoing(out, |bytes| append(bytes, value, last, try_to_read))?;
     written.map_err(|error| *error)
 }
@@ -237,8 +240,8 @@ fn too_long() -> Box<Error> {
 }
 
 /// Checks that these bytes can be read as `T`. serde can't read numbers of 128 bits where it buffers values,
-/// in any format, and how much of a stack a level takes depends on its type. Nothing of what is written says
-/// either: so it is tried.
+/// in any format, and the stack that a level needs depends on its type. The bytes don't show either, so
+/// reading is tried.
 #[cold]
 fn try_to_read<T: DeserializeOwned>(bytes: &[u8], written: Written) -> Result<()> {
     let read = || level::counted(|left| read::from_slice::<T>(bytes, left).map(drop));
@@ -251,7 +254,7 @@ fn try_to_read<T: DeserializeOwned>(bytes: &[u8], written: Written) -> Result<()
         if e.is_too_deep() {
             return Err(unencodable(&e));
         }
-        // Its receiver gets the same error, with the bytes.
+        // The receiver gets the same error, with the bytes.
         if !written.wide {
             return Ok(());
         }
@@ -272,17 +275,18 @@ fn unmeasured() -> Bad {
     )))
 }
 
-/// A value as bytes within a message that is being written: what it attaches is attached to that, and its levels are added to those around it.
+/// Encodes a value as bytes within a message that is being written. The value's attachments are attached to
+/// that message, and its levels are added to those around it.
 ///
 /// # Errors
-/// When its `Serialize` refuses, or it is nested too deeply.
+/// Returns an error if its `Serialize` does, or if it is nested too deeply.
 pub fn to_part<T: Serialize + DeserializeOwned>(value: &T) -> Result<Vec<u8>> {
     let mut bytes = part_of::<T, T>(value).map_err(|e| unencodable(&e))?;
     bytes.shrink_to_fit();
     Ok(bytes)
 }
 
-/// As [`to_part`], of a value that is read as a `B`.
+/// Like [`to_part`], for a value that is read as a `B`.
 pub(crate) fn part_of<T: Serialize + ?Sized, B: DeserializeOwned>(
     value: &T,
 ) -> std::result::Result<Vec<u8>, Bad> {
@@ -294,20 +298,20 @@ pub(crate) fn part_of<T: Serialize + ?Sized, B: DeserializeOwned>(
     Ok(bytes)
 }
 
-/// What [`part_of`] wrote, within the message that it was written into.
+/// Decodes the output of [`part_of`], within the message that contains it.
 pub(crate) fn read_part<B: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<B, Bad> {
     level::counted(|left| read::from_slice(bytes, left))
 }
 
-/// What [`to_part`] wrote, within the message that it was written into.
+/// Decodes the output of [`to_part`], within the message that contains it.
 ///
 /// # Errors
-/// [`Error::Undecodable`](mp_core::Error::Undecodable).
+/// Returns [`Error::Undecodable`](mp_core::Error::Undecodable) if the bytes can't be decoded.
 pub fn from_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
     read_part(bytes).map_err(|e| undecodable::<T>(&e, bytes))
 }
 
-/// All bytes of a message that was read, or could not be: also those that were attached to it.
+/// Returns all bytes of a message, including those of attachments.
 #[cold]
 pub(crate) fn all_bytes(inc: &mut Incoming) -> Vec<u8> {
     let mut arrived = std::mem::take(inc.arrived());
@@ -316,7 +320,7 @@ pub(crate) fn all_bytes(inc: &mut Incoming) -> Vec<u8> {
     all
 }
 
-/// A length as it is before a value that was written in one go.
+/// Writes the length before a value.
 fn write_length(to: &mut Vec<u8>, len: usize) -> Option<()> {
     match u8::try_from(len) {
         Ok(short) if short != MORE => to.push(short),
@@ -328,7 +332,7 @@ fn write_length(to: &mut Vec<u8>, len: usize) -> Option<()> {
     Some(())
 }
 
-/// How long the length of the first value is, and how long the value, which follows.
+/// Returns the number of bytes of the first value's length, and the length of that value, which follows.
 #[inline]
 fn parts(bytes: &[u8]) -> Result<(usize, usize)> {
     let (head, len) = match *bytes {
@@ -366,7 +370,7 @@ pub(crate) fn place(error: &Bad) -> String {
 mod tests {
     use crate::{TypeFingerprint, from_bytes, to_bytes};
 
-    /// Each length after a short and after a long one, cut at each place, and with another length.
+    /// Each length, after a short and after a long one, truncated at each position, and with another length.
     #[test]
     fn lengths_around_one_byte() {
         let type_of = TypeFingerprint::<String>::new().get();

@@ -1,13 +1,13 @@
-//! Numbers as MessagePack, each with its length before it.
+//! Numbers in MessagePack, each after its length.
 //!
-//! As rmp-serde writes them, in the fewest bytes that they fit in; but with neither a serializer nor a scope for attachments
-//! around it, which take several times as long as the number.
+//! The bytes are the same as those of rmp-serde: the shortest form. This code uses neither a serializer nor a
+//! scope for attachments, which take several times as long as the number.
 
 use mp_core::message::{FewBytes, Number};
 
-/// Where a number is written.
+/// Destination of a number.
 pub(super) trait To {
-    /// The first `len` of these bytes, behind which are zeros. How many they are is known where this is compiled.
+    /// Writes the first `len` of these bytes. The rest of the array is zero. `len` is known at compile time.
     fn put(&mut self, len: usize, bytes: [u8; FewBytes::MOST]);
 }
 
@@ -18,7 +18,7 @@ impl To for Vec<u8> {
     }
 }
 
-/// Of one number.
+/// Holds a single number.
 impl To for FewBytes {
     #[inline(always)]
     fn put(&mut self, len: usize, bytes: [u8; FewBytes::MOST]) {
@@ -38,7 +38,8 @@ pub(super) fn append(to: &mut impl To, number: Number) {
     }
 }
 
-/// As [`append`], of a number of a type with this many bytes: as many bytes for each number of the type, whatever its value.
+/// Like [`append`], for a number of a type with `size` bytes. The encoding has the same length for every
+/// value of the type.
 #[inline(always)]
 pub(super) fn append_wide(to: &mut Vec<u8>, number: Number, size: usize) {
     match (number, size) {
@@ -54,7 +55,7 @@ pub(super) fn append_wide(to: &mut Vec<u8>, number: Number, size: usize) {
     }
 }
 
-/// The length, a byte with the kind, and the bytes of the number.
+/// Writes the length, a byte with the kind, and the bytes of the number.
 #[inline]
 fn after<const N: usize>(to: &mut impl To, marker: u8, bytes: [u8; N]) {
     let mut all = [0; FewBytes::MOST];
@@ -63,7 +64,7 @@ fn after<const N: usize>(to: &mut impl To, marker: u8, bytes: [u8; N]) {
     to.put(2 + N, all);
 }
 
-/// The length of a byte, and that byte.
+/// Writes the length of one byte, and that byte.
 #[inline]
 fn short(to: &mut impl To, byte: u8) {
     to.put(2, [1, byte, 0, 0, 0, 0, 0, 0, 0, 0]);
@@ -92,8 +93,8 @@ fn signed(to: &mut impl To, n: i64) {
     }
 }
 
-/// The number of these bytes, if they are one of the type's values; all else, and what is wrong with it, is for the reader of all
-/// values.
+/// Decodes a number if the bytes are a valid value of the type. Otherwise returns `None`, and the general
+/// reader decodes the bytes or reports the error.
 #[inline(always)]
 pub(super) fn read<T: 'static>(bytes: &[u8]) -> Option<T> {
     match *bytes {
@@ -147,7 +148,7 @@ mod tests {
         );
     }
 
-    /// Around each power of two, from both sides of zero.
+    /// Numbers around each power of two, of both signs.
     #[test]
     fn the_bytes_are_those_of_rmp_serde() {
         for near in (0..64).map(|bit| 1_u64 << bit) {
@@ -167,7 +168,8 @@ mod tests {
         }
     }
 
-    /// What is read in short is what the reader of all values reads, or nothing.
+    /// Checks that the short reader returns the same value as the general reader, or none. Returns `true` if
+    /// it returned a value.
     fn reads_alike<T: Message + DeserializeOwned + PartialEq + std::fmt::Debug>(bytes: &[u8]) -> bool {
         let left = std::cell::Cell::new(mp_core::message::level::MAX_NESTING);
         let all: Option<T> = crate::codec::read::from_slice(bytes, &left).ok();
@@ -182,7 +184,7 @@ mod tests {
         for n in near.chain([u64::MAX]) {
             let mut bytes = Vec::new();
             append(&mut bytes, Number::Unsigned(n));
-            // As others write them, in more bytes than they need; and cut, where nothing is read.
+            // Longer encodings, as other writers produce them, and truncated ones, which are not read.
             let long = [&[0xcf][..], &n.to_be_bytes()].concat();
             for bytes in [&bytes[1..], &long] {
                 assert!(reads_alike::<u64>(bytes) && reads_alike::<Option<u64>>(bytes));
@@ -217,7 +219,7 @@ mod tests {
         }
     }
 
-    /// Each is read as what it was, and all of a type have one length.
+    /// Checks that each value is read back unchanged, and that all values of a type have the same length.
     fn wide<T: Message + Serialize + DeserializeOwned + Copy + PartialEq + std::fmt::Debug>(values: &[T]) {
         let mut len = None;
         for value in values {

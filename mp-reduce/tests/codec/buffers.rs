@@ -1,5 +1,5 @@
-//! Rows of numbers, long texts and byte strings: they arrive as they were, whatever they are in, and their bytes are beside the
-//! message if they are long.
+//! Rows of numbers, long texts and byte strings: they are read back unchanged inside any type, and long ones
+//! are attached to the message.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -14,12 +14,12 @@ use serde::de::{SeqAccess, Visitor};
 use serde::ser::SerializeSeq;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// From how many bytes on a buffer is beside its message.
+/// Smallest number of bytes of an attached buffer.
 const LONG: usize = 16 << 10;
-/// From how many bytes on numbers are a row.
+/// Smallest number of bytes of a row.
 const ROW: usize = 256;
 
-/// How many attachments a value has in a message, and how many bytes that has.
+/// Returns the number of attachments and the number of bytes of a value's message.
 fn message_of<T: Message>(mut value: T) -> (usize, usize) {
     let mut out = Outgoing::default();
     value.encode::<MessagePack>(&mut out).unwrap();
@@ -27,7 +27,7 @@ fn message_of<T: Message>(mut value: T) -> (usize, usize) {
     (inc.blocks().count(), inc.rest().len())
 }
 
-/// Bytes that are written as such.
+/// Bytes that are written as a byte string.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub(crate) struct Blob(pub(crate) Vec<u8>);
 
@@ -102,14 +102,14 @@ struct Flat {
     record: Record,
 }
 
-/// Numbers that differ, with extreme ones among them.
+/// Returns different numbers, including extreme ones.
 fn many<T>(bytes: usize, of: impl Fn(u64) -> T) -> Vec<T> {
     (0..(bytes / size_of::<T>()) as u64)
         .map(|i| of(i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (i % 64)))
         .collect()
 }
 
-/// With this many bytes in one of its parts, and few in the others.
+/// Returns a record with this many bytes in one of its parts, and few in the others.
 fn record(part: usize, bytes: usize) -> Record {
     let mut r = Record {
         floats: vec![0.5, f32::NEG_INFINITY],
@@ -143,7 +143,7 @@ fn record(part: usize, bytes: usize) -> Record {
     r
 }
 
-/// How many parts [`record`] can fill.
+/// Number of parts that [`record`] can fill.
 const PARTS: usize = 18;
 
 #[test]
@@ -172,7 +172,7 @@ proptest! {
         super::same(Untagged::Text(record.text.clone()));
         super::same(Internally::Record(record.clone().into()));
         super::same(Flat { name: "f".into(), record: record.clone() });
-        // Out of this memory, they are all among the bytes.
+        // Outside of this memory, all buffers are stored in the message.
         let bytes = to_bytes(&mut record.clone()).unwrap();
         prop_assert_eq!(from_bytes::<Record>(bytes, TypeFingerprint::<Record>::new().get()).unwrap(), record);
     }
@@ -187,7 +187,7 @@ fn long_ones_are_beside_the_message_and_others_are_not() {
             assert_eq!(len < 2000, beside == 1, "part {part}, {bytes} bytes: {len}");
         }
     }
-    // Each byte of these is checked, or they are more than numbers.
+    // Each byte of these is checked, or they consist of more than numbers.
     for part in 13..17 {
         assert_eq!(message_of(record(part, LONG)).0, 0, "part {part}");
     }
@@ -211,7 +211,7 @@ enum Untagged2 {
     Wide(Vec<u128>),
 }
 
-/// Written as `A`, read as `B`, which is printed.
+/// Written as `A` and read as `B`, which is formatted.
 struct Written<A, B>(A, String, std::marker::PhantomData<fn(B)>);
 
 impl<A, B> Written<A, B> {
@@ -270,7 +270,7 @@ fn what_is_read_as_another_type_is_converted_or_refused() {
     }
 }
 
-/// Reads what a `Vec` is read from in its own way.
+/// Reads the encoding of a `Vec` with its own visitor.
 #[derive(Clone, PartialEq, Debug)]
 struct Backwards(Vec<u32>);
 
@@ -300,7 +300,7 @@ impl<'de> Deserialize<'de> for Backwards {
     }
 }
 
-/// It yields a `Vec`, and is not how a `Vec` is read.
+/// The visitor returns a `Vec`, but is not that of a `Vec`.
 #[test]
 fn a_visitor_of_ones_own_is_called() {
     for len in [10, 100, LONG] {
@@ -310,7 +310,7 @@ fn a_visitor_of_ones_own_is_called() {
     }
 }
 
-/// Elements of several types, and another number of them than it says.
+/// Elements of several types, in another number than announced.
 #[derive(Clone, Debug, Default)]
 struct Lies {
     says: Option<usize>,
@@ -343,7 +343,7 @@ fn sequences_of_several_types_or_of_another_length_arrive() {
     for says in [None, Some(0), Some(1), Some(100), Some(101), Some(64_000), Some(usize::MAX)] {
         for then in [None, Some("then".to_owned())] {
             for more in [vec![], vec![0.5; 3]] {
-                // A length of more than 32 bits can't be announced, but where it is of a row.
+                // A length of more than 32 bits can't be announced, except for a row.
                 let lies = Lies { says, numbers: numbers.clone(), then: then.clone(), more: more.clone() };
                 let expected: Vec<Part> = (numbers.iter().map(|n| Part::Number(*n)))
                     .chain(then.clone().map(Part::Text))
@@ -358,7 +358,7 @@ fn sequences_of_several_types_or_of_another_length_arrive() {
     }
 }
 
-/// An iterator that says of its length what it likes.
+/// An iterator with an arbitrary size hint.
 #[derive(Clone)]
 struct Says<I>(I, (usize, Option<usize>));
 
@@ -403,7 +403,7 @@ fn many_numbers(len: usize) -> Vec<u64> {
     many(8 * len, |n| n)
 }
 
-/// Sends a message of its own while it is written, and while it is read.
+/// Sends a message of its own while it is written and while it is read.
 #[derive(Clone, PartialEq, Debug)]
 struct Busy(Vec<u64>);
 
@@ -468,7 +468,7 @@ fn as_many_as_there_are() {
     assert!(arrived == many);
 }
 
-/// Every byte of the message, changed: a value or an error.
+/// Changing any byte of the message results in a value or an error.
 #[test]
 fn changed_bytes_are_errors_or_values() {
     let value = (vec![1_u8; LONG], vec![0.5_f64; 40], "x".repeat(LONG), Blob(vec![7; LONG]));
@@ -492,7 +492,7 @@ fn changed_bytes_are_errors_or_values() {
     }
 }
 
-/// A message with one row beside it, whose place in the bytes is changed.
+/// Reads a message with one attached row, whose reference in the bytes is changed.
 fn forged(kind: u8, len: u64, attachment: u32) -> Result<Vec<u32>, String> {
     let (mut value, mut out) = (vec![3_u32; LONG / 4], Outgoing::default());
     value.encode::<MessagePack>(&mut out).unwrap();
@@ -527,7 +527,7 @@ fn a_forged_row_is_an_error_that_says_what_is_wrong() {
     }
 }
 
-/// Memory that other processes may write, or that one of them owns, is no buffer.
+/// Memory that other processes may write, or that one of them owns, is not a valid buffer.
 #[test]
 fn memory_that_is_written_is_not_read_as_a_buffer() {
     let shared = mp_tensor::Tensor::<u8>::zeros([LONG]).unwrap().share();
@@ -542,7 +542,7 @@ fn memory_that_is_written_is_not_read_as_a_buffer() {
     assert!(why.contains("was sent as") && why.contains("is read as"), "{why}");
 }
 
-/// It is nested as deeply as other values may be, and no deeper.
+/// A row counts as a level of nesting, like other sequences.
 #[test]
 fn rows_are_a_level_as_other_sequences_are() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
@@ -560,7 +560,7 @@ fn rows_are_a_level_as_other_sequences_are() {
     }
 }
 
-/// Without a message around it there are no attachments to be read from.
+/// Without a message, there are no attachments to read.
 #[test]
 fn a_buffer_that_is_nowhere_is_an_error() {
     let (mut value, mut out) = ("x".repeat(LONG), Outgoing::default());

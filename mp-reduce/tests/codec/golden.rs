@@ -30,7 +30,7 @@ enum Shape {
     Box { from: u8, to: u8 },
 }
 
-/// Every message by its name, as bytes, and how many attachments it has; each is read again.
+/// Messages by name, with their bytes and number of attachments. Each is read back.
 #[derive(Default)]
 struct Book(String);
 

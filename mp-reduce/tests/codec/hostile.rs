@@ -1,5 +1,5 @@
-//! Bytes that no sender of this library writes: every decoder makes a value or an error of them. No panic, no end of a stack, and no
-//! memory but what the message has.
+//! Bytes that no sender of this library writes: every decoder returns a value or an error. It does not panic,
+//! overflow the stack, or access memory outside of the message.
 
 use mp_core::message::{Incoming, Outgoing};
 use mp_reduce::{Bundle, Message, MessagePack, TypeFingerprint, from_bytes};
@@ -19,7 +19,8 @@ enum Untagged {
     Text(String),
 }
 
-/// One of each decoder: serde values of all kinds, numbers, buffers, tensors of each mode, messages in it.
+/// Contains a value for each decoder: serde values of all kinds, numbers, buffers, tensors of each mode, and
+/// messages.
 #[derive(Message)]
 #[message(crate = mp_reduce)]
 struct Parcel {
@@ -52,9 +53,9 @@ fn parcel(children: usize) -> Parcel {
     }
 }
 
-/// Looks at all memory that the value says it has.
+/// Reads all memory that the value refers to.
 fn look(parcel: &Parcel) {
-    /// A view may name one element as often as it likes.
+    /// Limit on the elements read, since a view may refer to one element any number of times.
     const MOST: usize = 1 << 16;
     let mut sum =
         parcel.own.as_slice().map_or(0, |all| all.iter().take(MOST).map(|x| usize::from(*x)).sum::<usize>());
@@ -68,7 +69,7 @@ fn look(parcel: &Parcel) {
     parcel.children.0.iter().for_each(look);
 }
 
-/// What is done to the bytes of a message.
+/// Change of the bytes of a message.
 #[derive(Clone, Debug)]
 enum Change {
     Set(Index, u8),
@@ -104,7 +105,7 @@ impl Change {
     }
 }
 
-/// Bytes that mean something somewhere.
+/// Bytes that have a meaning in some encoding.
 fn byte() -> impl Strategy<Value = u8> {
     let known =
         vec![0, 1, 0x0b, 0x0e, 0x10, 0x1a, 0x1f, 0x7f, 0x80, 0x81, 0x90, 0x91, 0xa1, 0xc0, 0xc1, 0xc4];
@@ -131,7 +132,7 @@ fn config() -> ProptestConfig {
 proptest! {
     #![proptest_config(config())]
 
-    /// With all that is attached to it.
+    /// Includes everything that is attached to the message.
     #[test]
     fn a_message_whose_bytes_were_changed(children in 0..2_usize, changes in prop::collection::vec(change(), 1..4)) {
         let (mut value, mut out) = (parcel(children), Outgoing::default());
@@ -142,11 +143,11 @@ proptest! {
         }
     }
 
-    /// One of another program, or of another time.
+    /// Bytes of another program, or of another version.
     #[test]
     fn bytes_that_were_never_a_message(bytes in prop::collection::vec(byte(), 0..300)) {
         fn read<T: Message>(bytes: &[u8]) {
-            // It has the right type, or says so.
+            // The bytes have the right type, or the error reports another one.
             drop(from_bytes::<T>(bytes.to_vec(), TypeFingerprint::<T>::new().get()));
             drop(T::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec())));
             drop(T::decode_plain::<MessagePack>(bytes));

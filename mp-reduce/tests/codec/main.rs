@@ -1,4 +1,4 @@
-//! What is put and what arrives: shapes of serde's data model, limits, and what can't be read.
+//! Round trips through messages: shapes of serde's data model, limits, and unreadable values.
 
 mod buffers;
 mod golden;
@@ -16,7 +16,7 @@ use std::fmt::Debug;
 
 use mp_reduce::{Message, pack, unpack};
 
-/// Packs a value, and compares what is unpacked.
+/// Packs a value, unpacks it, and compares.
 #[track_caller]
 fn same<T: Message + Clone + PartialEq + Debug>(value: T) {
     let envelope = pack(value.clone()).unwrap_or_else(|e| panic!("{value:?} is not put: {e}"));

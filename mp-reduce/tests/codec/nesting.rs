@@ -1,5 +1,5 @@
-//! One limit of nesting for both directions: what is put can be read, also by a thread with a stack of the
-//! default size, and what is nested more deeply is given back to its sender.
+//! The limit of nesting is the same in both directions: every sent value can be read, also by a thread with a
+//! stack of the default size. A value that is nested more deeply is returned to its sender.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -7,7 +7,7 @@ use std::fmt::Debug;
 use mp_reduce::{Bundle, Message, pack, unpack};
 use serde::{Deserialize, Serialize};
 
-/// In a thread with a stack of the default size.
+/// Runs `f` in a thread with a stack of the default size.
 fn in_a_thread<R: Send + 'static>(f: impl FnOnce() -> R + Send + 'static) -> R {
     in_a_thread_of(2 << 20, f)
 }
@@ -16,11 +16,11 @@ fn in_a_thread_of<R: Send + 'static>(stack: usize, f: impl FnOnce() -> R + Send 
     std::thread::Builder::new().stack_size(stack).spawn(f).unwrap().join().unwrap()
 }
 
-/// Stacks on which what is nested far too deeply is refused: the default, and a small one.
+/// Stacks on which values of extreme depth are refused: the default size, and a small one.
 const STACKS: [usize; 2] = [2 << 20, 256 << 10];
 
-/// Each depth up to `most` either arrives, or comes back; and the first that comes back does so for being too
-/// deep. At least `at_least` levels arrive.
+/// Checks that a value of each depth up to `most` is either read back or returned. The first one returned
+/// must be too deep, and at least `at_least` levels are read back.
 #[track_caller]
 fn arrives_or_comes_back<T: Message + Send>(
     at_least: usize,
@@ -107,9 +107,9 @@ struct Derived {
     name: String,
 }
 
-/// Values that are nested more deeply need not arrive.
+/// Depth from which on values may be refused.
 const LEAST: usize = 20;
-/// Number of structs in each other that arrive, each in an `Option` or a `Vec` of the one around it.
+/// Number of nested structs that are read back, each in an `Option` or a `Vec` of the outer one.
 const DEEP: usize = 500;
 
 #[test]
@@ -229,10 +229,11 @@ fn messages_in_messages() {
     arrives_or_comes_back(LEAST, 3_000, deep, depth);
 }
 
-/// So deep that no stack would be enough to write or read it.
+/// Depth for which no stack would be enough to write or read it.
 const VERY_DEEP: usize = 100_000;
 
-/// It comes back to its sender, whole. `inner` takes apart what is dropped recursively else, for which no stack is enough either.
+/// Checks that the value is returned to its sender unchanged. `inner` takes the value apart, since no stack
+/// is enough for a recursive drop.
 #[track_caller]
 fn is_refused<T: Message + Send>(deep: fn() -> T, inner: fn(T) -> Option<T>) {
     for stack in STACKS {
@@ -279,7 +280,7 @@ fn node(children: Vec<Derived>) -> Derived {
     Derived { children: Bundle(children), name: "name".into() }
 }
 
-/// What these bytes are read as, by a thread with a stack of the default size: an error that says why.
+/// Checks that a thread with a stack of the default size gets an error for these bytes, with the cause.
 #[track_caller]
 fn is_not_read<T: Message + Send>(bytes: Vec<u8>) {
     for stack in STACKS {
@@ -294,13 +295,13 @@ fn is_not_read<T: Message + Send>(bytes: Vec<u8>) {
     }
 }
 
-/// A value of MessagePack as it is in a message: behind its length.
+/// Returns a MessagePack value as it is in a message: after its length.
 fn of_message(value: Vec<u8>) -> Vec<u8> {
     let len = u32::try_from(value.len()).unwrap();
     [&[255], &len.to_le_bytes()[..], &value].concat()
 }
 
-/// No sender of this library writes such a thing: another one may.
+/// No sender of this library writes such a value, but another one may.
 #[test]
 fn a_hundred_thousand_levels_are_not_read() {
     #[derive(Serialize, Deserialize, Debug)]
@@ -319,13 +320,13 @@ fn a_hundred_thousand_levels_are_not_read() {
     is_not_read::<Internally>(deep(&[&[0x82], &kind, &inner, &of]));
     is_not_read::<Adjacently>(deep(&[&[0x82], &kind, &inner, &of]));
     is_not_read::<Flat>(deep(&[&[0x81], &text("a")]));
-    // What is kept in between, or skipped: sequences, maps, `Some`, and rows in sequences.
+    // Buffered or skipped contents: sequences, maps, `Some`, and rows in sequences.
     for level in [&[0x91][..], &[0x81, 0x01], &[0xc1], &[0xdd, 0, 0, 0, 1], &[0xdf, 0, 0, 0, 1, 0x01]] {
         is_not_read::<Untagged>(deep(&[level]));
         let unknown = [&[0x81][..], &text("unknown"), &level.repeat(VERY_DEEP), &[0xc0]].concat();
         is_not_read::<Known>(of_message(unknown));
     }
-    // Messages in messages: what each adds before and behind the one in it.
+    // Messages in messages: the bytes that each adds before and after the inner one.
     let [mut none, mut one] = [node(vec![]), node(vec![node(vec![])])];
     let (none, one) = (mp_reduce::to_bytes(&mut none).unwrap(), mp_reduce::to_bytes(&mut one).unwrap());
     let name = mp_reduce::to_bytes(&mut "name".to_string()).unwrap();
@@ -333,8 +334,8 @@ fn a_hundred_thousand_levels_are_not_read() {
     is_not_read::<Derived>([before.repeat(VERY_DEEP), none, name.repeat(VERY_DEEP)].concat());
 }
 
-/// A level may need much of a stack, and a thread may have little: then what is left of the stack decides,
-/// and what is refused is not lost.
+/// A level may need much stack, and a thread may have little. Then the remaining stack decides, and refused
+/// values are not lost.
 #[test]
 fn a_stack_that_ends_before_the_limit() {
     #[derive(Serialize, Deserialize, Debug)]
@@ -362,7 +363,7 @@ fn a_stack_that_ends_before_the_limit() {
     let with_stack = |size: usize, f: fn()| {
         std::thread::Builder::new().stack_size(size).spawn(f).unwrap().join().unwrap();
     };
-    // 60 levels of 8 KB and more, several times over: too much for a thread's stack in a debug build.
+    // 60 levels of at least 8 KB, several times: too much for a thread's stack in a debug build.
     with_stack(64 << 20, || {
         let envelope = pack(deep(60)).unwrap();
         let read = move || unpack::<Wide>(envelope);
@@ -379,7 +380,7 @@ fn a_stack_that_ends_before_the_limit() {
     });
 }
 
-/// What a closure captures is written by a serializer of its own, on the same stack: `to_part` and
+/// Captured values of a closure are written by a separate serializer on the same stack: `to_part` and
 /// `from_part` continue the count.
 #[test]
 fn parts_within_a_message() {

@@ -1,5 +1,5 @@
-//! Each kind of "nothing" (`None`, `Some(None)`, `()`) arrives as what it was: MessagePack alone has one for
-//! all of them.
+//! Each kind of empty value (`None`, `Some(None)`, `()`) is read back unchanged. Plain MessagePack has a
+//! single encoding for all of them.
 
 use std::collections::BTreeMap;
 

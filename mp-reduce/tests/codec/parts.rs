@@ -1,4 +1,4 @@
-//! Parts that are mentioned more than once: their bytes, and what is wrong with forged ones.
+//! Parts with several references: their bytes, and errors of forged ones.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ fn read<T: Message>(bytes: &[u8]) -> mp_reduce::Result<T> {
     from_bytes(bytes.to_vec(), TypeFingerprint::<T>::new().get())
 }
 
-/// A message of one value.
+/// Returns a message of one value.
 fn message(value: &[&[u8]]) -> Vec<u8> {
     let value = value.concat();
     [&[u8::try_from(value.len()).unwrap()], &value[..]].concat()
@@ -38,7 +38,7 @@ fn a_part_stands_before_the_value_that_mentions_it() {
     assert_eq!(bytes, message(&[ONE_PART, &[1, 5, 0x92], FIRST, FIRST]));
     let arrived: Mentions<u8> = read(&bytes).unwrap();
     assert!(arrived == value && Arc::ptr_eq(&arrived.0[0], &arrived.0[1]));
-    // Nothing is mentioned, nothing stands before it.
+    // Without references, there are no parts before the value.
     assert_eq!(to_bytes(&mut Mentions::<u8>(vec![])).unwrap(), message(&[&[0x90]]));
 }
 
@@ -70,14 +70,14 @@ fn forged_parts_are_errors() {
         for byte in [0, 1, 0x7f, 0x91, 0xc0, 0xc1, 0xff, bytes[at].wrapping_add(1)] {
             let mut forged = bytes.clone();
             forged[at] = byte;
-            // Whatever it is, it ends.
+            // Any result is allowed, if it returns.
             drop(read::<Mentions<Vec<String>>>(&forged));
         }
         assert!(read::<Mentions<Vec<String>>>(&bytes[..at]).is_err(), "cut at {at}");
     }
 }
 
-/// Also what is long in a part, which came beside the message.
+/// Includes the long buffers of a part, which are attached to the message.
 #[test]
 fn a_message_that_can_not_be_read_has_the_bytes_of_its_parts() {
     #[derive(Serialize)]
@@ -95,7 +95,7 @@ fn a_message_that_can_not_be_read_has_the_bytes_of_its_parts() {
     assert!(arrived.0[0] == long && Arc::ptr_eq(&arrived.0[0], &arrived.0[2]) && *arrived.0[1] == [3]);
 }
 
-/// Where serde buffers values it has no numbers of 128 bits: that is found out at `put`, also in a part.
+/// serde can't buffer numbers of 128 bits. `put` detects this, also in a part.
 #[test]
 fn parts_that_could_not_be_read_are_refused() {
     #[derive(Serialize, Deserialize, PartialEq, Debug, Clone)]
@@ -106,7 +106,7 @@ fn parts_that_could_not_be_read_are_refused() {
     let wide = Arc::new(Either::Wide { number: 1 << 100 });
     let error = to_bytes(&mut Mentions(vec![wide])).unwrap_err().to_string();
     assert!(error.contains("128 bits"), "{error}");
-    // Elsewhere in the message, or in a part, they are read.
+    // Elsewhere in the message or in a part, they can be read.
     let one = Arc::new(1_u128 << 100);
     let mut fine = (7_u128, Mentions(vec![one.clone(), one]));
     let bytes = to_bytes(&mut fine).unwrap();

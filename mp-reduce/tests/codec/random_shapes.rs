@@ -1,5 +1,6 @@
-//! Random types of serde's data model, with random values: what is put arrives, as it is and where serde buffers it (untagged,
-//! internally tagged, flattened). `postcard`, which tells all shapes apart by itself, is the reference.
+//! Random types of serde's data model, with random values: each value is read back unchanged, directly and
+//! where serde buffers it (untagged, internally tagged, flattened). The reference is `postcard`, which
+//! distinguishes all shapes.
 
 use mp_reduce::{pack, unpack};
 use proptest::prelude::*;
@@ -34,8 +35,8 @@ struct Flat {
     inner: Typed,
 }
 
-/// The value arrives; or, if it has 128-bit numbers where serde has no place for them, it is refused, and
-/// comes back.
+/// Checks that the value is read back unchanged, or is refused and returned if it has 128-bit numbers where
+/// serde buffers values.
 fn same<T>(value: T, wide: bool) -> Result<(), TestCaseError>
 where
     T: Serialize + serde::de::DeserializeOwned + Clone + PartialEq + std::fmt::Debug + 'static,

@@ -1,4 +1,4 @@
-//! Types that are written in another way for people, and wide numbers, where serde buffers a value before it reads it: in
+//! Types with a human-readable form, and wide numbers, where serde buffers a value before it reads it: in
 //! untagged and internally tagged enums, and in flattened fields.
 
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::same;
 
-/// As crates for times and identifiers do it: a text in human-readable formats, numbers in others.
+/// Like types of crates for times and identifiers: a text in human-readable formats, numbers in others.
 #[derive(Clone, Copy, PartialEq, Debug)]
 struct Moment(u64);
 
@@ -113,8 +113,8 @@ fn wide_numbers_where_they_can_be_read() {
     same(Own { id: u128::MAX, rest: BTreeMap::from([("a".into(), 1)]) });
 }
 
-/// serde has no place for 128-bit numbers where it buffers values, in any format: then they are refused
-/// before they are sent, and the value comes back.
+/// serde can't buffer 128-bit numbers, in any format. They are refused before they are sent, and the value is
+/// returned.
 #[test]
 fn wide_numbers_that_no_reader_knows_are_not_put() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]

@@ -1,4 +1,5 @@
-//! A message that can't be read is not lost: the error says its type and the place in it, and has its bytes.
+//! A message that can't be read is not lost: the error contains its type, the position of the failure, and
+//! its bytes.
 
 use std::collections::BTreeMap;
 
@@ -72,19 +73,19 @@ fn the_place_is_told() {
     assert_eq!(undecodable(outer).0, "batches[1].jobs[1].Run.by.700[1]");
 }
 
-/// More than an envelope has room for.
+/// More bytes than an envelope has room for.
 #[test]
 fn all_bytes_are_there() {
     let bytes = undecodable(("x".repeat(100_000), WriteOnly(1))).2;
     assert!(bytes.len() > 100_000);
     #[derive(Deserialize)]
     struct Readable(String, u8);
-    // The length is in five bytes.
+    // The length has five bytes.
     let Readable(text, n) = rmp_serde::from_slice(&bytes[5..]).unwrap();
     assert_eq!((text.len(), n), (100_000, 1));
 }
 
-/// Also those that were attached: all kinds, in whatever order and depth, and beside a tensor.
+/// Includes attached bytes: of all kinds, in any order and depth, and in addition to a tensor.
 #[test]
 fn bytes_beside_the_message_are_there() {
     let long =
@@ -118,19 +119,19 @@ fn another_type_is_told_with_the_bytes() {
             assert_eq!(error.bytes(), Some(&bytes[..]));
             let text = error.to_string();
             assert!(text.contains("alloc::string::String") && text.contains("does not carry"), "{text}");
-            // A number would tell its reader nothing.
+            // A number would not be useful to the reader.
             assert!(!text.contains(&format!("{there:x}")), "{text}");
         }
         other => panic!("{other:?}"),
     }
-    // Also of a message that could be read as this type.
+    // Also for a message that could be read as this type.
     match unpack::<i64>(pack(7_u64).unwrap()) {
         Err(error @ Error::TypeMismatch { .. }) => assert_eq!(error.bytes(), Some(&bytes[..])),
         other => panic!("{other:?}"),
     }
 }
 
-/// What can't be written says where, too, and comes back.
+/// The error of a value that can't be written also contains the position, and the value is returned.
 #[test]
 fn the_place_of_what_cannot_be_written() {
     #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]

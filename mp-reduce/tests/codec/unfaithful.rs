@@ -1,11 +1,11 @@
-//! Types whose `Serialize` doesn't keep to serde's contract: it lies about lengths, has no end, or sends messages itself. Each
-//! costs its own message, and no other.
+//! Types whose `Serialize` violates serde's contract: wrong lengths, endless values, or messages sent while
+//! writing. Each affects only its own message.
 
 use mp_reduce::{pack, to_bytes, unpack};
 use serde::ser::{SerializeMap, SerializeSeq, SerializeTuple};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Says that it has one number of elements, and has another; as a sequence, a map or a tuple.
+/// Announces a number of elements and writes another, as a sequence, a map or a tuple.
 #[derive(Clone, Copy, Debug)]
 struct Liar {
     kind: u8,
@@ -35,7 +35,7 @@ impl Serialize for Liar {
     }
 }
 
-/// Whatever was written.
+/// Reads any contents.
 impl<'de> Deserialize<'de> for Liar {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         struct Any;
@@ -65,7 +65,8 @@ impl<'de> Deserialize<'de> for Liar {
     }
 }
 
-/// It arrives with what it has, or it is refused, by its sender or its receiver; what stands beside it in the message is as it was.
+/// The value is read with its actual elements, or its sender or receiver gets an error. The other values in
+/// the message are unchanged.
 #[test]
 fn lengths_that_are_lies() {
     let (mut arrived, mut refused) = (0, 0);
@@ -86,14 +87,14 @@ fn lengths_that_are_lies() {
                     refused += 1;
                 }
             }
-            // The next message is whole.
+            // The next message is complete.
             assert_eq!(unpack::<u64>(pack(7_u64).unwrap()).unwrap(), 7);
         }
     }
     assert!(arrived >= 3 && refused > 0, "{arrived} arrived, {refused} were refused");
 }
 
-/// There is always one more within it.
+/// Always contains another one.
 #[derive(Debug)]
 struct Endless;
 
@@ -103,7 +104,7 @@ impl Serialize for Endless {
     }
 }
 
-/// While it is written, it is sent, as a message of its own.
+/// Sends itself as a separate message while it is written.
 #[derive(Debug)]
 struct Itself;
 

@@ -1,5 +1,5 @@
-//! A message without its attachments: what is long in it among its bytes, as if it were to leave this memory. For errors, which
-//! have all the bytes of a message that can't be read.
+//! Conversion of a message with attachments into one that contains them, as if it left this memory. Used by
+//! errors, which contain all bytes of a message that can't be read.
 
 use mp_core::message::Arrived;
 
@@ -7,7 +7,7 @@ use super::{APART, HEAD, what};
 use crate::codec::first::*;
 use crate::codec::{mentioned, parts, write, write_length};
 
-/// The message, if these are the values of one, with buffers in them that are attached.
+/// Returns the converted message if these are the values of a message with attached buffers.
 pub(in crate::codec) fn brought_in(message: &[u8], arrived: &mut Arrived) -> Option<Vec<u8>> {
     let (mut rest, mut all, mut any) = (message, Vec::new(), false);
     while !rest.is_empty() {
@@ -21,7 +21,7 @@ pub(in crate::codec) fn brought_in(message: &[u8], arrived: &mut Arrived) -> Opt
     any.then_some(all)
 }
 
-/// A value, and before it the parts that are mentioned in it.
+/// Converts a value and the parts before it.
 fn with_parts(value: &[u8], arrived: &mut Arrived, any: &mut bool) -> Option<Vec<u8>> {
     let Some((count, mut rest)) = mentioned::counted(value) else { return value_of(value, arrived, any) };
     let mut all = mentioned::head(count);
@@ -37,7 +37,7 @@ fn with_parts(value: &[u8], arrived: &mut Arrived, any: &mut bool) -> Option<Vec
     Some(all)
 }
 
-/// One part after the other: what is in a sequence or map are parts like any others.
+/// Converts one part after the other: the contents of a sequence or map are parts like any others.
 fn value_of(value: &[u8], arrived: &mut Arrived, any: &mut bool) -> Option<Vec<u8>> {
     let (mut rest, mut all) = (value, Vec::new());
     while !rest.is_empty() {
@@ -58,7 +58,7 @@ fn value_of(value: &[u8], arrived: &mut Arrived, any: &mut bool) -> Option<Vec<u
     Some(all)
 }
 
-/// How long the first part is: a value, or the head of a sequence or map.
+/// Returns the length of the first part: a value, or the head of a sequence or map.
 fn part(rest: &[u8]) -> Option<usize> {
     let number = |size: usize| {
         let bytes = rest.get(1..1 + size)?;

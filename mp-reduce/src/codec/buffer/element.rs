@@ -13,7 +13,7 @@ use serde::forward_to_deserialize_any;
 use super::{Plain, id};
 use crate::codec::error::{Bad, too_deep};
 
-/// A number of a row.
+/// Number of a row.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in crate::codec) enum Number {
     Unsigned(u64),
@@ -44,7 +44,7 @@ numbers! {
     F64: f64;
 }
 
-/// What is left of a row.
+/// Unread rest of a row.
 pub(in crate::codec) struct Row<'b, 'l> {
     kind: Plain,
     rest: &'b [u8],
@@ -61,7 +61,7 @@ impl<'b, 'l> Row<'b, 'l> {
         self.rest.len() / self.kind.size()
     }
 
-    /// Whether all of it was read.
+    /// Returns an error if numbers of the row are left.
     pub(in crate::codec) fn end(self) -> Result<(), Bad> {
         if self.rest.is_empty() { Ok(()) } else { Err(Bad::invalid_length(self.len, &"fewer elements")) }
     }
@@ -87,15 +87,15 @@ impl<'de> SeqAccess<'de> for &mut Row<'_, '_> {
     }
 }
 
-/// A number of a row, as it is read where it stands by itself.
+/// Number of a row, read like a separate value.
 struct Element<'l> {
     number: Number,
-    /// How many more levels may be entered.
+    /// Number of levels that may still be entered.
     left: &'l Cell<u16>,
 }
 
 impl Element<'_> {
-    /// As where a value has no bytes of its own to be counted by.
+    /// Counts a level for a value that has no bytes of its own.
     #[inline]
     fn wrapped<T>(self, read: impl FnOnce(Self) -> Result<T, Bad>) -> Result<T, Bad> {
         let left = self.left;
@@ -115,7 +115,7 @@ impl<'de> Deserializer<'de> for Element<'_> {
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
         match self.number {
             Number::Unsigned(n) => visitor.visit_u64(n),
-            // As MessagePack, which has one form for what is not negative.
+            // As in MessagePack, where nonnegative numbers have one form.
             Number::Signed(n @ 0..) => visitor.visit_u64(n as u64),
             Number::Signed(n) => visitor.visit_i64(n),
             Number::WideUnsigned(n) => visitor.visit_u128(n),
@@ -139,7 +139,7 @@ impl<'de> Deserializer<'de> for Element<'_> {
         self.wrapped(|this| visitor.visit_newtype_struct(this))
     }
 
-    /// The variant of this number, as where it stands by itself.
+    /// Reads the variant of this number, like a separate value.
     fn deserialize_enum<V: Visitor<'de>>(
         self,
         _: &'static str,
@@ -163,7 +163,7 @@ impl<'de> Deserializer<'de> for Element<'_> {
     }
 }
 
-/// The type of the visitor with which `T` is read: `T` is asked to read itself, and the first visitor that it comes with is the
+/// Returns the type of the visitor that reads `T`. Calls the `Deserialize` of `T`, whose first visitor is the
 /// answer.
 #[inline]
 pub(in crate::codec) fn visitor_of<'de, T: Deserialize<'de>>() -> Option<TypeId> {

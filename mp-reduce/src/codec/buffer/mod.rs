@@ -1,19 +1,21 @@
-//! Buffers: rows of numbers, as their bytes.
+//! Buffers: rows of numbers, stored as their bytes.
 //!
-//! serde writes and reads a `Vec<f32>` element by element, and says nowhere that it is one. But it says so in types: a slice or
-//! `Vec` is written by [`collect_seq`](serde::Serializer::collect_seq) with a reference to it, and read by a visitor that `Vec`'s own
-//! `Deserialize` has made. Both types can be recognised ([`same`]). What is recognised goes with one `memcpy`; all other sequences go
-//! element by element as ever, and elements of one kind of number are put together as a row, too, if there are many.
+//! serde writes and reads a `Vec<f32>` element by element, and no method reports that it is one. But the
+//! types show it: a slice or `Vec` is written by [`collect_seq`](serde::Serializer::collect_seq) with a
+//! reference to it, and read by a visitor that `Vec`'s own `Deserialize` has created. Both types can be
+//! recognized ([`same`]). Recognized values are written by one `memcpy`. All other sequences are written
+//! element by element. If there are many elements of one kind of number, they are combined into a row, too.
 //!
-//! | bytes | what |
+//! | bytes | contents |
 //! |---|---|
 //! | 1 | [`JUST`](super::first::JUST) |
-//! | 1 | what it is: a [kind of number](Plain), [`TEXT`], [`BYTES`]; with [`APART`], if it is an attachment |
-//! | 8 | how many bytes |
-//! | 4, if it is one | which attachment |
-//! | that many, if it is none | the bytes (of rows; texts and byte strings are MessagePack's then) |
+//! | 1 | code: a [kind of number](Plain), [`TEXT`] or [`BYTES`]; with the flag [`APART`] for an attachment |
+//! | 8 | number of bytes |
+//! | 4, for an attachment | number of the attachment |
+//! | that number, without attachment | the bytes of a row (texts and byte strings are then plain MessagePack) |
 //!
-//! Numbers are in little-endian order, and so are those of a row: in that of the machine on which all processes run.
+//! Numbers are in little-endian order. So are those of a row, since this is the native order of all
+//! processes.
 
 mod brought_in;
 mod element;
@@ -34,21 +36,22 @@ pub(super) use same::id;
 pub(super) use same::into_same;
 use same::{Lifeless, Place};
 
-/// Rows of fewer bytes are written element by element: small numbers take less room so.
+/// Smallest number of bytes of a row. Shorter rows are written element by element, in which small numbers
+/// take less space.
 pub(super) const ROW: usize = 256;
-/// No number of a row has more bytes.
+/// Largest number of bytes of a number in a row.
 pub(super) const WIDEST: usize = size_of::<u128>();
-/// What has fewer bytes stays among those of its message.
+/// Smallest number of bytes of an attachment. Shorter buffers are stored in the message.
 pub(super) const LONG: usize = 16 << 10;
 
-/// With this, the bytes are an attachment.
+/// Flag: the bytes are an attachment.
 const APART: u8 = 0x10;
-/// A text, which is always apart.
+/// Code of a text, which is always attached.
 const TEXT: u8 = 0x0e;
-/// A byte string, which is always apart.
+/// Code of a byte string, which is always attached.
 const BYTES: u8 = 0x0f;
 
-/// What a buffer is.
+/// Contents of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum What {
     Row(Plain),
@@ -74,10 +77,10 @@ impl What {
     }
 }
 
-/// Numbers of which every bit pattern is one.
+/// Defines number types for which every bit pattern is valid.
 macro_rules! plain {
     ($($kind:ident = $code:literal: $first:ty $(, $also:ty)?;)*) => {
-        /// A kind of number.
+        /// Kind of number.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
         pub(super) enum Plain {
@@ -87,7 +90,7 @@ macro_rules! plain {
         impl Plain {
             pub(super) const ALL: &[Plain] = &[$(Plain::$kind),*];
 
-            /// How many bytes each has.
+            /// Returns the number of bytes of each number.
             #[inline]
             pub(super) fn size(self) -> usize {
                 match self {
@@ -98,7 +101,7 @@ macro_rules! plain {
                 }
             }
 
-            /// The number that these bytes are, of which there are as many as its [size](Self::size).
+            /// Returns the number with these bytes, whose length must be its [size](Self::size).
             #[inline]
             fn number(self, bytes: &[u8]) -> Option<Number> {
                 match self {
@@ -107,7 +110,8 @@ macro_rules! plain {
             }
         }
 
-        /// The number that a value is, or refers to, and its bytes. Which kind it is, is known where this is compiled.
+        /// Returns the kind and the bytes of a value that is a number or a reference to one. The compiler
+        /// knows the kind.
         #[inline(always)]
         pub(super) fn number_of<T: ?Sized>(value: &T) -> Option<(Plain, &[u8])> {
             $(
@@ -123,7 +127,8 @@ macro_rules! plain {
             None
         }
 
-        /// The kind and the bytes of the numbers, if `value` is a reference to a slice or `Vec` of such.
+        /// Returns the kind and the bytes of the numbers, if `value` is a reference to a slice or `Vec` of
+        /// numbers.
         #[inline(always)]
         pub(super) fn row_of<T: ?Sized>(value: &T) -> Option<(Plain, &[u8])> {
             $(
@@ -139,7 +144,7 @@ macro_rules! plain {
             None
         }
 
-        /// Puts all of a row at once there, if a visitor of this id is how a `Vec` of such numbers is read.
+        /// Stores a complete row in `place`, if the visitor with this id is that of a `Vec` of these numbers.
         fn fill(kind: Plain, bytes: &[u8], visitor: TypeId, place: Place<'_>) {
             match kind {
                 $(Plain::$kind => {
@@ -170,13 +175,13 @@ plain! {
 }
 
 impl Plain {
-    /// Whether serde has no such number where it buffers values.
+    /// Returns `true` if serde can't buffer numbers of this kind.
     #[inline]
     pub(super) fn is_wide(self) -> bool {
         matches!(self, Plain::U128 | Plain::I128)
     }
 
-    /// The numbers of a row.
+    /// Returns the numbers of a row.
     pub(super) fn numbers(self, row: &[u8]) -> impl Iterator<Item = Number> {
         row.chunks_exact(self.size()).filter_map(move |bytes| self.number(bytes))
     }
@@ -187,7 +192,7 @@ fn elements<T: ?Sized, P: Lifeless>(value: &T) -> Option<&[P]> {
     same::referred::<T, Vec<P>>(value).map(Vec::as_slice).or_else(|| same::slice::<T, P>(value))
 }
 
-/// All of a row at once, if `V` is how a `Vec` of such numbers is read.
+/// Returns a complete row, if `V` is the visitor of a `Vec` of these numbers.
 #[inline]
 pub(super) fn whole<'de, V: Visitor<'de>>(kind: Plain, bytes: &[u8]) -> Option<V::Value> {
     let mut all = None;
@@ -200,7 +205,7 @@ fn fill_with<P: Pod + Lifeless + DeserializeOwned>(bytes: &[u8], visitor: TypeId
         return;
     }
     let (elements, _) = bytes.split_at(bytes.len() - bytes.len() % size_of::<P>());
-    // Zeros of the kernel's, where there are many.
+    // For many elements, the kernel provides the zeros.
     let mut all = vec![P::zeroed(); elements.len() / size_of::<P>()];
     let to = bytemuck::cast_slice_mut(&mut all);
     mp_core::will_fill(to);
@@ -208,10 +213,10 @@ fn fill_with<P: Pod + Lifeless + DeserializeOwned>(bytes: &[u8], visitor: TypeId
     place.put(all);
 }
 
-/// What comes before the bytes of a row that stay among those of its message.
+/// Number of bytes before the numbers of a row that is stored in the message.
 pub(super) const HEAD: usize = 10;
 
-/// Writes that `len` bytes follow.
+/// Returns the head of a row of `len` bytes.
 #[inline]
 pub(super) fn head(kind: Plain, len: usize) -> [u8; HEAD] {
     let mut head = [super::first::JUST, What::Row(kind).code(), 0, 0, 0, 0, 0, 0, 0, 0];
@@ -219,7 +224,8 @@ pub(super) fn head(kind: Plain, len: usize) -> [u8; HEAD] {
     head
 }
 
-/// Copies long bytes beside a message that is being written: what is written in their place. `None` if they stay.
+/// Attaches long bytes to the message that is being written. Returns the bytes that replace them, or `None`
+/// if they stay in the message.
 #[inline]
 pub(super) fn attach(what: What, bytes: &[u8]) -> Option<[u8; HEAD + 4]> {
     if bytes.len() < LONG { None } else { attach_long(what, bytes) }
@@ -236,7 +242,7 @@ fn attach_long(what: What, bytes: &[u8]) -> Option<[u8; HEAD + 4]> {
     Some(head)
 }
 
-/// What a byte behind [`JUST`](super::first::JUST) says: what it is, and whether that is apart.
+/// Decodes the byte after [`JUST`](super::first::JUST): the contents, and `true` if they are attached.
 pub(super) fn what(code: u8) -> Result<(What, bool), Bad> {
     let known = What::of_code(code & !APART).filter(|what| code & APART != 0 || matches!(what, What::Row(_)));
     known
@@ -249,12 +255,12 @@ pub(super) fn arrived(attachment: u32, len: u64) -> Result<Buffer, Bad> {
     scope::incoming("a long buffer", |arrived| arrived.buffer(attachment, len)).map_err(Bad::says)
 }
 
-/// The attachments that a value was read from, which lend it their bytes while it is read.
+/// List of attachments of a value, which lend it their bytes while it is read.
 #[derive(Default)]
 pub(super) struct Kept(OnceCell<(Buffer, Box<Kept>)>);
 
 impl Kept {
-    /// Keeps one more, at the end of the list, which `end` names.
+    /// Adds a buffer at the end of the list, which is `end`.
     pub(super) fn keep<'a>(end: &Cell<&'a Kept>, buffer: Buffer) -> &'a Buffer {
         let (buffer, next) = end.get().0.get_or_init(|| (buffer, Box::default()));
         end.set(next);
@@ -272,7 +278,7 @@ impl Drop for Kept {
 }
 
 impl Kept {
-    /// One after the other: there may be more than the stack has room for.
+    /// Drops the list iteratively: it may be too long for recursion.
     #[cold]
     fn drop_all(&mut self) {
         let mut next = self.0.take();
@@ -295,7 +301,7 @@ mod tests {
         }
     }
 
-    /// More than a stack has room for.
+    /// More buffers than a recursive drop could handle.
     #[test]
     fn any_number_is_kept_and_dropped() {
         let mut out = Outgoing::default();

@@ -1,11 +1,11 @@
 //! # Safety
-//! What serde hands over as a type parameter, as the type that it is. Unsafe, because references and values are given another
-//! type; sound, because
-//! - that happens only where both types have one id ([`id`]), which is the same for types that differ in lifetimes and in nothing
-//!   else;
-//! - the type that is asked for has no lifetimes ([`Lifeless`]), so that the other one is that very type;
-//! - a reference that comes out lives no longer than the borrow that it was found through;
-//! - a [`Place`] borrows what it fills, and nothing else can be used as one.
+//! Values of type parameters as values of known types. The code is unsafe because references and values are
+//! reinterpreted as another type. It is sound for these reasons:
+//! - It happens only if both types have the same id ([`id`]). Types with the same id differ only in
+//!   lifetimes.
+//! - The requested type has no lifetimes ([`Lifeless`]), so the other type is the same type.
+//! - A returned reference lives no longer than the borrow through which it was obtained.
+//! - A [`Place`] borrows the option that it fills, and nothing else can be used as one.
 #![allow(unsafe_code)]
 
 use std::any::TypeId;
@@ -18,7 +18,8 @@ use std::ptr::NonNull;
 /// A type without lifetimes.
 ///
 /// # Safety
-/// No part of the type is a lifetime, not even `'static`: another type of the same [`id`] is this one.
+/// The type must not contain a lifetime, not even `'static`: another type with the same [`id`] is then the
+/// same type.
 pub(in crate::codec) unsafe trait Lifeless: 'static {}
 
 macro_rules! lifeless {
@@ -30,14 +31,14 @@ macro_rules! lifeless {
 
 lifeless!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64);
 
-// SAFETY: `Vec` has the lifetimes of its elements, and no other ones.
+// SAFETY: `Vec` has the lifetimes of its elements, and no others.
 unsafe impl<T: Lifeless> Lifeless for Vec<T> {}
 
 #[cfg(feature = "bytes")]
 // SAFETY: a struct without parameters.
 unsafe impl Lifeless for bytes::Bytes {}
 
-/// The id that a type would have if all its lifetimes were `'static`.
+/// Returns the id that a type would have if all its lifetimes were `'static`.
 #[inline]
 pub(in crate::codec) fn id<T: ?Sized>() -> TypeId {
     trait Identified {
@@ -58,48 +59,49 @@ pub(in crate::codec) fn id<T: ?Sized>() -> TypeId {
 
     let this = PhantomData::<T>;
     let this: &dyn Identified = &this;
-    // SAFETY: the reference is used for the next line alone, and what is called there reads nothing: it is generic over a type,
-    // and code that is made for one is the same for all lifetimes in it.
+    // SAFETY: the reference is used only in the next line. The called code reads nothing: it is generic over
+    // a type, and code for one type is the same for all lifetimes in it.
     let this = unsafe { transmute::<&dyn Identified, &(dyn Identified + 'static)>(this) };
     this.id()
 }
 
-/// `value`, if it is a `B`.
+/// Returns `value` if it is a `B`.
 #[inline]
 pub(super) fn as_same<A: ?Sized, B: Lifeless>(value: &A) -> Option<&B> {
     if id::<A>() != TypeId::of::<B>() {
         return None;
     }
-    // SAFETY: it has the same id as `B`, which has no lifetimes: `A` is `B`, and so is this reference one to it, for as long.
+    // SAFETY: `A` has the same id as `B`, which has no lifetimes, so `A` is `B`. This reference is therefore
+    // one to a `B`, for the same lifetime.
     Some(unsafe { &*(&raw const *value).cast::<B>() })
 }
 
-/// What `value` refers to, if it is a reference to a `B`.
+/// Returns the referent of `value` if it is a reference to a `B`.
 #[inline]
 pub(super) fn referred<A: ?Sized, B: Lifeless>(value: &A) -> Option<&B> {
     if id::<A>() != TypeId::of::<&'static B>() {
         return None;
     }
-    // SAFETY: it has the same id as a reference to `B`, which has no other lifetimes: `A` is `&'x B`, where `'x` is at least as
-    // long as `value` is borrowed.
+    // SAFETY: `A` has the same id as a reference to `B`, which has no other lifetimes. So `A` is `&'x B`,
+    // where `'x` is at least as long as the borrow of `value`.
     let reference = unsafe { &*(&raw const *value).cast::<&B>() };
     Some(*reference)
 }
 
-/// The elements of `value`, if it is a reference to a slice of `B`s.
+/// Returns the elements of `value` if it is a reference to a slice of `B`.
 #[inline]
 pub(super) fn slice<A: ?Sized, B: Lifeless>(value: &A) -> Option<&[B]> {
     if id::<A>() != TypeId::of::<&'static [B]>() {
         return None;
     }
-    // SAFETY: as in `referred`, of a slice.
+    // SAFETY: as in `referred`, for a slice.
     let reference = unsafe { &*(&raw const *value).cast::<&[B]>() };
     Some(*reference)
 }
 
-/// Where a value of any type is put: what fills it needs no code of its own for each type that there is.
+/// Destination for a value of any type. Code that fills it need not be generic over the type.
 pub(super) struct Place<'p> {
-    /// That of the type.
+    /// Id of the type.
     id: TypeId,
     to: NonNull<()>,
     empty: PhantomData<&'p mut ()>,
@@ -111,24 +113,25 @@ impl<'p> Place<'p> {
         Self { id: id::<B>(), to: NonNull::from(to).cast(), empty: PhantomData }
     }
 
-    /// Whether it is for values of this type.
+    /// Returns `true` if it is for values of this type.
     #[inline]
     pub(super) fn is_for<A: Lifeless>(&self) -> bool {
         self.id == TypeId::of::<A>()
     }
 
-    /// Puts the value there, if it is for values of its type.
+    /// Stores the value if it has the right type.
     pub(super) fn put<A: Lifeless>(self, value: A) {
         if self.is_for::<A>() {
-            // SAFETY: it is an `Option` that `new` has borrowed for as long as this place is there, and nothing else uses. Its values
-            // have the same id as `A`, which has no lifetimes: they are `A`s.
+            // SAFETY: the pointer is to an `Option` that `new` has borrowed for the lifetime of this place,
+            // and that nothing else uses. Its type has the same id as `A`, which has no lifetimes, so its
+            // values are `A`s.
             let to = unsafe { self.to.cast::<Option<A>>().as_mut() };
             *to = Some(value);
         }
     }
 }
 
-/// `value` as a `B`, if it is one.
+/// Returns `value` as a `B`, if it is one.
 #[cfg(any(test, feature = "bytes"))]
 #[inline]
 pub(in crate::codec) fn into_same<A: Lifeless, B>(value: A) -> Option<B> {
@@ -136,7 +139,8 @@ pub(in crate::codec) fn into_same<A: Lifeless, B>(value: A) -> Option<B> {
         return None;
     }
     let value = ManuallyDrop::new(value);
-    // SAFETY: it has the same id as `A`, which has no lifetimes: `B` is `A`. The value is moved out, and not dropped here.
+    // SAFETY: `B` has the same id as `A`, which has no lifetimes, so `B` is `A`. The value is moved out and
+    // not dropped here.
     Some(unsafe { transmute_copy::<ManuallyDrop<A>, B>(&value) })
 }
 

@@ -1,11 +1,11 @@
-//! What a type asks for, and the bytes that it is written as.
+//! Implementation of `Deserializer`: each method reads the encoding of the requested type first.
 
 use serde::de::{Deserializer, Visitor};
 
 use super::parts::Variant;
 use super::{Bad, Reader, first};
 
-/// Methods that are the same as others under another name.
+/// Methods that forward to others under another name.
 macro_rules! read_as {
     ($($as:ident: $($method:ident)*;)*) => {$($(
         #[inline]
@@ -39,7 +39,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
 
     #[inline]
     fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
-        // One look at how many bytes are left, for all nine.
+        // A single check of the remaining length for all nine bytes.
         match self.rest.split_first_chunk::<9>() {
             Some(([first::F64, number @ ..], rest)) => {
                 self.rest = rest;
@@ -166,7 +166,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
                 visitor.visit_enum(Variant { name: reader.rest, reader, names, full: false })
             });
         }
-        // A variant with content: a map from its name to that.
+        // A variant with content: a map from its name to the content.
         self.pass();
         self.wrapped(|reader| visitor.visit_enum(Variant { name: reader.rest, reader, names, full: true }))
     }

@@ -1,5 +1,6 @@
-//! Extension values, as `rmp_serde` hands them over: a sequence of the extension's number and its data. Not by its own reader, which would
-//! be compiled for every type that can be in a message, and all types in it once more.
+//! Extension values in the form of `rmp_serde`: a sequence of the extension's number and its data. The reader
+//! of `rmp_serde` is not used, since it would be compiled for every type in a message, and again for all
+//! types in those.
 
 use serde::de::value::BorrowedBytesDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, SeqAccess, Visitor};
@@ -7,7 +8,7 @@ use serde::forward_to_deserialize_any;
 
 use super::super::error::Bad;
 
-/// What is left of an extension value.
+/// Unread rest of an extension value.
 pub(super) struct Extension<'de> {
     number: Option<i8>,
     data: Option<&'de [u8]>,

@@ -1,14 +1,14 @@
-//! Reading MessagePack: all that [`write`](super::write) writes, and what `rmp_serde` writes with the names
-//! of fields and in human-readable form.
+//! Reads MessagePack: everything that [`write`](super::write) writes, and the output of `rmp_serde` with the
+//! names of fields and in human-readable form.
 //!
-//! Why not by `rmp_serde`: it reads every value as if it could be anything, and checks the name of each field
-//! for UTF-8. That was most of what a message cost its receiver. Here each kind of value looks first for the
-//! bytes that its kind is written as; for all others there is [`any`](Reader::any). And the name of a field
-//! that is the expected next one is not checked: it *is* that name.
+//! `rmp_serde` reads every value as if it could be of any kind, and checks the name of each field for UTF-8.
+//! This took most of the time of receiving a message. Here, each method first checks for the encoding of its
+//! own kind. All other encodings are read by [`any`](Reader::any). The name of the expected next field is not
+//! checked for UTF-8, since it is compared with the known name.
 //!
-//! The bytes may come from any process. A length that the remaining bytes can't have is an error before
-//! memory is allocated for it (each value has a byte at least), and so is what is nested too deeply for a
-//! thread's stack.
+//! The bytes may come from any process. A length that exceeds the remaining bytes is an error before memory
+//! is allocated for it (each value has at least one byte). A value that is nested too deeply for a thread's
+//! stack is an error, too.
 
 mod ask;
 mod extension;
@@ -35,7 +35,7 @@ pub(super) fn from_slice<T: serde::de::DeserializeOwned>(bytes: &[u8], left: &Ce
     T::deserialize(&mut Reader { rest: bytes, message: &Message { left, kept: Cell::new(&kept) } })
 }
 
-/// The value that these bytes begin with, as an error's path names it: a text as it is, and a number.
+/// Returns the value at the beginning of these bytes as text for an error's path: a text or a number.
 #[cold]
 pub(super) fn text_of(bytes: &[u8]) -> String {
     struct Text;
@@ -60,22 +60,22 @@ pub(super) fn text_of(bytes: &[u8]) -> String {
     reader.any(Text).unwrap_or_else(|_| "(a key that is no text)".into())
 }
 
-/// The bytes that were not read yet.
+/// Bytes that were not read yet.
 ///
-/// serde hands a reader on by reference. What has to be in memory for that is a [copy](Self::apart), as each part of a value has one: so
-/// where one goes on is in a register as long as values are read in the same function. Else each would wait for the one before
-/// it to be stored.
+/// serde passes a reader by reference, so it has to be in memory. Each part of a value therefore gets a
+/// [copy](Self::apart): the position stays in a register as long as values are read in the same function.
+/// Otherwise each value would wait until the previous position is stored.
 #[derive(Clone, Copy)]
 struct Reader<'de, 'l> {
     rest: &'de [u8],
     message: &'l Message<'de, 'l>,
 }
 
-/// What all readers of a message share.
+/// State shared by all readers of a message.
 struct Message<'de, 'l> {
-    /// How many more levels may be entered.
+    /// Number of levels that may still be entered.
     left: &'l Cell<u16>,
-    /// Where the next attachment is kept that lends its bytes.
+    /// End of the list of attachments that lend their bytes.
     kept: Cell<&'de Kept>,
 }
 
@@ -83,13 +83,13 @@ struct Message<'de, 'l> {
 struct Found<'de> {
     what: What,
     bytes: &'de [u8],
-    /// If it is apart.
+    /// Memory of the buffer, if it is attached.
     #[cfg_attr(not(feature = "bytes"), expect(dead_code, reason = "read where memory can be kept"))]
     memory: Option<&'de Buffer>,
 }
 
 impl<'de> Reader<'de, '_> {
-    /// Reads by a copy, and goes on where that ended.
+    /// Reads with a copy, and continues at the copy's position.
     #[inline(always)]
     fn apart<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         let mut copy = *self;
@@ -114,7 +114,7 @@ impl<'de> Reader<'de, '_> {
         self.rest.first().copied().ok_or_else(too_short)
     }
 
-    /// Skips a first byte that was looked at.
+    /// Skips a first byte that was already checked.
     #[inline]
     fn pass(&mut self) {
         self.rest = self.rest.get(1..).unwrap_or_default();
@@ -127,7 +127,7 @@ impl<'de> Reader<'de, '_> {
         Ok(*array)
     }
 
-    /// The first byte, and the `N` bytes after it.
+    /// Skips the first byte and returns the `N` bytes after it.
     #[inline]
     fn after_first<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
         self.pass();
@@ -141,7 +141,7 @@ impl<'de> Reader<'de, '_> {
         Ok(bytes)
     }
 
-    /// A length in one, two or four bytes after the first one, for `size` 0, 1 or 2 (or more).
+    /// Reads a length of one, two or four bytes after the first byte, for `size` 0, 1 or 2 (or more).
     fn length(&mut self, size: u8) -> Result<usize, Bad> {
         Ok(match size {
             0 => self.after_first::<1>()?[0].into(),
@@ -150,7 +150,7 @@ impl<'de> Reader<'de, '_> {
         })
     }
 
-    /// The bytes of a text or of binary data, with a length of this `size`.
+    /// Reads the bytes of a text or byte string, with a length of this `size`.
     fn long(&mut self, size: u8) -> Result<&'de [u8], Bad> {
         let len = self.length(size)?;
         self.bytes(len)
@@ -194,7 +194,7 @@ impl<'de> Reader<'de, '_> {
         if left == 0 { value } else { value.and_then(|_| Err(Bad::invalid_length(len, &"fewer entries"))) }
     }
 
-    /// Whether a buffer comes next.
+    /// Returns `true` if a buffer comes next.
     #[inline]
     fn at_buffer(&self) -> bool {
         match *self.rest {
@@ -230,7 +230,7 @@ impl<'de> Reader<'de, '_> {
         Ok(Found { what, bytes, memory })
     }
 
-    /// A buffer, as a value of any kind.
+    /// Reads a buffer as a value of any kind.
     #[cold]
     fn any_buffer<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         let Found { what, bytes, .. } = self.buffer()?;
@@ -241,7 +241,7 @@ impl<'de> Reader<'de, '_> {
         }
     }
 
-    /// A buffer, as a sequence.
+    /// Reads a buffer as a sequence.
     fn buffer_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         let Found { what, bytes, .. } = self.buffer()?;
         match what {
@@ -254,7 +254,7 @@ impl<'de> Reader<'de, '_> {
         }
     }
 
-    /// A row of numbers, one by one.
+    /// Reads the numbers of a row one by one.
     #[inline]
     fn row<V: Visitor<'de>>(&mut self, kind: Plain, bytes: &[u8], visitor: V) -> Result<V::Value, Bad> {
         self.enter()?;
@@ -265,7 +265,7 @@ impl<'de> Reader<'de, '_> {
         value.and_then(|value| end.map(|()| value))
     }
 
-    /// One value within another that has no bytes of its own to be counted by.
+    /// Reads a value within a value that has no bytes of its own, and counts a level for it.
     #[inline]
     fn wrapped<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Bad>) -> Result<T, Bad> {
         self.enter()?;
@@ -274,13 +274,13 @@ impl<'de> Reader<'de, '_> {
         value
     }
 
-    /// A value of any kind, where one of another kind was expected.
+    /// Reads a value of any kind where another kind was expected.
     #[inline(always)]
     fn other<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         self.apart(|reader| reader.any(visitor))
     }
 
-    /// A value of any kind.
+    /// Reads a value of any kind.
     fn any<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         use first::*;
         let first = self.first()?;
@@ -339,8 +339,8 @@ impl<'de> Reader<'de, '_> {
         }
     }
 
-    /// Refuses to enter one more level after the first ones, in a value of any kind: serde recurses in what
-    /// it keeps of it, and nothing counts that.
+    /// Returns an error if a value of any kind is nested beyond the first levels: serde recurses in the
+    /// values that it buffers, and this is not counted.
     #[inline]
     fn shallow(&self) -> Result<(), Bad> {
         const LAST: u16 = MAX_NESTING - SHALLOW;
@@ -348,7 +348,7 @@ impl<'de> Reader<'de, '_> {
         if left.get() > LAST { Ok(()) } else { Err(too_deep(left, LAST)) }
     }
 
-    /// A sequence, also of the bytes of binary data, or else a value of any kind.
+    /// Reads a sequence, which may also be a byte string, or else a value of any kind.
     #[inline]
     fn any_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         use first::*;
@@ -368,7 +368,7 @@ impl<'de> Reader<'de, '_> {
         self.sequence(len, visitor)
     }
 
-    /// A map, whose keys are probably these, or else a value of any kind.
+    /// Reads a map that probably has these keys, or else a value of any kind.
     #[inline]
     fn any_map<V: Visitor<'de>>(
         &mut self,
@@ -387,7 +387,7 @@ impl<'de> Reader<'de, '_> {
         self.map(len, names, visitor)
     }
 
-    /// An extension value, which only types that ask for one by name have.
+    /// Reads an extension value. Only types that request one by name have them.
     #[cold]
     fn extension<V: Visitor<'de>>(&mut self, first: u8, visitor: V) -> Result<V::Value, Bad> {
         let len = match first {
@@ -401,7 +401,7 @@ impl<'de> Reader<'de, '_> {
         visitor.visit_newtype_struct(Extension::new(number as i8, self.bytes(len)?))
     }
 
-    /// An unsigned number, or else a value of any kind.
+    /// Reads an unsigned number, or else a value of any kind.
     #[inline]
     fn unsigned<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         use first::*;
@@ -419,7 +419,7 @@ impl<'de> Reader<'de, '_> {
         visitor.visit_u64(value)
     }
 
-    /// A text, or else a value of any kind.
+    /// Reads a text, or else a value of any kind.
     #[inline]
     fn any_text<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         use first::*;
@@ -433,11 +433,11 @@ impl<'de> Reader<'de, '_> {
         }
     }
 
-    /// Skips this text, if it comes next.
+    /// Skips this text if it comes next. Returns `true` if it did.
     #[inline]
     fn passes(&mut self, text: &str) -> bool {
         let Some((first, rest)) = self.rest.split_first() else { return false };
-        // Before the texts are compared: most have another length.
+        // Checked before the texts are compared: most have another length.
         if text.len() >= 32 || *first != first::SHORT_STR | text.len() as u8 {
             return false;
         }
@@ -451,7 +451,7 @@ impl<'de> Reader<'de, '_> {
     }
 }
 
-/// Whether these bytes, as many as those, are the same: names are too short for a call of `memcmp` to pay.
+/// Compares slices of the same length. Names are too short for a call of `memcmp` to be worthwhile.
 #[inline]
 fn same(a: &[u8], b: &[u8]) -> bool {
     #[inline(always)]
@@ -471,7 +471,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 
 #[cfg(feature = "bytes")]
 impl<'de> Reader<'de, '_> {
-    /// A buffer, as bytes that own their memory: for `bytes::Bytes`, the memory in which it came.
+    /// Reads a buffer as bytes that own their memory: for `bytes::Bytes`, the memory in which it arrived.
     fn shared_bytes<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
         use buffer::{id, into_same, visitor_of};
         let before = self.rest;

@@ -1,4 +1,4 @@
-//! The parts of sequences, maps, structs and enums.
+//! Readers of sequences, maps, structs and enums.
 
 use serde::de::value::BorrowedStrDeserializer;
 use serde::de::{
@@ -7,7 +7,7 @@ use serde::de::{
 
 use super::{Bad, Reader};
 
-/// The elements of a sequence.
+/// Reader of the elements of a sequence.
 pub(super) struct Sequence<'de, 'l> {
     pub(super) reader: Reader<'de, 'l>,
     pub(super) left: usize,
@@ -35,13 +35,13 @@ impl<'de> SeqAccess<'de> for Sequence<'de, '_> {
     }
 }
 
-/// The entries of a map, or the fields of a struct.
+/// Reader of the entries of a map, or of the fields of a struct.
 pub(super) struct Map<'de, 'l> {
     pub(super) reader: Reader<'de, 'l>,
     pub(super) left: usize,
-    /// The bytes from the last key on.
+    /// Bytes from the last key on.
     pub(super) key: &'de [u8],
-    /// Which fields may follow, in the order in which they are written.
+    /// Fields that may follow, in the order in which they are written.
     pub(super) names: &'static [&'static str],
 }
 
@@ -55,7 +55,7 @@ impl<'de> MapAccess<'de> for Map<'de, '_> {
         }
         self.left -= 1;
         self.key = self.reader.rest;
-        // Fields may have been left out, or come in another order.
+        // Fields may have been omitted, or may come in another order.
         for (i, name) in self.names.iter().enumerate() {
             if self.reader.passes(name) {
                 self.names = &self.names[i + 1..];
@@ -79,21 +79,21 @@ impl<'de> MapAccess<'de> for Map<'de, '_> {
     }
 }
 
-/// How many names of variants are tried.
+/// Number of names of variants that are compared.
 const FEW: usize = 8;
 
-/// A variant of an enum: its name, and what is in it.
+/// Reader of a variant of an enum: its name and its content.
 pub(super) struct Variant<'r, 'de, 'l> {
-    /// The bytes from its name on.
+    /// Bytes from the name on.
     pub(super) name: &'de [u8],
     pub(super) reader: &'r mut Reader<'de, 'l>,
-    /// The names that it may have.
+    /// Possible names.
     pub(super) names: &'static [&'static str],
     pub(super) full: bool,
 }
 
 impl<'r, 'de, 'l> Variant<'r, 'de, 'l> {
-    /// The reader of its content.
+    /// Returns the reader of its content.
     #[inline]
     fn content(self, expected: &'static str) -> Result<&'r mut Reader<'de, 'l>, Bad> {
         if self.full { Ok(self.reader) } else { Err(Bad::invalid_type(Unexpected::UnitVariant, &expected)) }
@@ -106,7 +106,7 @@ impl<'de> EnumAccess<'de> for Variant<'_, 'de, '_> {
 
     #[inline]
     fn variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<(T::Value, Self), Bad> {
-        // Where there are few names, to find its name is faster than to check it for UTF-8.
+        // For few names, a comparison is faster than a check for UTF-8.
         for name in self.names.iter().take(FEW) {
             if self.reader.passes(name) {
                 return Ok((seed.deserialize(BorrowedStrDeserializer::new(name))?, self));

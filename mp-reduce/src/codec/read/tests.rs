@@ -1,5 +1,5 @@
-//! Against `rmp_serde`: what it writes is read, what is written is what it writes (but for what `write` lists), and of changed
-//! bytes the same is made.
+//! Comparison with `rmp_serde`: its output can be read, the output of `write` is the same (except for the
+//! differences listed there), and changed bytes are read as the same value.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap};
@@ -42,13 +42,13 @@ fn read_by_theirs<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, rmp_serde::dec
     T::deserialize(&mut rmp_serde::Deserializer::from_read_ref(bytes).with_human_readable())
 }
 
-/// The value arrives; cut anywhere it is an error; and with any byte changed it is read as `rmp_serde` reads
-/// it, if both can.
+/// Checks that the value is read back unchanged, that its bytes truncated anywhere are an error, and that any
+/// changed byte is read as `rmp_serde` reads it, if both can.
 fn arrives<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
     let (bytes, others) = (written(&value), theirs(&value));
     assert_eq!(from_slice::<T>(&bytes).unwrap(), value, "{bytes:02x?}");
     assert_eq!(from_slice::<T>(&others).unwrap(), value, "{others:02x?}");
-    // A unit struct is an empty array there, and `Some` of one is nothing else.
+    // `rmp_serde` writes a unit struct as an empty array, and `Some` of one in the same way.
     let nothings =
         |bytes: &[u8]| bytes.iter().map(|b| if *b == 0x90 { 0xc0 } else { *b }).collect::<Vec<_>>();
     if !bytes.contains(&0xc1) {
@@ -63,7 +63,7 @@ fn arrives<T: Serialize + DeserializeOwned + PartialEq + Debug>(value: T) {
             let mut bytes = bytes.clone();
             bytes[i] = other;
             let (ours, theirs) = (from_slice::<T>(&bytes), read_by_theirs::<T>(&bytes));
-            // Printed: what is no number equals nothing.
+            // Compared as text, since NaN does not equal itself.
             if let (Ok(ours), Ok(theirs)) = (&ours, &theirs) {
                 assert_eq!(format!("{ours:?}"), format!("{theirs:?}"), "{bytes:02x?}");
             }
@@ -187,7 +187,7 @@ fn structs() {
     arrives(std::net::IpAddr::from([127, 0, 0, 1]));
 }
 
-/// Fields in another order, fields that the type doesn't have, and a field by its other name.
+/// Fields in another order, unknown fields, and a field by its alias.
 #[test]
 fn fields_as_they_come() {
     #[derive(Serialize)]
@@ -224,7 +224,7 @@ fn enums() {
     }
 }
 
-/// Bytes, and kinds with a number of their own.
+/// Byte strings, and extension values with a type number.
 #[test]
 fn binary_data() {
     struct Bytes(Vec<u8>);
@@ -272,7 +272,7 @@ fn binary_data() {
     }
 }
 
-/// Lengths that are garbage take no memory, and depths that are garbage no stack.
+/// Garbage lengths allocate no memory, and garbage nesting uses no stack.
 #[test]
 fn hostile_bytes() {
     for first in [0xdb, 0xc6, 0xdd, 0xdf] {

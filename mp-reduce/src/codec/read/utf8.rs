@@ -1,26 +1,26 @@
 //! # Safety
-//! Bytes as text. Unsafe, because bytes that are all ASCII are not looked at once more by the standard library, which takes longer for
-//! a short text than to copy it; sound, because ASCII is UTF-8.
+//! Conversion of bytes to text. The code is unsafe because the standard library does not check ASCII bytes
+//! again here, which for a short text takes longer than copying it. It is sound because ASCII is UTF-8.
 #![allow(unsafe_code)]
 
 use std::str::Utf8Error;
 
-/// These bytes as text.
+/// Returns these bytes as text.
 ///
 /// # Errors
-/// As of [`std::str::from_utf8`].
+/// Returns the error of [`std::str::from_utf8`].
 #[inline]
 pub(super) fn text(bytes: &[u8]) -> Result<&str, Utf8Error> {
     if !bytes.is_ascii() {
         return std::str::from_utf8(bytes);
     }
-    // SAFETY: ASCII, each byte of which is a character in UTF-8.
+    // SAFETY: the bytes are ASCII, and each ASCII byte is a character in UTF-8.
     Ok(unsafe { std::str::from_utf8_unchecked(bytes) })
 }
 
 #[cfg(test)]
 mod tests {
-    /// Wherever a byte is that is no ASCII, it is what the standard library says.
+    /// A byte that is not ASCII gives the result of the standard library at each position.
     #[test]
     fn each_byte_is_looked_at() {
         for len in 0..40 {

@@ -1,11 +1,11 @@
-//! Writing MessagePack, with the names of fields: as `rmp_serde` does, but that
+//! Writes MessagePack with the names of fields, like `rmp_serde`, with these differences:
 //!
-//! - `None`, `Some(None)` and `Some(())` are told apart ([`first::JUST`](super::first::JUST)), and a unit struct is nil as `()` is:
-//!   both can be read from where serde buffers values;
-//! - levels are counted, by the same count as in [`read`](super::read);
-//! - types that have a form for people are written in it. Where serde buffers values, it reads them in that form, whatever the
-//!   format says;
-//! - lengths are those of what came, also where a type has announced another number of elements.
+//! - `None`, `Some(None)` and `Some(())` are distinct ([`first::JUST`](super::first::JUST)). A unit struct is
+//!   nil, like `()`. Both can be read where serde buffers values.
+//! - Levels of nesting are counted, in the same way as in [`read`](super::read).
+//! - Types with a human-readable form are written in that form. Where serde buffers values, it reads them in
+//!   that form, whatever the format reports.
+//! - Lengths are those of the elements written, also if a type has announced another number.
 
 mod parts;
 mod room;
@@ -21,11 +21,12 @@ use parts::{Elements, Entries, Fields};
 use room::Room;
 pub(super) use room::Written;
 
-/// Appends a value to `to`, of as many levels as are left, down to the last. Returns what a reader may have
-/// no place for.
+/// Appends a value to `to`, using the levels of nesting that are left, down to `last`. Returns the properties
+/// that some readers can't represent.
 ///
 /// # Errors
-/// Those of its `Serialize`, and when it is nested too deeply; then nothing is appended.
+/// Returns the error of the value's `Serialize`, or an error if it is nested too deeply. Nothing is appended
+/// in that case.
 #[inline]
 pub(super) fn append<T: Serialize + ?Sized>(
     to: &mut Vec<u8>,
@@ -40,7 +41,7 @@ pub(super) fn append<T: Serialize + ?Sized>(
     written.map(|_| what)
 }
 
-/// Appends a buffer where its attachment was.
+/// Appends a buffer in place of its attachment.
 pub(super) fn append_here(to: &mut Vec<u8>, what: What, bytes: &[u8]) -> Option<()> {
     let (start, left) = (to.len(), Cell::new(0));
     let mut room = Room::new(to, &left, 0);
@@ -55,17 +56,17 @@ pub(super) fn append_here(to: &mut Vec<u8>, what: What, bytes: &[u8]) -> Option<
     end.map(drop)
 }
 
-/// Writes one value at a place; what it returns is where that ends.
+/// Writes one value at a position. Each method returns the end position.
 ///
-/// It goes from hand to hand by value, so that where the next byte goes is in a register. In memory, beside the bytes, each value
-/// would wait for the one before it to be stored there: that was most of what a struct of short fields took.
+/// It is passed by value, so that the position stays in a register. In memory, beside the bytes, each value
+/// would wait until the previous position is stored, which dominated the time for a struct of short fields.
 struct Writer<'w, 'a> {
     to: &'w mut Room<'a>,
     at: usize,
 }
 
 impl<'a> Writer<'_, 'a> {
-    /// One that goes on at another place.
+    /// Returns a writer at another position.
     #[inline]
     fn on(&mut self, at: usize) -> Writer<'_, 'a> {
         Writer { to: self.to, at }
@@ -81,7 +82,7 @@ impl<'a> Writer<'_, 'a> {
         self.to.put_few(self.at, byte, [])
     }
 
-    /// A first byte, and what follows it.
+    /// Writes a first byte and the bytes after it.
     #[inline]
     fn after<const N: usize>(self, first: u8, bytes: [u8; N]) -> usize {
         self.to.put_few(self.at, first, bytes)
@@ -110,8 +111,8 @@ impl<'a> Writer<'_, 'a> {
         }
     }
 
-    /// A length that does not fit into one byte with the kind; `sixteen` is the kind with two bytes for it,
-    /// and the next one that with four.
+    /// Writes a length that does not fit into the first byte. `sixteen` is the kind with a length of two
+    /// bytes, and the next kind has four.
     #[inline]
     fn long(self, sixteen: u8, len: usize) -> Result<usize, Bad> {
         match (u16::try_from(len), u32::try_from(len)) {
@@ -137,7 +138,8 @@ impl<'a> Writer<'_, 'a> {
         Ok(self.to.put(at, text.as_bytes()))
     }
 
-    /// The name of a field or variant, which is known where this is compiled: its bytes are written as constants.
+    /// Writes the name of a field or variant. It is known at compile time, so its bytes are written as
+    /// constants.
     #[inline]
     fn name(self, name: &'static str) -> Result<usize, Bad> {
         if name.len() >= 32 {
@@ -159,7 +161,7 @@ impl<'a> Writer<'_, 'a> {
         Ok(self.to.put(at, bytes))
     }
 
-    /// A row of numbers, all at once.
+    /// Writes a complete row of numbers.
     fn row(mut self, kind: Plain, bytes: &[u8]) -> Result<usize, Bad> {
         self.to.enter()?;
         self.to.leave();
@@ -171,7 +173,7 @@ impl<'a> Writer<'_, 'a> {
         Ok(self.to.put(at, bytes))
     }
 
-    /// Says that `len` elements, or entries of a map, follow.
+    /// Writes the head of a sequence with `len` elements, or of a map with `len` entries.
     #[inline]
     fn head(self, kind: Kind, len: usize) -> Result<usize, Bad> {
         match len {
@@ -180,21 +182,22 @@ impl<'a> Writer<'_, 'a> {
         }
     }
 
-    /// A sequence or map begins: a level, announced with `len` elements or entries, which its end corrects.
+    /// Begins a sequence or map: enters a level and announces `len` elements or entries. [`end`](Self::end)
+    /// corrects the length.
     #[inline]
     fn begin(self, kind: Kind, len: usize) -> Result<usize, Bad> {
         self.to.enter()?;
         self.head(kind, len)
     }
 
-    /// A sequence or map ends here with `count` elements or entries. It began at `start`, with `len`.
+    /// Ends a sequence or map with `count` elements or entries. It began at `start`, with `len`.
     #[inline]
     fn end(self, kind: Kind, start: usize, len: usize, count: usize) -> Result<usize, Bad> {
         self.to.leave();
         if count == len { Ok(self.at) } else { self.amend(kind, start, len, count) }
     }
 
-    /// There were more or fewer than were announced: corrects the length.
+    /// Corrects the length if it was announced wrongly.
     #[inline(never)]
     fn amend(self, kind: Kind, start: usize, len: usize, count: usize) -> Result<usize, Bad> {
         let size = |len| {
@@ -212,7 +215,7 @@ impl<'a> Writer<'_, 'a> {
         Ok(end)
     }
 
-    /// A variant with content: a map from its name to that.
+    /// Begins a variant with content: a map from its name to the content.
     #[inline]
     fn variant(mut self, name: &'static str) -> Result<usize, Bad> {
         self.to.enter()?;
@@ -220,7 +223,7 @@ impl<'a> Writer<'_, 'a> {
         self.on(at).name(name)
     }
 
-    /// Values that only `rmp_serde` knows how to write.
+    /// Writes a value that only `rmp_serde` can write.
     #[cold]
     fn extension<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<usize, Bad> {
         self.to.append(self.at, |to| {
@@ -229,7 +232,7 @@ impl<'a> Writer<'_, 'a> {
     }
 }
 
-/// The kinds with elements.
+/// Kinds of values with elements.
 #[derive(Clone, Copy)]
 enum Kind {
     Array,
@@ -259,7 +262,7 @@ fn too_long() -> Bad {
     Bad::custom("something with more than 4,294,967,295 bytes or elements: put it in a tensor")
 }
 
-/// Numbers, as the widest of their kind.
+/// Methods for numbers, which write them as the widest type of their kind.
 macro_rules! numbers {
     ($($method:ident: $t:ty, $as:ident;)*) => {$(
         #[inline]
@@ -335,7 +338,7 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
         self.to.enter()?;
         let (start, end) = (self.at, value.serialize(self.on(self.at))?);
         self.to.leave();
-        // Not before a buffer, which begins with another byte behind that.
+        // Not before a buffer, whose second byte is a different one.
         match self.to.written(start..end) {
             [first::NIL, ..] | [first::JUST, first::NIL | first::JUST, ..] => {
                 let end = self.to.shift(end, start, start + 1);
@@ -390,7 +393,7 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
         Ok(end)
     }
 
-    /// A slice or `Vec` of numbers goes at once, all others element by element.
+    /// Writes a slice or `Vec` of numbers at once, and other sequences element by element.
     #[inline]
     fn collect_seq<I: IntoIterator<Item: Serialize>>(self, all: I) -> Result<usize, Bad> {
         if let Some((kind, bytes)) = buffer::row_of(&all)

@@ -1,4 +1,4 @@
-//! The parts of sequences, maps, structs and variants.
+//! Writers of sequences, maps, structs and variants.
 
 use serde::ser::{
     Serialize, SerializeMap, SerializeSeq, SerializeStruct, SerializeStructVariant, SerializeTuple,
@@ -10,12 +10,12 @@ use super::super::error::Bad;
 use super::super::first;
 use super::{Kind, Room, Writer};
 
-/// The elements of a sequence.
+/// Writer of the elements of a sequence.
 pub(super) struct Elements<'w, 'a> {
     to: &'w mut Room<'a>,
-    /// Where the next one goes.
+    /// Position of the next element.
     at: usize,
-    /// Where the sequence begins.
+    /// Position of the sequence.
     start: usize,
     len: usize,
     count: usize,
@@ -23,17 +23,19 @@ pub(super) struct Elements<'w, 'a> {
     row: RowState,
 }
 
-/// Whether numbers are put together, as a word: what is read as one just after it was written as a byte makes the processor wait.
+/// State of writing numbers as a row, as one word: reading a word just after a byte of it was written stalls
+/// the processor.
 #[derive(Clone, Copy, PartialEq)]
 struct RowState(usize);
 
 impl RowState {
-    /// No, and none will be.
+    /// Elements are not written as a row.
     const NO: Self = Self(0);
-    /// If the first element is one of many.
+    /// A row may begin, if the first element is one of many numbers.
     const MAY_BEGIN: Self = Self(1);
 
-    /// All so far were numbers of this kind: behind the head of a row, which begins where the sequence does.
+    /// All elements so far were numbers of this kind. They follow the head of a row, which begins at the
+    /// start of the sequence.
     #[inline]
     fn of(kind: Plain) -> Self {
         Self(kind as usize + 2)
@@ -60,7 +62,7 @@ impl<'w, 'a> Elements<'w, 'a> {
     #[inline]
     pub(super) fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Bad> {
         if self.row != RowState::NO {
-            // Whether it is a number, and of which kind, is known where this is compiled.
+            // The compiler knows whether the value is a number, and its kind.
             if let Some((kind, bytes)) = buffer::number_of(value)
                 && (self.row == RowState::of(kind) || self.begins_row(kind))
             {
@@ -90,7 +92,7 @@ impl<'w, 'a> Elements<'w, 'a> {
         Writer { to: self.to, at: self.at }.end(Kind::Array, self.start, self.len, self.count)
     }
 
-    /// Begins to put numbers together, if this is the first of many.
+    /// Begins a row if this is the first of many numbers.
     #[inline]
     fn begins_row(&mut self, kind: Plain) -> bool {
         let begins = self.row == RowState::MAY_BEGIN && self.len.saturating_mul(kind.size()) >= ROW;
@@ -102,7 +104,7 @@ impl<'w, 'a> Elements<'w, 'a> {
 
     #[cold]
     fn begin_row(&mut self, kind: Plain) {
-        /// What a type says of its length may be wrong.
+        /// The length that a type announces may be wrong.
         const BELIEVED: usize = 1 << 20;
         self.to.reserve(self.len.saturating_mul(kind.size()).min(BELIEVED));
         self.at = self.to.put(self.start, &buffer::head(kind, 0));
@@ -110,7 +112,7 @@ impl<'w, 'a> Elements<'w, 'a> {
         self.row = RowState::of(kind);
     }
 
-    /// All were numbers of one kind: where they end.
+    /// Ends a row of numbers of one kind. Returns the end position.
     #[cold]
     fn end_row(self, kind: Plain) -> usize {
         self.to.leave();
@@ -125,7 +127,7 @@ impl<'w, 'a> Elements<'w, 'a> {
         }
     }
 
-    /// Something else comes: numbers before it are written as they are where others are among them.
+    /// Ends a row at an element of another type: the numbers before it are written as separate elements.
     #[cold]
     fn no_row(&mut self) -> Result<(), Bad> {
         let Some(kind) = std::mem::replace(&mut self.row, RowState::NO).kind() else { return Ok(()) };
@@ -190,17 +192,17 @@ elements! {
     SerializeTupleVariant: serialize_field;
 }
 
-/// The entries of a map.
+/// Writer of the entries of a map.
 pub(super) struct Entries<'w, 'a> {
     to: &'w mut Room<'a>,
-    /// Where the next one goes.
+    /// Position of the next entry.
     at: usize,
-    /// Where the map begins.
+    /// Position of the map.
     start: usize,
     len: usize,
-    /// How many keys were written.
+    /// Number of keys written.
     count: usize,
-    /// Where the last key is.
+    /// Position of the last key.
     key: usize,
 }
 
@@ -233,7 +235,7 @@ impl SerializeMap for Entries<'_, '_> {
             }
             Err(e) => {
                 let e = e.in_entry(self.to.written(self.key..self.at));
-                // Without its key, if the type goes on all the same.
+                // Removes the key of the failed value, in case the type continues after the error.
                 (self.at, self.count) = (self.key, self.count.saturating_sub(1));
                 Err(e)
             }
@@ -246,12 +248,12 @@ impl SerializeMap for Entries<'_, '_> {
     }
 }
 
-/// The fields of a struct, by their names.
+/// Writer of the fields of a struct, by their names.
 pub(super) struct Fields<'w, 'a> {
     to: &'w mut Room<'a>,
-    /// Where the next one goes.
+    /// Position of the next field.
     at: usize,
-    /// Where the struct begins.
+    /// Position of the struct.
     start: usize,
     len: usize,
     count: usize,

@@ -1,7 +1,7 @@
-//! The bytes that values are written into.
+//! The buffer into which values are written.
 //!
-//! Where the next byte goes is not here: a [`Writer`](super::Writer) has it. What is written where there is room is written in its caller's
-//! code, and nothing there has to be in memory for the case that there is none.
+//! The next position is not stored here: a [`Writer`](super::Writer) has it. As long as there is room, bytes
+//! are written in the caller's code, and nothing must be stored in memory for the case without room.
 
 use std::cell::Cell;
 use std::ops::Range;
@@ -10,34 +10,35 @@ use mp_core::message::level::{self, MAX_NESTING, SHALLOW};
 
 use super::super::error::{Bad, too_deep};
 
-/// As much room as a value has at first.
+/// Initial room for a value, in bytes.
 const FIRST: usize = 256;
-/// So much is zeroed ahead, at most.
+/// Largest number of bytes that are zeroed in advance.
 const AHEAD: usize = 4 << 10;
-/// Up to here, capacities are powers of two: a buffer that is kept for the next message has at most such a one.
+/// Capacities up to this are powers of two: a buffer that is reused for the next message has at most this
+/// capacity.
 const ROUND: usize = 64 << 10;
 
-/// Bytes, of which the first are written, and the others are room.
+/// Written bytes, followed by room.
 pub(super) struct Room<'a> {
     bytes: &'a mut Vec<u8>,
-    /// Number of levels that may still be entered, down to the last.
+    /// Number of levels that may still be entered, and its lower limit `last`.
     left: &'a Cell<u16>,
     last: u16,
-    /// Parts of the value for which a reader may have no place.
+    /// Properties of the value that some readers can't represent.
     pub(super) written: Written,
 }
 
-/// Parts of a value for which a reader may have no place.
+/// Properties of a value that some readers can't represent.
 #[derive(Clone, Copy, Default, Debug)]
 pub(in crate::codec) struct Written {
-    /// A number of 128 bits.
+    /// `true` if the value contains a number of 128 bits.
     pub(in crate::codec) wide: bool,
-    /// More than [`SHALLOW`] levels.
+    /// `true` if the value has more than [`SHALLOW`] levels.
     pub(in crate::codec) deep: bool,
 }
 
 impl<'a> Room<'a> {
-    /// All that is in `bytes` is written.
+    /// Creates room after the contents of `bytes`, which count as written.
     #[inline]
     pub(super) fn new(bytes: &'a mut Vec<u8>, left: &'a Cell<u16>, last: u16) -> Self {
         if bytes.capacity() - bytes.len() < FIRST {
@@ -47,7 +48,7 @@ impl<'a> Room<'a> {
         Self { bytes, left, last, written: Written::default() }
     }
 
-    /// There are as many bytes as this, and no room.
+    /// Removes the room after position `at`.
     #[inline]
     pub(super) fn end(self, at: usize) {
         self.bytes.truncate(at);
@@ -72,7 +73,7 @@ impl<'a> Room<'a> {
         self.bytes.get_mut(at..)?.get_mut(..len)
     }
 
-    /// Puts bytes there: where they end.
+    /// Writes bytes at a position. Returns their end.
     #[inline]
     pub(super) fn put(&mut self, at: usize, bytes: &[u8]) -> usize {
         match self.room(at, bytes.len()) {
@@ -82,7 +83,7 @@ impl<'a> Room<'a> {
         at + bytes.len()
     }
 
-    /// Puts a byte, and others behind it, there.
+    /// Writes a byte and the bytes after it at a position. Returns their end.
     #[inline]
     pub(super) fn put_headed(&mut self, at: usize, head: u8, bytes: &[u8]) -> usize {
         match self.room(at, 1 + bytes.len()) {
@@ -95,7 +96,7 @@ impl<'a> Room<'a> {
         at + 1 + bytes.len()
     }
 
-    /// As [`put_headed`](Self::put_headed), of up to eight bytes, which are in a register.
+    /// Like [`put_headed`](Self::put_headed), for up to eight bytes, which are in a register.
     #[inline]
     pub(super) fn put_few<const N: usize>(&mut self, at: usize, head: u8, bytes: [u8; N]) -> usize {
         match self.room(at, 1 + N) {
@@ -125,7 +126,7 @@ impl<'a> Room<'a> {
         self.put(at + 1, bytes);
     }
 
-    /// Puts bytes where there is too little room, and makes more behind them.
+    /// Writes bytes where the room is too small, and creates new room after them.
     #[cold]
     #[inline(never)]
     fn put_last(&mut self, at: usize, bytes: &[u8]) {
@@ -135,23 +136,23 @@ impl<'a> Room<'a> {
         self.make_room(self.bytes.len().clamp(FIRST, AHEAD));
     }
 
-    /// Makes room behind all that is there, in the memory that is there.
+    /// Creates room after the contents, within the existing capacity.
     fn make_room(&mut self, len: usize) {
         self.bytes.resize((self.bytes.len() + len).min(self.bytes.capacity()), 0);
     }
 
-    /// There will be that many bytes more.
+    /// Reserves capacity for `len` more bytes.
     pub(super) fn reserve(&mut self, len: usize) {
         self.bytes.reserve(len);
     }
 
-    /// What was written there.
+    /// Returns the written bytes of a range.
     #[inline]
     pub(super) fn written(&self, range: Range<usize>) -> &[u8] {
         self.bytes.get(range).unwrap_or_default()
     }
 
-    /// Moves what was written from `from` on, up to `end`, to `to`: where it ends then.
+    /// Moves the bytes from `from` to `end` to position `to`. Returns their new end.
     pub(super) fn shift(&mut self, end: usize, from: usize, to: usize) -> usize {
         let ends = to + (end - from);
         if ends > self.bytes.len() {
@@ -163,7 +164,7 @@ impl<'a> Room<'a> {
         ends
     }
 
-    /// What something else appends.
+    /// Calls a function that appends bytes at a position.
     pub(super) fn append(
         &mut self,
         at: usize,
@@ -172,13 +173,13 @@ impl<'a> Room<'a> {
         self.bytes.truncate(at);
         append(self.bytes)?;
         let end = self.bytes.len();
-        // Little: there may be one such value after the other.
+        // Only a little room: many such values may follow.
         self.make_room(FIRST);
         Ok(end)
     }
 }
 
-/// Reserves room for that many bytes more.
+/// Reserves capacity for `len` more bytes.
 #[cold]
 fn reserve(bytes: &mut Vec<u8>, len: usize) {
     let all = bytes.len() + len;

@@ -1,4 +1,4 @@
-//! What is written where there is no room, less than is needed, or more than was announced; and what an error leaves.
+//! Tests of writing with no or too little room, with wrongly announced lengths, and after errors.
 
 use std::cell::Cell;
 
@@ -22,12 +22,12 @@ fn theirs<T: Serialize + ?Sized>(value: &T) -> Vec<u8> {
     bytes
 }
 
-/// Has as many bytes as this, of several pieces.
+/// Returns a value of several pieces, with this many bytes.
 fn pieces(bytes: usize) -> Vec<(String, u32, f64)> {
     (0..bytes / 24).map(|i| ("abcdefgh".to_owned(), i as u32, i as f64)).collect()
 }
 
-/// Each piece ends at each place of the room once, wherever the value begins.
+/// Each piece ends at each position of the room once, wherever the value begins.
 #[test]
 fn room_that_ends_anywhere_is_made_anew() {
     let value = pieces(1500);
@@ -46,7 +46,8 @@ fn room_that_ends_anywhere_is_made_anew() {
     }
 }
 
-/// A buffer of at most 64 KiB is kept for the thread's next message: room must not make a larger one of it.
+/// A buffer of at most 64 KiB is reused for the thread's next message: reserving room must not enlarge it
+/// beyond that.
 #[test]
 fn a_message_of_less_than_64_kib_leaves_a_buffer_that_is_kept() {
     for kib in [1, 8, 30, 31, 32, 33, 48, 60, 63] {
@@ -54,14 +55,14 @@ fn a_message_of_less_than_64_kib_leaves_a_buffer_that_is_kept() {
         appended(&mut bytes, &value).unwrap();
         let (len, capacity) = (bytes.len(), bytes.capacity());
         assert!(capacity >= len && capacity <= len.next_power_of_two().max(512), "{capacity} for {len}");
-        // Likewise the one after it.
+        // The same applies to the next message.
         bytes.clear();
         appended(&mut bytes, &value).unwrap();
         assert_eq!(bytes.capacity(), capacity);
     }
 }
 
-/// A sequence, or a map, of `has` parts that says that it has `says`, before another value.
+/// A sequence or map of `has` parts that announces `says` parts, before another value.
 struct Says {
     says: Option<usize>,
     has: u32,
@@ -98,7 +99,7 @@ fn what_was_announced_wrongly_is_put_right() {
     }
 }
 
-/// What can't be written.
+/// A value that can't be written.
 struct No;
 
 impl Serialize for No {
@@ -109,7 +110,7 @@ impl Serialize for No {
     }
 }
 
-/// Goes on after an error.
+/// A type that continues after an error.
 enum GoesOn {
     Sequence,
     Struct,
@@ -152,7 +153,7 @@ impl Serialize for GoesOn {
     }
 }
 
-/// What comes after is whole, and what could not be written is left out.
+/// The following parts are complete, and the failed one is omitted.
 #[test]
 fn a_type_that_goes_on_after_an_error_is_written_without_what_failed() {
     let maps: &[u8] = &[0x82, 1, 1, 3, 3];

@@ -1,4 +1,5 @@
-//! Types as values: what serde's data model can express, written and read by hand as `derive` would do it.
+//! Types as values: everything that serde's data model can express, written and read by hand as `derive`
+//! would do it.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -64,7 +65,7 @@ pub(crate) enum Value {
     Variant(usize, Vec<Value>),
 }
 
-/// A value, and its type.
+/// A value and its type.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Typed {
     shape: Rc<Shape>,
@@ -115,7 +116,7 @@ impl Random {
         (self.next() % n) as usize
     }
 
-    /// Often at a limit of how many bytes it takes.
+    /// Returns a number, often at a limit of its encoded size.
     fn number(&mut self) -> u128 {
         let bits = [0, 1, 5, 7, 8, 15, 16, 31, 32, 63, 64, 127][self.below(12)];
         (1_u128 << bits).wrapping_add(self.below(3) as u128).wrapping_sub(1)
@@ -129,7 +130,7 @@ impl Shape {
         Typed { shape, value: self.value(&mut Random(seed)) }
     }
 
-    /// Whether it has numbers of 128 bits.
+    /// Returns `true` if the shape contains numbers of 128 bits.
     pub(crate) fn is_wide(&self) -> bool {
         let any = |shapes: &Vec<Shape>| shapes.iter().any(Shape::is_wide);
         match self {
@@ -358,7 +359,7 @@ impl<'de> Visitor<'de> for Read<'_> {
                     all.push(value);
                 }
             }
-            // A derived newtype reads its only element like this.
+            // A derived newtype reads its only element in this way.
             Shape::Newtype(of) => {
                 let value = seq.next_element_seed(Read(of))?.ok_or_else(|| A::Error::custom("too short"))?;
                 return Ok(Value::Some(Box::new(value)));
@@ -420,7 +421,7 @@ impl<'de> Visitor<'de> for Read<'_> {
     }
 }
 
-/// One of some names.
+/// Set of possible names.
 struct Names(&'static [&'static str]);
 
 struct Name(usize);
