@@ -165,7 +165,7 @@ impl Drop for Group {
         // The processes in it, including the fork server, end with the process that the test has joined.
         let until = std::time::Instant::now() + DEADLINE;
         while std::fs::remove_dir(&self.0).is_err() && std::time::Instant::now() < until {
-            std::thread::sleep(std::time::Duration::from_millis(1)); // sleep: between two looks at what others do
+            std::thread::sleep(std::time::Duration::from_millis(1)); // sleep: polls for the end of processes
         }
     }
 }

@@ -41,7 +41,7 @@ fn signals_have_their_names() {
         // SAFETY: no memory is involved.
         unsafe { libc::raise(number) };
         // For signals that are blocked or ignored.
-        std::thread::sleep(Duration::from_secs(30)); // sleep: until it is ended
+        std::thread::sleep(Duration::from_secs(30)); // sleep: the process waits until it is killed
     };
     for (number, name) in [
         (libc::SIGFPE, "SIGFPE"),

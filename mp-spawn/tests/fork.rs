@@ -386,7 +386,7 @@ fn an_original_that_is_killed_while_it_makes_copies_leaves_none() {
             || std::fs::read_dir(&path).unwrap().filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok());
         let one_lives = || noted().count() > 0 && path.join("made").exists();
         eventually("it makes copies", || one_lives() || !child.is_alive());
-        std::thread::sleep(Duration::from_micros(777 * round)); // sleep: a random moment of its work
+        std::thread::sleep(Duration::from_micros(777 * round)); // sleep: the kill arrives at a random moment
         child.kill().unwrap();
         assert!(child.wait_timeout(DEADLINE) && child.join().is_err());
         eventually("all are gone", || !noted().any(alive));
@@ -428,7 +428,7 @@ fn a_copy_that_hangs_before_its_function_is_an_error() {
     static HANG: AtomicBool = AtomicBool::new(false);
     extern "C" fn hang() {
         if HANG.load(Ordering::Relaxed) {
-            std::thread::sleep(common::LIFETIME); // sleep: it hangs
+            std::thread::sleep(common::LIFETIME); // sleep: simulates a deadlock
         }
     }
     alone(|()| {

@@ -37,7 +37,7 @@ impl Running {
                 return assert!(status.success(), "{status}");
             }
             assert!(Instant::now() < until, "the helper still runs");
-            std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
+            std::thread::sleep(Duration::from_millis(1)); // sleep: polls the progress of another process
         }
     }
 }

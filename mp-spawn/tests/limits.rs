@@ -192,7 +192,8 @@ fn a_kernel_without_pidfds_is_good_enough() {
         let child = Process::spawn(|(): ()| {}, ())?;
         assert_eq!(wait(&[&child as &dyn Waitable], Some(LIFETIME))?, [0]);
         child.join()?;
-        // The remaining files belong to the fork server, to the supervisor, and to the lock.
+        // The remaining files belong to the fork server, to the threads that serve all starts, and to the
+        // locker.
         eventually("no file is left", || open_files() <= before + 12);
         Ok(())
     }

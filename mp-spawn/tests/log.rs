@@ -80,7 +80,7 @@ fn what_happens_is_printed_with_the_name_of_the_process() {
 fn what_a_start_waits_for_while_a_server_preloads_is_told_once() {
     let text = printed(|()| {
         log_to_stderr(LevelFilter::Warn).unwrap();
-        let slow = || std::thread::sleep(Duration::from_secs(2)); // sleep: it stands for work that takes long
+        let slow = || std::thread::sleep(Duration::from_secs(2)); // sleep: simulates slow work
         set_forkserver_preload(slow).unwrap();
         let impatient = SpawnOptions::nprocs(1).start_method(StartMethod::ForkServer);
         let impatient = impatient.handshake_timeout(Duration::from_millis(500));

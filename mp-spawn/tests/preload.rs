@@ -34,7 +34,7 @@ fn what_is_preloaded_is_there_once_for_all() {
 fn a_preload_may_take_longer_than_a_handshake() {
     alone(|()| {
         let slow = || {
-            std::thread::sleep(Duration::from_secs(3)); // sleep: it stands for work that takes long
+            std::thread::sleep(Duration::from_secs(3)); // sleep: simulates slow work
             _ = TABLE.set(vec![std::process::id()]);
         };
         set_forkserver_preload(slow).unwrap();

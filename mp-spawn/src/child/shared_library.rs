@@ -125,8 +125,8 @@ pub(crate) fn with_library(environment: &Environment, library: &Path) -> Environ
     environment.with(OsStr::new(PRELOAD), Some(&value)).unwrap_or_else(|_| environment.clone())
 }
 
-/// Returns the libraries that the variable names, without the one that [`with_library`] has put first.
-/// Returns `None` if that library isn't the first.
+/// Returns the libraries that the variable names, without the library that [`with_library`] has put
+/// first. Returns `None` if that library isn't the first.
 pub(crate) fn without_library(value: &OsStr, library: &Path) -> Option<Option<OsString>> {
     let rest = value.as_bytes().strip_prefix(library.as_os_str().as_bytes())?;
     match rest {

@@ -1,5 +1,5 @@
 //! Patterns in names of output files: `{rank}` and `{name}` in the last part of a path are replaced with
-//! those of the process.
+//! the rank and the name of the process.
 
 use std::ffi::OsString;
 use std::io;

@@ -17,8 +17,8 @@ use crate::sys;
 enum Member {
     /// Processes of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped.
     Held { group: Weak<Group>, daemon: bool },
-    /// Processes that continue without a handle: those of a [`Process`](crate::Process), or of a context that
-    /// was detached.
+    /// Processes that continue without a handle: the process of a [`Process`](crate::Process), or the
+    /// processes of a context that was detached.
     Free { group: Arc<Group>, daemon: bool },
     /// Failure of a process without a handle that was not returned to the program. Printed at the exit.
     Failed(SpawnError),

@@ -188,7 +188,7 @@ impl Group {
     }
 
     /// Reaps the process of this rank if it has ended, without waiting for the supervisor to notice: a caller
-    /// that has seen the end at the sentinel queries the exit status. If the process runs, the supervisor
+    /// that has detected the end at the sentinel queries the exit status. If the process runs, the supervisor
     /// watches its messages from now on, unless the process has just started.
     fn look(&self, rank: usize) {
         let unknown = |rank: &&Rank| rank.exit.is_none();

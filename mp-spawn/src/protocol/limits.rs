@@ -181,7 +181,7 @@ impl Limits {
     /// [`Arena::set_budget`](mp_core::Arena::set_budget) the sum of all processes. Only allocations of
     /// tensors are refused: messages and queues need their memory to report that.
     ///
-    /// A process that this one starts has a count of its own and the same limit, or a lower one that is set
+    /// A process that this one starts has a separate count and the same limit, or a lower limit that is set
     /// for it.
     #[doc(alias("budget", "set_per_process_memory_fraction"))]
     pub fn shared_memory(mut self, bytes: u64) -> Limits {

@@ -37,7 +37,7 @@ pub fn failure(context: &ProcessContext) -> SpawnError {
 pub fn wait_for_the_end() -> Outcome {
     let until = Instant::now() + LIFETIME;
     while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
-        std::thread::sleep(left); // sleep: its work is to be there until another process ends it
+        std::thread::sleep(left); // sleep: the worker waits until another process ends it
     }
     Err("this worker was not ended".into())
 }

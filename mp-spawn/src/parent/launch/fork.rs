@@ -105,9 +105,9 @@ pub(crate) fn launch(
                 sys::exit_at_once(USELESS);
             }
             let code = panic::catch_unwind(AssertUnwindSafe(|| {
-                // SAFETY: this is the copy, made by this thread just now. The caller holds the locks that
-                // keep those files open, and the code that uses them is behind a variable of which the copy
-                // has another instance.
+                // SAFETY: this is the copy, made by this thread just now. The caller holds the lock and
+                // the references that keep those files open. The code that uses them accesses a variable of
+                // which the copy has another instance.
                 let fit = unsafe { memory.begin(files) };
                 drop((printing, ours));
                 taken.become_worker(theirs, particulars, setup, fit.map_err(|error| error.to_string()))

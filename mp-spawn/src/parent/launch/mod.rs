@@ -106,7 +106,7 @@ impl Command {
     /// Returns an error if a program that the calling thread executes can't be a worker of this process,
     /// because it has, or gets, privileges that this process's user lacks. Both the privileges of this
     /// process and those of the executed file are checked: a process that has dropped its privileges gets
-    /// them back by the file. Programs that a command executes in its turn are not checked. A privileged
+    /// them back by the file. Programs that a command executes are not checked. A privileged
     /// program ignores its environment. Executed anew, it would run `main` once more, and start others, and
     /// so on.
     ///

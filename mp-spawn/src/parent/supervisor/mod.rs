@@ -91,7 +91,7 @@ pub(crate) fn is_this_thread() -> bool {
 #[derive(Debug)]
 struct Job {
     batch: Batch,
-    started: Vec<u64>, // the processes of it that run
+    started: Vec<u64>, // running processes of the batch
     reply: Sender<Result<()>>,
 }
 

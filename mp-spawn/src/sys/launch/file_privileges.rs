@@ -101,7 +101,7 @@ fn gets_capabilities(program: &Path) -> bool {
     file.effective || gets != 0
 }
 
-/// Returns those of the capabilities that the bounding set of this thread permits.
+/// Returns the subset of the capabilities that the bounding set of this thread permits.
 fn within_bounds(capabilities: u64) -> u64 {
     let bits = (0..u64::BITS).map(|bit| capabilities & 1 << bit).filter(|bit| *bit != 0);
     // Capabilities that the kernel doesn't know cause an error, and are not granted.
