@@ -56,7 +56,7 @@ impl fmt::Debug for Word {
     }
 }
 
-/// One field of a table: the same word of every row.
+/// Field of a table: the same word of every row.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Column {
     /// Word in row 0.

@@ -1,16 +1,16 @@
-//! A free block becomes a live one.
+//! Claiming and publishing a free block.
 
 use super::{BlockAt, generation_of};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{BlockState, Kind, Life, Member, Seat};
 
-/// The word that says of which size, and where, the blocks of a slab are, and what it was when the caller chose the
-/// block. As long as any block of the slab is claimed or held, it stays.
+/// Word with the size and position of a slab's blocks, and its value when the caller chose the block. It is
+/// constant while any block of the slab is claimed or held.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct SlabSeen {
-    /// Where it is.
+    /// Position of the word.
     pub word: Word,
-    /// What it was.
+    /// Value of the word.
     pub value: u64,
 }
 
@@ -22,8 +22,8 @@ enum Pc {
     GiveBack(BlockState),
 }
 
-/// Claims a free block: `FREE → BUSY(me)`. Ends with its state, or `None` if it was not free, or not what the caller
-/// took it for any more.
+/// Claims a free block: `FREE → BUSY(me)`. Ends with its state, or `None` if it was not free, or its slab has
+/// changed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Claim {
     block: BlockAt,
@@ -33,7 +33,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// To claim `block`, which is in the slab `slab`, for `me`.
+    /// Creates the steps to claim `block`, which is in the slab `slab`, for `me`.
     pub fn new(block: BlockAt, me: Member, slab: SlabSeen) -> Self {
         Self { block, me, slab, pc: Pc::Look }
     }
@@ -59,7 +59,7 @@ impl Steps for Claim {
                 }
                 self.pc = Pc::Check(busy);
             }
-            // After the block was claimed: from here on the slab stays what it is.
+            // After the block was claimed: from here on the slab is constant.
             Pc::Check(busy) => {
                 if m.load(self.slab.word) == self.slab.value {
                     return Some(Some(busy));
@@ -86,7 +86,7 @@ pub struct Publish {
 }
 
 impl Publish {
-    /// To publish `block`, claimed by `me` with `state`, as a block of this kind.
+    /// Creates the steps to publish `block`, claimed by `me` with `state`, as a block of this kind.
     pub fn new(block: BlockAt, me: Member, state: BlockState, kind: Kind) -> Self {
         Self { block, me, state: BlockState { kind, ..state }, generation: 0, pc: 0 }
     }
@@ -111,8 +111,8 @@ impl Steps for Publish {
     }
 }
 
-/// Gives a claimed block back: `BUSY(me) → FREE`. Also the last step of freeing. What it was used for is
-/// forgotten: a process that claims it and dies leaves nothing that would have to be drained.
+/// Frees a claimed block: `BUSY(me) → FREE`. Also the last step of freeing. The kind is reset, so a process
+/// that claims the block and dies leaves nothing to be drained.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Unclaim {
     block: BlockAt,
@@ -120,7 +120,7 @@ pub struct Unclaim {
 }
 
 impl Unclaim {
-    /// To give back `block`, which the caller has claimed with `state`.
+    /// Creates the steps to free `block`, which the caller has claimed with `state`.
     pub fn new(block: BlockAt, state: BlockState) -> Self {
         Self { block, state }
     }
@@ -144,7 +144,7 @@ mod tests {
     use crate::mem::HeapMem;
     use crate::mem::run;
 
-    /// A block that is claimed and published as `kind`, and freed again; its state then.
+    /// Claims a block, publishes it as `kind`, and frees it. Returns its state then.
     fn freed(kind: Kind) -> BlockState {
         let m = HeapMem::new(16);
         let block = BlockAt { id: 0, state: Word::at(0), inline: 6, per_page: 0 };
@@ -160,7 +160,7 @@ mod tests {
         BlockState::unpack(m.load(block.state))
     }
 
-    /// A process that claims it next, and dies, leaves nothing that would have to be drained.
+    /// A process that claims it next, and dies, leaves nothing to be drained.
     #[test]
     fn a_freed_block_forgets_what_it_was() {
         for kind in [Kind::Data, Kind::Ring, Kind::Seats, Kind::Shared] {
@@ -173,7 +173,7 @@ mod tests {
         let m = HeapMem::new(16);
         let block = BlockAt { id: 0, state: Word::at(0), inline: 6, per_page: 0 };
         let (me, slab) = (Member::new(1, 1), SlabSeen { word: Word::at(64), value: 7 });
-        // The slab has become another since it was looked at.
+        // The slab has changed since it was read.
         assert_eq!(run(Claim::new(block, me, slab), &m), None);
         assert_eq!(BlockState::unpack(m.load(block.state)).life, Life::Free);
         for life in [Life::Live, Life::Busy(Member::new(2, 1))] {

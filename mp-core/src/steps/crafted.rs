@@ -1,4 +1,4 @@
-//! Single operations on words that are written for them: what they leave, where they look, and what they do when another
+//! Tests of single operations on prepared words: their effects, their reads, and their behavior when another
 //! process was faster.
 
 use super::lock::{Acquire, Acquired, IsMine, LockAt, LockWord, Park, Unlock, Who};
@@ -19,7 +19,7 @@ const fn block(id: BlockId, state: u64) -> BlockAt {
 
 const BLOCK: BlockAt = block(0, 0);
 const OTHER: BlockId = 9;
-/// Two pages of seats, and where their memory begins.
+/// Two pages of seats, and the start of their memory.
 const PAGES: [(BlockAt, Word); 2] = [(block(1, 8), word(16)), (block(2, 12), word(24))];
 const ENTRY: Word = word(32);
 const COUNT: Word = word(33);
@@ -56,7 +56,7 @@ fn memory() -> HeapMem {
     m
 }
 
-/// A page that is this process's, and full of what was there before.
+/// Prepares a page of this process, filled with old contents.
 fn fresh_page(m: &HeapMem, i: usize) {
     let (at, first) = PAGES[i];
     m.store(at.state, live());
@@ -85,7 +85,7 @@ fn steps<S: Steps>(s: &mut S, m: &HeapMem, n: usize) {
     (0..n).for_each(|_| assert!(s.step(m).is_none(), "it has ended before"));
 }
 
-/// It is noted before it is taken, and the block's version tells of it.
+/// The seat is recorded before it is taken, and increments the block's version.
 #[test]
 fn a_seat_that_is_taken_is_noted_and_counted() {
     let m = memory();
@@ -99,7 +99,7 @@ fn a_seat_that_is_taken_is_noted_and_counted() {
     assert_eq!(take(&m), Taken::NoneFree);
 }
 
-/// The next free seat of a page is found behind one that is taken.
+/// The search finds the free seat after a taken one.
 #[test]
 fn seats_are_looked_for_to_the_end_of_a_page() {
     let m = memory();
@@ -110,7 +110,7 @@ fn seats_are_looked_for_to_the_end_of_a_page() {
     assert_eq!(take(&m), Taken::NoneFree);
 }
 
-/// The hint names a seat of a page that is another block's: a seat there would be lost with that block.
+/// The hint names a seat of a page of another block: a seat there would be lost with that block.
 #[test]
 fn a_seat_of_another_blocks_page_is_not_taken() {
     let m = memory();
@@ -123,7 +123,7 @@ fn a_seat_of_another_blocks_page_is_not_taken() {
     assert!((0..2).all(|n| m.load(seat_of(1, n)) == 0));
 }
 
-/// Nothing of what was there before is taken for a seat, or for a link.
+/// No old contents are read as a seat or as a link.
 #[test]
 fn a_page_that_is_linked_is_empty_and_its_blocks() {
     let m = memory();
@@ -139,12 +139,12 @@ fn free_pages() -> FreePages<impl Fn(BlockId) -> Option<Word> + Clone, impl Fn(B
     FreePages::new(BLOCK, me(), pages, page_at)
 }
 
-/// And they say no more that they are its: a page that is freed may be made ready for another block at once.
+/// The pages no longer name the block: a freed page may be prepared for another block at once.
 #[test]
 fn the_pages_of_a_block_are_freed_with_it() {
     let m = memory();
     (0..2).for_each(|i| link(&m, i));
-    // Before the last one was handed over, its maker died.
+    // Before the last one was handed over, its creator died.
     m.store(PAGES[1].0.seat(0), Seat::Member(other()).pack());
     assert_eq!(run(free_pages(), &m), [2, 1]);
     for (at, first) in PAGES {
@@ -153,7 +153,7 @@ fn the_pages_of_a_block_are_freed_with_it() {
     assert_eq!(link_of(m.load(BLOCK.link())), None);
 }
 
-/// A chain that is being freed may lead to a page that another process has by now.
+/// A chain that is being freed may lead to a page that now belongs to another process.
 #[test]
 fn a_page_that_is_another_blocks_is_left_alone() {
     let m = memory();
@@ -164,7 +164,7 @@ fn a_page_that_is_another_blocks_is_left_alone() {
     assert_eq!(Seat::unpack(m.load(PAGES[0].0.seat(0))), Seat::Member(other()));
 }
 
-/// The sweeper of its maker hands it over between the look at it and the swap.
+/// The sweeper of its creator hands it over between the check and the swap.
 #[test]
 fn a_page_that_is_handed_over_meanwhile_is_freed() {
     let m = memory();
@@ -172,7 +172,7 @@ fn a_page_that_is_handed_over_meanwhile_is_freed() {
     let seat = PAGES[0].0.seat(0);
     m.store(seat, Seat::Member(other()).pack());
     let mut free = free_pages();
-    // The link, the seat, whose it is.
+    // The link, the seat, the owner.
     steps(&mut free, &m, 3);
     m.store(seat, Seat::Block(BLOCK.id).pack());
     assert_eq!(run(free, &m), [1]);
@@ -182,7 +182,7 @@ fn release(seat: Word, beside: Option<Word>) -> Release<impl Fn(BlockId) -> Opti
     Release::new(BLOCK, pages, me(), seat, Seat::Member(me())).beside(beside)
 }
 
-/// Whether the seat beside it is taken or not, the last holder finds that it is the last.
+/// The last holder detects that it is the last, whether the neighbouring seat is taken or not.
 #[test]
 fn the_last_holder_frees_a_block_whatever_lies_beside_its_seat() {
     let m = memory();
@@ -196,7 +196,7 @@ fn the_last_holder_frees_a_block_whatever_lies_beside_its_seat() {
     assert!(matches!(run(release(seat_of(0, 0), Some(seat_of(0, 1))), &m), Released::ToFree(_)));
 }
 
-/// A seat was taken and given up again while a process looked: that one looks again.
+/// A seat was taken and released during a check: the check is repeated.
 #[test]
 fn a_block_that_changed_while_it_was_looked_at_is_looked_at_again() {
     let m = memory();
@@ -208,7 +208,7 @@ fn a_block_that_changed_while_it_was_looked_at_is_looked_at_again() {
     assert!(matches!(run(check, &m), Released::ToFree(_)));
 }
 
-/// So that a weak handle to what was there before does not find it again.
+/// So that a weak handle to the previous allocation does not find the new one.
 #[test]
 fn each_allocation_of_a_block_is_another_generation() {
     let m = memory();
@@ -235,7 +235,7 @@ fn mine(acquired: Acquired) -> LockWord {
     }
 }
 
-/// A process that has slept does not know how many still sleep: its own release wakes the next one.
+/// A process that has slept does not know how many others still sleep: its own release wakes the next one.
 #[test]
 fn sleepers_at_a_lock_are_remembered_until_one_is_woken() {
     let m = memory();
@@ -246,7 +246,7 @@ fn sleepers_at_a_lock_are_remembered_until_one_is_woken() {
     let parked = run(Park::new(LOCK, seen), &m);
     assert_eq!(parked.map(|word| word.0), Some(m.load(LOCK.word())), "it would not fall asleep");
     assert!(run(Unlock::new(LOCK, true), &m), "it is asleep");
-    // It is free by now: there is nothing to sleep for.
+    // The lock is free by now: there is nothing to wait for.
     assert_eq!(run(Park::new(LOCK, parked.unwrap()), &m), None);
     assert!(!run(Unlock::new(LOCK, true), &m));
 }
@@ -260,7 +260,7 @@ fn a_lock_is_that_threads_that_took_it() {
     }
 }
 
-/// Until a holder says that the data is sound.
+/// Until a holder declares the data sound.
 #[test]
 fn the_mark_of_a_death_stays() {
     const MARKED: u64 = 4;
@@ -279,7 +279,7 @@ fn tenancy(m: &HeapMem) -> Presence {
     Tenancy::unpack(m.load(TENANCY)).presence
 }
 
-/// Of two that visit the same dead one, neither ends what the other has begun.
+/// Two visitors visit the same dead member, and neither ends the other's visit.
 #[test]
 fn a_visit_beside_another_one_is_not_the_last() {
     let m = memory();
@@ -326,7 +326,7 @@ impl Plan for Add {
     }
 }
 
-/// One other member.
+/// A single other member.
 struct One {
     is_dead: bool,
 }
@@ -358,7 +358,7 @@ fn named(m: &HeapMem) -> Option<Member> {
     Current::unpack(m.load(UPDATES.current)).making.map(|(by, _)| by)
 }
 
-/// Another one has named itself, and has made none of its update.
+/// Another member has named itself, and has made no change yet.
 fn begun(m: &HeapMem) {
     let mut begun = update(other(), true, false, false);
     while named(m).is_none() {
@@ -367,7 +367,7 @@ fn begun(m: &HeapMem) {
     assert_eq!((m.load(A), m.load(B)), (0, 0));
 }
 
-/// A process says that it makes an update as long as it may change a word, and no longer.
+/// A process sets "making" while it may change a word, and no longer.
 #[test]
 fn a_process_says_that_it_makes_an_update() {
     let m = updates();
@@ -380,7 +380,7 @@ fn a_process_says_that_it_makes_an_update() {
     assert_eq!((making(&m, me()), named(&m)), (0, None));
 }
 
-/// And so it does for another's, which it completes to the last word.
+/// The same holds for another member's update, which it completes to the last word.
 #[test]
 fn a_process_says_that_it_completes_another_update() {
     let m = updates();
@@ -406,13 +406,13 @@ fn an_exclusive_update_waits_for_living_members_and_not_for_dead_members() {
     }
 }
 
-/// Another update happens between the looks at the words and the swap that names this one.
+/// Another update happens between the reads of the words and the swap that names this one.
 #[test]
 fn an_update_that_was_overtaken_begins_anew() {
     for changes in [true, false] {
         let m = updates();
         let mut own = update(me(), changes, false, false);
-        // Current, A, B: what it has seen of them is old then.
+        // Current, A, B: the values read are old then.
         steps(&mut own, &m, 3);
         assert!(matches!(run(update(other(), true, false, false), &m), UpdateEnd::Done(_)));
         assert!(matches!(run(own, &m), UpdateEnd::Done([1, 1, ..])));
@@ -420,18 +420,18 @@ fn an_update_that_was_overtaken_begins_anew() {
     }
 }
 
-/// A process that is about to complete an update, and is stopped there, changes nothing when others have completed it, and its
-/// maker writes the next one down.
+/// A process that is about to complete an update, and is stopped there, changes nothing after others have
+/// completed it and its owner has written the next one.
 #[test]
 fn a_late_helper_makes_nothing_of_the_next_update() {
-    // Current; that it helps; then its looks at current, at the three words of an entry, and at current again.
+    // Current; "making"; then the reads of current, of the three words of an entry, and of current again.
     for stopped_after in [2, 3, 4, 5, 6] {
         let m = updates();
         begun(&m);
         let mut late = update(me(), false, false, false);
         steps(&mut late, &m, stopped_after);
         assert!(matches!(run(update(Member::new(0, 1), false, false, false), &m), UpdateEnd::Done(_)));
-        // The next one of the same member is written down, and it is not named yet.
+        // The next update of the same member is recorded, and not named yet.
         let mut next = update(other(), true, false, false);
         while m.load(UPDATES.own.of(other().slot()).plus(3)) != 2 {
             steps(&mut next, &m, 1);

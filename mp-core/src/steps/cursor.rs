@@ -1,10 +1,10 @@
-//! The way through the pages of seats of a block: a circle, from the seat that was taken last.
+//! Walk through the pages of seats of a block: a circle that begins at the seat taken last.
 
 use super::{BlockAt, PAGE_HEADER};
 use crate::mem::Word;
 use crate::words::{BlockId, SeatAt};
 
-/// A seat in a page: the page's block, the first word of its memory, and the seat's number in it.
+/// Seat in a page: the page's block, the first word of its memory, and the seat's number in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Paged {
     pub(super) page: BlockId,
@@ -24,25 +24,25 @@ impl Paged {
     }
 }
 
-/// Where the block that a page belongs to is noted.
+/// Returns the word with the block that a page belongs to.
 pub(crate) const fn page_owner(page: Word) -> Word {
     page
 }
 
-/// Where the link to the next page is.
+/// Returns the word with the link to the next page.
 pub(crate) const fn page_next(page: Word) -> Word {
     page.plus(1)
 }
 
-/// Where a block's first page notes the seat that was taken last.
+/// Returns the word of a block's first page with the seat taken last.
 pub(crate) const fn last_taken(first_page: Word) -> Word {
     first_page.plus(2)
 }
 
-/// A walk through all pages of a chain, in a circle.
+/// Walk through all pages of a chain, in a circle.
 ///
-/// It ends where it began, or, if it never comes back there, at the second end of the chain: then it has seen all of the
-/// chain as well.
+/// It ends where it began, or, if it never returns there, at the second end of the chain. It has visited the
+/// whole chain in both cases.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Circle {
     head: Paged,
@@ -51,22 +51,22 @@ pub(super) struct Circle {
     wrapped: bool,
 }
 
-/// What comes after a seat.
+/// Successor of a seat.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Onward {
     /// The next seat of the same page.
     Seat,
     /// Another page: the link has to be read first.
     Link,
-    /// Nothing.
+    /// None.
     End,
 }
 
-// Inlined wherever they are called: the address of a step's state, given to a call, would keep all of it in memory, also on
-// the usual way, which never comes here.
+// Inlined into all callers: the address of a step's state, passed to a call, would keep all of the state in
+// memory, also on the common path, which never gets here.
 impl Circle {
-    /// Around the chain whose first page is `head`, from `last` on, which is what the first page notes; from the
-    /// first seat on, if that names none.
+    /// Begins a walk of the chain whose first page is `head` at `last`, the word in the first page, or at the
+    /// first seat if that names none.
     #[inline(always)]
     pub(super) fn new(
         block: &BlockAt,
@@ -108,7 +108,8 @@ impl Circle {
         Onward::Link
     }
 
-    /// Goes on to the page that the present page's link leads to; from the last one to the first.
+    /// Continues with the page that the present page's link leads to, or with the first page after the last
+    /// one.
     #[inline(always)]
     pub(super) fn enter(&mut self, next: Option<(BlockId, Word)>) -> Onward {
         match next {

@@ -1,74 +1,74 @@
-//! Memory of envelopes: given back, and taken again, in groups of 64.
+//! Memory of envelopes, returned and committed in groups of 64.
 //!
-//! An envelope's owner word is read by processes that have no claim to it: a consumer whose message another
-//! one took, a visitor, a pass over all envelopes. So the word stays where it is while the memory is gone,
-//! and reads as zero, which no envelope in use has: zero can't be claimed ([`Owner::claimable`]), and no
-//! process expects it in a swap.
+//! An envelope's owner word is read by processes without a claim to it: a consumer that lost a message to
+//! another one, a visitor, a pass over all envelopes. So the word stays at its address while the memory is
+//! returned, and reads as zero, which no envelope in use has. Zero can't be claimed ([`Owner::claimable`]),
+//! and no process expects it in a swap.
 //!
-//! # Words of a group, and which process may change them
+//! # Words of a group, and the processes that change them
 //! | word | states | changed by |
 //! |---|---|---|
-//! | group | `ABSENT(base)` | a process that needs envelopes, once the kernel has given memory → `FILLING(me, base)` |
+//! | group | `ABSENT(base)` | a process that needs envelopes, after the kernel has committed memory → `FILLING(me, base)` |
 //! |  | `FILLING(m, base)` | `m` → `IN USE`; if `m` is dead, its sweeper → `FILLING(sweeper, base)` |
 //! |  | `IN USE` | the owner of all of its envelopes → `EMPTYING(me, base)` |
 //! |  | `EMPTYING(m, base)` | `m` → `ABSENT(base)`; if `m` is dead, its sweeper → `EMPTYING(sweeper, base)` |
-//! | owner of each envelope | as ever | in `FILLING`, also 0 → `FREE(base)`, by the process that it names; in `EMPTYING`, the kernel makes it 0 |
+//! | owner of each envelope | as always | in `FILLING`, also 0 → `FREE(base)`, by the process named there; in `EMPTYING`, the kernel makes it 0 |
 //!
-//! A process that empties a group first claims each of its envelopes, as if to use it. Then no other process
-//! has one of them, and it may do with the group what it likes. The base is after all sequences that the
-//! group had.
+//! A process that empties a group first claims each of its envelopes, like for use. Then no other process
+//! owns one of them, and the process owns the group. The base is after all sequences of the group's
+//! envelopes.
 //!
-//! In `FILLING`, envelopes that have their owner word already may be claimed: by a process that took a hint
+//! In `FILLING`, envelopes whose owner word is already written may be claimed: by a process that took a hint
 //! before the group was emptied, and was stopped since. So passes over all envelopes include a group that is
-//! being filled. It has memory then: the kernel gave that before the swap to `FILLING`, which fails if the group was used
-//! meanwhile, since its base is another one then. So no pass reads where there is none and may be none, and a sweeper
-//! finishes what it finds.
+//! being filled. It has memory then: the kernel committed it before the swap to `FILLING`, which fails if the
+//! group was used meanwhile, since its base is then different. So no pass reads uncommitted memory, and a
+//! sweeper can complete the work.
 //!
-//! # What a death leaves
-//! | killed | left | the sweep |
+//! # Effects of a death
+//! | killed process | left behind | the sweep |
 //! |---|---|---|
-//! | claiming the envelopes | some of them `MEMBER(dead)` | frees them, as idle ones |
-//! | giving the memory back | `EMPTYING(dead, base)`; words that are `MEMBER(dead)` or 0 | takes it over, gives the memory back once more |
-//! | between taking memory and the swap | an absent group with 16 KiB of zeros | nothing: they are used when it is filled |
+//! | claiming the envelopes | some of them `MEMBER(dead)` | frees them, like idle ones |
+//! | returning the memory | `EMPTYING(dead, base)`; words that are `MEMBER(dead)` or 0 | takes it over, returns the memory once more |
+//! | between committing memory and the swap | an absent group with 16 KiB of zeros | nothing: they are used when it is filled |
 //! | writing words | `FILLING(dead, base)` | takes it over, and writes the others |
-//! | filled, its hints not given | envelopes that no hint tells of | hints are given |
+//! | filled, its hints not set | envelopes without hints | hints are set |
 //!
-//! A process that is stopped there holds up these envelopes, and no other process: it empties few groups at once, and at most
-//! half of those that are free (`arena::messages::groups`).
+//! A process that is stopped there blocks these envelopes, and no other process: it empties few groups at
+//! once, and at most half of the free ones (`arena::messages::groups`).
 
 use crate::mem::{Column, Mem, Steps, Word};
 use crate::words::{EnvelopeId, Group, Holder, Member, Owner};
 
-/// Where the words of all envelopes are, for passes over all of them.
+/// Positions of the words of all envelopes, for passes over all of them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EnvelopesAt {
-    /// How many were ever in use, a multiple of 64.
+    /// Number of envelopes that were ever in use, a multiple of 64.
     pub count: Word,
-    /// The groups' words.
+    /// Words of the groups.
     pub groups: Column,
-    /// The owner words.
+    /// Owner words.
     pub owners: Column,
-    /// The place words.
+    /// Place words.
     pub places: Column,
 }
 
 impl EnvelopesAt {
-    /// The word of an envelope's group.
+    /// Returns the word of an envelope's group.
     pub const fn group_of(&self, e: EnvelopeId) -> Word {
         self.groups.of(e / Group::ENVELOPES)
     }
 }
 
-/// Where the words of one group are.
+/// Positions of the words of one group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupAt {
-    /// Its own.
+    /// Word of the group.
     pub word: Word,
-    /// The owner words of all envelopes.
+    /// Owner words of all envelopes.
     pub owners: Column,
-    /// Its first envelope.
+    /// First envelope of the group.
     pub first: EnvelopeId,
-    /// How many envelopes it has.
+    /// Number of envelopes in the group.
     pub len: u32,
 }
 
@@ -88,7 +88,8 @@ enum Emptying {
     Free(Owner),
 }
 
-/// Claims all envelopes of a group: `IN USE → EMPTYING(me, base)`. Ends with the base, or `None` when one of them is not free.
+/// Claims all envelopes of a group: `IN USE → EMPTYING(me, base)`. Ends with the base, or `None` if one of
+/// them is not free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EmptyGroup {
     at: GroupAt,
@@ -99,7 +100,7 @@ pub struct EmptyGroup {
 }
 
 impl EmptyGroup {
-    /// To empty a group.
+    /// Creates the steps to empty a group.
     pub fn new(at: GroupAt, me: Member) -> Self {
         Self { at, me, claimed: 0, latest: None, pc: Emptying::Look }
     }
@@ -108,7 +109,7 @@ impl EmptyGroup {
         Owner::free(self.latest.unwrap_or(0) + 1).seq
     }
 
-    /// Gives the last one back that is claimed, if any is.
+    /// Releases the last claimed envelope, if there is one.
     fn back(&mut self) -> Option<Option<u64>> {
         if self.claimed == 0 {
             return Some(None);
@@ -149,7 +150,7 @@ impl Steps for EmptyGroup {
             Emptying::Say => {
                 let base = self.base();
                 let emptying = Group::Emptying { by: self.me, base };
-                // Only a word that no process wrote could be another: the envelopes are this process's.
+                // The swap can only fail if the word is corrupt: this process owns the envelopes.
                 if m.cas(self.at.word, Group::InUse.pack(), emptying.pack()).is_err() {
                     return self.back();
                 }
@@ -168,8 +169,8 @@ impl Steps for EmptyGroup {
     }
 }
 
-/// Begins to fill a group that was found absent, and that has got memory since: `ABSENT(base) → FILLING(me, base)`. Ends with
-/// whether it was still that: a group that was used meanwhile has another base.
+/// Begins to fill a group that was found absent, and whose memory was committed since: `ABSENT(base) →
+/// FILLING(me, base)`. Ends with `false` if the group was used meanwhile, since it then has another base.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BeginFill {
     at: GroupAt,
@@ -178,7 +179,7 @@ pub struct BeginFill {
 }
 
 impl BeginFill {
-    /// To fill a group whose sequences begin at `base`.
+    /// Creates the steps for a group whose sequences begin at `base`.
     pub fn new(at: GroupAt, me: Member, base: u64) -> Self {
         Self { at, me, base }
     }
@@ -194,7 +195,8 @@ impl Steps for BeginFill {
     }
 }
 
-/// Writes the owner words of a group that this process fills and that has memory: `FILLING(me, base) → IN USE`.
+/// Writes the owner words of a group that this process fills and that has memory: `FILLING(me, base) → IN
+/// USE`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FillGroup {
     at: GroupAt,
@@ -203,7 +205,7 @@ pub struct FillGroup {
 }
 
 impl FillGroup {
-    /// To fill a group whose sequences begin at `base`.
+    /// Creates the steps for a group whose sequences begin at `base`.
     pub fn new(at: GroupAt, base: u64) -> Self {
         Self { at, base, written: 0 }
     }
@@ -218,23 +220,24 @@ impl Steps for FillGroup {
             return Some(());
         }
         let (word, free) = (self.at.owner(self.written), Owner::free(self.base).pack());
-        // One that is not zero was written by the dead process whose work this is, and may be claimed since.
+        // A non-zero word was written by the dead process whose work this continues; it may be claimed by now.
         _ = m.cas(word, 0, free);
         self.written += 1;
         None
     }
 }
 
-/// What a sweeper has to do with a group.
+/// Remaining work of a sweeper on a group.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Adopted {
-    /// It is `EMPTYING(me, base)`: give its memory back, then make it `ABSENT(base)`.
+    /// The group is `EMPTYING(me, base)`: return its memory, then make it `ABSENT(base)`.
     ToEmpty(u64),
-    /// It is `FILLING(me, base)` and has memory: [`FillGroup`].
+    /// The group is `FILLING(me, base)` and has memory: [`FillGroup`].
     ToFill(u64),
 }
 
-/// Takes over a group that a dead process was emptying or filling. Ends with `None` when another sweeper was faster.
+/// Takes over a group that a dead process was emptying or filling. Ends with `None` if another sweeper was
+/// faster.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct AdoptGroup {
     at: GroupAt,
@@ -243,7 +246,7 @@ pub struct AdoptGroup {
 }
 
 impl AdoptGroup {
-    /// Of a group whose word is `found`, which names a dead process.
+    /// Creates the steps for a group whose word is `found`, which names a dead process.
     pub fn new(at: GroupAt, me: Member, found: u64) -> Self {
         Self { at, me, found }
     }

@@ -1,25 +1,25 @@
-//! Groups of envelopes that have hints: a bit of the group map for each, so that a search does not look at
-//! all groups.
+//! Groups of envelopes with hints: one bit of the group map for each, so that a search does not check all
+//! groups.
 //!
-//! A freer writes the hint and then looks at the bit; a taker that finds no hint clears the bit and then
-//! looks at the hints again. A full barrier is between the two accesses of each: so one of them sees what the
-//! other has written, and a group with hints has its bit.
+//! A freeing process writes the hint and then checks the bit. A taker that finds no hint clears the bit and
+//! then checks the hints again. A full barrier separates the two accesses of each, so one of them sees the
+//! other's write, and a group with hints has its bit.
 //!
-//! | killed | left |
+//! | killed process | left behind |
 //! |---|---|
-//! | a freer, between the hint and the bit | free envelopes that are not found until another one of the group is freed, or a put has searched all groups |
-//! | a taker, between the bit and its second look | the same |
+//! | a freeing process, between the hint and the bit | free envelopes that are not found until another one of the group is freed, or a put has searched all groups |
+//! | a taker, between the bit and its second check | the same |
 //!
 //! Checked by `loom_group_is_marked_and_unmarked`.
 
 use crate::mem::{Mem, Steps, Word};
 
-/// Words of a group.
+/// Positions of a group's words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HintsAt {
-    /// The hints.
+    /// Hints.
     pub hints: Word,
-    /// The word of the group map with its bit.
+    /// Word of the group map that contains its bit.
     pub map: Word,
     /// Bit of the group.
     pub bit: u64,
@@ -32,7 +32,7 @@ enum Pc {
     Mark,
 }
 
-/// Sets hints of a group, and its bit if that is not set.
+/// Sets hints of a group, and its bit if it is not set.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HintGroup {
     at: HintsAt,
@@ -41,7 +41,7 @@ pub struct HintGroup {
 }
 
 impl HintGroup {
-    /// To set these hints.
+    /// Creates the steps to set these hints.
     pub fn new(at: HintsAt, hints: u64) -> Self {
         Self { at, hints, pc: Pc::First }
     }
@@ -53,13 +53,13 @@ impl Steps for HintGroup {
     #[inline(always)]
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
         match self.pc {
-            // Always written, never skipped because they seem to be set: a taker may clear them.
+            // Always written, even if they seem to be set: a taker may be clearing them.
             Pc::First => {
                 m.or(self.at.hints, self.hints);
                 m.fence_after_rmw();
                 self.pc = Pc::Look;
             }
-            // Only read as a rule: processes that take and free envelopes of one group share the word.
+            // Usually only read: processes that take and free envelopes of one group share the word.
             Pc::Look if m.load(self.at.map) & self.at.bit != 0 => return Some(()),
             Pc::Look => self.pc = Pc::Mark,
             Pc::Mark => {
@@ -71,7 +71,7 @@ impl Steps for HintGroup {
     }
 }
 
-/// Clears the bit of a group in which no hint was seen, and sets it again if there is a hint by then.
+/// Clears the bit of a group in which no hint was found, and sets it again if there is a hint by then.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UnmarkGroup {
     at: HintsAt,
@@ -79,7 +79,7 @@ pub struct UnmarkGroup {
 }
 
 impl UnmarkGroup {
-    /// To clear its bit.
+    /// Creates the steps to clear its bit.
     pub fn new(at: HintsAt) -> Self {
         Self { at, pc: Pc::First }
     }

@@ -1,30 +1,30 @@
-//! A lock between processes whose holder may die, as steps of one shared access each.
+//! Lock between processes whose holder may die, as steps of one shared access each.
 //!
-//! # Words, and which process may change them
+//! # Words, and the processes that change them
 //! | word | states | changed by |
 //! |---|---|---|
-//! | lock: `held, parked, marked, member 24, sequence 32` | free | a taker → held by it, sequence + 1 |
-//! |  | held by `m` | `m` → free; if `m` is dead, an adopter that saw exactly this sequence → held by it, marked |
+//! | lock: `held, parked, marked, member 24, sequence 32` | free | an acquirer → held by it, sequence + 1 |
+//! |  | held by `m` | `m` → free; if `m` is dead, an adopter that read exactly this sequence → held by it, marked |
 //! |  | parked | a waiter that is about to sleep sets it, in the same word; the holder's release clears it and wakes one |
-//! |  | marked | an adopter sets it; a holder that says that the data is sound clears it when it releases |
-//! | by: `sequence 20, thread 22, pid 22` | anything | the holder, after it took the lock: counts only with its sequence |
-//! | died: `member 24, pid 22` | anything | an adopter, while it holds the lock |
+//! |  | marked | an adopter sets it; a holder that declares the data sound clears it when it releases |
+//! | by: `sequence 20, thread 22, pid 22` | any | the holder, after it acquired the lock: valid only with its sequence |
+//! | died: `member 24, pid 22` | any | an adopter, while it holds the lock |
 //!
-//! # What a death leaves
-//! | killed | left | the next one to want it |
+//! # Effects of a death
+//! | killed process | left behind | next acquirer |
 //! |---|---|---|
-//! | before the swap | nothing | takes it |
-//! | holding | held by the dead process | adopts it, by a swap of exactly the word that it saw: marked |
-//! | holding, before it wrote `by` | a `by` of an earlier sequence | adopts it; the pid comes from the member table, or is not known |
+//! | before the swap | nothing | acquires it |
+//! | holding | held by the dead process | adopts it, by a swap of exactly the word that it read: marked |
+//! | holding, before it wrote `by` | a `by` of an earlier sequence | adopts it; the pid comes from the member table, or is unknown |
 //! | adopting, before or after it wrote `died` | held by the dead adopter, marked | adopts it in turn |
-//! | released, before it woke a sleeper | free, `parked` clear | sleepers look again within a poll interval |
-//! | woken, before it took it | free, `parked` clear | the same |
+//! | released, before it woke a sleeper | free, `parked` clear | sleepers check again within a poll interval |
+//! | woken, before it acquired the lock | free, `parked` clear | the same |
 //!
-//! A holder that is stopped is not dead: a process that wants the lock waits, or gives up when its time is
-//! over. There is no way to take a lock from a live process. An adopter that decides, is stopped, and
-//! continues a week later finds another sequence, and its swap fails. (A member's tag comes again after 4096
-//! tenants of its slot. A lock whose holder died and that no process looked at for that long has a live
-//! holder again, which does not know of it.)
+//! A holder that is stopped is not dead: other processes wait, or return when their time is over. A lock
+//! can't be taken from a live process. If an adopter is stopped after its decision and continues a week
+//! later, it finds another sequence, and its swap fails. (A member's tag is reused after 4096 tenants of its
+//! slot. If a lock's holder died and no process used the lock for that long, its word names a live holder
+//! that does not know of it.)
 
 use crate::mem::{Mem, Steps, Word};
 use crate::words::Member;
@@ -37,54 +37,54 @@ const SEQ_AT: u32 = 32;
 const ID_BITS: u32 = 22;
 const ID: u64 = (1 << ID_BITS) - 1;
 
-/// A lock's word.
+/// Word of a lock.
 ///
-/// Its low half, on which waiters sleep, has everything but the sequence.
+/// Its low half, on which waiters sleep, contains all fields except the sequence.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LockWord(pub u64);
 
 impl LockWord {
-    /// The bit that waiters set at any time.
+    /// Bit that waiters set at any time.
     pub(crate) const PARKED: u64 = PARKED;
 
-    /// Held by a member.
+    /// Creates the word of a lock held by a member.
     pub const fn held(by: Member, sequence: u32) -> Self {
         Self(HELD | by.raw() << MEMBER_AT | (sequence as u64) << SEQ_AT)
     }
 
-    /// The holder.
+    /// Returns the holder.
     pub const fn holder(self) -> Option<Member> {
         if self.0 & HELD == 0 { None } else { Some(Member::from_raw(self.0 >> MEMBER_AT)) }
     }
 
-    /// Whether a holder died, and none has said since that the data is sound.
+    /// Returns `true` if a holder died, and no later holder has declared the data sound.
     pub const fn is_marked(self) -> bool {
         self.0 & MARKED != 0
     }
 
-    /// Whether a waiter may be asleep.
+    /// Returns `true` if a waiter may be asleep.
     pub const fn is_parked(self) -> bool {
         self.0 & PARKED != 0
     }
 
-    /// Counts how often it was taken. Compared for equality only.
+    /// Returns the number of acquisitions. Compared for equality only.
     pub const fn sequence(self) -> u32 {
         (self.0 >> SEQ_AT) as u32
     }
 
-    /// Taken by `by`, once more than in this word.
+    /// Returns the word after the next acquisition, by `by`.
     fn taken(self, by: Member, parked: bool, marked: bool) -> Self {
         let next = Self::held(by, self.sequence().wrapping_add(1)).0 | self.0 & (PARKED | MARKED);
         Self(next | if parked { PARKED } else { 0 } | if marked { MARKED } else { 0 })
     }
 }
 
-/// A process and a thread of it, as the kernel numbers them.
+/// Process and thread ids of the kernel.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Who {
-    /// The process, at most 22 bits as in Linux.
+    /// Process id, at most 22 bits as in Linux.
     pub pid: u32,
-    /// The thread.
+    /// Thread id.
     pub tid: u32,
 }
 
@@ -96,7 +96,7 @@ impl Who {
             | sequence as u64 & ((1 << low) - 1)
     }
 
-    /// The process and thread that wrote `by`, if they are the holder that `word` names.
+    /// Returns the process and thread that wrote `by`, if they are the holder in `word`.
     pub const fn of(by: u64, word: LockWord) -> Option<Self> {
         let low = 64 - 2 * ID_BITS;
         let who = Self { pid: (by >> (64 - ID_BITS)) as u32, tid: (by >> low & ID) as u32 };
@@ -104,12 +104,12 @@ impl Who {
     }
 }
 
-/// The process that died while holding a lock.
+/// Process that died while holding a lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Died {
-    /// Its tag.
+    /// Tag of the process.
     pub member: Member,
-    /// Its process id; 0 if it is not known any more.
+    /// Process id; 0 if it is not known any more.
     pub pid: u32,
 }
 
@@ -118,49 +118,49 @@ impl Died {
         self.member.raw() | (self.pid as u64 & ID) << Member::BITS
     }
 
-    /// From a word.
+    /// Creates the value from a word.
     pub const fn unpack(w: u64) -> Self {
         Self { member: Member::from_raw(w), pid: (w >> Member::BITS & ID) as u32 }
     }
 }
 
-/// Where the words of a lock are: three, the lock word first.
+/// Position of a lock's three words, of which the lock word is first.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LockAt(pub Word);
 
 impl LockAt {
-    /// How many words it has.
+    /// Number of words.
     pub const WORDS: u64 = 3;
 
-    /// The lock word.
+    /// Returns the lock word.
     pub const fn word(&self) -> Word {
         self.0
     }
-    /// What the holder wrote of itself.
+    /// Returns the word that identifies the holder.
     pub const fn by(&self) -> Word {
         self.0.plus(1)
     }
-    /// Which process died holding it.
+    /// Returns the word that identifies the process that died holding the lock.
     pub const fn died(&self) -> Word {
         self.0.plus(2)
     }
 }
 
-/// A holder that is known to be dead: the word that named it, and its pid if the member table has it.
+/// Holder that is known to be dead: the word that named it, and its pid if the member table has it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct DeadHolder {
-    /// The lock word as it was before the holder was found dead.
+    /// Lock word before the holder was found dead.
     pub word: LockWord,
-    /// Its process id, or 0.
+    /// Process id, or 0.
     pub pid: u32,
 }
 
-/// What became of an attempt.
+/// Result of an attempt.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Acquired {
-    /// It is the caller's, with this word.
+    /// Acquired by the caller, with this word.
     Mine(LockWord),
-    /// A process holds it.
+    /// Held by a process.
     Held(LockWord),
 }
 
@@ -173,7 +173,7 @@ enum Pc {
     Sign,
 }
 
-/// Takes the lock if it is free, or adopts it from a holder that is known to be dead.
+/// Acquires the lock if it is free, or adopts it from a holder that is known to be dead.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Acquire {
     at: LockAt,
@@ -187,8 +187,8 @@ pub struct Acquire {
 }
 
 impl Acquire {
-    /// For `me`. `parked`: the caller has slept, so that other waiters may be asleep whose bit its waker
-    /// cleared. `dead`: take it also if it is still held by this holder.
+    /// Creates the steps for `me`. `parked`: the caller has slept, so other waiters may be asleep although
+    /// the waker cleared their bit. `dead`: holder from which the lock is adopted if it still holds it.
     #[inline]
     pub fn new(at: LockAt, me: Member, who: Who, parked: bool, dead: Option<DeadHolder>) -> Self {
         Self { at, me, who, parked, dead, mine: LockWord(0), adopted: false, pc: Pc::Look }
@@ -205,7 +205,7 @@ impl Steps for Acquire {
                 let found = m.load(self.at.word());
                 self.adopted = false;
                 if found & HELD != 0 {
-                    // Waiters set `parked` at any time; everything else must be as it was.
+                    // Waiters set `parked` at any time. All other bits must be unchanged.
                     let same = |d: DeadHolder| (d.word.0 ^ found) & !PARKED == 0;
                     if !self.dead.is_some_and(same) {
                         return Some(Acquired::Held(LockWord(found)));
@@ -242,8 +242,8 @@ impl Steps for Acquire {
     }
 }
 
-/// Ends with whether the lock, which was seen held with this word, is held by this very thread. No other thread's answer can
-/// become true meanwhile; its own can't become false.
+/// Checks if the lock, whose word was read as `seen`, is held by this very thread. The result can't change
+/// meanwhile: only the thread itself acquires and releases it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct IsMine {
     at: LockAt,
@@ -252,7 +252,8 @@ pub struct IsMine {
 }
 
 impl IsMine {
-    /// For a thread of the member that `seen` names; a lock of another member is not its.
+    /// Creates the steps for a thread of the member named by `seen`. It does not own a lock of another
+    /// member.
     pub fn new(at: LockAt, seen: LockWord, who: Who) -> Self {
         Self { at, seen, who }
     }
@@ -267,7 +268,7 @@ impl Steps for IsMine {
     }
 }
 
-/// Gives the lock up; ends with whether a sleeper has to be woken. By its holder only.
+/// Releases the lock; by its holder only. Ends with `true` if a sleeper has to be woken.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Unlock {
     at: LockAt,
@@ -275,7 +276,7 @@ pub struct Unlock {
 }
 
 impl Unlock {
-    /// `sound`: the holder says that the data is as it should be, whichever process died before.
+    /// Creates the steps. `sound`: the holder declares the data sound, whichever process died before.
     #[inline]
     pub fn new(at: LockAt, sound: bool) -> Self {
         let sequence = u64::MAX << SEQ_AT;
@@ -292,8 +293,8 @@ impl Steps for Unlock {
     }
 }
 
-/// Says that a waiter is about to sleep; ends with the value of the word to sleep on, or nothing if it is
-/// free.
+/// Announces a waiter that is about to sleep. Ends with the value of the word to sleep on, or `None` if the
+/// lock is free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Park {
     at: LockAt,
@@ -301,7 +302,7 @@ pub struct Park {
 }
 
 impl Park {
-    /// The caller has seen the lock held with this word.
+    /// Creates the steps for a caller that has read this word of a held lock.
     pub fn new(at: LockAt, seen: LockWord) -> Self {
         Self { at, seen: seen.0 }
     }
@@ -356,7 +357,7 @@ mod tests {
         let dead = Some(DeadHolder { word: seen, pid: 0 });
         assert!(matches!(take(1, dead), Acquired::Mine(w) if w.is_marked()));
         assert_eq!(Died::unpack(m.load(at.died())), Died { member: Member::new(0, 1), pid: 7 });
-        // The same tag takes it again, as a reused slot would: another sequence.
+        // The same tag acquires it again, like a reused slot, with another sequence.
         assert!(!crate::mem::run(Unlock::new(at, true), &m));
         assert!(matches!(take(0, None), Acquired::Mine(w) if !w.is_marked()));
         assert!(matches!(take(2, dead), Acquired::Held(_)));

@@ -1,39 +1,43 @@
-//! A cycle of threads, each of which waits for a lock that the next one has.
+//! Cycles of threads, each of which waits for a lock held by the next one.
 //!
-//! A lock's words name the thread that has it ([`lock`](super::lock)); [notes](super::wait_note) name what each thread waits for
-//! that has waited for a while. So a thread that waits follows: the lock that it wants, the thread that has it, the lock which
-//! that thread wants, until it is back at itself, or at a thread that has no note. It changes nothing. A writer waits for all
-//! readers: any of them may lead back.
+//! A lock's words name the thread that holds it ([`lock`](super::lock)). [Notes](super::wait_note) name the
+//! locks of threads that have waited for a while. So a waiting thread follows a path: the lock that it waits
+//! for, its holder, the lock that the holder waits for, until it reaches itself, or a thread without a note.
+//! The search changes nothing. A writer waits for all readers: any of them may lead back.
 //!
-//! # Why a cycle that is found is one
-//! Words change while they are read. So all that made the cycle is read twice: first each note's mark, then what the thread
-//! waits for, then the words that name the owner; and when the cycle is closed, all of them once more. If each is as it was,
-//! then there was an instant, between the first pass and the second, at which all of them were so at once, because none is ever
-//! again what it was: marks and locks count. At that instant
-//! - each thread of the cycle was within its wait, or had decided to give it up: its note said so;
-//! - it did not have the lock that it waited for: the lock's word named the next thread;
-//! - it had the lock that the thread before it wanted, and could not release it: only the thread that has a lock releases it,
-//!   and that thread waits, without a time-out (a wait with one writes no note).
+//! # Proof that a reported cycle is a deadlock
+//! Words change while they are read. So all words of the cycle are read twice: first each note's mark, then
+//! its goal, then the words that name the owner; and when the cycle is closed, all of them once more. If none
+//! has changed, there was an instant, between the first pass and the second, at which all of them had these
+//! values at once. No old value can return, because marks and locks have sequences. At that instant
+//! - each thread of the cycle was within its wait, or had decided to give it up: its note was set;
+//! - it did not hold the lock that it waited for: the lock's word named the next thread;
+//! - it held the lock that the previous thread waited for, and could not release it: only the holder of a
+//!   lock releases it, and that thread waits, without a time-out (a wait with a time-out writes no note).
 //!
-//! Nothing but a thread of the cycle can end that, or the death of its process. Threads whose process is stopped wait when it
-//! continues; a stopped process that has a lock and does not wait has no note, so no cycle leads through it. Whether a process
-//! of the cycle is dead, the caller asks afterwards: locks of the dead are adopted, and their waiters go on.
+//! Only a thread of the cycle, or the death of its process, can end that. Threads whose process is stopped
+//! wait when it continues. A stopped process that holds a lock and does not wait has no note, so it is in no
+//! cycle. The caller checks afterwards if a process of the cycle is dead: locks of the dead are adopted, and
+//! their waiters continue.
 //!
 //! # Memory order
-//! Acquire and release do. A thread takes its note back before it releases the lock that it got, so a search that reads the name
-//! of a later owner in the lock's word finds the note taken back when it reads the mark again. What may be seen late is the note of
-//! a thread that gives up: as long as that is so, the others see the deadlock that there was, and the same thread to give up.
+//! Acquire and release are sufficient. A thread frees its note before it releases the lock that it acquired.
+//! So a search that reads the name of a later owner in the lock's word finds the note freed when it reads the
+//! mark again. Only the note of a thread that gives up may be read late. Until then, the other threads find
+//! the previous deadlock, with the same thread to give up.
 //!
-//! # Which thread gives up
-//! Every thread of a cycle finds it, since each looks after every poll interval. One gives up: the one that began to wait last
-//! ([`LockCycle::gives_up`]), which is the one that closed the cycle; of two at the same nanosecond, the one with the larger
-//! number. All threads decide by the same words, so that no two of one cycle give up. If cycles share threads, the one that
-//! began to wait last in all of them gives up in each of its own, so that one at least finds a cycle in which it has to.
-//! A thread that can't do without the lock ([`LockKind::may_give_up`](crate::words::LockKind)) is passed over.
+//! # Choice of the thread that gives up
+//! Every thread of a cycle finds it, since each searches after every poll interval. The thread that began to
+//! wait last gives up ([`LockCycle::gives_up`]): it closed the cycle. If two began in the same nanosecond, it
+//! is the one with the larger number. All threads decide by the same words, so no two of one cycle give up.
+//! If cycles share threads, the thread that began to wait last in all of them gives up in each of its own
+//! cycles, so at least one thread finds a cycle in which it has to. A thread that can't continue without the
+//! lock ([`LockKind::may_give_up`](crate::words::LockKind)) is skipped.
 //!
-//! # What a death or a stop leaves
-//! Nothing: the search only reads. A thread that is stopped between the decision and its return has its note until it goes on:
-//! the others find the cycle again, with the same thread to give up, and wait for it.
+//! # Effects of a death or a stop
+//! None: the search only reads. A thread that is stopped between the decision and its return keeps its note
+//! until it continues. The other threads find the cycle again, with the same thread to give up, and wait for
+//! it.
 
 use crate::mem::{Mem, Steps, Word};
 use crate::steps::lock::{LockAt, LockWord, Who};
@@ -41,19 +45,19 @@ use crate::steps::wait_note::WaitNotesAt;
 use crate::words::slot::{HELD, Slot};
 use crate::words::{Member, WaitGoal, WaitMark, WaitState};
 
-/// The most threads that are looked at in one search. A cycle beyond them isn't found.
+/// Maximum number of threads visited in one search. A cycle beyond them isn't found.
 const MOST: usize = 1024;
 
-/// A thread of a member.
+/// Thread of a member.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct MemberThread {
-    /// The member.
+    /// Member.
     pub member: Member,
-    /// The kernel's number of the thread, as its own process sees it.
+    /// Thread id in the pid namespace of its own process.
     pub thread: u32,
 }
 
-/// A word, and what was found in it.
+/// Word, and the value read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Found {
     word: Word,
@@ -62,19 +66,19 @@ struct Found {
     except: u64,
 }
 
-/// A thread of a cycle, and what it waits for: the next thread has that.
+/// Thread of a cycle, and its goal, which the next thread holds.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CycleStep {
-    /// Which thread.
+    /// Thread.
     pub who: MemberThread,
-    /// What it waits for.
+    /// Goal of its wait.
     pub goal: WaitGoal,
-    /// Since when, in ns of the monotonic clock.
+    /// Start of the wait, in ns of the monotonic clock.
     pub since: u64,
     mark: Found,
-    /// The words that name the thread which has it.
+    /// Words that name the thread that holds the goal.
     owner: [Option<Found>; 2],
-    /// Of a writer: the next slot of a reader, and how many there are.
+    /// For a writer: the next slot of a reader, and the number of slots.
     slots: Option<(u32, u32)>,
 }
 
@@ -84,15 +88,16 @@ impl CycleStep {
     }
 }
 
-/// Threads each of which waits for what the next one has, and the last one for what the first one has.
+/// Threads each of which waits for a lock held by the next one, and the last one for a lock held by the first
+/// one.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LockCycle {
-    /// The searching thread first.
+    /// Steps of the cycle; the searching thread is first.
     pub steps: Vec<CycleStep>,
 }
 
 impl LockCycle {
-    /// The thread that gives up; none if no thread of the cycle can.
+    /// Returns the thread that gives up, or `None` if no thread of the cycle can.
     pub fn gives_up(&self) -> Option<MemberThread> {
         let can = self.steps.iter().filter(|step| step.goal.kind.may_give_up());
         can.max_by_key(|step| (step.since, step.who)).map(|step| step.who)
@@ -101,22 +106,23 @@ impl LockCycle {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
-    /// Looks for the note of a thread.
+    /// Searches for the note of a thread.
     Note(MemberThread, u32),
     Goal(MemberThread, Found),
     Readers(MemberThread, Found, u64),
     Since(MemberThread, Found, WaitGoal),
-    /// Of the last step of the path: which thread has what it waits for.
+    /// Finds the owner of the last step's goal.
     Lock,
     By(LockWord),
     Used,
     Slot(u32, u32),
-    /// Reads the so manieth word of the cycle again.
+    /// Reads the word of the cycle with this index again.
     Again(usize),
     End,
 }
 
-/// Looks for a cycle of waiters that leads back to the thread that looks; ends with it, or with nothing.
+/// Searches for a cycle of waiters that leads back to the searching thread. Ends with the cycle, or with
+/// `None`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FindCycle {
     notes: WaitNotesAt,
@@ -127,12 +133,12 @@ pub struct FindCycle {
 }
 
 impl FindCycle {
-    /// For the thread `me`, which has a note.
+    /// Creates the steps for the thread `me`, which has a note.
     pub fn new(notes: WaitNotesAt, me: MemberThread) -> Self {
         Self { notes, me, path: Vec::new(), looked_at: Vec::new(), pc: Pc::Note(me, 0) }
     }
 
-    /// The last step's lock is had by `who`, as these words say.
+    /// Continues with `who`, which holds the last step's lock according to these words.
     fn follow(&mut self, who: MemberThread, owner: [Option<Found>; 2]) {
         if let Some(last) = self.path.last_mut() {
             last.owner = owner;
@@ -147,7 +153,7 @@ impl FindCycle {
         }
     }
 
-    /// This way leads nowhere: on with the next reader that a writer on the path waits for.
+    /// Backtracks from a dead end: continues with the next reader that a writer on the path waits for.
     fn back(&mut self) {
         self.pc = loop {
             match self.path.last() {
@@ -158,7 +164,7 @@ impl FindCycle {
         };
     }
 
-    /// The so manieth word that made the cycle.
+    /// Returns the word with this index among the words of the cycle.
     fn found(&self, i: usize) -> Option<Found> {
         self.path.iter().flat_map(CycleStep::found).nth(i)
     }
@@ -245,7 +251,7 @@ impl Steps for FindCycle {
                 Some(found) if (m.load(found.word) ^ found.value) & !found.except == 0 => {
                     self.pc = Pc::Again(i + 1);
                 }
-                // It is none, or not any more.
+                // The cycle does not exist, or no longer.
                 Some(_) => self.pc = Pc::End,
                 None => return Some(Some(LockCycle { steps: std::mem::take(&mut self.path) })),
             },
@@ -266,7 +272,7 @@ mod tests {
 
     const A: LockAt = LockAt(Word::at(0));
     const B: LockAt = LockAt(Word::at(24));
-    /// How many readers there were at once, and where they are.
+    /// Number of reader slots in use, and their positions.
     const USED: Word = Word::at(48);
     const NOTES: WaitNotesAt = WaitNotesAt { base: Word::at(96), stride: 64, entries: 2 };
 
@@ -291,7 +297,8 @@ mod tests {
         run(FindCycle::new(NOTES, me), m)
     }
 
-    /// Two threads of one member and one of another: the first has A and waits for B, the last has B and waits for A.
+    /// Two threads of one member and one of another: the first holds A and waits for B, the last holds B and
+    /// waits for A.
     fn cycle() -> (HeapMem, [MemberThread; 3], [WrittenNote; 3]) {
         let m = HeapMem::new(64);
         let all = [thread(0, 5), thread(0, 6), thread(1, 5)];
@@ -312,7 +319,7 @@ mod tests {
         assert_eq!(steps(all[1]), None, "it waits for a thread of the cycle, and no thread waits for it");
     }
 
-    /// Whatever changes between the two looks.
+    /// Each change happens between the two passes.
     #[test]
     fn what_has_changed_meanwhile_is_no_cycle() {
         let all_steps = {
@@ -384,7 +391,7 @@ mod tests {
         run(TakeNoteBack(notes[2]), &m);
         wait(&m, all[2], goal(LockKind::RLockAgain, A), 4);
         assert_eq!(gives_up(&m), [None; 2]);
-        // All notes are taken: a third thread of the member says nothing.
+        // All notes are claimed: a third thread of the member writes none.
         assert!(run(WriteNote::new(NOTES, all[0].member, 7, goal(LockKind::Lock, A), 5), &m).is_none());
         run(TakeNoteBack(stubborn), &m);
         assert!(run(WriteNote::new(NOTES, all[0].member, 7, goal(LockKind::Lock, A), 5), &m).is_some());

@@ -1,41 +1,43 @@
-//! How the streams of each device are ordered, and the names of events: two tables of words, as steps of one shared access each.
+//! Order of the streams of each device, and names of events: two tables of words, as steps of one shared
+//! access each.
 //!
-//! | word | states | changed by | killed here |
+//! | word | states | changed by | effect of a death |
 //! |---|---|---|---|
-//! | order of a device: `key 56, order 8` | 0 → what the first member writes that uses the device; that for ever | a member, by one swap of 0 ([`ChooseOrder`]) | before: nothing; after: the order is chosen |
-//! | names of a clock: a device's key, the epoch of an owner, the names | those of the last owner that had any | the owner, in its epoch, before it submits its first tick ([`WriteNames`]) | some are written, and no tick names them |
+//! | order of a device: `key 56, order 8` | 0 → the value of the first member that uses the device, for ever | a member, by one swap of 0 ([`ChooseOrder`]) | before: nothing; after: the order is chosen |
+//! | names of a clock: a device's key, the epoch of an owner, the names | the names of the last owner that had any | the owner, in its epoch, before it submits its first tick ([`WriteNames`]) | some are written, and no tick names them |
 //!
-//! A reader of a name has a tick of the clock ([`ReadName`]). It reads the name, and looks then whether the tick is pending still: if so, the clock's
-//! owner has not changed, and had written all of them before it submitted that tick, if it has any: then they are of its epoch. What an earlier owner
-//! has left there is of another one.
+//! A reader of a name has a tick of the clock ([`ReadName`]). It reads the name, and then checks if the tick
+//! is still pending. If so, the clock's owner has not changed, and had written all names, if it has any,
+//! before it submitted that tick. Names left by an earlier owner have another epoch.
 
 use crate::mem::{Mem, Steps, Word};
 use crate::steps::clock::{ClockAt, LookAtTick, TickLook};
 use crate::words::Tick;
 
-/// A device's entry, as one word: of the key the lower 56 bits.
+/// Returns a device's entry as one word, with the lower 56 bits of the key.
 pub const fn entry(key: u64, order: u8) -> u64 {
     key << 8 | order as u64
 }
 
-/// A member chooses an order for a device, unless another one has; what was chosen. `None`: the table is full.
+/// Chooses an order for a device, unless another member has. Ends with the chosen order, or `None` if the
+/// table is full.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ChooseOrder {
     first: Word,
     entries: u64,
     mine: u64,
     at: u64,
-    /// The entry that it is at was free.
+    /// `true` if the current entry was free.
     free: bool,
 }
 
 impl ChooseOrder {
-    /// Of a table with this number of entries. `mine`: an [`entry`].
+    /// Creates the steps for a table with this number of entries. `mine`: an [`entry`].
     pub const fn new(first: Word, entries: u64, mine: u64) -> Self {
         Self { first, entries, mine, at: 0, free: false }
     }
 
-    /// What is found where it is.
+    /// Evaluates the current entry.
     fn found(&mut self, word: u64) -> Option<Option<u8>> {
         if word >> 8 == self.mine >> 8 {
             return Some(Some(word as u8));
@@ -64,12 +66,13 @@ impl Steps for ChooseOrder {
     }
 }
 
-/// Where the names of a clock's events are: the device's key, the epoch, and from the end of the first name's room on, the names.
+/// Position of the names of a clock's events: the device's key, the epoch, and, after the room of one name,
+/// the names.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct NamesAt {
-    /// The first word.
+    /// First word.
     pub row: Word,
-    /// The words of a name.
+    /// Number of words of a name.
     pub words: u64,
 }
 
@@ -83,7 +86,7 @@ impl NamesAt {
     }
 }
 
-/// An owner writes the names of its events, before its first tick is submitted: `N` words, one name's after the other's.
+/// Writes the names of an owner's events, before its first tick is submitted: `N` words, name after name.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WriteNames<const N: usize> {
     at: NamesAt,
@@ -94,7 +97,7 @@ pub struct WriteNames<const N: usize> {
 }
 
 impl<const N: usize> WriteNames<N> {
-    /// Of events of this device.
+    /// Creates the steps for events of this device.
     pub const fn new(at: NamesAt, key: u64, epoch: u16, names: [u64; N]) -> Self {
         Self { at, key, epoch, names, written: 0 }
     }
@@ -117,8 +120,8 @@ impl<const N: usize> Steps for WriteNames<N> {
     }
 }
 
-/// A member reads the name of the event that a tick's owner has recorded behind it. `None`: the tick isn't pending, or its owner has no events of
-/// this device.
+/// Reads the name of the event that a tick's owner has recorded after it. Ends with `None` if the tick isn't
+/// pending, or its owner has no events of this device.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ReadName<const W: usize> {
     at: NamesAt,
@@ -126,15 +129,15 @@ pub struct ReadName<const W: usize> {
     key: u64,
     tick: Tick,
     found: [u64; W],
-    /// The words that were read; then the tick is looked at.
+    /// Number of words read; after all of them, the tick is checked.
     read: usize,
-    /// Whether both words before the names are as they have to be.
+    /// `true` if both words before the names have the expected values.
     fits: bool,
     look: LookAtTick,
 }
 
 impl<const W: usize> ReadName<W> {
-    /// That of this number, of a clock's tick.
+    /// Creates the steps for the name with this number, of a clock's tick.
     pub fn new(at: NamesAt, clock: ClockAt, tick: Tick, name: u64, key: u64) -> Self {
         Self { at, name, key, tick, found: [0; W], read: 0, fits: true, look: LookAtTick::new(clock, tick) }
     }

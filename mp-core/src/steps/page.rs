@@ -1,15 +1,16 @@
-//! Pages of seats are linked to their block, and freed with it.
+//! Linking pages of seats to their block, and freeing them with it.
 //!
-//! | killed | left | the sweep, or the process that frees the block next |
+//! | killed process | left behind | the sweep, or the process that frees the block next |
 //! |---|---|---|
 //! | before the page is linked | the page's seat names the dead process, no chain leads to it | frees the page |
 //! | between linking and handing over | the page's seat names the dead process, the chain leads to it | hands it over to the block |
-//! | while freeing pages, the last one first | the block is `BUSY(dead)`, its chain leads to all pages that are left | walks again, as far as pages are its own |
+//! | while freeing pages, the last one first | the block is `BUSY(dead)`, its chain leads to all remaining pages | walks again, as far as pages belong to the block |
 //!
-//! A chain that is being freed still leads to pages which are free, or another block's by now. So a page is
-//! the block's only if its seat says so, or, when its maker died before handing it over, if the page itself
-//! says so; and a process that frees a page takes that back first. Otherwise a page that was freed, and is
-//! being made ready for another block, would be taken from its maker: the model `models::pages` finds that.
+//! A chain that is being freed may lead to pages that are already free, or belong to another block. So a page
+//! belongs to the block only if its seat names the block, or, if its creator died before handing it over, if
+//! the page itself names the block. A process that frees a page clears that name first. Otherwise a freed
+//! page that is being prepared for another block would be taken from its creator, as the model
+//! `models::pages` shows.
 
 use super::cursor::{last_taken, page_next, page_owner};
 use super::{BlockAt, FreeCheck, PAGE_HEADER, Released, Unclaim, link_of, with_link};
@@ -25,8 +26,9 @@ enum Link {
     Hint,
 }
 
-/// Links a page of seats to a block. The caller holds the block, and the page: a live block, whose seat 0 names it. Ends
-/// with whether the page was the caller's to the end, which it is unless it breaks that.
+/// Links a page of seats to a block. The caller holds the block, and the page, a live block whose seat 0
+/// names the caller. Ends with `true` if the page belonged to the caller to the end; `false` is a violation
+/// of that condition.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LinkPage<F> {
     block: BlockAt,
@@ -40,7 +42,7 @@ pub struct LinkPage<F> {
 }
 
 impl<F: Fn(BlockId) -> Option<Word>> LinkPage<F> {
-    /// To link `page`, whose memory begins at `first`, to `block`.
+    /// Creates the steps to link `page`, whose memory begins at `first`, to `block`.
     pub fn new(block: BlockAt, page: BlockAt, first: Word, me: Member, pages: F) -> Self {
         Self { block, page, first, me, pages, head: first, at: block.link(), pc: Link::Init(0) }
     }
@@ -87,7 +89,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for LinkPage<F> {
                 }
                 self.pc = Link::Hint;
             }
-            // Here the next one finds a free seat.
+            // A hint for the next search of a free seat.
             Link::Hint => {
                 let first_seat = SeatAt::paged(self.page.id, PAGE_HEADER);
                 m.store_relaxed(last_taken(self.head), first_seat.raw().into());
@@ -112,10 +114,10 @@ enum Free<F> {
     Unlink(u64),
 }
 
-/// Frees the pages of seats of a block that the caller has claimed for freeing: the last one first, so that a walk from
-/// the start always finds the rest. Ends with those that it freed.
+/// Frees the pages of seats of a block that the caller has claimed for freeing: the last one first, so that a
+/// walk from the start always finds the rest. Ends with the freed pages.
 ///
-/// `at` says where the words of a page's block are, `pages` where its memory is.
+/// `at` returns the words of a page's block, `pages` its memory.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct FreePages<F, G> {
     block: BlockAt,
@@ -129,7 +131,7 @@ pub struct FreePages<F, G> {
 }
 
 impl<F: Fn(BlockId) -> Option<Word> + Clone, G: Fn(BlockId) -> BlockAt> FreePages<F, G> {
-    /// To free the pages of `block`, for `me`.
+    /// Creates the steps to free the pages of `block`, for `me`.
     pub fn new(block: BlockAt, me: Member, pages: F, at: G) -> Self {
         Self { block, me, pages, at, found: Vec::new(), link: 0, freed: Vec::new(), pc: Free::Chain }
     }
@@ -176,7 +178,7 @@ impl<F: Fn(BlockId) -> Option<Word> + Clone, G: Fn(BlockId) -> BlockAt> Steps fo
                         self.found.push((page, first));
                         Free::Next(first)
                     }
-                    // A sweeper of the maker has handed it over meanwhile.
+                    // A sweeper of the creator has handed it over meanwhile.
                     Err(_) => Free::Seat(page, first),
                 }
             }

@@ -1,24 +1,26 @@
-//! A block becomes a part of another one, which is its whole, and leaves that when it is freed.
+//! Making a block a part of another one, its whole, and leaving the whole when the part is freed.
 //!
-//! The seat of the whole is its maker's before it is the part's. Were it the part's at once, a process that looks whether the whole has
-//! holders could come by before the version is counted up, and find the maker's own seat given up, because the maker was killed in
-//! between: it would free the whole under the part. (For messages, visitors see to that, who empty a dead member's envelopes before they
-//! give its seats up.)
+//! The seat in the whole belongs to the caller before it belongs to the part. If it belonged to the part at
+//! once, a process that checks the holders of the whole could do so before the version is incremented, and
+//! find the caller's own seat released, because the caller was killed in between: it would free the whole
+//! while the part needs it. (For messages, visitors prevent that: they empty a dead member's envelopes before
+//! they release its seats.)
 
 use super::{BlockAt, Note, Release, Released, Take, Taken};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{Attach, BlockId, BlockState, Member, Seat};
 
-/// How making a part ended.
+/// Result of making a part.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Made {
     /// The part has a seat of the whole.
     Part,
-    /// All seats that were looked at are taken: link a page with more, and try again.
+    /// All seats that were checked are taken: link a page with more, and try again.
     NoneFree,
 }
 
-/// Takes a seat of a block for another one. The caller holds the whole until this has ended, and no other process knows the part.
+/// Takes a seat of a block for another block. The caller holds the whole until this has ended, and no other
+/// process knows the part.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct MakePart<F> {
     whole: BlockAt,
@@ -30,7 +32,8 @@ pub struct MakePart<F> {
 }
 
 impl<F: Fn(BlockId) -> Option<Word> + Clone> MakePart<F> {
-    /// To make `part` one of `whole`, for `me`. What `note` says is where the part notes its seat.
+    /// Creates the steps to make `part` a part of `whole`, for `me`. `note` is the place where the part
+    /// records its seat.
     pub fn new(whole: BlockAt, pages: F, me: Member, part: BlockId, note: Note) -> Self {
         let (mine, part) = (Seat::Member(me), Seat::Block(part));
         let first = mine;
@@ -44,7 +47,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for MakePart<F> {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Made> {
         if let Some(seat) = self.taken {
-            // It is this process's until here.
+            // The seat belongs to this process until here.
             _ = m.cas(seat, self.mine.pack(), self.part.pack());
             return Some(Made::Part);
         }
@@ -56,17 +59,17 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for MakePart<F> {
     }
 }
 
-/// How leaving a whole ended.
+/// Result of leaving a whole.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Left {
-    /// The whole is held by others, or is freed elsewhere; or the part had none.
+    /// The whole has other holders, or another process frees it; or the part had no whole.
     Held,
-    /// The whole is the caller's to free: its state is `BUSY(me)`, this one.
+    /// The caller must free the whole: its state is `BUSY(me)`, with this value.
     ToFree(BlockId, BlockState),
 }
 
-/// Gives up the seat that a part has of its whole. The caller has claimed the part, and frees it afterwards. If it was done already, nothing
-/// happens.
+/// Releases the seat of a part in its whole. The caller has claimed the part, and frees it afterwards. Has no
+/// effect if the seat was already released.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeaveWhole<F, A> {
     part: BlockId,
@@ -78,8 +81,8 @@ pub struct LeaveWhole<F, A> {
 }
 
 impl<F: Fn(BlockId) -> Option<Word> + Clone, A: Fn(BlockId) -> Option<BlockAt>> LeaveWhole<F, A> {
-    /// For `part`, which has noted its seat in `entry`. `at` finds the block that it says, and is called before that may become the
-    /// caller's to free.
+    /// Creates the steps for `part`, which has recorded its seat in `entry`. `at` returns the positions of
+    /// the block named there, and is called before the caller may have to free that block.
     pub fn new(part: BlockId, entry: Word, me: Member, pages: F, at: A) -> Self {
         Self { part, entry, me, pages, at, release: None }
     }

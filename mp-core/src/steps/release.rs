@@ -1,16 +1,16 @@
-//! A seat is given up, and the process that sees that it was the last frees the block.
+//! Releasing a seat; the process that finds that it was the last one frees the block.
 
 use super::cursor::{Circle, Onward, last_taken, page_next};
 use super::{BlockAt, link_of};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{BlockId, BlockState, Life, Member, Seat};
 
-/// How it ended.
+/// Result of a release.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Released {
-    /// The block is still held, or it is freed elsewhere.
+    /// The block is still held, or another process frees it.
     Held,
-    /// The block is the caller's to free: its state is `BUSY(me)`, this one.
+    /// The caller must free the block: its state is `BUSY(me)`, with this value.
     ToFree(BlockState),
 }
 
@@ -32,15 +32,16 @@ pub struct FreeCheck<F> {
     pages: F,
     me: Member,
     seen: u64,
-    /// The first page of seats.
+    /// First page of seats.
     head: (BlockId, Word),
-    /// Where in the pages of seats it is. Apart from `pc`, so that a compiler sees through the usual way, which has none.
+    /// Position in the pages of seats. Separate from `pc`, so that the compiler can optimize the common path,
+    /// which has none.
     circle: Option<Circle>,
     pc: Pc,
 }
 
 impl<F: Fn(BlockId) -> Option<Word>> FreeCheck<F> {
-    /// To look at `block`, for `me`.
+    /// Creates the steps to check `block`, for `me`.
     pub fn new(block: BlockAt, pages: F, me: Member) -> Self {
         let head = (0, Word::at(0));
         Self { block, pages, me, seen: 0, head, circle: None, pc: Pc::State }
@@ -127,14 +128,14 @@ enum Give {
     Check,
 }
 
-/// Gives up one seat that `holder` holds, then runs a [`FreeCheck`].
+/// Releases one seat held by `holder`, then runs a [`FreeCheck`].
 ///
-/// If the seat doesn't name `holder` (any more), nothing happens: an attachment that was noted but not yet taken
-/// when its sender died is released like that.
+/// If the seat doesn't name `holder` (any more), nothing happens: this is how an attachment is released that
+/// was recorded but not yet taken when its sender died.
 ///
-/// A seat in a page is looked at together with one beside it, on the same cache line, which is here already: if that one is
-/// taken, its holder looks when it gives it up, and the block's own line stays where it is. With messages under way, that is
-/// the usual case.
+/// A seat in a page is checked together with a neighbour on the same cache line, which is already in the
+/// cache: if the neighbour is taken, its holder checks when it releases it, and the block's own line is not
+/// accessed. With messages in flight, that is the usual case.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Release<F> {
     seat: Word,
@@ -145,12 +146,12 @@ pub struct Release<F> {
 }
 
 impl<F: Fn(BlockId) -> Option<Word>> Release<F> {
-    /// To give up the seat at `seat`, which is one of `block`'s.
+    /// Creates the steps to release the seat at `seat`, which belongs to `block`.
     pub fn new(block: BlockAt, pages: F, me: Member, seat: Word, holder: Seat) -> Self {
         Self { seat, beside: None, holder, pc: Give::Up, check: FreeCheck::new(block, pages, me) }
     }
 
-    /// With one beside it, of the same block ([`BlockAt::beside`]).
+    /// Sets a neighbour of the seat, in the same block ([`BlockAt::beside`]).
     pub fn beside(self, beside: Option<Word>) -> Self {
         Self { beside, ..self }
     }
@@ -163,7 +164,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Release<F> {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Released> {
         match self.pc {
             Give::Up => match m.cas(self.seat, self.holder.pack(), Seat::Free.pack()) {
-                // Two holders that give up the last two seats at once must not both see the other's still taken.
+                // Two holders that release the last two seats at once must not both find the other's taken.
                 Ok(()) => {
                     m.fence_after_rmw();
                     self.pc = if self.beside.is_some() { Give::Beside } else { Give::Check };

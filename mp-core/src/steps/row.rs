@@ -1,47 +1,49 @@
-//! Rows: two words in which holders of a piece of memory, of a device say, leave to the process that made it what they did with it, as
-//! steps of one shared access each. What a holder may have been killed in the middle of is seen, and not given away.
+//! Rows: two words in which holders of a piece of memory, for example of a device, record their use for the
+//! process that created it, as steps of one shared access each. A use that was interrupted by a death is
+//! detected, and its piece is not reused.
 //!
-//! | a holder | a maker, when the piece has no holder |
+//! | a holder | the creator, when the piece has no holder |
 //! |---|---|
-//! | says that it writes: begun + 1 | looks at *last use*, and then whether begun and ended are the same ([`LookAtReturned`]): |
-//! | … gives work to its streams … | if not: never cuts it again |
-//! | joins its ticks into *last use* ([`joining`]), in a loop | if so, when that has run: cuts it anew ([`BeginPiece`]) |
-//! | says that this is done: ended + 1 ([`EndUse`]) | before, if it is *plain*: for streams that wait for *last use* |
-//! | gives up its seat | |
+//! | records that it writes: begun + 1 | reads *last use*, and then compares begun with ended ([`LookAtReturned`]): |
+//! | … submits work to its streams … | if they differ: never reuses the piece |
+//! | joins its ticks into *last use* ([`joining`]), in a loop | if they are equal, after *last use* has run: reuses it ([`BeginPiece`]) |
+//! | records that this is done: ended + 1 ([`EndUse`]) | earlier, if *last use* is *plain*: for streams that wait for it |
+//! | releases its seat | |
 //!
-//! A last use is plain if it is behind work of its own process alone. One that is behind work of another process, which had not run, is
-//! *mixed*: if its process dies, streams that wait for it go on, and that work may not have run.
+//! A last use is plain if it follows only work of its own process. A last use that follows work of another
+//! process, which had not run, is *mixed*: if its process dies, streams that wait for it continue, and that
+//! work may not have run.
 
 use crate::mem::{Mem, Steps, Word};
 use crate::words::Tick;
 
-/// One use that has begun, in the word of uses; one that has ended is 1.
+/// A begun use, in the word of uses; an ended use is 1.
 const BEGUN: u64 = 1 << 32;
-/// In the word of uses, above 31 bits of those that have ended: the last use is mixed, or was.
+/// In the word of uses, above 31 bits of ended uses: the last use is mixed, or was.
 const MIXED: u64 = 1 << 31;
 
-/// Where a row is: its first word.
+/// Position of a row: its first word.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RowAt(pub Word);
 
 impl RowAt {
-    /// The word of the last use: a tick, or 0.
+    /// Returns the word of the last use: a tick, or 0.
     pub const fn last_use(self) -> Word {
         self.0
     }
 
-    /// The word of uses with write access: `begun 32, mixed 1, ended 31`.
+    /// Returns the word of uses with write access: `begun 32, mixed 1, ended 31`.
     pub const fn uses(self) -> Word {
         self.0.plus(1)
     }
 }
 
-/// A holder says that it may write from now on: one access.
+/// Records that a holder may write from now on: one access.
 pub fn begin_use<M: Mem + ?Sized>(at: RowAt, m: &M) {
     m.add(at.uses(), BEGUN);
 }
 
-/// A holder says that all that it has written is behind *last use*.
+/// Records that *last use* follows all writes of a holder.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EndUse {
     at: RowAt,
@@ -49,7 +51,7 @@ pub struct EndUse {
 }
 
 impl EndUse {
-    /// Of a use that has begun.
+    /// Creates the steps for a use that has begun.
     pub const fn new(at: RowAt) -> Self {
         Self { at, seen: None }
     }
@@ -64,7 +66,7 @@ impl Steps for EndUse {
             self.seen = Some(m.load(uses));
             return None;
         };
-        // No carry into what is beside it: it counts modulo 2^31.
+        // Without a carry into the neighbouring bits: the count is modulo 2^31.
         match m.cas(uses, now, (now & !(MIXED - 1)) | ((now + 1) & (MIXED - 1))) {
             Ok(()) => Some(()),
             Err(found) => {
@@ -75,27 +77,29 @@ impl Steps for EndUse {
     }
 }
 
-/// A holder says that it makes the last use a mixed one: one access, before it does.
+/// Records that a holder makes the last use a mixed one: one access, before it does so.
 pub fn mix<M: Mem + ?Sized>(at: RowAt, m: &M) {
     m.or(at.uses(), MIXED);
 }
 
-/// What a process does to *last use* that leaves with work of its streams.
+/// Change of *last use* by a process that leaves with work of its streams.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Joining {
-    /// It leaves it: that is work of a dead process, which the maker has to find.
+    /// Unchanged: it is work of a dead process, which the creator has to find.
     Stays,
-    /// It swaps in a tick that is behind all, after it has [said](mix) so if that makes it mixed.
+    /// Swap to a tick that follows all work, after a [record](mix) if that makes it mixed.
     Swap {
-        /// Its own tick; `None`: that of a stream which waits for what is there, and for all its own ticks.
+        /// Own tick of the process; `None`: a tick of a stream that waits for the last use, and for all own
+        /// ticks.
         tick: Option<Tick>,
-        /// Whether it is behind work of other processes that had not run.
+        /// `true` if it follows work of other processes that had not run.
         mixes: bool,
     },
 }
 
-/// How these ticks of a process, at least one, join the last use that it found. `over`: whether a tick's work has run; `None`: it never
-/// will. `waited`: whether the stream of the first one has waited for it before its work.
+/// Determines how at least one tick of a process joins the last use found. `over`: returns `true` if a tick's
+/// work has run, and `None` if it never will. `waited`: returns `true` if the stream of the first tick has
+/// waited for this tick before its work.
 pub fn joining(
     last: Option<Tick>,
     own: &[Tick],
@@ -111,18 +115,18 @@ pub fn joining(
     Joining::Swap { tick: one.filter(|_| own.len() == 1 && follows), mixes }
 }
 
-/// What a maker finds in the row of a piece without holders.
+/// Contents of the row of a piece without holders.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Returned {
-    /// A tick, or 0.
+    /// Tick, or 0.
     pub last_use: u64,
-    /// Whether each use with write access was ended. If not, a process died in the middle of one.
+    /// `true` if each use with write access was ended. Otherwise a process died during a use.
     pub whole: bool,
-    /// Whether the last use may be behind work of several processes.
+    /// `true` if the last use may follow work of several processes.
     pub mixed: bool,
 }
 
-/// The maker looks at the row of a piece that has no holder.
+/// Reads the row of a piece without holders, by its creator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LookAtReturned {
     at: RowAt,
@@ -130,7 +134,7 @@ pub struct LookAtReturned {
 }
 
 impl LookAtReturned {
-    /// Of a piece without holders.
+    /// Creates the steps for a piece without holders.
     pub const fn new(at: RowAt) -> Self {
         Self { at, last: None }
     }
@@ -150,7 +154,7 @@ impl Steps for LookAtReturned {
     }
 }
 
-/// The maker begins a piece where no other process has one.
+/// Initializes the row of a piece that no other process has, by its creator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BeginPiece {
     at: RowAt,
@@ -158,7 +162,7 @@ pub struct BeginPiece {
 }
 
 impl BeginPiece {
-    /// Of a piece that no other process knows yet.
+    /// Creates the steps for a piece that no other process knows yet.
     pub const fn new(at: RowAt) -> Self {
         Self { at, cleared: false }
     }

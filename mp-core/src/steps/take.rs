@@ -1,33 +1,34 @@
-//! A holder takes another seat of a block, for a message; or for a part of it ([`MakePart`](super::MakePart)), whose header is the envelope then.
+//! Taking another seat of a block, by a holder: for a message, or for a part of the block
+//! ([`MakePart`](super::MakePart)), whose header then serves as the envelope.
 
 use super::cursor::{Circle, Onward, last_taken, page_next, page_owner};
 use super::{BlockAt, link_of};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{Attach, BlockId, BlockState, Grant, Seat, SeatAt};
 
-/// How many seats in pages are looked at for a free one, before one more page is linked. Seats are looked for after the
-/// one that was taken last, so that this many in a row are taken only when most are.
+/// Maximum number of seats in pages that are checked for a free one, before another page is linked. The
+/// search begins after the seat taken last, so it fails only if most seats are taken.
 const LOOKS: u32 = 256;
 
-/// Where an envelope notes its next attachment, before it takes the seat.
+/// Position where an envelope records its next attachment, before it takes the seat.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Note {
-    /// The word for the attachment.
+    /// Word for the attachment.
     pub entry: Word,
-    /// The word that says how many attachments there are.
+    /// Word with the number of attachments.
     pub count: Word,
-    /// What to write there.
+    /// Value to write there.
     pub counted: u64,
-    /// What it gives.
+    /// Rights of the receiver.
     pub grant: Grant,
 }
 
-/// How it ended.
+/// Result of taking a seat.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Taken {
-    /// This seat is the envelope's now.
+    /// The envelope has this seat.
     Seat(SeatAt),
-    /// All seats that were looked at are taken: link a page with more, and try again.
+    /// All seats that were checked are taken: link a page with more, and try again.
     NoneFree,
 }
 
@@ -54,7 +55,7 @@ pub struct Take<F> {
     who: Seat,
     note: Note,
     inline: u32,
-    /// The first page of seats.
+    /// First page of seats.
     head: (BlockId, Word),
     circle: Option<Circle>,
     looks: u32,
@@ -62,13 +63,13 @@ pub struct Take<F> {
 }
 
 impl<F: Fn(BlockId) -> Option<Word>> Take<F> {
-    /// To take a seat of `block` for `who`, noted in `note`.
+    /// Creates the steps to take a seat of `block` for `who`, recorded in `note`.
     pub fn new(block: BlockAt, pages: F, who: Seat, note: Note) -> Self {
         let (head, pc) = ((0, Word::at(0)), Pc::Head);
         Self { block, pages, who, note, inline: 0, head, circle: None, looks: 0, pc }
     }
 
-    /// The seat looked at.
+    /// Returns the current seat.
     fn seat(&self) -> (SeatAt, Word) {
         match self.circle {
             Some(circle) => (circle.now().at(), circle.now().word()),
@@ -76,7 +77,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Take<F> {
         }
     }
 
-    /// That seat is taken: on to the next.
+    /// Continues after a seat that is taken.
     fn onward(&mut self) -> Option<Taken> {
         let onward = match &mut self.circle {
             Some(circle) => circle.advance(&self.block),
@@ -112,8 +113,8 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
                 }
                 self.pc = Pc::Note;
             }
-            // Pages first, if there are any: they have room, and their lines are not the one with the state,
-            // which all processes want.
+            // Pages first, if there are any: they have room, and their lines differ from the line with the
+            // state, which all processes access.
             Pc::Head => {
                 let link = link_of(m.load(self.block.link()));
                 self.pc = match link.and_then(|page| Some((page, (self.pages)(page)?))) {
@@ -129,8 +130,8 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for Take<F> {
                 self.circle = Some(Circle::new(&self.block, self.head, last, &self.pages));
                 self.pc = Pc::Owner;
             }
-            // It always is: only holders of this block write the hint. But a seat in a page of another block would
-            // be lost with that block, so this doesn't rest on a hint.
+            // Always true: only holders of this block write the hint. But a seat in a page of another block
+            // would be lost with that block, so this is checked.
             Pc::Owner => {
                 let Some(circle) = &mut self.circle else { return Some(Taken::NoneFree) };
                 if m.load_relaxed(page_owner(circle.now().first)) != u64::from(self.block.id) + 1 {

@@ -1,88 +1,88 @@
-//! Updates of several words at once, without a lock: any process completes the one that is being made.
+//! Updates of several words at once, without a lock: any process completes the current update.
 //!
-//! A process that wants one reads the words, writes down what each is to become in a record of its own, and
-//! then names itself in one word that all updates go through ([`Current`]): by that swap the update has
-//! happened. Any process can make the rest of it, from the record: for each word, a swap of what it was to
-//! what it becomes. So none waits for the process that wanted it, whether that one is killed or stopped.
+//! A process that wants an update reads the words, writes the new value of each into its own record, and then
+//! names itself in one word that all updates use ([`Current`]). The update has happened with that swap. Any
+//! process can make the rest of it, from the record: for each word, a swap of the old value to the new one.
+//! So no process waits for the one that wanted the update, even if it is killed or stopped.
 //!
-//! The swap that names succeeds only if no other update has happened since the words were read, for each counts that word up.
-//! So what was read is what the words are, all at one moment.
+//! The swap of the name succeeds only if no other update has happened since the words were read, since each
+//! increments that word. So the values read are those of all words at one moment.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
 //! | current | nothing, number n | a process that has written its record → being made by it, n |
-//! |  | being made by m, n | any process, when all its words are made → nothing, n + 1 |
-//! | a record | | its member alone, while it is not named there |
+//! |  | being made by m, n | any process, after all its words are changed → nothing, n + 1 |
+//! | a record | | only its member, while it is not named there |
 //! | the words | | swapped from old to new, in their order, by each process that makes the update |
-//! | making, one for each member | 0, 1 | the member: 1 **before** it makes anything, 0 after |
+//! | making, one for each member | 0, 1 | the member: 1 **before** it changes anything, 0 after |
 //!
-//! | killed, or stopped for a week | left | other processes |
+//! | killed, or stopped for a week | left behind | other processes |
 //! |---|---|---|
-//! | before it is named | nothing but its own record | notice nothing |
-//! | after that, anywhere | current names it, or none; its word "making" | complete it, and continue |
+//! | before it is named | only its own record | notice nothing |
+//! | after that, anywhere | current names it, or none; its word "making" | complete the update, and continue |
 //!
-//! **Late swaps.** A process that makes an update has seen that it is still the current one, and then swaps a
-//! word; it may be stopped just before that swap, and make it a week later, when other processes have
-//! completed the update long ago. The swap must fail then: the word must not be what it was *again*. An
-//! update that gives words only values that they have never had (a count, a frontier, a row that is used for
-//! the first time) can't make it so. A plan that may give one a value that it once had is
-//! [exclusive](Plan::exclusive): it is made only if no other process is making anything. So a process that is
-//! stopped there holds up exclusive updates, and no others.
+//! **Late swaps.** A process that makes an update has checked that it is still the current one, and then
+//! swaps a word. It may be stopped just before that swap, and make it a week later, long after other
+//! processes have completed the update. The swap must fail then: the word must not have its old value
+//! *again*. An update that only writes values that its words have never had (a count, a frontier, a row that
+//! is used for the first time) can't restore one. A plan that may write an earlier value is
+//! [exclusive](Plan::exclusive): it is made only if no other process is making an update. So a process that
+//! is stopped there delays exclusive updates, and no others.
 //!
-//! That look finds every process that may be late. One that makes update n says "making", by a
-//! read-modify-write, *then* looks whether n is current. One that plans has seen n + 1 or a later one, *then*
-//! made a read-modify-write, *then* looks which members say "making". With a full barrier after both, one of
-//! the two sees the other.
+//! That check finds every process that may be late. A process that makes update n sets "making", by a
+//! read-modify-write, *then* checks if n is current. A process that plans has read n + 1 or a later number,
+//! *then* made a read-modify-write, *then* reads "making" of all members. With a full barrier after both, one
+//! of the two sees the other's write.
 //!
-//! A record is read while its member may already write the next one; so after it was read, current is looked at once more.
+//! A record is read while its member may already write the next one. So current is read once more afterwards.
 
 use crate::mem::{Column, Mem, Steps, Word};
 use crate::words::{Current, Member};
 
-/// Most words that one update reads or writes.
+/// Maximum number of words that one update reads or writes.
 pub(crate) const MAX_WORDS: usize = 6;
 
-/// Where the words of updates are.
+/// Positions of the words of updates.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct UpdateAt {
-    /// The word that all updates go through.
+    /// Word that all updates use.
     pub current: Word,
-    /// By slot, the first word of each member's own: whether it is making an update, then its record.
+    /// By slot, the first word of each member's own words: "making", then its record.
     pub own: Column,
 }
 
 impl UpdateAt {
-    /// How many words each member has of its own.
+    /// Number of words of each member.
     pub const OWN_WORDS: u64 = 1 + 3 * MAX_WORDS as u64;
 
-    /// Where a member says that it is making an update.
+    /// Returns a member's word "making".
     pub const fn making(self, slot: u32) -> Word {
         self.own.of(slot)
     }
-    /// In a member's record, the `i`-th word's position, what it was, and what it becomes.
+    /// Returns the `i`-th entry of a member's record: the word's position, its old value, and its new value.
     const fn record(self, of: Member, i: usize) -> [Word; 3] {
         let first = self.own.of(of.slot()).plus(1 + 3 * i as u64);
         [first, first.plus(1), first.plus(2)]
     }
 }
 
-/// What to change: reads some words, then says what some of them become.
+/// Change of several words: reads some words, and computes new values for some of them.
 pub trait Plan {
-    /// The words to read, at most [six](UpdateAt).
+    /// Returns the words to read, at most [six](UpdateAt).
     fn reads(&self) -> &[Word];
 
-    /// From their values, which of them (by their index among those that are read) become what, in the order in which
-    /// other processes may see it. Nothing: no change.
+    /// Returns the words to change, by their index among the words read, and their new values, in the order
+    /// in which other processes may see the changes. An empty list changes nothing.
     fn writes(&self, values: &[u64]) -> Vec<(usize, u64)>;
 
-    /// Whether it may give one of the words a value that this word has ever had before, whichever process
-    /// gave it: see [`Update`].
+    /// Returns `true` if it may write a value that the word has ever had before, written by any process: see
+    /// [`Update`].
     fn exclusive(&self) -> bool;
 }
 
-/// Says whether a member is known to be dead.
+/// Knowledge of dead members.
 pub trait Oracle {
-    /// `false` when in doubt.
+    /// Returns `true` if the member is known to be dead.
     fn is_dead(&self, m: Member) -> bool;
 }
 
@@ -92,25 +92,25 @@ impl<F: Fn(Member) -> bool> Oracle for F {
     }
 }
 
-/// The members that may be making updates.
+/// Members that may be making updates.
 pub trait Members: Oracle {
-    /// All members but the caller that are not known to be dead.
+    /// Returns all members but the caller that are not known to be dead.
     fn others(&self) -> Vec<Member>;
 }
 
-/// How it ended.
+/// Result of an update.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum UpdateEnd {
-    /// The update has happened; these were the values read.
+    /// The update has happened; these values were read.
     Done([u64; MAX_WORDS]),
-    /// It is an exclusive one, and this member is making another one; try again.
+    /// The update is exclusive, and this member is making another one; try again.
     Held(Member),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Look,
-    // What another has begun.
+    // Steps of another member's update.
     Help,
     IsStill,
     Position(usize),
@@ -120,7 +120,7 @@ enum Pc {
     Other(usize),
     OtherDone,
     Rest,
-    // One's own.
+    // Steps of the own update.
     Barrier,
     Alone(usize),
     Read(usize),
@@ -133,7 +133,8 @@ enum Pc {
     Withdraw(bool),
 }
 
-/// Makes one [`Plan`] happen, after completing what other members had begun. Of each member one at a time.
+/// Makes one [`Plan`] happen, after completing the current update of another member. Each member makes one
+/// update at a time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Update<P, D> {
     at: UpdateAt,
@@ -149,7 +150,7 @@ pub struct Update<P, D> {
 }
 
 impl<P: Plan, D: Members> Update<P, D> {
-    /// To make `plan` happen, by `me`.
+    /// Creates the steps to make `plan` happen, by `me`.
     pub fn new(at: UpdateAt, me: Member, plan: P, members: D) -> Self {
         let (others, writes) = (Vec::new(), Vec::new());
         let (entry, values) = ([0; 3], [0; MAX_WORDS]);
@@ -165,7 +166,7 @@ impl<P: Plan, D: Members> Update<P, D> {
         if self.reads().is_empty() { Pc::Confirm } else { Pc::Read(0) }
     }
 
-    /// After the values were read: what is to be written, if anything is.
+    /// Computes the changes from the values read.
     fn planned(&mut self) -> Pc {
         let known = self.reads().len();
         self.writes = self.plan.writes(&self.values[..known]);
@@ -179,7 +180,7 @@ impl<P: Plan, D: Members> Update<P, D> {
         [self.reads()[index].offset(), self.values[index], to][part]
     }
 
-    /// The word as it is while this update is being made.
+    /// Returns the word current while this update is being made.
     fn named(&self) -> Current {
         let making = Some((self.me, self.writes.len() as u32));
         Current { making, ..Current::unpack(self.found) }
@@ -212,7 +213,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
             Pc::WasStill(i) => self.pc = self.still(m, Pc::Other(i)),
             Pc::Other(i) => {
                 let [position, old, new] = self.entry;
-                // If it is something else, another process was faster.
+                // If this fails, another process was faster.
                 _ = m.cas(Word::at(position), old, new);
                 let words = Current::unpack(self.found).making.map_or(0, |(_, words)| words as usize);
                 self.pc = if i + 1 < words.min(MAX_WORDS) { Pc::Position(i + 1) } else { Pc::OtherDone };
@@ -225,7 +226,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
                 m.store(making, 0);
                 self.pc = Pc::Look;
             }
-            // Between the look at current and the looks at the others.
+            // Between the read of current and the reads of the other members' words.
             Pc::Barrier => {
                 m.or(making, 0);
                 m.fence_after_rmw();
@@ -244,7 +245,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
                 self.values[i] = m.load(self.reads()[i]);
                 self.pc = if i + 1 < self.reads().len() { Pc::Read(i + 1) } else { self.planned() };
             }
-            // There is nothing to change; if the words were like that at one moment.
+            // Nothing to change, if the words had these values at one moment.
             Pc::Confirm => {
                 if m.load(at.current) == self.found {
                     return Some(UpdateEnd::Done(self.values));
@@ -259,7 +260,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
                     (_, false) => Pc::Say,
                 };
             }
-            // A process that sees a later number sees this.
+            // A process that reads a later number also sees this.
             Pc::Say => {
                 m.store(making, 1);
                 self.pc = Pc::Name;
@@ -271,7 +272,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
             }
             Pc::Make(i) => {
                 let (index, to) = self.writes[i];
-                // If it is something else, another process was faster.
+                // If this fails, another process was faster.
                 _ = m.cas(self.reads()[index], self.values[index], to);
                 self.pc = if i + 1 < self.writes.len() { Pc::Make(i + 1) } else { Pc::Made };
             }
@@ -292,7 +293,7 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
 }
 
 impl<P: Plan, D: Members> Update<P, D> {
-    /// Goes on if the update that was found is still being made.
+    /// Continues with `then` if the update that was found is still the current one.
     fn still<M: Mem + ?Sized>(&self, m: &M, then: Pc) -> Pc {
         if m.load(self.at.current) == self.found { then } else { Pc::Rest }
     }

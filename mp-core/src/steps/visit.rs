@@ -1,63 +1,65 @@
-//! Which processes recover what a dead member has left, and which one may use its things again.
+//! Visits: recovery of the objects of a dead member, and their reuse.
 //!
-//! A *visit* gives live processes what they wait for. **Any number of processes visit the same dead member at
-//! once**, so that none of them is waited for, whether it is stopped or killed there. That works because a
-//! visitor makes nothing its own, and frees nothing: each of its changes is a swap of a word that names the
-//! dead member, to what follows from it, and what has no holder any more after that is claimed *in the name
-//! of the dead member*. So all that a visitor has read of the dead member's things stays true or is noticed
-//! by a swap, as long as none of them is used again. There are two kinds of visits, one after the other:
+//! A *visit* makes everything available that live processes wait for. **Any number of processes visit the
+//! same dead member at once**, so that no process waits for a visitor that is stopped or killed. That works
+//! because a visitor takes nothing for itself, and frees nothing: each of its changes is a swap of a word
+//! that names the dead member, to a value that follows from it. A block without a holder after that is
+//! claimed *in the name of the dead member*. So everything that a visitor has read of the dead member's
+//! objects stays true, or a swap detects the change, as long as none of them is reused. There are two kinds
+//! of visits, one after the other:
 //!
-//! * `DEAD`: what the dead member had leased is returned, its seats in messages and tokens are given up, its
-//!   queues are notified, in their own memory. Its seats in queues stay, so that no visitor writes into
-//!   memory of other processes.
-//! * `VACATING`: its seats in queues are given up. Nothing is written into a queue any more. Either live
-//!   processes hold the queue, and it is theirs alone from then on; or it is claimed for the dead member,
-//!   with what is in it, and the attachments of that are given up.
+//! * `DEAD`: the dead member's leases are returned, its seats in messages and tokens are released, its queues
+//! are notified, in their own memory. Its seats in queues stay, so that no visitor writes into memory of
+//! other processes.
+//! * `VACATING`: its seats in queues are released. Nothing is written into a queue any more. Either live
+//! processes hold the queue, and it belongs only to them from then on; or it is claimed for the dead member,
+//! with its contents, whose attachments are released.
 //!
-//! Using things of a dead member again (envelopes, blocks, the member's slot and lanes) is the *sweep*. It
-//! has one sweeper, and begins when the visits have left nothing to do and no process is visiting. No process
-//! waits for a sweeper: it frees memory. Even a process that leaves a queue at the last moment finds no
-//! sweeper in it, since the seats in queues are gone before there is one.
+//! Reusing objects of a dead member (envelopes, blocks, the member's slot and lanes) is the *sweep*. It has
+//! one sweeper, and begins when the visits have left nothing to do and no process is visiting. No process
+//! waits for a sweeper: it only frees memory. Even a process that leaves a queue at the last moment finds no
+//! sweeper in it, since the seats in queues are released before the sweep begins.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
 //! | of the dead member ([`Tenancy`]) | `DEAD(n)` | a visitor, to begin with → `DEAD(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `VACATING(n)` |
 //! |  | `VACATING(n)` | a visitor, to begin with → `VACATING(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `SWEEPING(me)` |
-//! |  | `SWEEPING(s)` | `s` → `FREE`; if `s` is dead, another one → `SWEEPING(it)` |
+//! |  | `SWEEPING(s)` | `s` → `FREE`; if `s` is dead, another process → `SWEEPING(me)` |
 //! | of the visitor ([`Visiting`]) | 0, or slots | the visitor, **before** it begins, and after it has ended |
 //!
-//! **Being alone.** A visitor counts its visit (`n`), *then* looks at the words of all other live members,
+//! **Being alone.** A visitor counts its visit (`n`), *then* reads the words of all other live members,
 //! *then* visits, then swaps `DEAD(n) → VACATING(n)`, or `VACATING(n) → SWEEPING(me)`. A visitor that began
-//! before it had said so before, and is seen in its word or is at its end. A visitor that begins after it
-//! makes the swap fail. So between the look and the swap no other process visited, and what the visit has
-//! left is what there is: nothing.
+//! earlier had set its word before, and is found there unless it has ended. A visitor that begins later makes
+//! the swap fail. So no other process visited between the check and the swap, and the visit has left nothing
+//! to do.
 //!
 //! A visitor that has made the first swap continues with the second kind of visit, without counting or
-//! looking again. It was alone at the swap; a visitor that begins after it counts, and makes the next swap
-//! fail. So a visitor that makes the next swap was alone from its look on.
+//! checking again. It was alone at the swap. A visitor that begins after that is counted, and makes the next
+//! swap fail. So a visitor that makes the next swap was alone since its check.
 //!
-//! **Late visitors.** No process is in a visit of the first kind when the state is `VACATING`: so none
-//! notifies a queue whose memory may be another's. What a visitor of the second kind still does after it was
-//! stopped, while other processes have continued: it gives up a seat, if that still names the dead member,
-//! which no other process ever writes; it claims a block for the dead member, if that is live and has no
-//! seat, and the swap of the block's state makes sure that it was the same block throughout; it reads a queue
-//! that is claimed for the dead member, and which stays so, as there is no sweeper as long as this visitor
-//! says that it visits.
+//! **Late visitors.** No process is in a visit of the first kind when the state is `VACATING`, so none
+//! notifies a queue whose memory may have been reused. A visitor of the second kind that was stopped, while
+//! other processes have continued, can only do the following. It releases a seat that still names the dead
+//! member, a name that no other process ever writes. It claims a block for the dead member, if that is live
+//! and has no seat; the swap of the block's state ensures that it was the same block throughout. It reads a
+//! queue that is claimed for the dead member, and stays so, as there is no sweeper while this visitor's word
+//! shows its visit.
 //!
-//! | killed, or stopped for a week | left | other processes |
+//! | killed, or stopped for a week | left behind | other processes |
 //! |---|---|---|
-//! | anywhere in a visit | `DEAD` or `VACATING`, a word that says that it visits | visit as well; what live processes wait for is theirs at once. The word of a dead visitor counts no more; as long as one is stopped, what it visits is not swept: its memory is held |
-//! | between the swap and the end of the sweep | `SWEEPING(it)` | nothing is waited for; if it is dead, another sweeps on |
+//! | anywhere in a visit | `DEAD` or `VACATING`, a visitor's word | visit as well; objects that live processes wait for are available at once. The word of a dead visitor is ignored; while a visitor is stopped, the members that it visits are not swept: their memory is held |
+//! | between the swap and the end of the sweep | `SWEEPING(it)` | wait for nothing; if it is dead, another process continues the sweep |
 //!
-//! (A visitor that is stopped between its look and its swap while other processes make exactly 2^29 visits
-//! takes them for none.)
+//! (A visitor that is stopped between its check and its swap while other processes make exactly 2^29 visits
+//! does not notice them.)
 
 use super::Oracle;
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{Member, Presence, Tenancy, Visiting};
 
-/// Begins a visit to the tenant `epoch` of a slot. The caller has written into its own word that it visits that slot. Ends
-/// with what the slot's word says now, this visit counted; `None` if there is none to visit.
+/// Begins a visit to the tenant `epoch` of a slot. The caller has recorded in its own word that it visits
+/// that slot. Ends with the slot's new word, with this visit counted; `None` if there is no such tenant to
+/// visit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Visit {
     at: Word,
@@ -66,7 +68,7 @@ pub struct Visit {
 }
 
 impl Visit {
-    /// To visit the tenant whose word is `at`.
+    /// Creates the steps to visit the tenant whose word is `at`.
     pub fn new(at: Word, epoch: u32) -> Self {
         Self { at, epoch, found: None }
     }
@@ -88,7 +90,7 @@ impl Steps for Visit {
     }
 }
 
-/// Whether no other process visits the tenant of a slot. The caller has [begun](Visit) a visit to it.
+/// Checks that no other process visits the tenant of a slot. The caller has [begun](Visit) a visit to it.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Alone<D> {
     slot: u32,
@@ -98,8 +100,8 @@ pub struct Alone<D> {
 }
 
 impl<D: Oracle> Alone<D> {
-    /// `others` are all members that are not known to be dead, without the caller, and where they say which
-    /// members they visit. `dead` says whether one of them is dead.
+    /// Creates the steps. `others` are all members that are not known to be dead, without the caller, and the
+    /// words with their visits. `dead` returns `true` for a dead member.
     pub fn new(slot: u32, others: Vec<(Word, Member)>, dead: D) -> Self {
         Self { slot, others, dead, at: 0 }
     }
@@ -119,8 +121,8 @@ impl<D: Oracle> Steps for Alone<D> {
     }
 }
 
-/// Ends a visit that has left nothing to do: `DEAD → VACATING`, or `VACATING → SWEEPING(me)`. Ends with what the slot's word says
-/// now, or `None` if another process has begun to visit meanwhile.
+/// Ends a visit that has left nothing to do: `DEAD → VACATING`, or `VACATING → SWEEPING(me)`. Ends with the
+/// slot's new word, or `None` if another process has begun a visit meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EndVisit {
     at: Word,
@@ -129,8 +131,8 @@ pub struct EndVisit {
 }
 
 impl EndVisit {
-    /// `counted` is what the word said when the caller's visit began; it has found itself [alone](Alone) after that. Or it is
-    /// what an `EndVisit` of the caller ended with.
+    /// Creates the steps. `counted` is the value of the word when the caller's visit began, after which it
+    /// has found itself [alone](Alone); or the result of an `EndVisit` of the caller.
     pub fn new(at: Word, counted: Tenancy, me: Member) -> Self {
         Self { at, counted, me }
     }

@@ -1,47 +1,50 @@
-//! What a member's threads wait for, in notes that other processes read: to find cycles of locks.
+//! Wait notes: records of the locks that a member's threads wait for, which other processes read to find
+//! cycles.
 //!
-//! # Words, and which process may change them
-//! A member has [`WaitNotesAt::ENTRIES`] notes of four words. A thread claims one when it has waited for a while, and has it
-//! until that wait is over; it has claimed and released no lock in between. A thread that finds no free one says nothing.
+//! # Words, and the processes that change them
+//! A member has [`WaitNotesAt::ENTRIES`] notes of four words. A thread claims one after it has waited for a
+//! while, and keeps it until the end of that wait. It has acquired and released no lock in between. If no
+//! note is free, the thread writes none.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
 //! | mark: `state 2, thread 22, sequence 40` | `FREE` | a thread of the member → `WRITING`, its own, sequence + 1, by one swap |
-//! |  | `WRITING` | that thread, when it has written the other words → `WAITING` |
-//! |  | `WAITING` | that thread, when its wait is over, whether it has the lock or not → `FREE` |
-//! | goal, two words: the lock, and the readers of it that have to leave | anything | that thread in `WRITING`; they count only with `WAITING` |
-//! | since: ns of the monotonic clock | anything | the same |
+//! |  | `WRITING` | that thread, after it has written the other words → `WAITING` |
+//! |  | `WAITING` | that thread, at the end of its wait, whether it has the lock or not → `FREE` |
+//! | goal, two words: the lock, and its readers that have to leave | any | that thread in `WRITING`; valid only with `WAITING` |
+//! | since: ns of the monotonic clock | any | the same |
 //!
-//! A reader loads the mark, the other words, and the mark again: if both marks are one word, the others are that note's, since
+//! A reader loads the mark, the other words, and the mark again. If both marks are equal, the other words
+//! belong to that note, since the mark leaves `WAITING` before they change, and its sequence never repeats.
 //! the mark leaves `WAITING` before they change, and its sequence never comes back.
-//!
-//! # What a death leaves
-//! | killed | left | then |
+//! # Effects of a death
+//! | killed | left behind | effect |
 //! |---|---|---|
-//! | at any point | a note of a dead member, in any state | a reader takes no member of a cycle for waiting that is dead; the next tenant of the slot frees all notes before it is a member |
+//! | process, at any point | a note of a dead member, in any state | a reader ignores cycles with dead members; the next tenant of the slot frees all notes before it becomes a member |
+//! | only a thread (it ended in its wait, which requires a debugger) | a note that stays claimed | one note less |
 //! | of a thread alone (it ended in its wait, which only a debugger can do) | a note that is taken for good | one note less |
 
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{Member, WaitGoal, WaitMark, WaitState};
 
-/// Where the notes of all members are.
+/// Positions of the notes of all members.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WaitNotesAt {
-    /// The first note of the first member.
+    /// First note of the first member.
     pub base: Word,
     /// Bytes from one member to the next.
     pub stride: u64,
-    /// How many notes each has.
+    /// Number of notes of each member.
     pub entries: u32,
 }
 
 impl WaitNotesAt {
-    /// Words of a note: mark, goal, readers, since.
+    /// Number of words of a note: mark, goal, readers, since.
     pub const WORDS: u64 = 4;
-    /// Notes of a member.
+    /// Number of notes of a member.
     pub const ENTRIES: u32 = 64;
 
-    /// The mark of a note; the other words follow.
+    /// Returns the mark of a note; the other words follow.
     pub const fn mark(&self, member: Member, entry: u32) -> Word {
         let words = Self::WORDS * entry as u64;
         Word::at(self.base.offset() + self.stride * member.slot() as u64 + 8 * words)
@@ -58,7 +61,7 @@ enum Pc {
     Mark,
 }
 
-/// Says that a thread waits: ends with its note, or with nothing if there is no free one.
+/// Writes a note for a waiting thread. Ends with the note, or with `None` if none is free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WriteNote {
     at: WaitNotesAt,
@@ -72,7 +75,7 @@ pub struct WriteNote {
 }
 
 impl WriteNote {
-    /// For a thread of `me` that has waited since then.
+    /// Creates the steps for a thread of `me` that has waited since `since`.
     pub fn new(at: WaitNotesAt, me: Member, thread: u32, goal: WaitGoal, since: u64) -> Self {
         Self { at, me, thread, goal: goal.pack(), since, entry: 0, claimed: 0, pc: Pc::Look }
     }
@@ -129,14 +132,14 @@ impl Steps for WriteNote {
     }
 }
 
-/// A note that a thread has.
+/// Note of a thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WrittenNote {
     word: Word,
     mark: WaitMark,
 }
 
-/// Takes a note back: the wait is over. By the thread that wrote it.
+/// Frees a note at the end of the wait, by the thread that wrote it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct TakeNoteBack(pub WrittenNote);
 

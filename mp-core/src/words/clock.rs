@@ -116,7 +116,7 @@ pub enum ClockPhase {
     Left(Member),
     /// This member is dead, and the progress of its work is being recorded.
     Ending(Member),
-    /// Its owner died. Work that was not done then will never be done.
+    /// Ended by the death of its owner. Work that was not done then will never be done.
     Dead,
     /// A member begins the next epoch. The previous epoch has ended; `died` is `true` if a death ended it.
     Claiming {

@@ -24,7 +24,7 @@ pub enum WaitState {
     Free,
     /// A thread has claimed it, and writes its other words.
     Writing,
-    /// Its thread waits for the goal in its other words.
+    /// The thread waits for the goal in the other words.
     Waiting,
 }
 

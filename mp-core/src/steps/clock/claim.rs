@@ -1,4 +1,4 @@
-//! A clock gets an owner, and is given up by it.
+//! Claiming and releasing a clock.
 
 use super::{ClockAt, ending_bit};
 use crate::mem::{Mem, Steps};
@@ -21,8 +21,8 @@ enum Pc {
     Live(ClockState),
 }
 
-/// Claims a clock that is free, or one that was left with all done, or a dead one. Ends with the epoch that begins, or `None` if it is
-/// none of these (any more).
+/// Claims a clock that is free, or was released with all ticks done, or is dead. Ends with the new epoch, or
+/// `None` if it is in another state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClaimClock {
     at: ClockAt,
@@ -33,7 +33,7 @@ pub struct ClaimClock {
 }
 
 impl ClaimClock {
-    /// For `me`, which is the process of this number that began then. `dead`: a dead clock will do.
+    /// Creates the steps for `me`, with its process id and start time. `dead`: accept a dead clock.
     pub fn new(at: ClockAt, me: Member, process: (u32, u64), dead: bool) -> Self {
         Self { at, me, process, dead, pc: Pc::Look }
     }
@@ -48,7 +48,7 @@ impl Steps for ClaimClock {
             Pc::Look => {
                 let state = ClockState::unpack(m.load(at.state()));
                 match state.phase {
-                    // No number is left for one more owner.
+                    // No epoch is left for another owner.
                     _ if state.epoch == u16::MAX => return Some(None),
                     ClockPhase::Free => Pc::Swap(state),
                     ClockPhase::Left(_) => Pc::LeftSubmitted(state),
@@ -71,7 +71,7 @@ impl Steps for ClaimClock {
                 }
                 if died { Pc::EndedAt(mine) } else { Pc::LoadEndings(mine, true) }
             }
-            // All that any process has learnt of was done, perhaps. (If a claimer died here, nothing is known of that.)
+            // All ticks known to any process may be done. (If a claimer died here, that is unknown.)
             Pc::EndedAt(mine) => Pc::EndedWell(mine, m.load(at.died_at())),
             Pc::EndedWell(mine, died_at) => Pc::LoadEndings(mine, m.load(at.submitted()) <= died_at),
             Pc::LoadEndings(mine, well) => Pc::StoreEndings(mine, well, m.load(at.endings())),
@@ -107,8 +107,8 @@ impl Steps for ClaimClock {
     }
 }
 
-/// Gives a clock up, which is the caller's in this epoch, and to which it submits nothing more. Ends with whether it is free, and not
-/// only left.
+/// Releases a clock of the caller in this epoch, to which it submits nothing more. Ends with `true` if the
+/// clock is free, and `false` if its last ticks are not done.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GiveUpClock {
     at: ClockAt,
@@ -117,7 +117,7 @@ pub struct GiveUpClock {
 }
 
 impl GiveUpClock {
-    /// `submitted`: the last tick that the owner submitted.
+    /// Creates the steps. `submitted`: the last tick that the owner submitted.
     pub fn new(at: ClockAt, submitted: u64) -> Self {
         Self { at, submitted, pc: None }
     }

@@ -1,4 +1,4 @@
-//! A clock whose owner is dead comes to its end.
+//! End of a clock whose owner is dead.
 
 use super::ClockAt;
 use crate::mem::{Mem, Steps};
@@ -15,13 +15,13 @@ enum Pc {
     Release(ClockState, u64),
     When(ClockState),
     Dead(ClockState),
-    // Of a dead clock: whether a late write of its device has turned it back.
+    // For a dead clock: checks if a late write of its device has turned it back.
     Again(ClockState),
     ReleaseAgain(u64),
 }
 
-/// Ends a clock of a member that is dead, and whose device writes no more; or makes sure that a dead clock is at the end of all ticks.
-/// Any number of processes do it at once, each as often as it likes.
+/// Ends a clock of a dead member, whose device writes no more, or restores the end of all ticks in a dead
+/// clock. Any number of processes may do this at once, each any number of times.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EndClock {
     at: ClockAt,
@@ -31,7 +31,7 @@ pub struct EndClock {
 }
 
 impl EndClock {
-    /// If it is this member's. `now`: in milliseconds.
+    /// Creates the steps, which apply only if the clock belongs to this member. `now` is in milliseconds.
     pub fn new(at: ClockAt, member: Option<Member>, now: u64) -> Self {
         Self { at, member, now, pc: Pc::Look }
     }
@@ -56,7 +56,7 @@ impl Steps for EndClock {
                     _ => Pc::Begin(state),
                 }
             }
-            // What a claimer has written is above all ticks of the epoch that has ended: it may stay.
+            // The value of a claimer is above all ticks of the ended epoch: it may stay.
             Pc::Back(state, phase) => {
                 _ = m.cas(at.state(), state.pack(), state.with(phase).pack());
                 Pc::Look
@@ -73,9 +73,9 @@ impl Steps for EndClock {
             Pc::DiedAt(state) => Pc::Done(state, m.load(at.died_at())),
             Pc::Done(state, died) => match m.load(at.done()) {
                 END_OF_TICKS => Pc::When(state),
-                // Others have ended it, and it has another owner.
+                // Other processes have ended it, and it has another owner.
                 done if Tick::epoch_of(done) > state.epoch => Pc::Look,
-                // What is done is written down before it can't be read any more.
+                // The progress is recorded before it is overwritten.
                 done if died < done => Pc::Raise(state, died, done),
                 done => Pc::Release(state, done),
             },
@@ -104,7 +104,7 @@ impl Steps for EndClock {
             }
             Pc::Again(state) => {
                 let done = m.load(at.done());
-                // A claimer that died had begun the next epoch, and so may one that lives by now.
+                // A claimer that died may have begun the next epoch, and so may one that is alive by now.
                 let next = Tick::epoch_of(done) > state.epoch;
                 if next || done == END_OF_TICKS {
                     return Some(true);

@@ -1,17 +1,17 @@
-//! Whether a tick is done.
+//! State of a tick.
 
 use super::{ClockAt, ending_bit};
 use crate::mem::{Mem, Steps};
 use crate::words::{ClockPhase, ClockState, END_OF_TICKS, Tick};
 
-/// What a tick is.
+/// State of a tick.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TickLook {
-    /// What was submitted before it is done.
+    /// The work before it is done.
     Complete,
-    /// It was submitted, and will be done, or its owner dies before.
+    /// Submitted: it will be done, or its owner dies before.
     Pending,
-    /// Its owner died before it was done. The process id of it, if the clock has no later owner.
+    /// Never done: its owner died before. The process id of the owner, if the clock has no later owner.
     Died(Option<u32>),
     /// No owner has submitted it.
     Forged,
@@ -29,7 +29,7 @@ enum Pc {
     Again(ClockState, TickLook),
 }
 
-/// Looks whether a tick of a clock is done.
+/// Checks if a tick of a clock is done.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct LookAtTick {
     at: ClockAt,
@@ -38,7 +38,7 @@ pub struct LookAtTick {
 }
 
 impl LookAtTick {
-    /// `at`: where the tick's clock is.
+    /// Creates the steps. `at`: position of the tick's clock.
     pub fn new(at: ClockAt, tick: Tick) -> Self {
         Self { at, tick, pc: Pc::Look }
     }
@@ -91,10 +91,10 @@ impl Steps for LookAtTick {
                 let died_at = m.load(at.died_at());
                 match state.phase {
                     _ if tick.value() <= died_at => Pc::Again(state, TickLook::Complete),
-                    // Claimed again: the process is the next owner's.
+                    // Claimed again: the process id belongs to the next owner.
                     ClockPhase::Claiming { .. } => Pc::Again(state, TickLook::Died(None)),
                     ClockPhase::Dead => Pc::Process(state),
-                    // Other processes may find that more of it is done.
+                    // Other processes may find more of it done.
                     _ => Pc::Again(state, TickLook::Pending),
                 }
             }

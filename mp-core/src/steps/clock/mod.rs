@@ -1,11 +1,12 @@
-//! Clocks: numbers that streams of devices count up, and that any process and any device can wait for.
+//! Clocks: numbers that streams of devices increment, and that any process and any device can wait for.
 //!
-//! A clock is a row of eight words. Its owner *submits* ticks: it asks its stream to write the next number to **done** when the
-//! work before it is done, and then stores the number to **submitted**, before any other process learns of it. When an owner
-//! gives a clock up, another one may have it, in a new *epoch*, whose numbers are above all that were before. So **done** only
-//! grows, and a wait for an old tick is over at once.
+//! A clock is a row of eight words. Its owner *submits* ticks: it orders its stream to write the next number
+//! to **done** after the preceding work, and then stores the number to **submitted**, before any other
+//! process learns of it. After an owner has released a clock, another one may claim it, in a new *epoch*,
+//! whose numbers are above all previous ones. So **done** only grows, and a wait for an old tick returns at
+//! once.
 //!
-//! # Words of a clock, and which process may change them
+//! # Words of a clock, and the processes that change them
 //! | word | states | changed by |
 //! |---|---|---|
 //! | state | `FREE(e)` | a claimer → `CLAIMING(me, e)` |
@@ -17,38 +18,42 @@
 //! |  | `ENDING(m, e)` | any process → `DEAD(e)` |
 //! | done |  | the device; the claimer, to the base of the new epoch; in `ENDING` and `DEAD` any process, to the end of all ticks |
 //! | submitted |  | the owner; the claimer |
-//! | died at |  | in `ENDING`, any process: to what is done, never back |
-//! | endings |  | the claimer: the bit of the epoch that has ended, whether all of it was done |
+//! | died at |  | in `ENDING`, any process: to the value of done, never back |
+//! | endings |  | the claimer: the bit of the ended epoch, set if all of it was done |
 //! | process, start |  | the claimer |
-//! | when |  | in `ENDING`, any process. A hint: which of the dead is the longest dead |
+//! | when |  | in `ENDING`, any process. A hint for the owner that died first |
 //!
-//! **Ending.** Devices of other processes wait for ticks of a dead owner, and can't be told that they will never come. So
-//! **done** becomes more than any tick ([`END_OF_TICKS`]); what was done really is written down before, in **died at**, by which
-//! a host tells finished ticks from others. Any number of processes do this at once, and none of them owns the row meanwhile:
-//! each change is a swap of what it has read. Within an epoch no value of **done** comes twice, but by a late write of the
-//! dead owner's device, which is overwritten again; and the numbers of a later epoch are other ones. So what a process does
-//! that was stopped in between fails. (A tick that a dead owner's device writes late, between two of these accesses, may be complete for
-//! the process that looks then, and died for those that look later. It is done, and none relies on it. If that tick's work waited for another
-//! clock of the same owner, which was released meanwhile, it ran too early; a device does neither once its owner's process is gone, unless
-//! the kernel's driver lets work run on behind the end of a process, which none is known to do.)
+//! **Ending.** Devices of other processes may wait for ticks of a dead owner, which will never be reached,
+//! and there is no way to notify them. So **done** becomes greater than any tick ([`END_OF_TICKS`]). The
+//! actual progress is recorded before, in **died at**, by which a host distinguishes finished ticks from
+//! others. Any number of processes do this at once, and none of them owns the row meanwhile: each change is a
+//! swap of the value read. Within an epoch no value of **done** repeats, except by a late write of the dead
+//! owner's device, which is overwritten again. The numbers of a later epoch are different. So the swap of a
+//! process that was stopped in between fails. (A tick that a dead owner's device writes late, between two of
+//! these accesses, may be complete for a process that checks at that time, and died for later ones. It is
+//! done, and no process relies on it. If that tick's work waited for another clock of the same owner, which
+//! was released meanwhile, it ran too early. A device does neither after the end of its owner's process,
+//! unless the kernel's driver lets work continue then, which no known driver does.)
 //!
-//! # What a death leaves
-//! | killed | left | who clears it |
+//! # Effects of a death
+//! | killed process | left behind | cleared by |
 //! |---|---|---|
 //! | before it has `CLAIMING` | nothing | |
-//! | in `CLAIMING` | a row that is no owner's | any process → as it was before; **done** and **submitted** may be those of the next epoch, which is above all ticks |
-//! | a tick given to the device, `submitted` not stored | a tick that no process knows of | as all of its ticks: done, it is above `submitted` |
-//! | `submitted` stored, not told | the same | the same |
+//! | in `CLAIMING` | a row without an owner | any process → the previous state; **done** and **submitted** may be those of the next epoch, which is above all ticks |
+//! | a tick submitted to the device, `submitted` not stored | a tick unknown to other processes | like all of its ticks: if done, it is above `submitted` |
+//! | `submitted` stored, not sent to any process | the same | the same |
 //! | between ticks | `LIVE(dead)` | any process → `ENDING` |
-//! | while it gave the clock up | `LIVE(dead)` or `LEFT(dead)`, or `FREE` | the same |
-//! | anywhere in `ENDING` | `ENDING`, **died at** and **done** as they were or as they are to be | any other process |
+//! | while it released the clock | `LIVE(dead)` or `LEFT(dead)`, or `FREE` | the same |
+//! | anywhere in `ENDING` | `ENDING`, **died at** and **done** before or after their change | any other process |
 //!
-//! A clock of a dead owner is never free at once, also if all that was submitted is done: the owner may have died between an order to
-//! its stream and storing `submitted`. It is claimed again when it has been dead for some time.
+//! A clock of a dead owner is never free at once, even if all submitted ticks are done: the owner may have
+//! died between an order to its stream and storing `submitted`. It is claimed again after it has been dead
+//! for some time.
 //!
-//! **Looking** at a tick reads what it needs between two equal looks at the state. Of the present epoch it compares with
-//! **done**, or with **died at** once that is at the end of all ticks; of one before that, it knows how it ended: well, if its owner didn't die before `first_died`, or its bit in
-//! **endings** says so (of the last 63); else as far as **died at** says, if that is its own.
+//! **Checking** a tick reads the required words between two equal reads of the state. A tick of the present
+//! epoch is compared with **done**, or with **died at** once **done** is at the end of all ticks. An earlier
+//! epoch ended well if it is before `first_died`, or its bit in **endings** is set (for the last 63 epochs).
+//! Otherwise **died at** decides, if it belongs to that epoch.
 
 mod claim;
 mod end;
@@ -62,43 +67,44 @@ use crate::mem::Word;
 #[cfg(doc)]
 use crate::words::END_OF_TICKS;
 
-/// Where the words of a clock are.
+/// Position of a clock's words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct ClockAt(pub Word);
 
 impl ClockAt {
-    /// Words of a row.
+    /// Number of words of a row.
     pub const WORDS: u64 = 8;
 
-    /// What the device has written.
+    /// Returns the word that the device writes.
     pub const fn done(self) -> Word {
         self.0
     }
-    /// The last tick that was submitted.
+    /// Returns the word of the last submitted tick.
     pub const fn submitted(self) -> Word {
         self.0.plus(1)
     }
-    /// The state word.
+    /// Returns the state word.
     pub const fn state(self) -> Word {
         self.0.plus(2)
     }
-    /// What was done when an owner died last.
+    /// Returns the word of the progress at the last death of an owner.
     pub const fn died_at(self) -> Word {
         self.0.plus(3)
     }
-    /// For each epoch, by its low six bits, whether it ended with all done.
+    /// Returns the word with a bit for each epoch, by its low six bits, which is set if it ended with all
+    /// ticks done.
     pub const fn endings(self) -> Word {
         self.0.plus(4)
     }
-    /// The owner's process id.
+    /// Returns the word of the owner's process id.
     pub const fn process(self) -> Word {
         self.0.plus(5)
     }
-    /// When that process began; 0: not known.
+    /// Returns the word of that process's start time; 0: unknown.
     pub const fn start(self) -> Word {
         self.0.plus(6)
     }
-    /// When the owner was found dead, in milliseconds.
+    /// Returns the word of the time when the owner was found dead, in milliseconds.
     pub const fn when(self) -> Word {
         self.0.plus(7)
     }
@@ -124,7 +130,8 @@ mod tests {
         run(ClaimClock::new(CLOCK, Member::new(1, 1), (7, 7), true), m)
     }
 
-    /// The next owner submits two ticks, of which `done` are done, and gives the clock up or dies.
+    /// Runs an epoch: the next owner submits two ticks, of which `done` are done, and releases the clock or
+    /// dies.
     fn epoch(m: &HeapMem, done: u64, dies: bool) -> u16 {
         let epoch = claim(m).unwrap();
         m.store(CLOCK.submitted(), tick(epoch, 2).value());
@@ -158,7 +165,7 @@ mod tests {
         assert_eq!(second(6), TickLook::Complete);
         assert_eq!(look(&m, tick(6, 3)), TickLook::Forged);
         assert_eq!((look(&m, tick(7, 1)), look(&m, tick(0, 1))), (TickLook::Forged, TickLook::Forged));
-        // So long ago that nothing is known, but that no owner had died.
+        // So long ago that only the absence of deaths is known.
         (0..70).for_each(|_| _ = epoch(&m, 2, well));
         assert_eq!(
             (second(1), second(3), second(14)),
@@ -166,7 +173,7 @@ mod tests {
         );
     }
 
-    /// What a claimer wrote that died is above all ticks, and the next claimer's as well.
+    /// The value written by a dead claimer is above all ticks, and so is the next claimer's.
     #[test]
     fn a_dead_clock_whose_claimer_died_stays_as_that_left_it() {
         let m = HeapMem::new(8);
@@ -174,7 +181,7 @@ mod tests {
         m.store(CLOCK.done(), Tick::base(2));
         assert!(run(EndClock::new(CLOCK, None, 2), &m));
         assert_eq!(m.load(CLOCK.done()), Tick::base(2));
-        // A late write is another thing.
+        // A late write is different.
         m.store(CLOCK.done(), tick(1, 2).value());
         assert!(run(EndClock::new(CLOCK, None, 2), &m));
         assert_eq!((m.load(CLOCK.done()), look(&m, tick(1, 2))), (END_OF_TICKS, TickLook::Died(Some(7))));

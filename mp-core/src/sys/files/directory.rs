@@ -366,7 +366,7 @@ pub(crate) fn let_go(fd: BorrowedFd<'_>) {
 mod tests {
     use super::*;
 
-    /// Its mapping would raise SIGBUS.
+    /// Accessing its mapping would raise SIGBUS.
     #[test]
     #[cfg_attr(miri, ignore = "makes files")]
     fn a_file_that_was_cut_off_is_refused() {
