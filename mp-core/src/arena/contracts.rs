@@ -21,7 +21,7 @@ use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner}
 pub enum InDoubt {
     /// There is no such message.
     Nothing,
-    /// One message, which was sent to this ring. The message may return to that ring only.
+    /// A message that was sent to this ring, and may return to this ring only.
     Ring(BlockId),
     /// Several messages of several rings.
     Rings,

@@ -74,10 +74,10 @@ pub(crate) mod control {
     pub(crate) const SLABS: u64 = 4096 + 256 + 8;
     /// Number of envelopes that have been used at least once, in steps of 64.
     pub(crate) const ENVELOPES: u64 = 4096 + 384;
-    /// End of the groups of envelopes that are certainly present: groups below this are not absent. The low
-    /// 32 bits are the group. The high bits count how often a group became absent. A hint.
+    /// Groups of envelopes below this are not absent. The low 32 bits are the number of a group, the high
+    /// bits count how often a group became absent. A hint.
     pub(crate) const ABSENT_FROM: u64 = 4096 + 384 + 8;
-    /// First group of envelopes from which on all groups are absent. A hint.
+    /// Groups of envelopes from this number on are absent. A hint.
     pub(crate) const ABSENT_TO: u64 = 4096 + 384 + 16;
     /// Number of groups that were free at the last checks: see `groups`. A hint.
     pub(crate) const IDLE_GROUPS: u64 = 4096 + 384 + 24;
@@ -118,7 +118,7 @@ pub(crate) mod control {
     /// Number of socket pairs in the locker. After it, three words: the lock for adding a pair. After them, a
     /// hint: the first compartment that may be free (`locker`).
     pub(crate) const LOCKER: u64 = 4096 + 1536;
-    /// One word for each compartment of the locker. Pages are reserved when a compartment is first needed.
+    /// Words of the locker's compartments. Pages are reserved when a compartment is first needed.
     pub(crate) const COMPARTMENTS: u64 = PATHS + 8192;
     /// Clocks below this may have had an owner. The next word is a hint: the first clock that may be free
     /// (`clocks`).
@@ -127,7 +127,7 @@ pub(crate) mod control {
     /// Clocks, in separate pages that devices access. The pages are reserved when a clock is first needed,
     /// and never returned.
     pub(crate) const CLOCKS: u64 = COMPARTMENTS + 8 * super::COMPARTMENTS;
-    /// One word for each device: ordering of its streams. One page.
+    /// Words of the devices: ordering of each device's streams. One page.
     pub(crate) const ORDERS: u64 = CLOCKS + super::CLOCK * super::CLOCKS as u64;
     /// Events of each clock that other processes open. Pages are reserved when an event is first needed.
     pub(crate) const EVENTS: u64 = ORDERS + super::PAGE;

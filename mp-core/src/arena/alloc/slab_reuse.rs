@@ -254,7 +254,7 @@ impl Arena {
         self.give_class(slab, base, span, class, me)
     }
 
-    /// In use → retired, if all blocks can be claimed.
+    /// Retires a slab in use, if all its blocks can be claimed. Returns `true` if the slab is retired.
     fn retire(&self, e: &Range, me: Member) -> Result<bool> {
         let Some((class, _)) = described(e.word) else { return Ok(true) };
         self.touch(me, e.slab);
@@ -350,7 +350,7 @@ impl Arena {
         Ok(self.change(change, me)?.then_some(row))
     }
 
-    /// Retired → in use.
+    /// Gives a retired slab a class: it is then in use. Returns `false` if its words have changed.
     fn give_class(&self, slab: u32, base: u64, span: u64, class: u32, me: Member) -> Result<bool> {
         self.commit_class_map(class, slab)?;
         // An upper bound: a value that is too large does no harm.

@@ -31,10 +31,10 @@ const REST_MS: u64 = 1000;
 ///
 /// let arena = Arena::current()?;
 /// let mut clock = Clock::claim(arena)?;
-/// let tick = clock.next()?; // the next number: the stream is asked to write it, and if it takes that:
-/// clock.submitted(tick)?; // from here on, other processes may learn of it
+/// let tick = clock.next()?; // the next number, which the stream is told to write
+/// clock.submitted(tick)?; // from here on, other processes may wait for it
 /// assert_eq!(arena.clocks().state(tick), TickState::Pending);
-/// clock.complete(tick)?; // what the stream does, when it has come so far
+/// clock.complete(tick)?; // normally written by the stream
 /// assert_eq!(arena.clocks().state(tick), TickState::Complete);
 /// # Ok::<(), mp_core::Error>(())
 /// ```

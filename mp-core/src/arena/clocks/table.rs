@@ -40,7 +40,7 @@ pub enum TickState {
 /// assert_eq!(clocks.state(tick), TickState::Forged); // not yet submitted
 /// clock.submitted(tick)?;
 /// assert_eq!((clocks.state(tick), clocks.submitted(clock.index())), (TickState::Pending, tick.value()));
-/// // Where a device writes it, and waits for it: 64 bits, of which the device's comparison is a signed difference.
+/// // Word that a device writes and waits for: 64 bits, compared by their signed difference.
 /// let done = clocks.address()?.as_ptr().wrapping_add(clocks.done_offset(clock.index())).cast::<u64>();
 /// # _ = done;
 /// # Ok::<(), mp_core::Error>(())

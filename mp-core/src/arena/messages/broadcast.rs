@@ -1,4 +1,4 @@
-//! One message for several receivers: encoded once, with one copy of its bytes in memory.
+//! A message for several receivers: encoded once, with one copy of its bytes in memory.
 //!
 //! Each receiver gets a separate envelope, with separate seats for the attachments. Bytes that don't fit into
 //! an envelope are in one block, in which each envelope also has a seat. No process writes these bytes after

@@ -211,7 +211,7 @@ impl Arena {
     fn fill_group(&self, group: u32, me: Member) -> Result<bool> {
         let at = self.group_at(group);
         let Group::Absent { base } = self.group(group) else { return Ok(false) };
-        // Reserved first, so no process reads missing memory, and an error changes nothing.
+        // Reserved first, so no process reads missing memory, and a failure leaves the group absent.
         if let Err(e) = self.commit_at(self.layout().envelopes_at + u64::from(group) * BYTES, BYTES) {
             self.note_absent(group);
             return Err(e);

@@ -54,7 +54,7 @@ pub struct Attached {
 /// can't be copied.
 const MOST_BUFFERS: usize = MAX_ATTACHMENTS / 2;
 
-/// Count of message numbers that the buffers of one thread get at a time.
+/// Number of message numbers that an `Attached` reserves at a time.
 const RANGE: u64 = 1 << 6;
 
 /// Returns a number that no other message of this process has.

@@ -115,7 +115,7 @@ fn a_message_that_was_opened_lists_nothing_any_more() {
     assert_eq!(meta(arena, e).attachments, 0);
 }
 
-/// Its envelope is then free, and may contain another message.
+/// The envelope is then free, and may contain another message.
 #[test]
 fn a_message_is_taken_out_once() {
     let (arena, _) = arena();

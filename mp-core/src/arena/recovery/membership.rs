@@ -266,7 +266,7 @@ impl Arena {
         (0..used as u32).map(move |lane| self.layout().intent(Member::new(slot, 0), lane))
     }
 
-    /// Called before this process uses a lane for the first time.
+    /// Records that this process uses a lane. Called before it uses the lane for the first time.
     pub(crate) fn note_lane(&self, me: Member, lane: u32) {
         self.raise(self.layout().member(me.slot(), LANES_EVER), u64::from(lane) + 1);
         self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);

@@ -111,7 +111,7 @@ fn lose_hint(arena: Arena) -> (EnvelopeId, Word) {
     panic!("no envelope is free");
 }
 
-/// One of each kind of object that a dead member may have, each at the worst moment.
+/// An object of each kind that a dead member may have, each at the worst moment.
 #[test]
 #[cfg_attr(miri, ignore = "needs a file with locks")]
 fn all_that_a_dead_member_had_is_free_after_a_sweep() {

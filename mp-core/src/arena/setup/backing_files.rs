@@ -55,11 +55,11 @@ pub(in crate::arena) struct Files {
     pub(in crate::arena) handed: OnceLock<OwnedFd>,
     /// Socket passed to children: that file, and the locker.
     pub(in crate::arena) parcel: OnceLock<OwnedFd>,
-    /// Table of the locker, and the reason why there is none.
+    /// Table of the locker. If there is none, `no_locker` has the reason.
     pub(in crate::arena) locker: OnceLock<OwnedFd>,
     pub(in crate::arena) no_locker: OnceLock<String>,
     named: [OnceLock<OpenedFile>; EXTENTS as usize],
-    /// One bit for each mapped extent.
+    /// Bit map of the mapped extents.
     mapped: AtomicU64,
     /// Extents in the selected directory (low half), and the stamp of that setting (high half).
     chosen: AtomicU64,

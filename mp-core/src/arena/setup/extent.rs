@@ -91,7 +91,7 @@ const FIRST_AT: usize = 32;
 const LIST_AT: usize = 48;
 /// Bit in an owner's word: the owner has the lock of the file, and keeps it as long as it lives.
 const HOLDS: u64 = 1 << 63;
-/// One page more than 1024 members need.
+/// Size of the header in bytes: a page more than 1024 members need.
 const HEADER: u64 = directory::HEAD as u64;
 
 /// Maximum time to wait for another process that is creating an extent which this process needs too.

@@ -19,7 +19,7 @@ pub(crate) struct Inherited {
 }
 
 impl Arena {
-    /// Called in the thread that forks, before it does.
+    /// Locks and returns the state that a fork inherits. Called by the forking thread, before it forks.
     pub(crate) fn before_fork() -> Inherited {
         let making = MAKING.lock();
         Inherited { _making: making, arena: CURRENT.get().map(|&arena| (arena, arena.hold_files())) }

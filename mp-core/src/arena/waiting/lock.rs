@@ -135,7 +135,7 @@ impl RawLock {
 
     /// Acquires the lock. `kind` describes the wait to the deadlock detection.
     ///
-    /// The guard tells whether a [holder died](RawGuard::died).
+    /// The guard reports whether a [holder died](RawGuard::died).
     ///
     /// # Errors
     /// [`LockError::Held`], [`LockError::WouldDeadlock`], [`LockError::Deadlock`] or [`LockError::Failed`].

@@ -217,7 +217,7 @@ impl Arena {
         self.map().load(Word::at(control::NOTICED)) as u32
     }
 
-    /// Wakes all waiters that may depend on a member whose word says that it is dead, or on a queue that this
+    /// Wakes all waiters that may depend on a member that is marked dead, or on a queue that this
     /// process has given up.
     #[cold]
     pub(in crate::arena) fn tell_of_a_lost_holder(&self) {
@@ -336,7 +336,7 @@ impl Parking {
         deadline: Option<Instant>,
         how: impl FnOnce(&'static AtomicU32, u32, Duration) -> bool,
     ) -> bool {
-        // On the word as it is, not as it was announced, and until it is woken.
+        // Sleeps on the announced value, not on the present one, and for a limited time.
         let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(Instant::now()));
         let next = POLL_INTERVAL;
         let asleep = self.arena.map().ticks();

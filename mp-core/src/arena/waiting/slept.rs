@@ -25,14 +25,14 @@ pub(crate) fn through(_words: impl IntoIterator<Item = SleptOn>) {
     });
 }
 
-/// Called when a wait of this thread begins, or when the thread was woken.
+/// Clears the record of the last sleep. Called when a wait of this thread begins, and after a wake-up.
 #[inline]
 pub(crate) fn forget() {
     #[cfg(feature = "inject")]
     LAST.with_borrow_mut(Vec::clear);
 }
 
-/// Called when a wait of this thread ends with a result. Counts the wait if it missed its wake-up.
+/// Counts the wait of this thread that ends with a result, if it missed its wake-up.
 #[inline]
 pub(crate) fn found() {
     #[cfg(feature = "inject")]

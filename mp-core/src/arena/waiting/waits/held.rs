@@ -42,7 +42,7 @@ pub(super) fn text() -> String {
     text
 }
 
-/// `lock "weights" (#14)`.
+/// Formats the name of an object: `lock "weights" (#14)`.
 fn named(arena: Arena, what: &str, block: BlockId) -> String {
     match arena.object_name(block) {
         name if name.is_empty() => format!("{what} (#{block})"),

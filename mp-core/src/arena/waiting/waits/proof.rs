@@ -1,8 +1,8 @@
 //! Proof that a wait can't end by itself.
 //!
 //! A set of processes *hangs* if at one moment each of their threads waits without a time-out, in a call of
-//! this library, for an object that only processes of the set hold, and no such wait can end. Then none of
-//! these threads can do anything any more. This is proved without stopping a process:
+//! this library, for an event that only processes of the set can cause, and none of these events has
+//! happened. Then none of these threads can do anything any more. This is proved without stopping a process:
 //!
 //! 1. A **suspicion** is one pass over the processes, beginning with this one. Each thread of a process
 //!    (`/proc/PID/task`) must have a row in the [`table`](super::table) that shows such a wait, and all
