@@ -1,4 +1,5 @@
-//! What safe code may call on any handle it can get: of what is in a message, of a queue's memory, of a structure, in a copy.
+//! Handles of every kind used by safe code: a handle in a message, of a queue's memory, of a structure, in a
+//! forked copy.
 #![cfg(not(mp_loom))]
 #![allow(unsafe_code)]
 
@@ -9,17 +10,17 @@ use mp_core::{Arena, ArenaOptions, Error, Storage, Structure};
 
 const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 1);
 
-/// A small one, so that what names no block is outside of it.
+/// A small arena, so that an invalid block is outside of it.
 fn arena() -> Arena {
     if let Some(arena) = Arena::get() {
         return arena;
     }
-    // Another test may be faster: then there is one.
+    // Another test may have configured one before.
     _ = Arena::configure(ArenaOptions::new().size(64 << 20));
     Arena::current().unwrap()
 }
 
-/// What is left of a storage whose handle is in a message, and that message.
+/// Returns a storage whose handle is in a message, and that message.
 fn lent() -> (Storage, Outgoing) {
     let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
     // SAFETY: it is the only handle, and nothing reaches its memory.
@@ -27,7 +28,7 @@ fn lent() -> (Storage, Outgoing) {
     (storage, out)
 }
 
-/// Nor does asking for its memory reach what lies where the table of blocks has ended.
+/// Reading its memory does not access addresses after the table of blocks either.
 #[test]
 fn a_handle_that_holds_nothing_has_no_memory() {
     let (left, _message) = lent();
@@ -43,7 +44,7 @@ fn a_handle_that_holds_nothing_has_no_memory() {
     left.open_to_others(Kind::Frozen);
 }
 
-/// (A queue's memory: unit tests of `mp-queue`.)
+/// (For a queue's memory, see the unit tests of `mp-queue`.)
 #[test]
 fn a_structure_stays_one_whatever_its_memory_is_opened_as() {
     for kind in [Kind::Frozen, Kind::Shared] {
@@ -65,7 +66,8 @@ fn memory_that_was_opened_never_has_an_exclusive_owner_again() {
     }
 }
 
-/// Nor if that happens on the way: by a handle that keeps the memory, and does not count as one of the tensor's.
+/// The same holds if the memory is opened while the message is in flight, through a handle that keeps the
+/// memory and does not count as one of the tensor's.
 #[test]
 fn memory_that_was_opened_on_its_way_does_not_arrive_as_exclusive() {
     let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
@@ -77,7 +79,7 @@ fn memory_that_was_opened_on_its_way_does_not_arrive_as_exclusive() {
     assert!(matches!(taken, Err(Error::Malformed(_))), "{taken:?}");
 }
 
-/// In a raw copy of the process nothing is mapped where the arena was.
+/// In a raw copy of the process the arena's addresses are not mapped.
 #[test]
 fn handles_that_were_copied_have_no_memory() {
     let (storage, structure) = (Storage::new(arena(), 8, 8).unwrap(), Structure::new("test", 2).unwrap());
@@ -91,30 +93,30 @@ fn handles_that_were_copied_have_no_memory() {
             && arena_of(&storage).block_words(storage.hold()).1 == 0
             && storage.downgrade().upgrade().is_none();
         let unread = matches!(envelope.open(&mut inc), Err(Error::Forked));
-        // SAFETY: ends the copy without running what the original is to run at its end.
+        // SAFETY: ends the copy without running the exit functions of the original.
         unsafe { libc::_exit(i32::from(!(refused && empty && unread))) };
     }
     let mut status = 0;
-    // SAFETY: a child of this test's own.
+    // SAFETY: a child of this test.
     assert_eq!(unsafe { libc::waitpid(copy, &raw mut status, 0) }, copy);
     assert_eq!(status, 0, "the copy's wait status");
 }
 
-/// A copy that has an arena of its own is no holder of what its original held: other things may be there by now.
+/// A copy with its own arena does not hold the blocks of its original, which may have been reused.
 #[test]
 fn handles_that_were_copied_make_no_parts() {
     let new = || Structure::new("test", 1).unwrap();
     let (whole, mut part) = (new(), new());
     part.part_of(&whole).unwrap();
-    // SAFETY: it goes to a copy that attaches it.
+    // SAFETY: the file goes to a copy that attaches it.
     let parcel = unsafe { arena().fd() }.unwrap().try_clone_to_owned().unwrap();
     let prepared = Fork::prepare().unwrap();
-    // SAFETY: the copy begins as one, and ends without running what the original is to run at its end.
+    // SAFETY: the copy begins as one, and ends without running the exit functions of the original.
     let copy = unsafe { libc::fork() };
     if copy == 0 {
         // SAFETY: before anything else in the copy.
         unsafe { prepared.begin(&[]) }.unwrap();
-        // SAFETY: the original's arena, handed down by it.
+        // SAFETY: the original's arena, passed on by it.
         let mine = unsafe { Arena::attach(parcel) }.unwrap();
         let refused = matches!(new().part_of(&whole), Err(Error::Forked))
             && matches!(mine.whole(part.hold()), Err(Error::Forked))
@@ -125,7 +127,7 @@ fn handles_that_were_copied_make_no_parts() {
     }
     drop(prepared);
     let mut status = 0;
-    // SAFETY: a child of this test's own.
+    // SAFETY: a child of this test.
     assert_eq!(unsafe { libc::waitpid(copy, &raw mut status, 0) }, copy);
     assert_eq!(status, 0, "the copy's wait status");
 }
@@ -134,7 +136,7 @@ fn arena_of(storage: &Storage) -> Arena {
     storage.hold().arena()
 }
 
-/// Another holder could reach it, too.
+/// Another holder could access the object, too.
 #[test]
 fn an_object_moves_only_if_no_other_handle_or_message_has_it() {
     let mut object = Structure::new("test", 1).unwrap();

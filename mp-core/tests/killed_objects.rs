@@ -1,6 +1,6 @@
-//! Real processes that are killed, or stopped, at their n-th access to shared memory, for every n: while they claim clocks, tick and give
-//! them up; while they have an object keep a descriptor; while they have an object that moved to them; while they make an object a part of
-//! another one, and free it.
+//! Real processes that are killed or stopped at their n-th access to shared memory, for every n: while they
+//! claim clocks, advance and release them; while they make an object keep a descriptor; while they have an
+//! object that was moved to them; while they make an object a part of another one, and free it.
 #![cfg(all(feature = "inject", not(mp_loom)))]
 #![allow(unsafe_code)]
 
@@ -22,7 +22,7 @@ const NAME: &str = "test::Object";
 
 type Outcome = Result<(), Box<dyn std::error::Error>>;
 
-/// Says something to the test, in a line that it finds. No shared access.
+/// Sends a line to the test. No shared access.
 fn tell(what: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "\ntold {what}").and_then(|()| out.flush()).unwrap();
@@ -32,7 +32,7 @@ fn told(tick: Tick, done: bool) {
     tell(&format!("{} {}", tick.raw(), u8::from(done)));
 }
 
-/// Has clocks: one whose work is done, one with work left, one whose device is lost.
+/// Uses three clocks: one whose work is done, one with pending work, one whose device is lost.
 fn tick(arena: Arena) -> Outcome {
     let next = |clock: &mut Clock, done: bool| -> Outcome {
         let tick = clock.next()?;
@@ -67,30 +67,30 @@ fn object(mut message: Incoming, number: u32, exclusive: bool) -> mp_core::Resul
     Structure::open(hold, NAME)
 }
 
-/// The object that the test has sent.
+/// Returns the object that the test has sent.
 fn received(arena: Arena, ticket: &str, exclusive: bool) -> mp_core::Result<Structure> {
     let ticket: Vec<u8> = ticket.split(',').map(|byte| byte.parse().unwrap()).collect();
-    // SAFETY: the test has given it to this process alone, and takes it back only.
+    // SAFETY: the test has given it to this process alone, and only takes it back.
     let mut envelope = unsafe { Ticket::from_bytes(&ticket).unwrap().claim(arena) }?;
     let mut message = Incoming::default();
     envelope.open(&mut message)?;
     object(message, 0, exclusive)
 }
 
-/// Has an object keep this process's standard error.
+/// Makes an object keep this process's standard error.
 fn keep(arena: Arena, ticket: &str) -> Outcome {
     let object = received(arena, ticket, false)?;
     object.keep_descriptor(std::io::stderr())?;
     tell("kept");
     drop(arena.kept_descriptor(object.mark())?.ok_or("it keeps nothing")?);
-    // And one that no other process has.
+    // And an object that no other process has.
     let own = Structure::new(NAME, 1)?;
     own.keep_descriptor(std::io::stderr())?;
     drop(own);
     Ok(())
 }
 
-/// Has an object that is this process's alone, moves it into a message and takes it back.
+/// Moves an object that only this process has into a message, and takes it back.
 fn own(arena: Arena, ticket: &str) -> Outcome {
     let mut object = received(arena, ticket, true)?;
     let mut message = Outgoing::default();
@@ -102,7 +102,7 @@ fn own(arena: Arena, ticket: &str) -> Outcome {
     Ok(())
 }
 
-/// Makes an object a part of one that it was given, has it in a message, and finds the whole by it.
+/// Makes a new object a part of a received one, moves it through a message, and finds the whole by it.
 fn part(arena: Arena, ticket: &str) -> Outcome {
     let whole = received(arena, ticket, false)?;
     let mark = whole.mark();
@@ -122,13 +122,13 @@ fn part(arena: Arena, ticket: &str) -> Outcome {
     Ok(())
 }
 
-/// Has a part, and no handle of its whole.
+/// Drops a part, without a handle of its whole.
 fn leave(arena: Arena, ticket: &str) -> Outcome {
     drop(received(arena, ticket, false)?);
     Ok(())
 }
 
-/// Looks at what an object keeps that this process doesn't hold.
+/// Reads the descriptor kept by an object that this process doesn't hold.
 fn look(arena: Arena, mark: &str) -> Outcome {
     match arena.kept_descriptor(mark.parse()?)? {
         Some(kept) => tell(&inode(kept).to_string()),
@@ -137,12 +137,12 @@ fn look(arena: Arena, mark: &str) -> Outcome {
     Ok(())
 }
 
-/// Which file it is.
+/// Returns the inode number of a file.
 fn inode(file: impl AsFd) -> u64 {
     rustix::fs::fstat(file).unwrap().st_ino
 }
 
-/// Not a test: what the others start.
+/// Not a test: the program of the child processes.
 #[test]
 fn helper() {
     let Ok(what) = std::env::var(WHAT) else { return };
@@ -161,11 +161,11 @@ fn helper() {
         other => panic!("{other}"),
     };
     inject::arm(u64::MAX, 0);
-    // Without what a process does that ends by itself: nothing that it has is given up.
+    // Without the process's exit functions: nothing that it has is released.
     std::process::exit(if done.is_ok() { 0 } else { 3 });
 }
 
-/// One test at a time: they count what is left in the arena.
+/// Runs one test at a time, because the tests count the objects in the arena.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -173,7 +173,7 @@ fn alone() -> MutexGuard<'static, ()> {
 
 struct Process {
     child: Child,
-    /// The other end of its standard error.
+    /// Other end of its standard error.
     kept: PipeReader,
 }
 
@@ -200,7 +200,7 @@ fn start_with(what: &str, at: u64, signal: Signal, ticket: &str) -> Process {
 }
 
 impl Process {
-    /// Waits until it is stopped, or has ended; whether it has ended.
+    /// Waits until the process is stopped or has ended. Returns `true` if it has ended.
     fn stops_or_ends(&mut self) -> bool {
         let mut ended = false;
         eventually("it stops or ends", || {
@@ -210,7 +210,7 @@ impl Process {
         ended
     }
 
-    /// What it has told, and whether it was killed.
+    /// Returns the lines that the process has sent, and `true` if it was killed.
     fn end(&mut self) -> (Vec<String>, bool) {
         let mut text = String::new();
         self.child.stdout.take().unwrap().read_to_string(&mut text).unwrap();
@@ -221,14 +221,14 @@ impl Process {
         (lines.collect(), killed)
     }
 
-    /// Whether no process, and no object, has its standard error any more.
+    /// Returns `true` if no process and no object has its standard error any more.
     fn nothing_is_kept(&mut self) -> bool {
         let mut text = Vec::new();
         self.kept.read_to_end(&mut text).is_ok()
     }
 }
 
-/// A round for each access, until a process comes to its end.
+/// Runs a round for each access, until a process reaches its end.
 fn for_every_access(least: u64, mut round: impl FnMut(u64) -> bool) {
     let end = mp_harness::some_of(1..3000).find(|&at| !round(at)).expect("a script of 3000 accesses");
     assert!(end > least, "the script ended after {end} accesses");
@@ -259,7 +259,7 @@ fn check_ticks(told: &[String], pid: u32, at: u64) {
             state == TickState::Complete || (died && !done),
             "{tick:?} is {state:?}, killed at access {at}, which has told {told:?}"
         );
-        // A device that waits for it is released.
+        // A device that waits for the tick is released.
         let reached = clocks.done(tick.clock()).wrapping_sub(tick.value()).cast_signed() >= 0;
         assert!(reached, "a device waits for {tick:?}, killed at access {at}");
     }
@@ -279,7 +279,7 @@ fn an_owner_of_clocks_is_killed_at_every_access() {
     });
 }
 
-/// Its clocks are its own until it is killed, and others have theirs.
+/// The clocks of a stopped owner stay its own, and other processes use other clocks.
 #[test]
 fn others_go_on_beside_an_owner_that_is_stopped_at_any_access() {
     let _alone = alone();
@@ -308,7 +308,7 @@ fn others_go_on_beside_an_owner_that_is_stopped_at_any_access() {
     });
 }
 
-/// An object of this process in a message for a process that is started next.
+/// Returns a promised message with an object of this process, for a process that is started next.
 fn promised(object: &mut Structure, exclusive: bool) -> Promise {
     let mut message = Outgoing::default();
     if exclusive {
@@ -329,7 +329,7 @@ fn a_process_is_killed_at_every_access_of_having_an_object_keep_a_descriptor() {
         let mut process = start("keep", at, Signal::KILL, Some(promise.ticket()));
         let (told, killed) = process.end();
         swept("it is swept", || arena.members().len() == 1);
-        // The process is gone, and what it has left here is found any number of times.
+        // The process has ended, and the descriptor that it left is found any number of times.
         for _ in 0..3 {
             match arena.kept_descriptor(object.mark()).unwrap() {
                 Some(kept) => std::fs::File::from(kept).write_all(b"x").unwrap(),
@@ -346,7 +346,8 @@ fn a_process_is_killed_at_every_access_of_having_an_object_keep_a_descriptor() {
     });
 }
 
-/// A process looks at what an object keeps while that is freed, and the next object has its place and its compartment.
+/// A process reads the descriptor kept by an object while the object is freed and the next object gets its
+/// block and its compartment.
 #[test]
 fn a_look_at_what_is_kept_finds_nothing_of_the_next_object() {
     let _alone = alone();
@@ -393,12 +394,12 @@ fn an_owner_of_an_object_is_killed_at_every_access() {
     });
 }
 
-/// Blocks and bytes in use.
+/// Returns the number of bytes in use.
 fn in_use() -> u64 {
     Arena::current().unwrap().memory_stats().allocated
 }
 
-/// Whether or not another process holds the whole.
+/// With and without a holder of the whole in this process.
 #[test]
 fn a_process_is_killed_at_every_access_of_making_a_part() {
     let _alone = alone();
@@ -424,7 +425,7 @@ fn a_process_is_killed_at_every_access_of_making_a_part() {
     }
 }
 
-/// While one that makes a part is stopped, others give up the whole.
+/// While a process that makes a part is stopped, others release the whole.
 #[test]
 fn a_process_is_stopped_at_every_access_of_making_a_part() {
     let _alone = alone();
@@ -455,7 +456,7 @@ fn the_last_holder_of_a_part_is_killed_at_every_access() {
     let arena = Arena::current().unwrap();
     let before = in_use();
     for_every_access(20, |at| {
-        // In another slab than the part: the process never had anything there.
+        // In another slab than the part: the process never had a block there.
         let whole = Structure::new(NAME, 4000).unwrap();
         let mut part = Structure::new(NAME, 1).unwrap();
         part.part_of(&whole).unwrap();
@@ -471,7 +472,7 @@ fn the_last_holder_of_a_part_is_killed_at_every_access() {
     });
 }
 
-/// A process that waits learns that there was a death, whichever process swept the dead member.
+/// A waiting process is notified of a death, whichever process swept the dead member.
 #[test]
 fn a_hook_is_called_after_deaths() {
     static CALLS: AtomicU32 = AtomicU32::new(0);

@@ -24,7 +24,7 @@ fn look(m: &HeapMem, tick: Tick) -> TickLook {
     run(LookAtTick::new(CLOCK, tick), m)
 }
 
-/// A clock of member 0, for whose first tick its stream has come, and not for the second one.
+/// Creates a clock of member 0, with its first tick done, and its second one submitted.
 fn half_done() -> HeapMem {
     let m = HeapMem::new(9);
     assert_eq!(claim(&m, 0), Some(1));
@@ -33,7 +33,7 @@ fn half_done() -> HeapMem {
     m
 }
 
-/// Who learns of a tick finds that it was submitted; and that it is done, if the device has said so before.
+/// A process that learns of a tick finds it submitted, and done if the device has completed it before.
 #[test]
 fn loom_a_tick_is_told() {
     loom::model(|| {
@@ -54,7 +54,7 @@ fn loom_a_tick_is_told() {
     });
 }
 
-/// Of two that claim a clock, one has it.
+/// If two members claim a clock, one of them gets it.
 #[test]
 fn loom_one_owner() {
     loom::model(|| {
@@ -70,7 +70,7 @@ fn loom_one_owner() {
     });
 }
 
-/// While a clock gets its next owner, an old tick stays what it was.
+/// While a clock gets its next owner, the state of an old tick does not change.
 #[test]
 fn loom_an_old_tick_stays() {
     for died in [false, true] {
@@ -104,7 +104,7 @@ fn end(m: &HeapMem) -> bool {
     run(EndClock::new(CLOCK, Some(Member::new(0, 1)), 1), m)
 }
 
-/// Two end a clock of a dead owner.
+/// Two processes end a clock of a dead owner.
 #[test]
 fn loom_two_end_a_clock() {
     loom::model(|| {
@@ -120,7 +120,7 @@ fn loom_two_end_a_clock() {
     });
 }
 
-/// While a clock comes to its end, a tick that is done stays so, and one that isn't is never called done.
+/// While a clock ends, a tick that is done stays done, and a tick that is not done is never reported as done.
 #[test]
 fn loom_a_look_beside_the_end() {
     for count in [1, 2] {

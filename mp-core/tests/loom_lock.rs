@@ -25,7 +25,7 @@ fn locked(m: &HeapMem, me: u32) {
     }
 }
 
-/// What one wrote under the lock, the next one sees.
+/// A holder's writes are visible to the next holder.
 #[test]
 fn loom_lock_orders() {
     loom::model(|| {
@@ -45,7 +45,8 @@ fn loom_lock_orders() {
     });
 }
 
-/// Two adopt the same dead holder: one of them does, and it sees what the dead holder wrote.
+/// If two processes adopt a lock from the same dead holder, one of them succeeds, and it sees the dead
+/// holder's writes.
 #[test]
 fn loom_lock_adopted_once() {
     loom::model(|| {
@@ -74,7 +75,7 @@ fn loom_lock_adopted_once() {
     });
 }
 
-/// A waiter that falls asleep is woken by the release that it did not see.
+/// A waiter that falls asleep is woken by a release that it did not see.
 #[test]
 fn loom_lock_sleep_and_wake() {
     loom::model(|| {

@@ -1,5 +1,5 @@
-//! Rows of device memory under loom: every interleaving that the memory model allows, of two holders and a maker with three
-//! preemptions.
+//! Rows of device memory under loom: every interleaving that the memory model allows, of two holders and a
+//! creator with three preemptions.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-core --test loom_rows`
 #![cfg(mp_loom)]
@@ -19,7 +19,7 @@ fn tick(holder: u32, joins: bool) -> Tick {
     Tick::new(2 * holder + u32::from(joins), Tick::base(1) + 1)
 }
 
-/// A holder that may write leaves, with work that has not run.
+/// Leaves a piece as a holder that may write, with work that has not run.
 fn leaves(m: &HeapMem, holder: u32) {
     begin_use(ROW, m);
     loop {
@@ -44,7 +44,7 @@ fn held() -> Arc<HeapMem> {
     m
 }
 
-/// A maker that finds no holder finds all that they did: by its look at the seats alone.
+/// A creator that finds no holder sees all uses of the previous holders, only by its check of the seats.
 #[test]
 fn loom_what_two_holders_left() {
     let mut builder = loom::model::Builder::new();

@@ -29,7 +29,7 @@ fn no_pages(_: BlockId) -> Option<Word> {
     None
 }
 
-/// Memory with a block that the first member holds and has written to.
+/// Creates memory with a block that the first member holds and has written to.
 fn held(kind: Kind) -> Arc<HeapMem> {
     let m = Arc::new(HeapMem::new(16));
     m.store(BLOCK.state, BlockState { life: Life::Live, kind, version: 1 }.pack());
@@ -44,7 +44,7 @@ fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat, beside: bool) -> bool 
     match run(steps, m) {
         Released::Held => false,
         Released::ToFree(state) => {
-            // The thread that frees it sees what every holder did with it.
+            // The thread that frees the block sees every holder's writes.
             assert_eq!(m.load_relaxed(PAYLOAD), 7);
             run(Unclaim::new(BLOCK, state), m);
             true
@@ -52,14 +52,14 @@ fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat, beside: bool) -> bool 
     }
 }
 
-/// A sender takes a seat for a message, publishes it and gives its own up, while the receiver takes it over and
-/// gives it up: the block is freed exactly once, after both are done.
+/// A sender takes a seat for a message, publishes it and releases its own, while the receiver takes the seat
+/// over and releases it: the block is freed exactly once, after both are done.
 #[test]
 fn loom_hand_over() {
     hand_over(false);
 }
 
-/// The same, each looking first at the other's seat, as at one beside its own.
+/// The same, while each checks the other's seat first, as a neighbour of its own.
 #[test]
 fn loom_hand_over_beside() {
     hand_over(true);
@@ -93,8 +93,8 @@ fn hand_over(beside: bool) {
     });
 }
 
-/// A process makes a part of the block and gives the part on, which the receiver frees: the block is freed exactly once, after both
-/// are done.
+/// A process makes a part of the block and passes the part on, and the receiver frees it: the block is freed
+/// exactly once, after both are done.
 #[test]
 fn loom_part() {
     loom::model(|| {
@@ -133,7 +133,7 @@ fn busy() -> BlockState {
     BlockState { life: Life::Busy(member(0)), kind: Kind::Data, version: 1 }
 }
 
-/// A process that finds a block live finds the seat of the one that made it so.
+/// A process that finds a block live finds the seat of its claimer.
 #[test]
 fn loom_publish_and_look() {
     loom::model(|| {
@@ -149,7 +149,7 @@ fn loom_publish_and_look() {
     });
 }
 
-/// The next owner of a block finds it as the last one left it, so that each allocation is another generation.
+/// The next owner of a block finds the state left by the last one, so each allocation has a new generation.
 #[test]
 fn loom_free_and_claim() {
     loom::model(|| {
@@ -177,7 +177,8 @@ fn loom_free_and_claim() {
 
 const PARKING: Word = Word::at(72);
 
-/// A waker publishes and looks for sleepers, a sleeper announces itself and looks again: not both miss each other.
+/// A waker publishes and checks for sleepers, and a sleeper announces itself and checks again: at least one
+/// of them sees the other.
 #[test]
 fn loom_sleep_and_wake() {
     loom::model(|| sleep_and_wake(|m| run(Notify::new(PARKING), m).is_some()));
@@ -194,7 +195,7 @@ fn sleep_and_wake(notify: fn(&HeapMem) -> bool) {
     let waker = {
         let m = Arc::clone(&m);
         thread::spawn(move || {
-            // Published by a read-modify-write, as a slot is.
+            // Published by a read-modify-write, like a slot.
             m.cas(QUEUED, 0, 1).unwrap();
             notify(&m)
         })
@@ -206,7 +207,8 @@ fn sleep_and_wake(notify: fn(&HeapMem) -> bool) {
     assert!(!fell_asleep_for_good, "a lost wake-up");
 }
 
-/// The same beside another sleeper, that has announced itself: the second one finds the word as it needs it.
+/// The same with another sleeper, which has announced itself: the second one finds the word in the required
+/// state.
 #[test]
 fn loom_two_sleep_and_one_wakes() {
     loom::model(|| {
@@ -249,7 +251,7 @@ fn loom_group_is_marked_and_unmarked() {
     });
 }
 
-/// A queue that two processes give up at once, and a third one waits for.
+/// Queue that two processes release at once, and a third one waits for.
 const RING: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 3, per_page: 1 };
 const LAST_GONE: LastGone = LastGone(Word::at(40));
 const ASKED: Word = Word::at(48);
@@ -259,7 +261,7 @@ fn has_the_queue(m: &HeapMem, who: Member) -> bool {
     (0..3).any(|seat| m.load(RING.seat(seat)) == Seat::Member(who).pack())
 }
 
-/// The process with seat `i` gives it up.
+/// The process with seat `i` releases it.
 fn gives_up(m: &HeapMem, i: u32) {
     let says = || {
         LAST_GONE.note(m, Gone::Member(member(i)), |who| has_the_queue(m, who));
@@ -275,7 +277,8 @@ fn gives_up(m: &HeapMem, i: u32) {
     }
 }
 
-/// What a waiter that has seat 0 sleeps on: parking word and deaths. `None`: it finds that it is alone.
+/// Returns the values that a waiter with seat 0 sleeps on: parking word and deaths. Returns `None` if it
+/// finds that it is alone.
 fn waits(m: &HeapMem) -> Option<(u64, u64)> {
     let alone = || (1..3).all(|seat| Seat::is_free(m.load(RING.seat(seat))));
     let announced = run(Announce::new(PARKING), m);
@@ -305,13 +308,13 @@ fn loom_giving_up(both: bool) {
     });
 }
 
-/// A process gives a queue up, and a waiter begins at any moment of that.
+/// A process releases a queue, and a waiter begins at any time during that.
 #[test]
 fn loom_a_process_gives_a_queue_up_and_a_waiter_comes() {
     loom_giving_up(false);
 }
 
-/// Two do that at once.
+/// Two processes do so at once.
 #[test]
 fn loom_two_processes_give_a_queue_up_and_a_waiter_comes() {
     loom_giving_up(true);
@@ -322,7 +325,7 @@ const B: Word = Word::at(88);
 const AT: UpdateAt =
     UpdateAt { current: Word::at(96), own: Column { base: Word::at(104), stride: 8 * UpdateAt::OWN_WORDS } };
 
-/// Exchanges the two.
+/// Exchanges A and B.
 struct Swap;
 impl Plan for Swap {
     fn reads(&self) -> &[Word] {
@@ -350,7 +353,7 @@ impl Plan for Move {
     }
 }
 
-/// The other one of two.
+/// The other member of two.
 struct Other(u32);
 impl Oracle for Other {
     fn is_dead(&self, _: Member) -> bool {
@@ -363,7 +366,7 @@ impl Members for Other {
     }
 }
 
-/// Two processes each change two words together; what they are then.
+/// Returns a model in which two processes each change two words together. It checks the final values.
 fn updates<P: Plan + 'static>(plans: fn(u32) -> P) -> impl Fn() {
     move || {
         let m = Arc::new(HeapMem::new(13 + 2 * UpdateAt::OWN_WORDS as usize));
@@ -403,7 +406,7 @@ fn loom_updates() {
     loom::model(updates(|_| Move));
 }
 
-/// Gives A back the value that it had.
+/// Restores the previous value of A.
 struct Back;
 impl Plan for Back {
     fn reads(&self) -> &[Word] {
@@ -431,8 +434,8 @@ impl Plan for Look {
     }
 }
 
-/// A dead member's update is completed by two processes at once, of which one then takes the word back: the other one's swap
-/// does not come after that.
+/// Two processes at once complete a dead member's update, and one of them then restores the word: the other's
+/// swap does not succeed after that.
 #[test]
 fn loom_a_late_swap() {
     let mut model = loom::model::Builder::new();

@@ -20,7 +20,8 @@
 //! | a creator before the lock, or any process that holds the file | the file, without that lock | the next cleaner, once no process holds it |
 //! | a cleaner between lock and removal | the file, without a lock | the next cleaner |
 //!
-//! References: `open(2)`, `flock(2)`, `unlink(2)`, `statfs(2)`, `Documentation/admin-guide/mm/hugetlbpage.rst`.
+//! References: `open(2)`, `flock(2)`, `unlink(2)`, `statfs(2)`,
+//! `Documentation/admin-guide/mm/hugetlbpage.rst`.
 
 use std::fs;
 use std::io;

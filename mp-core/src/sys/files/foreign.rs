@@ -1,6 +1,7 @@
 //! Files shared with other programs: by a name under `/dev/shm`, by a path, or by a descriptor.
 //!
-//! References: `shm_open(3)`, `shm_overview(7)`, `open(2)`, `fcntl(2)` (file sealing, open file description locks).
+//! References: `shm_open(3)`, `shm_overview(7)`, `open(2)`, `fcntl(2)` (file sealing, open file description
+//! locks).
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
