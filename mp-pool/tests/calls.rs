@@ -1,4 +1,4 @@
-//! What a pool can be asked for, and what comes back.
+//! All kinds of calls of a pool, and their results.
 
 mod common;
 
@@ -57,7 +57,7 @@ fn different_functions_share_a_pool() {
     assert!(got(scaled).unwrap().into_iter().eq((0..1000).map(|x| 7 * x)));
     assert!(got(texts).unwrap().into_iter().eq((0..1000).map(|x| format!("{x:x}"))));
     assert!(got(numbers).unwrap().into_iter().eq((0..1000).map(|x| x * x)));
-    // A closure is a result, and an argument.
+    // A closure can be a result and an argument.
     let add: Closure<u64, u64> = got(made).unwrap();
     assert_eq!(pool.apply(|(f, x): (Closure<u64, u64>, u64)| f.call(x), (add, 8)).unwrap(), 13);
 }
@@ -74,7 +74,7 @@ fn what_a_closure_captures_is_released_when_its_tasks_are_done() {
     assert!(seen.into_iter().eq(0..100));
     assert!(mine.try_get().unwrap_err().is_empty());
     drop(note);
-    // No other process has the queue any more, although the workers live.
+    // No other process has the queue any more, although the workers are alive.
     assert!(matches!(mine.get_timeout(DEADLINE), Err(GetError::Deserted { .. })));
     assert_eq!(pool.map(square, 0..3).unwrap(), [0, 1, 4]);
 }
@@ -88,7 +88,7 @@ fn tensors_are_not_copied() {
     for (i, (id, len)) in lens.into_iter().enumerate() {
         assert_eq!((id, len), (weights.storage().id(), (1 << 20) - i));
     }
-    // A tensor that has no other holder goes there and comes back.
+    // An exclusive tensor is sent to a worker and back.
     let mine = Tensor::<u64>::zeros([1000]).unwrap();
     let fill = |mut tensor: Tensor<u64>| {
         tensor.as_mut_slice()?.fill(9);
@@ -97,12 +97,12 @@ fn tensors_are_not_copied() {
     let id = id_of(&mine);
     let mine = pool.apply(fill, mine).unwrap();
     assert_eq!((id_of(&mine), mine.iter().sum::<u64>()), (id, 9000));
-    // Several in one message.
+    // Several tensors in one message.
     let pair = Bundle((Tensor::<u8>::full([2], 1).unwrap(), Tensor::<u8>::full([3], 2).unwrap()));
     let swap = |Bundle((a, b)): Bundle<(Tensor<u8>, Tensor<u8>)>| Bundle((b, a));
     let Bundle((a, b)) = pool.apply(swap, pair).unwrap();
     assert_eq!((a.len(), b.len()), (3, 2));
-    // Written by all.
+    // Written by all workers.
     let sums: SharedTensor<u64> = Tensor::zeros([4]).unwrap().share();
     let add = |(sums, x): (SharedTensor<u64>, usize)| _ = sums.fetch_add(x % 4, 1);
     pool.map(add, (0..400).map(|x| (sums.clone(), x))).unwrap();
@@ -148,7 +148,7 @@ fn errors_and_panics_come_whole() {
     assert_eq!(raised.kind, RaisedKind::Panic);
     assert_eq!(raised.message, "index out of bounds: the len is 3 but the index is 7");
     assert!(raised.location.as_deref().is_some_and(|at| at.contains("calls.rs:")), "{raised:?}");
-    // The worker lives on.
+    // The worker is alive.
     let pids: HashSet<u32> = pool.map(|_: u32| std::process::id(), 0..100).unwrap().into_iter().collect();
     assert!(pids.contains(&pid) && pids.len() <= 2, "{pids:?}");
 }
@@ -167,7 +167,7 @@ impl<'de> Deserialize<'de> for Stubborn {
     }
 }
 
-/// Falls apart on the way.
+/// Fails when it is decoded.
 #[derive(Serialize)]
 struct Fragile;
 
@@ -177,7 +177,7 @@ impl<'de> Deserialize<'de> for Fragile {
     }
 }
 
-/// Panics while it is written.
+/// Panics while it is encoded.
 #[derive(Deserialize)]
 struct Bomb;
 
@@ -187,7 +187,7 @@ impl Serialize for Bomb {
     }
 }
 
-/// Can be written, and not be read: as a part of something.
+/// Can be encoded, but not decoded, as a part of a value.
 #[derive(Serialize, Deserialize)]
 struct Report {
     name: String,
@@ -213,7 +213,8 @@ fn report(numbers: Vec<u32>) -> Report {
     Report { name: "parts".into(), parts }
 }
 
-/// The bytes of a value: its length before them is one byte, and five where a value before it has announced a longer one.
+/// Returns the bytes of a value after its length, which takes one byte, or five after a value with a longer
+/// length.
 #[track_caller]
 fn without_length(bytes: &[u8]) -> &[u8] {
     let (head, len) = match *bytes {
@@ -245,7 +246,7 @@ fn a_result_that_can_not_be_decoded_is_in_the_error_with_type_place_and_bytes() 
             "{error:?}"
         );
     };
-    // Waited for, among many, one after another, and after a panic.
+    // Received directly, among many, one after another, and after a panic.
     let error = pool.apply(reports, vec![2, 4, 5]).map(|_| ()).unwrap_err();
     check(error, vec![2, 4, 5], "parts[2].number", "5 is odd");
     let result = pool.map_async(reports, [vec![2], vec![7]]);
@@ -257,13 +258,13 @@ fn a_result_that_can_not_be_decoded_is_in_the_error_with_type_place_and_bytes() 
     check(error, vec![4, 9], "parts[1].number", "9 is odd");
     let error = pool.apply(reports, vec![13]).map(|_| ()).unwrap_err();
     check(error, vec![13], "", "thirteen");
-    // What was not sent has no bytes here.
+    // A result that was not sent has no bytes here.
     let error = pool.apply(|(): ()| Ok::<_, String>(Stubborn), ()).map(|_| ()).unwrap_err();
     assert!(error.bytes().is_none() && error.undecodable().is_none(), "{error:?}");
     assert_eq!(pool.apply(reports, vec![6]).unwrap().name, "parts");
 }
 
-/// Arguments that the worker can't read: one task of many, one alone, and one with a tensor.
+/// Arguments that the worker can't decode: one task of many, one alone, and one with a tensor.
 #[test]
 fn arguments_that_a_worker_can_not_read_come_back_with_their_place_and_bytes() {
     let pool = Pool::new(1).unwrap();
@@ -285,7 +286,7 @@ fn arguments_that_a_worker_can_not_read_come_back_with_their_place_and_bytes() {
     let [first, second, third] = results.results().try_into().unwrap();
     assert_eq!((first.unwrap(), third.unwrap()), (1, 1));
     check(second.unwrap_err(), &[4, 6, 7], "parts[2].number");
-    // Beside a tensor, which is released.
+    // With a tensor, which is released.
     let with_tensor = |(_, report): (FrozenTensor<u8>, Report)| report.parts.len();
     let tensor = Tensor::<u8>::zeros([100]).unwrap().freeze();
     let error = pool.apply(with_tensor, (tensor.clone(), report(&[3]))).unwrap_err();
@@ -336,7 +337,7 @@ fn an_endless_iterator_is_read_a_bounded_number_ahead() {
     let mut results = pool.task(stop_at).ahead(10).imap(items);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| results.next().unwrap().unwrap());
-        // It waits for the first result, with as many items on their way as may be.
+        // The iterator waits for the first result, with the maximum number of items in flight.
         common::eventually("it has read what it may", || *read.lock() >= 10);
         gate.open(1000);
         assert_eq!(first.join().unwrap(), 1);
@@ -400,10 +401,10 @@ fn a_chunk_that_a_busy_worker_has_not_begun_goes_to_others() {
     assert!(got(results).unwrap().into_iter().eq(0..40));
 }
 
-/// How many have been encoded in this process: as many as were given to workers.
+/// Number of arguments that were encoded in this process: as many as were sent to workers.
 static GIVEN: AtomicUsize = AtomicUsize::new(0);
 
-/// An argument that counts.
+/// Argument that counts its encodings.
 struct Counted(Gate, u32);
 
 impl Serialize for Counted {
@@ -419,14 +420,15 @@ impl<'de> Deserialize<'de> for Counted {
     }
 }
 
-/// How many tasks the only worker of a pool is given while it is at the first of them.
+/// Returns the number of tasks that the only worker of a pool receives while it runs the first of them.
 fn given_ahead(pool: &Pool) -> usize {
     let gate = Gate::new();
     let before = GIVEN.load(Ordering::SeqCst);
     let results =
         pool.map_async(|Counted(gate, number)| gate.pass(number), (0..500).map(|x| Counted(gate.clone(), x)));
     gate.arrived();
-    // All that come together are encoded before the first is given, and no more come until one is answered.
+    // All tasks of an assignment are encoded before the first is sent, and the next assignment waits for an
+    // answer.
     let given = GIVEN.load(Ordering::SeqCst) - before;
     results.cancel();
     gate.open(500);
@@ -444,7 +446,7 @@ fn a_worker_is_given_many_quick_tasks_ahead_and_slow_ones_one_by_one() {
         ahead = given_ahead(&pool);
         ahead > 16
     });
-    // Tasks that hold a handle go by themselves, which shows when they are encoded, up to 64 together.
+    // Tasks with a handle are sent one by one, which shows when they are encoded, up to 64 at once.
     assert!(ahead < 512 + 64, "{ahead}");
     let slow = |x: u64| std::thread::sleep(Duration::from_millis(x)); // sleep: a task that takes its time
     pool.map(slow, [20, 20]).unwrap();
@@ -472,7 +474,7 @@ fn workers_are_replaced_after_so_many_tasks() {
     join(&pool);
 }
 
-/// Runs one future, as simply as can be.
+/// Runs one future to completion.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(Thread);
     impl Wake for Unpark {
@@ -522,7 +524,7 @@ fn callbacks_get_results_and_errors() {
     }
     assert_eq!(told.recv_timeout(DEADLINE).unwrap(), Ok(2));
     assert!(told.recv_timeout(DEADLINE).unwrap().unwrap_err().contains("odd"));
-    // One that comes when all is done is called at once, here.
+    // A callback that is set when all tasks are done is called at once, in this thread.
     let done = pool.apply_async(square, 6);
     done.wait();
     done.on_done(move |result| tell.send(Ok(result.unwrap() as u32)).unwrap());

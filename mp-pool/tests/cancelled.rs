@@ -1,4 +1,4 @@
-//! Cancelled calls: the returned number is that of the tasks that end as cancelled, wherever they were.
+//! Cancelled calls: the returned number is the number of tasks that end as cancelled, in any state.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{DEADLINE, Gate, Random, eventually, join};
 use mp_pool::{AsyncResult, MapResult, Pool, TaskError};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Longest time that a cancellation waits for workers.
+/// Maximum time for which a cancellation waits for workers.
 const TAKING: Duration = Duration::from_millis(100);
 
 #[track_caller]
@@ -19,11 +19,11 @@ fn cancelled_of<T: mp_reduce::Message>(results: MapResult<T>) -> usize {
     results.results().iter().filter(|result| is_cancelled(result)).count()
 }
 
-/// Whether the pool's thread is encoding, and whether it may go on.
+/// `true` if the pool's thread is encoding, and `true` if it may continue.
 static ENCODING: Mutex<(bool, bool)> = Mutex::new((false, false));
 static CHANGED: Condvar = Condvar::new();
 
-/// Stays in its `Serialize` in the pool's thread.
+/// Blocks in its `Serialize`, in the pool's thread.
 #[derive(Deserialize)]
 struct Slow(#[allow(dead_code, reason = "only its encoding matters")] u32);
 
@@ -45,7 +45,7 @@ fn cancel_counts_tasks_in_the_hand_of_a_thread() {
     let pool = Pool::builder().processes(1).initializer(|gate: Gate| gate.pass(0), gate.clone());
     let pool = pool.build().unwrap();
     gate.arrived();
-    // No worker is ready: the pool's thread gives them out later.
+    // No worker is ready, so the pool's thread assigns the tasks later.
     let results = pool.map_async(|_: Slow| (), (0..200).map(Slow));
     gate.open(1);
     eventually("the thread encodes", || ENCODING.lock().unwrap().0);
@@ -75,7 +75,7 @@ fn cancel_returns_the_number_of_cancelled_tasks() {
             call = call.chunksize(chunk);
         }
         let results = call.map_async((0..tasks).map(|_| spins));
-        // At some point of the call.
+        // Cancelled at a random point of the call.
         let done = random.below(tasks as u64) as usize;
         while results.progress().done < done {
             std::thread::yield_now();

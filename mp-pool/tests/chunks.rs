@@ -1,7 +1,8 @@
-//! Tasks that go to a worker in one chunk: whatever happens to one of them, the others have their results, in order, and each was
-//! begun once.
+//! Tasks that a worker receives in one chunk: after any failure of one task, the others have their results,
+//! in order, and each was begun once.
 //!
-//! The arguments are numbers, and what the tasks share is captured by their function: arguments with attachments go alone.
+//! The arguments are numbers, and shared objects are captured by the function, because arguments with
+//! attachments are sent alone.
 
 mod common;
 
@@ -16,7 +17,7 @@ use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 use rustix::process::Signal;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// How often each task was begun.
+/// Creates counters of how often each task was begun.
 fn counts(tasks: usize) -> SharedTensor<u64> {
     Tensor::zeros([tasks]).unwrap().share()
 }
@@ -26,7 +27,7 @@ fn a_worker_that_is_stopped_in_a_chunk_delays_the_item_that_it_is_at() {
     const TASKS: usize = 8;
     let pool = Pool::new(2).unwrap();
     let (begun, gate, other) = (counts(TASKS), Gate::new(), Gate::new());
-    // The other worker has something to do until this one is stopped.
+    // The other worker is busy until this one is stopped.
     let busy = pool.apply_async(stop_at, (other.clone(), 0));
     other.arrived();
     let (seen, way) = (begun.clone(), gate.clone());
@@ -112,7 +113,7 @@ fn what_is_not_begun_of_a_chunk_can_be_cancelled() {
     assert_eq!(begun.to_vec(), [[1; 5], [0; 5]].concat());
 }
 
-/// Also of a chunk that the worker has taken while its answer to the one before is on the way.
+/// Holds even for a chunk that the worker has taken while its answer to the previous one is being sent.
 #[test]
 fn after_a_cancel_a_worker_begins_no_more() {
     const QUICK: usize = 3000;
@@ -159,7 +160,7 @@ fn a_worker_that_has_done_as_many_as_it_may_leaves_the_rest_of_its_chunk() {
     }
 }
 
-/// Can be sent if its number is even.
+/// Can be sent only if its number is even.
 #[derive(Debug)]
 struct Even(usize);
 
@@ -190,7 +191,7 @@ impl fmt::Display for Refused {
 
 impl std::error::Error for Refused {}
 
-/// An error, a panic, a result with a tensor, and one that can't be sent are each a reply of their own.
+/// An error, a panic, a result with a tensor, and a result that can't be sent each need a reply of their own.
 #[test]
 fn results_of_all_kinds_in_a_chunk_keep_their_order() {
     type Answer = (usize, Even, Option<FrozenTensor<u64>>);
@@ -230,7 +231,7 @@ fn results_of_all_kinds_in_a_chunk_keep_their_order() {
     join(&pool);
 }
 
-/// A number, some of which can't be written.
+/// Number, some values of which can't be encoded.
 #[derive(Debug, PartialEq, Deserialize)]
 struct Touchy(usize);
 
@@ -244,7 +245,7 @@ impl Serialize for Touchy {
     }
 }
 
-/// A number, some of which panic when a worker drops them.
+/// Number, some values of which panic when a worker drops them.
 #[derive(Debug, Serialize, Deserialize)]
 struct Unstable(usize);
 
@@ -254,7 +255,7 @@ impl Drop for Unstable {
     }
 }
 
-/// Quick items are done in a row. What becomes of one of them is said of that one, and each was begun once.
+/// Short items run in a row. A failure affects only its own item, and each item was begun once.
 #[test]
 fn what_fails_among_quick_items_is_said_of_itself() {
     const TASKS: usize = 3000;
@@ -282,13 +283,13 @@ fn what_fails_among_quick_items_is_said_of_itself() {
         }
     }
     assert_eq!(begun.to_vec(), [1; TASKS]);
-    // Each of them is sent, and then dropped.
+    // Each result is sent, and then dropped.
     let unstable = got(pool.task(Ok::<_, Refused>).chunksize(TASKS).map_async((0..TASKS).map(Unstable)));
     assert!(unstable.unwrap().into_iter().map(|result| result.0).eq(0..TASKS));
     join(&pool);
 }
 
-/// Also where hundreds are done between two looks at the clock.
+/// Hundreds of items may run between two reads of the clock.
 #[test]
 fn a_worker_that_dies_among_quick_items_costs_the_one_that_it_was_at() {
     const TASKS: usize = 3000;
@@ -336,7 +337,7 @@ fn the_one_among_quick_items_that_takes_long_is_the_one_that_runs() {
         assert_eq!(pool.running().iter().map(|task| task.task).collect::<Vec<_>>(), [long]);
         eventually("those before it are done", || results.progress().done == long);
         assert_eq!(pool.running().iter().map(|task| task.task).collect::<Vec<_>>(), [long]);
-        // All behind it can be taken back.
+        // All later items can be withdrawn.
         let cancelled = results.cancel();
         assert_eq!(cancelled, TASKS - long - 1);
         gate.open(1);
@@ -366,7 +367,7 @@ fn the_time_of_an_item_that_is_answered_alone_is_not_that_of_the_next_ones() {
     assert!(results.wait_timeout(DEADLINE), "{results:?}");
     assert_eq!(results.results().iter().filter(|result| result.is_ok()).count(), 15);
     let times = pool.metrics().running_time;
-    // One of them took so long, and no other.
+    // One item took that long, and no other.
     let least = Duration::from_millis(200);
     assert!(times.count == 16 && times.max >= least && times.p90 < least, "{times:?}");
     join(&pool);
@@ -421,7 +422,7 @@ fn results_come_while_the_next_item_of_their_chunk_takes_long() {
     join(&pool);
 }
 
-/// A number, of which no copy can be made.
+/// Number that can't be cloned.
 #[derive(Serialize, Deserialize)]
 struct Single(usize);
 
@@ -431,7 +432,7 @@ impl Clone for Single {
     }
 }
 
-/// Dies the first time.
+/// Kills its worker the first time.
 fn fragile(begun: &SharedTensor<u64>, item: usize) -> usize {
     if begun.fetch_add(item, 1) == 0 && item % 8 == 3 {
         std::process::abort();

@@ -1,4 +1,4 @@
-//! Closures that come to workers: those that can't be read there, and many of them.
+//! Closures in workers: closures that can't be decoded there, and many closures.
 
 mod common;
 
@@ -11,7 +11,7 @@ use mp_spawn::closure;
 use rustix::process::Signal;
 use serde::{Deserialize, Deserializer, Serialize};
 
-/// A value that is read without trouble where it was made, and in no worker.
+/// Value that can be decoded in the process that created it, but in no worker.
 #[derive(Clone, Copy, Serialize)]
 struct Unreadable(u8);
 
@@ -80,7 +80,7 @@ fn a_stopped_worker_that_is_to_forget_much_delays_no_caller() {
     signal(pid, Signal::STOP);
     eventually("it stands still", || stopped(pid));
     drop(closures);
-    // Nothing else is in a queue then, look after look.
+    // The queue then contains nothing else, check after check.
     let mut looks = 0;
     eventually("its queue is full", || {
         looks = if in_use().1 == ROOM { looks + 1 } else { 0 };
@@ -89,10 +89,10 @@ fn a_stopped_worker_that_is_to_forget_much_delays_no_caller() {
     let pool = Arc::new(pool);
     let (tell, told) = channel();
     let caller = Arc::clone(&pool);
-    // A thread of its own, for it must not be kept waiting.
+    // Runs in a thread of its own, because it must not be delayed.
     std::thread::spawn(move || _ = tell.send(caller.map_async(|x: u32| x, 0..10)));
     let results = told.recv_timeout(DEADLINE).expect("it only takes the tasks");
-    // All but the one that a worker is given when it has nothing to do.
+    // All tasks except the one that an idle worker receives.
     eventually("the other one has done the rest", || results.progress().done >= 9);
     signal(pid, Signal::CONT);
     assert_eq!(got(results).unwrap().len(), 10);
@@ -102,7 +102,7 @@ fn a_stopped_worker_that_is_to_forget_much_delays_no_caller() {
 #[test]
 fn a_stopped_worker_gives_back_what_came_with_a_function_that_it_does_not_know() {
     let pool = Pool::new(2).unwrap();
-    // It is quick, so it is given many tasks at once.
+    // The function is fast, so the worker receives many tasks at once.
     pool.task(|x: u32| x).chunksize(50).map(0..1000).unwrap();
     let pid = pool.pids()[0];
     signal(pid, Signal::STOP);
@@ -114,7 +114,7 @@ fn a_stopped_worker_gives_back_what_came_with_a_function_that_it_does_not_know()
     join(&pool);
 }
 
-/// Panics when it is dropped, if it is to, and counts its drops.
+/// Panics on drop if requested, and counts its drops.
 struct State {
     sum: u64,
     bomb: bool,
@@ -156,20 +156,20 @@ fn closures_get_the_state_of_their_worker() {
     };
     raised(7, "it is seven");
     assert_eq!(got(call.apply_async(0)).unwrap(), 40, "it is kept after an error");
-    // After a panic it is made anew, also if its drop panics, too.
+    // After a panic the state is created again, even if its drop panics.
     let pid = pool.pool().pids();
     for (x, what) in [(8, "it is eight"), (9, "it is nine")] {
         raised(x, what);
         assert_eq!(got(call.apply_async(1)).unwrap(), 13);
     }
     assert_eq!(pool.pool().pids(), pid, "no worker died of it");
-    // Arguments that can't be read cost nothing of it; several arguments are a tuple.
+    // Arguments that can't be decoded do not affect the state. Several arguments are a tuple.
     let sum = closure!([] |state: &mut State, bad: Unreadable, y: u64| state.sum + u64::from(bad.0) + y);
     let call = pool.task_closure(sum);
     let error = got(call.apply_async((Unreadable(REFUSES), 1))).unwrap_err();
     assert!(matches!(&error, TaskError::Arguments { why, .. } if why.contains("not in a worker")), "{error}");
     assert_eq!(got(call.apply_async((Unreadable(77), 1))).unwrap(), 91);
-    // A worker without such a state says so.
+    // A worker without such a state returns an error.
     let other = pool.pool().task_closure(closure!([] |x: u64| x + 1));
     assert_eq!(got(other.apply_async(1)).unwrap(), 2);
     pool.join().unwrap();

@@ -1,6 +1,6 @@
-//! The public interface in a copy of the process that has the pool: each call returns, with an error or
-//! with nothing, and none crashes. Threads of the original use the pool meanwhile, so the copies are made
-//! with locks held.
+//! Public interface in a fork of the process that has the pool: each call returns, with an error or nothing,
+//! and none crashes. Threads of the parent use the pool meanwhile, so the forks are made while locks are
+//! held.
 #![allow(unsafe_code)]
 
 mod common;
@@ -22,7 +22,7 @@ use mp_pool::{
 };
 use mp_spawn::{Closure, Process, StartMethod, closure};
 
-/// Handles of the original that its copies borrow.
+/// Handles of the parent that its forks borrow.
 struct Borrowed {
     pool: Pool,
     states: StatePool<u64>,
@@ -33,7 +33,7 @@ struct Borrowed {
     done: MapResult<u32>,
 }
 
-/// Handles of the original that its copies consume and drop.
+/// Handles of the parent that its forks consume and drop.
 struct Owned {
     pool: Pool,
     states: StatePool<u64>,
@@ -62,7 +62,7 @@ fn of_two(x: u64, y: u64) -> u64 {
     x + y
 }
 
-/// Outcome of a check: a message if something else was found.
+/// Outcome of a check: a message if the value was unexpected.
 type Checked = Result<(), String>;
 
 #[track_caller]
@@ -93,7 +93,7 @@ fn others<T: Debug>(result: Result<T, PoolError>) -> Checked {
     check(matches!(result, Err(PoolError::OtherProcess { .. })) && text.contains("forked"), result)
 }
 
-/// The output of a future that waits for nothing.
+/// Returns the output of a future that is ready at the first poll.
 fn at_once<F: Future>(future: F) -> Result<F::Output, String> {
     match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(output) => Ok(output),
@@ -153,7 +153,7 @@ const CALLS: &[(&str, Check)] = &[
     ("Pool: Debug", |b, _| check(format!("{:?}", b.pool).contains("forked"), &b.pool)),
     ("Pool::builder", |_, _| {
         let own = Pool::builder().processes(1).build().map_err(|error| error.to_string());
-        // A copy that the library knows nothing of is refused; others have pools of their own.
+        // A fork that is unknown to the library is refused; other forks can create their own pools.
         own.map_or(Ok(()), |own| check(own.apply(same, 7).is_ok(), "its own pool"))
     }),
     ("StatePool", |b, o| {
@@ -250,7 +250,7 @@ const CALLS: &[(&str, Check)] = &[
     }),
 ];
 
-/// Makes one call, in a copy.
+/// Makes one call in a fork.
 fn run(number: usize) -> Checked {
     let (name, call) = CALLS[number];
     let borrowed = BORROWED.lock().map_err(|_| "poisoned")?.clone().ok_or("it was copied along")?;
@@ -258,10 +258,10 @@ fn run(number: usize) -> Checked {
     call(&borrowed, owned).map_err(|error| format!("{name}: {error}"))
 }
 
-/// In a copy that the library does not know of; its end is its exit code, or minus a signal.
+/// Runs a check in a fork that is unknown to the library. Returns its exit code, or minus a signal.
 fn raw(number: usize) -> i32 {
-    // SAFETY: the copy has this thread only; what it calls takes no lock that another thread could have
-    // held, which this test is about.
+    // SAFETY: the fork has only this thread. This test is about whether its calls take locks that another
+    // thread could have held.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
@@ -274,12 +274,12 @@ fn raw(number: usize) -> i32 {
             }
             Err(_) => 101,
         };
-        // SAFETY: ends the copy at once, without running what its original has to run.
+        // SAFETY: ends the fork at once, without running exit handlers of its parent.
         unsafe { libc::_exit(code) };
     }
     let mut status = 0;
     eventually(&format!("the copy of {} ends", CALLS[number].0), || {
-        // SAFETY: the status is valid for writes, and the process a child of this one.
+        // SAFETY: the status is valid for writes, and the process is a child of this one.
         unsafe { libc::waitpid(pid, &raw mut status, libc::WNOHANG) == pid }
     });
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
@@ -289,7 +289,7 @@ fn pool() -> Pool {
     Pool::new(2).unwrap()
 }
 
-/// The handles that are copied along; tasks that stop wait at the gate.
+/// Creates the handles that are copied by forks. Tasks that stop wait at the gate.
 fn copied_along(gate: &Gate) {
     let (first, second) = (pool(), pool());
     let stop = |pool: &Pool| pool.apply_async(stop_at, (gate.clone(), 7));
@@ -319,7 +319,7 @@ fn copied_along(gate: &Gate) {
 
 #[test]
 fn each_call_in_a_copy_returns_and_changes_nothing() {
-    // SAFETY: the copies make each one call, which needs no lock of other threads.
+    // SAFETY: each fork makes one call, which needs no lock of other threads.
     unsafe { mp_spawn::allow_fork() };
     let gate = Gate::new();
     copied_along(&gate);
@@ -347,7 +347,7 @@ fn each_call_in_a_copy_returns_and_changes_nothing() {
         STOP.store(true, Ordering::Relaxed);
         assert!(failed.is_empty(), "{failed:#?}");
     });
-    // The original goes on as before.
+    // The parent continues as before.
     gate.open(20);
     assert!(borrowed.waits.wait_timeout(DEADLINE) && borrowed.waits.successful() == Some(true));
     assert_eq!(borrowed.stream.take(borrowed.ticket).unwrap().unwrap(), 3);
@@ -370,7 +370,7 @@ fn each_call_in_a_copy_returns_and_changes_nothing() {
 #[test]
 fn copy_of_a_worker_is_no_worker() {
     let work = |number: u64| -> Result<(), String> {
-        // SAFETY: the copy makes two calls, which need no lock of other threads.
+        // SAFETY: the fork makes two calls, which need no lock of other threads.
         unsafe { mp_spawn::allow_fork() };
         mp_pool::note(number);
         let in_copy = |(): ()| {

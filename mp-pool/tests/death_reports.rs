@@ -1,4 +1,4 @@
-//! Reports on stderr of workers that die again and again, and of the end of a pool.
+//! Reports on stderr of workers that die repeatedly, and of the end of a pool.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{DEADLINE, eventually, got, join, kill};
 use mp_pool::{Pool, TaskError};
 use mp_spawn::{Process, Stdio};
 
-/// What a process writes to its standard error that does this.
+/// Returns the stderr of a process that runs this function.
 fn stderr_of(function: impl Fn(()) + Copy + Send + 'static) -> String {
     let process = Process::builder().stderr(Stdio::Capture).spawn(function, ()).unwrap();
     assert!(process.wait_timeout(DEADLINE));
@@ -41,7 +41,7 @@ fn dump_shows_workers_in_their_back_off() {
         };
         let pool = Pool::builder().name("resize").processes(2).per_worker(first).build().unwrap();
         assert_eq!(pool.apply(|x: u32| x, 7).unwrap(), 7);
-        // That is followed by seconds in which it waits.
+        // The next restart is seconds away.
         let failed = || pool.metrics().failed_starts.iter().any(|failed| failed.starts >= 6);
         eventually("six starts have failed", failed);
         mp_core::waits::dump();

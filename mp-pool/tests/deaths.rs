@@ -1,4 +1,4 @@
-//! Workers that die, or stand still: what it costs, and what it doesn't.
+//! Workers that die or are stopped, and the effects on tasks.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn square(x: u64) -> u64 {
 fn a_killed_worker_costs_the_task_that_it_was_at() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
-    // The chunks are larger than what is lost.
+    // The chunks are larger than the number of lost tasks.
     let results = pool.task(stop_at).chunksize(50).map_async((0..100).map(|x| (gate.clone(), x)));
     let (victim, pid) = gate.arrived();
     kill(pid);
@@ -150,7 +150,7 @@ fn metrics_say_what_became_of_each_task_and_what_workers_do() {
     assert!(
         shown.starts_with("1 running, 3 queued, 0 done") && shown.contains(&format!("(pid {pid}): busy"))
     );
-    // The one that runs is lost; two are done, and the last is taken back or done.
+    // The running task is lost, two are done, and the last one is withdrawn or done.
     kill(pid);
     let (_, next) = gate.arrived();
     let cancelled = at_gate.cancel() as u64;
@@ -168,7 +168,7 @@ fn metrics_say_what_became_of_each_task_and_what_workers_do() {
     assert_eq!((metrics.running, metrics.queued, metrics.cancelled), (0, 0, cancelled), "{metrics}");
     assert_eq!((metrics.done, metrics.failed, metrics.lost), (4 - cancelled, 1, 1), "{metrics}");
     assert_eq!((metrics.retried, metrics.restarts), (1, 2), "{metrics}");
-    // Those that a worker has answered, whatever it said.
+    // Tasks that a worker has answered, with any outcome.
     let answered = metrics.done + metrics.failed;
     assert_eq!((metrics.waiting.count, metrics.running_time.count), (answered, answered), "{metrics}");
     let worker = metrics.workers[0];
@@ -176,13 +176,13 @@ fn metrics_say_what_became_of_each_task_and_what_workers_do() {
         worker.state == WorkerState::Idle && worker.pid != next && worker.busy_for.is_zero(),
         "{metrics}"
     );
-    // One that is slow shows in the times: it waits for none, and another one for it.
+    // A slow task shows in the times: it waits for none, and the next task waits for it.
     let slow = |ms: u64| std::thread::sleep(Duration::from_millis(ms)); // sleep: a task that takes its time
     let pair = pool.map_async(slow, [300, 0]);
     got(pair).unwrap();
     let Latencies { max: waited, .. } = pool.metrics().waiting;
     let Latencies { max: ran, p50, .. } = pool.metrics().running_time;
-    // If both answers are found at once, each counts as the mean.
+    // If both answers arrive together, each counts as the mean.
     let least = Duration::from_millis(150);
     assert!(waited >= least && ran >= least && p50 <= ran, "{}", pool.metrics());
     join(&pool);
@@ -193,7 +193,7 @@ fn metrics_say_what_became_of_each_task_and_what_workers_do() {
 fn times_of_waiting_are_not_those_of_running() {
     let pool = Pool::builder().processes(1).build().unwrap();
     let slow = |ms: u64| std::thread::sleep(Duration::from_millis(ms)); // sleep: a task that takes its time
-    // One runs for long, and three wait for it.
+    // One task runs for long, and three wait for it.
     got(pool.task(slow).chunksize(1).map_async([300, 0, 0, 0])).unwrap();
     let metrics = pool.metrics();
     assert!(metrics.waiting.p50 > metrics.running_time.p50, "{metrics}");
@@ -225,7 +225,7 @@ fn a_task_that_takes_too_long_is_ended_and_no_other() {
         }
         x
     };
-    // No gate is opened: those that come there stay.
+    // The gate is never opened, so tasks that reach it stay.
     let call = pool.task(some_stop).timeout(Duration::from_secs(1)).chunksize(5);
     let results = call.map_async((0..40).map(|x| (gate.clone(), x))).results();
     for (x, result) in (0..).zip(results) {
@@ -277,7 +277,7 @@ fn tasks_in_the_queue_of_a_busy_worker_can_be_cancelled() {
     let (gate, quick) = (Gate::new(), Gate::new());
     quick.open(1);
     assert_eq!(pool.apply(stop_at, (quick, 0)).unwrap(), 0);
-    // It knows the function now, so its chunk may be taken back, all but the one that runs.
+    // The worker knows the function now, so its chunk may be withdrawn, except the running task.
     let results = pool.task(stop_at).chunksize(100).map_async((0..100).map(|x| (gate.clone(), x)));
     gate.arrived();
     assert_eq!(results.cancel(), 99);
@@ -318,7 +318,7 @@ fn an_initializer_that_fails_at_first_is_tried_again() {
     assert_eq!(count.to_vec(), [3]);
 }
 
-/// However many are killed: one of two workers, whose place is not lost, or all of them.
+/// Kills one of two workers, whose slot is not lost, or all of them.
 #[test]
 fn a_pool_that_has_worked_outlasts_starts_that_fail() {
     for (processes, killed) in [(2, 1), (2, 2), (1, 1)] {
@@ -330,7 +330,7 @@ fn a_pool_that_has_worked_outlasts_starts_that_fail() {
         };
         let builder = Pool::builder().processes(processes as usize);
         let pool = builder.initializer(not_for_a_while, (count.clone(), failing.clone())).build().unwrap();
-        // Tasks that wait for one another: both workers are ready, or all that there are.
+        // The tasks wait for each other, so both workers, or all existing ones, are ready.
         eventually("all are ready", || count.to_vec() == [processes]);
         let gates: Vec<Gate> = (0..processes).map(|_| Gate::new()).collect();
         let results: Vec<_> = gates.iter().map(|gate| pool.apply_async(stop_at, (gate.clone(), 1))).collect();
@@ -370,7 +370,8 @@ fn an_idle_worker_that_is_killed_is_replaced() {
     join(&pool);
 }
 
-/// Kills workers at random times while tasks of all kinds run; what has no result was lost with a worker that was killed.
+/// Kills workers at random times while tasks of all kinds run. Each task without a result was lost with a
+/// killed worker.
 #[test]
 fn random_kills_cost_a_task_each_at_most() {
     let seed = std::env::var("MP_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(20);
@@ -388,7 +389,7 @@ fn random_kills_cost_a_task_each_at_most() {
     };
     let check =
         |x: u64, (y, tensor): (u64, mp_tensor::FrozenTensor<u64>)| assert_eq!((x, x), (y, tensor[[0]]));
-    // A pool in which none ever gets ready is given up at once.
+    // A pool whose workers never get ready breaks at once.
     assert_eq!(pool.apply(square, 9).unwrap(), 81);
     let mut killed = HashSet::new();
     let (mut lost_tasks, mut total) = (0, [0; 3]);
@@ -429,7 +430,7 @@ fn random_kills_cost_a_task_each_at_most() {
     }
     assert!(lost_tasks <= killed.len(), "{lost_tasks} tasks lost by {} kills", killed.len());
     let begun = counts.to_vec();
-    // No task that was not lost was begun twice, and none was forgotten.
+    // No task was begun twice unless it was lost, and none was forgotten.
     assert!(begun.iter().zip(total).all(|(begun, total)| *begun <= total + 60), "{begun:?} of {total:?}");
     assert!(begun[2] >= total[2], "{begun:?} of {total:?}");
     println!("{lost_tasks} tasks lost by {} kills", killed.len());
@@ -467,7 +468,7 @@ fn what_a_worker_had_written_stays_when_another_one_takes_its_place() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
-/// Whatever item of a chunk it is at which its worker dies: the results before it are there, and those behind it are made by
+/// For each item of a chunk at which its worker dies: earlier results are preserved, and later items run in
 /// another worker, once.
 #[test]
 fn a_worker_that_dies_in_a_chunk_costs_the_item_that_it_was_at() {

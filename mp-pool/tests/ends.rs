@@ -1,4 +1,4 @@
-//! How a pool ends: no caller waits for ever, and nothing is left.
+//! Shutdown of a pool: no caller waits forever, and nothing is left behind.
 
 mod common;
 
@@ -21,14 +21,14 @@ fn square(x: u64) -> u64 {
     x * x
 }
 
-/// No other test in this program uses shared memory as long as this lives.
+/// Prevents other tests in this program from using shared memory while the guard lives.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock()
 }
 
-/// Waits until nothing is in shared memory, and no process but this one has it: what other tests have left
-/// may still be on its way out.
+/// Waits until shared memory is empty and only this process has it. Resources of other tests may still be
+/// being released.
 #[track_caller]
 fn released() {
     let until = Instant::now() + DEADLINE;
@@ -39,7 +39,7 @@ fn released() {
     }
 }
 
-/// Ends something in a thread of its own, which has to come to its end.
+/// Ends something in a thread of its own, which must finish.
 fn ends(what: &str, end: impl FnOnce() + Send + 'static) {
     let (tell, told) = mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -56,7 +56,7 @@ fn joining_waits_for_all_tasks_and_leaves_nothing() {
     released();
     let files = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let mut before = 0;
-    // What the first pool of a program opens, others use too.
+    // Resources that the first pool of a program opens are used by later ones.
     for round in 0..2 {
         before = files();
         let pool = Pool::new(2).unwrap();
@@ -85,7 +85,7 @@ fn dropping_it_ends_what_runs_and_what_waits() {
         let pool = Pool::new(2).unwrap();
         let pids = pool.pids();
         let gate = Gate::new();
-        // Queues and replies are full of work.
+        // Queues and replies are full.
         let stuck = pool.map_async(stop_at, (0..5).map(|x| (gate.clone(), x)));
         let flood = pool.task(square).chunksize(1000).map_async(0..100_000);
         let mut stream = pool.imap(square, 0..);
@@ -160,7 +160,7 @@ fn a_callback_that_would_wait_for_its_own_thread_is_told_so() {
     let caller = Arc::clone(&pool);
     pool.apply_async(stop_at, (gate.clone(), 1)).on_done(move |_| {
         let refused = caller.join_timeout(DEADLINE);
-        // It goes on, and takes tasks.
+        // The pool continues, and accepts tasks.
         let result = caller.apply_async(square, 3);
         _ = tell.send((refused, result, caller));
     });
@@ -171,7 +171,7 @@ fn a_callback_that_would_wait_for_its_own_thread_is_told_so() {
     assert_eq!(got(result).unwrap(), 9);
     drop(caller);
 
-    // One that takes the pool along ends it.
+    // A callback that owns the pool ends it.
     let pool = Arc::into_inner(pool).unwrap();
     let (tell, told) = mpsc::channel();
     let result = pool.apply_async(stop_at, (gate.clone(), 2));
@@ -201,7 +201,7 @@ fn it_ends_while_its_workers_are_killed() {
             };
         });
         pids.into_iter().filter(|pid| alive(*pid)).for_each(|pid| {
-            // It may have ended just now.
+            // The process may have ended just now.
             _ = rustix::process::kill_process(
                 rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(),
                 Signal::KILL,
@@ -228,7 +228,7 @@ fn a_pool_at_work_in_a_worker_ends_with_it() {
     kill(outer.pids()[0]);
     common::lost(got(result));
     eventually("its workers are gone", || !alive(first) && !alive(second));
-    // And the other way round: the outer pool is ended while the inner one works.
+    // In the opposite order: the outer pool is ended while the inner pool works.
     let result = outer.apply_async(nested, gate.clone());
     let (first, second) = (gate.arrived().1, gate.arrived().1);
     ends("dropping the outer pool", move || drop(outer));
@@ -271,7 +271,7 @@ fn a_callback_may_give_more_tasks_than_there_is_room_for() {
     join(&pool);
 }
 
-/// Notes that it was called.
+/// Records that it was called.
 #[derive(Default)]
 struct Woken(AtomicBool);
 
@@ -283,7 +283,7 @@ impl Wake for Woken {
 
 type Submitted = Option<AsyncResult<u32>>;
 
-/// A future that is polled by hand.
+/// Future that is polled by hand.
 struct Waiting {
     future: Pin<Box<dyn Future<Output = Submitted>>>,
     woken: Arc<Woken>,
@@ -326,10 +326,10 @@ fn futures_wait_for_room_in_a_line() {
     assert_eq!(got(first).unwrap(), 0);
     eventually("the one that waits longest is woken", || a.is_woken());
     assert!(!b.is_woken() && !c.is_woken(), "one at a time");
-    // It gives up: what it was woken for is the next one's.
+    // The future is dropped: its wake-up is passed on to the next one.
     drop(a);
     eventually("the next one is woken", || b.is_woken());
-    // Another caller is quicker: it keeps its place.
+    // Another caller takes the room: the future keeps its position.
     let Ok(between) = call.try_apply_async((gates[1].clone(), 9)) else { panic!("there is no room") };
     assert!(b.poll().is_none());
     gates[1].open(1);
@@ -341,7 +341,7 @@ fn futures_wait_for_room_in_a_line() {
     assert_eq!(got(second).unwrap(), 2);
     eventually("the last one is woken", || c.is_woken());
     let last = c.poll().expect("there is room");
-    // Nothing was begun that was given up, and the end of a pool ends each wait.
+    // Calls of dropped futures were not begun, and the end of a pool ends each wait.
     let mut too_late = submit(1);
     assert!(too_late.poll().is_none());
     pool.close();
@@ -353,7 +353,7 @@ fn futures_wait_for_room_in_a_line() {
     join(&pool);
 }
 
-/// It was not woken, and was quicker than the one that was.
+/// The future was not woken, and took the room before the woken one.
 #[test]
 fn a_future_that_found_room_by_itself_is_in_no_line() {
     let _alone = alone();

@@ -1,4 +1,4 @@
-//! A pool in an arena in which few messages can be on their way at once: tasks wait for room, and none fails for lack of it.
+//! Pool in an arena with few messages: tasks wait for room, and none fails for lack of it.
 
 mod common;
 
@@ -9,7 +9,7 @@ use mp_queue::{PutError, Queue};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// For one test after the other: they have one arena, in which 1,024 messages can be on their way.
+/// Serializes the tests: they share one arena with 1,024 messages.
 fn few_messages() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -19,7 +19,7 @@ fn few_messages() -> MutexGuard<'static, ()> {
     }
 }
 
-/// Queues that have all messages that there can be, also those that are kept for queues with few.
+/// Creates queues that hold all messages, including those reserved for queues with few.
 fn all_messages() -> Vec<Queue<String>> {
     let mut full = Vec::new();
     loop {
@@ -42,12 +42,12 @@ fn all_messages() -> Vec<Queue<String>> {
     }
 }
 
-/// Quick tasks in chunks of one are given to workers far ahead: how far, the tests of `workers::state` say.
+/// Short tasks in chunks of one are assigned far in advance; the tests of `workers::state` check how far.
 #[test]
 fn quick_tasks_of_many_workers_are_done_where_few_messages_can_be_on_their_way() {
     let _alone = few_messages();
     let pool = Pool::new(4).unwrap();
-    // One that knows how long a task takes gives many more.
+    // A pool that knows the duration of a task assigns many more.
     for _ in 0..3 {
         let sums = got(pool.task(|x: u64| x + 1).chunksize(1).map_async(0..20_000)).unwrap();
         assert!(sums.into_iter().eq(1..=20_000));
@@ -55,8 +55,8 @@ fn quick_tasks_of_many_workers_are_done_where_few_messages_can_be_on_their_way()
     join(&pool);
 }
 
-/// Tasks that came while other queues had all messages are done when those have been taken: none fails, whatever travels with it, and
-/// whether its function is known to a worker or not.
+/// Tasks submitted while other queues have all messages run after these were received: none fails, with any
+/// attachments, and with functions known or unknown to the workers.
 #[test]
 fn tasks_wait_while_other_queues_have_all_messages() {
     let _alone = few_messages();
@@ -67,7 +67,7 @@ fn tasks_wait_while_other_queues_have_all_messages() {
     assert_eq!(known.map(0..4).unwrap(), [1, 2, 3, 4]);
     assert_eq!(attached.apply(Queue::bounded(7).unwrap()).unwrap(), 7);
     let queues: Vec<Queue<u64>> = (1..=50).map(|n| Queue::bounded(n).unwrap()).collect();
-    // The first of them finds no room; the others don't look for any until it is time.
+    // The first task finds no room. The others don't try until the next attempt is due.
     let full = all_messages();
     let new = new.map_async(0..1000);
     let known = known.map_async(0..1000);
@@ -81,7 +81,7 @@ fn tasks_wait_while_other_queues_have_all_messages() {
     join(&pool);
 }
 
-/// All messages that there can be, also those that the pool's thread keeps for its next ones.
+/// Takes all messages, including those that the pool's thread keeps for later.
 fn all_messages_beside(pool: &Pool) -> [Vec<Queue<String>>; 2] {
     let (tell, told) = std::sync::mpsc::channel();
     pool.task(|x: u64| x).map_async(0..1).on_done(move |_| _ = tell.send(all_messages()));

@@ -1,5 +1,5 @@
-//! Ctrl-C, which the terminal sends to all processes of a program. If the program handles it, its pool works on: the fork
-//! server lives, and makes workers in the place of those that were interrupted.
+//! Ctrl-C, which the terminal sends to all processes of a program. If the program handles it, its pool keeps
+//! working: the fork server is alive, and replaces the interrupted workers.
 #![allow(unsafe_code)]
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -25,18 +25,18 @@ fn a_pool_by_fork_server_outlasts_ctrl_c() {
         let pool = Pool::builder().processes(2).start_method(StartMethod::ForkServer).build().unwrap();
         let pid = |_: u32| Ok::<_, String>(std::process::id());
         let before = pool.map(pid, 0..8_u32).unwrap();
-        // SAFETY: to the group of this process.
+        // SAFETY: sends to the group of this process.
         assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
         let until = Instant::now() + DEADLINE;
         loop {
-            // What a worker was given when it was interrupted is lost; but only that.
+            // Only tasks that a worker had when it was interrupted are lost.
             let after = pool.map(pid, 0..8_u32);
             if after.is_ok_and(|after| after.iter().all(|pid| !before.contains(pid))) {
                 break;
             }
             assert!(Instant::now() < until, "the workers were not replaced");
         }
-        // Another one finds the server as it was.
+        // Another pool finds the server unchanged.
         let other = Pool::builder().processes(2).start_method(StartMethod::ForkServer).build().unwrap();
         other.map(pid, 0..8_u32).unwrap();
         other.join().unwrap();
@@ -46,7 +46,7 @@ fn a_pool_by_fork_server_outlasts_ctrl_c() {
     alone(test);
 }
 
-/// In a process of its own.
+/// Runs a test in a process of its own.
 fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
     let alone = Process::builder().start_method(StartMethod::Spawn).spawn(test, ()).unwrap();
     assert!(alone.wait_timeout(2 * DEADLINE), "{alone:?}");
@@ -62,7 +62,7 @@ fn result_of(stream: &Stream<u64, u64>, x: u64) -> Result<u64, TaskError> {
     }
 }
 
-/// What is pushed meanwhile is refused, and nothing else.
+/// Tasks that are pushed meanwhile are refused, and nothing else.
 #[test]
 fn a_stream_goes_on_when_the_program_has_taken_note_of_ctrl_c() {
     alone(|(): ()| {
@@ -72,7 +72,7 @@ fn a_stream_goes_on_when_the_program_has_taken_note_of_ctrl_c() {
         let pool = Pool::builder().processes(1).interrupt(Interrupt::Graceful).build().unwrap();
         let stream = pool.stream(|x: u64| x + 1);
         assert_eq!(result_of(&stream, 1).unwrap(), 2);
-        // SAFETY: to the group of this process.
+        // SAFETY: sends to the group of this process.
         assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
         let until = Instant::now() + DEADLINE;
         while !interrupted() {

@@ -1,7 +1,8 @@
-//! A worker's journal and chunk word under loom: what the memory model allows, for the worker and the pool that reads beside it.
+//! Journal and chunk word of a worker under loom: what the memory model allows, for the worker and the pool
+//! that reads concurrently.
 //!
-//! A worker dies by making no further step; the pool then reads what it has left. Here the pool reads at any moment, which is
-//! more.
+//! A worker dies by making no further step; the pool then reads the remaining state. Here the pool reads at
+//! any moment, which includes that case.
 //!
 //! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-pool --test loom_journal`
 #![cfg(mp_loom)]
@@ -18,7 +19,7 @@ const JOURNAL: Word = Word::at(8);
 const WORDS: usize = 8;
 const ID: u64 = 5;
 
-/// Of a length with which results lie in two words.
+/// Returns a value whose length makes results span two words.
 fn value(item: usize) -> [u8; 9] {
     [item as u8 + 1; 9]
 }
@@ -27,7 +28,7 @@ fn keep(m: &HeapMem, journal: &mut Journal, item: usize) {
     assert!(journal.append(&value(item), |w, v| m.store(w, v)));
 }
 
-/// Whole results, of items in a row; how many items are behind them.
+/// Checks that results are complete and consecutive. Returns the index of the item after them.
 fn check(found: &Finished) -> usize {
     let mut begin = 0;
     for (item, &end) in (found.first..).zip(&found.ends) {

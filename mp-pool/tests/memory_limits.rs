@@ -1,4 +1,4 @@
-//! Workers with a limit of shared memory: which memory counts, and what happens beyond it.
+//! Workers with a limit of shared memory: which memory counts, and the effects of exceeding it.
 
 mod common;
 
@@ -41,20 +41,20 @@ fn failed_allocation_is_an_error_of_its_task_alone() {
     join(&pool);
 }
 
-/// Results are made in the worker, one by one, and each is gone from it when it was sent.
+/// Results are created in the worker, one by one, and leave it when they are sent.
 #[test]
 fn sent_tensors_count_for_the_receiver() {
     let pool = limited(1).build().unwrap();
     let results: Vec<Tensor<u8>> = (0..4).map(|_| pool.apply(allocate, 5).unwrap()).collect();
     assert!(pool.apply(|(): ()| holds_nothing(), ()).unwrap());
-    // Kept, they count.
+    // Tensors that are kept count.
     let keep = |tensor: FrozenTensor<u8>| KEPT.lock().unwrap().push(tensor);
     let frozen: Vec<FrozenTensor<u8>> = results.into_iter().map(Tensor::freeze).collect();
     for _ in 0..3 {
         pool.apply(keep, frozen[0].clone()).unwrap();
     }
     assert!(pool.apply(|(): ()| allocate(1).is_ok() && allocate(4).is_err(), ()).unwrap(), "it counts once");
-    // More than the limit is received all the same; then no allocation succeeds.
+    // More than the limit can be received, but then no allocation succeeds.
     pool.apply(keep, frozen[1].clone()).unwrap();
     assert!(pool.apply(|(): ()| allocate(1).is_err(), ()).unwrap());
     pool.apply(|(): ()| KEPT.lock().unwrap().clear(), ()).unwrap();
@@ -69,7 +69,7 @@ fn count_is_exact_after_all_ways_of_a_tensor() {
         let closed = Queue::<Tensor<u8>>::bounded(1).map_err(|e| failed(&e))?;
         closed.close();
         for _ in 0..50 {
-            // Through a queue and back, and one that is given back.
+            // Through a queue and back, and one that is returned.
             queue.put(allocate(2)?).map_err(|e| failed(&e))?;
             let arrived = queue.get().map_err(|e| failed(&e))?;
             let refused = closed.put(arrived.ok_or_else(|| failed(&"nothing arrived"))?);

@@ -1,4 +1,4 @@
-//! What tasks say of themselves while they run.
+//! Notes of tasks while they run.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{DEADLINE, Gate, eventually, got, join, kill, lost};
 use mp_pool::{Pool, TaskError, note};
 use mp_spawn::closure;
 
-/// Notes numbers up to `number`, then waits; with 0 it notes nothing.
+/// Notes numbers up to `number`, then waits. Notes nothing if it is 0.
 fn noting((gate, number): (Gate, u64)) -> u64 {
     (1..=number).for_each(note);
     gate.pass(number as u32);
@@ -19,7 +19,7 @@ fn noting((gate, number): (Gate, u64)) -> u64 {
 fn a_task_that_is_lost_or_takes_too_long_says_how_far_it_was() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
-    // Alone, and in a chunk. What the one before has noted is not of this one.
+    // Alone, and in a chunk. The note of the previous task does not apply to this one.
     let alone = |number| pool.apply_async(noting, (gate.clone(), number));
     let captured = gate.clone();
     let of_chunk = pool.task_closure(closure!([captured] |number: u64| noting((captured.clone(), number))));
@@ -47,7 +47,7 @@ fn a_task_that_is_lost_or_takes_too_long_says_how_far_it_was() {
         assert_eq!(note, expected);
         gate.arrived();
     }
-    // A worker that has no task has no note either, nor does its successor.
+    // A worker without a task has no note, and neither does its replacement.
     let result = alone(3);
     gate.arrived();
     gate.open(1);
@@ -79,7 +79,7 @@ fn what_runs_can_be_seen_with_its_note() {
         };
         assert_eq!((seen(first), seen(second)), ((0, Some(1000)), (0, Some(3))));
         assert!(pool.running()[0].to_string().starts_with("worker 0 (pid "), "{:?}", pool.running());
-        // The next item of the chunk notes nothing, and then the last one does.
+        // The next item of the chunk notes nothing, and the last one does.
         for (task, note) in [(1, None), (2, Some(8))] {
             gate.open(1);
             gate.arrived();
@@ -112,7 +112,7 @@ fn a_task_that_fails_says_how_far_it_was() {
         let (numbers, panics) = all[at];
         (if panics { "a panic" } else { "an error" }.to_string(), Some(numbers).filter(|n| *n > 0))
     };
-    // Each alone, with a time and without; then all in a chunk, in which one has a result.
+    // Each alone, with and without a time-out; then all in a chunk, with one result.
     for timeout in [None, Some(DEADLINE)] {
         let call = pool.task(fail);
         let call = if let Some(timeout) = timeout { call.timeout(timeout) } else { call };

@@ -1,4 +1,4 @@
-//! What workers write: whose it is, where it goes, and what is left of it when they die.
+//! Output of workers: its origin, its destination, and what is preserved when they die.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::{DEADLINE, Gate, got, join, kill, lost, stop_at};
 use mp_pool::{Pool, TaskError, current_worker};
 use mp_spawn::{ExitDetail, Process, Stdio};
 
-/// A folder that goes with its test.
+/// Folder that is removed with its test.
 struct Folder(std::path::PathBuf);
 
 impl Folder {
@@ -28,7 +28,7 @@ impl Drop for Folder {
     }
 }
 
-/// Says which worker runs it, waits until the other one does the same, and returns which it was.
+/// Reports the worker that runs it, waits until the other one does the same, and returns its number.
 fn present((gate, number): (Gate, u32)) -> usize {
     let worker = current_worker().expect("it runs in a worker");
     println!("worker {worker} is at task {number}");
@@ -36,11 +36,11 @@ fn present((gate, number): (Gate, u32)) -> usize {
     worker
 }
 
-/// Has each of two workers write a line.
+/// Makes each of two workers write a line.
 fn both_write(pool: &Pool) {
     let gate = Gate::new();
     let results = pool.map_async(present, (0..2).map(|number| (gate.clone(), number)));
-    // Each waits in its task, so it is not one worker that has both.
+    // Each task waits, so the two run in different workers.
     let processes = [gate.arrived().1, gate.arrived().1];
     assert_ne!(processes[0], processes[1]);
     gate.open(2);
@@ -51,7 +51,7 @@ fn both_write(pool: &Pool) {
 
 #[test]
 fn teed_lines_say_which_worker_wrote_them() {
-    // Its own standard output is what its workers' lines go to.
+    // The lines of its workers go to its own stdout.
     let middle = |(): ()| {
         let pool = Pool::builder().processes(2).name("reader").stdout(Stdio::Tee).build().unwrap();
         both_write(&pool);
@@ -101,7 +101,7 @@ fn a_worker_that_takes_the_place_of_another_writes_behind_it() {
     }
 }
 
-/// Writes, and ends the process in one way or another.
+/// Writes, and ends the process in one of several ways.
 fn write_and_end(how: u32) {
     eprintln!("about to end by {how}");
     match how {
@@ -125,7 +125,7 @@ fn what_a_lost_worker_wrote_last_is_in_the_error() {
         assert!(text.contains(&format!("had this task when it {what}")), "{text}");
         assert!(text.ends_with(&format!("\n  the last lines of its stderr:\n    {line}")), "{text}");
     }
-    // The next worker has none of that, and what is captured comes in the order in which it was written.
+    // The next worker has none of that output, and captured output is in the order of writing.
     got(pool.apply_async(write_and_end, 7)).unwrap();
     assert_eq!(
         lost(got(pool.task(write_and_end).retries(1).apply_async(0))).stderr.as_deref(),

@@ -1,4 +1,4 @@
-//! A program that is stopped as a whole, with its workers: time in which the pool's thread did not run is not counted.
+//! Program that is stopped with all its workers: time in which the pool's thread did not run is not counted.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process_group, setpgid};
 const TIMEOUT: Duration = Duration::from_secs(4);
 
 fn runs_timed_tasks((gate, pids): (Gate, Queue<Vec<u32>>)) -> Result<Vec<u32>, TaskError> {
-    // Its workers are of the same group.
+    // The workers belong to the same group.
     setpgid(None, None).expect("a group of its own");
     let pool = Pool::new(2).expect("a pool");
     let tasks = [1, 2].map(|number| pool.task(stop_at).timeout(TIMEOUT).apply_async((gate.clone(), number)));
@@ -34,10 +34,10 @@ fn stop_of_the_program_does_not_time_tasks_out() {
     let send = |signal| kill_process_group(group, signal).unwrap();
     send(Signal::STOP);
     eventually("all are stopped", || all.iter().all(|pid| stopped(*pid)));
-    // sleep: the stop has to last longer than the tasks may take.
+    // sleep: the stop has to last longer than the tasks' time-out.
     std::thread::sleep(TIMEOUT + Duration::from_secs(1));
     send(Signal::CONT);
-    // sleep: so long the pool's thread would need to end the tasks, at most.
+    // sleep: the pool's thread would need at most this time to end the tasks.
     std::thread::sleep(Duration::from_millis(300));
     gate.open(2);
     assert!(program.wait_timeout(DEADLINE), "{program:?}");

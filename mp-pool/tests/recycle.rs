@@ -1,4 +1,4 @@
-//! A rolling replacement of all workers.
+//! Rolling replacement of all workers.
 
 use std::time::{Duration, Instant};
 
@@ -6,7 +6,7 @@ use mp_pool::{Pool, PoolError};
 
 const DEADLINE: Duration = Duration::from_secs(60);
 
-/// Busy for about a millisecond.
+/// Runs for about a millisecond.
 fn work(n: u64) -> (u64, u32) {
     let until = Instant::now() + Duration::from_millis(1);
     while Instant::now() < until {
@@ -25,7 +25,7 @@ fn recycle_replaces_each_worker_and_fails_no_task() {
     assert!(after.iter().all(|pid| *pid != 0 && !before.contains(pid)), "{before:?}, {after:?}");
     let results = results.get_timeout(DEADLINE).unwrap_or_else(|_| panic!("not done in time")).unwrap();
     assert!(results.iter().enumerate().all(|(n, (sum, _))| *sum == n as u64 + 1));
-    // Idle workers leave as well.
+    // Idle workers are replaced as well.
     pool.recycle().unwrap();
     assert!(pool.pids().iter().all(|pid| !after.contains(pid)));
     assert_eq!(pool.metrics().lost, 0);

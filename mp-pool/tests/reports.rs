@@ -1,4 +1,4 @@
-//! What is said of waits for a pool, where that is asked for. By itself: the hook is one for the whole process.
+//! Reports of waits for a pool. A separate program, because the hook is global to the process.
 
 mod common;
 
@@ -12,7 +12,7 @@ use rustix::process::Signal;
 
 static SAID: Mutex<Vec<(String, bool)>> = Mutex::new(Vec::new());
 
-/// The first report from now on that has all of these parts.
+/// Returns the next report that contains all of these parts.
 #[track_caller]
 fn said(parts: &[&str]) -> String {
     let mut found = None;
@@ -28,7 +28,7 @@ fn said(parts: &[&str]) -> String {
     found.unwrap()
 }
 
-/// Ends the waits of a test that has failed: it waits for their threads.
+/// Ends the waits of a failed test, which waits for their threads.
 struct Ends<'a>(&'a Gate, Option<u32>);
 
 impl Drop for Ends<'_> {
@@ -79,7 +79,7 @@ fn a_wait_for_a_pool_says_for_which_task_and_worker_and_is_called_no_hang() {
         gate.open(2);
         waits.into_iter().for_each(|wait| wait.join().unwrap());
     });
-    // A join says what it waits for, too.
+    // A join reports its wait, too.
     let last = pool.apply_async(stop_at, (gate.clone(), 1));
     gate.arrived();
     std::thread::scope(|scope| {

@@ -13,7 +13,7 @@ use mp_spawn::Stdio;
 use mp_tensor::{SharedTensor, Tensor};
 use rustix::process::Signal;
 
-/// A state that counts those that were made, and those that were dropped.
+/// State that counts its creations and drops.
 struct Counted(SharedTensor<i64>);
 
 impl Drop for Counted {
@@ -47,7 +47,7 @@ fn workers_are(pool: &Pool, count: usize) {
     assert_eq!(pool.processes(), count);
 }
 
-/// A task that notes that it ran, and stops at the gate if it has one.
+/// Records that it ran, and stops at the gate if it has one.
 fn note_and_stop((ran, number, gate): (SharedTensor<i64>, u32, Option<Gate>)) -> u32 {
     ran.fetch_add(number as usize, 1);
     gate.into_iter().for_each(|gate| gate.pass(number));
@@ -62,7 +62,7 @@ fn grown_pool_starts_workers_with_states() {
     let results: Vec<_> = (0..3).map(|number| pool.apply_async(stop, (gate.clone(), number))).collect();
     pool.pool().resize(3).unwrap();
     assert_eq!(pool.pool().processes(), 3);
-    // Each in another process: all stop at the same time.
+    // Each runs in another process: all stop at the same time.
     let pids: HashSet<u32> = (0..3).map(|_| gate.arrived().1).collect();
     assert_eq!((pids.len(), counts.to_vec()), (3, vec![3, 0]));
     assert_eq!(pool.pool().metrics().workers.len(), 3);
@@ -79,11 +79,11 @@ fn surplus_workers_finish_the_task_they_run() {
     const TASKS: usize = 150;
     let (pool, counts) = counted_pool(3);
     let (ran, gates) = (zeros(TASKS), [Gate::new(), Gate::new(), Gate::new()]);
-    // Of each chunk the first task stops.
+    // The first task of each chunk stops.
     let gate = |number: usize| number.is_multiple_of(50).then(|| gates[number / 50].clone());
     let tasks = (0..TASKS).map(|number| (ran.clone(), number as u32, gate(number)));
     let stop = |_: &mut Counted, args: (SharedTensor<i64>, u32, Option<Gate>)| note_and_stop(args);
-    // What is attached travels alone, and so do these.
+    // Arguments with attachments are sent alone, and so are these.
     let results = pool.task(stop).map_async(tasks);
     let arrived = gates.each_ref().map(|gate| gate.arrived().1);
     let first = pool.pool().pids()[0];
@@ -102,7 +102,7 @@ fn surplus_workers_finish_the_task_they_run() {
     join(pool.pool());
 }
 
-/// Values without attachments travel in chunks, of which a worker has one.
+/// Values without attachments are sent in chunks, of which a worker has one.
 #[test]
 fn surplus_workers_give_back_the_rest_of_their_chunk() {
     static GATE: std::sync::OnceLock<Gate> = std::sync::OnceLock::new();
@@ -209,7 +209,7 @@ fn killed_surplus_worker_is_not_replaced() {
     join(&pool);
 }
 
-/// A stopped worker can't be asked for what it has; what it has not begun is done by others.
+/// A stopped worker can't be asked to end. Other workers run the tasks that it has not begun.
 #[test]
 fn stopped_surplus_worker_keeps_its_task_alone() {
     let pool = Pool::new(2).unwrap();

@@ -1,4 +1,4 @@
-//! Results of several calls at once, waits with a time, and errors that name their item.
+//! Results of several calls at once, waits with a time-out, and errors that name their item.
 
 mod common;
 
@@ -50,12 +50,12 @@ fn as_completed_returns_results_as_they_come() {
         let (at, value) = completed.next_timeout(DEADLINE).unwrap().unwrap();
         assert_eq!((at, value.unwrap()), (place, place as u32));
     }
-    // One whose pool is gone, and the end.
+    // A call whose pool is gone, and the end.
     drop(pool);
     let (at, value) = completed.next().unwrap();
     assert!(at == 1 && matches!(value, Err(TaskError::Terminated)));
     assert!(completed.next().is_none() && completed.next_timeout(Duration::ZERO).unwrap().is_none());
-    // Results that are there already, of many items each.
+    // Results that are already available, of many items each.
     let maps = [other.map_async(|x: u32| x + 1, 0..3), other.map_async(|x: u32| x, 5..6)];
     maps.iter().for_each(|map| map.wait());
     let all: BTreeSet<_> = as_completed(maps).map(|(at, values)| (at, values.unwrap())).collect();
@@ -85,7 +85,7 @@ fn result_is_waited_for_with_queues_and_processes() {
         seen.extend(wait(&things, Some(DEADLINE)).unwrap());
     }
     assert_eq!(seen, BTreeSet::from([1, 2, 3]));
-    // Alone, and when it is there already.
+    // Alone, and when it is already available.
     assert_eq!(wait(&[&result, &map], None).unwrap(), [0, 1]);
     assert_eq!((got(result).unwrap(), got(map).unwrap()), (1, vec![0, 1, 2]));
     let later = pool.apply_async(|x: u32| x, 5);
@@ -109,7 +109,7 @@ fn error_of_many_items_names_its_item() {
     }
     let errors: Vec<_> = pool.map_async(odd, 0..4).results().into_iter().filter_map(Result::err).collect();
     assert_eq!(errors.iter().filter_map(TaskError::index).collect::<Vec<_>>(), [1, 3]);
-    // Of a death, a time-out, and of one call.
+    // Errors of a death, of a time-out, and of a single call.
     let die = |x: u32| {
         if x == 5 {
             kill(std::process::id())

@@ -1,4 +1,4 @@
-//! Tasks that are tried again: after which failures, when, and what ends the wait.
+//! Retries of tasks: the failures, the delays, and the end of the wait.
 
 mod common;
 
@@ -11,20 +11,20 @@ use mp_spawn::{Stdio, closure};
 use mp_tensor::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// For each task how often it was begun.
+/// Number of attempts at each task.
 type Begun = SharedTensor<u64>;
 
 fn begun(tasks: usize) -> Begun {
     Tensor::zeros([tasks]).unwrap().share()
 }
 
-/// A back-off that no test outlasts.
+/// Back-off that exceeds any test.
 const LONG: Duration = Duration::from_secs(600);
 
 /// Longer than a death takes on a busy machine.
 const A_WHILE: Duration = Duration::from_secs(1);
 
-/// Fails `times` times: 0 by an error, 1 by a panic, 2 by its death, 3 by the time that it takes.
+/// Fails `times` times: 0 with an error, 1 with a panic, 2 by dying, 3 with a time-out.
 #[derive(Serialize, Deserialize)]
 struct Fails {
     begun: Begun,
@@ -60,7 +60,7 @@ fn each_failure_of_a_task_can_be_tried_again() {
     assert_eq!(got(all.map_async(tasks(2).map(fails(&counts)))).unwrap(), [0, 1, 2, 3]);
     assert_eq!((counts.to_vec(), pool.metrics().retried), (vec![3; 4], 8));
 
-    // Once more than they are tried again.
+    // One failure more than the number of retries.
     let counts = begun(4);
     let results = all.map_async(tasks(3).map(fails(&counts))).results();
     let [error, panic, death, time] = results.try_into().unwrap();
@@ -76,7 +76,7 @@ fn each_failure_of_a_task_can_be_tried_again() {
     assert_eq!((counts.to_vec(), metrics.retried), (vec![3; 4], 16));
     assert_eq!((metrics.done, metrics.failed, metrics.lost), (4, 3, 1), "each is counted once: {metrics}");
 
-    // Each by itself: `retries` is of deaths.
+    // Separately: `retries` applies to deaths.
     let counts = begun(4);
     let deaths = pool.task(fragile).timeout(Duration::from_millis(200)).retries(1);
     let results = deaths.map_async(tasks(1).map(fails(&counts))).results();
@@ -84,7 +84,7 @@ fn each_failure_of_a_task_can_be_tried_again() {
     assert_eq!(counts.to_vec(), [1, 1, 2, 1]);
 }
 
-/// Fails in a way of its own each time.
+/// Fails in a different way each time.
 fn varies((begun, task): (Begun, usize)) -> Result<(), String> {
     fragile(Fails { begun: begun.clone(), task, how: [2, 3, 1, 0][begun.load(task) as usize % 4], times: 9 })
         .map(drop)
@@ -94,7 +94,7 @@ fn varies((begun, task): (Begun, usize)) -> Result<(), String> {
 fn each_error_says_how_often_it_was_tried_and_how_that_went() {
     let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
     let call = pool.task(varies).timeout(A_WHILE).retry_if(9, |error| {
-        // The condition knows it, too.
+        // The filter gets the attempts, too.
         error.attempts().count() < 4
     });
     let error = got(call.apply_async((begun(1), 0))).unwrap_err();
@@ -117,7 +117,7 @@ fn each_error_says_how_often_it_was_tried_and_how_that_went() {
         let text = error.to_string();
         assert!(said.map_or(!text.contains("attempt"), |said| text.contains(said)), "{text}");
     }
-    // Of a task that was not begun, none.
+    // A task that was not begun has no attempts.
     let waiting = pool.task(fragile).retry_if(1, |_| true).backoff(LONG);
     let result = waiting.apply_async(Fails { begun: begun(1), task: 0, how: 0, times: 1 });
     eventually("it waits", || pool.metrics().queued == 1 && pool.metrics().retried > 5);
@@ -129,7 +129,7 @@ fn each_error_says_how_often_it_was_tried_and_how_that_went() {
 fn an_item_of_a_chunk_is_tried_again_by_itself() {
     let pool = Pool::new(2).unwrap();
     let counts = begun(100);
-    // In a closure, for arguments with a tensor go alone.
+    // In a closure, because arguments with a tensor are sent alone.
     let begun = counts.clone();
     let task = pool.task_closure(closure!([begun] |task: usize| match begun.fetch_add(task, 1) {
         0 | 1 if task % 10 == 7 => Err("twice"),
@@ -150,7 +150,7 @@ fn a_back_off_occupies_no_worker_and_ends_with_its_call_or_pool() {
         let fails = pool.task(|x: u32| Err::<u32, _>(format!("{x}"))).retry_if(9, |_| true).backoff(LONG);
         let (first, second) = (fails.apply_async(1), fails.map_async(0..10));
         eventually("all wait", || pool.metrics().retried == 11);
-        // The only worker is free, also when another takes its place.
+        // The only worker is free, even if another one replaces it.
         assert_eq!(got(pool.apply_async(|x: u32| x, 5)).unwrap(), 5);
         let pid = pool.pids()[0];
         kill(pid);
@@ -193,7 +193,7 @@ fn attempts_are_as_far_apart_as_the_back_off_says() {
     assert!(got(result).is_err());
     assert!(second - first >= wait && third - second >= 3 * wait, "{first:?} {second:?} {third:?}");
 
-    // And no farther: else the pool's thread would find out when it looks by itself, once a second.
+    // The upper bound fails if the pool's thread notices only in its periodic check, once a second.
     let counts = begun(1);
     let task = Fails { begun: counts.clone(), task: 0, how: 0, times: 12 };
     let began = Instant::now();
@@ -228,7 +228,7 @@ fn a_condition_that_panics_and_a_worker_that_dies_meanwhile() {
 #[test]
 fn what_is_attached_to_arguments_is_kept_unless_it_moves() {
     let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
-    // Not `Clone`, and with tensors: what is kept is itself.
+    // Not `Clone`, and with tensors: the value itself is kept.
     #[derive(Serialize, Deserialize)]
     struct Args {
         begun: Begun,

@@ -1,5 +1,5 @@
-//! Arguments and messages that are given back: tensors and queues in them are whole, and hold as much
-//! memory as before.
+//! Arguments and messages that are returned: tensors and queues in them are intact, and hold as much memory
+//! as before.
 
 mod common;
 
@@ -13,7 +13,7 @@ use mp_reduce::Bundle;
 use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 use serde::{Deserialize, Serialize, Serializer};
 
-/// An exclusive tensor, two that are shared, and a queue with a message in it.
+/// Exclusive tensor, two shared ones, and a queue with a message.
 type Args = Bundle<(Tensor<u64>, FrozenTensor<u64>, SharedTensor<u64>, Queue<u32>)>;
 
 const ROUNDS: usize = 30;
@@ -25,7 +25,7 @@ fn args() -> Args {
     Bundle((tensor(1), tensor(2).freeze(), tensor(3).share(), queue))
 }
 
-/// Checks that they are as `args` has made them, and can be used.
+/// Checks that the arguments are as created by `args`, and usable.
 fn check(Bundle((mut exclusive, frozen, shared, queue)): Args) -> Args {
     assert_eq!(exclusive.as_mut_slice().unwrap()[999], 1);
     assert_eq!((frozen.as_slice().unwrap()[999], shared.to_vec()[999]), (2, 3));
@@ -34,15 +34,15 @@ fn check(Bundle((mut exclusive, frozen, shared, queue)): Args) -> Args {
     Bundle((exclusive, frozen, shared, queue))
 }
 
-/// Number of blocks that are in use, without the messages of other threads.
+/// Number of blocks in use, without the messages of other threads.
 fn blocks() -> u64 {
     in_use().0
 }
 
-/// Has the arguments refused again and again.
+/// Has the arguments refused repeatedly.
 fn given_back(what: &str, mut refuse: impl FnMut(Args) -> Args) {
     let mut args = args();
-    // What the first attempt allocates and keeps, for a thread's messages, is not looked at.
+    // Memory that the first attempt allocates and keeps for a thread's messages is ignored.
     args = check(refuse(args));
     let before = blocks();
     for _ in 0..ROUNDS {
@@ -87,7 +87,7 @@ fn pushes(gate: &Gate) {
     });
     gate.open(1);
     got(runs).unwrap();
-    // Given back, they can be sent.
+    // Returned arguments can be sent.
     let mut last = Some(args());
     for _ in 0..3 {
         last = last.map(check);
@@ -106,13 +106,13 @@ fn puts() {
         Err(PutError::Closed(args)) => args,
         other => panic!("{:?}", other.is_ok()),
     });
-    // What is in the queue is whole as well, and so is what follows it.
+    // The message in the queue is intact, and so are later ones.
     let first = small.get().unwrap().unwrap();
     small.put(check(first)).unwrap();
     check(small.get().unwrap().unwrap());
 }
 
-/// Refuses to be encoded, after a tensor was.
+/// Fails to encode, after a tensor was encoded.
 #[derive(Deserialize)]
 struct Refuses(FrozenTensor<u64>);
 
@@ -140,10 +140,10 @@ fn refused() {
     join(&pool);
 }
 
-/// One test: others in this program would change the counts.
+/// Single test, because other tests in this program would change the counts.
 #[test]
 fn returned_values_keep_their_handles_and_memory() {
-    // A program that has a queue and a pool keeps some memory for later ones.
+    // A program with a queue and a pool keeps some memory for later ones.
     let gate = Gate::new();
     let warm = Pool::new(1).unwrap();
     gate.open(1);

@@ -1,4 +1,4 @@
-//! Workers that keep a state between tasks: how it is made, and what happens when that fails.
+//! Workers that keep a state between tasks: its creation, and failures.
 
 mod common;
 
@@ -14,7 +14,7 @@ use mp_tensor::{SharedTensor, Tensor};
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize, Serializer};
 
-/// Neither serde nor `Send`: made in `made`, dropped in `dropped`, it counts its tasks.
+/// Neither serde nor `Send`. Counts its creations in `made`, its drops in `dropped`, and its tasks.
 struct Counter {
     life: SharedTensor<u64>,
     tasks: Rc<u64>,
@@ -178,7 +178,7 @@ fn a_state_that_can_not_be_made_breaks_the_pool_and_says_how_often_and_why() {
     assert!(broken.why.contains("SIGABRT"), "{broken}");
 }
 
-/// What an init does at its first calls, by their number; later ones are well.
+/// Behaves as `first` at its first calls, by number. Later calls succeed.
 fn init_at_first(first: fn(u64, &Gate), args: (SharedTensor<u64>, Gate)) -> Result<Counter, String> {
     let (count, gate) = args;
     let number = count.fetch_add(0, 1);
@@ -202,7 +202,7 @@ fn one_that_hangs_or_is_stopped_or_killed_while_it_begins_is_a_failed_start() {
     let builder = Pool::builder().processes(1).start_timeout(Duration::from_secs(1));
     let pool = builder.try_state(init, (count.clone(), gate.clone())).build().unwrap();
     let result = pool.apply_async(Counter::count, 0);
-    // The first is killed, the second hangs, and the third is stopped.
+    // The first worker is killed, the second hangs, and the third is stopped.
     kill(gate.arrived().1);
     let (number, pid) = gate.arrived();
     assert_eq!(number, 1);
@@ -233,7 +233,7 @@ fn a_panic_costs_the_state_and_an_error_does_not() {
     );
     assert_eq!(pool.apply(count, 0).unwrap(), 1);
     assert_eq!(pool.pool().metrics().restarts, 0, "the process is the same");
-    // A task without the state does it no harm.
+    // A task without the state does not affect it.
     assert!(pool.pool().apply(|x: u32| assert_eq!(x, 1), 0).is_err());
     assert_eq!(pool.apply(count, 0).unwrap(), 2);
 }
@@ -284,7 +284,7 @@ fn while_a_state_is_made_anew_others_do_the_tasks_and_one_that_hangs_is_killed()
             builder = builder.start_timeout(timeout);
         }
         let pool = builder.try_state(init, (count.clone(), gate.clone())).build().unwrap();
-        // Both are at a task, and know what comes.
+        // Both workers run a task, and know the next functions.
         let pass = |_: &mut u64, (gate, x): (Gate, u32)| stop_at((gate, x));
         let both = pool.map_async(pass, [(held.clone(), 0), (held.clone(), 1)]);
         held.arrived();

@@ -1,5 +1,5 @@
-//! Workers that are stopped (SIGSTOP, a debugger), and may go on at any time: what they have not begun is done by another one,
-//! once, and what has a time-out ends.
+//! Workers that are stopped (SIGSTOP, a debugger), and may resume at any time: tasks that they have not begun
+//! run in another worker, once, and tasks with a time-out end.
 
 mod common;
 
@@ -13,7 +13,7 @@ use rustix::process::Signal;
 
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Counts how often a task was begun; returns the worker that did it.
+/// Counts how often a task was begun. Returns the worker that ran it.
 fn counts((begun, task): (SharedTensor<u64>, usize)) -> Option<usize> {
     begun.fetch_add(task, 1);
     current_worker()
@@ -26,7 +26,7 @@ fn stop(pool: &Pool, worker: usize) -> u32 {
     pid
 }
 
-/// All workers are ready, and know the function.
+/// Waits until all workers are ready and know the function.
 fn warm(pool: &Pool, begun: &SharedTensor<u64>) {
     let mut seen = vec![false; pool.processes()];
     eventually("each worker has had a task", || {
@@ -46,7 +46,7 @@ fn what_a_stopped_worker_has_not_begun_is_done_by_another_once() {
     warm(&pool, &unused);
     for round in 0..2 {
         let pid = stop(&pool, round);
-        // One after the other: the one that is stopped is given the first of them, and no second one.
+        // One after the other: the stopped worker receives the first of them, and no second one.
         for task in 0..TASKS / 4 {
             assert_eq!(
                 got(pool.apply_async(counts, count(round * TASKS / 2 + task))).unwrap(),
@@ -56,7 +56,7 @@ fn what_a_stopped_worker_has_not_begun_is_done_by_another_once() {
         let rest = (TASKS / 4..TASKS / 2).map(|task| count(round * TASKS / 2 + task));
         got(pool.map_async(counts, rest)).unwrap();
         signal(pid, Signal::CONT);
-        // It has nothing of them any more, and works on.
+        // The worker has none of them any more, and continues to work.
         eventually("it is given tasks again", || {
             pool.map(counts, (0..8).map(|_| (unused.clone(), 0))).unwrap().contains(&Some(round))
         });
@@ -104,13 +104,14 @@ fn a_time_out_ends_what_no_worker_begins() {
             Ok(_) => None,
             Err(other) => panic!("{other:?}"),
         };
-        // One of each stopped worker whose time was over, which was killed; the others went on, in a successor. That may be there
-        // before the time of the other worker is over: then it takes what that one has not begun, which is all of it.
+        // A task of each stopped worker timed out, and the worker was killed. The other tasks ran in a
+        // replacement, which may exist before the time of the other worker is over and then takes all that
+        // this one has not begun.
         let killed: Vec<u32> = results.iter().filter_map(timed_out).collect();
         assert!((1..=workers).contains(&killed.len()), "{results:?}");
         let times: Vec<u64> = results.iter().map(|result| u64::from(result.is_ok())).collect();
         assert_eq!(begun.to_vec(), times);
-        // A successor may have done all that was left before the other worker has one.
+        // A replacement may have run all remaining tasks before the other worker has one.
         eventually("the killed ones are replaced", || pool.pids().iter().all(|pid| !killed.contains(pid)));
         let stays: Vec<u32> = pids.into_iter().filter(|pid| !killed.contains(pid)).collect();
         assert!(stays.iter().all(|pid| pool.pids().contains(pid)), "{stays:?} {killed:?} {pool:?}");

@@ -1,4 +1,4 @@
-//! Open-ended calls: what is pushed, to which worker it goes, and in which order it is taken.
+//! Open-ended calls: pushes, the choice of workers, and the order of results.
 
 mod common;
 
@@ -19,7 +19,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 const SOON: Duration = Duration::from_millis(20);
 
-/// The next result, which has to come.
+/// Returns the next result, which must arrive.
 #[track_caller]
 fn next<A: Message + Send, T: Message + Send>(stream: &Stream<A, T>) -> (Ticket, Result<T, TaskError>) {
     match stream.next_timeout(DEADLINE) {
@@ -29,7 +29,7 @@ fn next<A: Message + Send, T: Message + Send>(stream: &Stream<A, T>) -> (Ticket,
     }
 }
 
-/// The result of a task, which has to come.
+/// Returns the result of a task, which must arrive.
 #[track_caller]
 fn of<A: Message + Send, T: Message + Send>(stream: &Stream<A, T>, ticket: Ticket) -> Result<T, TaskError> {
     match stream.take_timeout(ticket, DEADLINE) {
@@ -42,7 +42,7 @@ fn pid(_: u64) -> Result<u32, String> {
     Ok(std::process::id())
 }
 
-/// Stops at the gate, if there is one; returns its process.
+/// Stops at the gate, if there is one. Returns its process.
 fn pid_at((gate, number): (Option<Gate>, u32)) -> Result<u32, String> {
     if let Some(gate) = gate {
         gate.pass(number);
@@ -91,7 +91,7 @@ fn results_are_taken_as_they_come_in_order_or_by_ticket() {
     join(&pool);
 }
 
-/// Results that came together are taken one by one all the same.
+/// Results that arrive together can still be taken one by one.
 #[test]
 fn quick_tasks_travel_together_and_are_taken_in_any_order() {
     let pool = Pool::new(2).unwrap();
@@ -125,18 +125,18 @@ fn a_lane_stays_with_its_worker_and_an_idle_one_helps_a_busy_one() {
     let pool = Pool::new(2).unwrap();
     let gate = Gate::new();
     let stream = pool.stream(pid_at);
-    // Lane 0 in one worker, lane 1 in the other.
+    // Lane 0 belongs to one worker, lane 1 to the other.
     stream.push_to(0, (Some(gate.clone()), 0)).unwrap();
     let first = gate.arrived().1;
     stream.push_to(1, (None, 1)).unwrap();
     let other = next(&stream).1.unwrap();
     assert_ne!(first, other);
-    // The one that has lane 0 is busy, and the other one has nothing to do.
+    // The worker of lane 0 is busy, and the other one is idle.
     let ticket = stream.push_to(0, (None, 2)).unwrap();
     assert_eq!(of(&stream, ticket).unwrap(), other);
     gate.open(1);
     next(&stream).1.unwrap();
-    // It has lane 0 now, too. Now each of them one again.
+    // The worker has lane 0 now, too. Then each of them gets one again.
     let busy = stream.push_to(1, (Some(gate.clone()), 3)).unwrap();
     assert_eq!(gate.arrived().1, other);
     let ticket = stream.push_to(0, (None, 4)).unwrap();
@@ -149,7 +149,7 @@ fn a_lane_stays_with_its_worker_and_an_idle_one_helps_a_busy_one() {
         let pushed = Instant::now();
         let ticket = stream.push_to(lane as u64, (None, 5)).unwrap();
         let by = of(&stream, ticket).unwrap();
-        // Only a worker that was not scheduled for so long loses a lane, and to the other worker for good.
+        // Only a worker that was not scheduled for that long loses a lane, permanently, to the other worker.
         assert!(by == homes[lane] || pushed.elapsed() >= SLOW, "{lane} after {:?}", pushed.elapsed());
         homes[lane] = by;
     }
@@ -167,7 +167,7 @@ fn when_the_worker_of_a_lane_is_killed_the_others_go_on_with_it() {
         let victim = gates[0].arrived().1;
         let elsewhere = stream.push((Some(gates[1].clone()), 1)).unwrap();
         assert_ne!(gates[1].arrived().1, victim);
-        // Both have work: these wait for either.
+        // Both have work: these tasks wait for either.
         let waiting: Vec<Ticket> = (2..12).map(|i| stream.push_to(3, (None, i)).unwrap()).collect();
         kill(victim);
         eventually("the death is known", || pool.metrics().lost + pool.metrics().retried == 1);
@@ -207,7 +207,7 @@ fn random_kills_cost_a_stream_with_retries_nothing() {
         if random.below(50) == 0 {
             let victim =
                 pool.pids().into_iter().find(|pid| *pid != 0).and_then(|pid| Pid::from_raw(pid as i32));
-            // It may have just ended.
+            // The process may have just ended.
             victim.into_iter().for_each(|pid| _ = kill_process(pid, Signal::KILL));
         }
         let (ticket, result) = next(&stream);
@@ -263,13 +263,13 @@ fn dropped_in_the_middle_it_cancels_what_has_not_begun_and_holds_up_nothing() {
     let cancelled = pool.metrics().cancelled;
     drop(stream);
     assert_eq!(pool.metrics().cancelled - cancelled, 10);
-    // Behind what runs, and nothing else.
+    // Waits only for the running tasks.
     let later = pool.map_async(|x: u64| x + 1, 0..4);
     assert!(!later.ready());
     gate.open(2);
     assert_eq!(got(later).unwrap(), [1, 2, 3, 4]);
     assert_eq!(begun.load(0), 2);
-    // What those have returned is held by nothing.
+    // The results of those tasks are not kept.
     let before = in_use().0;
     let stream = pool.stream(|x: u64| Tensor::full([100_000], x));
     let ticket = stream.push(1).unwrap();
@@ -294,14 +294,14 @@ fn closed_it_takes_nothing_and_gives_what_is_left() {
     }
     assert_eq!(next(&stream).0, first);
     assert!(stream.next().is_none() && stream.try_next().unwrap().is_none() && stream.take(first).is_none());
-    // A thread that waits hears of it.
+    // A waiting thread is woken.
     let (stream, other) = (pool.stream(pid), pool.stream(pid));
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| stream.next().is_none());
         stream.close();
         assert!(waits.join().unwrap());
     });
-    // The end of the pool is that of the tasks.
+    // The end of the pool ends the tasks.
     let gate = Gate::new();
     let at_work = pool.apply_async(stop_at, (gate.clone(), 1));
     gate.arrived();
@@ -338,7 +338,7 @@ fn no_more_are_on_their_way_than_there_is_room_for() {
         }
         assert_eq!(pushes.join().unwrap(), [2, 3, 4, 5]);
     });
-    // A bounded pool's room is another one.
+    // The limit of a bounded pool is separate.
     let pool = Pool::builder().processes(1).max_waiting(1).build().unwrap();
     let stream = pool.stream(stop_at);
     let gate = Gate::new();
@@ -425,7 +425,7 @@ impl Wake for Woken {
     }
 }
 
-/// Polls a future that waits, does `what`, which has to wake it, and polls it again.
+/// Polls a pending future, does `what`, which must wake it, and polls it again.
 #[track_caller]
 fn woken_by<F: Future>(future: F, what: impl FnOnce()) -> F::Output {
     let woken = Arc::new(Woken::default());
@@ -456,13 +456,13 @@ fn futures_wait_for_room_and_for_results_without_blocking() {
         woken_by(stream.push_async((gate.clone(), 3)), || assert_eq!(of(&stream, second).unwrap(), 2));
     let third = third.unwrap();
     assert_eq!(woken_by(stream.take_async(third), || gate.open(1)).unwrap().unwrap(), 3);
-    // One that is dropped has pushed nothing, and taken nothing.
+    // A dropped future has pushed nothing, and taken nothing.
     let fourth = stream.push((gate.clone(), 4)).unwrap();
     let mut context = Context::from_waker(Waker::noop());
     assert!(pin!(stream.push_to_async(1, (gate.clone(), 5))).poll(&mut context).is_pending());
     assert!(pin!(stream.next_async()).poll(&mut context).is_pending());
     assert_eq!(stream.under_way(), 1);
-    // Closed, nothing waits for room, and the last result is the end.
+    // After the close, no push waits for room, and the last result is the end.
     let refused = woken_by(stream.push_async((gate.clone(), 6)), || stream.close());
     assert!(matches!(refused, Err(PushError::Closed((_, 6)))));
     let end = woken_by(stream.next_async(), || {

@@ -1,4 +1,4 @@
-//! Open-ended calls: what becomes of tasks that were pushed, and of those that wait to be, when the stream or its pool is closed.
+//! Open-ended calls: outcomes of pushed tasks and of waiting pushes when the stream or its pool is closed.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use common::{DEADLINE, Gate, eventually, got, join, stop_at};
 use mp_pool::{Pool, PushError, Stream, TaskError, Ticket};
 
-/// The result of a task, which has to come.
+/// Returns the result of a task, which must arrive.
 #[track_caller]
 fn of(stream: &Stream<(Gate, u32), u32>, ticket: Ticket) -> Result<u32, TaskError> {
     match stream.take_timeout(ticket, DEADLINE) {
@@ -28,7 +28,7 @@ fn a_closed_pool_does_what_was_pushed_before_and_refuses_what_comes_then() {
     let gate = Gate::new();
     let push = |x: u32| stream.push((gate.clone(), x)).unwrap();
     let before = [0, 1, 2].map(push);
-    // The others are in no worker's queue.
+    // The other tasks are in no worker's queue.
     gate.arrived();
     pool.close();
     let late = push(3);
@@ -39,13 +39,13 @@ fn a_closed_pool_does_what_was_pushed_before_and_refuses_what_comes_then() {
     join(&pool);
 }
 
-/// Whether a thread of this name in `/proc` sleeps.
+/// Returns `true` if the thread with this name in `/proc` sleeps.
 fn sleeps(thread: &str) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{thread}/stat")).unwrap();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
 }
 
-/// A pool that has room for one task, and a stream of it.
+/// Creates a pool that has room for one task, and a stream of it.
 fn full_pool() -> (Pool, Gate, Stream<(Gate, u32), u32>) {
     let pool = Pool::builder().processes(1).max_waiting(1).build().unwrap();
     let (gate, stream) = (Gate::new(), pool.stream(stop_at));
@@ -70,7 +70,7 @@ fn a_thread_that_waits_for_room_in_the_pool_hears_that_its_stream_is_closed() {
         eventually("it waits", || sleeps(&thread));
         stream.close();
         let refused = told.recv_timeout(DEADLINE / 4);
-        // Whatever it was: the thread is to end.
+        // The thread must end in any case.
         gate.open(2);
         assert!(matches!(refused, Ok(Err(PushError::Closed((_, 1))))), "{refused:?}");
     });
@@ -119,7 +119,7 @@ fn futures_that_wait_for_room_in_the_pool_hear_of_the_end_of_their_stream_alone(
     eventually("it is woken", || wakers[0].0.load(Ordering::SeqCst));
     let refused = closed.as_mut().poll(&mut Context::from_waker(&first));
     assert!(matches!(refused, Poll::Ready(Err(PushError::Closed((_, 1))))), "{refused:?}");
-    // The other one still waits, and is woken when there is room.
+    // The other future still waits, and is woken when there is room.
     assert!(open.as_mut().poll(&mut Context::from_waker(&second)).is_pending());
     wakers[1].0.store(false, Ordering::SeqCst);
     gate.open(2);

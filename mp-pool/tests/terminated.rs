@@ -1,4 +1,4 @@
-//! Pools that are terminated or dropped: workers drop their states, whatever they do about SIGTERM.
+//! Pools that are terminated or dropped: workers drop their states, however they handle SIGTERM.
 
 mod common;
 
@@ -9,10 +9,10 @@ use mp_pool::{Pool, StatePool, TaskError};
 use mp_spawn::StartMethod;
 use mp_tensor::{SharedTensor, Tensor};
 
-/// Longer than any test waits otherwise.
+/// Longer than any other wait of the tests.
 const LONG: Duration = Duration::from_secs(30);
 
-/// Counts the states that are made and dropped.
+/// State that counts its creations and drops.
 struct Counted(SharedTensor<i64>);
 
 impl Drop for Counted {
@@ -26,7 +26,7 @@ fn counted(counts: SharedTensor<i64>) -> Result<Counted, std::io::Error> {
     Ok(Counted(counts))
 }
 
-/// A pool of two workers, which ignore SIGTERM or are ended by it, and its counts.
+/// Creates a pool of two workers, which ignore SIGTERM or are ended by it, and its counts.
 fn pool(ignores: bool, finish: Duration) -> (StatePool<Counted>, SharedTensor<i64>) {
     let counts = Tensor::full([2], 0).unwrap().share();
     let mut builder = Pool::builder().processes(2).grace_period(LONG).finish_period(finish);
@@ -65,14 +65,14 @@ fn worker_that_ignores_sigterm_ends_after_its_task() {
     let (pool, counts) = pool(true, Duration::ZERO);
     let gate = Gate::new();
     let stop = |_: &mut Counted, (gate, number): (Gate, u32)| gate.pass(number);
-    // One chunk, of which the first task runs, and many that no worker has begun.
+    // One chunk whose first task runs, and many that no worker has begun.
     let call = pool.task(stop).chunksize(50);
     let results = call.map_async((0..500).map(|number| (gate.clone(), number)));
     gate.arrived();
     gate.arrived();
     let since = Instant::now();
     pool.pool().terminate();
-    // Else a worker may claim one more task before the pool's thread takes it back.
+    // Otherwise a worker may claim one more task before the pool's thread withdraws it.
     eventually("what has not begun is settled", || results.progress().done == 498);
     gate.open(2);
     join(pool.pool());
@@ -99,7 +99,7 @@ fn task_finished_in_the_finish_period_has_its_result() {
     assert_eq!(counts.to_vec(), [2, 2]);
 }
 
-/// The time of a task begins with it, so a time of zero is over then.
+/// The time of a task begins with it, so a time-out of zero is then over.
 #[test]
 fn timeout_of_zero_ends_a_task_that_has_begun() {
     let pool = Pool::new(1).unwrap();
@@ -110,8 +110,8 @@ fn timeout_of_zero_ends_a_task_that_has_begun() {
     join(&pool);
 }
 
-/// Between the end and the moment in which the pool's thread takes tasks back, workers answer parts of
-/// their chunks.
+/// Between the termination and the withdrawal of tasks by the pool's thread, workers answer parts of their
+/// chunks.
 #[test]
 fn tasks_of_a_terminated_pool_are_never_cancelled() {
     for round in 0..20 {

@@ -1,4 +1,5 @@
-//! Code of the user that panics where a pool does not expect it: every call has its outcomes all the same, and the pool goes on.
+//! User code that panics where a pool does not expect it: every call has its outcomes nevertheless, and the
+//! pool continues.
 
 mod common;
 
@@ -21,7 +22,7 @@ use mp_pool::{Pool, PoolError, TaskError};
 use mp_spawn::{Stdio, closure};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// Panics when it is dropped, with a payload that does the same, as often as it says. One that was received does not.
+/// Panics on drop, `times` times, with a payload that does the same. A received value does not panic.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Bomb {
     #[serde(skip)]
@@ -50,7 +51,7 @@ fn passes((gate, _bomb): (Gate, Bomb)) {
 
 fn takes(_bomb: Bomb) {}
 
-/// The one worker of the pool stands at the gate.
+/// Keeps the only worker of the pool at the gate.
 fn busy(pool: &Pool) -> (Gate, mp_pool::AsyncResult<u32>) {
     let gate = Gate::new();
     let first = pool.apply_async(stop_at, (gate.clone(), 7));
@@ -112,14 +113,14 @@ fn arguments_that_panic_when_a_stream_is_dropped() {
     let sent = gate.clone();
     let mut stream = pool.task(passes).ahead(4000).imap((0..4000).map(move |_| (sent.clone(), bomb(1))));
     gate.open(1);
-    // They are dropped when they are sent, too.
+    // Arguments are also dropped when they are sent.
     stream.next().expect("a result").unwrap();
     drop(stream);
     gate.open(4000);
     join(&pool);
 }
 
-/// Can be written so often; then that panics.
+/// Can be encoded a limited number of times, then panics.
 #[derive(Debug, Clone, Default)]
 struct Writes(Cell<u32>);
 
@@ -143,12 +144,12 @@ fn arguments_that_are_kept_for_a_retry_and_panic() {
     let task = |(gate, ..): (Gate, Writes, Bomb)| gate.pass(3);
     let kept = |gate: &Gate, writes, times| (gate.clone(), Writes(Cell::new(writes)), bomb(times));
     let gate = Gate::new();
-    // What is kept panics when the task is done.
+    // Kept arguments panic when the task is done.
     let results = pool.task(task).retries(1).map_async([1, 2, 0].map(|times| kept(&gate, 1, times)));
     gate.open(3);
     assert!(results.wait_timeout(DEADLINE), "{results:?}");
     assert_eq!(got(pool.apply_async(square, 5)).unwrap(), 25);
-    // It can't be written once more, for another worker.
+    // Encoding for another worker fails.
     let gate = Gate::new();
     let result = pool.task(task).retries(3).apply_async(kept(&gate, 1, 2));
     kill(gate.arrived().1);
@@ -192,7 +193,7 @@ fn wakers_and_callbacks_that_panic() {
     join(&pool);
 }
 
-/// Can't be shown.
+/// Can't be displayed.
 #[derive(Debug)]
 struct Mute;
 
@@ -204,7 +205,7 @@ impl fmt::Display for Mute {
 
 impl std::error::Error for Mute {}
 
-/// Can be shown, and not dropped.
+/// Can be displayed, but panics on drop.
 #[derive(Debug)]
 struct Last;
 
@@ -222,7 +223,7 @@ impl Drop for Last {
     }
 }
 
-/// Panics when it is dropped, wherever.
+/// Panics on drop in any process.
 #[derive(Serialize, Deserialize)]
 struct Everywhere;
 
@@ -243,12 +244,12 @@ fn what_panics_in_a_worker_costs_no_worker() {
     };
     assert_eq!(raised(got(pool.apply_async(|(): ()| Err::<(), _>(Mute), ()))), "no words");
     assert_eq!(raised(got(pool.apply_async(|(): ()| Err::<(), _>(Last), ()))), "dropped");
-    // A result that was sent is sent, small or not.
+    // A result is sent although its drop panics, small or not.
     let result = pool.apply_async(|(): ()| Ok::<_, TaskError>(Everywhere), ());
     std::mem::forget(got(result).unwrap());
     let result = pool.apply_async(|(): ()| Ok::<_, TaskError>((Everywhere, "x".repeat(1000))), ());
     std::mem::forget(got(result).unwrap());
-    // What a closure captures is dropped there when the pool has no more use for it.
+    // Captures are dropped in the worker when the pool no longer needs the closure.
     let captured = Everywhere;
     let factor = 2;
     let scaled = pool.task_closure(closure!([captured, factor] |x: u64| {
@@ -279,7 +280,7 @@ fn an_iterator_that_panics_loses_none_of_the_items_before() {
         }
     }
     assert!(squares.into_iter().eq((0..50).map(square)) && panics == 1);
-    // One that says that it has far more items than it has, or fewer, is believed in nothing.
+    // An iterator with a wrong size hint, too large or too small, is handled.
     struct Liar(u64);
     impl Iterator for Liar {
         type Item = u64;
@@ -305,7 +306,7 @@ fn settings_that_panic_are_a_failed_start() {
     });
     let error = error.build().unwrap_err();
     assert!(matches!(&error, PoolError::Settings(why) if why.contains("no settings")), "{error}");
-    // In a worker's successor: it is tried again.
+    // For a worker's replacement: the start is retried.
     let times = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&times);
     let pool = Pool::builder()
@@ -329,7 +330,7 @@ fn panics(deep: u32) -> u32 {
     }
 }
 
-/// The first backtrace of a process takes long: its symbols are read.
+/// The first backtrace of a process takes long, because its symbols are read.
 #[test]
 fn a_panic_is_no_time_out_however_long_its_backtrace_takes() {
     const TIMEOUT: Duration = Duration::from_millis(50);
@@ -350,7 +351,7 @@ fn a_panic_is_no_time_out_however_long_its_backtrace_takes() {
     join(&pool);
 }
 
-/// As one that prints to a terminal that stands still. What the task does when it has caught the panic counts again.
+/// Like a hook that prints to a terminal that blocks. Time after the task has caught the panic counts again.
 #[test]
 fn a_panic_is_no_time_out_however_long_its_hook_takes() {
     const TIMEOUT: Duration = Duration::from_millis(200);
@@ -365,7 +366,7 @@ fn a_panic_is_no_time_out_however_long_its_hook_takes() {
             true => _ = catch_unwind(panics),
             false => panics(),
         }
-        // sleep: as a task that hangs
+        // sleep: like a task that hangs
         std::thread::sleep(4 * DEADLINE);
     };
     for catches in [false, true] {

@@ -123,8 +123,7 @@ impl Slots {
         self.runs.first().is_some_and(|run| self.order == Order::AsDone || run.first == self.base)
     }
 
-    /// Returns `true` if this number of tasks is done, or so many outcomes are available that they should be
-    /// taken.
+    /// Returns `true` if this number of tasks is done, or enough outcomes are available to wake a thread.
     pub(super) fn has(&self, done: usize) -> bool {
         self.progress.done >= done || self.runs.len() >= MANY_RUNS && self.has_next()
     }

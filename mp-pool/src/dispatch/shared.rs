@@ -35,8 +35,7 @@ use crate::run::runner::Runner;
 use crate::workers::later::Later;
 use crate::workers::state::{Phase, State, next_chunk};
 
-/// Maximum time for which a cancellation waits for workers that have taken a chunk and not begun it. Workers
-/// begin within microseconds unless they are stopped.
+/// Maximum wait of a cancellation for workers that have taken a chunk and not begun it (mostly microseconds).
 const TAKING: Duration = Duration::from_millis(100);
 /// Delay that replaces a back-off too long for the clock.
 const NEVER: Duration = Duration::from_secs(u32::MAX as u64);

@@ -1,4 +1,4 @@
-//! What the tests of the pool share. Each wait here has a deadline, each worker ends with its test.
+//! Helpers shared by the pool's tests. Each wait here has a deadline, each worker ends with its test.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
 use std::fmt::Debug;
@@ -11,7 +11,7 @@ use mp_reduce::Message;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-/// The result, which has to come.
+/// Returns the result, which must arrive.
 #[track_caller]
 pub fn got<T, S: ResultKind<T>>(result: AsyncResult<T, S>) -> Result<S::Value, TaskError> {
     match result.get_timeout(DEADLINE) {
@@ -20,13 +20,13 @@ pub fn got<T, S: ResultKind<T>>(result: AsyncResult<T, S>) -> Result<S::Value, T
     }
 }
 
-/// Lets the pool end, which it has to.
+/// Joins the pool, which must end.
 #[track_caller]
 pub fn join(pool: &Pool) {
     assert!(pool.join_timeout(DEADLINE).unwrap(), "not over within {DEADLINE:?}: {pool:?}");
 }
 
-/// The next message, which has to come: also from a process that is still to be started.
+/// Returns the next message, which must arrive, even from a process that is still to be started.
 #[track_caller]
 pub fn take<T: Message>(queue: &Queue<T>) -> T {
     let mut got = None;
@@ -37,7 +37,7 @@ pub fn take<T: Message>(queue: &Queue<T>) -> T {
     got.unwrap()
 }
 
-/// How a task was lost.
+/// Returns the loss of a task.
 #[track_caller]
 pub fn lost<T: Debug>(result: Result<T, TaskError>) -> WorkerLost {
     match result {
@@ -50,19 +50,19 @@ pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }
 
-/// Whether a process is stopped.
+/// Returns `true` if a process is stopped.
 pub fn stopped(pid: u32) -> bool {
     threads_are(pid, 'T')
 }
 
-/// What a leak would leave in shared memory: blocks, messages, members.
+/// Returns the numbers of blocks, messages and members in shared memory, which a leak would increase.
 pub fn in_use() -> (u64, u64, u64) {
     let MemoryStats { live_blocks, queued, members, .. } = Arena::current().unwrap().memory_stats();
     (live_blocks, queued, members)
 }
 
-/// A place where tasks stop: each says that it has begun, with its number and its process, and continues when
-/// the test lets it.
+/// Gate at which tasks stop: each reports that it has begun, with its number and its process, and continues
+/// when the test opens the gate.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Gate {
     begun: Queue<(u32, u32)>,
@@ -74,14 +74,14 @@ impl Gate {
         Gate { begun: Queue::unbounded().unwrap(), go: Queue::unbounded().unwrap() }
     }
 
-    /// In a task.
+    /// Stops at the gate; used in a task.
     pub fn pass(&self, number: u32) {
         self.begun.put((number, std::process::id())).unwrap();
-        // If the test is gone, so is this process soon.
+        // If the test is gone, this process will end soon.
         _ = self.go.get_timeout(DEADLINE);
     }
 
-    /// Waits for a task: its number, and its process.
+    /// Waits for a task. Returns its number and its process.
     #[track_caller]
     pub fn arrived(&self) -> (u32, u32) {
         take(&self.begun)
@@ -99,7 +99,7 @@ pub fn stop_at((gate, number): (Gate, u32)) -> u32 {
     number
 }
 
-/// Random numbers that are the same each time: splitmix64.
+/// Deterministic random numbers: splitmix64.
 #[derive(Debug)]
 pub struct Random(pub u64);
 
