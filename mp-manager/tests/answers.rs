@@ -1,4 +1,4 @@
-//! Answers for which there is no memory.
+//! Answers for which memory is unavailable.
 
 mod common;
 
@@ -7,7 +7,7 @@ use mp_core::Arena;
 use mp_manager::CallError;
 use mp_spawn::closure;
 
-/// Ends the budget also when the test fails.
+/// Removes the limit even if the test fails.
 struct Budget(Arena);
 
 impl Drop for Budget {

@@ -1,4 +1,4 @@
-//! Calls: from several processes, at once, nested; and how they fail.
+//! Calls: from several processes, concurrent and nested; and their failures.
 
 mod common;
 
@@ -55,7 +55,7 @@ fn calls_of_different_objects_run_at_once_and_those_of_one_in_turn() {
         let stop = closure!([gate = gate.clone()] |all: &mut Vec<u32>| { gate.pass(); all.push(1) });
         threads.spawn(|| first.call(stop).unwrap());
         assert_eq!(gate.arrived(), manager.server_pid());
-        // The first waits in its call, and so does what is sent behind that.
+        // The first object waits in its call, and later calls of it wait, too.
         second.call(closure!([] |all: &mut Vec<u32>| all.push(7))).unwrap();
         let error = first
             .clone()
@@ -143,7 +143,7 @@ fn a_time_out_names_the_call_and_its_late_answer_is_no_others() {
     }
 }
 
-/// Keeps another object, which it calls.
+/// Stores another object, which it calls.
 struct Outer {
     inner: Option<Proxy<Vec<u32>>>,
 }
@@ -162,10 +162,10 @@ fn objects_keep_and_call_others() {
     });
     assert_eq!(outer.call_with(push.clone(), 7).unwrap(), 1);
     assert_eq!(outer.call_with(push, 8).unwrap(), 2);
-    // And it comes back as a result.
+    // A proxy can be a result.
     let inner = outer.call(closure!([] |outer: &mut Outer| outer.inner.clone())).unwrap().unwrap();
     assert_eq!(inner.call(closure!([] |all: &mut Vec<u32>| all.clone())).unwrap(), [7, 8]);
-    // An object makes others, too.
+    // An object can create others.
     let made = outer
         .call_with(
             closure!([] |_outer: &mut Outer, manager: ManagerHandle| manager.create(|| String::from("new"))),
@@ -186,7 +186,7 @@ fn an_object_that_calls_itself_is_told_so() {
     assert_eq!(object.call(closure!([] |object: &mut u32| *object)).unwrap(), 1);
 }
 
-/// Writes, or reads, only what is even; above 100 it panics.
+/// Encodes and decodes only even numbers. Panics above 100.
 #[derive(Debug)]
 struct Even(u32);
 
@@ -235,7 +235,7 @@ fn what_can_not_be_sent_or_read_is_an_error_of_its_call() {
     assert_eq!(object.call(closure!([] |object: &mut u32| *object)).unwrap(), 2);
 }
 
-/// Travels as a proxy of one type, and arrives as one of another.
+/// Serialized as a proxy of one type, and deserialized as a proxy of another.
 struct Disguised(Option<Proxy<u32>>, Option<Proxy<String>>);
 
 impl Serialize for Disguised {

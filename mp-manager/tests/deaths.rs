@@ -32,7 +32,7 @@ fn the_death_of_the_server_is_an_error_to_all() {
         assert!(caller.wait_timeout(DEADLINE), "{caller:?} waits on");
         assert!(caller.join().unwrap(), "it was told otherwise");
     }
-    // From now on all is refused.
+    // From now on all calls are refused.
     let error = busy.call(closure!([] |object: &mut u32| *object)).unwrap_err();
     assert!(error.is_server_gone() && error.to_string().contains(&server.to_string()), "{error}");
     assert!(busy.free().unwrap_err().is_server_gone());
@@ -43,7 +43,7 @@ fn the_death_of_the_server_is_an_error_to_all() {
 
 #[test]
 fn a_server_that_dies_at_the_first_call_of_a_process_tells_it() {
-    // The caller's channel for answers is in the object's channel still, and so never at its end by itself.
+    // The caller's channel for answers is still in the object's channel, so it never ends by itself.
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
     let gate = Gate::new();
@@ -78,7 +78,7 @@ fn a_caller_that_is_killed_in_a_call_costs_no_other() {
     gate.open(1);
     let all = object.call(closure!([] |all: &mut Vec<u32>| all.clone())).unwrap();
     assert_eq!(all, [1], "what it had sent has run");
-    // Also a call after which its memory is swept.
+    // Another call, after which the dead caller's memory is swept.
     let another = Process::spawn(
         |object: Proxy<Vec<u32>>| object.call(closure!([] |all: &mut Vec<u32>| all.len())),
         object,

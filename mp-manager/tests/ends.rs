@@ -1,4 +1,4 @@
-//! The end of a manager: shut down, dropped, while calls run; and Ctrl-C, which is not its end.
+//! Shutdown of a manager: explicit or by drop, while calls run; and Ctrl-C, which does not end it.
 #![allow(unsafe_code)]
 
 mod common;
@@ -25,7 +25,7 @@ fn a_shutdown_waits_for_calls_that_run_and_drops_the_objects() {
         gate.arrived();
         let waiting = threads.spawn(|| object.call(closure!([] |object: &mut common::Noisy| object.value)));
         let ending = threads.spawn(move || manager.shutdown(DEADLINE));
-        // Idle objects are dropped while a call runs; after that this one is.
+        // Idle objects are dropped while a call runs. The object of the call is dropped after it.
         take(&idle_dropped);
         gate.open(1);
         assert_eq!(running.join().unwrap().unwrap(), 1);
@@ -93,7 +93,7 @@ fn ctrl_c_is_nothing_to_the_server() {
         let manager = Manager::start().unwrap();
         let object = made(&manager, closure!([] || 0_u32));
         for round in 1..=3 {
-            // SAFETY: to the group of this process.
+            // SAFETY: sends to the group of this process.
             assert_eq!(unsafe { libc::kill(0, libc::SIGINT) }, 0);
             assert_eq!(object.call(closure!([] |n: &mut u32| { *n += 1; *n })).unwrap(), round);
         }

@@ -1,4 +1,4 @@
-//! What objects and callers leave behind: a program of its own, since all tests of one share its memory.
+//! Leaks of objects and callers. A separate program, because all tests of a program share its memory.
 
 mod common;
 
@@ -25,7 +25,7 @@ fn nothing_of_an_object_is_left() {
         }
         drop(objects);
         eventually("their threads end", || threads(manager.server_pid()) <= threads_before);
-        // What the processes keep for their next messages is there after the first round.
+        // Buffers that processes keep for their next messages exist after the first round.
         let (blocks, queued, _) = in_use();
         match before {
             None => before = Some(blocks),
@@ -42,7 +42,7 @@ fn callers_that_come_and_go_leave_nothing() {
     let through = Queue::bounded(1).unwrap();
     let mut before = None;
     for _ in 0..3 {
-        // Each that is received has its own channel for answers; one that comes later finds that the others are gone.
+        // Each received proxy has its own channel for answers. A later one finds that the others are gone.
         let received: Vec<_> = (0..50)
             .map(|_| {
                 through.put(object.clone()).unwrap();

@@ -1,4 +1,4 @@
-//! How long objects live.
+//! Lifetimes of objects.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn the_last_proxy_that_is_dropped_frees_the_object() {
     let (first, second) = (object.clone(), object);
     value(&first).unwrap();
     drop(first);
-    // A child has it after that, and ends.
+    // A child has the object after that, and ends.
     let child = Process::spawn(|object: Proxy<Noisy>| value(&object), second.clone()).unwrap();
     assert_eq!(child.join().unwrap(), 0);
     assert_eq!(value(&second).unwrap(), 0);

@@ -1,4 +1,4 @@
-//! Calls of a server that has no descriptors to spare.
+//! Calls of a server without free descriptors.
 
 mod common;
 
@@ -12,7 +12,7 @@ use mp_reduce::Fd;
 use mp_spawn::closure;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// How often the thread of an object has gone to sleep by itself.
+/// Returns the number of voluntary sleeps of an object's thread.
 fn sleeps(server: u32, object: &str) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{server}/task")).unwrap().map(|task| task.unwrap().path());
     let is = |task: &std::path::PathBuf| {
@@ -24,7 +24,7 @@ fn sleeps(server: u32, object: &str) -> u64 {
     line.unwrap().trim().parse().unwrap()
 }
 
-/// Lets the server open no more descriptors, or as many as it could before.
+/// Prevents the server from opening more descriptors, or restores its limit.
 fn limit(limits: &Proxy<Option<Rlimit>>, few: bool) {
     let set = closure!([] |before: &mut Option<Rlimit>, few: bool| {
         let now = *before.get_or_insert_with(|| getrlimit(Resource::Nofile));
@@ -46,7 +46,7 @@ fn a_call_waits_for_descriptors_and_its_thread_sleeps_meanwhile() {
         let (mut from, mut line) = (from, String::new());
         from.0.read_to_string(&mut line).map(|_| lines.push(line))
     });
-    // The code of it arrives, and a call that has a descriptor to read.
+    // The code of the call arrives, and a call with a descriptor.
     let (empty, end) = pipe().unwrap();
     drop(end);
     lines.call_with(read.clone(), Fd(empty)).unwrap();
@@ -67,7 +67,7 @@ fn a_call_waits_for_descriptors_and_its_thread_sleeps_meanwhile() {
     manager.shutdown(common::DEADLINE).unwrap();
 }
 
-/// Another program's call, for which the server can't accept a connection.
+/// Call of another program, for which the server can't accept a connection.
 #[cfg(feature = "authkey")]
 #[test]
 fn a_call_for_which_the_server_has_no_descriptor_says_so() {

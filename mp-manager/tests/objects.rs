@@ -12,7 +12,7 @@ use mp_spawn::{Process, StateClosure, closure};
 
 type Lines = std::vec::IntoIter<String>;
 
-/// A `Noisy` that is made by a call of another one, with one more than that has.
+/// Creates a `Noisy` by a call of another one, with a value that is higher by one.
 fn child(parent: &Proxy<Noisy>) -> Result<Proxy<Noisy>, CallError> {
     parent.call_to_object(bear(None), ())
 }
@@ -38,11 +38,11 @@ fn a_result_that_is_no_message_stays_in_the_server() {
     });
     let lines: Proxy<Lines> = text.call_to_object(open, 1).unwrap();
     assert_eq!((lines.timeout(), lines.server_pid()), (Some(DEADLINE), manager.server_pid()));
-    // It has a life of its own.
+    // The new object is independent.
     text.free().unwrap();
     let next = || lines.call(closure!([] |lines: &mut Lines| lines.next())).unwrap();
     assert_eq!((next(), next()), (Some("b".to_string()), None));
-    // In another process, as any proxy.
+    // A process can receive the proxy like any other.
     let child = |lines: Proxy<Lines>| lines.call(closure!([] |lines: &mut Lines| lines.len()));
     assert_eq!(Process::spawn(child, lines).unwrap().join().unwrap(), 0);
 }
@@ -62,7 +62,7 @@ fn each_is_called_beside_the_one_that_made_it() {
         gate.open(1);
         busy.join().unwrap().unwrap();
     });
-    // The parent may call the new one, and that makes one in its turn.
+    // The parent may call the new object, whose call creates another one.
     let ask = closure!([] |_parent: &mut Noisy, first: Proxy<Noisy>| value(&child(&first)?));
     assert_eq!(parent.call_with(ask, first).unwrap(), 2);
 }
@@ -76,7 +76,7 @@ fn the_last_proxy_frees_it() {
     queue.put(first).unwrap();
     assert_eq!(value(&take(&queue)).unwrap(), 1);
     assert_eq!(take(&dropped), manager.server_pid());
-    // With its process.
+    // Last proxy of a process that ends.
     let gate = Gate::new();
     let hold = |(parent, gate): (Proxy<Noisy>, Gate)| {
         let _own = child(&parent).unwrap();

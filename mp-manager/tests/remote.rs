@@ -18,7 +18,7 @@ use rustix::process::Signal;
 
 const KEY: &[u8] = b"a secret";
 
-/// An address that no other test has.
+/// Returns an address that no other test uses.
 fn address(test: &str) -> String {
     format!("@mp-manager-{}-{test}", std::process::id())
 }
@@ -36,7 +36,7 @@ fn words() -> Methods<Words> {
         .method("frozen", closure!([] |_words: &mut Words| Tensor::<f32>::zeros([3]).unwrap().freeze()))
 }
 
-/// A manager that serves `Words`, and a program's connection to it.
+/// Creates a manager that serves `Words`, and a program's connection to it.
 fn served(test: &str) -> (Manager, RemoteManager) {
     let manager = manager();
     manager.register(words()).unwrap();
@@ -53,7 +53,8 @@ fn all(words: &RemoteProxy) -> Words {
     words.call("all", ()).unwrap()
 }
 
-/// The other program of the tests below: this one, started anew by `Command`, so that it shares nothing with this one.
+/// Runs as the other program of the tests below: this program, started again by `Command`, so that it shares
+/// nothing.
 #[test]
 fn other_program() {
     let Ok(address) = std::env::var("MP_TEST_REMOTE") else { return };
@@ -62,13 +63,13 @@ fn other_program() {
     let own = remote.create("Words", "mine".to_string()).unwrap();
     words.call::<usize>("push", format!("from {}", std::process::id())).unwrap();
     own.call::<usize>("push", "more".to_string()).unwrap();
-    // Until it is killed: its parent has a deadline.
+    // Runs until it is killed: its parent has a deadline.
     while std::env::var_os("MP_TEST_REMAIN").is_some() {
         thread::park();
     }
 }
 
-/// How many threads of a process have a name that is this, or begins with it and goes on with a number.
+/// Returns the number of threads of a process whose name is this, or this followed by a number.
 fn threads_named(pid: u32, name: &str) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
@@ -79,7 +80,7 @@ fn threads_named(pid: u32, name: &str) -> usize {
         .count()
 }
 
-/// Ends with its test.
+/// Program that is killed when its test ends.
 struct Other(std::process::Child);
 
 impl Drop for Other {
@@ -106,7 +107,7 @@ fn methods_are_called_by_their_names() {
     assert_eq!(words.call::<usize>("push", "b".to_string()).unwrap(), 2);
     assert_eq!(all(&words), ["a", "b"]);
     assert_eq!(words.type_name(), "Words");
-    // Larger than what a socket buffers, and than what a message keeps within its bytes.
+    // Larger than a socket's buffer, and than the part of a message that is sent in band.
     let bytes: Vec<u8> = words.call("bytes", 5_000_000_usize).unwrap();
     assert!(bytes.len() == 5_000_000 && bytes.iter().all(|byte| *byte == 7));
     let long = "x".repeat(3_000_000);
@@ -133,7 +134,7 @@ fn a_program_that_is_killed_gives_up_its_objects() {
     let (manager, remote) = served("killed");
     let words = made(&manager, closure!([] || Words::new()));
     manager.publish("words", &words).unwrap();
-    // Threads for objects, and for connections: one that keeps this program's session.
+    // Counts threads of objects and of connections. One connection keeps this program's session alive.
     let now = || ["object-", "connection"].map(|name| threads_named(manager.server_pid(), name));
     eventually("what was registered and published", || now() == [1, 1]);
     let other = start_other_program(&address("killed"), true);
@@ -168,7 +169,7 @@ fn the_last_handle_frees_the_object() {
     drop(copy);
     assert_eq!(take(&dropped), manager.server_pid());
 
-    // Two handles of this program, one name, and the proxy: the object goes with the last of them.
+    // Two handles of this program, one name and the proxy: the object is freed with the last of them.
     drop((noisy, first));
     assert!(manager.unpublish("first").unwrap());
     assert_eq!(again.call::<u64>("value", ()).unwrap(), 0);
@@ -193,7 +194,7 @@ fn errors_and_panics_are_those_of_the_caller() {
     let error = remote.create("Numbers", ()).unwrap_err();
     assert!(matches!(&error, CallError::NoSuchType { known, .. } if known == &["Words"]), "{error}");
 
-    // Another type than the method takes, and than it returns.
+    // Types other than those that the method takes and returns.
     let error = words.call::<usize>("push", 7_u64).unwrap_err();
     assert!(error.undecodable().is_some() && matches!(error, CallError::Arguments { .. }), "{error}");
     let error = remote.create("Words", (1, 2)).unwrap_err();
@@ -233,7 +234,7 @@ fn names_are_given_once() {
     manager.publish("number", &number).unwrap();
     assert!(raised(manager.publish("number", &number)).contains("unpublish"));
     assert!(raised(manager.serve(address("once"), KEY).map(drop)).contains("another Listener"));
-    // Without a constructor, it is made by the program that has the manager.
+    // Without a constructor, only the program that has the manager can create the object.
     let error = remote.create("u8", ()).unwrap_err();
     assert!(matches!(error, CallError::NoSuchMethod { .. }), "{error}");
     assert_eq!(remote.objects().unwrap()["number"], "u8");
@@ -262,7 +263,7 @@ fn a_wrong_key_and_a_wrong_place() {
     assert!(matches!(&error, ManagerError::Connect(_) | ManagerError::Incompatible(_)), "{error}");
     let error = refused(address("nowhere"), KEY);
     assert!(matches!(&error, ManagerError::Connect(ConnectError::Io { .. })), "{error}");
-    // A listener that is no manager's server.
+    // A listener that is not a manager's server.
     let listener = mp_queue::SocketOptions::new().authkey(KEY).listen(&*address("other")).unwrap();
     let other = thread::spawn(move || listener.accept().unwrap().send("hello".to_string()).unwrap());
     let error = refused(address("other"), KEY);
@@ -333,7 +334,7 @@ fn a_server_that_is_gone_is_said_to_be() {
     kill(manager.server_pid());
     let error = words.call::<Words>("all", ()).unwrap_err();
     assert!(error.is_server_gone(), "{error}");
-    // Without a connection that was there before.
+    // Without a previous connection.
     let error = remote.create("Words", "b".to_string()).unwrap_err();
     assert!(error.is_server_gone(), "{error}");
 
@@ -373,7 +374,7 @@ fn an_object_of_another_manager_is_not_published() {
     );
 }
 
-/// An object that waits for ever, until the gate is opened; and that says when it is dropped.
+/// Creates an object whose calls wait until the gate is opened, and that reports its drop.
 fn waiting(manager: &Manager, test: &str) -> (Gate, Queue<u32>) {
     let (gate, dropped) = (Gate::new(), Queue::unbounded().unwrap());
     let (stop, told) = (gate.clone(), dropped.clone());
@@ -397,7 +398,7 @@ fn calls_that_timed_out_leave_no_threads_behind() {
     for _ in 0..20 {
         assert!(matches!(busy.call::<u64>("value", ()).unwrap_err(), CallError::TimedOut { .. }));
     }
-    // The one that keeps the session is left.
+    // The connection that keeps the session alive remains.
     eventually("that they end", || threads_named(manager.server_pid(), "connection") == 1);
     gate.open(1);
     assert_eq!(busy.with_timeout(DEADLINE).call::<u64>("value", ()).unwrap(), 3);
@@ -428,7 +429,7 @@ fn a_stopped_server_is_waited_for_as_long_as_a_call_may() {
     signal(manager.server_pid(), Signal::STOP);
     eventually("it is stopped", || threads_are(manager.server_pid(), 'T'));
     for _ in 0..2 {
-        // The second one needs a connection of its own, which the server does not accept.
+        // The second call needs a connection of its own, which the server does not accept.
         let error =
             words.clone().with_timeout(Duration::from_millis(100)).call::<Words>("all", ()).unwrap_err();
         assert!(matches!(error, CallError::TimedOut { .. }), "{error}");
@@ -454,7 +455,7 @@ fn programs_that_come_and_go_leave_nothing() {
     eventually("that the first round is over", || threads(manager.server_pid()) <= 5);
     let (before, threads_before) = (in_use(), threads(manager.server_pid()));
     (0..20).for_each(|_| round());
-    // What the first round had may have been there a little longer.
+    // Resources of the first round may remain a little longer.
     let no_more = |(a, b, c): (u64, u64, u64)| a <= before.0 && b <= before.1 && c <= before.2;
     eventually("that nothing is left", || {
         no_more(in_use()) && threads(manager.server_pid()) <= threads_before

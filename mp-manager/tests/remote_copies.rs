@@ -1,4 +1,5 @@
-//! Copies (`fork`) of a program that is connected to a manager's server, which have copies of its sockets; and a server that is stopped.
+//! Forks of a program that is connected to a manager's server, which have copies of its sockets; and a
+//! stopped server.
 #![cfg(feature = "authkey")]
 #![allow(unsafe_code)]
 
@@ -15,7 +16,7 @@ use mp_queue::Queue;
 use mp_spawn::{Process, closure};
 use rustix::process::{Pid, Signal, WaitOptions, waitpid};
 
-/// The gate stops the constructor when it is given 0.
+/// Starts a server in which the gate stops the constructor if its argument is 0.
 fn served(test: &str) -> Served {
     Served::new(test, |dropped, gate| {
         let (told, stop) = (dropped.clone(), gate.clone());
@@ -29,7 +30,8 @@ fn served(test: &str) -> Served {
 }
 
 impl Served {
-    /// The server's threads whose names are this, and a number behind it if there is one: how often each has gone to sleep by itself.
+    /// Returns the number of voluntary sleeps of each of the server's threads with this name, or this name
+    /// and a number.
     fn sleeps(&self, name: &str) -> Vec<u64> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.manager.server_pid())).unwrap().flatten();
         let tasks = tasks.filter(|task| {
@@ -59,21 +61,21 @@ impl Served {
     }
 }
 
-/// A copy of this process, which does this; it ends by itself if it is not killed.
+/// Forks this process and calls `run` in the fork, which ends by itself if it is not killed.
 fn copied(run: impl FnOnce() -> bool) -> u32 {
-    // SAFETY: the copy touches what it has copied, and ends without destructors.
+    // SAFETY: the fork uses only copied memory, and ends without destructors.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        // SAFETY: it ends this process after a time.
+        // SAFETY: ends this process after a time.
         unsafe { libc::alarm(120) };
         let code = if mp_core::user_code::caught(run) == Some(true) { 7 } else { 8 };
-        // SAFETY: it ends this process.
+        // SAFETY: ends this process.
         unsafe { libc::_exit(code) };
     }
     u32::try_from(pid).unwrap()
 }
 
-/// A copy that does nothing, until it is dropped.
+/// Fork that does nothing until it is dropped.
 struct Copy(u32);
 
 impl Copy {
@@ -93,7 +95,7 @@ impl Drop for Copy {
     }
 }
 
-/// Whether the copy says so, in time.
+/// Returns the exit value of the fork, which must end in time.
 fn says(pid: u32) -> bool {
     let mut ended = None;
     let in_time = mp_core::user_code::caught(|| {
@@ -163,7 +165,8 @@ fn a_copy_that_asks_has_an_error_whatever_its_original_was_at() {
     let served = served("asks");
     let object = served.create(4);
     served.stop();
-    // A thread that has a lock of the session most of the time: each request is given up at once, and is to be told.
+    // This thread holds a lock of the session most of the time, because each request is given up at once, and
+    // reported.
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
         let hasty = served.remote.clone().with_timeout(Duration::ZERO);
@@ -201,10 +204,10 @@ fn many_proxies_wait_once_for_a_server_that_is_stopped() {
     for _ in 0..100 {
         assert!(queue.put(object.clone()).is_err());
     }
-    // Each by itself would wait as long.
+    // Each proxy alone would wait as long.
     assert!(began.elapsed() < 100 * wait / 2, "{:?}", began.elapsed());
     served.go_on();
-    // As soon as the server answers, it is asked for shares.
+    // After the server has answered, shares are requested again.
     assert_eq!(object.clone().with_timeout(DEADLINE).call::<u64>("value", ()).unwrap(), 4);
     queue.put(object.with_timeout(DEADLINE)).unwrap();
     assert_eq!(take(&queue).call::<u64>("value", ()).unwrap(), 4);
@@ -216,14 +219,14 @@ fn threads_of_connections_sleep_until_there_is_something_to_do() {
     let (object, queue) = (served.create(1), Queue::unbounded().unwrap());
     (0..20).for_each(|_| queue.put(object.clone()).unwrap());
     let all = || served.sleeps("connection");
-    // The thread of an object looks from time to time.
+    // The thread of an object wakes up periodically.
     let looks = || served.sleeps("object-").into_iter().max().unwrap_or(0);
     let mut before = Vec::new();
     eventually("all wait", || std::mem::replace(&mut before, all()) == all());
     let (before, began) = (all(), looks());
     eventually("some time is over", || looks() > began + 5);
     assert_eq!((all(), before.len()), (before, 22));
-    // The end of the manager ends them.
+    // The end of the manager ends the threads.
     let Served { manager, .. } = served;
     let began = Instant::now();
     manager.shutdown(DEADLINE).unwrap();

@@ -1,4 +1,5 @@
-//! Objects of another program's server: waits for them, those that methods return, and handles that are sent on.
+//! Objects of another program's server: time limits, objects returned by methods, and handles sent to other
+//! processes.
 #![cfg(feature = "authkey")]
 
 mod common;
@@ -68,7 +69,7 @@ fn create_waits_as_long_as_its_handle_does_and_then_makes_none() {
     served.gate.arrived();
     assert!(served.dropped.is_empty());
     served.gate.open(1);
-    // It is made, and for no process; the program's session goes on.
+    // The object is created too late and is freed. The program's session continues.
     served.one_is_dropped();
     let object = served.create(5);
     assert_eq!((value(&object), object.timeout()), (5, Some(DEADLINE)));
@@ -111,7 +112,7 @@ fn an_object_that_comes_too_late_is_given_up_whenever_that_is() {
         }
     }
     assert!(late > 0, "none was late");
-    // Each object has a thread, and so has each connection. Those that are idle stay.
+    // Each object and each connection has a thread. Idle connections remain.
     let object = served.create(3);
     eventually("that all objects are gone", || objects(served.manager.server_pid()) == 1);
     assert_eq!(value(&object), 3);
@@ -119,7 +120,7 @@ fn an_object_that_comes_too_late_is_given_up_whenever_that_is() {
     eventually("that nothing is left", || threads(served.manager.server_pid()) <= before + 1);
 }
 
-/// How many threads of objects a server has, without those of what is made to register and to serve.
+/// Returns the number of threads of a server's objects, without those created by registering and serving.
 fn objects(pid: u32) -> usize {
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
     let names = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
@@ -153,7 +154,7 @@ fn a_method_returns_an_object_or_a_value() {
     assert!(matches!(&error, CallError::Raised(raised) if raised.message == "1 has none"), "{error}");
     let error = parent.call_to_object("nothing", ()).unwrap_err();
     assert!(matches!(&error, CallError::NoSuchMethod { .. }), "{error}");
-    // Neither is called.
+    // Neither method is called.
     let error = parent.call_to_object("add", 4_u64).unwrap_err();
     assert!(matches!(&error, CallError::Value { why, .. } if why.contains("a value")), "{error}");
     let error = parent.call::<u64>("slow child", ()).unwrap_err();
@@ -172,7 +173,7 @@ fn a_method_returns_an_object_or_a_value() {
         .unwrap();
     let words = parent.call_to_object("words", ()).unwrap();
     assert_eq!(words.call::<Vec<String>>("all", ()).unwrap(), ["a"]);
-    // The other way round: the type of the object was registered first.
+    // In the opposite order: the type of the object was registered first.
     let wrong = Methods::<u16>::of("Wrong").method_to_object("noisy", "Noisy", closure!([] |n: &mut u16| *n));
     let error = served.manager.register(wrong).unwrap_err();
     assert!(
@@ -239,7 +240,7 @@ fn a_handle_is_sent_to_another_process() {
     let object = served.create(1);
     let child = |object: RemoteProxy| -> Result<RemoteProxy, CallError> {
         object.call::<u64>("add", 1_u64)?;
-        // One that the child has made, and given no other process.
+        // Object created by the child, which sends it to no other process.
         object.call_to_object("child", ())
     };
     let made = Process::spawn(child, object.clone()).unwrap().join().unwrap();
@@ -257,7 +258,7 @@ fn a_handle_on_its_way_keeps_the_object() {
     let served = served("way");
     let queue = Queue::unbounded().unwrap();
     queue.put(served.create(7)).unwrap();
-    // As it has come, on again; and then by two at once.
+    // A received handle is sent on again, and then by two processes at once.
     let again = take(&queue);
     queue.put(again.clone()).unwrap();
     queue.put(again).unwrap();
@@ -268,7 +269,7 @@ fn a_handle_on_its_way_keeps_the_object() {
     assert_eq!(value(&second), 8);
     drop(second);
     served.one_is_dropped();
-    // What no process takes goes with its message.
+    // A share that no process receives is released with its message.
     queue.put(served.create(7)).unwrap();
     assert!(served.dropped.is_empty());
     drop(queue);
@@ -309,7 +310,7 @@ fn the_death_of_a_sender_and_of_a_receiver() {
     let object = take(&queue);
     assert_eq!(value(&object), 1, "what it had sent lives");
 
-    // A receiver that has not called yet, and one that has.
+    // One receiver has not called yet, and one has.
     for calls in [false, true] {
         let receiver = move |(queue, gate): (Queue<RemoteProxy>, Gate)| {
             let object = queue.get_timeout(DEADLINE).unwrap().unwrap();
@@ -349,7 +350,7 @@ fn a_receiver_proves_its_key() {
 fn a_handle_that_can_not_be_sent() {
     let mut served = served("not-sent");
     let (queue, object) = (Queue::unbounded().unwrap(), served.create(1));
-    // Over a socket, to a program that has none of this one's memory.
+    // Over a socket, to a program without this program's memory.
     let error = object.call::<u64>("add", object.clone()).unwrap_err();
     assert!(matches!(error, CallError::Arguments { .. }), "{error}");
     queue.put(object.clone()).unwrap();
@@ -359,7 +360,7 @@ fn a_handle_that_can_not_be_sent() {
     assert!(error.to_string().contains("is gone"), "{error}");
     let received = take(&queue);
     assert!(received.call::<u64>("value", ()).unwrap_err().is_server_gone());
-    // Another server at the same address has no part in it.
+    // Another server at the same address does not matter.
     queue.put(received).unwrap();
     served.manager = manager();
     served.manager.register(noisy(&served.dropped, &served.gate)).unwrap();

@@ -29,7 +29,7 @@ fn words(manager: &Manager) {
     manager.register(words).unwrap();
 }
 
-/// A manager, the address that it serves, and a program's connection to it.
+/// Creates a manager, the address that it serves, and a program's connection to it.
 fn served() -> (Manager, Address, RemoteManager) {
     let manager = manager();
     words(&manager);
@@ -42,8 +42,8 @@ fn create(remote: &RemoteManager) -> RemoteProxy {
     remote.create("Words", "first".to_string()).unwrap()
 }
 
-/// The other program of the tests below: this one, started anew by `Command`, so that it shares nothing with
-/// this one.
+/// Runs as the other program of the tests below: this program, started again by `Command`, so that it shares
+/// nothing.
 #[test]
 fn other_program() {
     let Ok(address) = std::env::var(ADDRESS) else { return };
@@ -51,13 +51,13 @@ fn other_program() {
     let shared = remote.get("shared").unwrap();
     let _own = create(&remote);
     shared.call::<usize>("push", std::process::id().to_string()).unwrap();
-    // Until it is killed: its parent has a deadline.
+    // Runs until it is killed: its parent has a deadline.
     loop {
         std::thread::park();
     }
 }
 
-/// Ends with its test.
+/// Program that is killed when its test ends.
 struct Other(Child);
 
 impl Drop for Other {
@@ -111,7 +111,7 @@ fn proxy_is_sent_with_its_tcp_address() {
     assert_eq!(words.call::<usize>("push", "from here".to_string()).unwrap(), 3);
 }
 
-/// Servers on two hosts may have one process id, and give their objects the same numbers.
+/// Servers on two hosts may have the same process id, and number their objects equally.
 #[test]
 fn objects_of_two_servers_differ_in_their_numbers() {
     let object = || {
@@ -145,13 +145,13 @@ fn socket_options_apply_to_both_sides() {
     let address = manager.serve(any_port(), &options).unwrap();
     let small = RemoteManager::connect(&address, &options).unwrap().with_timeout(DEADLINE);
     let words = create(&small);
-    // The client's limit, and the server's.
+    // Limits of the client and the server.
     let error = words.call::<usize>("push", "x".repeat(5_000)).unwrap_err();
     assert!(matches!(&error, CallError::Arguments { why, .. } if why.contains("max_message")), "{error}");
     let error = words.call::<Vec<u8>>("bytes", 5_000_usize).unwrap_err();
     assert!(matches!(&error, CallError::Value { why, .. } if why.contains("max_message")), "{error}");
     assert_eq!(words.call::<Vec<u8>>("bytes", 3_000_usize).unwrap(), [7; 3_000]);
-    // A program that does not answer.
+    // Program that does not answer.
     let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let short = Duration::from_millis(50);
     let hasty = SocketOptions::new().authkey(KEY).handshake_timeout(short);

@@ -1,4 +1,5 @@
-//! Objects that call each other: a ring is an error of the call that would close it, and nothing else is taken for one.
+//! Objects that call each other: closing a cycle is an error of the closing call, and other calls are not
+//! affected.
 
 mod common;
 
@@ -16,7 +17,8 @@ type Answer = Result<u32, CallError>;
 fn the_call_that_closes_a_ring_is_told_which_calls_wait() {
     let manager = manager();
     let [first, second, third] = [(); 3].map(|()| made(&manager, closure!([] || 7_u32)));
-    // The first calls the second, which calls the third, which calls the first: that is the one that would wait for itself.
+    // The first object calls the second, the second the third, and the third the first, which would wait for
+    // itself.
     let back = closure!([first = first.clone()] |_own: &mut u32| {
         Ok::<Answer, String>(first.call(closure!([] |n: &mut u32| *n)))
     });
@@ -34,7 +36,7 @@ fn the_call_that_closes_a_ring_is_told_which_calls_wait() {
     assert_eq!(waiting.len(), 2, "{error}");
     assert!(waiting.iter().all(|call| call.location.file.ends_with("rings.rs")), "{error}");
     assert!(error.to_string().contains("would wait for itself"), "{error}");
-    // They go on, each by itself and by way of the others.
+    // All objects continue, alone and through the others.
     for shelf in [&first, &second, &third] {
         assert_eq!(shelf.call(closure!([] |n: &mut u32| { *n += 1; *n })).unwrap(), 8);
     }
@@ -53,7 +55,7 @@ fn a_wait_that_has_timed_out_is_in_no_ring() {
     thread::scope(|scope| {
         scope.spawn(|| second.call(closure!([stopped] |_own: &mut u32| stopped.pass())).unwrap());
         assert_eq!(gate.arrived(), manager.server_pid());
-        // The first waits for the second, which is in a call, and gives up.
+        // The first object waits for the second, which is in a call, and times out.
         let soon = second.clone().with_timeout(Duration::from_millis(20));
         let error = first
             .call(
@@ -70,7 +72,7 @@ fn a_wait_that_has_timed_out_is_in_no_ring() {
     assert_eq!(second.call(back).unwrap().unwrap(), 7);
 }
 
-/// An object answers another one, and calls it at once: that one may not have seen its answer yet.
+/// An object that has answered a call can call its caller at once, before that has read the answer.
 #[test]
 fn an_answer_ends_a_wait_before_it_is_read() {
     let manager = manager();
@@ -88,7 +90,8 @@ fn an_answer_ends_a_wait_before_it_is_read() {
                 })))
             });
             let asking = scope.spawn(|| asker.call(ask).unwrap());
-            // Now it is being answered; what comes next to the one that answers calls the one that has asked.
+            // While the answer is sent, the next request makes the answering object call the object that had
+            // asked.
             take(&asked);
             let back = closure!([asker = asker.clone()] |_own: &mut u32| {
                 Ok::<Answer, String>(asker.call(closure!([] |n: &mut u32| *n)))
@@ -100,7 +103,7 @@ fn an_answer_ends_a_wait_before_it_is_read() {
     assert_eq!(value(&asker).unwrap(), 7);
 }
 
-/// A maker runs in the thread of the object that it makes, and the one that wants that waits for it.
+/// A maker runs in the thread of the object that it creates, and its caller waits for it.
 #[test]
 fn a_maker_that_calls_the_object_that_waits_for_it_is_told() {
     let manager = manager();
@@ -112,7 +115,7 @@ fn a_maker_that_calls_the_object_that_waits_for_it_is_told() {
     });
     let said = object.call(make).unwrap();
     assert!(said.contains("would wait for itself"), "{said}");
-    // One that calls another object is made.
+    // A maker that calls another object succeeds.
     let other = made(&manager, closure!([] || 8_u32));
     let make = closure!([handle = manager.handle(), other] |_own: &mut u32| {
         let maker = closure!([other = other.clone()] || other.call(closure!([] |n: &mut u32| *n)));
@@ -121,7 +124,7 @@ fn a_maker_that_calls_the_object_that_waits_for_it_is_told() {
     assert_eq!(object.call(make).unwrap().unwrap(), 8);
 }
 
-/// A ring by way of another process is not found: a time-out ends it, and names the call.
+/// A cycle through another process is not detected: a time-out ends it, and names the call.
 #[test]
 fn a_ring_through_another_process_ends_with_a_time_out() {
     let manager = manager();
@@ -142,7 +145,7 @@ fn a_wait_that_is_over_closes_no_ring() {
     let (first, second) = (made(&manager, closure!([] || 1_u32)), made(&manager, closure!([] || 2_u32)));
     let hasty = second.with_timeout(Duration::from_millis(10));
     let ask = closure!([gate = gate.clone(), told = told.clone()] |_n: &mut u32, hasty: Proxy<u32>, own: Proxy<u32>| {
-        // Waits no longer, while the other one is in that call.
+        // The wait has ended, while the other object is still in that call.
         let stop = closure!([gate = gate.clone(), told = told.clone()] |_n: &mut u32, first: Proxy<u32>| {
             gate.pass();
             let back = first.call(closure!([] |n: &mut u32| *n));

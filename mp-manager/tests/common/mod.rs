@@ -1,4 +1,4 @@
-//! What the tests of the manager share. Each wait here has a deadline, each process ends with its test.
+//! Helpers shared by the manager's tests. Each wait here has a deadline, each process ends with its test.
 #![allow(dead_code, unused_imports, unreachable_pub, missing_docs)]
 
 #[cfg(feature = "authkey")]
@@ -13,7 +13,7 @@ use mp_spawn::Closure;
 use rustix::process::Signal;
 use serde::{Deserialize, Serialize};
 
-/// An object whose calls have to end.
+/// Creates an object whose calls have a deadline.
 #[track_caller]
 pub fn made<T: 'static>(manager: &ManagerHandle, make: Closure<(), T>) -> Proxy<T> {
     manager.create_closure(make).unwrap().with_timeout(DEADLINE)
@@ -23,7 +23,7 @@ pub fn manager() -> Manager {
     Manager::start().unwrap()
 }
 
-/// The next message, which has to come: also from a process that is still to be started.
+/// Returns the next message, which must arrive, even from a process that is still to be started.
 #[track_caller]
 pub fn take<T: Message>(queue: &Queue<T>) -> T {
     let mut got = None;
@@ -38,18 +38,18 @@ pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }
 
-/// What a leak would leave in shared memory: blocks, messages, members.
+/// Returns the numbers of blocks, messages and members in shared memory, which a leak would increase.
 pub fn in_use() -> (u64, u64, u64) {
     let MemoryStats { live_blocks, queued, members, .. } = Arena::current().unwrap().memory_stats();
     (live_blocks, queued, members)
 }
 
-/// How many threads a process has.
+/// Returns the number of threads of a process.
 pub fn threads(pid: u32) -> usize {
     std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count)
 }
 
-/// An object that says when it is dropped, and in which process.
+/// Object that reports its drop, and the process of the drop.
 #[derive(Debug)]
 pub struct Noisy {
     pub value: u64,
@@ -62,7 +62,7 @@ impl Drop for Noisy {
     }
 }
 
-/// Such an object, and where it says so.
+/// Creates such an object, and the queue of its reports.
 #[track_caller]
 pub fn noisy(manager: &ManagerHandle) -> (Proxy<Noisy>, Queue<u32>) {
     let dropped = Queue::unbounded().unwrap();
@@ -71,7 +71,7 @@ pub fn noisy(manager: &ManagerHandle) -> (Proxy<Noisy>, Queue<u32>) {
     (made(manager, make), dropped)
 }
 
-/// A place where calls stop: each says that it has begun, and continues when the test lets it.
+/// Gate at which calls stop: each reports that it has begun, and continues when the test opens the gate.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct Gate {
     begun: Queue<u32>,
@@ -83,14 +83,14 @@ impl Gate {
         Gate { begun: Queue::unbounded().unwrap(), go: Queue::unbounded().unwrap() }
     }
 
-    /// In a call.
+    /// Stops at the gate; used in a call.
     pub fn pass(&self) {
         self.begun.put(std::process::id()).unwrap();
-        // If the test is gone, so is this process soon.
+        // If the test is gone, this process will end soon.
         _ = self.go.get_timeout(DEADLINE);
     }
 
-    /// Waits for a call: the process that it runs in.
+    /// Waits for a call. Returns the process that it runs in.
     #[track_caller]
     pub fn arrived(&self) -> u32 {
         take(&self.begun)

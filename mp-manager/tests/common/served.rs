@@ -1,4 +1,4 @@
-//! A manager whose objects another program uses; here that is the same program.
+//! Manager whose objects another program uses; here, the same program.
 
 use mp_manager::{Manager, Methods, RemoteManager, RemoteProxy};
 use mp_queue::Queue;
@@ -8,7 +8,7 @@ use super::{DEADLINE, Gate, Noisy, manager, take};
 
 pub const KEY: &[u8] = b"a secret";
 
-/// A manager with `Noisy` objects, which say when they are dropped; the gate stops what is to stop.
+/// Manager with `Noisy` objects, which report their drops. The gate stops their calls.
 pub struct Served {
     pub manager: Manager,
     pub remote: RemoteManager,
@@ -18,9 +18,9 @@ pub struct Served {
 }
 
 impl Served {
-    /// Serves these methods at an address that no other test of this program has.
+    /// Serves these methods at an address that no other test of this program uses.
     pub fn new(test: &str, methods: impl FnOnce(&Queue<u32>, &Gate) -> Methods<Noisy>) -> Served {
-        // That of the children, too.
+        // Key of the children, too.
         current_process().set_authkey(KEY);
         let (manager, dropped, gate) = (manager(), Queue::unbounded().unwrap(), Gate::new());
         manager.register(methods(&dropped, &gate)).unwrap();
@@ -35,7 +35,7 @@ impl Served {
         self.remote.create("Noisy", value).unwrap()
     }
 
-    /// The next object that is dropped, in the server.
+    /// Waits until the next object is dropped in the server.
     #[track_caller]
     pub fn one_is_dropped(&self) {
         assert_eq!(take(&self.dropped), self.manager.server_pid());
