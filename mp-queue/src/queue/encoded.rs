@@ -84,8 +84,8 @@ impl<T: Message> Queue<T> {
         }
     }
 
-    /// Returns `true` if [`pack`](Self::pack) would find room for a message now. It does if the same thread
-    /// packs its next message at once.
+    /// Returns `true` if [`pack`](Self::pack) would find room for a message now. The next `pack` of this
+    /// thread finds it, if it is called at once.
     #[doc(hidden)]
     pub fn can_pack(&self) -> bool {
         self.raw().arena().keeps_envelope(self.raw().hold())

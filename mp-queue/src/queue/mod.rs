@@ -86,11 +86,11 @@ use crate::raw::waiting::Alone;
 /// queue does not depend on its producer, which may exit at once.
 ///
 /// A wait for a message ends with `Deserted` when no process or message can put any more. This is the case
-/// when every other process that had the queue has ended or dropped its last handle, no message in transit
-/// contains a handle, and this process has no further handle that could put. In the same way, a wait for room
-/// ends with `Deserted` if no further handle could get. A clone in another thread keeps the wait going until
-/// the clone is dropped or blocked in the same kind of wait. Threads that share one handle by reference are
-/// counted as one. For such threads, and for processes that keep unused handles, set
+/// when other processes had the queue, each of them has ended or dropped its last handle, no message in
+/// transit contains a handle, and this process has no further handle that could put. In the same way, a wait
+/// for room ends with `Deserted` if no further handle could get. A clone in another thread keeps the wait
+/// going until the clone is dropped or blocked in the same kind of wait. Threads that share one handle by
+/// reference are counted as one. For such threads, and for processes that keep unused handles, set
 /// [`QueueOptions::deserted_when`].
 ///
 /// # As a message

@@ -254,8 +254,8 @@ impl Reader {
         !self.early.is_empty()
     }
 
-    /// Reads the available part of the greeting. Returns `true` if the greeting was still incomplete and now
-    /// is complete or has failed.
+    /// Reads the available part of the greeting. Returns `true` if the greeting was still expected before
+    /// this call.
     pub(super) fn greet(&mut self, fd: BorrowedFd<'_>) -> bool {
         let Some(greeting) = &mut self.greeting else { return false };
         match greeting.advance(fd) {

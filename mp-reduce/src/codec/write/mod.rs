@@ -182,8 +182,8 @@ impl<'a> Writer<'_, 'a> {
         }
     }
 
-    /// Begins a sequence or map: enters a level and announces `len` elements or entries. [`end`](Self::end)
-    /// corrects the length.
+    /// Begins a sequence or map: enters a level and announces `len` elements or entries. The end corrects
+    /// the length.
     #[inline]
     fn begin(self, kind: Kind, len: usize) -> Result<usize, Bad> {
         self.to.enter()?;
