@@ -260,8 +260,8 @@ fn run(number: usize) -> Checked {
 
 /// Runs a check in a fork that is unknown to the library. Returns its exit code, or minus a signal.
 fn raw(number: usize) -> i32 {
-    // SAFETY: the fork has only this thread. This test is about whether its calls take locks that another
-    // thread could have held.
+    // SAFETY: the fork has only this thread, and its calls take no lock that another thread could have held,
+    // which this test checks.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
