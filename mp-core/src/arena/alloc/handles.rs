@@ -36,7 +36,7 @@ const fn seat(e: u64) -> SeatAt {
 
 /// Counted handle to a block. The block lives at least as long as the handle.
 ///
-/// Cloning increments the count. Dropping the last handle gives up this process's seat, and the block is
+/// Cloning increments the count. Dropping the last handle releases this process's seat, and the block is
 /// freed if it has no other holder. In a forked child, dropping does nothing, because the child holds
 /// nothing.
 ///
@@ -202,7 +202,7 @@ impl Arena {
         }
     }
 
-    /// Gives up the seat in the entry of the last handle.
+    /// Releases the seat in the entry of the last handle.
     fn give_up_seat(&self, block: BlockId, e: u64) {
         let Ok(me) = self.me() else { return };
         let Some(word) = self.seat_word(block, seat(e)) else { return };
@@ -229,7 +229,7 @@ impl Arena {
 
     /// Takes over an envelope's seat as a handle of this process.
     ///
-    /// This process owns the envelope. If the process already holds the block, the seat is only given up.
+    /// This process owns the envelope. If the process already holds the block, the seat is only released.
     #[inline(always)]
     pub(crate) fn adopt(&self, e: EnvelopeId, attach: Attach) -> Result<Hold> {
         self.adopt_seat(e, attach)?;

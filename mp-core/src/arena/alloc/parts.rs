@@ -1,14 +1,14 @@
 //! Structures that are parts of another structure, the *whole*, which lives as long as any part has a holder.
 //!
 //! A part has a seat of its whole, like a process or a message. The seat is taken before any other process
-//! knows the part. The process that frees the part gives the seat up: its last holder, or a sweep. So a
+//! knows the part. The process that frees the part releases the seat: its last holder, or a sweep. So a
 //! message with a part need not carry the whole.
 //!
 //! Word 7 of the part's header stores the seat. The block's kind, [`Kind::Part`], marks that there may be
 //! one.
 //!
 //! The process that frees a part checks whether the whole has another holder, beginning at the seat that was
-//! taken last: 0.1 µs if a holder is near. If all seats near it were given up, it checks each seat of the
+//! taken last: 0.1 µs if a holder is near. If all seats near it were released, it checks each seat of the
 //! whole: 70 µs for 60,000 parts.
 //!
 //! | step | state if killed after it | cleared by |
@@ -19,7 +19,7 @@
 //! | the whole's version is incremented | the same | the same |
 //! | the seat names the block | a part of its whole | its last holder, or the sweep |
 //! | (freeing) the part is claimed | a part that a dead member has claimed | the sweep, which begins again |
-//! | the seat is given up | the same, and a whole that may have no holder | the part: the same, as the seat no longer names it. The whole: recovery of that member, which has touched its slab |
+//! | the seat is released | the same, and a whole that may have no holder | the part: the same, as the seat no longer names it. The whole: recovery of that member, which has touched its slab |
 //! | the whole is freed, if this was its last holder | the part as before | the same |
 
 use crate::arena::layout::SLAB_BLOCKS;
@@ -111,7 +111,7 @@ impl Arena {
         }
     }
 
-    /// Gives up the seat that a part has of its whole. This process has claimed the part to free it.
+    /// Releases the seat that a part has of its whole. This process has claimed the part to free it.
     pub(in crate::arena) fn leave_whole(&self, part: BlockId) {
         let Ok(me) = self.me() else { return };
         let at = |whole| {

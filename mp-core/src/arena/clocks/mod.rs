@@ -31,7 +31,7 @@ const REST_MS: u64 = 1000;
 ///
 /// let arena = Arena::current()?;
 /// let mut clock = Clock::claim(arena)?;
-/// let tick = clock.next()?; // the next number, which the stream is told to write
+/// let tick = clock.next()?; // the next number, which the stream is asked to write
 /// clock.submitted(tick)?; // from here on, other processes may wait for it
 /// assert_eq!(arena.clocks().state(tick), TickState::Pending);
 /// clock.complete(tick)?; // normally written by the stream

@@ -6,8 +6,8 @@
 //!
 //! | killed | state left behind | action of the sweep |
 //! |---|---|---|
-//! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](crate::arena::messages::pack) leaves them | gives up those seats; the block is freed with the last one |
-//! | a receiver | its seat of the block | gives it up; the others have theirs |
+//! | the packer, at any time | its own seat of the block, and envelopes as [`pack`](crate::arena::messages::pack) leaves them | releases those seats; the block is freed with the last one |
+//! | a receiver | its seat of the block | releases it; the others have theirs |
 
 use crate::arena::layout::envelope as field;
 use crate::arena::messages::Outgoing;

@@ -13,7 +13,7 @@
 //! | attachments | its owner | before the seat is taken (write-ahead) |
 //!
 //! If a process is killed while filling or emptying an envelope, the owner word names the dead process, and
-//! the sweep gives up exactly those seats that name the envelope. Each process keeps a few idle envelopes,
+//! the sweep releases exactly those seats that name the envelope. Each process keeps a few idle envelopes,
 //! whose owner words name it, too.
 
 use crate::arena::layout::{ENVELOPE, SLAB_BLOCKS, envelope as field};
@@ -36,7 +36,7 @@ const LINE: u64 = 64;
 /// Version of the format and meaning of the bytes in an envelope.
 ///
 /// All versions share the bits of the meta word, the spill word, and the list of attachments that these two
-/// locate. So a process that can't read a message can read its version, and give up the attachments.
+/// locate. So a process that can't read a message can read its version, and release the attachments.
 const WIRE_VERSION: u64 = 6;
 /// Number of attachments by which the blocks of a message are prefetched ahead: another process wrote their
 /// words last, and waiting for each of them is most of the cost of a message with many tensors.
@@ -404,7 +404,7 @@ impl Arena {
         (at, (meta.attachments as u64).min(room / 8))
     }
 
-    /// Gives up every seat that an envelope of this process holds, even if its message has another wire
+    /// Releases every seat that an envelope of this process holds, even if its message has another wire
     /// version.
     pub(crate) fn empty_envelope(&self, id: EnvelopeId) {
         let map = self.map();

@@ -4,7 +4,7 @@
 //! process had ended, by the queue's word for the last process that is gone
 //! ([`giving_up`](crate::arena::waiting::giving_up)).
 //!
-//! In order: this process takes over the message's seat in the queue (or gives it up, if it already has one),
+//! In order: this process takes over the message's seat in the queue (or releases it, if it already has one),
 //! notes [`Gone::NeverJoined`], wakes the sleepers, and drops its handle. When all queues are noted and
 //! everything else is released, it increments *noticed*: only then does a waiter of this process count the
 //! handles right.

@@ -8,9 +8,9 @@
 //! 1. the multi-word update that one of them had begun, if no process has completed it;
 //! 2. the envelopes that they owned: taken over by the sweeper, then emptied;
 //! 3. the blocks that they were claiming or freeing, and blocks that visitors have claimed for them: taken
-//!    over and freed. Their seats, which by now are in pages of seats only, are given up. (A live block
+//!    over and freed. Their seats, which by now are in pages of seats only, are released. (A live block
 //!    without seats, which may be a queue, stays: visitors have handled all that existed, and a process that
-//!    has given up the last seat since then handles the block itself.)
+//!    has released the last seat since then handles the block itself.)
 //! 4. hints of free blocks and envelopes that were lost: set again;
 //! 5. their slots: freed.
 //!
@@ -133,7 +133,7 @@ impl Arena {
         true
     }
 
-    /// Records in a ring, which this process holds, that a holder is dead, gives it up, or never received it.
+    /// Records in a ring, which this process holds, that a holder is dead, releases it, or never received it.
     pub(crate) fn ring_holder_gone(&self, block: BlockId, gone: Gone, pid: u32) {
         if let Some(rings) = RINGS.get() {
             let (at, len) = self.data_of(block);
@@ -348,7 +348,7 @@ impl Arena {
         }
     }
 
-    /// Gives up the seat of a dead member. A page of seats that the member had already linked is handed over
+    /// Releases the seat of a dead member. A page of seats that the member had already linked is handed over
     /// to its block.
     fn release_dead_seat(&self, block: BlockId, kind: Kind, seat: Word, dead: &Dead, me: Member) {
         let theirs = Seat::Member(dead.member).pack();
@@ -367,7 +367,7 @@ impl Arena {
     /// Calls `f` with each seat word of a block. The links may change meanwhile, but always lead to seats.
     ///
     /// Visits the seats in the same order as `FreeCheck`: a dead member may have taken a second seat in the
-    /// header without incrementing the version (`steps::part`). That seat is given up before its first one,
+    /// header without incrementing the version (`steps::part`). That seat is released before its first one,
     /// if a check has already passed it (`tools/models/tests/models/parts.rs`).
     pub(in crate::arena) fn each_seat(&self, block: BlockId, mut f: impl FnMut(Word)) {
         let at = self.block_at(block);
@@ -382,7 +382,7 @@ impl Arena {
 
     /// Returns `true` if a member holds the ring in `block`, by a seat or because it has claimed the ring to
     /// free it. The answer is certain for a dead member that this process visits before its seats in rings
-    /// are given up.
+    /// are released.
     pub fn ring_is_held_by(&self, block: BlockId, member: Member) -> bool {
         if self.ring_memory(block).is_none() {
             return false;

@@ -7,18 +7,18 @@
 //!    ring layer decides, and gives the envelope to the dead member or to others. (If it can't yet, because a
 //!    living thread is handling that envelope, all other steps are done, and there will be another visit.)
 //! 2. The envelopes: those that the member had leased return to their queues. The attachments of those that
-//!    it owned are given up. The handle of a queue is given to the dead member instead, so that step 3
+//!    it owned are released. The handle of a queue is given to the dead member instead, so that step 3
 //!    notifies that queue, whether this process holds it or not.
-//! 3. The blocks: the member's seats are given up, except in queues. The queues are notified of the death,
+//! 3. The blocks: the member's seats are released, except in queues. The queues are notified of the death,
 //!    and of returned messages. (The notification is written into the queue's memory, which is not reused as
 //!    long as that seat is there.)
 //! 4. Messages that no process will ever get, because they are in a queue held only by dead members: their
-//!    attachments are given up as in step 2.
+//!    attachments are released as in step 2.
 //!
 //! Once a visitor that was alone has completed these steps, visits make this step:
 //!
-//! 5. The blocks: the member's seats in queues are given up. A queue without any holder then belongs to the
-//!    dead member, and the attachments of its messages are given up. This process takes the handle of a queue
+//! 5. The blocks: the member's seats in queues are released. A queue without any holder then belongs to the
+//!    dead member, and the attachments of its messages are released. This process takes the handle of a queue
 //!    in such a message itself, notifies that queue, and drops the handle.
 //!
 //! In steps 2 and 4 the seat of a message becomes the dead member's by one swap. So the queue exists until
@@ -27,9 +27,9 @@
 //! of this process. A model has both: `tools/models/tests/models/lost_handles.rs`.
 //!
 //! Step 4 exists although step 5 does the same, since step 4 need not wait until all visitors have ended. In
-//! step 5 a process may leave a queue at any time. If it finds the dead member's seat given up, it is the
-//! last holder, and owns the queue. If the seat is not given up yet, the visitor that gives it up claims the
-//! queue for the dead member, and every visitor gives up the attachments of its messages.
+//! step 5 a process may leave a queue at any time. If it finds the dead member's seat released, it is the
+//! last holder, and owns the queue. If the seat is not released yet, the visitor that releases it claims the
+//! queue for the dead member, and every visitor releases the attachments of its messages.
 //!
 //! A block that loses its last holder in a visit is claimed for the dead member (`BUSY(dead)`), and left to
 //! the sweep.
@@ -67,7 +67,7 @@ struct Visited {
 enum Queues {
     /// The seats stay, and the queues are notified.
     Tell,
-    /// The seats are given up, and the queues are not touched.
+    /// The seats are released, and the queues are not touched.
     Vacate,
 }
 
@@ -158,7 +158,7 @@ impl Arena {
         (settled, found.told)
     }
 
-    /// Gives up the dead members' seats in these queues.
+    /// Releases the dead members' seats in these queues.
     fn vacate(&self, dead: &[Dead], queues: Vec<BlockId>) {
         let mut found = Found::default();
         queues.into_iter().for_each(|block| self.recover_block(block, dead, Queues::Vacate, &mut found));
@@ -181,7 +181,7 @@ impl Arena {
         });
     }
 
-    /// Gives up the attachments of messages that no process will ever get.
+    /// Releases the attachments of messages that no process will ever get.
     fn recover_deserted(&self, queues: Queues, found: &mut Found) {
         while let (Some((ring, had)), Some(rings)) = (found.deserted.pop(), RINGS.get()) {
             let (at, len) = self.data_of(ring);
@@ -232,7 +232,7 @@ impl Arena {
         }
     }
 
-    /// Gives up the attachments of an envelope that no living process can get, but not the block with its
+    /// Releases the attachments of an envelope that no living process can get, but not the block with its
     /// bytes. Does not change the envelope.
     fn give_up_attachments(&self, e: EnvelopeId, dead: Member, queues: Queues, found: &mut Found) {
         let meta = Meta::of_any_version(self.map().load(self.envelope_word(e, field::META)));
@@ -259,7 +259,7 @@ impl Arena {
     fn give_to_dead(&self, dead: Member, block: BlockId, (seat, e): (Word, EnvelopeId), found: &mut Found) {
         // With this, other visitors find the seat, if this one is killed or stopped after the swap.
         self.touch(dead, block / SLAB_BLOCKS);
-        // Fails if another visitor was faster. The list of attachments remains after its seats were given up:
+        // Fails if another visitor was faster. The list of attachments remains after its seats were released:
         // then the block may be another queue by now.
         if self.map().cas(seat, Seat::Envelope(e).pack(), Seat::Member(dead).pack()).is_ok() {
             self.ring_holder_gone(block, Gone::Member(dead), self.pid_of(dead));
@@ -277,7 +277,7 @@ impl Arena {
         }
     }
 
-    /// Gives up a seat. If it was the last one, the block then belongs to the dead member.
+    /// Releases a seat. If it was the last one, the block then belongs to the dead member.
     fn give_up_for(&self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
         // So the sweeper of that member finds it.
         self.touch(dead, block / SLAB_BLOCKS);

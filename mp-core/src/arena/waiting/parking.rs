@@ -18,7 +18,7 @@
 //! | word | changed by | killed | consequence |
 //! |---|---|---|---|
 //! | noticed: count, low 32 bits to sleep on | the process that swaps a member's word from `LIVE` to `DEAD`: afterwards adds 1 and wakes all | between the two | waiters check after a poll interval, as if the word did not exist |
-//! | | the process that has given up its seat of a queue, if a waiter has asked meanwhile: likewise | between the two | likewise |
+//! | | the process that has released its seat of a queue, if a waiter has asked meanwhile: likewise | between the two | likewise |
 //! | asked: count | a waiter that finds a process which gives up a queue and may still hold it: adds 1 | before it | as if it had not waited |
 //!
 //! A waiter reads the count, *then* checks whether the holder is dead, then sleeps while the count is

@@ -1,7 +1,7 @@
 //! Text of a report: one block, written at once.
 //!
 //! ```text
-//! mp: thread `main` of pid 4711 (worker 3) has waited 10 s in Queue::get of queue "results" (#12, 0 of 64 messages)
+//! mp: thread `main` of pid 4711 has waited 10 s in Queue::get of queue "results" (#12, 0 of 64 messages)
 //!   could feed it: pid 4712 (running; thread 4712 has waited 9 s in lock of lock "weights" (#14))
 //! ```
 
