@@ -18,7 +18,6 @@
 //!
 //! The forking thread holds, meanwhile, the lock under which an arena is created or joined, and the lock
 //! under which files are opened. So the copy knows all of them.
-//! are opened: so the copy knows all of them.
 //!
 //! | killed process | left behind |
 //! |---|---|

@@ -6,7 +6,7 @@
 //! between them leaves a count that no process can correct. A seat names its holder in the same word that
 //! makes it a holder.
 //!
-//! # Words of a block, and which process may change them
+//! # Words of a block, and the processes that change them
 //! | word | states | changed by |
 //! |---|---|---|
 //! | state | `FREE(v)` | a claimer → `BUSY(me, v)` |

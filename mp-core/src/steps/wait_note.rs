@@ -16,13 +16,12 @@
 //!
 //! A reader loads the mark, the other words, and the mark again. If both marks are equal, the other words
 //! belong to that note, since the mark leaves `WAITING` before they change, and its sequence never repeats.
-//! the mark leaves `WAITING` before they change, and its sequence never comes back.
+//!
 //! # Effects of a death
 //! | killed | left behind | effect |
 //! |---|---|---|
 //! | process, at any point | a note of a dead member, in any state | a reader ignores cycles with dead members; the next tenant of the slot frees all notes before it becomes a member |
 //! | only a thread (it ended in its wait, which requires a debugger) | a note that stays claimed | one note less |
-//! | of a thread alone (it ended in its wait, which only a debugger can do) | a note that is taken for good | one note less |
 
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{Member, WaitGoal, WaitMark, WaitState};
