@@ -59,7 +59,7 @@ fn loom_hand_over() {
     hand_over(false);
 }
 
-/// The same, while each checks the other's seat first, as a neighbour of its own.
+/// The same, while each checks the other's seat first, as a neighbor of its own.
 #[test]
 fn loom_hand_over_beside() {
     hand_over(true);

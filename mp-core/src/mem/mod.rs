@@ -96,7 +96,7 @@ pub trait Mem {
     fn has_pairs(&self) -> bool {
         false
     }
-    /// Compares and swaps two neighbouring words at once, with acquire and release order. Returns `true` if
+    /// Compares and swaps two neighboring words at once, with acquire and release order. Returns `true` if
     /// both had the old values. `w` is the first word, at a multiple of 16. Always fails if
     /// `has_pairs` is `false`.
     fn cas_pair(&self, _w: Word, _old: [u64; 2], _new: [u64; 2]) -> bool {

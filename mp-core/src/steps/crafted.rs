@@ -182,7 +182,7 @@ fn release(seat: Word, beside: Option<Word>) -> Release<impl Fn(BlockId) -> Opti
     Release::new(BLOCK, pages, me(), seat, Seat::Member(me())).beside(beside)
 }
 
-/// The last holder detects that it is the last, whether the neighbouring seat is taken or not.
+/// The last holder detects that it is the last, whether the neighboring seat is taken or not.
 #[test]
 fn the_last_holder_frees_a_block_whatever_lies_beside_its_seat() {
     let m = memory();

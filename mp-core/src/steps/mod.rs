@@ -32,7 +32,7 @@
 //! order in which they were taken. The beginning is a hint: it doesn't change the contents of a circle.
 //!
 //! Once there are pages, seats are only taken in them. A process that releases a seat first checks the
-//! neighbouring seat, on the cache line that it has just written ([`BlockAt::beside`]): if that seat is
+//! neighboring seat, on the cache line that it has just written ([`BlockAt::beside`]): if that seat is
 //! taken, the block is held. So a block with many messages in flight is received and released without access
 //! to its own line, which its sender writes for each of them. In a stream of messages with the same hundred
 //! tensors, that line limited both processes.

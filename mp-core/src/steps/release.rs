@@ -133,8 +133,8 @@ enum Give {
 /// If the seat doesn't name `holder` (any more), nothing happens: this is how an attachment is released that
 /// was recorded but not yet taken when its sender died.
 ///
-/// A seat in a page is checked together with a neighbour on the same cache line, which is already in the
-/// cache: if the neighbour is taken, its holder checks when it releases it, and the block's own line is not
+/// A seat in a page is checked together with a neighbor on the same cache line, which is already in the
+/// cache: if the neighbor is taken, its holder checks when it releases it, and the block's own line is not
 /// accessed. With messages in flight, that is the usual case.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Release<F> {
@@ -151,7 +151,7 @@ impl<F: Fn(BlockId) -> Option<Word>> Release<F> {
         Self { seat, beside: None, holder, pc: Give::Up, check: FreeCheck::new(block, pages, me) }
     }
 
-    /// Sets a neighbour of the seat, in the same block ([`BlockAt::beside`]).
+    /// Sets a neighbor of the seat, in the same block ([`BlockAt::beside`]).
     pub fn beside(self, beside: Option<Word>) -> Self {
         Self { beside, ..self }
     }

@@ -66,7 +66,7 @@ impl Steps for EndUse {
             self.seen = Some(m.load(uses));
             return None;
         };
-        // Without a carry into the neighbouring bits: the count is modulo 2^31.
+        // Without a carry into the neighboring bits: the count is modulo 2^31.
         match m.cas(uses, now, (now & !(MIXED - 1)) | ((now + 1) & (MIXED - 1))) {
             Ok(()) => Some(()),
             Err(found) => {

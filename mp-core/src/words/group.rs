@@ -1,4 +1,4 @@
-//! Group of envelopes: 64 neighbours, whose memory is returned and committed together.
+//! Group of envelopes: 64 neighbors, whose memory is returned and committed together.
 
 use super::Member;
 

@@ -218,7 +218,7 @@ impl Mapping {
         unsafe { at.cast().as_ref() }
     }
 
-    /// Returns two neighbouring words, the first at byte `offset`, a multiple of 16.
+    /// Returns two neighboring words, the first at byte `offset`, a multiple of 16.
     ///
     /// # Panics
     /// The same as for [`bytes`](Self::bytes).

@@ -1,5 +1,5 @@
 //! # Safety
-//! Compare-and-swap of two neighbouring words. Unsafe, because an instruction writes 16 bytes. Sound, because
+//! Compare-and-swap of two neighboring words. Unsafe, because an instruction writes 16 bytes. Sound, because
 //! both words are borrowed as atomics, in an array of two at a multiple of 16, and the processor is known to
 //! have the instruction. Words are also accessed individually, by instructions of 8 bytes: the processor
 //! keeps all of them atomic with respect to each other (Intel SDM vol. 3, 9.1: a locked instruction on
@@ -18,7 +18,7 @@ pub(crate) fn is_there() -> bool {
     false
 }
 
-/// Compares and swaps two neighbouring words, the first at a multiple of 16. Always fails if that is not
+/// Compares and swaps two neighboring words, the first at a multiple of 16. Always fails if that is not
 /// supported.
 #[inline]
 pub(in crate::sys) fn swap(pair: &[AtomicU64; 2], old: [u64; 2], new: [u64; 2]) -> bool {
@@ -29,7 +29,7 @@ pub(in crate::sys) fn swap(pair: &[AtomicU64; 2], old: [u64; 2], new: [u64; 2]) 
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let swapped: u64;
-        // SAFETY: both words are atomics that are borrowed as neighbours, aligned to 16; the processor has
+        // SAFETY: both words are atomics that are borrowed as neighbors, aligned to 16; the processor has
         // the instruction (both just checked). The compiler reserves `rbx`, which is restored afterwards.
         // (Without optimization, the function of the standard library for this calls a library that is not
         // linked.)
