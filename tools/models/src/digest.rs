@@ -1,21 +1,20 @@
-//! States in 128 bits: what the explorer remembers of each.
+//! 128-bit digests of states, which the explorer stores.
 //!
-//! Two thirds of its time went into the standard library's hash, which has to withstand an adversary that
-//! chooses what is hashed. States have no adversary; so each word is mixed in by one multiplication of 64 by
-//! 64 bits, whose halves are folded into one, as in wyhash, once for each of two lanes with keys of their
-//! own.
+//! With the standard library's hash, which must withstand an adversary, hashing took two thirds of the
+//! explorer's time. States have no adversary, so each word is mixed in by one multiplication of 64 by 64
+//! bits, whose halves are folded into one, as in wyhash, once for each of two lanes with keys of their own.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// What is known by the digest of its state.
+/// Map by the digest of a state.
 pub(crate) type ByDigest<T> = HashMap<u128, T, BuildHasherDefault<Low>>;
 
 /// Digits of pi, odd.
 const KEYS: [u64; 4] =
     [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7345, 0xa409_3822_299f_31d1, 0x082e_fa98_ec4e_6c89];
 
-/// The digest of a state.
+/// Returns the digest of a state.
 pub fn digest(state: &impl Hash) -> u128 {
     let mut digest = Digest { a: KEYS[0], b: KEYS[1] };
     state.hash(&mut digest);
@@ -36,13 +35,14 @@ fn fold(x: u64, key: u64) -> u64 {
 impl Digest {
     #[inline]
     fn word(&mut self, v: u64) {
-        // What was mixed in before is turned: otherwise a word could undo the one before it.
+        // Earlier words are rotated: otherwise a word could undo the one before it.
         self.a = fold(self.a.rotate_left(23) ^ v, KEYS[2]).wrapping_add(KEYS[0]);
         self.b = fold(self.b.rotate_left(41).wrapping_add(v), KEYS[3]) ^ KEYS[1];
     }
 }
 
-// For every word of every state, from other crates: a third of the explorer's time are the calls.
+// Inlined: it is called for every word of every state from other crates, and the calls would take a third of
+// the explorer's time.
 impl Hasher for Digest {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {

@@ -1,9 +1,9 @@
 //! Exhaustive exploration of small worlds of processes that share memory.
 //!
-//! A world is a memory and a few actors. Each actor makes one shared access a step (this is checked). From every
-//! state the explorer follows every actor's next step, and, as long as the bounds allow, the kill and the
-//! stop of every actor. States are remembered by a 128-bit hash. Afterwards it looks for states from which, without
-//! further kills or stops, no end can be reached: there an actor waits for ever.
+//! A world is a memory and a few actors. Each actor makes one shared access in each step (this is checked).
+//! From every state the explorer follows every actor's next step, and, within the bounds, the kill and the
+//! stop of every actor. States are stored as 128-bit hashes. Afterwards it searches for states from which,
+//! without further kills or stops, no end can be reached: there an actor waits for ever.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -14,7 +14,7 @@ use mp_core::mem::{Mem, Word};
 use crate::digest::{ByDigest, digest};
 use crate::random;
 
-/// Memory of a world, sequentially consistent. Can be told to lose what is written to some words: planted bugs.
+/// Memory of a world, sequentially consistent. Planted bugs make it lose writes to some words.
 #[derive(Clone, Debug, Default)]
 pub struct Memory {
     words: Vec<Cell<u64>>,
@@ -37,27 +37,27 @@ impl Hash for Memory {
 }
 
 impl Memory {
-    /// `len` words of zeros.
+    /// Creates `len` words of zeros.
     pub fn new(len: usize) -> Self {
         Self { words: vec![Cell::new(0); len], ..Self::default() }
     }
 
-    /// From now on, writes to these words are lost.
+    /// Loses later writes to these words.
     pub fn lose(&mut self, words: impl IntoIterator<Item = Word>) {
         self.lossy.extend(words);
     }
 
-    /// From now on, additions are lost.
+    /// Loses later additions.
     pub fn lose_additions(&mut self) {
         self.no_additions = true;
     }
 
-    /// Reads a word without it being an access: for checks.
+    /// Reads a word for a check, without counting an access.
     pub fn peek(&self, w: Word) -> u64 {
         self.words[(w.offset() / 8) as usize].get()
     }
 
-    /// Writes a word without it being an access: to set up.
+    /// Writes a word for the set-up, without counting an access.
     pub fn poke(&self, w: Word, v: u64) {
         self.words[(w.offset() / 8) as usize].set(v);
     }
@@ -128,72 +128,72 @@ impl Mem for Memory {
     fn fence_after_rmw(&self) {}
 }
 
-/// What became of an actor.
+/// State of an actor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Fate {
-    /// It goes on.
+    /// The actor continues.
     Running,
-    /// It is at its end.
+    /// The actor has ended.
     Ended,
-    /// SIGKILL: it never goes on, and all actors can know.
+    /// SIGKILL: it never continues, and all actors can detect that.
     Killed,
-    /// SIGSTOP for ever: it never goes on, and no actor can know.
+    /// SIGSTOP for ever: it never continues, and no actor can detect that.
     Stopped,
 }
 
 impl Fate {
-    /// Whether it never goes on.
+    /// Returns `true` if it never continues.
     pub fn gone(self) -> bool {
         self != Self::Running
     }
 }
 
-/// One process of a world.
+/// Process of a world.
 pub trait Actor: Clone + Eq + Hash + std::fmt::Debug {
-    /// What checks need to remember that no process does.
+    /// State for checks that no process has.
     type Ghost: Clone + Eq + Hash + std::fmt::Debug;
 
-    /// Makes one step. `fates` are those of all actors. Returns whether it is at its end.
+    /// Makes one step. `fates` has the states of all actors. Returns `true` if it has ended.
     fn step(&mut self, me: usize, memory: &Memory, fates: &[Fate], ghost: &mut Self::Ghost) -> bool;
 }
 
-/// A state of a world.
+/// State of a world.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct World<A: Actor> {
-    /// The shared memory.
+    /// Shared memory.
     pub memory: Memory,
-    /// The processes.
+    /// Processes.
     pub actors: Vec<A>,
-    /// What became of them.
+    /// States of the processes.
     pub fates: Vec<Fate>,
-    /// What checks remember.
+    /// State for checks.
     pub ghost: A::Ghost,
     kills: u32,
     stops: u32,
 }
 
-/// What was found.
+/// Result of an exploration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Explored {
-    /// How many states there are; at random, how many steps were made.
+    /// Number of states, or of steps in random schedules.
     pub states: usize,
-    /// How many of them are ends: no actor runs any more.
+    /// Number of ends: states in which no actor runs.
     pub ends: usize,
 }
 
 impl<A: Actor> World<A> {
-    /// A world at its beginning.
+    /// Creates a world at its beginning.
     pub fn new(memory: Memory, actors: Vec<A>, ghost: A::Ghost) -> Self {
         let fates = vec![Fate::Running; actors.len()];
         Self { memory, actors, fates, ghost, kills: 0, stops: 0 }
     }
 
-    /// How many actors in `range` ended like this.
+    /// Returns the number of actors in `range` with this state.
     pub fn count(&self, range: std::ops::Range<usize>, fate: Fate) -> usize {
         self.fates[range].iter().filter(|&&f| f == fate).count()
     }
 
-    /// Kills or stops actor `i`, if fewer than the limit were; whether it did.
+    /// Kills or stops actor `i`, unless the limit is reached. Returns `false` then.
     pub(crate) fn fault(&mut self, i: usize, fate: Fate, most: u32) -> bool {
         let count = if fate == Fate::Killed { &mut self.kills } else { &mut self.stops };
         let may = *count < most;
@@ -204,7 +204,7 @@ impl<A: Actor> World<A> {
         may
     }
 
-    /// One step of actor `i`.
+    /// Makes one step of actor `i`.
     pub fn step(&mut self, i: usize) {
         self.memory.accesses.set(0);
         let ended = self.actors[i].step(i, &self.memory, &self.fates, &mut self.ghost);
@@ -214,14 +214,15 @@ impl<A: Actor> World<A> {
         }
     }
 
-    /// Explores everything that can happen with up to `kills` kills and `stops` stops; or some of it, inside of
-    /// [`at_random`](crate::random::at_random).
+    /// Explores everything that can happen with up to `kills` kills and `stops` stops, or a part of it inside
+    /// of [`at_random`](crate::random::at_random).
     ///
-    /// `end` judges each state in which no actor runs any more. `wedged` says of a state from which no end
-    /// can be reached whether that is wrong (it is fine if, say, all consumers are dead). Prints how many states there are.
+    /// `end` checks each state in which no actor runs any more. `wedged` returns `true` for a state from
+    /// which no end can be reached if that is wrong (it is fine if, say, all consumers are dead). Prints the
+    /// number of states.
     ///
     /// # Panics
-    /// When a state is wrong, or none is an end.
+    /// If a state is wrong, or no state is an end.
     pub fn explore(
         self,
         kills: u32,
@@ -245,7 +246,7 @@ impl<A: Actor> World<A> {
         wedged: impl Fn(&Self) -> bool,
     ) -> Explored {
         let mut index: ByDigest<u32> = ByDigest::default();
-        // Steps backwards, and whether being stuck in the state is wrong.
+        // Backward steps, and for each state whether being stuck in it is wrong.
         let mut back: Vec<(u32, u32)> = Vec::new();
         let mut wrong: Vec<bool> = Vec::new();
         let mut ends: Vec<u32> = Vec::new();
@@ -298,7 +299,7 @@ impl<A: Actor> World<A> {
     }
 }
 
-/// The states from which no end can be reached.
+/// Returns the states from which no end can be reached.
 fn stuck(back: &[(u32, u32)], ends: &[u32], states: usize) -> Vec<usize> {
     let mut sorted = back.to_vec();
     sorted.sort_unstable();

@@ -1,5 +1,5 @@
-//! What the models share: the explorer of the exhaustive models, the same worlds at random, actors as members and as sleepers,
-//! and the memory of a queue.
+//! Library of the models: the explorer of the exhaustive models, the same worlds at random, actors as members
+//! and as sleepers, and the memory of a queue.
 //!
 //! A model is a file of `tests/models`: its world, its checks, its planted bugs.
 

@@ -1,31 +1,31 @@
-//! The actors of a world as members of an arena, and what they know of each other.
+//! Actors of a world as members of an arena, and their knowledge of each other.
 
 use mp_core::steps::{Members, Oracle};
 use mp_core::words::Member;
 
 use crate::explore::Fate;
 
-/// An actor as a member.
+/// Returns an actor as a member.
 pub fn member(actor: usize) -> Member {
     Member::new(actor as u32, 1)
 }
 
-/// Which actor a member is.
+/// Returns the actor of a member.
 pub fn actor_of(m: Member) -> usize {
     m.slot() as usize
 }
 
-/// The dead actors.
+/// Returns the dead actors.
 pub fn killed(fates: &[Fate]) -> impl Iterator<Item = usize> + '_ {
     (0..fates.len()).filter(|&a| fates[a] == Fate::Killed)
 }
 
-/// Whether a member is dead, now.
+/// Returns `true` if a member is dead now.
 pub fn is_killed(fates: &[Fate], m: Member) -> bool {
     fates[actor_of(m)] == Fate::Killed
 }
 
-/// Which actors were dead when an actor looked, and which others there are.
+/// Snapshot of the dead actors, and the other actors.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Known {
     dead: Vec<usize>,
@@ -33,7 +33,7 @@ pub struct Known {
 }
 
 impl Known {
-    /// As of now, for the actor `me`.
+    /// Takes a snapshot for the actor `me`.
     pub fn new(me: usize, fates: &[Fate]) -> Self {
         let dead: Vec<_> = killed(fates).collect();
         let others = (0..fates.len()).filter(|a| *a != me && !dead.contains(a)).collect();

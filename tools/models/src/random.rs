@@ -1,4 +1,4 @@
-//! Long random schedules of the worlds that the explorer knows, where there are too many to go through all of them.
+//! Long random schedules of the worlds of the explorer, for worlds with too many schedules to explore.
 
 use std::cell::Cell;
 
@@ -7,16 +7,16 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use crate::explore::{Actor, Explored, Fate, World};
 
-/// How many schedules are played.
+/// Number of schedules.
 const CASES: u32 = 300;
-/// How many choices a schedule has at most; then all actors go on, in turn.
+/// Maximum number of choices in a schedule. Afterwards all actors continue in turn.
 const CHOICES: usize = 400;
-/// An actor that has not come to an end after this many more steps never does.
+/// Number of further steps after which an actor counts as never ending.
 const MOST_TURNS: u32 = 20_000;
 
 thread_local!(static AT_RANDOM: Cell<bool> = const { Cell::new(false) });
 
-/// What `test` explores in this thread it explores at random: so its worlds may be larger.
+/// Explores at random instead of exhaustively in `test` on this thread, so that its worlds may be larger.
 pub fn at_random(test: impl FnOnce()) {
     struct Until;
     impl Drop for Until {
@@ -33,8 +33,8 @@ pub(crate) fn is_on() -> bool {
     AT_RANDOM.get()
 }
 
-/// Plays random schedules with up to `kills` kills and `stops` stops; the shortest one that is wrong is
-/// printed.
+/// Plays random schedules with up to `kills` kills and `stops` stops. Prints the shortest schedule that
+/// fails.
 pub(crate) fn play<A: Actor>(
     world: &World<A>,
     (kills, stops): (u32, u32),
@@ -73,7 +73,8 @@ impl<A: Actor> Played<A> {
         (0..self.world.actors.len()).filter(|&i| self.world.fates[i] == Fate::Running).collect()
     }
 
-    /// The lower byte says which actor, the upper one what: a step, several, a kill or a stop.
+    /// Applies a choice. The lower byte selects the actor, the upper one the action: a step, several, a kill
+    /// or a stop.
     fn choose(&mut self, choice: u16, kills: u32, stops: u32) {
         let running = self.running();
         let [who, what] = choice.to_le_bytes();
@@ -96,9 +97,9 @@ impl<A: Actor> Played<A> {
         }
     }
 
-    /// All actors go on, by turns of different lengths; whether all come to an end.
+    /// Continues all actors in turns of different lengths. Returns `true` if all end.
     fn goes_on(&mut self) -> bool {
-        // A generator of a full period: every order of turns comes, some time.
+        // A generator of full period: every order of turns occurs at some time.
         let mut random = 1_u32;
         for _ in 0..MOST_TURNS {
             let running = self.running();

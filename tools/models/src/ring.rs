@@ -1,4 +1,4 @@
-//! The memory of one queue in a model: its segments, the intents of a few actors, a few envelopes.
+//! Memory of one queue in a model: its segments, the intents of a few actors, a few envelopes.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::EnvelopesAt;
@@ -10,11 +10,11 @@ use mp_queue::ring::{
 use crate::explore::{Fate, Memory};
 use crate::members::{actor_of, member};
 
-/// The most slots of the first segment.
+/// Maximum number of slots of the first segment.
 pub const MAX_SLOTS: u32 = 4;
-/// The most actors.
+/// Maximum number of actors.
 pub const MAX_ACTORS: usize = 5;
-/// The most envelopes.
+/// Number of envelopes.
 pub const ENVELOPES: u32 = 6;
 
 const HEAD: Word = Word::at(0);
@@ -27,80 +27,80 @@ const METAS: Word = PLACES.plus(ENVELOPES as u64);
 const RETURNED: Word = METAS.plus(ENVELOPES as u64);
 const SEATS: Word = COUNT.plus(1);
 const LINKS: Word = SEATS.plus(MAX_ACTORS as u64);
-/// Where it says how many envelopes there are.
+/// Word with the number of envelopes.
 pub const COUNT: Word = RETURNED.plus(1);
 const GROUP: Word = LINKS.plus(2);
 const TENANCIES: Word = GROUP.plus(1);
 const VISITINGS: Word = TENANCIES.plus(MAX_ACTORS as u64);
 const SECOND: Word = VISITINGS.plus(MAX_ACTORS as u64);
-/// Words without a second segment.
+/// Number of words without a second segment.
 const WORDS: u64 = SECOND.offset() / 8;
-/// Words of a second segment of up to two slots.
+/// Number of words of a second segment of up to two slots.
 const SECOND_WORDS: u64 = 32 + 2 * 2;
 
-/// The owner words.
+/// Owner words.
 pub const OWNER: Column = Column { base: OWNERS, stride: 8 };
-/// The place words.
+/// Place words.
 pub const PLACE: Column = Column { base: PLACES, stride: 8 };
 /// All envelopes.
 pub const ENVELOPES_AT: EnvelopesAt =
     EnvelopesAt { count: COUNT, groups: Column { base: GROUP, stride: 8 }, owners: OWNER, places: PLACE };
-/// The meta words.
+/// Meta words.
 pub const META: Column = Column { base: METAS, stride: 8 };
 
-/// What happened, as no actor can see it.
+/// History that no actor can observe.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Ghost {
     /// Envelopes, in the order in which they became visible.
     pub committed: Vec<u32>,
-    /// In the order in which they were got.
+    /// Envelopes, in the order in which they were got.
     pub consumed: Vec<u32>,
-    /// Whether the queue was closed.
+    /// `true` if the queue was closed.
     pub closed: bool,
 }
 
-/// The intent word of an actor.
+/// Returns the intent word of an actor.
 pub fn intent(actor: usize) -> Word {
     INTENTS.plus(actor as u64)
 }
 
-/// The seat of an actor in the ring: its holder + 1. Only where seats matter.
+/// Returns the seat of an actor in the ring: its holder + 1. Only used if seats matter.
 pub fn seat(actor: usize) -> Word {
     SEATS.plus(actor as u64)
 }
 
-/// The word of an actor as a member. Only where it matters which actor visits, and which sweeps.
+/// Returns the word of an actor as a member. Only used if it matters which actor visits or sweeps.
 pub fn tenancy(actor: usize) -> Word {
     TENANCIES.plus(actor as u64)
 }
 
-/// Where an actor says which one it visits.
+/// Returns the word in which an actor announces the member that it visits.
 pub fn visiting(actor: usize) -> Word {
     VISITINGS.plus(actor as u64)
 }
 
-/// The owner of an envelope; no access.
+/// Returns the owner of an envelope. Not an access.
 pub fn owner(m: &Memory, e: u32) -> Owner {
     Owner::unpack(m.peek(OWNER.of(e)))
 }
 
-/// One segment of `slots` slots.
+/// Returns one segment of `slots` slots.
 pub fn ring(slots: u32) -> RingAt {
     RingAt { block: 0, slots, before: 0, head: HEAD, tail: TAIL, first: FIRST_SLOT, envelopes: ENVELOPES }
 }
 
-/// One segment of `slots`, and if that is more, a second one of `most`.
+/// Returns one segment of `slots`, and if `most` is larger, a second one of `most`.
 pub fn chain(slots: u32, most: u32) -> ChainAt {
     let segments = if most > slots { 2 } else { 1 };
     ChainAt { first: ring(slots), links: LINKS, segments, most, second: SECOND }
 }
 
-/// Where what came back is counted; delivered at most `limit` times.
+/// Returns the counter of returned messages, which are delivered at most `limit` times.
 pub fn returns(limit: u32) -> ReturnsAt {
     ReturnsAt { returned: RETURNED, limit }
 }
 
-/// The memory of an empty queue whose first segment begins in `lap`.
+/// Returns the memory of an empty queue whose first segment begins in `lap`.
 pub fn memory(chain: &ChainAt, lap: u64) -> Memory {
     let more = if chain.segments > 1 { SECOND_WORDS } else { 0 };
     let m = Memory::new((WORDS + more) as usize);
@@ -114,18 +114,18 @@ pub fn memory(chain: &ChainAt, lap: u64) -> Memory {
     m
 }
 
-/// All slots; no access.
+/// Returns all slots. Not an access.
 pub fn slots(m: &Memory, chain: &ChainAt) -> Vec<Slot> {
     let segments = (0..chain.segments).map(|i| chain.segment(i));
     segments.flat_map(|ring| (0..ring.slots).map(move |i| Slot::unpack(m.peek(ring.slot(i))))).collect()
 }
 
-/// The small message with this number.
+/// Returns the small message with this number.
 pub fn small(e: u32) -> Small {
     Small::new(&[e as u8 + 1; Small::MOST]).expect("it fits")
 }
 
-/// The number of a small message, which must be whole.
+/// Returns the number of a small message, which must be whole.
 pub fn number_of(message: Small) -> u32 {
     let few = message.bytes();
     let bytes = few.as_slice();
@@ -133,7 +133,7 @@ pub fn number_of(message: Small) -> u32 {
     u32::from(bytes[0]) - 1
 }
 
-/// What is in a slot: the envelope, or the number of the small message; no access.
+/// Returns the contents of a slot: the envelope, or the number of the small message. Not an access.
 pub fn item(m: &Memory, slot: Word) -> Option<u32> {
     let words = [m.peek(slot), m.peek(slot.plus(1))];
     match Small::in_slot(words) {
@@ -145,34 +145,34 @@ pub fn item(m: &Memory, slot: Word) -> Option<u32> {
     }
 }
 
-/// What a sweeper finds around it: the intents of actors that are not known to be dead.
+/// View of a sweeper: the intents of actors that are not known to be dead.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Around {
     intents: Vec<Word>,
     chain: ChainAt,
-    /// Whose intent it is.
+    /// Actor of the intent.
     dead: Member,
-    /// Whether the queue delivers again what that one had.
+    /// `true` if the queue delivers the dead actor's messages again.
     redelivers: bool,
-    /// Whether that one holds the ring.
+    /// `true` if the dead actor holds the ring.
     holds: bool,
 }
 
 impl Around {
-    /// As of now, around an intent of this actor.
+    /// Creates the current view around an intent of this actor.
     pub fn new(fates: &[Fate], chain: ChainAt, dead: usize) -> Self {
         let alive = (0..fates.len()).filter(|&a| fates[a] != Fate::Killed);
         let intents = alive.map(intent).collect();
         Self { intents, chain, dead: member(dead), redelivers: false, holds: true }
     }
 
-    /// In a queue that delivers again what a dead consumer had.
+    /// Makes it a queue that delivers a dead consumer's messages again.
     #[must_use]
     pub fn redelivering(self) -> Self {
         Self { redelivers: true, ..self }
     }
 
-    /// The dead actor has no seat in the ring.
+    /// Removes the dead actor's seat in the ring.
     #[must_use]
     pub fn without_a_seat(self) -> Self {
         Self { holds: false, ..self }
@@ -205,17 +205,17 @@ impl Surroundings for Around {
     }
 }
 
-/// What a dead actor left to do for sweepers, if anything; no access.
+/// Remains of a dead actor that a sweeper must handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Left {
-    /// The intent of an actor.
+    /// Intent of an actor.
     Intent(usize),
-    /// An envelope that it owned or leased, with its owner word.
+    /// Envelope that it owned or leased, with its owner word.
     Envelope(u32, Owner),
 }
 
-/// Looks for what dead actors left. In processes that is loops of loads, whose results can be stale either
-/// way.
+/// Finds remains of dead actors. Not an access. In processes that is loops of loads, whose results can be
+/// stale either way.
 pub fn left(m: &Memory, fates: &[Fate]) -> Option<Left> {
     let dead = |a: usize| fates.get(a) == Some(&Fate::Killed);
     if let Some(d) = (0..fates.len()).find(|&d| dead(d) && m.peek(intent(d)) != 0) {
@@ -227,7 +227,8 @@ pub fn left(m: &Memory, fates: &[Fate]) -> Option<Left> {
     })
 }
 
-/// Makes an envelope whose owner word was `found` that of `me`, unless another actor was first: one access.
+/// Makes `me` the owner of an envelope whose owner word was `found`, unless another actor was first: one
+/// access.
 pub fn own(m: &Memory, e: u32, found: u64, me: usize) -> bool {
     let mine = Owner::unpack(found).then(Holder::Member(member(me)));
     m.cas(OWNER.of(e), found, mine.pack()).is_ok()
@@ -240,10 +241,10 @@ pub fn free(m: &Memory, e: u32, me: usize) {
     m.store(OWNER.of(e), found.then(Holder::Free).pack());
 }
 
-/// What an actor does that sweeps for dead ones, in a queue without acknowledgement.
+/// State of an actor that sweeps dead ones, in a queue without acknowledgement.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Sweep {
-    /// Looks for what a dead actor left.
+    /// Finds remains of a dead actor.
     #[default]
     Look,
     /// Settles its intent.
@@ -255,7 +256,7 @@ pub enum Sweep {
 }
 
 impl Sweep {
-    /// Makes one step; whether nothing is left by dead actors, as far as a look shows it.
+    /// Makes one step. Returns `true` if it found no remains of dead actors.
     pub fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], chain: ChainAt) -> bool {
         *self = match self {
             Self::Look => match left(m, fates) {

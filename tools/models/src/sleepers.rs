@@ -1,6 +1,6 @@
-//! The kernel's queue of the actors that sleep at one word (futex).
+//! Kernel's queue of the actors that sleep on one word (futex).
 
-/// Which actors sleep, and which of them were woken and do not know it yet.
+/// Sleeping actors, and those of them that were woken and have not run yet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Sleepers {
     asleep: Vec<usize>,
@@ -9,12 +9,13 @@ pub struct Sleepers {
 }
 
 impl Sleepers {
-    /// No actor sleeps yet. With a poll interval, a sleeper also continues without being woken.
+    /// Creates an empty queue. With a poll interval, a sleeper also continues without being woken.
     pub fn new(poll_interval: bool) -> Self {
         Self { poll_interval, ..Self::default() }
     }
 
-    /// FUTEX_WAIT, which compares and falls asleep in one: whether `me` sleeps on. `same` makes the access.
+    /// FUTEX_WAIT, which compares and falls asleep atomically. Returns `true` if `me` still sleeps. `same`
+    /// makes the access.
     pub fn sleep(&mut self, me: usize, same: impl FnOnce() -> bool) -> bool {
         if let Some(i) = self.woken.iter().position(|&w| w == me) {
             self.woken.remove(i);
@@ -37,7 +38,7 @@ impl Sleepers {
         }
     }
 
-    /// The actor is not in the queue any more: it was killed.
+    /// Removes a killed actor from the queue.
     pub fn forget(&mut self, actor: usize) {
         self.asleep.retain(|&i| i != actor);
         self.woken.retain(|&i| i != actor);

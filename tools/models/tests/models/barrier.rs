@@ -1,4 +1,4 @@
-//! The barrier, exhaustively: all parties pass or none does, whichever is killed at whatever access; a death
+//! Barrier, exhaustively: all parties pass or none does, whichever is killed at whatever access. A death
 //! breaks it. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
@@ -13,7 +13,7 @@ fn at(parties: u32) -> BarrierAt {
     BarrierAt { phase: Word::at(0), arrivals: Word::at(16), parties }
 }
 
-/// All are enrolled.
+/// Returns the slots of enrolled processes.
 fn enrolled(parties: u32, processes: u32) -> Slots {
     Slots { used: Word::at(8), first: Word::at(16).plus(parties.into()), limit: processes }
 }
@@ -21,11 +21,11 @@ fn enrolled(parties: u32, processes: u32) -> Slots {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// Only the last one to arrive says that all have.
+    /// Only the last party to arrive reports that all have arrived.
     NoHelp,
     /// A party that finds a dead one leaves, whether its word was the last one or not.
     GoesAnyway,
-    /// No party looks for dead ones.
+    /// No party checks for dead ones.
     NoSweep,
     /// Others end the phase for the party that acts.
     HelpsWhoActs,
@@ -44,34 +44,34 @@ enum Doing {
     Parties(Find),
     Break(Break),
     Reset(Reset),
-    /// Came while the last party of a phase acts: checks whether the phase is over, whether that party is
+    /// Arrived while the last party of a phase acts: checks whether the phase is over, whether that party is
     /// dead, breaks the barrier.
     Full(Phase),
     FullLast(Phase),
     FullBreak(Break),
 }
 
-/// Waits some times, or resets once.
+/// Waits several times, or resets once.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     left: u32,
     parties: u32,
-    /// The last party to arrive has something to do first.
+    /// `true` if the last party to arrive runs an action first.
     acts: bool,
     doing: Doing,
     phase: Phase,
     bug: Bug,
 }
 
-/// For each phase, by its word: which party arrived where, and how it ended for the waiters.
+/// For each phase, by its word: the party that arrived at each place, and the outcome for the waiters.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     arrived: Vec<(u64, u32, usize)>,
     ended: Vec<(u64, bool)>,
-    /// The phases whose action is done; there is no action if `None`.
+    /// Phases whose action is done. There is no action if `None`.
     acted: Option<Vec<u64>>,
     processes: u32,
-    /// The outcome so far.
+    /// Outcome so far.
     resets: u32,
 }
 
@@ -184,7 +184,8 @@ impl Actor for Process {
                 let dead =
                     self.phase.arrived(m.load(at.arrival(*i))).is_some_and(|who| is_killed(fates, who));
                 self.doing = match *i + 1 {
-                    // With `NoHelp`, a party that has arrived may die without harm: only the others matter.
+                    // With `NoHelp`, the death of a party that has arrived is harmless: only the others
+                    // matter.
                     _ if dead && self.bug != Bug::NoHelp => {
                         Doing::Break(Break::new(at, self.phase, How::Died))
                     }
@@ -236,7 +237,7 @@ fn explore(parties: u32, times: u32, resets: usize, (kills, stops): (u32, u32), 
     check(world, parties as usize, resets, (kills, stops));
 }
 
-/// The last party to arrive in each phase acts. There may be more processes than parties; then they are not
+/// The last party to arrive in each phase acts. If there are more processes than parties, they are not
 /// enrolled.
 fn act(parties: u32, processes: u32, times: u32, (kills, stops): (u32, u32), bug: Bug) {
     let waits =
@@ -254,7 +255,7 @@ fn act(parties: u32, processes: u32, times: u32, (kills, stops): (u32, u32), bug
 }
 
 fn check(world: World<Process>, waiting: usize, resets: usize, (kills, stops): (u32, u32)) {
-    // A party that is stopped, or learns of a reset and leaves, keeps the others waiting.
+    // A party that is stopped, or leaves after a reset, keeps the others waiting.
     let wedged = |w: &World<Process>| {
         let running = w.count(0..waiting, Fate::Running) > 0;
         running && !w.fates.contains(&Fate::Stopped) && resets == 0

@@ -1,6 +1,6 @@
 //! A queue that is bounded by bytes, exhaustively: every interleaving of put, get and sweep, with kills and
-//! stops at every shared access. There are never more bytes in it than its bound, and a producer whose
-//! message fits does not wait. The steps are the ones that run in processes.
+//! stops at every shared access. It never contains more bytes than its bound, and a producer whose message
+//! fits does not wait. The steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -10,7 +10,7 @@ use mp_models::random::at_random;
 use mp_models::ring::{ENVELOPES, OWNER, PLACE, Sweep, chain, free, intent, memory, owner, slots};
 use mp_queue::ring::{Get, GetEnd, PutEnd, PutWithin, RingAt, Taken, Weight};
 
-/// What each envelope weighs.
+/// Bytes of each envelope.
 const BYTES: [u64; ENVELOPES as usize] = [3, 1, 2, 3, 1, 2];
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -26,9 +26,9 @@ enum Doing {
 struct Process {
     setup: Setup,
     items: std::ops::Range<u32>,
-    /// What it is putting.
+    /// Envelope that it is putting.
     putting: u32,
-    /// How many of the messages that it takes it puts again, in the same envelope.
+    /// Number of the taken messages that it puts again, in the same envelope.
     again: u32,
     last: bool,
     doing: Doing,
@@ -44,10 +44,10 @@ struct Ghost {
 struct Setup {
     producers: usize,
     items: u32,
-    /// The first item of the first producer.
+    /// First item of the first producer.
     first: u32,
     consumers: usize,
-    /// How many messages each consumer puts again.
+    /// Number of messages that each consumer puts again.
     again: u32,
     sweepers: usize,
     slots: u32,
@@ -59,7 +59,7 @@ impl Setup {
         chain(self.slots, 0).first
     }
 
-    /// Where a second segment would be, which this queue does not have.
+    /// Returns the place of a second segment, which this queue does not have.
     fn ends(&self) -> Column {
         Column { base: chain(self.slots, self.slots + 1).second, stride: 16 }
     }
@@ -197,7 +197,7 @@ impl Setup {
                 assert!(lost <= of(Fate::Killed) + of(Fate::Stopped), "{lost} messages lost");
             }
         };
-        // As long as a consumer runs, each producer has room in the end.
+        // While a consumer runs, each producer gets room in the end.
         let wedged = |w: &World<Process>| w.count(consumers.clone(), Fate::Running) > 0;
         world.explore(kills, stops, end, wedged);
     }
@@ -246,7 +246,7 @@ fn long_random_schedules() {
     });
 }
 
-/// Without the words there is nothing to measure by, and the bound is exceeded.
+/// Without the words there is no measure, and the bound is exceeded.
 #[test]
 #[should_panic(expected = "bytes in the queue")]
 fn without_ends_the_bound_is_exceeded() {

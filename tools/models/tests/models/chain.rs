@@ -1,5 +1,6 @@
-//! A queue that grows, exhaustively: one slot, then a segment of two. Every interleaving of put, open the next segment,
-//! get, close and sweep, with kills and stops at every shared access. The steps are the ones that run in processes.
+//! A queue that grows, exhaustively: one slot, then a segment of two. Every interleaving of put, open the
+//! next segment, get, close and sweep, with kills and stops at every shared access. The steps are the ones
+//! that run in processes.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -17,7 +18,7 @@ enum Doing {
     Put(u32, Put),
     Extend(u32, Owner, Extend),
     Get(u32, Get),
-    /// Reads what follows a closed segment.
+    /// Reads the link of a closed segment.
     Follow(u32),
     Free(u32),
     Close(CloseChain),
@@ -27,9 +28,9 @@ enum Doing {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     chain: ChainAt,
-    /// Envelopes that a producer still has to put.
+    /// Envelopes that a producer has not put yet.
     items: std::ops::Range<u32>,
-    /// Whether every actor that could still put was gone before the present look began.
+    /// `true` if every actor that could still put had ended before the present check began.
     last: bool,
     producers: usize,
     sweepers: usize,
@@ -139,7 +140,7 @@ impl Actor for Process {
                 (!idle || !fates[..self.sweepers].iter().all(|f| f.gone())).then_some(doing)
             }
         };
-        // The queue is closed at one instant: when the last open segment's mark, or its link, is written.
+        // The queue is closed at one instant: the write of the last open segment's mark, or its link.
         let end = |i: u32| match self.chain.link(i) {
             Some(link) => Link::unpack(m.peek(link)) == Link::End,
             None => slots(m, &self.chain)[self.chain.segment(i).before as usize..].iter().any(|s| {
@@ -216,7 +217,7 @@ impl Setup {
                 });
             }
         };
-        // A producer alone may find the queue full for ever; while a consumer runs, none does.
+        // A producer alone may find the queue full for ever, but not while a consumer runs.
         let wedged = |w: &World<Process>| w.count(consumers.clone(), Fate::Running) > 0;
         world.explore(kills, stops, end, wedged);
     }
@@ -266,7 +267,7 @@ fn long_random_schedules() {
     });
 }
 
-/// Without the links, what is in the next segment is not found.
+/// Without the links, messages in the next segment are not found.
 #[test]
 #[should_panic(expected = "lost")]
 fn without_links_messages_are_lost() {

@@ -1,9 +1,9 @@
 //! A channel whose senders leave, exhaustively: every interleaving of sending, dropping the sender,
-//! receiving, learning that no sender is left, and sweeping, with kills and stops at every shared access. The
-//! steps are the ones that run in processes. (When receivers leave, the same happens with the other token.)
+//! receiving, detecting that no sender is left, and sweeping, with kills and stops at every shared access.
+//! The steps are the ones that run in processes. (Leaving receivers are symmetric, with the other token.)
 //!
-//! The receiver learns of the end when everything sent was received and no sender is left, not before. A
-//! sender that is stopped keeps the channel connected; one that is killed does not.
+//! The receiver gets the end when everything sent was received and no sender is left, not before. A stopped
+//! sender keeps the channel connected. A killed one does not.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{BlockAt, FreeCheck, Release, Released, Unclaim};
@@ -16,7 +16,7 @@ use mp_models::ring::{
 };
 use mp_queue::ring::{ChainAt, Get, GetEnd, Put, PutEnd, Settle, Taken};
 
-/// The token of the senders, where nothing else is in this model.
+/// Token of the senders, at an address that is unused in this model.
 const TOKEN: BlockAt = BlockAt { id: 1, state: META.base, inline: 2, per_page: 1 };
 const NO_PAGES: Pages = |_| None;
 type Pages = fn(BlockId) -> Option<Word>;
@@ -30,7 +30,7 @@ enum Doing {
     Unclaim(BlockState),
     // receiver
     Get(Get),
-    /// The queue is empty: is any sender left?
+    /// The queue is empty: checks whether any sender is left.
     Ask,
     Free(u32),
     // sweeper
@@ -47,9 +47,9 @@ struct Process {
     chain: ChainAt,
     senders: usize,
     items: std::ops::Range<u32>,
-    /// The receiver has seen that no sender is left, and checks once more for messages.
+    /// `true` if the receiver has found that no sender is left, and checks once more for messages.
     told: bool,
-    /// The bug: it does not check again.
+    /// Planted bug: it does not check again.
     hasty: bool,
     doing: Doing,
 }
@@ -58,7 +58,7 @@ struct Process {
 struct Ghost {
     sent: Vec<u32>,
     received: Vec<u32>,
-    /// Senders that have given up their seat by themselves.
+    /// Senders that have released their seats by themselves.
     left: Vec<usize>,
 }
 
@@ -73,7 +73,7 @@ impl Process {
         Doing::Get(Get::new(self.chain.first, intent(me), OWNER, member(me)))
     }
 
-    /// What there is to recover, in the name of dead actors; then what there is to free.
+    /// Recovers for dead actors, and then frees.
     fn sweep(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         let found = left(m, fates);
         if let Some(Left::Intent(dead)) = found {
@@ -205,7 +205,7 @@ impl Actor for Process {
                 let won = own(m, *e, *found, me);
                 if won { Doing::Free(*e) } else { Doing::Look }
             }
-            // In the name of the dead actor, also if it has no holder then.
+            // On behalf of the dead actor, also if it has no holder then.
             Doing::Seat(release) => match release.step(m) {
                 None => doing,
                 Some(_) => Doing::Look,
@@ -237,7 +237,7 @@ struct Setup {
 const BASE: Setup = Setup { senders: 1, items: 1, sweepers: 1, slots: 1, hasty: false };
 
 impl Setup {
-    /// Senders, one receiver, sweepers.
+    /// Creates senders, one receiver, sweepers.
     fn world(self) -> World<Process> {
         let chain = chain(self.slots, 0);
         let m = memory(&chain, 1);
@@ -261,11 +261,11 @@ impl Setup {
     fn explore(self, kills: u32, stops: u32) {
         let receiver = self.senders;
         let end = |w: &World<Process>| {
-            // A kill after the last look is for the next sweep.
+            // A kill after the last check is left to the next sweep.
             if w.fates[receiver] == Fate::Ended && left(&w.memory, &w.fates).is_none() {
                 (0..ENVELOPES).for_each(|e| {
                     let holder = owner(&w.memory, e).holder;
-                    // The memory of a message, which a stopped actor was freeing.
+                    // Memory of a message that a stopped actor was freeing.
                     let stopped =
                         matches!(holder, Holder::Member(o) if w.fates[actor_of(o)] == Fate::Stopped);
                     assert!(holder == Holder::Free || stopped, "envelope {e} leaks: {holder:?}");
@@ -308,7 +308,7 @@ fn long_random_schedules() {
     });
 }
 
-/// A receiver that does not check again after it has seen that no sender is left loses what was sent in
+/// A receiver that does not check again after it has found that no sender is left loses messages sent in
 /// between.
 #[test]
 #[should_panic(expected = "before all was received")]

@@ -1,6 +1,7 @@
-//! A worker of a pool and its chunks, exhaustively: the worker claims, runs and journals items, and is killed and stopped at
-//! every shared access, while the pool takes items back, looks into the journal, or condemns the worker. Each item has one
-//! outcome, and a death costs the item that the worker was at. The steps are the ones that run in processes.
+//! A worker of a pool and its chunks, exhaustively: the worker claims, runs and journals items, and is killed
+//! and stopped at every shared access, while the pool takes items back, reads the journal, or condemns the
+//! worker. Each item has one outcome, and a death costs only the item that the worker was running. The steps
+//! are the ones that run in processes.
 
 use std::collections::VecDeque;
 
@@ -18,21 +19,21 @@ const POOL: usize = 1;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The worker goes on without a look at what was taken back.
+    /// The worker continues without checking for items that were taken back.
     ClaimsWithoutLook,
-    /// The worker keeps no result.
+    /// The worker stores no result.
     KeepsNothing,
-    /// The worker begins its journal anew before it has sent what is in it.
+    /// The worker restarts its journal before it has sent the contents.
     ForgetsBeforeSending,
     /// The pool does not read the journal of a dead worker.
     IgnoresJournal,
-    /// The pool gives another worker the item that the dead worker was at, too.
+    /// The pool also gives another worker the item that the dead worker was running.
     RunsAgain,
     /// The pool condemns the worker for an item that it has finished meanwhile.
     CondemnsWithoutLook,
 }
 
-/// What became of an item.
+/// Outcome of an item.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Outcome {
     Done,
@@ -43,16 +44,16 @@ enum Outcome {
     TakenBack,
 }
 
-/// A chunk as it is sent.
+/// Chunk as it is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Sent {
     id: u64,
     count: usize,
-    /// The number of its first item, among those of all chunks.
+    /// Number of its first item, among those of all chunks.
     first: usize,
 }
 
-/// Items in a row that were done.
+/// Consecutive items that were done.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Reply {
     chunk: u64,
@@ -65,14 +66,14 @@ struct Ghost {
     tasks: VecDeque<Sent>,
     replies: VecDeque<Reply>,
     begun: Vec<bool>,
-    /// What the worker has computed.
+    /// Items that the worker has computed.
     finished: Vec<bool>,
     outcomes: Vec<Option<Outcome>>,
-    /// The worker has seen that it is condemned.
+    /// `true` if the worker has found that it is condemned.
     condemned: bool,
 }
 
-/// What a result looks like: long enough to lie in two words sometimes.
+/// Returns a result: long enough to need two words sometimes.
 fn value(item: usize) -> Vec<u8> {
     vec![item as u8 + 1; 6 + item % 4]
 }
@@ -80,13 +81,13 @@ fn value(item: usize) -> Vec<u8> {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Working {
     Take,
-    /// Words of the journal that are still to be stored, and what comes then.
+    /// Remaining words of the journal to store, and the next action.
     Store(VecDeque<(Word, u64)>, Then),
     Begin(Begin),
     Run,
     Claim(Claim),
     Finish(Finish),
-    /// A claim that looks at nothing.
+    /// Claims without any check.
     Jump,
     Condemned,
 }
@@ -98,7 +99,7 @@ enum Then {
     Kept,
     /// Results are sent, and the item after them is claimed.
     Claim,
-    /// What it has is sent.
+    /// Sends its results.
     Send,
 }
 
@@ -109,9 +110,9 @@ struct Worker {
     word: ChunkWord,
     journal: Journal,
     item: usize,
-    /// Results from this item on are not sent.
+    /// First item whose result has not been sent.
     from: usize,
-    /// After this item it sends what it has.
+    /// Item after which it sends its results.
     late: usize,
     bug: Bug,
 }
@@ -154,7 +155,7 @@ impl Worker {
         self.from = self.item + 1;
     }
 
-    /// The item was claimed, by this word.
+    /// Continues after the item was claimed by this word.
     fn turned(&mut self, turn: Turn) -> Working {
         match turn {
             Turn::Go(word) => {
@@ -249,16 +250,16 @@ impl Worker {
     }
 }
 
-/// What the pool does while the worker works, in this order, when it gets to it.
+/// Actions of the pool while the worker works, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Act {
     Cut(Share),
     Journal,
-    /// If a time is over.
+    /// If a time limit is exceeded.
     Condemn,
 }
 
-/// A chunk as the pool knows it.
+/// Chunk in the pool's records.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Given {
     sent: Sent,
@@ -278,7 +279,7 @@ impl Given {
         }
     }
 
-    /// Results that were sent, or found.
+    /// Records results that were sent, or found.
     fn report(&mut self, item: usize, values: &[Vec<u8>], ghost: &mut Ghost) {
         for (item, found) in (item..self.end).zip(values).skip(self.reported.saturating_sub(item)) {
             assert_eq!(item, self.reported, "a result is missing");
@@ -305,7 +306,7 @@ enum Dispatching {
     Journal(Read),
     Look,
     Condemn(Condemn, u64, usize),
-    /// The worker is dead: the words that it has left.
+    /// The worker is dead: reads its words.
     Bury,
     Left(ChunkWord, Option<Read>),
 }
@@ -328,7 +329,7 @@ impl Pool {
         self.given.retain(|given| given.reported < given.end);
     }
 
-    /// What becomes of the chunk that a dead worker had.
+    /// Decides the items of a dead worker's chunk.
     fn take_apart(&mut self, word: ChunkWord, found: Option<Finished>, ghost: &mut Ghost) {
         let Some(mut given) = self.given.pop_front() else { return };
         let over = self.condemned.filter(|(id, _)| *id == given.sent.id).map(|(_, item)| item);
@@ -412,7 +413,7 @@ impl Pool {
                 Dispatching::Next
             }
             Dispatching::Bury => {
-                // What it has not taken, the pool takes back.
+                // The pool takes back chunks that the worker has not taken.
                 for sent in ghost.tasks.drain(..).collect::<Vec<_>>() {
                     let at = self.given.iter().position(|given| given.sent.id == sent.id).expect("given");
                     let mut given = self.given.remove(at).expect("there");
@@ -456,8 +457,8 @@ impl Actor for Process {
     }
 }
 
-/// A chunk for each of `counts`; results are sent after item `late`, and at the end. Worlds in which the pool is killed or stopped
-/// are not judged: its workers end with it.
+/// Explores a chunk for each of `counts`. Results are sent after item `late`, and at the end. Worlds in which
+/// the pool is killed or stopped are not judged: its workers end with it.
 fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u32), bug: Bug) {
     let mut ghost = Ghost::default();
     let mut items = 0;
@@ -509,7 +510,7 @@ fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u3
     world.explore(kills, stops, end, |w| w.fates[POOL] == Fate::Running);
 }
 
-/// All that the pool does to a worker whose time is not over.
+/// All actions of the pool on a worker whose time is not over.
 const ALL: [Act; 4] = [Act::Cut(Share::Half), Act::Journal, Act::Cut(Share::All), Act::Journal];
 
 #[test]

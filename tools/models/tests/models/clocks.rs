@@ -1,8 +1,10 @@
-//! Clocks of streams, exhaustively: owners claim, tick and give up, their devices write when they come to it, other processes look and
-//! clean up, and any process is killed or stopped at any shared access. The steps are the ones that run in processes.
+//! Clocks of streams, exhaustively: owners claim, tick and release, their devices write when they reach it,
+//! other processes check and clean up, and any process is killed or stopped at any shared access. The steps
+//! are the ones that run in processes.
 //!
-//! A device writes what its owner has ordered, in that order. When its owner is killed it goes on for as long as it likes, and then
-//! writes no more; other processes see that, as they see that a process is gone. Where it says so, one last write comes even later.
+//! A device writes its owner's orders in their order. When its owner is killed it continues for any time, and
+//! then writes no more. Other processes detect that, as they detect that a process is gone. If `late`, one
+//! last write comes even later.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +17,7 @@ use mp_models::random::at_random;
 
 const CLOCK: ClockAt = ClockAt(Word::at(0));
 
-/// A mistake.
+/// Planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
@@ -23,9 +25,9 @@ enum Bug {
     ToldTooEarly,
     /// A clock is ended while its device writes.
     EndedUnderDevice,
-    /// Dead clocks are not looked at again.
+    /// Dead clocks are not checked again.
     LateWriteKept,
-    /// A clock is free when its owner gives it up.
+    /// A clock is free when its owner releases it.
     FreeWithWork,
     /// A dead owner's clock is free again.
     DeadIsFree,
@@ -33,11 +35,11 @@ enum Bug {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    /// Has the clock for some ticks. A dead one will do; it tries so often.
+    /// Has the clock for some ticks. A dead clock is acceptable. Tries this many times.
     Owner { ticks: u8, tries: u8 },
-    /// Writes for this owner; and once more when that is gone.
+    /// Writes for this owner, and once more when that is gone.
     Device { owner: usize, late: bool },
-    /// Looks at what it learns of, so often.
+    /// Checks known ticks this many times.
     Looker(u8),
     /// Ends clocks of the dead, until there is nothing more to do.
     Sweeper,
@@ -52,7 +54,7 @@ enum Pc {
     GiveUp(GiveUpClock),
     Free,
     Write(u64),
-    /// Whether it was told, and whether it was known what becomes of it, when the look began.
+    /// Whether the tick was told, and whether its outcome was known, when the check began.
     Look(Tick, LookAtTick, [bool; 2]),
     End(EndClock),
 }
@@ -63,23 +65,23 @@ struct Process {
     bug: Bug,
     pc: Pc,
     last: u64,
-    /// Devices write when they are taken for gone.
+    /// `true` if devices write after they count as gone.
     late: bool,
 }
 
-/// What no process knows as a whole.
+/// State that no process knows completely.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
-    /// What owners have ordered and devices have not written yet: owner, value.
+    /// Orders of owners that devices have not written yet: owner, value.
     orders: Vec<(usize, u64)>,
-    /// Ticks that other processes learn of, and whose they are.
+    /// Ticks that other processes learn of, and their owners.
     told: BTreeMap<u64, usize>,
     done: Vec<u64>,
-    /// What was said of a tick, and will be for ever.
+    /// Outcomes of ticks, which are final.
     verdicts: BTreeMap<u64, TickLook>,
-    /// A device wrote when its owner was gone.
+    /// `true` if a device wrote after its owner was gone.
     late: bool,
-    /// Whose the clock is.
+    /// Owners of the clock.
     owners: Vec<usize>,
 }
 
@@ -101,7 +103,7 @@ impl Process {
         let value = tick.value();
         let owner = ghost.told.get(&value).copied();
         if owner.is_none() {
-            // Of an epoch that has ended it may be called anything that is no reason to wait.
+            // A tick of an ended epoch may get any answer that does not make a process wait.
             assert_ne!(found, TickLook::Pending, "{tick:?} is waited for, and was not told");
         }
         if !was_told {
@@ -120,7 +122,7 @@ impl Process {
         if matches!(found, TickLook::Complete | TickLook::Died(_)) {
             let of = |look| std::mem::discriminant(&look);
             let before = *ghost.verdicts.entry(value).or_insert(found);
-            // What was written late one process may have seen.
+            // A late write may be observed by one process only.
             let late = ghost.late && before == TickLook::Complete;
             assert!(late || of(before) == of(found), "{tick:?} was {before:?}, and is {found:?}");
         }
@@ -151,7 +153,7 @@ impl Actor for Process {
                     Pc::Order(self.last + 1)
                 }
             },
-            // Its stream takes the order: no shared access.
+            // Its stream takes the order: not a shared access.
             (Pc::Order(value), Role::Owner { .. }) => {
                 ghost.orders.push((me, value));
                 if self.bug == Bug::ToldTooEarly {
@@ -187,7 +189,7 @@ impl Actor for Process {
             (Pc::Next, Role::Device { owner, late }) => {
                 let next = ghost.orders.iter().position(|(a, _)| *a == owner);
                 match (next, fates[owner]) {
-                    // Torn down, after any number of its steps.
+                    // Torn down after any number of its steps.
                     (_, Fate::Killed) if !late => return true,
                     (Some(next), _) => Pc::Write(ghost.orders[next].1),
                     (None, Fate::Running) => Pc::Next,
@@ -207,7 +209,7 @@ impl Actor for Process {
             (Pc::Next, Role::Looker(0)) => return true,
             (Pc::Next, Role::Looker(n)) => {
                 let told = ghost.told.keys().copied().collect::<Vec<_>>();
-                // The newest and the oldest, in turn; and one that was not told.
+                // The newest and the oldest, in turn, and one that was not told.
                 let pick = if n % 2 == 0 { told.last() } else { told.first() };
                 let value = pick.copied().unwrap_or(Tick::base(1) + 1);
                 self.role = Role::Looker(n - 1);
@@ -224,7 +226,7 @@ impl Actor for Process {
             },
             (Pc::Next, Role::Sweeper) => {
                 let state = ClockState::unpack(m.peek(CLOCK.state()));
-                // Actors are owners, each with its device behind it.
+                // Actors are owners, each followed by its device.
                 let dead = state.member().filter(|p| {
                     let claiming = matches!(state.phase, ClockPhase::Claiming { .. });
                     let not_asked = claiming || self.late || self.bug == Bug::EndedUnderDevice;
@@ -262,7 +264,7 @@ const fn owner(ticks: u8) -> Role {
     Role::Owner { ticks, tries: 1 }
 }
 
-/// Owners, each with its device; then the others; at the end a sweeper.
+/// Explores owners, each with its device, then the others, and at the end a sweeper.
 fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u32), bug: Bug) {
     let pairs = owners.iter().enumerate().flat_map(|(i, &role)| [role, Role::Device { owner: 2 * i, late }]);
     let roles = pairs.chain(others.iter().copied()).chain([Role::Sweeper]);
@@ -279,7 +281,7 @@ fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u
             let lives = w.fates[a] != Fate::Killed || w.fates[a + 1] == Fate::Stopped;
             assert!(lives, "{state:?} is a dead process's");
         }
-        // No device waits for what will never come.
+        // No device waits for a write that never comes.
         let done = w.memory.peek(CLOCK.done());
         for (&value, &a) in &w.ghost.told {
             let reached = done.wrapping_sub(value).cast_signed() >= 0;
@@ -289,7 +291,7 @@ fn explore(owners: &[Role], others: &[Role], late: bool, (kills, stops): (u32, u
             assert!(reached || (still && pending), "a device waits for {value:#x}, at {done:#x}");
         }
     };
-    // A device is no process: it is killed with its owner.
+    // A device isn't a process: it is killed with its owner.
     let wedged = move |w: &World<Process>| {
         w.count(0..w.fates.len(), Fate::Stopped) == 0 && devices.iter().all(|d| w.fates[*d] != Fate::Killed)
     };

@@ -14,7 +14,7 @@ const SLOTS: Slots = Slots { used: Word::at(0), first: Word::at(16), limit: 4 };
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A dead waiter's token stays where it is.
+    /// A dead waiter's token is not taken over.
     NoTakeOver,
     /// A waiter that takes a token over forgets the token that it had itself.
     KeepsBoth,
@@ -34,17 +34,17 @@ enum Doing {
     LookAtOwn(Seen),
     PassOn(Notify, Seen, Seen),
     LeaveOwn(Change, Seen),
-    /// The last access: it has its token.
+    /// Last access: it has its token.
     Leave(Change),
     FallAsleep(Change),
     Sleep,
-    /// The notifier.
+    /// Notifier.
     Notify(Notify),
-    /// A notifier of all waiters, once.
+    /// Notifier of all waiters, once.
     NotifyAll(Notify),
 }
 
-/// A waiter for one token, or the notifier.
+/// Waiter for one token, or notifier.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     doing: Doing,
@@ -57,12 +57,12 @@ struct Process {
 struct Ghost {
     given: u32,
     taken: u32,
-    /// Woken by its notifier.
+    /// Waiters that their notifier has woken.
     woken: Vec<u32>,
     poll_interval: bool,
-    /// No waiter sleeps, and all wait already: fewer states.
+    /// `true` if no waiter sleeps, and all wait already: fewer states.
     polls: bool,
-    /// After this many deaths, two waiters may have one token.
+    /// Number of deaths after which two waiters may have one token.
     spare: u32,
 }
 
@@ -78,7 +78,7 @@ fn find(from: u32) -> Find {
     Find::new(SLOTS, set(&[WAITING, ASLEEP, NOTIFIED]), from)
 }
 
-/// How many slots have a token.
+/// Returns the number of slots with a token.
 fn tokens(m: &Memory) -> u32 {
     (0..SLOTS.limit).filter(|&i| Slot::unpack(m.peek(SLOTS.at(i))).state == NOTIFIED).count() as u32
 }
@@ -195,7 +195,8 @@ impl Actor for Process {
                 }
             }
             Doing::Sleep => {
-                // FUTEX_WAIT compares and falls asleep in one; then only a wake-up, or a poll interval, ends it.
+                // FUTEX_WAIT compares and falls asleep atomically. Then only a wake-up, or a poll interval,
+                // ends it.
                 let woken = ghost.woken.contains(&self.mine.index);
                 let same = self.bug == Bug::SleepsAnyway
                     || m.load(SLOTS.at(self.mine.index)) as u32 == self.mine.slot.pack() as u32;
@@ -207,7 +208,7 @@ impl Actor for Process {
             Doing::Notify(steps) => {
                 let before = tokens(m);
                 let notified = steps.step(m);
-                // The token is given by the swap, not when the notifier knows of it.
+                // The swap hands over the token, before the notifier learns of it.
                 ghost.given += tokens(m) - before;
                 match notified {
                     None => {}
@@ -242,12 +243,12 @@ impl Actor for Process {
     }
 }
 
-/// As many wait as there are tokens, and as many more as are killed.
+/// Explores as many waiters as there are tokens, and one more for each kill.
 fn explore(tokens: u32, kills: u32, stops: u32, poll_interval: bool, bug: Bug) {
     explore_in(tokens, kills, stops, Ghost { poll_interval, ..Ghost::default() }, bug);
 }
 
-/// They wait already, in a slot each.
+/// Makes all of them wait already, in a slot each.
 fn all_wait(memory: &Memory, waiters: &mut [Process]) {
     memory.poke(SLOTS.used, waiters.len() as u64);
     for (i, waiter) in waiters.iter_mut().enumerate() {
@@ -257,7 +258,8 @@ fn all_wait(memory: &Memory, waiters: &mut [Process]) {
     }
 }
 
-/// Three wait, and two notify at once: one notifies all waiters, the other all or, if given, that many.
+/// Explores three waiters, and two notifiers at once: one notifies all waiters, the other all or, if given,
+/// that many.
 fn explore_rows(other: Option<u32>, kills: u32) {
     const WAITERS: usize = 3;
     let all = Process { doing: Doing::NotifyAll(Notify::new(SLOTS, TURN)), ..Process::new(1, Bug::None) };
@@ -267,7 +269,7 @@ fn explore_rows(other: Option<u32>, kills: u32) {
     actors.push(all.clone());
     actors.push(other.map_or(all, |tokens| Process::new(tokens, Bug::None)));
     let world = World::new(memory, actors, Ghost { polls: true, ..Ghost::default() });
-    // A notifier notifies all to the end, and a live waiter is never notified.
+    // A notifier of all always ends, and a live waiter is always notified.
     let wedged = |w: &World<Process>| {
         let alls = if other.is_some() { WAITERS..WAITERS + 1 } else { WAITERS..WAITERS + 2 };
         let done = w.fates[alls].iter().any(|f| matches!(f, Fate::Running | Fate::Ended));
@@ -284,7 +286,7 @@ fn explore_in(tokens: u32, kills: u32, stops: u32, ghost: Ghost, bug: Bug) {
     if ghost.polls {
         all_wait(&memory, &mut actors[..waiters]);
     }
-    // A waiter that dies between passing a token on and giving it up leaves it to be taken once more.
+    // A waiter that dies between passing a token on and releasing it leaves it to be taken once more.
     let spare = kills.saturating_sub(1);
     let world = World::new(memory, actors, Ghost { spare, ..ghost });
     let wedged = |w: &World<Process>| {

@@ -1,6 +1,7 @@
-//! Deadlocks between locks, exhaustively: threads that take two locks each, in any order, some to read or to write, say what they
-//! wait for, look for cycles and give up; kills and stops at any access. No thread is told of a deadlock that is none, no two of one cycle are, and none
-//! waits for ever but for a thread that is stopped. The steps are the ones that run in processes.
+//! Deadlocks between locks, exhaustively: threads that take two locks each, in any order, some to read or to
+//! write, announce their waits, search for cycles and give up; kills and stops at any access. No thread gets
+//! a false deadlock, at most one thread of a cycle gets the error, and none waits for ever except for a
+//! stopped thread. The steps are the ones that run in processes.
 
 use mp_core::mem::{Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlock, Who};
@@ -15,7 +16,8 @@ use mp_sync::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
 
 use self::Want::{Alone, Read, Write};
 
-/// Where the locks are, of three words each; the last one is that of writers, and its readers follow. Then a note for each actor.
+/// Number of locks of three words each. The last one is the lock of writers, followed by its readers, and a
+/// note for each actor.
 const LOCKS: usize = 4;
 const WRITERS: usize = LOCKS - 1;
 const SLOTS: Slots = Slots { used: lock(LOCKS).word(), first: lock(LOCKS).word().plus(1), limit: 3 };
@@ -27,10 +29,10 @@ const fn lock(i: usize) -> LockAt {
     LockAt(Word::at(24 * i as u64))
 }
 
-/// What a thread takes.
+/// Lock that a thread takes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Want {
-    /// A lock that one thread has.
+    /// Lock with a single holder.
     Alone(usize),
     Read,
     Write,
@@ -39,15 +41,15 @@ enum Want {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A thread that has its lock goes on saying that it waits for it.
+    /// A thread that has its lock still announces its wait.
     KeepsNote,
     /// A thread gives up whenever it finds a cycle.
     AllGiveUp,
-    /// A thread goes on looking whether a member of the cycle is dead or not.
+    /// A thread continues its search whether a member of the cycle is dead or not.
     IgnoresDeath,
-    /// A wait that ends by itself is said, too.
+    /// A wait with a time-out is announced, too.
     SaysTimedWaits,
-    /// A thread says what it waits for, and does not look what others do.
+    /// A thread announces its wait, and does not check the others.
     NeverLooks,
 }
 
@@ -57,67 +59,67 @@ enum Doing {
     /// A reader's attempt, which does not wait.
     Enter(Enter),
     Acquire(Acquire),
-    /// Has seen it held; what it does next depends on whether the owner is dead.
+    /// Has found it held. The next action depends on whether the owner is dead.
     Refused(LockWord),
     /// A reader that has the lock of writers.
     Inside(Inside),
     LetOthersIn(Unlock),
-    /// A writer that has the lock of writers, and looks whether readers are left.
+    /// A writer that has the lock of writers, and checks whether readers are left.
     Readers(Find),
     GiveBack(Change),
     WriteNote(WriteNote),
     Find(FindCycle),
-    /// Has its lock, or has given up: what it says is no longer true.
+    /// Has its lock, or has given up: its note is outdated.
     TakeBack(TakeNoteBack),
     Leave(Leave),
     Unlock(Unlock),
 }
 
-/// Takes its locks one after the other, and gives them back in turn.
+/// Takes its locks one after the other, and releases them in turn.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Thread {
-    /// What, in this order.
+    /// Locks to take, in this order.
     wants: [Want; 2],
-    /// How often.
+    /// Number of rounds.
     left: u32,
     has: usize,
     doing: Doing,
     note: Option<WrittenNote>,
-    /// Its place among the readers.
+    /// Place among the readers.
     reads: Option<Seen>,
-    /// Whether it has the lock of writers, and waits for the readers.
+    /// `true` if it has the lock of writers, and waits for the readers.
     inside: bool,
-    /// Whether it waits for its second lock with a time-out.
+    /// `true` if it waits for its second lock with a time-out.
     timed: bool,
-    /// Waits no longer: for its second lock, after a time-out or a deadlock.
+    /// `true` if it no longer waits for its second lock, after a time-out or a deadlock.
     leaving: bool,
     bug: Bug,
 }
 
-/// For what a thread waits.
+/// Target of a thread's wait.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum For {
     Owner(usize),
     Readers,
 }
 
-/// What is so, whatever the threads have noticed.
+/// Actual state, whatever the threads have noticed.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// Of each lock, the thread that has it.
+    /// Thread that has each lock.
     owner: [Option<usize>; LOCKS],
-    /// Of each thread, whether it reads.
+    /// `true` for each thread that reads.
     reads: [bool; 3],
-    /// Of each thread, what it waits for, without a time-out.
+    /// Target of each thread's wait without a time-out.
     waits: [Option<For>; 3],
-    /// Which thread began to wait when, by number.
+    /// Number of the wait that began last.
     since: u64,
-    /// Of each deadlock that a thread was told of, its threads, until one of them goes on.
+    /// Threads of each reported deadlock, until one of them continues.
     told: Vec<Vec<usize>>,
 }
 
 impl Ghost {
-    /// Whether `a` waits for something that `b` has.
+    /// Returns `true` if `a` waits for something that `b` has.
     fn waits_for(&self, a: usize, b: usize) -> bool {
         match self.waits[a] {
             None => false,
@@ -147,7 +149,7 @@ impl Thread {
         }
     }
 
-    /// The lock that it waits for now.
+    /// Returns the lock that it waits for.
     fn lock(&self) -> usize {
         match self.wants[self.has] {
             Alone(i) => i,
@@ -164,7 +166,7 @@ impl Thread {
         MemberThread { member: member(me), thread: me as u32 + 1 }
     }
 
-    /// After a look that found nothing, or a cycle of which another thread gives up.
+    /// Continues after a check that found nothing, or a cycle in which another thread gives up.
     fn again(&self, me: usize) -> Doing {
         if self.inside { readers() } else { self.acquire(me, None) }
     }
@@ -188,13 +190,13 @@ impl Thread {
         self.give_up(me, ghost)
     }
 
-    /// Goes without its second lock.
+    /// Continues without its second lock.
     fn give_up(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         self.leaving = true;
         self.over(me, ghost)
     }
 
-    /// Says what it waits for, if it does not yet; then looks.
+    /// Announces its wait, if it has not yet, and checks.
     fn wait(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         let says = !self.timed || self.has == 0 || self.bug == Bug::SaysTimedWaits;
         if self.timed && self.has == 1 && (self.note.is_some() || !says) {
@@ -220,10 +222,10 @@ impl Thread {
         Doing::WriteNote(WriteNote::new(NOTES, member(me), me as u32 + 1, goal, ghost.since))
     }
 
-    /// The wait is over.
+    /// Ends the wait.
     fn over(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         match self.note.take().filter(|_| self.bug != Bug::KeepsNote) {
-            // It waits until others can know that it does not.
+            // It waits until others can know that its wait is over.
             Some(note) => Doing::TakeBack(TakeNoteBack(note)),
             None => {
                 ghost.waits[me] = None;
@@ -232,7 +234,7 @@ impl Thread {
         }
     }
 
-    /// It has what it waited for, or has given up: what comes next.
+    /// Continues after it got the lock, or has given up.
     fn next(&mut self, me: usize, ghost: &mut Ghost) -> Doing {
         if self.leaving {
             return self.back();
@@ -259,7 +261,7 @@ impl Thread {
         }
     }
 
-    /// Gives back what it took last; a writer that gives up has the lock of writers besides.
+    /// Releases the lock taken last. A writer that gives up also has the lock of writers.
     fn back(&self) -> Doing {
         if self.inside {
             return Doing::Unlock(Unlock::new(lock(WRITERS), true));
@@ -271,7 +273,7 @@ impl Thread {
         }
     }
 
-    /// It has given something back; whether it is at its end.
+    /// Continues after a release. Returns `true` at its end.
     fn gave(&mut self, me: usize, ghost: &mut Ghost) -> bool {
         ghost.goes_on(me);
         if !std::mem::take(&mut self.inside) {
@@ -406,7 +408,8 @@ fn explore(threads: Vec<Thread>, kills: u32, stops: u32) {
             assert_eq!(held.count(), 0, "a lock is held, and all have ended");
         }
     };
-    // A thread that is stopped keeps what it has, and may be the one that has to give up; nothing else keeps others waiting.
+    // A stopped thread keeps its locks, and may be the one that must give up. Nothing else keeps others
+    // waiting.
     let wedged = |w: &World<Thread>| w.fates.contains(&Fate::Running) && !w.fates.contains(&Fate::Stopped);
     world.explore(kills, stops, end, wedged);
 }
@@ -468,7 +471,7 @@ fn readers_and_writers() {
     // A writer waits for a reader, and a reader for a writer.
     explore(vec![thread([Read, Alone(0)]), thread([Alone(0), Write])], 1, 1);
     explore(vec![thread([Write, Alone(0)]), thread([Alone(0), Read])], 1, 1);
-    // In one order they don't.
+    // In the same order they don't.
     explore(vec![thread([Alone(0), Read]), thread([Alone(0), Write])], 1, 1);
 }
 

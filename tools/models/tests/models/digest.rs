@@ -1,4 +1,4 @@
-//! The digests by which the explorer knows states.
+//! Digests by which the explorer identifies states.
 
 use std::collections::HashSet;
 
@@ -22,7 +22,7 @@ fn states_that_differ_in_little_have_other_digests() {
             }
         }
     }
-    // One bit of one word, wherever it is.
+    // One bit of one word, at any place.
     for word in 0..64 {
         for bit in 0..64 {
             let mut words = [0_u64; 64];

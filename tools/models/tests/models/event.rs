@@ -1,5 +1,5 @@
-//! The event, exhaustively: a waiter sees each setting, also one that is cleared at once, whichever process
-//! is killed or stopped at whatever access. The steps are the ones that run in processes.
+//! Event, exhaustively: a waiter notices each setting, also one that is cleared at once, whichever process is
+//! killed or stopped at whatever access. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, NotifyAll};
@@ -15,7 +15,7 @@ enum Bug {
     None,
     /// A waiter checks whether it is set, not whether it was.
     ForgetsSettings,
-    /// A waiter that has announced that it sleeps does not check again.
+    /// A waiter that has announced its sleep does not check again.
     NoSecondLook,
     /// The setter wakes no waiter.
     NoWake,
@@ -23,7 +23,7 @@ enum Bug {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
-    /// A waiter notes what the event says.
+    /// A waiter reads the state of the event.
     Begin,
     Announce(Announce),
     Look(u64),
@@ -33,7 +33,7 @@ enum Doing {
     Clear(Clear),
 }
 
-/// A waiter that waits once, or a setter that sets the event and clears it, some times.
+/// Waiter that waits once, or setter that sets the event and clears it several times.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     doing: Doing,
@@ -44,7 +44,7 @@ struct Process {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// How often it was set, and how often it had been when each waiter began.
+    /// Number of settings, and their number when each waiter began.
     set: u32,
     begun: Vec<(usize, u32)>,
     asleep: Vec<usize>,
@@ -60,7 +60,7 @@ impl Process {
         Self { doing: Doing::Set(Set::new(EVENT)), left: times, ..Self::waiter(bug) }
     }
 
-    /// What the event says ends the wait.
+    /// Returns `true` if the state of the event ends the wait.
     fn is_over(&self, me: usize, now: EventWord, ghost: &Ghost) -> bool {
         let over = match self.bug {
             Bug::ForgetsSettings => now.is_set(),
@@ -94,7 +94,7 @@ impl Actor for Process {
                 return self.is_over(me, EventWord(m.load(EVENT)), ghost);
             }
             Doing::Sleep(word) => {
-                // FUTEX_WAIT compares and falls asleep in one; a wake-up of all takes it out of the list.
+                // FUTEX_WAIT compares and falls asleep atomically. A wake-up of all removes it from the list.
                 let same = m.load(PARKING) as u32 == *word as u32;
                 if ghost.asleep.contains(&me) {
                     if ghost.poll_interval {
@@ -142,15 +142,15 @@ impl Actor for Process {
     }
 }
 
-/// `waiters` wait, and each of `setters` sets the event that often, each but the last time clearing it at
-/// once.
+/// `waiters` wait, and each of `setters` sets the event that often, and clears it at once except the last
+/// time.
 fn explore(waiters: usize, setters: &[u32], (kills, stops): (u32, u32), poll_interval: bool, bug: Bug) {
     let mut actors = vec![Process::waiter(bug); waiters];
     actors.extend(setters.iter().map(|&times| Process::setter(times, bug)));
     let all = actors.len();
     let world = World::new(Memory::new(2), actors, Ghost { poll_interval, ..Ghost::default() });
-    // No setter is left, and it is not set: a waiter that has seen no setting since it began waits in vain,
-    // rightly.
+    // No setter is left, and it is not set: a waiter without a setting since its beginning correctly waits
+    // for ever.
     let unset = move |w: &World<Process>| {
         let sets = |p: &Process| !matches!(p.doing, Doing::Wake(_)) || p.left > 1;
         let no_actor_sets = (waiters..all).all(|i| w.fates[i] != Fate::Running || !sets(&w.actors[i]));

@@ -1,6 +1,6 @@
-//! The memory of a group of envelopes is given back and taken again, exhaustively: while processes claim envelopes by stale
-//! hints, and any of them is killed or stopped at any shared access, the sweepers included. The steps are the ones that run in
-//! processes.
+//! Memory of a group of envelopes that is returned and allocated again, exhaustively: while processes claim
+//! envelopes by stale hints, and any of them is killed or stopped at any shared access, the sweepers
+//! included. The steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::{AdoptGroup, Adopted, BeginFill, EmptyGroup, FillGroup, GroupAt};
@@ -13,16 +13,16 @@ const GROUP: Word = Word::at(0);
 const OWNER: Column = Column { base: Word::at(8), stride: 8 };
 const ENVELOPES: u32 = 2;
 const AT: GroupAt = GroupAt { word: GROUP, owners: OWNER, first: 0, len: ENVELOPES };
-/// The sequences of the envelopes at the start.
+/// Sequences of the envelopes at the start.
 const BEGIN: [u64; ENVELOPES as usize] = [5, 7];
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
     /// Has a hint that this envelope is free: claims it, and frees it.
     Use(u32),
-    /// Gives the memory back, if all envelopes are free.
+    /// Returns the memory, if all envelopes are free.
     Empty,
-    /// Takes memory, if there is none.
+    /// Allocates memory, if there is none.
     Fill,
 }
 
@@ -35,11 +35,11 @@ enum Bug {
     NotClaimed,
     /// Zero is taken for a free envelope.
     ZeroClaimed,
-    /// A sweeper gives back the memory of a group that was filled in part.
+    /// A sweeper returns the memory of a partly filled group.
     HalfFilledEmptied,
-    /// A sweeper writes all words of a group that was filled in part.
+    /// A sweeper writes all words of a partly filled group.
     WordsOverwritten,
-    /// A sweeper does not look at envelopes of a group that is being filled.
+    /// A sweeper skips envelopes of a group that is being filled.
     FillingNotSwept,
     /// A group is absent before its memory is gone.
     AbsentTooEarly,
@@ -71,12 +71,12 @@ enum Doing {
 struct Process {
     program: Vec<Op>,
     doing: Doing,
-    /// It sweeps after all before it have ended, or are stopped for good.
+    /// `true` if it sweeps after all actors before it have ended, or are stopped for good.
     last: bool,
     bug: Bug,
 }
 
-/// The latest sequence of each envelope.
+/// Latest sequence of each envelope.
 type Sequences = [u64; ENVELOPES as usize];
 
 fn words(m: &Memory) -> [u64; ENVELOPES as usize] {
@@ -132,7 +132,7 @@ impl Actor for Process {
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], latest: &mut Sequences) -> bool {
         let before = words(m);
-        // What a process has claimed stays its own until it frees it.
+        // A claimed envelope stays the process's own until it frees it.
         if let Doing::Free(e, owner) = self.doing {
             assert_eq!(Owner::unpack(before[e as usize]), owner, "an envelope was taken from its owner");
         }
@@ -168,7 +168,7 @@ impl Actor for Process {
                 m.store(GROUP, Group::Absent { base }.pack());
                 Doing::Punch(0, base)
             }
-            // The kernel; pages go one after another.
+            // The kernel frees pages one after another.
             Doing::Punch(e, base) => {
                 m.store(OWNER.of(e), 0);
                 if e + 1 < ENVELOPES { Doing::Punch(e + 1, base) } else { Doing::SayAbsent(base) }
@@ -179,7 +179,7 @@ impl Actor for Process {
                 }
                 Doing::Next
             }
-            // Then the kernel gives memory.
+            // Then the kernel provides memory.
             Doing::Begin => match Group::unpack(m.load(GROUP)) {
                 Group::Absent { base } => Doing::Swap(BeginFill::new(AT, member(me), base), base),
                 _ => Doing::Next,
@@ -229,7 +229,7 @@ impl Actor for Process {
     }
 }
 
-/// With two processes more, which sweep when all before them are at their end.
+/// Explores the programs with two more processes, which sweep when all before them have ended.
 fn explore(group: Group, programs: &[&[Op]], (kills, stops): (u32, u32), bug: Bug) {
     let m = Memory::new(1 + ENVELOPES as usize);
     m.poke(GROUP, group.pack());
@@ -252,7 +252,7 @@ fn explore(group: Group, programs: &[&[Op]], (kills, stops): (u32, u32), bug: Bu
         }
         for w in words(&w.memory) {
             match Owner::unpack(w).holder {
-                // Held up with its group, by the process that empties it.
+                // Delayed with its group, by the process that empties it.
                 Holder::Member(_) if matches!(group, Group::Emptying { .. }) => {}
                 Holder::Member(p) => assert_eq!(fate(p), Fate::Stopped, "an envelope leaks"),
                 _ => assert!(w != 0 || group != Group::InUse, "an envelope is lost"),

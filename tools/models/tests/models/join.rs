@@ -1,7 +1,7 @@
-//! Joining, exhaustively: a worker whose tasks put subtasks, into envelopes before and behind the one that it
-//! works on, in a queue that grows meanwhile; a joiner that counts what is unfinished, and recovers for dead
-//! workers; and, when the worker is gone, an heir that does the remaining tasks. Kills and stops at every
-//! access. The steps are the ones that run in processes.
+//! Joining, exhaustively: a worker whose tasks put subtasks, into envelopes before and after its own, in a
+//! queue that grows meanwhile; a joiner that counts unfinished tasks, and recovers for dead workers; and,
+//! after the worker's end, an heir that does the remaining tasks. Kills and stops at every access. The steps
+//! are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered};
@@ -17,25 +17,25 @@ use mp_queue::ring::{
     any_noted,
 };
 
-/// The envelope of each task, which puts the next one before it is done. Each goes into one that was looked at before, or
-/// into one that was just freed.
+/// Envelope of each task, which puts the next one before it is done. Each goes into one that was checked
+/// before, or into one that was just freed.
 const TASKS: [u32; 4] = [2, 1, 0, 2];
-/// All of them, or the first few where there are many schedules.
+/// All of them, or the first few for worlds with many schedules.
 const ALL: usize = TASKS.len();
 const FEW: usize = 2;
 const ENVELOPES: u64 = 3;
 const WORKER: usize = 0;
 const JOINER: usize = 1;
 const HEIR: usize = 2;
-/// A task is delivered once: its taker has done it, or it is lost.
+/// Deliveries of a task: its taker has done it, or it is lost.
 const LIMIT: u32 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The joiner reads the envelopes once, and does not check whether anything was put meanwhile.
+    /// The joiner reads the envelopes once, and does not check for puts meanwhile.
     LooksOnce,
-    /// A dead worker's task stays where it is.
+    /// A dead worker's task is not recovered.
     NoVisit,
     /// A stopped actor is taken for dead.
     TimeIsDeath,
@@ -46,21 +46,21 @@ enum Doing {
     Claim,
     Extend(Extend),
     Put(Put),
-    /// Takes a task that came back, if there is one.
+    /// Takes a returned task, if there is one.
     Reclaim(Reclaim),
     Get(Get),
-    /// Whether there is a second segment.
+    /// Checks for a second segment.
     Link,
     /// Counts the delivery: reads, then writes.
     Deliver(u32, Option<u64>),
     Done(u32),
     Free(u32),
-    /// The worker's last task is given up.
+    /// The worker's last task is returned.
     GiveUp(Return),
     Count(Census),
-    /// As a bug: how many were unfinished up to this envelope.
+    /// Planted bug: number of unfinished tasks up to this envelope.
     CountOnce(u32, usize),
-    /// Looks for what dead actors left, and recovers it.
+    /// Finds remains of dead actors, and recovers them.
     Look,
     Settle(Box<Settle<Around>>),
     Return(Return),
@@ -71,9 +71,9 @@ enum Doing {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     chain: ChainAt,
-    /// How many tasks there are.
+    /// Number of tasks.
     tasks: usize,
-    /// How many tasks were put, and begun.
+    /// Number of tasks that were put, and begun.
     put: usize,
     begun: usize,
     doing: Doing,
@@ -84,37 +84,37 @@ struct Process {
 struct Ghost {
     /// Envelopes of tasks that were put, and neither done nor lost.
     open: Vec<u32>,
-    /// How many were done.
+    /// Number of tasks done.
     done: usize,
-    /// Whether the last one was given up by its taker.
+    /// `true` if the last one was returned by its taker.
     given_up: bool,
-    /// How often nothing was unfinished after a count.
+    /// Number of counts without unfinished tasks.
     zeros: usize,
-    /// Whether the joiner has waited in vain, for a stopped actor or since no actor is left.
+    /// `true` if the joiner has waited without success, for a stopped actor or because no actor is left.
     gave_up: bool,
 }
 
-/// Envelopes of tasks that no actor gets any more; no access.
+/// Returns the number of tasks that no actor gets any more. Not an access.
 fn lost(m: &Memory) -> usize {
     (0..ENVELOPES as u32).filter(|&e| owner(m, e).holder == Holder::Undeliverable).count()
 }
 
-/// Whether a task came back that the queue does not show, while a dead actor still has a seat that keeps the
-/// queue; no access.
+/// Returns `true` if the queue does not show a returned task, while a dead actor still has a seat that keeps
+/// the queue. Not an access.
 fn untold(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES as u32).any(|e| owner(m, e).holder == Holder::Returned);
     back && !any_noted(m.peek(returns(LIMIT).returned)) && fates.contains(&Fate::Killed)
 }
 
-/// Whether there is a task that no actor has; no access.
+/// Returns `true` if there is a task that no actor has. Not an access.
 fn not_begun(m: &Memory, chain: &ChainAt) -> bool {
     let returned = |e| owner(m, e).holder == Holder::Returned;
     let queued = slots(m, chain).iter().any(|slot| slot.envelope().is_some());
     queued || (0..ENVELOPES as u32).any(returned)
 }
 
-/// Whether a stopped actor has a task, or was just putting or taking one: it is unfinished until that actor
-/// continues.
+/// Returns `true` if a stopped actor has a task, or was just putting or taking one: it is unfinished until
+/// that actor continues.
 fn waits_for_a_stopped(m: &Memory, fates: &[Fate]) -> bool {
     let stopped = |actor: usize| fates[actor] == Fate::Stopped;
     (0..ENVELOPES as u32).any(|e| match owner(m, e).holder {
@@ -125,7 +125,8 @@ fn waits_for_a_stopped(m: &Memory, fates: &[Fate]) -> bool {
 }
 
 impl Process {
-    /// The first task is in the first segment, all others in the second one, if there is one.
+    /// Returns the segment of a task: the first task is in the first one, all others in the second one, if it
+    /// exists.
     fn segment(&self, task: usize) -> u32 {
         u32::from(task > 0 && self.chain.segments > 1)
     }
@@ -156,13 +157,13 @@ impl Process {
         Doing::GiveUp(Return::new(returns(LIMIT), OWNER.of(e), META.of(e), owner(m, e)))
     }
 
-    /// The heir looks for what is left to do: what came back, then what is queued.
+    /// The heir takes the remaining tasks: returned ones, then queued ones.
     fn reclaim(&self) -> Doing {
         let wanted = (Holder::Returned, Holder::Leased(member(HEIR)));
         Doing::Reclaim(Reclaim::new(returns(LIMIT), self.chain.first, ENVELOPES_AT, wanted))
     }
 
-    /// The first thing that a dead actor left, and that another one has to recover.
+    /// Returns the first step to recover remains of a dead actor.
     fn visit(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         let dead: Vec<Fate> = match self.bug {
             Bug::NoVisit => return None,
@@ -185,7 +186,7 @@ impl Process {
         }
     }
 
-    /// Whether nothing is left for the heir, and nothing will come except from a stopped actor.
+    /// Returns `true` if nothing is left for the heir, and nothing will come except from a stopped actor.
     fn is_over(&self, m: &Memory, fates: &[Fate]) -> bool {
         let coming = |e| owner(m, e).holder == Holder::Queued && !waits_for_a_stopped(m, fates);
         left(m, fates).is_none()
@@ -194,28 +195,28 @@ impl Process {
             && !(0..ENVELOPES as u32).any(coming)
     }
 
-    /// Whether all that can be recovered was recovered, and what is unfinished belongs to a stopped actor, or
-    /// to none.
+    /// Returns `true` if everything recoverable was recovered, and the unfinished tasks belong to a stopped
+    /// actor, or to none.
     fn waits_for_ever(&self, m: &Memory, fates: &[Fate]) -> bool {
         let intends =
             |fate: Fate, e: u64| (0..fates.len()).any(|a| fates[a] == fate && m.peek(intent(a)) == e);
-        // What a dead actor intended, and a stopped one intends, only the stopped one can settle.
+        // Only the stopped actor can settle a task that a dead actor also intended.
         let in_doubt = (1..=ENVELOPES).any(|e| intends(Fate::Killed, e) && intends(Fate::Stopped, e));
         let visited = left(m, fates).is_none() && !untold(m, fates);
         let no_actor = fates[HEIR] != Fate::Ended && not_begun(m, &self.chain);
         in_doubt || visited && (waits_for_a_stopped(m, fates) || no_actor)
     }
 
-    /// What comes after recovering for dead actors: the joiner counts, the heir does what is left.
+    /// Returns the next action after recovery: the joiner counts, the heir does the remaining tasks.
     fn then(&self, me: usize) -> Doing {
         if me == JOINER { self.census() } else { self.reclaim() }
     }
 
-    /// After a count; whether that is the end.
+    /// Continues after a count. Returns `true` at the end.
     fn counted(&self, m: &Memory, fates: &[Fate], ghost: &mut Ghost, unfinished: usize) -> bool {
         let others_gone = fates[WORKER].gone() && fates[HEIR].gone();
         if unfinished > 0 {
-            // Its time is over when no actor is left that could do what it waits for.
+            // Its time is over when no actor is left that could do the tasks it waits for.
             ghost.gave_up = others_gone && self.waits_for_ever(m, fates);
             return ghost.gave_up;
         }
@@ -235,7 +236,7 @@ impl Actor for Process {
                 let e = TASKS[self.put];
                 let mine = owner(m, e).then(Holder::Member(member(me)));
                 m.store(OWNER.of(e), mine.pack());
-                // Written with the message, which no other actor sees yet.
+                // Written with the message, which no other actor can read yet.
                 m.poke(META.of(e), 0);
                 match self.chain.link(0) {
                     Some(link) if self.put == 1 => Doing::Extend(Extend::new(self.chain.first, link)),
@@ -276,7 +277,7 @@ impl Actor for Process {
                     assert!(me != WORKER || e == TASKS[self.begun], "envelope {e}");
                     Doing::Deliver(e, None)
                 }
-                // The heir: a full first segment says nothing about the second one.
+                // The heir: a full first segment does not determine the second one.
                 Some(GetEnd::Closed) => Doing::Link,
                 Some(GetEnd::Empty) if me == HEIR => {
                     if self.is_over(m, fates) {
@@ -288,7 +289,7 @@ impl Actor for Process {
             },
             Doing::Link => match Link::unpack(m.load(self.chain.link(0).expect("it grows"))) {
                 Link::Open => self.to_get(me, 1),
-                // The actor that was to open it is dead, and has put nothing there.
+                // The actor that should open it is dead, and has put nothing there.
                 _ if self.is_over(m, fates) => return true,
                 _ => Doing::Look,
             },
@@ -399,7 +400,7 @@ fn world((slots, most): (u32, u32), tasks: usize, bug: Bug) -> World<Process> {
 
 fn explore(slots: (u32, u32), tasks: usize, (kills, stops): (u32, u32), bug: Bug) {
     let end = |w: &World<Process>| {
-        // One task of each that died, and the one that was given up.
+        // One task of each dead actor, and the returned one.
         let killed = w.count(0..3, Fate::Killed);
         let lost = lost(&w.memory);
         assert!(!w.ghost.gave_up || w.count(0..3, Fate::Stopped) + killed > 0, "the joiner waits in vain");
@@ -430,7 +431,7 @@ fn nor_when_the_queue_grows_meanwhile() {
     explore(GROWS, ALL, (0, 0), Bug::None);
 }
 
-/// What a killed worker had is lost, and not waited for; what it had not begun is done by another one.
+/// A killed worker's task is lost, and not waited for. Tasks that it had not begun are done by another one.
 #[test]
 fn the_task_of_a_killed_consumer_is_counted_as_lost() {
     explore(ONE, ALL, (1, 0), Bug::None);

@@ -1,7 +1,7 @@
-//! Rings whose messages stay, exhaustively: senders publish, retire and collect, readers pin and read, each
-//! killed and stopped at every shared access, while sweepers settle what the dead left. The steps are the
-//! ones that run in processes. A reader of all messages counts what it has read and missed, by the messages'
-//! numbers: together that is what was published.
+//! Rings with retained messages, exhaustively: senders publish, retire and collect, readers pin and read,
+//! each killed and stopped at every shared access, while sweepers settle the intents of the dead. The steps
+//! are the ones that run in processes. A reader of all messages counts the messages read and missed, by
+//! number: their sum is the number of published messages.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -14,21 +14,21 @@ use mp_queue::ring::{
     Pinned, Pins, Put, PutEnd, Retire, RingAt, Room, Slot, SlotState, Ticket, Unpin,
 };
 
-/// What happened, as no actor can see it.
+/// History that no actor can observe.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     /// Tickets and envelopes, in the order in which they became visible.
     published: Vec<(Ticket, u32)>,
 }
 
-/// What follows a message that was collected, or not.
+/// Continuation after a message was collected, or not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Then {
-    /// A sender looks for room; it passes over what it can't collect.
+    /// A sender searches for room, and skips messages that it can't collect.
     Room(Option<(Ticket, Slot)>),
     /// A sender that has published, or found an old message, retires more.
     Retire(Ticket, bool),
-    /// A reader goes on.
+    /// A reader continues.
     Read,
 }
 
@@ -42,7 +42,7 @@ enum Doing {
     Put(Put),
     Retire(Retire, Ticket, bool),
     Collect(Collect, u32, Then),
-    /// Clears the pin of a dead reader, and collects then.
+    /// Clears the pin of a dead reader, and then collects.
     UnpinDead(Unpin, u32, Then),
     Free(u32, Owner, Then),
     /// Reader.
@@ -60,17 +60,17 @@ struct Process {
     setup: Setup,
     ring: RingAt,
     pins: Pins,
-    /// A sender's messages that it has still to publish, the present one with its owner word.
+    /// Messages that a sender has not published yet, the present one with its owner word.
     items: std::ops::Range<u32>,
     owner: Owner,
-    /// A reader's ticket: of the last message read, or the next one to read.
+    /// Ticket of a reader: of the last message read, or the next one to read.
     ticket: Option<Ticket>,
-    /// How often it has still to read the newest; how many messages it has read and missed.
+    /// Remaining reads of the newest message, and numbers of messages read and missed.
     rounds: u32,
     got: u64,
     /// Number of the message that it reads next.
     number: u64,
-    /// Whether every sender was gone before it looked, and whether there was a message.
+    /// Whether every sender was gone before it checked, and whether there was a message.
     last: bool,
     there: bool,
     doing: Doing,
@@ -96,7 +96,7 @@ impl Process {
         }
     }
 
-    /// After a collection; `left`: it is pinned still.
+    /// Continues after a collection. `left`: it is still pinned.
     fn go_on(&self, then: Then, left: bool) -> Doing {
         match then {
             Then::Room(Some((ticket, slot))) if left => {
@@ -109,7 +109,7 @@ impl Process {
     }
 }
 
-/// Notes which messages have been published.
+/// Records the published messages.
 fn note(m: &Memory, chain: &ChainAt, ghost: &mut Ghost) {
     for (index, slot) in slots(m, chain).into_iter().enumerate() {
         if let SlotState::Full(content) = slot.state
@@ -318,9 +318,9 @@ struct Setup {
     senders: usize,
     items: u32,
     readers: usize,
-    /// How often a reader reads the newest message.
+    /// Number of times that a reader reads the newest message.
     rounds: u32,
-    /// Readers read all messages instead.
+    /// `true` if readers read all messages instead.
     all: bool,
     sweepers: usize,
     slots: u32,
@@ -440,7 +440,7 @@ fn two_readers_of_one_message_leave_it_together() {
     });
 }
 
-/// The ring goes round: the slot of a reader that is stopped is passed over.
+/// The ring wraps: the slot of a stopped reader is skipped.
 #[test]
 fn what_a_stopped_reader_has_is_passed_over() {
     let s = Setup { senders: 1, items: 5, readers: 1, rounds: 1, slots: 3, keep: 1, ..Setup::default() };
@@ -460,7 +460,7 @@ fn every_message_is_read_or_counted_as_missed() {
     Setup { items: 3, sweepers: 1, ..s }.explore(1, 0);
 }
 
-/// Slots of a stopped reader are passed over: their tickets have no messages, and are not counted.
+/// Slots of a stopped reader are skipped: their tickets have no messages, and are not counted.
 #[test]
 fn tickets_that_are_passed_over_are_not_counted() {
     let s = Setup { senders: 1, items: 4, readers: 2, all: true, slots: 3, keep: 1, ..Setup::default() };
@@ -480,7 +480,7 @@ fn without_numbers_missed_messages_are_counted_wrong() {
     s.check(world, 0, 0);
 }
 
-/// A collector that sees no pins drops what is being read.
+/// A collector that ignores pins drops a message during a read.
 #[test]
 #[should_panic(expected = "dropped under its reader")]
 fn without_pins_a_message_is_dropped_under_its_reader() {

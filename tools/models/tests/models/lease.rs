@@ -1,5 +1,6 @@
-//! Messages with acknowledgement, exhaustively: every interleaving of put, lease, finish, give back and sweep, with kills
-//! and stops at every shared access, sweepers killed too. The steps are the ones that run in processes.
+//! Messages with acknowledgement, exhaustively: every interleaving of put, lease, finish, return and sweep,
+//! with kills and stops at every shared access, sweepers killed too. The steps are the ones that run in
+//! processes.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner, delivered, deliveries};
@@ -20,17 +21,17 @@ enum Doing {
     Claim,
     Put(Put),
     PutSmall(PutSmall),
-    /// Consumer: takes a message that came back, else the next message.
+    /// Consumer: takes a returned message, or else the next message.
     Reclaim(Reclaim),
     Get(Get),
-    /// Makes an envelope of its own for a small message that it found.
+    /// Creates an envelope for a small message that it found.
     Copy(Small, Ticket),
     Enclose(u32, Enclose),
     /// Counts the delivery: reads, then writes.
     Deliver(u32, Option<u64>),
     Done(u32),
     Free(u32),
-    /// Sweeper, and consumers that give back.
+    /// Sweeper, and consumers that return messages.
     Return(u32, Return),
     Look,
     Settle(Box<Settle<Around>>),
@@ -46,18 +47,18 @@ struct Process {
     last: bool,
     producers: usize,
     sweepers: usize,
-    /// How often a message is delivered; 0 is for ever.
+    /// Maximum number of deliveries of a message. 0 is unlimited.
     limit: u32,
-    /// Messages are so small that producers need no envelope.
+    /// `true` if messages are so small that producers need no envelope.
     smalls: bool,
-    /// How many messages a consumer still gives back.
+    /// Number of messages that a consumer has yet to return.
     gives_back: u32,
     doing: Doing,
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// Messages, by their numbers: those of their envelopes, unless they are small.
+    /// Messages by number: those of their envelopes, unless they are small.
     committed: Vec<u32>,
     done: Vec<u32>,
     /// Envelopes that have a copy of a small message, with its number.
@@ -76,7 +77,7 @@ impl Process {
         Doing::Reclaim(Reclaim::new(returns(self.limit), self.chain.first, ENVELOPES_AT, wanted))
     }
 
-    /// Notes which messages have been published.
+    /// Records the published messages.
     fn note_committed(&self, m: &Memory, ghost: &mut Ghost) {
         let ring = self.chain.first;
         for e in (0..ring.slots).filter_map(|i| item(m, ring.slot(i))) {
@@ -90,11 +91,11 @@ impl Process {
         Return::new(returns(self.limit), OWNER.of(e), META.of(e), owner)
     }
 
-    /// No actor is left that could put, and nothing that is on its way or could come back.
+    /// Returns `true` if no actor is left that could put, and no message is in flight or could be returned.
     fn over(&self, m: &Memory, fates: &[Fate]) -> bool {
         use Holder::{Leased, Queued, Returned};
-        // What a stopped process has is its own until it continues; a waiter for that would wait, but here
-        // there is none.
+        // A stopped process keeps its messages until it continues. A waiter for them would wait, but this
+        // model has none.
         let coming = |e| {
             matches!(owner(m, e).holder, Queued | Leased(_) | Returned)
                 && !with_stopped(m, &self.chain, fates, e)
@@ -105,14 +106,14 @@ impl Process {
     }
 }
 
-/// Whether there is a message that came back, which the ring does not show, and a dead actor whose seat is
-/// there still; no access. (In processes a visitor notes all that came back, shown or not.)
+/// Returns `true` if the ring does not show a returned message, and a dead actor still has its seat. Not an
+/// access. (In processes a visitor notes all returned messages, shown or not.)
 fn untold(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES).any(|e| owner(m, e).holder == Holder::Returned);
     back && !any_noted(m.peek(returns(0).returned)) && fates.contains(&Fate::Killed)
 }
 
-/// Whether a stopped process has a message, or was just taking or putting it.
+/// Returns `true` if a stopped process has a message, or was just taking or putting it.
 fn with_stopped(m: &Memory, chain: &ChainAt, fates: &[Fate], e: u32) -> bool {
     let stopped = |actor: usize| fates[actor] == Fate::Stopped;
     match owner(m, e).holder {
@@ -355,13 +356,13 @@ impl Setup {
                 );
             }
         };
-        // Where a sweeper continues, or none is needed, so do the consumers.
+        // If a sweeper continues, or none is needed, so do the consumers.
         let sweepers = self.producers + self.consumers..world.actors.len();
         let wedged = |w: &World<Process>| {
             let swept = w.count(sweepers.clone(), Fate::Running) > 0 || kills == 0;
-            // A message that its producer, stopped in the very end of its put, still intends, and that a
-            // consumer was just taking when it was killed: only the producer can tell whether it was put. The
-            // consumer waits for it.
+            // A message that its producer, stopped at the very end of its put, still intends, and that a
+            // consumer was just taking when it was killed: only the producer can decide whether it was put.
+            // The consumer waits for it.
             let intents = |fate| (0..w.fates.len()).filter(move |&a| w.fates[a] == fate).map(intent);
             let in_doubt = intents(Fate::Killed)
                 .map(|at| w.memory.peek(at))
@@ -403,8 +404,8 @@ fn a_consumer_that_is_stopped_with_a_message_delays_no_other() {
     BASE.check(BASE.world(), 1, 1);
 }
 
-/// The dead consumer's message comes to the other consumer, also where the process that was returning it is
-/// stopped.
+/// The dead consumer's message is delivered to the other consumer, also if the process that was returning it
+/// is stopped.
 #[test]
 fn a_visitor_that_is_stopped_delays_no_process() {
     let s = Setup { sweepers: 2, ..BASE };
@@ -430,8 +431,8 @@ fn what_is_given_back_comes_again_until_the_limit() {
     Setup { consumers: 1, gives_back: 2, limit: 2, ..BASE }.explore(1);
 }
 
-/// A consumer is stopped between its look at the envelopes and its note that there was nothing, while others
-/// find nothing, too, and return something: no sweeper notes it again.
+/// A consumer is stopped between its scan of the envelopes and its note that there was nothing, while others
+/// find nothing, too, and return a message: no sweeper notes it again.
 #[test]
 fn a_consumer_that_found_nothing_hides_nothing_that_came_back_since() {
     Setup { items: 2, gives_back: 2, sweepers: 0, ..BASE }.explore(0);
@@ -462,7 +463,7 @@ fn long_random_schedules() {
     });
 }
 
-/// Without counting up the hint, no actor looks for what came back, and it is waited for in vain.
+/// If the hint is not incremented, no actor searches for the returned message, and waits for it never end.
 #[test]
 #[should_panic(expected = "wedged")]
 fn without_the_hint_a_message_is_never_found() {

@@ -1,5 +1,5 @@
-//! The lock, exhaustively: any kill at any access, adopters killed too, stops, sleepers without a poll interval. The steps are
-//! the ones that run in processes.
+//! Lock, exhaustively: any kill at any access, adopters killed too, stops, sleepers without a poll interval.
+//! The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
@@ -16,7 +16,7 @@ const B: Word = Word::at(32);
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Acquire(Acquire),
-    /// Has seen it held; what it does next depends on whether the holder is dead.
+    /// Has found it held. The next action depends on whether the holder is dead.
     Refused(LockWord),
     Park(Park),
     Asleep(LockWord),
@@ -27,7 +27,7 @@ enum Doing {
     Unlock(Unlock),
 }
 
-/// Adds one to two words under the lock, some times.
+/// Adds one to two words under the lock, several times.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     left: u32,
@@ -50,7 +50,7 @@ enum Bug {
     IgnoresMark,
 }
 
-/// Which thread is inside, and which sleep.
+/// Thread that has the lock, and threads that sleep.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     inside: Option<usize>,
@@ -60,7 +60,7 @@ struct Ghost {
 
 impl Process {
     fn new(left: u32, bug: Bug) -> Self {
-        // The real beginning is made by the first step, which knows its own number.
+        // The first step, which knows its own number, makes the real beginning.
         Self { left, doing: Doing::Asleep(LockWord(u64::MAX)), slept: false, marked: false, a: 0, b: 0, bug }
     }
 
@@ -140,7 +140,8 @@ impl Actor for Process {
             }
             Doing::Unlock(steps) => {
                 if steps.step(m).expect("one step") {
-                    // FUTEX_WAKE of one, in the same step: a death in between is the kill of the sleeper's waker.
+                    // FUTEX_WAKE of one, in the same step: a death in between is the kill of the sleeper's
+                    // waker.
                     ghost.sleepers.wake_one();
                 }
                 self.left -= 1;
@@ -166,7 +167,7 @@ fn explore(processes: usize, times: u32, kills: u32, stops: u32, poll_interval: 
             assert!(a >= w.ghost.done, "{} done, {a} seen", w.ghost.done);
         }
     };
-    // A holder that is stopped keeps the others waiting; nothing else may.
+    // A stopped holder keeps the others waiting. Nothing else may.
     let wedged = |w: &World<Process>| {
         let holder = LockWord(w.memory.peek(LOCK.word())).holder();
         let stopped = |h: Member| w.fates[h.slot() as usize] == Fate::Stopped;

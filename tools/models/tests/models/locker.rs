@@ -1,38 +1,38 @@
-//! The locker of descriptors, exhaustively: whichever process is killed or stopped at whichever access or system call, each message has
-//! its own descriptors, and none stays in a compartment that no message has.
+//! Locker of descriptors, exhaustively: whichever process is killed or stopped at whichever access or system
+//! call, each message has its own descriptors, and no compartment without a message keeps any.
 //!
-//! The code makes system calls between its accesses, so that it is no `Steps`: this is written after
-//! `mp-core/src/arena/messages/descriptors.rs`, an access or a call a step. A socket is a word here: the packets in it, the oldest in
-//! the lowest byte, each with its message and its number. What sets the place to look at (`SO_PEEK_OFF`) is a word, too, for
-//! it is the socket's and not the caller's.
+//! The code makes system calls between its accesses, so it can't be `Steps`: this model follows
+//! `mp-core/src/arena/messages/descriptors.rs`, with one access or call in each step. A socket is a word
+//! here: the packets in it, the oldest in the lowest byte, each with its message and its number. The peek
+//! offset (`SO_PEEK_OFF`) is a word, too, since it belongs to the socket and not to the caller.
 
 use mp_core::mem::{Mem, Word};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 
-/// Messages, and so blocks, at most.
+/// Maximum number of messages, and so of blocks.
 const BLOCKS: u64 = 3;
-/// Compartments.
+/// Number of compartments.
 const COMPARTMENTS: u64 = 2;
-/// Descriptors of each message.
+/// Number of descriptors of each message.
 const EACH: u64 = 2;
 
-/// What a block is.
+/// Returns the word with the state of a block.
 const fn block(b: u64) -> Word {
     Word::at(8 * b)
 }
-/// Which compartment it has, plus one; how many descriptors are behind that.
+/// Returns the word with its compartment plus one, followed by the number of its descriptors.
 const fn named(b: u64) -> Word {
     Word::at(8 * (BLOCKS + 2 * b))
 }
 const fn count(b: u64) -> Word {
     Word::at(8 * (BLOCKS + 2 * b + 1))
 }
-/// Which block a compartment has, plus one.
+/// Returns the word with the block of a compartment plus one.
 const fn compartment(i: u64) -> Word {
     Word::at(8 * (3 * BLOCKS + i))
 }
-/// Its socket, and where that is looked at.
+/// Returns the word of its socket, followed by the peek offset.
 const fn socket(i: u64) -> Word {
     Word::at(8 * (3 * BLOCKS + COMPARTMENTS + i))
 }
@@ -41,7 +41,7 @@ const fn place(i: u64) -> Word {
 }
 const WORDS: usize = (3 * BLOCKS + 3 * COMPARTMENTS) as usize;
 
-/// States of a block: free; in a message that is queued; an actor's, or claimed by it to be freed.
+/// States of a block: free; in a queued message; owned by an actor, or claimed by it to be freed.
 const FREE: u64 = 0;
 const QUEUED: u64 = 1;
 fn held_by(actor: usize) -> u64 {
@@ -50,17 +50,17 @@ fn held_by(actor: usize) -> u64 {
 fn claimed_by(actor: usize) -> u64 {
     0x200 | actor as u64
 }
-/// Whose it is, if it is an actor's.
+/// Returns the owner, if it is an actor.
 fn owner(state: u64) -> Option<usize> {
     (state >= 0x100).then_some((state & 0xff) as usize)
 }
 
-/// A packet: of this message, with this number.
+/// Returns a packet of this message with this number.
 fn packet(b: u64, number: u64) -> u64 {
     (b + 1) << 4 | number
 }
 
-/// A system call at a socket: one access.
+/// Makes a system call on a socket: one access.
 fn call<R>(m: &Memory, socket: Word, f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     let word = m.load(socket);
     let mut packets: Vec<u8> = word.to_le_bytes().into_iter().take_while(|byte| *byte != 0).collect();
@@ -71,30 +71,31 @@ fn call<R>(m: &Memory, socket: Word, f: impl FnOnce(&mut Vec<u8>) -> R) -> R {
     result
 }
 
-/// A mistake.
+/// Planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The block names its compartment when it has that.
+    /// The block names its compartment only after it has the compartment.
     NotAhead,
-    /// What frees a block empties the compartment that it names, whether or not that is another's.
+    /// Freeing a block empties the compartment that it names, even if another block has it.
     NameNotCompared,
     /// The compartment is free before it is empty.
     FreeFirst,
-    /// What frees a block leaves the descriptors.
+    /// Freeing a block leaves the descriptors.
     NotEmptied,
-    /// The packet that is seen is taken for the one that was looked for.
+    /// The packet that is found is taken for the expected one.
     NumberNotCompared,
 }
 
-/// What an actor does.
+/// Role of an actor.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
     /// Sends this message.
     Sender(u64),
-    /// Receives whatever comes. Two that receive look at one message, as those of a broadcast do: then the first does not free it.
+    /// Receives messages. Two receivers read one message, as those of a broadcast do: the first does not free
+    /// it.
     Receiver,
-    /// Frees what dead actors had.
+    /// Frees resources of dead actors.
     Sweeper,
 }
 
@@ -135,12 +136,13 @@ struct Process {
     role: Role,
     bug: Bug,
     pc: Pc,
-    /// In this round over the blocks: whether there was something to do, and whether those before it were at their ends at its beginning.
+    /// Whether this round over the blocks found work, and whether all actors before it had ended at its
+    /// beginning.
     seen: bool,
     last: bool,
 }
 
-/// How often each message was put and got.
+/// Numbers of puts and gets of each message.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
     put: [u8; BLOCKS as usize],
@@ -153,7 +155,7 @@ impl Process {
         Self { role, bug, pc, seen: false, last: false }
     }
 
-    /// After a block: the next one. At the end of a round in which there was nothing to do, whether it can end.
+    /// Continues with the next block. At the end of a round without work, returns `true` if it can end.
     fn next(&mut self, b: u64) -> bool {
         self.pc = Pc::Look((b + 1) % BLOCKS);
         if b + 1 < BLOCKS {
@@ -231,7 +233,7 @@ impl Actor for Process {
             }
             Pc::Look(b) => {
                 if b == 0 {
-                    // All that could bring something are before it.
+                    // All actors that could bring something are before it.
                     self.last = !fates[..me].contains(&Fate::Running);
                 }
                 match self.is_for_me(m.load(block(b)), b, fates) {
@@ -334,14 +336,15 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         w.actors.iter().zip(&w.fates).any(|(a, f)| role(a.role) && *f == fate)
     };
     let end = move |w: &World<Process>| {
-        // What is the last to end has seen what all others left; without one that sweeps, nothing is left if none was killed.
+        // The last actor to end has seen the remains of all others. Without a sweeper, nothing is left if
+        // none was killed.
         let sweeps = w.actors.last().is_some_and(|last| last.role == Role::Sweeper);
         if w.fates.last() != Some(&Fate::Ended) || !sweeps && w.fates.contains(&Fate::Killed) {
             return;
         }
         for i in 0..COMPARTMENTS {
             let (has, packets) = (w.memory.peek(compartment(i)), w.memory.peek(socket(i)));
-            // What a stopped actor has is its own still; and a message that no receiver is left for is in its queue.
+            // A stopped actor keeps its messages, and a message without receivers is in its queue.
             let state = has.checked_sub(1).map(|b| w.memory.peek(block(b)));
             let excused = state.is_some_and(|state| {
                 state == QUEUED && !of(w, |role| role == Role::Receiver, Fate::Ended)
@@ -355,7 +358,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
             assert!(gone || w.ghost.put[b] == w.ghost.got[b], "lost");
         }
     };
-    // Receivers wait for senders, and senders for a compartment: only as long as the others are alive.
+    // Receivers wait for senders, and senders for a compartment: only while the others are alive.
     let wedged = |w: &World<Process>| {
         let gone = |fate: &Fate| matches!(fate, Fate::Killed | Fate::Stopped);
         !w.fates.iter().any(gone) && w.fates.contains(&Fate::Running)
@@ -404,7 +407,7 @@ fn a_compartment_that_is_anothers_is_not_emptied() {
 #[test]
 #[should_panic(expected = "wedged")]
 fn a_compartment_is_empty_before_it_is_free() {
-    // The receiver takes packets out that are another message's by then.
+    // The receiver takes packets out that belong to another message by then.
     explore(world(3, 1, 0, Bug::FreeFirst), 0, 0);
 }
 
@@ -414,7 +417,7 @@ fn descriptors_that_stay_are_the_next_messages() {
     explore(world(3, 1, 0, Bug::NotEmptied), 0, 0);
 }
 
-/// Two that look at one socket: each sets the place for both.
+/// Two actors that peek at one socket: each sets the offset for both.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Looker {
     bug: Bug,
@@ -447,7 +450,7 @@ fn lookers(wanted: &[&[u64]], bug: Bug) {
     (0..4).for_each(|k| call(&m, socket(0), |packets| packets.push(packet(0, k) as u8)));
     let looker = |wanted: &&[u64]| Looker { bug, wanted: wanted.to_vec(), set: false };
     let world = World::new(m, wanted.iter().map(looker).collect(), ());
-    // A stopped one does not keep the others from finding theirs.
+    // A stopped one does not prevent the others from finding theirs.
     world.explore(1, 1, |_| {}, |w| w.fates.contains(&Fate::Running));
 }
 
@@ -463,7 +466,7 @@ fn a_packet_of_another_number_is_not_taken() {
     lookers(&[&[0, 1], &[1, 0]], Bug::NumberNotCompared);
 }
 
-/// The row of pairs: how many are counted, the packets of the table, and the lock's holder, plus one.
+/// Table of pairs: their number, the packets of the table, and the lock's holder, plus one.
 const PAIRS: Word = Word::at(0);
 const TABLE: Word = Word::at(8);
 const LOCK: Word = Word::at(16);
@@ -483,7 +486,7 @@ enum AddPc {
 /// Adds a pair, unless another one does.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Adder {
-    /// A packet that is there and not counted is not looked for.
+    /// An existing packet that is not counted is not searched for.
     careless: bool,
     times: u32,
     seen: u64,
@@ -552,7 +555,8 @@ fn adders(times: &[u32], careless: bool, kills: u32, stops: u32) {
         assert!(packets == pairs || gone && packets == pairs + 1, "{packets} packets, {pairs} counted");
         assert!(gone || pairs > 0);
     };
-    // One that is stopped with the lock keeps others from adding pairs: they get an error in processes.
+    // An adder that is stopped with the lock prevents others from adding pairs: they get an error in
+    // processes.
     let wedged = |w: &World<Adder>| w.fates.contains(&Fate::Running) && !w.fates.contains(&Fate::Stopped);
     world.explore(kills, stops, end, wedged);
 }

@@ -1,10 +1,10 @@
-//! A message with the handle of a queue, which a dead actor has, or which lies in another queue that the dead
-//! actor has. A waiter has the queue of the handle, and waits until it is notified that no other process can
-//! put into it. Visitors have neither queue. They recover for the dead actor, and are killed and stopped. The
+//! A message with the handle of a queue, which a dead actor has, or which lies in another queue of the dead
+//! actor. A waiter has the queue of the handle, and waits until it is notified that no other process can put
+//! into it. Visitors have neither queue. They recover for the dead actor, and are killed and stopped. The
 //! steps are the ones that run in processes.
 //!
 //! Checked: the waiter is notified, unless it depends on an actor that is stopped while it has the queue
-//! itself; no actor writes into the queue when it has no seat there; nothing is freed twice, nothing leaks.
+//! itself; no actor writes into the queue without a seat there; nothing is freed twice, nothing leaks.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{Alone, BlockAt, EndVisit, FreeCheck, Release, Released, Unclaim, Visit};
@@ -17,10 +17,10 @@ use mp_models::vacating::{
     presence, seat_of, seats, state, tenancy, visiting,
 };
 
-/// Number of visits at a time that show something new.
+/// Maximum number of visits at a time. More show nothing new.
 const MOST: u32 = 4;
 const FIRST: u64 = 9 + 2 * ACTORS as u64;
-/// The queue whose handle is in the message.
+/// Block of the queue whose handle is in the message.
 const RING: BlockAt = BlockAt { id: 1, state: Word::at(FIRST * 8), inline: 2, per_page: 1 };
 /// Memory of that queue: the note that a holder is gone.
 const NOTE: Word = Word::at((FIRST + 4) * 8);
@@ -31,7 +31,7 @@ const OTHER_USE: u64 = 9;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The handle is given up, and the queue is not notified.
+    /// The handle is released, and the queue is not notified.
     Unnoted,
     /// A visitor that vacates gives the handle to the dead actor, and notifies the queue.
     Late,
@@ -42,9 +42,9 @@ enum Bug {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Setup {
     bug: Bug,
-    /// The message lies in a queue, which the leaver has as well.
+    /// `true` if the message lies in a queue, which the leaver has as well.
     queued: bool,
-    /// The waiter waits for the notification; else it drops the queue at any time.
+    /// `true` if the waiter waits for the notification. Otherwise it drops the queue at any time.
     waits: bool,
     visitors: usize,
 }
@@ -132,7 +132,7 @@ impl Process {
         !matches!(self.counted, Some(Tenancy { presence: Presence::Dead(_), .. }))
     }
 
-    /// Returns `true` if a visit to `d` changes something for the waiter; no access.
+    /// Returns `true` if a visit to `d` changes something for the waiter. Not an access.
     fn helps(&self, m: &Memory, fates: &[Fate], d: usize) -> bool {
         let handle = Seat::unpack(m.peek(RING.seat(1)));
         let queue = state(m, QUEUE);
@@ -161,7 +161,7 @@ impl Process {
         None
     }
 
-    /// After a look at a block: at the next one.
+    /// Returns the next step after a scan of a block: the next block.
     fn after(&self, block: BlockAt) -> Doing {
         match block.id == QUEUE.id {
             true if !self.goes_on || self.told[1] => Doing::Block(RING),
@@ -174,7 +174,7 @@ impl Process {
         self.after(block)
     }
 
-    /// The message is given up: the handle in it.
+    /// Releases the handle in the message.
     fn give(&self, then: Doing) -> Doing {
         let then = Box::new(then);
         let vacates = self.vacates() && self.setup.bug != Bug::Late;
@@ -242,7 +242,7 @@ impl Actor for Process {
             Doing::Drop { release, then } => match release.step(m) {
                 None => doing,
                 Some(Released::Held) => *then.clone(),
-                // For the dead actor: the sweeper frees it.
+                // On behalf of the dead actor: the sweeper frees it.
                 Some(Released::ToFree(claimed)) if claimed.life != Life::Busy(member(me)) => *then.clone(),
                 Some(Released::ToFree(claimed)) => Doing::Free { block: RING, claimed, then: then.clone() },
             },
@@ -373,7 +373,7 @@ impl Actor for Process {
                 m.store(visiting(me), 0);
                 let next = if *sweeps { Doing::Own(QUEUE) } else { Doing::Look };
                 *self = Self { dead, ..Self::new(self.setup, next) };
-                // Where no actor remembers how many visits there were, it makes no difference.
+                // If no actor remembers the number of visits, it makes no difference.
                 let presence = match presence(m, dead) {
                     Presence::Dead(_) => Presence::Dead(0),
                     Presence::Vacating(_) => Presence::Vacating(0),
@@ -462,7 +462,7 @@ fn explore(setup: Setup, kills: u32, stops: u32) {
     let wedged = |w: &World<Process>| {
         let visitors = VISITORS..VISITORS + setup.visitors;
         let stopped = |a: usize| w.fates[a] == Fate::Stopped;
-        // Such an actor has the queue, as any process that is stopped with a handle.
+        // Such an actor has the queue, like any process that is stopped with a handle.
         let has = |a: usize| {
             let holds = seats(&w.memory, RING).any(|(_, seat)| seat == seat_of(a));
             holds || state(&w.memory, RING).life == Life::Busy(member(a))

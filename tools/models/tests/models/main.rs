@@ -1,4 +1,5 @@
-//! The models: a file each, with its world, its checks and its planted bugs. What they share is the library of this package.
+//! Models: each file has a world, its checks and its planted bugs. The library of this package has the shared
+//! parts.
 
 mod barrier;
 mod bytes;

@@ -1,6 +1,6 @@
-//! What is done once, exhaustively: any kill and any stop at any access, of the process that does it, of
-//! waiters, of a process that adopts its lock. A process that finds it done sees all of it, and no two do it
-//! at the same time. The steps are the ones that run in processes.
+//! Once cell, exhaustively: any kill and any stop at any access, of the process that initializes, of waiters,
+//! of a process that adopts its lock. A process that finds it initialized reads the complete value, and no
+//! two initialize at the same time. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
@@ -12,7 +12,7 @@ use mp_sync::steps::once::{IsDone, SetDone};
 
 const LOCK: LockAt = LockAt(Word::at(0));
 const DONE: Word = Word::at(24);
-/// What is done: both are written, one after the other.
+/// Two words of the value, written one after the other.
 const A: Word = Word::at(32);
 const B: Word = Word::at(40);
 
@@ -21,11 +21,11 @@ enum Bug {
     None,
     /// The holder of the lock does not check again whether it is done.
     NoSecondLook,
-    /// It is said to be done before it is.
+    /// It is marked as done before it is.
     SaidTooEarly,
     /// A stopped holder is taken for dead.
     TimeIsDeath,
-    /// It is never said that it is done.
+    /// It is never marked as done.
     NotSaid,
 }
 
@@ -33,7 +33,7 @@ enum Bug {
 enum Doing {
     Look(IsDone),
     Acquire(Acquire),
-    /// Has seen it held; what it does next depends on whether the holder is dead.
+    /// Has found it held. The next action depends on whether the holder is dead.
     Refused(LockWord),
     Park(Park),
     Asleep(LockWord),
@@ -54,8 +54,7 @@ struct Process {
     bug: Bug,
 }
 
-/// Which process does it, how often one has said that it is done, and which
-/// sleep.
+/// Process that initializes, whether one has marked it as done, and sleeping processes.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     doing: Option<usize>,
@@ -73,12 +72,12 @@ impl Process {
         Doing::Acquire(Acquire::new(LOCK, member(me), who, self.slept, dead))
     }
 
-    /// It asked for the lock, and waits for it.
+    /// Returns `true` if it waits for the lock.
     fn is_in_line(&self) -> bool {
         matches!(self.doing, Doing::Acquire(_) | Doing::Refused(_) | Doing::Park(_) | Doing::Asleep(_))
     }
 
-    /// It has the lock: what now?
+    /// Returns the next step with the lock.
     fn begin(&self, me: usize, fates: &[Fate], ghost: &mut Ghost) -> Doing {
         assert!(!ghost.said, "it is done again");
         if let Some(other) = ghost.doing.replace(me) {
@@ -101,7 +100,7 @@ impl Actor for Process {
                 None => return false,
                 Some(Acquired::Held(word)) => Doing::Refused(word),
                 Some(Acquired::Mine(word)) => {
-                    // A process that gets a death may find half of it; another one may not.
+                    // Only a process that gets a death may find half of it.
                     let half = ghost.doing.is_some() && !ghost.said;
                     assert!(word.is_marked() || !half, "half of it is done, and it is not told");
                     match self.bug {

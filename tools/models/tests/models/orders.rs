@@ -1,6 +1,7 @@
-//! The two tables by which streams of devices without words are ordered, exhaustively: members choose an order for their devices; owners of clocks
-//! write the names of their events and tick, one owner after the other, and other members read the names; any process is killed or stopped
-//! at any shared access. The steps are the ones that run in processes.
+//! The two tables by which streams of devices without words are ordered, exhaustively: members choose an
+//! order for their devices; owners of clocks write the names of their events and tick, one owner after the
+//! other, and other members read the names; any process is killed or stopped at any shared access. The steps
+//! are the ones that run in processes.
 
 use std::collections::BTreeMap;
 
@@ -12,21 +13,21 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{actor_of, is_killed, member};
 use mp_models::random::at_random;
 
-/// A mistake.
+/// Planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// An order is stored where the entry was free a moment ago.
+    /// An order is stored in an entry that was free a moment ago.
     Stored,
-    /// A member that was too late for an entry goes on to the next, and doesn't look whose it is.
+    /// A member that was too late for an entry continues with the next, without checking its owner.
     LostNotLookedAt,
-    /// Names are written behind the first tick.
+    /// Names are written after the first tick.
     TickFirst,
-    /// A reader doesn't look at the tick.
+    /// A reader doesn't check the tick.
     TickNotLookedAt,
-    /// A reader looks at the tick before it reads.
+    /// A reader checks the tick before it reads.
     TickLookedAtFirst,
-    /// What an owner has left is taken for that of the next one, which has no events.
+    /// The name of an earlier owner is taken for that of the next one, which has no events.
     EpochNotCompared,
 }
 
@@ -36,14 +37,14 @@ mod order {
     const TABLE: Word = Word::at(0);
     const ENTRIES: u64 = 2;
 
-    /// Chooses an order for a device; and then does so again, with another choice.
+    /// Chooses an order for a device, and then again with another choice.
     #[derive(Clone, PartialEq, Eq, Hash, Debug)]
     struct Chooser {
         key: u64,
         bug: Bug,
         left: u8,
         steps: ChooseOrder,
-        /// Of one that makes a mistake: where it is, and whether that was free.
+        /// State of a planted bug: the entry, and whether that was free.
         at: (u64, bool),
     }
 
@@ -80,7 +81,7 @@ mod order {
     }
 
     impl Actor for Chooser {
-        /// What was chosen for each device, as any member was told.
+        /// Order of each device, as reported to any member.
         type Ghost = BTreeMap<u64, u8>;
 
         fn step(&mut self, me: usize, m: &Memory, _: &[Fate], told: &mut Self::Ghost) -> bool {
@@ -129,7 +130,7 @@ mod order {
 const CLOCK: ClockAt = ClockAt(Word::at(0));
 const NAMES: NamesAt = NamesAt { row: Word::at(64), words: 2 };
 const KEY: u64 = 9;
-/// Of each name. They are two words: one that is torn is of no owner.
+/// Number of words of each name. A torn name has no owner.
 const WORDS: usize = 2;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -138,7 +139,7 @@ enum Role {
     Owner { has_events: bool },
     /// Does the work of this owner.
     Device { owner: usize },
-    /// Reads the name of the last tick that was told, this number of times.
+    /// Reads the name of the last reported tick, this number of times.
     Reader(u8),
     /// Ends clocks of the dead.
     Sweeper,
@@ -153,7 +154,7 @@ enum Pc {
     Submit,
     GiveUp(GiveUpClock),
     Read(Tick, ReadName<WORDS>),
-    /// Of a reader that makes a mistake: the words that it has read, and what comes then.
+    /// Reader with a planted bug: the words that it has read, and the next one.
     Blindly(Tick, [u64; 2 + WORDS], usize),
     End(EndClock),
 }
@@ -168,13 +169,13 @@ struct Process {
 
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
-    /// What owners have ordered, and devices have not done yet.
+    /// Orders of owners that devices have not done yet.
     orders: Vec<(usize, u64)>,
-    /// Ticks that were told, and the name of the event that was recorded for each, if it was an event.
+    /// Reported ticks, and the name of the event that was recorded for each, if it was an event.
     told: BTreeMap<u64, Option<[u64; WORDS]>>,
 }
 
-/// The name of an owner's event.
+/// Returns the name of an owner's event.
 fn name_of(owner: usize) -> [u64; WORDS] {
     [owner as u64 + 1; WORDS]
 }
@@ -190,7 +191,7 @@ impl Process {
         Pc::Write(WriteNames::new(NAMES, KEY, Tick::epoch_of(self.first), name_of(me)))
     }
 
-    /// As [`ReadName`], with a mistake.
+    /// Does the same as [`ReadName`], with a planted bug.
     fn blindly(&mut self, tick: Tick, mut words: [u64; 4], i: usize, m: &Memory, ghost: &Ghost) -> Pc {
         if i < words.len() {
             words[i] = m.load(NAMES.row.plus(i as u64));
@@ -225,7 +226,7 @@ impl Actor for Process {
                 Some(()) if self.bug == Bug::TickFirst => Pc::GiveUp(GiveUpClock::new(CLOCK, self.first)),
                 Some(()) => Pc::Order,
             },
-            // Its stream takes the order: no shared access.
+            // Its stream takes the order: not a shared access.
             (Pc::Order, Role::Owner { .. }) => {
                 ghost.orders.push((me, self.first));
                 Pc::Submit
@@ -263,7 +264,7 @@ impl Actor for Process {
                 let tick = Tick::new(0, value);
                 match self.bug {
                     Bug::TickNotLookedAt | Bug::EpochNotCompared => Pc::Blindly(tick, [0; 4], 0),
-                    // It was told, so it is pending, or was.
+                    // It was reported, so it is pending, or was.
                     Bug::TickLookedAtFirst if m.load(CLOCK.done()) >= value => Pc::Next,
                     Bug::TickLookedAtFirst => Pc::Blindly(tick, [0; 4], 0),
                     _ => Pc::Read(tick, ReadName::new(NAMES, CLOCK, tick, 0, KEY)),
@@ -298,14 +299,14 @@ impl Actor for Process {
 const WITH: Role = Role::Owner { has_events: true };
 const WITHOUT: Role = Role::Owner { has_events: false };
 
-/// Owners, each with its device; then the others; at the end a sweeper.
+/// Explores owners, each with its device, then the others, and at the end a sweeper.
 fn explore(owners: &[Role], others: &[Role], (kills, stops): (u32, u32), bug: Bug) {
     let pairs = owners.iter().enumerate().flat_map(|(i, &role)| [role, Role::Device { owner: 2 * i }]);
     let roles = pairs.chain(others.iter().copied()).chain([Role::Sweeper]);
     let of = |role| Process { role, bug, pc: Pc::Next, first: 0 };
     let world = World::new(Memory::new(8 + 4), roles.map(of).collect(), Ghost::default());
     let devices: Vec<usize> = (0..owners.len()).map(|i| 2 * i + 1).collect();
-    // A device is no process: it is killed with its owner.
+    // A device isn't a process: it is killed with its owner.
     let wedged = move |w: &World<Process>| {
         w.count(0..w.fates.len(), Fate::Stopped) == 0 && devices.iter().all(|d| w.fates[*d] != Fate::Killed)
     };

@@ -1,5 +1,6 @@
-//! Pages of seats, exhaustively: they are claimed, linked to a block and handed over, and freed with it, while any
-//! process is killed at any shared access, the sweepers included. The steps are the ones that run in processes.
+//! Pages of seats, exhaustively: they are claimed, linked to a block and handed over, and freed with it,
+//! while any process is killed at any shared access, the sweepers included. The steps are the ones that run
+//! in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -10,12 +11,12 @@ use mp_core::words::{BlockId, BlockState, Kind, Life, Member, Seat};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
 
-/// The slab of everything: never changes here.
+/// Slab of all blocks. It never changes here.
 const SLAB: Word = Word::at(0);
 const INLINE: u32 = 2;
 const BLOCK_WORDS: u64 = 2 + INLINE as u64;
 const PAGE_WORDS: u64 = PAGE_HEADER as u64 + 1;
-/// Blocks 0 and 1 are held; 2 and 3 are, or become, pages of seats.
+/// Number of blocks. Blocks 0 and 1 are held; 2 and 3 are, or become, pages of seats.
 const BLOCKS: u32 = 4;
 const FIRST_PAGE: BlockId = 2;
 const MEMORY_AT: u64 = 1 + BLOCK_WORDS * BLOCKS as u64;
@@ -39,9 +40,9 @@ const AT: At = block;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
-    /// Links this page to that block, which the process holds; nothing, if the page is in use.
+    /// Links this page to that block, which the process holds. Does nothing if the page is in use.
     Grow(BlockId, BlockId),
-    /// Gives the seat up that it holds in this block.
+    /// Releases the seat that it holds in this block.
     Drop(BlockId),
 }
 
@@ -74,7 +75,7 @@ fn seats(m: &Memory, id: BlockId) -> impl Iterator<Item = (u32, Seat)> + '_ {
     (0..INLINE).map(move |i| (i, Seat::unpack(m.peek(block(id).seat(i)))))
 }
 
-/// The block that a page is linked to, as the sweep finds it.
+/// Returns the block that a page is linked to, as the sweep finds it.
 fn linked(m: &Memory, page: BlockId) -> Option<BlockId> {
     let owner = m.peek(first(page)).checked_sub(1)? as BlockId;
     let mut link = m.peek(block(owner).link());
@@ -203,7 +204,8 @@ impl Actor for Process {
     }
 }
 
-/// A world in which process `i` holds the blocks of `holds[i]`, and block 0 has the first `pages` pages.
+/// Creates a world in which process `i` holds the blocks of `holds[i]`, and block 0 has the first `pages`
+/// pages.
 fn world(pages: u32, holds: &[&[BlockId]], programs: &[&[Op]]) -> World<Process> {
     let m = Memory::new(WORDS);
     let live = |kind| BlockState { life: Life::Live, kind, version: 1 }.pack();
@@ -230,7 +232,7 @@ fn explore(world: World<Process>, kills: u32) {
     let end = |w: &World<Process>| {
         let m = &w.memory;
         let killed = |p: Member| is_killed(&w.fates, p);
-        // What died after the last living process looked is for the next sweep.
+        // Deaths after the last living process checked are left to the next sweep.
         let left = (0..BLOCKS).any(|id| match state(m, id).life {
             Life::Busy(p) => killed(p),
             Life::Live => {

@@ -1,5 +1,6 @@
-//! A structure that is a part of another one, exhaustively: it is made one, given on, and dropped, and its whole is found by it, while any
-//! process is killed at any shared access, the sweepers included. The steps are the ones that run in processes.
+//! A child object of a parent object, exhaustively: it is attached, sent, and dropped, and its parent is
+//! found by it, while any process is killed at any shared access, the sweepers included. The steps are the
+//! ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -13,10 +14,10 @@ const SEATS: u32 = 4;
 const BLOCK_WORDS: u64 = 2 + SEATS as u64;
 const WHOLE: BlockAt = block(0);
 const PART: BlockAt = block(1);
-/// The words of the part's header: which seat it has of its whole, and the one that stays what it is.
+/// Words of the child's header: its seat in the parent, and a constant word.
 const ENTRY: Word = Word::at(8 * 2 * BLOCK_WORDS);
 const FIRST: Word = Word::at(8 * (2 * BLOCK_WORDS + 1));
-/// Where notes go that no process reads.
+/// Word for notes that no process reads.
 const SCRATCH: Word = Word::at(8 * (2 * BLOCK_WORDS + 2));
 const WORDS: usize = 2 * BLOCK_WORDS as usize + 4;
 const STRUCTURE: u64 = 6;
@@ -32,7 +33,7 @@ const AT: At = |id| (id == WHOLE.id).then_some(WHOLE);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
-    /// Makes the part one of the whole.
+    /// Attaches the part to the whole.
     Make,
     /// Takes a seat of the part for another process.
     Give(usize),
@@ -50,7 +51,7 @@ enum Doing {
     Entry,
     Found(Take<Pages>),
     Release(BlockAt, Release<Pages>),
-    /// The part is claimed: its seat of the whole, then itself.
+    /// The part is claimed: releases its seat of the whole, then itself.
     Leave(BlockState, LeaveWhole<Pages, At>),
     LeftLast(BlockState, Unclaim),
     Unclaim(Unclaim),
@@ -64,7 +65,7 @@ struct Process {
     program: Vec<Op>,
     doing: Doing,
     bug: Option<Bug>,
-    /// Who was killed when it ended, for which it has looked.
+    /// Actors known to be killed when it began its last check.
     saw: Vec<usize>,
 }
 
@@ -75,7 +76,7 @@ enum Bug {
     Forgets,
     /// The seat is the part's from the beginning, before the whole's version is counted.
     AtOnce,
-    /// A visitor gives a dead member's seats up from the last one on.
+    /// A visitor releases a dead member's seats from the last one on.
     Downward,
 }
 
@@ -95,7 +96,7 @@ fn killed(fates: &[Fate]) -> Vec<usize> {
     (0..fates.len()).filter(|i| fates[*i] == Fate::Killed).collect()
 }
 
-/// What is to be done with a block that this actor has claimed.
+/// Returns the next step for a block that this actor has claimed.
 fn claimed(
     m: &Memory,
     block: BlockAt,
@@ -108,7 +109,7 @@ fn claimed(
         let held = match seat {
             Seat::Free | Seat::Envelope(_) => false,
             Seat::Member(p) => matches!(fates[p.slot() as usize], Fate::Running | Fate::Stopped),
-            // A part gives it up before it is freed.
+            // A part releases it before it is freed.
             Seat::Block(_) => true,
         };
         assert!(!held, "freed while held by {seat:?}");
@@ -120,7 +121,7 @@ fn claimed(
     }
 }
 
-/// A seat in this block for that holder.
+/// Takes a seat in this block for that holder.
 fn take(block: BlockAt, who: Seat, note: Note) -> Take<Pages> {
     Take::new(block, PAGES, who, note)
 }
@@ -140,7 +141,7 @@ impl Process {
                     let who = Seat::Member(member(to));
                     Doing::Take(take(PART, who, note(SCRATCH, SCRATCH.plus(1), 0)))
                 }
-                // Finds nothing if it looks too early; some other order finds it.
+                // Finds nothing if it reads too early. Some other order finds it.
                 Op::Find if mine(PART).is_some() => Doing::Entry,
                 Op::Find => Doing::Next,
                 Op::Drop(block) => mine(block).map_or(Doing::Next, |(i, who)| {
@@ -163,7 +164,8 @@ impl Process {
                         let release = Release::new(block, PAGES, member(me), block.seat(i), who);
                         return Some(Doing::Release(block, release));
                     }
-                    // Only then may a killed actor have left it so: else the actor that gave up the last seat frees it.
+                    // Only a killed actor can leave it like this. Otherwise the actor that released the last
+                    // seat frees it.
                     if fates.contains(&Fate::Killed) && seats(m, block).all(|(_, seat)| seat == Seat::Free) {
                         return Some(Doing::Check(block, FreeCheck::new(block, PAGES, member(me))));
                     }
@@ -272,8 +274,8 @@ impl Actor for Process {
     }
 }
 
-/// A world whose first process holds both blocks, and whose third holds the whole. The seat of the first is the last of the whole's, so
-/// that an actor that looks whether it was the last one comes to it after the part's.
+/// Creates a world whose first process holds both blocks, and whose third holds the whole. The seat of the
+/// first is the last of the whole's, so that a scan for other holders reaches it after the part's.
 fn world(programs: &[&[Op]]) -> World<Process> {
     let m = Memory::new(WORDS);
     let live = BlockState { life: Life::Live, kind: Kind::Object, version: 1 };
@@ -304,7 +306,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
         let (m, blocks) = (&w.memory, [WHOLE, PART]);
         let dead = |p: Member| is_killed(&w.fates, p);
-        // What died after the last living process looked is for the next sweep; what is stopped may continue.
+        // Deaths after the last living process checked are left to the next sweep. Stopped actors may
+        // continue.
         let stopped = w.count(0..w.fates.len(), Fate::Stopped) > 0;
         let ended = w.actors.iter().zip(&w.fates).filter(|(_, fate)| **fate == Fate::Ended);
         if stopped || !ended.map(|(actor, _)| &actor.saw).any(|saw| *saw == killed(&w.fates)) {
@@ -338,9 +341,9 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 
 use Op::{Drop, Find, Give, Make};
 
-/// The maker gives the part away and leaves; the other process finds the whole by it.
+/// The maker gives the part away and leaves. The other process finds the whole by it.
 const GIVEN: &[&[Op]] = &[&[Make, Give(1), Drop(WHOLE), Drop(PART)], &[Find, Drop(PART), Drop(WHOLE)]];
-/// The same while a third process gives up the whole.
+/// Does the same while a third process releases the whole.
 const BESIDE: &[&[Op]] =
     &[&[Make, Give(1), Drop(WHOLE), Drop(PART)], &[Find, Drop(WHOLE), Drop(PART)], &[Drop(WHOLE)]];
 
@@ -364,8 +367,8 @@ fn beside_another_holder_with_kills() {
     explore(world(BESIDE), 2, 0);
 }
 
-/// The maker's second seat, whose version is not counted yet, is given up before its first one: it lies below all seats that a process
-/// which looks for holders still has to look at.
+/// The maker's second seat, whose version is not counted yet, is released before its first one: it precedes
+/// all seats that a scan for holders has yet to read.
 #[test]
 #[should_panic(expected = "seat 0 of block 0")]
 fn seats_of_dead_members_are_given_up_from_the_first_on() {
@@ -386,7 +389,8 @@ fn a_seat_that_is_not_noted_is_left_where_its_maker_is_killed() {
     explore(w, 1, 0);
 }
 
-/// Its maker is killed in between, and its other seat of the whole is given up, while a third process looks at the seats.
+/// Its maker is killed in between, and its other seat of the whole is released, while a third process scans
+/// the seats.
 #[test]
 #[should_panic(expected = "freed while held")]
 fn a_seat_that_is_the_parts_at_once_does_not_keep_the_whole() {

@@ -1,6 +1,6 @@
-//! A slab whose blocks are free becomes one of another size, exhaustively: processes allocate blocks of either size, with
-//! stale hints, while another retires the slab and gives it the other size, and any of them is killed at any shared
-//! access, the sweepers included. The steps are the ones that run in processes.
+//! A slab whose blocks are free and that changes its size class, exhaustively: processes allocate blocks of
+//! either size, with stale hints, while another retires the slab and gives it the other size, and any of them
+//! is killed at any shared access, the sweepers included. The steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::{
@@ -12,9 +12,9 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{Known, is_killed, member};
 
 const SLAB: Word = Word::at(0);
-/// Never changes: for the planted bug.
+/// Word that never changes: for the planted bug.
 const CONSTANT: Word = Word::at(8);
-/// The most processes.
+/// Maximum number of processes.
 const PROCESSES: u64 = 4;
 const UPDATES: UpdateAt =
     UpdateAt { current: Word::at(16), own: Column { base: Word::at(24), stride: 8 * UpdateAt::OWN_WORDS } };
@@ -23,11 +23,11 @@ const BLOCK_WORDS: u64 = 3;
 const BLOCKS: u32 = 2;
 const WORDS: usize = (FIRST_BLOCK + BLOCK_WORDS * BLOCKS as u64) as usize;
 
-/// What the slab's word can be.
+/// Values of the slab's word.
 const RETIRED: u64 = 0;
 /// Two blocks.
 const SMALL: u64 = 1;
-/// One block, where the two were.
+/// One block in place of the two.
 const LARGE: u64 = 2;
 
 fn blocks_of(slab: u64) -> u32 {
@@ -49,13 +49,13 @@ const PAGES: Pages = no_pages;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Op {
-    /// Takes this block as one of that size, if the slab is of that size, and gives it up.
+    /// Takes this block as one of that size, if the slab has that size, and releases it.
     Use(u64, u32),
     /// Makes it a slab of that size.
     Make(u64),
 }
 
-/// The slab's word, if it is what it was.
+/// Changes the slab's word, if it is unchanged.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Set {
     from: u64,
@@ -100,7 +100,7 @@ enum Doing {
 struct Process {
     program: Vec<Op>,
     claimed: Vec<(u32, BlockState)>,
-    /// The second read of a claim reads a word that never changes.
+    /// `true` if the second read of a claim reads a word that never changes.
     careless: bool,
     doing: Doing,
 }
@@ -127,7 +127,7 @@ impl Process {
         {
             return Some(Doing::Complete(self.set(me, fates, RETIRED, RETIRED)));
         }
-        // All blocks that a slab can have, whatever it is.
+        // All blocks that a slab of any size can have.
         for i in 0..BLOCKS {
             match (state(m, i).life, seat(m, i)) {
                 (Life::Busy(p), _) if dead(p) => return Some(Doing::Busy(i, m.peek(block(i).state))),
@@ -164,7 +164,7 @@ impl Actor for Process {
     type Ghost = ();
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], _: &mut ()) -> bool {
-        // A holder of a block has it in a slab of its size, which no other one has in another size.
+        // A block's holder has it in a slab of its size, which no other holder has in another size.
         if let Doing::Publish(size, ..) | Doing::Held(size, _) = self.doing {
             assert_eq!(m.peek(SLAB), size, "two sizes overlap");
         }
@@ -174,7 +174,7 @@ impl Actor for Process {
                 Some(doing) => doing,
                 None => return true,
             },
-            // A hint was taken in a slab of this size; what happens until the claim happens.
+            // A hint was taken in a slab of this size. Anything may happen before the claim.
             Doing::Look(size, i) => match m.load(SLAB) {
                 seen if seen == size && i < blocks_of(size) => Doing::Claim(size, i, self.claim(me, i, seen)),
                 _ => Doing::Next,
@@ -281,7 +281,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let left = (0..BLOCKS).any(|i| matches!(state(m, i).life, Life::Busy(p) if killed(p)))
             || (0..BLOCKS).any(|i| matches!(seat(m, i), Seat::Member(p) if killed(p)))
             || (0..BLOCKS).any(|i| state(m, i).life == Life::Live && seat(m, i) == Seat::Free);
-        // What died after the last living process looked is for the next sweep; what is stopped may continue.
+        // Deaths after the last living process checked are left to the next sweep. Stopped actors may
+        // continue.
         let swept = w.count(all.clone(), Fate::Ended) > 0 && !left;
         if swept && w.count(all.clone(), Fate::Stopped) == 0 {
             for i in 0..BLOCKS {

@@ -1,5 +1,5 @@
-//! The envelope ring, exhaustively: every interleaving of put, get, batches of both, close and sweep, with kills and stops
-//! at every shared access, sweepers killed too. The steps are the ones that run in processes.
+//! Envelope ring, exhaustively: every interleaving of put, get, batches of both, close and sweep, with kills
+//! and stops at every shared access, sweepers killed too. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::words::{Holder, Owner};
@@ -17,7 +17,7 @@ enum Doing {
     PutSmall(PutSmall),
     /// Consumer.
     Get(Get),
-    /// Ends a batch; then does, without a batch, what did not fit into it.
+    /// Ends a batch, and then does the operation that did not fit into it without a batch.
     Advance(Advance, Option<Box<Doing>>),
     Free(u32, Owner),
     /// Closes when it is scheduled.
@@ -28,26 +28,27 @@ enum Doing {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     ring: RingAt,
-    /// Messages a producer still has to put; which ones follows from the actor's number.
+    /// Messages that a producer has not put yet, by the actor's number.
     items: std::ops::Range<u32>,
     smalls: Smalls,
-    /// Whether every actor that could still put was gone before the present get began.
+    /// `true` if every actor that could still put had ended before the present get began.
     last: bool,
     producers: usize,
-    /// The actors from this one on are sweepers.
+    /// First of the sweepers.
     sweepers: usize,
-    /// Whether it puts and gets in batches; the tickets of the first and the last message of the present one.
+    /// Whether it puts and gets in batches, and the tickets of the first and the last message of the present
+    /// one.
     batches: bool,
     run: Option<(Ticket, Ticket)>,
     doing: Doing,
 }
 
-/// Which messages are so small that they need no envelope.
+/// Messages that are so small that they need no envelope.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 enum Smalls {
     #[default]
     None,
-    /// Those with an odd number.
+    /// Messages with an odd number.
     Odd,
     All,
 }
@@ -63,7 +64,7 @@ impl Smalls {
 }
 
 impl Process {
-    /// To take the next message, as one of the batch if there are batches.
+    /// Takes the next message, as part of the batch if there are batches.
     fn get_next(&self, me: usize) -> Doing {
         match self.get(me) {
             Doing::Get(get) if self.batches => Doing::Get(get.batched(self.last())),
@@ -75,7 +76,7 @@ impl Process {
         PutSmall::new(self.ring, small(self.items.start - 1))
     }
 
-    /// To put its present envelope.
+    /// Puts its present envelope.
     fn put(&self, me: usize, owner: Owner) -> Put {
         let e = self.items.start - 1;
         Put::new(self.ring, intent(me), (e, OWNER.of(e), PLACE.of(e)), member(me), owner)
@@ -85,7 +86,7 @@ impl Process {
         Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me)))
     }
 
-    /// The message with this ticket is part of the batch.
+    /// Adds the message with this ticket to the batch.
     fn add(&mut self, ticket: Ticket) {
         let first = self.run.map_or(ticket, |(first, _)| first);
         self.run = self.batches.then_some((first, ticket));
@@ -147,7 +148,8 @@ impl Actor for Process {
                         self.add(ticket);
                         Doing::Claim
                     }
-                    // What does not fit into the batch is put without it, when the others know of the batch.
+                    // A message that does not fit into the batch is put without it, after the batch is
+                    // published.
                     Some(PutEnd::Full(owner) | PutEnd::Closed(owner)) if self.run.is_some() => {
                         let put = Box::new(Doing::Put(self.put(me, owner)));
                         let (first, last) = self.run.take().expect("there is one");
@@ -180,7 +182,7 @@ impl Actor for Process {
                     ghost.consumed.sort_unstable();
                     self.get_next(me)
                 }
-                // The batch ends here, and what follows is waited for without one.
+                // The batch ends here, and later messages are waited for without one.
                 Some(GetEnd::Empty | GetEnd::Closed) if self.run.is_some() => {
                     let (first, last) = self.run.take().expect("there is one");
                     Doing::Advance(Advance::head(self.ring, first, last), None)
@@ -211,7 +213,7 @@ impl Actor for Process {
                 return done.is_some();
             }
             Doing::Sweep(sweep) => {
-                // A sweeper runs as long as any other actor does.
+                // A sweeper runs while any other actor does.
                 let idle = sweep.step(me, m, fates, chain(self.ring.slots, 0));
                 return idle && fates[..self.sweepers].iter().all(|f| f.gone());
             }
@@ -221,7 +223,7 @@ impl Actor for Process {
     }
 }
 
-/// Notes which messages have been published.
+/// Records the published messages.
 fn committed(m: &Memory, ring: RingAt, ghost: &mut Ghost) {
     for i in 0..ring.slots {
         if let Some(e) = item(m, ring.slot(i))
@@ -291,7 +293,7 @@ impl Setup {
             if ended {
                 assert!(lost <= taken_along, "{lost} messages lost, {taken_along} consumers");
             }
-            // A kill after the last sweeper looked is for its next round: only judge what it could see.
+            // A kill after the last sweeper checked is left to its next round: only judge its observations.
             let dead = |a: &usize| w.fates[*a] == Fate::Killed;
             let swept = (0..w.actors.len()).filter(dead).all(|a| w.memory.peek(intent(a)) == 0)
                 && (0..ENVELOPES).all(|e| {
@@ -419,7 +421,7 @@ fn batches_of_small_messages_and_envelopes_meet() {
     Setup { slots: 2, batches: true, ..odd }.explore(0, 0);
 }
 
-/// Two words that are changed one after the other would show half a message.
+/// Two words that are changed one after the other would expose half a message.
 #[test]
 #[should_panic(expected = "torn")]
 fn half_a_message_is_seen() {
@@ -429,7 +431,7 @@ fn half_a_message_is_seen() {
     s.check(world, 0, 0);
 }
 
-/// Hints may lag, but an actor has to help them.
+/// Hints may lag, but an actor must help them.
 #[test]
 #[should_panic(expected = "wedged")]
 fn where_hints_stay_no_process_goes_on() {

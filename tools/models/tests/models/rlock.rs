@@ -1,6 +1,6 @@
-//! The lock that its holder may take again, exhaustively: threads of one process and of another, kills of whole processes and
-//! stops at any access. Some wait at a condition meanwhile: they let go of all levels, and take them back. The steps are the
-//! ones that run in processes.
+//! Reentrant lock, exhaustively: threads of one process and of another, kills of whole processes and stops at
+//! any access. Some wait on a condition meanwhile: they release all levels, and take them back. The steps are
+//! the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, IsMine, LockAt, LockWord, Park, Unlock, Who};
@@ -12,7 +12,7 @@ use mp_sync::steps::rlock::{AllLevels, Deepen, Deeper, Depth, Rise, SetDepth};
 
 const LOCK: LockAt = LockAt(Word::at(0));
 const DEPTH: Word = Word::at(24);
-/// The data: both are changed, one after the other, the second one a level deeper.
+/// Data: both words are changed, one after the other, the second one a level deeper.
 const A: Word = Word::at(32);
 const B: Word = Word::at(40);
 
@@ -21,7 +21,7 @@ enum Bug {
     None,
     /// The lock counts as the process's, not as the thread's.
     ProcessOwns,
-    /// A thread that takes the lock anew continues from the depth of the holder before.
+    /// A new holder continues from the depth of the previous one.
     KeepsDepth,
     /// The first level that is dropped releases the lock.
     ReleasesEarly,
@@ -29,7 +29,7 @@ enum Bug {
     ForgetsRecovering,
     /// A stopped holder is taken for dead.
     TimeIsDeath,
-    /// A thread that comes back from waiting has the lock once only.
+    /// A thread that returns from waiting has the lock only once.
     ForgetsOthers,
 }
 
@@ -38,7 +38,7 @@ enum Doing {
     /// Wants the lock, for the first time or again.
     Begin,
     Acquire(Acquire),
-    /// Has seen it held; what it does next depends on the holder.
+    /// Has found it held. The next action depends on the holder.
     Refused(LockWord),
     Mine(IsMine, LockWord),
     Park(Park),
@@ -49,37 +49,37 @@ enum Doing {
     ReadB(u64),
     WriteA(u64),
     WriteB,
-    /// Lets go of all levels, to wait.
+    /// Releases all levels, to wait.
     LetGo(AllLevels),
     Rise(Rise),
     Unlock(Unlock),
 }
 
-/// A thread: takes the lock, takes it again, and drops both levels; perhaps waits in between.
+/// Thread: takes the lock, takes it again, and drops both levels, perhaps with a wait in between.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Thread {
     doing: Doing,
     left: u32,
     waits: bool,
-    /// How often it has the lock, as it knows itself.
+    /// Number of levels as it knows itself.
     levels: u64,
-    /// It has let go of the lock, and had this many levels.
+    /// Number of levels when it released the lock to wait.
     let_go: u64,
     slept: bool,
     recovering: bool,
-    /// What it writes.
+    /// Value that it writes.
     value: u64,
     bug: Bug,
 }
 
-/// Which thread is inside, and which sleep.
+/// Thread that has the lock, and threads that sleep.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
     inside: Option<usize>,
     sleepers: Sleepers,
 }
 
-/// Two threads are one process.
+/// Returns the process of a thread. Two threads are one process.
 fn process_of(actor: usize) -> usize {
     actor / 2
 }
@@ -88,7 +88,7 @@ fn threads_of(process: usize, fates: &[Fate]) -> impl Iterator<Item = Fate> + '_
     fates.iter().enumerate().filter(move |(i, _)| process_of(*i) == process).map(|(_, &f)| f)
 }
 
-/// A kill of a thread is one of its process.
+/// Returns `true` if a thread was killed, which kills its process.
 fn is_process_killed(process: usize, fates: &[Fate]) -> bool {
     threads_of(process, fates).any(|f| f == Fate::Killed)
 }
@@ -120,20 +120,20 @@ impl Thread {
         Doing::Acquire(Acquire::new(LOCK, member(me), who(me), self.slept, dead))
     }
 
-    /// The depth is what this thread knows itself.
+    /// Checks that the depth equals the thread's own count.
     fn check(&self, m: &Memory) {
         let says = Depth(m.peek(DEPTH)).levels();
         assert_eq!(says, self.levels, "a thread has it {} times, and its depth says {says}", self.levels);
     }
 
-    /// The lock is its own, with this word.
+    /// Continues after it took the lock with this word.
     fn taken(&mut self, me: usize, m: &Memory, word: LockWord, fates: &[Fate], ghost: &mut Ghost) -> Doing {
         if let Some(other) = ghost.inside.replace(me) {
             assert!(is_process_killed(process_of(other), fates), "two inside");
         }
         let torn = word.is_marked();
         let depth = match self.let_go {
-            // A holder has died since it let go: it comes back with what its other guards say.
+            // A holder has died since it released: it returns with the levels of its other guards.
             n if n > 0 && torn => Depth::new(n - 1, false),
             n if n > 0 => Depth::new(if self.bug == Bug::ForgetsOthers { 1 } else { n }, false),
             _ if torn && !self.recovering => {
@@ -270,7 +270,8 @@ impl Actor for Thread {
             Doing::Unlock(steps) => {
                 let recovered = self.recovering && self.value > 0;
                 if steps.step(m).expect("one step") {
-                    // FUTEX_WAKE of one, in the same step: a death in between is the kill of the sleeper's waker.
+                    // FUTEX_WAKE of one, in the same step: a death in between is the kill of the sleeper's
+                    // waker.
                     ghost.sleepers.wake_one();
                 }
                 let marked = LockWord(m.peek(LOCK.word())).is_marked();
@@ -278,7 +279,7 @@ impl Actor for Thread {
                 if recovered {
                     self.recovering = false;
                 }
-                // It got a death, or lets go: it wants the lock again.
+                // It got a death, or releases: it wants the lock again.
                 let over = self.value > 0 && self.let_go == 0;
                 if over {
                     self.left -= 1;
@@ -304,7 +305,7 @@ fn explore(threads: &[(u32, bool)], (kills, stops): (u32, u32), poll_interval: b
             assert_eq!(w.memory.peek(A), w.memory.peek(B), "torn");
         }
     };
-    // A holder that is stopped keeps the others waiting; nothing else may.
+    // A stopped holder keeps the others waiting. Nothing else may.
     let wedged = |w: &World<Thread>| {
         let holder = LockWord(w.memory.peek(LOCK.word())).holder();
         let stopped = |h: Member| threads_of(h.slot() as usize, &w.fates).any(|f| f == Fate::Stopped);
@@ -313,7 +314,7 @@ fn explore(threads: &[(u32, bool)], (kills, stops): (u32, u32), poll_interval: b
     world.explore(kills, stops, end, wedged);
 }
 
-/// How often it takes it, twice each; and whether it waits in between.
+/// Number of rounds of taking it twice, and whether it waits in between.
 const ONCE: (u32, bool) = (1, false);
 const TWICE: (u32, bool) = (2, false);
 const WAITS: (u32, bool) = (1, true);

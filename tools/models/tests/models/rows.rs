@@ -1,10 +1,10 @@
-//! Rows of slabs of device memory, exhaustively: holders of a piece give work to their streams, join it into the row's last use, and leave; the maker
-//! cuts the memory anew when no holder is left, for streams that wait; any process is killed or stopped at any shared access. The
-//! steps are the ones that run in processes.
+//! Rows of slabs of device memory, exhaustively: holders of a piece give work to their streams, join it into
+//! the row's last use, and leave; the maker divides the memory anew when no holder is left, for streams that
+//! wait; any process is killed or stopped at any shared access. The steps are the ones that run in processes.
 //!
-//! A device runs what its process has ordered: it runs on when that is killed, for as long as it likes, and then no more; other processes
-//! see that, as the model of clocks shows. What has to hold: no work in the new piece runs while work of the old one may, but for late
-//! reads of dead processes.
+//! A device runs its process's orders. When the process is killed it continues for any time, and then stops.
+//! Other processes detect that, as the model of clocks shows. Checked: no work in the new piece runs while
+//! work of the old one may, except late reads of dead processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::row::{BeginPiece, EndUse, Joining, LookAtReturned, RowAt, begin_use, joining, mix};
@@ -13,34 +13,35 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 
 const ROW: RowAt = RowAt(Word::at(0));
-/// A bit for each holder.
+/// Bit set of the holders.
 const SEATS: Word = Word::at(16);
 
-/// A mistake.
+/// Planted bug.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// A holder gives up its seat before it joins what it did.
+    /// A holder releases its seat before it joins its work.
     SeatFirst,
-    /// A holder says that its use has ended before it joins it.
+    /// A holder ends its use before it joins it.
     EndedFirst,
-    /// What is there is overwritten by a tick that doesn't follow it.
+    /// The last use is overwritten by a tick that doesn't follow it.
     NotFollowed,
-    /// Another process's join, between the look and the swap, is overwritten.
+    /// Another process's join, between the read and the swap, is overwritten.
     NotCompared,
-    /// That a last use is behind work of several processes is not said.
+    /// A last use that follows work of several processes is not marked.
     NotMixed,
-    /// The maker doesn't look at the uses.
+    /// The maker doesn't check the uses.
     UsesIgnored,
-    /// Streams that use the memory anew don't wait.
+    /// Streams that reuse the memory don't wait.
     NotWaited,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    /// The process that cuts the memory.
+    /// Process that divides the memory.
     Maker,
-    /// Has the piece of this generation. `after`: its stream waits for what this one did, which it got the piece from.
+    /// Has the piece of this generation. `after`: its stream waits for the work of the holder that it got the
+    /// piece from.
     Holder {
         writes: bool,
         generation: u8,
@@ -67,7 +68,7 @@ enum Pc {
     },
     End(EndUse),
     Leave,
-    /// Of the maker: it waits for the last holder.
+    /// The maker waits for the last holder.
     Holders,
     Sweep(u64),
     Returned(LookAtReturned),
@@ -80,34 +81,34 @@ struct Process {
     role: Role,
     bug: Bug,
     pc: Pc,
-    /// Behind its work.
+    /// Tick after its work.
     tick: u64,
 }
 
-/// What a stream has to do: to wait, to work, and to tick.
+/// Operation of a stream: wait, work, and tick.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Op {
     owner: usize,
     tick: u64,
     waits: Vec<u64>,
-    /// Of which generation it uses the memory, and whether it writes; a stream that only joins does not.
+    /// Generation of the memory that it uses, and whether it writes. `None` for a stream that only joins.
     work: Option<(u8, bool)>,
     done: bool,
 }
 
-/// What no process knows as a whole.
+/// State that no process knows completely.
 #[derive(Clone, Default, PartialEq, Eq, Hash, Debug)]
 struct Ghost {
     ops: Vec<Op>,
     generation: u8,
     retired: bool,
-    /// For what streams wait that use the memory of this generation.
+    /// Tick that streams wait for before they use the memory of this generation.
     cooling: Option<u64>,
-    /// How often all of it came back.
+    /// Number of times that the whole memory was returned.
     returned: u8,
 }
 
-/// Each holder has a clock for its stream, and one for that which joins.
+/// Returns a tick. Each holder has a clock for its stream, and one for the stream that joins.
 fn tick_of(holder: usize, joins: bool) -> u64 {
     let clock = 2 * holder as u32 + u32::from(joins);
     Tick::new(clock, Tick::base(1) + 1).raw()
@@ -118,15 +119,15 @@ impl Ghost {
         self.ops.iter().find(|op| op.tick == tick).expect("a tick that was made")
     }
 
-    /// Whether its work has run; `None` if it never will.
+    /// Returns whether its work has run. `None` if it never will.
     fn over(&self, tick: u64, fates: &[Fate], devices: usize) -> Option<bool> {
         let op = self.op(tick);
-        // Holders begin behind the maker, and devices behind them, in the same order.
+        // Holders follow the maker, and devices follow them in the same order.
         let is_lost = fates[op.owner] == Fate::Killed && fates[op.owner - 1 + devices].gone();
         if op.done || !is_lost { Some(op.done) } else { None }
     }
 
-    /// Work of a later generation begins: none of an earlier one may run.
+    /// Checks that no work of an earlier generation may run when work of a later one begins.
     fn judge(&self, generation: u8, fates: &[Fate], devices: usize) {
         for op in &self.ops {
             let Some((earlier, writes)) = op.work else { continue };
@@ -167,7 +168,7 @@ impl Process {
                 }
                 Pc::Work
             }
-            // Its stream takes the work, and a tick: no shared access here.
+            // Its stream takes the work, and a tick: not a shared access.
             Pc::Work => {
                 self.tick = tick_of(me, false);
                 let cooling = ghost.cooling.filter(|_| self.bug != Bug::NotWaited);
@@ -196,7 +197,8 @@ impl Process {
                     None if self.bug == Bug::NotFollowed => self.tick,
                     None => {
                         let tick = tick_of(me, true);
-                        // Its stream joins once more, if another process was faster: its tick is then behind both.
+                        // Its stream joins once more, if another process was faster: its tick then follows
+                        // both.
                         ghost.ops.retain(|op| op.tick != tick);
                         let waits = vec![self.tick, old];
                         ghost.ops.push(Op { owner: me, tick, waits, work: None, done: false });
@@ -291,7 +293,7 @@ impl Process {
         false
     }
 
-    /// Runs what is ready of what its process has ordered.
+    /// Runs orders of its process that are ready.
     fn device(owner: usize, fates: &[Fate], ghost: &mut Ghost) -> bool {
         let ready = |op: &Op| {
             let met = |tick: &u64| ghost.over(*tick, fates, devices(fates)) != Some(false);
@@ -305,7 +307,7 @@ impl Process {
                 ghost.ops[next].done = true;
                 false
             }
-            // All that it will ever have; of a dead process what waits is torn down.
+            // No more orders will come. Pending work of a dead process is torn down.
             None => {
                 let waits = ghost.ops.iter().any(|op| op.owner == owner && !op.done);
                 fates[owner].gone() && (!waits || fates[owner] == Fate::Killed)
@@ -314,7 +316,7 @@ impl Process {
     }
 }
 
-/// The seats of each generation.
+/// Returns the seats of each generation.
 fn seats_of(actors: &[Role]) -> Vec<u64> {
     let mut seats = vec![0; 2];
     for (a, role) in actors.iter().enumerate() {
@@ -337,7 +339,7 @@ impl Actor for Actors {
     }
 }
 
-/// A process, and what its maker knows of the others.
+/// Process, and its maker's knowledge of the others.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Actors {
     process: Process,
@@ -348,7 +350,7 @@ const fn holder(writes: bool, generation: u8) -> Role {
     Role::Holder { writes, generation, after: None }
 }
 
-/// A maker, holders, and their devices.
+/// Explores a maker, holders, and their devices.
 fn explore(holders: &[Role], (kills, stops): (u32, u32), bug: Bug) {
     let processes: Vec<Role> = std::iter::once(Role::Maker).chain(holders.iter().copied()).collect();
     let seats = seats_of(&processes);
@@ -368,7 +370,7 @@ fn explore(holders: &[Role], (kills, stops): (u32, u32), bug: Bug) {
             assert_eq!(w.ghost.returned, 2, "it did not come back");
         }
     };
-    // A device is no process: it goes with its owner.
+    // A device isn't a process: it ends with its owner.
     let wedged = move |w: &World<Actors>| {
         let (all, devices) = (0..w.fates.len(), first_device..w.fates.len());
         w.count(all, Fate::Stopped) == 0 && w.count(devices, Fate::Killed) == 0
@@ -433,7 +435,7 @@ fn a_join_beside_another_one_is_made_again() {
     explore(&READERS, (0, 0), Bug::NotCompared);
 }
 
-/// If the process dies whose stream waits for both, streams that wait for that go on.
+/// If the process dies whose stream waits for both, streams that wait for it continue.
 #[test]
 #[should_panic(expected = "memory is used again under work")]
 fn work_of_two_processes_is_waited_for_by_no_stream() {

@@ -1,5 +1,5 @@
-//! Readers and writers, exhaustively: no reader sees what a writer is changing, a dead writer is reported,
-//! and a dead reader keeps no thread waiting. The steps are the ones that run in processes.
+//! Readers and writers, exhaustively: no reader observes a partial write, a dead writer is reported, and a
+//! dead reader keeps no thread waiting. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlock, Who};
@@ -16,7 +16,7 @@ const B: Word = Word::at(40);
 const SLOTS: Slots = Slots { used: Word::at(48), first: Word::at(56), limit: 3 };
 const READERS: Readers = Readers { slots: SLOTS, again: Word::at(80) };
 
-/// What a dead reader may have left as its count.
+/// Count that a dead reader may have left.
 const LEFT_BEHIND: u64 = 1;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -26,13 +26,13 @@ enum Bug {
     NoSecondLook,
     /// A writer does not wait for readers.
     IgnoresReaders,
-    /// No writer gives a dead reader's place back.
+    /// No writer frees a dead reader's place.
     NoSweep,
-    /// A thread that adopts the lock takes every mark away.
+    /// A thread that adopts the lock clears every mark.
     IgnoresWriting,
     /// Any mark counts, whether its holder wrote or not.
     TakesMarksSeriously,
-    /// A thread that reads again while the lock is held takes a slot, wherever one is free.
+    /// A thread that reads again while the lock is held takes any free slot.
     AnotherSlot,
     /// A thread that reads again, in the slot that it has, does not count.
     DoesNotCount,
@@ -42,7 +42,7 @@ enum Bug {
 enum Doing {
     Begin,
     Enter(Enter),
-    /// Into a place without reading the lock afterwards.
+    /// Takes a place without reading the lock afterwards.
     Slip(Inside),
     Acquire(Acquire),
     Refused(LockWord),
@@ -50,11 +50,11 @@ enum Doing {
     Inside(Inside),
     LetOthersIn(Unlock, Seen),
     ReadA(Seen),
-    /// It reads, and begins to read once more.
+    /// Reads, and begins to read once more.
     EnterAgain(Enter, Seen),
     Again(Again, Seen),
     AnotherSlot(Inside, Seen),
-    /// It reads in two ways, and ends the first.
+    /// Reads twice, and ends the first reading.
     LeaveFirst(Leave, Seen),
     ReadB(Seen),
     Leave(Leave),
@@ -68,11 +68,11 @@ enum Doing {
     Unlock(Unlock),
 }
 
-/// Reads once or writes once; repairs a torn state that it meets.
+/// Reads once or writes once, and repairs a torn state that it meets.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     writes: bool,
-    /// Reads again while it reads, and ends the first reading first.
+    /// `true` if it reads again while it reads, and ends the first reading first.
     again: bool,
     doing: Doing,
     marked: bool,
@@ -277,7 +277,7 @@ fn explore(readers: usize, writers: usize, faults: (u32, u32), bug: Bug) {
     explore_again((readers, 0), writers, faults, bug);
 }
 
-/// Of all `readers`, the last `again` read again.
+/// Explores `readers`, the last `again` of which read again.
 fn explore_again((readers, again): (usize, usize), writers: usize, (kills, stops): (u32, u32), bug: Bug) {
     let process = Process { writes: false, again: false, doing: Doing::Begin, marked: false, a: 0, bug };
     let mut actors = vec![process.clone(); readers - again];

@@ -1,7 +1,7 @@
-//! The holders of a block, exhaustively: processes send, receive and release one block while any of them is
+//! Holders of a block, exhaustively: processes send, receive and release one block while any of them is
 //! killed at any shared access, the sweepers included. The steps are the ones that run in processes. In some
-//! worlds all three seats are in the block's header, in others two of them are in two pages, looked through
-//! in a circle, or beside each other in one page.
+//! worlds all three seats are in the block's header. In others two of them are in two pages, searched in a
+//! circle, or next to each other in one page.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -15,18 +15,18 @@ use mp_models::members::{is_killed, member};
 
 const SEATS: u32 = 3;
 const ENVELOPES: u32 = 2;
-/// All seats are in the header.
+/// Block with all seats in the header.
 const FLAT: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: SEATS, per_page: 1 };
-/// One seat is in the header, the others are in pages of one seat each.
+/// Block with one seat in the header, and the others in pages of one seat each.
 const PAGED: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 1, per_page: 1 };
-/// The two others are beside each other in one page.
+/// Block whose other two seats are next to each other in one page.
 const BESIDE: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 1, per_page: 2 };
-/// Per envelope: owner, number of attachments, attachment.
+/// First word of the envelopes. Each has owner, number of attachments, attachment.
 const FIRST_ENVELOPE: u64 = 2 + SEATS as u64;
 const FIRST_PAGE: u64 = FIRST_ENVELOPE + 3 * ENVELOPES as u64;
 const PAGE_WORDS: u64 = PAGE_HEADER as u64 + 2;
 const WORDS: usize = (FIRST_PAGE + 2 * PAGE_WORDS) as usize;
-/// The blocks that the pages are.
+/// Blocks of the pages.
 const PAGE_BLOCKS: [BlockId; 2] = [7, 8];
 
 fn owner_at(e: u32) -> Word {
@@ -45,7 +45,7 @@ fn page_at(page: BlockId) -> Option<Word> {
 type Pages = fn(BlockId) -> Option<Word>;
 const PAGES: Pages = page_at;
 
-/// Where the `i`-th seat of the block is.
+/// Returns the `i`-th seat of the block.
 fn nth(block: BlockAt, i: u32) -> SeatAt {
     match i.checked_sub(block.inline) {
         None => SeatAt::inline(i),
@@ -80,7 +80,7 @@ enum Doing {
     Entry(u32),
     Adopt(u32, SeatAt),
     Emptied(u32),
-    // drop: give the process's seat up
+    // drop: release the process's seat
     Release(Release<Pages>, After),
     Freed(Unclaim, After),
     // sweep
@@ -92,7 +92,7 @@ enum Doing {
     Check(FreeCheck<Pages>),
 }
 
-/// What follows after a seat was given up.
+/// Continuation after a seat was released.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum After {
     Next,
@@ -103,7 +103,7 @@ enum After {
 struct Process {
     block: BlockAt,
     program: Vec<Op>,
-    /// The seat in which this process holds the block.
+    /// Seat in which this process holds the block.
     seat: Option<SeatAt>,
     doing: Doing,
 }
@@ -115,7 +115,7 @@ fn seat(m: &Memory, block: BlockAt, i: u32) -> Seat {
     Seat::unpack(m.peek(seat_at(block, nth(block, i))))
 }
 
-/// An actor that frees the block must be right that it has no holder.
+/// Checks that an actor that frees the block is right that it has no holder.
 fn check_without_holder(m: &Memory, block: BlockAt, fates: &[Fate]) {
     for i in 0..SEATS {
         let held = match seat(m, block, i) {
@@ -135,7 +135,7 @@ impl Process {
                 Op::Send if self.seat.is_some() => (0..ENVELOPES)
                     .find(|&e| envelope(m, e).holder == Holder::Free)
                     .map(|e| Doing::Claim(e, m.peek(owner_at(e)))),
-                // Finds nothing if it looks too early; some other order finds it.
+                // Finds nothing if it reads too early. Some other order finds it.
                 Op::Receive => (0..ENVELOPES)
                     .find(|&e| envelope(m, e).holder == Holder::Queued)
                     .map(|e| Doing::Grab(e, m.peek(owner_at(e)))),
@@ -170,7 +170,7 @@ impl Process {
                         return Some(Doing::Seat(i, p.slot() as usize));
                     }
                 }
-                // Only then may a killed actor have left it so: else the actor that gave up the last seat
+                // Only a killed actor can leave it like this. Otherwise the actor that released the last seat
                 // frees it.
                 let deaths = fates.contains(&Fate::Killed);
                 if deaths && (0..SEATS).all(|i| seat(m, block, i) == Seat::Free) {
@@ -243,7 +243,7 @@ impl Actor for Process {
             },
             Doing::Adopt(e, i) => {
                 let (e, i) = (*e, *i);
-                // A process that holds the block already keeps its seat, and gives the envelope's up.
+                // A process that already holds the block keeps its seat, and releases the envelope's.
                 let (to, seat) = match self.seat {
                     None => (Seat::Member(member(me)), i),
                     Some(seat) => (Seat::Free, seat),
@@ -315,17 +315,17 @@ impl Actor for Process {
     }
 }
 
-/// A world whose first process holds the block.
+/// Creates a world whose first process holds the block.
 fn world(programs: &[&[Op]]) -> World<Process> {
     world_of(FLAT, None, programs)
 }
 
-/// The same, with seats in pages; the one that was taken last is the `last`-th in pages.
+/// Does the same, with seats in pages. The one that was taken last is the `last`-th in pages.
 fn paged(last: usize, programs: &[&[Op]]) -> World<Process> {
     world_of(PAGED, PAGE_BLOCKS.get(last).map(|&page| SeatAt::paged(page, PAGE_HEADER)), programs)
 }
 
-/// The same, with the seats beside each other in a page; the one that was taken last is the `last`-th.
+/// Does the same, with adjacent seats in a page. The one that was taken last is the `last`-th.
 fn beside(last: u32, programs: &[&[Op]]) -> World<Process> {
     world_of(BESIDE, Some(SeatAt::paged(PAGE_BLOCKS[0], PAGE_HEADER + last)), programs)
 }
@@ -370,7 +370,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let live_without_seats = (0..SEATS).all(|i| seat(m, block, i) == Seat::Free)
             && BlockState::unpack(m.peek(block.state)).life == Life::Live
             && w.count(0..w.fates.len(), Fate::Killed) > 0;
-        // What died after the last living process looked is for the next sweep; what is stopped may continue.
+        // Deaths after the last living process checked are left to the next sweep. Stopped actors may
+        // continue.
         if seen && w.count(0..w.fates.len(), Fate::Stopped) == 0 && !in_use && !live_without_seats {
             assert_eq!(BlockState::unpack(m.peek(block.state)).life, Life::Free, "the block leaks");
         }
@@ -401,7 +402,7 @@ fn sent_twice_held_once() {
 #[should_panic(expected = "freed while held")]
 fn without_the_version_it_is_freed_while_held() {
     let mut w = world(&[&[Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
-    // The only addition is the one that counts the version up.
+    // The only addition is the one that increments the version.
     w.memory.lose_additions();
     explore(w, 0, 0);
 }
@@ -435,7 +436,7 @@ fn seats_beside_each_other_with_kills() {
 #[test]
 #[should_panic(expected = "freed while held")]
 fn without_the_version_seats_in_pages_are_freed_while_held() {
-    // The second message's seat was taken last and is free again: the actor that frees begins to look there.
+    // The second message's seat was taken last and is free again: the actor that frees begins its scan there.
     let mut w = paged(1, &[&[Send, Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
     w.memory.lose_additions();
     explore(w, 0, 0);

@@ -1,4 +1,4 @@
-//! Permits, exhaustively: any kill at any access, also of a process that gives a dead process's permit back,
+//! Permits, exhaustively: any kill at any access, also of a process that returns a dead process's permit,
 //! stops, sleepers without a poll interval. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
@@ -35,15 +35,15 @@ enum Bug {
     None,
     /// A stopped process is taken for dead.
     TimeIsDeath,
-    /// No process looks for dead ones.
+    /// No process checks for dead ones.
     NoSweep,
-    /// A process that gives a permit back wakes no waiter.
+    /// A process that returns a permit wakes no waiter.
     NoWake,
-    /// A waiter that has announced that it sleeps does not check again.
+    /// A waiter that has announced its sleep does not check again.
     NoSecondLook,
 }
 
-/// Takes a permit and gives it back, some times.
+/// Takes a permit and returns it, several times.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     left: u32,
@@ -187,7 +187,7 @@ fn explore(
             assert!(slot.state == OPEN || w.fates[holder] != Fate::Ended, "a permit of {holder} is lost");
         }
     };
-    // Stopped processes may keep all permits; nothing else is a reason to wait.
+    // Stopped processes may keep all permits. Nothing else is a reason to wait.
     let wedged = |w: &World<Process>| {
         let stopped = (w.count(0..processes, Fate::Stopped) as u32) < permits;
         w.fates.contains(&Fate::Running) && stopped

@@ -1,9 +1,9 @@
 //! Two actors that visit and sweep dead members: one member died with an intent that names an old envelope,
-//! which has come into another queue since; the other member died while it took that envelope there.
+//! which has been put into another queue since; the other member died while it took that envelope there.
 //! Exhaustively each actor visits one of them, or both visit the same one and are killed and stopped; at
 //! random all of these. The steps are the ones that run in processes.
 //!
-//! Checked, besides that nothing is lost and no actor waits: as long as an actor visits a dead member, none
+//! Checked, in addition to nothing being lost and no actor waiting: while an actor visits a dead member, none
 //! sweeps it, so that its lane, its seats and its slot stay unchanged.
 
 use mp_core::mem::{Mem, Steps};
@@ -21,11 +21,11 @@ use mp_queue::ring::{
     any_noted,
 };
 
-/// Dead from the beginning; its intent names the message.
+/// Actor that is dead from the beginning. Its intent names the message.
 const STALE: usize = 0;
-/// Takes the message, and may die in it.
+/// Actor that takes the message, and may die meanwhile.
 const TAKER: usize = 1;
-/// Takes what comes back.
+/// Actor that takes returned messages.
 const OTHER: usize = 2;
 const SWEEPERS: std::ops::Range<usize> = 3..5;
 const MESSAGE: u32 = 0;
@@ -62,14 +62,13 @@ enum Doing {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
-    /// Visitors ask whether the dead member holds the ring.
+    /// `true` if visitors check whether the dead member holds the ring.
     asks: bool,
-    /// The bug: they don't check whether they are alone.
+    /// Planted bug: they don't check whether they are alone.
     rash: bool,
-    /// It visits no other member.
+    /// Only member that it visits.
     only: Option<usize>,
-    /// The member that is visited, with what its word said, and whether no other visitor was there and
-    /// nothing is left.
+    /// Visited member, with its word, and whether no other visitor was there and nothing is left.
     dead: usize,
     counted: Option<Tenancy>,
     alone: bool,
@@ -78,7 +77,7 @@ struct Process {
     doing: Doing,
 }
 
-/// Whether the message was done.
+/// `true` if the message was done.
 type Ghost = bool;
 
 fn look_again(me: usize) -> Doing {
@@ -90,7 +89,8 @@ fn presence(m: &Memory, actor: usize) -> Presence {
     Tenancy::unpack(m.peek(tenancy(actor))).presence
 }
 
-/// Whether a visit could change anything for others; no access. Real processes visit in any case.
+/// Returns `true` if a visit could change anything for others. Not an access. Real processes visit in any
+/// case.
 fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let intended = m.peek(intent(dead));
     let living = |a: usize| fates[a] != Fate::Killed && m.peek(intent(a)) == intended;
@@ -100,19 +100,19 @@ fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     in_doubt || leased || back && m.peek(seat(dead)) != 0
 }
 
-/// Whether an actor that is not dead says that it visits this one; no access.
+/// Returns `true` if an actor that is not dead announces a visit to this one. Not an access.
 fn visited(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let visits = |a: usize| fates[a] != Fate::Killed && Visiting::covers(m.peek(visiting(a)), dead as u32);
     (0..fates.len()).any(visits)
 }
 
-/// Whether a sweep is still to come or to end; no access.
+/// Returns `true` if no sweep is left to do. Not an access.
 fn swept(m: &Memory, fates: &[Fate]) -> bool {
     killed(fates).all(|d| presence(m, d) == Presence::Free)
 }
 
 impl Process {
-    /// What there is to do for one of the dead members; no access.
+    /// Returns the next step for one of the dead members. Not an access.
     fn look(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         for d in killed(fates).filter(|&d| self.only.is_none_or(|only| only == d)) {
             self.dead = d;
@@ -241,7 +241,7 @@ impl Actor for Process {
             },
             Doing::Seat => match m.load(seat(dead)) {
                 0 => Doing::Begin,
-                // In processes it is noted in any case, if it is there: here the number of notes has to end.
+                // Processes always note a returned message. Here the number of notes must be finite.
                 _ if owner(m, MESSAGE).holder == Holder::Returned
                     && (self.returned || !any_noted(m.peek(returns(0).returned))) =>
                 {
@@ -274,7 +274,7 @@ impl Actor for Process {
             Doing::End { sweeps } => {
                 m.store(visiting(me), 0);
                 (self.counted, self.alone, self.settled, self.returned) = (None, false, false, false);
-                // Where no actor remembers how many visits there were, it makes no difference.
+                // If no actor remembers the number of visits, it makes no difference.
                 let presence = match presence(m, dead) {
                     Presence::Dead(_) => Presence::Dead(0),
                     Presence::Vacating(_) => Presence::Vacating(0),
@@ -313,11 +313,11 @@ impl Actor for Process {
 
 #[derive(Clone, Copy)]
 struct Setup {
-    /// The dead member with the stale intent has the queue.
+    /// `true` if the dead member with the stale intent has the queue.
     stale_holds: bool,
     asks: bool,
     rash: bool,
-    /// Each of the two visits another one.
+    /// `true` if each of the two visits another member.
     apart: bool,
 }
 
@@ -325,7 +325,7 @@ const BASE: Setup = Setup { stale_holds: false, asks: true, rash: false, apart: 
 const APART: Setup = Setup { apart: true, ..BASE };
 
 impl Setup {
-    /// One message in a queue that delivers again.
+    /// Creates a queue that delivers again, with one message.
     fn world(self) -> World<Process> {
         let m = memory(&chain(1, 0), 1);
         let queued = Owner { holder: Holder::Queued, seq: 1 };
@@ -361,7 +361,7 @@ impl Setup {
         world
     }
 
-    /// The message is put only now, into the queue that the dead member with the stale intent has.
+    /// Puts the message later, into the queue that the dead member with the stale intent has.
     fn put(self) -> World<Process> {
         let mut world = self.world();
         let (m, mine) = (&world.memory, Owner { holder: Holder::Member(member(TAKER)), seq: 1 });
@@ -373,7 +373,7 @@ impl Setup {
         world
     }
 
-    /// As [`taken`](Self::taken), where nothing is left of the one with the stale intent.
+    /// Does the same as [`taken`](Self::taken), with nothing left of the member with the stale intent.
     fn one_dead(self) -> World<Process> {
         let mut world = self.taken();
         world.fates[STALE] = Fate::Ended;
@@ -381,14 +381,14 @@ impl Setup {
         world
     }
 
-    /// As [`one_dead`](Self::one_dead), and the actor that takes what comes back takes no part.
+    /// Does the same as [`one_dead`](Self::one_dead), without the actor that takes returned messages.
     fn alone(self) -> World<Process> {
         let mut world = self.one_dead();
         world.fates[OTHER] = Fate::Ended;
         world
     }
 
-    /// The taker has just taken the message out of its slot, and is killed.
+    /// Kills the taker when it has just taken the message out of its slot.
     fn taken(self) -> World<Process> {
         let mut world = self.world();
         while slots(&world.memory, &chain(1, 0))[0].envelope().is_some() {
@@ -413,9 +413,9 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let fine = match found {
             Holder::Free => w.ghost,
             Holder::Queued => in_slot || in_doubt,
-            // And an actor that checks the queue finds it.
+            // An actor that checks the queue finds it.
             Holder::Returned => !w.ghost && any_noted(m.peek(returns(0).returned)),
-            // The actor that was done with it died; its envelope is freed when no actor visits any more.
+            // The actor that was done with it died. Its envelope is freed when no actor visits any more.
             Holder::Member(o) => with_stopped(o) || w.ghost && w.count(0..w.fates.len(), Fate::Stopped) > 0,
             Holder::Leased(o) => with_stopped(o),
             Holder::Undeliverable => false,
@@ -424,7 +424,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
     };
     let wedged = |w: &World<Process>| {
         let visits = w.count(SWEEPERS, Fate::Running) > 0;
-        // What a stopped consumer has stays its own.
+        // A stopped consumer keeps its message.
         let stopped = w.count(0..SWEEPERS.start, Fate::Stopped) > 0;
         visits && !stopped
     };
@@ -441,8 +441,8 @@ fn a_visitor_that_holds_the_queue_may_lease_it_for_the_other_dead_member() {
     explore(Setup { stale_holds: true, ..APART }.taken(), 0, 0);
 }
 
-/// The message is in no slot yet when a visitor looks, and its producer is done with it when that visitor
-/// asks.
+/// The message is in no slot yet when a visitor reads them, and its producer is done with it when that
+/// visitor asks.
 #[test]
 fn a_message_that_is_just_being_put_is_not_taken_for_one_without_an_owner() {
     explore(Setup { stale_holds: true, ..BASE }.put(), 0, 0);

@@ -1,6 +1,6 @@
-//! Updates of several words, exhaustively: they happen as a whole, whichever process is killed at whichever
-//! access, those that complete what another began included; and no process waits for a process that is
-//! stopped there. The steps are the ones that run in processes.
+//! Updates of several words, exhaustively: they are atomic, whichever process is killed at whichever access,
+//! including those that complete another's update. No process waits for a process that is stopped there. The
+//! steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Steps, Word};
 use mp_core::steps::{Plan, Update, UpdateAt, UpdateEnd};
@@ -15,18 +15,18 @@ const C: Word = Word::at(16);
 const D: Word = Word::at(24);
 const AT: UpdateAt =
     UpdateAt { current: Word::at(32), own: Column { base: Word::at(40), stride: 8 * UpdateAt::OWN_WORDS } };
-/// What A and B are together, and C and D.
+/// Sum of A and B, and of C and D.
 const SUM: u64 = 23;
-/// What A and C are at the beginning.
+/// Initial value of A and C.
 const FIRST: u64 = 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Kind {
-    /// Moves one from C to D: neither was ever what it becomes.
+    /// Moves one from C to D: neither returns to an earlier value.
     Transfer,
-    /// Exchanges A and B: the second time they become what they were.
+    /// Exchanges A and B: the second time they return to earlier values.
     Exchange,
-    /// The same, by a process that says that it needn't be alone.
+    /// Does the same, as a process that claims not to need exclusive access.
     Careless,
 }
 
@@ -53,7 +53,7 @@ struct Process {
     program: Vec<Kind>,
     transfers: u64,
     exchanges: u64,
-    /// What it knew when the present attempt began.
+    /// Present attempt, with its knowledge at the beginning.
     doing: Option<Update<Kind, Known>>,
 }
 
@@ -73,7 +73,7 @@ impl Actor for Process {
             None => self.doing = Some(doing),
             Some(UpdateEnd::Held(_)) => {}
             Some(UpdateEnd::Done(v)) => {
-                // Nothing else had happened since they were read, and none of it is half there.
+                // They did not change since they were read, and no partial update is visible.
                 assert_eq!(v[0] + v[1], SUM, "torn, and read so");
                 match self.program.remove(0) {
                     Kind::Transfer => self.transfers += 1,
@@ -99,7 +99,7 @@ fn world(programs: &[&[Kind]], lossy: &[Word]) -> World<Process> {
 
 fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
-        // If no process is left that would complete it, the next one would.
+        // If no process is left to complete it, the next one would.
         if Current::unpack(w.memory.peek(AT.current)).making.is_some() {
             return;
         }
@@ -114,7 +114,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
             assert_eq!(a == FIRST, exchanges % 2 == 0, "{exchanges} exchanges");
         }
     };
-    // A process that needs to be alone may wait for a stopped one; no other may.
+    // A process that needs exclusive access may wait for a stopped one. No other may.
     let wedged = |w: &World<Process>| {
         let running = || w.actors.iter().zip(&w.fates).filter(|(_, fate)| **fate == Fate::Running);
         let alone = |p: &Process| p.program.first() == Some(&Kind::Exchange);
@@ -156,7 +156,7 @@ fn of_three_neither() {
 #[test]
 fn a_stopped_process_holds_up_exclusive_updates_at_most() {
     explore(world(&[&[X, X], &[X, X]], &[]), 0, 1);
-    // A process that makes other updates is never held up.
+    // A process that makes other updates is never delayed.
     explore(world(&[&[X], &[T, T]], &[]), 0, 1);
 }
 

@@ -1,10 +1,10 @@
-//! A queue that a dead and a living actor have, with a message that holds what others wait for: say, a
-//! channel's last sender. The living actor drops the queue while others recover for the dead actor, and are
-//! killed and stopped; then it uses the queue's memory for something else, if that is free. Exhaustively with
-//! two visitors, at random with three. The steps are the ones that run in processes.
+//! A queue that a dead and a living actor have, with a message that holds a token which others wait for: say,
+//! a channel's last sender. The living actor drops the queue while others recover for the dead actor, and are
+//! killed and stopped. Then it reuses the queue's memory, if that is free. Exhaustively with two visitors, at
+//! random with three. The steps are the ones that run in processes.
 //!
-//! Checked: no running actor waits for a stopped one; none writes into the queue when it has no holder; what
-//! is held again has no other holder; nothing is freed twice, nothing leaks.
+//! Checked: no running actor waits for a stopped one; none writes into the queue when it has no holder;
+//! reused memory has no other holder; nothing is freed twice, nothing leaks.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
@@ -20,7 +20,7 @@ use mp_models::vacating::{
     visiting,
 };
 
-/// More visits at a time show nothing new.
+/// Maximum number of visits at a time. More show nothing new.
 const MOST: u32 = 2;
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -33,7 +33,7 @@ enum Doing {
     Read,
     Again(Release<Pages>),
     Gone,
-    // the last holder of the queue: what is in it, and its memory
+    // the last holder of the queue: its contents, and its memory
     Drain(Release<Pages>, BlockState),
     FreeToken(BlockState, BlockState),
     Free(BlockAt, BlockState),
@@ -67,22 +67,22 @@ enum Doing {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Bug {
     None,
-    /// The sweeper gives up seats in queues.
+    /// The sweeper releases seats in queues.
     OldOrder,
     /// They don't check whether they are alone.
     Rash,
-    /// An actor that vacates takes given-up seats for recovered ones.
+    /// An actor that vacates takes released seats for recovered ones.
     Trusting,
-    /// The sweeper takes what has no seats as its own.
+    /// The sweeper claims everything without seats.
     Greedy,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Setup {
     bug: Bug,
-    /// The leaver uses the memory again.
+    /// `true` if the leaver reuses the memory.
     reuses: bool,
-    /// How many there are besides the dead actor and the leaver.
+    /// Number of actors in addition to the dead actor and the leaver.
     visitors: usize,
 }
 
@@ -96,7 +96,7 @@ struct Process {
     alone: bool,
     told: bool,
     deserted: bool,
-    /// It has recovered everything in its first visit.
+    /// `true` if it has recovered everything in its first visit.
     goes_on: bool,
     doing: Doing,
 }
@@ -111,7 +111,7 @@ impl Process {
         !matches!(self.counted, Some(Tenancy { presence: Presence::Dead(_), .. }))
     }
 
-    /// What there is to do for one of the dead actors; no access.
+    /// Returns the next step for one of the dead actors. Not an access.
     fn look(&mut self, me: usize, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         for d in killed(fates) {
             self.dead = d;
@@ -131,7 +131,7 @@ impl Process {
         None
     }
 
-    /// What follows when it is done with a block.
+    /// Returns the next step after it is done with a block.
     fn after(&self, me: usize, block: BlockAt) -> Doing {
         match (me, block.id == QUEUE.id) {
             (LEAVER, _) if !self.setup.reuses => Doing::Gone,
@@ -141,7 +141,7 @@ impl Process {
         }
     }
 
-    /// After the look at the queue's seats: at those of the token.
+    /// Returns the next step after the scan of the queue's seats: the scan of the token's.
     fn token(&self) -> Doing {
         if self.goes_on || self.setup.bug == Bug::Trusting && self.vacates() {
             return Doing::Contents;
@@ -149,7 +149,7 @@ impl Process {
         Doing::Token
     }
 
-    /// After something of the queue was given up for the dead actor.
+    /// Continues after something of the queue was released for the dead actor.
     fn claimed(&mut self, end: Released) -> Doing {
         self.deserted |= matches!(end, Released::ToFree(BlockState { kind: Kind::Ring, .. }));
         self.token()
@@ -160,7 +160,7 @@ fn release(me: usize, seat: Word, holder: Seat) -> Release<Pages> {
     Release::new(QUEUE, NO_PAGES, member(me), seat, holder)
 }
 
-/// `me` has the queue to itself.
+/// Drains the queue, which `me` has alone.
 fn drain(me: usize, state: BlockState) -> Doing {
     match state.kind {
         Kind::Ring => Doing::Drain(Release::new(TOKEN, NO_PAGES, member(me), TOKEN.seat(0), MESSAGE), state),
@@ -169,7 +169,7 @@ fn drain(me: usize, state: BlockState) -> Doing {
 }
 
 impl Actor for Process {
-    /// Whether the leaver has the memory for something else.
+    /// `true` if the leaver has reused the memory.
     type Ghost = bool;
 
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], reused: &mut bool) -> bool {
@@ -274,7 +274,7 @@ impl Actor for Process {
                 let (at, seat) = theirs.unwrap_or((QUEUE.seat(0), Seat::Free));
                 _ = m.load(at);
                 match (seat, self.vacates()) {
-                    // Of something that is no queue, it is given up at once.
+                    // A seat in something that isn't a queue is released at once.
                     (Seat::Member(_), false) if state(m, QUEUE).kind == Kind::Ring => Doing::Tell,
                     (Seat::Member(_), _) => Doing::Vacate(release(dead, at, seat)),
                     _ if has_no_seats(m, QUEUE) && !(self.setup.bug == Bug::Trusting && self.vacates()) => {
@@ -350,7 +350,7 @@ impl Actor for Process {
                 m.store(visiting(me), 0);
                 let next = if *sweeps { Doing::Own(QUEUE) } else { Doing::Look };
                 *self = Self { dead, ..Self::new(self.setup, next) };
-                // Where no actor remembers how many visits there were, it makes no difference.
+                // If no actor remembers the number of visits, it makes no difference.
                 let presence = match presence(m, dead) {
                     Presence::Dead(_) => Presence::Dead(0),
                     Presence::Vacating(_) => Presence::Vacating(0),
@@ -414,7 +414,7 @@ impl Actor for Process {
     }
 }
 
-/// The dead actor and the leaver have the queue, with a message in it.
+/// Creates a world in which the dead actor and the leaver have the queue, with a message in it.
 fn world(setup: Setup) -> World<Process> {
     let actors = (0..VISITORS + setup.visitors).map(|a| {
         let doing = match a {
@@ -439,7 +439,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
     };
     let wedged = |w: &World<Process>| {
         let sees = w.count(VISITORS..w.fates.len(), Fate::Running) > 0;
-        // What a stopped actor has stays its own.
+        // A stopped actor keeps its resources.
         sees && w.fates[LEAVER] != Fate::Stopped
     };
     world.explore(kills, stops, end, wedged);
@@ -483,7 +483,7 @@ fn a_sweeper_that_takes_what_has_no_seats_has_its_messages() {
     explore(with(Bug::Greedy), 0, 1);
 }
 
-/// The actor that gave them up is stopped before it checked whether they were the last.
+/// The actor that released them is stopped before it checked whether they were the last.
 #[test]
 #[should_panic(expected = "wedged")]
 fn seats_that_are_given_up_are_not_yet_recovered() {

@@ -1,15 +1,15 @@
-//! Waiting for two things at once, exhaustively: an actor that only observes sleeps at both words, beside one
-//! that takes from the first thing. Kills and stops at any access, sleepers without a poll interval. The steps at
-//! the words are the ones that run in processes.
+//! Waiting for two things at once, exhaustively: an actor that only observes sleeps on both words, next to
+//! one that takes from the first thing. Kills and stops at any access, sleepers without a poll interval. The
+//! steps at the words are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::{Announce, Notify, TakeBack};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 
-/// How many there are of each thing.
+/// Number of each thing.
 const THINGS: [Word; 2] = [Word::at(0), Word::at(8)];
-/// The words to sleep on until there are some.
+/// Words to sleep on until there are some.
 const PARKING: [Word; 2] = [Word::at(16), Word::at(24)];
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -36,9 +36,9 @@ enum Doing {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Role {
-    /// Waits until there is something of either, and takes nothing.
+    /// Waits until either thing is available, and takes nothing.
     Looks,
-    /// Waits until there is something of the first thing, and takes it.
+    /// Waits until the first thing is available, and takes one.
     Takes,
     /// Adds one to a thing.
     Makes(usize),
@@ -48,10 +48,10 @@ enum Role {
 struct Process {
     role: Role,
     doing: Doing,
-    /// The values that it sleeps on.
+    /// Values that it sleeps on.
     seen: [u64; 2],
     ready: [bool; 2],
-    /// The actors from here on make things.
+    /// First of the actors that make things.
     makers: usize,
     bug: Bug,
 }
@@ -67,7 +67,7 @@ struct Ghost {
 }
 
 impl Ghost {
-    /// FUTEX_WAKE; how many were woken.
+    /// FUTEX_WAKE. Returns the number of woken actors.
     fn wake(&mut self, word: usize, most: usize) -> usize {
         let n = most.min(self.queues[word].len());
         for i in self.queues[word].drain(..n) {
@@ -78,7 +78,7 @@ impl Ghost {
         n
     }
 
-    /// It no longer sleeps.
+    /// Removes an actor that no longer sleeps.
     fn forget(&mut self, me: usize) {
         self.queues.iter_mut().for_each(|q| q.retain(|&i| i != me));
         self.woken.retain(|&i| i != me);
@@ -99,7 +99,7 @@ impl Process {
         if self.role == Role::Looks { 2 } else { 1 }
     }
 
-    /// After checking all: what comes next? Whether that is the end.
+    /// Continues after checking all. Returns `true` at the end.
     fn looked(&mut self) -> bool {
         if self.role == Role::Looks && self.ready.contains(&true) {
             return self.pass_on(0);
@@ -118,8 +118,8 @@ impl Process {
         }
     }
 
-    /// An actor that is to sleep may give up: nothing of what it waits for is there, and no actor is left
-    /// that could make any. Only here is that known.
+    /// Returns `true` if an actor that would sleep may give up: nothing is available, and no actor is left
+    /// that could make any. Only the model knows that.
     fn gives_up(&self, m: &Memory, fates: &[Fate]) -> bool {
         let nothing = (0..self.words()).all(|i| m.peek(THINGS[i]) == 0);
         nothing && (self.makers..fates.len()).all(|maker| fates[maker].gone())
@@ -179,7 +179,7 @@ impl Actor for Process {
                     ghost.forget(me);
                     self.doing = Doing::Announce(0, Announce::new(PARKING[0]));
                 } else if !ghost.asleep.contains(&me) {
-                    // futex_waitv compares all words and falls asleep, in one as seen by the waker.
+                    // futex_waitv compares all words and falls asleep, atomically for the waker.
                     if (0..self.words()).all(|i| m.peek(PARKING[i]) as u32 == self.seen[i] as u32) {
                         (0..self.words()).for_each(|i| ghost.queues[i].push(me));
                         ghost.asleep.push(me);
@@ -217,7 +217,7 @@ impl Actor for Process {
     }
 }
 
-/// One observer, `takers` that take, `makers` that make the first thing and the second. All come to an end,
+/// Explores one observer, `takers` that take, and `makers` that make the first thing and the second. All end,
 /// except those killed or stopped.
 fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), poll_interval: bool, bug: Bug) {
     let process = |role| Process::new(role, 1 + takers, bug);
@@ -231,7 +231,7 @@ fn explore(takers: usize, makers: (usize, usize), (kills, stops): (u32, u32), po
 
 #[test]
 fn no_waiter_oversleeps_beside_one_that_waits_for_two() {
-    // What was made is left to be seen.
+    // The things stay, to be observed.
     explore(0, (1, 0), (0, 0), false, Bug::None);
     explore(0, (0, 1), (0, 0), false, Bug::None);
     explore(1, (1, 1), (0, 0), false, Bug::None);

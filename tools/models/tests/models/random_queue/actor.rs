@@ -1,4 +1,4 @@
-//! One process of the schedules, and the plain queue that it is compared with.
+//! Process of the schedules, and the plain queue that it is compared with.
 
 use std::collections::VecDeque;
 
@@ -11,7 +11,7 @@ use mp_queue::ring::{Close, Get, GetEnd, Put, PutEnd, RingAt, Slot, Taken};
 
 use super::schedule::LAST_SWEEPER;
 
-/// Its producer, and its number among that producer's messages.
+/// Producer, and number among that producer's messages.
 pub type Message = (usize, u32);
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -24,13 +24,13 @@ pub enum Role {
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Doing {
-    /// What the role does first.
+    /// First action of the role.
     Start,
     Put(u32, Put),
     Get(Get),
     Close(Close),
     Sweep(Sweep),
-    /// Gives up an envelope of its own.
+    /// Releases an envelope of its own.
     Free(u32),
 }
 
@@ -38,12 +38,12 @@ pub enum Doing {
 pub struct Process {
     pub role: Role,
     pub ring: RingAt,
-    /// Messages made so far.
+    /// Number of messages made so far.
     pub made: u32,
     pub doing: Doing,
 }
 
-/// The plain queue, and what each actor has seen.
+/// Plain queue, and observations of each actor.
 #[derive(Clone, PartialEq, Eq, Hash, Default, Debug)]
 pub struct Ghost {
     pub content: Vec<Option<Message>>,

@@ -1,8 +1,9 @@
-//! The envelope ring under long random schedules: rings of up to four slots, up to thirty messages, envelopes that
-//! are used again and again, processes that are killed, stopped and resumed, against a plain queue.
+//! The envelope ring under long random schedules: rings of up to four slots, up to thirty messages, envelopes
+//! that are reused again and again, processes that are killed, stopped and resumed, compared with a plain
+//! queue.
 //!
-//! The exhaustive models go through every schedule of a few messages; this goes further than they can. The
-//! steps are the ones that run in processes.
+//! The exhaustive models cover every schedule of a few messages. This model covers longer ones. The steps are
+//! the ones that run in processes.
 
 #![allow(unreachable_pub, missing_docs, missing_debug_implementations)]
 
@@ -34,11 +35,11 @@ fn random_schedules_behave_like_a_plain_queue() {
     });
     run.unwrap();
     println!("{} messages received, {} lost with their consumers", received.get(), lost.get());
-    // The schedules reach the cases that they are for.
+    // The schedules reach the intended cases.
     assert!(received.get() > 2000 && lost.get() > 10);
 }
 
-/// Whether some schedule finds a bug that is planted by losing all writes to these words.
+/// Returns `true` if some schedule finds a bug that is planted by losing all writes to these words.
 fn finds(words: impl Fn() -> Vec<Word>) -> bool {
     std::panic::set_hook(Box::new(|_| {}));
     let run = runner().run(&case(), |case| {
@@ -55,6 +56,6 @@ fn finds(words: impl Fn() -> Vec<Word>) -> bool {
 fn planted_bugs_are_found() {
     // Without intents, an envelope whose taker was killed has no owner.
     assert!(finds(|| (0..MAX_ACTORS).map(intent).collect()));
-    // Without places, a sweep looks in the wrong slot.
+    // Without places, a sweep reads the wrong slot.
     assert!(finds(|| (0..ENVELOPES).map(|e| PLACE.of(e)).collect()));
 }

@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::actor::{Doing, Ghost, Process, Role};
 
-/// Four actors are scheduled, and one cleans up at the end.
+/// Four actors are scheduled, and this one cleans up at the end.
 pub const LAST_SWEEPER: usize = 4;
 
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Case {
     events: Vec<Event>,
 }
 
-/// Producers' messages are filled in by the case.
+/// Producer. The case sets the number of messages.
 const P: Role = Role::Producer { messages: 0 };
 const CASTS: [[Role; 4]; 6] = [
     [P, P, Role::Consumer, Role::Consumer],
@@ -57,7 +57,7 @@ pub fn case() -> impl Strategy<Value = Case> {
 
 pub fn world(case: &Case) -> World<Process> {
     let chain = chain(case.slots, 0);
-    // Just before the laps wrap, so that they do.
+    // Shortly before the laps wrap, so that they do.
     let (ring, m) = (chain.first, memory(&chain, (1 << 38) - 2));
     let cast = CASTS[case.roles];
     let producers = cast.iter().filter(|&&role| role == P).count() as u32;
@@ -70,7 +70,7 @@ pub fn world(case: &Case) -> World<Process> {
     World::new(m, actors, Ghost { content: vec![None; ENVELOPES as usize], ..Ghost::default() })
 }
 
-/// Steps an actor as long as `go_on` says, up to a limit.
+/// Steps an actor while `go_on` returns `true`, up to a limit.
 fn drive(w: &mut World<Process>, actor: usize, go_on: impl Fn(&World<Process>) -> bool) {
     for _ in 0..10_000 {
         if w.fates[actor] != Fate::Running || !go_on(w) {
@@ -119,7 +119,7 @@ pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
         }
         assert!(w.ghost.queue.is_empty(), "messages are left though an actor takes them");
     }
-    // The end of all four; then one sweeps, and takes what is still queued.
+    // All four end. Then one sweeps, and takes the remaining messages.
     let cut_short = all(&w, Role::Consumer, Fate::Running);
     for fate in w.fates[..LAST_SWEEPER].iter_mut().filter(|fate| **fate == Fate::Running) {
         *fate = Fate::Killed;
