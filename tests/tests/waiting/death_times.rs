@@ -184,8 +184,8 @@ fn late(call: &str, stopped: bool) -> u64 {
     let mut killed = 0;
     if !stopped {
         eventually("it sleeps", || threads_are(waiter.pid(), 'S'));
-        // sleep: the parent's connection is established only for a process that lives longer than a moment,
-        // and the waiter is in a long sleep.
+        // The parent connects only to a process that lives longer than a moment.
+        // sleep: and the waiter is in a long sleep.
         thread::sleep(Duration::from_millis(130));
         killed = now();
         signal(holder.pid(), Signal::KILL);

@@ -8,8 +8,8 @@
 //! | 4 | the listener, if that proof is right | its proof (32) |
 //! |   | the listener, if it is wrong | 32 zero bytes, which are not a proof; then it closes the connection |
 //!
-//! Whoever receives a proof can try keys offline. So the listener, which any stranger can reach, proves its
-//! key only to a client that has proved it.
+//! A peer that receives a proof can try keys offline. So the listener, which any stranger can reach, proves
+//! its key only to a client that has proved it.
 //!
 //! A client without a key does not wait for the listener's hello, since it may still be in the listener's
 //! queue. The hello is read before the first message ([`Greeting`]). An error in it is returned by the first
