@@ -220,7 +220,7 @@ impl Steps for FillGroup {
             return Some(());
         }
         let (word, free) = (self.at.owner(self.written), Owner::free(self.base).pack());
-        // A non-zero word was written by the dead process whose work this continues; it may be claimed by now.
+        // A non-zero word is from the dead process whose work this continues; it may be claimed by now.
         _ = m.cas(word, 0, free);
         self.written += 1;
         None

@@ -12,8 +12,8 @@
 //!   are notified, in their own memory. Its seats in queues stay, so that no visitor writes into memory of
 //!   other processes.
 //! * `VACATING`: its seats in queues are released. Nothing is written into a queue any more. Either live
-//!   processes hold the queue, and it belongs only to them from then on; or it is claimed for the dead member,
-//!   with its contents, whose attachments are released.
+//!   processes hold the queue, and it belongs only to them from then on; or it is claimed for the dead
+//!   member, with its contents, whose attachments are released.
 //!
 //! Reusing objects of a dead member (envelopes, blocks, the member's slot and lanes) is the *sweep*. It has
 //! one sweeper, and begins when the visits have left nothing to do and no process is visiting. No process

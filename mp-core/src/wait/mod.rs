@@ -67,8 +67,8 @@ pub trait Waitable {
     /// the process.
     fn is_ready(&self) -> bool;
 
-    /// Returns `true` if the object is ready, like [`is_ready`](Self::is_ready), after a recovery of what
-    /// dead processes have left, which may take a while. Called by waiters once a poll interval.
+    /// Returns `true` if the object is ready, like [`is_ready`](Self::is_ready), after it has recovered the
+    /// effects of dead processes, which may take a while. Called by waiters once a poll interval.
     fn is_ready_after_all(&self) -> bool {
         self.is_ready()
     }

@@ -58,8 +58,8 @@ pub(crate) enum Owners {
     Live,
     /// No process lives.
     Gone,
-    /// Not known in this namespace. The locks decide: of this file, and of the first file of the same
-    /// program.
+    /// In another pid namespace, where this process can't check them. The locks decide: of this file, and of
+    /// the first file of the same program.
     Elsewhere { first: Option<u128> },
 }
 

@@ -95,8 +95,8 @@ impl Region {
         assert!(at < self.len, "word {at} is outside of a region of {} bytes", self.len);
         // SAFETY: inside of the mapping (checked above; pages are whole words).
         let p = unsafe { self.base.add(at as usize) };
-        // SAFETY: aligned (the base is page aligned, the offset a multiple of 8), inside of the mapping, borrowed from
-        // `self`; reached as atomics of this width only.
+        // SAFETY: aligned (the base is page aligned, the offset a multiple of 8), inside of the mapping,
+        // borrowed from `self`; reached as atomics of this width only.
         unsafe { p.cast().as_ref() }
     }
 }

@@ -213,8 +213,8 @@ impl Mapping {
         }
         // SAFETY: the offset is inside of the mapping (checked above).
         let at = unsafe { self.base.add(at as usize) };
-        // SAFETY: aligned (the base is page aligned, the offset a multiple of 8), inside of the mapping, valid for
-        // the life of the process; every process reaches the arena's words as atomics.
+        // SAFETY: aligned (the base is page aligned, the offset a multiple of 8), inside of the mapping,
+        // valid for the life of the process; every process reaches the arena's words as atomics.
         unsafe { at.cast().as_ref() }
     }
 
@@ -379,8 +379,8 @@ impl crate::mem::Mem for Mapping {
         crate::sys::monotonic().as_nanos() as u32
     }
     fn fence_after_rmw(&self) {
-        // On x86-64 a locked instruction is a full barrier already (Intel SDM vol. 3, 9.2.3.9); only the compiler
-        // has to be kept from moving the loads that follow.
+        // On x86-64 a locked instruction is a full barrier already (Intel SDM vol. 3, 9.2.3.9); only the
+        // compiler has to be kept from moving the loads that follow.
         #[cfg(target_arch = "x86_64")]
         crate::sync::compiler_fence(Ordering::SeqCst);
         #[cfg(not(target_arch = "x86_64"))]

@@ -1,7 +1,7 @@
 //! # Safety
 //! Clock and page size from the C library. Unsafe, because these are C functions. Sound, because they take a
-//! valid pointer and numbers. Not from `rustix`, which looks up the vDSO in each process again. The C library
-//! has already done that, and under valgrind the lookup leads to unmapped memory.
+//! valid pointer and numbers. Not from `rustix`, which looks both up in each process again, whereas the C
+//! library has already done so. Under valgrind, that lookup leads to unmapped memory.
 #![allow(unsafe_code)]
 
 use std::time::Duration;

@@ -8,8 +8,8 @@ use std::sync::OnceLock;
 /// machine with one processor, or a quota of one, does.
 pub(crate) fn only_one() -> bool {
     // Looked up once, since it reads files.
-    // fork: the machine and its quota are the same, and pinning does not matter. It is looked up before a fork,
-    // so that no copy has it half looked up.
+    // fork: the machine and its quota are the same, and pinning does not matter. It is looked up before a
+    // fork, so that no copy has it half looked up.
     static ONE: OnceLock<bool> = OnceLock::new();
     *ONE.get_or_init(|| {
         let usable = std::thread::available_parallelism().map_or(1, |n| n.get());
