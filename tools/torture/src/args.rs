@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use crate::rounds::group::Kind;
 
-/// The program's arguments.
+/// Arguments of the program.
 #[derive(Clone, Debug)]
 pub(crate) struct Args {
-    /// How long it runs.
+    /// Duration of the run.
     pub(crate) time: Duration,
-    /// What all choices follow from; not the times at which signals meet their processes.
+    /// Seed of all choices, except the times at which signals reach their processes.
     pub(crate) seed: u64,
-    /// How many workers there are at a time.
+    /// Number of concurrent workers.
     pub(crate) processes: usize,
-    /// The only kind of structure that there is, if not all.
+    /// The only kind of structure to use. `None` for all.
     pub(crate) only: Option<Kind>,
-    /// A variable that the workers have in their environment.
+    /// Variable in the environment of the workers.
     pub(crate) env: Option<(String, String)>,
 }
 
@@ -23,7 +23,7 @@ pub(crate) const USAGE: &str =
     "mp-torture [--seconds S] [--seed N] [--processes P] [--only KIND] [--env NAME=VALUE]";
 
 impl Args {
-    /// From the words after the program's name.
+    /// Parses the words after the program's name.
     pub(crate) fn parse(mut words: impl Iterator<Item = String>) -> Result<Self, String> {
         let seed = std::time::UNIX_EPOCH.elapsed().map_or(1, |t| t.as_nanos() as u64 & 0xffff_ffff);
         let mut args = Self { time: Duration::from_secs(15), seed, processes: 16, only: None, env: None };
@@ -55,7 +55,7 @@ impl Args {
         Ok(args)
     }
 
-    /// Whether processes may be copies of others: such a one doesn't read again what its environment says.
+    /// Returns `true` if processes may be forked: a forked child doesn't read its environment again.
     pub(crate) fn copies(&self) -> bool {
         self.env.is_none()
     }

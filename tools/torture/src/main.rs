@@ -1,12 +1,12 @@
-//! Processes that use queues, channels, pipes, sockets, locks, pools, futures, tensors of all sizes and a simulated GPU, while this program
-//! kills, stops and continues them at random, and replaces dead ones. It checks that no process hangs, that
-//! no message is torn or comes twice, that no more are lost than is promised (what a killed consumer was
-//! getting; none with acknowledgement), and that at the end nothing is left of any process. `cargo xtask
-//! torture` builds and starts it.
+//! Processes that use queues, channels, pipes, sockets, locks, pools, futures, tensors of all sizes and a
+//! simulated GPU, while this program kills, stops and continues them at random, and replaces dead ones. It
+//! checks that no process hangs, that no message is torn or duplicated, that losses stay within the
+//! guarantees (the message that a killed consumer was getting; none with acknowledgement), and that at the
+//! end nothing is left of any process. `cargo xtask torture` builds and starts it.
 //!
 //! It runs in rounds of two seconds, each with other structures, chosen by the seed. On a finding it prints
-//! the seed, each worker's last operations and the state of the structures, and its exit code is 1. The seed
-//! repeats all choices, but not the moment at which a signal meets its process.
+//! the seed, each worker's last operations and the state of the structures, and exits with code 1. The seed
+//! repeats all choices, but not the moments at which signals reach their processes.
 
 mod args;
 mod bookkeeping;
@@ -27,7 +27,7 @@ use reporting::report::{Bar, Report};
 use rounds::folder::Folder;
 use rounds::group::Kind;
 
-/// How long a round torments.
+/// Time of a round during which signals are sent.
 const ROUND: Duration = Duration::from_secs(2);
 
 fn main() -> ExitCode {
@@ -48,7 +48,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// What is in use when nothing is: the first process of each method, and the first file, bring things along that stay.
+/// Returns the usage of an idle program: the first process of each method, and the first file, allocate
+/// resources that stay.
 fn baseline(methods: &[StartMethod]) -> mp::AnyResult<InUse> {
     for &method in methods {
         Process::builder().start_method(method).spawn(|(): ()| {}, ())?.join()?;
@@ -59,7 +60,7 @@ fn baseline(methods: &[StartMethod]) -> mp::AnyResult<InUse> {
     InUse::now()
 }
 
-/// Whether nothing was found.
+/// Returns `true` if nothing was found.
 fn run(args: &Args) -> Result<bool, Finding> {
     if args.only.is_none_or(|only| only == Kind::Cuda)
         && let Err(missing) = workloads::cuda::is_there()

@@ -4,7 +4,7 @@
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
-/// A number that looks random, always the same for the same `n`.
+/// Returns a pseudo-random number that depends on `n` only.
 pub(crate) fn mix(n: u64) -> u64 {
     let mut z = n.wrapping_mul(0x9e37_79b9_7f4a_7c15).wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -22,17 +22,17 @@ impl Random {
         mix(self.0)
     }
 
-    /// Less than `n`.
+    /// Returns a number below `n`.
     pub(crate) fn below(&mut self, n: u64) -> u64 {
         self.next() % n.max(1)
     }
 
-    /// Whether something of a probability of `percent` happens.
+    /// Returns `true` with a probability of `percent`.
     pub(crate) fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of them.
+    /// Returns one of the elements.
     pub(crate) fn pick<T: Copy>(&mut self, from: &[T]) -> T {
         from[self.below(from.len() as u64) as usize]
     }

@@ -1,25 +1,24 @@
-//! The torture finds mutations of the code. They exist only in the copy of the sources that `cargo xtask
+//! The torture detects mutations of the code. They exist only in the copy of the sources that `cargo xtask
 //! mutate` makes, which runs these tests.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// Which processes have the bug.
+/// Processes that have the bug.
 #[derive(Clone, Copy)]
 enum Where {
-    /// The workers; the one that starts and kills them is sound.
+    /// The workers. The program that starts and kills them is correct.
     Workers,
-    /// The whole program. Where a bug is in what the parent does for its dead, workers have little left to do
-    /// wrong.
+    /// The whole program: for bugs in the parent's handling of its dead, which workers can hardly show.
     Everywhere,
 }
 
-/// Messages that are not what was put; among them what queues say when one was put twice: that it is
-/// somewhere else, or that its memory is something else by now.
+/// Messages that differ from the put ones, including errors of queues for a message that was put twice: that
+/// it is somewhere else, or that its memory has been reused.
 const WRONG: [&str; 5] =
     ["Torn: ", "Duplicated: ", "Lost: ", "which is not in it", "a message is shorter than its type"];
 
-/// A folder for temporary files, removed with all that is in it.
+/// Folder for temporary files, removed on drop with its contents.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -36,7 +35,8 @@ impl Drop for Folder {
     }
 }
 
-/// The torture with a bug, until it has found it, at most for so long; of one kind of structure, or of all.
+/// Runs the torture with a bug until it is found, at most for `seconds`, with one kind of structure, or with
+/// all.
 fn torture(bug: &str, place: Where, seconds: u64, only: Option<&str>) -> (Output, String) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_mp-torture"));
     command.args([format!("--seconds={seconds}"), "--seed=5".to_owned()]);
@@ -47,7 +47,7 @@ fn torture(bug: &str, place: Where, seconds: u64, only: Option<&str>) -> (Output
         Where::Workers => command.arg(format!("--env=MP_MUTANT={bug}")),
         Where::Everywhere => command.env("MP_MUTANT", bug),
     };
-    // A torture that has found something ends where it is: its files stay, for a person to look at.
+    // A torture with a finding exits at once: its files stay for analysis.
     let folder = Folder::new(bug);
     let output = command.env("TMPDIR", &folder.0).output().expect("it starts");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
@@ -55,13 +55,13 @@ fn torture(bug: &str, place: Where, seconds: u64, only: Option<&str>) -> (Output
     (output, text)
 }
 
-/// It is found, as one of the things that it may lead to, and what is printed says what a person needs to
-/// look for it.
+/// Checks that the bug is found as one of its possible violations, and that the output has the information
+/// for an analysis.
 fn is_found(bug: &str, place: Where, as_what: &[&str]) {
     is_found_among(None, bug, place, as_what);
 }
 
-/// In what only a few structures have, which would come up now and then among all.
+/// Does the same for code that few structures use, which would rarely run among all.
 fn is_found_in(kind: &str, bug: &str, place: Where, as_what: &[&str]) {
     is_found_among(Some(kind), bug, place, as_what);
 }
@@ -75,7 +75,7 @@ fn is_found_among(only: Option<&str>, bug: &str, place: Where, as_what: &[&str])
     let found = text.lines().find(|line| line.starts_with("FOUND in round")).unwrap_or_default();
     let (_, finding) = found.split_once("seed 5: ").unwrap_or_default();
     assert!(as_what.iter().any(|what| finding.contains(what)), "{finding}: that is none of {as_what:?}");
-    // Of each group, the state of its structure, which names the memory that it lies in, and its ledger.
+    // For each group, the state of its structure, which names its block of memory, and its ledger.
     let groups: Vec<&str> = text.lines().filter(|line| line.contains("; Account {")).collect();
     let with_memory = |group: &&str| group.contains("(") && group.contains(" block ");
     assert!(only.is_some() || groups.iter().any(with_memory), "{groups:?}");
@@ -94,7 +94,7 @@ fn nothing_is_found_where_nothing_is_wrong() {
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_skipped_sweep_is_found() {
-    // A waiter for what dead processes had, waits.
+    // A waiter for a dead process's resources continues to wait.
     is_found("planted.skipped-sweep", Where::Everywhere, &["Leaked: ", "Hang: "]);
 }
 
@@ -116,7 +116,7 @@ fn a_future_that_forgets_what_it_has_taken_is_found() {
     is_found("planted.forgotten-look", Where::Workers, &WRONG);
 }
 
-/// What the next message in that compartment has then is another file, or too few are there.
+/// The next message in that compartment gets another file, or too few.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_file_that_stays_behind_its_message_is_found() {
@@ -129,7 +129,7 @@ fn a_file_that_is_anothers_is_found() {
     is_found("locker.look.number-not-compared", Where::Workers, &["Torn: "]);
 }
 
-/// In the server, which is no worker.
+/// The bug is in the server, which isn't a worker.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn an_answer_to_another_caller_is_found() {
@@ -154,7 +154,7 @@ fn a_deadlock_that_is_not_noticed_is_found() {
     is_found("deadlock.not-looked-for", Where::Workers, &["Hang: "]);
 }
 
-/// A loader's trainer that resumes goes on behind batches that it was never given.
+/// A resumed trainer continues after batches that it never received.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_state_of_a_loader_that_counts_what_was_prefetched_is_found() {
@@ -168,7 +168,7 @@ fn random_numbers_of_a_loaders_worker_are_found() {
     is_found_in("loader", "loader.rng.by-worker", Where::Workers, &["Torn: "]);
 }
 
-/// A worker goes on with a reader that is somewhere else by now.
+/// A worker continues with a reader that has moved.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_reader_of_a_stream_that_is_used_wherever_it_is_is_found() {
@@ -178,11 +178,11 @@ fn a_reader_of_a_stream_that_is_used_wherever_it_is_is_found() {
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn a_place_of_a_lane_that_is_taken_from_the_wrong_reply_is_found() {
-    // A shard is not the same any more, says the loader itself.
+    // The loader itself reports that a shard has changed.
     is_found_in("loader", "stream.place.of-another-reply", Where::Workers, &["Torn: ", "Lost: ", "Failed: "]);
 }
 
-/// The simulated GPU sees who writes to memory: `cargo build -p mp-cuda-sim` makes it.
+/// The simulated GPU detects the writers of memory: `cargo build -p mp-cuda-sim` makes it.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
 fn memory_of_a_gpu_that_a_killed_writer_may_write_to_yet_is_found() {

@@ -1,17 +1,17 @@
-//! What all workers see: whether the round is over, and for each of them a count of what it has done and its last
-//! operations. It outlives them.
+//! Shared board of all workers: whether the round is over, and for each worker its number of operations and
+//! its last operations. It outlives them.
 
 use std::fmt::Write;
 
 use mp::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
 
-/// Operations that are kept for each worker.
+/// Number of operations stored for each worker.
 const KEPT: u64 = 12;
-/// Words of a worker: its count, then an operation and what it was about, `KEPT` times.
+/// Words of a worker: its count, then `KEPT` operations with their subjects.
 const ROW: usize = 1 + 2 * KEPT as usize;
 
-/// What a worker is about to do.
+/// Operation that a worker is about to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u64)]
 pub(crate) enum Op {
@@ -91,13 +91,13 @@ const NAMES: [&str; 36] = [
     "end",
 ];
 
-/// The board.
+/// Shared board.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Board {
     words: SharedTensor<u64>,
 }
 
-/// A worker's row of it.
+/// Row of a worker on the board.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Row {
     board: Board,
@@ -109,7 +109,7 @@ impl Board {
         Ok(Self { words: Tensor::zeros([1 + slots * ROW])?.share() })
     }
 
-    /// Tells all workers that the round is over.
+    /// Marks the round as over for all workers.
     pub(crate) fn stop(&self) {
         self.words.store(0, 1);
     }
@@ -118,12 +118,12 @@ impl Board {
         Row { board: self.clone(), slot }
     }
 
-    /// How many operations a worker has begun.
+    /// Returns the number of operations that a worker has begun.
     pub(crate) fn beats(&self, slot: usize) -> u64 {
         self.words.load(1 + slot * ROW)
     }
 
-    /// The last operations of a worker, the last one last.
+    /// Returns the last operations of a worker, the latest one last.
     pub(crate) fn last(&self, slot: usize) -> String {
         let beats = self.beats(slot);
         let mut text = format!("{beats} operations:");
@@ -137,7 +137,7 @@ impl Board {
 }
 
 impl Row {
-    /// Notes what is about to be done.
+    /// Records the next operation.
     pub(crate) fn note(&self, op: Op, about: u64) {
         let (words, row) = (&self.board.words, 1 + self.slot * ROW);
         let beat = words.load(row);
@@ -147,12 +147,12 @@ impl Row {
         words.store(row, beat + 1);
     }
 
-    /// Whether the round is over.
+    /// Returns `true` if the round is over.
     pub(crate) fn over(&self) -> bool {
         self.board.words.load(0) != 0
     }
 
-    /// A number of one's own, not 0.
+    /// Returns a unique nonzero number of this worker.
     pub(crate) fn mark(&self) -> u64 {
         u64::from(std::process::id()) << 16 | self.slot as u64
     }

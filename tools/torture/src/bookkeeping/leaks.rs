@@ -1,4 +1,4 @@
-//! What is left when no process needs anything any more.
+//! Resources that are left when no process needs any.
 
 use std::fmt;
 use std::fs;
@@ -9,35 +9,35 @@ use mp::Arena;
 use crate::reporting::finding::Finding;
 use crate::rounds::crew::Clock;
 
-/// What a leak would add to.
+/// Usage that a leak would increase.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct InUse {
     blocks: u64,
     bytes: u64,
     messages: u64,
     members: u64,
-    /// In the locker: compartments that a message has, and descriptors.
+    /// Compartments of the locker that a message has, and descriptors.
     compartments: u64,
     descriptors: u64,
     files: usize,
     names: usize,
 }
 
-/// How much more is in use than before, of each of what is promised not to leak.
+/// Increase in usage of each resource that must not leak.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub(crate) struct Leaked {
-    /// Shared memory.
+    /// Bytes of shared memory.
     pub(crate) bytes: u64,
-    /// Open files of this program, and those that are in messages.
+    /// Open files of this program, and descriptors in messages.
     pub(crate) fds: u64,
-    /// Files with names.
+    /// Named files.
     pub(crate) names: u64,
     /// Places of members, blocks and messages.
     pub(crate) slots: u64,
 }
 
 impl InUse {
-    /// What is in use beyond what was.
+    /// Returns the usage in excess of `before`.
     fn beyond(&self, before: &Self) -> Leaked {
         let slots = |of: &Self| of.members + of.blocks + of.messages + of.compartments;
         Leaked {
@@ -49,9 +49,9 @@ impl InUse {
         }
     }
 
-    /// Everything of this program, as of now.
+    /// Measures the present usage of this program.
     pub(crate) fn now() -> mp::AnyResult<Self> {
-        // What is kept of processes that have ended goes with this, or when the next one starts.
+        // Resources kept for ended processes are released here, or when the next one starts.
         drop(mp::active_children());
         let arena = Arena::current()?;
         let stats = arena.memory_stats();
@@ -67,7 +67,7 @@ impl InUse {
         })
     }
 
-    /// Sweeps until no more is in use than this.
+    /// Sweeps until usage is no higher than this.
     pub(crate) fn again(&self) -> Result<(), Finding> {
         let mut clock = Clock::new();
         loop {
@@ -87,13 +87,13 @@ impl InUse {
     }
 }
 
-/// The files in the folders of this folder.
+/// Returns the number of files in the folders of this folder.
 fn names(folder: &Path) -> usize {
     let entries = |folder: &Path| fs::read_dir(folder).into_iter().flatten().flatten();
     entries(folder).map(|entry| entries(&entry.path()).count()).sum()
 }
 
-/// What this process has open, by number.
+/// Returns the open files of this process, by number.
 fn open_files() -> Vec<String> {
     let entries = fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let target = |path: &Path| fs::read_link(path).unwrap_or_default();

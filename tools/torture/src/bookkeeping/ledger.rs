@@ -1,14 +1,14 @@
-//! Which worker has put and which has got which message: a word for each message of a queue, which outlives
+//! Record of the worker that has put and got each message: a word for each message of a queue, which outlives
 //! its writers.
 //!
 //! | bit | set by | when |
 //! |---|---|---|
 //! | `BEGUN` | its producer | before it puts it |
 //! | `PUT` | its producer | after it was put |
-//! | `REFUSED` | its producer | after it was given back |
+//! | `REFUSED` | its producer | after it was returned |
 //! | `LOST` | this program | when it came out among the lost tasks |
-//! | 8 and up: how often it was got | its consumer | after it has it |
-//! | 20 and up: how often it was done | its consumer | after it is done |
+//! | 8 and up: number of gets | its consumer | after it has it |
+//! | 20 and up: number of completions | its consumer | after it is done |
 
 use mp::{SharedTensor, Tensor};
 use serde::{Deserialize, Serialize};
@@ -20,32 +20,32 @@ const LOST: u32 = 8;
 const GOT: u32 = 1 << 8;
 const DONE: u32 = 1 << 20;
 
-/// Messages of one queue in one round.
+/// Maximum number of messages of one queue in one round.
 const MOST: u64 = 1 << 19;
 
-/// The ledger of one queue.
+/// Ledger of one queue.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Ledger {
     next: SharedTensor<u64>,
     messages: SharedTensor<u32>,
 }
 
-/// What a ledger comes to.
+/// Totals of a ledger.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Account {
-    /// How much was done, where nothing is put.
+    /// Number of operations, for structures without messages.
     pub(crate) done: u64,
-    /// Put for certain.
+    /// Messages certainly put.
     pub(crate) put: u64,
-    /// Got by a consumer.
+    /// Messages got by a consumer.
     pub(crate) got: u64,
-    /// Got more than once.
+    /// Messages got more than once.
     pub(crate) again: u64,
-    /// Put, and not got.
+    /// Messages put, and not got.
     pub(crate) missing: u64,
-    /// Got, neither done nor lost.
+    /// Messages got, but neither done nor lost.
     pub(crate) undone: u64,
-    /// Among the lost tasks.
+    /// Messages among the lost tasks.
     pub(crate) lost: u64,
 }
 
@@ -54,7 +54,7 @@ impl Ledger {
         Ok(Self { next: Tensor::zeros([1])?.share(), messages: Tensor::zeros([MOST as usize])?.share() })
     }
 
-    /// The number of another message, which is about to be put; `None`: there were enough.
+    /// Returns the number of the next message to put. `None` if the ledger is full.
     pub(crate) fn begin(&self) -> Option<u64> {
         if self.next.load(0) >= MOST {
             return None;
@@ -66,7 +66,7 @@ impl Ledger {
         })
     }
 
-    /// How many messages were begun.
+    /// Returns the number of messages that were begun.
     pub(crate) fn begun(&self) -> u64 {
         self.next.load(0).min(MOST)
     }
@@ -75,7 +75,7 @@ impl Ledger {
         self.messages.fetch_or(number as usize, PUT);
     }
 
-    /// It is the producer's again: no consumer may have got it.
+    /// Records that it was returned to the producer: no consumer may have got it.
     pub(crate) fn refused(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_or(number as usize, REFUSED) {
             was if was >= GOT => Err(format!("duplicated: message {number} was got, and given back").into()),
@@ -98,7 +98,7 @@ impl Ledger {
         }
     }
 
-    /// Notes that a message was got; `once`: no other consumer may have got it.
+    /// Records that a message was got. `once`: no other consumer may have got it.
     pub(crate) fn got(&self, number: u64, once: bool) -> mp::AnyResult<()> {
         let was = self.messages.fetch_add(self.place(number)?, GOT);
         match was {
@@ -111,7 +111,7 @@ impl Ledger {
         }
     }
 
-    /// Notes that a message is done, for good.
+    /// Records that a message is done, for good.
     pub(crate) fn done(&self, number: u64) -> mp::AnyResult<()> {
         match self.messages.fetch_add(self.place(number)?, DONE) {
             was if was >= DONE => Err(format!("duplicated: message {number} was done twice").into()),
@@ -119,7 +119,7 @@ impl Ledger {
         }
     }
 
-    /// The sums, when no worker changes it any more.
+    /// Returns the totals, after all workers have ended.
     pub(crate) fn account(&self) -> Account {
         let mut sums = Account::default();
         for word in self.messages.iter().take(self.begun() as usize) {

@@ -1,4 +1,4 @@
-//! What is known of a round beside what its workers do: their last operations, each message, what is left.
+//! Records of a round outside of its workers: their last operations, each message, and leaks.
 
 pub(crate) mod board;
 pub(crate) mod leaks;

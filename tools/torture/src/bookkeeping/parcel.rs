@@ -1,27 +1,27 @@
-//! What travels: numbers, bytes and tensors of all sizes, all of which follow from the message's number, so
-//! that its receiver knows what has to be in it.
+//! Contents of messages: numbers, bytes and tensors of all sizes, which follow from the message's number, so
+//! that its receiver can check them.
 
 use mp::{FrozenTensor, Message, Tensor};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::random::{Random, mix};
 
-/// A message that may be taken by several, one after the other.
+/// Message that several workers may take, one after the other.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) number: u64,
-    /// The worker that has sent it: what one sends arrives in its order.
+    /// Worker that has sent it. Its messages arrive in order.
     pub(crate) from: u64,
     bytes: Vec<u8>,
     tensors: Vec<FrozenTensor<u64>>,
-    /// One that thousands of messages hold.
+    /// Tensor that thousands of messages hold.
     common: Option<FrozenTensor<u64>>,
-    /// The last one: by now the process holds all that the message needs.
+    /// Last field: at this point the process holds all memory of the message.
     pause: Pause,
 }
 
-/// Whether the processor is given away in the middle of writing and reading a message. Many are killed and stopped right
-/// there then; else those few instructions would hardly ever be met.
+/// Whether writing and reading a message yields the processor in the middle. Many processes are then killed
+/// and stopped right there. Otherwise these few instructions would hardly ever be hit.
 #[derive(Clone, Copy)]
 struct Pause(bool);
 
@@ -44,14 +44,14 @@ impl<'a> Deserialize<'a> for Pause {
     }
 }
 
-/// A message with a tensor that moves.
+/// Message with a tensor that moves.
 #[derive(Message)]
 pub(crate) struct Parcel {
     pub(crate) job: Job,
     own: Tensor<u64>,
 }
 
-/// What is in the tensor that all messages hold.
+/// Value of the tensor that all messages hold.
 pub(crate) const COMMON: u64 = 77;
 
 fn elements(number: u64, i: u64, random: &mut Random) -> mp::AnyResult<Tensor<u64>> {
@@ -92,7 +92,7 @@ impl Job {
         let count = match random.below(100) {
             0..60 => 0,
             60..98 => 1 + random.below(3),
-            // More than an envelope has room to list.
+            // More than an envelope can list.
             _ => 40,
         };
         let tensors: mp::AnyResult<Vec<_>> =
@@ -134,7 +134,7 @@ impl Parcel {
         Self::answer(Job::new(number, from, common, random)?, random)
     }
 
-    /// What a worker makes of a job.
+    /// Creates a worker's answer to a job.
     pub(crate) fn answer(job: Job, random: &mut Random) -> mp::AnyResult<Self> {
         let own = if random.percent(30) { elements(job.number, 0, random)? } else { Tensor::zeros([0])? };
         Ok(Self { job, own })

@@ -1,19 +1,19 @@
-//! What should not be.
+//! Findings.
 
 use std::fmt;
 
 use crate::bookkeeping::leaks::Leaked;
 
-/// Something that was promised not to happen.
+/// Violation of a guarantee.
 #[derive(Debug)]
 pub(crate) struct Finding {
     pub(crate) what: What,
     pub(crate) text: String,
-    /// How much was left at the end, if that is what is wrong.
+    /// Leaked resources, if that is the violation.
     pub(crate) leaked: Leaked,
 }
 
-/// Which promise was broken.
+/// Broken guarantee.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum What {
     Hang,
@@ -21,7 +21,7 @@ pub(crate) enum What {
     Duplicated,
     Lost,
     Leaked,
-    /// An error where there should be none, a panic, or an end that was not asked for.
+    /// An unexpected error, a panic, or an unexpected end.
     Failed,
 }
 
@@ -37,7 +37,7 @@ impl What {
 }
 
 impl Finding {
-    /// Of an error, which says itself what it is about.
+    /// Classifies an error by its text.
     pub(crate) fn of(error: &dyn fmt::Display) -> Self {
         let text = error.to_string();
         let said = |(_, word): &&(What, &str)| text.contains(&format!("{word}: "));

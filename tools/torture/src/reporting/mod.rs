@@ -1,4 +1,4 @@
-//! What the program says: the progress, the figures, and what should not be.
+//! Output of the program: progress, figures, and findings.
 
 pub(crate) mod finding;
 pub(crate) mod report;

@@ -14,7 +14,7 @@ use crate::rounds::crew::Signals;
 use crate::rounds::group::Kind;
 use crate::rounds::round::Ended;
 
-/// Shows how far it is.
+/// Progress bar.
 pub(crate) struct Bar(ProgressBar);
 
 impl Bar {
@@ -36,7 +36,7 @@ impl Bar {
     }
 }
 
-/// What all rounds come to.
+/// Totals of all rounds.
 pub(crate) struct Report {
     args: Args,
     rounds: u64,
@@ -94,7 +94,7 @@ impl fmt::Display for Report {
                 writeln!(f, "{:<31}{groups:>7}{:>12} operations", kind.name(), a.done)?;
                 continue;
             }
-            // What a killed consumer took along, or, with acknowledgement, was reported or redelivered.
+            // Messages lost with a killed consumer, or, with acknowledgement, reported or redelivered.
             let with_dead = a.missing + a.lost;
             writeln!(
                 f,

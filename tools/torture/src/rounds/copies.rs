@@ -1,26 +1,27 @@
-//! Workers that are copies of this program: the start method `fork`.
+//! Workers that are forked from this program: the start method `fork`.
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it calls [`allow_fork`](mp::process::allow_fork), for which its caller has to vouch.
+//! This file may hold `unsafe`: it calls [`allow_fork`](mp::process::allow_fork), for which its caller has to
+//! vouch.
 //!
-//! - The program has no threads but those of `mp`, which are said to leave nothing in a copy; its progress bar is drawn by the
-//!   main thread.
-//! - What it has of unsafe code is `mp`'s; it holds no devices, sessions or mappings of its own.
-//! - A copy runs [`work`](crate::workloads::work::work) alone, with what comes as its arguments: it uses no handle, and nothing borrowed
-//!   from shared memory, that was copied along. The structures of the round stay where they are in its memory, and are never
-//!   dropped there, since the function of a copy doesn't return to where it was copied.
+//! - The program has no threads except those of `mp`, which are documented to leave nothing in a forked
+//!   child; its progress bar is drawn by the main thread.
+//! - Its unsafe code is `mp`'s; it holds no devices, sessions or mappings of its own.
+//! - A child runs [`work`](crate::workloads::work::work) alone, with its arguments: it uses no inherited
+//!   handle, and nothing borrowed from shared memory. The structures of the round stay in its memory, and are
+//!   never dropped there, since the function of a child doesn't return to the place of the fork.
 #![allow(unsafe_code)]
 
 use mp::StartMethod;
 
-/// From now on workers may be copies.
+/// Allows workers to be forked from now on.
 pub(crate) fn allow() {
     // SAFETY: the header says why a copy of this program may do what its workers do.
     unsafe { mp::process::allow_fork() };
 }
 
-/// By which methods processes are started, one as often as the other.
+/// Returns the start methods, each as often as it is to be used.
 pub(crate) fn methods(copies: bool) -> &'static [StartMethod] {
     match copies {
         true => &[StartMethod::Spawn, StartMethod::Spawn, StartMethod::Fork, StartMethod::ForkServer],

@@ -1,5 +1,4 @@
-//! The workers of a round: starts them, sends them signals, replaces dead ones, and notices which of them do
-//! nothing.
+//! Workers of a round: starts them, sends them signals, replaces dead ones, and detects idle ones.
 
 use std::time::{Duration, Instant};
 
@@ -16,13 +15,13 @@ use crate::rounds::copies;
 use crate::rounds::group::{Group, Kind};
 use crate::workloads::work::{Post, work};
 
-/// For so long a worker may do nothing while others work: they wait for each other, but not longer than one of them is
-/// stopped at most.
+/// Time for which a worker may be idle while others work: they wait for each other, but not longer than the
+/// longest stop.
 const DEADLINE: Duration = Duration::from_secs(20);
-/// The longest stop.
+/// Longest stop in ms.
 const MOST_STOPPED: u64 = 200;
 
-/// Time that passes only while this process runs: all processes may have been stopped.
+/// Clock that advances only while this process runs: all processes may have been stopped.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     last: Instant,
@@ -34,7 +33,7 @@ impl Clock {
         Self { last: Instant::now(), passed: Duration::ZERO }
     }
 
-    /// Waits a little; how long.
+    /// Waits a little, and returns the elapsed time.
     pub(crate) fn tick(&mut self) -> Duration {
         // sleep: the pace of the torture
         std::thread::sleep(Duration::from_millis(1));
@@ -49,7 +48,7 @@ impl Clock {
     }
 }
 
-/// How many signals were sent.
+/// Numbers of signals sent.
 #[derive(Clone, Copy, Default, Debug)]
 pub(crate) struct Signals {
     pub(crate) kills: u64,
@@ -57,19 +56,19 @@ pub(crate) struct Signals {
     pub(crate) started: u64,
 }
 
-/// A place of a worker.
+/// Place of a worker.
 pub(crate) struct Place {
     group: usize,
     index: usize,
     process: Option<Process<()>>,
     killed: bool,
-    /// When it is continued, if it is stopped.
+    /// Time at which it is continued, if it is stopped.
     stopped: Option<Duration>,
     beats: u64,
     quiet: Duration,
 }
 
-/// All of them.
+/// All workers.
 pub(crate) struct Crew {
     pub(crate) groups: Vec<Group>,
     pub(crate) board: Board,
@@ -130,7 +129,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Starts the workers that are missing.
+    /// Starts the missing workers.
     pub(crate) fn fill(&mut self) -> Result<(), Finding> {
         for at in 0..self.places.len() {
             let group = self.places[at].group;
@@ -150,7 +149,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Takes those out that have ended; it is wrong if they failed by themselves, or if they do nothing.
+    /// Removes workers that have ended. Returns a finding if they failed by themselves, or are idle.
     pub(crate) fn look(&mut self) -> Result<(), Finding> {
         let passed = self.clock.tick();
         let now = self.clock.passed();
@@ -191,8 +190,8 @@ impl Crew {
         Ok(())
     }
 
-    /// Whether one of them can't go on before a disk does, which has to bring a page of the program, say: others may wait for
-    /// that one.
+    /// Returns `true` if a worker is blocked on a disk, for instance by a page of the program: others may
+    /// wait for it.
     fn a_worker_waits_for_a_disk(&self) -> bool {
         let waits = |process: &Process<()>| {
             let stat = std::fs::read_to_string(format!("/proc/{}/stat", process.pid())).unwrap_or_default();
@@ -227,7 +226,7 @@ impl Crew {
         match self.random.below(100) {
             0..45 => self.kill(victim),
             45..52 => {
-                // Several at once: also those that would sweep the others.
+                // Several at once, including those that would sweep the others.
                 for _ in 0..3 {
                     let other = self.random.below(self.places.len() as u64) as usize;
                     self.kill(other);
@@ -246,7 +245,7 @@ impl Crew {
         }
     }
 
-    /// How long until the next signals.
+    /// Returns the time of the next signals.
     pub(crate) fn pause(&mut self) -> Duration {
         self.clock.passed() + Duration::from_micros(500 + self.random.below(40_000))
     }
@@ -255,7 +254,7 @@ impl Crew {
         self.clock.passed()
     }
 
-    /// Waits until none of those runs any more.
+    /// Waits until none of the selected workers runs any more.
     pub(crate) fn wait_for(&mut self, which: impl Fn(&Self, &Place) -> bool) -> Result<(), Finding> {
         loop {
             self.look()?;
@@ -265,17 +264,17 @@ impl Crew {
         }
     }
 
-    /// Whether it is on its way out.
+    /// Returns `true` if it was killed.
     pub(crate) fn was_killed(&self, place: &Place) -> bool {
         place.killed
     }
 
-    /// Whether it ends when the round does.
+    /// Returns `true` if it ends with the round.
     pub(crate) fn produces(&self, place: &Place) -> bool {
         self.groups[place.group].produces(place.index)
     }
 
-    /// Looks, when all have ended, whether all is as was promised.
+    /// Checks the guarantees after all workers have ended.
     pub(crate) fn settle(&mut self) -> Result<Vec<(Kind, Account)>, Finding> {
         let settle = |(g, group): (usize, &mut Group)| {
             let beats =
@@ -289,7 +288,7 @@ impl Crew {
         self.groups.iter_mut().enumerate().map(settle).collect()
     }
 
-    /// What each worker did last, and the state of the structures.
+    /// Describes the last operations of each worker, and the state of the structures.
     pub(crate) fn describe(&self) -> String {
         let mut lines = Vec::new();
         for (g, group) in self.groups.iter().enumerate() {

@@ -1,17 +1,17 @@
-//! A place for files with names that no other program has: others' files are not ours to count.
+//! Folder for named files that no other program uses: files of others must not be counted.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// What the folders are called, before the number of their process.
+/// Prefix of the folders' names, followed by the id of their process.
 const NAME: &str = "mp-torture-";
 
-/// The folder of this process. Dropping it removes it, with all that is in it.
+/// Folder of this process. Removed on drop with its contents.
 pub(crate) struct Folder(PathBuf);
 
 impl Folder {
-    /// Makes it, and removes those of processes that were killed.
+    /// Creates it, and removes folders of processes that were killed.
     pub(crate) fn new() -> io::Result<Self> {
         let place = mp::memory::get_sharing_directory();
         for entry in fs::read_dir(&place)?.flatten() {

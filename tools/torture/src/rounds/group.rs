@@ -1,4 +1,4 @@
-//! Workers that share one structure, and what has to be true of it at the end.
+//! Workers that share one structure, and the guarantees to check at the end.
 
 use std::fmt;
 
@@ -24,7 +24,7 @@ use crate::workloads::select::Ways;
 use crate::workloads::sockets::{CLIENTS, Service};
 use crate::workloads::work::{IN_PIPE, Work};
 
-/// What is tortured.
+/// Kind of structure.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) enum Kind {
     Bounded,
@@ -69,7 +69,7 @@ impl Kind {
         Kind::Pipe,
     ];
 
-    /// Whether its workers are all alike: then what they do is counted.
+    /// Returns `true` if its workers are all alike: then their operations are counted.
     pub(crate) const fn counts_operations(self) -> bool {
         matches!(self, Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects | Kind::Loader)
     }
@@ -104,16 +104,16 @@ enum Ends {
     Jobs(Queue<Job>),
     Channel(Option<Sender<Parcel>>, Receiver<Parcel>),
     Tasks(JoinableQueue<Job>),
-    /// Only until both have started: no other process may have an end.
+    /// Kept only until both have started: no other process may have an end.
     Pipe(Box<[Option<Connection>; 2]>),
     Ways(Box<Ways>),
     Futures(Queue<Parcel>),
-    /// As with a pipe.
+    /// Kept like a pipe.
     Sides(Sides),
     Service(Service),
-    /// Whether its workers may be copies.
+    /// `true` if its workers may be forked.
     Pool(bool),
-    /// Likewise.
+    /// `true` if its workers may be forked.
     Loader(bool),
     Locks(Box<Locks>),
     Watched(Watched),
@@ -124,21 +124,21 @@ enum Ends {
     Gpu(Box<Gpu>),
 }
 
-/// One group.
+/// Group of workers.
 pub(crate) struct Group {
     pub(crate) kind: Kind,
     pub(crate) ledger: Ledger,
     ends: Ends,
     producers: usize,
     pub(crate) workers: usize,
-    /// How many a consumer takes at once.
+    /// Number of messages that a consumer takes at once.
     batch: usize,
-    /// How many messages may be missing.
+    /// Number of messages that may be missing.
     allowed: u64,
 }
 
 impl Group {
-    /// `copies`: whether its processes may be copies of others.
+    /// Creates a group. `copies`: its processes may be forked.
     pub(crate) fn new(kind: Kind, copies: bool, random: &mut Random) -> mp::AnyResult<Self> {
         let capacity = random.pick(&[1, 2, 8, 64]);
         let ends = match kind {
@@ -148,7 +148,7 @@ impl Group {
             }
             Kind::Growing => Ends::Queue(Queue::growing(random.pick(&[300, 1000, 2000]))?),
             Kind::Acknowledged => {
-                // For ever, or until a message is set aside.
+                // Unlimited, or until a message is set aside.
                 let deliveries = random.pick(&[0, 3]);
                 Ends::Jobs(QueueOptions::new().capacity(capacity).deliveries(deliveries).create()?)
             }
@@ -190,17 +190,17 @@ impl Group {
         Ok(Self { kind, ledger, ends, producers, workers: producers + consumers, batch, allowed: 0 })
     }
 
-    /// Whether worker `i` puts, and ends when the round does; others end when nothing more comes.
+    /// Returns `true` if worker `i` puts, and ends with the round. Others end when nothing more comes.
     pub(crate) fn produces(&self, i: usize) -> bool {
         i < self.producers
     }
 
-    /// Whether one that is dead is replaced at once; if not, all together when all are.
+    /// Returns `true` if a dead worker is replaced at once. Otherwise all are replaced together.
     pub(crate) fn one_by_one(&self) -> bool {
         !matches!(self.kind, Kind::Pipe | Kind::Leaving)
     }
 
-    /// How worker `i` is started, if not as all are: a copy doesn't read again what its environment says.
+    /// Configures the start of worker `i`: a forked child doesn't read its environment again.
     pub(crate) fn prepare(&self, i: usize, process: ProcessBuilder) -> ProcessBuilder {
         match &self.ends {
             Ends::Gpu(gpu) => gpu.prepare(i, process.start_method(StartMethod::Spawn)),
@@ -208,7 +208,7 @@ impl Group {
         }
     }
 
-    /// How many processes it has.
+    /// Returns its number of processes.
     pub(crate) fn processes(&self) -> usize {
         match self.kind {
             Kind::Pool => self.workers * (1 + WORKERS),
@@ -218,7 +218,7 @@ impl Group {
         }
     }
 
-    /// What worker `i` does.
+    /// Returns the work of worker `i`.
     pub(crate) fn work(&mut self, i: usize) -> mp::AnyResult<Work> {
         let produces = self.produces(i);
         Ok(match &mut self.ends {
@@ -247,7 +247,7 @@ impl Group {
             }
             Ends::Ways(ways) if produces => Work::PutAnywhere(ways.outlets()?),
             Ends::Ways(ways) => Work::Select(ways.inlets()),
-            // Some wait as futures, and others beside them as ever.
+            // Some wait as futures, and others in the usual way.
             Ends::Futures(queue) => match (produces, i % 2) {
                 (true, 0) => Work::PutAsync(queue.clone()),
                 (true, _) => Work::Put(queue.clone()),
@@ -274,7 +274,7 @@ impl Group {
         })
     }
 
-    /// Worker `i`, of this process, was killed: what may be missing for it.
+    /// Adds the losses permitted by the death of worker `i`, a process of this program.
     pub(crate) fn killed(&mut self, i: usize, pid: u32) {
         if let Ends::Gpu(gpu) = &mut self.ends {
             gpu.killed(pid);
@@ -282,10 +282,10 @@ impl Group {
         self.allowed += match (self.kind, &self.ends) {
             (Kind::Locks | Kind::Watch | Kind::Broadcast | Kind::Objects | Kind::Loader, _) => 0,
             (Kind::Pipe, _) => 1 + IN_PIPE,
-            // Of the listener, all connections.
+            // All connections of a listener.
             (Kind::Socket, _) => (1 + IN_PIPE) * if self.produces(i) { 1 } else { CLIENTS as u64 },
             (Kind::Pool, _) => IN_POOL,
-            // Of a relay, what it has in hand.
+            // The message that a relay has in hand.
             (Kind::Cuda, _) => u64::from(i >= cuda::PRODUCERS),
             _ if self.produces(i) => 0,
             (_, Ends::Sides(sides)) => sides.cost(),
@@ -294,7 +294,7 @@ impl Group {
         };
     }
 
-    /// No more will be put.
+    /// Ends the puts.
     pub(crate) fn close(&mut self) -> mp::AnyResult<()> {
         match &mut self.ends {
             Ends::Queue(queue) => _ = queue.close(),
@@ -312,7 +312,7 @@ impl Group {
         Ok(())
     }
 
-    /// Looks, when all workers have ended, whether all is as was promised.
+    /// Checks the guarantees after all workers have ended.
     pub(crate) fn settle(&mut self) -> mp::AnyResult<Account> {
         match &mut self.ends {
             Ends::Gpu(gpu) => gpu.settle(&self.ledger.account())?,
@@ -358,7 +358,7 @@ impl Group {
     }
 }
 
-/// The structure's state.
+/// Formats the structure's state.
 impl fmt::Display for Group {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: ", self.kind.name())?;

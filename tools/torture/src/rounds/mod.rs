@@ -1,4 +1,4 @@
-//! A round: its structures, the workers that share them, and the signals that they get.
+//! A round: its structures, the workers that share them, and the signals that they receive.
 
 pub(crate) mod copies;
 pub(crate) mod crew;

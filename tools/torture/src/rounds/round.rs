@@ -1,4 +1,5 @@
-//! One round: new structures, workers that use them, signals for a while; then all has to end, and nothing to be left.
+//! A round: new structures, workers that use them, signals for a while. Then everything must end, and nothing
+//! may be left.
 
 use std::time::Duration;
 
@@ -15,15 +16,15 @@ use crate::rounds::crew::{Crew, Signals};
 use crate::rounds::group::{Group, Kind};
 use crate::workloads::cuda;
 
-/// How a round ended.
+/// Outcome of a round.
 pub(crate) struct Ended {
     pub(crate) accounts: Vec<(Kind, Account)>,
     pub(crate) signals: Signals,
-    /// What was found, and how things stood then.
+    /// Finding, and the state at that time.
     pub(crate) found: Option<(Finding, String)>,
 }
 
-/// Groups of that many workers together, or a few more.
+/// Returns groups of at least that many workers together.
 fn groups(args: &Args, random: &mut Random) -> mp::AnyResult<Vec<Group>> {
     let simulator = cuda::is_there().is_ok();
     let mut groups = Vec::new();
@@ -42,7 +43,7 @@ fn groups(args: &Args, random: &mut Random) -> mp::AnyResult<Vec<Group>> {
     Ok(groups)
 }
 
-/// Everything is started, tormented, and ended.
+/// Starts, torments and ends everything.
 fn torture(
     crew: &mut Crew,
     time: Duration,
@@ -59,7 +60,7 @@ fn torture(
         let messages = crew.groups.iter().map(|g| g.ledger.begun()).sum();
         seen(messages, crew.signals);
     }
-    // Workers that were just killed are replaced once more: what is in the queues has to come out.
+    // Workers that were just killed are replaced once more: the queues must be emptied.
     crew.wait_for(Crew::was_killed)?;
     crew.fill()?;
     crew.board.stop();
@@ -69,7 +70,7 @@ fn torture(
     crew.settle()
 }
 
-/// One round. `before` is what is in use when nothing is.
+/// Runs one round. `before` is the usage of an idle program.
 pub(crate) fn round(
     (seed, args): (u64, &Args),
     time: Duration,

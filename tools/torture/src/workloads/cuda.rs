@@ -1,10 +1,10 @@
-//! Tensors and events of a GPU, which is a simulated one: each group has a session of its own.
+//! Tensors and events of a simulated GPU. Each group has a session of its own.
 //!
-//! | which dies | promised |
+//! | which dies | guarantee |
 //! |---|---|
-//! | a producer, a relay | a tensor whose work never ran is said to be lost; all others have the values that follow from their numbers |
+//! | a producer, a relay | a tensor whose work never ran is reported as lost; all others have the values that follow from their numbers |
 //! | a consumer | it costs the message that it was getting |
-//! | any | its memory is used again behind what it writes, which the simulator watches (what it reads harms no other process); at the end the device has no memory in use |
+//! | any | its memory is reused only after its writes, which the simulator checks (its reads harm no other process); at the end the device has no memory in use |
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -21,17 +21,17 @@ use crate::random::{Random, mix};
 use crate::rounds::crew::Clock;
 use crate::workloads::work::{LONG, Worker};
 
-/// Workers that put, that take and put again, and that take. The first relay has no GPU.
+/// Numbers of workers that put, that take and put again, and that take. The first relay has no GPU.
 pub(crate) const PRODUCERS: usize = 2;
 pub(crate) const RELAYS: usize = 2;
 pub(crate) const CONSUMERS: usize = 2;
 
-/// Not for something that another worker surely does.
+/// Time-out for events that may not occur.
 const SHORT: Duration = Duration::from_millis(5);
-/// The longest queues.
+/// Maximum length of a queue.
 const MOST: u64 = 8;
 
-/// A tensor, which moves or which all may read; an event may be behind the work that has made it.
+/// A tensor, which moves or which all may read, possibly with an event after the work that has made it.
 #[derive(Message)]
 pub(crate) struct Freight {
     number: u64,
@@ -40,10 +40,10 @@ pub(crate) struct Freight {
     done: Option<Event>,
 }
 
-/// What all consumers receive.
+/// Message that all consumers receive.
 type News = (u64, FrozenCudaTensor<u32>, Event);
 
-/// How messages go from one worker to the next.
+/// Queues between the workers.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Ways {
     made: Queue<Freight>,
@@ -52,28 +52,28 @@ pub(crate) struct Ways {
     heard: broadcast::Receiver<News>,
 }
 
-/// A group's session, and what its workers share.
+/// Session of a group, and the objects that its workers share.
 #[derive(Debug)]
 pub(crate) struct Gpu {
     session: Session,
-    /// Until the workers have ended: what lies in it is on the device.
+    /// Dropped when the workers have ended: its messages are on the device.
     ways: Option<Ways>,
     killed: Vec<u32>,
 }
 
-/// The simulator's files, beside this program, or the one that is missing.
+/// Returns the simulator's files next to this program, or the missing one.
 fn files() -> Result<[PathBuf; 2], PathBuf> {
     let this = std::env::current_exe().unwrap_or_default();
     let folder = this.parent().unwrap_or(Path::new("."));
     let mut files = ["mp-cuda-sim-engine", "libmp_cuda_sim.so"].map(|name| folder.join(name));
     if !files[1].exists() {
-        // Where a build of the tests alone has it.
+        // Path in a build of the tests alone.
         files[1] = folder.join("deps/libmp_cuda_sim.so");
     }
     files.iter().find(|file| !file.exists()).map_or(Ok(files.clone()), |file| Err(file.clone()))
 }
 
-/// Whether there is a simulator; if not, what to do for one.
+/// Returns an error with the remedy if there is no simulator.
 pub(crate) fn is_there() -> Result<(), String> {
     let profile = if cfg!(debug_assertions) { "" } else { " --release" };
     files().map(drop).map_err(|file| {
@@ -124,8 +124,9 @@ impl Gpu {
         }
     }
 
-    /// Whether it is a read, and one of the two workers was killed. What a killed reader reads no process gets; and a stream that
-    /// waited for a killed writer was released: what it made of that is lost, which is for the values to show.
+    /// Returns `true` if it is a race with a read, and one of the two workers was killed. No process gets the
+    /// values that a killed reader reads. A stream that waited for a killed writer was released: its results
+    /// are lost, which the values show.
     fn is_harmless(&self, found: &Finding) -> bool {
         let reads =
             found.text.contains(" reads ") || found.text.ends_with(" read, and nothing orders the two");
@@ -141,9 +142,9 @@ impl Gpu {
         Ok(number.ok_or_else(|| format!("the simulator has no number of {name}"))?)
     }
 
-    /// Looks, when all workers have ended, whether the simulator has anything left of them, and what it has found.
+    /// Checks that the simulator has no resources of the ended workers, and its findings.
     pub(crate) fn settle(&mut self, account: &Account) -> mp::AnyResult<()> {
-        // Behind each worker that dies: what lay in the queues, and what all others had in hand.
+        // For each dead worker: the messages in the queues, and those that all others had in hand.
         let allowed = self.killed.len() as u64 * (2 * MOST + 8);
         if account.lost > allowed {
             return Err(format!("lost: the data of {} tensors, where {allowed} may be", account.lost).into());
@@ -185,7 +186,8 @@ impl Worker {
         Ok(tensor)
     }
 
-    /// What `read` says of a message is what has to be in it, or it is said to be lost; whether it is there.
+    /// Checks that the read values are those of the message, or reported as lost. Returns `true` if they are
+    /// there.
     fn whole(&self, number: u64, read: mp_cuda::Result<Vec<u32>>) -> mp::AnyResult<bool> {
         match read {
             Ok(values) => match values.iter().position(|found| *found != value(number)) {
@@ -203,7 +205,7 @@ impl Worker {
         }
     }
 
-    /// The work of the stream goes on behind the event, if its process lives.
+    /// Orders the work of the stream after the event, if its process lives.
     fn behind(&mut self, event: &Event, stream: &Stream) -> mp::AnyResult<()> {
         let waited = if self.random.percent(70) { event.wait(stream) } else { event.synchronize() };
         match waited {
@@ -212,7 +214,7 @@ impl Worker {
         }
     }
 
-    /// Makes tensors, and now and then tells all consumers of one.
+    /// Makes tensors, and sends one to all consumers now and then.
     pub(crate) fn make_on_gpu(&mut self, ways: &Ways) -> mp::AnyResult<()> {
         let streams = [self.stream()?, self.stream()?];
         let mut told = 0;
@@ -241,7 +243,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes and puts again, some as a copy or written anew; without a GPU, just so.
+    /// Takes and puts again, some as a copy or rewritten. Without a GPU, unchanged.
     pub(crate) fn relay(&mut self, ways: &Ways, gpu: bool) -> mp::AnyResult<()> {
         let stream = if gpu { Some(self.stream()?) } else { None };
         while !self.row.over() {
@@ -254,7 +256,7 @@ impl Worker {
             };
             if let Some(stream) = &stream {
                 match self.handled(&mut freight, stream) {
-                    // Its consumer is told the same.
+                    // Its consumer gets the same error.
                     Ok(()) | Err(Error::ProducerDied { .. }) => {}
                     Err(error) => return Err(error.into()),
                 }
@@ -265,7 +267,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Has the stream copy what moves, or write it anew where it is.
+    /// Makes the stream copy the moved tensor, or rewrite it in place.
     fn handled(&mut self, freight: &mut Freight, stream: &Stream) -> mp_cuda::Result<()> {
         let Some(tensor) = &mut freight.moved.0 else { return Ok(()) };
         match self.random.below(3) {
@@ -280,7 +282,7 @@ impl Worker {
         }
     }
 
-    /// Takes from producers and relays, and hears what all are told, until nothing more comes.
+    /// Takes from producers and relays, and receives the broadcast messages, until nothing more comes.
     pub(crate) fn consume_on_gpu(&mut self, ways: &Ways) -> mp::AnyResult<()> {
         let stream = self.stream()?;
         let heard = ways.heard.resubscribe()?;

@@ -1,8 +1,8 @@
-//! Files, pipes and sockets in messages: each arrives as the one that was sent, which its contents say, and is closed behind it.
+//! Files, pipes and sockets in messages: the contents identify each, and it is closed after the receipt.
 //!
-//! | which dies | promised |
+//! | which dies | guarantee |
 //! |---|---|
-//! | a producer | what it was putting is put, or closed; what it had put arrives |
+//! | a producer | the message that it was putting is put, or its files closed; earlier messages arrive |
 //! | a consumer | it costs the message that it was getting, whose files are closed |
 //! | any | at the end, no descriptor lies in the locker, and no compartment has a message |
 
@@ -18,7 +18,7 @@ use crate::bookkeeping::board::Op;
 use crate::random::{Random, mix};
 use crate::workloads::work::{LONG, Worker};
 
-/// A message with files.
+/// Message with files.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Cargo {
     number: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Cargo {
     files: Vec<Fd>,
 }
 
-/// What file `i` of a message contains.
+/// Returns the contents of file `i` of a message.
 fn contents(number: u64, i: usize) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&number.to_le_bytes());
@@ -34,7 +34,7 @@ fn contents(number: u64, i: usize) -> [u8; 16] {
     bytes
 }
 
-/// A file, a pipe or a socket with these contents, behind which it ends.
+/// Creates a file, a pipe or a socket with these contents, followed by its end.
 fn made(contents: &[u8], random: &mut Random) -> mp::AnyResult<OwnedFd> {
     Ok(match random.below(3) {
         0 => {
@@ -65,7 +65,7 @@ impl Cargo {
         Ok(Self { number, from, files: files.collect::<mp::AnyResult<_>>()? })
     }
 
-    /// Each is the one that was sent, and no process has its other end any more.
+    /// Checks that each has its contents, and that no process has its other end any more.
     fn check(self) -> mp::AnyResult<()> {
         for (i, file) in self.files.into_iter().enumerate() {
             let mut bytes = Vec::new();
@@ -95,7 +95,7 @@ impl Worker {
             self.row.note(Op::Get, queue.len() as u64);
             let Some(cargo) = queue.get_timeout(LONG)? else { return Ok(()) };
             self.numbered(0, cargo.from, cargo.number)?;
-            // Some are dropped with all that is in them.
+            // Some are dropped with their contents.
             if self.random.percent(90) {
                 cargo.check()?;
             }

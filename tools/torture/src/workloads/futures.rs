@@ -1,10 +1,10 @@
-//! Putting and getting as futures, some of which are dropped before they are ready.
+//! Puts and gets as futures, some of which are dropped before they are ready.
 //!
-//! | dropped | promised |
+//! | dropped | guarantee |
 //! |---|---|
 //! | a future that puts | it has put nothing: its message reaches no consumer |
-//! | a future that gets | it has taken nothing: its message comes to another one |
-//! | one that was woken, before it has looked | another waiter is woken |
+//! | a future that gets | it has taken nothing: its message goes to another one |
+//! | one that was woken, before it has polled | another waiter is woken |
 //! | a future of a killed process | costs at most the message that was being taken |
 
 use std::pin::{Pin, pin};
@@ -19,12 +19,12 @@ use crate::bookkeeping::board::Op;
 use crate::bookkeeping::parcel::Parcel;
 use crate::workloads::work::Worker;
 
-/// How many futures of one consumer wait at a time.
+/// Number of waiting futures of one consumer.
 const AT_ONCE: usize = 3;
-/// The longest time that a future is given before it is dropped, in microseconds.
+/// Maximum time before a future is dropped, in microseconds.
 const GIVEN: u64 = 3000;
 
-/// Wakes a thread.
+/// Waker of a thread.
 struct Unpark(Thread);
 
 impl Wake for Unpark {
@@ -33,19 +33,19 @@ impl Wake for Unpark {
     }
 }
 
-/// Of this thread.
+/// Returns a waker of this thread.
 fn waker() -> Waker {
     Waker::from(Arc::new(Unpark(std::thread::current())))
 }
 
-/// When a future is dropped that is not ready.
+/// Limit after which a future is dropped.
 pub(crate) struct Limit {
     polls: u64,
     time: Duration,
 }
 
-/// Polls until the future is ready; with a limit, it is dropped after that many polls, and a little while:
-/// none.
+/// Polls until the future is ready. With a limit, it is dropped after that many polls and a short time, and
+/// `None` returned.
 pub(crate) fn drive<F: Future>(future: F, mut limit: Option<Limit>) -> Option<F::Output> {
     let mut future = pin!(future);
     let waker = waker();
@@ -70,7 +70,7 @@ pub(crate) fn drive<F: Future>(future: F, mut limit: Option<Limit>) -> Option<F:
 type Getting<'a> = Pin<Box<dyn Future<Output = Result<Option<Parcel>, GetError>> + 'a>>;
 
 impl Worker {
-    /// A limit for some.
+    /// Returns a limit with a probability of `percent`.
     pub(crate) fn limit(&mut self, percent: u64) -> Option<Limit> {
         let time = Duration::from_micros(self.random.below(GIVEN));
         self.random.percent(percent).then(|| Limit { polls: self.random.below(3), time })

@@ -1,11 +1,11 @@
-//! Channels whose sides go away: the last handle of a side is a worker's.
+//! Channels whose sides are dropped: a worker has the last handle of a side.
 //!
-//! | which goes | promised |
+//! | which goes | guarantee |
 //! |---|---|
-//! | a sender, by itself or killed | what it sent before is received |
+//! | a sender, by itself or killed | its earlier messages are received |
 //! | the last sender | the receivers get `Disconnected`, after they have received everything |
-//! | the last receiver | the senders get `Disconnected`, and what was not sent |
-//! | a killed receiver | costs what it was taking and, as the last one, what is in the channel |
+//! | the last receiver | the senders get `Disconnected`, and the unsent values |
+//! | a killed receiver | costs the message that it was taking and, as the last one, the contents of the channel |
 
 use mp::{GetError, PutError, Receiver, Sender, bounded_channel};
 
@@ -14,7 +14,7 @@ use crate::bookkeeping::parcel::Parcel;
 use crate::random::Random;
 use crate::workloads::work::{LONG, Worker};
 
-/// A channel that only the workers keep.
+/// Channel that only the workers hold.
 #[derive(Default, Debug)]
 pub(crate) struct Sides {
     capacity: usize,
@@ -26,12 +26,12 @@ impl Sides {
         Self { capacity: random.pick(&[1, 2, 8]), sides: None }
     }
 
-    /// How many messages a killed receiver costs.
+    /// Returns the number of messages that a killed receiver costs.
     pub(crate) fn cost(&self) -> u64 {
         1 + self.capacity as u64
     }
 
-    /// For worker `i` of `of`, which are started together.
+    /// Returns the ends for worker `i` of `of`, which are started together.
     pub(crate) fn of(&mut self, i: usize, of: usize) -> mp::AnyResult<(Sender<Parcel>, Receiver<Parcel>)> {
         if i == 0 {
             self.sides = Some(bounded_channel(self.capacity)?);

@@ -1,10 +1,10 @@
-//! A data loader whose workers are killed and stopped, and whose trainer may be.
+//! Data loader whose workers are killed and stopped, and whose trainer may be.
 //!
-//! | which dies | promised |
+//! | which dies | guarantee |
 //! |---|---|
-//! | a worker, at whatever it is | nothing is lost: each batch comes, once, with the bytes that follow from seed, epoch and position |
-//! | the trainer | its workers end, and the memory of all batches is given back |
-//! | none, but an epoch is dropped | the state that was taken before is exact: the batches that come after it are those that were left |
+//! | a worker, at any point | nothing is lost: each batch comes, once, with the bytes that follow from seed, epoch and position |
+//! | the trainer | its workers end, and the memory of all batches is freed |
+//! | none, but an epoch is dropped | a state saved before is exact: the remaining batches follow it |
 
 use std::time::Duration;
 
@@ -18,14 +18,14 @@ use crate::rounds::copies;
 use crate::workloads::pool::Torment;
 use crate::workloads::work::Worker;
 
-/// How many workers it has.
+/// Number of its workers.
 pub(crate) const LOADERS: usize = 2;
 const SAMPLES: u64 = 64;
 const BATCH: u64 = 8;
 
 type Columns = (Tensor<u64>, Tensor<u32>);
 
-/// Rows that follow from index, epoch and position; their length from the seed.
+/// Rows that follow from index, epoch and position. Their length follows from the seed.
 #[derive(Serialize, Deserialize)]
 struct Rows {
     len: usize,
@@ -43,7 +43,7 @@ impl Dataset for Rows {
         cx.rows(items, (&[self.len], &[]), |item, rng, (row, random)| {
             row.fill(mix(item.index as u64 ^ epoch << 32));
             random[0] = rng.next_u32();
-            // Some take a while, so that there is time to meet one.
+            // Some take a while, so that signals arrive during the row.
             for _ in 0..item.index % 40 {
                 std::thread::yield_now();
             }
@@ -52,7 +52,7 @@ impl Dataset for Rows {
     }
 }
 
-/// Whether a batch is the one that it has to be; the process that made it.
+/// Checks a batch, and returns the process that made it.
 fn check(loader: &DataLoader<Rows>, batch: &Loaded<Columns>, epoch: u64, number: u64) -> AnyResult<u32> {
     let info = &batch.info;
     let planned = loader.plan().epoch(epoch).batch(number)?.ok_or("a batch that is in no plan")?;
@@ -75,7 +75,7 @@ fn check(loader: &DataLoader<Rows>, batch: &Loaded<Columns>, epoch: u64, number:
 }
 
 impl Worker {
-    /// Has batches made, until the round is over. `copies`: by processes that may be copies of this one.
+    /// Loads batches until the round is over. `copies`: worker processes may be forked from this one.
     pub(crate) fn own_loader(&mut self, copies: bool) -> AnyResult<()> {
         let method = self.random.pick(copies::methods(copies));
         let len = self.random.pick(&[1, 30, 3000]);
@@ -96,18 +96,18 @@ impl Worker {
             for number in 0..SAMPLES / BATCH {
                 self.row.note(Op::Collect, number);
                 if self.random.percent(10) {
-                    // What runs is given up, and made again.
+                    // Running batches are dropped, and made again.
                     batches = loader.resume(&batches.state())?;
                 }
                 let batch = loop {
                     if self.row.over() {
-                        // Others wait for this worker to end: what is left of the epoch is given up.
+                        // Others wait for this worker to end: the rest of the epoch is dropped.
                         torment.let_go();
                         self.row.note(Op::Leave, epoch);
                         return Ok(());
                     }
                     torment.go_on(&mut self.random, &loader.pids());
-                    // The pace of the torture.
+                    // Pace of the torture.
                     if let Ok(batch) = batches.next_timeout(Duration::from_millis(1)) {
                         break batch;
                     }

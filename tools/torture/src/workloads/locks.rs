@@ -1,4 +1,4 @@
-//! Locks, and what else synchronises, in all hands at once.
+//! Locks and other synchronization, used by all workers at once.
 
 use std::time::Duration;
 
@@ -13,43 +13,44 @@ use crate::bookkeeping::board::{Op, Row};
 use crate::random::Random;
 use crate::workloads::work::LONG;
 
-/// Not for something that another worker surely does.
+/// Time-out for events that may not occur.
 const SHORT: Duration = Duration::from_millis(20);
 const PERMITS: u32 = 2;
 const PARTIES: u32 = 2;
-/// Things that are done once in each round: the first calls of each matter.
+/// Number of once cells in each round: the first calls of each matter.
 const ONCES: usize = 24;
-/// Locks that are taken in pairs.
+/// Number of locks that are taken in pairs.
 const PAIRED: usize = 3;
-/// The longest time for which a pair is held, in ms: so that waits for it take longer than 100 ms, and look for deadlocks.
+/// Maximum time for which a pair is held, in ms: long enough that waiters exceed 100 ms, and check for
+/// deadlocks.
 const HELD: u64 = 40;
 
-/// What the workers of a group share. Of each pair, one half is changed after the other.
+/// Objects that the workers of a group share. The halves of each pair change one after the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Locks {
     lock: Lock<[u64; 2]>,
-    /// The worker that is inside of the lock, or was when it died.
+    /// Worker that has the lock, or had it when it died.
     inside: SharedTensor<u64>,
     rlock: RLock<[u64; 2]>,
     rwlock: RwLock<[u64; 2]>,
     semaphore: Semaphore,
     tokens: Lock<u64>,
     more: Condition,
-    /// With a lock that one has twice while one waits.
+    /// Data under a lock that a worker holds twice while it waits.
     desk: RLock<u64>,
     called: Condition,
     barrier: Barrier,
-    /// How often a party has acted at the barrier, and how often one of the parties has passed it.
+    /// Numbers of actions at the barrier, and of passes.
     passed: SharedTensor<u64>,
     event: Event,
     bounded: BoundedSemaphore,
     onces: Vec<Once>,
-    /// Of which all take one before the next one, and then the book.
+    /// Locks that all take in order, and then the book.
     ordered: Vec<Lock<u64>>,
     book: RwLock<u64>,
-    /// Which are taken in any order.
+    /// Locks that are taken in any order.
     unordered: Vec<Lock<u64>>,
-    /// Of each of them, the worker that does it, or did when it died, and how often it was done.
+    /// For each once cell, the worker that does it, or did when it died, and the number of completions.
     did: SharedTensor<u64>,
 }
 
@@ -77,7 +78,7 @@ impl Locks {
         })
     }
 
-    /// Does one after the other, at random, until the round is over.
+    /// Runs random operations until the round is over.
     pub(crate) fn work(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         while !row.over() {
             match random.below(14) {
@@ -196,8 +197,8 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes two locks, and the book, in the order in which all take them: no wait of these is a deadlock, and each of them is
-    /// one without a time-out, so that it says what it waits for.
+    /// Takes two locks, and the book, in the common order: these waits can't deadlock, and none has a
+    /// time-out, so that each is announced.
     fn in_order(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let one = random.below(PAIRED as u64 - 1) as usize;
         let other = one + 1 + random.below((PAIRED - 1 - one) as u64) as usize;
@@ -226,13 +227,13 @@ impl Locks {
         Ok(())
     }
 
-    /// Takes two locks in any order: what hangs there is found, and one of those that wait gives up.
+    /// Takes two locks in any order: deadlocks are detected, and one of the waiters gives up.
     fn in_any_order(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let one = random.below(PAIRED as u64) as usize;
         let other = (one + 1 + random.below(PAIRED as u64 - 1) as usize) % PAIRED;
         row.note(Op::Pair, (100 + 10 * one + other) as u64);
         let _one = match locked(&self.unordered[one]) {
-            // It has no other, so that none waits for it.
+            // It has no other lock, so that none waits for it.
             Err(LockError::Deadlock(cycle)) => return Err(format!("torn: a false alarm: {cycle}").into()),
             other => other?,
         };
@@ -250,7 +251,7 @@ impl Locks {
         Ok(())
     }
 
-    /// Adds a token and tells one, or waits for one.
+    /// Adds a token and notifies one, or waits for one.
     fn tokens(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let mut tokens = match self.tokens.lock_timeout(LONG) {
             Err(LockError::OwnerDied { .. }) => self.tokens.recover_timeout(LONG)?,
@@ -265,14 +266,14 @@ impl Locks {
         row.note(Op::WaitFor, *tokens);
         match self.more.wait_for_timeout(tokens, SHORT, |tokens| *tokens > 0) {
             Ok((mut tokens, true)) => *tokens -= 1,
-            // The holder of the lock when the time is over may be stopped.
+            // The holder of the lock may be stopped when the time is over.
             Ok((_, false)) | Err(LockError::OwnerDied { .. } | LockError::Held { .. }) => {}
             Err(error) => return Err(error.into()),
         }
         Ok(())
     }
 
-    /// As [`tokens`](Self::tokens), with another guard of the same lock, which is good before and after.
+    /// Does the same as [`tokens`](Self::tokens), with another guard of the same lock, which stays valid.
     fn desk(&self, row: &Row, random: &mut Random) -> mp::AnyResult<()> {
         let outer = match self.desk.lock_timeout(LONG) {
             Err(LockError::OwnerDied { .. }) => self.desk.recover_timeout(LONG)?,
@@ -297,7 +298,7 @@ impl Locks {
                     Err(error) => return Err(error.into()),
                 }
             }
-            // It comes back with the lock all the same.
+            // It still returns with the lock.
             Ok((_, false)) | Err(LockError::OwnerDied { .. }) => outer.set(outer.get()),
             Err(error) => return Err(error.into()),
         }
@@ -323,8 +324,8 @@ impl Locks {
         }
     }
 
-    /// Does something once, unless another worker has; one after the other, and again only where one died
-    /// doing it.
+    /// Runs a once cell, unless another worker has. Runs don't overlap, and repeat only if a worker died
+    /// during one.
     fn once(&self, row: &Row, i: usize) -> mp::AnyResult<()> {
         row.note(Op::Once, i as u64);
         let (me, did, doer, times) = (row.mark(), &self.did, 2 * i, 2 * i + 1);
@@ -337,7 +338,7 @@ impl Locks {
             } else if did.load(times) > 0 {
                 wrong = Some(format!("duplicated: {i} is done again, and no worker died"));
             }
-            // Some are met here.
+            // Some are hit here.
             std::thread::yield_now();
             did.fetch_add(times, 1);
             if did.load(doer) != me {
@@ -352,7 +353,8 @@ impl Locks {
         }
     }
 
-    /// When no other process has them: all can be had, and nothing of dead ones is left in them.
+    /// Checks, after all processes have ended, that all locks are available, and nothing of dead processes is
+    /// left in them.
     pub(crate) fn settle(&self) -> mp::AnyResult<()> {
         let hang = |what: &str, error: &dyn std::fmt::Display| format!("hang: {what} at the end: {error}");
         let left = |what: &str, n: usize| format!("leaked: {n} {what}");
@@ -393,7 +395,7 @@ impl Locks {
     }
 }
 
-/// Waits as long as it takes, also for what a worker left that died.
+/// Waits without a limit, and recovers a lock of a dead worker.
 fn locked(lock: &Lock<u64>) -> Result<LockGuard<'_, u64>, LockError> {
     let mut guard = match lock.lock() {
         Err(LockError::OwnerDied { .. }) => lock.recover()?,
@@ -403,10 +405,10 @@ fn locked(lock: &Lock<u64>) -> Result<LockGuard<'_, u64>, LockError> {
     Ok(guard)
 }
 
-/// Keeps what the worker has for a while, now and then.
+/// Holds the lock for a while, now and then.
 fn hold(random: &mut Random) {
     if random.percent(30) {
-        // sleep: so that others wait long enough to look for deadlocks
+        // sleep: so that others wait long enough to check for deadlocks
         std::thread::sleep(Duration::from_millis(random.below(HELD)));
     }
 }

@@ -1,4 +1,4 @@
-//! What the workers of a round do, a file for each thing that they use.
+//! Work of a round's workers, with a file for each kind of structure.
 
 pub(crate) mod cuda;
 pub(crate) mod files;

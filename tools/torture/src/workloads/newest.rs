@@ -1,11 +1,11 @@
-//! A value that is replaced and watched, or messages that all receive, in all hands at once.
+//! Watched value that is replaced, or broadcast messages, used by all workers at once.
 //!
-//! | | promised |
+//! | | guarantee |
 //! |---|---|
 //! | a value, a message | is whole, whatever was killed while it was sent or read |
 //! | the counts of the workers in a value | never go back: a change is one step |
-//! | messages of one worker | come to each receiver in their order, but for those that it is told it has missed |
-//! | what is killed while it changes a value | has counted once more at most; what it was told, counts |
+//! | messages of one worker | reach each receiver in their order, except those reported as missed |
+//! | a worker killed while it changes a value | has counted at most once more; reported changes count |
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use serde::{Deserialize, Serialize};
 use crate::bookkeeping::board::{Op, Row};
 use crate::random::Random;
 
-/// Not for something that another worker surely does.
+/// Time-out for events that may not occur.
 const SHORT: Duration = Duration::from_millis(20);
-/// The elements of a tensor, and bytes beside it: too many for an envelope.
+/// Number of elements of a tensor, and of additional bytes: too many for an envelope.
 const LEN: usize = 100;
 /// Bits of the number that a worker gives to a message.
 const NUMBERS: u32 = 24;
 
-/// Of a number, so that a torn one shows.
+/// Value that follows from its number, so that a torn one is detected.
 type Whole = (u64, FrozenTensor<u64>, Vec<u8>);
 
 fn whole(number: u64) -> mp::AnyResult<Whole> {
@@ -39,12 +39,12 @@ fn number((number, tensor, bytes): &Whole) -> mp::AnyResult<u64> {
     Ok(*number)
 }
 
-/// A value that counts its changes.
+/// Value that counts its changes.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Watched {
     sender: watch::Sender<Whole>,
     receiver: watch::Receiver<Whole>,
-    /// How many changes their senders know of.
+    /// Numbers of changes that their senders know of.
     known: SharedTensor<u64>,
 }
 
@@ -78,7 +78,7 @@ impl Watched {
         Ok(())
     }
 
-    /// One change more.
+    /// Makes one more change.
     fn count(&self) -> mp::AnyResult<()> {
         let mut failed = None;
         let changed = self.sender.send_if_modified(|value| {
@@ -97,14 +97,14 @@ impl Watched {
         Ok(())
     }
 
-    /// Looks, when all workers have ended, whether a change was lost.
+    /// Checks, after all workers have ended, that no change was lost.
     pub(crate) fn settle(&self) -> mp::AnyResult<()> {
         let (now, known) = (number(&*self.receiver.borrow()?)?, self.known.load(0));
         if now < known { Err(format!("lost: {now} changes, of {known}").into()) } else { Ok(()) }
     }
 }
 
-/// A channel of which each worker gets each message.
+/// Broadcast channel.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct ToAll {
     sender: broadcast::Sender<Whole>,

@@ -1,11 +1,13 @@
-//! Objects of a manager that all workers call at once, some by way of another object, while callers are killed and stopped.
+//! Objects of a manager that all workers call at once, some through another object, while callers are killed
+//! and stopped.
 //!
-//! | which dies | promised |
+//! | which dies | guarantee |
 //! |---|---|
-//! | a caller, at whatever it is | each of its calls has run once, or not at all; others are answered |
+//! | a caller, at any point | each of its calls has run once, or not at all; others are answered |
 //! | none | a call runs once, in its caller's order, with the arguments that were sent; its result is its own |
 //!
-//! Calls from the first object to the second and back can meet in a ring: one of them is told, and has not run.
+//! Calls from the first object to the second and back can form a cycle: one of them gets an error, and has
+//! not run.
 
 use std::collections::BTreeMap;
 
@@ -17,20 +19,20 @@ use crate::bookkeeping::board::{Op, Row};
 use crate::random::Random;
 use crate::workloads::work::LONG;
 
-/// The elements of a tensor, and bytes beside it: too many for an envelope.
+/// Number of elements of a tensor, and of additional bytes: too many for an envelope.
 const LEN: usize = 100;
 
 /// Calls of an object that have run: the last one of each caller.
 type Shelf = BTreeMap<u64, u64>;
 
-/// A caller's mark, which of its calls it is, and what has to arrive whole.
+/// Caller's mark, number of its call, and data that must arrive whole.
 type Args = (u64, u64, FrozenTensor<u64>, Vec<u8>);
 
 fn args(mark: u64, number: u64) -> mp::AnyResult<Args> {
     Ok((mark, number, Tensor::full([LEN], number)?.freeze(), vec![number as u8; 3 * LEN]))
 }
 
-/// Notes a call, which has to be the caller's next: what it gets back.
+/// Records a call, which must be the caller's next, and returns the answer.
 fn note(shelf: &mut Shelf, (mark, number, tensor, bytes): Args) -> Result<(u64, u64), String> {
     if tensor.iter().any(|v| v != number) || bytes.iter().any(|&b| b != number as u8) {
         return Err(format!("torn: call {number} of {mark:#x}, with {tensor} and {bytes:?}"));
@@ -43,7 +45,7 @@ fn note(shelf: &mut Shelf, (mark, number, tensor, bytes): Args) -> Result<(u64, 
     Ok((mark, number))
 }
 
-/// Two objects, and what makes more.
+/// Two objects, and a handle to create more.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Objects {
     handle: ManagerHandle,
@@ -69,7 +71,7 @@ impl Objects {
             row.note(Op::Submit, number);
             let shelf = &self.shelves[at];
             let ran = match random.below(4) {
-                // By way of the other one.
+                // Through the other object.
                 0 => {
                     let by = closure!([shelf = shelf.clone()] |_by: &mut Shelf, args: Args| {
                         Ok::<_, String>(shelf.call_with(closure!([] |shelf: &mut Shelf, args: Args| note(shelf, args)), args))
@@ -102,7 +104,7 @@ impl Objects {
         Ok(())
     }
 
-    /// An object that goes with its only proxy, or with its process.
+    /// Uses an object that is dropped with its only proxy, or with its process.
     fn own_object(&self, mark: u64) -> mp::AnyResult<()> {
         let own = self.handle.create(Shelf::new)?.with_timeout(LONG);
         let answer =

@@ -1,8 +1,8 @@
-//! A pool whose workers are killed and stopped by others.
+//! Pool whose workers are killed and stopped by others.
 //!
-//! | which dies | promised |
+//! | which dies | guarantee |
 //! |---|---|
-//! | a worker | at most the task that it has: that one is [`WorkerLost`](mp::pool::WorkerLost), or another worker tries it again |
+//! | a worker | at most its current task: that one is [`WorkerLost`](mp::pool::WorkerLost), or another worker tries it again |
 //! | the owner of the pool | the workers end with it; it costs the tasks that were not done |
 //! | none | each task has the result that follows from it, and runs once |
 
@@ -21,34 +21,34 @@ use crate::random::{Random, mix};
 use crate::rounds::copies;
 use crate::workloads::work::Worker;
 
-/// How many workers it has.
+/// Number of its workers.
 pub(crate) const WORKERS: usize = 2;
-/// How many tasks are asked for at a time, at most.
+/// Maximum number of pending tasks.
 pub(crate) const IN_POOL: u64 = 16;
 
-/// What a task is given.
+/// Arguments of a task.
 #[derive(Clone, Serialize, Deserialize)]
 struct Task {
     job: Job,
-    /// No worker may have begun it before.
+    /// `true` if no worker may have begun it before.
     once: bool,
     ledger: Ledger,
 }
 
-/// What a task returns.
+/// Result of a task.
 #[derive(Message)]
 struct Done {
     worker: u32,
     parcel: Parcel,
 }
 
-/// The function of all tasks.
+/// Runs a task.
 fn answer(task: Task) -> mp::AnyResult<Done> {
     let Task { job, once, ledger } = task;
     ledger.got(job.number, once)?;
     job.check()?;
     let mut random = Random::new(mix(job.number));
-    // Some take a while, so that there is time to meet one.
+    // Some take a while, so that signals arrive during the task.
     for _ in 0..random.below(200) {
         std::thread::yield_now();
     }
@@ -59,26 +59,25 @@ fn answer(task: Task) -> mp::AnyResult<Done> {
 fn signal(pid: u32, signal: Signal) -> bool {
     let Some(raw) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     let Ok(fd) = pidfd_open(raw, PidfdFlags::empty()) else { return false };
-    // The number may be another's by now.
+    // The id may have been reused.
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let ours = format!("PPid:\t{}", std::process::id());
     status.lines().any(|line| line == ours) && pidfd_send_signal(&fd, signal).is_ok()
 }
 
-/// How many workers that have done nothing yet are killed before tasks are done. Where there is much to do, a
-/// worker is quicker to kill than to start: a pool in which none ever gets ready is given up at some time,
-/// and rightly.
+/// Maximum number of idle workers that are killed before tasks are done. On a busy machine a worker is
+/// quicker to kill than to start, and a pool without a ready worker correctly gives up.
 const NEWCOMERS: u32 = 4;
 
-/// What is done to the workers of a pool.
+/// Signals to the workers of a pool.
 #[derive(Default)]
 pub(crate) struct Torment {
     /// Workers that were killed, and have not cost a task yet.
     killed: HashSet<u32>,
-    /// Workers that have done a task. Only they are stopped: one that is stopped before it can have asked to
-    /// end with its parent would stay for ever, if that is killed.
+    /// Workers that have done a task. Only they are stopped: a worker that is stopped before it is bound to
+    /// its parent would stay for ever, if the parent is killed.
     begun: HashSet<u32>,
-    /// How many others were killed since all tasks were done.
+    /// Number of others killed since all tasks were done.
     newcomers: u32,
     stopped: Vec<u32>,
 }
@@ -92,7 +91,7 @@ impl Torment {
             return;
         }
         let victim = random.pick(pids);
-        // Noted before: its task may be lost at once.
+        // Read before: its task may be lost at once.
         let begun = self.begun.contains(&victim);
         if random.percent(50) {
             if begun || self.newcomers < NEWCOMERS {
@@ -111,14 +110,14 @@ impl Torment {
         self.newcomers = 0;
     }
 
-    /// This worker has done something.
+    /// Records that this worker has done a task.
     pub(crate) fn has_done(&mut self, worker: u32) {
         self.begun.insert(worker);
     }
 }
 
 impl Worker {
-    /// Has tasks done, until the round is over. `copies`: by processes that may be copies of this one.
+    /// Runs tasks until the round is over. `copies`: worker processes may be forked from this one.
     pub(crate) fn own_pool(&mut self, copies: bool) -> mp::AnyResult<()> {
         let method = self.random.pick(copies::methods(copies));
         let pool = Pool::builder().processes(WORKERS).start_method(method).build()?;

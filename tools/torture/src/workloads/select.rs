@@ -1,10 +1,10 @@
-//! Consumers that wait for several things at once: queues, a channel, a pipe, an event, and processes.
+//! Consumers that wait for several objects at once: queues, a channel, a pipe, an event, and processes.
 //!
-//! | of | promised |
+//! | subject | guarantee |
 //! |---|---|
-//! | what [`wait`](mp::wait()) names | it is there, or another worker was faster: never again and again |
-//! | messages | each arrives once, in its sender's order on its way; a killed consumer costs what it was taking |
-//! | the end | each way is named when it is closed, or has no sender any more |
+//! | an object that [`wait`](mp::wait()) names | it is ready, or another worker was faster, but not indefinitely |
+//! | messages | each arrives once, in its sender's order on its path; a killed consumer costs the message that it was taking |
+//! | the end | each path is named when it is closed, or has no sender any more |
 //! | a process that has ended | is named; the parent, which lives, never is |
 
 use mp::connection::one_way_pipe;
@@ -20,10 +20,10 @@ use crate::bookkeeping::parcel::Parcel;
 use crate::random::Random;
 use crate::workloads::work::{LONG, Worker};
 
-/// So often in a row nothing may be where something was said to be.
+/// Maximum number of consecutive wake-ups without a message.
 const FRUITLESS: u32 = 100_000;
 
-/// Where producers put.
+/// Sending ends for producers.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Outlets {
     bounded: Queue<Parcel>,
@@ -33,7 +33,7 @@ pub(crate) struct Outlets {
     bell: Event,
 }
 
-/// What consumers wait for.
+/// Receiving ends for consumers.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Inlets {
     bounded: Queue<Parcel>,
@@ -43,7 +43,7 @@ pub(crate) struct Inlets {
     bell: Event,
 }
 
-/// Both, as the one that starts the workers has them.
+/// Both ends, held by the process that starts the workers.
 pub(crate) struct Ways {
     outlets: Option<Outlets>,
     inlets: Inlets,
@@ -74,7 +74,7 @@ impl Ways {
         self.inlets.clone()
     }
 
-    /// No more will be put: two ways are closed, of the others the last sender goes.
+    /// Ends the puts: closes two paths, and drops the last sender of the others.
     pub(crate) fn close(&mut self) {
         if let Some(outlets) = self.outlets.take() {
             outlets.bounded.close();
@@ -88,7 +88,7 @@ impl Ways {
     }
 }
 
-/// What one waits for.
+/// Object to wait for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     Bounded,
@@ -100,7 +100,7 @@ enum Source {
     Child,
 }
 
-/// What was found where something is said to be.
+/// Result of taking from an object that is reported as ready.
 enum Found {
     Message(Parcel),
     /// Another worker was faster.
@@ -110,7 +110,7 @@ enum Found {
 }
 
 impl Inlets {
-    /// Takes a message, without waiting.
+    /// Takes a message without waiting.
     fn take(&self, source: Source) -> mp::AnyResult<Found> {
         let got = match source {
             Source::Bounded => self.bounded.try_get(),
@@ -127,7 +127,7 @@ impl Inlets {
     }
 }
 
-/// A process of a consumer, which does nothing and ends, or is killed before it does.
+/// Child process of a consumer, which does nothing and ends, or is killed before.
 struct Child {
     process: Process<()>,
     killed: bool,
@@ -142,9 +142,9 @@ impl Child {
         Ok(Self { process, killed })
     }
 
-    /// It was said to have ended.
+    /// Joins it after it was reported as ended.
     fn join(self) -> mp::AnyResult<()> {
-        // It is reaped by another thread, within moments.
+        // Another thread reaps it within moments.
         self.process.wait_timeout(LONG);
         match (self.process.exit(), self.process.join()) {
             (Some(ExitStatus::Signal { signal: Signal::KILL, .. }), Err(_)) if self.killed => Ok(()),
@@ -154,7 +154,7 @@ impl Child {
 }
 
 impl Worker {
-    /// Puts into one or the other.
+    /// Puts into a random path.
     pub(crate) fn put_anywhere(&mut self, to: &Outlets) -> mp::AnyResult<()> {
         while let Some(parcel) = self.next(Op::Put)? {
             let number = parcel.job.number;
@@ -174,7 +174,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Takes what there is, wherever it is, until nothing comes any more.
+    /// Takes messages from all paths, until nothing comes any more.
     pub(crate) fn select(&mut self, from: &Inlets) -> mp::AnyResult<()> {
         let parent = parent_process().ok_or("a worker without a parent")?;
         let mut child: Option<Child> = None;

@@ -1,9 +1,9 @@
-//! A listener and its clients, over sockets.
+//! Listener and its clients, over sockets.
 //!
-//! | which dies | promised |
+//! | which dies | guarantee |
 //! |---|---|
-//! | a client | the listener gets an error; the others' connections continue; it costs what was on its way |
-//! | the listener | the clients get an error; its address is free for the next one; it costs what was on its way to it |
+//! | a client | the listener gets an error; the others' connections continue; it costs the messages in flight |
+//! | the listener | the clients get an error; its address is free for the next one; it costs the messages in flight to it |
 //! | none | every message that is sent is answered, in order |
 
 use std::io::ErrorKind;
@@ -18,21 +18,21 @@ use crate::random::{Random, mix};
 use crate::workloads::futures::drive;
 use crate::workloads::work::{IN_PIPE, LONG, Worker};
 
-/// How many clients there are.
+/// Number of clients.
 pub(crate) const CLIENTS: usize = 2;
 
-/// Where it is to be found.
+/// Address of the listener.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Service {
     path: PathBuf,
-    /// Whether the path is a name of the kernel's only.
+    /// `true` if the path is an abstract name of the kernel.
     no_file: bool,
     key: Option<u64>,
-    /// No client is left.
+    /// Set when no client is left.
     over: Event,
 }
 
-/// What travels: no tensors, which a socket can't carry.
+/// Message without tensors, which a socket can't carry.
 #[derive(Serialize, Deserialize)]
 struct Packet {
     number: u64,
@@ -71,13 +71,13 @@ impl Service {
         })
     }
 
-    /// No client will connect any more.
+    /// Reports that no client will connect any more.
     pub(crate) fn close(&self) -> mp::AnyResult<()> {
         self.over.set()?;
         Ok(())
     }
 
-    /// When all have ended: no file is left.
+    /// Checks after all have ended that no file is left.
     pub(crate) fn settle(&self) -> mp::AnyResult<()> {
         match self.path.exists() {
             true => Err(format!("leaked: {}, where no process listens", self.path.display()).into()),
@@ -100,17 +100,17 @@ impl Service {
     }
 }
 
-/// What came of looking for a message.
+/// Result of polling for a message.
 enum Heard {
     Something,
-    /// Not all of it is here yet.
+    /// The message is incomplete.
     Nothing,
     /// The other end is gone.
     End,
 }
 
 impl Worker {
-    /// Connects, sends some, waits for the answer to each, and leaves again, until the round is over.
+    /// Connects, sends some messages, waits for the answer to each, and disconnects, until the round is over.
     pub(crate) fn call(&mut self, service: &Service) -> mp::AnyResult<()> {
         while !self.row.over() {
             self.row.note(Op::Connect, 0);
@@ -127,7 +127,7 @@ impl Worker {
                 Err(ConnectError::TimedOut(after)) => {
                     return Err(format!("hang: no listener has answered within {after:?}").into());
                 }
-                // The listener was killed: before, or in the middle of it.
+                // The listener was killed: before, or during the connection.
                 Err(ConnectError::Gone) => {}
                 Err(ConnectError::Io { source, .. })
                     if matches!(source.kind(), ErrorKind::ConnectionRefused | ErrorKind::NotFound) =>
@@ -141,7 +141,7 @@ impl Worker {
         Ok(())
     }
 
-    /// With a listener, until it is gone, or this one leaves.
+    /// Exchanges messages with a listener, until that is gone, or this worker leaves.
     fn talk(&mut self, connection: &Connection) -> mp::AnyResult<()> {
         for _ in 0..self.random.below(100) {
             let mut sent = Vec::new();
@@ -154,7 +154,7 @@ impl Worker {
                     false => connection.send(packet),
                 };
                 match end {
-                    // It may have been on its way already.
+                    // It may have been in flight already.
                     Err(PutError::Disconnected(_)) => return Ok(()),
                     end => self.was_put(number, end)?,
                 }
@@ -195,11 +195,11 @@ impl Worker {
             if found.is_empty() {
                 return Err("hang: no client connects, and it is not over".into());
             }
-            // Unless one waits to be accepted, which has sent something and was killed.
+            // Unless a killed client still waits to be accepted, and has sent something.
             if found.pop_if(|i| *i == all).is_some() && found.is_empty() {
                 return Ok(());
             }
-            // From the back, so that the numbers of the others stay.
+            // From the end, so that the indices of the others stay valid.
             for i in found.into_iter().rev() {
                 match i {
                     0 => self.accept(&listener, &mut connections)?,
@@ -247,7 +247,7 @@ impl Worker {
     }
 }
 
-/// Whether the other end is gone, maybe in the middle of a message.
+/// Returns `true` if the other end is gone, possibly during a message.
 fn is_gone(error: &GetError) -> bool {
     matches!(error, GetError::Disconnected)
         || matches!(error, GetError::Failed(e) if e.to_string().contains("in the middle of a message"))

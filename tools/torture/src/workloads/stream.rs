@@ -27,7 +27,7 @@ const BATCH: u64 = 4;
 
 type Columns = (Tensor<u64>, Tensor<u32>);
 
-/// Shards, by how many samples each has. Rows follow from shard, sample, epoch and position.
+/// Shards with their numbers of samples. Rows follow from shard, sample, epoch and position.
 #[derive(Serialize, Deserialize)]
 struct Shards {
     sizes: Vec<u64>,
@@ -49,7 +49,7 @@ impl ShardReader for Reader {
         Ok((sample < self.end).then_some((self.shard, sample)))
     }
 
-    /// Of every second shard, samples are read over.
+    /// Returns tokens for every second shard. Samples of the others are skipped by reading.
     fn token(&self) -> Option<u64> {
         self.shard.is_multiple_of(2).then_some(self.next)
     }
@@ -76,7 +76,7 @@ impl IterableDataset for Shards {
         cx.rows_from(samples, (&[self.len], &[]), |(shard, sample), rng, (row, random)| {
             row.fill(content(shard, sample, epoch));
             random[0] = rng.next_u32();
-            // Some take a while, so that there is time to meet one.
+            // Some take a while, so that signals arrive during the sample.
             for _ in 0..sample % 40 {
                 std::thread::yield_now();
             }
@@ -85,18 +85,18 @@ impl IterableDataset for Shards {
     }
 }
 
-/// What came of an epoch.
+/// Samples received in an epoch.
 struct Given {
-    /// Whether samples keep their places.
+    /// `true` if samples keep their places.
     ordered: bool,
     seed: u64,
     epoch: u64,
-    /// Of each lane, the samples that came.
+    /// Received samples of each lane.
     lanes: Vec<Vec<(usize, u64)>>,
 }
 
 impl Given {
-    /// Whether a batch is one of those that can be in its place; the process that made it.
+    /// Checks a batch, and returns the process that made it.
     fn check(&mut self, batch: &Loaded<Columns>, sizes: &[u64]) -> AnyResult<u32> {
         let info = &batch.info;
         let (lanes, epoch) = (self.lanes.len() as u64, self.epoch);
@@ -132,7 +132,7 @@ impl Given {
         Ok(info.pid)
     }
 
-    /// Whether all came, each once.
+    /// Checks that all samples came, each once.
     fn settle(&self, sizes: &[u64]) -> AnyResult<()> {
         let all = || self.lanes.iter().flatten();
         let once: BTreeSet<_> = all().collect();
@@ -148,14 +148,14 @@ impl Given {
     }
 }
 
-/// The samples of a lane whose shards are in order.
+/// Returns the samples of a lane whose shards are in order.
 fn of_lane(sizes: &[u64], lane: usize, lanes: usize) -> impl Iterator<Item = (usize, u64)> {
     let shards = (lane..sizes.len()).step_by(lanes);
     shards.flat_map(|shard| (0..sizes[shard]).map(move |sample| (shard, sample)))
 }
 
 impl Worker {
-    /// As [`own_loader`](Self::own_loader), of shards.
+    /// Does the same as [`own_loader`](Self::own_loader), with shards.
     pub(crate) fn own_stream(&mut self, copies: bool) -> AnyResult<()> {
         let method = self.random.pick(copies::methods(copies));
         let sizes: Vec<u64> = (0..4 + self.random.below(4)).map(|_| self.random.below(20)).collect();
@@ -182,18 +182,18 @@ impl Worker {
             for number in 0.. {
                 self.row.note(Op::Collect, number);
                 if self.random.percent(10) {
-                    // What runs is given up, and made again.
+                    // Running batches are dropped, and made again.
                     batches = loader.resume(&batches.state())?;
                 }
                 let batch = loop {
                     if self.row.over() {
-                        // Others wait for this worker to end: what is left of the epoch is given up.
+                        // Others wait for this worker to end: the rest of the epoch is dropped.
                         torment.let_go();
                         self.row.note(Op::Leave, epoch);
                         return Ok(());
                     }
                     torment.go_on(&mut self.random, &loader.pids());
-                    // The pace of the torture.
+                    // Pace of the torture.
                     if let Ok(batch) = batches.next_timeout(Duration::from_millis(1)) {
                         break batch;
                     }

@@ -1,5 +1,5 @@
-//! What workers do, as long as they live. Each ends by itself when its round is over; whatever it finds wrong is its error,
-//! and each wait is so long that this program notices first that nothing goes on.
+//! Work of the workers during their life. Each ends by itself when its round is over. A violation is its
+//! error, and its waits are so long that this program detects a hang first.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -21,16 +21,16 @@ use crate::workloads::objects::Objects;
 use crate::workloads::select::{Inlets, Outlets};
 use crate::workloads::sockets::Service;
 
-/// Longer than the deadline of a worker that does nothing.
+/// Time-out longer than the deadline of an idle worker.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
-/// How many messages are on their way in a pipe.
+/// Number of messages in flight in a pipe.
 pub(crate) const IN_PIPE: u64 = 4;
 
-/// What a worker does.
+/// Work of a worker.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) enum Work {
     Put(Queue<Parcel>),
-    /// How many at once.
+    /// With the number of messages at once.
     Get(Queue<Parcel>, usize),
     PutJobs(Queue<Job>),
     Acknowledge(Queue<Job>),
@@ -52,19 +52,19 @@ pub(crate) enum Work {
     Serve(Service),
     SendAndLeave(Sender<Parcel>),
     ReceiveAll(Receiver<Parcel>),
-    /// Whether by copies.
+    /// `true` if workers may be forked.
     OwnPool(bool),
-    /// Likewise.
+    /// `true` if workers may be forked.
     OwnLoader(bool),
     PutFiles(Queue<Cargo>),
     GetFiles(Queue<Cargo>),
     MakeOnGpu(cuda::Ways),
-    /// Whether it has a GPU.
+    /// `true` if it has a GPU.
     Relay(cuda::Ways, bool),
     ConsumeOnGpu(cuda::Ways),
 }
 
-/// All that a worker is given.
+/// Arguments of a worker.
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Post {
     pub(crate) work: Work,
@@ -74,9 +74,9 @@ pub(crate) struct Post {
     pub(crate) seed: u64,
 }
 
-/// The function of all workers.
+/// Runs a worker.
 pub(crate) fn work(post: Post) -> mp::AnyResult<()> {
-    // Work goes on, or ends: no wait of a worker is a hang.
+    // Work continues, or ends: no wait of a worker is a hang.
     mp::wait::report_hangs_after(Some(Duration::from_millis(200)));
     mp::wait::on_report(|text, hang| assert!(!hang, "torn: a false alarm of a hang: {text}"));
     post.row.note(Op::Begin, post.row.mark());
@@ -90,7 +90,7 @@ pub(crate) struct Worker {
     pub(crate) row: Row,
     pub(crate) random: Random,
     pub(crate) mark: u64,
-    /// The last message of each producer, by each of the ways that it has.
+    /// Last message of each producer, by each of its paths.
     last: HashMap<(u64, u8), u64>,
 }
 
@@ -128,7 +128,7 @@ impl Worker {
             Work::SendAndLeave(sender) => self.send_and_leave(&sender),
             Work::ReceiveAll(receiver) => self.receive_all(&receiver),
             Work::OwnPool(copies) => self.own_pool(copies),
-            // Of a dataset with indices, or of shards.
+            // With an indexed dataset, or with shards.
             Work::OwnLoader(copies) if self.random.percent(50) => self.own_stream(copies),
             Work::OwnLoader(copies) => self.own_loader(copies),
             Work::PutFiles(queue) => self.put_files(&queue),
@@ -141,18 +141,18 @@ impl Worker {
         Ok(())
     }
 
-    /// The next message to put, if there are more.
+    /// Returns the next message to put, if there are more.
     pub(crate) fn next(&mut self, op: Op) -> mp::AnyResult<Option<Parcel>> {
         let Some(number) = self.ledger.begin().filter(|_| !self.row.over()) else { return Ok(None) };
         self.row.note(op, number);
         Ok(Some(Parcel::new(number, self.mark, &self.common, &mut self.random)?))
     }
 
-    /// Notes how a put ended.
+    /// Records the result of a put.
     pub(crate) fn was_put<T>(&self, number: u64, end: Result<(), PutError<T>>) -> mp::AnyResult<()> {
         match end {
             Ok(()) => self.ledger.put(number),
-            // Of a queue that is bounded by bytes.
+            // A queue that is bounded by bytes.
             Err(PutError::TooLarge { .. }) => self.ledger.refused(number)?,
             Err(error) => {
                 self.ledger.refused(number)?;
@@ -204,19 +204,19 @@ impl Worker {
         Ok(())
     }
 
-    /// A message that was got for good: whole, no other consumer has got it, and after those that its sender
-    /// has sent before.
+    /// Records a message that was got for good: it is whole, no other consumer has got it, and it follows its
+    /// sender's earlier ones.
     pub(crate) fn got(&mut self, parcel: &Parcel) -> mp::AnyResult<()> {
         self.got_by(0, parcel)
     }
 
-    /// As [`got`](Self::got), of a worker that has several ways to send: its order is kept on each.
+    /// Does the same as [`got`](Self::got) for a worker with several paths: its order is kept on each.
     pub(crate) fn got_by(&mut self, way: u8, parcel: &Parcel) -> mp::AnyResult<()> {
         parcel.check()?;
         self.numbered(way, parcel.job.from, parcel.job.number)
     }
 
-    /// Message `number` has come from a sender: it is the first one of that number, and in order.
+    /// Records message `number` of a sender: it is the first one of that number, and in order.
     pub(crate) fn numbered(&mut self, way: u8, from: u64, number: u64) -> mp::AnyResult<()> {
         if let Some(before) = self.last.insert((from, way), number)
             && before >= number
@@ -285,7 +285,7 @@ impl Worker {
         }
     }
 
-    /// Sends some, and waits for the answer to each; ends when the other one is dead.
+    /// Sends some messages, and waits for the answer to each. Ends when the other one is dead.
     fn ping(&mut self, connection: &Connection) -> mp::AnyResult<()> {
         loop {
             let mut sent = Vec::new();
