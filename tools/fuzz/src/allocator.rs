@@ -1,12 +1,12 @@
 //! # Safety
-//! How much memory an input takes. Unsafe, because it counts in the global allocator; sound, because that hands every call on to the
-//! system's as it is.
+//! How much memory an input takes. Unsafe, because it counts in the global allocator; sound, because that
+//! hands every call on to the system's as it is.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Counts what it hands on.
+/// Allocator that counts, and forwards to the system's.
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -45,7 +45,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// The most bytes that were there at once while `f` ran, beyond those that were there before.
+/// Returns the peak of allocated bytes while `f` runs, in excess of those before.
 pub(crate) fn most_during(f: impl FnOnce()) -> usize {
     let before = LIVE.load(Relaxed);
     PEAK.store(before, Relaxed);

@@ -13,29 +13,31 @@ use rustix::process::{Resource, Rlimit, setrlimit};
 
 use crate::allocator::most_during;
 
-/// How much memory it may map, beside what it has when it begins.
+/// Memory that it may map in addition to that at its start.
 const MEMORY: u64 = 1 << 30;
-/// How long an input may take.
+/// Time limit for an input.
 const TIME: Duration = Duration::from_secs(10);
-/// What an input may take of memory at once, and for each of its bytes.
+/// Memory limit for an input, and for each of its bytes.
 const ROOM: usize = 512 << 10;
 const FOR_EACH: usize = 512;
-/// Of formats that serde reads with another crate's reader: it believes counts up to a MiB, and two may be open.
+/// Limit for formats that serde reads with another crate's reader: it trusts counts up to a MiB, and two may
+/// be open.
 const ROOM_OF_SERDE: usize = 5 << 19;
-/// Of messages with memory beside them, 80,000 bytes: each is read a few times, into values and into the error with all bytes.
+/// Limit for messages with 80,000 bytes of attached memory: each is read a few times, into values and into
+/// the error with all bytes.
 const ROOM_OF_BUFFERS: usize = 4 << 20;
-/// The stack of the thread that tries inputs.
+/// Stack size of the thread that tries inputs.
 const STACK: usize = 256 << 10;
-/// How often it says how far it is.
+/// Interval of progress reports.
 const PROGRESS: Duration = Duration::from_secs(10);
 
-/// The number of the input that is being tried; 0: none is.
+/// Number of the current input. 0 if there is none.
 static TRIED: AtomicU64 = AtomicU64::new(0);
 
-/// `TARGET MILLISECONDS SEED FILE`, or `TARGET one`, with the input as the standard input.
+/// Runs `TARGET MILLISECONDS SEED FILE`, or `TARGET one`, with the input on standard input.
 pub(crate) fn run(words: &[String]) -> ExitCode {
     let Some(target) = words.first().and_then(|name| target(name)) else { return ExitCode::from(2) };
-    // What each process makes once is there, the arena among it.
+    // Ensures that objects created once in each process exist, including the arena.
     let seeds = target.2();
     bounded();
     match words {
@@ -56,19 +58,19 @@ pub(crate) fn run(words: &[String]) -> ExitCode {
     }
 }
 
-/// A panic there is the end of the process.
+/// Runs `f` on a thread with a small stack. A panic there ends the process.
 fn on_a_small_stack(f: impl FnOnce() + Send + 'static) -> ExitCode {
     let tried = std::thread::Builder::new().stack_size(STACK).spawn(f).map(|thread| thread.join().is_ok());
     ExitCode::from(if tried.is_ok_and(|ok| ok) { 0 } else { 101 })
 }
 
-/// Bounds this process's memory, and the time of an input.
+/// Limits this process's memory, and the time of an input.
 fn bounded() {
     let pages = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     let pages: u64 = pages.split(' ').next().and_then(|pages| pages.parse().ok()).unwrap_or(0);
     let most = Some(pages * rustix::param::page_size() as u64 + MEMORY);
     setrlimit(Resource::As, Rlimit { current: most, maximum: most }).expect("a limit of memory");
-    // No file of what is left of it.
+    // Disables core files.
     _ = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum: Some(0) });
     std::thread::spawn(|| {
         let (mut last, mut since) = (0, Instant::now());
@@ -86,7 +88,7 @@ fn bounded() {
     });
 }
 
-/// One input, with its number; what is wrong with it ends this process.
+/// Tries one input with its number. A fault ends this process.
 fn attempt((name, run, _): Target, number: u64, input: &[u8]) {
     let most = match name {
         "frames" => ROOM_OF_SERDE + FOR_EACH * input.len(),

@@ -1,5 +1,5 @@
-//! Messages with tensors of devices and events, whose bytes are hostile. No driver is there, and none is asked: a process without a
-//! GPU passes such messages on.
+//! Messages with tensors of devices and events, with hostile bytes. No driver is loaded or called: a process
+//! without a GPU forwards such messages.
 
 use mp_core::Arena;
 use mp_core::clocks::{Clock, Tick};
@@ -8,7 +8,7 @@ use mp_cuda::fuzz::{check, check_any, pending, tensor};
 use mp_cuda::{AnyCudaTensor, CudaTensor, Event, Frozen, FrozenCudaTensor, SharedCudaTensor};
 use mp_reduce::{Bundle, Error, Message, MessagePack, TypeFingerprint, pack, unpack};
 
-/// One of each.
+/// A value of each kind.
 #[derive(Message)]
 #[message(crate = mp_reduce)]
 struct Parcel {
@@ -34,7 +34,7 @@ fn parcel(tick: Tick) -> Parcel {
     }
 }
 
-/// All that it says lies in its memory.
+/// Checks that all ranges lie within their memory.
 fn look(parcel: &Parcel) {
     check(&parcel.own);
     check(&parcel.shared);
@@ -44,7 +44,7 @@ fn look(parcel: &Parcel) {
     std::hint::black_box((parcel.id, parcel.event.query().is_ok()));
 }
 
-/// A message, and the clock of the tick that is in it.
+/// Returns a message, and the clock of the tick in it.
 fn written() -> (Outgoing, Parcel, Clock) {
     let (clock, tick) = pending().unwrap();
     let mut parcel = parcel(tick);
@@ -53,7 +53,7 @@ fn written() -> (Outgoing, Parcel, Clock) {
     (out, parcel, clock)
 }
 
-/// What is read is written, and read again.
+/// Decodes the bytes, encodes the value, and decodes that again.
 pub(super) fn devices(bytes: &[u8]) {
     let (mut out, kept, mut clock) = written();
     out.bytes().clear();
@@ -69,7 +69,7 @@ pub(super) fn devices(bytes: &[u8]) {
         Err(other) => panic!("an error of something else than bytes: {other:?}"),
     }
     drop(kept);
-    // What is not done keeps its clock, and there are 4,096.
+    // A clock whose work is not done stays in use, and there are 4,096.
     let last = clock.last().expect("it has ticked");
     clock.complete(last).unwrap();
 }

@@ -1,15 +1,15 @@
-//! What is done with an input that something is wrong with: it is tried again, and made short.
+//! Handling of an input with a fault: it is tried again, and shortened.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long an input is made shorter.
+/// Time limit for shortening an input.
 const TIME: Duration = Duration::from_secs(30);
-/// How many lines are shown of what a child says last.
+/// Number of lines shown of a child's last output.
 const LINES: usize = 12;
 
-/// Why an input fails in a process of its own; `None` if it doesn't.
+/// Returns the reason why an input fails in a process of its own. `None` if it doesn't.
 pub(crate) fn fails(name: &str, input: &[u8]) -> Option<String> {
     let me = std::env::current_exe().expect("this program has a path");
     let mut command = Command::new(me);
@@ -20,7 +20,7 @@ pub(crate) fn fails(name: &str, input: &[u8]) -> Option<String> {
         .stdout(Stdio::null())
         .stderr(Stdio::piped());
     let mut child = command.spawn().expect("a child starts");
-    // It may be gone before it has read all of it.
+    // It may have ended before it has read all of it.
     _ = child.stdin.take().map(|mut stdin| stdin.write_all(input));
     let output = child.wait_with_output().expect("a child ends");
     if output.status.success() {
@@ -32,7 +32,7 @@ pub(crate) fn fails(name: &str, input: &[u8]) -> Option<String> {
     Some(format!("{}: {last}", output.status))
 }
 
-/// As short as it can be made within a while, and still failing.
+/// Returns the shortest failing input found within the time limit.
 pub(crate) fn shortest(name: &str, input: Vec<u8>) -> Vec<u8> {
     let (mut best, start) = (input, Instant::now());
     let is_over = || start.elapsed() > TIME;

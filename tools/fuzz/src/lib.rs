@@ -1,11 +1,11 @@
-//! All targets: those of the crates, and messages with what is attached to them, of hosts and of devices.
+//! All targets: those of the crates, and messages with attachments, of hosts and of devices.
 
 mod devices;
 mod messages;
 
 use mp_harness::hostile::Target;
 
-/// Each parser of bytes that another process may have made.
+/// Returns the targets for each parser of bytes from other processes.
 pub fn targets() -> Vec<Target> {
     let of_crates = [
         mp_reduce::fuzz::TARGETS,
@@ -20,16 +20,16 @@ pub fn targets() -> Vec<Target> {
     [&of_crates.concat()[..], &OF_SEVERAL].concat()
 }
 
-/// Of what several crates write.
+/// Targets for formats that several crates write.
 const OF_SEVERAL: [Target; 2] =
     [("messages", messages::messages, messages::seeds), ("devices", devices::devices, devices::seeds)];
 
-/// The one of this name.
+/// Returns the target of this name.
 pub fn target(name: &str) -> Option<Target> {
     targets().into_iter().find(|(its, ..)| *its == name)
 }
 
-/// The program of the target that has its name, under libFuzzer.
+/// Defines the program of the target with its name, under libFuzzer.
 #[cfg(feature = "libfuzzer")]
 #[macro_export]
 macro_rules! libfuzzer {
@@ -42,8 +42,8 @@ macro_rules! libfuzzer {
 #[cfg(feature = "libfuzzer")]
 pub use libfuzzer_sys;
 
-/// Mistakes that the runner has to find, and in which target: a check that is not made, each. (Those of other checks are found by
-/// unit tests: `docs/mutations.tsv`.)
+/// Mutations that the runner must find, and their targets: each removes a check. (Unit tests find those of
+/// other checks: `docs/mutations.tsv`.)
 pub const PLANTED: &[(&str, &str)] = &[
     ("values", "codec.read.depth-not-limited"),
     ("values", "codec.read.count-not-compared"),

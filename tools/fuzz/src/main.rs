@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use mp_fuzz::{PLANTED, target, targets};
 use mp_harness::hostile::{Target, hex, kept, regressions, unhex};
 
-/// How many digits of an input are shown.
+/// Maximum number of digits shown of an input.
 const SHOWN: usize = 1000;
 
 const HELP: &str = "mp-fuzz [--seconds N] [--target T] [--seed S] | --input HEX|FILE --target T | --planted | \
@@ -26,7 +26,7 @@ fn main() -> ExitCode {
     if words.first().is_some_and(|word| word == "child") {
         return child::run(&words[1..]);
     }
-    // One without a value stays, and is refused below.
+    // An option without a value stays, and is refused below.
     let mut value = |name: &str| {
         let at = words.iter().position(|word| word == name).filter(|at| at + 1 < words.len())?;
         words.remove(at);
@@ -65,9 +65,9 @@ fn now() -> u64 {
     std::time::UNIX_EPOCH.elapsed().map_or(1, |since| since.as_micros() as u64)
 }
 
-/// One input, in a child of its own; what it says is shown.
+/// Runs one input in a child process, and shows its output.
 fn one(name: &str, input: &str) -> ExitCode {
-    // Its digits, or the file that has them.
+    // The digits, or the file that contains them.
     let text = fs::read_to_string(input).unwrap_or_else(|_| input.to_owned());
     let Some(input) = unhex(&text) else { return usage() };
     match finding::fails(name, &input) {
@@ -82,18 +82,18 @@ fn one(name: &str, input: &str) -> ExitCode {
     }
 }
 
-/// As hex digits, not all of them if they are many.
+/// Formats bytes as hex digits, truncated if there are many.
 fn cut(bytes: &[u8]) -> String {
     let text = hex(bytes);
     if text.len() <= SHOWN { text } else { format!("{}…", &text[..SHOWN]) }
 }
 
-/// Where a child writes what it is about to try.
+/// Returns the file to which a child writes its next input.
 fn scratch(name: &str) -> PathBuf {
     std::env::temp_dir().join(format!("mp-fuzz-{}-{name}", std::process::id()))
 }
 
-/// What a child found: the input.
+/// Runs a child, and returns the input of its finding.
 fn hunt(name: &str, time: Duration, seed: u64, mutant: Option<&str>, quiet: bool) -> Option<Vec<u8>> {
     let (file, me) = (scratch(name), std::env::current_exe().expect("this program has a path"));
     let mut command = Command::new(me);
@@ -132,8 +132,8 @@ fn fuzz(only: Option<&str>, seconds: u64, seed: u64) -> ExitCode {
     ExitCode::from(u8::from(found > 0))
 }
 
-/// Writes a finding where the tests read it: what is wrong with it, how it is tried again, and its digits.
-/// Returns how it is tried again.
+/// Writes a finding to the folder that the tests read: its fault, the command to try it again, and its
+/// digits. Returns that command.
 fn keep(name: &str, input: &[u8], why: &str) -> std::io::Result<String> {
     let file = format!("{:016x}.hex", mp_core::fnv1a(input));
     let again = format!("cargo xtask fuzz --target {name} --input tools/fuzz/regressions/{name}/{file}");
@@ -144,8 +144,8 @@ fn keep(name: &str, input: &[u8], why: &str) -> std::io::Result<String> {
     Ok(again)
 }
 
-/// Writes what the encoders make, and what once was a finding, as libFuzzer takes it: a folder for each
-/// target, a file for each input.
+/// Writes the encoders' output and earlier findings in libFuzzer's layout: a folder for each target, a file
+/// for each input.
 fn corpora(folder: &Path) -> ExitCode {
     let write = |(name, _, seeds): Target| -> std::io::Result<()> {
         let folder = folder.join(name);
@@ -162,14 +162,14 @@ fn corpora(folder: &Path) -> ExitCode {
     }
 }
 
-/// Fails unless each planted mistake is found. They exist in the copy of the sources that `cargo xtask
+/// Fails unless each planted mutation is found. They exist in the copy of the sources that `cargo xtask
 /// mutate` makes.
 fn planted(seed: u64) -> ExitCode {
     let mut missed = 0;
     for (name, mutant) in PLANTED {
         let started = Instant::now();
         match hunt(name, Duration::from_secs(20), seed, Some(mutant), true) {
-            // This process has it switched off.
+            // In this process the mutation is off.
             Some(input) if finding::fails(name, &input).is_some() => {
                 missed += 1;
                 println!("{mutant}: {name} fails without it: {}", cut(&input));

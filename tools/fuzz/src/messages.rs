@@ -1,11 +1,11 @@
-//! Messages with tensors, buffers and messages in them, whose bytes are hostile: what is attached stays as its sender attached it.
+//! Messages with tensors, buffers and messages in them, with hostile bytes. The attachments are unchanged.
 
 use mp_core::Arena;
 use mp_core::message::Outgoing;
 use mp_reduce::{Bundle, Error, Message, MessagePack, TypeFingerprint, pack, unpack};
 use mp_tensor::{FrozenTensor, SharedTensor, Tensor};
 
-/// One of each that travels beside the bytes.
+/// A value of each kind of attachment.
 #[derive(Message)]
 #[message(crate = mp_reduce)]
 struct Parcel {
@@ -31,9 +31,9 @@ fn parcel(children: usize) -> Parcel {
     }
 }
 
-/// Reads all memory that the value says it has.
+/// Reads all memory that the value claims to have.
 fn look(parcel: &Parcel) {
-    /// A view may name one element as often as it likes.
+    /// A view may name one element any number of times.
     const MOST: usize = 1 << 16;
     let own = parcel.own.as_slice().map_or(0, |all| all.iter().take(MOST).map(|x| usize::from(*x)).sum());
     let shared = if parcel.shared.len() < MOST { parcel.shared.to_vec().len() } else { 0 };
@@ -49,7 +49,8 @@ fn written(value: &mut Parcel) -> Outgoing {
     out
 }
 
-/// The first byte says how many messages are in the message. What is read is written, and read again.
+/// Decodes the bytes, encodes the value, and decodes that again. The first byte is the number of nested
+/// messages.
 pub(super) fn messages(bytes: &[u8]) {
     let Some((children, bytes)) = bytes.split_first() else { return };
     let mut out = written(&mut parcel(usize::from(children % 2)));
