@@ -1,6 +1,7 @@
-//! A learner and eight actors. The actors balance a pole on a cart, each with the newest policy and some noise of its own; the
-//! learner goes into the direction of the noise that did well (evolution strategies), and replaces the policy. No actor waits
-//! for the learner's next one, and the learner waits for no single actor: one that is killed costs an episode.
+//! A learner and eight actors. The actors balance a pole on a cart, each with the newest policy and some
+//! noise of its own. The learner moves in the direction of the successful noise (evolution strategies), and
+//! replaces the policy. No actor waits for the learner's next policy, and the learner waits for no single
+//! actor: a killed actor costs one episode.
 //!
 //! `cargo run --release --example actor_learner`
 
@@ -9,11 +10,11 @@ use mp::{FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
 use serde::{Deserialize, Serialize};
 
 const ACTORS: usize = 8;
-/// Four for what is seen of the cart, and one for the bias.
+/// Number of weights: four for the state of the cart, and one for the bias.
 const WEIGHTS: usize = 5;
-/// Episodes for one step of the learner.
+/// Number of episodes for one step of the learner.
 const EPISODES: usize = 64;
-/// The longest episode, and the mean return from which on the policy counts as good.
+/// Maximum length of an episode, and mean return from which the policy counts as good.
 const LONGEST: u32 = 500;
 const GOOD: f64 = 475.0;
 const NOISE: f32 = 0.3;
@@ -28,7 +29,7 @@ struct Policy {
 #[derive(Serialize, Deserialize)]
 struct Episode {
     version: u32,
-    /// Which noise was added.
+    /// Seed of the added noise.
     seed: u64,
     steps: u32,
 }
@@ -39,7 +40,7 @@ struct Job {
     episodes: Queue<Episode>,
 }
 
-/// The same numbers for the same seed, in each process.
+/// Random numbers that depend on the seed only, in each process.
 struct Numbers(u64);
 
 impl Numbers {
@@ -61,7 +62,7 @@ fn noise(seed: u64) -> [f32; WEIGHTS] {
     std::array::from_fn(|_| numbers.normal())
 }
 
-/// How many steps the pole stays up.
+/// Returns the number of steps for which the pole stays up.
 fn episode(weights: &[f32; WEIGHTS], seed: u64) -> u32 {
     let mut numbers = Numbers(seed ^ 0x5151);
     let mut state: [f32; 4] = std::array::from_fn(|_| 0.1 * numbers.uniform() - 0.05);
@@ -81,7 +82,7 @@ fn episode(weights: &[f32; WEIGHTS], seed: u64) -> u32 {
     LONGEST
 }
 
-/// Plays with the newest policy until the learner has left.
+/// Plays with the newest policy until the learner has ended.
 fn actor(rank: usize, job: Job) -> mp::AnyResult<()> {
     let mut seed = (rank as u64) << 32;
     while job.policy.has_changed().is_ok() {
@@ -114,7 +115,7 @@ fn main() -> mp::AnyResult<()> {
     let (mut version, mut reached) = (0, mean_return(&weights));
     println!("version 0: mean return {reached:.1}");
     while reached < GOOD && version < 300 {
-        // Those that were played with an older policy are no news.
+        // Episodes of an older policy are skipped.
         let mut played = Vec::new();
         while played.len() < EPISODES {
             let episode = episodes.get()?.ok_or("it is open")?;

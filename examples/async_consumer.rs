@@ -19,7 +19,7 @@ fn producer(queue: Queue<u64>) -> Result<(), String> {
     Ok(())
 }
 
-/// Adds up what it gets; also how often a wait timed out.
+/// Returns the sum of the numbers, and the number of waits that timed out.
 async fn consumer(queue: Queue<u64>) -> mp::AnyResult<(u64, u32)> {
     let (mut sum, mut pauses) = (0, 0);
     loop {

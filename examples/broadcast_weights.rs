@@ -1,7 +1,7 @@
-//! One process writes new weights again and again, some read them whenever they like. Each sees whole versions only, and
-//! never an older one than before; and if the writer is killed while it writes, readers get an error.
+//! A process replaces weights again and again, and others read them at any time. Each reads whole versions
+//! only, and never an older one than before. If the writer is killed during a write, readers get an error.
 //!
-//! `cargo run --release --example broadcast_weights -- 3` (how many read)
+//! `cargo run --release --example broadcast_weights -- 3` (number of readers)
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ const VERSIONS: u32 = 100;
 
 #[derive(Clone, serde::Serialize, serde::Deserialize)]
 struct Shared {
-    /// All weights of version `v` are `v`, so that a torn one shows.
+    /// All weights of version `v` are `v`, so that a torn version is detected.
     weights: Array<f32>,
-    /// How many versions the readers have seen altogether; a plain counter needs no lock of its own.
+    /// Number of versions that the readers have read altogether. A plain counter needs no lock.
     seen: mp::SharedTensor<u64>,
     written: RawValue<u32>,
 }
 
-/// Changes all weights under the lock: readers see all of them changed, or none.
+/// Changes all weights under the lock: readers find all of them changed, or none.
 fn write(shared: &Shared) -> mp::AnyResult<()> {
     for version in 1..=VERSIONS {
         std::thread::sleep(Duration::from_millis(2)); // in place of some training
@@ -36,7 +36,7 @@ fn read(shared: &Shared) -> mp::AnyResult<()> {
     while last < VERSIONS as f32 {
         match shared.weights.lock() {
             Ok(weights) => mine.copy_from_slice(&weights),
-            // It was killed in the middle of a version: better to stop than to go on with half of one.
+            // The writer was killed during a write: stop instead of continuing with a partial version.
             Err(LockError::OwnerDied { pid, .. }) => {
                 return Err(format!("the writer (pid {pid}) died").into());
             }

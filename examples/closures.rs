@@ -1,17 +1,17 @@
-//! Closures that travel: what they capture is sent along, and the code is found in the other process.
+//! Closures that are sent: captured values are sent along, and the receiving process finds the code.
 //!
 //! `cargo run --release --example closures`
 
 use mp::process::start_closure;
 use mp::{Closure, Process, Queue, SpawnOptions, Tensor, closure};
 
-/// Two functions in one, of a type that can be named.
+/// Composes two functions. The result has a type that can be named.
 fn after(first: Closure<f64, f64>, then: Closure<f64, f64>) -> Closure<f64, f64> {
     closure!([first, then] |x: f64| then.call(first.call(x)))
 }
 
 fn main() -> mp::AnyResult<()> {
-    // A closure as the function of processes. The tensor that it captures is not copied: all read the same memory.
+    // A closure as the function of processes. The captured tensor is not copied: all read the same memory.
     let weights = Tensor::<f32>::from_fn(&[1000], |i| i as f32)?.freeze();
     let (factor, shared) = (0.5_f32, weights.clone());
     let sum = closure!([factor, shared] |rank: usize, ranks: usize| {
@@ -21,7 +21,7 @@ fn main() -> mp::AnyResult<()> {
     let sums = start_closure(sum, 3, SpawnOptions::nprocs(3))?.join()?;
     println!("{sums:?} is {} altogether", sums.iter().sum::<f32>());
 
-    // Closures as messages: a process that applies whatever it is sent.
+    // Closures as messages: a process that applies the functions it receives.
     let (work, results) = (Queue::<(Closure<f64, f64>, f64)>::bounded(8)?, Queue::bounded(8)?);
     let (todo, done) = (work.clone(), results.clone());
     let worker = Process::builder().spawn_closure(
@@ -44,7 +44,7 @@ fn main() -> mp::AnyResult<()> {
         println!("{celsius} °C are {} °F", results.get()?.ok_or("one is missing")?);
     }
 
-    // And as a result: made there, called here.
+    // A closure as a result: created there, called here.
     let cube = |power: i32| Ok::<_, String>(closure!([power] |x: f64| x.powi(*power)));
     let cube: Closure<f64, f64> = Process::spawn(cube, 3)?.join()?;
     println!("3³ = {}", cube.call(3.0));

@@ -1,6 +1,7 @@
-//! Ctrl-C: a pipeline that stops at its source, drains what is on its way, and exits with 0.
+//! Ctrl-C: a pipeline that stops at its source, drains messages in flight, and exits with 0.
 //!
-//! `cargo run --release --example ctrl_c`, and press Ctrl-C; with `-- --press`, it presses by itself after a thousand messages.
+//! `cargo run --release --example ctrl_c`, and press Ctrl-C; with `-- --press`, it presses by itself after a
+//! thousand messages.
 
 use std::io::Write;
 use std::process::Command;
@@ -9,12 +10,12 @@ use std::time::Duration;
 use mp::process::{Interrupt, take_interrupt};
 use mp::{GetError, PutError, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 
-/// The source. It is told of Ctrl-C: it finishes the message that it is at, and returns how many it made.
+/// Source of the pipeline. On Ctrl-C it finishes the present message, and returns its number of messages.
 fn produce(rank: usize, (numbers, made): (Queue<u64>, SharedTensor<u64>)) -> mp::AnyResult<u64> {
     while !mp::interrupted() {
         let number = made.fetch_add(rank, 1);
         match numbers.put(number) {
-            // It came while the queue was full. The number is not lost: from here on, waits wait again.
+            // Ctrl-C came while the queue was full. The number is not lost: from here on, waits block again.
             Err(PutError::Interrupted(number)) => {
                 take_interrupt();
                 numbers.put(number)?;
@@ -26,7 +27,7 @@ fn produce(rank: usize, (numbers, made): (Queue<u64>, SharedTensor<u64>)) -> mp:
     Ok(made.load(rank))
 }
 
-/// The second stage. Ctrl-C is not for it: it works until the queue is closed and empty.
+/// Second stage. It ignores Ctrl-C, and works until the queue is closed and empty.
 fn square(_: usize, (numbers, squares): (Queue<u64>, Queue<u64>)) -> mp::AnyResult<()> {
     while let Some(number) = numbers.get()? {
         squares.put(number.wrapping_mul(number))?;
@@ -34,8 +35,8 @@ fn square(_: usize, (numbers, squares): (Queue<u64>, Queue<u64>)) -> mp::AnyResu
     Ok(())
 }
 
-/// Whether SIGINT is ignored since before this program began: by `nohup`, or by a shell for what it runs in the background. Workers
-/// ignore it then, too.
+/// Returns `true` if SIGINT was already ignored at the start of this program: by `nohup`, or by a shell for
+/// background programs. Workers ignore it then, too.
 fn is_ignored() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask =
@@ -61,7 +62,7 @@ fn main() -> mp::AnyResult<()> {
     let mut take = |at_most: Duration| -> mp::AnyResult<bool> {
         match squares.get_timeout(at_most) {
             Ok(Some(_)) => got += 1,
-            // All that put into it are at their end.
+            // All producers have ended.
             Ok(None) | Err(GetError::Empty | GetError::Deserted { .. }) => return Ok(false),
             Err(error) => return Err(error.into()),
         }
@@ -71,7 +72,7 @@ fn main() -> mp::AnyResult<()> {
             shown = std::time::Instant::now();
         }
         if press && got == 1000 {
-            // What a terminal does: SIGINT to each of its foreground processes.
+            // A terminal does the same: SIGINT to each of its foreground processes.
             let ours = producers.pids().into_iter().chain(squarers.pids()).chain([std::process::id()]);
             let sent = Command::new("kill").arg("-INT").args(ours.map(|pid| pid.to_string())).status()?;
             assert!(sent.success());
@@ -82,7 +83,7 @@ fn main() -> mp::AnyResult<()> {
         take(Duration::from_millis(100))
             .or_else(|error| if mp::interrupted() { Ok(false) } else { Err(error) })?;
     }
-    // From here on, waits wait again; a second Ctrl-C would end the program.
+    // From here on, waits block again. A second Ctrl-C would end the program.
     take_interrupt();
     println!("\nCtrl-C: draining");
     while !producers.join_timeout(Duration::ZERO)? {

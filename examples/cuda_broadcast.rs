@@ -1,4 +1,5 @@
-//! One process makes weights on a GPU, and several read them: the same memory, and no copy. They keep it although its maker is gone.
+//! A process creates weights on a GPU, and several read them: the same memory, without a copy. They keep it
+//! after its creator has ended.
 //!
 //! `cargo run --release --features cuda --example cuda_broadcast`
 

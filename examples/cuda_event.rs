@@ -1,5 +1,5 @@
-//! Two processes change one tensor on a GPU in turns. An event says when it is whose: recorded by the one on its stream, waited for by
-//! the other on its own, so that no host waits until the end.
+//! Two processes change one tensor on a GPU in turns. An event marks the end of each turn: one process
+//! records it on its stream, and the other's stream waits for it, so that no host waits until the end.
 //!
 //! `cargo run --release --features cuda --example cuda_event`
 
@@ -16,11 +16,11 @@ const TURNS: usize = 10;
 #[derive(Clone, Serialize, Deserialize)]
 struct Game {
     values: SharedCudaTensor<f32>,
-    /// Whose turn it is next: each is recorded behind a turn, and told by a message.
+    /// Events of the next turns: each is recorded after a turn, and sent in a message.
     turns: [Queue<Event>; 2],
 }
 
-/// Takes each second turn: waits for the one before it, doubles all values, records that.
+/// Takes every second turn: waits for the one before it, doubles all values, records the event.
 fn play(gpu: &Gpu, game: &Game, who: usize) -> AnyResult<()> {
     for _ in 0..TURNS {
         let before = game.turns[who].get()?.ok_or("the other process has left")?;
@@ -45,7 +45,7 @@ fn main() -> AnyResult<()> {
     let values = CudaTensor::full([1000], 1.0_f32, &gpu.stream)?.share();
     let game = Game { values, turns: [Queue::unbounded()?, Queue::unbounded()?] };
     let process = mp::Process::builder().spawn(other, game.clone())?;
-    // Never recorded, an event is complete: the first turn waits for nothing.
+    // An event that was never recorded is complete: the first turn waits for nothing.
     game.turns[0].put(Event::new()?)?;
     play(&gpu, &game, 0)?;
     // The last turn is the other process's: here a host waits, for the first time.

@@ -1,5 +1,5 @@
-//! Three processes and one GPU: images are loaded to it, cropped, and looked at. Batches move from process to process where they are, in
-//! the GPU's memory; each process's stream waits, on the GPU, for the one before, and no host does.
+//! Three processes and one GPU: images are loaded to it, cropped, and inspected. Batches move from process to
+//! process in the GPU's memory. Each process's stream waits for the one before on the GPU, without a host.
 //!
 //! `cargo run --release --features cuda --example cuda_pipeline`. Without a GPU the program reports that;
 //! docs/reference/cuda-simulator.md has a simulated one.
@@ -45,7 +45,7 @@ fn look(from: Batches) -> mp::AnyResult<u64> {
     Ok(sum)
 }
 
-/// Whether there is a GPU. In a process of its own: one that has called the driver is not to be copied.
+/// Returns the GPU's name. Runs in a separate process: a process that has called the driver must not fork.
 fn gpu(_: ()) -> mp::AnyResult<String> {
     Ok(match Device::new(0) {
         Ok(device) => device.name()?,

@@ -1,5 +1,6 @@
-//! A type of another crate goes through a queue: commands of the standard library, which a worker runs. It is no serde type, and can't be
-//! made one here; so the program says once how it travels.
+//! Sends a type of another crate through a queue: commands of the standard library, which a worker runs. The
+//! type has no serde implementation, and this crate can't add one, so the program registers a conversion
+//! once.
 //!
 //! `cargo run --release --example custom_type`
 
@@ -12,7 +13,8 @@ use mp::message::{AnyValue, Reduced, Registered};
 use mp::{Queue, SpawnOptions, start_processes};
 use serde::{Deserialize, Serialize};
 
-// What a command is reduced to, and how it is rebuilt: in each process of this program, before its `main`.
+// Parts of a command, and the function that rebuilds it: registered in each process of this program, before
+// its `main`.
 mp::message::register!(
     Command,
     |command| {
@@ -26,7 +28,7 @@ mp::message::register!(
     },
 );
 
-/// Many jobs have one environment, which arrives once in each message.
+/// Many jobs share one environment, which arrives once in each message.
 #[derive(Serialize, Deserialize)]
 struct Job {
     command: Registered<Command>,
@@ -36,7 +38,7 @@ struct Job {
 
 mp::message::register!(Vec<Job>);
 
-/// What became of a job: the status of the process that ran, and when it ended, by the clock of the machine.
+/// Result of a job: the status of the process that ran, and the time of its end, by the clock of the machine.
 type Ended = (Reduced<ExitStatus>, Reduced<Instant>);
 
 fn worker(_rank: usize, (work, ended): (Queue<AnyValue>, Queue<Ended>)) -> mp::AnyResult<()> {

@@ -1,4 +1,4 @@
-//! Every way in which a process can fail, as the one that started it sees it.
+//! Every failure of a process, as reported to its parent.
 //!
 //! `cargo run --example errors`
 
@@ -7,7 +7,7 @@ use std::process::{abort, exit};
 use mp::process::Stdio;
 use mp::{SpawnOptions, start_processes};
 
-/// What it does, and how.
+/// Name and function of a failure.
 type Way = (&'static str, fn() -> mp::AnyResult<()>);
 
 const WAYS: &[Way] = &[
@@ -63,15 +63,14 @@ fn fail(rank: usize, (): ()) -> mp::AnyResult<()> {
 }
 
 fn main() -> mp::AnyResult<()> {
-    // One process for each way. No process is ended because another one failed: that is what `results` is
-    // for.
+    // One process for each failure. A failed process does not end the others, because `results` is used.
     let options = SpawnOptions::nprocs(WAYS.len()).stderr(Stdio::Capture);
     let results = start_processes(fail, (), options)?.results()?;
     for ((way, _), result) in WAYS.iter().zip(results) {
         let error = result.expect_err("each of them fails");
         println!("── a process that {way}\n{error}\n");
     }
-    // And one that never was: nothing is started, and the error says why.
+    // A process that can't start: nothing is started, and the error has the reason.
     let nowhere = start_processes(fail, (), SpawnOptions::nprocs(1).executable("/no/such/program"));
     println!("── a process that can't be started\n{}", nowhere.expect_err("there is no such program"));
     Ok(())

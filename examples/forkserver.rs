@@ -1,4 +1,4 @@
-//! Processes that start as copies of one that has loaded everything already.
+//! Processes that are forked from one that has loaded everything already.
 //!
 //! `cargo run --release --example forkserver`
 
@@ -8,8 +8,7 @@ use std::time::Instant;
 use mp::process::set_forkserver_preload;
 use mp::{SpawnOptions, StartMethod, get_context, start_processes};
 
-/// In place of a model, a dictionary, a table: something that takes time to make, and that no process
-/// changes.
+/// Stands for a model, a dictionary, a table: data that takes time to build, and that no process changes.
 static TABLE: OnceLock<Vec<f64>> = OnceLock::new();
 
 fn table() -> &'static [f64] {
@@ -21,7 +20,7 @@ fn look_up(rank: usize, at: usize) -> Result<f64, String> {
 }
 
 fn main() -> mp::AnyResult<()> {
-    // What fork servers call once, before they copy themselves.
+    // Called once by each fork server, before it forks.
     set_forkserver_preload(|| _ = table())?;
 
     for method in [StartMethod::Spawn, StartMethod::ForkServer] {
@@ -34,7 +33,8 @@ fn main() -> mp::AnyResult<()> {
         assert_eq!(logarithms[0], 7_f64.ln());
     }
 
-    // A process of a server is as any other: its errors arrive whole, and it is this process's own child.
+    // A server's processes behave like all others: their errors arrive completely, and they are children of
+    // this process.
     let options = SpawnOptions::nprocs(2).start_method(StartMethod::ForkServer);
     let error =
         start_processes(look_up, usize::MAX / 2, options)?.join().expect_err("there is no such entry");

@@ -1,10 +1,11 @@
-//! Two workers take two locks in opposite orders: one of them is told of the deadlock, gives up, and the other goes on.
+//! Two workers take two locks in opposite orders: one of them gets an error for the deadlock and gives up,
+//! and the other continues.
 //!
 //! `cargo run --release --example lock_order`
 
 use mp::{Barrier, Lock, LockError, SpawnOptions, start_processes};
 
-/// The worker of rank 0 takes `a` and then `b`, that of rank 1 takes `b` and then `a`.
+/// Rank 0 takes `a` and then `b`. Rank 1 takes `b` and then `a`.
 fn worker(rank: usize, (a, b, both): (Lock<u32>, Lock<u32>, Barrier)) -> mp::AnyResult<()> {
     let (first, second) = if rank == 0 { (a, b) } else { (b, a) };
     let mut held = first.lock()?;

@@ -1,4 +1,4 @@
-//! A worker is killed while it holds a lock; the next one gets `OwnerDied`, repairs the data, and continues.
+//! A worker is killed while it holds a lock. The next one gets `OwnerDied`, repairs the data, and continues.
 //!
 //! `cargo run --release --example lock_poisoning`
 
@@ -7,7 +7,7 @@ use mp::{Lock, LockError, SpawnOptions, start_processes};
 /// Two accounts, whose sum never changes.
 type Accounts = [i64; 2];
 
-/// Moves money from the first account to the second. The worker of rank 0 is killed in the middle.
+/// Moves money from the first account to the second. Rank 0 is killed during the transfer.
 fn worker(rank: usize, accounts: Lock<Accounts>) -> mp::AnyResult<()> {
     let mut accounts = match accounts.lock() {
         Ok(guard) => guard,
@@ -30,7 +30,7 @@ fn worker(rank: usize, accounts: Lock<Accounts>) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Another rank than 0.
+/// Runs as another rank than 0.
 fn heir(rank: usize, accounts: Lock<Accounts>) -> mp::AnyResult<()> {
     worker(rank + 1, accounts)
 }

@@ -1,4 +1,5 @@
-//! A word count that several processes build up in one object: no file, no lock, and a worker that is killed costs its own words.
+//! A word count that several processes build in one object, without a file or a lock. A killed worker costs
+//! only its own words.
 //!
 //! `cargo run --release --example manager`
 
@@ -9,7 +10,7 @@ use mp::{Manager, Process, Proxy, closure};
 
 const TEXT: &str = "the quick brown fox jumps over the lazy dog and the dog sleeps";
 
-/// An object of the program's own: lives in the server, and is neither sent nor `Send`.
+/// The program's own object: it lives in the server, and is neither sent nor `Send`.
 #[derive(Default)]
 struct Counter {
     words: HashMap<String, u64>,
@@ -51,7 +52,7 @@ fn main() -> mp::AnyResult<()> {
         println!("process {pid} {note}");
     }
 
-    // A panic is the caller's; the object lives on.
+    // The caller gets the panic, and the object lives on.
     let word = "zebra".to_string();
     let missing = counter.call(closure!([word] |counter: &mut Counter| counter.words[word]));
     println!("{}", missing.unwrap_err());

@@ -1,8 +1,9 @@
-//! A million live tensors of 64 bytes, held by two processes: what that costs in descriptors, mappings and bytes.
+//! A million live tensors of 64 bytes, held by two processes: their cost in descriptors, mappings and bytes.
 //!
 //! `cargo run --release --example million_tensors -- 1000000`
 //!
-//! torch needs a descriptor or a file, and a mapping, for each of them, and ends at `ulimit -n` or `vm.max_map_count`.
+//! torch needs a descriptor or a file, and a mapping, for each of them, and ends at `ulimit -n` or
+//! `vm.max_map_count`.
 
 use std::fs;
 use std::time::Instant;
@@ -12,14 +13,14 @@ use mp::{Arena, FrozenTensor, Queue, SpawnOptions, Tensor};
 const ELEMENTS: usize = 16;
 const BYTES: u64 = (ELEMENTS * size_of::<f32>()) as u64;
 
-/// Open descriptors and mappings of this process.
+/// Returns the numbers of open descriptors and mappings of this process.
 fn footprint() -> std::io::Result<(usize, usize)> {
     Ok((fs::read_dir("/proc/self/fd")?.count() - 1, fs::read_to_string("/proc/self/maps")?.lines().count()))
 }
 
 type Ends = (Queue<FrozenTensor<f32>>, Queue<(f64, usize, usize)>, Queue<()>);
 
-/// Takes all tensors and keeps them until it gets the order to end.
+/// Takes all tensors and holds them until it gets the message to end.
 fn hold(_rank: usize, (tensors, report, end): Ends) -> mp::AnyResult<()> {
     let held = tensors.iter().collect::<Result<Vec<_>, _>>()?;
     let sum = held.iter().map(|t| Ok(f64::from(t.as_slice()?[ELEMENTS - 1]))).sum::<mp::AnyResult<f64>>()?;

@@ -1,4 +1,4 @@
-//! What workers print: into a file for each, or with their names before each line.
+//! Output of workers: into a file for each, or with their names before each line.
 //!
 //! `cargo run --example per_rank_logs`
 
@@ -13,7 +13,7 @@ fn worker(rank: usize, steps: usize) -> Result<(), String> {
     if rank == 2 { Err("no more memory on the device".to_string()) } else { Ok(()) }
 }
 
-/// Each rank sees a device of its own.
+/// Makes a different device visible to each rank.
 fn own_device(rank: usize, setup: ProcessOptions) -> ProcessOptions {
     setup.env("DEVICE", rank.to_string())
 }
@@ -22,7 +22,7 @@ fn main() -> mp::AnyResult<()> {
     let folder = std::env::temp_dir().join(format!("per_rank_logs-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;
 
-    // Standard output into a file for each, errors to the terminal: whole lines, each with its rank.
+    // Standard output goes into a file for each, errors to the terminal: whole lines, each with its rank.
     let options = SpawnOptions::nprocs(3)
         .name("trainer")
         .per_rank(own_device)
@@ -38,7 +38,7 @@ fn main() -> mp::AnyResult<()> {
     }
     std::fs::remove_dir_all(&folder)?;
 
-    // Or into memory, to be looked at while they run, and afterwards.
+    // Or into memory, to be read while they run, and afterwards.
     let options = SpawnOptions::nprocs(2).stdout(Stdio::Capture).stderr(Stdio::Null);
     let workers = start_processes(worker, 1000, options)?;
     workers.wait()?;

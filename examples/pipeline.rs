@@ -1,5 +1,5 @@
-//! Three stages with a queue between each two. One worker is killed in the middle of it, another takes its place, and the
-//! pipeline continues: at most the job that the killed worker had is missing.
+//! Three stages with a queue between each two. A worker is killed during the work, another takes its place,
+//! and the pipeline continues: at most the killed worker's job is missing.
 //!
 //! `cargo run --release --example pipeline`
 
@@ -44,14 +44,14 @@ fn main() -> mp::AnyResult<()> {
                 assert_eq!(sum, number as f32 * 4096.0);
                 assert!(!std::mem::replace(&mut seen[number as usize], true), "nothing comes twice");
             }
-            // All workers are at their end: no other process has the queue any more.
+            // All workers have ended: no other process has the queue any more.
             Ok(None) | Err(GetError::Deserted { .. }) => break,
             Err(GetError::Empty) => {}
             Err(error) => return Err(error.into()),
         }
         let got = seen.iter().filter(|&&s| s).count();
         if killed < got / 500 && got < 1900 {
-            // As the OOM killer would: in whatever instruction it is.
+            // As the OOM killer would do: at an arbitrary instruction.
             let victim = workers.remove(0);
             println!("after {got} images: killing {} (pid {})", victim.name(), victim.pid());
             victim.kill()?;

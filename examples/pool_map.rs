@@ -1,4 +1,5 @@
-//! The Mandelbrot set, row by row, by a pool of processes: a progress bar, and one of the workers is killed on the way.
+//! The Mandelbrot set, row by row, by a pool of processes: with a progress bar, and a worker that is killed
+//! meanwhile.
 //!
 //! `cargo run --release --features indicatif --example pool_map`
 
@@ -9,7 +10,7 @@ const WIDTH: usize = 1600;
 const HEIGHT: usize = 1200;
 const MOST: u16 = 1000;
 
-/// How many steps a point takes to leave, `MOST` if it stays.
+/// Returns the number of steps until a point escapes, or `MOST` if it stays.
 fn steps(re: f64, im: f64) -> u16 {
     let (mut x, mut y) = (0.0, 0.0);
     for step in 0..MOST {
@@ -21,7 +22,7 @@ fn steps(re: f64, im: f64) -> u16 {
     MOST
 }
 
-/// Draws one row into the image that all processes share; how many of its points stay.
+/// Draws one row into the shared image, and returns the number of its points that stay.
 fn row((image, y): (SharedTensor<u16>, usize)) -> mp::AnyResult<usize> {
     let im = y as f64 / HEIGHT as f64 * 2.4 - 1.2;
     let drawn: Vec<u16> = (0..WIDTH).map(|x| steps(x as f64 / WIDTH as f64 * 3.2 - 2.3, im)).collect();
@@ -32,7 +33,7 @@ fn row((image, y): (SharedTensor<u16>, usize)) -> mp::AnyResult<usize> {
 fn main() -> mp::AnyResult<()> {
     let image: SharedTensor<u16> = Tensor::zeros([HEIGHT, WIDTH])?.share();
     let pool = Pool::builder().build()?;
-    // Rows may be drawn twice: so a row whose worker dies is drawn again.
+    // Drawing a row twice is harmless, so a dead worker's row is retried.
     let draw = pool.task(row).retries(3);
     let rows = draw.map_async((0..HEIGHT).map(|y| (image.clone(), y)));
     let victim = pool.pids()[0];

@@ -1,4 +1,4 @@
-//! One loop for everything that can happen: results, a timer, a stop button, and the end of a process.
+//! A single loop for all events: results, a timer, a stop button, and the end of a process.
 //!
 //! `cargo run --example select`
 
@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use mp::{Event, Process, Queue};
 
-/// Squares numbers; the last one takes too long.
+/// Squares numbers. The last one takes too long.
 fn worker((jobs, results): (Queue<u64>, Queue<u64>)) -> Result<(), String> {
     while let Some(job) = jobs.get().map_err(|e| e.to_string())? {
         if job > 5 {
@@ -23,13 +23,13 @@ fn main() -> mp::AnyResult<()> {
     let child = Process::spawn(worker, (jobs.clone(), results.clone()))?;
     let (mut next, most, begin) = (1, Duration::from_millis(300), Instant::now());
     loop {
-        // Room in one queue, messages in another, an event, a process: one wait. Of those that are ready, each has the same
-        // chance.
+        // Room in one queue, messages in another, an event, a process: one wait. All ready objects have the
+        // same chance.
         let room = jobs.put_ready();
         match mp::select(&[&room, &results, &stop, &child], Some(most))? {
             Some(0) if jobs.try_put(next).is_ok() => next += 1,
             Some(1) => {
-                // Another consumer may have been faster; here there is none.
+                // Another consumer may have been faster, but there is none here.
                 if let Ok(Some(square)) = results.try_get() {
                     println!("{square}");
                 }

@@ -1,4 +1,5 @@
-//! A listener that hands accepted connections to worker processes, as `SO_REUSEPORT` can't: a free worker takes the next one.
+//! A listener that passes accepted connections to worker processes: unlike with `SO_REUSEPORT`, a free worker
+//! takes the next one.
 //!
 //! `cargo run --release --example send_socket -- 10000`
 
@@ -10,7 +11,7 @@ use mp::{Fd, Queue, SpawnOptions};
 
 const WORKERS: usize = 2;
 
-/// Answers connections until there are no more; how many.
+/// Answers connections until there are no more, and returns their number.
 fn serve(_rank: usize, connections: Queue<Fd<TcpStream>>) -> mp::AnyResult<u64> {
     let mut served = 0;
     for connection in connections.iter() {

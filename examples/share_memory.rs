@@ -33,12 +33,12 @@ fn main() -> mp::AnyResult<()> {
     let mask = [true, false, true].share_memory()?;
     assert_eq!(mask.dtype(), DType::Bool);
 
-    // No copy: made where it is to be.
+    // No copy: created in shared memory.
     let squares = Tensor::from_iter((0..6_u64).map(|i| i * i))?;
     println!("{squares}");
     assert_eq!(squares.as_slice()?, [0, 1, 4, 9, 16, 25]);
 
-    // Of a type that is known only now.
+    // With a type chosen at run time.
     let dtype: DType = std::env::args().nth(1).as_deref().unwrap_or("bfloat16").parse()?;
     let any = AnyTensor::zeros([2, 2], dtype)?;
     println!("{any}");

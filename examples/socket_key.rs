@@ -1,18 +1,17 @@
-//! Two programs that were started apart, and a secret that both know: a peer with another one is refused.
+//! Two programs that were started separately, and a shared secret: a peer with another secret is refused.
 //!
 //! `cargo run --example socket_key`
 //!
-//! Here the second program is this one once more, started as any other; it could be another program, started
-//! from elsewhere.
+//! Here the second program is this one again. It could be another program, started from elsewhere.
 
 use std::io::{Read, Write};
 use std::process::{Command, ExitStatus, Stdio};
 
 use mp::connection::{ConnectError, SocketOptions};
 
-/// The program that asks.
+/// Runs the client program.
 fn client(address: &str) -> mp::AnyResult<()> {
-    // Not an argument: all users see those.
+    // Not an argument: those are visible to all users.
     let mut key = Vec::new();
     std::io::stdin().read_to_end(&mut key)?;
     let connection = SocketOptions::new().authkey(key).connect(address)?;
@@ -21,7 +20,7 @@ fn client(address: &str) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Starts it, and gives it a key.
+/// Starts the client, and sends it a key.
 fn start_client(address: &str, key: &[u8]) -> mp::AnyResult<impl FnOnce() -> std::io::Result<ExitStatus>> {
     let mut command = Command::new(std::env::current_exe()?);
     let mut child = command.arg(address).stdin(Stdio::piped()).stderr(Stdio::null()).spawn()?;
@@ -33,7 +32,7 @@ fn main() -> mp::AnyResult<()> {
     if let Some(address) = std::env::args().nth(1) {
         return client(&address);
     }
-    // A name that only the kernel knows; a path would be a file.
+    // An abstract name of the kernel. A path would be a file.
     let address = format!("@socket_key-{}", std::process::id());
     let listener = SocketOptions::new().authkey(b"known to both").listen(address.as_str())?;
 

@@ -1,5 +1,5 @@
-//! Tar files that are streamed by worker processes: one is killed on the way, and the reading is stopped and resumed from a state in a
-//! file, by another number of workers. The batches are the same each time.
+//! Tar files that are streamed by worker processes: a worker is killed meanwhile, and the reading is stopped
+//! and resumed from a state in a file, with another number of workers. The batches are the same each time.
 //!
 //! `cargo run --release --features data,indicatif --example streaming -- --samples 100000 --workers 2`
 
@@ -20,7 +20,8 @@ use serde::{Deserialize, Serialize};
 const SHARDS: usize = 12;
 const SIDE: usize = 16;
 
-/// Writes the samples `first..end` into a tar file: small images, each in a file whose name has its number and class.
+/// Writes the samples `first..end` into a tar file: small images, each in a file whose name has its number
+/// and class.
 fn write_shard(path: &Path, first: usize, end: usize) -> AnyResult<()> {
     let mut tar = tar::Builder::new(File::create(path)?);
     for number in first..end {
@@ -36,7 +37,7 @@ fn write_shard(path: &Path, first: usize, end: usize) -> AnyResult<()> {
 #[derive(Serialize, Deserialize)]
 struct Tars(FrozenStrings);
 
-/// A tar file, and at which byte of it the next file's header is.
+/// Tar file, and position of the next file's header in bytes.
 struct TarReader {
     file: BufReader<File>,
     at: u64,
@@ -52,7 +53,7 @@ impl ShardReader for TarReader {
         let name = entry.path()?.display().to_string();
         let mut bytes = Vec::new();
         entry.read_to_end(&mut bytes)?;
-        // A file's bytes are filled up to whole blocks of 512.
+        // A file's bytes are padded to whole blocks of 512.
         let end = entry.raw_file_position() + entry.size();
         let padding = end.next_multiple_of(512) - end;
         self.file.seek_relative(padding as i64)?;
@@ -99,7 +100,7 @@ impl IterableDataset for Tars {
             if bytes.len() != row.pixels.len() {
                 return Err(format!("{name} has {} bytes", bytes.len()).into());
             }
-            // Mirrored half of the time; which half, depends on the sample alone.
+            // Half of the samples are mirrored. The choice depends on the sample only.
             let mirrored = rng.bool();
             for (to, from) in row.pixels.chunks_exact_mut(SIDE).zip(bytes.chunks_exact(SIDE)) {
                 for (x, pixel) in to.iter_mut().enumerate() {
@@ -116,10 +117,10 @@ impl IterableDataset for Tars {
     }
 }
 
-/// A batch, or why there is none.
+/// Batch, or the reason why it is missing.
 type Given = Result<Loaded<Images>, LoadError>;
 
-/// Of what the batches were.
+/// Summary of the received batches.
 #[derive(Default)]
 struct Seen {
     samples: usize,
@@ -134,7 +135,7 @@ impl Seen {
         Ok(())
     }
 
-    /// At most `most` batches.
+    /// Takes at most `most` batches.
     fn take(&mut self, batches: impl Iterator<Item = Given>, most: usize) -> AnyResult<()> {
         batches.take(most).try_for_each(|batch| self.add(&*batch?))
     }
@@ -144,7 +145,7 @@ impl Seen {
     }
 }
 
-/// Files that are removed at the end.
+/// Files that are removed on drop.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -183,7 +184,7 @@ fn main() -> AnyResult<()> {
     let rate = samples as f64 / begun.elapsed().as_secs_f64();
     println!("{}", whole.metrics());
 
-    // The same, and a worker is killed on the way.
+    // The same, and a worker is killed meanwhile.
     let (mut killed, mut batches) = (Seen::default(), whole.epoch(0));
     killed.take(&mut batches, 5)?;
     if let Some(pid) = whole.pids().first() {
@@ -192,7 +193,7 @@ fn main() -> AnyResult<()> {
     killed.take(&mut batches, usize::MAX)?;
     println!("workers replaced: {}", whole.metrics().restarts);
 
-    // The same, and the process that reads stops on the way; another one goes on, with one worker more.
+    // The same, and the reading process stops meanwhile. Another one continues, with one more worker.
     let state = folder.0.join("state.json");
     let mut resumed = Seen::default();
     {

@@ -1,4 +1,5 @@
-//! A worker that crashes now and then, and is started again: no item is lost, and the one that crashes it each time is set aside.
+//! A worker that crashes now and then, and is restarted: no item is lost, and an item that crashes it each
+//! time is set aside.
 //!
 //! `cargo run --release --example supervised`
 
@@ -8,10 +9,11 @@ use std::time::Duration;
 use mp::process::{Backoff, GaveUpReason, ProcessEvent, Restart};
 use mp::{Process, Queue, QueueOptions, SpawnError, current_process};
 
-/// Takes numbers until there are no more. One of them it can't bear, and its third attempt has bad luck.
+/// Takes numbers until there are no more. One of them always crashes it, and its third attempt crashes
+/// anyway.
 fn work((numbers, squares): (Queue<u64>, Queue<u64>)) -> mp::AnyResult<u32> {
     let attempt = current_process().attempt;
-    // A number is another worker's again if this one dies before it says that it is done.
+    // A number is delivered to another worker if this one dies before it acknowledges it.
     while let Some(number) = numbers.get_ack()? {
         if *number == 13 || attempt == 3 {
             std::process::abort();
@@ -44,7 +46,7 @@ fn main() -> mp::AnyResult<()> {
     let got = std::iter::from_fn(|| squares.get().transpose()).collect::<Result<Vec<_>, _>>()?.len();
     println!("{got} squares in {attempts} attempts; set aside: {:?}", numbers.dead_letter()?);
 
-    // Where it can't succeed, the error says what happened each time.
+    // If it can't succeed, the error lists all attempts.
     let hopeless = |path: String| std::fs::read_to_string(path);
     let restart = Restart::OnFailure { max: 2, backoff: Duration::from_millis(10).into() };
     let error = Process::builder()

@@ -1,4 +1,4 @@
-//! Views: one image in shared memory, of which processes get parts, and no element is copied.
+//! Views: processes get parts of an image in shared memory, and no element is copied.
 //!
 //! `cargo run --release --example views`
 
@@ -6,7 +6,7 @@ use mp::{FrozenTensor, Queue, SpawnOptions, Tensor, start_processes};
 
 type Part = (&'static str, FrozenTensor<u16>);
 
-/// Prints what it gets, and where that is.
+/// Prints the parts that it gets, and their addresses.
 fn worker(
     _rank: usize,
     (parts, sums): (Queue<(String, FrozenTensor<u16>)>, Queue<u64>),
@@ -19,7 +19,7 @@ fn worker(
     Ok(())
 }
 
-/// Parts of an image, all of the same memory.
+/// Returns parts of an image, all in the same memory.
 fn parts(image: &FrozenTensor<u16>) -> mp::AnyResult<Vec<Part>> {
     Ok(vec![
         ("the whole", image.clone()),
@@ -37,7 +37,7 @@ fn parts(image: &FrozenTensor<u16>) -> mp::AnyResult<Vec<Part>> {
 
 fn main() -> mp::AnyResult<()> {
     let mut image = Tensor::<u16>::from_fn(&[4, 6], |i| i as u16)?;
-    // As long as it has no other holder, its parts can be written, also at the same time.
+    // While it has no other holder, its parts can be written, also concurrently.
     let (mut left, mut right) = image.split_at_mut(3, 1)?;
     std::thread::scope(|threads| {
         threads.spawn(|| left.iter_mut().for_each(|pixel| *pixel += 100));

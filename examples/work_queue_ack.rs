@@ -1,12 +1,12 @@
-//! Jobs with acknowledgement: what a killed worker had is done by another one, and a job that kills every
-//! worker that takes it is set aside.
+//! Jobs with acknowledgement: another worker does a killed worker's job, and a job that kills every worker is
+//! set aside.
 //!
 //! `cargo run --release --example work_queue_ack`
 
 use mp::{Process, Queue, QueueOptions, SharedTensor, Tensor};
 
 const JOBS: u64 = 20_000;
-/// The job that no worker survives.
+/// Job that no worker survives.
 const POISON: u64 = JOBS - 1;
 
 fn worker((jobs, done): (Queue<u64>, SharedTensor<u64>)) -> mp::AnyResult<()> {
@@ -29,7 +29,7 @@ fn main() -> mp::AnyResult<()> {
     let start = || Process::spawn(worker, (jobs.clone(), done.clone()));
     let mut workers = vec![start()?, start()?];
     let mut killed = 0;
-    // The first worker is killed in whatever it is doing.
+    // The first worker is killed at an arbitrary point.
     while done.iter().sum::<u64>() < JOBS / 10 {
         std::thread::yield_now();
     }

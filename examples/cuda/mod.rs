@@ -1,7 +1,8 @@
-//! What the examples with a GPU have in common: a stream of cudarc, and a few kernels.
+//! Shared parts of the examples with a GPU: a stream of cudarc, and a few kernels.
 //!
 //! # Safety
-//! Unsafe, because launching a kernel is; sound, because each gets the arguments that it has, of tensors that have as many elements.
+//! Unsafe, because launching a kernel is; sound, because each gets the arguments that it has, of tensors that
+//! have as many elements.
 #![allow(unsafe_code, dead_code)]
 
 use std::sync::Arc;
@@ -11,10 +12,10 @@ use cudarc::nvrtc::Ptx;
 use mp::AnyResult;
 use mp::cuda::{CudarcLent, CudarcLentMut, CudarcStream};
 
-/// Whatever the size: the kernels go through all elements by themselves.
+/// Independent of the size: the kernels loop over all elements.
 const GRID: LaunchConfig = LaunchConfig { grid_dim: (64, 1, 1), block_dim: (256, 1, 1), shared_mem_bytes: 0 };
 
-/// A process's stream of the first GPU, and its kernels.
+/// Stream of the first GPU, and its kernels.
 pub(crate) struct Gpu {
     pub(crate) stream: CudarcStream,
     kernels: Arc<CudaModule>,
@@ -28,7 +29,7 @@ impl Gpu {
         Ok(Self { stream: CudarcStream::new(&context.new_stream()?)?, kernels })
     }
 
-    /// `to[i] = from[i] * factor`, when the stream comes to it.
+    /// Computes `to[i] = from[i] * factor` when the stream reaches it.
     pub(crate) fn multiply(
         &self,
         to: &mut CudarcLentMut<'_, f32>,
@@ -44,7 +45,7 @@ impl Gpu {
     }
 }
 
-/// The first GPU's name; without one, why there is none, which is printed.
+/// Returns the first GPU's name. Without a GPU, prints the reason.
 pub(crate) fn gpu_or_skipped() -> Option<String> {
     match mp::cuda::Device::new(0).and_then(|device| device.name()) {
         Ok(name) => Some(name),

@@ -1,4 +1,5 @@
-//! Image files of digits, drawn by a font of 5 × 7 points: each of another size, place, slant and brightness, with noise.
+//! Image files of digits, drawn with a font of 5 × 7 points: with varying size, position, slant and
+//! brightness, and with noise.
 
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,7 @@ const FONT: [[u8; 7]; CLASSES] = [
     [0b01110, 0b10001, 0b10001, 0b01111, 0b00001, 0b00010, 0b01100],
 ];
 
-/// How dark the font is at this place, from 0 to 1: between points, what is between them.
+/// Returns the darkness of the font at this place, from 0 to 1, interpolated between points.
 fn ink(digit: usize, x: f32, y: f32) -> f32 {
     let point = |x: f32, y: f32| {
         let inside = (0.0..5.0).contains(&x) && (0.0..7.0).contains(&y);
@@ -37,7 +38,7 @@ fn ink(digit: usize, x: f32, y: f32) -> f32 {
     above * (1.0 - below) + under * below
 }
 
-/// The image of this number: the same in each run.
+/// Returns the image of this number: the same in each run.
 fn draw(number: usize) -> GrayImage {
     let mut rng = SampleRng::new(28, 0, number as u64);
     let mut between = |low: f32, high: f32| low + (high - low) * rng.f32();
@@ -52,10 +53,10 @@ fn draw(number: usize) -> GrayImage {
     })
 }
 
-/// Writes the images `0..count` that are not there yet, each into the folder of its class; their paths.
+/// Writes the missing images of `0..count`, each into the folder of its class, and returns all paths.
 ///
 /// # Errors
-/// A file can't be written.
+/// If a file can't be written.
 pub(crate) fn write(folder: &Path, count: usize, bar: &ProgressBar) -> mp::AnyResult<Vec<PathBuf>> {
     for class in 0..CLASSES {
         std::fs::create_dir_all(folder.join(class.to_string()))?;

@@ -1,8 +1,8 @@
-//! Trains a classifier on image files that worker processes decode and change at random. A worker that is killed costs no batch, and a
-//! training that is stopped and resumed ends with the same weights, to the last bit.
+//! Trains a classifier on image files that worker processes decode and augment at random. A killed worker
+//! costs no batch, and a training that is stopped and resumed ends with bit-identical weights.
 //!
-//! `cargo run --release --features data,indicatif --example data_loader`, with `-- --kill-one`, or with
-//! `-- --stop-after 200 --save state.json` and then `-- --resume state.json`; `-- --help` lists the rest.
+//! `cargo run --release --features data,indicatif --example data_loader`, with `-- --kill-one`, or with `--
+//! --stop-after 200 --save state.json` and then `-- --resume state.json`; `-- --help` lists the rest.
 
 mod digits;
 mod model;
@@ -23,10 +23,10 @@ use options::Options;
 
 const BATCH: u64 = 32;
 
-/// Image files; the folder of each has its class as its name.
+/// Image files. The name of each folder is the class of its images.
 #[derive(Serialize, Deserialize)]
 struct ImageFolder {
-    /// In memory once, whatever the number of workers.
+    /// Stored once, whatever the number of workers.
     paths: FrozenStrings,
     augment: bool,
 }
@@ -44,7 +44,7 @@ impl Dataset for ImageFolder {
         self.paths.len()
     }
 
-    /// Runs in a worker. What it writes is what the trainer reads: the rows lie in shared memory.
+    /// Runs in a worker. The trainer reads the written rows directly: they lie in shared memory.
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Images>) -> AnyResult<Images> {
         let shapes = ImagesSpec { pixels: &[SIDE, SIDE], class: &[] };
         cx.rows(items, shapes, |item, rng, row| {
@@ -56,7 +56,8 @@ impl Dataset for ImageFolder {
             let class =
                 path.parent().and_then(Path::file_name).and_then(|class| class.to_str()?.parse().ok());
             row.class[0] = class.ok_or("its folder has no class as its name")?;
-            // Moved by up to two pixels, brighter or darker: how, depends on seed, epoch and the sample's place in it alone.
+            // Moved by up to two pixels, brighter or darker. The change depends only on seed, epoch and the
+            // sample's position.
             let mut between = |low: i64, high: i64| low + rng.below((high - low + 1) as u64) as i64;
             let (right, down, light) =
                 if self.augment { (between(-2, 2), between(-2, 2), between(80, 120)) } else { (0, 0, 100) };
@@ -77,17 +78,17 @@ impl Dataset for ImageFolder {
     }
 }
 
-/// What a training goes on from.
+/// State from which a training is resumed.
 #[derive(Serialize, Deserialize)]
 struct Saved {
     weights: Vec<f32>,
     loader: LoaderState,
-    /// Batches so far, over all epochs.
+    /// Number of batches so far, over all epochs.
     batches: usize,
 }
 
 impl Saved {
-    /// Whole or not at all: a training that is killed meanwhile leaves the file as it was.
+    /// Writes atomically: if the training is killed meanwhile, the file is unchanged.
     fn write(&self, path: &Path) -> AnyResult<()> {
         let part = path.with_extension("part");
         std::fs::write(&part, serde_json::to_vec(self)?)?;
@@ -100,7 +101,7 @@ impl Saved {
     }
 }
 
-/// A folder, which is removed at the end.
+/// Folder that is removed on drop.
 struct Temporary(PathBuf);
 
 impl Drop for Temporary {
@@ -109,14 +110,14 @@ impl Drop for Temporary {
     }
 }
 
-/// A loader of a part of the images.
+/// Returns a loader of a part of the images.
 fn loader(paths: &[PathBuf], augment: bool, workers: usize) -> AnyResult<DataLoader<ImageFolder>> {
     let paths = FrozenStrings::new(paths.iter().map(|path| path.display().to_string()))?;
     let builder = DataLoader::builder(ImageFolder { paths, augment }).batch_size(BATCH).num_workers(workers);
     Ok(builder.shuffle(augment).seed(17).build()?)
 }
 
-/// In a process of its own, which is told of Ctrl-C: it ends with the batch that it has, and what it was to save is saved.
+/// Runs in a separate process, which handles Ctrl-C: it ends after the present batch, and saves its state.
 fn train((options, folder): (Options, PathBuf)) -> AnyResult<()> {
     // Bars are shown on a terminal only.
     let bar = |template: &str| -> AnyResult<ProgressBar> {
@@ -148,7 +149,7 @@ fn train((options, folder): (Options, PathBuf)) -> AnyResult<()> {
             kill("-KILL", loader.pids().first().copied())?;
         }
         if options.press_after == Some(count) {
-            // What a terminal does: SIGINT to each of its foreground processes.
+            // A terminal does the same: SIGINT to each of its foreground processes.
             kill(
                 "-INT",
                 loader.pids().into_iter().chain([std::process::id()]).chain(mp::process::parent_pid()),
@@ -156,7 +157,7 @@ fn train((options, folder): (Options, PathBuf)) -> AnyResult<()> {
         }
         let stop = options.stop_after == Some(count) || mp::interrupted();
         if let Some(file) = options.save.as_deref().filter(|_| stop || count % each_epoch == 0) {
-            // The weights, and which batches they have seen; what was prefetched is no part of it.
+            // The weights, and the batches they were trained on. Prefetched batches don't count.
             Saved { weights: model.weights.clone(), loader: batches.state(), batches: count }.write(file)?;
         }
         if stop {

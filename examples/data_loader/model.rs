@@ -1,4 +1,4 @@
-//! A network with one hidden layer, trained by one thread: the same batches give the same weights, to the last bit.
+//! A network with one hidden layer, trained by one thread: the same batches give bit-identical weights.
 
 use mp::data::plan::SampleRng;
 
@@ -6,7 +6,7 @@ use crate::digits::{CLASSES, SIDE};
 
 const PIXELS: usize = SIDE * SIDE;
 const HIDDEN: usize = 32;
-/// Where the second layer's weights begin: behind a row for each pixel, and one of biases.
+/// Index of the second layer's weights: after a row for each pixel, and one of biases.
 const SECOND: usize = (PIXELS + 1) * HIDDEN;
 const WEIGHTS: usize = SECOND + (HIDDEN + 1) * CLASSES;
 
@@ -14,7 +14,7 @@ pub(crate) struct Model {
     pub(crate) weights: Vec<f32>,
 }
 
-/// `y += a * x`
+/// Computes `y += a * x`.
 fn add(y: &mut [f32], a: f32, x: &[f32]) {
     for (y, x) in y.iter_mut().zip(x) {
         *y += a * x;
@@ -22,15 +22,17 @@ fn add(y: &mut [f32], a: f32, x: &[f32]) {
 }
 
 impl Model {
-    /// Small random weights, the same in each run.
+    /// Creates small random weights, the same in each run.
     pub(crate) fn new() -> Self {
         let mut rng = SampleRng::new(3, 0, 0);
         let weight = |i| if i < SECOND { 0.05 } else { 0.3 } * (2.0 * rng.f32() - 1.0);
         Model { weights: (0..WEIGHTS).map(weight).collect() }
     }
 
+    /// Creates a model with these weights.
+    ///
     /// # Errors
-    /// There are more or fewer than this model has.
+    /// If their number differs from this model's.
     pub(crate) fn with(weights: Vec<f32>) -> mp::AnyResult<Self> {
         match weights.len() {
             WEIGHTS => Ok(Model { weights }),
@@ -38,7 +40,7 @@ impl Model {
         }
     }
 
-    /// The hidden layer, and how probable each class is.
+    /// Returns the hidden layer, and the probability of each class.
     fn forward(&self, image: &[f32]) -> ([f32; HIDDEN], [f32; CLASSES]) {
         let (first, second) = self.weights.split_at(SECOND);
         let (mut hidden, mut classes) = ([0.0; HIDDEN], [0.0; CLASSES]);
@@ -58,12 +60,12 @@ impl Model {
         (hidden, classes)
     }
 
-    /// One step down the gradient of the batch.
+    /// Makes one step down the gradient of the batch.
     pub(crate) fn train(&mut self, images: &[f32], classes: &[i64], rate: f32) {
         let step = -rate / classes.len() as f32;
         let passes: Vec<_> = images.chunks_exact(PIXELS).map(|image| self.forward(image)).collect();
         let (first, second) = self.weights.split_at_mut(SECOND);
-        // The gradients at the hidden layer, by the weights as they were.
+        // The gradients at the hidden layer, by the old weights.
         let back = |(hidden, error): &([f32; HIDDEN], [f32; CLASSES])| {
             let mut back = [0.0; HIDDEN];
             for ((back, h), row) in back.iter_mut().zip(hidden).zip(second.chunks_exact(CLASSES)) {
@@ -88,7 +90,7 @@ impl Model {
         }
     }
 
-    /// How many of the images it recognises.
+    /// Returns the number of images that it recognises.
     pub(crate) fn right(&self, images: &[f32], classes: &[i64]) -> usize {
         let most = |image| {
             let (_, classes) = self.forward(image);
@@ -98,7 +100,7 @@ impl Model {
         pairs.filter(|(image, class)| most(image) == usize::try_from(**class).ok()).count()
     }
 
-    /// Of all bits of the weights (FNV-1a).
+    /// Returns the hash of all bits of the weights (FNV-1a).
     pub(crate) fn hash(&self) -> u64 {
         let bytes = self.weights.iter().flat_map(|weight| weight.to_bits().to_le_bytes());
         bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))

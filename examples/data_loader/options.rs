@@ -18,7 +18,7 @@ Trains a classifier on image files of digits, which it writes first. Worker proc
   --resume FILE   goes on from such a file
   --help          this text";
 
-/// What was asked for.
+/// Parsed options.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Options {
     pub(crate) images: usize,
@@ -33,10 +33,10 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// `None` when only help was asked for.
+    /// Parses the command line. `None` if only help was requested.
     ///
     /// # Errors
-    /// An option that there isn't, or a value that it can't have.
+    /// For an unknown option, or an invalid value.
     pub(crate) fn from_args() -> mp::AnyResult<Option<Self>> {
         let mut o = Self {
             images: 4000,

@@ -28,7 +28,7 @@ impl Set {
     }
 }
 
-/// What to train on, and the fifth that is held out.
+/// Training data, and the fifth that is held out.
 pub(crate) struct Data {
     pub(crate) inputs: usize,
     pub(crate) classes: usize,
@@ -37,7 +37,7 @@ pub(crate) struct Data {
 }
 
 impl Data {
-    /// From a file, or the digits.
+    /// Loads a file, or the digits.
     pub(crate) fn load(file: Option<&Path>) -> mp::AnyResult<Self> {
         let mut rows = match file {
             None => parse(DIGITS, "digits.csv")?,
@@ -99,7 +99,7 @@ impl Shuffle {
         Self(seed)
     }
 
-    /// A random number: SplitMix64 (Steele, Lea, Flood 2014).
+    /// Returns a random number: SplitMix64 (Steele, Lea, Flood 2014).
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

@@ -2,8 +2,9 @@
 //!
 //! `cargo run --release --example hogwild -- --workers 2`
 //!
-//! The images lie in shared memory once. Batches are views of them, sent through a queue without being copied. Every
-//! worker adds its gradients to the same weights, through relaxed atomics ("Hogwild", Niu et al. 2011).
+//! The images are stored in shared memory once. Batches are views of them, sent through a queue without being
+//! copied. Every worker adds its gradients to the same weights, through relaxed atomics ("Hogwild", Niu et
+//! al. 2011).
 
 mod data;
 mod model;
@@ -24,7 +25,7 @@ use options::Options;
 const BATCH: usize = 32;
 const HIDDEN: usize = 48;
 
-/// Some images and their labels: views of the data set, wherever this is received.
+/// Some images and their labels: views of the data set in every process.
 #[derive(Serialize, Deserialize)]
 struct Batch {
     images: FrozenTensor<f32>,
@@ -32,19 +33,19 @@ struct Batch {
     rate: f32,
 }
 
-/// What every worker gets.
+/// Arguments of every worker.
 #[derive(Serialize, Deserialize)]
 struct Job {
     model: Model,
     weights: SharedTensor<f32>,
     batches: Queue<Batch>,
-    /// Images trained so far.
+    /// Number of images trained so far.
     trained: SharedTensor<u64>,
-    /// The mean loss of the latest batch.
+    /// Mean loss of the latest batch.
     loss: SharedTensor<f32>,
 }
 
-/// Runs in a process of its own.
+/// Runs in a worker process.
 fn worker(_rank: usize, job: Job) -> mp::AnyResult<()> {
     let mut network = Network::new(job.model);
     let weights = job.weights.as_atomics()?;
@@ -63,7 +64,7 @@ fn worker(_rank: usize, job: Job) -> mp::AnyResult<()> {
     Ok(())
 }
 
-/// Sends every batch once an epoch, in another order each time.
+/// Sends every batch once in each epoch, in another order each time.
 fn feed(data: &Data, queue: &Queue<Batch>, epochs: usize) -> mp::AnyResult<()> {
     let n = data.train.len();
     let mut starts: Vec<usize> = (0..n).step_by(BATCH).collect();
@@ -124,7 +125,8 @@ fn train(options: &Options, data: &Data) -> mp::AnyResult<()> {
         batches.close();
         match feeder.join() {
             Ok(Ok(())) => Ok(()),
-            // Its queue was closed because no worker takes anything any more; the workers' failures say why.
+            // Its queue was closed because no worker takes anything any more. The workers' failures have the
+            // reason.
             Ok(Err(_)) if workers.failures().len() == options.workers => Ok(()),
             Ok(Err(e)) => Err(e.into()),
             Err(_) => Err("the feeding thread panicked".into()),

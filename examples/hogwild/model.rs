@@ -13,12 +13,12 @@ pub(crate) struct Model {
 }
 
 impl Model {
-    /// How many weights there are: two matrices, each with a row of biases.
+    /// Returns the number of weights: two matrices, each with a row of biases.
     pub(crate) fn len(&self) -> usize {
         (self.inputs + 1) * self.hidden + (self.hidden + 1) * self.classes
     }
 
-    /// Small random numbers (He et al. 2015), the same in every run.
+    /// Returns small random numbers (He et al. 2015), the same in every run.
     pub(crate) fn initial_weights(&self) -> Vec<f32> {
         let mut random = Shuffle::new(3);
         let mut uniform = || random.next() as f32 / u64::MAX as f32 * 2.0 - 1.0;
@@ -29,7 +29,7 @@ impl Model {
     }
 }
 
-/// A worker's own copy of the weights, and room for gradients.
+/// A worker's own copy of the weights, and buffers for gradients.
 pub(crate) struct Network {
     model: Model,
     weights: Vec<f32>,
@@ -39,7 +39,7 @@ pub(crate) struct Network {
     back: Vec<f32>,
 }
 
-/// `y += a * x`
+/// Computes `y += a * x`.
 fn add_scaled(y: &mut [f32], a: f32, x: &[f32]) {
     y.iter_mut().zip(x).for_each(|(y, x)| *y += a * x);
 }
@@ -68,7 +68,7 @@ impl Network {
         &self.gradient
     }
 
-    /// Probabilities of the classes, in `scores`.
+    /// Computes the probabilities of the classes into `scores`.
     fn forward(&mut self, image: &[f32]) {
         let Model { inputs, hidden, classes } = self.model;
         let (first, second) = self.weights.split_at((inputs + 1) * hidden);
@@ -87,7 +87,7 @@ impl Network {
         self.scores.iter_mut().for_each(|s| *s /= sum);
     }
 
-    /// Adds up the gradients of the cross entropy over a batch; the sum of the losses.
+    /// Adds up the gradients of the cross entropy over a batch, and returns the sum of the losses.
     pub(crate) fn gradients(&mut self, images: &[f32], labels: &[u32]) -> f32 {
         let Model { inputs, hidden, classes } = self.model;
         self.gradient.fill(0.0);
@@ -112,7 +112,7 @@ impl Network {
         loss
     }
 
-    /// Which share of the images it recognises.
+    /// Returns the proportion of images that it recognises.
     pub(crate) fn accuracy(&mut self, images: &[f32], labels: &[u32]) -> f64 {
         let mut right = 0;
         for (image, &label) in images.chunks_exact(self.model.inputs).zip(labels) {

@@ -11,7 +11,7 @@ Trains a classifier on handwritten digits with several processes on one set of w
   --kill-one      kills a worker in the middle (SIGKILL); the training goes on
   --help          this text";
 
-/// What was asked for.
+/// Parsed options.
 pub(crate) struct Options {
     pub(crate) workers: usize,
     pub(crate) epochs: usize,
@@ -20,7 +20,7 @@ pub(crate) struct Options {
 }
 
 impl Options {
-    /// `None` when only help was asked for.
+    /// Parses the command line. `None` if only help was requested.
     pub(crate) fn from_args() -> mp::AnyResult<Option<Self>> {
         let processors = std::thread::available_parallelism().map_or(2, usize::from);
         let mut o = Self { workers: processors, epochs: 40, data: None, kill_one: false };

@@ -1,4 +1,4 @@
-//! Runs the service, stops it as systemd does by default, and counts the requests that fail.
+//! Runs the service, stops it as systemd does by default, and counts the failed requests.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
@@ -24,7 +24,7 @@ fn in_flight(address: &str) -> mp::AnyResult<usize> {
     Ok(answer.rsplit("\r\n").next().unwrap_or_default().trim().parse()?)
 }
 
-/// A service in a process group of its own, as a unit has a control group of its own.
+/// Service in a process group of its own, as a unit has a control group of its own.
 struct Unit(Child);
 
 impl Drop for Unit {
@@ -46,7 +46,7 @@ pub(crate) fn run() -> mp::AnyResult<()> {
     let failed = std::thread::scope(|scope| -> mp::AnyResult<usize> {
         let requests: Vec<_> =
             (0..REQUESTS).map(|_| scope.spawn(|| get(&address, "/primes/50000"))).collect();
-        // All of them have begun. As many are in flight as were not answered yet.
+        // All of them have begun. The requests in flight are those without an answer.
         let until = Instant::now() + DEADLINE;
         while in_flight(&address)? + requests.iter().filter(|request| request.is_finished()).count()
             < REQUESTS

@@ -1,9 +1,9 @@
-//! A web service whose requests are computed by a pool of worker processes, and which stops gracefully: no request that has
-//! begun fails.
+//! Web service whose requests are computed by a pool of worker processes, and which stops gracefully: no
+//! request that has begun fails.
 //!
-//! `cargo run --release --example service -- 127.0.0.1:8080`, then `curl localhost:8080/primes/1000000`; Ctrl-C or
-//! `systemctl stop` ends it (the unit is in `mp-service.service`). With `-- --check` it runs itself, sends SIGTERM to all its
-//! processes while requests are computed, and counts those that fail.
+//! `cargo run --release --example service -- 127.0.0.1:8080`, then `curl localhost:8080/primes/1000000`;
+//! Ctrl-C or `systemctl stop` ends it (the unit is in `mp-service.service`). With `-- --check` it runs
+//! itself, sends SIGTERM to all its processes while requests are computed, and counts the failed requests.
 
 mod check;
 
@@ -17,7 +17,7 @@ use mp::Pool;
 use mp::process::Interrupt;
 use tokio::sync::Notify;
 
-/// The work of one request, in a worker process: what crashes or leaks there costs one answer.
+/// Computes one request in a worker process: a crash or leak there costs one answer.
 fn count_primes(below: u64) -> u64 {
     let is_prime = |n: &u64| (2..).take_while(|d| d * d <= *n).all(|d| !n.is_multiple_of(d));
     (2..below).filter(is_prime).count() as u64
@@ -32,15 +32,15 @@ async fn primes(
     answer.map(|count| format!("{count}\n")).map_err(failed)
 }
 
-/// Number of requests that have no answer yet, for load balancers and tests.
+/// Returns the number of requests without an answer, for load balancers and tests.
 async fn in_flight(State(pool): State<Arc<Pool>>) -> String {
     let metrics = pool.metrics();
     (metrics.queued + metrics.running).to_string()
 }
 
 async fn serve(address: &str) -> mp::AnyResult<()> {
-    // The signals are this process's: workers work until the last answer is sent. Handled before the pool is made, so that
-    // no signal comes too early.
+    // This process handles the signals: workers run until the last answer is sent. Installed before the pool
+    // starts, so that no signal comes too early.
     let asked = Arc::new(Notify::new());
     let ask = Arc::clone(&asked);
     ctrlc::set_handler(move || ask.notify_one())?; // SIGINT, SIGTERM and SIGHUP
@@ -49,7 +49,7 @@ async fn serve(address: &str) -> mp::AnyResult<()> {
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
     let stop = async move { asked.notified().await };
-    // Accepts nothing from then on, and returns when the connections have their answers.
+    // Accepts nothing from then on, and returns when all connections have their answers.
     axum::serve(listener, router.with_state(Arc::clone(&pool))).with_graceful_shutdown(stop).await?;
     Arc::into_inner(pool).map_or(Ok(()), Pool::join)?;
     println!("stopped");

@@ -1,16 +1,18 @@
-//! Tensors of devices between `multiproc` and candle, whose storage owns its memory: so by a copy on the device.
+//! Tensors of devices between `multiproc` and candle. candle's storage owns its memory, so tensors are copied
+//! on the device.
 
 use candle_core::op::BackpropOp;
 use candle_core::{CudaStorage, Device, Storage};
 use mp::AnyResult;
 use mp::cuda::{CudaTensor, CudarcStream};
 
-/// The stream that candle's work is given to, of a device made by `Device::new_cuda_with_stream`. It has a clock: keep it.
+/// Returns the stream of candle's work, for a device made by `Device::new_cuda_with_stream`. It has a clock,
+/// so store it.
 pub fn stream_of(device: &Device) -> AnyResult<CudarcStream> {
     Ok(CudarcStream::new(&device.as_cuda_device()?.cuda_stream())?)
 }
 
-/// Ours, as candle's.
+/// Converts one of our tensors to candle's.
 pub fn to_candle(
     x: &CudaTensor<f32>,
     device: &Device,
@@ -20,7 +22,7 @@ pub fn to_candle(
     Ok(candle_core::Tensor::from_storage(Storage::Cuda(storage), x.shape(), BackpropOp::none(), false))
 }
 
-/// candle's, as ours.
+/// Converts one of candle's tensors to ours.
 pub fn from_candle(x: &candle_core::Tensor, stream: &CudarcStream) -> AnyResult<CudaTensor<f32>> {
     let (storage, layout) = x.storage_and_layout();
     let Storage::Cuda(storage) = &*storage else { return Err("it is not on a CUDA device".into()) };

@@ -1,6 +1,7 @@
-//! A round trip: a tensor goes to candle, is doubled there, comes back, and goes through a queue to a second process, whose candle sums it up.
+//! Round trip: a tensor is sent to candle, doubled there, returned, and sent through a queue to a second
+//! process, whose candle sums it up.
 //!
-//! `cargo run --release --manifest-path examples/candle/Cargo.toml` (README.md there says what that takes)
+//! `cargo run --release --manifest-path examples/candle/Cargo.toml` (README.md there lists the requirements)
 
 use candle_core::Device;
 use mp::cuda::CudaTensor;
@@ -32,7 +33,7 @@ fn sum(from: Tensors) -> AnyResult<f32> {
     Ok(to_candle(&ours, &device, &stream)?.sum_all()?.to_scalar()?)
 }
 
-/// Whether there is a GPU. In a process of its own: one that has called the driver is not to be copied.
+/// Returns the GPU's name. Runs in a separate process: a process that has called the driver must not fork.
 fn gpu(_: ()) -> AnyResult<String> {
     Ok(match mp::cuda::Device::new(0) {
         Ok(device) => device.name()?,
