@@ -1,4 +1,4 @@
-//! Notes the compiler's version, so that every set of figures names the compiler behind it.
+//! Records the compiler's version, so that every set of figures names its compiler.
 
 use std::process::Command;
 

@@ -1,6 +1,6 @@
 //! Image files, which are removed at the end: JPEG, 400 × 300 pixels.
 //!
-//! Decoders round differently: another one gives nearly the same bytes, not the same.
+//! Decoders round differently: the bytes of another decoder are close, but not equal.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -12,20 +12,20 @@ use image::{Rgb, RgbImage};
 use crate::{Result, references};
 
 const FILES: usize = 64;
-/// As cameras and most data sets have it.
+/// Quality that cameras and most data sets use.
 const QUALITY: u8 = 90;
 
-/// A folder with images.
+/// Folder with images.
 #[derive(Debug)]
 pub(crate) struct Images {
     folder: PathBuf,
 }
 
 impl Images {
-    /// Writes them: slopes of colour with some noise, so that they are not decoded quicker than photographs are.
+    /// Writes them: colour gradients with some noise, so that decoding takes as long as for photographs.
     ///
     /// # Errors
-    /// A file can't be written.
+    /// If a file can't be written.
     pub(crate) fn write() -> Result<Self> {
         let images =
             Self { folder: std::env::temp_dir().join(format!("mp-bench-images-{}", std::process::id())) };
@@ -45,10 +45,10 @@ impl Images {
         Ok(images)
     }
 
-    /// What the middle of each adds up to, by the decoder that all have.
+    /// Returns the checksum of each image's middle, by the common decoder.
     ///
     /// # Errors
-    /// One can't be decoded.
+    /// If one can't be decoded.
     pub(crate) fn sums(&self) -> Result<Vec<u64>> {
         let mut row = vec![0; mp_bench_decoder::ROW];
         self.paths()
@@ -60,7 +60,7 @@ impl Images {
         &self.folder
     }
 
-    /// The files, by their names.
+    /// Returns the files, ordered by name.
     pub(crate) fn paths(&self) -> impl Iterator<Item = PathBuf> {
         (0..FILES).map(|file| self.folder.join(format!("{file:03}.jpg")))
     }

@@ -2,13 +2,17 @@
 //!
 //! `cargo run --release --manifest-path benches/Cargo.toml --features data --bin data -- --json figures.json`
 //!
-//! The figures of a row come from one run, in which the contenders take turns, after each was tried at several settings, of which the best
-//! is kept. Each batch is looked at by the process that would train with it: what all loaders of a row gave adds up to one number (but for decoders
-//! that round differently), ours gave the samples of the plan, batch by batch and row by row, and anything else ends the program with an error.
+//! The figures of a row come from one run, in which the contenders take turns, after each was tried at
+//! several settings, of which the best is kept. Each batch is looked at by the process that would train with
+//! it: what all loaders of a row gave adds up to one number (but for decoders that round differently), ours
+//! gave the samples of the plan, batch by batch and row by row, and anything else ends the program with an
+//! error.
 //!
-//! torch and SPDL run in one Python, `MP_PYTHON` or `benches/target/peers/bin/python`; without it they are left out, which is said:
+//! torch and SPDL run in one Python, `MP_PYTHON` or `benches/target/peers/bin/python`; without it they are
+//! left out, which is said:
 //!
-//! `python3 -m venv benches/target/peers && benches/target/peers/bin/pip install torch torchvision pillow spdl spdl-core spdl-io`
+//! `python3 -m venv benches/target/peers && benches/target/peers/bin/pip install torch torchvision pillow
+//! spdl spdl-core spdl-io`
 
 mod images;
 mod ours;
@@ -28,7 +32,7 @@ use mp_bench::{machine, stats};
 /// Any error, with its message.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What every fallible function here returns.
+/// Result of every fallible function here.
 type Result<T> = std::result::Result<T, Failure>;
 
 const USAGE: &str = "\
@@ -118,7 +122,7 @@ fn start() -> Result<()> {
         let machine = machine::describe(processors, false, false, load);
         let results = results::Results { rows: vec![run::row(row, &setup, rounds)?.on(&machine)] };
         print!("{}", results.table());
-        // What was measured stays if a later row fails.
+        // Earlier figures are kept if a later row fails.
         if let Some(path) = &json {
             results.write(path)?;
         }

@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use crate::Result;
 use crate::run::{Contender, Round};
 
-/// The Python that has the peers, if there is one.
+/// Returns the Python that has the peers, if there is one.
 pub(crate) fn find() -> Option<PathBuf> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/peers/bin/python");
     let python = std::env::var_os("MP_PYTHON").map_or(folder, PathBuf::from);
@@ -24,7 +24,7 @@ pub(crate) fn find() -> Option<PathBuf> {
     }
 }
 
-/// What scripts need to know.
+/// Common arguments of scripts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Task<'a> {
     pub(crate) python: &'a Path,
@@ -59,10 +59,10 @@ impl Drop for Script {
     }
 }
 
-/// A loader in Python. Its versions are added to those.
+/// Starts a loader in Python, and adds its versions to `versions`.
 ///
 /// # Errors
-/// It does not begin: the library is not installed, most likely.
+/// If it does not start: most likely the library is not installed.
 pub(crate) fn start(task: Task<'_>, versions: &mut Vec<String>) -> Result<Contender> {
     let mut process = Command::new(task.python)
         .arg(Path::new(env!("CARGO_MANIFEST_DIR")).join("data").join(task.script))
@@ -95,7 +95,7 @@ pub(crate) fn start(task: Task<'_>, versions: &mut Vec<String>) -> Result<Conten
     }))
 }
 
-/// The library of the decoder, which was built along.
+/// Returns the library of the decoder, which was built along.
 fn decoder() -> Result<PathBuf> {
     let program = std::env::current_exe()?;
     let folder = program.parent().ok_or("no folder")?;

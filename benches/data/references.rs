@@ -1,4 +1,5 @@
-//! What threads of one process do: no start, no way between processes, no protection from a crash.
+//! Threads of one process as a reference: no start, no communication between processes, no protection from a
+//! crash.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -14,22 +15,22 @@ use crate::ours::Takes;
 use crate::run::{Contender, Round};
 
 const THREADS: usize = 2;
-/// Images in a batch of the row `decode`.
+/// Number of images in a batch of the row `decode`.
 pub(crate) const BATCH: usize = 16;
-/// As many batches as a loader of two workers with a prefetch factor of 2 has.
+/// Number of batches, as for a loader of two workers with a prefetch factor of 2.
 const AHEAD: usize = 4;
 
-/// What an image adds up to.
+/// Returns the checksum of an image.
 pub(crate) fn sum(row: &[u8]) -> u64 {
     row.iter().map(|byte| u64::from(*byte)).sum()
 }
 
-/// What the first and the last row of a batch of images add up to.
+/// Returns the checksum of the first and the last row of a batch of images.
 pub(crate) fn ends(batch: &[u8]) -> [u64; 2] {
     [sum(&batch[..ROW]), sum(&batch[batch.len() - ROW..])]
 }
 
-/// Buffers that are used again: their pages are there.
+/// Buffers that are reused: their pages exist.
 struct Buffers<T>(Mutex<Vec<Vec<T>>>, usize);
 
 impl<T: Copy + Default> Buffers<T> {
@@ -47,7 +48,7 @@ impl<T: Copy + Default> Buffers<T> {
     }
 }
 
-/// `transfer`: two threads fill batches that are in memory already.
+/// `transfer`: two threads fill batches that are already in memory.
 pub(crate) fn fill(batches: usize) -> Contender {
     let buffers = Buffers::<f32>::new(64 * 3 * (SIDE * SIDE) as usize);
     Contender::new("2 threads", move || {
@@ -108,7 +109,7 @@ pub(crate) fn decode(images: &Images, batches: usize, by_rows: bool) -> Result<C
             let pool = &pool;
             scope.spawn(move || {
                 pool.install(|| {
-                    // An error of sending: the other side has ended with an error.
+                    // An error of sending means that the other side has ended with an error.
                     if by_rows {
                         (0..batches).for_each(|number| _ = send.send(batch(number)));
                     } else {
@@ -129,7 +130,8 @@ pub(crate) fn decode(images: &Images, batches: usize, by_rows: bool) -> Result<C
     }))
 }
 
-/// `uneven`, `uneven_any_order`: threads that take one number after the other, and wait as long as it takes. They can't do more.
+/// `uneven`, `uneven_any_order`: threads that take one number after the other, and wait for its time. This is
+/// the maximum rate.
 pub(crate) fn uneven(threads: usize, batches: usize, takes: Takes) -> Contender {
     Contender::new("", move || {
         let (start, next, check) = (Instant::now(), AtomicUsize::new(0), AtomicU64::new(0));

@@ -1,4 +1,4 @@
-//! The figures: kept in a file, and as a table.
+//! Figures: stored in a file, and as a table.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,17 +10,17 @@ use crate::Result;
 use crate::machine::Machine;
 use crate::rows::{self, Better, Row};
 
-/// Between these lines a page has the table.
+/// Marks of the table in a page.
 const BEGIN: &str = "<!-- figures of data loaders: begin -->";
 const END: &str = "<!-- figures of data loaders: end -->";
 
-/// The figures of some rows.
+/// Figures of some rows.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct Results {
     pub(crate) rows: Vec<RowResult>,
 }
 
-/// Those of one row.
+/// Figures of one row.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct RowResult {
     pub(crate) id: String,
@@ -29,27 +29,27 @@ pub(crate) struct RowResult {
     pub(crate) higher_is_better: bool,
     pub(crate) rounds: usize,
     pub(crate) contenders: Vec<Shown>,
-    /// What is wanted, with what there is, and whether that is enough.
+    /// Goal, actual value, and whether it is met.
     pub(crate) goals: Vec<(String, bool)>,
-    /// Of the peers.
+    /// Versions of the peers.
     pub(crate) versions: Vec<String>,
     pub(crate) machine: BTreeMap<String, String>,
 }
 
-/// One contender of a row, at its best setting.
+/// Contender of a row, at its best setting.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Shown {
     pub(crate) name: String,
     pub(crate) setting: String,
-    /// The median of the rounds.
+    /// Median of the rounds.
     pub(crate) figure: Option<f64>,
     /// (p90 − p10) / median.
     pub(crate) spread: Option<f64>,
-    /// How many times better ours is: the median of what it is in each round.
+    /// Factor by which ours is better: the median over the rounds.
     pub(crate) times: Option<f64>,
     pub(crate) times_spread: Option<f64>,
     pub(crate) failed: Option<String>,
-    /// The settings that were tried, with their figures.
+    /// Settings that were tried, with their figures.
     pub(crate) tried: Vec<(String, f64)>,
 }
 
@@ -74,7 +74,7 @@ impl RowResult {
         }
     }
 
-    /// Where it was measured.
+    /// Records the machine.
     pub(crate) fn on(mut self, machine: &Machine) -> Self {
         let words = [
             ("cpu", machine.cpu.clone()),
@@ -90,20 +90,20 @@ impl RowResult {
     }
 }
 
-/// What is in a file.
+/// Reads a file.
 ///
 /// # Errors
-/// It can't be read, or is none of these.
+/// If it can't be read, or has another format.
 pub(crate) fn read(path: &Path) -> Result<Results> {
     let text = std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))?;
     Ok(serde_json::from_slice(&text).map_err(|e| format!("{}: {e}", path.display()))?)
 }
 
 impl Results {
-    /// Writes them to a file, in the place of the same rows there; its others stay.
+    /// Writes them to a file, and replaces the same rows there.
     ///
     /// # Errors
-    /// The file can't be written, or has something else.
+    /// If the file can't be written, or has another format.
     pub(crate) fn write(mut self, path: &Path) -> Result<()> {
         if path.exists() {
             let before = read(path)?.rows.into_iter();
@@ -114,7 +114,7 @@ impl Results {
         Ok(std::fs::write(path, serde_json::to_string_pretty(&self)? + "\n")?)
     }
 
-    /// A table, in Markdown, and whether the goals are met.
+    /// Returns a table in Markdown, with goals.
     pub(crate) fn table(&self) -> String {
         let mut text = String::from("| work | contender | figure | mp is better by |\n|---|---|---|---|\n");
         for row in &self.rows {
@@ -152,7 +152,7 @@ impl Results {
         text
     }
 
-    /// From where to where something goes that the rows differ in.
+    /// Returns the range of a setting that differs between rows.
     fn range(&self, name: &str) -> Option<String> {
         let words = self.rows.iter().filter_map(|row| match name {
             "rounds" => Some(row.rounds.to_string()),
@@ -168,10 +168,10 @@ impl Results {
         Some(if first == last { format!("{name} {first}") } else { format!("{name} {first} to {last}") })
     }
 
-    /// Writes the table into a page, between [`BEGIN`] and [`END`], in the place of what is there.
+    /// Writes the table into a page, between [`BEGIN`] and [`END`], and replaces the text there.
     ///
     /// # Errors
-    /// The page can't be read or written, or lacks one of the two.
+    /// If the page can't be read or written, or lacks a mark.
     pub(crate) fn publish(&self, page: &Path) -> Result<()> {
         let text = std::fs::read_to_string(page).map_err(|e| format!("{}: {e}", page.display()))?;
         let lacks = || format!("{} has no {BEGIN} before an {END}", page.display());
@@ -182,7 +182,7 @@ impl Results {
 }
 
 impl Shown {
-    /// Its figure, or why there is none.
+    /// Formats its figure, or the reason why there is none.
     pub(crate) fn words(&self, unit: &str) -> String {
         match (self.figure, &self.failed) {
             (Some(figure), _) => {

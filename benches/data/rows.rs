@@ -1,4 +1,4 @@
-//! What is measured.
+//! Measured rows.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -9,14 +9,14 @@ use crate::python::{self, Task};
 use crate::run::{Contender, Entrant};
 use crate::{Result, ours, references};
 
-/// What contenders are made from.
+/// Resources for contenders.
 #[derive(Debug)]
 pub(crate) struct Setup<'a> {
     pub(crate) images: &'a Images,
     pub(crate) python: Option<PathBuf>,
 }
 
-/// Which way a figure should go.
+/// Preferred direction of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Better {
     Lower,
@@ -32,20 +32,20 @@ impl Better {
     }
 }
 
-/// What is wanted of our figure.
+/// Goal for our figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Goal {
-    /// In the row's unit.
+    /// Maximum in the row's unit.
     AtMost(f64),
-    /// That many times as good as this one's.
+    /// That many times as good as the named contender.
     Times(&'static str, f64),
-    /// No more than that above this one's.
+    /// At most that much above the named contender.
     LaterBy(&'static str, f64),
 }
 
 type Contenders = fn(&Setup<'_>, &mut Vec<String>) -> Result<Vec<Entrant>>;
 
-/// One row. Its first contender is ours.
+/// Row. Its first contender is ours.
 pub(crate) struct Row {
     pub(crate) id: &'static str,
     pub(crate) unit: &'static str,
@@ -55,7 +55,7 @@ pub(crate) struct Row {
     pub(crate) goals: &'static [Goal],
 }
 
-/// In the order in which they run.
+/// All rows, in the order in which they run.
 pub(crate) static ALL: &[Row] = &[
     Row {
         id: "transfer",
@@ -203,7 +203,7 @@ pub(crate) static ALL: &[Row] = &[
     },
 ];
 
-/// A figure in a unit that suits its size.
+/// Formats a figure in a suitable unit.
 pub(crate) fn human(figure: f64, unit: &str) -> String {
     let size = figure.abs();
     match unit {
@@ -221,7 +221,7 @@ fn entrant(name: &'static str, variants: Vec<Contender>) -> Entrant {
     Entrant { name, variants }
 }
 
-/// A library in Python at these settings; nothing without one.
+/// Returns a library in Python at these settings. Empty without Python.
 fn python(
     setup: &Setup<'_>,
     versions: &mut Vec<String>,
@@ -241,7 +241,7 @@ fn python(
     Ok(if begun.is_empty() { Vec::new() } else { vec![entrant(name, begun)] })
 }
 
-/// Of torch, which makes lists of strings in either.
+/// Settings of torch, which makes lists of strings in either.
 const LISTS: [&str; 2] = ["default 2", "default 4"];
 const TORCH: &str = "torch_loader.py";
 const SPDL: &str = "spdl_loader.py";
@@ -295,7 +295,7 @@ fn number(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>>
     let settings = ["default 2", "default 4", "at-once 2", "at-once 4"];
     all.extend(python(setup, versions, TORCH, ("torch", "number", BATCHES), &settings)?);
     all.extend(python(setup, versions, SPDL, ("SPDL", "number", BATCHES), &["numpy 2"])?);
-    // They say how many a second.
+    // They report a rate per second.
     Ok(all.into_iter().map(|one| one.each(|setting| setting.map(|rate| Ok(1.0 / rate)))).collect())
 }
 
@@ -321,7 +321,7 @@ fn strings_list(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Ent
 fn items_32m(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>> {
     const ITEMS: usize = 120;
     let mut all = vec![entrant("mp", vec![ours::large_items(32 << 20, ITEMS)?])];
-    // As many segments: 3, and 5, which is what its page measures with.
+    // The same numbers of segments: 3, and 5, which its page uses.
     all.extend(python(setup, versions, SPDL, ("SPDL", "items_32m", ITEMS), &["pool 3", "pool 5"])?);
     Ok(all)
 }
@@ -375,7 +375,7 @@ fn memory(setup: &Setup<'_>, versions: &mut Vec<String>) -> Result<Vec<Entrant>>
     const BATCHES: usize = 20;
     let mut all = vec![entrant("mp", vec![ours::memory(BATCHES)?])];
     let torch = python(setup, versions, TORCH, ("torch", "memory", BATCHES), &["default 2"])?;
-    // A script says which process its worker is, which waits for the next epoch now.
+    // The script reports its worker, which waits for the next epoch now.
     let private = |setting: Contender| setting.map(|pid| ours::private(pid as u32));
     all.extend(torch.into_iter().map(|one| one.each(private)));
     Ok(all)

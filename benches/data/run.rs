@@ -5,19 +5,19 @@ use crate::rows::{Better, Goal, Row, Setup};
 use crate::stats::{self, Summary};
 use crate::{Result, rows};
 
-/// How a round ended.
+/// Result of a round.
 #[derive(Clone, Debug)]
 pub(crate) enum Round {
-    /// The figure in the row's unit, and what the batches add up to.
+    /// Figure in the row's unit, and checksum of the batches.
     Figure { figure: f64, check: u64 },
-    /// It can't do this work, and says why.
+    /// The contender can't do this work, for this reason.
     Failed(String),
 }
 
-/// A loader at one setting.
+/// Loader at one setting.
 pub(crate) struct Contender {
     pub(crate) setting: String,
-    /// What its batches add up to may be off by a two-hundredth.
+    /// `true` if its checksum may differ by 1/200.
     roughly: bool,
     round: Box<dyn FnMut() -> Result<Round>>,
 }
@@ -27,12 +27,12 @@ impl Contender {
         Self { setting: setting.into(), roughly: false, round: Box::new(round) }
     }
 
-    /// It has another decoder, which rounds differently.
+    /// Marks a contender with another decoder, which rounds differently.
     pub(crate) fn roughly(self) -> Self {
         Self { roughly: true, ..self }
     }
 
-    /// Its figure is another function of what it says.
+    /// Converts its figure.
     pub(crate) fn map(self, function: impl Fn(f64) -> Result<f64> + 'static) -> Self {
         let (roughly, mut round) = (self.roughly, self.round);
         let mapped = Self::new(self.setting, move || {
@@ -44,7 +44,7 @@ impl Contender {
         Self { roughly, ..mapped }
     }
 
-    /// Its batches have to add up to this.
+    /// Requires this checksum.
     pub(crate) fn checked(self, right: u64) -> Self {
         let (setting, mut round) = (self.setting, self.round);
         Self::new(setting, move || match round()? {
@@ -56,20 +56,20 @@ impl Contender {
     }
 }
 
-/// One that takes part in a row, with the settings that are tried.
+/// Contender of a row, with the settings to try.
 pub(crate) struct Entrant {
     pub(crate) name: &'static str,
     pub(crate) variants: Vec<Contender>,
 }
 
 impl Entrant {
-    /// Each of its settings becomes another.
+    /// Converts each of its settings.
     pub(crate) fn each(self, of: impl Fn(Contender) -> Contender) -> Self {
         Self { variants: self.variants.into_iter().map(of).collect(), ..self }
     }
 }
 
-/// One at its best setting.
+/// Contender at its best setting.
 struct Chosen {
     name: &'static str,
     contender: Contender,
@@ -78,13 +78,13 @@ struct Chosen {
     failed: Option<String>,
 }
 
-/// How often each setting is tried, once to warm up besides.
+/// Number of trials of each setting, after one for warm-up.
 const TRIES: usize = 2;
 
 /// Measures a row.
 ///
 /// # Errors
-/// One of its contenders fails, or gave other batches than the rest.
+/// If a contender fails, or its batches differ from the others'.
 pub(crate) fn row(row: &'static Row, setup: &Setup<'_>, rounds: usize) -> Result<RowResult> {
     let mut versions = Vec::new();
     let entrants = (row.contenders)(setup, &mut versions).map_err(|e| format!("{}: {e}", row.id))?;
@@ -139,7 +139,7 @@ fn figure(row: &Row, name: &str, of: &mut Contender, right: &mut Option<u64>) ->
     })
 }
 
-/// A round, whose batches have to be those that the others gave.
+/// Runs a round, whose batches must equal the others'.
 fn round(row: &Row, name: &str, of: &mut Contender, right: &mut Option<u64>) -> Result<Round> {
     let round = (of.round)().map_err(|e| format!("{}: {name}, {}: {e}", row.id, of.setting))?;
     if let Round::Figure { check, .. } = round {
@@ -153,13 +153,13 @@ fn round(row: &Row, name: &str, of: &mut Contender, right: &mut Option<u64>) -> 
 }
 
 impl Chosen {
-    /// What is made of both figures of each round.
+    /// Combines both figures of each round.
     fn paired(&self, other: &Chosen, of: impl Fn(f64, f64) -> f64) -> Option<Summary> {
         let pairs: Vec<f64> = self.figures.iter().zip(&other.figures).map(|(a, b)| of(*a, *b)).collect();
         stats::summary(&pairs)
     }
 
-    /// How many times better `ours` is.
+    /// Returns the factor by which `ours` is better.
     fn beaten_by(&self, ours: &Chosen, better: Better) -> Option<Summary> {
         ours.paired(self, |ours, theirs| match better {
             Better::Higher => ours / theirs,
@@ -183,7 +183,7 @@ impl Chosen {
     }
 }
 
-/// What is wanted, what there is, and whether that is enough.
+/// Returns goal, actual value, and whether it is met.
 fn reached(goal: Goal, row: &Row, all: &[Chosen]) -> Option<(String, bool)> {
     let ours = all.first()?;
     let other = |name: &str| all.iter().find(|one| one.name == name && !one.figures.is_empty());

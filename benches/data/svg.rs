@@ -1,4 +1,5 @@
-//! The figures as a picture: a group of bars for each row, on a ground of its own, so that the page's colour does not matter.
+//! The figures as a picture: a group of bars for each row, with a background of its own, independent of the
+//! page's colour.
 
 use std::fmt::Write as _;
 
@@ -6,13 +7,13 @@ use crate::results::{Results, RowResult, Shown};
 use crate::rows;
 
 const WIDTH: u32 = 880;
-/// Where bars begin, and how long the longest is.
+/// Left edge of the bars, and length of the longest.
 const LEFT: u32 = 190;
 const LONGEST: f64 = 400.0;
 const LINE: u32 = 21;
 const FONT: &str = "font-family=\"Helvetica, Arial, sans-serif\"";
 
-/// The picture, as SVG.
+/// Returns the picture as SVG.
 pub(crate) fn draw(results: &Results) -> String {
     let (mut parts, mut y) = (String::new(), 20);
     for row in &results.rows {
@@ -59,7 +60,7 @@ fn group(parts: &mut String, row: &RowResult, y: &mut u32) {
     *y += 16;
 }
 
-/// What stands behind a bar.
+/// Returns the label of a bar.
 fn label(shown: &Shown, unit: &str) -> String {
     match (shown.figure, shown.times) {
         (Some(figure), Some(times)) => {

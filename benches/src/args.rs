@@ -17,27 +17,27 @@ usage: mp-bench [--only ID,ID] [--quick] [--pin] [--json FILE] [--minutes N] [--
   --list         name the rows and end
 ";
 
-/// What the user asked for.
+/// Parsed options.
 #[derive(Debug)]
 pub(crate) struct Options {
-    /// Ids of the rows to measure; empty for all of them.
+    /// Ids of the rows to measure. Empty for all of them.
     pub(crate) only: Vec<String>,
     /// Short rounds, few of them.
     pub(crate) quick: bool,
-    /// Pin the processes.
+    /// `true` if the processes are pinned.
     pub(crate) pin: bool,
-    /// Where the figures go as JSON.
+    /// File for the figures as JSON.
     pub(crate) json: Option<PathBuf>,
-    /// When the watchdog ends the program.
+    /// Time after which the watchdog ends the program.
     pub(crate) deadline: Duration,
-    /// Only name the rows.
+    /// `true` if the rows are only listed.
     pub(crate) list: bool,
 }
 
-/// Reads the command line; `None` when the user asked for help.
+/// Parses the command line. `None` if the user requested help.
 ///
 /// # Errors
-/// An unknown option, an unknown row, a missing or malformed value.
+/// For an unknown option, an unknown row, or a missing or malformed value.
 pub(crate) fn parse(words: impl Iterator<Item = String>) -> Result<Option<Options>> {
     let mut options = Options {
         only: Vec::new(),

@@ -1,4 +1,4 @@
-//! What the programs of this package share: the machine that figures come from, and what is made of them.
+//! Shared parts of this package's programs: description of the machine, and statistics of figures.
 
 pub mod machine;
 pub mod stats;

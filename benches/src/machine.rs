@@ -1,8 +1,8 @@
-//! Where the figures come from: the machine, the compiler, the versions.
+//! Origin of the figures: the machine, the compiler, the versions.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The machine and everything else that figures depend on.
+/// Machine and everything else that figures depend on.
 #[derive(Debug)]
 pub struct Machine {
     /// The processor's name.
@@ -15,26 +15,26 @@ pub struct Machine {
     pub rustc: &'static str,
     /// Memory in bytes.
     pub mem: u64,
-    /// When, in UTC.
+    /// Date and time in UTC.
     pub date: String,
     /// The peers and their versions.
     pub versions: Vec<(&'static str, String)>,
-    /// Processes that wanted to run in the minute before, on average: other work makes figures worse.
+    /// Average number of processes that wanted to run in the minute before: other work makes figures worse.
     pub load: f64,
-    /// Whether rounds were few and short.
+    /// `true` if rounds were few and short.
     pub quick: bool,
-    /// Whether processes were pinned.
+    /// `true` if processes were pinned.
     pub pinned: bool,
 }
 
-/// How busy the machine is: the load average over the last minute.
+/// Returns the load average over the last minute.
 pub fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split_whitespace().next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
 }
 
-/// Looks at this machine, whose [`load`] was asked for before the first row, and whose processors were counted before pinning, or else the
-/// pinned set would count as the machine.
+/// Describes this machine. [`load`] must be read before the first row, and the processors counted before
+/// pinning: otherwise the pinned set would count as the machine.
 pub fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Machine {
     let cpu = field("/proc/cpuinfo", "model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
     let mem = field("/proc/meminfo", "MemTotal")
@@ -56,14 +56,14 @@ pub fn describe(processors: usize, quick: bool, pinned: bool, load: f64) -> Mach
     }
 }
 
-/// The first value called `name` in a file of `name : value` lines.
+/// Returns the first value called `name` in a file of `name : value` lines.
 fn field(path: &str, name: &str) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
     let mut fields = text.lines().filter_map(|line| line.split_once(':'));
     fields.find(|(key, _)| key.trim() == name).map(|(_, value)| value.trim().to_owned())
 }
 
-/// The version of a package in this program's lock file.
+/// Returns the version of a package in this program's lock file.
 fn locked_version(name: &str) -> Option<String> {
     let mut lines = include_str!("../Cargo.lock").lines();
     lines.find(|line| *line == format!("name = {name:?}"))?;
@@ -71,10 +71,11 @@ fn locked_version(name: &str) -> Option<String> {
     Some(version.trim_matches('"').to_owned())
 }
 
-/// Seconds since 1970 as `2026-01-31T12:00:00Z`.
+/// Formats seconds since 1970 as `2026-01-31T12:00:00Z`.
 fn utc(seconds: u64) -> String {
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Howard Hinnant's civil_from_days, for days since 1970 only: years begin in March, so that leap days come last.
+    // Howard Hinnant's civil_from_days, for days since 1970 only: years begin in March, so that leap days
+    // come last.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;

@@ -1,8 +1,9 @@
-//! The benchmarks of mp, each beside the physical limit of the same work and, with the feature `peers`, beside
-//! iceoryx2 and ipc-channel.
+//! The benchmarks of mp, each beside the physical limit of the same work and, with the feature `peers`,
+//! beside iceoryx2 and ipc-channel.
 //!
-//! All figures of a row come from one run and take turns: limit, ours, each peer, limit, ours, … A value is the
-//! median over the rounds. Every benchmark checks what it received; a wrong value ends the program with an error.
+//! All figures of a row come from one run and take turns: limit, ours, each peer, limit, ours, … A value is
+//! the median over the rounds. Every benchmark checks what it received; a wrong value ends the program with
+//! an error.
 //!
 //! Map of the files: [`rows`] says what is measured, [`work`] holds the work itself, written once and generic
 //! over the carrier of the messages; [`limits`], [`ours`] and [`peers`] carry them; [`run`] takes turns;
@@ -29,7 +30,7 @@ use mp_bench::{machine, stats};
 /// Any error, with its message.
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// What every fallible function here returns.
+/// Result of every fallible function here.
 type Result<T> = std::result::Result<T, Failure>;
 
 fn main() -> ExitCode {

@@ -2,7 +2,8 @@
 //! deadlines, a watchdog, and death with the parent.
 //!
 //! # Safety
-//! Between fork and exec, one system call is made and no memory touched. Processes that mp makes by fork do nothing.
+//! Between fork and exec, one system call is made and no memory touched. Processes that mp makes by fork do
+//! nothing.
 
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -18,7 +19,7 @@ use crate::{Result, limits};
 /// First word of a child's command line.
 pub(crate) const CHILD: &str = "__child";
 
-/// How long a process waits for the other one.
+/// Time limit for waiting for the other process.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(30);
 
 /// A running child. Dropped, it is killed.
@@ -90,7 +91,7 @@ pub(crate) fn be_child(words: &[String]) -> Result<()> {
     if let Ok(cpu) = cpu.parse() {
         pin(cpu)?;
     }
-    // What the child shares stays until the parent has let go of its standard input: see `linger`.
+    // The child's shared memory stays until the parent has closed its standard input: see `linger`.
     let done = match role.as_str() {
         role if role.starts_with(limits::PREFIX) => limits::be_child(role, rest),
         #[cfg(feature = "peers")]
@@ -101,13 +102,14 @@ pub(crate) fn be_child(words: &[String]) -> Result<()> {
     done.map_err(|error| format!("child {role}: {error}").into())
 }
 
-/// From now on, mp may copy this process.
+/// Allows mp to fork this process from now on.
 pub(crate) fn allow_fork() {
-    // SAFETY: what the copies run here does nothing. Other threads of this process are mp's own, and the watchdog.
+    // SAFETY: what the copies run here does nothing. Other threads of this process are mp's own, and the
+    // watchdog.
     unsafe { mp::process::allow_fork() };
 }
 
-/// Makes this process end when the one that started it does.
+/// Makes this process end when its parent ends.
 ///
 /// # Errors
 /// None in practice.
@@ -149,7 +151,7 @@ fn past_deadline(since: &mut Option<Instant>) -> Result<()> {
     Ok(())
 }
 
-/// Ends this process after `limit`, whatever it is waiting for; its children then die with it.
+/// Ends this process after `limit`, whatever it is waiting for. Its children then die with it.
 pub(crate) fn start_watchdog(limit: Duration) {
     std::thread::spawn(move || {
         std::thread::sleep(limit);
@@ -158,7 +160,7 @@ pub(crate) fn start_watchdog(limit: Duration) {
     });
 }
 
-/// Where the two processes of a row run.
+/// Processors of the two processes of a row.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cores {
     /// The processor of the measuring process.
@@ -180,10 +182,10 @@ pub(crate) fn two_cores() -> Result<Cores> {
     }
 }
 
-/// Keeps the calling thread, and what it starts later, on one processor.
+/// Pins the calling thread, and everything that it starts later, to one processor.
 ///
 /// # Errors
-/// This processor isn't ours to use.
+/// If this processor is not available.
 pub(crate) fn pin(cpu: usize) -> Result<()> {
     let mut set = CpuSet::new();
     set.set(cpu);

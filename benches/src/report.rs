@@ -59,7 +59,7 @@ pub(crate) fn table(machine: &Machine, outcomes: &[Outcome]) -> String {
     text
 }
 
-/// One figure with its spread, in a unit that suits its size.
+/// Formats a figure with its spread, in a suitable unit.
 fn cell(summary: Option<Summary>, unit: &str) -> String {
     let Some(Summary { median, spread }) = summary else { return "–".to_owned() };
     let figure = match unit {
@@ -69,7 +69,7 @@ fn cell(summary: Option<Summary>, unit: &str) -> String {
         "ns" => format!("{median:.2} ns"),
         "1/s" if median >= 1e6 => format!("{:.2} M/s", median / 1e6),
         "1/s" => format!("{:.0} K/s", median / 1e3),
-        // Too near to 0 for a spread in percent.
+        // Too close to 0 for a spread in percent.
         _ => return format!("{median:.4}"),
     };
     format!("{figure} ±{:.0}%", spread * 50.0)
@@ -139,7 +139,7 @@ fn spread(summary: Option<Summary>) -> Value {
     summary.map_or(Value::Null, |summary| rounded(summary.spread))
 }
 
-/// A number with no more digits than can be trusted.
+/// Rounds a number to its reliable digits.
 fn rounded(value: f64) -> Value {
     let digits = if value.abs() >= 1000.0 { 0 } else { 4 };
     let scale = 10_f64.powi(digits);

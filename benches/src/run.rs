@@ -42,8 +42,8 @@ struct Contender {
 /// Measures the rows called `only`, or all of them.
 ///
 /// # Errors
-/// The first thing that goes wrong with the limit or with mp, wrong results included. Of a peer it is shown, and its figures are
-/// left out.
+/// The first thing that goes wrong with the limit or with mp, wrong results included. Of a peer it is shown,
+/// and its figures are left out.
 pub(crate) fn all(only: &[String], plan: &Plan) -> Result<Vec<Outcome>> {
     let wanted = |row: &&'static Row| only.is_empty() || only.iter().any(|id| id == row.id);
     rows::all().filter(wanted).map(|row| one(row, plan)).collect()
@@ -112,8 +112,8 @@ impl Contender {
         stats::summary(&figures)
     }
 
-    /// How many times the other one's figure this one's is: the median of what it is in each round, so that a machine that
-    /// changes its pace between two rounds changes nothing.
+    /// How many times the other one's figure this one's is: the median of what it is in each round, so that a
+    /// machine that changes its pace between two rounds changes nothing.
     fn times(&self, other: &Contender) -> Option<Summary> {
         let pairs = self.figures.iter().zip(&other.figures);
         let ratios = pairs.filter_map(|(ours, other)| Some((*ours)? / other.filter(|other| *other > 0.0)?));

@@ -124,8 +124,8 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours alone, and every reference into it borrowed `self`. A failure could only
-        // leave it mapped.
+        // SAFETY: the mapping is ours alone, and every reference into it borrowed `self`. A failure could
+        // only leave it mapped.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.len) };
     }
 }

@@ -1,6 +1,6 @@
 //! Medians and spreads.
 
-/// The value at `share` (0 to 1) of the sorted values, with linear interpolation between neighbours.
+/// Returns the value at `share` (0 to 1) of the sorted values, with linear interpolation between neighbours.
 ///
 /// The values must not be empty.
 pub fn quantile(sorted: &[f64], share: f64) -> f64 {
@@ -10,16 +10,16 @@ pub fn quantile(sorted: &[f64], share: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * (place - below as f64)
 }
 
-/// A median, and how far the values lie apart.
+/// Median and spread.
 #[derive(Clone, Copy, Debug)]
 pub struct Summary {
     /// The median.
     pub median: f64,
-    /// (p90 − p10) / median; 0 where the median is 0.
+    /// Spread: (p90 − p10) / median; 0 if the median is 0.
     pub spread: f64,
 }
 
-/// Sums up the values; `None` where there are none.
+/// Summarizes the values. `None` if there are none.
 pub fn summary(values: &[f64]) -> Option<Summary> {
     if values.is_empty() {
         return None;
@@ -31,12 +31,12 @@ pub fn summary(values: &[f64]) -> Option<Summary> {
     Some(Summary { median, spread: if median == 0.0 { 0.0 } else { width / median } })
 }
 
-/// The median of the values; 0 where there are none.
+/// Returns the median of the values. 0 if there are none.
 pub fn median(values: &[f64]) -> f64 {
     summary(values).map_or(0.0, |summary| summary.median)
 }
 
-/// The mean of the values; 0 where there are none.
+/// Returns the mean of the values. 0 if there are none.
 pub fn mean(values: &[f64]) -> f64 {
     if values.is_empty() { 0.0 } else { values.iter().sum::<f64>() / values.len() as f64 }
 }

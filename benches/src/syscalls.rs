@@ -1,7 +1,7 @@
 //! System calls per message, counted by `strace -f -c` over the round trips of `rtt_awake`.
 //!
-//! Counted are a helper process, which is this program once more, and its child. One run with 100,000 messages and one
-//! with two of them tell the messages' calls from those of start and end.
+//! Counted are a helper process, which is this program once more, and its child. One run with 100,000
+//! messages and one with two of them tell the messages' calls from those of start and end.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -22,7 +22,7 @@ static STRACE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     std::env::split_paths(&paths).map(|folder| folder.join("strace")).find(|path| path.is_file())
 });
 
-/// What is to be said about these figures.
+/// Returns a note about these figures.
 pub(crate) fn note() -> &'static str {
     if STRACE.is_some() {
         "counted by strace over 100,000 messages (25,000 in a quick round), start and end not included; both processes \
@@ -34,7 +34,7 @@ pub(crate) fn note() -> &'static str {
 
 /// mp.
 pub(crate) fn ours(plan: &Plan) -> Outcome {
-    // Not worth a helper as long as there is nothing to measure.
+    // No helper is started if there is nothing to measure.
     let one = Plan { exactly: Some(1), ..*plan };
     if ours::rtt_awake(&one)?.is_none() {
         return Ok(None);
@@ -59,12 +59,12 @@ fn per_message(who: &str, plan: &Plan) -> Outcome {
     let round_trips = plan.repetitions(ROUND_TRIPS);
     let least = count(strace, who, 1, plan)?;
     let all = count(strace, who, round_trips, plan)?;
-    // Start and end vary by a few calls: less than none is none.
+    // Start and end vary by a few calls, so a negative difference counts as zero.
     let calls = all.saturating_sub(least) as f64;
     Ok(Some(calls / (2 * (round_trips - 1)) as f64))
 }
 
-/// All system calls of a helper that does `round_trips` round trips, and of its child.
+/// Returns all system calls of a helper that does `round_trips` round trips, and of its child.
 fn count(strace: &PathBuf, who: &str, round_trips: u64, plan: &Plan) -> Result<u64> {
     let path = std::env::temp_dir().join(format!("mp-bench-{}-{who}.strace", std::process::id()));
     let mut command = Command::new(strace);
@@ -75,12 +75,12 @@ fn count(strace: &PathBuf, who: &str, round_trips: u64, plan: &Plan) -> Result<u
     }
     Child::spawn("strace", command.stdin(Stdio::null()))?.finish()?;
     let text = std::fs::read_to_string(&path);
-    // Left behind, it would be a few lines in a folder made for such things.
+    // A leftover file would be a few lines in a temporary folder.
     let _ = std::fs::remove_file(&path);
     total(&text?).ok_or_else(|| "strace wrote no table of calls".into())
 }
 
-/// The sum of the column "calls" of strace's table.
+/// Returns the sum of the column "calls" of strace's table.
 fn total(table: &str) -> Option<u64> {
     let rules = |line: &str| line.starts_with("------");
     let calls = |line: &str| line.split_whitespace().nth(3)?.parse::<u64>().ok();

@@ -1,19 +1,18 @@
-//! What the figures should be, and whether they are: shown behind the table, so that readers need not compare
-//! by eye.
+//! Goals for the figures, and whether they are met: printed after the table.
 
 use std::fmt::Write as _;
 
 use crate::run::Outcome;
 
-/// What is wanted of our figure in a row.
+/// Goal for our figure in a row.
 #[derive(Clone, Copy, Debug)]
 enum Wanted {
-    /// In the row's unit.
+    /// Maximum in the row's unit.
     AtMost(f64),
     AtLeast(f64),
-    /// Times the limit.
+    /// Multiple of the limit.
     OfLimit(f64),
-    /// That many times faster than this one.
+    /// That many times faster than the named contender.
     Than(&'static str, f64),
 }
 
@@ -53,7 +52,7 @@ const ALL: &[(&str, &[Wanted])] = &[
 ];
 
 impl Wanted {
-    /// What it is, and whether it is met; `None` if it can't be said.
+    /// Describes the goal, and whether it is met. `None` if that is unknown.
     fn of(self, outcome: &Outcome) -> Option<(String, bool)> {
         let ours = outcome.ours?.median;
         let unit = outcome.row.unit;
@@ -76,7 +75,7 @@ impl Wanted {
     }
 }
 
-/// A line for each that could be said of these rows.
+/// Returns a line for each goal of these rows.
 pub(crate) fn list(outcomes: &[Outcome]) -> String {
     let mut text = String::new();
     for outcome in outcomes {

@@ -1,4 +1,4 @@
-//! What handing a batch over costs, and of what that is.
+//! Cost of handing a batch over, and its parts.
 
 use std::time::Instant;
 
@@ -8,8 +8,8 @@ use super::datasets::{Numbers, Takes};
 use super::{WORKERS, numbers, take};
 use crate::Result;
 
-/// What a batch of one number costs in one run of two workers with a loader of its own: how long it takes, and how often threads have waited or
-/// were made to.
+/// Measures a batch of one number in one run of two workers with a separate loader: time, and the number of
+/// voluntary and forced waits of threads.
 pub(crate) fn details(batches: u64, prefetch: Option<usize>) -> Result<String> {
     let mut builder = DataLoader::builder(Numbers(batches as usize, Takes::Nothing)).num_workers(WORKERS);
     if let Some(factor) = prefetch {
@@ -33,7 +33,7 @@ pub(crate) fn details(batches: u64, prefetch: Option<usize>) -> Result<String> {
     Ok(text)
 }
 
-/// Context switches of all threads of a process: by itself, and not.
+/// Returns context switches of all threads of a process: voluntary, and involuntary.
 fn switches(pid: u32) -> Result<[u64; 2]> {
     let mut sum = [0; 2];
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))?.flatten() {

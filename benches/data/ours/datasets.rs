@@ -1,4 +1,4 @@
-//! What the batches are of.
+//! Datasets of the batches.
 
 use std::path::Path;
 use std::time::Duration;
@@ -29,17 +29,17 @@ impl Dataset for Filled {
     }
 }
 
-/// How long a number takes.
+/// Time of a number.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Takes {
     Nothing,
     Each(Duration),
-    /// One in 20 takes 20 times as long.
+    /// One number in 20 takes 20 times as long.
     Uneven(Duration),
 }
 
 impl Takes {
-    /// A process or a thread that makes this number waits so long.
+    /// Waits in a process or a thread for the time of this number.
     pub(crate) fn wait(self, index: usize) {
         match self {
             Takes::Nothing => {}
@@ -49,7 +49,8 @@ impl Takes {
     }
 }
 
-/// Which one of each 20 is slow: another one each time, so that no worker has all of them. torch_loader.py has the same.
+/// Returns the slow number of each 20: another one each time, so that no worker has all of them.
+/// torch_loader.py does the same.
 fn is_slow(index: usize) -> bool {
     index % 20 == index / 20 * 7 % 20
 }
@@ -74,7 +75,7 @@ impl Dataset for Numbers {
     }
 }
 
-/// The middle of image files.
+/// Middle parts of image files.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Files(pub(super) FrozenStrings, pub(super) usize);
 
@@ -92,16 +93,16 @@ impl Dataset for Files {
     }
 }
 
-/// The bytes of a path, and where its number is in it.
+/// Bytes of a path, and position of its number.
 pub(crate) const PATH: usize = 26;
 const DIGITS: std::ops::Range<usize> = 16..22;
 
-/// The path with this number.
+/// Returns the path with this number.
 pub(super) fn path(index: usize) -> String {
     format!("train/n01440764/{index:06}.jpg")
 }
 
-/// The number of a path.
+/// Returns the number of a path.
 pub(super) fn number_of(path: &[u8]) -> Option<usize> {
     let digits = path.get(DIGITS).filter(|_| path.len() == PATH)?;
     digits
@@ -109,7 +110,7 @@ pub(super) fn number_of(path: &[u8]) -> Option<usize> {
         .try_fold(0, |number, digit| digit.is_ascii_digit().then(|| 10 * number + usize::from(digit - b'0')))
 }
 
-/// The paths of a list; those of a batch at once, or each in its row.
+/// Paths of a list, fetched by batch or by row.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Texts {
     pub(super) paths: FrozenStrings,
@@ -135,7 +136,7 @@ impl Dataset for Texts {
     }
 }
 
-/// The numbers of the paths of a list.
+/// Numbers of the paths of a list.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Paths(pub(super) FrozenStrings, pub(super) usize);
 
@@ -156,7 +157,7 @@ impl Dataset for Paths {
     }
 }
 
-/// Items of this many bytes, which a worker has: each begins and ends with its number.
+/// Items of this many bytes, which a worker has in memory: each begins and ends with its number.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Large {
     pub(super) bytes: usize,
@@ -201,7 +202,7 @@ pub(super) struct Records(pub(super) u64);
 pub(super) const RECORD: usize = 32;
 pub(super) const SHARDS: u64 = 16;
 
-/// What a shard of [`Records`] is read by.
+/// Reader of a shard of [`Records`].
 pub(super) struct Shard(u64, std::ops::Range<u64>);
 
 impl Iterator for Shard {

@@ -1,4 +1,4 @@
-//! How much memory workers have. In bytes.
+//! Memory of workers, in bytes.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -18,7 +18,7 @@ pub(crate) fn memory(batches: usize) -> Result<Contender> {
     })
 }
 
-/// Which mappings of a process count.
+/// Kinds of mappings that count.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
     All,
@@ -26,7 +26,7 @@ enum Of {
     Shared,
 }
 
-/// The sum of this field over the mappings of a process.
+/// Returns the sum of this field over the mappings of a process.
 fn sum_of(field: &str, pid: u32, of: Of) -> Result<f64> {
     let (mut counts, mut bytes) = (false, 0.0);
     for line in std::fs::read_to_string(format!("/proc/{pid}/smaps"))?.lines() {
@@ -47,24 +47,25 @@ fn sum_of(field: &str, pid: u32, of: Of) -> Result<f64> {
     Ok(bytes)
 }
 
-/// Bytes that a process alone has, of memory that it does not share by intent: pages that it wrote, in mappings that are its own.
+/// Returns the private bytes of a process, except memory that it shares on purpose: pages that it wrote, in
+/// mappings of its own.
 ///
 /// # Errors
-/// There is no such process.
+/// If there is no such process.
 pub(crate) fn private(pid: u32) -> Result<f64> {
     sum_of("Private_Dirty:", pid, Of::Private)
 }
 
 const LIST_WORKERS: usize = 8;
 
-/// Of an epoch of `len` shuffled samples that are read from these paths: what their numbers add up to, and the bytes of 8 workers, with those
-/// that the trainer shares. Of memory that several have, each counts its part.
+/// Runs an epoch of `len` shuffled samples that are read from these paths. Returns the sum of their numbers,
+/// and the bytes of 8 workers, including those shared with the trainer. Shared memory counts proportionally.
 fn list(paths: &FrozenStrings, len: usize, epoch: u64) -> Result<(u64, f64)> {
     let builder = DataLoader::builder(Paths(paths.clone(), len)).batch_size(4096).shuffle(true);
     let loader = builder.num_workers(LIST_WORKERS).build()?;
     let (whole, sum) = (paths.len() == len, Cell::new(0));
     let look = |batch, info: &BatchInfo| {
-        // A list of one path has another number for most samples.
+        // A list of one path returns another number for most samples.
         sum.set(if whole { sum.get() + numbers(batch, info)? } else { 0 });
         Ok(0)
     };
@@ -76,7 +77,8 @@ fn list(paths: &FrozenStrings, len: usize, epoch: u64) -> Result<(u64, f64)> {
     Ok((sum.get(), bytes))
 }
 
-/// `paths`: the list, which the trainer has once, and what workers with it have more than workers with a list of one path.
+/// `paths`: the list, which the trainer has once, and the additional memory of workers with it compared with
+/// workers with a list of one path.
 pub(crate) fn paths(len: usize) -> Result<Contender> {
     let (one, all, mut epoch) = (FrozenStrings::new([path(0)])?, FrozenStrings::new((0..len).map(path))?, 0);
     Ok(Contender::new("FrozenStrings", move || {
@@ -87,7 +89,7 @@ pub(crate) fn paths(len: usize) -> Result<Contender> {
     }))
 }
 
-/// One copy of these paths: their bytes, and where each ends.
+/// Single copy of these paths: their bytes, and the end of each.
 pub(crate) fn one_copy(len: usize) -> Contender {
     let figure = (len * (PATH + size_of::<u64>())) as f64;
     Contender::new("", move || Ok(Round::Figure { figure, check: (0..len as u64).sum() }))

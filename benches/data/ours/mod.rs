@@ -1,5 +1,5 @@
-//! mp's loader: what is measured of it. Each row of each batch is compared with the samples that the loader says it has, and those with the
-//! plan, batch by batch; the second after the clock has stopped.
+//! Measurements of mp's loader. Each row of each batch is compared with the samples that the loader reports,
+//! and those with the plan, batch by batch; the latter after the clock has stopped.
 
 mod costs;
 mod datasets;
@@ -24,22 +24,23 @@ use crate::run::{Contender, Round};
 
 const WORKERS: usize = 2;
 
-/// What an epoch gave.
+/// Result of an epoch.
 struct Given {
     took: Duration,
-    /// What its batches add up to, each times its number from 1.
+    /// Checksum: the sum over its batches, each multiplied by its number from 1.
     check: u64,
     /// Number and samples of each batch, in the order in which they came.
     batches: Vec<(u64, Vec<Item>)>,
 }
 
 impl Given {
-    /// Batches a second.
+    /// Batches per second.
     fn rate(&self) -> f64 {
         self.batches.len() as f64 / self.took.as_secs_f64()
     }
 
-    /// That it is what the plan says: no batch is missing, none came twice, and unless they may come in any order, each came in its turn.
+    /// Checks it against the plan: no batch is missing or duplicated, and unless any order is permitted, each
+    /// came in its turn.
     fn is_of(&self, plan: &Plan, epoch: u64, in_order: bool) -> Result<()> {
         let order = plan.epoch(epoch);
         let mut batches: Vec<_> = self.batches.iter().collect();
@@ -59,7 +60,8 @@ impl Given {
     }
 }
 
-/// Takes the batches of an epoch. `look` compares a batch with its samples, and says what it adds to the check.
+/// Takes the batches of an epoch. `look` compares a batch with its samples, and returns its part of the
+/// checksum.
 fn take<D: Dataset>(
     start: Instant,
     batches: Batches<D>,
@@ -74,7 +76,7 @@ fn take<D: Dataset>(
     Ok(Given { took: start.elapsed(), check, batches: given })
 }
 
-/// Epochs, one after the other, and a figure of each.
+/// Runs epochs, one after the other, and returns a figure for each.
 fn epochs<D: Dataset>(
     name: String,
     builder: DataLoaderBuilder<D>,
@@ -91,7 +93,7 @@ fn epochs<D: Dataset>(
     }))
 }
 
-/// That each of these, one for each sample, is the number of its sample.
+/// Checks that each value, one for each sample, is the number of its sample.
 fn each_is_of(info: &BatchInfo, numbers: impl ExactSizeIterator<Item = u64>) -> Result<()> {
     let number = info.number;
     if numbers.len() != info.items.len() {
@@ -103,7 +105,7 @@ fn each_is_of(info: &BatchInfo, numbers: impl ExactSizeIterator<Item = u64>) -> 
     }
 }
 
-/// Of batches of images that are filled with their numbers: the first and the last value of each row are looked at.
+/// Checks batches of images that are filled with their numbers: the first and the last value of each row.
 fn filled(batch: Tensor<f32>, info: &BatchInfo) -> Result<u64> {
     let values = batch.as_slice()?;
     let rows = values.chunks_exact(values.len() / info.items.len());
@@ -112,7 +114,7 @@ fn filled(batch: Tensor<f32>, info: &BatchInfo) -> Result<u64> {
     Ok((values[0] + values[values.len() - 1]) as u64)
 }
 
-/// Of batches of numbers.
+/// Checks batches of numbers.
 fn numbers(batch: Tensor<i64>, info: &BatchInfo) -> Result<u64> {
     let values = batch.as_slice()?;
     each_is_of(info, values.iter().map(|value| *value as u64))?;

@@ -1,4 +1,4 @@
-//! Single moments: the first batch, a worker's death, a resume. In seconds.
+//! Single events: the first batch, a worker's death, a resume. In seconds.
 
 use std::time::{Duration, Instant};
 
@@ -11,10 +11,10 @@ use super::{WORKERS, filled, numbers, take};
 use crate::run::{Contender, Round};
 use crate::{Result, stats};
 
-/// Of the row `kill`: how many samples a batch has, and how long each takes.
+/// Samples in a batch of the row `kill`, and the time of each.
 const SLOW: (u64, Duration) = (5, Duration::from_millis(2));
 
-/// From making a loader to its first batch.
+/// Measures from the creation of a loader to its first batch.
 fn to_the_first<D: Dataset>(
     builder: impl Fn() -> DataLoaderBuilder<D> + 'static,
     look: fn(D::Batch, &BatchInfo) -> Result<u64>,
@@ -43,7 +43,7 @@ pub(crate) fn first_large(batches: usize) -> Contender {
     to_the_first(move || DataLoader::builder(Filled(64 * batches)).batch_size(64), filled)
 }
 
-/// `kill`: how much longer than a batch takes the longest wait is, when a worker is killed.
+/// `kill`: the longest wait minus the time of a batch, when a worker is killed.
 pub(crate) fn kill(batches: usize) -> Contender {
     let (size, each) = SLOW;
     Contender::new("", move || {
@@ -71,7 +71,7 @@ pub(crate) fn kill(batches: usize) -> Contender {
     })
 }
 
-/// What `kill` adds up to if no batch is missing.
+/// Checksum of `kill` if no batch is missing.
 pub(crate) fn kill_check(batches: usize) -> u64 {
     let size = SLOW.0;
     (0..batches as u64).map(|k| (k + 1) * (size * k..size * (k + 1)).sum::<u64>()).sum()
@@ -91,7 +91,7 @@ pub(crate) fn resume(next: u64, by_tokens: bool) -> Result<Contender> {
     let loader = builder.build()?;
     let order = loader.plan().epoch(0);
     if by_tokens {
-        // The state of a trainer that was given all before it.
+        // State of a trainer that has received all batches before it.
         for batch in 0..next {
             order.batch(batch)?.ok_or("no such batch")?;
         }

@@ -1,4 +1,4 @@
-//! Batches a second, of one epoch after the other.
+//! Batches per second, over successive epochs.
 
 use std::time::Instant;
 
@@ -25,7 +25,7 @@ pub(crate) fn transfer(batches: usize) -> Result<Contender> {
     rate("", DataLoader::builder(Filled(64 * batches)).batch_size(64), filled)
 }
 
-/// `decode`. The first and the last image of a batch have to be what their files are.
+/// `decode`. The first and the last image of a batch must equal their files.
 pub(crate) fn decode(images: &Images, batches: usize) -> Result<Contender> {
     let paths = FrozenStrings::new(images.paths().map(|path| path.display().to_string()))?;
     let sums = images.sums()?;
@@ -40,7 +40,7 @@ pub(crate) fn decode(images: &Images, batches: usize) -> Result<Contender> {
     })
 }
 
-/// `numbers_256`, `number`: with that many of them in a batch.
+/// `numbers_256`, `number`: batches of that many numbers.
 pub(crate) fn small(size: usize, batches: usize, prefetch: Option<usize>) -> Result<Contender> {
     let builder = DataLoader::builder(Numbers(size * batches, Takes::Nothing)).batch_size(size as u64);
     match prefetch {
@@ -55,7 +55,8 @@ fn texts(batches: usize, at_once: bool) -> Result<(&'static str, DataLoaderBuild
     Ok((if at_once { "at-once" } else { "rows" }, builder))
 }
 
-/// What the bytes of the first and of the last of some texts add up to; each has to be the path with the number of its sample.
+/// Returns the sum of the bytes of the first and of the last text. Each must be the path with the number of
+/// its sample.
 fn look<'t>(texts: impl ExactSizeIterator<Item = &'t [u8]> + Clone, info: &BatchInfo) -> Result<u64> {
     super::each_is_of(
         info,
@@ -88,7 +89,8 @@ pub(crate) fn list_of_strings(batches: usize, at_once: bool) -> Result<Contender
     })
 }
 
-/// `uneven`, `uneven_two_ahead`, `uneven_any_order`: numbers of which one in 20 takes 20 times as long, by four workers.
+/// `uneven`, `uneven_two_ahead`, `uneven_any_order`: numbers of which one in 20 takes 20 times as long, by
+/// four workers.
 pub(crate) fn uneven(batches: usize, takes: Takes, in_order: bool, prefetch: usize) -> Result<Contender> {
     let builder = DataLoader::builder(Numbers(batches, takes)).prefetch_factor(prefetch);
     epochs(
@@ -100,7 +102,7 @@ pub(crate) fn uneven(batches: usize, takes: Takes, in_order: bool, prefetch: usi
     )
 }
 
-/// `items_32m`: GB a second, by one worker that copies each item from memory of its own.
+/// `items_32m`: GB per second, by one worker that copies each item from memory of its own.
 pub(crate) fn large_items(bytes: usize, count: usize) -> Result<Contender> {
     let look = move |batch: mp::Tensor<u8>, info: &BatchInfo| {
         let values = batch.as_slice()?;
@@ -116,7 +118,7 @@ pub(crate) fn large_items(bytes: usize, count: usize) -> Result<Contender> {
     epochs(String::new(), DataLoader::builder(Large::new(bytes, count)), (1, true), look, figure)
 }
 
-/// `stream`: what a batch of 64 of these takes, in seconds, with this many workers.
+/// `stream`: seconds for a batch of 64 records with this many workers.
 pub(crate) fn stream(workers: usize) -> Result<Contender> {
     const EACH: u64 = 6400;
     let builder = StreamLoader::builder(Records(EACH)).batch_size(64);
@@ -127,7 +129,7 @@ pub(crate) fn stream(workers: usize) -> Result<Contender> {
         for batch in loader.epoch(epoch) {
             let batch = batch?;
             let number = batch.info.number;
-            // As many lanes as shards, in turn: what a batch has follows from its number.
+            // As many lanes as shards, in turn: the contents of a batch follow from its number.
             let (shard, first) = (number % SHARDS, 64 * (number / SHARDS));
             let mut rows = batch.as_slice()?.chunks_exact(RECORD).zip(first..);
             if batch.len() != 64 * RECORD || !rows.all(|(row, n)| (row[0], row[RECORD - 1]) == (shard, n)) {

@@ -6,15 +6,15 @@
 use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;
 
-/// Width and height of what is cut out of the middle of an image.
+/// Width and height of the part cut from the middle of an image.
 pub const SIDE: u32 = 224;
 /// Bytes of a row: red, green and blue of each pixel, line by line.
 pub const ROW: usize = (SIDE * SIDE * 3) as usize;
 
-/// The middle of the image in this file.
+/// Decodes the middle of the image in this file.
 ///
 /// # Errors
-/// It can't be read or decoded, or is too small; or the row is not of [`ROW`] bytes.
+/// If it can't be read or decoded, or is too small; or if the row does not have [`ROW`] bytes.
 pub fn decode(path: &Path, row: &mut [u8]) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
     let image = image::open(path)?.into_rgb8();
     let (width, height) = image.dimensions();
@@ -32,8 +32,8 @@ pub fn decode(path: &Path, row: &mut [u8]) -> Result<(), Box<dyn std::error::Err
 /// [`decode`] for C: 0 if the row was written.
 ///
 /// # Safety
-/// `path` is a string that ends with a zero; `row` is the address of `len` bytes that nothing else uses meanwhile, and that hold any
-/// values.
+/// `path` is a string that ends with a zero; `row` is the address of `len` bytes that nothing else uses
+/// meanwhile, and that hold any values.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mp_bench_decode(path: *const c_char, row: *mut u8, len: usize) -> c_int {
     // SAFETY: the caller's string, which ends with a zero, and is there until this returns.

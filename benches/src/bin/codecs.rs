@@ -1,12 +1,13 @@
 //! # Safety
-//! What it takes to write and read a value, beside other codecs: time, and heap allocations. Unsafe, because it counts these in the
-//! global allocator; sound, because that hands every call on to the system's as it is.
+//! What it takes to write and read a value, beside other codecs: time, and heap allocations. Unsafe, because
+//! it counts these in the global allocator; sound, because that hands every call on to the system's as it is.
 //!
 //! `cargo run --release --manifest-path benches/Cargo.toml --features codecs --bin codecs [CASE…]`
 //!
-//! Ours is `pack` and `unpack`: into an envelope in shared memory, and out of it, by one thread. The others write into a fresh `Vec` and
-//! read from it, in this process's memory, so that their bytes are still to be copied to another process and back; tensors are
-//! vectors for them. Each figure is the median of the rounds; the value is made and dropped outside of the time.
+//! Ours is `pack` and `unpack`: into an envelope in shared memory, and out of it, by one thread. The others
+//! write into a fresh `Vec` and read from it, in this process's memory, so that their bytes are still to be
+//! copied to another process and back; tensors are vectors for them. Each figure is the median of the rounds;
+//! the value is made and dropped outside of the time.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -21,7 +22,7 @@ use serde::{Deserialize, Serialize};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// Counts what it hands on.
+/// Allocator that counts, and forwards to the system's.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
@@ -86,7 +87,7 @@ fn batch<T: Clone>(part: T, count: usize) -> Batch<T> {
     Batch { id: 7, name: "a batch".to_owned(), parts: vec![part; count] }
 }
 
-/// Nanoseconds and allocations for one.
+/// Nanoseconds and allocations of one value.
 #[derive(Clone, Copy)]
 struct Cost(f64, f64);
 
@@ -103,7 +104,7 @@ fn median(mut costs: Vec<Cost>) -> Cost {
     Cost(costs[costs.len() / 2].0, allocations)
 }
 
-/// How many are written and read in a round, and how many rounds there are.
+/// Number of values written and read in a round, and number of rounds.
 #[derive(Clone, Copy)]
 struct Plan(usize, usize);
 
@@ -192,7 +193,7 @@ fn show(case: &str, all: impl IntoIterator<Item = (&'static str, [Cost; 2])>) {
     }
 }
 
-/// As one memory is copied to another: warm, and into memory that is allocated for it.
+/// Measures a copy of memory: into warm memory, and into newly allocated memory.
 fn copies(Plan(_, rounds): Plan, from: &[u8]) -> Result<[Cost; 2]> {
     let mut to = vec![1_u8; from.len()];
     let (mut warm, mut fresh) = (Vec::new(), Vec::new());

@@ -7,11 +7,11 @@
 //!
 //! `torch_cuda.py` and `torch_cuda_jobs.py` are in `benches/cuda`, and have to lie beside each other.
 //!
-//! Each side has a server process (`--serve`), which takes names of rows and starts what processes it needs once. Rounds take turns: ours,
-//! torch's, ours, torch's. Each row prints lines of JSON, and a table comes in the end. Times between processes are of CLOCK_MONOTONIC,
-//! which they share. On the simulator (`mp-cuda-sim-run cuda --quick`) everything runs, and times mean nothing; it finds races in
-//! `killed`, where a receiver's stream was released from its wait for a killed producer
-//! (`docs/reference/cuda.md`).
+//! Each side has a server process (`--serve`), which takes names of rows and starts what processes it needs
+//! once. Rounds take turns: ours, torch's, ours, torch's. Each row prints lines of JSON, and a table comes in
+//! the end. Times between processes are of CLOCK_MONOTONIC, which they share. On the simulator
+//! (`mp-cuda-sim-run cuda --quick`) everything runs, and times mean nothing; it finds races in `killed`,
+//! where a receiver's stream was released from its wait for a killed producer (`docs/reference/cuda.md`).
 //!
 //! | row | is |
 //! |---|---|

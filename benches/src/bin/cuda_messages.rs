@@ -1,5 +1,6 @@
-//! What a message with a CUDA tensor costs its sender and receiver, beside one with a tensor in host memory: calls of the driver
-//! aside, of which a relay makes none (`tools/cuda-sim/tests/processes/driver_calls.rs` counts those of the others: two a send, two a receive).
+//! What a message with a CUDA tensor costs its sender and receiver, beside one with a tensor in host memory:
+//! calls of the driver aside, of which a relay makes none (`tools/cuda-sim/tests/processes/driver_calls.rs`
+//! counts those of the others: two a send, two a receive).
 //!
 //! ```sh
 //! cargo build --release -p mp-cuda-sim
@@ -7,8 +8,9 @@
 //! target/release/mp-cuda-sim-run benches/target/release/cuda_messages [ROUNDS]   # on a machine with a GPU without the first word
 //! ```
 //!
-//! A thread puts tensors into a queue and gets them, as a relay does that has not used them: so neither waking nor another process's time is
-//! in the figures. Kinds take turns; each figure is the median of the rounds. Elements are looked at in the end.
+//! A thread puts tensors into a queue and gets them, as a relay does that has not used them: so neither
+//! waking nor another process's time is in the figures. Kinds take turns; each figure is the median of the
+//! rounds. Elements are looked at in the end.
 
 use std::time::Instant;
 
@@ -17,13 +19,13 @@ use mp::{FrozenTensor, Message, Queue, Tensor};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// How many, if the command line doesn't say.
+/// Default number of rounds.
 const ROUNDS: usize = 31;
 const MESSAGES: u32 = 20_000;
-/// The goal: how much more than a tensor in host memory.
+/// Goal: maximum ratio to a tensor in host memory.
 const GOAL: f64 = 1.5;
 
-/// Nanoseconds of each message that is put and got.
+/// Returns the nanoseconds of each message that is put and got.
 fn relay<T: Message>(queue: &Queue<T>, value: T) -> Result<(f64, T)> {
     let mut value = Some(value);
     let started = Instant::now();
@@ -35,7 +37,8 @@ fn relay<T: Message>(queue: &Queue<T>, value: T) -> Result<(f64, T)> {
     Ok((each, value.ok_or("no value")?))
 }
 
-/// Both kinds in turns: the medians, the median of the ratios of neighbours, and half of their (p90 − p10).
+/// Measures both kinds in turns: the medians, the median of the ratios of neighbours, and half of their (p90
+/// − p10).
 fn pair<A: Message, B: Message>(name: &str, rounds: usize, mut host: A, mut device: B) -> Result<(A, B)> {
     let (hosts, devices) = (Queue::bounded(4)?, Queue::bounded(4)?);
     let mut found = Vec::new();

@@ -1,11 +1,13 @@
 //! Instructions per message, as callgrind counts them: small messages that one thread puts and gets.
 //!
-//! `cargo run --release --manifest-path benches/Cargo.toml --bin instructions [CASE…]`, with `--features cuda` also of tensors in the memory
-//! of a device, which there has to be: `target/release/mp-cuda-sim-run` before the program gives it a simulated one.
+//! `cargo run --release --manifest-path benches/Cargo.toml --bin instructions [CASE…]`, with `--features
+//! cuda` also of tensors in the memory of a device, which there has to be: `target/release/mp-cuda-sim-run`
+//! before the program gives it a simulated one.
 //!
-//! Times of a few hundred nanoseconds vary by more than a change of the code takes; instructions don't. Each case runs
-//! twice, with a different number of repetitions, in a process of its own under valgrind: the difference is what the
-//! repetitions take, without start, warm-up and end. It is exact to about one instruction.
+//! Times of a few hundred nanoseconds vary by more than a change of the code takes; instructions don't. Each
+//! case runs twice, with a different number of repetitions, in a process of its own under valgrind: the
+//! difference is what the repetitions take, without start, warm-up and end. It is exact to about one
+//! instruction.
 
 use std::hint::black_box;
 use std::process::{Command, ExitCode, Stdio};
@@ -16,12 +18,12 @@ use serde::{Deserialize, Serialize};
 
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// First word of the command line of a process that is counted.
+/// First word of the command line of a counted process.
 const COUNTED: &str = "__counted";
-/// Fewer and more repetitions.
+/// Smaller and larger number of repetitions.
 const REPETITIONS: [u64; 2] = [1_000, 3_000];
 
-/// A case: its name, and what repeats it.
+/// Name of a case, and function that repeats it.
 type Case = (&'static str, fn(u64) -> Result<()>);
 
 const CASES: &[Case] = &[
@@ -45,7 +47,7 @@ const CASES: &[Case] = &[
     ("lock", lock),
 ];
 
-/// An enum as programs have them for commands.
+/// Enum as programs have them for commands.
 #[derive(Serialize, Deserialize)]
 enum Step {
     Move(u32, u64),
@@ -63,7 +65,7 @@ struct Record {
     valid: Option<bool>,
 }
 
-/// As many bytes, all of them plain.
+/// Plain data of as many bytes.
 #[derive(Clone, Copy, Pod, Zeroable, mp::Message)]
 #[repr(C)]
 #[message(as_bytes)]
@@ -86,7 +88,7 @@ impl Record {
     }
 }
 
-/// A tensor in the memory of a device. Messages with it call no driver.
+/// Returns a tensor in the memory of a device. Messages with it call no driver.
 #[cfg(feature = "cuda")]
 fn on_a_device() -> Result<mp::cuda::CudaTensor<f32>> {
     let stream = mp::cuda::Stream::new(&mp::cuda::Device::new(0)?)?;
@@ -96,7 +98,7 @@ fn on_a_device() -> Result<mp::cuda::CudaTensor<f32>> {
 /// Puts a value and gets it, again and again.
 fn there_and_back<T: mp::Message>(repetitions: u64, mut value: T) -> Result<()> {
     let queue = Queue::<T>::bounded(64)?;
-    // As many laps of the ring again, whatever is done rarely in one.
+    // Enough laps of the ring that rare work in one is included.
     for _ in 0..repetitions {
         queue.put(black_box(value)).map_err(|_| "a message was not put")?;
         value = queue.get()?.ok_or("the queue is closed")?;
@@ -105,7 +107,7 @@ fn there_and_back<T: mp::Message>(repetitions: u64, mut value: T) -> Result<()> 
     Ok(())
 }
 
-/// Packs a value and unpacks it, again and again: without a queue.
+/// Packs a value and unpacks it repeatedly, without a queue.
 fn pack_and_unpack(repetitions: u64) -> Result<()> {
     let mut value = Step::Move(7, 1_000_000);
     for _ in 0..repetitions {
@@ -117,7 +119,7 @@ fn pack_and_unpack(repetitions: u64) -> Result<()> {
     Ok(())
 }
 
-/// Locks and unlocks, again and again.
+/// Locks and unlocks repeatedly.
 fn lock(repetitions: u64) -> Result<()> {
     let lock = Lock::new(7_u64)?;
     for _ in 0..repetitions {
@@ -164,7 +166,7 @@ fn count_all(names: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// All instructions of a process that repeats a case.
+/// Returns all instructions of a process that repeats a case.
 fn count(name: &str, repetitions: u64) -> Result<i64> {
     let mut command = Command::new("valgrind");
     command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(std::env::current_exe()?);

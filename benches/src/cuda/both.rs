@@ -14,28 +14,28 @@ use serde_json::Value;
 use crate::cuda::Options;
 use crate::cuda::row::{ROWS, Row};
 
-/// The longest that a side may take to start again.
+/// Time limit for a restart of a side.
 const AGAIN: Duration = Duration::from_secs(20);
 
-/// One side.
+/// State of one side.
 struct Side {
     name: &'static str,
     words: Vec<String>,
     running: Option<Running>,
-    /// Why it is not started again.
+    /// Reason why it is not started again.
     off: Option<String>,
 }
 
 struct Running {
     child: Child,
-    /// None: it was told to end.
+    /// `None` after it was told to end.
     input: Option<ChildStdin>,
     lines: Receiver<String>,
     ready: bool,
 }
 
 impl Drop for Running {
-    /// The processes that it has started are in its group.
+    /// Its child processes are in its group.
     fn drop(&mut self) {
         if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
             _ = kill_process_group(group, Signal::KILL);
@@ -49,7 +49,7 @@ impl Side {
         Self { name, words, running: None, off: None }
     }
 
-    /// Starts it, if it isn't running; doesn't wait until it is ready.
+    /// Starts it, if it isn't running. Doesn't wait until it is ready.
     fn start(&mut self) -> AnyResult<&mut Running> {
         if self.running.is_none() {
             if let Some(why) = &self.off {
@@ -74,7 +74,7 @@ impl Side {
         self.running.as_mut().ok_or_else(|| "it isn't running".into())
     }
 
-    /// Its next line, as JSON; others are passed on to the standard error.
+    /// Returns its next line of JSON. Other lines are forwarded to stderr.
     fn line(&mut self, deadline: Instant) -> AnyResult<Value> {
         let name = self.name;
         let running = self.start()?;
@@ -93,7 +93,7 @@ impl Side {
         }
     }
 
-    /// Waits until it takes names.
+    /// Waits until it accepts names.
     fn ready(&mut self, deadline: Instant) -> AnyResult<()> {
         if self.start()?.ready {
             return Ok(());
@@ -121,7 +121,7 @@ impl Side {
         self.ready(deadline.min(Instant::now() + AGAIN))?;
         let result = self.answers(row, round, deadline, to);
         if let Err(Failed::Lost(why)) = result {
-            // What it is in the middle of, its answer included, is of no use any more.
+            // Its present work, including the answer, is useless now.
             self.running = None;
             return Err(why.into());
         }
@@ -164,13 +164,13 @@ impl Side {
 }
 
 enum Failed {
-    /// The row.
+    /// The row failed, with the side's message.
     Said(String),
-    /// The side, which is ended.
+    /// The side is lost, and was ended.
     Lost(String),
 }
 
-/// Runs what was asked for.
+/// Runs the requested rows.
 pub(crate) fn run(options: &Options) -> AnyResult<bool> {
     let began = Instant::now();
     let end = began + options.limit;
@@ -189,7 +189,7 @@ pub(crate) fn run(options: &Options) -> AnyResult<bool> {
         words.extend(["--pairs".to_owned(), pairs.to_string()]);
         sides.push(Side::new("torch", words));
     }
-    // Both at once: until all are ready, nothing is measured.
+    // Both start at once. Nothing is measured until all are ready.
     for side in &mut sides {
         if let Err(error) = side.start() {
             println!("{}: {error}", side.name);
@@ -206,7 +206,7 @@ pub(crate) fn run(options: &Options) -> AnyResult<bool> {
         let mut failed = vec![false; sides.len()];
         for round in 1..=rounds(most) {
             for (side, failed) in sides.iter_mut().zip(&mut failed) {
-                // What failed once isn't tried again, since each try may take all of its time.
+                // A failed row isn't tried again, since each try may take all of its time.
                 if *failed || side.off.is_some() {
                     continue;
                 }
@@ -224,7 +224,7 @@ pub(crate) fn run(options: &Options) -> AnyResult<bool> {
                 }
             }
         }
-        // Each time, since what comes next may end this program.
+        // Saved each time, since the next row may end this program.
         save(options, &rows, &failures)?;
     }
     for side in &sides {
@@ -238,7 +238,7 @@ pub(crate) fn run(options: &Options) -> AnyResult<bool> {
     Ok(failures.is_empty())
 }
 
-/// Writes the file that was asked for.
+/// Writes the requested file.
 fn save(options: &Options, rows: &[Row], failures: &[String]) -> AnyResult<()> {
     let Some(path) = &options.json else { return Ok(()) };
     let all = serde_json::json!({
@@ -248,7 +248,7 @@ fn save(options: &Options, rows: &[Row], failures: &[String]) -> AnyResult<()> {
     Ok(())
 }
 
-/// Servers end with their input; what is left of them a moment later is killed.
+/// Servers end with their input. Remaining ones are killed a moment later.
 fn finish(mut all: Vec<Running>) {
     all.iter_mut().for_each(|running| drop(running.input.take()));
     let deadline = Instant::now() + Duration::from_secs(4);
@@ -259,13 +259,13 @@ fn finish(mut all: Vec<Running>) {
     }
 }
 
-/// The rounds of one side of a row as one.
+/// Combined rounds of one side of a row.
 struct Figure {
     who: String,
     median: f64,
     p10: f64,
     p90: f64,
-    /// Of the rounds' medians: (largest − smallest) / median.
+    /// Spread of the rounds' medians: (largest − smallest) / median.
     between: f64,
 }
 
@@ -308,7 +308,7 @@ fn short(value: f64) -> String {
     format!("{value:.digits$}")
 }
 
-/// Each row: ours, the best of torch's settings, their ratio; then all else that was measured beside them.
+/// Formats each row: ours, the best of torch's settings, their ratio, and then all other measurements.
 fn table(rows: &[Row]) -> String {
     let mut names: Vec<(&str, &str)> = Vec::new();
     for row in rows {

@@ -1,9 +1,11 @@
-//! What each process has of the GPU: a stream of the library's, and kernels that are launched by the driver's own functions.
+//! GPU state of each process: a stream of the library's, and kernels that are launched by the driver's own
+//! functions.
 //!
 //! # Safety
 //! Unsafe, because it calls the driver; sound, because
 //! - the functions have the types of the library's table, and handles come from the driver itself;
-//! - kernels get as many arguments as they have, and addresses that their callers have borrowed from tensors on the same stream.
+//! - kernels get as many arguments as they have, and addresses that their callers have borrowed from tensors
+//!   on the same stream.
 #![allow(unsafe_code)]
 
 use std::ffi::c_void;
@@ -16,10 +18,10 @@ use mp::cuda::{CudaTensor, Device, Stream};
 use rustix::time::{ClockId, clock_gettime};
 
 const KERNELS: &str = concat!(include_str!("../../../tools/cuda-sim/src/kernels.ptx"), "\0");
-/// Elements of the memory that results are written to.
+/// Number of elements of the memory for results.
 pub(crate) const SCRATCH: usize = 1024;
 
-/// Nanoseconds of the clock that all processes share, CLOCK_MONOTONIC.
+/// Returns nanoseconds of the clock that all processes share, CLOCK_MONOTONIC.
 pub(crate) fn now() -> u64 {
     let time = clock_gettime(ClockId::Monotonic);
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
@@ -38,12 +40,12 @@ pub(crate) struct Gpu {
     add: Handle,
     mul: Handle,
     sum: Handle,
-    /// Not of the library's memory, so that no slab is made for it.
+    /// Outside of the library's memory, so that no slab is made for it.
     scratch: u64,
 }
 
 impl Gpu {
-    /// A context in which a kernel has run, and no memory but a few KiB of the driver's.
+    /// Creates a context in which a kernel has run, with only a few KiB of the driver's memory.
     pub(crate) fn new() -> AnyResult<Self> {
         let device = Device::new(0)?;
         // SAFETY: the library that mp-cuda has loaded.
@@ -53,7 +55,8 @@ impl Gpu {
         let api = unsafe { Api::load(&library) }?;
         std::mem::forget(library);
         let mut context = Handle::NULL;
-        // SAFETY: it writes a handle to a variable of this function; the context is kept for the life of the process.
+        // SAFETY: it writes a handle to a variable of this function; the context is kept for the life of the
+        // process.
         ok("cuDevicePrimaryCtxRetain", unsafe { (api.cuDevicePrimaryCtxRetain)(&raw mut context, 0) })?;
         // SAFETY: the context was retained above.
         ok("cuCtxSetCurrent", unsafe { (api.cuCtxSetCurrent)(context) })?;
@@ -75,7 +78,7 @@ impl Gpu {
         ok("cuMemAlloc", unsafe { (api.cuMemAlloc_v2)(&raw mut scratch, SCRATCH * 4) })?;
         let stream = Stream::new(&device)?;
         let gpu = Self { device, stream, api, fill, add, mul, sum, scratch };
-        // Each kernel once: the driver may load one at its first launch.
+        // Each kernel once: the driver may load it at its first launch.
         gpu.fill(gpu.scratch, SCRATCH, 1.0)?;
         gpu.add(gpu.scratch, gpu.scratch, gpu.scratch, 64)?;
         gpu.mul(gpu.scratch, gpu.scratch, 64, 1.0)?;
@@ -95,22 +98,22 @@ impl Gpu {
         ok("cuLaunchKernel", code)
     }
 
-    /// `to = value`, of `n` floats.
+    /// Sets `n` floats: `to = value`.
     fn fill(&self, to: u64, n: usize, value: f32) -> AnyResult<()> {
         self.launch(&self.stream, self.fill, n, &mut [to, n as u64, u64::from(value.to_bits())])
     }
 
-    /// `to = a + b`
+    /// Computes `to = a + b`.
     pub(crate) fn add(&self, to: u64, a: u64, b: u64, n: usize) -> AnyResult<()> {
         self.launch(&self.stream, self.add, n, &mut [to, a, b, n as u64])
     }
 
-    /// `to = a * factor`
+    /// Computes `to = a * factor`.
     fn mul(&self, to: u64, a: u64, n: usize, factor: f32) -> AnyResult<()> {
         self.launch(&self.stream, self.mul, n, &mut [to, a, n as u64, u64::from(factor.to_bits())])
     }
 
-    /// A new tensor of the library's, filled by a kernel that may not have run yet.
+    /// Returns a new tensor of the library, filled by a kernel that may not have run yet.
     pub(crate) fn filled(&self, n: usize, value: f32) -> AnyResult<CudaTensor<f32>> {
         let mut x = CudaTensor::empty([n], &self.stream)?;
         let on = x.on_mut(&self.stream)?;
@@ -126,18 +129,19 @@ impl Gpu {
         self.fill(on.ptr(), n, value)
     }
 
-    /// The kernel of most rows: reads 1024 floats, and writes their doubles to this process's own memory.
+    /// Runs the kernel of most rows: reads 1024 floats, and writes their doubles to this process's own
+    /// memory.
     pub(crate) fn doubled(&self, from: u64) -> AnyResult<()> {
         self.mul(self.scratch, from, SCRATCH, 2.0)
     }
 
-    /// The same on another stream.
+    /// Does the same on another stream.
     pub(crate) fn doubled_on(&self, stream: &Stream, from: u64) -> AnyResult<()> {
         let arguments = &mut [self.scratch, from, SCRATCH as u64, u64::from(2.0_f32.to_bits())];
         self.launch(stream, self.mul, SCRATCH, arguments)
     }
 
-    /// Its own memory, as something to read.
+    /// Returns the address of its own memory, for reads.
     pub(crate) fn scratch(&self) -> u64 {
         self.scratch
     }
@@ -148,7 +152,7 @@ impl Gpu {
         self.result()
     }
 
-    /// The first float of what the kernels have written, when the stream has run them.
+    /// Returns the first float of the kernels' results, after the stream has run them.
     pub(crate) fn result(&self) -> AnyResult<f32> {
         self.stream.synchronize()?;
         let mut value = 0.0_f32;
@@ -158,7 +162,8 @@ impl Gpu {
         Ok(value)
     }
 
-    /// Asks the driver's own pool for memory, and gives it back, both in the order of the stream. An error where there is none.
+    /// Allocates memory from the driver's own pool, and frees it, both in the order of the stream. Returns an
+    /// error if there is no pool.
     pub(crate) fn alloc_free_async(&self, bytes: usize) -> AnyResult<()> {
         let (Some(alloc), Some(free)) = (self.api.cuMemAllocAsync, self.api.cuMemFreeAsync) else {
             return Err("the driver has no cuMemAllocAsync".into());
@@ -170,7 +175,7 @@ impl Gpu {
         ok("cuMemFreeAsync", unsafe { free(address, stream) })
     }
 
-    /// An event of the driver's own, for `two_streams`.
+    /// Creates an event of the driver, for `two_streams`.
     pub(crate) fn driver_event(&self) -> AnyResult<Handle> {
         let mut event = Handle::NULL;
         // SAFETY: it writes a handle to a variable of this function. 2: without a time.
@@ -178,7 +183,7 @@ impl Gpu {
         Ok(event)
     }
 
-    /// Records it on one stream, and has the other one wait.
+    /// Records it on one stream, and makes the other one wait.
     pub(crate) fn driver_order(&self, event: Handle, first: &Stream, second: &Stream) -> AnyResult<()> {
         // SAFETY: both are alive.
         let code = unsafe { (self.api.cuEventRecord)(event, Handle(first.as_raw())) };
@@ -188,7 +193,7 @@ impl Gpu {
         ok("cuStreamWaitEvent", code)
     }
 
-    /// Destroys it.
+    /// Destroys the event.
     pub(crate) fn driver_event_done(&self, event: Handle) -> AnyResult<()> {
         // SAFETY: it was made by `driver_event`, and is used no more.
         ok("cuEventDestroy", unsafe { (self.api.cuEventDestroy_v2)(event) })

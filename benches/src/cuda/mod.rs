@@ -8,23 +8,23 @@ pub(crate) mod row;
 pub(crate) mod server;
 pub(crate) mod worker;
 
-/// What the command line says.
+/// Parsed command line.
 pub(crate) struct Options {
-    /// It is our side's server.
+    /// `true` for our side's server.
     pub(crate) serve: bool,
     pub(crate) quick: bool,
-    /// Rows; all, if there are none.
+    /// Rows to run. Empty for all.
     pub(crate) only: Vec<String>,
-    /// The interpreter and the script of the peer.
+    /// Interpreter and script of the peer.
     pub(crate) torch: Option<(String, String)>,
     pub(crate) torch_device: String,
     pub(crate) json: Option<String>,
-    /// Rows that would begin later are not run.
+    /// Time after which no row begins.
     pub(crate) limit: Duration,
 }
 
 impl Options {
-    /// Whether a row is to be run.
+    /// Returns `true` if a row is to be run.
     pub(crate) fn wants(&self, row: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|name| name == row)
     }

@@ -1,9 +1,9 @@
-//! What is printed: a line of JSON a row.
+//! Output: a line of JSON for each row.
 
 use mp_bench::stats::quantile;
 use serde::{Deserialize, Serialize};
 
-/// One figure of one side.
+/// Figure of one side.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     pub(crate) row: String,
@@ -13,13 +13,13 @@ pub(crate) struct Row {
     pub(crate) p10: f64,
     pub(crate) p90: f64,
     pub(crate) n: usize,
-    /// Which of the rounds it is of; the program that runs both sides says it.
+    /// Number of its round, set by the program that runs both sides.
     #[serde(default)]
     pub(crate) round: usize,
 }
 
 impl Row {
-    /// Of these samples; `None` where there are none.
+    /// Creates a row from these samples. `None` if there are none.
     pub(crate) fn of(row: &str, who: &str, unit: &str, samples: &[f64]) -> Option<Self> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -38,8 +38,8 @@ impl Row {
     }
 }
 
-/// The rows that there are, in the order in which they are run (what matters most comes early), and how often each is, in turns with
-/// the peer's.
+/// All rows, in the order in which they are run (most important first), with their numbers of rounds in turns
+/// with the peer.
 pub(crate) const ROWS: [(&str, usize); 17] = [
     ("kernel_floor", 3),
     ("cpu_round_trip", 3),

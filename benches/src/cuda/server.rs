@@ -1,7 +1,8 @@
-//! Our side: takes names of rows from the standard input, has its worker processes run them, and prints what they found.
+//! Our side: takes names of rows from the standard input, has its worker processes run them, and prints what
+//! they found.
 //!
-//! Each answer is lines of JSON: rows, notes (`{"note": …}`), and at last `{"done": row}` or `{"failed": row, "why": …}`. After a failure the
-//! workers are ended, and new ones started for the next row.
+//! Each answer is lines of JSON: rows, notes (`{"note": …}`), and at last `{"done": row}` or `{"failed": row,
+//! "why": …}`. After a failure the workers are ended, and new ones started for the next row.
 
 use std::io::{BufRead, Write};
 use std::time::{Duration, Instant};
@@ -14,13 +15,14 @@ use serde_json::json;
 use crate::cuda::row::Row;
 use crate::cuda::worker::{DEADLINE, Job, Numbers, Reply, Said, ensure, put, taken, worker};
 
-/// Workers that stay: a maker, a relay, a taker, an observer of the device's memory, and one more receiver.
+/// Number of permanent workers: a maker, a relay, a taker, an observer of the device's memory, and one more
+/// receiver.
 const WORKERS: usize = 5;
 const OBSERVER: usize = 3;
 /// Bytes of 1 MiB.
 const MIB: usize = 1 << 20;
 
-/// A process and its two queues.
+/// Process and its two queues.
 struct Worker {
     process: Process<()>,
     jobs: Queue<Job>,
@@ -67,7 +69,7 @@ impl Worker {
     }
 }
 
-/// The figures of a name.
+/// Returns the figures of a name.
 fn of(said: &Said, name: &str) -> AnyResult<Vec<f64>> {
     let found = said.iter().find(|(n, _)| n == name);
     found.map(|(_, values)| values.clone()).ok_or_else(|| format!("no figures {name}").into())
@@ -81,7 +83,7 @@ fn last(said: &Said, name: &str) -> AnyResult<f64> {
     of(said, name)?.last().copied().ok_or_else(|| format!("no figure {name}").into())
 }
 
-/// Nanoseconds as microseconds.
+/// Converts nanoseconds to microseconds.
 fn us(all: &[f64]) -> Vec<f64> {
     all.iter().map(|ns| ns / 1000.0).collect()
 }
@@ -95,11 +97,11 @@ fn note(text: &str) {
     line(&json!({ "note": text }));
 }
 
-/// The server's state.
+/// State of the server.
 struct Server {
     workers: Vec<Worker>,
     quick: bool,
-    /// What random moments are made of.
+    /// State of the generator of random times.
     random: u64,
 }
 
@@ -128,7 +130,7 @@ pub(crate) fn serve(quick: bool) -> AnyResult<()> {
 }
 
 impl Server {
-    /// Those that stay, started and with a context.
+    /// Returns the permanent workers, started and with a context.
     fn workers(&mut self) -> AnyResult<&[Worker]> {
         if self.workers.is_empty() {
             self.workers = (0..WORKERS).map(|_| Worker::start()).collect::<AnyResult<_>>()?;
@@ -149,7 +151,7 @@ impl Server {
         }
     }
 
-    /// `many`, or for a rehearsal a few.
+    /// Returns `many`, or `few` for a quick run.
     fn count(&self, many: usize, few: usize) -> usize {
         if self.quick { few } else { many }
     }
@@ -195,7 +197,7 @@ impl Server {
         first(&observer.reply()?, "free")
     }
 
-    /// The free memory as soon as it is this much, at latest after `time`.
+    /// Returns the free memory once it is this much, at the latest after `time`.
     fn free_at_least(&self, wanted: f64, time: Duration) -> AnyResult<f64> {
         let deadline = Instant::now() + time;
         loop {
@@ -230,7 +232,7 @@ impl Server {
         Ok(())
     }
 
-    /// Both sides of exchanges of new tensors.
+    /// Runs both sides of exchanges of new tensors.
     fn exchange(
         (maker, taker): (&Worker, &Worker),
         elements: usize,
@@ -256,7 +258,8 @@ impl Server {
         Ok(())
     }
 
-    /// What the device takes to go from one process's kernel to another's, with a launch and a wait for it.
+    /// Measures a switch of the device from one process's kernel to another's, with a launch and a wait for
+    /// it.
     fn switch_floor(&self) -> AnyResult<()> {
         let count = self.count(300, 20);
         let (there, back) = (Numbers::bounded(4)?, Numbers::bounded(4)?);
@@ -268,7 +271,7 @@ impl Server {
         self.tell("switch_floor", "mp", "us", &us(&of(&said, "ns")?))
     }
 
-    /// In processes that have a context, and no slab.
+    /// Runs in processes that have a context, and no slab.
     fn cold(&self) -> AnyResult<()> {
         let pair = (Worker::start()?, Worker::start()?);
         pair.0.ask(Job::Start)?;
@@ -361,7 +364,7 @@ impl Server {
         self.tell("broadcast_4", "mp", "us", &us(&of(&said, "ns")?))
     }
 
-    /// Through three processes; with marks, what there is of memory when so far.
+    /// Relays through three processes. With marks, measures the memory at these numbers.
     fn relay(&self, name: &str, count: usize, marks: &[usize]) -> AnyResult<()> {
         let (one, two) = (Queue::bounded(16)?, Queue::bounded(16)?);
         let (told, go) = (Numbers::bounded(4)?, Numbers::bounded(4)?);
@@ -417,7 +420,7 @@ impl Server {
         })
     }
 
-    /// 20 to 60 ms.
+    /// Returns 20 to 60 ms.
     fn moment(&mut self) -> Duration {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -445,7 +448,8 @@ impl Server {
         Ok(())
     }
 
-    /// Bytes that the survivor has beyond its context, and what is left when both processes are gone.
+    /// Returns the survivor's bytes in addition to its context, and the bytes left when both processes are
+    /// gone.
     fn killed_once(&self, round: usize, moment: Duration) -> AnyResult<(f64, f64)> {
         let before = self.free()?;
         let survivor = Worker::start()?;
@@ -489,7 +493,8 @@ impl Server {
     }
 }
 
-/// Memory, while the three processes are there: of the device that is free, of the arena in bytes, and anonymous of the processes in KiB.
+/// Memory, while the three processes exist: free device memory, arena in bytes, and anonymous memory of the
+/// processes in KiB.
 #[derive(Debug)]
 struct There {
     free: u64,

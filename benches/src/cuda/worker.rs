@@ -1,4 +1,4 @@
-//! A process that does what it is told, one job after the other: one side of a row.
+//! Process that executes one job after the other: one side of a row.
 
 use std::time::Duration;
 
@@ -10,27 +10,27 @@ use serde::{Deserialize, Serialize};
 
 use crate::cuda::gpu::{Gpu, now};
 
-/// The longest that a process waits for another one.
+/// Maximum time that a process waits for another one.
 pub(crate) const DEADLINE: Duration = Duration::from_secs(15);
-/// Elements of 16 MiB.
+/// Number of elements of 16 MiB.
 const LARGE: usize = 4 << 20;
 
-/// A tensor, and when it was put.
+/// Tensor, and time of its put.
 #[derive(Message)]
 pub(crate) struct Sent {
     at: u64,
     tensor: CudaTensor<f32>,
 }
 
-/// Numbers for messages without tensors.
+/// Queue of numbers for messages without tensors.
 pub(crate) type Numbers = Queue<u64>;
 
-/// What a worker is to do.
+/// Job of a worker.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Job {
-    /// A context, and a kernel in it.
+    /// Creates a context, and runs a kernel in it.
     Start,
-    /// How much memory of the device is free.
+    /// Returns the free memory of the device.
     Free,
     /// Puts new tensors, each when the one before was acknowledged.
     /// `ready`: its kernel has run when the tensor is put.
@@ -39,19 +39,20 @@ pub(crate) enum Job {
     Take { from: Queue<Sent>, acks: Numbers, warm: usize, count: usize },
     /// The same kernel without a message.
     Floor { warm: usize, count: usize },
-    /// A kernel whenever a number comes, which goes on when the kernel has run.
+    /// Runs a kernel for each number, and sends the number on when the kernel has run.
     Switch { from: Numbers, to: Numbers, count: usize },
     /// Sends clones of one frozen tensor, or, with `views`, each row of one.
     SendFrozen { to: Queue<FrozenCudaTensor<f32>>, rows: usize, columns: usize, count: usize, views: bool },
     /// Gets them.
     GetFrozen { from: Queue<FrozenCudaTensor<f32>>, count: usize },
-    /// The first of three processes.
+    /// First of three processes.
     RelayMake { to: Queue<CudaTensor<f32>>, count: usize },
-    /// The second.
+    /// Second of three processes.
     Relay { from: Queue<CudaTensor<f32>>, to: Queue<CudaTensor<f32>>, count: usize },
-    /// The third: it says when it has as many as these marks, and waits for `go`.
+    /// Third of three processes: reports when it has as many tensors as each mark, and waits for `go`.
     RelayTake { from: Queue<CudaTensor<f32>>, marks: Vec<usize>, told: Numbers, go: Numbers, count: usize },
-    /// Waits for the other one's event, adds one by a kernel, records its own, and tells; the one that has the last hop reads them.
+    /// Waits for the other one's event, adds one by a kernel, records its own, and notifies. The process with
+    /// the last hop reads the values.
     Hop {
         values: SharedCudaTensor<f32>,
         mine: Event,
@@ -61,7 +62,7 @@ pub(crate) enum Job {
         hops: usize,
         reads: bool,
     },
-    /// The tensor that hops change, into a queue.
+    /// Sends the tensor that hops change.
     HopTensor { to: Queue<SharedCudaTensor<f32>> },
     /// Allocates and drops.
     AllocFree { bytes: usize, rounds: usize, each: usize, driver: bool },
@@ -73,26 +74,26 @@ pub(crate) enum Job {
         warm: usize,
         count: usize,
     },
-    /// Reads each by a kernel, and says when.
+    /// Reads each by a kernel, and reports the time.
     Receive { from: Queue<FrozenCudaTensor<f32>>, acks: Numbers, count: usize },
-    /// An event between two streams of one process.
+    /// Measures an event between two streams of one process.
     TwoStreams { warm: usize, count: usize, driver: bool },
-    /// A number there and back.
+    /// Sends a number there and back.
     Ping { to: Numbers, from: Numbers, warm: usize, count: usize },
-    /// The other side of it.
+    /// Other side of `Ping`.
     Pong { from: Numbers, to: Numbers, count: usize },
-    /// Puts tensors until it is told to stop; then gives all back.
+    /// Puts tensors until it is told to stop, and then frees everything.
     Stream { to: Queue<CudaTensor<f32>>, begun: Numbers, stop: Numbers },
     /// Gets, reads and writes them likewise.
     Drain { from: Queue<CudaTensor<f32>>, begun: Numbers, stop: Numbers },
 }
 
-/// Figures by their names.
+/// Figures by name.
 pub(crate) type Said = Vec<(String, Vec<f64>)>;
-/// What a worker answers.
+/// Answer of a worker.
 pub(crate) type Reply = Result<Said, String>;
 
-/// Fails with a text if something isn't so.
+/// Fails with a text if a condition doesn't hold.
 macro_rules! ensure {
     ($what:expr, $($said:tt)*) => {
         if !$what {
@@ -102,7 +103,7 @@ macro_rules! ensure {
 }
 pub(crate) use ensure;
 
-/// The next message, within the deadline.
+/// Returns the next message, within the deadline.
 pub(crate) fn taken<T: Message>(queue: &Queue<T>) -> AnyResult<T> {
     Ok(queue.get_timeout(DEADLINE)?.ok_or("the queue was closed")?)
 }
@@ -117,7 +118,7 @@ fn said<const N: usize>(all: [(&str, Vec<f64>); N]) -> Said {
     all.into_iter().map(|(name, values)| (name.to_owned(), values)).collect()
 }
 
-/// The function of the process: until the queue of jobs is closed.
+/// Runs the process until the queue of jobs is closed.
 pub(crate) fn worker((jobs, replies): (Queue<Job>, Queue<Reply>)) -> AnyResult<()> {
     let mut gpu = None;
     while let Some(job) = jobs.get()? {
@@ -134,7 +135,8 @@ fn run(kept: &mut Option<Gpu>, job: Job) -> AnyResult<Said> {
     let gpu = kept.as_ref().ok_or("no GPU")?;
     match job {
         Job::Start => {
-            // A tick, for which the processes' table is registered with the device; two words of the device at most.
+            // A tick, for which the processes' table is registered with the device: two words of the device
+            // at most.
             let event = Event::new()?;
             event.record(&gpu.stream)?;
             event.synchronize()?;
@@ -203,7 +205,7 @@ fn make(
     count: usize,
     ready: bool,
 ) -> AnyResult<Said> {
-    // What earlier rows had is none of this one's.
+    // Earlier rows' memory must not affect this one.
     empty_cache();
     let (mut at, mut began) = (Vec::new(), Vec::new());
     for i in 0..count {
@@ -279,7 +281,7 @@ fn send_frozen(
     Ok(said([("began", vec![began as f64])]))
 }
 
-/// The sums are of each hundredth message's first row, and of its number there.
+/// Returns sums of each hundredth message's first row, and of its number there.
 fn get_frozen(gpu: &Gpu, from: &Queue<FrozenCudaTensor<f32>>, count: usize) -> AnyResult<Said> {
     let mut sums = Vec::new();
     for i in 0..count {
@@ -341,7 +343,7 @@ fn hop(
     }
     gpu.stream.synchronize()?;
     times.push(now() as f64);
-    // The other process's last hop may be on its way where this one's isn't the last.
+    // The other process's last hop may still be pending if this one's isn't the last.
     let values = if reads { values.to_vec(&gpu.stream)? } else { Vec::new() };
     Ok(said([
         ("times", times),
@@ -436,7 +438,8 @@ fn two_streams(gpu: &Gpu, warm: usize, count: usize, driver: bool) -> AnyResult<
     Ok(said([("ns", all)]))
 }
 
-/// The other process's kernel has run when this one's is launched, and so on: what the device takes to go from one to the other.
+/// Measures the device's switch between processes: the other process's kernel has run when this one's is
+/// launched, and so on.
 fn switch(gpu: &Gpu, from: &Numbers, to: &Numbers, count: usize) -> AnyResult<Said> {
     let mut all = Vec::new();
     for i in 0..count {
@@ -447,7 +450,7 @@ fn switch(gpu: &Gpu, from: &Numbers, to: &Numbers, count: usize) -> AnyResult<Sa
         all.push((now() - t0) as f64);
         put(to, i as u64)?;
     }
-    // Of the first, what was before is not known.
+    // The time before the first is unknown.
     Ok(said([("ns", all.split_off(count / 10))]))
 }
 
@@ -465,14 +468,14 @@ fn ping(to: &Numbers, from: &Numbers, warm: usize, count: usize) -> AnyResult<Sa
     Ok(said([("ns", all)]))
 }
 
-/// Whether it is time to stop.
+/// Returns `true` if it should stop.
 fn stopped(stop: &Numbers) -> bool {
     matches!(stop.try_get(), Ok(Some(_)))
 }
 
-/// What both sides of `killed` do when the other one is gone: all is given back. `errors` are those until then.
+/// Frees everything in `killed` after the other side is gone. `errors` are the earlier ones.
 fn give_back(gpu: &Gpu, exchanged: usize, errors: &[String]) -> Said {
-    // A stream that waits for a killed process may say so.
+    // A stream that waits for a killed process may return an error.
     let synchronized = gpu.stream.synchronize().is_ok();
     let before = memory_stats(&gpu.device);
     ipc_collect();
@@ -494,7 +497,7 @@ fn give_back(gpu: &Gpu, exchanged: usize, errors: &[String]) -> Said {
     all
 }
 
-/// What is tried again after an error that a death may be the reason of.
+/// Records an error that a death may have caused, and that is retried.
 fn note(errors: &mut Vec<String>, error: &dyn std::fmt::Display) -> AnyResult<()> {
     errors.push(error.to_string());
     ensure!(errors.len() < 1000, "1000 errors, at last: {error}");

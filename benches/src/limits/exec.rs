@@ -1,8 +1,9 @@
-//! Start and end of a process: bare `posix_spawn` of this very program, which ends before its `main`, and `waitpid`.
+//! Start and end of a process: bare `posix_spawn` of this very program, which ends before its `main`, and
+//! `waitpid`.
 //!
 //! # Safety
-//! Calls C functions whose pointers live as long as the call, and hooks into the start of the program before anything
-//! is set up; the hook only compares an argument and ends the process.
+//! Calls C functions whose pointers live as long as the call, and hooks into the start of the program before
+//! anything is set up; the hook only compares an argument and ends the process.
 
 use std::ffi::{CString, c_char, c_int};
 use std::os::unix::ffi::OsStringExt;
@@ -15,8 +16,8 @@ use crate::work::{Outcome, Plan, now};
 /// The argument that makes this program end at once.
 pub(crate) const NOOP: &str = "__noop";
 
-/// Ends the process before `main`, and before Rust's own start-up, if the first argument is [`NOOP`]. Only glibc hands
-/// the arguments to such functions; elsewhere `main` looks for itself.
+/// Ends the process before `main`, and before Rust's own start-up, if the first argument is [`NOOP`]. Only
+/// glibc passes the arguments to such functions. Elsewhere `main` checks itself.
 #[cfg(target_env = "gnu")]
 extern "C" fn end_at_once(count: c_int, words: *const *const c_char) {
     if count != 2 {
@@ -36,8 +37,8 @@ extern "C" fn end_at_once(count: c_int, words: *const *const c_char) {
 
 #[cfg(target_env = "gnu")]
 #[used]
-// SAFETY: functions in this section are called once, before `main`, with the program's arguments. This one needs
-// nothing of Rust's run time.
+// SAFETY: functions in this section are called once, before `main`, with the program's arguments. This one
+// needs nothing of Rust's run time.
 #[unsafe(link_section = ".init_array")]
 static END_AT_ONCE: extern "C" fn(c_int, *const *const c_char) = end_at_once;
 
@@ -62,8 +63,8 @@ pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
     Ok(Some(stats::median(&times)))
 }
 
-/// Memory of this process alone, with a page behind each address, for the time of `work`; and for a second before, for on a virtual
-/// machine everything is slow while its host gets the memory from elsewhere.
+/// Runs `work` with 2 GiB of private, resident memory, after a delay of a second: on a virtual machine
+/// everything is slow while its host provides the memory.
 pub(crate) fn with_2g(work: impl FnOnce() -> Outcome) -> Outcome {
     let memory = vec![1_u8; 2 << 30];
     std::thread::sleep(std::time::Duration::from_secs(1));
@@ -77,7 +78,8 @@ pub(crate) fn spawn_exec_2g(plan: &Plan) -> Outcome {
     with_2g(|| spawn_exec(plan))
 }
 
-/// `spawn_fork`: the median time in ns of a bare `fork` of a process that ends at once, and of waiting for it.
+/// `spawn_fork`: the median time in ns of a bare `fork` of a process that ends at once, and of waiting for
+/// it.
 pub(crate) fn spawn_fork(plan: &Plan) -> Outcome {
     let mut times = Vec::new();
     for _ in 0..plan.repetitions(100) {
@@ -100,7 +102,7 @@ pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
     with_2g(|| spawn_fork(plan))
 }
 
-/// How many processes `spawn_64` starts.
+/// Number of processes that `spawn_64` starts.
 pub(crate) const MANY: usize = 64;
 
 /// `spawn_64`: the median time in ns to start many processes that do nothing and to wait for all of them.
@@ -126,8 +128,8 @@ fn start_one(path: &CString, word: &CString) -> Result<libc::pid_t> {
     let mut pid = 0;
     // SAFETY: no code changes the environment in this program, and reading the pointer is all we do.
     let environment = unsafe { environ };
-    // SAFETY: the path is a C string, both lists end with a null pointer, nothing is written through them, and all
-    // of it outlives the call.
+    // SAFETY: the path is a C string, both lists end with a null pointer, nothing is written through them,
+    // and all of it outlives the call.
     let error = unsafe {
         libc::posix_spawn(&raw mut pid, path.as_ptr(), ptr::null(), ptr::null(), words.as_ptr(), environment)
     };

@@ -1,4 +1,4 @@
-//! The end of a process that has failed, and of those beside it: two pipes, `kill` and `waitpid`.
+//! The end of a failed process, and of its siblings: two pipes, `kill` and `waitpid`.
 
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
@@ -9,10 +9,11 @@ use crate::{Result, stats};
 /// First word of a child's command line.
 pub(crate) const CHILD: &str = "__waits";
 
-/// In a child: says that it is there, waits until its standard input is closed, and says when it has ended.
+/// Runs in a child: reports that it is ready, waits until its standard input is closed, and reports the time
+/// of its end.
 ///
 /// # Errors
-/// No process reads its output.
+/// If no process reads its output.
 pub(crate) fn be_child() -> Result<()> {
     let mut out = std::io::stdout();
     out.write_all(&[0])?;
@@ -22,20 +23,20 @@ pub(crate) fn be_child() -> Result<()> {
     Ok(out.flush()?)
 }
 
-/// One that ends when this process does: its standard input is closed then.
+/// Starts a child that ends when this process does: its standard input is closed then.
 fn start() -> Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     Ok(command.arg(CHILD).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?)
 }
 
-/// Reads what a child has said.
+/// Reads a child's output.
 fn hear<const LEN: usize>(child: &mut Child) -> Result<[u8; LEN]> {
     let mut said = [0; LEN];
     child.stdout.as_mut().ok_or("it has no pipe")?.read_exact(&mut said)?;
     Ok(said)
 }
 
-/// The median time in ns from what one child says was its end until it, and the others beside it, are gone.
+/// Returns the median time in ns from a child's reported end until it and the others are gone.
 fn gone(plan: &Plan, others: usize) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(40) + 5 {

@@ -1,4 +1,4 @@
-//! One word in each direction, and a process asleep in the kernel at either end.
+//! A word in each direction, and a process asleep in the kernel at either end.
 
 use std::sync::atomic::Ordering;
 
@@ -11,10 +11,10 @@ use crate::Result;
 use crate::process::DEADLINE;
 use crate::shm::{APART, Region};
 
-/// Bytes needed.
+/// Number of bytes needed.
 pub(crate) const LEN: usize = 4096;
 
-/// Both words; next to each lies its message.
+/// Both words, each next to its message.
 #[derive(Debug)]
 pub(crate) struct Futex {
     region: Region,

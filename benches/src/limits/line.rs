@@ -1,4 +1,4 @@
-//! One cache line in each direction, and a process spinning on it at either end.
+//! A cache line in each direction, and a process spinning on it at either end.
 
 use std::sync::atomic::Ordering;
 
@@ -7,10 +7,10 @@ use crate::Result;
 use crate::process::spin_until;
 use crate::shm::{APART, Region};
 
-/// Bytes needed.
+/// Number of bytes needed.
 pub(crate) const LEN: usize = 4096;
 
-/// Where the lines begin in a region whose start is otherwise taken; each has a count of messages and the message.
+/// Lines in a region whose start has other uses. Each has a count of messages and the message.
 #[derive(Debug)]
 pub(crate) struct Line {
     pub(super) region: Region,
@@ -37,7 +37,7 @@ impl Link for Line {
     fn send(&mut self, message: u64) -> Result<()> {
         self.sent += 1;
         self.region.word(self.out + 8).store(message, Ordering::Relaxed);
-        // Release: the message, and all memory that it speaks of, is there before the count.
+        // Release: the message, and all memory that it refers to, is visible before the count.
         self.region.word(self.out).store(self.sent, Ordering::Release);
         Ok(())
     }

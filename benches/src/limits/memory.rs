@@ -1,11 +1,11 @@
 //! Warm shared buffers of a tensor's size, handed to and fro by a cache line, or in a stream by a ring.
 //!
-//! There are a few of them, used in turn, as a pool that recycles would: with a single one, the same work took a few
-//! percent longer. In a stream there is one more than can be on their way.
+//! There are a few of them, used in turn, as a pool that recycles would: with a single one, the same work
+//! took a few percent longer. In a stream there is one more than can be on their way.
 //!
 //! # Safety
-//! Parent and child take turns: each touches a buffer only between a message and its answer, which in a stream stands
-//! for all of a batch.
+//! Parent and child take turns: each touches a buffer only between a message and its answer, which in a
+//! stream stands for all of a batch.
 
 use super::Link;
 use super::line::{self, Line};
@@ -14,13 +14,13 @@ use crate::Result;
 use crate::shm::Region;
 use crate::work::tensor::{BATCH, Receiver, Sender};
 
-/// What hands the buffers over.
+/// Carrier of the buffers.
 pub(crate) trait Carrier: Link {
-    /// Where the buffers begin: after its own words.
+    /// Offset of the buffers: after the carrier's own words.
     const START: usize;
-    /// How many buffers take turns.
+    /// Number of buffers that take turns.
     const BUFFERS: usize;
-    /// The memory of both.
+    /// Returns the memory of both.
     fn region(&self) -> &Region;
 }
 
@@ -40,28 +40,28 @@ impl Carrier for Ring {
     }
 }
 
-/// Bytes needed for tensors of `elements`.
+/// Returns the number of bytes needed for tensors of `elements`.
 pub(crate) const fn len<C: Carrier>(elements: usize) -> usize {
     C::START + C::BUFFERS * elements * size_of::<u64>()
 }
 
-/// The buffers, seen from one end.
+/// Buffers, from the view of one end.
 #[derive(Debug)]
 pub(crate) struct Buffer<C> {
     carrier: C,
-    /// How many elements a buffer has.
+    /// Number of elements of a buffer.
     elements: usize,
-    /// Which buffer is sent next.
+    /// Index of the next buffer to send.
     turn: usize,
 }
 
 impl<C: Carrier> Buffer<C> {
-    /// The buffers behind the carrier's words.
+    /// Creates the buffers after the carrier's words.
     pub(crate) fn new(carrier: C, elements: usize) -> Self {
         Self { carrier, elements, turn: 0 }
     }
 
-    /// Where the next buffer begins.
+    /// Returns the offset of the next buffer.
     fn at(&self) -> usize {
         C::START + self.turn * self.elements * size_of::<u64>()
     }
@@ -79,7 +79,8 @@ impl<C: Carrier> Sender for Buffer<C> {
     }
 
     fn keep(&mut self, source: &[u64]) -> Result<()> {
-        // SAFETY: the child reads only between a message and its answer, and that of this buffer has been awaited.
+        // SAFETY: the child reads only between a message and its answer, and that of this buffer has been
+        // awaited.
         unsafe { self.carrier.region().fill(self.at(), source) };
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What the machine itself allows: each row's work with nothing around it.
+//! Limits of the machine: the bare work of each row.
 
 pub(crate) mod exec;
 pub(crate) mod failure;
@@ -19,10 +19,10 @@ use memory::Buffer;
 use mutex::Mutex;
 use ring::Ring;
 
-/// How the roles of these children begin.
+/// Prefix of these children's roles.
 pub(crate) const PREFIX: &str = "limit-";
 
-/// A role and its processes' work over a shared region.
+/// Role, and its processes' work over a shared region.
 const LINE: &str = "limit-line";
 const FUTEX: &str = "limit-futex";
 const RING: &str = "limit-ring";
@@ -59,7 +59,7 @@ pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     round(FUTEX, futex::LEN, &[], plan, Futex::parent, |link| small::sleepy_round_trips(link, plan, 3_000))
 }
 
-/// A ring with one producer and one consumer: fast, but a process stopped or killed inside it isn't noticed.
+/// A ring with one producer and one consumer: fast, but a stopped or killed process isn't detected.
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     round(RING, ring::LEN, &[], plan, Ring::parent, |link| small::consume(link, plan, 10_000_000))
 }
@@ -69,7 +69,7 @@ pub(crate) fn lock_uncontended(plan: &Plan) -> Outcome {
     lock::uncontended(&mut Mutex::parent(Region::create(mutex::LEN)?)?, plan, 5_000_000).map(Some)
 }
 
-/// A robust mutex of the C library that two processes want all the time.
+/// A robust mutex of the C library under constant contention of two processes.
 pub(crate) fn lock_contended(plan: &Plan) -> Outcome {
     let region = Region::create(mutex::LEN)?;
     let words = [region.token()];
@@ -126,7 +126,7 @@ pub(crate) fn tensor_again(plan: &Plan) -> Outcome {
     })
 }
 
-/// No way needs less than no system call.
+/// No approach needs fewer than zero system calls.
 pub(crate) fn no_syscalls(_: &Plan) -> Outcome {
     Ok(Some(0.0))
 }

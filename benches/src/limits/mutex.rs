@@ -12,12 +12,12 @@ use crate::work::lock::{Counts, Section};
 
 /// Bytes needed.
 pub(crate) const LEN: usize = 4096;
-/// The counts: on the line after the mutex's.
+/// Offset of the counts: on the line after the mutex's.
 const COUNTS: usize = 64;
-/// Says that the other process may end.
+/// Offset of the flag that the other process may end.
 const STOP: usize = 1024;
 
-/// The mutex, and what it protects.
+/// Mutex, and the counts that it protects.
 #[derive(Debug)]
 pub(crate) struct Mutex {
     region: Region,
@@ -68,7 +68,7 @@ impl Mutex {
         self.region.word(STOP).store(1, Ordering::Release);
     }
 
-    /// Whether this process may end.
+    /// Returns `true` if this process may end.
     pub(crate) fn is_over(&self) -> bool {
         self.region.word(STOP).load(Ordering::Acquire) != 0
     }

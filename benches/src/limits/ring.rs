@@ -1,5 +1,5 @@
-//! A ring of messages in each direction with one producer and one consumer. Each end remembers how far the other had
-//! come when it last looked, and looks again only where it must.
+//! A ring of messages in each direction with one producer and one consumer. Each end caches the other's
+//! position, and reads it again only if necessary.
 
 use std::sync::atomic::Ordering;
 

@@ -22,7 +22,7 @@ impl Heap for Arena {
     }
 }
 
-/// The rows about one size and one number of live tensors: mp's figure, and malloc's as the limit.
+/// Defines the rows for one size and one number of live tensors: mp's figure, and malloc's as the limit.
 macro_rules! beside {
     ($($ours:ident $limit:ident $bytes:expr, $live:expr;)*) => {$(
         pub(crate) fn $ours(plan: &Plan) -> Outcome {
@@ -43,18 +43,18 @@ beside! {
     m64_at_1 m64_at_1_limit 64 << 20, 1;
 }
 
-/// What a competing process gets: where it says that it is ready, where it waits for the start, where its figure goes.
+/// Arguments of a competing process: the queues for ready, for the start, and for its figure.
 type Race = (Queue<u64>, Queue<u64>, Queue<f64>, u64);
 
 fn compete<H: Heap>(_: usize, (ready, go, figures, pairs): Race) -> Result<()> {
-    // Warm: the first allocations of a process are others.
+    // Warm-up: the first allocations of a process take longer.
     alloc::competing::<H>(1 << 10, 2_000)?;
     ready.put(0)?;
     go.get()?;
     Ok(figures.put(alloc::competing::<H>(1 << 10, pairs)?)?)
 }
 
-/// `processes` at once: the mean over them of one pair's time, waiting for a processor included.
+/// Runs `processes` at once. Returns the mean over them of one pair's time, including waits for a processor.
 fn race<H: Heap + 'static>(plan: &Plan, processes: usize) -> Outcome {
     let pairs = plan.repetitions(400_000);
     let (ready, go, figures) =
@@ -116,10 +116,11 @@ pub(crate) fn view_limit(plan: &Plan) -> Outcome {
     Ok(Some(figure))
 }
 
-/// How many elements of a shared tensor are changed in one go: few enough for the nearest cache.
+/// Number of elements of a shared tensor changed in one pass: few enough for the L1 cache.
 const ELEMENTS: usize = 4096;
 
-/// Time for each element of passes over a shared tensor, each of which adds to all elements by a load and a store.
+/// Returns the time for each element of passes over a shared tensor, each of which adds to all elements by a
+/// load and a store.
 fn passes(plan: &Plan, mut pass: impl FnMut(f32), sum: impl FnOnce() -> f32) -> Outcome {
     let (mut expected, full) = (0.0_f32, 40_000);
     let figure = plan.batches(full).time(|number| {
@@ -154,7 +155,7 @@ pub(crate) fn shared_at(plan: &Plan) -> Outcome {
     passes(plan, pass, || tensor.iter().sum())
 }
 
-/// This process's own memory, as atomics of the standard library.
+/// Returns this process's own memory, as atomics of the standard library.
 fn own() -> Vec<AtomicU32> {
     (0..ELEMENTS).map(|_| AtomicU32::new(0)).collect()
 }
@@ -188,12 +189,12 @@ fn beside_a_million<R>(work: impl FnOnce() -> R) -> Result<R> {
     Ok(result)
 }
 
-/// Start and end of a process beside a million live tensors.
+/// Start and end of a process during the life of a million tensors.
 pub(crate) fn spawn_at_1m_live(plan: &Plan) -> Outcome {
     beside_a_million(|| super::spawn_exec(plan))?
 }
 
-/// How long it takes a new process to become a member of the arena, as it says: the median.
+/// Returns the median time, as reported by a new process, until it is a member of the arena.
 fn attach(plan: &Plan) -> Outcome {
     fn member(_: usize, (): ()) -> Result<f64> {
         let start = now();
@@ -211,7 +212,7 @@ pub(crate) fn attach_at_1m_live(plan: &Plan) -> Outcome {
     beside_a_million(|| attach(plan))?
 }
 
-/// The same in an arena in which next to nothing is.
+/// Does the same in an almost empty arena.
 pub(crate) fn attach_limit(plan: &Plan) -> Outcome {
     let _one = Arena::take(64)?;
     attach(plan)

@@ -11,7 +11,7 @@ const BURST: u64 = 512;
 /// A message that needs an envelope.
 type Message = (u64, [u64; 4]);
 
-/// Nanoseconds for each put into a queue, while `waiting` messages wait in another one.
+/// Returns the nanoseconds of each put into a queue, while `waiting` messages wait in another one.
 fn put(plan: &Plan, waiting: u64) -> Outcome {
     let (others, queue) = (Queue::<Message>::unbounded()?, Queue::<Message>::bounded(BURST as usize)?);
     for number in 0..waiting {
@@ -35,7 +35,7 @@ fn put(plan: &Plan, waiting: u64) -> Outcome {
     Ok(Some(took as f64 / (bursts * BURST) as f64))
 }
 
-/// Receives all that waited, so that the next contender finds an arena as this one did.
+/// Receives all waiting messages, so that the next contender finds the same arena.
 fn received(queue: &Queue<Message>, waiting: u64) -> Result<()> {
     for number in 0..waiting {
         if queue.try_get()? != Some((number, [number; 4])) {

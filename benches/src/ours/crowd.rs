@@ -9,13 +9,15 @@ use crate::process::DEADLINE;
 use crate::work::record::{self, Reading, Record, reading, record};
 use crate::work::{Outcome, Plan, now};
 
-/// As in the other rows of queues.
+/// Capacity as in the other rows of queues.
 const CAPACITY: usize = 1024;
 
-/// What processes around one queue share: rank 0 and up put, the others take; `counts` has a number for each.
+/// Shared objects of the processes of one queue: rank 0 and up put, the others take. `counts` has a number
+/// for each.
 type Crowd = (Queue<u64>, Event, Event, SharedTensor<u64>, usize, u64);
 
-/// Puts and takes until told to end, or `each` messages; counts, and checks that each producer's numbers come in order.
+/// Puts and takes until told to end, or `each` messages. Counts, and checks that each producer's numbers come
+/// in order.
 fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Result<()> {
     go.wait()?;
     if rank < producers {
@@ -41,8 +43,8 @@ fn member(rank: usize, (queue, go, over, counts, producers, each): Crowd) -> Res
     Ok(())
 }
 
-/// Runs `side` producers and as many consumers, for a time or for `each` messages of each producer. How many
-/// each process put or took, and the time in ns.
+/// Runs `side` producers and as many consumers, for a time or for `each` messages of each producer. Returns
+/// the number of messages of each process, and the time in ns.
 fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u64)> {
     let queue = Queue::bounded(CAPACITY)?;
     let (go, over) = (Event::new()?, Event::new()?);
@@ -58,7 +60,7 @@ fn crowd(side: usize, each: u64, time: Option<Duration>) -> Result<(Vec<u64>, u6
     while counts.iter().take(side).sum::<u64>() < each * side as u64 && !over.is_set() {
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Producers have put all, or end now; the queue is drained, and the consumers end.
+    // Producers have put all, or end now. The queue is drained, and the consumers end.
     while !(0..side).all(|rank| all.exit(rank).is_ok_and(|exit| exit.is_some())) {
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -82,7 +84,7 @@ pub(crate) fn one_way_2p2c(plan: &Plan) -> Outcome {
     Ok(Some(2.0 * each as f64 * 1e9 / took as f64))
 }
 
-/// The shares of eight producers and of eight consumers, each in percent of the mean of its side.
+/// Returns the shares of eight producers and of eight consumers, each in percent of the mean of its side.
 fn shares(plan: &Plan) -> Result<Vec<f64>> {
     let time = Duration::from_millis(plan.repetitions(4000));
     let (counts, _) = crowd(8, u64::MAX >> 16, Some(time))?;
@@ -103,7 +105,7 @@ pub(crate) fn fair_most(plan: &Plan) -> Outcome {
     Ok(Some(shares(plan)?.into_iter().fold(0.0, f64::max)))
 }
 
-/// CPU time of this process so far, in ms.
+/// Returns the CPU time of this process so far, in ms.
 fn cpu_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
     time.tv_sec as f64 * 1e3 + time.tv_nsec as f64 / 1e6
@@ -117,8 +119,7 @@ fn wait_idle(_: usize, (queue, time): (Queue<u64>, u64)) -> Result<f64> {
     }
 }
 
-/// CPU time of `consumers` consumers of one queue into which nothing is put, in ms for each 10 s, all
-/// together.
+/// Returns the total CPU time of `consumers` consumers of one idle queue, in ms for each 10 s.
 fn idle(plan: &Plan, consumers: usize) -> Outcome {
     let time = plan.repetitions(10_000);
     let queue = Queue::bounded(1)?;
@@ -127,12 +128,12 @@ fn idle(plan: &Plan, consumers: usize) -> Outcome {
     Ok(Some(spent * 10_000.0 / time as f64))
 }
 
-/// One consumer.
+/// Row with one consumer.
 pub(crate) fn idle_1(plan: &Plan) -> Outcome {
     idle(plan, 1)
 }
 
-/// A hundred.
+/// Row with a hundred consumers.
 pub(crate) fn idle_100(plan: &Plan) -> Outcome {
     idle(plan, 100)
 }
@@ -155,7 +156,7 @@ fn put_readings(_: usize, (queue, count): (Queue<Reading>, u64)) -> Result<()> {
     (0..count).try_for_each(|id| queue.put(reading(id)).map_err(|e| e.to_string().into()))
 }
 
-/// The same of plain data, which travels as its bytes.
+/// Does the same with plain data, which travels as its bytes.
 pub(crate) fn plain_200b(plan: &Plan) -> Outcome {
     let count = record::count(plan, 1_000_000);
     let queue = Queue::bounded(CAPACITY)?;
@@ -165,7 +166,7 @@ pub(crate) fn plain_200b(plan: &Plan) -> Outcome {
     Ok(Some(rate))
 }
 
-/// How many tensors a message has.
+/// Number of tensors in a message.
 const MANY: usize = 100;
 
 fn take_many(_: usize, (queue, count): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> Result<()> {
@@ -193,7 +194,7 @@ pub(crate) fn tensors_100(plan: &Plan) -> Outcome {
     Ok(Some(time))
 }
 
-/// Nothing to compare with: what is measured is a share, or should be nothing.
+/// No limit to compare with: the figure is a share, or should be zero.
 pub(crate) fn no_limit(_: &Plan) -> Outcome {
     Ok(None)
 }

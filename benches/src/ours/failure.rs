@@ -1,4 +1,4 @@
-//! From a failure until the parent knows of it, and until all are gone.
+//! Time from a failure until the parent has its error, and until all processes are gone.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::process::DEADLINE;
 use crate::work::{Outcome, Plan, now};
 use crate::{Result, stats};
 
-/// What the ranks get: where they say that they are there, and where no rank ever says anything.
+/// Arguments of the ranks: a queue to report that they are ready, and a queue without messages.
 #[derive(Serialize, Deserialize)]
 struct Meeting {
     there: Queue<usize>,
@@ -17,7 +17,7 @@ struct Meeting {
     others: usize,
 }
 
-/// Rank 0 fails as soon as all others are there, and says when that was; they wait until they are ended.
+/// Rank 0 fails as soon as all others are ready, and reports the time. The others wait until they are ended.
 fn worker(rank: usize, meeting: Meeting) -> Result<()> {
     if rank > 0 {
         meeting.there.put(rank)?;
@@ -27,12 +27,12 @@ fn worker(rank: usize, meeting: Meeting) -> Result<()> {
     for _ in 0..meeting.others {
         meeting.there.get_timeout(DEADLINE)?;
     }
-    // Asleep by now, as one that waits for long.
+    // Asleep by then, like a process that waits for long.
     std::thread::sleep(Duration::from_millis(2));
     Err(now().to_string().into())
 }
 
-/// The median time in ns from the failure of rank 0 until `join` has returned it, when all are gone.
+/// Returns the median time in ns from the failure of rank 0 until `join` has returned it, when all are gone.
 fn gone(plan: &Plan, others: usize) -> Outcome {
     let mut times = Vec::new();
     for number in 0..plan.repetitions(40) + 5 {

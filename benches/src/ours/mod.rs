@@ -1,5 +1,5 @@
-//! mp itself: one function per row, each doing one round and returning its figure. The work is in [`crate::work`]; here
-//! mp only carries it.
+//! mp itself: one function for each row, which runs one round and returns its figure. The work is in
+//! [`crate::work`]. Here mp only carries it.
 
 pub(crate) mod alloc;
 pub(crate) mod backlog;
@@ -25,7 +25,7 @@ use crate::{Result, stats};
 /// Messages that a queue holds: as many as iceoryx2's buffer.
 const CAPACITY: usize = 1024;
 
-/// What a child gets: a queue in each direction, the processor to run on, and how much to do.
+/// Arguments of a child: a queue in each direction, the processor to run on, and the amount of work.
 #[derive(Serialize, Deserialize)]
 #[serde(bound = "")]
 struct Ends<Out: mp::Message, In: mp::Message> {
@@ -36,7 +36,7 @@ struct Ends<Out: mp::Message, In: mp::Message> {
 }
 
 impl<Out: mp::Message, In: mp::Message> Ends<Out, In> {
-    /// In the child: pins it.
+    /// Pins the child.
     fn settle(self) -> Result<Self> {
         if let Some(cpu) = self.cpu {
             pin(cpu)?;
@@ -44,13 +44,13 @@ impl<Out: mp::Message, In: mp::Message> Ends<Out, In> {
         Ok(self)
     }
 
-    /// Without looking before sleeping.
+    /// Without spinning before sleep.
     fn asleep(self) -> Self {
         Self { out: self.out.spinning(Spin::Never), into: self.into.spinning(Spin::Never), ..self }
     }
 }
 
-/// One round: starts `child`, does `work` at the other end, and waits for the end.
+/// Runs one round: starts `child`, does `work` at the other end, and waits for the end.
 fn round<Out, In, F>(
     plan: &Plan,
     count: u64,
@@ -101,7 +101,7 @@ pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     round(plan, 0, child, |ends| small::sleepy_round_trips(&mut ends.asleep(), plan, 3_000))
 }
 
-/// One producer, one consumer: [`small::consume`].
+/// Rate with one producer and one consumer: [`small::consume`].
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     let child = |_, ends: Ends<u64, u64>| small::produce(&mut ends.settle()?);
     round(plan, 0, child, |mut ends| small::consume(&mut ends, plan, 3_000_000))
@@ -234,23 +234,23 @@ pub(crate) fn spawn_exec(plan: &Plan) -> Outcome {
     spawn_one(plan, StartMethod::Spawn)
 }
 
-/// As [`spawn_exec`], by a fork server that runs already.
+/// Does the same as [`spawn_exec`] with a running fork server.
 pub(crate) fn spawn_forkserver(plan: &Plan) -> Outcome {
     spawn_one(plan, StartMethod::ForkServer)
 }
 
-/// As [`spawn_forkserver`], with 2 GiB resident in this process.
+/// Does the same as [`spawn_forkserver`] with 2 GiB resident in this process.
 pub(crate) fn spawn_forkserver_2g(plan: &Plan) -> Outcome {
     crate::limits::exec::with_2g(|| spawn_forkserver(plan))
 }
 
-/// As [`spawn_exec`], by a copy of this process.
+/// Does the same as [`spawn_exec`] by forking this process.
 pub(crate) fn spawn_fork(plan: &Plan) -> Outcome {
     crate::process::allow_fork();
     spawn_one(plan, StartMethod::Fork)
 }
 
-/// As [`spawn_fork`], with 2 GiB resident in this process.
+/// Does the same as [`spawn_fork`] with 2 GiB resident in this process.
 pub(crate) fn spawn_fork_2g(plan: &Plan) -> Outcome {
     crate::limits::exec::with_2g(|| spawn_fork(plan))
 }
@@ -271,7 +271,7 @@ fn spawn_one(plan: &Plan, method: StartMethod) -> Outcome {
     Ok(Some(stats::median(&times)))
 }
 
-/// As [`spawn_exec`], with 2 GiB resident in this process.
+/// Does the same as [`spawn_exec`] with 2 GiB resident in this process.
 pub(crate) fn spawn_exec_2g(plan: &Plan) -> Outcome {
     crate::limits::exec::with_2g(|| spawn_exec(plan))
 }

@@ -48,7 +48,8 @@ pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
     figure
 }
 
-/// Nanoseconds for each task of `run`, which does that many of them, after it was done once: workers and sizes have settled.
+/// Nanoseconds for each task of `run`, which does that many of them, after it was done once: workers and
+/// sizes have settled.
 fn each(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     run(tasks)?;
     let start = now();
@@ -61,7 +62,7 @@ fn right(got: &[u64], wanted: impl ExactSizeIterator<Item = u64>) -> Result<()> 
     if right { Ok(()) } else { Err(wrong("not what the function makes of the numbers")) }
 }
 
-/// As [`map`], with as many at a time as turn out best.
+/// Does the same as [`map`] with the best chunk size.
 pub(crate) fn map_1m(plan: &Plan) -> Outcome {
     let pool = Pool::new(WORKERS)?;
     let figure = each(plan.repetitions(1_000_000), |tasks| {
@@ -82,7 +83,7 @@ pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
     figure
 }
 
-/// How many steps of Collatz it takes from `n` to 1.
+/// Returns the number of Collatz steps from `n` to 1.
 pub(crate) fn collatz(mut n: u64) -> u64 {
     let mut steps = 0;
     while n > 1 {

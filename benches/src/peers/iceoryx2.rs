@@ -1,6 +1,6 @@
-//! iceoryx2: one publish-subscribe service in each direction, polled busily; where processes sleep, an event service
-//! beside it. Settings follow its own benchmarks: one publisher, one subscriber, no history, and each sample is loaned
-//! before it is needed.
+//! iceoryx2: one publish-subscribe service in each direction, polled busily; where processes sleep, an event
+//! service beside it. Settings follow its own benchmarks: one publisher, one subscriber, no history, and each
+//! sample is loaned before it is needed.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -18,13 +18,13 @@ use crate::process;
 use crate::work::tensor::{self, Amount};
 use crate::work::{Link, Outcome, Plan, small};
 
-/// Its name in the roles of children.
+/// Name in the roles of children.
 pub(super) const NAME: &str = "iceoryx2";
 
-/// How many messages wait for a subscriber in `one_way`.
+/// Number of messages that wait for a subscriber in `one_way`.
 const DEEP: usize = 1024;
 
-/// Which end of a connection this is.
+/// End of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Parent,
@@ -32,7 +32,7 @@ enum End {
 }
 
 impl End {
-    /// The names of the services that this end sends to and receives from.
+    /// Returns the names of the services that this end sends to and receives from.
     fn services(self, base: &str) -> Result<[ServiceName; 2]> {
         let down = ServiceName::new(&format!("{base}/down"))?;
         let up = ServiceName::new(&format!("{base}/up"))?;
@@ -43,7 +43,7 @@ impl End {
     }
 }
 
-/// A name that no other program on this machine uses.
+/// Returns a name that no other program on this machine uses.
 fn unique() -> String {
     static NUMBER: AtomicU32 = AtomicU32::new(0);
     format!("mp-bench/{}/{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed))
@@ -54,8 +54,8 @@ fn node() -> Result<Node<ipc::Service>> {
     Ok(NodeBuilder::new().signal_handling_mode(SignalHandlingMode::Disabled).create::<ipc::Service>()?)
 }
 
-/// A service for one publisher and one subscriber; `depth` 1 overwrites, which is what their benchmark of latency
-/// does, and a deeper one is lossless.
+/// Creates a service for one publisher and one subscriber. With `depth` 1 it overwrites, as their benchmark
+/// of latency does. A deeper one is lossless.
 fn service(
     node: &Node<ipc::Service>,
     name: &ServiceName,

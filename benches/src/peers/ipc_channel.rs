@@ -1,5 +1,5 @@
-//! ipc-channel: channels over Unix sockets. A one-shot server brings the two processes together, then each direction
-//! has a channel of its own.
+//! ipc-channel: channels over Unix sockets. A one-shot server brings the two processes together, then each
+//! direction has a channel of its own.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::work::record::{self, Record};
 use crate::work::tensor::{self, Amount};
 use crate::work::{Link, Outcome, Plan, small};
 
-/// Its name in the roles of children.
+/// Name in the roles of children.
 pub(super) const NAME: &str = "ipc-channel";
 
 /// A channel in each direction, for messages of two types.
@@ -22,7 +22,7 @@ struct Channels<Out, In> {
     into: IpcReceiver<In>,
 }
 
-/// What the child offers the parent: where to send, and where to receive.
+/// Ends that the child offers the parent: for sending, and for receiving.
 type Offer<Out, In> = (IpcSender<Out>, IpcReceiver<In>);
 
 impl<Out, In> Channels<Out, In>
@@ -71,8 +71,8 @@ impl Link for Channels<u64, u64> {
     }
 }
 
-/// The sending side of tensors, and the tensor that is sent again. In an `Arc`, because sending takes a value, and
-/// cloning shared memory would map it once more.
+/// The sending side of tensors, and the tensor that is sent again. In an `Arc`, because sending takes a
+/// value, and cloning shared memory would map it once more.
 struct Tensors {
     channels: Channels<Arc<IpcSharedMemory>, u64>,
     kept: Option<Arc<IpcSharedMemory>>,
@@ -124,12 +124,12 @@ pub(crate) fn rtt_asleep(plan: &Plan) -> Outcome {
     })
 }
 
-/// As fast as the socket takes them.
+/// Rate at which the socket accepts messages.
 pub(crate) fn one_way(plan: &Plan) -> Outcome {
     with("one-way", &[], plan, |mut link: Channels<u64, u64>| small::consume(&mut link, plan, 200_000))
 }
 
-/// As fast as the socket takes them.
+/// Rate at which the socket accepts records.
 pub(crate) fn struct_200b(plan: &Plan) -> Outcome {
     let count = record::count(plan, 100_000);
     let words = [count.to_string()];

@@ -1,4 +1,4 @@
-//! The others, each used as its documentation recommends for the lowest latency.
+//! Peers, each used as its documentation recommends for the lowest latency.
 
 pub(crate) mod iceoryx2;
 pub(crate) mod ipc_channel;

@@ -1,10 +1,12 @@
-//! Python's `multiprocessing`, and torch's where torch is installed: `MP_PYTHON` says which Python, `python3` without it.
+//! Python's `multiprocessing`, and torch's where torch is installed: `MP_PYTHON` says which Python, `python3`
+//! without it.
 
 use std::process::{Command, Stdio};
 
 use crate::work::{Outcome, Plan};
 
-/// Prints tasks per second. Its arguments: how many tasks. It ends with code 3 where what it needs is missing.
+/// Prints tasks per second. Its arguments: how many tasks. It ends with code 3 where what it needs is
+/// missing.
 const MAP: &str = "
 import sys, time
 from multiprocessing import Pool
@@ -19,7 +21,8 @@ assert results == list(range(1, tasks + 1))
 print(tasks / took)
 ";
 
-/// Prints the nanoseconds for each task, in chunks as Python chooses them. Its arguments: how many tasks, and which method.
+/// Prints the nanoseconds for each task, in chunks as Python chooses them. Its arguments: how many tasks, and
+/// which method.
 const MAP_1M: &str = "
 import sys, time
 from multiprocessing import Pool
@@ -73,8 +76,8 @@ assert results == [i % LEN for i in range(tasks)]
 print(tasks / took)
 ";
 
-/// Prints the median time in ns to start one process that does nothing, and to wait for its end. Its arguments: how often,
-/// and the start method.
+/// Prints the median time in ns to start one process that does nothing, and to wait for its end. Its
+/// arguments: how often, and the start method.
 const PROCESS: &str = "
 import statistics, sys, time
 from multiprocessing import get_context

@@ -1,11 +1,11 @@
-//! Tensors that are sent, memory that is taken and given back, and locks.
+//! Tensors that are sent, memory that is allocated and freed, and locks.
 
 use super::{Better, Row, USUAL, peers};
 #[cfg(feature = "peers")]
 use crate::peers::{iceoryx2, ipc_channel};
 use crate::{limits, ours};
 
-/// In the order in which they run.
+/// Rows in the order in which they run.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "tensor_again_64m",

@@ -1,11 +1,11 @@
-//! Messages: their round trips, their rates, whose turn it is, and what waiting costs.
+//! Messages: their round trips, their rates, fairness, and the cost of waiting.
 
 use super::{Better, Row, USUAL, peers};
 #[cfg(feature = "peers")]
 use crate::peers::{iceoryx2, ipc_channel, tokio};
 use crate::{limits, ours, syscalls};
 
-/// In the order in which they run.
+/// Rows in the order in which they run.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "rtt_awake",

@@ -1,4 +1,4 @@
-//! What is measured: one row each.
+//! Measured rows.
 
 mod memory;
 mod messages;
@@ -6,7 +6,7 @@ mod processes;
 
 use crate::work::Round;
 
-/// Which way a figure should go.
+/// Preferred direction of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Better {
     /// Times and counts.
@@ -15,30 +15,30 @@ pub(crate) enum Better {
     Higher,
 }
 
-/// One row: a piece of work, and its contenders.
+/// Row: a piece of work, and its contenders.
 #[derive(Debug)]
 pub(crate) struct Row {
-    /// Its name; never changes its meaning.
+    /// Permanent name. Its meaning never changes.
     pub(crate) id: &'static str,
-    /// What its figures count.
+    /// Unit of its figures.
     pub(crate) unit: &'static str,
-    /// Which way they should go.
+    /// Preferred direction.
     pub(crate) better: Better,
     /// The work, in a few words.
     pub(crate) about: &'static str,
-    /// How many rounds it has.
+    /// Number of rounds.
     pub(crate) rounds: usize,
-    /// What the machine itself allows.
+    /// Limit of the machine.
     pub(crate) limit: Round,
     /// mp.
     pub(crate) ours: Round,
-    /// The others, where they can do this work.
+    /// Peers that can do this work.
     pub(crate) peers: &'static [(&'static str, Round)],
-    /// How the others were used, or why one is missing.
+    /// Note about the use of the peers, or the reason why one is missing.
     pub(crate) note: fn() -> &'static str,
 }
 
-/// The peers of a row; none without the feature.
+/// Returns the peers of a row. Empty without the feature.
 #[cfg(feature = "peers")]
 macro_rules! peers {
     ($($name:literal => $round:path),* $(,)?) => { &[$(($name, $round as $crate::work::Round)),*] };
@@ -52,9 +52,9 @@ macro_rules! peers {
 
 use peers;
 
-/// As many rounds as most rows have.
+/// Number of rounds of most rows.
 const USUAL: usize = 7;
-/// Short rounds, so that contenders take turns within the seconds for which a machine keeps its pace.
+/// Number of short rounds: contenders take turns within the seconds for which a machine keeps its pace.
 const SHORT: usize = 25;
 
 /// All rows, in the order in which they run.

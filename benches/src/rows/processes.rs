@@ -5,7 +5,7 @@ use super::{Better, Row, SHORT, USUAL, peers};
 use crate::peers::{python, threads};
 use crate::{limits, ours};
 
-/// In the order in which they run.
+/// Rows in the order in which they run.
 pub(super) const ROWS: &[Row] = &[
     Row {
         id: "spawn_exec",

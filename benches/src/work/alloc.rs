@@ -1,6 +1,7 @@
 //! Allocating and freeing, over and over, while others live or compete.
 //!
-//! The figure is the time of one allocation and its release, one after the other, in steady state. Nothing writes the
+//! The figure is the time of one allocation and its release, one after the other, in steady state. Nothing
+//! writes the
 //! memory: that is what the rows about fresh tensors are for.
 
 use std::hint::black_box;
@@ -10,10 +11,10 @@ use crate::{Result, stats};
 
 /// A source of memory.
 pub(crate) trait Heap {
-    /// A piece of memory; dropping it gives it back.
+    /// Piece of memory, freed on drop.
     type Piece;
 
-    /// A piece of `bytes` bytes.
+    /// Allocates a piece of `bytes` bytes.
     fn take(bytes: usize) -> Result<Self::Piece>;
 }
 
@@ -56,6 +57,6 @@ pub(crate) fn competing<H: Heap>(bytes: usize, pairs: u64) -> Result<f64> {
         }
         times.push((now() - start) as f64 / (pairs / 20) as f64);
     }
-    // Not the median of the batches: a process that waits for a processor is part of the matter.
+    // Not the median of the batches: waits for a processor count.
     Ok(stats::mean(&times))
 }

@@ -10,13 +10,13 @@ const BYTES: usize = 8 << 20;
 /// Files that are removed when this is dropped.
 pub(crate) struct Files(PathBuf);
 
-/// The file's bytes, added up.
+/// Returns the sum of the file's bytes.
 pub(crate) fn sum(path: PathBuf) -> std::io::Result<u64> {
     Ok(std::fs::read(path)?.iter().map(|byte| u64::from(*byte)).sum())
 }
 
 impl Files {
-    /// Writes them.
+    /// Writes the files.
     pub(crate) fn make() -> Result<Files> {
         let memory = PathBuf::from("/dev/shm");
         let place = if memory.is_dir() { memory } else { std::env::temp_dir() };
@@ -32,12 +32,12 @@ impl Files {
         self.0.join(number.to_string())
     }
 
-    /// As many paths, again and again the same.
+    /// Returns this many paths, repeating the files.
     pub(crate) fn paths(&self, count: u64) -> impl Iterator<Item = PathBuf> + '_ {
         (0..count as usize).map(|i| self.path(i % COUNT))
     }
 
-    /// Whether these are their sums.
+    /// Checks that these are their sums.
     pub(crate) fn check(&self, sums: &[u64]) -> Result<()> {
         let right = sums.iter().enumerate().all(|(i, sum)| *sum == (i % COUNT) as u64 * BYTES as u64);
         if right { Ok(()) } else { Err(Failure::from("other sums than those of the files")) }

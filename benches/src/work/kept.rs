@@ -1,16 +1,16 @@
-//! Channels whose messages stay: a cell that a reader looks into while it is replaced, and messages to all receivers.
+//! Channels with retained messages: a cell that a reader reads while it is replaced, and broadcast messages.
 
 use crate::{Failure, Result};
 
-/// A value that a reader would see torn, were it not read whole.
+/// Value that a partial read would show torn.
 pub(crate) type Value = [u64; 16];
 
-/// The value of this version.
+/// Returns the value of this version.
 pub(crate) fn value(version: u64) -> Value {
     [version; 16]
 }
 
-/// Which version it is; an error if it is torn, or older than the one before.
+/// Returns its version. An error if it is torn, or older than the one before.
 pub(crate) fn version(value: &Value, before: u64) -> Result<u64> {
     let version = value[0];
     if value.iter().any(|word| *word != version) {
@@ -22,14 +22,14 @@ pub(crate) fn version(value: &Value, before: u64) -> Result<u64> {
     Ok(version)
 }
 
-/// How many messages a sender is ahead of its receiver, at most: as many as the channel keeps.
+/// Maximum lead of a sender over its receiver, in messages: the capacity of the channel.
 pub(crate) const WINDOW: u64 = 512;
 
-/// The numbers of the messages, one after the other; how many came.
+/// Checks the numbers of the messages, one after the other.
 pub(crate) struct Counted(pub(crate) u64);
 
 impl Counted {
-    /// One more message; an error if it is not the next one.
+    /// Counts one more message. An error if it is not the next one.
     pub(crate) fn next(&mut self, number: u64) -> Result<()> {
         if number != self.0 {
             return Err(format!("wrong result: message {number}, and not {}", self.0).into());

@@ -6,12 +6,12 @@ use super::{Plan, now};
 use crate::Result;
 use crate::process::DEADLINE;
 
-/// What the lock protects: how often each of two processes was inside.
+/// Data under the lock: the number of entries of each of two processes.
 pub(crate) type Counts = [u64; 2];
 
 /// A lock between processes, with [`Counts`] under it.
 pub(crate) trait Section {
-    /// Locks, counts `who` up, unlocks; the counts.
+    /// Locks, increments the count of `who`, unlocks, and returns the counts.
     fn enter(&mut self, who: usize) -> Result<Counts>;
 }
 
@@ -30,9 +30,9 @@ pub(crate) fn uncontended(section: &mut impl Section, plan: &Plan, full: u64) ->
     })
 }
 
-/// `lock_contended`, the measuring side: begins when the other process is at it, and goes on until both together were
-/// inside `full` times. The answer is the time of one in ns, of both processes together. A count that says so
-/// ends the other one.
+/// `lock_contended`, the measuring side: begins when the other process is at it, and goes on until both
+/// together were inside `full` times. The answer is the time of one in ns, of both processes together. A
+/// count that says so ends the other one.
 ///
 /// # Errors
 /// A wrong count, the other process doesn't begin; the lock's errors.

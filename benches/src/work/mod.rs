@@ -12,14 +12,15 @@ pub(crate) mod tensor;
 use crate::process::{self, Cores};
 use crate::{Result, stats};
 
-/// One round's figure in the unit of its row; NaN where this round doesn't count; `None` where this contender has
-/// nothing to show.
+/// Figure of a round in the unit of its row. NaN if this round doesn't count. `None` if this contender has no
+/// figure.
 pub(crate) type Outcome = Result<Option<f64>>;
 
-/// One round of one contender. It starts its peer process and ends it.
+/// Runs one round of one contender. It starts its peer process and ends it.
 pub(crate) type Round = fn(&Plan) -> Outcome;
 
-/// A link in both directions between two processes that carries `u64` messages, each exactly once and in order.
+/// A link in both directions between two processes that carries `u64` messages, each exactly once and in
+/// order.
 pub(crate) trait Link {
     /// Sends one message.
     fn send(&mut self, message: u64) -> Result<()>;
@@ -28,35 +29,35 @@ pub(crate) trait Link {
     fn receive(&mut self) -> Result<u64>;
 }
 
-/// How much to do in a round.
+/// Amount of work in a round.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     /// Fewer and shorter rounds.
     pub(crate) quick: bool,
-    /// Where the two processes run, if they are pinned.
+    /// Processors of the two processes, if they are pinned.
     pub(crate) cores: Option<Cores>,
-    /// How many processors there are to use.
+    /// Number of available processors.
     pub(crate) processors: usize,
-    /// Exactly that many repetitions without warm-up, whatever the contender would choose (for counting).
+    /// Exact number of repetitions without warm-up, whatever the contender would choose (for counting).
     pub(crate) exactly: Option<u64>,
 }
 
-/// Repetitions in batches: the median over the batches is robust against a neighbour's outbreak.
+/// Repetitions in batches: the median over the batches is robust against disturbances by other programs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Batches {
-    /// Repetitions before anything counts.
+    /// Number of repetitions before anything counts.
     pub(crate) warm_up: u64,
-    /// How many batches count.
+    /// Number of batches that count.
     pub(crate) count: u64,
-    /// Repetitions in each of them.
+    /// Number of repetitions in each of them.
     pub(crate) each: u64,
 }
 
 impl Plan {
-    /// A plan; pins this process where `cores` says so.
+    /// Creates a plan, and pins this process to the processor in `cores`.
     ///
     /// # Errors
-    /// There are no two processors, or those of `cores` aren't ours to use.
+    /// If there are fewer than two processors, or those of `cores` are not available.
     pub(crate) fn new(quick: bool, cores: Option<Cores>) -> Result<Self> {
         let processors = std::thread::available_parallelism()?.get();
         match cores {
@@ -67,7 +68,7 @@ impl Plan {
         Ok(Self { quick, cores, processors, exactly: None })
     }
 
-    /// `full` repetitions, or a quarter of them in a quick round.
+    /// Returns `full` repetitions, or a quarter of them in a quick round.
     pub(crate) fn repetitions(&self, full: u64) -> u64 {
         if let Some(exactly) = self.exactly {
             return exactly;
@@ -75,7 +76,7 @@ impl Plan {
         if self.quick { full.div_ceil(4) } else { full }
     }
 
-    /// About `full` repetitions in 20 batches.
+    /// Returns about `full` repetitions in 20 batches.
     pub(crate) fn batches(&self, full: u64) -> Batches {
         if let Some(each) = self.exactly {
             return Batches { warm_up: 0, count: 1, each };
@@ -109,7 +110,7 @@ impl Batches {
     }
 }
 
-/// Nanoseconds of a clock that all processes share.
+/// Returns nanoseconds of a clock that all processes share.
 #[inline]
 pub(crate) fn now() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use super::{Plan, now};
 use crate::Result;
 
-/// What a program that measures something would send.
+/// Typical message of a program.
 #[derive(Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     id: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Record {
     valid: Option<bool>,
 }
 
-/// The one with this number.
+/// Returns the record with this number.
 pub(crate) fn record(id: u64) -> Record {
     Record {
         id,
@@ -30,7 +30,7 @@ pub(crate) fn record(id: u64) -> Record {
     }
 }
 
-/// As many bytes, all of them plain: it travels as they are.
+/// Plain data of as many bytes: it travels as it is.
 #[derive(Clone, Copy, Pod, Zeroable, Message)]
 #[repr(C)]
 #[message(as_bytes)]
@@ -40,20 +40,20 @@ pub(crate) struct Reading {
     values: [f64; 23],
 }
 
-/// The one with this number.
+/// Returns the reading with this number.
 pub(crate) fn reading(id: u64) -> Reading {
     Reading { id, time: id as f64 / 1000.0, values: [0.5 + id as f64; 23] }
 }
 
-/// How many are sent.
+/// Returns the number of messages.
 pub(crate) fn count(plan: &Plan, full: u64) -> u64 {
     plan.repetitions(full)
 }
 
-/// Receives them all: how many in a second, after the first tenth.
+/// Receives them all, and returns the rate per second after the first tenth.
 ///
 /// # Errors
-/// One that is lost, repeated, out of order or wrong; or the receiver's errors.
+/// If one is lost, repeated, out of order or wrong; or the receiver's errors.
 pub(crate) fn consume(count: u64, mut receive: impl FnMut() -> Result<Record>) -> Result<f64> {
     rate(count, |id| {
         let got = receive()?;
@@ -61,7 +61,7 @@ pub(crate) fn consume(count: u64, mut receive: impl FnMut() -> Result<Record>) -
     })
 }
 
-/// As [`consume`], of the plain ones.
+/// Does the same as [`consume`] with plain messages.
 ///
 /// # Errors
 /// Likewise.

@@ -13,8 +13,8 @@ const READY: u64 = 0x5EAD_1E55;
 /// The parent's last message.
 const BYE: u64 = u64::MAX;
 
-/// How long each side lets the other fall asleep in `rtt_asleep`: longer than a waiter should spin, shorter
-/// than the time after which an idle (virtual) processor goes into deeper sleep (200 µs with Linux'
+/// Time in which each side lets the other fall asleep in `rtt_asleep`: longer than a waiter should spin,
+/// shorter than the time after which an idle (virtual) processor goes into deeper sleep (200 µs with Linux'
 /// `haltpoll`), so that the figure shows system calls and scheduler rather than power states.
 const LULL: Duration = Duration::from_micros(50);
 
@@ -25,8 +25,8 @@ fn expect(what: &str, wanted: u64, got: u64) -> Result<()> {
     Err(format!("wrong result: {what} should be {wanted}, but is {got}").into())
 }
 
-/// `rtt_awake`, the measuring side: sends a number, waits for its successor, about `full` times. The answer is the
-/// time of one round trip in ns.
+/// `rtt_awake`, the measuring side: sends a number, waits for its successor, about `full` times. The answer
+/// is the time of one round trip in ns.
 ///
 /// # Errors
 /// A wrong answer, or the link's errors.
@@ -54,10 +54,11 @@ pub(crate) fn answer_round_trips(link: &mut impl Link) -> Result<()> {
     }
 }
 
-/// `rtt_asleep`, the measuring side. Each message carries the time at which it was sent, and each sender waits (busily)
-/// until the other side must have fallen asleep. A round trip is the way there plus the way back, without that waiting.
-/// Only those count in which both sides slept, as the kernel's count of voluntary context switches shows: a side that
-/// the scheduler put off before it could fall asleep would be woken more cheaply.
+/// `rtt_asleep`, the measuring side. Each message carries the time at which it was sent, and each sender
+/// waits (busily) until the other side must have fallen asleep. A round trip is the way there plus the way
+/// back, without that waiting. Only those count in which both sides slept, as the kernel's count of voluntary
+/// context switches shows: a side that the scheduler put off before it could fall asleep would be woken more
+/// cheaply.
 ///
 /// The answer is NaN where fewer than one round trip in 20 counts: the machine is too busy to let a waiter
 /// sleep.
@@ -88,8 +89,8 @@ pub(crate) fn sleepy_round_trips(link: &mut impl Link, plan: &Plan, full: u64) -
     Ok(crate::stats::median(&times))
 }
 
-/// An answer in `rtt_asleep`: whether the child slept (one bit), how long the way there took in ns (up to 8 ms), and
-/// when the answer was sent (40 bits of the clock, which wrap every 18 minutes).
+/// Answer in `rtt_asleep`: whether the child slept (one bit), the time of the message to it in ns (up to 8
+/// ms), and the time of the answer (40 bits of the clock, which wrap every 18 minutes).
 const HOP_BITS: u32 = 24;
 const CLOCK_BITS: u32 = 64 - HOP_BITS;
 const MAX_HOP: u64 = (1 << (HOP_BITS - 1)) - 1;
@@ -113,7 +114,7 @@ pub(crate) fn answer_sleepy_round_trips(link: &mut impl Link) -> Result<()> {
     }
 }
 
-/// Nanoseconds from `start` to `end`, of which only the lower 40 bits count.
+/// Returns nanoseconds from `start` to `end`, of which only the lower 40 bits count.
 fn since(start: u64, end: u64) -> Result<u64> {
     let time = end.wrapping_sub(start) & (u64::MAX >> HOP_BITS);
     // More than half of the range is a negative time.
@@ -130,7 +131,7 @@ fn lull() {
     }
 }
 
-/// How often this thread has gone to sleep of its own accord so far.
+/// Returns the number of voluntary sleeps of this thread so far.
 fn voluntary_switches() -> u64 {
     // SAFETY: all-zero bytes are a valid `rusage`.
     let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
@@ -140,8 +141,9 @@ fn voluntary_switches() -> u64 {
     usage.ru_nvcsw as u64
 }
 
-/// `one_way_1p1c`, the measuring side: the consumer. Says how many messages it wants and takes them, checking that
-/// each comes once and in order. The clock starts when the first tenth has arrived. The answer is messages per second.
+/// `one_way_1p1c`, the measuring side: the consumer. Says how many messages it wants and takes them, checking
+/// that each comes once and in order. The clock starts when the first tenth has arrived. The answer is
+/// messages per second.
 ///
 /// # Errors
 /// A message lost, repeated or out of order, or the link's errors.

@@ -1,16 +1,18 @@
 //! Work with tensors.
 //!
-//! `tensor_fresh_1k`, `_1m` and `_64m` count, one after the other and never overlapping, for each single tensor: allocate it, fill it
-//! from a warm private source, send it; the other process receives it, reads all of it (a sum), lets go of it, and
-//! answers with the sum, which is checked. It is one tensor's latency, as in ping-pong, not a pipeline's throughput.
-//! The limit does the same copy, the same sum and the same answer over already mapped and warm shared buffers.
+//! `tensor_fresh_1k`, `_1m` and `_64m` count, one after the other and never overlapping, for each single
+//! tensor: allocate it, fill it from a warm private source, send it; the other process receives it, reads all
+//! of it (a sum), lets go of it, and answers with the sum, which is checked. It is one tensor's latency, as
+//! in ping-pong, not a pipeline's throughput. The limit does the same copy, the same sum and the same answer
+//! over already mapped and warm shared buffers.
 //!
-//! `tensor_stream_1k` does the same work with many tensors on their way at once: the other process answers every
-//! [`BATCH`] tensors, with the sum over all of them, and the sender is never more than two batches ahead. It is a
-//! pipeline's time for one tensor.
+//! `tensor_stream_1k` does the same work with many tensors on their way at once: the other process answers
+//! every [`BATCH`] tensors, with the sum over all of them, and the sender is never more than two batches
+//! ahead. It is a pipeline's time for one tensor.
 //!
-//! `tensor_again_64m` sends one and the same buffer again and again: the other process receives the handle, reads one
-//! element, lets go of it and answers with the element. The limit is a spinning cache-line round trip and one read.
+//! `tensor_again_64m` sends one and the same buffer again and again: the other process receives the handle,
+//! reads one element, lets go of it and answers with the element. The limit is a spinning cache-line round
+//! trip and one read.
 
 use super::{Plan, now};
 use crate::{Result, stats};
@@ -23,14 +25,14 @@ pub(crate) const MEDIUM: usize = (1 << 20) / size_of::<u64>();
 pub(crate) const SMALL: usize = (1 << 10) / size_of::<u64>();
 /// Tensors that `tensor_stream_1k` sends for one answer.
 pub(crate) const BATCH: u64 = 64;
-/// How many different elements `tensor_again_64m` looks at: one page.
+/// Number of different elements that `tensor_again_64m` reads: one page.
 const LOOKED_AT: usize = 512;
-/// The child's first answer: it is ready.
+/// First answer of the child: it is ready.
 const READY: u64 = 0x5EAD_1E55;
 
-/// The sending side.
+/// Sending side.
 pub(crate) trait Sender {
-    /// Allocates a tensor, fills it from `source`, sends it and gives up one's own hold on it.
+    /// Allocates a tensor, fills it from `source`, sends it and drops the own handle.
     fn send_fresh(&mut self, source: &[u64]) -> Result<()>;
 
     /// Sends the tensor given to [`Sender::keep`] once more.
@@ -43,16 +45,16 @@ pub(crate) trait Sender {
     fn answer(&mut self) -> Result<u64>;
 }
 
-/// The receiving side.
+/// Receiving side.
 pub(crate) trait Receiver {
-    /// Waits for a tensor, shows it to `look`, and lets go of it.
+    /// Waits for a tensor, passes it to `look`, and drops it.
     fn receive(&mut self, look: impl FnOnce(&[u64]) -> u64) -> Result<u64>;
 
-    /// Answers.
+    /// Sends an answer.
     fn answer(&mut self, message: u64) -> Result<()>;
 }
 
-/// How many tensors a round sends: those that warm up, and those that count.
+/// Numbers of tensors that a round sends: for warm-up, and for the figure.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Amount {
     warm_up: u64,
@@ -60,14 +62,14 @@ pub(crate) struct Amount {
 }
 
 impl Amount {
-    /// How many fresh tensors of `elements`: about a GiB in all, but no more than a figure needs. The warm-up
-    /// is long enough to go once through any pool of a few buffers.
+    /// Returns the number of fresh tensors of `elements`: about a GiB in all, but no more than a figure
+    /// needs. The warm-up goes at least once through any pool of a few buffers.
     pub(crate) fn fresh(plan: &Plan, elements: usize) -> Self {
         let full = (LARGE / elements * 12).min(50_000) as u64;
         Self { warm_up: 6 + full / 20, count: plan.repetitions(full) }
     }
 
-    /// How many fresh tensors in batches in a stream.
+    /// Returns the number of fresh tensors in batches in a stream.
     pub(crate) fn stream(plan: &Plan) -> Self {
         let full = 200_000;
         let whole = |tensors: u64| tensors.next_multiple_of(BATCH);
@@ -96,7 +98,8 @@ fn source(elements: usize) -> Vec<u64> {
     (0..elements as u64).map(|index| index.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
 }
 
-/// `tensor_fresh_…`, the measuring side, with tensors of `elements`. The answer is the time of one tensor in ns.
+/// `tensor_fresh_…`, the measuring side, with tensors of `elements`. The answer is the time of one tensor in
+/// ns.
 ///
 /// # Errors
 /// A wrong sum, or the sender's errors.
