@@ -37,7 +37,7 @@ impl Better {
 pub(crate) enum Goal {
     /// Maximum in the row's unit.
     AtMost(f64),
-    /// That many times as good as the named contender.
+    /// Multiple of how good as the named contender.
     Times(&'static str, f64),
     /// At most that much above the named contender.
     LaterBy(&'static str, f64),

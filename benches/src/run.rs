@@ -8,13 +8,13 @@ use crate::work::{Plan, Round};
 /// The figures of one row.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Which row.
+    /// Id of the row.
     pub(crate) row: &'static Row,
-    /// What the machine itself allows.
+    /// Limit of the machine.
     pub(crate) limit: Option<Summary>,
     /// mp.
     pub(crate) ours: Option<Summary>,
-    /// How many times the limit ours is, round by round.
+    /// Ratio of our figure to the limit, round by round.
     pub(crate) of_limit: Option<Summary>,
     /// The others.
     pub(crate) peers: Vec<Peer>,
@@ -25,7 +25,7 @@ pub(crate) struct Outcome {
 pub(crate) struct Peer {
     pub(crate) name: &'static str,
     pub(crate) summary: Option<Summary>,
-    /// How many times its figure ours is, round by round.
+    /// Ratio of our figure to its figure, round by round.
     pub(crate) ratio: Option<Summary>,
 }
 
@@ -34,7 +34,7 @@ struct Contender {
     name: &'static str,
     is_peer: bool,
     round: Round,
-    /// One for each round; none for one that doesn't count.
+    /// Figure of each round. `None` if the round doesn't count.
     figures: Vec<Option<f64>>,
     out: bool,
 }
@@ -112,7 +112,7 @@ impl Contender {
         stats::summary(&figures)
     }
 
-    /// How many times the other one's figure this one's is: the median of what it is in each round, so that a
+    /// Returns the ratio of this figure to the other's: the median over the rounds, so that a
     /// machine that changes its pace between two rounds changes nothing.
     fn times(&self, other: &Contender) -> Option<Summary> {
         let pairs = self.figures.iter().zip(&other.figures);

@@ -66,7 +66,7 @@ impl Region {
         Ok(Self { file, start, len })
     }
 
-    /// What the child passes to [`open`](Self::open).
+    /// Returns the token that the child passes to [`open`](Self::open).
     pub(crate) fn token(&self) -> String {
         self.file.as_raw_fd().to_string()
     }

@@ -12,7 +12,7 @@ enum Wanted {
     AtLeast(f64),
     /// Multiple of the limit.
     OfLimit(f64),
-    /// That many times faster than the named contender.
+    /// Factor by which ours must be faster than the named contender.
     Than(&'static str, f64),
 }
 

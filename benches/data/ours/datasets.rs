@@ -34,7 +34,7 @@ impl Dataset for Filled {
 pub(crate) enum Takes {
     Nothing,
     Each(Duration),
-    /// One number in 20 takes 20 times as long.
+    /// A number in 20 takes 20 times as long.
     Uneven(Duration),
 }
 

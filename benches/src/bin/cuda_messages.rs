@@ -1,5 +1,5 @@
-//! What a message with a CUDA tensor costs its sender and receiver, beside one with a tensor in host memory:
-//! calls of the driver aside, of which a relay makes none (`tools/cuda-sim/tests/processes/driver_calls.rs`
+//! Cost of a message with a CUDA tensor for its sender and receiver, compared with a tensor in host memory,
+//! without calls of the driver. A relay makes none of these (`tools/cuda-sim/tests/processes/driver_calls.rs`
 //! counts those of the others: two a send, two a receive).
 //!
 //! ```sh

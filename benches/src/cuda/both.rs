@@ -35,7 +35,7 @@ struct Running {
 }
 
 impl Drop for Running {
-    /// Its child processes are in its group.
+    /// Kills the process group, which includes the side's child processes.
     fn drop(&mut self) {
         if let Some(group) = Pid::from_raw(self.child.id().cast_signed()) {
             _ = kill_process_group(group, Signal::KILL);

@@ -98,7 +98,7 @@ fn source(elements: usize) -> Vec<u64> {
     (0..elements as u64).map(|index| index.wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect()
 }
 
-/// `tensor_fresh_…`, the measuring side, with tensors of `elements`. The answer is the time of one tensor in
+/// `tensor_fresh_…`, the measuring side, with tensors of `elements`. Returns the time of one tensor in
 /// ns.
 ///
 /// # Errors

@@ -1,8 +1,8 @@
-//! What the compiler must refuse, so that safe code can't send a tensor twice, keep what it has sent, make a
-//! handle out of numbers, or name a function that other processes don't have. The messages are pinned: users
-//! read them first.
+//! Programs that the compiler must reject, so that safe code can't send a tensor twice, keep a sent value, make
+//! a handle out of numbers, or name a function that other processes don't have. The messages are pinned, since
+//! users read them first.
 //!
-//! Messages differ from one compiler to the next, so they are compared with the one they were written with; with others
+//! Messages differ between compilers, so they are compared only with the compiler that wrote them. With others
 //! this test is skipped.
 //!
 //! `TRYBUILD=overwrite cargo test -p mp-compile-fail` writes them anew.

@@ -1,1 +1,1 @@
-//! What it does is in its tests.
+//! Package for its tests only.

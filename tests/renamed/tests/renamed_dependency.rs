@@ -15,7 +15,7 @@ enum Order {
     Stop { why: String },
 }
 
-/// Where the path is given, it is that one.
+/// A given path is used.
 #[derive(Message)]
 #[message(crate = ::parallel_work)]
 struct Named(Tensor<u8>);

@@ -1,4 +1,4 @@
-//! One contract for every kind of shared memory: the same tests of real processes run on each strategy, and
+//! Contract for every kind of shared memory: the same tests of real processes run on each strategy, and
 //! on each kind of directory of the strategy `file_system`. Behaviour specific to named files is tested in
 //! `file_system`.
 

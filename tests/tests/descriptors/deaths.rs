@@ -94,7 +94,7 @@ fn a_process_is_killed_at_every_access_of_sending_and_receiving() {
     });
 }
 
-/// Its messages stay its own until it is killed, and no other process waits for it.
+/// A stopped process keeps its messages until it is killed, and no other process waits for it.
 #[test]
 fn others_go_on_beside_a_process_that_is_stopped_at_any_access() {
     // Enough compartments for all: a process that is stopped while it adds one prevents others from adding.

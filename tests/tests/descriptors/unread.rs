@@ -22,7 +22,7 @@ const FEW: u64 = 64;
 /// in messages.
 const MANY: usize = 56;
 
-/// One descriptor that is sent several times, so that its sender needs few.
+/// Descriptor that is sent several times, so that its sender needs few.
 #[derive(Debug)]
 struct Copies(Vec<OwnedFd>, usize);
 
@@ -146,7 +146,7 @@ fn a_result_is_in_the_error() {
     assert_eq!(with_few(Case::Results), ".".repeat(MANY));
 }
 
-/// One result has too many descriptors. The others are kept as well, and the next call returns all.
+/// A result has too many descriptors. The others are kept as well, and the next call returns all.
 fn results_of_several(writer: Fd) -> Outcome {
     let some =
         |rank: usize, writer: Fd| Ok::<_, String>(Copies::of(writer.0, if rank == 1 { MANY } else { 3 }));

@@ -228,7 +228,7 @@ fn a_sender_that_exits_at_once() {
     }
 }
 
-/// It is not closed, and not in flight.
+/// The descriptor is not closed, and not in flight.
 #[test]
 fn what_is_not_put_stays() {
     let _alone = alone();

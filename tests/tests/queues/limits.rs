@@ -361,7 +361,7 @@ fn the_environment_says_how_much_fits() {
     assert!(few.contains("5 messages") && few.contains("1024 to 15728640"), "{few}");
 }
 
-/// Its messages stay, so it takes envelopes as they become free: no receiver makes room.
+/// Broadcast messages stay, so the sender takes envelopes as they become free: no receiver makes room.
 #[test]
 fn a_sender_to_all_is_told_that_no_more_can_be_on_their_way() {
     in_a_thread(|| {

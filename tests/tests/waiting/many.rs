@@ -1,4 +1,4 @@
-//! One wait for many objects, and a fair choice among them. Other processes make them ready, or are killed
+//! A wait for many objects, and a fair choice among them. Other processes make them ready, or are killed
 //! and stopped while they wait themselves.
 
 use std::io::{Read, Write};
@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 
 const MOMENT: Duration = Duration::from_millis(20);
 
-/// One object of each kind.
+/// An object of each kind.
 #[derive(Clone, Serialize, Deserialize)]
 struct Kinds {
     orders: Queue<u8>,
@@ -201,7 +201,7 @@ fn more_than_the_kernel_can_wait_for_at_once() {
     join(&context).unwrap();
 }
 
-/// As in Python, a loop over a list that has become empty does not spin.
+/// Like in Python, a loop over a list that has become empty does not spin.
 #[test]
 fn a_wait_for_nothing_lasts_as_long_as_its_time() {
     let time = Duration::from_millis(20);

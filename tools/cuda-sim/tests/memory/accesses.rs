@@ -35,7 +35,7 @@ fn drain(moves: &Moves) {
     }
 }
 
-/// Its memory returns to the maker, or goes with its slab, if the process could write when it died.
+/// The piece's memory returns to the maker, or goes with its slab, if the process could write when it died.
 #[test]
 fn a_process_is_killed_that_got_a_piece() {
     for_each_change(&setup(), 1, |session, at| {

@@ -93,7 +93,7 @@ fn a_reader_is_killed() {
     nothing_found(&session);
 }
 
-/// Its device may still write: the slab is no longer used, and goes with its last piece.
+/// The device of a dead process may still write: the slab is no longer used, and goes with its last piece.
 #[test]
 fn a_writer_is_killed() {
     let _alone = alone();
@@ -126,7 +126,7 @@ fn a_writer_is_killed() {
     }
 }
 
-/// It is not dead: its memory is kept, and no other process waits for it.
+/// A stopped process is not dead: its memory is kept, and no other process waits for it.
 #[test]
 fn a_maker_is_stopped() {
     let _alone = alone();

@@ -35,7 +35,7 @@ fn dropped_by_the_maker_kept_by_the_receiver() {
     nothing_found(&session);
 }
 
-/// Its units are free again when the other process has dropped it.
+/// A piece's units are free again when the other process has dropped it.
 #[test]
 fn what_others_have_dropped_is_used_again() {
     let _alone = alone();

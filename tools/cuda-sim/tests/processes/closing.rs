@@ -244,7 +244,7 @@ fn records_and_stays(events: Queue<Event>) -> Outcome {
     Ok(())
 }
 
-/// One stream waits for a killed process, and for ever if events order processes, also if it has no owner any
+/// A stream waits for a killed process, and for ever if events order processes, also if it has no owner any
 /// more.
 fn works_beside_a_lost_stream((from, (drops, events, killed)): (Clones, Victims)) -> Outcome {
     let (stream, lost) = (stream(), stream());

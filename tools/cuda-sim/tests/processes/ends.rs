@@ -370,7 +370,7 @@ fn waits_on_its_stream((tensors, ready): (Queue<CudaTensor<f32>>, Queue<()>)) ->
     Ok(())
 }
 
-/// It waits in the driver, for a word that the dead process's stream would have written.
+/// The stream waits in the driver, for a word that the dead process's stream would have written.
 #[test]
 fn a_stream_that_waits_for_a_killed_process_goes_on() {
     let session = setup().set("STUCK_MS", 5_000).start().unwrap();
@@ -394,7 +394,8 @@ fn ends_beside_an_endless_kernel((): ()) -> Outcome {
     Ok(())
 }
 
-/// Its streams have run all work that others may wait for. Another library's work ends with the process.
+/// The process's streams have run all work that others may wait for. Another library's work ends with the
+/// process.
 #[test]
 fn a_process_ends_beside_an_endless_kernel_of_another_library() {
     let session = session();

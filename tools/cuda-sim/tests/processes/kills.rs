@@ -118,7 +118,7 @@ fn a_sender_is_killed_at_each_call_of_the_driver(order: Order) {
 }
 }
 
-/// Its work continues for a while, and then vanishes.
+/// The dead process's work continues for a while, and then vanishes.
 #[test]
 fn a_sender_is_killed_whose_work_ends_late() {
     sender_is_killed(&setup().set("LATE_MS", 20).set("SEED", 11).start().unwrap());

@@ -51,7 +51,7 @@ fn makes_another((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outc
 }
 
 on_the_device! {
-/// Its kernel may write until the driver ends it: the slab is no longer used.
+/// The dead process's kernel may write until the driver ends it: the slab is no longer used.
 fn a_process_is_killed_that_dropped_a_tensor_before_its_work_was_done(order: Order) {
     for late in [0, 100] {
         let session = setup().set("PROFILE", profile(order)).set("LATE_MS", late).start().unwrap();

@@ -118,7 +118,7 @@ fn kills_at(session: &Session, at: u64) -> bool {
     dropped.is_empty()
 }
 
-/// Its work continues for a while, and no tensor is made in that memory meanwhile.
+/// The writer's work continues for a while, and no tensor is made in that memory meanwhile.
 #[test]
 fn writer_is_killed_at_each_change_of_its_drop() {
     let session = setup().set("LATE_MS", 1_000).start().unwrap();

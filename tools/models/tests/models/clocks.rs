@@ -54,7 +54,7 @@ enum Pc {
     GiveUp(GiveUpClock),
     Free,
     Write(u64),
-    /// Whether the tick was told, and whether its outcome was known, when the check began.
+    /// Check with two flags from its beginning: the tick was told, and its outcome was known.
     Look(Tick, LookAtTick, [bool; 2]),
     End(EndClock),
 }

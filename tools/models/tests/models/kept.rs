@@ -70,7 +70,7 @@ struct Process {
     got: u64,
     /// Number of the message that it reads next.
     number: u64,
-    /// Whether every sender was gone before it checked, and whether there was a message.
+    /// Two flags: every sender was gone before it checked, and there was a message.
     last: bool,
     there: bool,
     doing: Doing,

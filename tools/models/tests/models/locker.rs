@@ -136,8 +136,8 @@ struct Process {
     role: Role,
     bug: Bug,
     pc: Pc,
-    /// Whether this round over the blocks found work, and whether all actors before it had ended at its
-    /// beginning.
+    /// `true` if this round over the blocks found work. The next flag is `true` if all actors before it had
+    /// ended at the beginning of the round.
     seen: bool,
     last: bool,
 }

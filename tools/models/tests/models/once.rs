@@ -21,11 +21,11 @@ enum Bug {
     None,
     /// The holder of the lock does not check again whether it is done.
     NoSecondLook,
-    /// It is marked as done before it is.
+    /// The cell is marked as done before it is.
     SaidTooEarly,
     /// A stopped holder is taken for dead.
     TimeIsDeath,
-    /// It is never marked as done.
+    /// The cell is never marked as done.
     NotSaid,
 }
 

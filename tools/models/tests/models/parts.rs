@@ -389,7 +389,7 @@ fn a_seat_that_is_not_noted_is_left_where_its_maker_is_killed() {
     explore(w, 1, 0);
 }
 
-/// Its maker is killed in between, and its other seat of the whole is released, while a third process scans
+/// The maker is killed in between, and its other seat of the whole is released, while a third process scans
 /// the seats.
 #[test]
 #[should_panic(expected = "freed while held")]

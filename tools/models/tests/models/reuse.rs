@@ -27,7 +27,7 @@ const WORDS: usize = (FIRST_BLOCK + BLOCK_WORDS * BLOCKS as u64) as usize;
 const RETIRED: u64 = 0;
 /// Two blocks.
 const SMALL: u64 = 1;
-/// One block in place of the two.
+/// A single block in place of the two.
 const LARGE: u64 = 2;
 
 fn blocks_of(slab: u64) -> u32 {

@@ -20,7 +20,7 @@ pub(crate) struct Job {
     pause: Pause,
 }
 
-/// Whether writing and reading a message yields the processor in the middle. Many processes are then killed
+/// `true` if writing and reading a message yields the processor in the middle. Many processes are then killed
 /// and stopped right there. Otherwise these few instructions would hardly ever be hit.
 #[derive(Clone, Copy)]
 struct Pause(bool);
