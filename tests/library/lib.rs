@@ -1,6 +1,6 @@
-//! A shared library that starts processes, for hosts that know nothing of that: see `tests/embedding.rs`.
+//! Shared library that starts processes, for hosts that aren't aware of it: see `tests/embedding.rs`.
 //!
-//! Hosts call [`embedded_run`] with the name of something to do; it prints the result.
+//! Hosts call [`embedded_run`] with the name of a command. It prints the result.
 
 use std::error::Error;
 use std::ffi::{CStr, OsString, c_char, c_int};
@@ -82,12 +82,12 @@ fn run(name: &str) -> Outcome {
     }
 }
 
-/// The command that the host was given, word by word.
+/// Returns the words of the command in the host's environment.
 fn command() -> Vec<OsString> {
     (0..).map_while(|n| std::env::var_os(format!("EMBEDDED_COMMAND_{n}"))).collect()
 }
 
-/// Prints how it failed.
+/// Prints the failure.
 fn failure(started: Result<mp::ProcessContext<usize>, SpawnError>) -> Outcome {
     let error = started.and_then(|context| context.join()).err().ok_or("it did not fail")?;
     println!("embedded: failed: {error}");

@@ -1,4 +1,4 @@
-//! A library that shares its program's mp, and that the program loads when it is at work already.
+//! Library that shares its program's mp, and that the program loads at run time.
 
 extern crate mp_shared as mp;
 

@@ -1,4 +1,5 @@
-//! A program that is linked with mp as a shared library, and so has no hook: what it does before `init`, workers do too.
+//! Program that is linked with mp as a shared library, and so has no start-up hook: workers also run the code
+//! before `init`.
 
 extern crate mp_shared as mp;
 
@@ -21,7 +22,7 @@ fn main() {
         return;
     }
     mp::init();
-    // In a process that is no worker, it may be called any number of times.
+    // In a process that isn't a worker, it may be called any number of times.
     mp::init();
     println!("host: main");
     match args.get(1).map(String::as_str) {

@@ -1,6 +1,6 @@
 //! # Safety
-//! What it takes to write and read a value, beside other codecs: time, and heap allocations. Unsafe, because
-//! it counts these in the global allocator; sound, because that hands every call on to the system's as it is.
+//! Cost to write and read a value, compared with other codecs: time, and heap allocations. Unsafe, because it
+//! counts these in the global allocator; sound, because that forwards every call unchanged to the system's.
 //!
 //! `cargo run --release --manifest-path benches/Cargo.toml --features codecs --bin codecs [CASE…]`
 //!

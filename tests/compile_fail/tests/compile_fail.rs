@@ -13,8 +13,8 @@ mod allowed;
 #[path = "../../harness/src/skip.rs"]
 mod skip;
 
-/// Beside what is refused: so that it is not all refused for something else. Compiled here, and not as a case: for a case that
-/// has to be linked, all libraries would be compiled once more.
+/// Runs a program that must compile, so that the cases are not all rejected for another reason. Compiled here and
+/// not as a case: a case that is linked would compile all libraries again.
 #[test]
 fn what_is_allowed_runs() {
     allowed::main();
