@@ -1,15 +1,14 @@
-//! Data loaders beside each other: mp's, torch's, SPDL's, and what threads of one process can do.
+//! Comparison of data loaders: mp's, torch's, SPDL's, and threads of one process.
 //!
 //! `cargo run --release --manifest-path benches/Cargo.toml --features data --bin data -- --json figures.json`
 //!
-//! The figures of a row come from one run, in which the contenders take turns, after each was tried at
-//! several settings, of which the best is kept. Each batch is looked at by the process that would train with
-//! it: what all loaders of a row gave adds up to one number (but for decoders that round differently), ours
-//! gave the samples of the plan, batch by batch and row by row, and anything else ends the program with an
-//! error.
+//! The figures of a row come from one run, in which the contenders take turns. Before that, each is tried at
+//! several settings, and the best is used. The process that would train with a batch reads it. The checksums
+//! of all loaders of a row are equal (except for decoders that round differently). Ours are also compared
+//! with the plan, batch by batch and row by row. Any difference ends the program with an error.
 //!
-//! torch and SPDL run in one Python, `MP_PYTHON` or `benches/target/peers/bin/python`; without it they are
-//! left out, which is said:
+//! torch and SPDL run in one Python, `MP_PYTHON` or `benches/target/peers/bin/python`. Without it they are
+//! left out, with a message:
 //!
 //! `python3 -m venv benches/target/peers && benches/target/peers/bin/pip install torch torchvision pillow
 //! spdl spdl-core spdl-io`

@@ -1,13 +1,13 @@
-//! The benchmarks of mp, each beside the physical limit of the same work and, with the feature `peers`,
-//! beside iceoryx2 and ipc-channel.
+//! Benchmarks of mp, each compared with the physical limit of the same work and, with the feature `peers`,
+//! with iceoryx2 and ipc-channel.
 //!
 //! All figures of a row come from one run and take turns: limit, ours, each peer, limit, ours, … A value is
-//! the median over the rounds. Every benchmark checks what it received; a wrong value ends the program with
-//! an error.
+//! the median over the rounds. Every benchmark checks the received values. A wrong value ends the program
+//! with an error.
 //!
-//! Map of the files: [`rows`] says what is measured, [`work`] holds the work itself, written once and generic
-//! over the carrier of the messages; [`limits`], [`ours`] and [`peers`] carry them; [`run`] takes turns;
-//! [`report`] prints, and [`wanted`] says what should be.
+//! Files: [`rows`] defines the measurements; [`work`] has the work itself, written once and generic over the
+//! carrier of the messages; [`limits`], [`ours`] and [`peers`] carry them; [`run`] takes turns; [`report`]
+//! prints, and [`wanted`] has the goals.
 
 mod args;
 mod limits;

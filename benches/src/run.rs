@@ -5,7 +5,7 @@ use crate::rows::{self, Row};
 use crate::stats::{self, Summary};
 use crate::work::{Plan, Round};
 
-/// The figures of one row.
+/// Figures of one row.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     /// Id of the row.
@@ -16,7 +16,7 @@ pub(crate) struct Outcome {
     pub(crate) ours: Option<Summary>,
     /// Ratio of our figure to the limit, round by round.
     pub(crate) of_limit: Option<Summary>,
-    /// The others.
+    /// Peers.
     pub(crate) peers: Vec<Peer>,
 }
 
@@ -29,7 +29,7 @@ pub(crate) struct Peer {
     pub(crate) ratio: Option<Summary>,
 }
 
-/// A contender, which does a row's work, and the figures so far.
+/// Contender that does a row's work, and its figures so far.
 struct Contender {
     name: &'static str,
     is_peer: bool,
@@ -42,8 +42,8 @@ struct Contender {
 /// Measures the rows called `only`, or all of them.
 ///
 /// # Errors
-/// The first thing that goes wrong with the limit or with mp, wrong results included. Of a peer it is shown,
-/// and its figures are left out.
+/// The first error of the limit or of mp, including wrong results. Errors of a peer are printed, and its
+/// figures left out.
 pub(crate) fn all(only: &[String], plan: &Plan) -> Result<Vec<Outcome>> {
     let wanted = |row: &&'static Row| only.is_empty() || only.iter().any(|id| id == row.id);
     rows::all().filter(wanted).map(|row| one(row, plan)).collect()
@@ -73,7 +73,7 @@ fn one(row: &'static Row, plan: &Plan) -> Result<Outcome> {
         for contender in contenders.iter_mut().filter(|contender| !contender.out) {
             let figure = match (contender.round)(plan) {
                 Ok(figure) => figure,
-                // The others' figures are no worse for it.
+                // The other figures are unaffected.
                 Err(error) if contender.is_peer => {
                     eprintln!("{}: {} is left out: {error}", row.id, contender.name);
                     contender.figures.clear();

@@ -1,8 +1,8 @@
 //! Memory that two processes share: a memfd that the child inherits by number.
 //!
 //! # Safety
-//! The region is mapped as long as it is used, and offsets are checked; when each side may write is up to the
-//! callers, which take turns.
+//! The region is mapped as long as it is used, and offsets are checked; the callers take turns, and decide
+//! when each side may write.
 
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd};
@@ -77,19 +77,19 @@ impl Region {
         unsafe { self.start.add(offset) }
     }
 
-    /// The 64-bit word at `offset`.
+    /// Returns the 64-bit word at `offset`.
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         // SAFETY: inside the mapping, aligned, and only ever used as an atomic; it lives as long as `self`.
         unsafe { self.at(offset, 8).cast().as_ref() }
     }
 
-    /// The 32-bit word at `offset`.
+    /// Returns the 32-bit word at `offset`.
     pub(crate) fn word32(&self, offset: usize) -> &AtomicU32 {
         // SAFETY: inside the mapping, aligned, and only ever used as an atomic; it lives as long as `self`.
         unsafe { self.at(offset, 4).cast().as_ref() }
     }
 
-    /// `count` 64-bit words from `offset` on.
+    /// Returns `count` 64-bit words from `offset` on.
     pub(crate) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
         assert!(offset.is_multiple_of(8) && offset + 8 * count <= self.len, "words outside the region");
         // SAFETY: the offset lies within the mapping, as just checked.
@@ -111,7 +111,7 @@ impl Region {
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr().cast(), target.as_ptr(), bytes) };
     }
 
-    /// The `count` 64-bit values from `offset` on.
+    /// Returns the `count` 64-bit values from `offset` on.
     ///
     /// # Safety
     /// No thread, in any process, writes there as long as the slice lives.

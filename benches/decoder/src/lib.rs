@@ -1,7 +1,8 @@
 //! Decodes an image file into a row of a batch: the same code for every loader, whatever its language.
 //!
 //! # Safety
-//! One C function, for Python's `ctypes`: its caller says where path and row are, and how long the row is.
+//! One C function, for Python's `ctypes`: its caller passes the addresses of path and row, and the length of
+//! the row.
 
 use std::ffi::{CStr, c_char, c_int};
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Cost of a message with a CUDA tensor for its sender and receiver, compared with a tensor in host memory,
 //! without calls of the driver. A relay makes none of these (`tools/cuda-sim/tests/processes/driver_calls.rs`
-//! counts those of the others: two a send, two a receive).
+//! counts the calls of other processes: two for each send, two for each receive).
 //!
 //! ```sh
 //! cargo build --release -p mp-cuda-sim
@@ -8,9 +8,9 @@
 //! target/release/mp-cuda-sim-run benches/target/release/cuda_messages [ROUNDS]   # on a machine with a GPU without the first word
 //! ```
 //!
-//! A thread puts tensors into a queue and gets them, as a relay does that has not used them: so neither
-//! waking nor another process's time is in the figures. Kinds take turns; each figure is the median of the
-//! rounds. Elements are looked at in the end.
+//! A thread puts tensors into a queue and gets them, like a relay that has not used them. So the figures
+//! include neither wake-ups nor another process's time. Kinds take turns, and each figure is the median of
+//! the rounds. Elements are checked at the end.
 
 use std::time::Instant;
 

@@ -1,12 +1,12 @@
 //! Instructions per message, as callgrind counts them: small messages that one thread puts and gets.
 //!
 //! `cargo run --release --manifest-path benches/Cargo.toml --bin instructions [CASE…]`, with `--features
-//! cuda` also of tensors in the memory of a device, which there has to be: `target/release/mp-cuda-sim-run`
-//! before the program gives it a simulated one.
+//! cuda` also of tensors in the memory of a device, which must exist: prefix the program with
+//! `target/release/mp-cuda-sim-run` for a simulated one.
 //!
-//! Times of a few hundred nanoseconds vary by more than a change of the code takes; instructions don't. Each
+//! Times of a few hundred nanoseconds vary by more than the effect of a code change. Instructions don't. Each
 //! case runs twice, with a different number of repetitions, in a process of its own under valgrind: the
-//! difference is what the repetitions take, without start, warm-up and end. It is exact to about one
+//! difference is the cost of the repetitions, without start, warm-up and end. It is exact to about one
 //! instruction.
 
 use std::hint::black_box;

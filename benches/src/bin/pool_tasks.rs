@@ -1,13 +1,13 @@
-//! Tasks of a pool of two workers, and nothing else: for profilers and counters that look at all processes of
-//! a program.
+//! Tasks of a pool of two workers, and nothing else: for profilers and counters that cover all processes of a
+//! program.
 //!
 //! `perf stat -e instructions:u target/release/pool_tasks map 1000000` counts the instructions of caller,
-//! pool and workers; with another number of tasks once more, the difference is what the tasks take, without
+//! pool and workers. The difference to a run with another number of tasks is the cost of the tasks, without
 //! start and end.
 //!
 //! `pool_tasks map|imap|one|collatz TASKS [ROUNDS]`: `map` and `imap` in chunks of the pool's choice, `one`
-//! in chunks of one, `collatz` as `map`, of a function of about 100 ns. Each round prints its nanoseconds for
-//! each task. Results are asserted.
+//! in chunks of one, `collatz` like `map`, with a function of about 100 ns. Each round prints its nanoseconds
+//! for each task. Results are asserted.
 
 use std::process::ExitCode;
 use std::time::Instant;

@@ -1,5 +1,5 @@
-//! Our side: takes names of rows from the standard input, has its worker processes run them, and prints what
-//! they found.
+//! Our side: reads names of rows from standard input, runs them in its worker processes, and prints the
+//! figures.
 //!
 //! Each answer is lines of JSON: rows, notes (`{"note": …}`), and at last `{"done": row}` or `{"failed": row,
 //! "why": …}`. After a failure the workers are ended, and new ones started for the next row.

@@ -1,11 +1,12 @@
-//! Warm shared buffers of a tensor's size, handed to and fro by a cache line, or in a stream by a ring.
+//! Warm shared buffers of a tensor's size, handed over in both directions by a cache line, or in a stream by
+//! a ring.
 //!
-//! There are a few of them, used in turn, as a pool that recycles would: with a single one, the same work
-//! took a few percent longer. In a stream there is one more than can be on their way.
+//! A few buffers are used in turn, as in a recycling pool: with a single one, the same work took a few
+//! percent longer. A stream has one more buffer than can be in flight.
 //!
 //! # Safety
-//! Parent and child take turns: each touches a buffer only between a message and its answer, which in a
-//! stream stands for all of a batch.
+//! Parent and child take turns: each accesses a buffer only between a message and its answer, which in a
+//! stream covers a whole batch.
 
 use super::Link;
 use super::line::{self, Line};

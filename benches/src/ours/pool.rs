@@ -12,7 +12,7 @@ fn wrong(what: &str) -> Failure {
     format!("wrong result: {what}").into()
 }
 
-/// Tasks per second of `run`, which does that many of them.
+/// Returns tasks per second of `run`, which does that many of them.
 fn rate(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     run(tasks / 10)?;
     let start = now();
@@ -20,7 +20,7 @@ fn rate(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     Ok(Some(tasks as f64 * 1e9 / (now() - start) as f64))
 }
 
-/// A function that does next to nothing, of a number: `map`, one at a time.
+/// Rate of `map` with a trivial function of a number, one at a time.
 pub(crate) fn map(plan: &Plan) -> Outcome {
     let pool = Pool::new(WORKERS)?;
     let figure = rate(plan.repetitions(1_000_000), |tasks| {
@@ -32,7 +32,7 @@ pub(crate) fn map(plan: &Plan) -> Outcome {
     figure
 }
 
-/// The same tensor of 1 MiB in each task, of which one element is read.
+/// Rate with the same tensor of 1 MiB in each task, of which one element is read.
 pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
     const LEN: usize = 1 << 17;
     let pool = Pool::new(WORKERS)?;
@@ -48,7 +48,7 @@ pub(crate) fn tensor_1m(plan: &Plan) -> Outcome {
     figure
 }
 
-/// Nanoseconds for each task of `run`, which does that many of them, after it was done once: workers and
+/// Returns nanoseconds for each task of `run`, which does that many of them, after a first run: workers and
 /// sizes have settled.
 fn each(tasks: u64, run: impl Fn(u64) -> Result<()>) -> Outcome {
     run(tasks)?;
@@ -72,7 +72,7 @@ pub(crate) fn map_1m(plan: &Plan) -> Outcome {
     figure
 }
 
-/// The same, with the results one after the other.
+/// Does the same, with the results one after the other.
 pub(crate) fn imap_1m(plan: &Plan) -> Outcome {
     let pool = Pool::new(WORKERS)?;
     let figure = each(plan.repetitions(1_000_000), |tasks| {

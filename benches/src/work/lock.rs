@@ -1,4 +1,4 @@
-//! Work under a lock: one count goes up.
+//! Work under a lock: a count is incremented.
 
 use std::time::Instant;
 

@@ -1,18 +1,18 @@
 //! Work with tensors.
 //!
-//! `tensor_fresh_1k`, `_1m` and `_64m` count, one after the other and never overlapping, for each single
+//! `tensor_fresh_1k`, `_1m` and `_64m` measure, one after the other and never overlapping, for each single
 //! tensor: allocate it, fill it from a warm private source, send it; the other process receives it, reads all
-//! of it (a sum), lets go of it, and answers with the sum, which is checked. It is one tensor's latency, as
-//! in ping-pong, not a pipeline's throughput. The limit does the same copy, the same sum and the same answer
-//! over already mapped and warm shared buffers.
+//! of it (a sum), drops it, and answers with the sum, which is checked. The figure is one tensor's latency,
+//! as in ping-pong, not a pipeline's throughput. The limit does the same copy, the same sum and the same
+//! answer over already mapped and warm shared buffers.
 //!
-//! `tensor_stream_1k` does the same work with many tensors on their way at once: the other process answers
-//! every [`BATCH`] tensors, with the sum over all of them, and the sender is never more than two batches
-//! ahead. It is a pipeline's time for one tensor.
+//! `tensor_stream_1k` does the same work with many tensors in flight at once: the other process answers every
+//! [`BATCH`] tensors, with the sum over all of them, and the sender is never more than two batches ahead. The
+//! figure is a pipeline's time for one tensor.
 //!
-//! `tensor_again_64m` sends one and the same buffer again and again: the other process receives the handle,
-//! reads one element, lets go of it and answers with the element. The limit is a spinning cache-line round
-//! trip and one read.
+//! `tensor_again_64m` sends the same buffer again and again: the other process receives the handle, reads one
+//! element, drops it and answers with the element. The limit is a spinning cache-line round trip and one
+//! read.
 
 use super::{Plan, now};
 use crate::{Result, stats};
@@ -82,7 +82,7 @@ impl Amount {
         Self { warm_up: batches.warm_up, count: batches.count * batches.each }
     }
 
-    /// All of them: what the child has to receive.
+    /// Returns the number of all tensors, which the child must receive.
     pub(crate) fn total(self) -> u64 {
         self.warm_up + self.count
     }

@@ -1,6 +1,6 @@
 //! # Safety
-//! How much memory an input takes. Unsafe, because it counts in the global allocator; sound, because that
-//! hands every call on to the system's as it is.
+//! Memory use of an input. Unsafe, because it counts in the global allocator; sound, because that forwards
+//! every call unchanged to the system's.
 #![allow(unsafe_code)]
 
 use std::alloc::{GlobalAlloc, Layout, System};

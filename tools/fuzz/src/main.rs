@@ -1,6 +1,6 @@
-//! Gives hostile bytes to the parsers of mp: what their encoders make, changed at random. Each target runs in
-//! a child process with bounded memory and a time for each input; an input that panics, ends the process,
-//! takes too long or takes memory that its length does not account for is made short, printed, and kept for
+//! Runs the parsers of mp on hostile bytes: output of their encoders with random changes. Each target runs in
+//! a child process with limits for memory and for the time of each input. An input that panics, ends the
+//! process, takes too long or allocates out of proportion to its length is shortened, printed, and stored for
 //! the tests.
 
 mod allocator;
