@@ -1,4 +1,4 @@
-//! Which elements a column has is known.
+//! The element type of a column must be known.
 #[derive(mp::data::Batch)]
 struct Images<T: mp::tensor::Element> {
     pixels: mp::Tensor<T>,

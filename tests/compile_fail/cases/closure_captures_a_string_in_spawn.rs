@@ -1,4 +1,4 @@
-//! A child has nothing of this process's memory. (Of a captured number, `cargo build` says so, and not `cargo check`.)
+//! A child can't read this process's memory. (For a captured number, only `cargo build` reports it.)
 fn main() {
     let name = "x".to_string();
     let _ = mp::spawn(move |rank: usize, (): ()| println!("{name} {rank}"), (), 2);

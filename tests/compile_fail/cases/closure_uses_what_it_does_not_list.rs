@@ -1,4 +1,4 @@
-//! What isn't listed isn't sent.
+//! Values that aren't listed aren't sent.
 fn main() {
     let forgotten = std::hint::black_box(3u8);
     let _ = mp::closure!([] |x: u8| x + forgotten);

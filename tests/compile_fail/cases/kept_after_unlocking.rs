@@ -1,4 +1,4 @@
-//! What a lock protects is not reached without it.
+//! The data of a lock can't be accessed without the lock.
 
 fn main() {
     let array = mp::Array::from_slice(&[1_u64, 2]).unwrap();

@@ -1,4 +1,4 @@
-//! How a struct lies in memory has to be known, and every bit pattern has to be one.
+//! The memory layout of a struct must be known, and every bit pattern must be valid.
 #[derive(Clone, Copy)]
 struct Best {
     loss: f64,

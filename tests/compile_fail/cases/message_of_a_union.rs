@@ -1,4 +1,4 @@
-//! It is not known which field of a union to send.
+//! The active field of a union is unknown, so it can't be sent.
 #[derive(mp::Message)]
 union Either {
     number: u32,

@@ -1,4 +1,4 @@
-//! What is dropped here was to be looked at, kept or used.
+//! The dropped results must be checked, kept or used.
 #![deny(unused_must_use)]
 
 fn main() -> mp::AnyResult<()> {
