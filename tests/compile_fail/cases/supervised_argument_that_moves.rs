@@ -1,4 +1,4 @@
-//! A process that may be started again needs its argument again, and an exclusive tensor has moved to the first one.
+//! A process that may be restarted needs its argument again, but an exclusive tensor moves to the first one.
 use mp::process::Restart;
 use mp::{Process, Tensor};
 

@@ -1,4 +1,4 @@
-//! What is written may have no element twice, and a borrowed view goes nowhere.
+//! A written view must not contain an element twice, and a borrowed view can't be sent.
 use mp::{Queue, Tensor, TensorView};
 
 fn main() {

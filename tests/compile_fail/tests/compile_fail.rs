@@ -1,9 +1,9 @@
-//! Programs that the compiler must reject, so that safe code can't send a tensor twice, keep a sent value, make
-//! a handle out of numbers, or name a function that other processes don't have. The messages are pinned, since
-//! users read them first.
+//! Programs that the compiler must reject, so that safe code can't send a tensor twice, keep a sent value,
+//! make a handle out of numbers, or name a function that other processes don't have. The messages are
+//! pinned, since users read them first.
 //!
-//! Messages differ between compilers, so they are compared only with the compiler that wrote them. With others
-//! this test is skipped.
+//! Messages differ between compilers, so they are compared only for the compiler that wrote them. With
+//! others this test is skipped.
 //!
 //! `TRYBUILD=overwrite cargo test -p mp-compile-fail` writes them anew.
 
@@ -13,8 +13,8 @@ mod allowed;
 #[path = "../../harness/src/skip.rs"]
 mod skip;
 
-/// Runs a program that must compile, so that the cases are not all rejected for another reason. Compiled here and
-/// not as a case: a case that is linked would compile all libraries again.
+/// Runs a program that must compile, so that the cases are not all rejected for another reason. Compiled
+/// here and not as a case: a case that is linked would compile all libraries again.
 #[test]
 fn what_is_allowed_runs() {
     allowed::main();
