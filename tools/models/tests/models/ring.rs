@@ -36,8 +36,8 @@ struct Process {
     producers: usize,
     /// First of the sweepers.
     sweepers: usize,
-    /// `true` if it puts and gets in batches. The next field has the tickets of the first and the last message
-    /// of the present batch.
+    /// `true` if it puts and gets in batches. `run` has the tickets of the first and the last message of the
+    /// present batch.
     batches: bool,
     run: Option<(Ticket, Ticket)>,
     doing: Doing,
