@@ -7,7 +7,7 @@
 //! A process that is killed before it writes the word leaves the previous tick, and one tick more in its
 //! clock, which no other process knows.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because it uses a word of the arena. Sound, because the word is of a structure of this name, which
 //! has no other use, and which the event holds.
 #![allow(unsafe_code)]

@@ -1,7 +1,7 @@
 //! End of a process that ends by itself: its obligations to other processes, and objects of the driver to
 //! give back. The kernel does that for a killed process.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because it registers a C callback. Sound, because the callback is a function of the program that
 //! takes no arguments and does not unwind. It is registered after the driver was initialised, so the driver's
 //! callbacks run after it.

@@ -38,13 +38,13 @@ pub fn pending() -> Result<(Clock, Tick)> {
     Ok((clock, tick))
 }
 
-///  # Panics
+/// # Panics
 /// Panics if the tensor exceeds its memory, or waits for a tick that no stream has submitted.
 pub fn check<T: Element, M: CudaMode>(tensor: &CudaTensor<T, M>) {
     checked(&tensor.raw, size_of::<T>());
 }
 
-///  # Panics
+/// # Panics
 /// Panics as [`check`] does.
 pub fn check_any<M: CudaMode>(tensor: &AnyCudaTensor<M>) {
     checked(&tensor.raw, tensor.dtype().size());

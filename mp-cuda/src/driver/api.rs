@@ -1,7 +1,7 @@
 //! Table of the driver's functions: their symbols in `libcuda.so.1`, their types, and whether every driver
 //! has them. Results are numbers: see [`codes`](crate::codes).
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because it declares the types of a foreign library's symbols. Sound, because
 //! - each type is that of the driver's header, and is written only here;
 //! - the simulator declares its functions separately, and its tests call them by this table.

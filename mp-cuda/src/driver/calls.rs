@@ -1,7 +1,7 @@
 //! Driver calls of this crate, a function each: results become errors, and values written by pointer are
 //! returned.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because the driver's functions are. Sound, because
 //! - a call writes to a variable of the calling function, which has the type that the call writes;
 //! - the driver checks numbers of devices, and returns an error;
@@ -102,7 +102,7 @@ impl Driver {
         Ok(value!(self.cuDevicePrimaryCtxRetain(device), Handle::NULL))
     }
 
-    ///  # Safety
+    /// # Safety
     /// Each call matches a call of [`retain_primary`](Self::retain_primary), whose context is not used any
     /// more.
     pub(crate) unsafe fn release_primary(&self, device: c_int) -> Result<()> {
@@ -114,7 +114,7 @@ impl Driver {
         Ok(value!(self.cuCtxGetCurrent(), Handle::NULL))
     }
 
-    ///  # Safety
+    /// # Safety
     /// The context is alive until it is popped.
     pub(crate) unsafe fn push(&self, context: Handle) -> Result<()> {
         // SAFETY: the caller's.
@@ -148,7 +148,7 @@ impl Driver {
         Ok(stream)
     }
 
-    ///  # Safety
+    /// # Safety
     /// The stream is alive, and is not used any more.
     pub(crate) unsafe fn stream_destroy(&self, stream: Handle) -> Result<()> {
         // SAFETY: the caller's.

@@ -1,7 +1,7 @@
 //! Primary contexts. They are kept as long as they are used, and current only during a call of this crate.
 //! The previous context of the thread is current afterwards.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because contexts are objects of the driver. Sound, because
 //! - a [`Primary`] is released once, when its last owner drops it, and only owners use its context;
 //! - a [`Bound`] borrows the `Primary` whose context it has made current.

@@ -1,6 +1,6 @@
 //! Copies between the host and devices, and filling.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because the driver's functions are. Sound, because
 //! - memory of the host is a slice of the copy's length, and callers wait until the stream has run the copy;
 //! - memory of a device is the caller's, who guarantees the range.

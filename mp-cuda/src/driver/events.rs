@@ -1,6 +1,6 @@
 //! Events that other processes open, and functions of this program that streams call.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because the driver's functions are. Sound, because
 //! - callers guarantee that streams and events are alive;
 //! - a call writes to a variable of the calling function;
@@ -55,7 +55,7 @@ impl Driver {
         Ok(event)
     }
 
-    ///  # Safety
+    /// # Safety
     /// This process made or opened the event, and does not use it any more.
     pub(crate) unsafe fn event_destroy(&self, event: Handle) -> Result<()> {
         // SAFETY: the caller's.

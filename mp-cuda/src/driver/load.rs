@@ -4,7 +4,7 @@
 //! A forked copy of this process must not use a driver that the original process has initialised. It compares
 //! the process id, and refuses before it calls the driver.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because it loads a library, whose initialisers run, and calls two functions of it. Sound, because
 //! - the names are those of the CUDA driver on Linux, and the user chooses the library path;
 //! - the functions have the types of the table.

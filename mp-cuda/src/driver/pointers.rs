@@ -1,6 +1,6 @@
 //! Attributes of addresses, and legacy handles of memory.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because the driver's functions are. Sound, because
 //! - the driver looks addresses up and does not dereference them: an unknown address is an error;
 //! - a call writes to a variable of the calling function, which is at least as large as the written value.
@@ -70,7 +70,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// Closes opened memory.
+    /// Closes opened memory. Each opening is closed once.
     ///
     /// # Safety
     /// No stream accesses it any more.

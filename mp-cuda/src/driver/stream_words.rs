@@ -1,8 +1,8 @@
 //! Words that streams write and wait for, and registration of the host's memory that contains them.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because the driver's functions are. Sound, because
-//! - callers guarantee that the driver gave an address for registered memory;
+//! - callers guarantee that the driver returned the address that a stream gets, for registered memory;
 //! - callers guarantee that registered memory stays mapped.
 #![allow(unsafe_code)]
 

@@ -27,7 +27,7 @@
 //! slab, even if all its other holders are dead. The maker needs the row after the piece is gone. It holds
 //! the slab's object, so it can read the row when the block of the piece's object has another use.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because the words could be of another structure. Sound, because
 //! - the structures are opened by names of this crate, whose words have no other use;
 //! - the structures live as long as the handles in these values: a slab that arrived lives as long as its
@@ -175,7 +175,6 @@ impl SlabObject {
 
     /// Returns `true` if no other process holds the slab. That is final if no piece of it has a holder,
     /// because messages hold slabs through pieces only.
-    /// hold slabs through pieces only.
     pub(crate) fn is_only_mine(&self) -> bool {
         let me = self.structure.arena().me().ok();
         self.structure.holders().processes.iter().all(|(member, _)| Some(*member) == me)

@@ -9,7 +9,7 @@
 //! The memory lives as long as a reference, a mapping or a descriptor of it exists in any process. So a
 //! [`Memory`] is needed only until it is mapped and exported.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because the driver's functions are. Sound, because
 //! - a call writes to a variable of the calling function, which has the type that the call writes;
 //! - handles and addresses are in private fields, come from the driver, and are given back once, by a drop;

@@ -2,7 +2,7 @@
 //! another stream must not get the clock before. The module also waits for the process's streams when the
 //! process ends.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because it destroys streams. Sound, because this crate made each of them, and its last owner is
 //! gone.
 #![allow(unsafe_code)]

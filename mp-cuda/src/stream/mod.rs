@@ -1,6 +1,6 @@
 //! Streams: queues of a device's work.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because streams are objects of the driver, and users may pass their own. Sound, because
 //! - a stream that this crate made is destroyed when its last owner drops it, and only owners use it;
 //! - the user guarantees the same of a stream of another library, and passes a value that keeps it alive;

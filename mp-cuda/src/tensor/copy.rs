@@ -2,7 +2,7 @@
 //!
 //! A view that isn't contiguous is copied run by run: adjacent elements on both sides are one copy.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because the driver is given addresses. Sound, because
 //! - addresses of devices are of a use that lasts until the copy is submitted, and the view's elements lie
 //!   within its piece;

@@ -1,6 +1,6 @@
 //! Streams of cudarc, and tensors as arguments of cudarc's copies and kernels.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because it uses a raw stream of cudarc, and passes addresses to kernels. Sound, because
 //! - cudarc owns the stream and its context, and the stored `Arc` keeps them alive;
 //! - an argument is the address in a value that the launch borrows.
@@ -142,7 +142,7 @@ impl<T: Element> CudaTensor<T, Exclusive> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    ///  # Errors
+    /// # Errors
     /// [`mp_core::Error::Shape`] for another number of elements; errors of [`empty`](CudaTensor::empty) and
     /// of the driver.
     pub fn from_cudarc(

@@ -1,7 +1,7 @@
 //! Exchange of tensors with other libraries of this process, by
 //! [DLPack](https://dmlc.github.io/dlpack/latest/c_api.html).
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because libraries exchange structures of C. Sound, because
 //! - the structures have the layout of the header, and an exported structure lives in one box until its
 //!   deleter is called, once;
@@ -312,7 +312,6 @@ macro_rules! capsule {
             /// # Safety
             /// The pointer is to such a structure, whose deleter is called by no other code. Shape and
             /// strides have the lengths in it, and the elements exist until the deleter is called.
-            /// elements are there until then.
             #[must_use]
             pub unsafe fn from_raw(managed: *mut $managed) -> Option<Self> {
                 NonNull::new(managed).map(Self)

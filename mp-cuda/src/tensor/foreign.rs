@@ -1,6 +1,6 @@
 //! Memory of other libraries as tensors.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because an address of the user becomes a tensor. Sound, because the user vouches for it, and the
 //! driver is queried: an unknown address, or memory that is shorter than the tensor, is an error.
 #![allow(unsafe_code)]
@@ -61,7 +61,7 @@ pub enum How {
 /// | mapped by `cuMemMap`, created for descriptors | the memory itself: [`Exported`](How::Exported) | as long as any process has it |
 /// | of a pool (cudarc, candle), managed, of the host, or otherwise | a copy, or [`NotShareable`](Error::NotShareable) if it is [never copied](Self::never_copied) | as own memory |
 ///
-///  # When is the owner dropped?
+/// # When is the owner dropped?
 /// The owner is kept until no process and no message has the tensor, and streams have run their work with it.
 /// Then a thread of this process drops it that drops such a tensor, shares another one, or calls
 /// [`ipc_collect`](crate::ipc_collect), [`empty_cache`](crate::empty_cache) or
@@ -167,8 +167,8 @@ impl ForeignMemory {
     ///
     /// # Safety
     /// Until the owner is dropped, the elements are allocated memory that this device reaches. Meanwhile,
-    /// work of another stream, process or host uses them only by the returned tensor. The stream waits for
-    /// work that was given to other streams before.
+    /// work of another stream, process or host uses them only by the returned tensor. The caller has made
+    /// `stream` wait for earlier work of other streams.
     pub unsafe fn share<T: Element, O: Any + Send>(
         self,
         owner: O,

@@ -1,6 +1,6 @@
 //! Memory of another process, opened by its legacy handle.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because closing invalidates the address. Sound, because only the value with the address closes it,
 //! when the slab is dropped, after streams have run their work with it.
 #![allow(unsafe_code)]

@@ -1,6 +1,6 @@
 //! Clock of a stream, and waits for other clocks.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because streams write words and wait for them. Sound, because
 //! - a word is one of the registered table (`table`);
 //! - callers guarantee that the stream is alive.

@@ -18,7 +18,7 @@
 //! Waits on the device for a killed process are not released, because no host can end them. Hosts get an
 //! error.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because events are objects of the driver. Sound, because
 //! - events of this process are not destroyed once other processes may know them;
 //! - opened events are removed under the lock under which they are looked up and passed to a stream, before

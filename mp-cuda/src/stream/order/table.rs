@@ -1,7 +1,7 @@
 //! Table of clocks, as devices of this process access it. It is registered once, when a stream first ticks or
 //! waits.
 //!
-//!  # Safety
+//! # Safety
 //! Unsafe, because a device accesses the memory of this process. Sound, because
 //! - the table is in the arena's fixed part, which stays mapped at its address until the process ends, and no
 //!   other code uses the words that devices write there;
