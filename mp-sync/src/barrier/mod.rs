@@ -117,7 +117,8 @@ impl Barrier {
         PeerProcess { member, pid: if known { pid } else { self.shared.arena().pid_of(member) } }
     }
 
-    /// Blocks until all parties have arrived. Returns the index of this party in the order of arrival.
+    /// Blocks until all parties have arrived. Returns the index of this party in the order of arrival, from
+    /// 0.
     ///
     /// # Errors
     /// [`BarrierError`] with the cause if the barrier is broken. It names the dead process, if a death broke

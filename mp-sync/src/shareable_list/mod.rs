@@ -53,8 +53,8 @@ pub struct ShareableList {
 }
 
 impl ShareableList {
-    /// Creates a list of these items in the arena. Each text or byte string keeps the room that it needs now:
-    /// at least one byte more, rounded up to a multiple of 8.
+    /// Creates a list of these items in the arena. Each text or byte string keeps the room that it needs now
+    /// plus at least one byte, rounded up to a multiple of 8.
     ///
     /// # Errors
     /// [`ListError::NoRoom`] for a text of more than 9 MB, [`ListError::Failed`] if memory is exhausted.
