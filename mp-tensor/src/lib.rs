@@ -25,7 +25,7 @@
 //! A tensor's memory lives while any process or any message in flight holds it, whichever process created it.
 //! A dead process releases its holds. Frozen tensors stay intact, since no process writes them. An exclusive
 //! tensor of the dead process is lost. A shared tensor may contain some but not all elements of an unfinished
-//! write, and no torn element.
+//! write. No number is torn, but a complex element consists of two numbers.
 //!
 //! # Related crates
 //! [`mp_core`] provides the arena, which owns the memory and records its holders. Processes come from
