@@ -7,7 +7,7 @@
 //! | any other fault | [`Cause::Fault`] | [`ExitDetail::Fault`] |
 //! | a SIGABRT that the program raises, on a thread that panics | [`Cause::Panic`] | [`ExitDetail::Panics`] |
 //! | any other signal that a process sends, or the program raises | [`Cause::Sent`] | no detail |
-//! | a SIGABRT without a handler, because the program has replaced it | nothing | [`ExitDetail::EarlierPanics`], if any |
+//! | a SIGABRT that this handler does not get, because the program has replaced it | nothing | [`ExitDetail::EarlierPanics`], if any |
 //! | a stack overflow, on a thread without a stack for handlers | nothing: no handler can run | [`ExitDetail::LikelyStackOverflow`] |
 //!
 //! A thread has a stack for handlers if it was given one (`sigaltstack(2)`). This file gives one to the

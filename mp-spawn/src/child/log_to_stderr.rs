@@ -56,7 +56,7 @@ impl Log for Lines {
 /// |---|---|
 /// | warn | a process failed; a fork server ended, or was replaced; a worker of a pool ended early |
 /// | info | a process was started; a process ended |
-/// | debug | a fork server was started; a worker calls its function; the memory of crashed processes was released |
+/// | debug | a fork server was started; a worker calls its function; the resources of crashed processes were released |
 ///
 /// Any logger gets these events. A program's own logger must be set in workers as well, in their function.
 /// Python's `get_logger` corresponds to [`log::logger`](https://docs.rs/log/latest/log/fn.logger.html), and

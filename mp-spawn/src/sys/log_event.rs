@@ -5,7 +5,7 @@
 //! |---|---|
 //! | warn | a process failed; a fork server ended and was replaced, or preloads for a long time; a worker of a pool ended early |
 //! | info | a process was started; a process ended |
-//! | debug | a fork server was started; a worker calls its function; the memory of crashed processes was released |
+//! | debug | a fork server was started; a worker calls its function; the resources of crashed processes were released |
 //!
 //! Loggers are code of users: they are called without locks of this crate, and their panics are caught.
 

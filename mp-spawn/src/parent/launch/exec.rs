@@ -18,7 +18,7 @@
 //! standard streams, its socket, and the files that were named for it.
 //!
 //! Kernels before 5.5 (before 5.11, for `close_range`), filters of sandboxes that don't know the call,
-//! valgrind, and processors without the ten instructions of assembler below use
+//! valgrind, and processors for which the ten instructions of assembler below are not written use
 //! [`posix_spawn`](crate::sys::posix_spawn).
 //!
 //! # Safety

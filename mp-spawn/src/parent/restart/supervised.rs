@@ -51,7 +51,7 @@ pub(crate) struct Supervision {
     since: Instant,
     /// `true` if the process must not be restarted.
     forbidden: bool,
-    /// `true` if the process and this program handle Ctrl-C themselves.
+    /// `true` if the process and this program are notified of Ctrl-C ([`mp_core::interrupted`]).
     graceful: bool,
     reports: FailureReports,
     /// Resources that are needed until the end.

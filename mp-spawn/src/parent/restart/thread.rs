@@ -60,7 +60,7 @@ struct Waiting {
     group: Arc<Group>,
     /// Time of the next start. `None` means never.
     until: Option<Instant>,
-    /// `true` if the process and this program handle Ctrl-C themselves.
+    /// `true` if the process and this program are notified of Ctrl-C ([`mp_core::interrupted`]).
     graceful: bool,
 }
 

@@ -137,8 +137,8 @@ impl Supervisor {
     }
 }
 
-/// Begins to watch a process: sends the data that its socket accepts, and adds it to the epoll set, unless it
-/// is young.
+/// Begins to watch a process: sends the data that its socket accepts, and adds it to the epoll set. A young
+/// process is added only if some data is unsent.
 pub(super) fn add(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
     if watch.send() && watch.young_until.is_some() { Ok(()) } else { listen(poll, id, watch) }
 }

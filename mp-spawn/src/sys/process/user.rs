@@ -1,8 +1,8 @@
 //! User and group that this process runs as.
 //!
 //! # Safety
-//! Unsafe, because it calls libc with a pointer. Sound, because its list is empty. The calls change all
-//! threads of the process, which only the C library can do.
+//! Unsafe, because it calls libc with a pointer. Sound, because the pointer is to an empty list. The calls
+//! change all threads of the process, which only the C library can do.
 #![allow(unsafe_code)]
 
 use std::ffi::c_int;
