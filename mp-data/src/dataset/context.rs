@@ -28,7 +28,7 @@ pub struct Context<B> {
     threads: usize,
     row_threads: Arc<RowThreads>,
     fill: Fill,
-    /// `true` if unwritten rows are searched, by the bytes with which rows were filled.
+    /// `true` if a search for unwritten rows runs, by the bytes with which rows were filled.
     looks: bool,
     /// The rows of samples of a stream that hold that everywhere, by the place of their sample.
     unwritten: Vec<(Item, Unwritten)>,

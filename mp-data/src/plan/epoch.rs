@@ -71,7 +71,7 @@ impl EpochOrder {
         window.into_iter().for_each(|window| self.inner.windows.begins(&self.inner, window));
     }
 
-    /// Returns `true` if each epoch has equally many draws and batches: no code of the user decides it.
+    /// Returns `true` if all epochs have the same numbers of draws and batches: no user code sets them.
     pub(crate) fn is_the_same_length(&self) -> bool {
         let plan = &*self.inner.plan;
         !matches!(plan.sampler, Sampler::Custom(_)) && !matches!(plan.batching, Some(Batching::Custom(_)))

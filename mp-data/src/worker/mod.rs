@@ -140,7 +140,7 @@ pub(crate) fn nanos_since(start: Instant) -> u64 {
     u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns `true` if unwritten rows are searched: not by `verify`, which compares.
+/// Returns `true` if the worker searches for unwritten rows. Returns `false` in `verify`, which compares.
 pub(crate) fn looks(poison: Option<u8>) -> bool {
     cfg!(debug_assertions) && poison.is_none()
 }
