@@ -58,6 +58,7 @@ const MOST_PROCESSES: usize = 1000;
 /// lost. The worker is replaced, and its other tasks move to other workers. [`TaskError`] has a table of all
 /// cases.
 ///
+/// # Shutdown
 /// [`join`](Self::join) waits until all tasks are done. Dropping the pool [terminates](Self::terminate) it:
 /// unfinished tasks end with [`TaskError::Terminated`], so callers that wait for them return. Both return
 /// when the workers have ended, or ten seconds after a SIGKILL that a worker does not obey, in an
