@@ -301,7 +301,7 @@ impl ProcessBuilder {
     /// | [`kill`](Process::kill), [`terminate`](Process::terminate) | end the supervision, too; at once if the process waits for its next start |
     /// | dropping the handle | has no effect on the process and its supervision |
     /// | exit of this process | ends the supervision: the running child is waited for, or ended if it is [daemonic](Self::daemon) |
-    /// | SIGINT or SIGTERM, if this process handles it by [`Interrupt::Graceful`] | ends the supervision |
+    /// | SIGINT or SIGTERM, if this process is notified of it ([`Interrupt::Graceful`]) | ends the supervision |
     ///
     /// If it fails too often, `join` returns [`SpawnError::GaveUp`](crate::SpawnError::GaveUp) with the last
     /// failure and earlier ones. Other processes treat each death like any other: the crashed process's locks

@@ -15,7 +15,7 @@ use crate::protocol::message::{PanicNote, cut, sources};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Raise {
     panicked: bool,
-    /// `true` for an error after Ctrl-C that the process handles itself.
+    /// `true` for an error after Ctrl-C, of which the process is notified.
     interrupted: bool,
     message: String,
     chain: Vec<String>,

@@ -47,8 +47,8 @@ pub enum GaveUpReason {
     Limit,
     /// While the process waited for its next start, this program killed or terminated it, or began to exit.
     Stopped,
-    /// While the process waited for its next start, this program received SIGINT or SIGTERM, which it had
-    /// asked to handle itself.
+    /// While the process waited for its next start, this program received SIGINT or SIGTERM, of which it
+    /// is notified ([`Interrupt::Graceful`](crate::Interrupt::Graceful)).
     Interrupted,
 }
 

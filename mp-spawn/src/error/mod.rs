@@ -233,7 +233,7 @@ pub enum RaisedKind {
     Error,
     /// The function panicked.
     Panic,
-    /// The function returned `Err` after SIGINT (Ctrl-C) or SIGTERM, which it had asked to handle itself
+    /// The function returned `Err` after SIGINT (Ctrl-C) or SIGTERM, of which its process is notified
     /// ([`Interrupt::Graceful`](crate::Interrupt::Graceful)).
     Interrupted,
 }

@@ -59,7 +59,7 @@ use crate::parent::restart::backoff::Backoff;
 /// | fails in any way that [`SpawnError`](crate::SpawnError) lists: an error, a panic, an exit code, a signal, no report in time | over | restarted, or [given up](crate::SpawnError::GaveUp) | restarted |
 /// | can't be restarted now | | counts as a failure | counts as a failure |
 /// | was killed or terminated by its [handle](crate::Process::kill) | over | over | over |
-/// | ends by SIGINT, or after a SIGINT or SIGTERM that this program handles itself ([`interrupted`](crate::interrupted)) | over | over | over |
+/// | ends by SIGINT, or after a SIGINT or SIGTERM of which this program is notified ([`interrupted`](crate::interrupted)) | over | over | over |
 /// | is stopped (SIGSTOP) | waited for | waited for | waited for |
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
