@@ -6,7 +6,7 @@
 
 use crate::mem::{Mem, Word};
 
-/// Copies bytes into `to`, from position `at` of the words that begin at `base`. The caller has checked the
+/// Copies bytes into `to`, from byte `at` of the words that begin at `base`. The caller has checked the
 /// range.
 pub fn read<M: Mem + ?Sized>(m: &M, base: Word, at: u64, to: &mut [u8]) {
     let mut at = at;

@@ -97,9 +97,9 @@ pub enum Joining {
     },
 }
 
-/// Determines how at least one tick of a process joins the last use found. `over`: returns `true` if a tick's
-/// work has run, and `None` if it never will. `waited`: returns `true` if the stream of the first tick has
-/// waited for this tick before its work.
+/// Determines how the ticks of a process, at least one, join the last use found. `over`: returns
+/// `Some(true)` if a tick's work has run, `Some(false)` if not yet, and `None` if it never will. `waited`:
+/// returns `true` if the stream of the first own tick has waited for the given last use before its work.
 pub fn joining(
     last: Option<Tick>,
     own: &[Tick],

@@ -105,7 +105,7 @@ pub struct ReadersAt {
 /// Goal of a waiting thread.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WaitGoal {
-    /// Kind of the lock.
+    /// Kind of the lock and of the access.
     pub kind: LockKind,
     /// First word of the lock.
     pub lock: Word,

@@ -37,7 +37,7 @@ pub enum MapFor {
 #[derive(Debug)]
 pub struct Region {
     base: NonNull<u8>,
-    /// Length of the file in bytes.
+    /// Number of bytes of the file that are mapped.
     len: u64,
 }
 
@@ -79,7 +79,7 @@ impl Region {
         Ok(mapped)
     }
 
-    /// Returns the length of the file in bytes.
+    /// Returns the number of bytes of the file that are mapped.
     pub fn size(&self) -> u64 {
         self.len
     }

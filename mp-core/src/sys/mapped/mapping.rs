@@ -118,7 +118,7 @@ impl Mapping {
         Ok(Self { base, len: space })
     }
 
-    /// Maps the first `len` bytes of a file at byte `offset`. Each part is mapped at most once.
+    /// Maps the first `len` bytes of a file at byte `offset`. The caller maps each part at most once.
     pub(crate) fn place(&self, fd: BorrowedFd<'_>, offset: u64, len: u64) -> Result<()> {
         let at = self.bytes(offset, len).as_ptr().cast();
         let flags = MapFlags::SHARED | MapFlags::NORESERVE | MapFlags::FIXED;
