@@ -299,8 +299,8 @@ macro_rules! side {
                 self.fingerprint
             }
 
-            /// Returns `true` if no process has a handle of the other side. Messages may still be in the
-            /// channel.
+            /// Returns `true` if no process and no message has a handle of the other side. Messages may still
+            /// be in the channel.
             pub fn is_disconnected(&self) -> bool {
                 self.end.alone().is_some()
             }

@@ -104,7 +104,7 @@ impl KeptEnd {
         self.end.raw()
     }
 
-    /// Returns `true` if no process has a handle of the other side.
+    /// Returns `true` if no process and no message has a handle of the other side.
     pub(crate) fn is_alone(&self) -> bool {
         self.end.alone().is_some()
     }

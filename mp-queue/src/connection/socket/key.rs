@@ -1,6 +1,6 @@
 //! Authentication key, and its proof without sending it.
 //!
-//! Each side has sent 32 random bytes. A proof is HMAC-SHA256 under the key of the prover's role, its own
+//! Each side has sent 32 random bytes. A proof is HMAC-SHA256, under the key, of the prover's role, its own
 //! random bytes and those of the other side. So a proof can't be replayed or reflected. It is compared in
 //! constant time.
 

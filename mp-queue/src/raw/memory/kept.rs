@@ -17,7 +17,7 @@ use crate::ring::{
     Put, PutEnd, Retire, RingAt, Room, Slot, Ticket, Unpin,
 };
 
-/// Number of threads that can read one ring at once, including stopped ones. Further readers wait.
+/// Number of threads that can read one ring at once, including stopped ones. Further reads fail.
 const PINS: u32 = 256;
 /// Bytes between a ring's slots and its pins, and before the first pin.
 const LINE: u64 = 64;

@@ -164,8 +164,8 @@ impl RingMemory {
         run(self.returning(id, owner).for_dead_holder(), Self::words(self.arena));
     }
 
-    /// Notes the messages that dead members returned, if any. This process visits a dead member, whose seat
-    /// keeps the queue alive.
+    /// Notes the messages that were returned for dead members, if any. This process visits a dead member,
+    /// whose seat keeps the queue alive.
     pub(super) fn note_returned(&self) {
         if self.redelivers() && self.count(|h| h == Holder::Returned) > 0 {
             run(Note::new(self.returns()), Self::words(self.arena));
