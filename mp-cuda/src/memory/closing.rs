@@ -2,8 +2,8 @@
 //!
 //! A thread that closes such memory waits for all work of this process's streams on the device. Meanwhile it
 //! holds a lock of the driver, so other threads wait that launch a kernel, copy, record an event, make a
-//! stream or allocate (seen on an H200). So a thread closes memory that has no other task, and it waits until
-//! the streams are at rest.
+//! stream or allocate (seen on an H200). So memory is closed by a thread without other tasks, which waits
+//! until the streams are at rest.
 //!
 //! | state of the streams | memory in line |
 //! |---|---|
