@@ -396,7 +396,7 @@ fn concat_with_empty_first_part_takes_shapes_of_next() {
 }
 
 #[test]
-fn random_split_of_too_many_samples_returns_memory_error() {
+fn random_split_of_too_many_samples_is_refused() {
     let many = rows(0, usize::MAX);
     assert!(matches!(random_split(many, [0.5, 0.5], 1), Err(DatasetError::Memory(_))));
 }
