@@ -1,89 +1,99 @@
-//! Rules about `docs/guide/mistakes.md`, `docs/parity.md` and `docs/reference/user-code.md`: a row that
-//! claims a proof names an existing test.
+//! Rules about pages whose rows are proved by tests. `docs/proofs.tsv` lists the proofs of each row, one per
+//! line. Each row has a proof, each proof has a row, and each proof that is the name of a test or a file
+//! exists. `not yet`, `not here` and commands are proofs without a test.
 
 use std::collections::HashSet;
 
 use super::{Finding, Tree};
 
-const PAGES: [&str; 3] = ["docs/guide/mistakes.md", "docs/parity.md", "docs/reference/user-code.md"];
+const PROOFS: &str = "docs/proofs.tsv";
+
+/// Name of each page in the list of proofs, and its path.
+const PAGES: [(&str, &str); 3] = [
+    ("mistakes", "docs/guide/mistakes.md"),
+    ("parity", "docs/parity.md"),
+    ("user-code", "docs/reference/user-code.md"),
+];
+
+/// Line of the list of proofs.
+struct Proof<'a> {
+    line: usize,
+    page: &'a str,
+    row: &'a str,
+    name: &'a str,
+}
 
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
-    PAGES.iter().flat_map(|page| check_page(tree, page)).collect()
-}
-
-/// Returns a complaint for each row whose test did not run. `ran` has the names of tests and of their
-/// modules.
-pub(crate) fn not_run(tree: &Tree, ran: &HashSet<String>) -> Vec<String> {
-    let of_page = |path: &'static str| {
-        let rows = tree.text(path).map(rows).unwrap_or_default();
-        let names = rows.proofs.into_iter().flat_map(|(line, cell)| {
-            let names: Vec<_> = cell.split('`').skip(1).step_by(2).map(str::to_owned).collect();
-            names.into_iter().map(move |name| (line, name))
-        });
-        let missing = names.filter(|(_, name)| {
-            let test = split(name).and_then(|(_, test)| test.rsplit("::").next());
-            test.is_some_and(|test| !test.is_empty() && !ran.contains(test))
-        });
-        missing
-            .map(|(line, name)| format!("{path}:{line}: the test `{name}` did not run"))
-            .collect::<Vec<_>>()
-    };
-    PAGES.iter().flat_map(|page| of_page(page)).collect()
-}
-
-/// Rows of a page's tables.
-#[derive(Default)]
-struct Rows {
-    /// Number of tables with a column for proofs.
-    tables: usize,
-    /// Line and text of each cell in such a column.
-    proofs: Vec<(usize, String)>,
-}
-
-fn rows(page: &str) -> Rows {
-    let (mut rows, mut column) = (Rows::default(), None);
-    for (number, line) in page.lines().enumerate() {
-        if !line.trim_start().starts_with('|') {
-            column = None;
-            continue;
+    let Some(list) = tree.text(PROOFS) else { return Vec::new() };
+    let (proofs, mut findings, mut found) = (proofs(list), Vec::new(), HashSet::new());
+    let proved: HashSet<(&str, &str)> = proofs.iter().map(|proof| (proof.page, proof.row)).collect();
+    for (page, path) in PAGES {
+        let Some(text) = tree.text(path) else { continue };
+        let rows = rows(text);
+        if rows.is_empty() {
+            findings.push(Finding::new(path, 1, "no table begins with a column `#`: add it"));
         }
-        let mut cells = cells(line);
-        if let Some(heading) = cells.iter().position(|cell| cell.to_lowercase().contains("proved by")) {
-            column = Some(heading);
-            rows.tables += 1;
-            continue;
-        }
-        let Some(at) = column.filter(|column| *column < cells.len()) else { continue };
-        let cell = cells.swap_remove(at);
-        if cell.is_empty() || !cell.chars().all(|c| matches!(c, '-' | ':')) {
-            rows.proofs.push((number + 1, cell));
+        for (line, row) in rows {
+            if !found.insert((page, row)) {
+                findings.push(Finding::new(path, line, format!("a row above has the number `{row}`, too")));
+            } else if !proved.contains(&(page, row)) {
+                let message =
+                    format!("nothing proves row `{row}`: name a test in {PROOFS}, or write `not yet`");
+                findings.push(Finding::new(path, line, message));
+            }
         }
     }
-    rows
-}
-
-fn check_page(tree: &Tree, path: &'static str) -> Vec<Finding> {
-    let Some(page) = tree.text(path) else { return Vec::new() };
-    let (mut findings, rows) = (Vec::new(), rows(page));
-    for (line, cell) in rows.proofs {
-        let mut found = |message: String| findings.push(Finding::new(path, line, message));
-        if cell.is_empty() {
-            found("nothing proves this row: name a test, or write `not yet`".to_owned());
+    for Proof { line, page, row, name } in proofs {
+        if !found.contains(&(page, row)) {
+            findings.push(Finding::new(PROOFS, line, format!("no page `{page}` has a row `{row}`")));
         }
-        cell.split('`').skip(1).step_by(2).filter_map(|name| missing(tree, name)).for_each(&mut found);
-    }
-    if rows.tables == 0 {
-        findings.push(Finding::new(path, 1, "no table has a column `proved by`: add it"));
+        findings.extend(missing(tree, name).map(|message| Finding::new(PROOFS, line, message)));
     }
     findings
 }
 
-/// Returns the cells between the bars. `\|` is not a bar.
-fn cells(line: &str) -> Vec<String> {
-    let line = line.trim().replace("\\|", "\u{1}");
-    let line = line.strip_prefix('|').unwrap_or(&line);
-    let line = line.strip_suffix('|').unwrap_or(line);
-    line.split('|').map(|cell| cell.trim().replace('\u{1}', "|")).collect()
+/// Returns a complaint for each proof whose test did not run. `ran` has the names of tests and of their
+/// modules.
+pub(crate) fn not_run(tree: &Tree, ran: &HashSet<String>) -> Vec<String> {
+    let is_missing = |proof: &Proof<'_>| {
+        let test = split(proof.name).and_then(|(_, test)| test.rsplit("::").next());
+        test.is_some_and(|test| !test.is_empty() && !ran.contains(test))
+    };
+    let proofs = tree.text(PROOFS).map(proofs).unwrap_or_default();
+    let missing = proofs.into_iter().filter(is_missing);
+    missing
+        .map(|Proof { line, name, .. }| format!("{PROOFS}:{line}: the test `{name}` did not run"))
+        .collect()
+}
+
+/// Returns the proofs after the line of headings.
+fn proofs(list: &str) -> Vec<Proof<'_>> {
+    let mut proofs = Vec::new();
+    for (line, text) in (1..).zip(list.lines()).skip(1) {
+        let mut cells = text.split('\t');
+        let [page, row, name] = [(); 3].map(|()| cells.next().unwrap_or_default());
+        proofs.push(Proof { line, page, row, name });
+    }
+    proofs
+}
+
+/// Returns line and number of each row of the tables whose first column is `#`.
+fn rows(page: &str) -> Vec<(usize, &str)> {
+    let (mut rows, mut is_numbered) = (Vec::new(), None);
+    for (line, text) in (1..).zip(page.lines()) {
+        let Some(cells) = text.strip_prefix('|') else {
+            is_numbered = None;
+            continue;
+        };
+        let first = cells.split('|').next().unwrap_or_default().trim();
+        let is_rule = !first.is_empty() && first.chars().all(|c| matches!(c, '-' | ':'));
+        match is_numbered {
+            None => is_numbered = Some(first == "#"),
+            Some(true) if !is_rule => rows.push((line, first)),
+            Some(_) => {}
+        }
+    }
+    rows
 }
 
 /// Splits the name of a test into path and name: `path.rs::name`, `path.rs`, `module::name` or `name`. Other
@@ -94,7 +104,7 @@ fn split(name: &str) -> Option<(Option<&str>, &str)> {
         None => (None, name),
     };
     let simple = |c: char| c.is_alphanumeric() || matches!(c, '_' | ':');
-    (test.chars().all(simple) && name != "not yet").then_some((path, test))
+    test.chars().all(simple).then_some((path, test))
 }
 
 /// Returns the complaint about a name of a test that is not in the tree.
@@ -116,41 +126,53 @@ fn missing(tree: &Tree, name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn rows(rows: &str) -> Vec<usize> {
-        let page = format!("# Parity\n| torch | mp | Proved by |\n|---|:-:|---|\n{rows}\n");
+    const PAGE: &str = "# Parity\n| # | torch | mp |\n|---|:-:|---|\n| 1 | a | b |\n| 2 | c | d |\n";
+
+    /// Returns the lines with findings: of the page, and of the list.
+    fn found(page: &str, list: &str) -> (Vec<usize>, Vec<usize>) {
+        let list = format!("page\trow\tproof\n{list}");
         let test = "#[test]\nfn it_holds() {}\n// fn it_held() {}\n";
-        let found = |path| check(&Tree::of(&[(path, &page), ("tests/tests/a.rs", test)]));
-        let [lines, others @ ..] = PAGES.map(|path| found(path).iter().map(|f| f.line).collect::<Vec<_>>());
-        assert!(others.iter().all(|other| *other == lines));
-        lines
+        let (_, path) = PAGES[1];
+        let findings = check(&Tree::of(&[(path, page), (PROOFS, &list), ("tests/tests/a.rs", test)]));
+        let lines = |of: &str| findings.iter().filter(|f| f.path == of).map(|f| f.line).collect();
+        (lines(path), lines(PROOFS))
     }
 
     #[test]
     fn existing_tests_are_fine() {
-        assert!(rows("| a | b | `tests/tests/a.rs::it_holds`, `it_holds` |").is_empty());
-        assert!(rows("| a \\| c | b | `a::it_holds` |\n| a | b | `tests/tests/a.rs` |").is_empty());
-        assert!(rows("| a | b | not yet |\n| a | b | `cargo xtask bench` |").is_empty());
+        let list =
+            "parity\t1\ttests/tests/a.rs::it_holds\nparity\t1\ta::it_holds\nparity\t1\ttests/tests/a.rs\n";
+        for proof in ["it_holds", "not yet", "cargo xtask bench"] {
+            assert_eq!(found(PAGE, &format!("{list}parity\t2\t{proof}\n")), (vec![], vec![]));
+        }
     }
 
     #[test]
     fn missing_tests_are_found() {
-        assert_eq!(
-            rows("| a | b | `it_held` |\n| a | b | `tests/tests/b.rs::it_holds` |\n| a | b | |"),
-            [4, 5, 6]
-        );
-        assert_eq!(rows("| a | b | `tests/tests/a.rs::it_hold` |"), [4]);
+        for proof in ["it_held", "tests/tests/b.rs::it_holds", "tests/tests/a.rs::it_hold", ""] {
+            let list = format!("parity\t1\tit_holds\nparity\t2\t{proof}\n");
+            assert_eq!(found(PAGE, &list), (vec![], vec![3]));
+        }
+    }
+
+    #[test]
+    fn rows_and_proofs_belong_together() {
+        let list = "parity\t1\tit_holds\nparity\t3\tit_holds\nelsewhere\t2\tit_holds\n";
+        assert_eq!(found(PAGE, list), (vec![5], vec![3, 4]));
+        let twice = format!("{PAGE}| 1 | e | f |\n\n| # | g |\n|---|---|\n| | h |\n");
+        assert_eq!(found(&twice, "parity\t1\tit_holds\nparity\t2\tit_holds\n"), (vec![6, 10], vec![]));
     }
 
     #[test]
     fn tests_that_did_not_run_are_found() {
-        let page = "| torch | mp | Proved by |\n|---|---|---|\n| a | b | `x.rs::ran` |\n| a | b | `m::other`, `cargo x` |\n";
-        let found = not_run(&Tree::of(&[(PAGES[1], page)]), &HashSet::from(["ran".to_owned()]));
-        assert_eq!(found, ["docs/parity.md:4: the test `m::other` did not run"]);
+        let list = "page\trow\tproof\nparity\t1\tx.rs::ran\nparity\t2\tm::other\nparity\t2\tcargo x\n";
+        let found = not_run(&Tree::of(&[(PROOFS, list)]), &HashSet::from(["ran".to_owned()]));
+        assert_eq!(found, ["docs/proofs.tsv:3: the test `m::other` did not run"]);
     }
 
     #[test]
-    fn the_page_may_be_missing_but_not_its_column() {
+    fn list_may_be_missing_but_not_its_rows() {
         assert!(check(&Tree::of(&[])).is_empty());
-        assert_eq!(check(&Tree::of(&[(PAGES[0], "| a | b |\n")])).len(), 1);
+        assert_eq!(found("| a | b |\n|---|---|\n| 1 | c |\n", ""), (vec![1], vec![]));
     }
 }
