@@ -47,7 +47,8 @@ fn coverage_guided(session: &mut Session, only: Option<&str>, seconds: &str) -> 
     let has = Command::new("cargo").args(["+nightly", "fuzz", "--version"]).output();
     if !has.is_ok_and(|output| output.status.success()) {
         println!(
-            "libFuzzer: SKIPPED: no `cargo +nightly fuzz` here (rustup toolchain install nightly; cargo install cargo-fuzz)"
+            "libFuzzer: SKIPPED: no `cargo +nightly fuzz` here (rustup toolchain install nightly; \
+             cargo install cargo-fuzz)"
         );
         return Ok(true);
     }

@@ -201,7 +201,8 @@ mod tests {
         let shown: String = tally.failures.iter().map(ToString::to_string).collect();
         assert_eq!(
             shown,
-            "failed: b::c\n    thread 'b::c' panicked at tests/b.rs:3:5:\n    too late\nfailed: d\n    note: no panic\n"
+            "failed: b::c\n    thread 'b::c' panicked at tests/b.rs:3:5:\n    too late\n\
+             failed: d\n    note: no panic\n"
         );
     }
 

@@ -214,7 +214,7 @@ fn a_tensor_whose_storage_is_kept_leaves_and_the_storage_keeps_its_memory() {
     });
 }
 
-/// They are one block, while any of it is held.
+/// All values share one block while one of them is alive.
 #[test]
 fn bytes_keep_the_memory_that_they_came_in_and_vectors_do_not() {
     let _alone = alone();

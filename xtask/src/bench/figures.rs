@@ -143,7 +143,8 @@ mod tests {
     #[test]
     fn wrong_rows_are_refused() {
         let row = |change: (&str, &str)| {
-            let row = r#"{"id": "a", "unit": "ns", "better": "lower", "ours": 1, "spread": null, "limit": 1, "peers": {}}"#;
+            let row = r#"{"id": "a", "unit": "ns", "better": "lower", "ours": 1, "spread": null,
+                          "limit": 1, "peers": {}}"#;
             assert!(row.contains(change.0), "{}", change.0);
             Figures::read(&format!(r#"{{"machine": {{}}, "rows": [{}]}}"#, row.replace(change.0, change.1)))
         };

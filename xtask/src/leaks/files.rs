@@ -52,7 +52,8 @@ impl Shared {
                     .chain(others.iter().map(|path| Leak { what: told(path), certain: false }))
                     .collect();
             }
-            thread::sleep(Duration::from_millis(50)); // sleep: between two looks at what other programs remove
+            // sleep: between two listings of a folder that other programs change
+            thread::sleep(Duration::from_millis(50));
         }
     }
 }

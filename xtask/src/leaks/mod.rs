@@ -202,7 +202,8 @@ fn report(program: &OsString, args: &[OsString], run: &Run, passed: bool) -> boo
         }
         (false, false) => {
             eprintln!(
-                "None of its {} tests leaves anything when it runs by itself, and the files may be another program's: no error",
+                "None of its {} tests leaves anything when it runs by itself, and the files may be another \
+                 program's: no error",
                 tests.len()
             );
         }

@@ -166,7 +166,8 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "# Page\n\nMutations: 0; none.\n\nText.\n\n| mutation | why no test finds it |\n|---|---|\n| `a.c` | no need |\n";
+    const TEXT: &str = "# Page\n\nMutations: 0; none.\n\nText.\n\n\
+                        | mutation | why no test finds it |\n|---|---|\n| `a.c` | no need |\n";
     const FOUND_ONE: &str = "mutation\tfound by\ttest\na.old\tmp-x/t\tit_holds\n";
 
     #[test]

@@ -111,7 +111,9 @@ mod tests {
 
     #[test]
     fn paths_are_read_and_compared() {
-        let html = r#"<h3 id="structs">Structs</h3><ul class="all-items"><li><a href="ring/struct.Put.html">ring::Put</a></li><li><a href="fn.pipe.html">pipe</a></li></ul><a href="help.html">x</a>"#;
+        let html = r#"<h3 id="structs">Structs</h3><ul class="all-items">
+            <li><a href="ring/struct.Put.html">ring::Put</a></li><li><a href="fn.pipe.html">pipe</a></li>
+            </ul><a href="help.html">x</a>"#;
         let now: BTreeSet<String> = listed("mp_queue", html).into_iter().collect();
         assert_eq!(now.iter().collect::<Vec<_>>(), ["mp_queue::pipe fn", "mp_queue::ring::Put struct"]);
         let page = format!("{HEAD}mp_queue::pipe fn\nmp_queue::Old trait\n");

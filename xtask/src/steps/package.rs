@@ -170,7 +170,8 @@ fn breaks(before: &str, now: &str, released: &str, version: &str, log: &str) -> 
         let name = path.split(' ').next().unwrap_or_default().rsplit("::").next().unwrap_or_default();
         if promise(released) == promise(version) {
             problems.push(format!(
-                "`{path}` of {released} is gone: {version} promises to have it (give the workspace another version)"
+                "`{path}` of {released} is gone: {version} promises to have it (give the workspace another \
+                 version)"
             ));
         }
         let is_named =
@@ -217,8 +218,9 @@ mod tests {
     #[test]
     fn what_a_manifest_lacks_is_named() {
         let whole = serde_json::json!({
-            "name": "mp-queue", "description": "Queues.", "license": "MIT", "readme": "README.md", "rust_version": "1.88",
-            "documentation": "https://docs.rs/mp-queue", "keywords": ["queue"], "categories": ["concurrency"],
+            "name": "mp-queue", "description": "Queues.", "license": "MIT", "readme": "README.md",
+            "rust_version": "1.88", "documentation": "https://docs.rs/mp-queue",
+            "keywords": ["queue"], "categories": ["concurrency"],
             "metadata": {"docs": {"rs": {}}},
         });
         assert!(unsaid(&whole).is_empty());

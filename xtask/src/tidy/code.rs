@@ -219,7 +219,8 @@ mod tests {
             "fn f() { loom::model(|| ()) }\n",
         ];
         bad.iter().for_each(|text| assert_eq!(found(&[("mp-core/src/a.rs", text)]).len(), 1, "{text}"));
-        let good = "use crate::sync::atomic::AtomicU8;\nuse std::sync::{self, Arc};\nfn f() { crate::loom::model() }\n";
+        let good = "use crate::sync::atomic::AtomicU8;\nuse std::sync::{self, Arc};\n\
+                    fn f() { crate::loom::model() }\n";
         assert_eq!(
             found(&[("mp-core/src/a.rs", good)]),
             ["2 a short name for raw atomics outside the facade"]

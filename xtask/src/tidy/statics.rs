@@ -22,8 +22,8 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
                 continue;
             }
             let message = format!(
-                "the static `{}` would be shared by copies of the process: make it a `PerProcess<…>`, or say in \
-                 `// fork: …` why it may be",
+                "the static `{}` would be shared by copies of the process: make it a `PerProcess<…>`, or say \
+                 in `// fork: …` why it may be",
                 variable.name
             );
             findings.push(Finding::new(&file.path, variable.line, message));
@@ -174,7 +174,8 @@ mod tests {
         assert_eq!(lines("fn f() {\n    static A:\n        OnceLock<u8> = OnceLock::new();\n}\n"), [2]);
         assert_eq!(lines("pub(crate) static mut A: u8 = 0;\nstatic B: Pool = Pool::new();\n"), [1, 2]);
         assert_eq!(lines("static A: [AtomicU8; 2] = [AtomicU8::new(0), AtomicU8::new(1)];\n"), [1]);
-        let own = "static A: PerProcess<Mutex<u8>> =\n    PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);\n";
+        let own = "static A: PerProcess<Mutex<u8>> =\n    \
+                   PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);\n";
         assert!(lines(own).is_empty());
         assert_eq!(lines("static A: Arc<PerProcess<Mutex<u8>>> = f();\n"), [1]);
     }

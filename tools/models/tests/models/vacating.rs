@@ -69,7 +69,7 @@ enum Bug {
     None,
     /// The sweeper releases seats in queues.
     OldOrder,
-    /// They don't check whether they are alone.
+    /// Vacating actors do not check whether they are alone.
     Rash,
     /// An actor that vacates takes released seats for recovered ones.
     Trusting,
