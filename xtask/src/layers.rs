@@ -1,5 +1,15 @@
-//! Step `layers`: dependencies between our crates run downwards only, and so do imports between the folders
-//! of a crate.
+//! Step `layers`: dependencies between our crates run downwards only, and so do imports inside each folder
+//! of a crate. Type names are nouns, each defined by one crate, and `Arena` is small.
+//!
+//! Older code breaks some rules. Its violations are counted in `xtask/ratchet.tsv`:
+//!
+//! | rule | violation |
+//! |---|---|
+//! | `import-circle` | a file or subfolder that takes part in a cycle of imports in its folder |
+//! | `arena-impl` | a file with `impl Arena` in addition to the allowed ones |
+//! | `arena-method` | a method of `Arena` in addition to the allowed ones |
+//! | `type-name-shared` | a type whose name another library crate also defines |
+//! | `type-name-word` | a type named by a participle, a pronoun or a preposition alone |
 
 use std::fs;
 use std::path::Path;
@@ -7,8 +17,13 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::floors;
 use crate::session::{Outcome, Session};
+use crate::tidy::{self, Tree, mask, ratchet};
+use crate::{floors, types};
+
+/// Counted rules of this step.
+pub(crate) const RULES: [&str; 5] =
+    ["import-circle", "arena-impl", "arena-method", "type-name-shared", "type-name-word"];
 
 /// Each library crate with our crates that it may depend on. `*` stands for all crates of this table.
 pub(crate) const LAYERS: &[(&str, &[&str])] = &[
@@ -49,15 +64,55 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         Ok(problems) => problems.into_iter().for_each(|problem| session.fail(problem)),
         Err(message) => session.fail(message),
     }
-    session.outcome()
+    match Tree::load() {
+        Ok(tree) => {
+            tidy::outcome(&ratchet::compare(&tree, &violations(&tree), |rule| RULES.contains(&rule)), session)
+        }
+        Err(message) => Outcome::Failed(message),
+    }
+}
+
+/// Returns the violations of [`RULES`].
+pub(crate) fn violations(tree: &Tree) -> ratchet::Violations {
+    let tests: Vec<String> =
+        tree.rust().flat_map(|file| mask::modules_of_tests(&file.path, file.lines())).collect();
+    let is_test = |path: &str| {
+        let is_in = |module: &String| {
+            path.strip_prefix(module.as_str()).is_some_and(|rest| rest.starts_with(['.', '/']))
+        };
+        tests.iter().any(is_in)
+    };
+    let sources = |folder: &str| {
+        tree.rust().filter(|file| file.path.starts_with(folder) && !is_test(&file.path)).collect::<Vec<_>>()
+    };
+    let sources_of = |name: &'static str| match name {
+        FACADE => ("src", sources("src/")),
+        name => (name, sources(&format!("{name}/src/"))),
+    };
+    let crates: Vec<_> = LAYERS.iter().map(|(name, _)| sources_of(name)).collect();
+    let mut found = ratchet::Violations::new();
+    let mut add = |area: &str, rule, places: Vec<tidy::Finding>| {
+        if !places.is_empty() {
+            found.entry((area.to_owned(), rule)).or_default().extend(places);
+        }
+    };
+    for (name, files) in &crates {
+        add(name, "import-circle", floors::circles(files));
+        if *name == "mp-core" {
+            add(name, "arena-impl", types::arena_files(files));
+            add(name, "arena-method", types::arena_methods(files));
+        }
+    }
+    types::shared(&crates).into_iter().for_each(|(name, place)| add(&name, "type-name-shared", vec![place]));
+    for file in tree.rust().filter(|file| !is_test(&file.path)) {
+        add(&ratchet::area(&file.path), "type-name-word", types::words(file));
+    }
+    found
 }
 
 fn check() -> Result<Vec<String>, String> {
     let packages = packages(None)?;
     let mut problems = arrows(&packages);
-    for package in packages.iter().filter(|package| LAYERS.iter().any(|(name, _)| *name == package.name)) {
-        problems.extend(floors::check(&package.name, Path::new(&package.folder)));
-    }
     let lock = fs::read_to_string("Cargo.lock").map_err(|e| format!("Cargo.lock: {e}"))?;
     problems.extend(peers(&lock));
     if Path::new("benches/Cargo.toml").exists() {

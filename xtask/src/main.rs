@@ -17,6 +17,7 @@ mod steps;
 mod tidy;
 mod took;
 mod torture;
+mod types;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -53,10 +54,11 @@ cargo xtask <task> [options]
   leaks    PROGRAM ARGUMENTS...: a test program, and what it leaves behind (as `cargo test` runs each)
   gpu-bundle  DIR: programs and a script for a machine with a GPU, tried on the simulated one first
   api      writes docs/api.txt: every public path, which the step doc compares
-  ratchet  writes xtask/ratchet.tsv: counts of older text that breaks the rules for text, which only fall
+  ratchet  writes xtask/ratchet.tsv: counts of older violations of rules, which only fall
+             --list a,b   each violation of these rules instead
   help     this page
 
-Steps of ci, each a task of its own (with --strict, if wanted). `test` also takes the arguments of `cargo test`:
+Steps of ci, each a task of its own, also with --strict. `test` also takes the arguments of `cargo test`:
 ";
 
 fn main() -> ExitCode {
@@ -90,8 +92,9 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
             steps::doc::write()
         }
         "ratchet" => {
+            let rules = args.list("--list")?;
             args.finish()?;
-            tidy::ratchet::write()
+            if rules.is_empty() { tidy::ratchet::write() } else { tidy::ratchet::list(&rules) }
         }
         "fuzz" => fuzz::run(&mut args),
         "gpu-bundle" => gpu_bundle::run(&mut args),

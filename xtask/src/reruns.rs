@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn rows_without_a_cause_are_found() {
         let lines = |page: &str| {
-            check(&Tree::of(&[(PAGE, page)])).into_iter().map(|finding| finding.line()).collect::<Vec<_>>()
+            check(&Tree::of(&[(PAGE, page)])).into_iter().map(|finding| finding.line).collect::<Vec<_>>()
         };
         assert!(lines(&format!("{HEAD}\n2026-01-31\ta::old\tno deadline\n")).is_empty());
         assert_eq!(

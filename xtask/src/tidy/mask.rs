@@ -41,6 +41,65 @@ pub(crate) fn lines(text: &str) -> Vec<Line> {
     lines
 }
 
+/// Returns the lines of a file with test code blank: items under `#[cfg(test)]`, and all of a file of tests.
+pub(crate) fn without_tests(path: &str, lines: &[Line]) -> Vec<Line> {
+    let mut lines = lines.to_vec();
+    let is_tests = |part: &str| part == "tests" || part.ends_with("_tests");
+    if path.trim_end_matches(".rs").split('/').any(is_tests) {
+        lines.fill(Line::default());
+    }
+    let mut at = 0;
+    while at < lines.len() {
+        if is_test_only(&lines[at].code) {
+            let end = item_end(&lines, at);
+            lines[at..end].fill(Line::default());
+            at = end;
+        } else {
+            at += 1;
+        }
+    }
+    lines
+}
+
+/// Returns `true` for an attribute whose item is compiled for tests only.
+fn is_test_only(code: &str) -> bool {
+    let code = code.trim();
+    code.starts_with("#[cfg(")
+        && has_word(code, "test")
+        && !code.contains("not(test")
+        && !code.contains("any(")
+}
+
+/// Returns the paths of the modules of tests that a file declares, without their endings.
+pub(crate) fn modules_of_tests(path: &str, lines: &[Line]) -> Vec<String> {
+    let folder = path.trim_end_matches(".rs").trim_end_matches("/mod").trim_end_matches("/lib");
+    let declared = (1..lines.len()).filter(|at| is_test_only(&lines[at - 1].code));
+    let names = declared.filter_map(|at| {
+        let (before, name) = lines[at].code.trim().strip_suffix(';')?.split_once("mod ")?;
+        (before.is_empty() || before.starts_with("pub")).then(|| format!("{folder}/{name}"))
+    });
+    names.collect()
+}
+
+/// Returns the line after an item that begins with attributes.
+fn item_end(lines: &[Line], start: usize) -> usize {
+    let mut depth = 0;
+    for (at, line) in lines.iter().enumerate().skip(start) {
+        let code = line.code.trim();
+        for c in code.chars() {
+            match c {
+                '{' | '(' | '[' => depth += 1,
+                '}' | ')' | ']' => depth -= 1,
+                _ => {}
+            }
+        }
+        if depth <= 0 && code.ends_with([';', '}', ',']) {
+            return at + 1;
+        }
+    }
+    lines.len()
+}
+
 pub(crate) fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
@@ -156,6 +215,25 @@ mod tests {
     #[test]
     fn lifetimes_and_raw_words_are_code() {
         assert_eq!(code("fn f<'a>(x: &'a str) r#type bar b c"), "fn f<'a>(x: &'a str) r#type bar b c");
+    }
+
+    #[test]
+    fn test_code_is_blank() {
+        let code = |path: &str, text: &str| {
+            let lines = without_tests(path, &lines(text));
+            lines.iter().map(|line| line.code.trim().to_owned()).collect::<Vec<_>>().join("|")
+        };
+        let text = "a\n#[cfg(test)]\nmod tests;\n#[cfg(all(test, unix))]\n#[b]\nmod x {\n    fn f() {}\n}\n\
+                    c\n#[cfg(not(test))]\nd";
+        assert_eq!(code("src/a.rs", text), "a||||||||c|#[cfg(not(test))]|d");
+        assert_eq!(code("src/a_tests.rs", "a"), code("tests/b/a.rs", "a"));
+        assert_eq!(code("src/tests.rs", "a"), "");
+        assert_eq!(modules_of_tests("src/b/mod.rs", &lines(text)), ["src/b/tests"]);
+        let text = "#[cfg(any(test, x))]
+mod a;
+#[cfg(all(test, not(x)))]
+pub mod b;";
+        assert_eq!(modules_of_tests("src/lib.rs", &lines(text)), ["src/b"]);
     }
 
     #[test]

@@ -24,9 +24,10 @@ use crate::session::{Outcome, Session};
 /// A rule broken at a place; the message says how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Finding {
-    path: String,
-    line: usize,
-    message: String,
+    pub(crate) path: String,
+    /// Number of the line, from 1.
+    pub(crate) line: usize,
+    pub(crate) message: String,
     /// `true` if it is shown but does not fail the step.
     warning: bool,
 }
@@ -34,12 +35,6 @@ pub(crate) struct Finding {
 impl Finding {
     pub(crate) fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
         Self { path: path.to_owned(), line, message: message.into(), warning: false }
-    }
-
-    /// Number of the line, from 1.
-    #[cfg(test)]
-    pub(crate) fn line(&self) -> usize {
-        self.line
     }
 
     /// Creates a finding that does not fail the step.
@@ -154,6 +149,11 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         Err(message) => return Outcome::Failed(message),
     };
     let findings = check(&tree);
+    outcome(&findings, session)
+}
+
+/// Prints findings. Fails if one is no warning.
+pub(crate) fn outcome(findings: &[Finding], session: &Session) -> Outcome {
     findings.iter().for_each(|finding| println!("{finding}"));
     match findings.iter().filter(|finding| !finding.warning).count() {
         0 => session.outcome(),

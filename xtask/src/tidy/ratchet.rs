@@ -1,5 +1,5 @@
 //! Rules that older text breaks. Violations are counted for each crate, and the counts only fall
-//! (`xtask/ratchet.tsv`).
+//! (`xtask/ratchet.tsv`). The step `layers` has further rules in the same list.
 //!
 //! | rule | violation |
 //! |---|---|
@@ -15,13 +15,16 @@ use std::fs;
 use std::process::Command;
 
 use super::{File, Finding, Tree};
+use crate::layers;
 
 const PAGE: &str = "xtask/ratchet.tsv";
 const HEAD: &str = "crate\trule\tviolations";
 
 /// Words with which documentation must not begin.
-const OPENINGS: [&str; 13] =
-    ["What", "How", "Whether", "As", "Where", "Of", "It", "Its", "One", "Those", "Which", "Why", "That"];
+const OPENINGS: [&str; 16] = [
+    "What", "How", "Whether", "As", "Where", "Of", "It", "Its", "One", "Those", "Which", "Why", "That",
+    "They", "Their", "These",
+];
 /// Maximum number of characters in a test's name.
 const NAME: usize = 50;
 /// Maximum number of characters in a commit's subject.
@@ -29,52 +32,67 @@ const SUBJECT: usize = 72;
 /// Maximum number of places listed for a finding.
 const SHOWN: usize = 10;
 
-/// Violations by crate and rule: path and line of each.
-type Violations = BTreeMap<(String, &'static str), Vec<(String, usize)>>;
+/// Violations by crate and rule.
+pub(crate) type Violations = BTreeMap<(String, &'static str), Vec<Finding>>;
 
-/// Checks that the counts equal the list.
+/// Checks that the counts of the rules for text equal the list.
 pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = compare(tree, &violations(tree), |rule| !layers::RULES.contains(&rule));
+    findings.extend(subjects());
+    findings
+}
+
+/// Returns differences between violations and the list, for the rules that `is_checked` selects.
+pub(crate) fn compare(tree: &Tree, found: &Violations, is_checked: impl Fn(&str) -> bool) -> Vec<Finding> {
     let Some(page) = tree.text(PAGE) else { return Vec::new() };
-    let found = violations(tree);
     let mut findings = Vec::new();
-    let mut compare = |area: &str, rule: &str, places: &[(String, usize)], allowed: usize| {
+    let mut compare = |area: &str, rule: &str, places: &[Finding], allowed: usize| {
         let count = places.len();
         if count > allowed {
             let message = format!("{count} violations of `{rule}` in {area}, and {allowed} are allowed");
             findings.push(Finding::new(PAGE, 1, message));
-            for (path, line) in recent(places).take(SHOWN) {
-                findings.push(Finding::warning(path, *line, format!("violates `{rule}`")));
-            }
+            findings.extend(recent(places).take(SHOWN).cloned());
         } else if count < allowed {
             let message = format!("{count} violations of `{rule}` are left in {area}: cargo xtask ratchet");
             findings.push(Finding::new(PAGE, 1, message));
         }
     };
-    let listed = counts(page);
-    for ((area, rule), places) in &found {
-        compare(area, rule, places, listed.get(&(area.clone(), (*rule).to_owned())).copied().unwrap_or(0));
+    let mut listed = counts(page);
+    listed.retain(|(_, rule), _| is_checked(rule));
+    for ((area, rule), places) in found {
+        compare(area, rule, places, listed.remove(&(area.clone(), (*rule).to_owned())).unwrap_or(0));
     }
     for ((area, rule), allowed) in &listed {
-        if !found.keys().any(|(a, r)| a == area && r == rule) {
-            compare(area, rule, &[], *allowed);
-        }
+        compare(area, rule, &[], *allowed);
     }
-    findings.extend(subjects());
     findings
 }
 
-/// Writes the list. Returns an error if a count has grown.
+/// Prints each violation of the rules whose names begin with one of these words.
+pub(crate) fn list(rules: &[String]) -> Result<bool, String> {
+    let tree = Tree::load()?;
+    let mut found = violations(&tree);
+    found.append(&mut layers::violations(&tree));
+    found.retain(|(_, rule), _| rules.iter().any(|name| rule.starts_with(name.as_str())));
+    found.into_values().flatten().for_each(|finding| println!("{finding}"));
+    Ok(true)
+}
+
+/// Writes the list. Returns an error if a count has grown. A rule without any row is new: its counts are
+/// accepted.
 pub(crate) fn write() -> Result<bool, String> {
     let tree = Tree::load()?;
-    let old = tree.text(PAGE).map(counts);
+    let old = tree.text(PAGE).map(counts).unwrap_or_default();
+    let mut found = violations(&tree);
+    found.append(&mut layers::violations(&tree));
     let mut text = format!("{HEAD}\n");
-    for ((area, rule), places) in violations(&tree) {
-        let key = (area, rule.to_owned());
-        let allowed = old.as_ref().map(|old| old.get(&key).copied().unwrap_or(0));
-        if allowed.is_some_and(|allowed| places.len() > allowed) {
-            return Err(format!("violations of `{rule}` in {} have grown: mend them", key.0));
+    for ((area, rule), places) in found {
+        let is_new = !old.keys().any(|(_, listed)| listed == rule);
+        let allowed = old.get(&(area.clone(), rule.to_owned())).copied().unwrap_or(0);
+        if places.len() > allowed && !is_new {
+            return Err(format!("violations of `{rule}` in {area} have grown: mend them"));
         }
-        text += &format!("{}\t{rule}\t{}\n", key.0, places.len());
+        text += &format!("{area}\t{rule}\t{}\n", places.len());
     }
     fs::write(PAGE, text).map_err(|e| format!("{PAGE}: {e}"))?;
     Ok(true)
@@ -93,12 +111,10 @@ fn violations(tree: &Tree) -> Violations {
     let width = tree.text("rustfmt.toml").and_then(width).unwrap_or(usize::MAX);
     let mut all = Violations::new();
     for file in &tree.files {
-        let path = file.path.strip_prefix("tools/").unwrap_or(&file.path);
-        let area = path.split_once('/').map_or("root", |(area, _)| area);
         let mut add = |rule, lines: Vec<usize>| {
-            let places = lines.into_iter().map(|line| (file.path.clone(), line));
-            if places.len() > 0 {
-                all.entry((area.to_owned(), rule)).or_default().extend(places);
+            let violates = |line| Finding::warning(&file.path, line, format!("violates `{rule}`"));
+            if !lines.is_empty() {
+                all.entry((area(&file.path), rule)).or_default().extend(lines.into_iter().map(violates));
             }
         };
         let is_rust = file.path.ends_with(".rs");
@@ -111,6 +127,12 @@ fn violations(tree: &Tree) -> Violations {
         }
     }
     all
+}
+
+/// Returns the name of the crate, or of the folder, under which a file's violations are counted.
+pub(crate) fn area(path: &str) -> String {
+    let path = path.strip_prefix("tools/").unwrap_or(path);
+    path.split_once('/').map_or("root", |(area, _)| area).to_owned()
 }
 
 fn width(settings: &str) -> Option<usize> {
@@ -176,11 +198,11 @@ fn long_names(file: &File) -> Vec<usize> {
 
 /// Returns places in files changed by the working tree or the last commit, or all places if no such file has
 /// one.
-fn recent(places: &[(String, usize)]) -> impl Iterator<Item = &(String, usize)> {
+fn recent(places: &[Finding]) -> impl Iterator<Item = &Finding> {
     let changed = git(&["diff", "--name-only", "HEAD~1"]).unwrap_or_default();
     let is_recent = move |path: &str| changed.lines().any(|line| line == path);
-    let any = places.iter().any(|(path, _)| is_recent(path));
-    places.iter().filter(move |(path, _)| !any || is_recent(path))
+    let any = places.iter().any(|place| is_recent(&place.path));
+    places.iter().filter(move |place| !any || is_recent(&place.path))
 }
 
 fn subjects() -> Vec<Finding> {
@@ -217,7 +239,7 @@ mod tests {
 
     fn found(path: &str, text: &str) -> Vec<(&'static str, Vec<usize>)> {
         let all = violations(&Tree::of(&[SETTINGS, (path, text)]));
-        let lines = |places: Vec<(String, usize)>| places.into_iter().map(|(_, line)| line).collect();
+        let lines = |places: Vec<Finding>| places.into_iter().map(|place| place.line).collect();
         all.into_iter().map(|((_, rule), places)| (rule, lines(places))).collect()
     }
 
@@ -232,7 +254,8 @@ mod tests {
 
     #[test]
     fn openings_of_documentation_are_counted() {
-        let text = "//! What it is.\n\n/// Returns it.\n/// What follows.\nfn a() {}\n    /// Whether so.\n// As ever.\n";
+        let text = "//! What it is.\n\n/// Returns it.\n/// What follows.\nfn a() {}\n    /// Whether so.\n\
+                    // As ever.\n";
         assert_eq!(found("a.rs", text), [("opening", vec![1, 6])]);
     }
 
