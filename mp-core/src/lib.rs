@@ -50,16 +50,14 @@ compile_error!(
      `features = [\"file_descriptor\", \"spawn\"]`"
 );
 
+mod alloc;
 mod arena;
 #[cfg(feature = "authkey")]
 mod authkey;
-/// Clocks of streams: the progress of a device's work, visible to every process.
-pub mod clocks {
-    #[doc(inline)]
-    pub use crate::arena::clocks::{Clock, Clocks, EventHandle, TickState};
-    #[doc(inline)]
-    pub use crate::words::Tick;
-}
+mod blocks;
+pub mod clocks;
+mod contracts;
+mod envelopes;
 mod error;
 #[doc(hidden)]
 pub mod foreign;
@@ -67,11 +65,17 @@ pub mod fork;
 mod invitation;
 #[doc(hidden)]
 pub mod kept;
+mod layout;
 #[cfg(all(feature = "inject", not(mp_loom)))]
 mod leaks;
 pub mod mem;
+mod members;
 pub mod message;
+mod messages;
+mod parking;
 mod process;
+mod recovery;
+mod setup;
 mod shared_memory;
 pub mod steps;
 mod storage;
@@ -79,10 +83,11 @@ mod structure;
 pub mod sync;
 mod sys;
 mod wait;
+mod waiting;
 /// Records of waiting threads, and reports of waits that last long or can't end.
 pub mod waits {
     #[doc(inline)]
-    pub use crate::arena::waiting::waits::{
+    pub use crate::waiting::reports::{
         Call, On, RING_NAME, Service, Subject, Watch, add_to_dumps, dump, is_stopped, listen, name_object,
         name_process, object_name, on_report, report_hangs_after, report_waits_after, reported_after, serves,
         serves_no_more, tell, this_process, wait_at,
@@ -90,19 +95,15 @@ pub mod waits {
 }
 pub mod words;
 
-pub use arena::setup::strategy::{
-    SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
-    set_sharing_directory, set_sharing_strategy,
-};
-pub use arena::waiting::block_on::{Blocking, LivenessTimer, Wait, block_on};
-pub use arena::waiting::deadlock::{Deadlock, DeadlockStep, LockWait};
 #[doc(hidden)]
-pub use arena::waiting::giving_up;
-pub use arena::waiting::lock::{LockError, RawGuard, RawLock};
-pub use arena::*;
+pub use alloc::budget::{held_memory_limit, limit_held_memory};
+pub use alloc::handles::Hold;
+pub use alloc::stats::{ClassStats, MemberStats, MemoryStats};
+pub use arena::Arena;
 #[cfg(feature = "authkey")]
 pub use authkey::{AuthKey, authkey, set_authkey};
 pub use bytemuck;
+pub use contracts::{InDoubt, RingLayer};
 #[doc(hidden)]
 pub use error::sent;
 #[doc(hidden)]
@@ -111,7 +112,20 @@ pub use error::{Error, ErrorChain, MessagesInFlight, QueuedMessages, Result};
 #[doc(hidden)]
 pub use invitation::way::{Acceptance, accept_held, accept_inherited, invite_command, invite_holder};
 pub use invitation::{Invitation, InvitationState};
+pub use members::membership::MemberInfo;
 pub use message::Message;
+pub use messages::envelope::Envelope;
+pub use messages::lease::Leased;
+pub use messages::outgoing::broadcast::Repeated;
+pub use messages::outgoing::pack::AttachRequest;
+#[doc(hidden)]
+pub use messages::promise::{Promise, Ticket};
+#[doc(hidden)]
+pub use parking::count_up;
+#[doc(hidden)]
+pub use parking::detach_notice;
+pub use parking::spin::{AdaptiveSpin, Spin};
+pub use parking::{Announce, Notify, NotifyAll, POLL_INTERVAL, Parking, TakeBack};
 #[doc(hidden)]
 pub use process::children;
 pub use process::interrupt::{interrupted, take_interrupt};
@@ -122,6 +136,11 @@ pub use process::mutex;
 pub use process::pauses;
 #[doc(hidden)]
 pub use process::user_code;
+pub use setup::configure::ArenaOptions;
+pub use setup::strategy::{
+    SharingStrategy, get_all_sharing_strategies, get_sharing_directory, get_sharing_strategy,
+    set_sharing_directory, set_sharing_strategy,
+};
 pub use shared_memory::SharedMemory;
 pub use storage::Storage;
 pub use storage::weak::{SharedCache, StorageId, WeakStorage, storage_from_cache};
@@ -138,6 +157,9 @@ pub use wait::{
     Descriptor, ParkingPoint, ReadyFd, SharedWaitable, WaitPoint, Waitable, WakeRegistration, poll_until,
     select, until, wait, wait_async,
 };
+pub use waiting::block_on::{Blocking, LivenessTimer, Wait, block_on};
+pub use waiting::deadlock::{Deadlock, DeadlockStep, LockWait};
+pub use waiting::lock::{LockError, RawGuard, RawLock};
 pub use words::DType;
 
 /// 64-bit FNV-1a hash, for fingerprints of type names. Not suitable for cryptographic purposes.

@@ -5,7 +5,7 @@
 
 use loom::sync::Arc;
 use loom::thread;
-use mp_core::giving_up::{Gone, LastGone, give_up, is_alone};
+use mp_core::detach_notice::{Gone, LastGone, give_up, is_alone};
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{

@@ -5,86 +5,52 @@
 //! parent's arena. Tensor data may also be stored in named files, which are mapped after the memfd in the
 //! same address range (`extent`).
 
-pub(crate) mod alloc;
-pub(crate) mod clocks;
-mod contracts;
-#[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
-pub(crate) mod fuzz;
-mod layout;
-pub(crate) mod messages;
-mod recovery;
-pub(crate) mod setup;
-pub(crate) mod waiting;
-
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::OnceLock;
 
-use crate::process::mutex::Mutex;
-
-use alloc::budget::Budget;
-#[doc(hidden)]
-pub use alloc::budget::{held_memory_limit, limit_held_memory};
-pub use alloc::handles::Hold;
-pub use alloc::stats::{ClassStats, MemberStats, MemoryStats};
-pub use contracts::{InDoubt, RingLayer};
-pub use messages::broadcast::Repeated;
-pub use messages::envelope::Envelope;
-pub(crate) use messages::envelope::{MAX_ATTACHMENTS, Spill};
-pub use messages::lease::Leased;
-pub use messages::pack::AttachRequest;
-#[doc(hidden)]
-pub use messages::promise::{Promise, Ticket};
-pub use recovery::membership::MemberInfo;
-pub use setup::configure::ArenaOptions;
-pub(crate) use setup::forked::{Inherited, forget_thread};
-#[doc(hidden)]
-pub use waiting::parking::count_up;
-pub use waiting::parking::{Announce, Notify, NotifyAll, POLL_INTERVAL, Parking, TakeBack};
-pub use waiting::spin::{AdaptiveSpin, Spin};
-
-use crate::arena::setup::strategy;
+use crate::alloc::budget::Budget;
+use crate::alloc::handles::Hold;
 use crate::error::{Error, Result};
+use crate::layout::{self, Layout, control, envelope as field, size_class};
 use crate::mem::{Column, Word};
+use crate::members::intents;
+use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
+use crate::setup::fd_store::Parcel;
+use crate::setup::files::{self, Files};
+use crate::setup::{attach, configure, strategy};
 use crate::steps::{BlockAt, INLINE_SEATS, PAGE_HEADER};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
 use crate::sys::{Mapping, directory, identity::Identity, limits, memory, os, private, under_valgrind};
+use crate::waiting::reports as waits;
 use crate::words::{BlockId, Member, SeatAt};
-use alloc::size_class;
-use layout::{Layout, control, envelope as field};
-use recovery::intents;
-use setup::attach;
-use setup::backing_files::{self, Files};
-use setup::locker::Parcel;
-pub(crate) use setup::settings::publish_settings;
-use waiting::waits;
 
 /// Cursor of a class in which this process has not yet searched for a block.
-const NO_CURSOR: u32 = u32::MAX;
+pub(crate) const NO_CURSOR: u32 = u32::MAX;
 
 #[derive(Debug)]
-struct Inner {
-    map: Mapping,
-    files: Files,
-    layout: Layout,
-    id: u64,
-    identity: Identity,
-    holds: &'static [AtomicU64],
-    populated: Mutex<Populated>,
+pub(crate) struct Inner {
+    pub(crate) map: Mapping,
+    pub(crate) files: Files,
+    pub(crate) layout: Layout,
+    pub(crate) id: u64,
+    pub(crate) identity: Identity,
+    pub(crate) holds: &'static [AtomicU64],
+    pub(crate) populated: Mutex<Populated>,
     /// Most recent block that this process found, for each class.
-    cursors: Box<[AtomicU32]>,
-    budget: Budget,
+    pub(crate) cursors: Box<[AtomicU32]>,
+    pub(crate) budget: Budget,
 }
 
 /// Large blocks whose pages this process has mapped. The set is valid until a process returns pages to the
 /// kernel.
 #[derive(Debug, Default)]
-struct Populated {
-    trims: u64,
+pub(crate) struct Populated {
+    pub(crate) trims: u64,
     /// Offset and length of each block.
-    blocks: HashMap<BlockId, (u64, u64)>,
+    pub(crate) blocks: HashMap<BlockId, (u64, u64)>,
 }
 
 /// Handle to the shared region that this process is a member of. Copying the handle copies a reference.
@@ -98,7 +64,7 @@ struct Populated {
 /// The arena lives as long as the process: its memory is never unmapped. When the process ends, normally or
 /// not, the other members release everything it held.
 #[derive(Clone, Copy)]
-pub struct Arena(&'static Inner);
+pub struct Arena(pub(crate) &'static Inner);
 
 /// Compares by identity. A process has one arena. In a forked child, the parent's arena differs from the
 /// arena that the child has joined.
@@ -110,8 +76,9 @@ impl PartialEq for Arena {
 impl Eq for Arena {}
 
 /// Arena of this process, if any. The thread that creates or attaches the arena holds `MAKING`.
-static CURRENT: PerProcess<OnceLock<Arena>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
-static MAKING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
+pub(crate) static CURRENT: PerProcess<OnceLock<Arena>> =
+    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+pub(crate) static MAKING: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
 
 impl std::fmt::Debug for Arena {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -163,7 +130,7 @@ impl Arena {
                 (None, None) => (Self::make_current(Self::create(&settings)?), None),
             }
         };
-        backing_files::watch_the_end();
+        files::watch_the_end();
         arena.publish_own_settings();
         if let Some(joined) = joined {
             joined(arena.me()?);
@@ -195,7 +162,7 @@ impl Arena {
             arena.me()?;
             return if arena.is_local() { Ok(arena) } else { Err(Self::has_one()) };
         }
-        let configured = setup::configure::settings()?;
+        let configured = configure::settings()?;
         let most = if cfg!(miri) { Layout::MIN } else { Self::most().min(1 << 36) };
         let mut size = configured.size.unwrap_or(most);
         loop {
@@ -241,11 +208,11 @@ impl Arena {
         CURRENT.get().is_some() || attach::is_pending()
     }
 
-    fn attach_to(fd: OwnedFd) -> Result<Self> {
+    pub(crate) fn attach_to(fd: OwnedFd) -> Result<Self> {
         let making = MAKING.lock();
         let arena = Self::attach_now(fd)?;
         drop(making);
-        backing_files::watch_the_end();
+        files::watch_the_end();
         arena.inherit_settings();
         Ok(arena)
     }
@@ -256,7 +223,7 @@ impl Arena {
             return Err(Self::has_one());
         }
         let (fd, parcel) = Parcel::open(fd)?;
-        let size = backing_files::verify(fd.as_fd())?;
+        let size = files::verify(fd.as_fd())?;
         if size < Layout::MIN {
             return Err(Error::NotAnArena(format!("{size} bytes are too few for one")));
         }
@@ -281,13 +248,13 @@ impl Arena {
 
     fn create(settings: &strategy::Settings) -> Result<Self> {
         let _: strategy::SharingStrategy = settings.strategy.name().parse()?;
-        backing_files::clean_default();
+        files::clean_default();
         let (space, space_limit) = limits::address_space();
         let (file, file_limit) = limits::file_size();
         // Named files take twice this size in addresses on top, and the rest of the process needs address
         // space too.
         let (most, limit) = if space / 4 < file { (space / 4, space_limit) } else { (file, file_limit) };
-        let configured = setup::configure::settings()?;
+        let configured = configure::settings()?;
         let mut size = configured.size.unwrap_or(Self::most());
         while configured.size.is_none() && size > most && size > Layout::MIN {
             size /= 2;
@@ -299,12 +266,12 @@ impl Arena {
             let made = if strategy::SharingStrategy::FileDescriptor.supported() {
                 memory::create("mp-arena", size)
             } else {
-                backing_files::create_arena_file(&settings.directory, size)
+                files::create_arena_file(&settings.directory, size)
             };
             let envelopes = configured.messages.unwrap_or(Layout::envelopes_for(size));
             let made = made.and_then(|fd| Self::map_and_join(Some(fd), size, envelopes, Some(())));
             if made.is_err() {
-                backing_files::remove_arena_file();
+                files::remove_arena_file();
             }
             match made {
                 // Less can be mapped under valgrind, under sanitizers and in small address spaces.
@@ -324,14 +291,14 @@ impl Arena {
             return Err(Error::InvalidArgument(why));
         }
         let file = fd.as_ref().map(AsFd::as_fd);
-        let map = backing_files::map_own(file, size, layout.space())?;
+        let map = files::map_own(file, size, layout.space())?;
         // An attaching process got the file from a living process, so in this boot. Only a new arena needs
         // the boot ID.
         let boot = new.map(|()| memory::boot_id());
         if new.is_some() {
             if let Some(file) = file {
                 let len = control::FIRST_BYTES;
-                memory::commit(file, 0, len).map_err(|e| backing_files::no_room_for_new(file, len, e))?;
+                memory::commit(file, 0, len).map_err(|e| files::no_room_for_new(file, len, e))?;
             }
             map.u64_at(control::FRONTIER).store(layout.data_at, Ordering::Release);
             map.u64_at(control::CACHE_LIMIT).store(limits::memory_left().0 / 4, Ordering::Release);

@@ -46,8 +46,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::arena::{Arena, Envelope, Promise};
+use crate::arena::Arena;
 use crate::error::{Error, Result};
+use crate::messages::envelope::Envelope;
+use crate::messages::promise::Promise;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::socket::{self, News};

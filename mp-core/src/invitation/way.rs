@@ -12,9 +12,11 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-use crate::arena::{Arena, Envelope, Promise, Ticket};
+use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::invitation::{Invitation, look_at_all};
+use crate::messages::envelope::Envelope;
+use crate::messages::promise::{Promise, Ticket};
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::{Errno, gained_privileges, inherited, memory, os, socket};

@@ -16,10 +16,10 @@ use std::any::{Any, TypeId};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-pub use crate::arena::messages::{Arrived, Attached, Buffer, Claimed, Incoming, Lent, Outgoing, Returned};
 use crate::error::Error;
 pub use crate::error::Result;
 pub use crate::error::{Undecodable, in_field};
+pub use crate::messages::{Arrived, Attached, Buffer, Claimed, Incoming, Lent, Outgoing, Returned};
 pub use few::FewBytes;
 pub use level::{Level, MAX_NESTING};
 pub use outcome::{IntoOutcome, PlainOutcome};

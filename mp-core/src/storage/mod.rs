@@ -15,7 +15,8 @@ use std::ptr::NonNull;
 
 use bytemuck::Pod;
 
-use crate::arena::{Arena, Hold};
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
 use crate::error::{Bytes, Error, Result};
 use crate::message::Attached;
 use crate::words::{Grant, Kind};

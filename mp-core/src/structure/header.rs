@@ -12,10 +12,11 @@
 //! The block has kind [`Object`](Kind::Object) from its creation, and only this crate creates such blocks. So
 //! every header in such a block was written here, and its words are accessed only through the structure.
 
-use crate::arena::waiting::waits::table as waits;
-use crate::arena::{Arena, Hold};
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
+use crate::waiting::reports::table as waits;
 use crate::words::{BlockId, Kind};
 
 /// Mark of a structure, in word 0.

@@ -11,13 +11,14 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serializer};
 
-use crate::arena::waiting::block_on::{LivenessTimer, Wait};
-use crate::arena::{Arena, Hold};
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
 use crate::error::Result;
 use crate::mem::{Mem, Word};
 use crate::message::scope;
 use crate::sync::shared::AtomicU32;
 use crate::sys::futex;
+use crate::waiting::block_on::{LivenessTimer, Wait};
 use header::Header;
 
 /// Words that a layer above keeps in shared memory, for example a semaphore.

@@ -24,9 +24,9 @@ use std::task::Waker;
 use crate::process::mutex::Mutex;
 
 use super::many::no_thread;
-use crate::arena::POLL_INTERVAL;
 use crate::error::{Error, Result};
 use crate::kept::kept;
+use crate::parking::POLL_INTERVAL;
 use crate::process::user_code::caught;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::epoll::{self, Epoll};

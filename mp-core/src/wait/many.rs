@@ -8,15 +8,17 @@ use std::task::{Wake, Waker};
 use std::time::{Duration, Instant};
 
 use super::{WaitPoint, Waitable, reactor};
-use crate::arena::waiting::block_on::Wait;
-use crate::arena::waiting::slept;
-use crate::arena::waiting::waits::{Call, On, Subject, Watch};
-use crate::arena::{AdaptiveSpin, Arena, POLL_INTERVAL, Parking};
+use crate::arena::Arena;
 use crate::error::{Error, Result};
+use crate::parking::missed_wakes;
+use crate::parking::spin::AdaptiveSpin;
+use crate::parking::{POLL_INTERVAL, Parking};
 use crate::process::{GENERATIONS, PerProcess, interrupt};
 use crate::sync::shared::AtomicU32;
 use crate::sys::readiness::{self, EventFd};
 use crate::sys::{Errno, futex, os};
+use crate::waiting::block_on::Wait;
+use crate::waiting::reports::{Call, On, Subject, Watch};
 
 /// Blocks until at least one of `things` is ready, at most for `timeout` (`None`: without a limit). Returns
 /// the indices of the ready things; empty if the time is over.
@@ -151,7 +153,7 @@ fn again(things: &[&dyn Waitable]) -> Result<Option<Vec<usize>>> {
     let found = ready(things, |_| true)?;
     if !found.is_empty() {
         // Before this thread wakes others.
-        slept::found();
+        missed_wakes::found();
     }
     for &i in &found {
         if let Some(parking) = things[i].place().parking() {
@@ -237,7 +239,7 @@ fn subject(things: &[&dyn Waitable]) -> Subject {
 
 /// Waits for words only: the caller sleeps on them itself.
 fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<usize>> {
-    slept::forget();
+    missed_wakes::forget();
     let mut watch = watch(deadline);
     let mut sweeps = Sweeps::of(things);
     let mut words = Vec::with_capacity(things.len());
@@ -259,9 +261,9 @@ fn at_words(things: &[&dyn Waitable], deadline: Option<Instant>) -> Result<Vec<u
         watch.looked(now, || subject(things));
         let left = deadline.map_or(POLL_INTERVAL, |d| d.saturating_duration_since(now));
         if !futex::wait_for_any(&words, Some(left.min(POLL_INTERVAL))) && left >= POLL_INTERVAL {
-            slept::through(words.iter().copied());
+            missed_wakes::through(words.iter().copied());
         } else {
-            slept::forget();
+            missed_wakes::forget();
         }
         sweeps.if_due(things)?;
     }

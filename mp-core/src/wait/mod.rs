@@ -51,7 +51,7 @@ pub use many::{select, wait};
 pub use ready::ReadyFd;
 pub use task::{WakeRegistration, poll_until, until, wait_async};
 
-use crate::arena::Parking;
+use crate::parking::Parking;
 use crate::sys::readiness;
 
 /// Object that becomes ready. [`wait()`] and [`select`] wait for it together with other objects.

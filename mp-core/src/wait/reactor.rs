@@ -23,9 +23,10 @@ use std::time::{Duration, Instant};
 use crate::process::mutex::Mutex;
 
 use super::{SharedWaitable, many};
-use crate::arena::waiting::slept;
-use crate::arena::{Arena, POLL_INTERVAL, Parking};
+use crate::arena::Arena;
 use crate::error::Result;
+use crate::parking::missed_wakes;
+use crate::parking::{POLL_INTERVAL, Parking};
 use crate::process::user_code::{caught, drop_caught};
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU32, Ordering};
@@ -304,7 +305,7 @@ fn look(i: usize, news: bool, deaths: &[(Arena, u32)]) {
             let taken = REACTOR.lock().take(key, id);
             if !news {
                 let deaths = deaths.iter().map(|(arena, seen)| (arena.noticed_word(), *seen));
-                slept::count(deaths.chain([slept_on]));
+                missed_wakes::count(deaths.chain([slept_on]));
             }
             wake(taken.into_iter().map(|(waiting, _)| waiting).collect());
         }

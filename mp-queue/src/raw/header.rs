@@ -28,7 +28,7 @@
 //!
 //! Hot words are 128 bytes apart, because the processor fetches adjacent cache lines together.
 
-use mp_core::giving_up::{Gone, LastGone};
+use mp_core::detach_notice::{Gone, LastGone};
 use mp_core::mem::{Mem, Word};
 use mp_core::words::{BlockId, Member};
 

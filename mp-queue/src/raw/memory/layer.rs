@@ -5,7 +5,7 @@
 //! own words say so. The function takes no arguments, never unwinds and has a fixed address.
 #![allow(unsafe_code)]
 
-use mp_core::giving_up::Gone;
+use mp_core::detach_notice::Gone;
 use mp_core::mem::{Mem, Word, run};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
 use mp_core::{Arena, InDoubt, RingLayer};

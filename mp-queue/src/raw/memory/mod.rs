@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use mp_core::Spin;
-use mp_core::giving_up::{Gone, LastGone};
+use mp_core::detach_notice::{Gone, LastGone};
 use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
 use mp_core::{Arena, Envelope, Hold, Parking};

@@ -44,7 +44,7 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-models/models", "reuse::"),
             ("mp-models/models", "seats::"),
             ("mp-core/loom_seats", ""),
-            ("mp-core/lib", "arena::"),
+            ("mp-core/lib", ""),
             ("mp-tests/small_arena", ""),
         ],
     ),
@@ -101,17 +101,17 @@ const OF_STRUCTURES: &[Area] = &[
         &[
             ("mp-core/lib", "steps::lock_cycle"),
             ("mp-models/models", "deadlock::"),
-            ("mp-core/lib", "arena::waiting::deadlock"),
+            ("mp-core/lib", "waiting::deadlock"),
             ("mp-tests/sync", "deadlocks::"),
         ],
     ),
     ("waits.", &[("mp-tests/waiting", "hangs::")]),
-    ("spin.", &[("mp-core/lib", "arena::waiting")]),
+    ("spin.", &[("mp-core/lib", "parking::spin")]),
     (
         "invitation.",
         &[("mp-core/lib", "fuzz::"), ("mp-tests/invitations", ""), ("mp-tests/fork", "raw::a_copy_does_not")],
     ),
-    ("deadlock.", &[("mp-core/lib", "arena::waiting::deadlock"), ("mp-tests/sync", "deadlocks::")]),
+    ("deadlock.", &[("mp-core/lib", "waiting::deadlock"), ("mp-tests/sync", "deadlocks::")]),
     (
         "steps.visit.",
         &[
@@ -135,7 +135,7 @@ const OF_STRUCTURES: &[Area] = &[
         "park.",
         &[
             ("mp-tests/waiting", "wake_ups::"),
-            ("mp-core/lib", "arena::waiting::parking"),
+            ("mp-core/lib", "parking::"),
             ("mp-models/models", "wait::"),
             ("mp-core/loom_seats", ""),
             ("mp-tests/queues", "waits::"),
@@ -332,11 +332,11 @@ const OF_STRUCTURES: &[Area] = &[
     ("locker.ke", &[("mp-core/killed_objects", "")]),
     ("clock.", &[("mp-core/lib", "steps::clock"), ("mp-models/models", "clocks::")]),
     ("arena.exclusive-object.", &[("mp-core/handles", "")]),
-    ("steps.part.", &[("mp-models/models", "parts::"), ("mp-core/lib", "arena::alloc::parts")]),
+    ("steps.part.", &[("mp-models/models", "parts::"), ("mp-core/lib", "alloc::parts")]),
     (
         "arena.part.",
         &[
-            ("mp-core/lib", "arena::alloc::parts"),
+            ("mp-core/lib", "alloc::parts"),
             ("mp-core/killed_objects", "part"),
             ("mp-core/handles", ""),
             ("mp-tests/small_arena", "part"),
@@ -346,7 +346,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "locker.",
         &[
-            ("mp-core/lib", "arena::messages::descriptors"),
+            ("mp-core/lib", "messages::attachments::descriptors"),
             ("mp-tests/descriptors", "deaths::"),
             ("mp-tests/descriptors", "limits::"),
             ("mp-tests/descriptors", "ways::"),
@@ -365,7 +365,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "arena.",
         &[
-            ("mp-core/lib", "arena::"),
+            ("mp-core/lib", ""),
             ("mp-queue/lib", ""),
             ("mp-tests/descriptors", "deaths::"),
             ("mp-tests/memory", "statistics::"),
@@ -379,9 +379,9 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-tests/killed", "messages::"),
         ],
     ),
-    ("arena.reuse.", &[("mp-core/lib", "arena::alloc::slab_reuse"), ("mp-tests/small_arena", "")]),
+    ("arena.reuse.", &[("mp-core/lib", "alloc::slabs::reuse"), ("mp-tests/small_arena", "")]),
     ("arena.ring.", &[("mp-tests/queues", "deserted::"), ("mp-tests/queues", "deaths::")]),
-    ("arena.buffer.", &[("mp-core/lib", "arena::messages"), ("mp-tests/messages", "buffers::")]),
+    ("arena.buffer.", &[("mp-core/lib", "messages::"), ("mp-tests/messages", "buffers::")]),
     (
         "codec.",
         &[
@@ -395,11 +395,11 @@ const OF_STRUCTURES: &[Area] = &[
     ),
     (
         "arena.alloc.",
-        &[("mp-tests/user_errors", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "arena::")],
+        &[("mp-tests/user_errors", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "")],
     ),
     (
         "arena.commit.",
-        &[("mp-tests/user_errors", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "arena::")],
+        &[("mp-tests/user_errors", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "")],
     ),
     (
         "arena.hold.",
@@ -408,16 +408,16 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "arena.attachment.",
         &[
-            ("mp-core/lib", "arena::"),
+            ("mp-core/lib", ""),
             ("mp-reduce/codec", ""),
             ("mp-tests/messages", ""),
             ("mp-tests/sync", ""),
         ],
     ),
-    ("arena.exclusive.", &[("mp-core/lib", "arena::"), ("mp-tests/queues", "kinds::")]),
+    ("arena.exclusive.", &[("mp-core/lib", ""), ("mp-tests/queues", "kinds::")]),
     ("region.", &[("mp-core/lib", "sys::")]),
-    ("layout.", &[("mp-core/lib", "arena::")]),
-    ("attach.", &[("mp-core/lib", "sys::"), ("mp-core/lib", "arena::")]),
+    ("layout.", &[("mp-core/lib", "")]),
+    ("attach.", &[("mp-core/lib", "sys::"), ("mp-core/lib", "")]),
     ("directory.", &[("mp-core/lib", "sys::files::directory"), ("mp-tests/file_system", "")]),
     ("structure.", &[("mp-core/lib", "structure::"), ("mp-core/handles", "")]),
     ("handle.", &[("mp-tensor/lib", ""), ("mp-reduce/codec", ""), ("mp-tests/messages", "")]),
@@ -469,7 +469,7 @@ const RETURNS: &[(&str, &str)] = &[
 ];
 
 const GROUPS: &[(&str, &str)] = &[
-    ("mp-core/lib", "arena::"),
+    ("mp-core/lib", ""),
     ("mp-core/loom_seats", "loom_group"),
     ("mp-models/models", "groups::"),
     ("mp-tests/memory", "statistics::"),
@@ -477,7 +477,7 @@ const GROUPS: &[(&str, &str)] = &[
 ];
 
 const DEATHS: &[(&str, &str)] = &[
-    ("mp-core/lib", "arena::"),
+    ("mp-core/lib", ""),
     ("mp-tests/queues", "deaths::"),
     ("mp-tests/queues", "deserted::"),
     ("mp-tests/queues", "lost_handles::"),

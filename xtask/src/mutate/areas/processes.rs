@@ -12,7 +12,7 @@ pub(super) const OF_PROCESSES: &[Area] = &[
         "cuda.row.",
         &[("mp-models/models", "rows::"), ("mp-core/loom_rows", ""), ("mp-cuda-sim/processes", "")],
     ),
-    ("orders.", &[("mp-models/models", "orders::"), ("mp-core/lib", "arena::clocks::orders")]),
+    ("orders.", &[("mp-models/models", "orders::"), ("mp-core/lib", "clocks::orders")]),
     (
         "cuda.message.",
         &[("mp-cuda/lib", "tensor::message"), ("mp-cuda-sim/processes", ""), ("mp-cuda-sim/memory", "")],

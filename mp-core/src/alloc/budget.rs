@@ -1,0 +1,140 @@
+//! Limit of the memory that one process holds.
+//!
+//! A process with a limit counts the bytes of all blocks that it has handles to, each block once, regardless
+//! of the number of handles. The count and the limit are in private memory of the process. No other process
+//! changes them, nothing remains after a death, and a process without a limit counts nothing.
+//!
+//! | event | the count | the limit |
+//! |---|---|---|
+//! | a tensor's memory is allocated | its block is added before the search for it | is checked: an allocation beyond it fails and changes nothing |
+//! | other memory is allocated: a queue, a lock, a long message | its block is added | is not checked, so a process always has room to answer |
+//! | a block arrives that the process had no handle to | is added | is not checked, so no message is lost |
+//! | the last handle is dropped, or its seat moves into a message | is subtracted | |
+//! | a message that could not be sent returns a block | is added | is not checked |
+//!
+//! Memory thus counts for each process that holds it, and memory in a queue counts for no process. The count
+//! equals [`MemberStats::bytes`](crate::MemberStats::bytes), except for messages that the process is filling
+//! or emptying.
+//!
+//! Allocations of two threads at once are served one after the other: allocating never raises the sum above
+//! the limit, except by the difference between the requested block and a larger one that was found for it.
+
+use crate::Hold;
+use crate::arena::Arena;
+use crate::arena::CURRENT;
+use crate::error::{Bytes, Error, Result};
+use crate::layout::size_class::size_of;
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sync::Ordering;
+use crate::sync::shared::AtomicU64;
+use crate::words::{BlockId, Kind};
+
+/// Limit of this process in bytes, also before it has joined an arena. 0 means no limit.
+static LIMIT: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
+
+/// Limit of a process, and the bytes that it holds, stored next to its arena.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    /// Limit in bytes. 0 means no limit.
+    limit: AtomicU64,
+    /// Bytes held. Briefly negative if a thread drops a block before another thread has added it.
+    held: AtomicU64,
+}
+
+impl Budget {
+    /// Creates the budget of the process that creates or joins an arena.
+    pub(crate) fn of_this_process() -> Budget {
+        Budget { limit: AtomicU64::new(LIMIT.load(Ordering::Relaxed)), held: AtomicU64::new(0) }
+    }
+
+    #[inline(always)]
+    fn is_limited(&self) -> bool {
+        self.limit.load(Ordering::Relaxed) != 0
+    }
+}
+
+/// Limits the memory that this process holds: an allocation of a tensor beyond the limit fails. Call this
+/// before other threads use shared memory.
+#[doc(hidden)]
+pub fn limit_held_memory(bytes: u64) {
+    LIMIT.store(bytes.max(1), Ordering::Relaxed);
+    let Some(arena) = CURRENT.get() else { return };
+    let is_held = |(_, at): &(BlockId, &AtomicU64)| at.load(Ordering::Acquire) != 0;
+    let held = (0..).zip(arena.holds()).filter(is_held).map(|(block, _)| arena.data_of(block).1).sum();
+    arena.0.budget.held.store(held, Ordering::Relaxed);
+    arena.0.budget.limit.store(bytes.max(1), Ordering::Relaxed);
+}
+
+/// Returns the limit of the memory that this process may hold, if any.
+#[doc(hidden)]
+#[must_use]
+pub fn held_memory_limit() -> Option<u64> {
+    Some(LIMIT.load(Ordering::Relaxed)).filter(|limit| *limit != 0)
+}
+
+impl Arena {
+    /// Adds a block to which this process has got its first handle.
+    #[inline(always)]
+    pub(crate) fn charge(&self, block: BlockId) {
+        if self.0.budget.is_limited() {
+            self.count_block(block, 1);
+        }
+    }
+
+    /// Subtracts a block whose last handle is being dropped, while this process still holds it.
+    #[inline(always)]
+    pub(crate) fn credit(&self, block: BlockId) {
+        if self.0.budget.is_limited() {
+            self.count_block(block, -1);
+        }
+    }
+
+    /// Adds the bytes of a block `times` times. Never inlined: a process without a limit pays for one load
+    /// only.
+    #[cold]
+    #[inline(never)]
+    fn count_block(&self, block: BlockId, times: i64) {
+        self.add_held(self.data_of(block).1.wrapping_mul(times.cast_unsigned()));
+    }
+
+    fn add_held(&self, bytes: u64) {
+        self.0.budget.held.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Allocates a block for a tensor, within the limit.
+    #[inline]
+    pub(crate) fn alloc_in_budget(&self, class: u32) -> Result<Hold> {
+        if self.0.budget.is_limited() {
+            self.alloc_limited(class)
+        } else {
+            self.alloc_uncounted(class, Kind::Data)
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn alloc_limited(&self, class: u32) -> Result<Hold> {
+        let (asked, limit) = (size_of(class), self.0.budget.limit.load(Ordering::Relaxed));
+        let mut held = self.0.budget.held.load(Ordering::Relaxed);
+        loop {
+            let used = u64::try_from(held.cast_signed()).unwrap_or(0);
+            let left = limit.saturating_sub(used);
+            if asked > left {
+                let (limit, used) = (Bytes(limit), Bytes(used));
+                let limit = format!(
+                    "the {limit} that this process may hold (Limits::shared_memory; it holds {used})"
+                );
+                return Err(Error::OutOfMemory { asked, left, limit });
+            }
+            let next = held.wrapping_add(asked);
+            match self.0.budget.held.compare_exchange_weak(held, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => held = now,
+            }
+        }
+        let hold = self.alloc_uncounted(class, Kind::Data);
+        let bytes = hold.as_ref().map_or(0, |hold| self.data_of(hold.block()).1);
+        self.add_held(bytes.wrapping_sub(asked));
+        hold
+    }
+}

@@ -1,0 +1,316 @@
+//! Handles of this process: the number of handles to each block, and the seat of the block that they share.
+//!
+//! Handles of one process share one seat. They are counted in private memory of this process. So cloning and
+//! dropping a handle is one atomic addition that touches no shared memory, and a block that is received twice
+//! is one block.
+
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::layout::SLAB_BLOCKS;
+use crate::mem::{Mem, run_straight};
+use crate::parking::detach_notice;
+use crate::parking::detach_notice::Gone;
+use crate::steps::{Release, Released, generation_of};
+use crate::sync::shared::{AtomicU64, Ordering};
+use crate::words::{Access, Attach, BlockId, EnvelopeId, Kind, Seat, SeatAt};
+
+/// An entry packs the number of handles (31 bits), a ring flag (1 bit) and the seat (32 bits). A ring is
+/// notified when the last handle is dropped. The flag repeats the block's state word, which other processes
+/// write often.
+const ONE: u64 = 1;
+const RING: u64 = 1 << 31;
+/// Block of a handle that was moved into a message: no block. Such a handle is not counted.
+const NOWHERE: BlockId = BlockId::MAX;
+
+/// Maximum number of handles, reached only by forgetting handles without dropping them. More could overflow
+/// the count.
+const MOST: u32 = 1 << 30;
+const fn entry(ring: bool, seat: SeatAt) -> u64 {
+    ONE | if ring { RING } else { 0 } | (seat.raw() as u64) << 32
+}
+const fn count(e: u64) -> u32 {
+    (e & (RING - 1)) as u32
+}
+const fn seat(e: u64) -> SeatAt {
+    SeatAt::from_raw((e >> 32) as u32)
+}
+
+/// Counted handle to a block. The block lives at least as long as the handle.
+///
+/// Cloning increments the count. Dropping the last handle releases this process's seat, and the block is
+/// freed if it has no other holder. In a forked child, dropping does nothing, because the child holds
+/// nothing.
+///
+/// A handle keeps memory alive, but gives no access to it. The tensor that owns the handle decides whether
+/// the caller may read and write: a block has one exclusive tensor, which moves, regardless of the number of
+/// handles.
+pub struct Hold {
+    arena: Arena,
+    block: BlockId,
+}
+
+impl Hold {
+    /// Returns the arena of the block.
+    #[inline]
+    pub fn arena(&self) -> Arena {
+        self.arena
+    }
+
+    /// Returns the ID of the block.
+    #[inline]
+    pub fn block(&self) -> BlockId {
+        self.block
+    }
+
+    /// Takes the handle, and leaves one that holds nothing.
+    #[inline]
+    pub(crate) fn take(&mut self) -> Self {
+        let left = Self::nowhere(self.arena);
+        std::mem::replace(self, left)
+    }
+
+    /// Returns a handle that holds nothing.
+    #[inline]
+    pub(crate) const fn nowhere(arena: Arena) -> Self {
+        Self { arena, block: NOWHERE }
+    }
+
+    /// Returns `true` if the handle holds nothing, because its seat is in a message.
+    #[inline]
+    pub fn is_nowhere(&self) -> bool {
+        self.block == NOWHERE
+    }
+
+    /// Returns the offset and the length in bytes of the block's memory. The length is 0 if the handle holds
+    /// nothing, or if the process was forked.
+    #[inline]
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        if self.is_nowhere() || !self.arena.is_here() { (0, 0) } else { self.arena.data_of(self.block) }
+    }
+
+    /// Returns `true` if the block was never frozen or shared.
+    pub(crate) fn was_never_opened(&self) -> bool {
+        !self.is_nowhere() && (self.arena.kind_of(self.block) == Kind::Data)
+    }
+
+    /// Returns the block's entry in the table of this process's holds.
+    #[inline]
+    fn entry(&self) -> Option<&AtomicU64> {
+        self.arena.holds().get(self.block as usize)
+    }
+
+    /// Returns the number of handles of this process to the block. Other threads may change it meanwhile.
+    pub fn count(&self) -> u32 {
+        self.entry().map_or(0, |at| count(at.load(Ordering::Acquire)))
+    }
+}
+
+impl std::fmt::Debug for Hold {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "block {} (held {} times here)", self.block, self.count())
+    }
+}
+
+impl Clone for Hold {
+    #[inline]
+    fn clone(&self) -> Self {
+        // As in `Arc`: a new handle comes from an existing one, so nothing needs to be ordered.
+        if let Some(at) = self.entry()
+            && count(at.fetch_add(ONE, Ordering::Relaxed)) > MOST
+        {
+            std::process::abort();
+        }
+        Self { arena: self.arena, block: self.block }
+    }
+}
+
+impl Drop for Hold {
+    #[inline]
+    fn drop(&mut self) {
+        if !self.arena.is_here() {
+            return;
+        }
+        let Some(at) = self.entry() else { return };
+        let mut e = at.load(Ordering::Relaxed);
+        loop {
+            let next = if count(e) > 1 { e - ONE } else { 0 };
+            match at.compare_exchange_weak(e, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) if next == 0 => break,
+                Ok(_) => return,
+                Err(now) => e = now,
+            }
+        }
+        self.arena.credit(self.block);
+        self.arena.give_up_seat(self.block, e);
+    }
+}
+
+impl Arena {
+    /// Returns the first handle of this process to a block that it has just claimed.
+    pub(crate) fn first_hold(&self, block: BlockId, kind: Kind) -> Hold {
+        let first = entry(kind == Kind::Ring, SeatAt::inline(0));
+        self.holds()[block as usize].store(first, Ordering::Release);
+        Hold { arena: *self, block }
+    }
+
+    /// Returns the generation of a block, which changes each time the block is claimed. Returns 0 for an
+    /// invalid block and in a forked child.
+    #[inline]
+    pub(crate) fn generation(&self, block: BlockId) -> u64 {
+        if self.is_here() && (block as usize) < self.holds().len() {
+            generation_of(self.map().load(self.block_at(block).link()))
+        } else {
+            0
+        }
+    }
+
+    /// Returns `true` if this process has a handle to a block of this generation. `block` may be any number.
+    pub(crate) fn is_held(&self, block: BlockId, generation: u64) -> bool {
+        let counted = |at: &AtomicU64| count(at.load(Ordering::Acquire)) > 0;
+        self.is_here()
+            && self.holds().get(block as usize).is_some_and(counted)
+            && self.generation(block) == generation
+    }
+
+    /// Returns a new handle to a block that this process holds, if the block still has this generation.
+    ///
+    /// Safe against threads that drop the last handle at the same time, and against a block that was freed
+    /// and claimed again. `block` may be any number.
+    pub(crate) fn hold_again(&self, block: BlockId, generation: u64) -> Option<Hold> {
+        let at = self.holds().get(block as usize)?;
+        let mut now = at.load(Ordering::Acquire);
+        loop {
+            // Checked before counting: a handle to another tensor, even for a moment, would keep that tensor
+            // from moving its seat into a message.
+            if !(1..=MOST).contains(&count(now)) || !self.is_held(block, generation) {
+                return None;
+            }
+            match at.compare_exchange_weak(now, now + ONE, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(other) => now = other,
+            }
+        }
+        // The block is held from here on, and its generation stays: this check decides.
+        let hold = Hold { arena: *self, block };
+        (self.generation(block) == generation).then_some(hold)
+    }
+
+    /// Marks the block, which this process has just made a ring. The ring is notified when the last handle is
+    /// dropped.
+    pub(crate) fn holds_a_ring(&self, hold: &Hold) {
+        if let Some(at) = self.holds().get(hold.block as usize) {
+            at.fetch_or(RING, Ordering::AcqRel);
+        }
+    }
+
+    /// Releases the seat in the entry of the last handle.
+    fn give_up_seat(&self, block: BlockId, e: u64) {
+        let Ok(me) = self.me() else { return };
+        let Some(word) = self.seat_word(block, seat(e)) else { return };
+        // The waiter of the ring may be its last holder afterwards. The ring must be notified while this
+        // process holds it.
+        let is_told = e & RING != 0;
+        let (at, m) = (self.block_at(block), *self.map());
+        let releases = || {
+            let release =
+                Release::new(at, self.pages(), me, word, Seat::Member(me)).beside(at.beside(seat(e), word));
+            if let Released::ToFree(state) = run_straight(release, &m) {
+                self.finish_free(block, state);
+            }
+        };
+        if !is_told {
+            return releases();
+        }
+        // Waiters may check before the release, and sleep again.
+        let says = || self.ring_holder_gone(block, Gone::Member(me), std::process::id());
+        if detach_notice::give_up(&m, Self::ASKED, says, releases) {
+            self.tell_of_a_lost_holder();
+        }
+    }
+
+    /// Takes over an envelope's seat as a handle of this process.
+    ///
+    /// This process owns the envelope. If the process already holds the block, the seat is only released.
+    #[inline(always)]
+    pub(crate) fn adopt(&self, e: EnvelopeId, attach: Attach) -> Result<Hold> {
+        self.adopt_seat(e, attach)?;
+        Ok(self.adopted(attach))
+    }
+
+    /// Returns the handle that [`adopt_seat`](Self::adopt_seat) has counted. `adopt_seat` has several exits,
+    /// and could return the handle only through memory, from where it would be
+    /// [copied](crate::messages::push).
+    #[inline(always)]
+    pub(crate) fn adopted(&self, attach: Attach) -> Hold {
+        Hold { arena: *self, block: attach.block }
+    }
+
+    /// Same as [`adopt`](Self::adopt), but does not return the handle.
+    #[inline(always)]
+    pub(crate) fn adopt_seat(&self, e: EnvelopeId, attach: Attach) -> Result<()> {
+        let me = self.me()?;
+        let gone = || Error::Malformed(format!("an attachment of the message names no block: {attach:?}"));
+        let Some(at) = self.existing(attach.block) else { return Err(gone()) };
+        self.reach(at)?;
+        let word = self.seat_word(attach.block, attach.seat).ok_or_else(gone)?;
+        let mine = &self.holds()[attach.block as usize];
+        let mut seated = false;
+        let mut now = mine.load(Ordering::Acquire);
+        loop {
+            if count(now) > MOST {
+                return Err(Error::LimitExceeded(
+                    "too many handles to one block in this process: drop some".into(),
+                ));
+            }
+            if count(now) > 0 {
+                match mine.compare_exchange_weak(now, now + ONE, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => break,
+                    Err(other) => now = other,
+                }
+            } else if !seated {
+                self.touch(me, attach.block / SLAB_BLOCKS);
+                if self.map().cas(word, Seat::Envelope(e).pack(), Seat::Member(me).pack()).is_err() {
+                    return Err(gone());
+                }
+                seated = true;
+            } else {
+                // A ring is always attached as an object.
+                let ring =
+                    attach.grant.access() == Access::Object && self.kind_of(attach.block) == Kind::Ring;
+                let first = entry(ring, attach.seat);
+                match mine.compare_exchange_weak(now, first, Ordering::AcqRel, Ordering::Acquire) {
+                    Ok(_) => {
+                        self.charge(attach.block);
+                        return Ok(());
+                    }
+                    Err(other) => now = other,
+                }
+            }
+        }
+        // Already held in another seat: this seat is superfluous. The block has a holder, so no check whether
+        // it is free.
+        let extra = if seated { Seat::Member(me) } else { Seat::Envelope(e) };
+        match self.map().cas(word, extra.pack(), Seat::Free.pack()) {
+            Ok(()) => Ok(()),
+            Err(_) => {
+                drop(self.adopted(attach));
+                Err(gone())
+            }
+        }
+    }
+
+    /// Returns the seat of the only handle, which then holds nothing. Returns `None` if other handles exist,
+    /// which keep the seat.
+    pub(crate) fn take_seat(&self, hold: &mut Hold) -> Option<SeatAt> {
+        let at = hold.entry()?;
+        let e = at.load(Ordering::Acquire);
+        // One atomic step: a thread that upgrades a weak reference either comes before it and is counted, or
+        // comes after it and finds no handle.
+        if count(e) != 1 || at.compare_exchange(e, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return None;
+        }
+        self.credit(hold.block);
+        hold.block = NOWHERE;
+        Some(seat(e))
+    }
+}

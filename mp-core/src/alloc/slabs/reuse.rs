@@ -1,0 +1,477 @@
+//! Reuse of the addresses of unused slabs for slabs of another size.
+//!
+//! Addresses are handed out once, from the start of the arena to its end. When the end is reached, or the
+//! table of slabs has no free row, the addresses of neighbouring slabs whose blocks are all free are reused.
+//! Each of these slabs is *retired* (it then has addresses but no class). The retired slabs are joined, the
+//! surplus is split off, and the rest gets the requested class. The addresses beyond the frontier count as a
+//! neighbour of the last slab. Each step is one [`Update`](crate::steps::Update), which is checked against
+//! the values that were read, and leaves a correct table. A process that is killed between two steps leaves
+//! retired slabs, which the next process that runs out of addresses finds. These updates are exclusive,
+//! because a slab's words may return to an earlier value: a process that is stopped in one, or in any other
+//! update, blocks processes that need other addresses.
+//!
+//! | slab: class, base; span | meaning | changed by |
+//! |---|---|---|
+//! | class, base; span, or 0 for the span of the class | in use | a process that has claimed **all** its blocks → retired |
+//! | none, base; span | retired | a process that runs out of addresses: → in use, → split, → joined with the next one |
+//! | none, 0; 0 | a row without addresses | a process that splits, or takes addresses beyond the frontier → retired |
+//!
+//! | killed | state left behind | action of the sweep or the next process |
+//! |---|---|---|
+//! | while claiming the blocks | `BUSY(dead)` | frees them: the slab is unchanged |
+//! | after its pages were returned | the same, without pages | the same |
+//! | after it was retired | `BUSY(dead)` in a slab without a class | frees them: the sweep checks all 64 |
+//! | between joining, taking addresses beyond the frontier, splitting, giving a class | retired slabs | used by the next process |
+//! | before the hints of the new class | free blocks without hints | sets the hints |
+//!
+//! **Each address below the frontier belongs to one slab**, retired or in use: addresses skipped before an
+//! aligned slab become a retired slab in the same update. Slabs are read one by one while others change them,
+//! so one may be missed. Therefore two slabs are joined only if, at the time they were read, the second began
+//! at the end of the first.
+//!
+//! **Stale hints are harmless.** A process that takes a hint reads the slab's word, claims the block, and
+//! reads the word again ([`Claim`]). If the word has changed, the process returns the block. While the block
+//! is claimed, the word can't change, because retiring needs all blocks. In `models::reuse` a claimer loses
+//! this race. Without the second read, blocks of two sizes would overlap.
+//!
+//! Slabs of pages of seats are never retired: a process that follows a link that has changed must find seats.
+
+use std::time::{Duration, Instant};
+
+use crate::alloc::slabs::carve::{describe, described, retired};
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::layout::size_class::{SEAT_PAGES, alignment_of, blocks_of, is_in_files, span_of};
+use crate::layout::{SLAB_BLOCKS, control};
+use crate::mem::{Mem, Word, run};
+use crate::steps::{Claim, Plan, SlabSeen, Unclaim, UpdateEnd};
+use crate::words::{BlockState, Life, Member};
+
+/// Number of searches for addresses, if others change the slabs during a search.
+const TRIES: u32 = 8;
+
+/// Slab number for the addresses from the frontier to the end of the arena, which belong to no slab.
+const BEYOND: u32 = u32::MAX;
+
+/// Number of rows that one allocation may need in addition to the rows of the joined slabs: for addresses
+/// beyond the frontier, and for addresses that alignment skips.
+const SPARE_ROWS: usize = 2;
+
+/// Maximum time to wait for another process that is in an update (a few dozen instructions).
+const TIME_LIMIT: Duration = Duration::from_secs(10);
+
+/// Update that writes words if all words read have their expected values.
+#[derive(Clone, Debug)]
+struct Change {
+    reads: Vec<Word>,
+    seen: Vec<u64>,
+    /// Indices in `reads`, and new values.
+    writes: Vec<(usize, u64)>,
+}
+
+impl Change {
+    /// Creates a change from words, their old values, and their new values if these differ.
+    fn new<const N: usize>(words: [(Word, u64, Option<u64>); N]) -> Self {
+        let become_what = |(i, w): (usize, &(Word, u64, Option<u64>))| w.2.map(|to| (i, to));
+        Self {
+            reads: words.map(|w| w.0).to_vec(),
+            seen: words.map(|w| w.1).to_vec(),
+            writes: words.iter().enumerate().filter_map(become_what).collect(),
+        }
+    }
+}
+
+impl Plan for Change {
+    fn reads(&self) -> &[Word] {
+        &self.reads
+    }
+    fn writes(&self, values: &[u64]) -> Vec<(usize, u64)> {
+        if values == self.seen { self.writes.clone() } else { Vec::new() }
+    }
+    fn exclusive(&self) -> bool {
+        true
+    }
+}
+
+/// Address range of a slab.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    /// Slab number or [`BEYOND`].
+    slab: u32,
+    /// Values of the slab word and the span word.
+    word: u64,
+    span_word: u64,
+    base: u64,
+    span: u64,
+    /// `true` if the slab is retired, or all its blocks seem free.
+    idle: bool,
+}
+
+impl Range {
+    fn end(&self) -> u64 {
+        self.base + self.span
+    }
+}
+
+/// Returns the first neighbours that are all idle and together have room for `need` bytes at a multiple of
+/// `align`. The first, not the smallest, so the remainder is next to the range that is searched next, and is
+/// not lost.
+///
+/// If a range does not begin at the end of its predecessor, a slab between them was split off while they were
+/// read, and was missed.
+fn room(extents: &[Range], need: u64, align: u64) -> Option<&[Range]> {
+    let neighbours = extents.chunk_by(|a, b| a.idle && b.idle && a.end() == b.base);
+    neighbours.filter(|all| all.iter().all(|e| e.idle)).find_map(|idle| {
+        let mut last = 0;
+        (0..idle.len()).find_map(|i| {
+            let end = idle[i].base.next_multiple_of(align) + need;
+            while idle.get(last).is_some_and(|e| e.end() < end) {
+                last += 1;
+            }
+            idle.get(i..=last).filter(|run| !run.is_empty())
+        })
+    })
+}
+
+impl Arena {
+    /// Makes a slab of the class out of unused slabs. Returns `false` if there is no room.
+    pub(crate) fn reuse(&self, class: u32, me: Member) -> Result<bool> {
+        // A full file has a successor.
+        let tries = if is_in_files(class) { 0 } else { TRIES };
+        for _ in 0..tries {
+            let ranges = self.ranges();
+            let Some(room) = room(&ranges, span_of(class), alignment_of(class)) else { return Ok(false) };
+            let rows = self.unused_rows().take(SPARE_ROWS).count();
+            if rows < SPARE_ROWS && self.join_idle(&ranges, me)? {
+                continue;
+            }
+            if self.reuse_room(room, class, me)? {
+                self.map().add(Word::at(control::TRIMS), 1);
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the ranges of all slabs in the arena's own file, sorted by address, and the range beyond the
+    /// frontier.
+    fn ranges(&self) -> Vec<Range> {
+        let extent = |slab| {
+            let word = self.map().load(self.slab_word(slab, 0));
+            let span_word = self.map().load(self.slab_word(slab, 3));
+            let (base, class) = match described(word) {
+                Some((class, base)) => (base, Some(class)),
+                None => (described(word | 1)?.1, None),
+            };
+            let span = if span_word == 0 { class.map_or(0, span_of) } else { span_word };
+            let idle = match class {
+                None => true,
+                Some(SEAT_PAGES) => false,
+                Some(class) => (0..blocks_of(class)).all(|i| {
+                    let state = self.map().load(self.block_at(slab * SLAB_BLOCKS + i).state);
+                    BlockState::unpack(state).life == Life::Free
+                }),
+            };
+            (span != 0 && self.extent_of(base).is_none()).then_some(Range {
+                slab,
+                word,
+                span_word,
+                base,
+                span,
+                idle,
+            })
+        };
+        let mut extents: Vec<_> = (0..self.slab_count()).filter_map(extent).collect();
+        extents.sort_unstable_by_key(|e| e.base);
+        // If a slab was added meanwhile, it was missed, and this range is not a neighbour of the last one.
+        let (base, end) = (self.map().load(Word::at(control::FRONTIER)), self.layout().size);
+        if base < end {
+            let span = end - base;
+            extents.push(Range { slab: BEYOND, word: 0, span_word: 0, base, span, idle: true });
+        }
+        extents
+    }
+
+    /// Returns the rows without addresses. The last row is excluded: a new slab may need two.
+    fn unused_rows(&self) -> impl Iterator<Item = u32> {
+        let count = self.slab_count();
+        let is_unused = move |row: &u32| {
+            let [word, span] = [0, 3].map(|word| self.slab_word(*row, word));
+            *row >= count || self.map().load(word) == 0 && self.map().load(span) == 0
+        };
+        (0..self.layout().slabs.saturating_sub(1)).filter(is_unused)
+    }
+
+    /// Joins two neighbouring unused slabs, to free the second one's row. Returns `false` if there were none,
+    /// or if they changed.
+    fn join_idle(&self, ranges: &[Range], me: Member) -> Result<bool> {
+        let is_pair = |pair: &&[Range]| {
+            pair.iter().all(|e| e.idle && e.slab != BEYOND) && pair[0].end() == pair[1].base
+        };
+        let Some([first, second]) = ranges.windows(2).find(is_pair) else { return Ok(false) };
+        Ok(self.retire(first, me)?
+            && self.retire(second, me)?
+            && self.join_extents(first, first.span, second, me)?)
+    }
+
+    fn reuse_room(&self, room: &[Range], class: u32, me: Member) -> Result<bool> {
+        let (beyond, slabs) = match room {
+            [slabs @ .., last] if last.slab == BEYOND => (Some(last), slabs),
+            slabs => (None, slabs),
+        };
+        for e in slabs {
+            if !self.retire(e, me)? {
+                return Ok(false);
+            }
+        }
+        let mut joined = slabs.first().map(|first| (first.slab, first.base, first.span));
+        if let [first, others @ ..] = slabs {
+            let mut span = first.span;
+            for e in others {
+                if !self.join_extents(first, span, e, me)? {
+                    return Ok(false);
+                }
+                span += e.span;
+            }
+            joined = Some((first.slab, first.base, span));
+        }
+        if let Some(beyond) = beyond {
+            let start = joined.map_or(beyond.base, |(_, base, _)| base);
+            let len = start.next_multiple_of(alignment_of(class)) + span_of(class) - beyond.base;
+            joined = self.take_beyond(joined, beyond.base, len, me)?;
+        }
+        let Some((mut slab, mut base, mut span)) = joined else { return Ok(false) };
+        let gap = base.next_multiple_of(alignment_of(class)) - base;
+        if gap != 0 {
+            let Some(behind) = self.split_extent(slab, base, span, gap, me)? else { return Ok(false) };
+            (slab, base, span) = (behind, base + gap, span - gap);
+        }
+        let need = span_of(class);
+        // If no row is free, the remainder stays with this slab.
+        if span > need && self.split_extent(slab, base, span, need, me)?.is_some() {
+            span = need;
+        }
+        self.give_class(slab, base, span, class, me)
+    }
+
+    /// Retires a slab in use, if all its blocks can be claimed. Returns `true` if the slab is retired.
+    fn retire(&self, e: &Range, me: Member) -> Result<bool> {
+        let Some((class, _)) = described(e.word) else { return Ok(true) };
+        self.touch(me, e.slab);
+        let seen = SlabSeen { word: self.slab_word(e.slab, 0), value: e.word };
+        let mut claimed = Vec::new();
+        for block in (0..blocks_of(class)).map(|i| e.slab * SLAB_BLOCKS + i) {
+            match run(Claim::new(self.block_at(block), me, seen), self.map()) {
+                Some(state) => claimed.push((block, state)),
+                None => break,
+            }
+        }
+        let all = claimed.len() == blocks_of(class) as usize;
+        let done = if all {
+            // No other process has anything in it. The bits are cleared first: see `trim`.
+            self.map().store(self.slab_word(e.slab, 2), 0);
+            self.punch_at(e.base, span_of(class));
+            let change = Change::new([
+                (seen.word, e.word, Some(retired(e.base))),
+                (self.slab_word(e.slab, 3), e.span_word, Some(e.span)),
+            ]);
+            self.change(change, me)
+        } else {
+            Ok(false)
+        };
+        for (block, state) in claimed {
+            run(Unclaim::new(self.block_at(block), state), self.map());
+            self.hint_free(block);
+        }
+        done
+    }
+
+    /// Joins two retired neighbours.
+    fn join_extents(&self, first: &Range, span: u64, next: &Range, me: Member) -> Result<bool> {
+        let (word, span_word) = (self.slab_word(first.slab, 0), self.slab_word(first.slab, 3));
+        let (next_word, next_span) = (self.slab_word(next.slab, 0), self.slab_word(next.slab, 3));
+        let change = Change::new([
+            (word, retired(first.base), None),
+            (span_word, span, Some(span + next.span)),
+            (next_word, retired(next.base), Some(0)),
+            (next_span, next.span, Some(0)),
+        ]);
+        // Addresses between two slabs that are not neighbours belong to another slab.
+        if first.base + span != next.base {
+            return Ok(false);
+        }
+        self.change(change, me)
+    }
+
+    /// Moves addresses beyond the frontier to the end of a retired slab, or to a new retired slab. Returns
+    /// its number, base and span, or `None` if no row is free or another process has taken some of the
+    /// addresses.
+    fn take_beyond(
+        &self,
+        behind: Option<(u32, u64, u64)>,
+        frontier: u64,
+        len: u64,
+        me: Member,
+    ) -> Result<Option<(u32, u64, u64)>> {
+        let taken = (Word::at(control::FRONTIER), frontier, Some(frontier + len));
+        if let Some((slab, base, span)) = behind {
+            let change = Change::new([
+                (self.slab_word(slab, 0), retired(base), None),
+                (self.slab_word(slab, 3), span, Some(span + len)),
+                taken,
+            ]);
+            return Ok(self.change(change, me)?.then_some((slab, base, span + len)));
+        }
+        let count = self.slab_count();
+        let Some(row) = self.unused_rows().next() else { return Ok(None) };
+        self.commit_slab_row(row)?;
+        let change = Change::new([
+            (self.slab_word(row, 0), 0, Some(retired(frontier))),
+            (self.slab_word(row, 3), 0, Some(len)),
+            taken,
+            (Word::at(control::SLABS), u64::from(count), Some(u64::from(count.max(row + 1)))),
+        ]);
+        Ok(self.change(change, me)?.then_some((row, frontier, len)))
+    }
+
+    /// Splits a retired slab in two at byte `at`. Returns the second slab, or `None` if no row is free.
+    fn split_extent(&self, slab: u32, base: u64, span: u64, at: u64, me: Member) -> Result<Option<u32>> {
+        let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
+        let count = self.slab_count();
+        let Some(row) = self.unused_rows().next() else { return Ok(None) };
+        self.commit_slab_row(row)?;
+        let change = Change::new([
+            (word, retired(base), None),
+            (span_word, span, Some(at)),
+            (self.slab_word(row, 0), 0, Some(retired(base + at))),
+            (self.slab_word(row, 3), 0, Some(span - at)),
+            (Word::at(control::SLABS), u64::from(count), Some(u64::from(count.max(row + 1)))),
+        ]);
+        Ok(self.change(change, me)?.then_some(row))
+    }
+
+    /// Gives a retired slab a class: it is then in use. Returns `false` if its words have changed.
+    fn give_class(&self, slab: u32, base: u64, span: u64, class: u32, me: Member) -> Result<bool> {
+        self.commit_class_map(class, slab)?;
+        // An upper bound: a value that is too large does no harm.
+        self.raise(Word::at(control::CLASS_ENDS + 8 * u64::from(class)), u64::from(slab) + 1);
+        // If this process dies before the hints of the slab are set, the sweep sets them.
+        self.touch(me, slab);
+        let (word, span_word) = (self.slab_word(slab, 0), self.slab_word(slab, 3));
+        let change =
+            Change::new([(word, retired(base), Some(describe(class, base))), (span_word, span, None)]);
+        let done = self.change(change, me)?;
+        if done {
+            self.hint_new_slab(slab, class);
+        }
+        Ok(done)
+    }
+
+    /// Makes a change. Returns `true` if the words still had their expected values.
+    fn change(&self, change: Change, me: Member) -> Result<bool> {
+        let start = Instant::now();
+        loop {
+            match self.update(me, change.clone()) {
+                UpdateEnd::Done(read) => return Ok(read[..change.seen.len()] == change.seen),
+                UpdateEnd::Held(holder) if start.elapsed() > TIME_LIMIT => {
+                    let what = "the table of slabs, in which no addresses are left,";
+                    return Err(Error::Held { what, holder, pid: self.pid_of(holder) });
+                }
+                UpdateEnd::Held(_) => std::thread::yield_now(),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn extents(spans: &[(u64, bool)]) -> Vec<Range> {
+        let mut base = 0;
+        let extent = |(slab, &(span, idle)): (usize, &(u64, bool))| {
+            let e = Range { slab: slab as u32, word: 0, span_word: 0, base, span, idle };
+            base += span;
+            e
+        };
+        spans.iter().enumerate().map(extent).collect()
+    }
+
+    #[test]
+    fn the_first_room_that_is_enough_is_found() {
+        let slabs = |spans: &[(u64, bool)], need, align| {
+            room(&extents(spans), need, align).map(|run| run.iter().map(|e| e.slab).collect::<Vec<_>>())
+        };
+        let idle = [false, true, true, false, true, true, true, false, true];
+        let spans: Vec<_> = [4, 4, 4, 4, 2, 4, 2, 1, 9].into_iter().zip(idle).collect();
+        assert_eq!(slabs(&spans, 4, 1), Some(vec![1]));
+        assert_eq!(slabs(&spans, 5, 1), Some(vec![1, 2]));
+        assert_eq!(slabs(&spans, 2, 16), Some(vec![4]));
+        assert_eq!(slabs(&spans, 4, 16), Some(vec![4, 5]));
+        assert_eq!(slabs(&spans, 9, 1), Some(vec![8]));
+        assert_eq!(slabs(&spans, 10, 1), None);
+        assert_eq!(slabs(&[(8, false)], 1, 1), None);
+        assert_eq!(slabs(&[], 1, 1), None);
+        // A range between them was missed.
+        let mut apart = extents(&[(4, true), (4, true), (4, true)]);
+        apart.remove(1);
+        assert!(room(&apart, 5, 1).is_none() && room(&apart, 4, 1).is_some());
+    }
+
+    /// Asserts that the ranges cover all addresses up to the end of the last one, without overlap.
+    fn assert_whole(ranges: &[Range]) {
+        for pair in ranges.windows(2) {
+            assert_eq!(pair[0].end(), pair[1].base, "{pair:?}");
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
+    fn a_slab_that_was_missed_is_not_covered() {
+        let arena = Arena::current().unwrap();
+        let me = arena.me().unwrap();
+        // Sizes that no other test here uses. The second one needs a gap before it.
+        let [class, page, other] =
+            [14 << 20, 5 << 10, 37 << 20].map(|len| crate::layout::size_class::class_of(len).unwrap());
+        for class in [class, page, class, class, class] {
+            arena.carve(class, me).unwrap();
+        }
+        let ranges = arena.ranges();
+        assert_whole(&ranges);
+        let of_class: Vec<_> =
+            ranges.iter().filter(|e| described(e.word).is_some_and(|(c, _)| c == class)).copied().collect();
+        let three = of_class.windows(3).find(|w| w[0].end() == w[1].base && w[1].end() == w[2].base);
+        let &[first, missed, last] = three.unwrap() else { unreachable!() };
+        // Same situation as if `missed` had been split off after its row was read.
+        assert!(!arena.reuse_room(&[first, last], other, me).unwrap());
+        let ranges = arena.ranges();
+        assert_whole(&ranges);
+        assert!(ranges.iter().any(|e| e.slab == missed.slab && e.word == missed.word));
+        // Neighbours become one slab.
+        let neighbours: Vec<_> =
+            ranges.into_iter().filter(|e| e.base >= first.base && e.base <= last.base).collect();
+        assert!(arena.reuse_room(&neighbours, other, me).unwrap());
+        assert_whole(&arena.ranges());
+    }
+
+    /// A slab changes its class only if all its blocks are free. It has no pages then.
+    #[test]
+    #[cfg_attr(miri, ignore = "needs a larger arena than Miri's")]
+    fn a_slab_in_use_stays_what_it_is() {
+        let arena = Arena::current().unwrap();
+        let me = arena.me().unwrap();
+        let hold = arena.alloc(19 << 20).unwrap();
+        let slab = hold.block() / SLAB_BLOCKS;
+        let range = arena.ranges().into_iter().find(|range| range.slab == slab).unwrap();
+        assert!(!arena.retire(&range, me).unwrap());
+        assert!(arena.slab(slab).is_some());
+        drop(hold);
+        assert!(arena.retire(&range, me).unwrap());
+        assert_eq!((arena.slab(slab), arena.slab_committed(slab)), (None, 0));
+        // A word with an unexpected value is not changed.
+        let word = arena.slab_word(slab, 3);
+        let now = arena.map().load(word);
+        assert!(!arena.change(Change::new([(word, now + 4096, Some(0))]), me).unwrap());
+        assert_eq!(arena.map().load(word), now);
+    }
+}

@@ -1,0 +1,260 @@
+//! Memory statistics of the arena, counted block by block.
+
+use std::fmt;
+
+use crate::arena::Arena;
+use crate::layout::size_class::{CLASSES, blocks_of, commits_alone, size_of, twin_in_arena};
+use crate::layout::{SLAB_BLOCKS, control};
+use crate::mem::{Mem, Word};
+use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Life, Member, Owner, Seat};
+
+/// Blocks of one size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct ClassStats {
+    /// Size of a block in bytes.
+    pub size: u64,
+    /// Number of blocks that have a holder.
+    pub live: u64,
+    /// Number of blocks without a holder that still have pages, for the next allocation of that size.
+    pub cached: u64,
+}
+
+/// Memory held by one member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct MemberStats {
+    /// Tag of the member.
+    pub member: Member,
+    /// Process ID, as seen by the process itself.
+    pub pid: u32,
+    /// `true` if the member is not known to be dead.
+    pub live: bool,
+    /// Number of blocks that the member holds, directly or through a message that it is filling or emptying.
+    /// A block with several holders counts for each.
+    pub blocks: u64,
+    /// Size of these blocks in bytes.
+    pub bytes: u64,
+}
+
+/// Memory statistics of an arena.
+///
+/// ```
+/// use mp_core::{Arena, Storage};
+///
+/// let weights = Storage::new(Arena::current()?, 1 << 20, 4)?;
+/// let stats = Arena::current()?.memory_stats();
+/// assert!(stats.allocated >= 4 << 20 && stats.peak_allocated >= stats.allocated);
+/// println!("{stats}"); // a table: totals, sizes, members
+/// # drop(weights);
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// Blocks are counted one by one while other processes continue, so the numbers are exact only if these are
+/// idle.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct MemoryStats {
+    /// Bytes that have pages, tables included, as counted by the kernel.
+    pub reserved: u64,
+    /// Highest number of bytes that had pages at one time. Checked whenever data gets pages.
+    pub peak_reserved: u64,
+    /// Bytes in blocks that have a holder.
+    pub allocated: u64,
+    /// Highest number of bytes in held blocks at one time. Each thread checks after it has allocated 4 MiB,
+    /// so up to 4 MiB per thread may be missing. A process that is killed while it allocates or frees a block
+    /// may leave that block counted wrongly.
+    pub peak_allocated: u64,
+    /// Bytes in free blocks that keep their pages.
+    pub cached: u64,
+    /// Number of blocks that have a holder.
+    pub live_blocks: u64,
+    /// Number of blocks allocated since the arena was created, including by members that are gone.
+    pub allocs: u64,
+    /// Number of blocks freed since the arena was created.
+    pub frees: u64,
+    /// Number of allocations that got memory that already had pages.
+    pub recycled: u64,
+    /// Number of messages in flight: in queues, or leased by a consumer that has not finished.
+    pub queued: u64,
+    /// Number of blocks that messages in flight hold.
+    pub queued_blocks: u64,
+    /// Size of these blocks in bytes.
+    pub queued_bytes: u64,
+    /// Number of envelopes owned by processes: being filled or emptied, or idle.
+    pub owned: u64,
+    /// Number of members that are not known to be dead.
+    pub members: u64,
+    /// Number of members swept so far.
+    pub deaths: u64,
+    /// Statistics of the sizes that have live or cached blocks.
+    pub classes: Vec<ClassStats>,
+    /// Memory held by each member.
+    pub by_member: Vec<MemberStats>,
+}
+
+/// Counts of held blocks, while blocks are visited one by one.
+struct Tally {
+    /// For each member slot, the last block found to be held by its member, + 1. So each block counts once.
+    last: Vec<u64>,
+    held: Vec<(u64, u64)>,
+    last_queued: u64,
+    queued: (u64, u64),
+}
+
+impl Tally {
+    fn new(slots: u32) -> Self {
+        Self {
+            last: vec![0; slots as usize],
+            held: vec![(0, 0); slots as usize],
+            last_queued: 0,
+            queued: (0, 0),
+        }
+    }
+
+    fn note(&mut self, holder: Holder, block: BlockId, size: u64) {
+        let (last, held) = match holder {
+            Holder::Free => return,
+            Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
+                (&mut self.last_queued, &mut self.queued)
+            }
+            Holder::Member(m) => {
+                match (self.last.get_mut(m.slot() as usize), self.held.get_mut(m.slot() as usize)) {
+                    (Some(last), Some(held)) => (last, held),
+                    _ => return,
+                }
+            }
+        };
+        if std::mem::replace(last, u64::from(block) + 1) != u64::from(block) + 1 {
+            held.0 += 1;
+            held.1 += size;
+        }
+    }
+}
+
+impl Arena {
+    /// Counts the memory in the arena. Takes some milliseconds for a million tensors.
+    #[doc(alias("memory_allocated", "memory_reserved", "max_memory_allocated", "memory_summary"))]
+    pub fn memory_stats(&self) -> MemoryStats {
+        let counts = self.counts();
+        let mut s = MemoryStats {
+            reserved: self.committed(),
+            allocs: counts.allocs,
+            frees: counts.frees,
+            recycled: counts.allocs.saturating_sub(counts.fresh),
+            deaths: self.map().load(Word::at(control::DEATHS)),
+            ..MemoryStats::default()
+        };
+        for m in self.members() {
+            s.members += u64::from(m.live);
+            let (member, pid, live) = (m.member, m.pid, m.live);
+            s.by_member.push(MemberStats { member, pid, live, blocks: 0, bytes: 0 });
+        }
+        let mut classes = vec![ClassStats::default(); CLASSES as usize];
+        let mut tally = Tally::new(self.layout().members);
+        for slab in 0..self.slab_count() {
+            let Some((class, _)) = self.slab(slab) else { continue };
+            let committed = self.slab_committed(slab);
+            let stats = &mut classes[twin_in_arena(class) as usize];
+            stats.size = size_of(class);
+            for i in 0..blocks_of(class) {
+                let block = slab * SLAB_BLOCKS + i;
+                match BlockState::unpack(self.map().load(self.block_at(block).state)).life {
+                    Life::Free if committed >> i & 1 == 1 || !commits_alone(class) && committed != 0 => {
+                        stats.cached += 1;
+                    }
+                    Life::Free => {}
+                    Life::Live | Life::Busy(_) => {
+                        stats.live += 1;
+                        self.each_seat(block, |seat| {
+                            let seat = self.map().load_relaxed(seat);
+                            if seat != 0 {
+                                tally.note(self.holder_in(Seat::unpack(seat)), block, stats.size);
+                            }
+                        });
+                    }
+                }
+            }
+        }
+        for m in &mut s.by_member {
+            (m.blocks, m.bytes) = tally.held[m.member.slot() as usize];
+        }
+        (s.queued_blocks, s.queued_bytes) = tally.queued;
+        for c in &classes {
+            s.allocated += c.live * c.size;
+            s.cached += c.cached * c.size;
+            s.live_blocks += c.live;
+        }
+        s.classes = classes.into_iter().filter(|c| c.live + c.cached > 0).collect();
+        for e in self.envelopes_in_use(0) {
+            match self.envelope_holder(e) {
+                Holder::Free => {}
+                Holder::Member(_) => s.owned += 1,
+                Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
+                    s.queued += 1
+                }
+            }
+        }
+        s.peak_allocated = self.peak(control::PEAK_ALLOCATED, s.allocated);
+        s.peak_reserved = self.peak(control::PEAK_RESERVED, s.reserved);
+        s
+    }
+
+    fn peak(&self, at: u64, now: u64) -> u64 {
+        self.raise(Word::at(at), now);
+        self.map().load(Word::at(at))
+    }
+
+    fn envelope_holder(&self, e: EnvelopeId) -> Holder {
+        Owner::unpack(self.map().load(self.owner_words().of(e))).holder
+    }
+
+    /// Returns the holder for a seat: a member, or a queue.
+    fn holder_in(&self, seat: Seat) -> Holder {
+        match seat {
+            Seat::Member(m) => Holder::Member(m),
+            Seat::Envelope(e) if self.may_be_in_use(e) => self.envelope_holder(e),
+            Seat::Free | Seat::Envelope(_) | Seat::Block(_) => Holder::Free,
+        }
+    }
+}
+
+/// Formats a number of bytes for a column.
+fn short(bytes: u64) -> String {
+    let (mut v, mut units) = (bytes as f64, ["KiB", "MiB", "GiB", "TiB"].into_iter());
+    let mut unit = "B";
+    while v >= 1024.0
+        && let Some(next) = units.next()
+    {
+        (v, unit) = (v / 1024.0, next);
+    }
+    let decimals = usize::from(v.fract() != 0.0);
+    format!("{v:.decimals$} {unit}")
+}
+
+/// Formats the statistics as a table: totals, sizes, members.
+impl fmt::Display for MemoryStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{:<12}{:>12}  peak {}", "reserved", short(self.reserved), short(self.peak_reserved))?;
+        writeln!(f, "{:<12}{:>12}  peak {}", "allocated", short(self.allocated), short(self.peak_allocated))?;
+        writeln!(f, "{:<12}{:>12}", "cached", short(self.cached))?;
+        let Self { live_blocks, allocs, frees, recycled, queued, queued_bytes, members, deaths, .. } = self;
+        writeln!(
+            f,
+            "{:<12}{live_blocks:>12}  {allocs} allocated ({recycled} in warm memory), {frees} freed",
+            "blocks"
+        )?;
+        writeln!(f, "{:<12}{queued:>12}  with {}", "in queues", short(*queued_bytes))?;
+        writeln!(f, "{:<12}{members:>12}  {deaths} swept", "members")?;
+        writeln!(f, "\n{:<12}{:>12}{:>12}", "size", "live", "cached")?;
+        for c in &self.classes {
+            writeln!(f, "{:<12}{:>12}{:>12}", short(c.size), c.live, c.cached)?;
+        }
+        writeln!(f, "\n{:<12}{:>12}{:>12}", "pid", "blocks", "bytes")?;
+        for m in &self.by_member {
+            let dead = if m.live { "" } else { "  dead" };
+            writeln!(f, "{:<12}{:>12}{:>12}{dead}", m.pid, m.blocks, short(m.bytes))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,46 @@
+//! Marks: a block and its generation in one word. A process with a mark can check whether the block still
+//! lives, without holding it.
+
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
+use crate::mem::Mem;
+use crate::steps::generation_of;
+use crate::words::{BlockId, BlockState, Life};
+
+impl Arena {
+    /// Returns the mark of a held block, never 0: `block + 1` in 24 bits, the generation in 40 bits.
+    #[inline]
+    pub fn mark(&self, hold: &Hold) -> u64 {
+        self.mark_of(hold.block())
+    }
+
+    /// Same as [`mark`](Self::mark), for a block that stays alive during the call.
+    #[inline]
+    pub(crate) fn mark_of(&self, block: BlockId) -> u64 {
+        self.generation(block) << 24 | (u64::from(block) + 1)
+    }
+
+    /// Returns the block of a mark.
+    pub(crate) fn marked(mark: u64) -> Option<BlockId> {
+        (mark & 0xff_ffff).checked_sub(1).map(|block| block as BlockId)
+    }
+
+    /// Returns `true` if a marked block still has a holder: a process, a message in flight, or a part. A
+    /// block without a holder never has one again. A killed holder counts until another process has released
+    /// everything it held.
+    #[inline]
+    pub fn lives(&self, mark: u64) -> bool {
+        let Some(block) = Self::marked(mark) else { return false };
+        // A block in no slab has words too, and is not live.
+        if !self.is_here() || block as usize >= self.holds().len() {
+            return false;
+        }
+        let (map, at) = (self.map(), self.block_at(block));
+        let is_same = || generation_of(map.load(at.link())) == mark >> 24;
+        // The state is read between two reads of the generation, which differ if the block was freed and
+        // claimed meanwhile.
+        let same = is_same();
+        let state = BlockState::unpack(map.load(at.state));
+        same && state.life == Life::Live && is_same()
+    }
+}

@@ -1,0 +1,3 @@
+//! Tables of slabs and blocks.
+
+pub(crate) mod marks;

@@ -1,0 +1,84 @@
+//! Clocks of dead members.
+//!
+//! Devices wait for ticks of a dead owner's clock. A store by any process releases them, once the device of
+//! the dead owner no longer writes. That is certain when the owner's process is gone, since the kernel has
+//! then closed its files, including the driver's. The process's locks in the arena's file, by which others
+//! detect its death, may be released earlier, since descriptors are closed in the order of their numbers. So
+//! the process itself is checked, by its pidfd. Every sweep checks a clock of a dead member until its process
+//! is gone, even if the member was swept long ago.
+//!
+//! A device may still write late. So a sweep also checks dead clocks, and releases their waiters again.
+
+use std::os::fd::AsFd;
+
+use crate::arena::Arena;
+use crate::clocks::clock_at;
+use crate::mem::{Mem, run};
+use crate::steps::clock::{ClockAt, EndClock};
+use crate::sys::peer::{self, Life};
+use crate::sys::{memory, readiness};
+use crate::words::{ClockPhase, ClockState};
+
+impl Arena {
+    /// Ends the clocks of members whose processes are gone.
+    pub(crate) fn end_clocks(&self) {
+        for index in 0..self.clocks_used() {
+            let clock = clock_at(index);
+            let state = ClockState::unpack(self.map().load(clock.state()));
+            let member = match state.phase {
+                ClockPhase::Free => {
+                    self.hint_clock(index);
+                    continue;
+                }
+                ClockPhase::Dead => None,
+                _ => state.member().filter(|member| self.is_known_dead(*member)),
+            };
+            let done = || self.map().load(clock.done()) == self.map().load(clock.submitted());
+            if matches!(state.phase, ClockPhase::Left(_)) && member.is_none() && done() {
+                self.hint_clock(index);
+            }
+            let gone = member.is_some() && self.is_gone(clock, state);
+            if state.phase == ClockPhase::Dead || gone {
+                run(EndClock::new(clock, member, memory::monotonic_ms()), self.map());
+            }
+        }
+    }
+
+    /// Returns `true` if the process of a clock's dead member is gone. A claiming process may not have stored
+    /// its ID yet, but has no device that writes the clock.
+    fn is_gone(&self, clock: ClockAt, state: ClockState) -> bool {
+        if matches!(state.phase, ClockPhase::Claiming { .. }) {
+            return true;
+        }
+        let (pid, start) = (self.map().load(clock.process()) as u32, self.map().load(clock.start()));
+        match peer::life(pid) {
+            Life::Ended => true,
+            // Without an answer from the kernel, the locks decide: the process is dead.
+            Life::Unknown => true,
+            Life::Lives(process) => {
+                readiness::is_ready(process.as_fd(), false)
+                    || !is_the_owner(start, memory::start_time_of(pid))
+            }
+        }
+    }
+}
+
+/// Returns `true` if the process that has the owner's ID now is the owner, according to their start times. If
+/// a start time is unknown (0 or `None`, without `/proc`), the process counts as another one: the locks have
+/// shown that the owner is dead, and waiting for a reused ID would last as long as that process lives.
+fn is_the_owner(start: u64, now: Option<u64>) -> bool {
+    start != 0 && now == Some(start)
+}
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use super::is_the_owner;
+
+    #[test]
+    fn a_process_is_the_owner_only_if_it_began_when_that_did() {
+        assert!(is_the_owner(7, Some(7)));
+        assert!(!is_the_owner(7, Some(8)), "its number is used again");
+        assert!(!is_the_owner(0, Some(8)), "when the owner began was not known");
+        assert!(!is_the_owner(7, None) && !is_the_owner(0, None), "when this one began isn't");
+    }
+}

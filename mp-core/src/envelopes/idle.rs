@@ -1,0 +1,303 @@
+//! Unused envelopes. Each thread keeps a few, whose owner words name its process. The others are free, and a
+//! bit map has hints for them.
+//!
+//! # The share of each queue
+//! The last eighth of the envelopes is taken only when all others are in use. They are taken one by one, by a
+//! put into a queue that has fewer than [`SHARE`] messages in such envelopes (not counting threads that are
+//! just putting), and by messages that belong to no queue (arguments of processes, reading a lease). So a
+//! queue that takes as many envelopes as it can leaves some for the others.
+//!
+//! | word | states | changed by | killed |
+//! |---|---|---|---|
+//! | owner of an envelope of the share | as of any | as of any, except that its process frees it as soon as it is emptied, and keeps none | as of any: the sweep frees it |
+//!
+//! They are not counted: a process that needs one scans all that were ever in use at once. Their place words
+//! name their queues.
+
+use std::cell::{Cell, RefCell};
+
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
+use crate::error::{ENVELOPES, Error, Result};
+use crate::mem::{Mem, run, run_straight};
+use crate::messages::envelope::Envelope;
+use crate::steps::{HintGroup, UnmarkGroup};
+use crate::words::{BlockId, EnvelopeId, Holder, Owner, Place};
+
+/// Maximum number of idle envelopes that a thread keeps.
+const IDLE: usize = 64;
+/// Number of marked groups without hints that a search leaves marked. A few groups that empty and fill in
+/// turns keep their marks, and no process writes the group map then.
+const STALE: u32 = 32;
+/// Maximum number of messages of a queue in envelopes of the share.
+pub(crate) const SHARE: usize = 16;
+
+/// Idle envelopes of a thread.
+struct Idle(Vec<(Arena, EnvelopeId, u64)>);
+
+impl Drop for Idle {
+    fn drop(&mut self) {
+        for (arena, id, owner) in self.0.drain(..) {
+            if arena.is_here() {
+                arena.free_envelope(id, Owner::unpack(owner));
+            }
+        }
+    }
+}
+
+thread_local! {
+    static IDLE_ENVELOPES: RefCell<Idle> = const { RefCell::new(Idle(Vec::new())) };
+    /// Queue whose share this thread takes from at present.
+    static SHARE_OF: Cell<Option<BlockId>> = const { Cell::new(None) };
+}
+
+/// Forgets the envelopes that this thread keeps, in a forked child that becomes a separate process. They
+/// belong to the parent.
+pub(crate) fn forget_thread() {
+    _ = IDLE_ENVELOPES.try_with(|idle| idle.borrow_mut().0.clear());
+}
+
+/// Returns the lowest `n` set bits.
+fn lowest(bits: u64, n: usize) -> u64 {
+    let mut rest = bits;
+    (0..n).for_each(|_| rest &= rest.wrapping_sub(1));
+    bits & !rest
+}
+
+impl Arena {
+    /// Frees an envelope of this process, for any process to claim.
+    pub(crate) fn free_envelope(&self, id: EnvelopeId, owner: Owner) {
+        self.map().store(self.owner_words().of(id), owner.freed().pack());
+        self.hint_envelope(id);
+    }
+
+    /// Frees a batch of envelopes of this process. Hints of adjacent envelopes are set together, up to 64 at
+    /// a time.
+    fn free_envelopes(&self, batch: impl Iterator<Item = (Arena, EnvelopeId, u64)>) {
+        let (mut group, mut bits) = (0, 0);
+        for (_, id, owner) in batch {
+            self.map().store(self.owner_words().of(id), Owner::unpack(owner).freed().pack());
+            if id / 64 != group {
+                self.hint_group(group, bits);
+                (group, bits) = (id / 64, 0);
+            }
+            bits |= 1 << (id % 64);
+        }
+        self.hint_group(group, bits);
+    }
+
+    pub(crate) fn hint_group(&self, group: u32, bits: u64) {
+        if bits != 0 {
+            run_straight(HintGroup::new(self.hints_at(group), bits), self.map());
+        }
+    }
+
+    pub(crate) fn hint_envelope(&self, id: EnvelopeId) {
+        self.hint_group(id / 64, 1 << (id % 64));
+    }
+
+    /// Keeps an emptied envelope and its owner word for this thread's next message.
+    #[inline]
+    pub(crate) fn keep(&self, id: EnvelopeId, owner: u64) {
+        let keep = |idle: &RefCell<Idle>| {
+            let mut idle = idle.borrow_mut();
+            if idle.0.len() >= IDLE {
+                // One batch, oldest first: the latest are warm in this core's cache.
+                self.free_envelopes(idle.0.drain(..IDLE / 2));
+            }
+            idle.0.push((*self, id, owner));
+        };
+        let kept = id < self.layout().ordinary() && IDLE_ENVELOPES.try_with(keep).is_ok();
+        if !kept {
+            self.free_envelope(id, Owner::unpack(owner));
+        }
+    }
+
+    /// Returns an envelope for a message that belongs to no queue. It may be one of the share.
+    pub(crate) fn spare_envelope(&self) -> Result<Envelope> {
+        match self.idle_envelope() {
+            Err(e) if e.is_out_of_envelopes() => self.envelope_of_share(None),
+            done => done,
+        }
+    }
+
+    /// Calls `f`. Messages that this thread packs meanwhile may be in envelopes of this queue's share.
+    pub fn with_share<R>(&self, queue: &Hold, f: impl FnOnce() -> R) -> R {
+        struct Back(Option<BlockId>);
+        impl Drop for Back {
+            fn drop(&mut self) {
+                _ = SHARE_OF.try_with(|share| share.set(self.0));
+            }
+        }
+        let _back = Back(SHARE_OF.try_with(|share| share.replace(Some(queue.block()))).ok().flatten());
+        f()
+    }
+
+    /// Returns the number of envelopes of the share that contain messages of a queue, and a free envelope.
+    fn look_at_share(&self, queue: Option<BlockId>) -> (usize, Option<(EnvelopeId, u64)>) {
+        let (mut had, mut free) = (0, None);
+        for e in self.envelopes_in_use(self.layout().ordinary()) {
+            let found = self.map().load(self.owner_words().of(e));
+            match Owner::unpack(found).holder {
+                Holder::Free => free = free.or(Owner::claimable(found).map(|_| (e, found))),
+                Holder::Member(_) => {}
+                Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
+                    let ring = Place::unpack(self.map().load_relaxed(self.place_words().of(e))).ring;
+                    had += usize::from(queue == Some(ring));
+                }
+            }
+        }
+        (had, free)
+    }
+
+    /// Claims an envelope of the share, for a queue only if it has fewer than [`SHARE`] of them.
+    #[cold]
+    fn envelope_of_share(&self, queue: Option<BlockId>) -> Result<Envelope> {
+        let me = self.me()?;
+        loop {
+            let (had, free) = self.look_at_share(queue);
+            if had >= SHARE {
+                return Err(self.out_of_envelopes());
+            }
+            let Some((id, found)) = free else {
+                self.more_envelopes(self.share_groups())?;
+                continue;
+            };
+            let owner = Owner::unpack(found).then(Holder::Member(me));
+            if self.map().cas(self.owner_words().of(id), found, owner.pack()).is_ok() {
+                return Ok(Envelope::new(*self, id, owner.pack()));
+            }
+        }
+    }
+
+    pub(crate) fn out_of_envelopes(&self) -> Error {
+        Error::ArenaFull { what: ENVELOPES, asked: 1, limit: self.layout().envelopes.into() }
+    }
+
+    /// Returns `true` if the next message that this thread packs for this queue finds an envelope. This
+    /// thread then keeps one for it, unless it would be one of the queue's share, which another thread may
+    /// take first.
+    pub fn keeps_envelope(&self, queue: &Hold) -> bool {
+        match self.idle_envelope() {
+            Err(e) if e.is_out_of_envelopes() => self.has_envelopes(queue),
+            // The dropped envelope is kept. Other errors are returned when the message is packed.
+            _ => true,
+        }
+    }
+
+    /// Returns `true` if a message for this queue could be packed at present.
+    pub fn has_envelopes(&self, queue: &Hold) -> bool {
+        let hinted = |group| self.map().load_relaxed(self.group_hints(group)) != 0;
+        if self.could_fill(self.ordinary_groups()) || self.ordinary_groups().any(hinted) {
+            return true;
+        }
+        let (had, free) = self.look_at_share(Some(queue.block()));
+        had < SHARE && (free.is_some() || self.could_fill(self.share_groups()))
+    }
+
+    #[inline]
+    pub(crate) fn idle_envelope(&self) -> Result<Envelope> {
+        self.me()?;
+        let idle = IDLE_ENVELOPES.try_with(|idle| {
+            let idle = &mut idle.borrow_mut().0;
+            let this = idle.pop();
+            // The next envelope is prefetched while this message is written and put.
+            if let Some((arena, next, _)) = idle.last() {
+                arena.fetch_empty(*next);
+            }
+            this
+        });
+        match idle {
+            Ok(Some((arena, id, owner))) => Ok(Envelope::new(arena, id, owner)),
+            Ok(None) | Err(_) => self.new_envelopes(idle.is_ok()),
+        }
+    }
+
+    /// Claims free envelopes: one to return, and a batch to keep.
+    #[cold]
+    pub(crate) fn new_envelopes(&self, keep: bool) -> Result<Envelope> {
+        let me = self.me()?;
+        let want = if keep { IDLE / 2 } else { 1 };
+        let mut got = Vec::with_capacity(want);
+        let (mut all, mut emptied) = (false, false);
+        loop {
+            let groups = self.groups_to_look_at(all);
+            // Different processes start at different groups.
+            let start = me.slot().wrapping_mul(7) % groups.max(1);
+            let (every, marked) = if all { (groups, 0) } else { (0, groups) };
+            let every = (0..every).map(|i| (start + i) % groups);
+            let mut stale = 0;
+            for group in every.chain(self.marked_groups(start, marked)) {
+                let at = self.group_hints(group);
+                let hints = self.map().load(at);
+                if hints == 0 {
+                    stale += 1;
+                    // A search of all groups includes groups without a bit.
+                    if stale > STALE && !all {
+                        run(UnmarkGroup::new(self.hints_at(group)), self.map());
+                    }
+                    continue;
+                }
+                let mut wanted = lowest(hints, want - got.len());
+                // Excludes hints that another process has taken meanwhile.
+                let taken = self.map().and(at, !wanted);
+                wanted &= taken;
+                if !self.group(group).is_looked_at() {
+                    continue;
+                }
+                // Prefetch all at once, instead of waiting for each: another process freed them.
+                for i in (0..64).filter(|i| wanted >> i & 1 == 1) {
+                    self.map().will_write(self.owner_words().of(group * 64 + i));
+                }
+                while wanted != 0 {
+                    let id = group * 64 + wanted.trailing_zeros();
+                    wanted &= wanted - 1;
+                    let word = self.owner_words().of(id);
+                    let old = self.map().load(word);
+                    let owner = Owner::unpack(old).then(Holder::Member(me));
+                    if (Owner::claimable(old).is_some()) && self.map().cas(word, old, owner.pack()).is_ok() {
+                        got.push((id, owner.pack()));
+                    }
+                }
+                if got.len() == want {
+                    break;
+                }
+            }
+            match got.pop() {
+                Some((id, owner)) => {
+                    for (id, owner) in got {
+                        self.keep(id, owner);
+                    }
+                    return Ok(Envelope::new(*self, id, owner));
+                }
+                None => match (self.more_envelopes(self.ordinary_groups()), SHARE_OF.try_with(Cell::get)) {
+                    (Err(e), _) if !all && (e.is_out_of_envelopes() || e.is_out_of_memory()) => all = true,
+                    // Same as an allocation does: free memory of other sizes first.
+                    (Err(e), _) if e.is_out_of_memory() && !emptied => {
+                        emptied = true;
+                        if self.empty_cache()? == 0 {
+                            return Err(e);
+                        }
+                    }
+                    (Err(e), Ok(Some(queue))) if e.is_out_of_envelopes() => {
+                        return self.envelope_of_share(Some(queue));
+                    }
+                    (done, _) => done?,
+                },
+            }
+        }
+    }
+
+    /// Frees the envelopes that this thread keeps.
+    pub(crate) fn free_idle(&self) {
+        let taken = IDLE_ENVELOPES.try_with(|idle| {
+            let mut idle = idle.borrow_mut();
+            let (here, elsewhere) =
+                std::mem::take(&mut idle.0).into_iter().partition(|(arena, ..)| arena == self);
+            idle.0 = elsewhere;
+            here
+        });
+        let taken: Vec<_> = taken.unwrap_or_default();
+        self.free_envelopes(taken.into_iter());
+    }
+}

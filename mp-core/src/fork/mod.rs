@@ -1,0 +1,161 @@
+//! Forked copies of this process that become processes of their own: the memory part of the start method
+//! `fork`.
+//!
+//! `fork(2)` copies a process without the cooperation of its libraries. A copy that was not prepared is not a
+//! member of the arena: operations that need shared memory return [`Error::Forked`]. Operations that can't
+//! return an error find nothing or, for example accesses to the elements of a tensor, end the copy by
+//! SIGSEGV. A copy prepared by this module begins like a newly started process: it may join the arena as a
+//! separate member, like any child.
+//!
+//! | state of the original | in the copy |
+//! |---|---|
+//! | identity as a member, held blocks | reads 0 (`MADV_WIPEONFORK`), for ever: copied handles return [`Error::Forked`], and dropping them releases nothing |
+//! | mapping of the arena | missing (`MADV_DONTFORK`). Its addresses are reserved, so that a copied reference into it raises SIGSEGV and never reads another process's data |
+//! | files of the arena, and their open-file-description locks, which show that their owner lives | closed: a copy that kept them open would make a crashed owner seem alive |
+//! | identity of the thread, its lane, its unused envelopes | reset |
+//! | locks of this crate and of the crates above it | replaced by new locks, see [`PerProcess`]: no thread missing in the copy holds them |
+//! | values looked up once (processors, features of the kernel) | kept; they are looked up before the fork, so that no thread is in the middle of it |
+//!
+//! The forking thread holds, meanwhile, the lock under which an arena is created or joined, and the lock
+//! under which files are opened. So the copy knows all of them.
+//!
+//! | killed process | left behind |
+//! |---|---|
+//! | the forking process, before or after the fork | the same as at any other time: nothing of it affects the copy |
+//! | the copy, before it has joined | nothing: it has no seat, and its copies of files keep locks only while it lives |
+
+//!
+//! # Safety
+//! Unsafe, because [`Fork::begin`] declares a contract, and takes the original's files away. Sound, because
+//! the arena's files are used by handles that detect that they were copied, and the caller vouches for the
+//! others.
+#![allow(unsafe_code)]
+
+pub(crate) mod state;
+
+use std::os::fd::{AsFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::fork::state::Inherited;
+pub use crate::process::{GENERATIONS, PerProcess, SetOnce};
+use crate::process::{begin_generation, generation};
+use crate::sync::shared::{AtomicU32, Ordering};
+use crate::sys;
+
+// fork: the reason against copying is in the process's memory, and so in a copy made meanwhile.
+static FORBIDDEN: OnceLock<&'static str> = OnceLock::new();
+
+/// Forbids copying this process from now on, with a reason: something in it, for example a driver's memory,
+/// doesn't survive a copy. The first reason is kept.
+pub fn forbid(why: &'static str) {
+    _ = FORBIDDEN.set(why);
+}
+
+/// Returns the reason why this process can't be copied, if there is one.
+#[must_use]
+pub fn forbidden() -> Option<&'static str> {
+    if let Some(why) = FORBIDDEN.get() {
+        return Some(why);
+    }
+    let last = generation() + 1 >= GENERATIONS;
+    last.then_some("it is a copy of a copy, 15 times over; start one by another method in between")
+}
+
+/// Process that has inherited nothing except what it was executed with.
+// fork: a process id, which a copy recognizes as not its own.
+static ON_ITS_OWN: AtomicU32 = AtomicU32::new(0);
+
+/// Records that this process was copied from a process in which nothing was in use, so that it inherits as
+/// little as an executed one.
+#[doc(hidden)]
+pub fn begin_on_its_own() {
+    ON_ITS_OWN.store(std::process::id(), Ordering::Relaxed);
+}
+
+/// Returns `true` if this process was executed, or is equivalent to an executed one. In a copy, the files of
+/// a runtime may also be open in the original.
+#[cfg(feature = "tokio")]
+pub(crate) fn nothing_is_inherited() -> bool {
+    const NO_PROCESS: u32 = u32::MAX;
+    let this = std::process::id();
+    match ON_ITS_OWN.load(Ordering::Relaxed) {
+        // All callers compute the same value.
+        0 => {
+            let executed = sys::identity::was_executed();
+            ON_ITS_OWN.store(if executed { this } else { NO_PROCESS }, Ordering::Relaxed);
+            executed
+        }
+        process => process == this,
+    }
+}
+
+/// Process that is about to be copied by the calling thread. Dropping it in the original ends the
+/// preparation.
+#[derive(Debug)]
+pub struct Fork {
+    inherited: Inherited,
+    /// Empty file that replaces files of the original.
+    plug: OwnedFd,
+}
+
+impl Fork {
+    /// Prepares the copy. Until the result is dropped, no arena is created and none of its files is opened.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if no descriptor is available.
+    pub fn prepare() -> Result<Self> {
+        sys::look_up_everything();
+        let plug = sys::plug::new().map_err(sys::os("eventfd"))?;
+        Ok(Self { inherited: Arena::before_fork(), plug })
+    }
+
+    /// Makes the copy a process of its own, which is not a member of any arena. Called first in the copy. It
+    /// also closes the original's files `more`.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the addresses of the arena can't be reserved.
+    ///
+    /// # Safety
+    /// - The calling process is a copy by `fork(2)`, made by this thread after [`prepare`](Self::prepare);
+    ///   this is called once, and before anything else of this library is used.
+    /// - The numbers `more` belong to files that the calling thread kept other threads from closing when it
+    ///   made the copy, and that are not used in the copy.
+    pub unsafe fn begin(self, more: &[RawFd]) -> Result<()> {
+        let Self { inherited, plug } = self;
+        // First, before an allocation can get those addresses.
+        let reserved = inherited.reserve_addresses();
+        for &fd in inherited.files().iter().chain(more) {
+            // SAFETY: files of the original that are not used in the copy: the arena's own, whose users
+            // detect that they were copied and return an error, and the files that the caller vouches for.
+            unsafe { sys::plug::put(fd, plug.as_fd()) };
+        }
+        // The locks stay locked: no thread uses them any more.
+        std::mem::forget(inherited);
+        #[cfg(feature = "inject")]
+        let armed = crate::sys::inject::for_copies();
+        begin_generation();
+        #[cfg(feature = "inject")]
+        crate::sys::inject::begin_copy(armed);
+        sys::identity::forget_thread();
+        crate::fork::state::forget_thread();
+        reserved.map_err(|e| match e {
+            Error::Os { source, .. } => Error::Os { what: "reserving the addresses of the arena", source },
+            other => other,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_reason_stays() {
+        assert_eq!(forbidden(), None);
+        forbid("a test says so");
+        forbid("another one");
+        assert_eq!(forbidden(), Some("a test says so"));
+    }
+}

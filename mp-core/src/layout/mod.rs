@@ -1,0 +1,417 @@
+//! Offsets of all tables in an arena.
+//!
+//! ```text
+//! 0          header: magic, versions, sizes, the offset and stride of every table
+//! 4 KiB      control words, 128 bytes apart
+//! 8 KiB      for each size class, the slab after its last one
+//! 12 KiB     extents      64 bytes each: named files; then, 64 bytes each, the seats of spinning threads
+//! 16 KiB     directories  of extents, 256 bytes each
+//! …          compartments 8 bytes each: block that uses this compartment of the locker
+//! …          clocks       64 bytes each: progress counts of device streams
+//! …          orders       8 bytes for each device: ordering of its streams
+//! …          events       512 bytes for each clock: the events of a stream that can't write its clock
+//! …          members      8 KiB each: identity; update record; its threads' waits, wait notes and lanes
+//! …          touched      for each member one bit per slab: "may hold something in it"
+//! …          class maps   for each size class one bit per slab: "probably has a free block"
+//! …          slabs        64 bytes each: class and base; free hints; blocks that have pages
+//! …          blocks       64 bytes each, 64 per slab: state, link, six seats
+//! …          envelope map one bit per envelope: "probably free"
+//! …          group map    one bit per group of 64 envelopes: "the envelope map may have a bit of it"
+//! …          groups       8 bytes for 64 envelopes: whether they have memory
+//! …          envelopes    256 bytes each
+//! …          data
+//! size       32 address slots for named files (see `extent`)
+//! ```
+//! All tables have their maximum size. The file is sparse, so a table costs no memory until it is used, and
+//! no table ever moves. The sizes of the tables follow from the arena's size and its number of envelopes, and
+//! are recorded in the header.
+//!
+//! The last eighth of the envelopes is the *share*, reserved for queues that have few messages (see `idle`).
+
+pub(crate) mod size_class;
+
+use crate::error::{Error, Result};
+use crate::mem::{Column, Mem, Word};
+use crate::steps::UpdateAt;
+use crate::steps::clock::ClockAt;
+use crate::steps::wait_note::WaitNotesAt;
+use crate::waiting::reports::table as waits;
+use crate::words::{Member, Tick};
+
+/// First eight bytes of every arena.
+pub(crate) const MAGIC: u64 = u64::from_le_bytes(*b"mp-arena");
+/// Version of the layout, the words and the protocol.
+pub(crate) const VERSION: u64 = 11;
+
+/// Oldest version of this library that understands this layout.
+const OLDEST_READER: u64 = 11;
+
+/// Number of threads of a member that can run a multi-step operation at once without waiting for each other.
+pub(crate) const LANES: u32 = 64;
+/// Size of an envelope in bytes.
+pub(crate) const ENVELOPE: u64 = 256;
+/// Number of blocks in a slab.
+pub(crate) const SLAB_BLOCKS: u32 = 64;
+
+const PAGE: u64 = 4096;
+const MEMBER_STRIDE: u64 = 8192;
+/// Offset in a member's slot of the words for multi-word updates.
+const UPDATES_AT: u64 = 128;
+/// Offset in a member's slot of its threads' wait notes. The member's settings are words 64 to 98, before the
+/// notes.
+const WAIT_NOTES_AT: u64 = 2048;
+const LANES_AT: u64 = 4096;
+const LANE_STRIDE: u64 = 64;
+const _: () = assert!(UPDATES_AT + 8 * UpdateAt::OWN_WORDS <= WAIT_NOTES_AT);
+const _: () = assert!(WAIT_NOTES_AT + 8 * WaitNotesAt::WORDS * WaitNotesAt::ENTRIES as u64 <= LANES_AT);
+const _: () = assert!(8 * waits::END <= WAIT_NOTES_AT);
+
+/// Control words, as byte offsets.
+pub(crate) mod control {
+    /// Number of the current multi-word update.
+    pub(crate) const UPDATE: u64 = 4096;
+    /// Offset of the next slab's memory.
+    pub(crate) const FRONTIER: u64 = 4096 + 256;
+    /// Number of slabs.
+    pub(crate) const SLABS: u64 = 4096 + 256 + 8;
+    /// Number of envelopes that have been used at least once, in steps of 64.
+    pub(crate) const ENVELOPES: u64 = 4096 + 384;
+    /// Groups of envelopes below this are not absent. The low 32 bits are the number of a group, the high
+    /// bits count how often a group became absent. A hint.
+    pub(crate) const ABSENT_FROM: u64 = 4096 + 384 + 8;
+    /// Groups of envelopes from this number on are absent. A hint.
+    pub(crate) const ABSENT_TO: u64 = 4096 + 384 + 16;
+    /// Number of groups that were free at the last checks: see `groups`. A hint.
+    pub(crate) const IDLE_GROUPS: u64 = 4096 + 384 + 24;
+    /// Number of times that free memory was returned to the kernel.
+    pub(crate) const TRIMS: u64 = 4096 + 512;
+    /// Member slots below this may be in use.
+    pub(crate) const MEMBERS: u64 = 4096 + 896;
+    /// Highest number of bytes in held blocks at one time, as measured by the checks of threads.
+    pub(crate) const PEAK_ALLOCATED: u64 = 4096 + 1152;
+    /// Highest number of bytes that had pages at one time.
+    pub(crate) const PEAK_RESERVED: u64 = 4096 + 1280;
+    /// Maximum number of bytes of free memory that keep their pages.
+    pub(crate) const CACHE_LIMIT: u64 = 4096 + 1408;
+    /// Time at which a member last checked for dead members, in ms of the monotonic clock.
+    pub(crate) const LOOKED: u64 = 4096 + 1024;
+    /// Number of members that were swept.
+    pub(crate) const DEATHS: u64 = 4096 + 640;
+    /// Number of detected deaths. Waiters sleep on it modulo 2^32: `park`.
+    pub(crate) const NOTICED: u64 = 4096 + 640 + 8;
+    /// Number of times that a waiter asked processes to report when they give a queue up: `park`.
+    pub(crate) const ASKED: u64 = 4096 + 640 + 16;
+    /// Maximum number of bytes that the arena may have pages for. 0 means no budget.
+    pub(crate) const BUDGET: u64 = 4096 + 768;
+    /// 1 if large blocks should have huge pages, else 0.
+    pub(crate) const HUGE: u64 = 4096 + 768 + 8;
+    /// 0 if threads that wait for locks check for cycles, else 1.
+    pub(crate) const NO_DEADLOCKS: u64 = 4096 + 768 + 16;
+    /// For each class, the slab after its last one.
+    pub(crate) const CLASS_ENDS: u64 = 8192;
+    /// The table of extents.
+    pub(crate) const EXTENTS: u64 = 12288;
+    /// Seats of spinning threads, one for each processor: `waiting::spin`.
+    pub(crate) const SPINNING: u64 = EXTENTS + 2048;
+    /// Size of the part that is needed from the start: everything above.
+    pub(crate) const FIRST_BYTES: u64 = 16384;
+    /// Directories of extents. Pages are reserved when a directory is first needed.
+    pub(crate) const PATHS: u64 = 16384;
+    /// Number of socket pairs in the locker. After it, three words: the lock for adding a pair. After them, a
+    /// hint: the first compartment that may be free (`locker`).
+    pub(crate) const LOCKER: u64 = 4096 + 1536;
+    /// Words of the locker's compartments. Pages are reserved when a compartment is first needed.
+    pub(crate) const COMPARTMENTS: u64 = PATHS + 8192;
+    /// Clocks below this may have had an owner. The next word is a hint: the first clock that may be free
+    /// (`clocks`).
+    pub(crate) const CLOCKS_USED: u64 = 4096 + 1664;
+    pub(crate) const CLOCKS_HINT: u64 = CLOCKS_USED + 8;
+    /// Clocks, in separate pages that devices access. The pages are reserved when a clock is first needed,
+    /// and never returned.
+    pub(crate) const CLOCKS: u64 = COMPARTMENTS + 8 * super::COMPARTMENTS;
+    /// Words of the devices: ordering of each device's streams. One page.
+    pub(crate) const ORDERS: u64 = CLOCKS + super::CLOCK * super::CLOCKS as u64;
+    /// Events of each clock that other processes open. Pages are reserved when an event is first needed.
+    pub(crate) const EVENTS: u64 = ORDERS + super::PAGE;
+    /// Offset of the first table.
+    pub(crate) const END: u64 = EVENTS + super::EVENTS * super::CLOCKS as u64;
+}
+
+/// Maximum number of messages in flight that carry descriptors.
+pub(crate) const COMPARTMENTS: u64 = 1 << 13;
+/// Number of clocks, and the size of each in bytes.
+pub(crate) const CLOCKS: u32 = 1 << Tick::CLOCK_BITS;
+pub(crate) const CLOCK: u64 = 8 * ClockAt::WORDS;
+const _: () = assert!(control::CLOCKS.is_multiple_of(PAGE));
+/// Maximum number of devices that the members of an arena can use.
+pub(crate) const ORDERS: u64 = PAGE / 8;
+/// Size of the events of a clock, in bytes.
+pub(crate) const EVENTS: u64 = 512;
+/// Maximum number of named files of an arena.
+pub(crate) const EXTENTS: u32 = 32;
+/// Sizes in bytes of a row of the table of extents and of its directory's row.
+pub(crate) const EXTENT: u64 = 64;
+pub(crate) const EXTENT_PATH: u64 = 256;
+
+/// Sizes and offsets of all tables.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Layout {
+    pub(crate) size: u64,
+    pub(crate) members: u32,
+    pub(crate) slabs: u32,
+    pub(crate) envelopes: u32,
+    pub(crate) members_at: u64,
+    pub(crate) touched_at: u64,
+    pub(crate) class_maps_at: u64,
+    pub(crate) slabs_at: u64,
+    pub(crate) blocks_at: u64,
+    pub(crate) envelope_map_at: u64,
+    pub(crate) group_map_at: u64,
+    pub(crate) groups_at: u64,
+    pub(crate) envelopes_at: u64,
+    pub(crate) data_at: u64,
+}
+
+/// Offsets of the words within an envelope.
+pub(crate) mod envelope {
+    /// Owner word.
+    pub(crate) const OWNER: u64 = 0;
+    /// Place word.
+    pub(crate) const PLACE: u64 = 8;
+    /// Number of attachments (16 bits), flags (16 bits), number of bytes (32 bits).
+    pub(crate) const META: u64 = 16;
+    /// Fingerprint of the message's type.
+    pub(crate) const TYPE: u64 = 24;
+    /// Attachment that holds the data that did not fit. 0 if everything fitted.
+    pub(crate) const SPILL: u64 = 32;
+    /// Attachments, followed by bytes.
+    pub(crate) const INLINE: u64 = 40;
+}
+
+/// Returns the size in bytes of a member's bits for slabs, in whole pages.
+const fn touched_bytes(slabs: u32) -> u64 {
+    (slabs as u64 / 8).next_multiple_of(PAGE)
+}
+
+impl Layout {
+    /// Minimum size of an arena in bytes.
+    pub(crate) const MIN: u64 = 64 << 20;
+    /// Minimum and maximum number of envelopes in an arena. A slot of a queue can't address more.
+    pub(crate) const LEAST_ENVELOPES: u32 = 1 << 10;
+    pub(crate) const MOST_ENVELOPES: u32 = 0xf0_0000;
+
+    /// Returns the default number of envelopes for an arena of `size` bytes.
+    pub(crate) fn envelopes_for(size: u64) -> u32 {
+        (size / (64 << 10)).next_power_of_two().clamp(1 << 12, 1 << 20) as u32
+    }
+
+    /// Returns the number of envelopes that any queue may use. The envelopes from this number on are the
+    /// share.
+    #[inline]
+    pub(crate) const fn ordinary(&self) -> u32 {
+        self.envelopes - self.envelopes / 8
+    }
+
+    /// Computes the layout of an arena of `size` bytes with `classes` size classes and this many envelopes.
+    pub(crate) fn new(size: u64, classes: u32, envelopes: u32) -> Self {
+        let slabs = (size / (256 << 10)).next_power_of_two().clamp(1 << 10, 1 << 18) as u32;
+        let members = if size >= 4 << 30 { 1024 } else { 256 };
+        let mut at = control::END;
+        let mut table = |bytes: u64| {
+            let here = at;
+            at += bytes.next_multiple_of(PAGE);
+            here
+        };
+        let members_at = table(u64::from(members) * MEMBER_STRIDE);
+        let touched_at = table(u64::from(members) * touched_bytes(slabs));
+        let class_maps_at = table(u64::from(classes) * u64::from(slabs) / 8);
+        let slabs_at = table(u64::from(slabs) * 64);
+        let blocks_at = table(u64::from(slabs) * u64::from(SLAB_BLOCKS) * 64);
+        let envelope_map_at = table(u64::from(envelopes) / 8);
+        let group_map_at = table((u64::from(envelopes) / 64).div_ceil(64) * 8);
+        let groups_at = table(u64::from(envelopes) / 8);
+        let envelopes_at = table(u64::from(envelopes) * ENVELOPE);
+        // Transparent huge pages need 2 MiB of alignment.
+        let data_at = at.next_multiple_of(2 << 20);
+        Self {
+            size,
+            members,
+            slabs,
+            envelopes,
+            members_at,
+            touched_at,
+            class_maps_at,
+            slabs_at,
+            blocks_at,
+            envelope_map_at,
+            group_map_at,
+            groups_at,
+            envelopes_at,
+            data_at,
+        }
+    }
+
+    /// Returns the number of addresses reserved for each named file. The address slots follow the arena's own
+    /// file.
+    pub(crate) fn slot(&self) -> u64 {
+        if !crate::SharingStrategy::FileSystem.supported() {
+            return 0;
+        }
+        // Huge pages have up to 1 GiB, and a file of huge pages must begin at a multiple of their size.
+        let grain = if self.size >= 16 << 30 { 1 << 30 } else { 2 << 20 };
+        (2 * self.size / u64::from(EXTENTS)).next_multiple_of(grain)
+    }
+
+    /// Returns the number of addresses of the whole arena.
+    pub(crate) fn space(&self) -> u64 {
+        self.size + self.slot() * u64::from(EXTENTS)
+    }
+
+    fn fields(&self) -> [(&'static str, u64); 19] {
+        [
+            ("layout version", VERSION),
+            ("byte order mark", u64::from_ne_bytes(*b"12345678")),
+            ("page size", PAGE),
+            ("size", self.size),
+            ("member slots", u64::from(self.members)),
+            ("slab slots", u64::from(self.slabs)),
+            ("envelope slots", u64::from(self.envelopes)),
+            ("member table", self.members_at | MEMBER_STRIDE << 48),
+            ("touched slabs", self.touched_at),
+            ("class maps", self.class_maps_at),
+            ("slab table", self.slabs_at | 64 << 48),
+            ("block table", self.blocks_at | 64 << 48),
+            ("envelope table", self.envelopes_at | ENVELOPE << 48),
+            ("data", self.data_at),
+            ("addresses of a file with a name", self.slot()),
+            ("groups of envelopes", self.groups_at | 8 << 48),
+            ("map of groups", self.group_map_at),
+            ("clocks", control::CLOCKS | CLOCK << 48),
+            ("events of clocks", control::EVENTS | EVENTS << 48),
+        ]
+    }
+
+    const HEADER_FIELDS_AT: u64 = 64;
+    /// Offset of the number of envelopes in the header.
+    pub(crate) const ENVELOPES_AT: u64 = Self::HEADER_FIELDS_AT + 8 * 6;
+
+    /// Returns `n` if an arena can have that many envelopes.
+    pub(crate) fn possible_envelopes(n: u64) -> Option<u32> {
+        let n = u32::try_from(n).ok()?;
+        let possible = (Self::LEAST_ENVELOPES..=Self::MOST_ENVELOPES).contains(&n) && n.is_multiple_of(512);
+        possible.then_some(n)
+    }
+
+    /// Writes the header of a new arena. The magic is written last: an arena without it is incomplete.
+    pub(crate) fn write<M: Mem>(&self, m: &M, arena_id: u64, boot: u64, uid: u32) {
+        for (i, v) in [(1, arena_id), (2, boot), (3, u64::from(uid)), (4, OLDEST_READER)] {
+            m.store(Word::at(8 * i), v);
+        }
+        for (i, (_, v)) in self.fields().into_iter().enumerate() {
+            m.store(Word::at(Self::HEADER_FIELDS_AT + 8 * i as u64), v);
+        }
+        m.store(Word::at(0), MAGIC);
+    }
+
+    /// Checks that the header matches this build, and returns the arena's ID.
+    pub(crate) fn check<M: Mem>(&self, m: &M, boot: Option<u64>) -> Result<u64> {
+        if m.load(Word::at(0)) != MAGIC {
+            return Err(Error::NotAnArena("it has no header".into()));
+        }
+        for (i, (what, ours)) in self.fields().into_iter().enumerate() {
+            let theirs = m.load(Word::at(Self::HEADER_FIELDS_AT + 8 * i as u64));
+            if theirs != ours {
+                return Err(Error::Version { what, theirs, ours });
+            }
+        }
+        if boot.is_some_and(|boot| m.load(Word::at(16)) != boot) {
+            return Err(Error::NotAnArena("it is from before the last boot".into()));
+        }
+        let (theirs, ours) = (m.load(Word::at(24)), u64::from(crate::sys::memory::user()));
+        if theirs != ours {
+            return Err(Error::NotAnArena(format!(
+                "it is user {theirs}'s, and this process is user {ours}'s"
+            )));
+        }
+        Ok(m.load(Word::at(8)))
+    }
+
+    /// Returns a word of a member's slot: see `member`.
+    pub(crate) fn member(&self, slot: u32, word: u64) -> Word {
+        Word::at(self.members_at + u64::from(slot) * MEMBER_STRIDE).plus(word)
+    }
+
+    /// Returns the position of the words of updates.
+    pub(crate) fn updates(&self) -> UpdateAt {
+        let own = Column { base: Word::at(self.members_at + UPDATES_AT), stride: MEMBER_STRIDE };
+        UpdateAt { current: Word::at(control::UPDATE), own }
+    }
+
+    /// Returns the position of the wait notes of members' threads.
+    pub(crate) fn wait_notes(&self) -> WaitNotesAt {
+        let base = Word::at(self.members_at + WAIT_NOTES_AT);
+        WaitNotesAt { base, stride: MEMBER_STRIDE, entries: WaitNotesAt::ENTRIES }
+    }
+
+    /// Returns the offset and the length in bytes of a member's slot.
+    pub(crate) fn member_bytes(&self, slot: u32) -> (u64, u64) {
+        (self.members_at + u64::from(slot) * MEMBER_STRIDE, MEMBER_STRIDE)
+    }
+
+    /// Returns the word with a member's bits for a slab and its neighbours.
+    pub(crate) fn touched(&self, slot: u32, slab: u32) -> Word {
+        let row = self.touched_at + u64::from(slot) * touched_bytes(self.slabs);
+        Word::at(row).plus(u64::from(slab / 64))
+    }
+
+    /// Returns the offset and the length in bytes of a member's bits for slabs.
+    pub(crate) fn touched_bytes(&self, slot: u32) -> (u64, u64) {
+        (self.touched(slot, 0).offset(), touched_bytes(self.slabs))
+    }
+
+    /// Returns the intent word of a lane. The lane's counts follow it.
+    pub(crate) fn intent(&self, m: Member, lane: u32) -> Word {
+        Word::at(
+            self.members_at
+                + u64::from(m.slot()) * MEMBER_STRIDE
+                + LANES_AT
+                + u64::from(lane % LANES) * LANE_STRIDE,
+        )
+    }
+
+    /// Returns the column of one word of all envelopes.
+    pub(crate) fn envelope_column(&self, field: u64) -> Column {
+        Column { base: Word::at(self.envelopes_at + field), stride: ENVELOPE }
+    }
+}
+
+#[cfg(all(test, not(mp_loom)))]
+mod tests {
+    use super::*;
+    use crate::mem::HeapMem;
+
+    /// Headers of no build of this library, of another build, or of another user.
+    #[test]
+    fn a_header_that_is_another_is_refused() {
+        let layout = Layout::new(Layout::MIN, 8, Layout::envelopes_for(Layout::MIN));
+        let user = crate::sys::memory::user();
+        let said = |word: u64, change: u64| {
+            let m = HeapMem::new(64);
+            layout.write(&m, 7, 5, user);
+            m.store(Word::at(8 * word), m.load(Word::at(8 * word)) ^ change);
+            layout.check(&m, Some(5))
+        };
+        assert_eq!(said(0, 0).unwrap(), 7);
+        assert!(matches!(said(0, 1), Err(Error::NotAnArena(_))));
+        assert!(matches!(said(2, 1), Err(Error::NotAnArena(why)) if why.contains("boot")));
+        assert!(matches!(said(3, 1), Err(Error::NotAnArena(why)) if why.contains("user")));
+        for (i, (what, ours)) in (8..).zip(layout.fields()) {
+            let refused = said(i, 1);
+            let is_named = |w: &&str, t: u64, o: u64| (*w, t, o) == (what, ours ^ 1, ours);
+            assert!(
+                matches!(&refused, Err(Error::Version { what, theirs, ours }) if is_named(what, *theirs, *ours)),
+                "{what}: {refused:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,59 @@
+//! Slabs in which a member may hold something.
+//!
+//! Each member has a bit for each slab. It sets the bit **before** its first action in the slab that a sweep
+//! would have to undo: taking a hint, claiming a block, taking a seat for itself, or giving up the seat that
+//! a message or a part has (after which it may have to free the block). It never clears a bit, so the bits
+//! describe a superset of what it may hold, and a sweep needs to visit no other slabs.
+//!
+//! | word | changed by | killed | consequence |
+//! |---|---|---|---|
+//! | bits of a member | the member sets | after the bit, before the announced action | the sweep checks 64 blocks in vain |
+//! | | a sweeper clears, when the whole sweep is done | half way | the next sweeper repeats the work for the remaining bits |
+//!
+//! A sweeper sets its own bits for all slabs that it visits, since it takes over what it finds. A visitor
+//! sets the dead member's bits, since a block that loses its last holder is claimed for that member.
+
+use crate::arena::Arena;
+use crate::mem::Mem;
+use crate::words::Member;
+
+impl Arena {
+    /// Records that this process may come to hold something in a slab. Must be called before it does.
+    #[inline]
+    pub(crate) fn touch(&self, me: Member, slab: u32) {
+        let (at, bit) = (self.layout().touched(me.slot(), slab), 1 << (slab % 64));
+        if self.map().load_relaxed(at) & bit == 0 {
+            self.map().or(at, bit);
+        }
+    }
+
+    /// Returns `true` if a member may have held something in a slab.
+    pub(crate) fn has_touched(&self, m: Member, slab: u32) -> bool {
+        self.map().load(self.layout().touched(m.slot(), slab)) & 1 << (slab % 64) != 0
+    }
+
+    /// Calls `f` with each slab that a member in one of these slots has touched.
+    pub(crate) fn each_touched_slab(&self, slots: impl Iterator<Item = u32> + Clone, mut f: impl FnMut(u32)) {
+        let slabs = self.slab_count();
+        for group in (0..slabs).step_by(64) {
+            let mut bits = slots
+                .clone()
+                .fold(0, |bits, slot| bits | self.map().load(self.layout().touched(slot, group)));
+            while bits != 0 {
+                f(group + bits.trailing_zeros());
+                bits &= bits - 1;
+            }
+        }
+    }
+
+    /// Clears a dead member's bits, after all work for them is done.
+    pub(crate) fn forget_touched(&self, slot: u32) {
+        // One more than the count: the member may have died while it added that slab.
+        for group in (0..=self.slab_count()).step_by(64) {
+            let at = self.layout().touched(slot, group);
+            if self.map().load_relaxed(at) != 0 {
+                self.map().store(at, 0);
+            }
+        }
+    }
+}

@@ -1,0 +1,295 @@
+//! Members, and detection of dead members.
+//!
+//! # States of a member's word
+//! | state | by | changed by |
+//! |---|---|---|
+//! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
+//! | `LIVE(epoch)` | | a process that has detected the member's death → `DEAD` |
+//! | `DEAD(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `VACATING` |
+//! | `VACATING(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `SWEEPING(visitor)` |
+//! | `SWEEPING(epoch)` | sweeper | that sweeper → `FREE`; if it is dead, another sweeper |
+//!
+//! Visits are in `visit`, and the sweep is in `sweep`. [`Visit`](crate::steps::Visit) describes how the sweep
+//! follows the visits.
+//!
+//! # Detection of a member's death
+//! The member's parent detects it by its pidfd. Any process detects it by finding both locks of the slot
+//! free. One lock alone proves nothing: see [`sys::locks`](crate::sys). A stopped process holds its locks,
+//! and is not dead.
+
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::layout::{LANES, control};
+use crate::mem::{Mem, Word};
+use crate::sys::{directory, locks, memory};
+use crate::waiting::reports::table as waits;
+use crate::words::{BlockId, Member, Presence, Tenancy};
+
+/// Information about a member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct MemberInfo {
+    /// Tag of the member.
+    pub member: Member,
+    /// Process ID, as seen by the process itself.
+    pub pid: u32,
+    /// `true` if the member is not known to be dead.
+    pub live: bool,
+}
+
+const STATE: u64 = 0;
+const PID: u64 = 1;
+const VISITING: u64 = 2;
+const RECOVERED: u64 = 3;
+const LANES_USED: u64 = 4;
+pub(crate) const KNOWS_RINGS: u64 = 5;
+const LANES_EVER: u64 = 6;
+
+/// Returns the word that marks visitors' recovery of a dead member: epoch (32 bits), recovered (1 bit), the
+/// excepted ring + 1, or 0 (24 bits).
+const fn recovered_word(epoch: u32, but: Option<BlockId>) -> u64 {
+    let but = match but {
+        None => 0,
+        Some(ring) => (ring as u64 + 1) & 0xff_ffff,
+    };
+    but << 33 | 1 << 32 | epoch as u64
+}
+
+impl Arena {
+    pub(crate) fn tenancy(&self, slot: u32) -> Tenancy {
+        Tenancy::unpack(self.map().load(self.tenancy_word(slot)))
+    }
+
+    pub(crate) fn change_tenancy(&self, slot: u32, from: Tenancy, to: Tenancy) -> bool {
+        self.map().cas(self.layout().member(slot, STATE), from.pack(), to.pack()).is_ok()
+    }
+
+    /// Becomes a member: takes both locks first, then the epoch.
+    pub(crate) fn join(&self) -> Result<Member> {
+        for slot in 0..self.layout().members {
+            if u64::from(slot) >= self.map().load(Word::at(control::MEMBERS)) {
+                let (at, len) = self.layout().member_bytes(slot);
+                self.commit_at(at, len)?;
+                let (at, len) = self.layout().touched_bytes(slot);
+                self.commit_at(at, len)?;
+            }
+            let before = self.tenancy(slot);
+            if before.presence != Presence::Free {
+                continue;
+            }
+            if !self.lock_slot(slot)? {
+                continue;
+            }
+            // Another process may have had the slot, and died in it, since it was read. From here on no other
+            // process can join in it.
+            if self.tenancy(slot) != before {
+                self.unlock_slot(slot);
+                continue;
+            }
+            let now = Tenancy { presence: Presence::Live, epoch: before.epoch.wrapping_add(1) };
+            let (pid, knows_rings) = (u64::from(std::process::id()), u64::from(Self::knows_rings()));
+            for (word, v) in [(PID, pid), (LANES_USED, 0), (KNOWS_RINGS, knows_rings), (VISITING, 0)] {
+                self.map().store(self.layout().member(slot, word), v);
+            }
+            // The slot's previous member may have died while it made an update.
+            self.map().store(self.layout().updates().making(slot), 0);
+            self.free_wait_notes(Member::new(slot, now.epoch));
+            waits::clear(*self, slot);
+            self.raise(Word::at(control::MEMBERS), u64::from(slot) + 1);
+            if self.change_tenancy(slot, before, now) {
+                return Ok(Member::new(slot, now.epoch));
+            }
+            self.unlock_slot(slot);
+        }
+        let limit = u64::from(self.layout().members);
+        Err(Error::ArenaFull { what: "member slots", asked: 1, limit })
+    }
+
+    /// Returns the maximum number of members, and a cheap upper bound of the present number.
+    #[doc(hidden)]
+    pub fn most_members(&self) -> (usize, usize) {
+        let limit = self.layout().members;
+        let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(limit));
+        (limit as usize, used as usize)
+    }
+
+    /// Takes the locks of a slot. In a local arena no other process can have them.
+    fn lock_slot(&self, slot: u32) -> Result<bool> {
+        let Ok(file) = self.file() else { return Ok(true) };
+        locks::acquire(file, slot)
+            .map_err(|source| Error::Os { what: "locking a member slot of the arena", source })
+    }
+
+    pub(crate) fn unlock_slot(&self, slot: u32) {
+        if let Ok(file) = self.file() {
+            locks::release(file, slot);
+        }
+    }
+
+    /// Returns a member's state word.
+    pub(crate) fn tenancy_word(&self, slot: u32) -> Word {
+        self.layout().member(slot, STATE)
+    }
+
+    /// Returns the word in which a member announces the slots that it visits.
+    pub(crate) fn visiting_word(&self, slot: u32) -> Word {
+        self.layout().member(slot, VISITING)
+    }
+
+    /// Records that a visitor has recovered everything that other processes wait for from the dead member of
+    /// a slot, except in the ring `but`. May be called any number of times.
+    pub(crate) fn note_recovered(&self, slot: u32, epoch: u32, but: Option<BlockId>) {
+        let word = self.layout().member(slot, RECOVERED);
+        let (before, now) = (self.map().load(word), recovered_word(epoch, but));
+        // A late visitor does not undo a complete recovery.
+        let done = before == recovered_word(epoch, None);
+        if !done && before != now {
+            _ = self.map().cas(word, before, now);
+        }
+    }
+
+    /// Returns `true` if a member is dead, and everything that holders of this ring wait for was recovered.
+    /// The member may still have seats in rings.
+    pub(crate) fn has_left(&self, m: Member, ring: BlockId) -> bool {
+        let t = self.tenancy(m.slot());
+        match t.presence {
+            Presence::Live if Member::new(m.slot(), t.epoch) == m => false,
+            Presence::Dead(_) | Presence::Vacating(_) | Presence::Sweeping(_)
+                if Member::new(m.slot(), t.epoch) == m =>
+            {
+                let seen = self.map().load(self.layout().member(m.slot(), RECOVERED));
+                // Everything, or everything except in another ring.
+                (seen & recovered_word(u32::MAX, None) == recovered_word(t.epoch, None))
+                    && seen != recovered_word(t.epoch, Some(ring))
+            }
+            _ => true,
+        }
+    }
+
+    /// Returns `true` if a member is known to be dead. Makes no system call.
+    pub(crate) fn is_known_dead(&self, m: Member) -> bool {
+        let t = self.tenancy(m.slot());
+        t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m
+    }
+
+    pub(crate) fn set_dead(&self, m: Member) {
+        let t = self.tenancy(m.slot());
+        let same = Member::new(m.slot(), t.epoch) == m;
+        if t.presence == Presence::Live
+            && same
+            && self.change_tenancy(m.slot(), t, Tenancy { presence: Presence::Dead(0), ..t })
+        {
+            self.tell_of_a_lost_holder();
+        }
+    }
+
+    /// Returns `true` if a member was declared dead, or is found dead by its locks (1–3 µs).
+    ///
+    /// A stopped process is not dead. Returns `false` when in doubt.
+    pub fn is_dead(&self, m: Member) -> bool {
+        let t = self.tenancy(m.slot());
+        if t.presence != Presence::Live || Member::new(m.slot(), t.epoch) != m {
+            return true;
+        }
+        let locks_free = |file| locks::both_free(file, m.slot()).unwrap_or(false);
+        if self.me().is_ok_and(|me| me == m) || !self.file().is_ok_and(locks_free) {
+            return false;
+        }
+        self.set_dead(m);
+        true
+    }
+
+    /// Returns `true` if no other member lives.
+    pub(crate) fn is_last(&self) -> bool {
+        let Ok(me) = self.me() else { return false };
+        let mut live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
+        live.all(|(slot, t)| slot == me.slot() || self.is_dead(Member::new(slot, t.epoch)))
+    }
+
+    /// Returns the members, including dead ones that are not swept yet.
+    pub fn members(&self) -> Vec<MemberInfo> {
+        self.used_slots()
+            .filter(|(_, t)| t.presence != Presence::Free)
+            .map(|(slot, t)| MemberInfo {
+                member: Member::new(slot, t.epoch),
+                pid: self.map().load(self.layout().member(slot, PID)) as u32,
+                live: t.presence == Presence::Live,
+            })
+            .collect()
+    }
+
+    /// Returns process IDs and start times of live members. The times are read here, not by each member when
+    /// it joins: few programs need them, and reading `/proc` is a fifth of joining.
+    ///
+    /// Without `/proc` the time is 0. Such a file names no namespace, so no process reads the time.
+    pub(crate) fn live_processes(&self) -> impl Iterator<Item = (Member, u32, u64)> + '_ {
+        let live = self.used_slots().filter(|(_, t)| t.presence == Presence::Live);
+        live.filter_map(move |(slot, t)| {
+            let pid = self.map().load(self.layout().member(slot, PID)) as u32;
+            let unknown = || (directory::process_namespace() == 0).then_some(0);
+            let start = memory::start_time_of(pid).or_else(unknown)?;
+            // If the member is alive now, it was alive when its start time was read.
+            let member = Member::new(slot, t.epoch);
+            (!self.is_dead(member)).then_some((member, pid, start))
+        })
+    }
+
+    /// Returns the process ID of a member, or 0 if it is gone.
+    pub fn pid_of(&self, m: Member) -> u32 {
+        self.members().into_iter().find(|i| i.member == m).map_or(0, |i| i.pid)
+    }
+
+    /// Returns `true` if a member's process is stopped by a signal or a debugger. Used in errors that name
+    /// the process waited for. The process may continue at any moment. Returns `false` when in doubt.
+    pub fn is_stopped(&self, m: Member) -> bool {
+        match self.pid_of(m) {
+            0 => false,
+            pid => memory::is_stopped(pid),
+        }
+    }
+
+    /// Returns the slots that may have a member.
+    pub(crate) fn used_slots(&self) -> impl Iterator<Item = (u32, Tenancy)> + '_ {
+        let used = self.map().load(Word::at(control::MEMBERS)).min(u64::from(self.layout().members));
+        (0..used as u32).map(|slot| (slot, self.tenancy(slot)))
+    }
+
+    /// Returns the intent words that a member has ever used.
+    pub(crate) fn intents(&self, m: Member) -> impl Iterator<Item = Word> + '_ {
+        let used = self.map().load(self.layout().member(m.slot(), LANES_USED)).min(u64::from(LANES));
+        (0..used as u32).map(move |lane| self.layout().intent(m, lane))
+    }
+
+    /// Returns the intent words of the lanes that any member of a slot has ever used. Their counts remain.
+    pub(crate) fn lanes_ever(&self, slot: u32) -> impl Iterator<Item = Word> + '_ {
+        let used = self.map().load_relaxed(self.layout().member(slot, LANES_EVER)).min(u64::from(LANES));
+        (0..used as u32).map(move |lane| self.layout().intent(Member::new(slot, 0), lane))
+    }
+
+    /// Records that this process uses a lane. Called before it uses the lane for the first time.
+    pub(crate) fn note_lane(&self, me: Member, lane: u32) {
+        self.raise(self.layout().member(me.slot(), LANES_EVER), u64::from(lane) + 1);
+        self.raise(self.layout().member(me.slot(), LANES_USED), u64::from(lane) + 1);
+    }
+
+    /// Raises a word to at least `to`.
+    pub(crate) fn raise(&self, at: Word, to: u64) {
+        let mut now = self.map().load(at);
+        while now < to {
+            match self.map().cas(at, now, to) {
+                Ok(()) => return,
+                Err(other) => now = other,
+            }
+        }
+    }
+
+    /// Records that this process has a ring layer, so that only processes with one sweep it: it may die while
+    /// it drains a ring, or holds a message of one.
+    pub(crate) fn note_rings(&self, me: Member) {
+        self.map().store(self.layout().member(me.slot(), KNOWS_RINGS), 1);
+    }
+
+    pub(crate) fn knew_rings(&self, m: Member) -> bool {
+        self.map().load(self.layout().member(m.slot(), KNOWS_RINGS)) != 0
+    }
+}

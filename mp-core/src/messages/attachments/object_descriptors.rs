@@ -1,0 +1,115 @@
+//! Descriptors kept by objects. Any member can copy them, any number of times, as long as the object lives.
+//!
+//! An object's descriptor is in a compartment of the locker, like the descriptors of messages (see
+//! `descriptors`). The object's block then has the kind [`Kind::Keeper`], and word 7 of the structure's
+//! header stores the compartment and whether the descriptor is in it. Members peek at the packet and leave it
+//! there. The process that frees the block, the last holder or a sweep, first empties the compartment, as for
+//! the blocks of messages.
+//!
+//! | step | state if killed after it | cleared by |
+//! |---|---|---|
+//! | the block is a keeper | an object that keeps nothing, as seen by its holders | its last holder, or the sweep |
+//! | its word names a compartment (ahead) | the same: the compartment's word does not name the block | the same, which does not touch the compartment |
+//! | the compartment's word names the block | the same, and an empty compartment | the same, which clears the compartment's word |
+//! | descriptor sent into it | the same, and a descriptor that no process finds | the same, which removes it |
+//! | its word marks the descriptor as present | an object with its descriptor, whichever of its holders is gone | the last of them, or the sweep |
+//!
+//! A member that peeks need not hold the object. It checks before and after whether the object
+//! [lives](Arena::lives). While the object lives, its compartment is its own, so the descriptor found in
+//! between is the object's.
+
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::mem::{Mem, Word};
+use crate::messages::attachments::descriptors::look;
+use crate::sys::Errno;
+use crate::sys::packets::{self, refused};
+use crate::words::{BlockId, Kind};
+
+/// Word of a structure's header for its kept descriptor.
+const KEPT: u64 = 7;
+/// Bit of that word: the descriptor is present.
+const READY: u64 = 1 << 32;
+
+impl Arena {
+    /// Implements [`Structure::keep_descriptor`](crate::Structure::keep_descriptor) for the structure in this
+    /// block.
+    pub(crate) fn keep_descriptor(&self, hold: &Hold, fd: BorrowedFd<'_>) -> Result<()> {
+        self.me()?;
+        if hold.is_nowhere() {
+            return Err(Error::InvalidArgument(
+                "a structure that isn't held here can't keep a descriptor".into(),
+            ));
+        }
+        self.close_what_was_left();
+        self.locker()?;
+        let (block, word) = (hold.block(), self.kept_word(hold.block()));
+        if self.object_becomes(block, Kind::Keeper) == Err(Kind::Part) {
+            let why =
+                "a structure that is a part of another one can't keep a descriptor: have that one keep it";
+            return Err(Error::InvalidArgument(why.into()));
+        }
+        let i = self.take_compartment(block, word)?;
+        let sent = self.open_compartment(i).and_then(|(into, _)| {
+            packets::send(&into, 0, &[fd]).map_err(|errno| match errno {
+                Errno::BADF => Error::InvalidArgument("the descriptor to keep is not open (EBADF)".into()),
+                errno => refused("keep a descriptor", errno),
+            })
+        });
+        match sent {
+            Ok(()) => self.map().store(word, (i + 1) | READY),
+            Err(_) => {
+                self.empty_compartment(block)?;
+                self.map().store(word, 0);
+            }
+        }
+        sent
+    }
+
+    fn kept_word(&self, block: BlockId) -> Word {
+        Word::at(self.data_of(block).0).plus(KEPT)
+    }
+
+    /// Returns the word in which a block stores its compartment, if its kind has one.
+    pub(crate) fn compartment_word(&self, block: BlockId) -> Option<Word> {
+        match self.kind_of(block) {
+            Kind::Descriptors => Some(Word::at(self.data_of(block).0)),
+            Kind::Keeper => Some(self.kept_word(block)),
+            _ => None,
+        }
+    }
+
+    /// Returns a copy of the descriptor that an object [keeps](crate::Structure::keep_descriptor), by the
+    /// object's [mark](Self::mark). The copy is close-on-exec. Returns `None` if the object keeps none (yet),
+    /// or is gone. The caller need not hold the object, and the process that provided the descriptor need not
+    /// live.
+    ///
+    /// Doesn't block. Uses three descriptors for a moment.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDescriptors`] if this process can't open more descriptors, [`Error::Unsupported`] if it
+    /// has no locker, [`Error::Forked`].
+    pub fn kept_descriptor(&self, mark: u64) -> Result<Option<OwnedFd>> {
+        self.me()?;
+        let (true, Some(block)) = (self.lives(mark), Self::marked(mark)) else { return Ok(None) };
+        if self.kind_of(block) != Kind::Keeper || self.map().load(self.kept_word(block)) & READY == 0 {
+            return Ok(None);
+        }
+        let found = self.look_at_kept(block);
+        // While the object lived, the compartment was its own.
+        if !self.lives(mark) {
+            return Ok(None);
+        }
+        found
+    }
+
+    fn look_at_kept(&self, block: BlockId) -> Result<Option<OwnedFd>> {
+        let Some(i) = self.compartment_of(block) else { return Ok(None) };
+        let (_, out) = self.open_compartment(i)?;
+        let found = look(&out, 0)?.files.pop();
+        Ok(found)
+    }
+}

@@ -1,0 +1,41 @@
+//! Copies of a message's bytes into and out of an envelope, a spill block, or the block of a buffer.
+//!
+//! # Safety
+//! Unsafe, because these bytes are plain memory that other processes map. Sound, because every caller is the
+//! owner of the envelope at that moment (its owner word names this process), or holds the spill block or
+//! buffer, which is written once, before it is sent.
+#![allow(unsafe_code)]
+
+use crate::alloc::handles::Hold;
+use crate::sys::Mapping;
+
+/// Writes the bytes of a message that this process is packing.
+#[inline]
+pub(crate) fn write_own(map: &Mapping, at: u64, bytes: &[u8]) {
+    // SAFETY: the target is in an envelope, spill block or buffer that this process owns and has not
+    // published yet.
+    unsafe { map.write(at, bytes) }
+}
+
+/// Appends bytes of a message that this process has taken.
+#[inline]
+pub(crate) fn read_own(map: &Mapping, at: u64, len: usize, to: &mut Vec<u8>) {
+    let first = map.bytes(at, len as u64);
+    // SAFETY: inside the mapping (checked above), initialised by the kernel's zeros at least. The source is
+    // in an envelope that this process owns. Its last owner stopped writing before publishing it, and the
+    // ring's compare-and-swap ordered that before this read.
+    let bytes = unsafe { std::slice::from_raw_parts(first.as_ptr(), len) };
+    to.extend_from_slice(bytes);
+}
+
+/// Returns the bytes of a message in its spill block, or of a buffer in its block.
+#[inline]
+pub(crate) fn spilled(hold: &Hold, from: usize, len: usize) -> &[u8] {
+    let (at, size) = hold.arena().data_of(hold.block());
+    let len = len.min((size as usize).saturating_sub(from));
+    let first = hold.arena().map().bytes(at + from as u64, len as u64);
+    // SAFETY: inside the block (checked above), initialised by the kernel's zeros at least, and held as long
+    // as `hold` is borrowed. These bytes of a spill block are written once, before it is sent. The bytes of a
+    // buffer, or of any other block that was attached as frozen, are no longer written by any process.
+    unsafe { std::slice::from_raw_parts(first.as_ptr(), len) }
+}

@@ -1,0 +1,484 @@
+//! Envelopes: containers of messages that belong to no process.
+//!
+//! An envelope has an owner word, up to 216 inline bytes (attachments first, then the message's bytes), and,
+//! if that is too little, a spill block with the rest. Each attachment is a seat that the envelope holds in
+//! some block.
+//!
+//! | word | written by | when |
+//! |---|---|---|
+//! | owner | a process that claims it; its owner; a ring's producer and consumer; a sweeper | see [`Owner`] |
+//! | place | its owner | before it is queued |
+//! | meta, type | its owner | while it fills or empties it |
+//! | spill | its owner | before the spill block's seat moves to the envelope (write-ahead) |
+//! | attachments | its owner | before the seat is taken (write-ahead) |
+//!
+//! If a process is killed while filling or emptying an envelope, the owner word names the dead process, and
+//! the sweep releases exactly those seats that name the envelope. Each process keeps a few idle envelopes,
+//! whose owner words name it, too.
+
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::layout::{ENVELOPE, SLAB_BLOCKS, envelope as field};
+use crate::mem::{Column, Mem, Word, run};
+use crate::messages::Incoming;
+use crate::messages::incoming::Claimed;
+use crate::messages::incoming::DESCRIPTORS;
+use crate::messages::outgoing::pack::AttachRequest;
+use crate::steps::{Release, Released};
+use crate::words::{Attach, EnvelopeId, Holder, Kind, Owner, Seat};
+
+/// Number of inline bytes of an envelope.
+pub(crate) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
+/// Number of these bytes that a queue may use if the message does not.
+pub(crate) const TAIL: usize = 16;
+/// Size of a cache line in bytes.
+const LINE: u64 = 64;
+/// Version of the format and meaning of the bytes in an envelope.
+///
+/// All versions share the bits of the meta word, the spill word, and the list of attachments that these two
+/// locate. So a process that can't read a message can read its version, and release the attachments.
+const WIRE_VERSION: u64 = 6;
+/// Number of attachments by which the blocks of a message are prefetched ahead: another process wrote their
+/// words last, and waiting for each of them is most of the cost of a message with many tensors.
+pub(crate) const AHEAD: usize = 8;
+/// Maximum number of attachments of a message.
+pub(crate) const MAX_ATTACHMENTS: usize = u16::MAX as usize;
+
+/// The meta word: number of attachments (16 bits), "attachments are in the spill block" (1), number of
+/// deliveries (7), wire version (8), number of bytes (32).
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Meta {
+    pub(crate) attachments: usize,
+    pub(crate) spilled: bool,
+    pub(crate) bytes: usize,
+}
+
+impl Meta {
+    pub(crate) fn pack(self) -> u64 {
+        self.attachments as u64
+            | u64::from(self.spilled) << 16
+            | WIRE_VERSION << 24
+            | (self.bytes as u64) << 32
+    }
+    pub(crate) fn unpack(w: u64) -> Result<Self> {
+        let version = w >> 24 & 0xff;
+        if version != WIRE_VERSION {
+            return Err(Error::Version {
+                what: "the wire version of a message",
+                theirs: version,
+                ours: WIRE_VERSION,
+            });
+        }
+        Ok(Self::of_any_version(w))
+    }
+
+    /// Unpacks the parts of the word that all wire versions share.
+    pub(crate) fn of_any_version(w: u64) -> Self {
+        Self { attachments: (w & 0xffff) as usize, spilled: w >> 16 & 1 == 1, bytes: (w >> 32) as usize }
+    }
+
+    /// Returns the location of the bytes: in the envelope, after its attachments, or in a spill block of
+    /// `spill` bytes.
+    pub(crate) fn parts(self, spill: Option<u64>) -> Result<Parts> {
+        let listed = 8 * self.attachments;
+        let inline = if self.spilled { 0 } else { listed };
+        let room = spill.unwrap_or(INLINE as u64);
+        let from = if spill.is_some() && !self.spilled { 0 } else { listed };
+        let room_for_bytes = room;
+        if self.spilled && spill.is_none()
+            || inline > INLINE
+            || self.bytes as u64 > room_for_bytes
+            || from as u64 > room_for_bytes - self.bytes as u64
+        {
+            return Err(Error::Malformed("the lengths of a message exceed its envelope".into()));
+        }
+        Ok(Parts { from })
+    }
+}
+
+/// Offset of the bytes of a message.
+pub(crate) struct Parts {
+    pub(crate) from: usize,
+}
+
+/// Bytes of a message that did not fit into its envelope.
+#[derive(Debug)]
+pub(crate) struct Spill {
+    pub(crate) hold: Hold,
+    pub(crate) from: usize,
+    pub(crate) len: usize,
+}
+
+impl Spill {
+    pub(crate) fn bytes(&self) -> &[u8] {
+        crate::messages::bytes::spilled(&self.hold, self.from, self.len)
+    }
+}
+
+/// A packed message that belongs to this process, until it is [opened](Self::open). Dropping the envelope
+/// [loses](Self::lose) the message and releases everything in it.
+#[derive(Debug)]
+pub struct Envelope {
+    pub(crate) arena: Arena,
+    /// Index of the envelope. It is as wide as the other fields, so that no copy reads a value that was
+    /// written in pieces: see [`push`](super::push).
+    index: u64,
+    /// Owner word, packed, because an unpacked one is written in pieces.
+    owner: u64,
+}
+
+impl Envelope {
+    /// Returns an envelope of this process with this owner word.
+    #[inline]
+    pub(crate) fn new(arena: Arena, id: EnvelopeId, owner: u64) -> Self {
+        Self { arena, index: id.into(), owner }
+    }
+
+    /// Records the owner word.
+    #[inline]
+    pub(crate) fn note_owner(&mut self, owner: u64) {
+        self.owner = owner;
+    }
+
+    /// Returns the index of the envelope.
+    #[inline]
+    pub fn id(&self) -> EnvelopeId {
+        self.index as EnvelopeId
+    }
+
+    /// Returns the present value of the owner word.
+    #[inline]
+    pub fn owner(&self) -> Owner {
+        Owner::unpack(self.owner)
+    }
+
+    /// Returns `true` if the envelope contains a message of this process.
+    #[inline]
+    fn is_whole(&self) -> bool {
+        matches!(self.owner().holder, Holder::Member(_))
+    }
+
+    /// Transfers the envelope to a ring or to another process. The receiver turns it into an `Envelope` again
+    /// with [`Arena::envelope_from_raw`].
+    #[inline]
+    pub fn into_raw(self) -> (EnvelopeId, Owner) {
+        let this = std::mem::ManuallyDrop::new(self);
+        (this.id(), this.owner())
+    }
+
+    /// Returns the fingerprint of the message's type, or 0 after the message was taken out.
+    pub fn fingerprint(&self) -> u64 {
+        if !self.is_whole() {
+            return 0;
+        }
+        self.arena.map().load(self.arena.envelope_word(self.id(), field::TYPE))
+    }
+
+    /// Returns the size of the message in bytes: its encoded length, and the allocated length of each
+    /// attached block.
+    pub fn weight(&self) -> u64 {
+        if !self.is_whole() {
+            return 0;
+        }
+        let (arena, id) = (self.arena, self.id());
+        let map = arena.map();
+        let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
+        let (entries, n) = arena.attachments_at(id, meta);
+        let attached = |k| Attach::unpack(map.load_relaxed(entries.plus(k)));
+        let sizes = (0..n).filter_map(attached).map(|a| arena.data_of(a.block).1);
+        meta.bytes as u64 + sizes.sum::<u64>()
+    }
+
+    /// Returns `true` if the message has attachments.
+    #[inline]
+    pub fn has_attachments(&self) -> bool {
+        if !self.is_whole() {
+            return false;
+        }
+        let meta = self.arena.map().load_relaxed(self.arena.envelope_word(self.id(), field::META));
+        Meta::of_any_version(meta).attachments != 0
+    }
+
+    /// Releases everything in the envelope, if it contains a message. `note` records the loss in the queues
+    /// whose handles are in the message.
+    #[inline]
+    pub(crate) fn discard(&self, note: impl FnOnce(&Self) -> bool) {
+        if !self.is_whole() || !self.arena.is_here() {
+            return;
+        }
+        let noted = self.has_attachments() && note(self);
+        self.arena.empty_envelope(self.id());
+        self.arena.keep(self.id(), self.owner);
+        if noted {
+            self.arena.tell_of_a_lost_holder();
+        }
+    }
+
+    /// Copies the descriptors of a message before it is opened. Until then, the message can return to its
+    /// queue.
+    ///
+    /// # Errors
+    /// [`Error::OutOfDescriptors`] if this process can't open more descriptors, and the errors of the locker.
+    /// [`Error::Stale`] if the message was taken out.
+    pub fn claim(&self) -> Result<Claimed> {
+        if !self.is_whole() {
+            return Err(opened());
+        }
+        let (arena, id, mut claimed) = (self.arena, self.id(), Claimed::default());
+        let map = arena.map();
+        let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
+        if meta.attachments == 0 {
+            return Ok(claimed);
+        }
+        let (entries, n) = arena.attachments_at(id, meta);
+        for attach in (0..n).filter_map(|k| Attach::unpack(map.load_relaxed(entries.plus(k)))) {
+            if attach.grant == DESCRIPTORS
+                && arena.block_exists(attach.block)
+                && arena.kind_of(attach.block) == Kind::Descriptors
+            {
+                claimed.add(arena, attach.block)?;
+            }
+        }
+        Ok(claimed)
+    }
+
+    /// Frees the last two words of the envelope ([`Arena::tail_words`]) for its queue.
+    ///
+    /// # Errors
+    /// The errors of an allocation, if their contents can't be moved. [`Error::Stale`] if the message was
+    /// taken out.
+    pub fn free_tail(&self) -> Result<()> {
+        if !self.is_whole() {
+            return Err(opened());
+        }
+        self.arena.spill(self)
+    }
+
+    /// Takes the message out, once, into an empty `inc`. Its attachments become handles of this process, and
+    /// the envelope is free for another message.
+    ///
+    /// # Errors
+    /// [`Error::Version`] if the message has another wire version, [`Error::Malformed`] if its words are
+    /// invalid. Dropping the envelope then releases everything in it. [`Error::Stale`] if the message was
+    /// taken out already. [`Error::Forked`] in a forked child, which has no access to it.
+    // Not by value: it would be copied just after it was assembled from its parts, see `index`.
+    #[inline]
+    pub fn open(&mut self, inc: &mut Incoming) -> Result<()> {
+        let (arena, id) = (self.arena, self.id());
+        arena.me()?;
+        if !self.is_whole() {
+            return Err(opened());
+        }
+        let map = arena.map();
+        let meta = Meta::unpack(map.load_relaxed(arena.envelope_word(id, field::META)))?;
+        inc.typed(map.load_relaxed(arena.envelope_word(id, field::TYPE)));
+        let spill = map.load_relaxed(arena.envelope_word(id, field::SPILL));
+        if meta.attachments == 0 && spill == 0 && meta.bytes <= INLINE {
+            arena.read_inline(id, 0, meta.bytes, inc.buffer());
+        } else {
+            self.open_attached(meta, Attach::unpack(spill), inc)?;
+        }
+        arena.keep(id, std::mem::replace(&mut self.owner, Owner::free(0).pack()));
+        Ok(())
+    }
+
+    /// Same as [`open`](Self::open), with attachments or a spill block.
+    fn open_attached(&self, meta: Meta, spill: Option<Attach>, inc: &mut Incoming) -> Result<()> {
+        let (arena, id) = (self.arena, self.id());
+        let map = arena.map();
+        if !meta.spilled {
+            arena.fetch_early(id, meta.attachments);
+        }
+        // The spill block remains the envelope's until every attachment that it lists is taken: if this
+        // process dies before, the sweep finds the list.
+        let spill = spill.filter(|a| arena.block_exists(a.block));
+        let (list, room) = spill.map(|a| arena.data_of(a.block)).unzip();
+        let Parts { from } = meta.parts(room)?;
+        let list = list.filter(|_| meta.spilled).map(Word::at);
+        let entries = list.unwrap_or(arena.envelope_word(id, field::INLINE));
+        let attached = |k: usize| Attach::unpack(map.load_relaxed(entries.plus(k as u64)));
+        for k in 0..meta.attachments {
+            let ahead = k + AHEAD;
+            if ahead < meta.attachments
+                && let Some(attach) = attached(ahead)
+            {
+                arena.fetch_seat(attach);
+            }
+            let attach = attached(k)
+                .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
+            arena.adopt_seat(id, attach)?;
+            inc.arrives(|| AttachRequest { hold: arena.adopted(attach), grant: attach.grant });
+        }
+        if meta.attachments != 0 {
+            map.store(arena.envelope_word(id, field::META), Meta::default().pack());
+        }
+        match spill {
+            Some(attach) => {
+                let hold = arena.adopt(id, attach)?;
+                map.store(arena.envelope_word(id, field::SPILL), 0);
+                inc.spilled(Spill { hold, from, len: meta.bytes });
+            }
+            None => {
+                arena.read_inline(id, from, meta.bytes, inc.buffer());
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cold]
+fn opened() -> Error {
+    Error::Stale("this message was taken out of its envelope already".into())
+}
+
+impl Drop for Envelope {
+    #[inline]
+    fn drop(&mut self) {
+        self.discard(|envelope| envelope.note_loss(0));
+    }
+}
+
+impl Arena {
+    pub(crate) fn envelope_word(&self, e: EnvelopeId, field: u64) -> Word {
+        Word::at(self.layout().envelopes_at + ENVELOPE * u64::from(e) + field)
+    }
+
+    /// Writes bytes into an envelope, beginning at byte `from` of its inline bytes. The last bytes ([`TAIL`])
+    /// are only accessed as words: a producer of a queue that is bounded by bytes may read the words of an
+    /// envelope that was just taken out of it. They are stored with release, so a producer that sees them
+    /// also sees that the earlier message was taken.
+    #[inline]
+    pub(crate) fn write_inline(&self, id: EnvelopeId, from: usize, bytes: &[u8]) {
+        let at = self.envelope_word(id, field::INLINE);
+        let (bytes, tail) = bytes.split_at(bytes.len().min((INLINE - TAIL).saturating_sub(from)));
+        crate::messages::bytes::write_own(self.map(), at.offset() + from as u64, bytes);
+        if !tail.is_empty() {
+            let first = at.plus((from + bytes.len()) as u64 / 8);
+            let (words, rest) = tail.as_chunks();
+            for (i, word) in words.iter().enumerate() {
+                self.map().store(first.plus(i as u64), u64::from_ne_bytes(*word));
+            }
+            if !rest.is_empty() {
+                // Byte by byte, which is faster than `memcpy` for so few.
+                let word = rest.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+                self.map().store(first.plus(words.len() as u64), word.to_le());
+            }
+        }
+    }
+
+    /// Reads bytes that [`write_inline`](Self::write_inline) has written. They replace the contents of `to`.
+    #[inline]
+    pub(crate) fn read_inline(&self, id: EnvelopeId, from: usize, len: usize, to: &mut Vec<u8>) {
+        let at = self.envelope_word(id, field::INLINE);
+        let plain = len.min((INLINE - TAIL).saturating_sub(from));
+        to.clear();
+        // With room for the whole last word.
+        to.reserve(len + 8);
+        crate::messages::bytes::read_own(self.map(), at.offset() + from as u64, plain, to);
+        if plain < len {
+            let first = at.plus((from + plain) as u64 / 8);
+            for i in 0..(len - plain).div_ceil(8) as u64 {
+                to.extend_from_slice(&self.map().load_relaxed(first.plus(i)).to_ne_bytes());
+            }
+            to.truncate(len);
+        }
+    }
+
+    /// Returns the column of the last two words of each envelope. A queue may use them while it has the
+    /// envelope, if they are free.
+    pub fn tail_words(&self) -> Column {
+        Column { base: self.envelope_word(0, ENVELOPE - TAIL as u64), stride: ENVELOPE }
+    }
+
+    /// Returns the position of an envelope's list of attachments, and the number of entries, limited to the
+    /// available space.
+    pub(crate) fn attachments_at(&self, id: EnvelopeId, meta: Meta) -> (Word, u64) {
+        let spill = Attach::unpack(self.map().load_relaxed(self.envelope_word(id, field::SPILL)));
+        let (at, room) = match spill.filter(|a| meta.spilled && self.block_exists(a.block)) {
+            Some(attach) => {
+                let (at, len) = self.data_of(attach.block);
+                (Word::at(at), len)
+            }
+            None => (self.envelope_word(id, field::INLINE), INLINE as u64),
+        };
+        (at, (meta.attachments as u64).min(room / 8))
+    }
+
+    /// Releases every seat that an envelope of this process holds, even if its message has another wire
+    /// version.
+    pub(crate) fn empty_envelope(&self, id: EnvelopeId) {
+        let map = self.map();
+        let meta_word = self.envelope_word(id, field::META);
+        let meta = Meta::of_any_version(map.load_relaxed(meta_word));
+        let spill_word = self.envelope_word(id, field::SPILL);
+        let spill = Attach::unpack(map.load_relaxed(spill_word));
+        let (entries, n) = self.attachments_at(id, meta);
+        for k in 0..n {
+            if let Some(attach) = Attach::unpack(map.load_relaxed(entries.plus(k))) {
+                self.release_attachment(id, attach);
+                map.store(entries.plus(k), 0);
+            }
+        }
+        if meta.attachments != 0 || meta.spilled {
+            map.store(meta_word, Meta::default().pack());
+        }
+        // After the attachments in it, whose number is 0 by now.
+        if let Some(attach) = spill {
+            self.release_attachment(id, attach);
+            map.store(spill_word, 0);
+        }
+    }
+
+    /// Prefetches an envelope that another process has filled, before this process takes it out of a ring:
+    /// the first cache line for writing, the others for reading.
+    #[inline]
+    pub fn fetch_filled(&self, e: EnvelopeId) {
+        if e < self.layout().envelopes {
+            self.map().will_write(self.envelope_word(e, field::OWNER));
+            (1..ENVELOPE / LINE).for_each(|i| self.map().will_read(self.envelope_word(e, LINE * i)));
+        }
+    }
+
+    /// Prefetches an envelope that another process emptied, before it is filled.
+    #[inline]
+    pub(crate) fn fetch_empty(&self, e: EnvelopeId) {
+        (0..ENVELOPE / LINE).for_each(|i| self.map().will_write(self.envelope_word(e, LINE * i)));
+    }
+
+    /// Prefetches the words of an envelope's first attachments, all at once: another process wrote them last,
+    /// and reading them one by one would wait for each.
+    fn fetch_early(&self, id: EnvelopeId, attachments: usize) {
+        for k in 0..attachments.min(4) as u64 {
+            let entry = self.map().load_relaxed(self.envelope_word(id, field::INLINE).plus(k));
+            if let Some(attach) = Attach::unpack(entry) {
+                self.fetch_seat(attach);
+            }
+        }
+    }
+
+    /// Prefetches the seat of an attachment that will be taken over.
+    #[inline]
+    fn fetch_seat(&self, attach: Attach) {
+        if attach.block / SLAB_BLOCKS < self.layout().slabs
+            && let Some(seat) = self.seat_word(attach.block, attach.seat)
+        {
+            self.map().will_write(seat);
+        }
+    }
+
+    fn release_attachment(&self, e: EnvelopeId, attach: Attach) {
+        let Ok(me) = self.me() else { return };
+        if !self.block_exists(attach.block) {
+            return;
+        }
+        let Some(word) = self.seat_word(attach.block, attach.seat) else { return };
+        // This process may have to free it.
+        self.touch(me, attach.block / SLAB_BLOCKS);
+        let at = self.block_at(attach.block);
+        let release = Release::new(at, self.pages(), me, word, Seat::Envelope(e));
+        if let Released::ToFree(state) = run(release, self.map()) {
+            self.finish_free(attach.block, state);
+        }
+    }
+}

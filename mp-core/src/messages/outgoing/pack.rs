@@ -1,0 +1,267 @@
+//! Packing: moves a message's bytes and seats into an envelope.
+
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::layout::envelope as field;
+use crate::mem::{Mem, Word, run_straight};
+use crate::messages::Outgoing;
+use crate::messages::envelope::{AHEAD, Envelope, INLINE, MAX_ATTACHMENTS, Meta, TAIL};
+use crate::messages::incoming::OBJECT;
+use crate::steps::{Note, Take, Taken};
+use crate::words::{Access, Attach, BlockId, EnvelopeId, Grant, Kind, Seat};
+
+/// An attachment of a message. Only handles can create one, so the receiver's access to a block follows from
+/// the type of the sender's handle.
+#[derive(Debug)]
+pub struct AttachRequest {
+    /// The handle. For an exclusive tensor, its own handle, which was moved here.
+    pub(crate) hold: Hold,
+    /// Access of the receiver. [`Access::Exclusive`] moves the seat, everything else adds a holder.
+    pub(crate) grant: Grant,
+}
+
+impl AttachRequest {
+    /// Returns another attachment of the same kind.
+    pub(crate) fn again(&self) -> Self {
+        Self { hold: self.hold.clone(), grant: self.grant }
+    }
+}
+
+impl Arena {
+    /// Packs a message. Attachments move to the envelope. On an error they stay.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::ArenaFull`] or [`Error::LimitExceeded`] (too many attachments).
+    pub fn pack(&self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
+        let envelope = self.spare_envelope()?;
+        self.pack_into(envelope, message, fingerprint)
+    }
+
+    /// Same as [`pack`](Self::pack), for a queue: while too many messages are in flight, it succeeds only
+    /// within [`with_share`](Self::with_share).
+    ///
+    /// # Errors
+    /// Same as for [`pack`](Self::pack).
+    #[inline]
+    pub fn pack_for_queue(&self, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
+        let envelope = self.idle_envelope()?;
+        self.pack_into(envelope, message, fingerprint)
+    }
+
+    #[inline]
+    fn pack_into(&self, envelope: Envelope, message: &mut Outgoing, fingerprint: u64) -> Result<Envelope> {
+        let (bytes, attachments) = message.parts();
+        let map = self.map();
+        map.store_relaxed(self.envelope_word(envelope.id(), field::TYPE), fingerprint);
+        match attachments {
+            None if bytes.len() <= INLINE => {
+                let meta = Meta { attachments: 0, spilled: false, bytes: bytes.len() };
+                map.store(self.envelope_word(envelope.id(), field::META), meta.pack());
+                self.write_inline(envelope.id(), 0, bytes);
+            }
+            None => self.fill(&envelope, bytes, &mut Vec::new())?,
+            Some(attachments) => self.fill(&envelope, bytes, attachments)?,
+        }
+        Ok(envelope)
+    }
+
+    /// Same as [`pack`](Self::pack), with attachments or a spill block.
+    pub(crate) fn fill(
+        &self,
+        envelope: &Envelope,
+        bytes: &[u8],
+        attachments: &mut Vec<AttachRequest>,
+    ) -> Result<()> {
+        let n = attachments.len();
+        if n > MAX_ATTACHMENTS || bytes.len() > u32::MAX as usize {
+            let what = format!("{n} attachments, {} bytes", bytes.len());
+            return Err(Error::LimitExceeded(format!(
+                "{what}: a message has at most 65535 attachments and 4 GiB of bytes"
+            )));
+        }
+        let (id, map) = (envelope.id(), self.map());
+        let head = 8 * n;
+        let meta_word = self.envelope_word(id, field::META);
+        let mut meta = Meta { attachments: n, spilled: false, bytes: bytes.len() };
+        let mut entries = self.envelope_word(id, field::INLINE);
+        let mut data = None;
+        if head + bytes.len() > INLINE {
+            // The last words of an envelope with a spill block are free for its queue.
+            meta.spilled = head > INLINE - TAIL;
+            let spill_head = if meta.spilled { head } else { 0 };
+            let hold = self.alloc_kind((spill_head + bytes.len()) as u64, Kind::Spill)?;
+            let at = self.data_of(hold.block()).0;
+            data = Some(at + spill_head as u64);
+            if meta.spilled {
+                entries = Word::at(at);
+            }
+            let mut spill = AttachRequest { hold, grant: OBJECT };
+            self.move_seat(id, self.envelope_word(id, field::SPILL), &mut spill);
+        }
+        for k in 0..n as u64 {
+            map.store_relaxed(entries.plus(k), 0);
+        }
+        map.store(meta_word, meta.pack());
+        match data {
+            Some(at) => crate::messages::bytes::write_own(map, at, bytes),
+            None => self.write_inline(id, head, bytes),
+        }
+        for k in 0..n {
+            if let Some(ahead) = attachments.get(k + AHEAD) {
+                map.will_write(self.block_at(ahead.hold.block()).state);
+            }
+            let (a, entry) = (&mut attachments[k], entries.plus(k as u64));
+            // An exclusive tensor moves with the seat of this process, unless another handle here keeps the
+            // storage, without access to it, and needs the seat. Then the envelope takes a separate seat, as
+            // for everything else.
+            if a.grant.access() == Access::Exclusive && self.move_seat(id, entry, a) {
+                continue;
+            }
+            let note = Note { entry, count: meta_word, counted: meta.pack(), grant: a.grant };
+            if let Err(error) = self.share_seat(id, note, &a.hold) {
+                self.take_seats_back(id, entries, &mut attachments[..k]);
+                // The sender has all the handles: none of them is lost with the envelope.
+                self.empty_envelope(id);
+                return Err(error);
+            }
+        }
+        attachments.clear();
+        Ok(())
+    }
+
+    /// Takes back the seats that were already moved to an envelope, after a later attachment failed.
+    #[cold]
+    fn take_seats_back(&self, id: EnvelopeId, entries: Word, attachments: &mut [AttachRequest]) {
+        let map = self.map();
+        for (k, a) in attachments.iter_mut().enumerate().filter(|(_, a)| a.hold.is_nowhere()) {
+            let entry = entries.plus(k as u64);
+            let back = Attach::unpack(map.load_relaxed(entry)).map(|attach| self.adopt(id, attach));
+            // The seat belongs to this envelope, which this process owns: taking it back can't fail.
+            if let Some(Ok(hold)) = back {
+                a.hold = hold;
+                map.store(entry, 0);
+            }
+        }
+    }
+
+    /// Moves an envelope's bytes into a block if they extend into its last two words. Attachments stay.
+    pub(crate) fn spill(&self, envelope: &Envelope) -> Result<()> {
+        let (id, map) = (envelope.id(), self.map());
+        let spill_word = self.envelope_word(id, field::SPILL);
+        let meta = Meta::unpack(map.load_relaxed(self.envelope_word(id, field::META)))?;
+        let listed = 8 * meta.attachments;
+        if map.load_relaxed(spill_word) != 0 || listed + meta.bytes <= INLINE - TAIL {
+            return Ok(());
+        }
+        let mut bytes = Vec::new();
+        self.read_inline(id, listed, meta.bytes, &mut bytes);
+        let hold = self.alloc_kind(meta.bytes as u64, Kind::Spill)?;
+        crate::messages::bytes::write_own(map, self.data_of(hold.block()).0, &bytes);
+        let mut spill = AttachRequest { hold, grant: OBJECT };
+        self.move_seat(id, spill_word, &mut spill);
+        Ok(())
+    }
+
+    /// Moves the seat of the only handle to an envelope. Returns `false` if there are other handles.
+    pub(crate) fn move_seat(&self, e: EnvelopeId, entry: Word, request: &mut AttachRequest) -> bool {
+        let (Ok(me), block) = (self.me(), request.hold.block()) else { return false };
+        let Some(seat) = self.take_seat(&mut request.hold) else { return false };
+        self.map().store(entry, Attach { block, seat, grant: request.grant }.pack());
+        if let Some(word) = self.seat_word(block, seat) {
+            _ = self.map().cas(word, Seat::Member(me).pack(), Seat::Envelope(e).pack());
+        }
+        true
+    }
+
+    /// Takes another seat for an envelope.
+    pub(crate) fn share_seat(&self, e: EnvelopeId, note: Note, hold: &Hold) -> Result<()> {
+        self.share_block_seat(Seat::Envelope(e), note, hold.block())
+    }
+
+    /// Takes another seat of a block, which must have another holder until this returns.
+    pub(crate) fn share_block_seat(&self, who: Seat, note: Note, block: BlockId) -> Result<()> {
+        let m = *self.map();
+        loop {
+            let take = Take::new(self.block_at(block), self.pages(), who, note);
+            match run_straight(take, &m) {
+                Taken::Seat(_) => return Ok(()),
+                Taken::NoneFree => self.add_seat_page(block)?,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::messages::Incoming;
+
+    /// Returns a message of `bytes` bytes, none of them 0, with this many attachments.
+    fn message(arena: Arena, bytes: usize, attachments: usize) -> (Outgoing, Vec<Hold>) {
+        let mut out = Outgoing::default();
+        out.bytes().extend((0..bytes).map(|i| i as u8 | 1));
+        let holds: Vec<Hold> = (0..attachments).map(|_| arena.alloc(64).unwrap()).collect();
+        for hold in &holds {
+            out.attached().attach_object(hold).unwrap();
+        }
+        (out, holds)
+    }
+
+    /// Packs several of these, writes the words that are for queues, and reads all.
+    fn arrive_whole(bytes: usize, attachments: usize) {
+        let arena = Arena::current().unwrap();
+        let what = format!("{bytes} bytes, {attachments} attachments");
+        let mut sent: Vec<_> = (0..8)
+            .map(|_| {
+                let (mut out, holds) = message(arena, bytes, attachments);
+                (arena.pack(&mut out, 7).unwrap(), holds)
+            })
+            .collect();
+        for (envelope, _) in &sent {
+            envelope.free_tail().unwrap();
+            let tail = arena.tail_words().of(envelope.id());
+            for word in [tail, tail.plus(1)] {
+                arena.map().store(word, u64::MAX);
+            }
+        }
+        // Data written into one envelope has not reached the next.
+        for (envelope, _) in &sent {
+            let owner = arena.map().load(arena.owner_words().of(envelope.id()));
+            assert_eq!(owner, envelope.owner().pack(), "{what}");
+        }
+        for (mut envelope, holds) in sent.drain(..) {
+            let mut inc = Incoming::default();
+            envelope.open(&mut inc).unwrap();
+            assert!(inc.rest().iter().copied().eq((0..bytes).map(|i| i as u8 | 1)), "{what}");
+            assert!(inc.blocks().eq(holds.iter().map(Hold::block)), "{what}");
+        }
+    }
+
+    #[test]
+    fn messages_of_every_length_around_an_envelopes_arrive_whole() {
+        for bytes in INLINE - TAIL - 2..INLINE + 10 {
+            arrive_whole(bytes, 0);
+            arrive_whole(bytes - 8, 1);
+        }
+        for attachments in (INLINE - TAIL) / 8 - 1..INLINE / 8 + 2 {
+            // Each handle has some bytes that name its attachment.
+            for more in [0, 1, 15, 16, 17] {
+                arrive_whole(attachments + more, attachments);
+            }
+        }
+    }
+
+    /// If another handle exists, the seat of this process stays.
+    #[test]
+    fn the_seat_of_one_of_two_handles_is_not_taken() {
+        let arena = Arena::current().unwrap();
+        let mut hold = arena.alloc(64).unwrap();
+        let (other, block) = (hold.clone(), hold.block());
+        assert!(arena.take_seat(&mut hold).is_none() && !hold.is_nowhere());
+        drop(hold);
+        assert!(arena.is_held(block, arena.generation(block)) && other.was_never_opened());
+        arena.open_to_others(block, Kind::Frozen);
+        assert!(!other.was_never_opened(), "others may have handles in other processes");
+    }
+}

@@ -1,0 +1,114 @@
+//! Envelopes that one process promises to another, outside of any queue.
+//!
+//! # Safety
+//! Unsafe, because an envelope is claimed by its number. Sound, because the ticket is sent to one process,
+//! and its owner takes it back by the same compare-and-swap, which one of the two wins.
+//!
+//! | killed | state left behind | cleaned up by |
+//! |---|---|---|
+//! | the owner, before the receiver has claimed it | an envelope of the crashed owner | the sweep |
+//! | the receiver, before it has claimed it | an envelope of the owner, promised | the owner, when it drops the [`Promise`] |
+//! | the receiver, after that | an envelope of the crashed receiver | the sweep |
+#![allow(unsafe_code)]
+
+use serde::{Deserialize, Serialize};
+
+use crate::arena::Arena;
+use crate::error::Result;
+use crate::messages::envelope::Envelope;
+use crate::words::EnvelopeId;
+
+/// An envelope that this process has promised to another one. Dropping it [loses](Envelope::lose) the
+/// message, unless the other process has claimed it.
+#[derive(Debug)]
+pub struct Promise {
+    arena: Arena,
+    ticket: Ticket,
+    /// Process ID of the receiver, or 0 if unknown.
+    receiver: u32,
+}
+
+impl Promise {
+    /// Promises this envelope.
+    pub fn new(envelope: Envelope) -> Self {
+        let arena = envelope.arena;
+        Self { arena, ticket: Ticket::leave(envelope), receiver: 0 }
+    }
+
+    /// Returns the ticket with which the receiver claims the envelope.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+
+    /// Loses the message, unless process `pid` has received it.
+    pub fn lose(mut self, pid: u32) {
+        self.receiver = pid;
+    }
+
+    /// Takes the envelope back, unless the receiver has it.
+    pub fn take_back(self) -> Option<Envelope> {
+        let this = std::mem::ManuallyDrop::new(self);
+        this.claim_back()
+    }
+
+    fn claim_back(&self) -> Option<Envelope> {
+        // SAFETY: promised to one process, which claims it by the same compare-and-swap: one of the two gets
+        // it.
+        unsafe { self.ticket.claim(self.arena) }.ok()
+    }
+}
+
+impl Drop for Promise {
+    fn drop(&mut self) {
+        if let Some(envelope) = self.claim_back() {
+            envelope.lose(self.receiver);
+        }
+    }
+}
+
+/// Reference to an envelope that one process sends to another, which then claims the envelope.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Ticket {
+    id: EnvelopeId,
+    owner: u64,
+}
+
+impl Ticket {
+    /// Number of bytes of [`to_bytes`](Self::to_bytes).
+    pub const BYTES: usize = 12;
+
+    /// Serializes the ticket.
+    pub fn to_bytes(self) -> [u8; Self::BYTES] {
+        let mut bytes = [0; Self::BYTES];
+        bytes[..4].copy_from_slice(&self.id.to_le_bytes());
+        bytes[4..].copy_from_slice(&self.owner.to_le_bytes());
+        bytes
+    }
+
+    /// Deserializes a ticket from exactly these bytes.
+    pub fn from_bytes(bytes: &[u8]) -> Option<Ticket> {
+        let (id, rest) = bytes.split_first_chunk()?;
+        let owner = <[u8; 8]>::try_from(rest).ok()?;
+        Some(Ticket { id: EnvelopeId::from_le_bytes(*id), owner: u64::from_le_bytes(owner) })
+    }
+
+    /// Offers an envelope to another process. It remains this process's, and is lost with it, until the other
+    /// process has claimed it.
+    pub fn leave(envelope: Envelope) -> Ticket {
+        let (id, owner) = envelope.into_raw();
+        Ticket { id, owner: owner.pack() }
+    }
+
+    /// Claims the envelope.
+    ///
+    /// # Errors
+    /// [`Error::Stale`](crate::Error::Stale) if the envelope was taken back, or its owner is gone.
+    ///
+    /// # Safety
+    /// Its owner sent this ticket to this process only, and does nothing with the envelope except taking it
+    /// back.
+    pub unsafe fn claim(self, arena: Arena) -> Result<Envelope> {
+        // SAFETY: same contract as this function's.
+        unsafe { arena.claim_envelope(self.id, self.owner) }
+    }
+}

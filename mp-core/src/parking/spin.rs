@@ -1,0 +1,411 @@
+//! Spin time before a sleep.
+//!
+//! A sleep costs a wake-up: the time from the moment at which another process begins it until the sleeper
+//! runs, and the system call of that other process. So a thread spins for as long as both take, and sleeps
+//! then. Whatever the wait turns out to be, it costs at most twice the better choice (Karlin et al.,
+//! *Competitive randomized algorithms for non-uniform problems*, 1990). If spinning never pays, the thread
+//! spins for less, down to [`LEAST`]. If the thread slept, but would have found its result within twice that
+//! time, it then spins for up to twice as long. For such a wait, that is also within twice the better choice.
+//!
+//! # Two sides that both sleep
+//! If two processes answer each other, and each sleeps while the other works, each answer comes a wake-up
+//! later: the wake-up of its sender. For each side alone sleeping is right, so the two would never stop
+//! sleeping. Spinning for twice as long finds an answer whose sender still sleeps. Once one such answer is
+//! found by spinning, neither side sleeps.
+//!
+//! # A processor that other threads need
+//! A spinning thread yields to other threads. If one of them runs for the rest of the spin time or longer,
+//! the spin has not paid, even if it found a result. No process wakes a spinning thread, so it has waited for
+//! its turn after that other thread. The kernel could have run a sleeper on another processor, or on this one
+//! sooner.
+//!
+//! # Cost of a wake-up
+//! The cost is measured by each wake-up, since it differs tenfold between machines and workloads. A process
+//! that wakes a sleeper writes the time into the parking word (`parking`), and the sleeper subtracts. The
+//! waking process also measures its system call, which on a virtual machine is a third of the total. [`COST`]
+//! follows these figures in each process.
+//!
+//! # No more spinning threads than processors
+//! A thread that is about to spin for longer than [`LEAST`] takes the *seat* of the processor that it runs
+//! on: one word of the arena for each of the first [`SEATS`] processors. If the seat is taken, another thread
+//! already spins there, and this one sleeps at once. (A thread that moves to another processor meanwhile
+//! keeps its seat: there are as many as processors.)
+//!
+//! | seat | changed by | killed there |
+//! |---|---|---|
+//! | 0: free → owner: member + 1 | a thread of that member, by one swap | the seat names a dead member: threads on that processor sleep at once, until the member is swept |
+//! | owner → 0 | the same thread, by one store | likewise |
+//! | dead owner → 0 | the process that sweeps the member, before its slot gets another member, by one swap | another process sweeps the member |
+//!
+//! Seats affect only timing.
+
+use std::time::{Duration, Instant};
+
+use crate::arena::Arena;
+use crate::layout::control;
+use crate::mem::{Mem, Word};
+use crate::sync::Ordering;
+use crate::sync::shared::AtomicU32;
+use crate::sys::processors;
+use crate::words::Member;
+
+/// Strategy for the time before a waiting call sleeps.
+///
+/// ```
+/// use std::time::Duration;
+/// use mp_core::Spin;
+///
+/// /// For a queue whose answers come after about this long.
+/// fn for_answers_after(usual: Duration) -> Spin {
+///     if usual < Duration::from_millis(1) { Spin::For(2 * usual) } else { Spin::Never }
+/// }
+///
+/// assert_eq!(for_answers_after(Duration::from_micros(30)), Spin::For(Duration::from_micros(60)));
+/// assert_eq!(Spin::default(), Spin::Adaptive);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Spin {
+    /// Sleeps at once.
+    Never,
+    /// Spins for as long as a wake-up costs on this machine, as measured while the program runs: up to twice
+    /// as long if that succeeds, and less if it doesn't, down to half a microsecond. At most as many threads
+    /// spin at once as there are processors, and a spinning thread yields to threads with work.
+    #[default]
+    Adaptive,
+    /// Spins for this time (at most 4 s), whether that pays or not. At most as many threads spin at once as
+    /// there are processors.
+    For(Duration),
+    /// Never sleeps: a wait uses a processor for its whole duration. Wake-ups then cost nothing for either
+    /// side.
+    ///
+    /// Sleeps at once if there is only one processor.
+    Busy,
+}
+
+impl Spin {
+    /// Packs the value into a word.
+    pub fn pack(self) -> u64 {
+        match self {
+            Self::Adaptive => 0,
+            Self::Never => 1,
+            Self::Busy => 2,
+            Self::For(time) => 3 | u64::from(nanos(time)) << 32,
+        }
+    }
+
+    /// Unpacks a word. Returns the default for an unknown value.
+    pub fn unpack(word: u64) -> Self {
+        match word & u64::from(u32::MAX) {
+            1 => Self::Never,
+            2 => Self::Busy,
+            3 => Self::For(Duration::from_nanos(word >> 32)),
+            _ => Self::Adaptive,
+        }
+    }
+}
+
+/// Returns the time in nanoseconds, at most 4 s.
+fn nanos(time: Duration) -> u32 {
+    u32::try_from(time.as_nanos()).unwrap_or(u32::MAX)
+}
+
+/// Adaptive time of spinning before a sleep. Longer if spinning has paid, zero if it can't.
+///
+/// Each process has one for each object that it waits for.
+#[derive(Debug)]
+pub struct AdaptiveSpin {
+    nanos: AtomicU32,
+    kind: Spin,
+}
+
+/// Spin time in nanoseconds if spinning never pays.
+const LEAST: u32 = 500;
+/// Maximum number of pauses between two rare polls: about 3 µs on the processors with the longest pause.
+const PAUSES: u32 = 64;
+/// Spin time in nanoseconds of a thread that never sleeps, before it checks for dead peers.
+const BUSY: u32 = 1_000_000;
+
+impl Default for AdaptiveSpin {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl AdaptiveSpin {
+    /// Creates an adaptive strategy that begins with the maximum time. Does not spin if there is only one
+    /// processor.
+    pub fn new() -> Self {
+        Self::with(Spin::Adaptive)
+    }
+
+    /// Creates a strategy of this kind. Does not spin if there is only one processor.
+    pub fn with(kind: Spin) -> Self {
+        if processors::only_one() {
+            return Self::none();
+        }
+        let nanos = match kind {
+            Spin::Never => 0,
+            Spin::Adaptive => COST.now(),
+            Spin::For(time) => nanos(time),
+            Spin::Busy => BUSY,
+        };
+        Self { nanos: AtomicU32::new(nanos), kind }
+    }
+
+    /// Creates a strategy that never spins: one check, then the sleep.
+    pub const fn none() -> Self {
+        Self { nanos: AtomicU32::new(0), kind: Spin::Never }
+    }
+
+    /// Returns `true` if waits spin.
+    #[inline]
+    pub fn looks(&self) -> bool {
+        self.nanos.load(Ordering::Relaxed) != 0
+    }
+
+    /// Returns `true` if waits never sleep.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.kind == Spin::Busy
+    }
+
+    /// Calls `look` repeatedly until it finds a result, or the spin time is used up.
+    #[inline]
+    pub fn look<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if nanos == 0 {
+            return look();
+        }
+        let mut time = None;
+        loop {
+            for _ in 0..32 {
+                if let Some(found) = look() {
+                    self.has_paid(nanos);
+                    return Some(found);
+                }
+                std::hint::spin_loop();
+            }
+            if !time.get_or_insert_with(|| Looking::begin(self.kind, nanos)).goes_on(self) {
+                return last(&mut look);
+            }
+        }
+    }
+
+    /// Same as [`look`](Self::look), with growing pauses: for a word that its owner changes often. Each read
+    /// moves the word's cache line away from the owner.
+    pub fn look_rarely<R>(&self, mut look: impl FnMut() -> Option<R>) -> Option<R> {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if nanos == 0 {
+            return look();
+        }
+        let (mut time, mut pauses) = (Looking::begin(self.kind, nanos), 1);
+        loop {
+            if let Some(found) = look() {
+                self.has_paid(nanos);
+                return Some(found);
+            }
+            if !time.goes_on(self) {
+                return last(&mut look);
+            }
+            (0..pauses).for_each(|_| std::hint::spin_loop());
+            pauses = (pauses * 2).min(PAUSES);
+        }
+    }
+
+    fn has_paid(&self, nanos: u32) {
+        let most = COST.now();
+        if self.kind == Spin::Adaptive && nanos < most {
+            self.nanos.store(after_a_find(nanos, most), Ordering::Relaxed);
+        }
+    }
+
+    fn has_not_paid(&self, nanos: u32) {
+        if self.kind == Spin::Adaptive {
+            self.nanos.store(after_nothing(nanos), Ordering::Relaxed);
+        }
+    }
+
+    /// Adjusts the spin time after a sleep that began at `since`. Increases it if slightly longer spinning
+    /// would have avoided the sleep.
+    pub fn slept(&self, since: Instant) {
+        let nanos = self.nanos.load(Ordering::Relaxed);
+        if self.kind == Spin::Adaptive && nanos != 0 {
+            let slept = u32::try_from(since.elapsed().as_nanos()).unwrap_or(u32::MAX);
+            if let Some(more) = after_a_sleep(nanos, slept, COST.now()) {
+                self.nanos.store(more, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Makes a last check when the time is over, maybe long ago. A result that came in time is found, but does
+/// not count as a spin that paid.
+fn last<R>(look: &mut impl FnMut() -> Option<R>) -> Option<R> {
+    look()
+}
+
+/// Returns the spin time after a spin of `nanos` that found a result.
+fn after_a_find(nanos: u32, cost: u32) -> u32 {
+    (nanos * 2).min(cost)
+}
+
+/// Returns the spin time after a spin of `nanos` that found nothing.
+fn after_nothing(nanos: u32) -> u32 {
+    (nanos / 2).max(LEAST)
+}
+
+/// Returns the spin time after a sleep of this length, if it should exceed `nanos`, which is half of the spin
+/// before the sleep.
+fn after_a_sleep(nanos: u32, slept: u32, cost: u32) -> Option<u32> {
+    let most = 2 * cost;
+    // The wake-up itself is part of the sleep.
+    let waited = slept.saturating_add(2 * nanos).saturating_sub(cost);
+    (nanos < most && (waited < 2 * cost)).then(|| (nanos * 4).min(most))
+}
+
+/// State of a spinning thread.
+struct Looking {
+    since: Instant,
+    nanos: u32,
+    /// Seat of the thread, if it spins for long.
+    seat: Option<Seat>,
+    limited: bool,
+}
+
+impl Looking {
+    fn begin(kind: Spin, nanos: u32) -> Self {
+        Self { since: Instant::now(), nanos, seat: None, limited: kind != Spin::Busy }
+    }
+
+    /// Returns `true` if the thread should check again.
+    fn goes_on(&mut self, patience: &AdaptiveSpin) -> bool {
+        if self.seat.is_some() {
+            // A thread with work runs first: it may be the awaited one.
+            std::thread::yield_now();
+        }
+        // If the yield took the rest of the time, spinning has not paid, whatever came meanwhile: a sleeping
+        // thread would have been woken.
+        let looked = self.since.elapsed();
+        if looked >= Duration::from_nanos(u64::from(self.nanos)) {
+            patience.has_not_paid(self.nanos);
+            return false;
+        }
+        if self.limited && looked >= Duration::from_nanos(u64::from(LEAST)) {
+            match Seat::take() {
+                Ok(seat) => (self.seat, self.limited) = (seat, false),
+                // Another thread spins on this processor. Stopping here says nothing about the spin time that
+                // would have paid.
+                Err(Taken) => return false,
+            }
+        }
+        true
+    }
+}
+
+/// Number of processors with a seat. Other processors share these seats.
+pub(crate) const SEATS: u32 = 32;
+const SEAT_STRIDE: u64 = 64;
+const _: () = assert!(control::SPINNING + SEATS as u64 * SEAT_STRIDE <= control::FIRST_BYTES);
+
+/// Seat of a processor, taken by this thread.
+struct Seat {
+    arena: Arena,
+    word: Word,
+}
+
+/// Another thread has the seat.
+struct Taken;
+
+const fn seat(processor: u32) -> Word {
+    Word::at(control::SPINNING + (processor % SEATS) as u64 * SEAT_STRIDE)
+}
+
+const fn owner(member: Member) -> u64 {
+    member.raw() + 1
+}
+
+impl Seat {
+    /// Takes the seat of the processor that this thread runs on. Returns `None` in a process without an
+    /// arena.
+    fn take() -> Result<Option<Self>, Taken> {
+        let Some((arena, me)) = Arena::of_this_process() else { return Ok(None) };
+        let word = seat(processors::current());
+        match arena.map().cas(word, 0, owner(me)) {
+            Ok(()) => Ok(Some(Self { arena, word })),
+            Err(_) => Err(Taken),
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.arena.map().store(self.word, 0);
+    }
+}
+
+impl Arena {
+    /// Frees the seats that a dead member had taken. Called by the process that sweeps it.
+    pub(crate) fn free_seats_of_processors(&self, dead: Member) {
+        for processor in 0..SEATS {
+            let word = seat(processor);
+            if self.map().load_relaxed(word) == owner(dead) {
+                _ = self.map().cas(word, owner(dead), 0);
+            }
+        }
+    }
+}
+
+/// Cost of a wake-up, in nanoseconds.
+#[derive(Debug)]
+pub(crate) struct Cost {
+    /// Time until the sleeper runs.
+    wake_up: AtomicU32,
+    /// Duration of the waking process's system call.
+    call: AtomicU32,
+}
+
+/// Cost as measured by this process.
+// fork: a child runs on the same machine, and continues with the parent's figures.
+pub(crate) static COST: Cost = Cost::new();
+
+impl Cost {
+    /// Value before the first measurement.
+    const FIRST: u32 = 50_000;
+    const LEAST: u32 = 5_000;
+    /// A woken thread may have to wait for its processor. That time is no reason to spin longer.
+    const MOST: u32 = 200_000;
+
+    const fn new() -> Self {
+        Self { wake_up: AtomicU32::new(Self::FIRST), call: AtomicU32::new(0) }
+    }
+
+    /// Returns the sum of both. The call counts at most as much as the wake-up: if it takes longer, the
+    /// sleeper ran on its caller's processor.
+    fn now(&self) -> u32 {
+        let wake_up = self.wake_up.load(Ordering::Relaxed);
+        wake_up + self.call.load(Ordering::Relaxed).min(wake_up)
+    }
+
+    /// Records the time after which a woken sleeper ran.
+    pub(crate) fn measured(&self, nanos: u32) {
+        let after = follows(self.wake_up.load(Ordering::Relaxed), nanos);
+        self.wake_up.store(after.clamp(Self::LEAST, Self::MOST), Ordering::Relaxed);
+    }
+
+    /// Records the duration of a system call that woke a sleeper.
+    pub(crate) fn measured_call(&self, took: Duration) {
+        let after = follows(self.call.load(Ordering::Relaxed), nanos(took));
+        self.call.store(after, Ordering::Relaxed);
+    }
+}
+
+/// Falls faster than it rises: spinning would not avoid the time that a busy machine adds.
+fn follows(before: u32, measured: u32) -> u32 {
+    if measured < before {
+        before - (before - measured) / 8
+    } else {
+        before + measured.min(Cost::MOST).saturating_sub(before) / 16
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,9 @@
+//! Recovery after the crash of a member.
+//!
+//! `recover` restores what waiters need, in any number of processes at once. `reclaim` frees memory in one
+//! process.
+
+pub(crate) mod reclaim;
+pub(crate) mod recover;
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,324 @@
+//! Sweeps of simulated members that die or are stopped while they hold blocks and envelopes.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::alloc::handles::Hold;
+use crate::arena::Arena;
+use crate::layout::{SLAB_BLOCKS, control, envelope as field};
+use crate::mem::{Mem, Word};
+use crate::members::membership::KNOWS_RINGS;
+use crate::messages::Outgoing;
+use crate::messages::envelope::Meta;
+use crate::recovery::reclaim::Dead;
+use crate::steps::{INLINE_SEATS, link_of};
+use crate::words::{
+    Access, Attach, BlockId, BlockState, Current, EnvelopeId, Grant, Holder, Kind, Life, Owner, Presence,
+    Seat, SeatAt, Tenancy, Visiting,
+};
+
+/// Serializes these tests: they count objects of the arena, which all tests share.
+fn one() -> (MutexGuard<'static, ()>, Arena) {
+    // fork: these tests make no copies.
+    static ONE: Mutex<()> = Mutex::new(());
+    (ONE.lock().unwrap_or_else(PoisonError::into_inner), Arena::current().unwrap())
+}
+
+/// Adds a live member, which has its locks.
+fn living(arena: Arena) -> Dead {
+    let member = arena.join().unwrap();
+    Dead { member, pid: std::process::id(), epoch: arena.tenancy(member.slot()).epoch }
+}
+
+fn kill(arena: Arena, d: Dead) {
+    arena.unlock_slot(d.member.slot());
+}
+
+fn presence(arena: Arena, d: Dead) -> Presence {
+    let t = arena.tenancy(d.member.slot());
+    if t.epoch == d.epoch { t.presence } else { Presence::Free }
+}
+
+fn set_presence(arena: Arena, d: Dead, presence: Presence) {
+    let now = arena.tenancy(d.member.slot());
+    assert!(arena.change_tenancy(d.member.slot(), now, Tenancy { presence, ..now }));
+}
+
+fn state(arena: Arena, block: BlockId) -> BlockState {
+    BlockState::unpack(arena.map().load(arena.block_at(block).state))
+}
+
+fn set_state(arena: Arena, block: BlockId, life: Life) {
+    arena.map().store(arena.block_at(block).state, state(arena, block).with(life).pack());
+}
+
+fn seat(arena: Arena, block: BlockId, i: u32) -> Seat {
+    Seat::unpack(arena.map().load(arena.block_at(block).seat(i)))
+}
+
+fn set_seat(arena: Arena, block: BlockId, i: u32, seat: Seat) {
+    arena.map().store(arena.block_at(block).seat(i), seat.pack());
+}
+
+/// Returns a block without a handle in this process, with `who` in its first seat.
+fn block_of(arena: Arena, hold: Hold, who: Seat) -> BlockId {
+    let block = hold.block();
+    std::mem::forget(hold);
+    arena.holds()[block as usize].store(0, crate::sync::Ordering::Release);
+    set_seat(arena, block, 0, who);
+    block
+}
+
+fn data_of(arena: Arena, len: u64, who: Seat) -> BlockId {
+    block_of(arena, arena.alloc(len).unwrap(), who)
+}
+
+fn touched(arena: Arena, d: Dead, blocks: &[BlockId]) {
+    blocks.iter().for_each(|block| arena.touch(d.member, block / SLAB_BLOCKS));
+}
+
+/// Returns an envelope of this member, to which `block` is attached, in its second seat.
+fn envelope_with(arena: Arena, d: Dead, block: BlockId) -> (EnvelopeId, Owner) {
+    let (e, owner) = arena.pack(&mut Outgoing::default(), 7).unwrap().into_raw();
+    let attach = Attach { block, seat: SeatAt::inline(1), grant: Grant::new(Access::Frozen, 0) };
+    set_seat(arena, block, 1, Seat::Envelope(e));
+    arena.map().store(arena.envelope_word(e, field::INLINE), attach.pack());
+    let meta = Meta { attachments: 1, spilled: false, bytes: 0 };
+    arena.map().store(arena.envelope_word(e, field::META), meta.pack());
+    let owner = owner.then(Holder::Member(d.member));
+    arena.map().store(arena.owner_words().of(e), owner.pack());
+    (e, owner)
+}
+
+fn owner(arena: Arena, e: EnvelopeId) -> Owner {
+    Owner::unpack(arena.map().load(arena.owner_words().of(e)))
+}
+
+fn is_hinted(arena: Arena, block: BlockId) -> bool {
+    arena.map().load(arena.slab_word(block / SLAB_BLOCKS, 1)) >> (block % SLAB_BLOCKS) & 1 == 1
+}
+
+/// Returns a free envelope, and the word of its hint in the map, which is cleared.
+fn lose_hint(arena: Arena) -> (EnvelopeId, Word) {
+    // A thread returns at its end what it kept.
+    std::thread::spawn(move || drop(arena.pack(&mut Outgoing::default(), 7).unwrap())).join().unwrap();
+    let used = arena.map().load(Word::at(control::ENVELOPES)) as u32;
+    for group in 0..used / 64 {
+        let at = Word::at(arena.layout().envelope_map_at + u64::from(group) * 8);
+        let bits = arena.map().load(at);
+        if bits != 0 && arena.map().and(at, !(1 << (63 - bits.leading_zeros()))) == bits {
+            return (group * 64 + 63 - bits.leading_zeros(), at);
+        }
+    }
+    panic!("no envelope is free");
+}
+
+/// An object of each kind that a dead member may have, each at the worst moment.
+#[test]
+#[cfg_attr(miri, ignore = "needs a file with locks")]
+fn all_that_a_dead_member_had_is_free_after_a_sweep() {
+    let (_one, arena) = one();
+    let (m, me) = (arena.map(), arena.me().unwrap());
+    let dead = living(arena);
+    let its = Seat::Member(dead.member);
+    let held = data_of(arena, 21 << 10, its);
+    // The member died while it claimed or freed this one.
+    let claimed = data_of(arena, 43 << 10, its);
+    set_seat(arena, claimed, 3, its);
+    set_state(arena, claimed, Life::Busy(dead.member));
+    // The member gave up the last seat, and did not check whether it was the last one.
+    let let_go = data_of(arena, 85 << 10, Seat::Free);
+    // The member took the hint of this one.
+    let free = arena.alloc(21 << 10).unwrap().block();
+    m.and(arena.slab_word(free / SLAB_BLOCKS, 1), !(1 << (free % SLAB_BLOCKS)));
+    // Attached to the member's message, in a slab that the member has not touched.
+    let attached = data_of(arena, 170 << 10, Seat::Free);
+    let (e, _) = envelope_with(arena, dead, attached);
+    let (unhinted, map) = lose_hint(arena);
+    let things = [held, claimed, let_go, free];
+    touched(arena, dead, &things);
+    arena.forget_touched(me.slot());
+    let scratch = arena.alloc(64).unwrap();
+    let word = Word::at(arena.data_of(scratch.block()).0);
+    begin_update(arena, dead, word, (5, 6));
+    kill(arena, dead);
+
+    arena.sweep().unwrap();
+    assert_eq!(presence(arena, dead), Presence::Free);
+    for block in [held, claimed, let_go, attached] {
+        assert_eq!(
+            state(arena, block).life,
+            Life::Free,
+            "{block} of {:?}",
+            [held, claimed, let_go, attached]
+        );
+        assert!((0..INLINE_SEATS).all(|i| seat(arena, block, i) == Seat::Free), "{block}");
+        assert!(is_hinted(arena, block));
+        assert!(arena.has_touched(me, block / SLAB_BLOCKS), "a sweeper that dies now would leave it");
+    }
+    assert!(is_hinted(arena, free));
+    assert_eq!(owner(arena, e).holder, Holder::Free);
+    let is_hinted = m.load(map) >> (unhinted % 64) & 1 == 1;
+    assert!(is_hinted || owner(arena, unhinted).holder != Holder::Free);
+    assert!(things.iter().all(|block| !arena.has_touched(dead.member, block / SLAB_BLOCKS)));
+    assert_eq!(m.load(word), 6, "the update that it had begun");
+    assert_eq!(m.load(arena.visiting_word(me.slot())), 0);
+}
+
+/// Simulates a member that has recorded an update of one word, has announced itself, and has done nothing
+/// else.
+fn begin_update(arena: Arena, d: Dead, word: Word, (old, new): (u64, u64)) {
+    let (at, m) = (arena.layout().updates(), arena.map());
+    m.store(word, old);
+    let record = at.own.of(d.member.slot()).plus(1);
+    for (i, part) in [word.offset(), old, new].into_iter().enumerate() {
+        m.store(record.plus(i as u64), part);
+    }
+    loop {
+        let found = m.load(at.current);
+        let now = Current { making: Some((d.member, 1)), ..Current::unpack(found) };
+        if Current::unpack(found).making.is_none() && m.cas(at.current, found, now.pack()).is_ok() {
+            return;
+        }
+    }
+}
+
+/// A page of seats is handed over to its block, if it is already linked there. Otherwise it is freed.
+#[test]
+#[cfg_attr(miri, ignore = "needs a file with locks")]
+fn a_page_of_seats_that_a_dead_member_had_linked_is_its_blocks() {
+    let (_one, arena) = one();
+    let dead = living(arena);
+    let block = arena.alloc(11 << 10).unwrap();
+    arena.add_seat_page(block.block()).unwrap();
+    let linked = link_of(arena.map().load(arena.block_at(block.block()).link())).unwrap();
+    set_seat(arena, linked, 0, Seat::Member(dead.member));
+    let page = arena.alloc_kind(crate::layout::size_class::SEAT_PAGE, Kind::Seats).unwrap();
+    let alone = block_of(arena, page, Seat::Member(dead.member));
+    arena.map().store(crate::steps::page_owner(Word::at(arena.data_of(alone).0)), 0);
+    touched(arena, dead, &[linked, alone]);
+    kill(arena, dead);
+    arena.sweep().unwrap();
+    assert_eq!((seat(arena, linked, 0), state(arena, linked).life), (Seat::Block(block.block()), Life::Live));
+    assert_eq!((seat(arena, alone, 0), state(arena, alone).life), (Seat::Free, Life::Free));
+    // Both are freed with the block.
+    drop(block);
+    assert_eq!(state(arena, linked).life, Life::Free);
+}
+
+/// A dead member is not swept while another process also visits it. Everything that others wait for is
+/// recovered in any case.
+#[test]
+#[cfg_attr(miri, ignore = "needs a file with locks")]
+fn what_others_wait_for_does_not_wait_for_another_visitor() {
+    let (_one, arena) = one();
+    let m = arena.map();
+    let (dead, visitor) = (living(arena), living(arena));
+    let slot = dead.member.slot();
+    m.store(arena.visiting_word(visitor.member.slot()), Visiting { first: slot, last: slot }.pack());
+    let held = data_of(arena, 21 << 10, Seat::Member(dead.member));
+    let attached = data_of(arena, 170 << 10, Seat::Free);
+    // The envelope may be promised to a child, by this owner word.
+    let (e, promised) = envelope_with(arena, dead, attached);
+    touched(arena, dead, &[held]);
+    assert!(!arena.has_left(dead.member, 0), "it lives");
+    kill(arena, dead);
+    for _ in 0..2 {
+        arena.sweep().unwrap();
+        assert!(matches!(presence(arena, dead), Presence::Dead(_)), "{:?}", presence(arena, dead));
+        for block in [held, attached] {
+            assert_eq!(state(arena, block).life, Life::Busy(dead.member));
+        }
+    }
+    assert_eq!(owner(arena, e).holder, Holder::Member(dead.member));
+    assert_ne!(owner(arena, e), promised, "the child would get it");
+    assert!(arena.has_left(dead.member, 0), "not all of it was recovered");
+    // The visitor finishes, or dies, and its word no longer counts.
+    kill(arena, visitor);
+    while presence(arena, dead) != Presence::Free || presence(arena, visitor) != Presence::Free {
+        assert!(arena.sweep().unwrap() > 0, "{:?}", presence(arena, dead));
+    }
+    for block in [held, attached] {
+        assert_eq!(state(arena, block).life, Life::Free);
+    }
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a file with locks")]
+fn another_sweeper_takes_over_from_a_dead_sweeper_and_not_from_one_that_lives() {
+    let (_one, arena) = one();
+    let (dead, sweeper) = (living(arena), living(arena));
+    kill(arena, dead);
+    set_presence(arena, dead, Presence::Sweeping(sweeper.member));
+    arena.sweep().unwrap();
+    assert_eq!(presence(arena, dead), Presence::Sweeping(sweeper.member));
+    kill(arena, sweeper);
+    arena.sweep().unwrap();
+    arena.sweep().unwrap();
+    assert_eq!((presence(arena, dead), presence(arena, sweeper)), (Presence::Free, Presence::Free));
+}
+
+/// This process has no ring layer: it leaves a dead member that used queues to others.
+#[test]
+#[cfg_attr(miri, ignore = "needs a file with locks")]
+fn a_member_that_used_queues_is_left_to_processes_that_know_them() {
+    let (_one, arena) = one();
+    let dead = living(arena);
+    arena.note_rings(dead.member);
+    kill(arena, dead);
+    arena.sweep().unwrap();
+    assert!(matches!(presence(arena, dead), Presence::Dead(0)));
+    arena.map().store(arena.layout().member(dead.member.slot(), KNOWS_RINGS), 0);
+    arena.sweep().unwrap();
+    assert_eq!(presence(arena, dead), Presence::Free);
+}
+
+#[test]
+#[cfg_attr(miri, ignore = "needs a file with locks")]
+fn the_next_tenant_of_a_slot_is_another_member() {
+    let (_one, arena) = one();
+    let first = living(arena);
+    kill(arena, first);
+    arena.sweep().unwrap();
+    // The first member died while it made an update.
+    let making = arena.layout().updates().making(first.member.slot());
+    arena.map().store(making, 1);
+    let second = living(arena);
+    assert_eq!(second.member.slot(), first.member.slot(), "no other slot was free before it");
+    assert_ne!(second.member, first.member);
+    assert_eq!(arena.map().load(making), 0, "exclusive updates would wait for it");
+    // Records about the first member don't count for the second.
+    arena.set_dead(first.member);
+    assert_eq!(presence(arena, second), Presence::Live);
+    kill(arena, second);
+    arena.sweep().unwrap();
+}
+
+/// A recovered member no longer counts for holders of this ring, even if a late visitor writes an older
+/// record.
+#[test]
+#[cfg_attr(miri, ignore = "needs a file with locks")]
+fn a_dead_member_has_left_a_ring_when_its_part_in_it_was_recovered() {
+    const RING: BlockId = 3;
+    let (_one, arena) = one();
+    let dead = living(arena);
+    let (slot, epoch) = (dead.member.slot(), dead.epoch);
+    arena.set_dead(dead.member);
+    let left = |ring| arena.has_left(dead.member, ring);
+    assert!(!left(RING), "nothing was recovered yet");
+    arena.note_recovered(slot, epoch, Some(RING));
+    assert!(!left(RING) && left(RING + 1));
+    arena.note_recovered(slot, epoch, None);
+    assert!(left(RING));
+    arena.note_recovered(slot, epoch, Some(RING));
+    assert!(left(RING), "a late visitor has taken it back");
+    kill(arena, dead);
+    arena.sweep().unwrap();
+    assert!(left(RING), "it is gone");
+}
+
+#[test]
+fn the_intent_of_a_thread_is_among_those_of_its_process() {
+    let arena = Arena::current().unwrap();
+    let intent = arena.with_intent(|_, intent| intent).unwrap();
+    assert!(arena.intents(arena.me().unwrap()).any(|word| word == intent));
+}

@@ -1,0 +1,65 @@
+//! An arena that this process joins when it first needs one.
+//!
+//! Many workers need none, and joining costs more than the rest of starting a worker. Until then the process
+//! is not a member: it holds nothing, and nothing is released when it dies.
+
+use std::os::fd::OwnedFd;
+
+use crate::process::mutex::Mutex;
+
+use crate::error::{Error, Result};
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sys::memory;
+use crate::words::Member;
+
+/// Function called once, when the process has joined.
+pub(crate) type Joined = fn(Member);
+
+#[derive(Debug)]
+enum Later {
+    /// Nothing to join, or already joined.
+    None,
+    /// To be joined by this process and user.
+    Join { fd: OwnedFd, process: u32, user: u32, joined: Joined },
+    /// Joining failed.
+    Failed(String),
+}
+
+static LATER: PerProcess<Mutex<Later>> = PerProcess::new([const { Mutex::new(Later::None) }; GENERATIONS]);
+
+/// Sets the arena to be joined.
+#[inline]
+pub(crate) fn put(fd: OwnedFd, joined: Joined) {
+    *LATER.lock() = Later::Join { fd, process: std::process::id(), user: memory::user(), joined };
+}
+
+/// Takes the arena that is to be joined at present, if any.
+pub(crate) fn take() -> Result<Option<(OwnedFd, Joined)>> {
+    let mut later = LATER.lock();
+    match &*later {
+        Later::None => Ok(None),
+        // A new arena instead would not be the one of the other processes.
+        Later::Failed(why) => {
+            Err(Error::NotAnArena(format!("this process could not join the one of its parent: {why}")))
+        }
+        Later::Join { process, .. } if *process != std::process::id() => Err(Error::Forked),
+        Later::Join { user, .. } if *user != memory::user() => Err(Error::Unsupported(
+            "this process has given up its user before it joined the one of its parent: call Arena::current before"
+                .into(),
+        )),
+        Later::Join { .. } => match std::mem::replace(&mut *later, Later::None) {
+            Later::Join { fd, joined, .. } => Ok(Some((fd, joined))),
+            _ => Ok(None),
+        },
+    }
+}
+
+/// Returns `true` if an arena is to be joined, or could not be joined.
+pub(crate) fn is_pending() -> bool {
+    !matches!(*LATER.lock(), Later::None)
+}
+
+/// Records that the arena could not be joined.
+pub(crate) fn failed(why: &Error) {
+    *LATER.lock() = Later::Failed(why.to_string());
+}

@@ -1,0 +1,191 @@
+//! Size of an arena and its number of messages, which are chosen before it is created.
+//!
+//! | | set by | priority |
+//! |---|---|---|
+//! | [`Arena::configure`] | the program, before it uses shared memory | first |
+//! | `MP_ARENA_SIZE`, `MP_ARENA_MESSAGES` | the environment of the program that creates the arena | second |
+//! | neither | | 1 TiB of addresses, or as much as the limits of the process allow; messages by that size |
+//!
+//! Both numbers are in the arena's header. A process that joins reads the number of messages there, computes
+//! the positions of all tables, and checks the whole header against them. So children have the same layout as
+//! their parent.
+
+use std::env::{VarError, var};
+
+use crate::arena::{Arena, CURRENT, MAKING};
+use crate::error::{Bytes, Error, Result};
+use crate::layout::Layout;
+use crate::process::mutex::Mutex;
+use crate::process::{GENERATIONS, PerProcess};
+use crate::setup::attach;
+
+/// Options for the creation of an arena: see [`Arena::configure`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+#[must_use = "options do nothing until they are given to `Arena::configure`"]
+pub struct ArenaOptions {
+    pub(crate) size: Option<u64>,
+    pub(crate) messages: Option<u32>,
+}
+
+static ASKED: PerProcess<Mutex<ArenaOptions>> =
+    PerProcess::new([const { Mutex::new(ArenaOptions { size: None, messages: None }) }; GENERATIONS]);
+
+const SIZE: &str = "MP_ARENA_SIZE";
+const MESSAGES: &str = "MP_ARENA_MESSAGES";
+/// Granularity of sizes in bytes. Sizes are rounded up to a multiple.
+const GRAIN: u64 = 2 << 20;
+const MOST_SIZE: u64 = 1 << 40;
+
+impl ArenaOptions {
+    /// Creates options that set nothing.
+    pub const fn new() -> Self {
+        Self { size: None, messages: None }
+    }
+
+    /// Sets the number of bytes of addresses, rounded up to 2 MiB: 64 MiB to 1 TiB. They contain all queues
+    /// and messages of the program, and its tensors, except tensors in
+    /// [files](crate::SharingStrategy::FileSystem). Only used addresses take memory.
+    pub const fn size(self, bytes: u64) -> Self {
+        Self { size: Some(bytes), ..self }
+    }
+
+    /// Sets the maximum number of messages in flight, in all queues together, rounded up to 512: 1,024 to
+    /// 15,728,640. Small messages (on x86-64, of up to 10 bytes when encoded) are stored in their queues and
+    /// don't count, but an unbounded queue can have at most this many of them.
+    pub const fn messages(self, messages: u32) -> Self {
+        Self { messages: Some(messages), ..self }
+    }
+
+    fn checked(self) -> Result<Self> {
+        let size = match self.size {
+            Some(bytes) if !(Layout::MIN..=MOST_SIZE).contains(&bytes) => {
+                let (least, most) = (Bytes(Layout::MIN), Bytes(MOST_SIZE));
+                let why = format!("an arena of {}: {least} to {most} are possible", Bytes(bytes));
+                return Err(Error::not_within(bytes > MOST_SIZE, why));
+            }
+            size => size.map(|bytes| bytes.next_multiple_of(GRAIN)),
+        };
+        let (least, most) = (Layout::LEAST_ENVELOPES, Layout::MOST_ENVELOPES);
+        let messages = match self.messages {
+            Some(n) if !(least..=most).contains(&n) => {
+                let why = format!("an arena for {n} messages on their way: {least} to {most} are possible");
+                return Err(Error::not_within(n > most, why));
+            }
+            messages => messages.map(|n| n.next_multiple_of(512)),
+        };
+        Ok(Self { size, messages })
+    }
+}
+
+/// Returns the options in effect: the program's, then the environment's.
+pub(crate) fn settings() -> Result<ArenaOptions> {
+    let asked = *ASKED.lock();
+    let size = match asked.size {
+        Some(bytes) => Some(bytes),
+        None => number(SIZE)?,
+    };
+    let messages = match (asked.messages, asked.messages.map_or_else(|| number(MESSAGES), |_| Ok(None))?) {
+        (Some(n), _) => Some(n),
+        (None, n) => n.map(|n| u32::try_from(n).unwrap_or(u32::MAX)),
+    };
+    ArenaOptions { size, messages }.checked()
+}
+
+/// Returns the number in an environment variable, if it is set: `4096`, `64M`, `16G`, `1T`.
+fn number(name: &str) -> Result<Option<u64>> {
+    if crate::sys::gained_privileges() {
+        // The environment is input of a user without this program's privileges.
+        return Ok(None);
+    }
+    let text = match var(name) {
+        Err(VarError::NotPresent) => return Ok(None),
+        Err(VarError::NotUnicode(text)) => text.to_string_lossy().into_owned(),
+        Ok(text) => text,
+    };
+    let number = parse(&text).ok_or_else(|| {
+        Error::InvalidArgument(format!(
+            "the environment says {name}={text:?}: it takes a number, as 4096, 64M, 16G or 1T"
+        ))
+    })?;
+    Ok(Some(number))
+}
+
+fn parse(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let shift = match text.bytes().last()? {
+        b'K' | b'k' => 10,
+        b'M' | b'm' => 20,
+        b'G' | b'g' => 30,
+        b'T' | b't' => 40,
+        _ => 0,
+    };
+    let digits = if shift == 0 { text } else { &text[..text.len() - 1] };
+    digits.parse::<u64>().ok()?.checked_mul(1 << shift)
+}
+
+impl Arena {
+    /// Sets the size of this program's arena, before anything uses it.
+    ///
+    /// ```
+    /// use mp_core::{Arena, ArenaOptions};
+    ///
+    /// Arena::configure(ArenaOptions::new().size(1 << 30).messages(100_000))?;
+    /// let arena = Arena::current()?;
+    /// assert_eq!((arena.size(), arena.most_messages()), (1 << 30, 100_352)); // rounded up to 512
+    /// // From now on it can't be changed.
+    /// assert!(Arena::configure(ArenaOptions::new()).is_err());
+    /// # Ok::<(), mp_core::Error>(())
+    /// ```
+    ///
+    /// The environment may set options that are not set here (`MP_ARENA_SIZE` in bytes, `MP_ARENA_MESSAGES`;
+    /// both accept `K`, `M`, `G`, `T`). Processes that this one starts use its arena, at its size, regardless
+    /// of their environment. Never waits for another process.
+    ///
+    /// # Errors
+    /// [`Error::ArenaExists`] if this process already has an arena, its own or its parent's.
+    /// [`Error::InvalidArgument`] for a number that is too small, [`Error::LimitExceeded`] for one that is
+    /// too large. A size beyond the limits of the process (RLIMIT_AS, RLIMIT_FSIZE) is an error when the
+    /// arena is created.
+    pub fn configure(options: ArenaOptions) -> Result<()> {
+        let options = options.checked()?;
+        let _making = MAKING.lock();
+        if CURRENT.get().is_some() || attach::is_pending() {
+            return Err(Error::ArenaExists(
+                "its own or its parent's, whose size stays what it is: call Arena::configure in the program that \
+                 makes it, before anything uses shared memory",
+            ));
+        }
+        *ASKED.lock() = options;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_units() {
+        assert_eq!(parse("4096"), Some(4096));
+        assert_eq!(parse(" 64M "), Some(64 << 20));
+        assert_eq!(parse("1t"), Some(1 << 40));
+        for text in ["", "M", "1.5G", "-1", "1MB", "99999999999T"] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_possible_is_refused() {
+        let size = |bytes| ArenaOptions::new().size(bytes).checked();
+        let messages = |n| ArenaOptions::new().messages(n).checked();
+        assert_eq!(size(Layout::MIN + 1).unwrap().size, Some(Layout::MIN + GRAIN));
+        assert_eq!(messages(1025).unwrap().messages, Some(1536));
+        assert_eq!(messages(Layout::MOST_ENVELOPES).unwrap().messages, Some(Layout::MOST_ENVELOPES));
+        for refused in [size(0), messages(0)] {
+            assert!(matches!(refused, Err(Error::InvalidArgument(_))), "{refused:?}");
+        }
+        for refused in [size(u64::MAX), messages(u32::MAX)] {
+            assert!(matches!(refused, Err(Error::LimitExceeded(_))), "{refused:?}");
+        }
+    }
+}

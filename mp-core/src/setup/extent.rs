@@ -1,0 +1,430 @@
+//! Extents: named files that contain slabs, and their table.
+//!
+//! An extent is a file of the strategy `file_system`. It has a slot of the arena's addresses, after the
+//! arena's own file. Everything else about its blocks (states, seats, holders) is in the arena's tables, as
+//! for all blocks. So handles don't differ, and extents contain only the data of tensors: a process that
+//! sweeps, or drops a tensor, need not have the file open.
+//!
+//! # States of an extent's word
+//! | state | changed by | killed here |
+//! |---|---|---|
+//! | `FREE` | a process that needs an extent → `MAKING(me)` | |
+//! | `MAKING(m)` | `m`, which records directory and name, the length of the directory last, then creates the file and locks it → `NAMED(m)`; or, if that fails, removes it → `FREE` | a file of that name, or none |
+//! | `NAMED(m)` | `m`, which writes the present members into the file → `OPEN`; or as above | the file, without a slab in it |
+//! | `OPEN` | no process: it stays as long as the arena | |
+//!
+//! The sweep takes over `MAKING(dead)` and `NAMED(dead)` by compare-and-swap to `MAKING(sweeper)`, removes
+//! the file if its name was recorded, clears the length of the directory, and then frees the extent. Each
+//! step may be done twice. The words next to the state have one writer, which is named in the state.
+//!
+//! # Lifetime of the file
+//! The file's name must exist as long as any member may have to open it: a tensor may be in flight to a
+//! member that hasn't opened it, and its sender may be dead. So a file is in use while any process has its
+//! lock, **or** any process listed in the file lives: the members at the time of its creation. A process that
+//! joins later takes the locks of all extents:
+//!
+//! | the maker | a process that joins |
+//! |---|---|
+//! | state → `NAMED` | state of its member slot → `LIVE` |
+//! | reads the member table, writes the living into the file | reads the states of all extents, takes the locks of those `NAMED` or `OPEN` |
+//! | state → `OPEN` | |
+//!
+//! Each first writes and then reads, in the total order of all such accesses, so one of the two sees the
+//! other.
+//!
+//! # Foreign process namespaces
+//! A program that cleans up may be in another process namespace (a container that shares `/dev/shm`), or have
+//! no `/proc`. It can't check whether a process listed in a file lives. There the locks decide, once they are
+//! conclusive:
+//!
+//! | word of the file | written by | killed before | consequence there |
+//! |---|---|---|---|
+//! | an owner: pid, [`HOLDS`] | the maker; the owner sets `HOLDS` when it has the lock of the file | it is set | the file stays: that owner may live |
+//! | first: the first file of this program in the same directory; 0 if that is this one | the maker | | |
+//!
+//! - **The first file of a program decides for all of them.** A member that joined after its creation holds
+//!   its lock from then on, whether or not it has opened later files. A program that uses files creates the
+//!   first file before it starts a process that joins, so the only earlier member is the maker, which holds
+//!   it.
+//! - Owners that were already members set `HOLDS` when they open the file, or, if they don't need it, the
+//!   next time that they check for dead members (`sweep_if_due`). When all have set it, and the lock is free,
+//!   none of them lives.
+//! - **A starting process** may be between the end of its parent and the moment when it has the lock. The
+//!   parent updates the file's time at each start, and a file whose time is less than
+//!   [`GRACE`](directory::GRACE) ago stays.
+//!
+//! On hugetlbfs, which has no `write(2)`, only the maker sets `HOLDS`.
+//!
+//! A file stays forever if its program was killed before all of its members had set `HOLDS`. This affects
+//! programs that used files only after they had started processes, within the 100 ms or so that those need to
+//! detect it, or while one of them was stopped or computing.
+//!
+//! # Adding slabs
+//! The frontier of an extent moves in one update with the words that a slab of the arena's own file changes.
+
+use std::ffi::OsString;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use crate::arena::Arena;
+use crate::error::{Error, Result};
+use crate::layout::size_class::{alignment_of, span_of};
+use crate::layout::{EXTENT, EXTENT_PATH, EXTENTS, control};
+use crate::mem::{Mem, Word};
+use crate::setup::files::no_room;
+use crate::setup::strategy::MOST_PATH;
+use crate::sys::directory::{Directory, Owners};
+use crate::sys::{directory, limits, memory};
+use crate::words::Member;
+
+const STATE: u64 = 0;
+const FRONTIER: u64 = 1;
+const END: u64 = 2;
+const NAME: u64 = 3;
+const PATH_LEN: u64 = 5;
+
+/// First word of a file that is an arena's extent and lists the processes that may use it.
+const MAGIC: u64 = u64::from_le_bytes(*b"mp-files");
+const FIRST_AT: usize = 32;
+const LIST_AT: usize = 48;
+/// Bit in an owner's word: the owner has the lock of the file, and keeps it as long as it lives.
+const HOLDS: u64 = 1 << 63;
+/// Size of the header in bytes: a page more than 1024 members need.
+const HEADER: u64 = directory::HEAD as u64;
+
+/// Maximum time to wait for another process that is creating an extent which this process needs too.
+const TIME_LIMIT: Duration = Duration::from_millis(100);
+
+/// State of an extent, packed in a word: state (2 bits), member (24 bits).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Extent {
+    Free,
+    Making(Member),
+    Named(Member),
+    Open,
+}
+
+impl Extent {
+    const fn pack(self) -> u64 {
+        match self {
+            Self::Free => 0,
+            Self::Making(m) => 1 | m.raw() << 2,
+            Self::Named(m) => 2 | m.raw() << 2,
+            Self::Open => 3,
+        }
+    }
+
+    const fn unpack(w: u64) -> Self {
+        match w & 3 {
+            0 => Self::Free,
+            1 => Self::Making(Member::from_raw(w >> 2)),
+            2 => Self::Named(Member::from_raw(w >> 2)),
+            _ => Self::Open,
+        }
+    }
+}
+
+impl Arena {
+    fn extent_word(&self, i: u32, word: u64) -> Word {
+        Word::at(control::EXTENTS + u64::from(i) * EXTENT).plus(word)
+    }
+
+    fn change_extent(&self, i: u32, from: Extent, to: Extent) -> bool {
+        self.map().cas(self.extent_word(i, STATE), from.pack(), to.pack()).is_ok()
+    }
+
+    /// Returns all existing extents with their states.
+    pub(crate) fn extents(&self) -> impl Iterator<Item = (u32, Extent)> + '_ {
+        let state = |i| Extent::unpack(self.map().load(self.extent_word(i, STATE)));
+        let count = if self.has_extents() { EXTENTS } else { 0 };
+        (0..count).map(move |i| (i, state(i))).filter(|&(_, s)| s != Extent::Free)
+    }
+
+    /// Returns `true` if the arena can have extents.
+    pub(crate) fn has_extents(&self) -> bool {
+        self.layout().slot() > 0 && !self.is_local()
+    }
+
+    /// Returns the first address of an extent.
+    pub(crate) fn extent_base(&self, i: u32) -> u64 {
+        self.layout().size + u64::from(i) * self.layout().slot()
+    }
+
+    /// Returns the extent that contains a byte, or `None` if the byte is in the arena's own file.
+    #[inline]
+    pub(crate) fn extent_of(&self, at: u64) -> Option<u32> {
+        let size = self.layout().size;
+        at.checked_sub(size)?.checked_div(self.layout().slot()).map(|i| i as u32)
+    }
+
+    /// Returns directory and name of an extent's file, once they are recorded.
+    pub(crate) fn extent_file(&self, i: u32) -> Option<(PathBuf, u128)> {
+        let len = self.map().load(self.extent_word(i, PATH_LEN)) as usize;
+        if len == 0 || len > MOST_PATH {
+            return None;
+        }
+        let name = [0, 1].map(|w| u128::from(self.map().load(self.extent_word(i, NAME + w))));
+        Some((self.load_path(self.path_at(i), len), name[0] << 64 | name[1]))
+    }
+
+    fn path_at(&self, i: u32) -> Word {
+        Word::at(control::PATHS + u64::from(i) * EXTENT_PATH)
+    }
+
+    /// Writes a path into shared words.
+    pub(crate) fn store_path(&self, at: Word, path: &Path) -> usize {
+        let bytes = path.as_os_str().as_bytes();
+        for (i, chunk) in bytes.chunks(8).enumerate() {
+            let mut word = [0; 8];
+            word[..chunk.len()].copy_from_slice(chunk);
+            self.map().store(at.plus(i as u64), u64::from_ne_bytes(word));
+        }
+        bytes.len()
+    }
+
+    /// Reads a path from shared words.
+    pub(crate) fn load_path(&self, at: Word, len: usize) -> PathBuf {
+        let words = (0..len.div_ceil(8)).map(|i| self.map().load(at.plus(i as u64)).to_ne_bytes());
+        let bytes: Vec<u8> = words.flatten().take(len).collect();
+        OsString::from_vec(bytes).into()
+    }
+
+    /// Returns the length of an extent's file.
+    pub(crate) fn extent_len(&self, i: u32) -> u64 {
+        self.map().load(self.extent_word(i, END)).saturating_sub(self.extent_base(i))
+    }
+
+    /// Returns the frontier and the end of an extent in this directory that has room for a slab of the class.
+    /// Creates the extent if necessary.
+    pub(crate) fn extent_for(&self, class: u32, directory: &Path, me: Member) -> Result<(Word, u64)> {
+        let begin = Instant::now();
+        loop {
+            let mut being_made = false;
+            for (i, state) in self.extents() {
+                let mine = || self.extent_file(i).is_some_and(|(path, _)| path == directory);
+                match state {
+                    Extent::Open if mine() => {
+                        let (frontier, end) =
+                            (self.extent_word(i, FRONTIER), self.map().load(self.extent_word(i, END)));
+                        if crate::alloc::slabs::carve::fits(class, self.map().load(frontier), end) {
+                            return Ok((frontier, end));
+                        }
+                    }
+                    Extent::Making(m) | Extent::Named(m) if m != me && mine() => {
+                        being_made |= !self.is_dead(m);
+                    }
+                    _ => {}
+                }
+            }
+            if being_made && begin.elapsed() < TIME_LIMIT {
+                std::thread::sleep(Duration::from_micros(200));
+                continue;
+            }
+            self.make_extent(class, directory, me)?;
+        }
+    }
+
+    /// Creates an extent for slabs of the class.
+    fn make_extent(&self, class: u32, directory: &Path, me: Member) -> Result<()> {
+        let full = Error::ArenaFull { what: "files with names", asked: 1, limit: u64::from(EXTENTS) };
+        let grain = Directory::make(directory)?.grain();
+        let first = HEADER.next_multiple_of(grain);
+        let (limit, limited_by) = limits::file_size();
+        let most = self.layout().slot().min(limit) / grain * grain;
+        let needed = first.next_multiple_of(alignment_of(class)) + span_of(class);
+        if needed > most {
+            let own = "the addresses of a file with a name";
+            let limit = if limit < self.layout().slot() { limited_by } else { own }.into();
+            return Err(Error::OutOfMemory {
+                asked: span_of(class),
+                left: most.saturating_sub(first),
+                limit,
+            });
+        }
+        let free = |i: &u32| self.change_extent(*i, Extent::Free, Extent::Making(me));
+        let i = (0..EXTENTS).find(free).ok_or(full)?;
+        self.fill_extent(i, (most, needed, first), directory, me).inspect_err(|_| self.drop_extent(i, me))
+    }
+
+    fn fill_extent(
+        &self,
+        i: u32,
+        (most, least, first): (u64, u64, u64),
+        directory: &Path,
+        me: Member,
+    ) -> Result<()> {
+        self.commit_at(self.path_at(i).offset() & !4095, 4096)?;
+        let path_len = self.store_path(self.path_at(i), directory);
+        let (fd, len) = directory::create_named(directory, most, least, |name| {
+            // Cleared, so that no process reads the name while it changes.
+            self.map().store(self.extent_word(i, PATH_LEN), 0);
+            for (w, half) in [(0, (name >> 64) as u64), (1, name as u64)] {
+                self.map().store(self.extent_word(i, NAME + w), half);
+            }
+            self.map().store(self.extent_word(i, PATH_LEN), path_len as u64);
+        })?;
+        let (path, base) = (directory.to_owned(), self.extent_base(i));
+        // Before it is mapped, since a mapping is permanent.
+        memory::commit(fd.as_fd(), 0, HEADER).map_err(|e| no_room(fd.as_fd(), &path, HEADER, e))?;
+        let gone = || Error::Stale("this process was taken for dead while it made a file".into());
+        if !self.change_extent(i, Extent::Making(me), Extent::Named(me)) {
+            return Err(gone());
+        }
+        self.use_extent(i, fd, path, len)?;
+        self.write_owners(base, self.first_in(directory, i), me);
+        self.map().store(self.extent_word(i, FRONTIER), base + first);
+        self.map().store(self.extent_word(i, END), base + len);
+        if self.change_extent(i, Extent::Named(me), Extent::Open) { Ok(()) } else { Err(gone()) }
+    }
+
+    /// Returns the name of the first file of this program in a directory, other than `i`, or 0 if there is
+    /// none.
+    fn first_in(&self, directory: &Path, i: u32) -> u128 {
+        let mut others = self.extents().filter(|&(other, state)| other != i && state == Extent::Open);
+        let ours =
+            others.find_map(|(other, _)| self.extent_file(other).filter(|(path, _)| path == directory));
+        ours.map_or(0, |(_, name)| name)
+    }
+
+    /// Writes the present members and the name of the first file into a new file, which this process holds.
+    fn write_owners(&self, base: u64, first_file: u128, me: Member) {
+        let first = Word::at(base);
+        let live: Vec<_> = self.live_processes().collect();
+        for (i, (member, pid, start)) in live.iter().enumerate() {
+            let at = first.plus(LIST_AT as u64 / 8 + 2 * i as u64);
+            let holds = if *member == me { HOLDS } else { 0 };
+            self.map().store(at, u64::from(*pid) | holds);
+            self.map().store(at.plus(1), *start);
+        }
+        for (w, half) in [(0, (first_file >> 64) as u64), (1, first_file as u64)] {
+            self.map().store(first.plus(FIRST_AT as u64 / 8 + w), half);
+        }
+        self.map().store(first.plus(1), self.0.id);
+        self.map().store(first.plus(2), directory::process_namespace());
+        self.map().store(first.plus(3), live.len() as u64);
+        self.map().store(first, MAGIC);
+    }
+
+    /// Undoes the creation of an extent by this process.
+    fn drop_extent(&self, i: u32, me: Member) {
+        if let Some((path, name)) = self.extent_file(i)
+            && let Ok(Some(directory)) = Directory::open(&path)
+        {
+            directory.remove(name);
+            directory.remove_if_empty();
+        }
+        self.map().store(self.extent_word(i, PATH_LEN), 0);
+        for state in [Extent::Making(me), Extent::Named(me)] {
+            self.change_extent(i, state, Extent::Free);
+        }
+    }
+
+    /// Undoes the creation of extents by dead members.
+    pub(crate) fn sweep_extents(&self, dead: impl Fn(Member) -> bool, me: Member) {
+        let states: Vec<_> = self.extents().collect();
+        for (i, state) in states {
+            if let Extent::Making(m) | Extent::Named(m) = state
+                && dead(m)
+                && self.change_extent(i, state, Extent::Making(me))
+            {
+                self.drop_extent(i, me);
+            }
+        }
+    }
+}
+
+/// Records in a file that this process has its lock, if the file lists this process.
+pub(crate) fn note_held(fd: BorrowedFd<'_>) {
+    let head = directory::head_of(fd);
+    if word(&head, 0) != Some(MAGIC) {
+        return;
+    }
+    let me = u64::from(std::process::id());
+    for at in listed(&head).filter(|&at| word(&head, at) == Some(me)) {
+        directory::write_word(fd, at as u64, me | HOLDS);
+    }
+}
+
+/// Evaluates the first bytes of a file: the state of the processes that may use it.
+pub(crate) fn owners_live(head: &[u8]) -> Owners {
+    owners(head, |_| true)
+}
+
+/// Same as [`owners_live`], ignoring this process, which is about to end.
+pub(crate) fn others_live(head: &[u8]) -> Owners {
+    owners(head, |pid| pid != u64::from(std::process::id()))
+}
+
+fn word(head: &[u8], at: usize) -> Option<u64> {
+    let bytes = head.get(at..at.checked_add(8)?)?;
+    Some(u64::from_ne_bytes(bytes.try_into().ok()?))
+}
+
+/// Returns the offsets of the words of the owners.
+fn listed(head: &[u8]) -> impl Iterator<Item = usize> + use<> {
+    let listed = word(head, 24).unwrap_or(0).min(1024) as usize;
+    (0..listed).map(|i| LIST_AT + 16 * i)
+}
+
+fn owners(head: &[u8], counts: impl Fn(u64) -> bool) -> Owners {
+    if word(head, 0) != Some(MAGIC) {
+        // Incomplete, or an arena's own file: its lock decides.
+        return Owners::Gone;
+    }
+    let (own, theirs) = (directory::process_namespace(), word(head, 16));
+    if own != 0 && theirs == Some(own) {
+        let live = listed(head).any(|at| {
+            let (Some(pid), Some(start)) = (word(head, at), word(head, at + 8)) else { return true };
+            let pid = pid & !HOLDS;
+            counts(pid) && memory::start_time_of(pid as u32) == Some(start)
+        });
+        return if live { Owners::Live } else { Owners::Gone };
+    }
+    // Process IDs of another namespace can't be checked here.
+    let first = [0, 8].map(|w| u128::from(word(head, FIRST_AT + w).unwrap_or(0)));
+    match first[0] << 64 | first[1] {
+        0 if listed(head).any(|at| word(head, at).is_none_or(|w| w & HOLDS == 0 && counts(w))) => {
+            Owners::Live
+        }
+        0 => Owners::Elsewhere { first: None },
+        first => Owners::Elsewhere { first: Some(first) },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_keep_their_fields() {
+        let m = Member::new(4095, 4095);
+        for state in [Extent::Free, Extent::Making(m), Extent::Named(m), Extent::Open] {
+            assert_eq!(Extent::unpack(state.pack()), state);
+        }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "asks for the parent process")]
+    fn a_file_names_the_processes_that_keep_it() {
+        let mut head = vec![0_u8; 4096];
+        let parent = memory::parent_pid();
+        let start = memory::start_time_of(parent).expect("it lives");
+        let mut write = |at: usize, v: u64| {
+            head[at..at + 8].copy_from_slice(&v.to_ne_bytes());
+            owners_live(&head)
+        };
+        let me = directory::process_namespace();
+        assert_eq!(write(16, me), Owners::Gone);
+        assert_eq!(write(LIST_AT, u64::from(parent)), Owners::Gone);
+        assert_eq!(write(LIST_AT + 8, start), Owners::Gone);
+        assert_eq!(write(24, 1), Owners::Gone);
+        assert_eq!(write(0, MAGIC), Owners::Live, "its parent lives");
+        assert_eq!(write(LIST_AT, u64::from(parent) | HOLDS), Owners::Live, "it does, whatever it holds");
+        assert_eq!(write(LIST_AT + 8, start + 1), Owners::Gone, "another process of that number");
+        assert_eq!(write(16, 1), Owners::Elsewhere { first: None }, "it had the lock");
+        assert_eq!(write(LIST_AT, u64::from(parent)), Owners::Live, "it may be about to take the lock");
+        assert_eq!(write(FIRST_AT + 8, 5), Owners::Elsewhere { first: Some(5) }, "the first file knows");
+    }
+}

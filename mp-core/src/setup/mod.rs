@@ -1,0 +1,9 @@
+//! Setup of a process's arena: attachment at first need, its files, and the settings that children inherit.
+
+pub(crate) mod attach;
+pub(crate) mod configure;
+pub(crate) mod extent;
+pub(crate) mod fd_store;
+pub(crate) mod files;
+pub(crate) mod published;
+pub(crate) mod strategy;

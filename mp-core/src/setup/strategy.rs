@@ -1,0 +1,275 @@
+//! Kind of shared memory for new tensors.
+//!
+//! The strategy is a setting of the process. Children begin with their parent's: each member publishes its
+//! own in the arena, for them.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::process::mutex::Mutex;
+
+use crate::error::{Error, Result};
+use crate::process::{GENERATIONS, PerProcess};
+use crate::sync::shared::{AtomicU64, Ordering};
+
+/// Strategy for sharing the memory of tensors between processes.
+///
+/// ```
+/// use mp_core::{SharingStrategy, get_all_sharing_strategies, get_sharing_strategy, set_sharing_strategy};
+///
+/// for &strategy in get_all_sharing_strategies() {
+///     set_sharing_strategy(strategy)?;
+///     assert_eq!(get_sharing_strategy(), strategy);
+/// }
+/// let error = "file_sistem".parse::<SharingStrategy>().unwrap_err();
+/// assert!(error.to_string().contains("this build supports"));
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// Tensors of both kinds can coexist, and can be in one message. The memory of queues and messages is always
+/// in the arena.
+///
+/// | | [`FileDescriptor`](Self::FileDescriptor) | [`FileSystem`](Self::FileSystem) |
+/// |---|---|---|
+/// | memory | one anonymous file | some files in a directory of the user, of 64 GiB of addresses each |
+/// | a new process | receives its descriptor | opens each file by name when it first uses a tensor in it |
+/// | limits | memory of the machine, the cgroup, the budget | also the free space of the directory; RLIMIT_FSIZE |
+/// | after all processes have died | nothing is left | files without holders, which the next start removes |
+/// | use for | nearly everything | huge pages (a hugetlbfs directory), a disk, a separate size limit (a tmpfs) |
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+#[doc(alias = "torch_shm_manager")]
+pub enum SharingStrategy {
+    /// A single anonymous file (memfd) whose descriptor is passed to each child. Nothing has a name, and nothing
+    /// is left behind.
+    FileDescriptor,
+    /// Named files, in the directory set by [`set_sharing_directory`].
+    FileSystem,
+}
+
+impl SharingStrategy {
+    const ALL: &'static [Self] = match (cfg!(feature = "file_descriptor"), cfg!(feature = "file_system")) {
+        (true, true) => &[Self::FileDescriptor, Self::FileSystem],
+        (true, false) => &[Self::FileDescriptor],
+        (false, true) => &[Self::FileSystem],
+        (false, false) => &[],
+    };
+
+    /// Returns the strategy's name, as in torch.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::FileDescriptor => "file_descriptor",
+            Self::FileSystem => "file_system",
+        }
+    }
+
+    /// Returns `true` if this build supports the strategy.
+    #[inline]
+    pub(crate) fn supported(self) -> bool {
+        Self::all().contains(&self)
+    }
+
+    /// Returns the strategies that this build supports.
+    #[cfg(not(feature = "inject"))]
+    #[inline]
+    const fn all() -> &'static [Self] {
+        Self::ALL
+    }
+
+    /// Test only: returns only the strategy in the environment variable `MP_STRATEGY`, if set, like a build
+    /// with only its feature.
+    #[cfg(feature = "inject")]
+    fn all() -> &'static [Self] {
+        // fork: a child inherits the environment, which determines this value.
+        static ALONE: std::sync::OnceLock<Option<usize>> = std::sync::OnceLock::new();
+        let named = || std::env::var("MP_STRATEGY").ok();
+        match ALONE.get_or_init(|| named().and_then(|name| Self::ALL.iter().position(|s| s.name() == name))) {
+            Some(at) => &Self::ALL[*at..=*at],
+            None => Self::ALL,
+        }
+    }
+}
+
+/// Serializes the [name](SharingStrategy::name).
+impl Serialize for SharingStrategy {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        s.serialize_str(self.name())
+    }
+}
+
+/// Deserializes a strategy that this build supports.
+impl<'de> Deserialize<'de> for SharingStrategy {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        String::deserialize(d)?.parse().map_err(D::Error::custom)
+    }
+}
+
+impl fmt::Display for SharingStrategy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl FromStr for SharingStrategy {
+    type Err = Error;
+
+    fn from_str(name: &str) -> Result<Self, Error> {
+        Self::all().iter().copied().find(|s| s.name() == name).ok_or_else(|| Error::Strategy {
+            asked: name.into(),
+            supported: Self::all().iter().map(|s| s.name()).collect(),
+        })
+    }
+}
+
+/// Maximum length in bytes of a path that fits into the arena.
+pub(crate) const MOST_PATH: usize = 248;
+
+/// Settings of this process.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct Settings {
+    pub(crate) strategy: SharingStrategy,
+    /// Directory that contains the user's directory.
+    pub(crate) directory: PathBuf,
+}
+
+/// Settings of this process. `None` means the defaults.
+static SETTINGS: PerProcess<Mutex<Option<Settings>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+/// Changes with every setting. The lowest bit is set if tensors are allocated in files, and the others count.
+static STAMP: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(UNSET) }; GENERATIONS]);
+/// Stamp before any setting.
+const UNSET: u64 = (!cfg!(feature = "file_descriptor") && cfg!(feature = "file_system")) as u64;
+
+impl Default for Settings {
+    fn default() -> Self {
+        let strategy = SharingStrategy::all().first().copied().unwrap_or(SharingStrategy::FileDescriptor);
+        Self { strategy, directory: "/dev/shm".into() }
+    }
+}
+
+/// Returns `true` if tensors are allocated in files, and a number that changes with every setting.
+#[inline]
+pub(crate) fn stamp() -> (bool, u64) {
+    let stamp = STAMP.load(Ordering::Acquire);
+    #[cfg(feature = "inject")]
+    if stamp == UNSET {
+        return (!SharingStrategy::FileDescriptor.supported(), stamp);
+    }
+    (stamp & 1 == 1, stamp)
+}
+
+/// Returns the present settings, and their stamp.
+pub(crate) fn settings() -> (Settings, u64) {
+    let settings = SETTINGS.lock();
+    (settings.clone().unwrap_or_default(), STAMP.load(Ordering::Acquire))
+}
+
+fn change(how: impl FnOnce(&mut Settings)) {
+    let mut settings = SETTINGS.lock();
+    let mut new = settings.clone().unwrap_or_default();
+    how(&mut new);
+    let files = u64::from(new.strategy == SharingStrategy::FileSystem);
+    let next = (STAMP.load(Ordering::Relaxed) | 1) + 1;
+    STAMP.store(next | files, Ordering::Release);
+    // Under the lock, so that the arena receives the changes in order.
+    crate::setup::published::publish_settings(&new);
+    *settings = Some(new);
+}
+
+/// Publishes the present settings in the arena again.
+pub(crate) fn republish() {
+    let settings = SETTINGS.lock();
+    if let Some(settings) = &*settings {
+        crate::setup::published::publish_settings(settings);
+    }
+}
+
+/// Returns `true` if this process has set or inherited settings.
+pub(crate) fn is_set() -> bool {
+    SETTINGS.lock().is_some()
+}
+
+/// Takes over a parent's settings, unless this process has set something itself.
+pub(crate) fn inherit(parent: Settings) {
+    if SETTINGS.lock().is_none() && parent.strategy.supported() {
+        change(|now| *now = parent);
+    }
+}
+
+/// Returns the strategies that this build supports on this platform: those whose cargo features are enabled.
+pub fn get_all_sharing_strategies() -> &'static [SharingStrategy] {
+    SharingStrategy::all()
+}
+
+/// Returns the strategy of this process for new tensors.
+pub fn get_sharing_strategy() -> SharingStrategy {
+    settings().0.strategy
+}
+
+/// Sets the strategy of this process for new tensors. Children that are started later begin with it. Running
+/// children are not affected, and accept tensors of both kinds.
+///
+/// ```
+/// use mp_core::{Arena, SharingStrategy, Storage, get_sharing_strategy, set_sharing_strategy};
+///
+/// let before = get_sharing_strategy();
+/// # if mp_core::get_all_sharing_strategies().contains(&SharingStrategy::FileSystem) {
+/// set_sharing_strategy("file_system".parse()?)?;
+/// let data = Storage::new(Arena::current()?, 1000, 4)?; // in a file below /dev/shm
+/// set_sharing_strategy(before)?; // it stays where it is
+/// # assert_eq!(data.len(), 4000);
+/// # }
+/// # Ok::<(), mp_core::Error>(())
+/// ```
+///
+/// # Errors
+/// [`Error::Strategy`] if this build does not support the strategy.
+pub fn set_sharing_strategy(strategy: SharingStrategy) -> Result<(), Error> {
+    let _: SharingStrategy = strategy.name().parse()?;
+    change(|now| now.strategy = strategy);
+    Ok(())
+}
+
+/// Returns the directory in which the strategy `file_system` has its own, `mp-<uid>`. The default is
+/// `/dev/shm`.
+pub fn get_sharing_directory() -> PathBuf {
+    settings().0.directory
+}
+
+/// Sets the directory for files of the strategy `file_system`, for this process and for children that are
+/// started later. The files are in `mp-<uid>` below this directory, which is created when it is first needed,
+/// with mode 0700.
+///
+/// The directory's file system determines the kind of memory: a tmpfs (such as `/dev/shm`), huge pages (a
+/// hugetlbfs, where each file and each growth takes whole huge pages), or a disk (memory that the kernel can
+/// write back). The file system must support `fallocate(2)`, so that allocated memory is reserved.
+///
+/// Files of programs that were killed are removed when a starting program next uses their directory. If that
+/// program is in another process namespace (a container that shares the directory), or has no `/proc`, it
+/// removes them only if the killed program's last start is 10 s ago. Files of a live program are never
+/// removed. A file stays if its program began to use files after it had started processes, and was killed
+/// before all of these had detected it. Detection takes 100 ms or so, and longer while they are stopped or
+/// compute: set the strategy before the first start. Don't remove or truncate files by hand while they are
+/// used: a process that accesses truncated memory gets a SIGBUS.
+///
+/// # Errors
+/// [`Error::Directory`] if the directory doesn't exist, or its path is longer than 248 bytes. A directory
+/// that is not writable is reported when a tensor is created, with the same error.
+pub fn set_sharing_directory(directory: impl AsRef<Path>) -> Result<()> {
+    let asked = directory.as_ref();
+    let fail = |what, source| Error::Directory { path: asked.into(), what, source };
+    let path = std::fs::canonicalize(asked).map_err(|e| fail("it can't be found", e))?;
+    if !path.is_dir() {
+        return Err(fail("it is no directory", std::io::ErrorKind::NotADirectory.into()));
+    }
+    if path.as_os_str().len() > MOST_PATH {
+        let why = std::io::Error::other(format!("{} bytes, at most {MOST_PATH}", path.as_os_str().len()));
+        return Err(fail("its path is too long", why));
+    }
+    change(|now| now.directory = path);
+    Ok(())
+}
