@@ -22,6 +22,8 @@ pages! {
     Locks: "guide/locks.md",
     ProcessDeath: "guide/process-death.md",
     Hangs: "guide/hangs.md",
+    Mistakes: "guide/mistakes.md",
+    Production: "production.md",
     #[cfg(feature = "ndarray")]
     Libraries: "guide/libraries.md",
     Threads: "guide/threads.md",
