@@ -5,12 +5,12 @@ use std::cell::Cell;
 use mp_core::Error;
 use mp_core::message::{Codec, FewBytes, Incoming, Message, Outgoing, Returned, Undecodable, scope};
 use mp_reduce::MessagePack;
-use mp_spawn::Raise;
+use mp_spawn::CallFailure;
 
 /// Rest of a message after its head: received, or to be sent.
 ///
 /// Two words, because it is moved several times in each call.
-pub(crate) enum Body {
+pub(crate) enum MessageBody {
     Out(Box<Outgoing>),
     In(Box<Incoming>),
     /// Few bytes without attachments, received or to be sent; `read` of them were read.
@@ -20,47 +20,47 @@ pub(crate) enum Body {
     },
 }
 
-const _: () = assert!(size_of::<Body>() == 16);
+const _: () = assert!(size_of::<MessageBody>() == 16);
 
 thread_local! {
     /// Buffers of this thread's last message without attachments, for reuse by the next one.
     static SPARE: Cell<Option<Box<Outgoing>>> = const { Cell::new(None) };
 }
 
-/// Returns an empty message, which becomes a [`Body`].
-pub(crate) fn blank() -> Box<Outgoing> {
+/// Returns an empty message, which becomes a [`MessageBody`].
+pub(crate) fn empty_buffer() -> Box<Outgoing> {
     SPARE.try_with(Cell::take).ok().flatten().unwrap_or_default()
 }
 
 /// Stores the buffers of a message that is no longer needed.
-fn used(mut out: Box<Outgoing>) {
+fn recycle_buffer(mut out: Box<Outgoing>) {
     if out.reuse() {
         _ = SPARE.try_with(|spare| spare.set(Some(out)));
     }
 }
 
-impl Body {
-    const EMPTY: Body = Body::Few { few: FewBytes::EMPTY, read: 0 };
+impl MessageBody {
+    const EMPTY: MessageBody = MessageBody::Few { few: FewBytes::EMPTY, read: 0 };
 
-    /// Creates a body from the contents of a [`blank`].
-    pub(crate) fn of(out: Box<Outgoing>) -> Body {
-        let Some(few) = out.plain().and_then(FewBytes::new) else { return Body::Out(out) };
-        used(out);
-        Body::Few { few, read: 0 }
+    /// Creates a body from the contents of a [`empty_buffer`].
+    pub(crate) fn of(out: Box<Outgoing>) -> MessageBody {
+        let Some(few) = out.plain().and_then(FewBytes::new) else { return MessageBody::Out(out) };
+        recycle_buffer(out);
+        MessageBody::Few { few, read: 0 }
     }
 
     /// Encodes `head` and a value, if they are few bytes and no user code encodes them, as for a number.
     #[inline(always)]
-    pub(crate) fn few<const N: usize, V: Message>(head: [u8; N], value: &V) -> Option<Body> {
-        Body::Few { few: value.to_few_bytes::<MessagePack>()?, read: 0 }
-            .behind(head)
-            .map(|few| Body::Few { few, read: 0 })
+    pub(crate) fn few<const N: usize, V: Message>(head: [u8; N], value: &V) -> Option<MessageBody> {
+        MessageBody::Few { few: value.to_few_bytes::<MessagePack>()?, read: 0 }
+            .with_head(head)
+            .map(|few| MessageBody::Few { few, read: 0 })
     }
 
     /// Puts `head` before the bytes, if they are few and none was read.
     #[inline(always)]
-    pub(crate) fn behind<const N: usize>(&self, head: [u8; N]) -> Option<FewBytes> {
-        let Body::Few { few, read: 0 } = *self else { return None };
+    pub(crate) fn with_head<const N: usize>(&self, head: [u8; N]) -> Option<FewBytes> {
+        let MessageBody::Few { few, read: 0 } = *self else { return None };
         let mut all = [0; FewBytes::MOST];
         all[..N].copy_from_slice(&head);
         all[N..].copy_from_slice(&few.all()[..FewBytes::MOST - N]);
@@ -70,42 +70,42 @@ impl Body {
 
     /// Splits the first `N` bytes off few bytes.
     #[inline(always)]
-    pub(crate) fn without<const N: usize>(few: FewBytes) -> Option<([u8; N], Body)> {
+    pub(crate) fn split_head<const N: usize>(few: FewBytes) -> Option<([u8; N], MessageBody)> {
         let (all, len) = (few.all(), few.len().checked_sub(N)?);
         let mut rest = [0; FewBytes::MOST];
         rest[..FewBytes::MOST - N].copy_from_slice(&all[N..]);
-        Some((std::array::from_fn(|i| all[i]), Body::Few { few: FewBytes::first(len, rest), read: 0 }))
+        Some((std::array::from_fn(|i| all[i]), MessageBody::Few { few: FewBytes::first(len, rest), read: 0 }))
     }
 
     /// Moves the body into another message, once.
     pub(crate) fn write(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
-        match std::mem::replace(self, Body::EMPTY) {
-            Body::Out(body) => match body.plain() {
+        match std::mem::replace(self, MessageBody::EMPTY) {
+            MessageBody::Out(body) => match body.plain() {
                 Some(bytes) => {
                     out.bytes().extend_from_slice(bytes);
-                    used(body);
+                    recycle_buffer(body);
                     Ok(())
                 }
                 None => out.append(*body),
             },
-            few @ Body::Few { .. } => {
+            few @ MessageBody::Few { .. } => {
                 out.bytes().extend_from_slice(few.unread());
                 Ok(())
             }
-            Body::In(_) => Err(received()),
+            MessageBody::In(_) => Err(received()),
         }
     }
 
-    pub(crate) fn rest(inc: &mut Incoming) -> Body {
-        Body::In(Box::new(std::mem::take(inc)))
+    pub(crate) fn rest(inc: &mut Incoming) -> MessageBody {
+        MessageBody::In(Box::new(std::mem::take(inc)))
     }
 
     #[cfg(feature = "authkey")]
     pub(crate) fn into_incoming(self) -> Incoming {
         match self {
-            Body::In(inc) => *inc,
-            Body::Out(out) => out.into_incoming(),
-            few @ Body::Few { .. } => Incoming::from_plain(few.unread().to_vec()),
+            MessageBody::In(inc) => *inc,
+            MessageBody::Out(out) => out.into_incoming(),
+            few @ MessageBody::Few { .. } => Incoming::from_plain(few.unread().to_vec()),
         }
     }
 
@@ -113,9 +113,9 @@ impl Body {
     #[inline(always)]
     pub(crate) fn unread(&self) -> &[u8] {
         match self {
-            Body::In(inc) => inc.rest(),
-            Body::Few { few, read } => few.as_slice().get(usize::from(*read)..).unwrap_or_default(),
-            Body::Out(_) => &[],
+            MessageBody::In(inc) => inc.rest(),
+            MessageBody::Few { few, read } => few.as_slice().get(usize::from(*read)..).unwrap_or_default(),
+            MessageBody::Out(_) => &[],
         }
     }
 
@@ -123,9 +123,9 @@ impl Body {
     #[inline(always)]
     pub(crate) fn advance(&mut self, n: usize) {
         match self {
-            Body::In(inc) => inc.advance(n),
-            Body::Few { few, read } => *read = (usize::from(*read) + n).min(few.len()) as u8,
-            Body::Out(_) => {}
+            MessageBody::In(inc) => inc.advance(n),
+            MessageBody::Few { few, read } => *read = (usize::from(*read) + n).min(few.len()) as u8,
+            MessageBody::Out(_) => {}
         }
     }
 
@@ -133,16 +133,16 @@ impl Body {
     /// attachments.
     pub(crate) fn with_unread<R>(&mut self, f: impl FnOnce(&[u8]) -> R) -> mp_core::Result<R> {
         match self {
-            Body::In(inc) => scope::with_incoming(inc, f),
-            Body::Few { .. } => Ok(scope::with_nothing(|| f(self.unread()))),
-            Body::Out(_) => Err(too_short()),
+            MessageBody::In(inc) => scope::with_incoming(inc, f),
+            MessageBody::Few { .. } => Ok(scope::with_nothing(|| f(self.unread()))),
+            MessageBody::Out(_) => Err(too_short_error()),
         }
     }
 
     /// Decodes the rest as one value. An error contains its type and bytes.
     #[inline(always)]
     pub(crate) fn read<V: Message>(&mut self) -> mp_core::Result<V> {
-        if let Body::Few { .. } = self
+        if let MessageBody::Few { .. } = self
             && let Some(number) = V::decode_number::<MessagePack>(self.unread())
         {
             return Ok(number);
@@ -152,10 +152,10 @@ impl Body {
 
     fn read_any<V: Message>(&mut self) -> mp_core::Result<V> {
         match self {
-            Body::In(inc) => read_whole(inc),
-            Body::Few { .. } => V::decode_plain::<MessagePack>(self.unread())
+            MessageBody::In(inc) => read_whole(inc),
+            MessageBody::Few { .. } => V::decode_plain::<MessagePack>(self.unread())
                 .map_err(|error| Undecodable::of_message::<V>(error, self.unread())),
-            Body::Out(_) => Err(too_short()),
+            MessageBody::Out(_) => Err(too_short_error()),
         }
     }
 }
@@ -175,25 +175,25 @@ pub(crate) fn received() -> Error {
 }
 
 #[cold]
-pub(crate) fn too_short() -> Error {
+pub(crate) fn too_short_error() -> Error {
     Error::Malformed("a message of a manager is too short".into())
 }
 
 /// Reads unencoded numbers.
 pub(crate) fn bytes<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u8; N]> {
-    let bytes = *inc.rest().first_chunk().ok_or_else(too_short)?;
+    let bytes = *inc.rest().first_chunk().ok_or_else(too_short_error)?;
     inc.advance(N);
     Ok(bytes)
 }
 
 /// Answer of an object.
-pub(crate) enum Answer {
+pub(crate) enum CallAnswer {
     /// The object is created, with this number in its server.
     Made { object: u64 },
     /// The call is done, with this result.
-    Done(Body),
+    Done(MessageBody),
     /// The call, or the closure that creates the object, failed or panicked.
-    Raised(Box<Raise>),
+    Raised(Box<CallFailure>),
     /// The arguments can't be decoded. Contains path and reason.
     Undecodable(Box<Undecodable>),
     /// The captures, or the closure itself, can't be decoded. Contains the reason.
@@ -218,40 +218,40 @@ const WRONG_TYPE: u8 = 6;
 const FREED: u8 = 7;
 const NO_THREAD: u8 = 8;
 
-impl Answer {
+impl CallAnswer {
     fn kind(&self) -> u8 {
         match self {
-            Answer::Made { .. } => MADE,
-            Answer::Done(_) => DONE,
-            Answer::Raised(_) => RAISED,
-            Answer::Undecodable(_) => UNDECODABLE,
-            Answer::Unreadable(_) => UNREADABLE,
-            Answer::Unsendable(_) => UNSENDABLE,
-            Answer::WrongType(_) => WRONG_TYPE,
-            Answer::Freed => FREED,
-            Answer::NoThread(_) => NO_THREAD,
+            CallAnswer::Made { .. } => MADE,
+            CallAnswer::Done(_) => DONE,
+            CallAnswer::Raised(_) => RAISED,
+            CallAnswer::Undecodable(_) => UNDECODABLE,
+            CallAnswer::Unreadable(_) => UNREADABLE,
+            CallAnswer::Unsendable(_) => UNSENDABLE,
+            CallAnswer::WrongType(_) => WRONG_TYPE,
+            CallAnswer::Freed => FREED,
+            CallAnswer::NoThread(_) => NO_THREAD,
         }
     }
 }
 
-impl Message for Answer {
+impl Message for CallAnswer {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         let kind = self.kind();
         out.bytes().push(kind);
         match self {
-            Answer::Made { object } => C::write(out, object),
-            Answer::Done(body) => body.write(out),
-            Answer::Raised(raise) => C::write(out, raise),
-            Answer::Undecodable(arguments) => {
+            CallAnswer::Made { object } => C::write(out, object),
+            CallAnswer::Done(body) => body.write(out),
+            CallAnswer::Raised(raise) => C::write(out, raise),
+            CallAnswer::Undecodable(arguments) => {
                 C::write(out, &arguments.to_parts())?;
                 out.bytes().extend_from_slice(arguments.bytes());
                 Ok(())
             }
-            Answer::Unreadable(why)
-            | Answer::Unsendable(why)
-            | Answer::WrongType(why)
-            | Answer::NoThread(why) => C::write(out, why),
-            Answer::Freed => Ok(()),
+            CallAnswer::Unreadable(why)
+            | CallAnswer::Unsendable(why)
+            | CallAnswer::WrongType(why)
+            | CallAnswer::NoThread(why) => C::write(out, why),
+            CallAnswer::Freed => Ok(()),
         }
     }
 
@@ -261,14 +261,14 @@ impl Message for Answer {
 
     #[inline(always)]
     fn to_few_bytes<C: Codec>(&self) -> Option<FewBytes> {
-        let Answer::Done(body) = self else { return None };
-        body.behind([DONE])
+        let CallAnswer::Done(body) = self else { return None };
+        body.with_head([DONE])
     }
 
     #[inline(always)]
     fn from_few_bytes<C: Codec>(few: FewBytes) -> Option<Self> {
-        match Body::without(few)? {
-            ([DONE], body) => Some(Answer::Done(body)),
+        match MessageBody::split_head(few)? {
+            ([DONE], body) => Some(CallAnswer::Done(body)),
             _ => None,
         }
     }
@@ -276,18 +276,18 @@ impl Message for Answer {
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         let [kind] = bytes(inc)?;
         match kind {
-            MADE => Ok(Answer::Made { object: C::read(inc)? }),
-            DONE => Ok(Answer::Done(Body::rest(inc))),
-            RAISED => Ok(Answer::Raised(C::read(inc)?)),
+            MADE => Ok(CallAnswer::Made { object: C::read(inc)? }),
+            DONE => Ok(CallAnswer::Done(MessageBody::rest(inc))),
+            RAISED => Ok(CallAnswer::Raised(C::read(inc)?)),
             UNDECODABLE => {
                 let parts = C::read::<[String; 3]>(inc)?;
-                Ok(Answer::Undecodable(Box::new(Undecodable::from_parts(parts, inc.rest().to_vec()))))
+                Ok(CallAnswer::Undecodable(Box::new(Undecodable::from_parts(parts, inc.rest().to_vec()))))
             }
-            UNREADABLE => Ok(Answer::Unreadable(C::read(inc)?)),
-            UNSENDABLE => Ok(Answer::Unsendable(C::read(inc)?)),
-            WRONG_TYPE => Ok(Answer::WrongType(C::read(inc)?)),
-            FREED => Ok(Answer::Freed),
-            NO_THREAD => Ok(Answer::NoThread(C::read(inc)?)),
+            UNREADABLE => Ok(CallAnswer::Unreadable(C::read(inc)?)),
+            UNSENDABLE => Ok(CallAnswer::Unsendable(C::read(inc)?)),
+            WRONG_TYPE => Ok(CallAnswer::WrongType(C::read(inc)?)),
+            FREED => Ok(CallAnswer::Freed),
+            NO_THREAD => Ok(CallAnswer::NoThread(C::read(inc)?)),
             other => Err(Error::Malformed(format!("an answer of kind {other}"))),
         }
     }
@@ -299,20 +299,20 @@ mod tests {
 
     #[test]
     fn few_bytes_are_written_as_any_others() {
-        let written = |mut value: Option<u64>| {
-            let mut out = blank();
+        let encode_args = |mut value: Option<u64>| {
+            let mut out = empty_buffer();
             out.bytes().push(0);
             value.encode::<MessagePack>(&mut out).unwrap();
-            Body::of(out)
+            MessageBody::of(out)
         };
         for value in [None, Some(0), Some(1 << 20), Some(u64::MAX >> 32)] {
-            let mut few = Body::few([0], &value).unwrap();
-            assert_eq!(few.unread(), written(value).unread());
+            let mut few = MessageBody::few([0], &value).unwrap();
+            assert_eq!(few.unread(), encode_args(value).unread());
             few.advance(1);
-            assert!(few.behind([]).is_none(), "a byte of it was read");
+            assert!(few.with_head([]).is_none(), "a byte of it was read");
             assert_eq!(few.read::<Option<u64>>().unwrap(), value);
         }
-        assert_eq!(Body::few([], &u64::MAX).unwrap().read::<u64>().unwrap(), u64::MAX);
-        assert!(Body::few([0], &u64::MAX).is_none() && Body::few([], &String::new()).is_none());
+        assert_eq!(MessageBody::few([], &u64::MAX).unwrap().read::<u64>().unwrap(), u64::MAX);
+        assert!(MessageBody::few([0], &u64::MAX).is_none() && MessageBody::few([], &String::new()).is_none());
     }
 }

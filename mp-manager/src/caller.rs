@@ -11,12 +11,12 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_queue::{GetError, Receiver, Sender, bounded_channel};
 
-use crate::answer::Answer;
+use crate::answer::CallAnswer;
 use crate::error::CallError;
-use crate::request::{MOST_CODES, Request};
+use crate::request::{MOST_CODES, ObjectRequest};
 
 /// Maximum sleep of a caller or an object's thread before it checks that the peer and the server are alive.
-pub(crate) const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Number of bits of a caller's number that identify its process.
 const SLOT_BITS: u32 = 12;
@@ -24,25 +24,25 @@ const SLOT_BITS: u32 = 12;
 const MOST: u32 = 1 << (u32::BITS - SLOT_BITS);
 
 /// Numbers of this process's callers: returned ones, and the first that was never used.
-struct Numbers {
+struct CallerNumbers {
     free: Vec<u32>,
     next: u32,
 }
 
-static NUMBERS: PerProcess<Mutex<Numbers>> =
-    PerProcess::new([const { Mutex::new(Numbers { free: Vec::new(), next: 0 }) }; GENERATIONS]);
+static NUMBERS: PerProcess<Mutex<CallerNumbers>> =
+    PerProcess::new([const { Mutex::new(CallerNumbers { free: Vec::new(), next: 0 }) }; GENERATIONS]);
 
 /// Unique number of a caller: the process's slot among the members of the arena, and a number within the
 /// process. When a slot or number is reused, its previous caller is gone, and all its messages to an object
 /// came before the new caller's `Hello`.
 #[derive(Debug)]
-struct Number {
+struct CallerNumber {
     within: u32,
     slot: u32,
 }
 
-impl Number {
-    fn new() -> Result<Number, CallError> {
+impl CallerNumber {
+    fn new() -> Result<CallerNumber, CallError> {
         let slot = Arena::current()?.me()?.slot();
         let mut numbers = NUMBERS.lock();
         let within = numbers.free.pop().unwrap_or_else(|| {
@@ -54,7 +54,7 @@ impl Number {
             let why = format!("this process has {MOST} calls of managers that wait, and can have no more");
             return Err(mp_core::Error::LimitExceeded(why).into());
         }
-        Ok(Number { within, slot })
+        Ok(CallerNumber { within, slot })
     }
 
     fn get(&self) -> u32 {
@@ -67,7 +67,7 @@ pub(crate) fn is_of(number: u32, slot: u32) -> bool {
     number >> (u32::BITS - SLOT_BITS) == slot
 }
 
-impl Drop for Number {
+impl Drop for CallerNumber {
     fn drop(&mut self) {
         // In a fork of the process the slot differs, and its numbers were not taken from here.
         if Arena::get().is_some_and(|arena| arena.me().is_ok_and(|me| me.slot() == self.slot)) {
@@ -80,21 +80,22 @@ impl Drop for Number {
 #[derive(Debug)]
 pub(crate) struct Caller {
     // Declared before the number, so that the number is reused only after the receiver is dropped.
-    answers: Receiver<Answer>,
-    number: Number,
+    answers: Receiver<CallAnswer>,
+    number: CallerNumber,
     /// Codes that the object knows; their index is their number.
     codes: Vec<usize>,
     /// Time of the next check that the object is alive, if there is no answer by then. May be in the past,
     /// because the clock is not read for each call.
-    look_at: Instant,
+    next_check: Instant,
 }
 
 impl Caller {
     /// Creates a caller, and introduces it to the object at the other end.
-    pub(crate) fn new(object: &Sender<Request>, server: u32) -> Result<Caller, CallError> {
+    pub(crate) fn new(object: &Sender<ObjectRequest>, server: u32) -> Result<Caller, CallError> {
         let (sender, answers) = bounded_channel(1)?;
-        let caller = Caller { answers, number: Number::new()?, codes: Vec::new(), look_at: Instant::now() };
-        send(object, Request::Hello { caller: caller.number(), answers: Box::new(sender) }, server)?;
+        let caller =
+            Caller { answers, number: CallerNumber::new()?, codes: Vec::new(), next_check: Instant::now() };
+        send(object, ObjectRequest::Hello { caller: caller.number(), answers: Box::new(sender) }, server)?;
         Ok(caller)
     }
 
@@ -102,17 +103,17 @@ impl Caller {
         self.number.get()
     }
 
-    pub(crate) fn answers(&self) -> &Receiver<Answer> {
+    pub(crate) fn answers(&self) -> &Receiver<CallAnswer> {
         &self.answers
     }
 
     /// Waits for an answer until `until`. Also returns `Empty` when it is time to check that the object is
     /// alive.
-    pub(crate) fn receive(&mut self, until: Option<Instant>) -> Result<Answer, GetError> {
-        let at = until.map_or(self.look_at, |until| until.min(self.look_at));
+    pub(crate) fn recv(&mut self, until: Option<Instant>) -> Result<CallAnswer, GetError> {
+        let at = until.map_or(self.next_check, |until| until.min(self.next_check));
         let received = self.answers.recv_deadline(at);
         if let Err(GetError::Empty) = received {
-            self.look_at = Instant::now() + LOOK;
+            self.next_check = Instant::now() + CHECK_INTERVAL;
         }
         received
     }
@@ -132,7 +133,11 @@ impl Caller {
 }
 
 /// Sends a request, without blocking.
-pub(crate) fn send(object: &Sender<Request>, request: Request, server: u32) -> Result<(), CallError> {
+pub(crate) fn send(
+    object: &Sender<ObjectRequest>,
+    request: ObjectRequest,
+    server: u32,
+) -> Result<(), CallError> {
     use mp_queue::PutError;
     object.send(request).map_err(|error| match error {
         PutError::Disconnected(_) => CallError::ServerGone { server },

@@ -93,7 +93,7 @@ impl fmt::Display for CallName {
 /// | the server is stopped (SIGSTOP, a debugger) | waits until the server resumes, or until the proxy's time-out | waits | wait |
 /// | the caller is killed | runs, if it was sent | remains, if another process has a proxy | continue |
 /// | a call of an object calls the same object | [`OwnObject`](Self::OwnObject), at once | remains | continue |
-/// | objects of one server call each other in a cycle | [`Ring`](Self::Ring), at once, for the call that closes the cycle | remain | continue |
+/// | objects of one server call each other in a cycle | [`Cycle`](Self::Cycle), at once, for the call that closes the cycle | remain | continue |
 /// | [another program](crate::RemoteManager) names an unknown type, method or object | [`NoSuchType`](Self::NoSuchType), [`NoSuchMethod`](Self::NoSuchMethod), [`NoSuchObject`](Self::NoSuchObject), with the known names | remains | continue |
 /// | arguments, a result or captures can't be encoded or decoded | [`Arguments`](Self::Arguments), [`Value`](Self::Value) | remains | continue |
 /// | SIGINT or SIGTERM, if this process [is notified](mp_spawn::Interrupt::Graceful) | [`Interrupted`](Self::Interrupted); the closure continues | continues | continue |
@@ -134,7 +134,8 @@ pub enum CallError {
     },
     /// The call was made within a call of an object for which the called object waits, directly or
     /// indirectly: each would wait for the next.
-    Ring {
+    #[serde(rename = "Ring")]
+    Cycle {
         /// Name of the call.
         call: CallName,
         /// Waiting calls, beginning with a call by the called object. The last one is a call of the object
@@ -235,7 +236,7 @@ impl CallError {
             CallError::TimedOut { call, .. }
             | CallError::Freed { call }
             | CallError::OwnObject { call }
-            | CallError::Ring { call, .. }
+            | CallError::Cycle { call, .. }
             | CallError::NoSuchMethod { call, .. }
             | CallError::WrongType { call, .. } => own.clone_into(call),
             _ => {}
@@ -274,7 +275,7 @@ impl fmt::Display for CallError {
                 f,
                 "{call} was made within a call of the same object, and would wait for itself: do it in that call, by its `&mut`"
             ),
-            CallError::Ring { call, waiting } => {
+            CallError::Cycle { call, waiting } => {
                 write!(f, "{call} would wait for itself: the object is in a call that waits for this one")?;
                 waiting.iter().try_for_each(|next| write!(f, "; {next} waits"))?;
                 f.write_str(
@@ -282,13 +283,13 @@ impl fmt::Display for CallError {
                 )
             }
             CallError::NoSuchType { name, known } => {
-                write!(f, "no type is registered as `{name}` (ManagerHandle::register){}", Known(known))
+                write!(f, "no type is registered as `{name}` (ManagerHandle::register){}", KnownNames(known))
             }
             CallError::NoSuchMethod { call, known } => {
-                write!(f, "{call}: `{}` is registered without it{}", call.object, Known(known))
+                write!(f, "{call}: `{}` is registered without it{}", call.object, KnownNames(known))
             }
             CallError::NoSuchObject { name, known } => {
-                write!(f, "no object is published as `{name}` (ManagerHandle::publish){}", Known(known))
+                write!(f, "no object is published as `{name}` (ManagerHandle::publish){}", KnownNames(known))
             }
             CallError::WrongType { call, found } => {
                 write!(f, "{call} met an object of another type, `{found}`")
@@ -319,9 +320,9 @@ impl fmt::Display for CallError {
 }
 
 /// Names to list after an error about an unknown name.
-struct Known<'a>(&'a [String]);
+struct KnownNames<'a>(&'a [String]);
 
-impl fmt::Display for Known<'_> {
+impl fmt::Display for KnownNames<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [first, others @ ..] = self.0 else { return f.write_str("; there is none") };
         write!(f, "; there is `{first}`")?;

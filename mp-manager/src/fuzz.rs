@@ -3,11 +3,11 @@
 
 use mp_core::message::{FewBytes, Incoming, Message, Outgoing, Undecodable};
 use mp_reduce::MessagePack;
-use mp_spawn::{Raise, StateClosure, closure};
+use mp_spawn::{CallFailure, StateClosure, closure};
 
-use crate::answer::{Answer, Body};
-use crate::object::{Task, write_call};
-use crate::request::{Late, Request};
+use crate::answer::{CallAnswer, MessageBody};
+use crate::object::{ObjectCall, write_call};
+use crate::request::{LazyClosure, ObjectRequest};
 
 /// Name, function to test with bytes, and encoded seeds.
 #[allow(
@@ -27,7 +27,7 @@ fn both<M: Message>(bytes: &[u8]) -> Option<[M; 2]> {
     Some([long.ok()?, short.ok()?])
 }
 
-fn written<M: Message>(mut message: M) -> Vec<u8> {
+fn encode_args<M: Message>(mut message: M) -> Vec<u8> {
     // Keeps long texts in the bytes.
     let mut out = Outgoing::in_band();
     let few = message.to_few_bytes::<MessagePack>();
@@ -37,35 +37,35 @@ fn written<M: Message>(mut message: M) -> Vec<u8> {
 }
 
 fn requests(bytes: &[u8]) {
-    match both::<Request>(bytes) {
-        Some([Request::Call { mut body, .. }, Request::Call { body: short, .. }]) => {
+    match both::<ObjectRequest>(bytes) {
+        Some([ObjectRequest::Call { mut body, .. }, ObjectRequest::Call { body: short, .. }]) => {
             assert_eq!(body.unread(), short.unread());
-            let few = FewBytes::new(bytes).and_then(Request::from_few_bytes::<MessagePack>);
-            assert!(few.is_none_or(|few| written(few) == bytes));
+            let few = FewBytes::new(bytes).and_then(ObjectRequest::from_few_bytes::<MessagePack>);
+            assert!(few.is_none_or(|few| encode_args(few) == bytes));
             // Same reads as in the object's thread, for any types of the closure.
             let all = body.unread().len();
             body.advance(all + 1);
             assert!(body.unread().is_empty() && body.read::<u64>().is_err());
         }
-        Some([Request::Learn { task, .. }, _]) => _ = task.read(),
-        Some([Request::Make { maker, .. }, _]) => _ = maker.read(),
-        Some([Request::Free { .. } | Request::Hello { .. }, _]) | None => {}
-        Some([Request::Call { .. }, _]) => panic!("another request without an envelope"),
+        Some([ObjectRequest::Learn { task, .. }, _]) => _ = task.read(),
+        Some([ObjectRequest::Make { maker, .. }, _]) => _ = maker.read(),
+        Some([ObjectRequest::Free { .. } | ObjectRequest::Hello { .. }, _]) | None => {}
+        Some([ObjectRequest::Call { .. }, _]) => panic!("another request without an envelope"),
     }
 }
 
 fn answers(bytes: &[u8]) {
-    match both::<Answer>(bytes) {
-        Some([Answer::Done(mut body), Answer::Done(mut short)]) => {
+    match both::<CallAnswer>(bytes) {
+        Some([CallAnswer::Done(mut body), CallAnswer::Done(mut short)]) => {
             assert_eq!(body.unread(), short.unread());
             let (long, short) = (body.read::<Option<u64>>(), short.read::<Option<u64>>());
             assert_eq!(long.ok(), short.ok());
         }
-        Some([Answer::Done(_), _]) => panic!("another answer without an envelope"),
+        Some([CallAnswer::Done(_), _]) => panic!("another answer without an envelope"),
         // All other answers consist of serde values: encoding and decoding restores them.
         Some([other, _]) => {
-            let again = written(other);
-            assert_eq!(both::<Answer>(&again).map(|[answer, _]| written(answer)), Some(again));
+            let again = encode_args(other);
+            assert_eq!(both::<CallAnswer>(&again).map(|[answer, _]| encode_args(answer)), Some(again));
         }
         None => {}
     }
@@ -73,7 +73,7 @@ fn answers(bytes: &[u8]) {
 
 fn request_seeds() -> Vec<Vec<u8>> {
     let caller = 0x0010_0003;
-    let call = |body| Request::Call { caller, code: 2, body };
+    let call = |body| ObjectRequest::Call { caller, code: 2, body };
     let (name, long) = ("a".to_string(), "b".repeat(300));
     let with: [StateClosure<u64, u32, u64>; 3] = [
         closure!([] |number: &mut u64, by: u32| *number + u64::from(by)),
@@ -81,33 +81,33 @@ fn request_seeds() -> Vec<Vec<u8>> {
         closure!([long] |number: &mut u64, by: u32| *number + u64::from(by) + long.len() as u64),
     ];
     let calls = with.iter().map(|closure| call(write_call(closure, &mut 70_000).unwrap()));
-    let task = Late::Out(Task::maker::<u64, u32, u64>(with[0].code()));
+    let task = LazyClosure::Out(ObjectCall::factory::<u64, u32, u64>(with[0].code()));
     let others = [
-        call(Body::few([0], &()).unwrap()),
-        Request::Learn { caller, code: 2, task },
-        Request::Free { caller },
+        call(MessageBody::few([0], &()).unwrap()),
+        ObjectRequest::Learn { caller, code: 2, task },
+        ObjectRequest::Free { caller },
     ];
-    calls.chain(others).map(written).collect()
+    calls.chain(others).map(encode_args).collect()
 }
 
 fn answer_seeds() -> Vec<Vec<u8>> {
-    let done = |value: Option<u64>| Answer::Done(Body::few([], &value).unwrap());
+    let done = |value: Option<u64>| CallAnswer::Done(MessageBody::few([], &value).unwrap());
     let why = || "why".to_string();
     let undecodable = Undecodable::from_parts(["u64".into(), "a field".into(), why()], vec![1, 2]);
     let all = [
-        Answer::Made { object: 300 },
+        CallAnswer::Made { object: 300 },
         done(Some(7)),
         done(Some(1 << 32)),
         done(None),
-        Answer::Raised(Raise::error(&std::io::Error::other("why"))),
-        Answer::Undecodable(Box::new(undecodable)),
-        Answer::Unreadable(why()),
-        Answer::Unsendable(why()),
-        Answer::WrongType(why()),
-        Answer::Freed,
-        Answer::NoThread(why()),
+        CallAnswer::Raised(CallFailure::error(&std::io::Error::other("why"))),
+        CallAnswer::Undecodable(Box::new(undecodable)),
+        CallAnswer::Unreadable(why()),
+        CallAnswer::Unsendable(why()),
+        CallAnswer::WrongType(why()),
+        CallAnswer::Freed,
+        CallAnswer::NoThread(why()),
     ];
-    all.into_iter().map(written).collect()
+    all.into_iter().map(encode_args).collect()
 }
 
 #[cfg(test)]

@@ -47,6 +47,8 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod answer;
+mod builtin;
+mod call_cycle;
 mod caller;
 mod error;
 #[cfg(any(test, feature = "fuzz"))]
@@ -57,13 +59,17 @@ mod manager;
 mod named;
 mod object;
 mod proxy;
-mod ready;
 #[cfg(feature = "authkey")]
 mod remote;
 mod request;
-mod ring;
 mod server;
 
+pub use builtin::Entry;
+pub use builtin::dict::Dict;
+pub use builtin::list::List;
+#[doc(hidden)]
+pub use builtin::namespace::Attributes;
+pub use builtin::namespace::Namespace;
 pub use error::{CallError, CallLocation, CallName, ManagerError};
 pub use manager::{Manager, ManagerHandle};
 pub use mp_core::message::IntoOutcome;
@@ -71,16 +77,10 @@ pub use mp_spawn::{Closure, StateClosure, closure};
 #[cfg(feature = "authkey")]
 pub use named::methods::Methods;
 pub use proxy::Proxy;
-pub use ready::Entry;
-pub use ready::dict::Dict;
-pub use ready::list::List;
-#[doc(hidden)]
-pub use ready::namespace::Attributes;
-pub use ready::namespace::Namespace;
 #[cfg(feature = "authkey")]
 pub use remote::client::RemoteManager;
 #[cfg(feature = "authkey")]
-pub use remote::key::{AuthKey, NoKey, no_key};
+pub use remote::key::{IntoAuthKey, NoKey, no_key};
 #[cfg(feature = "authkey")]
 pub use remote::proxy::RemoteProxy;
 

@@ -11,17 +11,17 @@ use mp_spawn::{CapturesNothing, Closure, Interrupt, Process, ProcessBuilder};
 use serde::{Deserialize, Serialize};
 
 use crate::error::{CallError, CallName, ManagerError};
-use crate::object::{Failure, MakeObject, Object};
-use crate::proxy::{Link, Proxy};
-use crate::request::{Control, Request};
-use crate::server::{Orders, serve};
+use crate::object::{BoxedError, ObjectResult, ServedObject};
+use crate::proxy::{ObjectLink, Proxy};
+use crate::request::{Control, ObjectRequest};
+use crate::server::{ServerArgs, serve};
 
 /// Grace period of running calls when a manager is dropped.
 const GRACE: Duration = Duration::from_secs(1);
 /// Additional time for the server's process to drop its objects and end.
 const MARGIN: Duration = Duration::from_secs(5);
 /// Interval at which a start checks that the process is alive.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Server process that holds objects, owned by the process that started it.
 ///
@@ -115,9 +115,9 @@ impl Manager {
         let process = builder
             .daemon(true)
             .interrupt(Interrupt::Ignore)
-            .spawn(serve, Orders { control: orders, ready })?;
+            .spawn(serve, ServerArgs { control: orders, ready })?;
         loop {
-            match started.recv_timeout(LOOK) {
+            match started.recv_timeout(CHECK_INTERVAL) {
                 Ok(server) => {
                     let handle = ManagerHandle { control, server };
                     return Ok(Manager { handle, process, owner: std::process::id() });
@@ -226,7 +226,7 @@ impl ManagerHandle {
     pub fn create<T: 'static>(&self, make: impl Fn() -> T + CapturesNothing) -> Result<Proxy<T>, CallError> {
         self.make(
             type_name_of(&make),
-            Closure::from_parts((), move |(): &(), (): ()| Ok(Object::new(make()))),
+            Closure::from_parts((), move |(): &(), (): ()| Ok(ServedObject::new(make()))),
         )
     }
 
@@ -251,7 +251,7 @@ impl ManagerHandle {
         self.make(
             name,
             Closure::from_parts((make, ()), |(make, ()): &(Closure<(), T>, ()), (): ()| {
-                Ok(Object::new(make.call(())))
+                Ok(ServedObject::new(make.call(())))
             }),
         )
     }
@@ -276,13 +276,13 @@ impl ManagerHandle {
     pub fn try_create<T, E>(&self, make: Closure<(), Result<T, E>>) -> Result<Proxy<T>, CallError>
     where
         T: 'static,
-        E: Into<Failure> + 'static,
+        E: Into<BoxedError> + 'static,
     {
         let name = make.name();
         self.make(
             name,
             Closure::from_parts((make, ()), |(make, ()): &(Closure<(), Result<T, E>>, ()), (): ()| {
-                make.call(()).map(Object::new).map_err(Into::into)
+                make.call(()).map(ServedObject::new).map_err(Into::into)
             }),
         )
     }
@@ -298,14 +298,14 @@ impl ManagerHandle {
     pub(crate) fn make<T: 'static>(
         &self,
         closure: &'static str,
-        maker: Closure<(), MakeObject>,
+        maker: Closure<(), ObjectResult>,
     ) -> Result<Proxy<T>, CallError> {
         let call = CallName::here(closure, type_name::<T>());
-        let (requests, object) = channel::<Request>()?;
+        let (requests, object) = channel::<ObjectRequest>()?;
         match self.control.send(Control::Serve { requests: object }) {
             Ok(()) => {
                 let gone = || self.control.is_disconnected();
-                Link::make(requests, self.server, maker, call, gone).map(Proxy::new)
+                ObjectLink::make(requests, self.server, maker, call, gone).map(Proxy::new)
             }
             Err(PutError::Disconnected(_)) => Err(CallError::ServerGone { server: self.server }),
             Err(error) => Err(mp_core::Error::from(error).into()),

@@ -11,16 +11,16 @@ use mp_core::message::level::of_its_own;
 use mp_core::message::{IntoOutcome, Message, Number, Undecodable, scope};
 use mp_core::user_code::{Apart, drop_caught};
 use mp_reduce::MessagePack;
-use mp_spawn::{Closure, Code, Home, Lent, Raise, StateClosure};
+use mp_spawn::{BorrowedState, CallFailure, Closure, Code, StateClosure, StateSlot};
 
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{Answer, Body, blank, too_short};
+use crate::answer::{CallAnswer, MessageBody, empty_buffer, too_short_error};
 
-pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxedError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Result of a closure that creates an object.
-pub(crate) type MakeObject = Result<Object, Failure>;
+pub(crate) type ObjectResult = Result<ServedObject, BoxedError>;
 
 /// Error returned when an object was not created because its arguments could not be decoded.
 pub(crate) struct BadArguments(pub(crate) Box<Undecodable>);
@@ -47,23 +47,23 @@ mp_core::readable_debug!(BadArguments, NoThread);
 impl std::error::Error for NoThread {}
 
 /// Code of a closure that is called with an object, `&mut T`, and arguments.
-pub(crate) type CallCode<T, A, R> = Code<(Lent<T>, A), (Lent<T>, R)>;
+pub(crate) type CallCode<T, A, R> = Code<(BorrowedState<T>, A), (BorrowedState<T>, R)>;
 
 /// Type-erased object, which stays in the thread that created it.
-pub(crate) struct Object {
-    /// Always a `Home<T>`.
+pub(crate) struct ServedObject {
+    /// Always a `StateSlot<T>`.
     home: Box<dyn Any>,
     type_name: &'static str,
 }
 
-impl Object {
-    pub(crate) fn new<T: 'static>(value: T) -> Object {
-        let home: Home<T> = Rc::new(Cell::new(Some(Box::new(value))));
-        Object { home: Box::new(home), type_name: type_name::<T>() }
+impl ServedObject {
+    pub(crate) fn new<T: 'static>(value: T) -> ServedObject {
+        let home: StateSlot<T> = Rc::new(Cell::new(Some(Box::new(value))));
+        ServedObject { home: Box::new(home), type_name: type_name::<T>() }
     }
 }
 
-impl fmt::Debug for Object {
+impl fmt::Debug for ServedObject {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Object({})", self.type_name)
     }
@@ -71,25 +71,25 @@ impl fmt::Debug for Object {
 
 /// Type-erased closure: decodes its arguments, and its captures unless it stores them, calls the closure, and
 /// encodes its result.
-pub(crate) struct Task(Box<Run>);
+pub(crate) struct ObjectCall(Box<RunFn>);
 
-type Run = dyn Fn(&Object, Body) -> Answer;
+type RunFn = dyn Fn(&ServedObject, MessageBody) -> CallAnswer;
 
-impl fmt::Debug for Task {
+impl fmt::Debug for ObjectCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Task")
     }
 }
 
-impl Task {
+impl ObjectCall {
     /// Returns a closure that creates the task in the server.
-    pub(crate) fn maker<T: 'static, A: Message, R: IntoOutcome>(
+    pub(crate) fn factory<T: 'static, A: Message, R: IntoOutcome>(
         code: CallCode<T, A, R>,
-    ) -> Closure<(), Task> {
+    ) -> Closure<(), ObjectCall> {
         Closure::from_parts((code, ()), |(code, ()): &(CallCode<T, A, R>, ()), (): ()| {
-            let (code, kept) = (*code, OnceCell::new());
-            Task(Box::new(move |object, body| {
-                run(object, body, Stays::Here, |body| captured(code, &kept, body))
+            let (code, cached) = (*code, OnceCell::new());
+            ObjectCall(Box::new(move |object, body| {
+                run(object, body, ResultPlacement::SharedMemory, |body| read_closure(code, &cached, body))
             }))
         })
     }
@@ -99,46 +99,48 @@ impl Task {
     #[cfg(feature = "authkey")]
     pub(crate) fn bound<T: 'static, A: Message, R: IntoOutcome>(
         closure: StateClosure<T, A, R>,
-        stays: Stays,
-    ) -> Closure<(), Task> {
-        let captures = (closure, (stays, ()));
+        placement: ResultPlacement,
+    ) -> Closure<(), ObjectCall> {
+        let captures = (closure, (placement, ()));
         Closure::from_parts(
             captures,
-            |(closure, (stays, ())): &(StateClosure<T, A, R>, (Stays, ())), (): ()| {
-                let (closure, stays) = (closure.clone(), *stays);
-                Task(Box::new(move |object, body| run(object, body, stays, |_| Ok(Captured::Kept(&closure)))))
+            |(closure, (placement, ())): &(StateClosure<T, A, R>, (ResultPlacement, ())), (): ()| {
+                let (closure, placement) = (closure.clone(), *placement);
+                ObjectCall(Box::new(move |object, body| {
+                    run(object, body, placement, |_| Ok(CallClosure::Cached(&closure)))
+                }))
             },
         )
     }
 
-    pub(crate) fn run(&self, object: &Object, body: Body) -> Answer {
+    pub(crate) fn run(&self, object: &ServedObject, body: MessageBody) -> CallAnswer {
         (self.0)(object, body)
     }
 }
 
 /// Destination of a call's result.
 #[derive(Clone, Copy, Serialize, Deserialize)]
-pub(crate) enum Stays {
+pub(crate) enum ResultPlacement {
     /// A process with the same shared memory.
-    Here,
+    SharedMemory,
     /// Another program.
     #[cfg(feature = "authkey")]
-    Nowhere,
+    Inline,
 }
 
 /// Closure with its captures.
-enum Captured<'a, A: 'static, R: 'static> {
+enum CallClosure<'a, A: 'static, R: 'static> {
     /// Closure used for all calls.
-    Kept(&'a Closure<A, R>),
+    Cached(&'a Closure<A, R>),
     /// Closure of one call, which drops it.
-    Own(Apart<Closure<A, R>>),
+    Owned(Apart<Closure<A, R>>),
 }
 
-impl<A: 'static, R: 'static> Captured<'_, A, R> {
+impl<A: 'static, R: 'static> CallClosure<'_, A, R> {
     fn get(&self) -> Option<&Closure<A, R>> {
         match self {
-            Captured::Kept(closure) => Some(closure),
-            Captured::Own(closure) => closure.get(),
+            CallClosure::Cached(closure) => Some(closure),
+            CallClosure::Owned(closure) => closure.get(),
         }
     }
 }
@@ -154,17 +156,17 @@ pub(crate) fn is_written_here<T: 'static, A: Message, R: 'static>(closure: &Stat
 pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
     closure: &StateClosure<T, A, R>,
     args: &mut A,
-) -> mp_core::Result<Body> {
+) -> mp_core::Result<MessageBody> {
     if closure.captures_nothing()
-        && let Some(body) = Body::few([0], args)
+        && let Some(body) = MessageBody::few([0], args)
     {
         return Ok(body);
     }
-    let mut out = blank();
+    let mut out = empty_buffer();
     if closure.captures_nothing() {
         out.bytes().push(0);
         args.encode::<MessagePack>(&mut out)?;
-        return Ok(Body::of(out));
+        return Ok(MessageBody::of(out));
     }
     scope::with_outgoing(&mut out, |bytes| {
         let captures = closure.captures()?;
@@ -179,7 +181,7 @@ pub(crate) fn write_call<T: 'static, A: Message, R: 'static>(
         Ok::<_, mp_core::Error>(())
     })??;
     args.encode::<MessagePack>(&mut out)?;
-    Ok(Body::of(out))
+    Ok(MessageBody::of(out))
 }
 
 /// Encodes only the arguments of a call, for another program, which does not have this program's memory.
@@ -200,35 +202,37 @@ pub(crate) fn write_args<A: Message>(args: &mut A) -> mp_core::Result<Box<Outgoi
 const LONG: u8 = u8::MAX;
 
 /// Progress of a call.
-enum Reached {
+enum CallProgress {
     Nothing,
     /// The closure has returned its result.
     Result,
 }
 
 fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
-    object: &Object,
-    mut body: Body,
-    stays: Stays,
-    closure: impl FnOnce(&mut Body) -> mp_core::Result<Captured<'a, (Lent<T>, A), (Lent<T>, R)>>,
-) -> Answer {
-    let Some(home) = object.home.downcast_ref::<Home<T>>() else {
-        return Answer::WrongType(object.type_name.into());
+    object: &ServedObject,
+    mut body: MessageBody,
+    placement: ResultPlacement,
+    closure: impl FnOnce(
+        &mut MessageBody,
+    ) -> mp_core::Result<CallClosure<'a, (BorrowedState<T>, A), (BorrowedState<T>, R)>>,
+) -> CallAnswer {
+    let Some(home) = object.home.downcast_ref::<StateSlot<T>>() else {
+        return CallAnswer::WrongType(object.type_name.into());
     };
-    let mut reached = Reached::Nothing;
+    let mut reached = CallProgress::Nothing;
     // Declared outside, so that they are dropped separately whatever panics.
-    let (mut result, mut written) = (None, None);
-    let ran = Raise::catch(|| {
-        let closure = closure(&mut body).map_err(|error| Answer::Unreadable(error.to_string()))?;
+    let (mut result, mut encode_args) = (None, None);
+    let ran = CallFailure::catch(|| {
+        let closure = closure(&mut body).map_err(|error| CallAnswer::Unreadable(error.to_string()))?;
         let args = body.read::<A>().map_err(|error| match error {
-            mp_core::Error::Undecodable(arguments) => Answer::Undecodable(arguments),
-            other => Answer::Unreadable(other.to_string()),
+            mp_core::Error::Undecodable(arguments) => CallAnswer::Undecodable(arguments),
+            other => CallAnswer::Unreadable(other.to_string()),
         })?;
         // Attachments that are not part of the arguments are dropped here, not kept while the arguments are
         // used.
         drop(body);
-        let (Some(lent), Some(closure)) = (Lent::from_home(home), closure.get()) else {
-            return Err(Answer::Freed);
+        let (Some(lent), Some(closure)) = (BorrowedState::borrow_from(home), closure.get()) else {
+            return Err(CallAnswer::Freed);
         };
         let (lent, returned) = closure.call((lent, args));
         drop(lent);
@@ -236,69 +240,69 @@ fn run<'a, T: 'static, A: Message, R: IntoOutcome>(
             Ok(value) => result.insert(value),
             Err(error) => {
                 return Err(match error.downcast::<NoThread>() {
-                    Ok(no_thread) => Answer::NoThread(no_thread.to_string()),
-                    Err(error) => Answer::Raised(Raise::error(&*error)),
+                    Ok(no_thread) => CallAnswer::NoThread(no_thread.to_string()),
+                    Err(error) => CallAnswer::Raised(CallFailure::error(&*error)),
                 });
             }
         };
-        reached = Reached::Result;
-        written = Some(written_result(value, stays)?);
+        reached = CallProgress::Result;
+        encode_args = Some(written_result(value, placement)?);
         Ok(())
     });
     drop_caught(result);
-    match (written, ran, reached) {
+    match (encode_args, ran, reached) {
         // Done even if the closure panics when it is dropped.
-        (Some(body), ..) => Answer::Done(body),
+        (Some(body), ..) => CallAnswer::Done(body),
         (None, Ok(Err(answer)), _) => answer,
-        (None, Err(raise), Reached::Result) => {
-            Answer::Unsendable(format!("its `Serialize` panicked: {}", raise.message()))
+        (None, Err(raise), CallProgress::Result) => {
+            CallAnswer::Unsendable(format!("its `Serialize` panicked: {}", raise.message()))
         }
-        (None, Err(raise), Reached::Nothing) => Answer::Raised(raise),
-        (None, Ok(Ok(())), _) => Answer::Unsendable("it was not written".into()),
+        (None, Err(raise), CallProgress::Nothing) => CallAnswer::Raised(raise),
+        (None, Ok(Ok(())), _) => CallAnswer::Unsendable("it was not written".into()),
     }
 }
 
 /// Encodes the result of a call for its answer.
-fn written_result<V: Message>(value: &mut V, stays: Stays) -> Result<Body, Answer> {
-    let mut out = match stays {
-        Stays::Here => match Body::few([], value) {
+fn written_result<V: Message>(value: &mut V, placement: ResultPlacement) -> Result<MessageBody, CallAnswer> {
+    let mut out = match placement {
+        ResultPlacement::SharedMemory => match MessageBody::few([], value) {
             Some(body) => return Ok(body),
-            None => blank(),
+            None => empty_buffer(),
         },
         #[cfg(feature = "authkey")]
-        Stays::Nowhere => Box::new(Outgoing::in_band()),
+        ResultPlacement::Inline => Box::new(Outgoing::in_band()),
     };
     of_its_own::<V, _>(|| value.encode::<MessagePack>(&mut out))
-        .map_err(|error| Answer::Unsendable(error.to_string()))?;
-    Ok(match stays {
-        Stays::Here => Body::of(out),
+        .map_err(|error| CallAnswer::Unsendable(error.to_string()))?;
+    Ok(match placement {
+        ResultPlacement::SharedMemory => MessageBody::of(out),
         #[cfg(feature = "authkey")]
-        Stays::Nowhere => Body::Out(out),
+        ResultPlacement::Inline => MessageBody::Out(out),
     })
 }
 
-/// Returns the closure of a call. A closure without captures is created once, and stored in `kept`.
-fn captured<'a, A: 'static, R: 'static>(
+/// Returns the closure of a call. A closure without captures is created once, and stored in `cached`.
+fn read_closure<'a, A: 'static, R: 'static>(
     code: Code<A, R>,
-    kept: &'a OnceCell<Closure<A, R>>,
-    body: &mut Body,
-) -> mp_core::Result<Captured<'a, A, R>> {
-    let [short, rest @ ..] = body.unread() else { return Err(too_short()) };
+    cached: &'a OnceCell<Closure<A, R>>,
+    body: &mut MessageBody,
+) -> mp_core::Result<CallClosure<'a, A, R>> {
+    let [short, rest @ ..] = body.unread() else { return Err(too_short_error()) };
     let (len, at) = match *short {
-        LONG => (u64::from_le_bytes(*rest.first_chunk().ok_or_else(too_short)?) as usize, 9),
+        LONG => (u64::from_le_bytes(*rest.first_chunk().ok_or_else(too_short_error)?) as usize, 9),
         short => (usize::from(short), 1),
     };
     body.advance(at);
     if len == 0
-        && let Some(kept) = kept.get()
+        && let Some(cached) = cached.get()
     {
-        return Ok(Captured::Kept(kept));
+        return Ok(CallClosure::Cached(cached));
     }
-    let closure = body.with_unread(|rest| code.capturing(rest.get(..len).ok_or_else(too_short)?))??;
+    let closure = body.with_unread(|rest| code.capturing(rest.get(..len).ok_or_else(too_short_error)?))??;
     body.advance(len);
     Ok(if len == 0 {
-        Captured::Kept(kept.get_or_init(|| closure))
+        CallClosure::Cached(cached.get_or_init(|| closure))
     } else {
-        Captured::Own(Apart::new(closure))
+        CallClosure::Owned(Apart::new(closure))
     })
 }

@@ -10,16 +10,16 @@ use mp_core::message::level::afresh;
 use mp_core::message::{IntoOutcome, Message, PlainOutcome};
 use mp_core::mutex::Mutex;
 use mp_queue::{GetError, Sender, channel};
-use mp_spawn::{Closure, Lent, ProcessName, Raise, StateClosure};
+use mp_spawn::{BorrowedState, CallFailure, Closure, ProcessName, StateClosure};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::answer::{Answer, Body};
+use crate::answer::{CallAnswer, MessageBody};
+use crate::call_cycle;
 use crate::caller::{Caller, send};
 use crate::error::{CallError, CallName};
-use crate::object::{Failure, MakeObject, NoThread, Task, is_written_here, write_call};
-use crate::request::{Late, Request};
-use crate::ring;
-use crate::server::Server;
+use crate::object::{BoxedError, NoThread, ObjectCall, ObjectResult, is_written_here, write_call};
+use crate::request::{LazyClosure, ObjectRequest};
+use crate::server::ManagerServer;
 
 /// Handle of an object of type `T` in a [`Manager`](crate::Manager)'s server.
 ///
@@ -53,45 +53,45 @@ use crate::server::Server;
 /// not. A call that was sent runs.
 #[doc(alias = "BaseProxy")]
 pub struct Proxy<T: 'static> {
-    link: Arc<Link>,
+    link: Arc<ObjectLink>,
     timeout: Option<Duration>,
     object: PhantomData<fn(T) -> T>,
 }
 
 /// State shared by all clones of a proxy in one process.
-pub(crate) struct Link {
-    pub(crate) requests: Sender<Request>,
+pub(crate) struct ObjectLink {
+    pub(crate) requests: Sender<ObjectRequest>,
     /// Process id of the server.
     pub(crate) server: u32,
     /// Number of the object in the server.
     pub(crate) object: u64,
     /// Idle caller. A call holds this lock from begin to end, because locking once is faster than twice.
     /// Calls that find it locked use the others.
-    first: Mutex<Option<Idle>>,
+    first: Mutex<Option<IdleCaller>>,
     /// Other idle callers.
-    others: Mutex<Vec<Idle>>,
+    others: Mutex<Vec<IdleCaller>>,
 }
 
 /// Idle caller. Boxed, because each call moves it twice.
-struct Idle(Box<Caller>);
+struct IdleCaller(Box<Caller>);
 
 /// Serialized form of a proxy.
 #[derive(Serialize, Deserialize)]
-struct Sent {
-    requests: Sender<Request>,
+struct ProxyParts {
+    requests: Sender<ObjectRequest>,
     server: u32,
     object: u64,
     timeout: Option<Duration>,
 }
 
 impl<T: 'static> Proxy<T> {
-    pub(crate) fn new(link: Link) -> Proxy<T> {
+    pub(crate) fn new(link: ObjectLink) -> Proxy<T> {
         Proxy { link: Arc::new(link), timeout: None, object: PhantomData }
     }
 
     /// Returns the link, for code that does not know the object's type.
     #[cfg(feature = "authkey")]
-    pub(crate) fn link(&self) -> &Arc<Link> {
+    pub(crate) fn link(&self) -> &Arc<ObjectLink> {
         &self.link
     }
 
@@ -174,7 +174,7 @@ impl<T: 'static> Proxy<T> {
     /// # Errors
     /// Same as [`call_to_object`](Self::call_to_object).
     #[track_caller]
-    pub fn try_call_to_object<A: Message, U: Send + 'static, E: Into<Failure> + 'static>(
+    pub fn try_call_to_object<A: Message, U: Send + 'static, E: Into<BoxedError> + 'static>(
         &self,
         closure: StateClosure<T, A, Result<U, E>>,
         args: A,
@@ -191,9 +191,9 @@ impl<T: 'static> Proxy<T> {
     ) -> Result<R::Value, CallError> {
         let mut args = args;
         let mut write = || write_call(&closure, &mut args);
-        let written =
-            if is_written_here(&closure) { Ok(write()) } else { Raise::catch(|| afresh(&mut write)) };
-        let body = match written {
+        let encode_args =
+            if is_written_here(&closure) { Ok(write()) } else { CallFailure::catch(|| afresh(&mut write)) };
+        let body = match encode_args {
             Ok(Ok(body)) => body,
             Ok(Err(mp_core::Error::Unsendable(why))) => {
                 return Err(CallError::Arguments { why, undecodable: None });
@@ -204,23 +204,23 @@ impl<T: 'static> Proxy<T> {
                 return Err(CallError::Arguments { why, undecodable: None });
             }
         };
-        let answer = self.link.ask(
+        let answer = self.link.request(
             self.timeout,
             &call,
             || false,
             |link, caller| {
                 let (code, new) = caller.code(closure.code().id());
                 if new {
-                    let task = Late::Out(Task::maker::<T, A, R>(closure.code()));
-                    let learn = Request::Learn { caller: caller.number(), code, task };
+                    let task = LazyClosure::Out(ObjectCall::factory::<T, A, R>(closure.code()));
+                    let learn = ObjectRequest::Learn { caller: caller.number(), code, task };
                     send(&link.requests, learn, link.server)?;
                 }
-                Ok(Request::Call { caller: caller.number(), code, body })
+                Ok(ObjectRequest::Call { caller: caller.number(), code, body })
             },
         )?;
         match answer {
-            Answer::Done(value) => read_value::<R::Value>(value),
-            other => Err(refused(other, self.link.server, call)),
+            CallAnswer::Done(value) => read_value::<R::Value>(value),
+            other => Err(answer_error(other, self.link.server, call)),
         }
     }
 
@@ -287,59 +287,66 @@ impl<T: 'static> Proxy<T> {
 /// Wraps a closure so that its result becomes an object of the server in which it is called.
 pub(crate) fn to_object<T: 'static, A: Message, U: Send + 'static>(
     closure: StateClosure<T, A, U>,
-) -> StateClosure<T, A, Result<Proxy<U>, Failure>> {
+) -> StateClosure<T, A, Result<Proxy<U>, BoxedError>> {
     Closure::from_parts(
         (closure, ()),
-        |(closure, ()): &(StateClosure<T, A, U>, ()), (lent, args): (Lent<T>, A)| {
+        |(closure, ()): &(StateClosure<T, A, U>, ()), (lent, args): (BorrowedState<T>, A)| {
             let (lent, value) = closure.call((lent, args));
-            (lent, served(value))
+            (lent, serve_value(value))
         },
     )
 }
 
 /// Like `to_object`, for a closure that may fail.
-pub(crate) fn try_to_object<T: 'static, A: Message, U: Send + 'static, E: Into<Failure> + 'static>(
+pub(crate) fn try_to_object<T: 'static, A: Message, U: Send + 'static, E: Into<BoxedError> + 'static>(
     closure: StateClosure<T, A, Result<U, E>>,
-) -> StateClosure<T, A, Result<Proxy<U>, Failure>> {
+) -> StateClosure<T, A, Result<Proxy<U>, BoxedError>> {
     Closure::from_parts(
         (closure, ()),
-        |(closure, ()): &(StateClosure<T, A, Result<U, E>>, ()), (lent, args): (Lent<T>, A)| {
+        |(closure, ()): &(StateClosure<T, A, Result<U, E>>, ()), (lent, args): (BorrowedState<T>, A)| {
             let (lent, value) = closure.call((lent, args));
-            (lent, value.map_err(Into::into).and_then(served))
+            (lent, value.map_err(Into::into).and_then(serve_value))
         },
     )
 }
 
 /// Creates an object in the server that this process is. The only sender is in the proxy, and with it in the
 /// answer, so the object is freed if the answer has no receiver.
-fn served<U: Send + 'static>(value: U) -> Result<Proxy<U>, Failure> {
-    let server = Server::current()?;
-    let (requests, receiver) = channel::<Request>()?;
+fn serve_value<U: Send + 'static>(value: U) -> Result<Proxy<U>, BoxedError> {
+    let server = ManagerServer::current()?;
+    let (requests, receiver) = channel::<ObjectRequest>()?;
     let object = server.serve_value(receiver, value).map_err(NoThread)?;
-    Ok(Proxy::new(Link::new(requests, std::process::id(), object, None)))
+    Ok(Proxy::new(ObjectLink::new(requests, std::process::id(), object, None)))
 }
 
-impl Link {
-    fn new(requests: Sender<Request>, server: u32, object: u64, first: Option<Idle>) -> Link {
-        Link { requests, server, object, first: Mutex::new(first), others: Mutex::default() }
+impl ObjectLink {
+    fn new(
+        requests: Sender<ObjectRequest>,
+        server: u32,
+        object: u64,
+        first: Option<IdleCaller>,
+    ) -> ObjectLink {
+        ObjectLink { requests, server, object, first: Mutex::new(first), others: Mutex::default() }
     }
 
     /// Creates the object at the other end of `requests`, and blocks until it is created. That end may still
     /// be in a message, which the server never receives if it dies: so `gone` checks the server.
     pub(crate) fn make(
-        requests: Sender<Request>,
+        requests: Sender<ObjectRequest>,
         server: u32,
-        maker: Closure<(), MakeObject>,
+        maker: Closure<(), ObjectResult>,
         call: CallName,
         gone: impl Fn() -> bool,
-    ) -> Result<Link, CallError> {
+    ) -> Result<ObjectLink, CallError> {
         let mut caller = Caller::new(&requests, server)?;
-        let _waits = ring::wait_for(server, ring::NOT_MADE, caller.number(), &call)?;
-        let request = Request::Make { caller: caller.number(), maker: Late::Out(maker) };
+        let _waits = call_cycle::register_wait(server, call_cycle::NOT_MADE, caller.number(), &call)?;
+        let request = ObjectRequest::Make { caller: caller.number(), maker: LazyClosure::Out(maker) };
         send(&requests, request, server)?;
         match answer(&requests, &mut caller, server, None, &call, gone)? {
-            Answer::Made { object } => Ok(Link::new(requests, server, object, Some(Idle(Box::new(caller))))),
-            other => Err(refused(other, server, call)),
+            CallAnswer::Made { object } => {
+                Ok(ObjectLink::new(requests, server, object, Some(IdleCaller(Box::new(caller)))))
+            }
+            other => Err(answer_error(other, server, call)),
         }
     }
 
@@ -349,21 +356,21 @@ impl Link {
         call: CallName,
         gone: impl Fn() -> bool,
     ) -> Result<(), CallError> {
-        let free = |_: &Link, caller: &mut Caller| Ok(Request::Free { caller: caller.number() });
-        match self.ask(timeout, &call, gone, free)? {
-            Answer::Freed => Ok(()),
-            other => Err(refused(other, self.server, call)),
+        let free = |_: &ObjectLink, caller: &mut Caller| Ok(ObjectRequest::Free { caller: caller.number() });
+        match self.request(timeout, &call, gone, free)? {
+            CallAnswer::Freed => Ok(()),
+            other => Err(answer_error(other, self.server, call)),
         }
     }
 
     /// Sends a request and waits for its answer, until the time-out or until `gone` returns `true`.
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &self,
         timeout: Option<Duration>,
         call: &CallName,
         gone: impl Fn() -> bool,
-        request: impl FnOnce(&Link, &mut Caller) -> Result<Request, CallError>,
-    ) -> Result<Answer, CallError> {
+        request: impl FnOnce(&ObjectLink, &mut Caller) -> Result<ObjectRequest, CallError>,
+    ) -> Result<CallAnswer, CallError> {
         let mut first = self.first.try_lock();
         let idle = match first.as_deref_mut().and_then(Option::take) {
             None => self.others.lock().pop(),
@@ -371,10 +378,10 @@ impl Link {
         };
         let mut caller = match idle {
             Some(caller) => caller,
-            None => Idle(Box::new(Caller::new(&self.requests, self.server)?)),
+            None => IdleCaller(Box::new(Caller::new(&self.requests, self.server)?)),
         };
         let request = request(self, &mut caller.0)?;
-        let _waits = ring::wait_for(self.server, self.object, caller.0.number(), call)?;
+        let _waits = call_cycle::register_wait(self.server, self.object, caller.0.number(), call)?;
         send(&self.requests, request, self.server)?;
         // Without an answer, the caller is dropped, so that a late answer is not mistaken for the answer to
         // another call.
@@ -391,16 +398,16 @@ impl Link {
 
 /// Waits for an answer.
 fn answer(
-    requests: &Sender<Request>,
+    requests: &Sender<ObjectRequest>,
     caller: &mut Caller,
     server: u32,
     timeout: Option<Duration>,
     call: &CallName,
     gone: impl Fn() -> bool,
-) -> Result<Answer, CallError> {
+) -> Result<CallAnswer, CallError> {
     let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
-        match caller.receive(until) {
+        match caller.recv(until) {
             Ok(answer) => return Ok(answer),
             Err(GetError::Empty) => {}
             Err(GetError::Interrupted) => return Err(CallError::Interrupted),
@@ -429,7 +436,7 @@ fn answer(
     }
 }
 
-pub(crate) fn read_value<V: Message>(mut body: Body) -> Result<V, CallError> {
+pub(crate) fn read_value<V: Message>(mut body: MessageBody) -> Result<V, CallError> {
     body.read::<V>().map_err(|error| {
         let why = error.to_string();
         match error {
@@ -443,22 +450,22 @@ pub(crate) fn read_value<V: Message>(mut body: Body) -> Result<V, CallError> {
 
 /// Converts an answer into an error.
 #[cold]
-pub(crate) fn refused(answer: Answer, server: u32, call: CallName) -> CallError {
+pub(crate) fn answer_error(answer: CallAnswer, server: u32, call: CallName) -> CallError {
     match answer {
-        Answer::Raised(raise) => {
+        CallAnswer::Raised(raise) => {
             let who = ProcessName::new(None, "a call in the manager's server".to_string(), server);
-            CallError::Raised(Box::new(raise.of(who)))
+            CallError::Raised(Box::new(raise.into_raised(who)))
         }
-        Answer::Undecodable(undecodable) => {
+        CallAnswer::Undecodable(undecodable) => {
             let why = undecodable.to_string();
             CallError::Arguments { why, undecodable: Some(undecodable.into()) }
         }
-        Answer::Unreadable(why) => CallError::Arguments { why, undecodable: None },
-        Answer::Unsendable(why) => CallError::Value { why, undecodable: None },
-        Answer::WrongType(found) => CallError::WrongType { call, found },
-        Answer::Freed => CallError::Freed { call },
-        Answer::NoThread(why) => CallError::NoThread { why },
-        Answer::Made { .. } | Answer::Done(_) => {
+        CallAnswer::Unreadable(why) => CallError::Arguments { why, undecodable: None },
+        CallAnswer::Unsendable(why) => CallError::Value { why, undecodable: None },
+        CallAnswer::WrongType(found) => CallError::WrongType { call, found },
+        CallAnswer::Freed => CallError::Freed { call },
+        CallAnswer::NoThread(why) => CallError::NoThread { why },
+        CallAnswer::Made { .. } | CallAnswer::Done(_) => {
             mp_core::Error::Malformed("an answer to another request".into()).into()
         }
     }
@@ -474,23 +481,23 @@ impl<T> PlainOutcome for Proxy<T> {}
 
 impl<T> fmt::Debug for Proxy<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Link { server, object, .. } = &*self.link;
+        let ObjectLink { server, object, .. } = &*self.link;
         write!(f, "Proxy<{}>(object {object} of server {server})", type_name::<T>())
     }
 }
 
 impl<T> Serialize for Proxy<T> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let Link { requests, server, object, .. } = &*self.link;
-        Sent { requests: requests.clone(), server: *server, object: *object, timeout: self.timeout }
+        let ObjectLink { requests, server, object, .. } = &*self.link;
+        ProxyParts { requests: requests.clone(), server: *server, object: *object, timeout: self.timeout }
             .serialize(serializer)
     }
 }
 
 impl<'de, T> Deserialize<'de> for Proxy<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let Sent { requests, server, object, timeout } = Sent::deserialize(deserializer)?;
-        let link = Link::new(requests, server, object, None);
+        let ProxyParts { requests, server, object, timeout } = ProxyParts::deserialize(deserializer)?;
+        let link = ObjectLink::new(requests, server, object, None);
         Ok(Proxy { link: Arc::new(link), timeout, object: PhantomData })
     }
 }

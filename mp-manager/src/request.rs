@@ -2,9 +2,9 @@
 //!
 //! Each object has its own channel. Its proxies hold the senders, and its thread in the server has the
 //! receiver: the end of the channel is the end of the object. Each caller has a channel for its answers,
-//! whose sender it passes to the object with its first request ([`Request::Hello`]).
+//! whose sender it passes to the object with its first request ([`ObjectRequest::Hello`]).
 //!
-//! Each caller sends the code of a closure once ([`Request::Learn`]); after that it is identified by a
+//! Each caller sends the code of a closure once ([`ObjectRequest::Learn`]); after that it is identified by a
 //! number. So a call of a closure without captures is a message that needs no memory of its own.
 //!
 //! Each message begins with its kind and its caller, unencoded: no user code runs before these are written or
@@ -14,42 +14,44 @@ use mp_core::Error;
 use mp_core::message::{Codec, FewBytes, Incoming, Message, Outgoing, Returned};
 use mp_queue::{Receiver, Sender};
 use mp_reduce::MessagePack;
-use mp_spawn::{Closure, Raise};
+use mp_spawn::{CallFailure, Closure};
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{Answer, Body, bytes, received};
-use crate::object::{MakeObject, Task};
+use crate::answer::{CallAnswer, MessageBody, bytes, received};
+use crate::object::{ObjectCall, ObjectResult};
 
 /// Request to the server's main thread.
 #[derive(Serialize, Deserialize)]
 pub(crate) enum Control {
     /// Serve a new object. Its maker is the first request.
-    Serve { requests: Receiver<Request> },
+    Serve { requests: Receiver<ObjectRequest> },
     /// End, after giving running calls this time in milliseconds.
     Stop { grace: u64 },
 }
 
 /// Closure in a request, decoded only after its caller is known.
-pub(crate) enum Late<R: 'static> {
+pub(crate) enum LazyClosure<R: 'static> {
     Out(Closure<(), R>),
     In(Box<Incoming>),
 }
 
-impl<R: 'static> Late<R> {
+impl<R: 'static> LazyClosure<R> {
     fn write<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
             // Calls user code.
-            Late::Out(closure) => Raise::catch(|| closure.encode::<C>(out)).unwrap_or_else(|raise| {
-                Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
-            }),
-            Late::In(_) => Err(received()),
+            LazyClosure::Out(closure) => {
+                CallFailure::catch(|| closure.encode::<C>(out)).unwrap_or_else(|raise| {
+                    Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
+                })
+            }
+            LazyClosure::In(_) => Err(received()),
         }
     }
 
     /// Decodes a received closure, or returns the reason why that failed.
     pub(crate) fn read(self) -> Result<Closure<(), R>, String> {
-        let Late::In(mut inc) = self else { return Err("it was not sent".into()) };
-        match Raise::catch(|| Closure::decode::<MessagePack>(&mut inc)) {
+        let LazyClosure::In(mut inc) = self else { return Err("it was not sent".into()) };
+        match CallFailure::catch(|| Closure::decode::<MessagePack>(&mut inc)) {
             Ok(read) => read.map_err(|error| error.to_string()),
             Err(raise) => Err(raise.message().to_string()),
         }
@@ -57,15 +59,15 @@ impl<R: 'static> Late<R> {
 }
 
 /// Request of a caller to an object.
-pub(crate) enum Request {
+pub(crate) enum ObjectRequest {
     /// Send answers for this caller to this channel.
-    Hello { caller: u32, answers: Box<Sender<Answer>> },
+    Hello { caller: u32, answers: Box<Sender<CallAnswer>> },
     /// Create the object.
-    Make { caller: u32, maker: Late<MakeObject> },
+    Make { caller: u32, maker: LazyClosure<ObjectResult> },
     /// Learn this code of this caller under this number.
-    Learn { caller: u32, code: u16, task: Late<Task> },
+    Learn { caller: u32, code: u16, task: LazyClosure<ObjectCall> },
     /// Call the code, with its captures and arguments.
-    Call { caller: u32, code: u16, body: Body },
+    Call { caller: u32, code: u16, body: MessageBody },
     /// Free the object.
     Free { caller: u32 },
 }
@@ -82,27 +84,27 @@ fn write_head(out: &mut Outgoing, kind: u16, caller: u32) {
     out.bytes().extend_from_slice(&caller.to_le_bytes());
 }
 
-impl Message for Request {
+impl Message for ObjectRequest {
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
         match self {
-            Request::Hello { caller, answers } => {
+            ObjectRequest::Hello { caller, answers } => {
                 write_head(out, HELLO, *caller);
                 C::write(out, answers)
             }
-            Request::Make { caller, maker } => {
+            ObjectRequest::Make { caller, maker } => {
                 write_head(out, MAKE, *caller);
                 maker.write::<C>(out)
             }
-            Request::Learn { caller, code, task } => {
+            ObjectRequest::Learn { caller, code, task } => {
                 write_head(out, LEARN, *caller);
                 out.bytes().extend_from_slice(&code.to_le_bytes());
                 task.write::<C>(out)
             }
-            Request::Call { caller, code, body } => {
+            ObjectRequest::Call { caller, code, body } => {
                 write_head(out, *code, *caller);
                 body.write(out)
             }
-            Request::Free { caller } => {
+            ObjectRequest::Free { caller } => {
                 write_head(out, FREE, *caller);
                 Ok(())
             }
@@ -115,32 +117,36 @@ impl Message for Request {
 
     #[inline(always)]
     fn to_few_bytes<C: Codec>(&self) -> Option<FewBytes> {
-        let Request::Call { caller, code, body } = self else { return None };
+        let ObjectRequest::Call { caller, code, body } = self else { return None };
         let ([a, b], [c, d, e, f]) = (code.to_le_bytes(), caller.to_le_bytes());
-        body.behind([a, b, c, d, e, f])
+        body.with_head([a, b, c, d, e, f])
     }
 
     #[inline(always)]
     fn from_few_bytes<C: Codec>(few: FewBytes) -> Option<Self> {
-        let ([a, b, c, d, e, f], body) = Body::without(few)?;
+        let ([a, b, c, d, e, f], body) = MessageBody::split_head(few)?;
         let (code, caller) = (u16::from_le_bytes([a, b]), u32::from_le_bytes([c, d, e, f]));
         let is_call = usize::from(code) < MOST_CODES;
-        is_call.then_some(Request::Call { caller, code, body })
+        is_call.then_some(ObjectRequest::Call { caller, code, body })
     }
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         let kind = u16::from_le_bytes(bytes(inc)?);
         let caller = u32::from_le_bytes(bytes(inc)?);
         match kind {
-            HELLO => Ok(Request::Hello { caller, answers: C::read(inc)? }),
-            MAKE => Ok(Request::Make { caller, maker: Late::In(Box::new(std::mem::take(inc))) }),
+            HELLO => Ok(ObjectRequest::Hello { caller, answers: C::read(inc)? }),
+            MAKE => Ok(ObjectRequest::Make { caller, maker: LazyClosure::In(Box::new(std::mem::take(inc))) }),
             LEARN => {
                 let code = u16::from_le_bytes(bytes(inc)?);
-                Ok(Request::Learn { caller, code, task: Late::In(Box::new(std::mem::take(inc))) })
+                Ok(ObjectRequest::Learn {
+                    caller,
+                    code,
+                    task: LazyClosure::In(Box::new(std::mem::take(inc))),
+                })
             }
-            FREE => Ok(Request::Free { caller }),
+            FREE => Ok(ObjectRequest::Free { caller }),
             code if usize::from(code) < MOST_CODES => {
-                Ok(Request::Call { caller, code, body: Body::rest(inc) })
+                Ok(ObjectRequest::Call { caller, code, body: MessageBody::rest(inc) })
             }
             other => Err(Error::Malformed(format!("a request of kind {other}"))),
         }

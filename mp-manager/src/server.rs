@@ -2,9 +2,9 @@
 //!
 //! | the object's thread | state | state ends when |
 //! |---|---|---|
-//! | begins | `Empty`, or `There` if a call of another object created this one | at once |
-//! | waits for its maker | `Empty` | [`Request::Make`] arrives; or no sender is left: the thread ends |
-//! | serves calls | `There` | the last proxy is gone: the thread drops the object and ends; or [`Request::Free`] arrives: `Freed` |
+//! | begins | `Empty`, or `Present` if a call of another object created this one | at once |
+//! | waits for its maker | `Empty` | [`ObjectRequest::Make`] arrives; or no sender is left: the thread ends |
+//! | serves calls | `Present` | the last proxy is gone: the thread drops the object and ends; or [`ObjectRequest::Free`] arrives: `Freed` |
 //! | answers each call with `Freed` | `Freed` | the last proxy is gone: the thread ends |
 //! | answers the maker with an error | `Refused` | at once: the thread ends |
 //!
@@ -31,48 +31,48 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::user_code::{Apart, caught, drop_caught};
 use mp_queue::{GetError, PutError, Receiver, Sender};
-use mp_spawn::Raise;
+use mp_spawn::CallFailure;
 use serde::{Deserialize, Serialize};
 
-use crate::answer::{Answer, Body};
-use crate::caller::{LOOK, is_of};
-use crate::object::{BadArguments, Failure, MakeObject, Object, Task};
-use crate::request::{Control, Late, Request};
-use crate::ring;
+use crate::answer::{CallAnswer, MessageBody};
+use crate::call_cycle;
+use crate::caller::{CHECK_INTERVAL, is_of};
+use crate::object::{BadArguments, BoxedError, ObjectCall, ObjectResult, ServedObject};
+use crate::request::{Control, LazyClosure, ObjectRequest};
 
 /// First and maximum pause after a failed receive.
-const PAUSES: (Duration, Duration) = (Duration::from_millis(1), LOOK);
+const PAUSE_RANGE: (Duration, Duration) = (Duration::from_millis(1), CHECK_INTERVAL);
 
 /// Back-off of a thread whose receive fails at once and would fail again: for example, a message stays in its
 /// channel while this process lacks descriptors for it. Each pause is twice as long as the previous one,
 /// until a receive succeeds.
 #[derive(Default)]
-pub(crate) struct Backoff(Option<Duration>);
+pub(crate) struct RetryPause(Option<Duration>);
 
-impl Backoff {
+impl RetryPause {
     /// Records a failure. Returns the next pause.
-    pub(crate) fn failed(&mut self) -> Duration {
-        let (first, longest) = PAUSES;
+    pub(crate) fn next_pause(&mut self) -> Duration {
+        let (first, longest) = PAUSE_RANGE;
         let pause = self.0.map_or(first, |last| (2 * last).min(longest));
         *self.0.insert(pause)
     }
 
     /// Resets the pauses after a success.
-    pub(crate) fn over(&mut self) {
+    pub(crate) fn reset(&mut self) {
         self.0 = None;
     }
 }
 
 /// Arguments of the server process.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Orders {
+pub(crate) struct ServerArgs {
     pub(crate) control: Receiver<Control>,
     /// Channel on which the server reports that it is ready.
     pub(crate) ready: Sender<u32>,
 }
 
 /// State shared by all threads of the server.
-pub(crate) struct Server {
+pub(crate) struct ManagerServer {
     /// Set when the manager ends.
     stop: OnceLock<()>,
     /// Threads that must drop ends of channels have a clone. No clone is left when all of them have ended.
@@ -85,16 +85,17 @@ pub(crate) struct Server {
     pub(crate) connections: Mutex<BTreeMap<u64, mp_queue::Connection>>,
 }
 
-static SERVER: PerProcess<OnceLock<Server>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static SERVER: PerProcess<OnceLock<ManagerServer>> =
+    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
-impl Server {
+impl ManagerServer {
     /// Returns the server of this process, if it is a manager's server.
-    pub(crate) fn current() -> Result<&'static Server, Failure> {
+    pub(crate) fn current() -> Result<&'static ManagerServer, BoxedError> {
         SERVER.get().ok_or_else(|| "this process is no manager's server".into())
     }
 
     /// Returns `true` if the manager is ending.
-    pub(crate) fn stops(&self) -> bool {
+    pub(crate) fn is_stopping(&self) -> bool {
         self.stop.get().is_some()
     }
 
@@ -110,40 +111,41 @@ impl Server {
     }
 
     /// Starts the thread of an object that is still to be created.
-    pub(crate) fn serve(&'static self, requests: Receiver<Request>) -> io::Result<()> {
-        self.seat(requests, || State::Empty).map(drop)
+    pub(crate) fn serve(&'static self, requests: Receiver<ObjectRequest>) -> io::Result<()> {
+        self.spawn_object_thread(requests, || ObjectState::Empty).map(drop)
     }
 
     /// Starts the thread of an existing object, which moves to it. Returns the object's number.
     pub(crate) fn serve_value<T: Send + 'static>(
         &'static self,
-        requests: Receiver<Request>,
+        requests: Receiver<ObjectRequest>,
         value: T,
     ) -> io::Result<u64> {
-        self.seat(requests, || State::There(Object::new(value)))
+        self.spawn_object_thread(requests, || ObjectState::Present(ServedObject::new(value)))
     }
 
-    fn seat(
+    fn spawn_object_thread(
         &'static self,
-        requests: Receiver<Request>,
-        state: impl FnOnce() -> State + Send + 'static,
+        requests: Receiver<ObjectRequest>,
+        state: impl FnOnce() -> ObjectState + Send + 'static,
     ) -> io::Result<u64> {
         let object = {
             let mut next = self.next.lock();
             *next += 1;
             *next - 1
         };
-        let run = move || Seat { state: state(), ..Seat::default() }.serve(object, requests, self);
+        let run =
+            move || ObjectThread { state: state(), ..ObjectThread::default() }.serve(object, requests, self);
         self.start(format!("object-{object}"), run)?;
         Ok(object)
     }
 }
 
 /// Main function of the process.
-pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
-    let Orders { control, ready } = orders;
+pub(crate) fn serve(orders: ServerArgs) -> Result<(), BoxedError> {
+    let ServerArgs { control, ready } = orders;
     let (working, done) = mpsc::channel::<()>();
-    let server = SERVER.get_or_init(|| Server {
+    let server = SERVER.get_or_init(|| ManagerServer {
         stop: OnceLock::new(),
         working: Mutex::new(Some(working)),
         next: Mutex::new(0),
@@ -153,18 +155,18 @@ pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
     // If its owner is gone, this process will be ended soon.
     _ = ready.send(std::process::id());
     drop(ready);
-    let mut backoff = Backoff::default();
+    let mut backoff = RetryPause::default();
     let grace = loop {
         match control.recv() {
             Ok(Control::Serve { requests }) => {
-                backoff.over();
+                backoff.reset();
                 if let Err(error) = server.serve(requests.clone()) {
                     refuse(&requests, &error);
                 }
             }
             Ok(Control::Stop { grace }) => break Duration::from_millis(grace),
             Err(GetError::Interrupted) => {}
-            Err(GetError::Failed(_)) => thread::sleep(backoff.failed()),
+            Err(GetError::Failed(_)) => thread::sleep(backoff.next_pause()),
             Err(_) => break Duration::ZERO,
         }
     };
@@ -173,35 +175,35 @@ pub(crate) fn serve(orders: Orders) -> Result<(), Failure> {
     server.connections.lock().values().for_each(mp_queue::Connection::shut_down);
     server.working.lock().take();
     // Waits until all threads have dropped their ends, or the time is over: then they end with the process.
-    // Idle threads check within `LOOK`.
-    _ = done.recv_timeout(grace.saturating_add(2 * LOOK));
+    // Idle threads check within `CHECK_INTERVAL`.
+    _ = done.recv_timeout(grace.saturating_add(2 * CHECK_INTERVAL));
     Ok(())
 }
 
 /// Answers the process that requested an object with an error: no thread could be started.
-fn refuse(requests: &Receiver<Request>, error: &io::Error) {
+fn refuse(requests: &Receiver<ObjectRequest>, error: &io::Error) {
     let mut answers = None;
     // The process has sent both requests, or is dead.
-    while let Ok(request) = requests.recv_timeout(LOOK) {
+    while let Ok(request) = requests.recv_timeout(CHECK_INTERVAL) {
         match request {
-            Request::Hello { answers: sender, .. } => answers = Some(*sender),
-            Request::Make { .. } => break,
+            ObjectRequest::Hello { answers: sender, .. } => answers = Some(*sender),
+            ObjectRequest::Make { .. } => break,
             _ => {}
         }
     }
     if let Some(answers) = answers {
-        _ = answers.try_send(Answer::NoThread(error.to_string()));
+        _ = answers.try_send(CallAnswer::NoThread(error.to_string()));
     }
 }
 
 /// State of a caller in the object's thread.
-struct Known {
-    answers: Sender<Answer>,
+struct CallerState {
+    answers: Sender<CallAnswer>,
     /// Code by its number, or the reason why it can't be called.
-    codes: Vec<Result<Task, String>>,
+    codes: Vec<Result<ObjectCall, String>>,
 }
 
-impl Drop for Known {
+impl Drop for CallerState {
     fn drop(&mut self) {
         // Captures are user values.
         self.codes.drain(..).for_each(drop_caught);
@@ -209,118 +211,121 @@ impl Drop for Known {
 }
 
 #[derive(Default)]
-enum State {
+enum ObjectState {
     #[default]
     Empty,
-    There(Object),
+    Present(ServedObject),
     Freed,
     Refused,
 }
 
 /// State of an object's thread.
 #[derive(Default)]
-struct Seat {
-    state: State,
+struct ObjectThread {
+    state: ObjectState,
     /// Callers by number. There are few, and often only one.
-    callers: BTreeMap<u32, Known>,
+    callers: BTreeMap<u32, CallerState>,
     /// Slot of this process among the members of the arena.
     slot: Option<u32>,
 }
 
-impl Seat {
-    fn serve(mut self, object: u64, requests: Receiver<Request>, server: &Server) {
-        ring::own_object(object);
+impl ObjectThread {
+    fn serve(mut self, object: u64, requests: Receiver<ObjectRequest>, server: &ManagerServer) {
+        call_cycle::set_own_object(object);
         self.slot = Arena::get().and_then(|arena| Some(arena.me().ok()?.slot()));
-        let mut backoff = Backoff::default();
+        let mut backoff = RetryPause::default();
         // Updated only after it has passed, because the clock is not read for each call.
-        let mut look_at = Instant::now() + LOOK;
-        while !server.stops() && !matches!(self.state, State::Refused) {
-            match requests.recv_deadline(look_at) {
+        let mut next_check = Instant::now() + CHECK_INTERVAL;
+        while !server.is_stopping() && !matches!(self.state, ObjectState::Refused) {
+            match requests.recv_deadline(next_check) {
                 Ok(request) => {
-                    backoff.over();
-                    self.take(object, request);
+                    backoff.reset();
+                    self.handle(object, request);
                 }
                 Err(GetError::Empty | GetError::Interrupted) => {
-                    backoff.over();
-                    look_at = Instant::now() + LOOK;
+                    backoff.reset();
+                    next_check = Instant::now() + CHECK_INTERVAL;
                 }
-                Err(GetError::Failed(_)) => thread::sleep(backoff.failed()),
+                Err(GetError::Failed(_)) => thread::sleep(backoff.next_pause()),
                 // No proxy is left.
                 Err(_) => break,
             }
         }
         // Waiting callers are notified first.
         drop(requests);
-        let Seat { state, callers, .. } = self;
+        let ObjectThread { state, callers, .. } = self;
         drop(callers);
         drop_caught(state);
     }
 
-    fn take(&mut self, object: u64, request: Request) {
+    fn handle(&mut self, object: u64, request: ObjectRequest) {
         match request {
-            Request::Hello { caller, answers } => {
+            ObjectRequest::Hello { caller, answers } => {
                 // Other callers may have ended meanwhile.
-                self.callers.retain(|_, known| !known.answers.is_disconnected());
-                self.callers.insert(caller, Known { answers: *answers, codes: Vec::new() });
+                self.callers.retain(|_, caller_state| !caller_state.answers.is_disconnected());
+                self.callers.insert(caller, CallerState { answers: *answers, codes: Vec::new() });
             }
-            Request::Make { caller, maker } => {
+            ObjectRequest::Make { caller, maker } => {
                 if self.slot.is_none_or(|slot| is_of(caller, slot)) {
-                    ring::is_made_as(caller, object);
+                    call_cycle::record_created(caller, object);
                 }
                 let made = make(maker);
                 let answer = match made {
                     Ok(made) => {
-                        self.state = State::There(made);
-                        Answer::Made { object }
+                        self.state = ObjectState::Present(made);
+                        CallAnswer::Made { object }
                     }
                     Err(answer) => {
-                        self.state = State::Refused;
+                        self.state = ObjectState::Refused;
                         answer
                     }
                 };
                 self.answer(caller, answer);
             }
-            Request::Learn { caller, code, task } => {
-                let Some(known) = self.callers.get_mut(&caller) else { return };
+            ObjectRequest::Learn { caller, code, task } => {
+                let Some(caller_state) = self.callers.get_mut(&caller) else { return };
                 // A caller that starts counting again replaces its earlier codes.
-                known.codes.drain(usize::from(code).min(known.codes.len())..).for_each(drop_caught);
-                known.codes.push(task.read().map(|maker| maker.call(())));
+                caller_state
+                    .codes
+                    .drain(usize::from(code).min(caller_state.codes.len())..)
+                    .for_each(drop_caught);
+                caller_state.codes.push(task.read().map(|maker| maker.call(())));
             }
-            Request::Call { caller, code, body } => {
-                let Some(known) = self.callers.get(&caller) else { return };
-                let answer = call(&self.state, known, code, body);
+            ObjectRequest::Call { caller, code, body } => {
+                let Some(caller_state) = self.callers.get(&caller) else { return };
+                let answer = call(&self.state, caller_state, code, body);
                 self.answer(caller, answer);
             }
-            Request::Free { caller } => {
-                let was = std::mem::replace(&mut self.state, State::Freed);
+            ObjectRequest::Free { caller } => {
+                let was = std::mem::replace(&mut self.state, ObjectState::Freed);
                 drop_caught(was);
-                self.answer(caller, Answer::Freed);
+                self.answer(caller, CallAnswer::Freed);
             }
         }
     }
 
-    fn answer(&mut self, caller: u32, answer: Answer) {
-        let Some(known) = self.callers.get(&caller) else { return };
+    fn answer(&mut self, caller: u32, answer: CallAnswer) {
+        let Some(caller_state) = self.callers.get(&caller) else { return };
         if self.slot.is_none_or(|slot| is_of(caller, slot)) {
-            ring::answered(caller);
+            call_cycle::record_answer(caller);
         }
-        let Err(error) = known.answers.try_send(answer) else { return };
+        let Err(error) = caller_state.answers.try_send(answer) else { return };
         self.unanswered(caller, error);
     }
 
     /// Handles an answer that could not be sent.
     #[cold]
-    fn unanswered(&mut self, caller: u32, error: PutError<Answer>) {
+    fn unanswered(&mut self, caller: u32, error: PutError<CallAnswer>) {
         if error.is_disconnected() {
             // The caller is gone, or no longer waits.
             self.callers.remove(&caller);
             return;
         }
-        let Some(known) = self.callers.get(&caller) else { return };
+        let Some(caller_state) = self.callers.get(&caller) else { return };
         // For example, too large for the available memory.
         let why = error.to_string();
         drop_caught(error);
-        if known.answers.try_send(Answer::Unsendable(why)).is_err() {
+        if caller_state.answers.try_send(CallAnswer::Unsendable(why)).is_err() {
             // Without an answer the caller would wait forever.
             self.callers.remove(&caller);
         }
@@ -328,27 +333,27 @@ impl Seat {
 }
 
 /// Calls the object for this caller.
-fn call(state: &State, caller: &Known, code: u16, body: Body) -> Answer {
-    let State::There(object) = state else { return Answer::Freed };
+fn call(state: &ObjectState, caller: &CallerState, code: u16, body: MessageBody) -> CallAnswer {
+    let ObjectState::Present(object) = state else { return CallAnswer::Freed };
     match caller.codes.get(usize::from(code)) {
         Some(Ok(task)) => task.run(object, body),
-        Some(Err(why)) => Answer::Unreadable(why.clone()),
-        None => Answer::Unreadable("its code did not arrive".into()),
+        Some(Err(why)) => CallAnswer::Unreadable(why.clone()),
+        None => CallAnswer::Unreadable("its code did not arrive".into()),
     }
 }
 
 /// Creates the object, or returns an error answer.
-fn make(maker: Late<MakeObject>) -> Result<Object, Answer> {
-    let maker = Apart::new(maker.read().map_err(Answer::Unreadable)?);
-    let Some(maker) = maker.get() else { return Err(Answer::Freed) };
-    let failed = |error: Failure| match error.downcast::<BadArguments>() {
-        Ok(bad) => Answer::Undecodable(bad.0),
-        Err(error) => Answer::Raised(Raise::error(&*error)),
+fn make(maker: LazyClosure<ObjectResult>) -> Result<ServedObject, CallAnswer> {
+    let maker = Apart::new(maker.read().map_err(CallAnswer::Unreadable)?);
+    let Some(maker) = maker.get() else { return Err(CallAnswer::Freed) };
+    let failed = |error: BoxedError| match error.downcast::<BadArguments>() {
+        Ok(bad) => CallAnswer::Undecodable(bad.0),
+        Err(error) => CallAnswer::Raised(CallFailure::error(&*error)),
     };
-    match Raise::catch(|| maker.call(()).map_err(failed)) {
+    match CallFailure::catch(|| maker.call(()).map_err(failed)) {
         Ok(Ok(object)) => Ok(object),
         Ok(Err(answer)) => Err(answer),
-        Err(raise) => Err(Answer::Raised(raise)),
+        Err(raise) => Err(CallAnswer::Raised(raise)),
     }
 }
 
@@ -358,10 +363,10 @@ mod tests {
 
     #[test]
     fn pauses_double_and_begin_anew() {
-        let mut backoff = Backoff::default();
+        let mut backoff = RetryPause::default();
         let pauses = [1, 2, 4, 8, 16, 32, 64, 100, 100].map(Duration::from_millis);
-        assert_eq!(pauses.map(|_| backoff.failed()), pauses);
-        backoff.over();
-        assert_eq!(backoff.failed(), PAUSES.0);
+        assert_eq!(pauses.map(|_| backoff.next_pause()), pauses);
+        backoff.reset();
+        assert_eq!(backoff.next_pause(), PAUSE_RANGE.0);
     }
 }

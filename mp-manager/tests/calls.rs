@@ -47,7 +47,7 @@ fn several_processes_and_threads_call_one_object() {
 }
 
 #[test]
-fn calls_of_different_objects_run_at_once_and_those_of_one_in_turn() {
+fn calls_run_in_parallel_across_objects_only() {
     let manager = manager();
     let [first, second] = [(); 2].map(|()| made(&manager, closure!([] || Vec::<u32>::new())));
     let gate = Gate::new();
@@ -75,7 +75,7 @@ fn calls_of_different_objects_run_at_once_and_those_of_one_in_turn() {
 }
 
 #[test]
-fn a_panic_is_the_error_of_its_caller_and_the_object_lives_on() {
+fn panic_is_returned_and_the_object_survives() {
     let manager = manager();
     let (object, dropped) = noisy(&manager);
     let other = made(&manager, closure!([] || 5_u64));
@@ -117,7 +117,7 @@ fn what_makes_an_object_may_fail() {
 }
 
 #[test]
-fn a_time_out_names_the_call_and_its_late_answer_is_no_others() {
+fn late_answer_after_a_timeout_is_dropped() {
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
     let gate = Gate::new();
@@ -207,7 +207,7 @@ impl<'de> Deserialize<'de> for Even {
 }
 
 #[test]
-fn what_can_not_be_sent_or_read_is_an_error_of_its_call() {
+fn unencodable_data_is_an_error_of_its_call() {
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
     let give =
@@ -275,7 +275,7 @@ fn large_values_and_many_closures() {
 }
 
 #[test]
-fn a_manager_is_made_in_a_child_and_used_in_its_children() {
+fn manager_of_a_child_serves_its_children() {
     let child = |(): ()| {
         let manager = Manager::start().map_err(|error| error.to_string())?;
         let object = made(&manager, closure!([] || 1_u32));

@@ -42,7 +42,7 @@ fn the_death_of_the_server_is_an_error_to_all() {
 }
 
 #[test]
-fn a_server_that_dies_at_the_first_call_of_a_process_tells_it() {
+fn server_death_at_the_first_call_is_reported() {
     // The caller's channel for answers is still in the object's channel, so it never ends by itself.
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
@@ -87,7 +87,7 @@ fn a_caller_that_is_killed_in_a_call_costs_no_other() {
 }
 
 #[test]
-fn a_stopped_server_is_waited_for_as_long_as_a_proxy_says() {
+fn stopped_server_is_awaited_for_the_proxy_timeout() {
     let manager = manager();
     let object = made(&manager, closure!([] || 0_u32));
     let add = || closure!([] |object: &mut u32| { *object += 1; *object });

@@ -13,7 +13,7 @@ use mp_spawn::{Process, StartMethod, closure};
 use rustix::process::Signal;
 
 #[test]
-fn a_shutdown_waits_for_calls_that_run_and_drops_the_objects() {
+fn shutdown_waits_for_calls_and_drops_objects() {
     let manager = manager();
     let (object, dropped) = noisy(&manager);
     let (idle, idle_dropped) = noisy(&manager);

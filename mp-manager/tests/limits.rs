@@ -35,7 +35,7 @@ fn limit(limits: &Proxy<Option<Rlimit>>, few: bool) {
 }
 
 #[test]
-fn a_call_waits_for_descriptors_and_its_thread_sleeps_meanwhile() {
+fn call_sleeps_until_descriptors_are_available() {
     let manager = manager();
     let limits = made(&manager, closure!([] || None::<Rlimit>));
     let lines = made(&manager, closure!([] || Vec::<String>::new()));
@@ -70,7 +70,7 @@ fn a_call_waits_for_descriptors_and_its_thread_sleeps_meanwhile() {
 /// Call of another program, for which the server can't accept a connection.
 #[cfg(feature = "authkey")]
 #[test]
-fn a_call_for_which_the_server_has_no_descriptor_says_so() {
+fn call_without_server_descriptors_names_the_cause() {
     use std::time::Duration;
 
     use mp_manager::{CallError, Methods, RemoteManager};

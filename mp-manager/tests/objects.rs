@@ -92,7 +92,7 @@ fn the_last_proxy_frees_it() {
 }
 
 #[test]
-fn a_caller_that_is_killed_or_waits_no_longer_leaves_none() {
+fn killed_or_timed_out_caller_leaves_nothing() {
     let manager = manager();
     let (parent, dropped) = noisy(&manager);
     let gate = Gate::new();

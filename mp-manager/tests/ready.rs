@@ -86,7 +86,7 @@ fn what_needs_no_server_outlives_it() {
 }
 
 #[test]
-fn a_pool_in_the_server_is_of_all_processes_and_ends_with_its_last_proxy() {
+fn pool_in_the_server_ends_with_its_last_proxy() {
     let manager = manager();
     let pool = manager.pool(2).unwrap().with_timeout(DEADLINE);
     let work = |pool: Proxy<Pool>| {

@@ -272,7 +272,7 @@ fn a_wrong_key_and_a_wrong_place() {
 }
 
 #[test]
-fn bytes_that_are_no_requests_cost_their_connection_only() {
+fn invalid_bytes_end_only_their_connection() {
     let manager = manager();
     manager.register(words()).unwrap();
     manager.serve(address("bytes"), no_key()).unwrap();
@@ -307,7 +307,7 @@ fn threads_call_at_once() {
 }
 
 #[test]
-fn a_time_out_names_the_call_and_its_late_result_is_no_others() {
+fn late_result_after_a_timeout_is_dropped() {
     let manager = manager();
     let gate = Gate::new();
     let stop = gate.clone();
@@ -405,7 +405,7 @@ fn calls_that_timed_out_leave_no_threads_behind() {
 }
 
 #[test]
-fn a_program_that_is_killed_in_a_call_gives_up_its_other_objects_at_once() {
+fn program_killed_in_a_call_releases_other_objects() {
     let manager = manager();
     let (gate, dropped) = waiting(&manager, "ends");
     let program = |address: String| -> Result<(), String> {
@@ -423,7 +423,7 @@ fn a_program_that_is_killed_in_a_call_gives_up_its_other_objects_at_once() {
 }
 
 #[test]
-fn a_stopped_server_is_waited_for_as_long_as_a_call_may() {
+fn stopped_server_is_awaited_for_the_call_timeout() {
     let (manager, remote) = served("stopped");
     let words = create(&remote, "a");
     signal(manager.server_pid(), Signal::STOP);

@@ -111,7 +111,7 @@ fn says(pid: u32) -> bool {
 }
 
 #[test]
-fn an_object_that_comes_too_late_is_given_up_though_a_copy_has_its_socket() {
+fn late_object_is_released_despite_a_copy() {
     let served = served("late");
     drop(served.create(5)); // its connection is idle
     served.one_is_dropped();
@@ -124,7 +124,7 @@ fn an_object_that_comes_too_late_is_given_up_though_a_copy_has_its_socket() {
 }
 
 #[test]
-fn a_session_that_is_dropped_ends_though_a_copy_has_its_sockets() {
+fn dropped_session_ends_despite_a_copy() {
     let served = served("dropped");
     let before = served.connections();
     let remote = RemoteManager::connect(&*served.address, KEY).unwrap();
@@ -136,7 +136,7 @@ fn a_session_that_is_dropped_ends_though_a_copy_has_its_sockets() {
 }
 
 #[test]
-fn a_program_that_is_killed_gives_up_its_objects_though_a_copy_lives() {
+fn killed_program_releases_objects_despite_a_copy() {
     let served = served("killed");
     let before = served.connections();
     let copies = Queue::<u32>::unbounded().unwrap();
@@ -161,7 +161,7 @@ fn a_program_that_is_killed_gives_up_its_objects_though_a_copy_lives() {
 }
 
 #[test]
-fn a_copy_that_asks_has_an_error_whatever_its_original_was_at() {
+fn calls_in_a_forked_copy_are_errors() {
     let served = served("asks");
     let object = served.create(4);
     served.stop();
@@ -194,7 +194,7 @@ fn a_copy_that_asks_has_an_error_whatever_its_original_was_at() {
 }
 
 #[test]
-fn many_proxies_wait_once_for_a_server_that_is_stopped() {
+fn many_proxies_wait_once_for_a_stopped_server() {
     let served = served("wait");
     let wait = Duration::from_millis(500);
     let object = served.create(4).with_timeout(wait);
@@ -214,7 +214,7 @@ fn many_proxies_wait_once_for_a_server_that_is_stopped() {
 }
 
 #[test]
-fn threads_of_connections_sleep_until_there_is_something_to_do() {
+fn connection_threads_sleep_while_idle() {
     let served = served("sleep");
     let (object, queue) = (served.create(1), Queue::unbounded().unwrap());
     (0..20).for_each(|_| queue.put(object.clone()).unwrap());

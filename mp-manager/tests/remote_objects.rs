@@ -56,7 +56,7 @@ fn value(object: &RemoteProxy) -> u64 {
 }
 
 #[test]
-fn create_waits_as_long_as_its_handle_does_and_then_makes_none() {
+fn create_times_out_and_creates_nothing() {
     let served = served("create");
     let hasty = served.remote.clone().with_timeout(Duration::from_millis(20));
     assert_eq!((hasty.timeout(), served.remote.timeout()), (Some(Duration::from_millis(20)), Some(DEADLINE)));
@@ -76,7 +76,7 @@ fn create_waits_as_long_as_its_handle_does_and_then_makes_none() {
 }
 
 #[test]
-fn get_and_the_names_wait_as_long_as_their_handle_does() {
+fn get_and_names_use_the_timeout_of_the_handle() {
     let served = served("get");
     let object =
         made(&served.manager, closure!([] || Noisy { value: 4, dropped: Queue::unbounded().unwrap() }));
@@ -99,7 +99,7 @@ fn get_and_the_names_wait_as_long_as_their_handle_does() {
 }
 
 #[test]
-fn an_object_that_comes_too_late_is_given_up_whenever_that_is() {
+fn late_object_is_released() {
     let served = served("late");
     let before = threads(served.manager.server_pid());
     let mut late = 0;
@@ -209,7 +209,7 @@ fn a_method_returns_an_object_that_is_there() {
 }
 
 #[test]
-fn a_program_that_is_killed_gives_up_what_its_methods_return() {
+fn killed_program_releases_returned_objects() {
     let served = served("killed");
     let program = |(address, gate): (String, Gate)| -> Result<(), String> {
         let remote = RemoteManager::connect(address, KEY).map_err(|error| error.to_string())?;

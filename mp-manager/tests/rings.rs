@@ -14,7 +14,7 @@ use mp_spawn::closure;
 type Answer = Result<u32, CallError>;
 
 #[test]
-fn the_call_that_closes_a_ring_is_told_which_calls_wait() {
+fn call_that_closes_a_cycle_names_waiting_calls() {
     let manager = manager();
     let [first, second, third] = [(); 3].map(|()| made(&manager, closure!([] || 7_u32)));
     // The first object calls the second, the second the third, and the third the first, which would wait for
@@ -31,7 +31,7 @@ fn the_call_that_closes_a_ring_is_told_which_calls_wait() {
         }))
         .unwrap()
         .unwrap_err();
-    let CallError::Ring { call, waiting } = &error else { panic!("{error}") };
+    let CallError::Cycle { call, waiting } = &error else { panic!("{error}") };
     assert!(call.location.file.ends_with("rings.rs"), "{error}");
     assert_eq!(waiting.len(), 2, "{error}");
     assert!(waiting.iter().all(|call| call.location.file.ends_with("rings.rs")), "{error}");
@@ -105,7 +105,7 @@ fn an_answer_ends_a_wait_before_it_is_read() {
 
 /// A maker runs in the thread of the object that it creates, and its caller waits for it.
 #[test]
-fn a_maker_that_calls_the_object_that_waits_for_it_is_told() {
+fn constructor_that_calls_its_waiting_object_errors() {
     let manager = manager();
     let object = made(&manager, closure!([] || 7_u32));
     let make = closure!([handle = manager.handle(), object = object.clone()] |_own: &mut u32| {
@@ -126,7 +126,7 @@ fn a_maker_that_calls_the_object_that_waits_for_it_is_told() {
 
 /// A cycle through another process is not detected: a time-out ends it, and names the call.
 #[test]
-fn a_ring_through_another_process_ends_with_a_time_out() {
+fn cycle_through_another_process_times_out() {
     let manager = manager();
     let object = made(&manager, closure!([] || 7_u32)).with_timeout(Duration::from_millis(50));
     let ask = closure!([object = object.clone()] |_own: &mut u32| {

@@ -66,7 +66,7 @@ impl TaskClock {
     /// Creates the clock of this worker, once in the life of a process. Panics stop it from now on.
     pub(crate) fn of_worker(watch: Watch) -> &'static TaskClock {
         let clock = CLOCK.get_or_init(|| TaskClock::new(watch));
-        mp_spawn::around_panics(
+        mp_spawn::set_panic_callbacks(
             || _ = CLOCK.get().map(TaskClock::stop),
             || _ = CLOCK.get().map(TaskClock::resume),
         );

@@ -3,7 +3,7 @@
 
 use mp_core::message::{Incoming, Message, Outgoing};
 use mp_reduce::MessagePack;
-use mp_spawn::{Closure, Raise};
+use mp_spawn::{CallFailure, Closure};
 
 use crate::message::{Reply, Sent, Task, Value, Values};
 use crate::run::ends::{AllOf, Ends};
@@ -121,7 +121,7 @@ fn reply_seeds() -> Vec<Vec<u8>> {
         nanos: 5,
         values: Values::Out(plain(values)),
     });
-    let raise = Raise::error(&std::io::Error::other("why"));
+    let raise = CallFailure::error(&std::io::Error::other("why"));
     let arguments =
         mp_core::message::Undecodable::from_parts(["u64".into(), "a field".into(), "why".into()], vec![1, 2]);
     let unsendable = |result| Reply::Unsendable { worker, id, item, result, why: "why".into() };

@@ -20,7 +20,7 @@ use mp_core::message::level::afresh;
 use mp_core::message::{Message, Outgoing};
 use mp_core::user_code::Apart;
 use mp_reduce::MessagePack;
-use mp_spawn::{Capture, Closure, Raise};
+use mp_spawn::{CallFailure, Capture, Closure};
 use serde::{Deserialize, Serialize};
 
 use crate::shared_bytes::SharedBytes;
@@ -62,7 +62,7 @@ enum Once<A> {
 impl<A: Capture + Clone> Once<A> {
     fn encode(mut args: A) -> Result<Once<A>, mp_reduce::Error> {
         let mut out = Outgoing::in_band();
-        match Raise::catch(|| afresh(|| args.encode::<MessagePack>(&mut out))) {
+        match CallFailure::catch(|| afresh(|| args.encode::<MessagePack>(&mut out))) {
             Ok(written) => written?,
             Err(raise) => {
                 let why = format!("its `Serialize` panicked: {}", raise.message());

@@ -16,7 +16,7 @@
 use mp_core::Error;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, Undecodable};
 use mp_reduce::MessagePack;
-use mp_spawn::{Closure, Raise};
+use mp_spawn::{CallFailure, Closure};
 
 use crate::run::runner::Runner;
 use crate::run::values::{Args, Many, Plain};
@@ -87,7 +87,7 @@ impl Sent {
             return Err(NotRead::Yet(Sent::In(inc), error.to_string()));
         }
         let read = || Closure::<(), Runner>::decode::<MessagePack>(&mut inc).map(|closure| closure.call(()));
-        match Raise::catch(read) {
+        match CallFailure::catch(read) {
             Ok(read) => read.map_err(|error| NotRead::Never(error.to_string())),
             Err(raise) => Err(NotRead::Never(raise.message().to_string())),
         }
@@ -127,7 +127,7 @@ impl Message for Task {
             Task::Learn { code, runner: Sent::Out(runner) } => {
                 write_head(out, LEARN, [0, *code, 0]);
                 // Calls user code.
-                Raise::catch(|| runner.encode::<C>(out)).unwrap_or_else(|raise| {
+                CallFailure::catch(|| runner.encode::<C>(out)).unwrap_or_else(|raise| {
                     Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
                 })
             }
@@ -189,7 +189,7 @@ pub(crate) enum Reply {
     /// Result of a task.
     Done { worker: usize, id: u64, item: usize, value: Value },
     /// The function of a task failed. Contains its last note, or 0.
-    Raised { worker: usize, id: u64, item: usize, note: u64, raise: Box<Raise> },
+    Raised { worker: usize, id: u64, item: usize, note: u64, raise: Box<CallFailure> },
     /// The arguments could not be decoded. Contains path and reason.
     Undecodable { worker: usize, id: u64, item: usize, arguments: Box<Undecodable> },
     /// The worker has too few descriptors for those in the arguments, which it returns. Contains the

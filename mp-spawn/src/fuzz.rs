@@ -7,18 +7,19 @@ use std::path::PathBuf;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
-use crate::protocol::frame::{Frame, HEADER, Inbox, Kind, append};
-use crate::protocol::function::{FunctionRef, Ranked, StartFn, resolve};
+use crate::protocol::fields::{FieldReader, put_bytes, put_number, put_option};
+use crate::protocol::frame::{Frame, FrameKind, HEADER, Inbox, append};
+use crate::protocol::function::{FunctionRef, RankedFunction, StartFn, resolve};
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::limits::Limits;
 use crate::protocol::message::{
-    Answer, Cause, Changes, Crash, FromChild, Hello, Joined, PanicNote, Report, Serve, Start, unpack,
+    Crash, CrashCause, EnvironmentChanges, FromChild, Hello, MemberJoined, PanicNote, Report, ServeMessage,
+    ServerAnswer, StartMessage, unpack,
 };
-use crate::protocol::outbox::Files;
-use crate::protocol::payload::{FromParent, TICKET};
-use crate::protocol::settings::Settings;
-use crate::protocol::token::{Taker, Token};
+use crate::protocol::outbox::ReceivedFiles;
+use crate::protocol::payload::{ParentPayload, TICKET};
+use crate::protocol::settings::InheritedSettings;
+use crate::protocol::token::{Token, TokenTarget};
 
 /// Name of a target, its parser, and a function that encodes its seeds.
 #[allow(
@@ -59,32 +60,32 @@ fn frames(bytes: &[u8]) {
 fn contents(frame: &Frame) {
     let payload = &frame.payload[..];
     match frame.kind {
-        Kind::Fds => files(payload),
+        FrameKind::Fds => files(payload),
         // The child trusts a ticket from its parent.
-        Kind::Args if payload.first() != Some(&TICKET) => {
-            _ = FromParent { bytes: payload.to_vec() }.unpack::<(u64, String)>();
+        FrameKind::Args if payload.first() != Some(&TICKET) => {
+            _ = ParentPayload { bytes: payload.to_vec() }.unpack::<(u64, String)>();
         }
-        Kind::Start => {
-            if let Some(start) = Start::from_bytes(payload) {
+        FrameKind::Start => {
+            if let Some(start) = StartMessage::from_bytes(payload) {
                 assert!(start.to_bytes() == payload, "{start:?}");
             }
         }
-        Kind::Environment => {
-            if let Some(changes) = Changes::from_bytes(payload) {
+        FrameKind::Environment => {
+            if let Some(changes) = EnvironmentChanges::from_bytes(payload) {
                 assert!(environment(&changes) == payload, "{changes:?}");
             }
         }
-        Kind::Serve => same::<Serve>(payload),
-        Kind::Answer => same::<Answer>(payload),
-        Kind::Report => same::<Report>(payload),
-        Kind::Panic => same::<PanicNote>(payload),
-        Kind::Joined => same::<Joined>(payload),
+        FrameKind::Serve => same::<ServeMessage>(payload),
+        FrameKind::Answer => same::<ServerAnswer>(payload),
+        FrameKind::Report => same::<Report>(payload),
+        FrameKind::Panic => same::<PanicNote>(payload),
+        FrameKind::Joined => same::<MemberJoined>(payload),
         _ => {}
     }
     match FromChild::from_frame(frame) {
         Ok(FromChild::Hello(hello)) => assert_eq!(hello.to_bytes(), payload),
         Ok(FromChild::Crash(crash)) => {
-            let again = Frame { kind: Kind::Crash, payload: crash.to_bytes().to_vec() };
+            let again = Frame { kind: FrameKind::Crash, payload: crash.to_bytes().to_vec() };
             assert_eq!(format!("{:?}", FromChild::from_frame(&again)), format!("Ok(Crash({crash:?}))"));
         }
         Ok(_) => {}
@@ -97,7 +98,7 @@ fn contents(frame: &Frame) {
 fn files(payload: &[u8]) {
     let arrived = 1 + payload.len() % 7;
     let files = (0..arrived).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect();
-    if let Some(Files { memory, lifeline, ends, inherited }) = Files::sort(payload, files) {
+    if let Some(ReceivedFiles { memory, lifeline, ends, inherited }) = ReceivedFiles::assign(payload, files) {
         let own = [memory, lifeline, ends.stdout, ends.stderr].iter().flatten().count();
         assert_eq!(own + inherited.len(), arrived);
         assert!(inherited.iter().all(|(number, _)| *number > 2), "{inherited:?}");
@@ -115,7 +116,7 @@ fn same<T: Serialize + DeserializeOwned + Debug>(payload: &[u8]) {
 }
 
 /// Encodes changes like a parent.
-fn environment(changes: &Changes) -> Vec<u8> {
+fn environment(changes: &EnvironmentChanges) -> Vec<u8> {
     let mut out = Vec::new();
     put_number(&mut out, changes.0.len() as u64);
     for (name, value) in &changes.0 {
@@ -134,7 +135,7 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     fn pack<T: Serialize>(value: T) -> Vec<u8> {
         rmp_serde::to_vec(&value).unwrap()
     }
-    let start = Start {
+    let start = StartMessage {
         rank: 3,
         ranked: true,
         name: "ä".to_owned(),
@@ -144,12 +145,12 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         interrupt: Interrupt::Graceful,
         interrupt_signals: InterruptSignals::Both,
         attempt: 2,
-        settings: Settings::example(),
+        settings: InheritedSettings::example(),
         directory: Some(PathBuf::from("/tmp/x y")),
         limits: Limits::example(),
         processors: vec![0, 7],
     };
-    let changes = Changes(vec![("NAME".into(), Some("value".into())), ("GONE".into(), None)]);
+    let changes = EnvironmentChanges(vec![("NAME".into(), Some("value".into())), ("GONE".into(), None)]);
     let note = || PanicNote { message: "message".into(), location: Some("a.rs:1:2".into()), backtrace: None };
     let error = Report::Error {
         at: 5,
@@ -158,29 +159,32 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
         debug: "Error".into(),
         interrupted: false,
     };
-    let crash = Crash { at: 5, address: 0xdead, signal: 11, cause: Cause::StackOverflow };
+    let crash = Crash { at: 5, address: 0xdead, signal: 11, cause: CrashCause::StackOverflow };
     vec![
-        ("files: all four, and one to be 5", frame(Kind::Fds, &[15, 5, 0, 0, 0])),
-        ("arguments", frame(Kind::Args, &[0, 2, 0x92, 7, 0xa1, b't'])),
-        ("fork", frame(Kind::Fork, &0x12ab_u64.to_le_bytes())),
-        ("start", frame(Kind::Start, &start.to_bytes())),
-        ("environment", frame(Kind::Environment, &environment(&changes))),
-        ("hello", frame(Kind::Hello, &Hello { nonce: 0x12ab, member: None }.to_bytes())),
-        ("hello of a member", frame(Kind::Hello, &Hello { nonce: 0x12ab, member: Some(9) }.to_bytes())),
-        ("joined", frame(Kind::Joined, &pack(Joined { member: 9 }))),
-        ("panic", frame(Kind::Panic, &pack(note()))),
-        ("crash", frame(Kind::Crash, &crash.to_bytes())),
-        ("report of a value", frame(Kind::Report, &pack(Report::Plain(vec![1, 7])))),
-        ("report of an error", frame(Kind::Report, &pack(error))),
-        ("report of a panic", frame(Kind::Report, &pack(Report::Panic { at: 5, note: note() }))),
-        ("done", frame(Kind::Done, &[])),
-        ("taken", frame(Kind::Taken, &[])),
-        ("serve", frame(Kind::Serve, &pack(Serve { preload: Some(FunctionRef::example()) }))),
-        ("answer", frame(Kind::Answer, &pack(Answer::Refused(11)))),
-        ("token", Token { fd: 7, parent: 4711, nonce: 0x12ab, taker: Taker::Program }.to_string().into()),
+        ("files: all four, and one to be 5", frame(FrameKind::Fds, &[15, 5, 0, 0, 0])),
+        ("arguments", frame(FrameKind::Args, &[0, 2, 0x92, 7, 0xa1, b't'])),
+        ("fork", frame(FrameKind::Fork, &0x12ab_u64.to_le_bytes())),
+        ("start", frame(FrameKind::Start, &start.to_bytes())),
+        ("environment", frame(FrameKind::Environment, &environment(&changes))),
+        ("hello", frame(FrameKind::Hello, &Hello { nonce: 0x12ab, member: None }.to_bytes())),
+        ("hello of a member", frame(FrameKind::Hello, &Hello { nonce: 0x12ab, member: Some(9) }.to_bytes())),
+        ("joined", frame(FrameKind::Joined, &pack(MemberJoined { member: 9 }))),
+        ("panic", frame(FrameKind::Panic, &pack(note()))),
+        ("crash", frame(FrameKind::Crash, &crash.to_bytes())),
+        ("report of a value", frame(FrameKind::Report, &pack(Report::Plain(vec![1, 7])))),
+        ("report of an error", frame(FrameKind::Report, &pack(error))),
+        ("report of a panic", frame(FrameKind::Report, &pack(Report::Panic { at: 5, note: note() }))),
+        ("done", frame(FrameKind::Done, &[])),
+        ("taken", frame(FrameKind::Taken, &[])),
+        ("serve", frame(FrameKind::Serve, &pack(ServeMessage { preload: Some(FunctionRef::example()) }))),
+        ("answer", frame(FrameKind::Answer, &pack(ServerAnswer::Refused(11)))),
+        (
+            "token",
+            Token { fd: 7, parent: 4711, nonce: 0x12ab, taker: TokenTarget::Program }.to_string().into(),
+        ),
         (
             "token of a library",
-            Token { fd: 7, parent: 1, nonce: 2, taker: Taker::Load(3) }.to_string().into(),
+            Token { fd: 7, parent: 1, nonce: 2, taker: TokenTarget::Load(3) }.to_string().into(),
         ),
     ]
 }
@@ -190,7 +194,7 @@ fn frame_seeds() -> Vec<Vec<u8>> {
         samples().into_iter().map(|(_, bytes)| [&[100], &bytes[..]].concat()).collect();
     // Nested data that the reader must skip, deeper than a stack has room for.
     let deep = [&[0x81, 0xa1, b'x'], &[0x91; 100_000][..], &[0xc0]].concat();
-    for kind in [Kind::Report, Kind::Panic] {
+    for kind in [FrameKind::Report, FrameKind::Panic] {
         let mut frame = vec![255];
         append(&mut frame, kind, &deep[..60_000]).unwrap();
         all.push(frame);
@@ -214,7 +218,7 @@ fn tokens(bytes: &[u8]) {
 
 fn token_seeds() -> Vec<Vec<u8>> {
     let of = |taker| Token { fd: 7, parent: 4711, nonce: 0x12ab, taker }.to_string().into_bytes();
-    [Taker::Program, Taker::Call, Taker::Load(u64::MAX - 5)].map(of).to_vec()
+    [TokenTarget::Program, TokenTarget::Call, TokenTarget::Load(u64::MAX - 5)].map(of).to_vec()
 }
 
 fn called(_rank: usize, _args: (u64, String)) {}
@@ -222,7 +226,7 @@ fn called(_rank: usize, _args: (u64, String)) {}
 /// Checks that a resolved function is a function of this program with these types, and has the name in the
 /// reference.
 fn functions(bytes: &[u8]) {
-    let mut fields = Fields(bytes);
+    let mut fields = FieldReader(bytes);
     let Some(reference) = FunctionRef::read(&mut fields) else { return };
     let read = &bytes[..bytes.len() - fields.0.len()];
     let mut again = Vec::new();
@@ -235,7 +239,7 @@ fn functions(bytes: &[u8]) {
 }
 
 fn function_seeds() -> Vec<Vec<u8>> {
-    let reference = Ranked::<_, (u64, String), ()>::described(called).reference();
+    let reference = RankedFunction::<_, (u64, String), ()>::described(called).reference();
     let written = |reference: FunctionRef| {
         let mut out = Vec::new();
         reference.put(&mut out);
@@ -248,7 +252,7 @@ fn function_seeds() -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn changed_frames_tokens_and_references_are_read_or_refused() {
+    fn mutated_inputs_are_read_or_refused() {
         mp_harness::hostile::short(super::TARGETS);
     }
 

@@ -111,13 +111,13 @@ pub fn cpu_count() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+#[doc(hidden)]
+pub use api::borrowed_state::{BorrowedState, StateSlot, with_borrowed_state};
 pub use api::builder::{ProcessBuilder, Supervised, Unsupervised};
 pub use api::closure::{Capture, Closure, StateClosure};
 #[doc(hidden)]
 pub use api::closure::{Captures, Code, list_in_the_brackets_what_the_body_uses, parts};
 pub use api::context::{StartContext, get_context};
-#[doc(hidden)]
-pub use api::lent::{Home, Lent, with_lent};
 pub use api::process::Process;
 pub use api::spawn::{ProcessContext, spawn, start_closure, start_processes};
 pub use bounds::{Argument, CapturesNothing};
@@ -131,9 +131,9 @@ pub use child::entry::init;
 #[cfg(feature = "log")]
 pub use child::log_to_stderr::log_to_stderr;
 #[doc(hidden)]
-pub use child::panic_hook::{CaughtPanic, around_panics, note_panics_here, noting};
+pub use child::panic_hook::{CaughtPanic, record_panics, set_panic_callbacks, with_panics_recorded};
 #[doc(hidden)]
-pub use child::raise::Raise;
+pub use child::raise::CallFailure;
 pub use error::exit_status::{ExitDetail, ExitReport, ExitStatus, Signal};
 pub use error::function_error::FunctionError;
 pub use error::gave_up::{FailedAttempt, GaveUp, GaveUpReason};
@@ -155,7 +155,7 @@ pub use parent::restart::Restart;
 pub use parent::restart::backoff::Backoff;
 pub use parent::restart::event::ProcessEvent;
 #[doc(hidden)]
-pub use parent::restart::reports::FailureReports;
+pub use parent::restart::failure_reports::FailureReports;
 pub use protocol::command::{set_command, set_executable};
 pub use protocol::interrupt::{Interrupt, InterruptSignals};
 pub use protocol::lifeline::detach;

@@ -68,7 +68,7 @@ fn asks_a_context(how: usize, (): ()) -> Outcome {
 }
 
 #[test]
-fn failures_of_a_context_that_were_asked_for_are_not_printed() {
+fn reported_failures_of_a_context_are_not_printed() {
     for how in 1..8 {
         assert_eq!(printed(asks_a_context, how), "", "{how}");
     }
@@ -94,7 +94,7 @@ fn asks_a_process(how: usize, (): ()) -> Outcome {
 }
 
 #[test]
-fn failures_of_a_process_that_were_asked_for_are_not_printed() {
+fn reported_failures_of_a_process_are_not_printed() {
     for how in 1..5 {
         assert_eq!(printed(asks_a_process, how), "", "{how}");
     }

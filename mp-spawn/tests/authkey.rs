@@ -47,7 +47,7 @@ fn a_family_has_one_key_which_is_nowhere_to_be_read() {
 }
 
 #[test]
-fn a_key_that_is_given_is_that_of_the_process_and_of_its_children() {
+fn key_of_an_option_is_inherited_by_descendants() {
     let child = Process::builder().authkey("given").spawn(of_two_generations, ()).unwrap();
     assert_eq!(child.join().unwrap(), [b"given".to_vec(), b"given".to_vec()]);
     let ranks = SpawnOptions::nprocs(2).authkey(b"to all");

@@ -104,7 +104,7 @@ fn without_clone3(method: &str) -> String {
 }
 
 #[test]
-fn that_a_filter_refuses_clone3_is_said_where_nothing_else_will_do() {
+fn filter_that_refuses_clone3_is_named() {
     let said = each(without_clone3);
     // The version of the C library determines whether it tries an older call after EPERM.
     for text in &said {
@@ -124,7 +124,7 @@ fn without_any_clone(method: &str) -> String {
 
 #[test]
 #[cfg(target_arch = "x86_64")]
-fn that_a_filter_refuses_all_calls_that_make_processes_is_said() {
+fn filter_that_refuses_all_process_calls_is_named() {
     let said = each(without_any_clone);
     for (method, text) in METHODS.into_iter().zip(&said) {
         // A fork server that ran before has no such filter.
@@ -171,7 +171,7 @@ impl Drop for Group {
 }
 
 #[test]
-fn a_control_group_that_is_full_is_named_with_its_limit() {
+fn full_control_group_is_named_with_its_limit() {
     fn crowd((method, group): (String, PathBuf)) -> Result<String, String> {
         let joins = std::fs::write(group.join("cgroup.procs"), std::process::id().to_string());
         joins.map_err(|error| error.to_string())?;

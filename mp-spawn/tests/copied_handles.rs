@@ -105,7 +105,7 @@ fn asks_for_everything((pid, ranks): (u32, Vec<u32>)) -> Outcome {
 /// Copies are made while threads hold the locks of the handles nearly all the time: they describe processes
 /// with long names.
 #[test]
-fn no_call_in_a_copy_waits_for_a_thread_that_the_copy_does_not_have() {
+fn calls_in_a_copy_never_wait_for_missing_threads() {
     alone(|()| {
         // SAFETY: code in the copy needs no state of other threads.
         unsafe { allow_fork() };
@@ -167,7 +167,7 @@ fn drops_a_supervised_process((): ()) -> Outcome {
 }
 
 #[test]
-fn a_copy_that_drops_a_supervised_process_leaves_it_to_its_owner() {
+fn drop_in_a_copy_leaves_a_supervised_process_alone() {
     alone(|()| {
         // SAFETY: code in the copies needs no state of other threads.
         unsafe { allow_fork() };

@@ -150,7 +150,7 @@ fn the_function_that_panics() {
 }
 
 #[test]
-fn a_panic_arrives_with_its_backtrace_if_that_is_wanted() {
+fn panic_is_reported_with_a_requested_backtrace() {
     let backtrace = |method: StartMethod, wanted: &str| {
         let options = SpawnOptions::nprocs(1).start_method(method).stderr(Stdio::Null);
         let options = options.env("RUST_BACKTRACE", wanted).env_remove("RUST_LIB_BACKTRACE");

@@ -25,7 +25,7 @@ fn pidfds() -> usize {
 const METHODS: [StartMethod; 2] = [StartMethod::Spawn, StartMethod::ForkServer];
 
 #[test]
-fn pidfds_are_closed_when_processes_are_joined_and_dropped() {
+fn pidfds_are_closed_after_join_and_drop() {
     alone(|()| {
         for method in METHODS {
             let start = || Process::builder().start_method(method).spawn(|(): ()| {}, ()).unwrap();
@@ -60,7 +60,7 @@ fn pidfds_are_closed_when_processes_are_joined_and_dropped() {
 }
 
 #[test]
-fn a_sentinel_that_was_asked_for_stays_and_one_that_is_asked_for_late_is_readable() {
+fn sentinels_stay_open_and_late_ones_are_readable() {
     alone(|()| {
         let kept = Process::spawn(|(): ()| {}, ()).unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(&kept.sentinel());
@@ -171,7 +171,7 @@ fn looks_at(numbers: Vec<i32>) -> Result<Vec<(String, bool)>, String> {
 
 /// For each start method.
 #[test]
-fn a_number_means_in_a_worker_what_it_meant_when_it_was_named() {
+fn inherited_number_refers_to_the_file_when_named() {
     use std::os::fd::{AsRawFd, OwnedFd};
 
     fn expect(method: StartMethod, case: &str, named: &[&OwnedFd], change: impl FnOnce(), expected: &[&str]) {

@@ -88,7 +88,7 @@ fn no_process_outlives_a_parent_that_was_killed() {
 }
 
 #[test]
-fn no_process_outlives_a_parent_that_executes_another_program() {
+fn processes_end_when_the_parent_executes_another() {
     /// Executes on the main thread or on another one, both of which can start processes.
     fn executes(rank: usize, meeting: String) -> Outcome {
         let go = format!("{meeting}-{rank}");

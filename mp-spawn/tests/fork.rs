@@ -77,7 +77,7 @@ fn what_forbids_copies_is_named() {
 }
 
 #[test]
-fn a_copy_has_what_its_original_has_and_is_a_worker_of_its_own() {
+fn copy_inherits_state_and_is_a_separate_worker() {
     static TABLE: OnceLock<Vec<usize>> = OnceLock::new();
     thread_local!(static LOCAL: std::cell::Cell<u32> = const { std::cell::Cell::new(0) });
     alone(|()| {
@@ -269,7 +269,7 @@ fn the_thread_that_started_a_copy_may_end() {
         copies.kill(0).unwrap();
         let error = failure(&copies);
         assert!(
-            matches!(&error, SpawnError::ProcessExited(exited) if exited.detail == Some(ExitDetail::AskedFor)),
+            matches!(&error, SpawnError::ProcessExited(exited) if exited.detail == Some(ExitDetail::Requested)),
             "{error:?}"
         );
         eventually("both are gone", || !pids.iter().any(|pid| alive(*pid)));
@@ -360,7 +360,7 @@ fn no_copy_outlives_the_original() {
 }
 
 #[test]
-fn an_original_that_is_killed_while_it_makes_copies_leaves_none() {
+fn kill_of_an_original_leaves_no_copies() {
     let folder = Folder::new("fork-kill");
     for round in 0..8_u64 {
         let work = |path: String| -> Outcome {
@@ -395,7 +395,7 @@ fn an_original_that_is_killed_while_it_makes_copies_leaves_none() {
 }
 
 #[test]
-fn a_copy_has_no_files_of_its_original_but_the_programs_own() {
+fn copy_closes_the_library_files_of_its_original() {
     alone(|()| {
         // Siblings, with sockets and pipes, and a file of the program.
         let captured = forked(3).stdout(Stdio::Capture);
@@ -445,7 +445,7 @@ fn a_copy_that_hangs_before_its_function_is_an_error() {
 }
 
 #[test]
-fn copies_are_made_while_other_threads_do_whatever_they_do() {
+fn copies_are_made_while_threads_are_busy() {
     alone(|()| {
         static STOP: AtomicBool = AtomicBool::new(false);
         let threads: Vec<_> = (0..3)
@@ -485,7 +485,7 @@ fn copies_are_made_while_other_threads_do_whatever_they_do() {
 }
 
 #[test]
-fn one_that_is_stopped_or_killed_costs_the_others_nothing() {
+fn stopped_or_killed_copies_end_with_the_group() {
     alone(|()| {
         let wait = |rank: usize, (): ()| if rank < 2 { wait_for_the_end() } else { Ok(()) };
         let copies = start_processes(wait, (), forked(4)).unwrap();

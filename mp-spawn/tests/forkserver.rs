@@ -129,7 +129,7 @@ fn an_idle_server_that_dies_is_replaced() {
 }
 
 #[test]
-fn a_server_that_is_killed_at_any_time_costs_no_start_and_leaves_no_process() {
+fn server_kills_lose_no_start_and_leak_no_process() {
     alone(|()| {
         for round in 0..150 {
             start_processes(|_: usize, (): ()| {}, (), served(1)).unwrap().join().unwrap();

@@ -53,7 +53,7 @@ fn served() -> SpawnOptions {
 }
 
 #[test]
-fn a_fork_server_and_what_it_has_made_ahead_outlast_ctrl_c() {
+fn fork_server_and_its_next_process_survive_ctrl_c() {
     alone(|()| {
         handle_interrupts();
         let single = || Process::builder().start_method(StartMethod::ForkServer).spawn(ignored, ()).unwrap();
@@ -72,7 +72,7 @@ fn a_fork_server_and_what_it_has_made_ahead_outlast_ctrl_c() {
 }
 
 #[test]
-fn a_worker_of_a_fork_server_is_interrupted_as_others_are() {
+fn forkserver_worker_handles_interrupts() {
     alone(|()| {
         handle_interrupts();
         for method in [StartMethod::Spawn, StartMethod::ForkServer] {
@@ -122,7 +122,7 @@ fn a_server_that_preloads_outlasts_ctrl_c() {
 }
 
 #[test]
-fn a_server_that_was_killed_is_replaced_for_one_process_and_for_many() {
+fn killed_server_is_replaced_for_any_number_of_starts() {
     alone(|()| {
         for round in 0..4 {
             let single = Process::builder().start_method(StartMethod::ForkServer).spawn(|(): ()| {}, ());

@@ -27,7 +27,7 @@ fn script(folder: &Folder, words: &str) -> std::path::PathBuf {
 }
 
 #[test]
-fn a_child_that_is_killed_before_it_reports_has_exited_by_its_signal() {
+fn kill_before_the_hello_is_reported_as_its_signal() {
     for (name, number) in [("KILL", libc::SIGKILL), ("TERM", libc::SIGTERM), ("SEGV", libc::SIGSEGV)] {
         let folder = Folder::new(&format!("killed-early-{name}"));
         let program = script(&folder, &format!("ulimit -c 0; kill -{name} $$"));
@@ -46,14 +46,14 @@ fn a_child_that_is_killed_before_it_reports_has_exited_by_its_signal() {
 }
 
 #[test]
-fn one_that_this_program_kills_at_once_says_that_it_asked() {
+fn immediate_kill_is_reported_as_requested() {
     // Some of them have begun by then, others have not.
     let mut not_begun = 0;
     for _ in 0..20 {
         let child = Process::spawn(|(): ()| wait_for_the_end(), ()).unwrap();
         child.kill().unwrap();
         let error = exited(child.join().unwrap_err());
-        assert_eq!(error.detail, Some(ExitDetail::AskedFor), "{error}");
+        assert_eq!(error.detail, Some(ExitDetail::Requested), "{error}");
         not_begun += u32::from(!error.begun);
     }
     println!("{not_begun} of 20 had not begun");
@@ -75,7 +75,7 @@ fn one_that_exits_before_it_reports_never_reported() {
 }
 
 #[test]
-fn what_a_fork_server_has_made_and_is_killed_before_it_begins() {
+fn kill_of_a_process_made_ahead_is_reported() {
     alone(|()| {
         let served = || SpawnOptions::nprocs(1).start_method(StartMethod::ForkServer);
         start_processes(|_: usize, (): ()| {}, (), served()).unwrap().join().unwrap();

@@ -62,7 +62,7 @@ fn wait_for(running: &mut Running, word: &str) {
 }
 
 #[test]
-fn a_program_that_was_replaced_or_deleted_still_starts_processes() {
+fn replaced_or_deleted_program_starts_processes() {
     for deleted in [true, false] {
         let folder = Folder::new(if deleted { "deleted" } else { "replaced" });
         let copy = folder.0.join("program");
@@ -155,7 +155,7 @@ int main(void) {
 "#;
 
 #[test]
-fn one_that_the_kernel_does_not_let_go_on_gets_its_time_again() {
+fn stopped_process_gets_its_handshake_time_again() {
     let folder = Folder::new("waits");
     let (source, program, gate) = (folder.0.join("waits.c"), folder.0.join("waits"), folder.0.join("gate"));
     std::fs::write(&source, WAITS_THEN_SLEEPS).unwrap();

@@ -93,7 +93,7 @@ fn no_file_at_all_is_an_error_too() {
 }
 
 #[test]
-fn a_program_that_ignores_its_children_learns_what_they_reported() {
+fn reports_arrive_while_sigchld_is_ignored() {
     fn test(_: usize, (): ()) -> Outcome {
         // SAFETY: this installs no handler. The kernel then reaps children by itself.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
@@ -224,7 +224,7 @@ fn a_signal_that_is_refused_is_no_failed_start() {
         // The signal that ends it then is not sent by this process.
         let Err(SpawnError::ProcessExited(exited)) = child.join() else { panic!("{child:?}") };
         assert!(exited.exit == ExitStatus::Signal { signal: Signal::KILL, core_dumped: false }, "{exited}");
-        assert_ne!(exited.detail, Some(mp_spawn::ExitDetail::AskedFor));
+        assert_ne!(exited.detail, Some(mp_spawn::ExitDetail::Requested));
         Ok(())
     }
     let word = format!("mp-spawn-{}-refused-signal", std::process::id());

@@ -30,7 +30,7 @@ fn work(rank: usize, (): ()) -> Result<u32, String> {
 
 #[test]
 #[allow(unsafe_code)]
-fn what_happens_is_printed_with_the_name_of_the_process() {
+fn events_are_logged_with_the_process_name() {
     let text = printed(|()| {
         log_to_stderr(LevelFilter::Debug).unwrap();
         // SAFETY: code in copies prints, and no other thread does meanwhile except mp's own.
@@ -77,7 +77,7 @@ fn what_happens_is_printed_with_the_name_of_the_process() {
 }
 
 #[test]
-fn what_a_start_waits_for_while_a_server_preloads_is_told_once() {
+fn wait_for_preloading_is_logged_once() {
     let text = printed(|()| {
         log_to_stderr(LevelFilter::Warn).unwrap();
         let slow = || std::thread::sleep(Duration::from_secs(2)); // sleep: simulates slow work

@@ -48,7 +48,7 @@ fn an_exit_in_a_destructor_is_told() {
 }
 
 #[test]
-fn a_worker_that_changes_its_directory_and_empties_its_environment_starts_others() {
+fn worker_without_environment_starts_others() {
     fn inner(rank: usize, (): ()) -> Result<usize, String> {
         Ok(rank)
     }
@@ -101,7 +101,7 @@ fn give_up_privileges() -> Result<bool, String> {
 
 #[test]
 #[allow(unsafe_code)]
-fn more_processes_than_allowed_are_an_error_with_the_limit() {
+fn process_limit_is_named_in_the_error() {
     fn crowd((): ()) -> Result<String, String> {
         mp_core::Arena::current().map_err(|e| e.to_string())?;
         // Root is exempt from such limits.
@@ -119,7 +119,7 @@ fn more_processes_than_allowed_are_an_error_with_the_limit() {
 }
 
 #[test]
-fn a_worker_that_gives_up_its_user_before_it_needs_memory_is_told() {
+fn user_change_before_attaching_is_an_error() {
     fn late((): ()) -> Result<Option<String>, String> {
         if !give_up_privileges()? {
             return Ok(None);

@@ -41,7 +41,7 @@ fn what_nohup_ignores_workers_ignore() {
 
 /// The exit status of children is unknown then, but their ends and their messages are detected.
 #[test]
-fn what_comes_back_comes_back_where_sigchld_is_ignored() {
+fn results_arrive_while_sigchld_is_ignored() {
     fn test(_: usize, (): ()) -> Outcome {
         // SAFETY: this installs no handler.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };

@@ -107,7 +107,7 @@ fn fails_or_stays(rank: usize, (ready, word): (String, String)) -> common::Outco
 }
 
 #[test]
-fn processes_are_ended_after_the_grace_period_that_was_told() {
+fn processes_are_killed_after_the_grace_period() {
     alone(|()| {
         let start = |number: usize, grace: Duration| {
             let (ready, word) = (word(number), word(number + 1));
@@ -124,7 +124,7 @@ fn processes_are_ended_after_the_grace_period_that_was_told() {
             failed(context.join());
             assert!(begun.elapsed() < DEADLINE, "{grace:?}: {:?}", begun.elapsed());
             let status = context.status(1).unwrap();
-            assert!(matches!(status, ProcessStatus::EndedByUs(Signal::KILL)), "{grace:?}: {status:?}");
+            assert!(matches!(status, ProcessStatus::Terminated(Signal::KILL)), "{grace:?}: {status:?}");
         }
         for (number, grace) in (100..).step_by(2).zip(ENDLESS) {
             let (context, word) = start(number, grace);
@@ -145,7 +145,7 @@ fn processes_are_ended_after_the_grace_period_that_was_told() {
 }
 
 #[test]
-fn a_program_that_never_reports_is_waited_for_as_long_as_told() {
+fn silent_program_is_awaited_for_the_handshake_time() {
     alone(|()| {
         for time in SHORT {
             let begun = Instant::now();
@@ -166,7 +166,7 @@ fn a_program_that_never_reports_is_waited_for_as_long_as_told() {
 }
 
 #[test]
-fn any_number_of_processes_is_started_or_refused_by_name() {
+fn process_counts_are_started_or_refused() {
     alone(|()| {
         for count in [usize::MAX, usize::MAX - 1, isize::MAX as usize, 1 << 40, 1 << 20, 1025, 1024] {
             for method in [StartMethod::Spawn, StartMethod::ForkServer] {

@@ -167,7 +167,7 @@ fn of_an_abort(worker: impl Fn(usize, ()) + Copy + Send + Sync + 'static) -> Opt
 }
 
 #[test]
-fn a_panic_that_was_caught_is_not_the_cause_of_a_later_abort() {
+fn caught_panic_is_not_the_cause_of_a_later_abort() {
     let caught = |_: usize, (): ()| {
         assert!(std::panic::catch_unwind(|| panic!("long ago")).is_err());
         std::process::abort();
@@ -195,7 +195,7 @@ fn a_panic_that_was_caught_is_not_the_cause_of_a_later_abort() {
 }
 
 #[test]
-fn a_panic_that_leaves_a_c_function_is_an_abort_with_a_reason() {
+fn panic_out_of_a_c_function_is_an_explained_abort() {
     extern "C" fn never_unwinds() {
         panic!("through C");
     }
@@ -208,7 +208,7 @@ fn a_panic_that_leaves_a_c_function_is_an_abort_with_a_reason() {
 }
 
 #[test]
-fn an_abort_that_no_handler_has_seen_is_not_said_to_come_of_a_panic() {
+fn unhandled_abort_is_not_blamed_on_a_panic() {
     let detail = of_an_abort(|_: usize, (): ()| {
         assert!(std::panic::catch_unwind(|| panic!("long ago")).is_err());
         // SAFETY: the default handler replaces the one of this process.
@@ -265,7 +265,7 @@ fn a_stack_overflow_is_told_apart() {
 }
 
 #[test]
-fn a_stack_overflow_in_another_thread_is_most_likely_one() {
+fn overflow_in_another_thread_is_a_likely_overflow() {
     fn overflows(_: usize, (): ()) {
         let thread = std::thread::spawn(|| deeper(u64::MAX));
         std::hint::black_box(thread.join().ok());
@@ -313,7 +313,7 @@ fn a_sigkill_from_outside_is_told_apart_from_ours() {
     assert_eq!((first.who.rank, signal(&first).as_str(), first.detail.clone()), (Some(0), "SIGKILL", None));
     assert!(first.to_string().contains("which mp did not send"), "{first}");
     let Ok(ProcessStatus::Failed(second)) = context.status(1) else { panic!("{context:?}") };
-    assert_eq!(exited(second).detail, Some(ExitDetail::AskedFor));
+    assert_eq!(exited(second).detail, Some(ExitDetail::Requested));
     assert_eq!(context.failures().len(), 2);
     assert_eq!(Signal::KILL.name(), "SIGKILL");
 }

@@ -278,7 +278,7 @@ fn on_a_terminal(nprocs: usize) -> Result<Option<String>, Box<dyn std::error::Er
 }
 
 #[test]
-fn on_a_terminal_each_rank_has_a_colour_unless_colours_are_off() {
+fn ranks_have_colours_on_a_terminal() {
     for (no_color, begin, end) in [("", "\x1b[", "\x1b[0m"), ("1", "", "")] {
         let builder = Process::builder().env("NO_COLOR", no_color);
         let process = builder.spawn(on_a_terminal, 7).unwrap();
@@ -306,7 +306,7 @@ const TEED: usize = 24;
 const HELD_UP: Duration = Duration::from_millis(400 * TEED as u64 / 2);
 
 #[test]
-fn a_terminal_that_stands_still_holds_up_neither_starts_nor_failures() {
+fn blocked_terminal_does_not_delay_starts() {
     fn fails_last(rank: usize, lines: usize) -> Result<(), String> {
         talk(rank, lines).map_err(|error| error.to_string())?;
         if rank == TEED - 1 { Err("the last one fails".to_string()) } else { Ok(()) }
@@ -343,7 +343,7 @@ fn a_terminal_that_stands_still_holds_up_neither_starts_nor_failures() {
 }
 
 #[test]
-fn a_thread_that_holds_standard_output_can_wait_for_processes_that_write_there() {
+fn holder_of_stdout_can_wait_for_writing_processes() {
     let (tell, told) = channel();
     let held = std::io::stdout().lock();
     // On another thread, so that the test ends if this one waits for ever.

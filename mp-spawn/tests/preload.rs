@@ -53,7 +53,7 @@ fn preloads(parent: u32) -> PathBuf {
 }
 
 #[test]
-fn a_server_that_ends_or_stands_still_while_it_preloads_is_an_error() {
+fn end_or_stop_of_a_preloading_server_is_an_error() {
     fn say_who(pid: u32) {
         let path = preloads(parent_id());
         let draft = path.with_extension("draft");

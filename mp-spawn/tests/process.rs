@@ -106,7 +106,7 @@ fn a_terminated_process_says_so() {
     let error = child.join().unwrap_err();
     let SpawnError::ProcessExited(exited) = &error else { panic!("unexpected: {error:?}") };
     assert_eq!(exited.exit, ExitStatus::Signal { signal: Signal::TERM, core_dumped: false });
-    assert_eq!(exited.detail, Some(ExitDetail::AskedFor));
+    assert_eq!(exited.detail, Some(ExitDetail::Requested));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn surroundings_that_do_not_exist_are_errors() {
 }
 
 #[test]
-fn a_process_waits_at_its_exit_for_those_it_has_started() {
+fn exit_waits_for_started_processes() {
     fn late(meeting: String) -> Outcome {
         wait_for_word(&format!("{meeting}-go"))?;
         say(&meeting, "late")
@@ -170,7 +170,7 @@ fn a_process_waits_at_its_exit_for_those_it_has_started() {
 }
 
 #[test]
-fn ranks_that_are_detached_outlive_their_context_and_are_waited_for() {
+fn detached_ranks_outlive_their_context() {
     fn late(rank: usize, meeting: String) -> Outcome {
         wait_for_word(&format!("{meeting}-go-{rank}"))?;
         assert!(!mp_spawn::current_process().daemon);
@@ -237,7 +237,7 @@ fn stand(meeting: String, before: Option<u32>) -> Outcome {
 }
 
 #[test]
-fn daemons_that_ignore_sigterm_have_their_grace_together() {
+fn daemons_that_ignore_sigterm_share_one_grace() {
     const DAEMONS: usize = 3;
     let worker = |_: usize, meeting: String| -> Result<Vec<u32>, Box<dyn Error + Send + Sync>> {
         let mut pids: Vec<u32> = Vec::new();
@@ -275,7 +275,7 @@ fn a_process_ends_its_daemons_at_its_exit() {
 }
 
 #[test]
-fn a_failure_that_was_not_asked_for_is_printed_at_exit() {
+fn unreported_failure_of_a_process_is_printed_at_exit() {
     let worker = |_: usize, (): ()| -> Result<(), SpawnError> {
         drop(Process::builder().name("orphan").spawn(|(): ()| Err::<(), _>("not joined"), ())?);
         Ok(())
@@ -313,7 +313,7 @@ fn untold_failure_is_printed_when_a_context_drops() {
 }
 
 #[test]
-fn untold_failure_of_a_live_context_is_printed_at_exit() {
+fn unreported_failure_of_a_context_is_printed_at_exit() {
     let text = stderr_of(|_, ()| {
         std::mem::forget(failed_context());
         // Another start removes the groups that are over.
@@ -357,7 +357,7 @@ fn a_panic_in_what_is_called_at_the_end_stays_there() {
 }
 
 #[test]
-fn failures_that_are_not_asked_for_keep_no_descriptors() {
+fn unreported_failures_hold_no_descriptors() {
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let fail = || {
         let child = Process::spawn(|(): ()| Err::<(), _>("it went wrong"), ()).unwrap();
@@ -374,7 +374,7 @@ fn failures_that_are_not_asked_for_keep_no_descriptors() {
 }
 
 #[test]
-fn a_process_whose_end_was_seen_at_the_sentinel_says_how_it_was() {
+fn exit_status_is_known_after_the_sentinel_fires() {
     for round in 0..200 {
         let child = Process::spawn(|(): ()| {}, ()).unwrap();
         assert_eq!(mp_spawn::wait(&[&child], Some(DEADLINE)).unwrap(), [0]);
@@ -386,7 +386,7 @@ fn a_process_whose_end_was_seen_at_the_sentinel_says_how_it_was() {
 }
 
 #[test]
-fn sentinels_tell_which_processes_have_ended_and_all_can_be_asked_to() {
+fn sentinels_report_ends_and_terminate_all_works() {
     let meeting = Meeting::new("sentinels");
     let worker = |rank: usize, meeting: String| -> Outcome {
         if rank == 2 {

@@ -20,7 +20,7 @@ use mp_spawn::{
 use mp_tensor::Tensor;
 
 #[test]
-fn a_process_that_waits_for_its_next_start_is_over_at_once_when_it_is_killed_or_terminated() {
+fn kill_ends_a_process_that_waits_for_a_restart() {
     for terminate in [false, true] {
         let (builder, events) = supervised(after(HOUR));
         let child = builder.spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
@@ -49,7 +49,7 @@ fn a_process_that_waits_for_its_next_start_is_over_at_once_when_it_is_killed_or_
 }
 
 #[test]
-fn a_process_that_runs_and_is_killed_or_terminated_is_not_started_again() {
+fn kill_of_a_running_process_prevents_its_restart() {
     for terminate in [false, true] {
         for restart in [at_most(5), Restart::Always { backoff: Duration::ZERO.into() }] {
             let (builder, events) = supervised(restart);
@@ -62,7 +62,7 @@ fn a_process_that_runs_and_is_killed_or_terminated_is_not_started_again() {
             ended(&child);
             let error = child.join().unwrap_err();
             let SpawnError::ProcessExited(exited) = &error else { panic!("{error:?}") };
-            assert_eq!(exited.detail, Some(ExitDetail::AskedFor));
+            assert_eq!(exited.detail, Some(ExitDetail::Requested));
             assert_eq!(kinds(&rest(&events)), ["started 1", "failed 1"]);
         }
     }
@@ -155,7 +155,7 @@ fn press_ctrl_c() {
 }
 
 #[test]
-fn after_ctrl_c_nothing_is_started_again_where_the_program_is_told() {
+fn graceful_interrupt_prevents_restarts() {
     alone(|()| {
         own_group();
         let meeting = Meeting::new("ctrl-c");
@@ -210,7 +210,7 @@ fn a_process_that_sigint_ends_is_not_started_again() {
 }
 
 #[test]
-fn the_end_is_told_to_callbacks_and_waits_of_all_kinds_once() {
+fn end_wakes_callbacks_and_all_waits_once() {
     let (tell, told) = channel();
     let (builder, _events) = supervised(at_most(2));
     let child = builder.spawn(flaky, Tensor::<u64>::zeros([1]).unwrap().freeze()).unwrap();
@@ -314,7 +314,7 @@ fn started_by_a_server_that_stands_still(then: Then) {
     match child.join() {
         Ok(()) => assert!(then != Then::Killed),
         Err(SpawnError::ProcessExited(exited)) if then == Then::Killed => {
-            assert_eq!(exited.detail, Some(ExitDetail::AskedFor));
+            assert_eq!(exited.detail, Some(ExitDetail::Requested));
         }
         Err(error) => panic!("{error}"),
     }
@@ -322,12 +322,12 @@ fn started_by_a_server_that_stands_still(then: Then) {
 }
 
 #[test]
-fn a_fork_server_that_stands_still_delays_starts_by_it_and_nothing_else() {
+fn stopped_fork_server_delays_only_its_own_starts() {
     alone(|()| started_by_a_server_that_stands_still(Then::Goes));
     alone(|()| started_by_a_server_that_stands_still(Then::Killed));
 }
 
 #[test]
-fn a_start_by_a_fork_server_that_stands_still_for_too_long_is_tried_again_by_another() {
+fn start_by_a_stopped_server_is_retried_by_another() {
     alone(|()| started_by_a_server_that_stands_still(Then::GivenUp));
 }

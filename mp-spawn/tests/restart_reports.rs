@@ -35,7 +35,7 @@ fn first_of_many_failures_is_reported_with_its_cause() {
 }
 
 #[test]
-fn failures_that_the_program_receives_are_not_reported() {
+fn failures_with_a_listener_are_not_printed() {
     let text = stderr_of(|_, ()| {
         let builder = fails(Duration::from_millis(1)).on_event(drop);
         assert!(builder.spawn(|(): ()| Err::<(), _>("no such file"), ()).unwrap().join().is_err());

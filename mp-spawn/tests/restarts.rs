@@ -26,7 +26,7 @@ fn by_every_method(test: impl Fn(StartMethod)) {
 }
 
 #[test]
-fn a_process_that_fails_twice_succeeds_at_last_by_every_method() {
+fn restarts_succeed_after_failures_by_every_method() {
     alone(|()| {
         by_every_method(|method| {
             let numbers = Tensor::<u64>::from_slice(&[1, 2, 3, 4], [4]).unwrap().freeze();
@@ -63,7 +63,7 @@ fn a_process_that_fails_twice_succeeds_at_last_by_every_method() {
 }
 
 #[test]
-fn it_is_given_up_when_it_fails_once_too_often_and_the_error_has_its_history() {
+fn exhausted_restarts_return_all_failures() {
     fn failing((): ()) -> Result<u8, String> {
         let attempt = current_process().attempt;
         eprintln!("attempt {attempt} begins");
@@ -134,14 +134,14 @@ fn always_starts_again_also_after_a_success() {
         // The process waited for its next start, or was at its end: the last return value is available.
         Ok(attempt) => assert!(attempt >= 5),
         Err(error) => assert!(
-            matches!(&error, SpawnError::ProcessExited(e) if e.detail == Some(ExitDetail::AskedFor)),
+            matches!(&error, SpawnError::ProcessExited(e) if e.detail == Some(ExitDetail::Requested)),
             "{error}"
         ),
     }
 }
 
 #[test]
-fn a_process_that_another_program_kills_is_started_again() {
+fn process_killed_by_another_program_is_restarted() {
     let meeting = Meeting::new("killed-by-another");
     let worker =
         |name: String| say(&name, &current_process().attempt.to_string()).and_then(|()| wait_for_the_end());
@@ -222,7 +222,7 @@ fn a_process_that_never_reports_has_failed_each_time() {
 }
 
 #[test]
-fn a_restart_that_fails_is_a_failure_and_a_first_start_that_fails_is_an_error() {
+fn failed_restart_counts_as_a_failure() {
     let folder = Folder::new("no-program");
     let program = folder.0.join("copy");
     assert!(std::fs::copy("/proc/self/exe", &program).is_ok());
@@ -244,7 +244,7 @@ fn a_restart_that_fails_is_a_failure_and_a_first_start_that_fails_is_an_error() 
 }
 
 #[test]
-fn a_fork_server_that_was_killed_is_replaced_for_a_restart() {
+fn killed_fork_server_is_replaced_for_a_restart() {
     alone(|()| {
         let meeting = Meeting::new("no-server");
         let worker = |name: String| -> Result<u32, String> {

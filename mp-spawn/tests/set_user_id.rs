@@ -140,7 +140,7 @@ fn a_set_user_id_program_is_no_worker_of_a_stranger() {
 }
 
 #[test]
-fn a_program_with_file_capabilities_is_no_worker_of_a_stranger() {
+fn program_with_capabilities_takes_no_foreign_token() {
     if !is_root() {
         return mp_harness::skip("only root can give a program capabilities");
     }
@@ -154,7 +154,7 @@ fn a_program_with_file_capabilities_is_no_worker_of_a_stranger() {
 /// Executed anew, such a program would begin `main` once more instead of becoming a worker, and start others,
 /// and so on.
 #[test]
-fn a_set_user_id_program_has_no_workers_that_would_be_executed() {
+fn set_user_id_program_refuses_starts_by_execution() {
     if !is_root() {
         return mp_harness::skip("only root can make a set-user-ID program of root's");
     }
@@ -204,7 +204,7 @@ fn start_workers() {
 
 /// The process itself must not be refused: root has started it, and it runs as another user now.
 #[test]
-fn a_program_that_has_dropped_its_privileges_is_not_executed_to_get_them_back() {
+fn program_with_dropped_privileges_is_not_executed() {
     if !is_root() {
         return mp_harness::skip("only root can make a set-user-ID program of root's");
     }
@@ -284,7 +284,7 @@ fn outcome_of_starts(copy: &Copy, stranger: bool, no_new: bool) -> Vec<String> {
 }
 
 #[test]
-fn a_named_program_that_would_get_privileges_is_not_executed() {
+fn named_privileged_program_is_not_executed() {
     if !is_root() {
         return mp_harness::skip("only root can make such programs");
     }
@@ -315,7 +315,7 @@ fn a_named_program_that_would_get_privileges_is_not_executed() {
 }
 
 #[test]
-fn capabilities_that_a_user_does_not_get_keep_no_program_from_being_executed() {
+fn ineffective_capabilities_allow_execution() {
     if !is_root() {
         return mp_harness::skip("only root can make such programs");
     }
@@ -420,7 +420,7 @@ fn the_flags_of_the_thread_that_executes_count() {
 }
 
 #[test]
-fn a_program_that_gets_no_privileges_is_executed_whatever_its_mode() {
+fn program_that_gains_no_privileges_is_executed() {
     if !is_root() {
         return mp_harness::skip("only root can make such programs");
     }
@@ -473,7 +473,7 @@ fn starts_one_that_gets_nothing(
 }
 
 #[test]
-fn a_program_of_a_file_system_without_privileges_is_executed() {
+fn program_on_a_nosuid_mount_is_executed() {
     if !is_root() {
         return mp_harness::skip("only root can mount a file system");
     }
@@ -490,7 +490,7 @@ fn a_program_of_a_file_system_without_privileges_is_executed() {
 }
 
 #[test]
-fn a_process_with_another_effective_user_starts_nothing_that_would_be_executed() {
+fn other_effective_user_refuses_starts_by_execution() {
     if !is_root() {
         return mp_harness::skip("only root can lend itself another user");
     }

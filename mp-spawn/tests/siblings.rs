@@ -21,14 +21,14 @@ fn one_fails(rank: usize, meeting: String) -> Outcome {
 }
 
 #[test]
-fn the_first_failure_ends_siblings_that_would_wait_for_ever() {
+fn first_failure_ends_waiting_siblings() {
     let meeting = Meeting::new("first-failure");
     let context = start_processes(one_fails, meeting.name.clone(), SpawnOptions::nprocs(4)).unwrap();
     let error = failure(&context);
     assert!(matches!(&error, SpawnError::ProcessRaised(raised) if raised.who.rank == Some(0)), "{error:?}");
     for rank in 1..4 {
         let status = context.status(rank).unwrap();
-        assert!(matches!(status, ProcessStatus::EndedByUs(Signal::TERM)), "{status:?}");
+        assert!(matches!(status, ProcessStatus::Terminated(Signal::TERM)), "{status:?}");
     }
     assert_eq!(context.failures().len(), 1);
     assert!(context.pids().into_iter().all(|pid| !alive(pid)));
@@ -57,7 +57,7 @@ fn siblings_that_ignore_sigterm_get_sigkill() {
     eventually("rank 0 listens", || say(&ready, "go").is_ok());
     assert_eq!(failure(&context).rank(), Some(0));
     let status = context.status(1).unwrap();
-    assert!(matches!(status, ProcessStatus::EndedByUs(Signal::KILL)), "{status:?}");
+    assert!(matches!(status, ProcessStatus::Terminated(Signal::KILL)), "{status:?}");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn the_thread_that_started_a_process_may_end() {
 }
 
 #[test]
-fn a_process_that_closes_all_its_files_is_still_joined() {
+fn process_that_closes_all_files_can_be_joined() {
     let worker = |rank: usize, folder: PathBuf| -> Outcome {
         for fd in 3..1024 {
             // SAFETY: the owners of these are not used any more, except by the crate under test.
@@ -191,7 +191,7 @@ fn a_process_that_closes_all_its_files_is_still_joined() {
 }
 
 #[test]
-fn a_grandchild_that_holds_the_socket_does_not_delay_the_end() {
+fn grandchild_with_the_socket_does_not_delay_the_end() {
     let worker = |_: usize, meeting: String| -> Outcome {
         // SAFETY: the child only sleeps and exits, which is allowed after a fork.
         let pid = unsafe { libc::fork() };

@@ -44,7 +44,7 @@ mod rude {
 }
 
 #[test]
-fn a_callback_or_a_logger_that_panics_ends_no_thread_that_watches_processes() {
+fn panic_of_a_callback_leaves_the_supervisor_running() {
     #[cfg(feature = "log")]
     rude::install();
     for _ in 0..2 {
@@ -78,7 +78,7 @@ impl<'de> serde::Deserialize<'de> for Stays {
 }
 
 #[test]
-fn arguments_that_panic_when_they_are_sent_start_nothing() {
+fn panic_in_serialize_of_arguments_starts_nothing() {
     // In a separate process, which has no other children.
     common::alone(|()| {
         for method in [mp_spawn::StartMethod::Spawn, mp_spawn::StartMethod::ForkServer] {

@@ -3,7 +3,7 @@
 use std::error::Error;
 
 use mp_pool::TaskError;
-use mp_spawn::{ProcessName, Raise, SpawnError};
+use mp_spawn::{CallFailure, ProcessName, SpawnError};
 
 pub(crate) type Source = Box<dyn Error + Send + Sync>;
 
@@ -43,9 +43,9 @@ impl Failure {
 }
 
 /// A panic of the user's in the trainer, as an error.
-pub(crate) fn raised(panic: Raise) -> Source {
+pub(crate) fn raised(panic: CallFailure) -> Source {
     let name = ProcessName::new(None, "the trainer".into(), std::process::id());
-    Box::new(SpawnError::ProcessRaised(Box::new(panic.of(name))))
+    Box::new(SpawnError::ProcessRaised(Box::new(panic.into_raised(name))))
 }
 
 impl From<TaskError> for Failure {

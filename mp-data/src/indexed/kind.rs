@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 use mp_core::user_code::caught;
-use mp_spawn::Raise;
+use mp_spawn::CallFailure;
 
 use crate::error::failure::{Source, raised};
 use crate::indexed::given::Given;
@@ -49,7 +49,7 @@ impl Cursor {
     fn planned(&self) -> Result<Option<PlannedBatch>, (Source, bool)> {
         let number = self.next.1;
         let more = || self.batches().is_some_and(|all| number < all.saturating_sub(1));
-        match Raise::catch(|| self.order.batch(number)) {
+        match CallFailure::catch(|| self.order.batch(number)) {
             Ok(Ok(planned)) => Ok(planned),
             Ok(Err(error)) => {
                 let goes_on = matches!(error, PlanError::IndexOutOfRange { .. });

@@ -4,7 +4,7 @@ use std::fmt;
 
 use mp_core::user_code::caught;
 
-use mp_spawn::Raise;
+use mp_spawn::CallFailure;
 
 use crate::dataset::context::{OTHERWISE, UNWRITTEN};
 use crate::error::failure::{Failure, Source, raised};
@@ -136,7 +136,7 @@ impl<D: Dataset> DataLoader<D> {
                 let (worker, attempts) = (failure.worker, failure.attempts);
                 Box::new(LoadError { item, what, worker, attempts, ..*not_made(number, failure.source) })
             };
-            let planned = Raise::catch(|| order.batch(number)).map_err(|panic| raised(*panic));
+            let planned = CallFailure::catch(|| order.batch(number)).map_err(|panic| raised(*panic));
             let planned = planned.and_then(|planned| planned.map_err(|why| Box::new(why) as Source));
             let planned = planned.map_err(|why| failed(Failure::of(why), &[]))?;
             let Some(planned) = planned else { break };

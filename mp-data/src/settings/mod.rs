@@ -6,7 +6,7 @@ pub(crate) mod format;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_spawn::{Raise, StartMethod};
+use mp_spawn::{CallFailure, StartMethod};
 
 use crate::error::failure::raised;
 use crate::plan::{Plan, PlanBuilder};
@@ -31,7 +31,8 @@ pub enum OnError {
 
 /// Asks code of the user for what it was set to say; a panic is an error of that setting.
 pub(crate) fn asked<R>(setting: &'static str, ask: impl FnOnce() -> R) -> Result<R, BuildError> {
-    Raise::catch(ask).map_err(|panic| BuildError::Setting { setting, reason: raised(*panic).to_string() })
+    CallFailure::catch(ask)
+        .map_err(|panic| BuildError::Setting { setting, reason: raised(*panic).to_string() })
 }
 
 /// Name of a loader without a name.

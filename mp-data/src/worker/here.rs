@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use mp_core::mutex::Mutex;
 use mp_core::user_code::drop_caught;
-use mp_spawn::{Raise, note_panics_here, noting};
+use mp_spawn::{CallFailure, record_panics, with_panics_recorded};
 
 use crate::AnyResult;
 use crate::error::failure::{Failure, raised};
@@ -92,17 +92,17 @@ pub(crate) fn make_here<W: Maker>(
     begin: impl FnOnce() -> AnyResult<W>,
     task: &W::Task,
 ) -> Result<Made<W::Batch, W::After>, Failure> {
-    note_panics_here();
+    record_panics();
     let mut mine = match worker.take() {
         Some(mine) => mine,
-        None => match Raise::catch(|| noting(begin)) {
+        None => match CallFailure::catch(|| with_panics_recorded(begin)) {
             Ok(Ok(mine)) => mine,
             Ok(Err(error)) => return Err(Failure::fatal(error)),
             Err(panic) => return Err(Failure::fatal(raised(*panic))),
         },
     };
     let mut cx = mine.context(task);
-    match Raise::catch(|| noting(|| mine.make(task, &mut cx))) {
+    match CallFailure::catch(|| with_panics_recorded(|| mine.make(task, &mut cx))) {
         Ok(made) => {
             *worker = Some(mine);
             made.map_err(|error| Failure::of(error).at(cx.noted()))

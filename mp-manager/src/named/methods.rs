@@ -9,11 +9,11 @@ use mp_spawn::{Closure, StateClosure};
 use serde::{Deserialize, Serialize};
 
 use crate::answer::read_whole;
-use crate::object::{BadArguments, Failure, MakeObject, Object, Stays, Task};
+use crate::object::{BadArguments, BoxedError, ObjectCall, ObjectResult, ResultPlacement, ServedObject};
 use crate::proxy::{Proxy, to_object, try_to_object};
 
 /// Function that creates an object from the bytes of its arguments.
-pub(crate) type Constructor = Closure<ByteString, MakeObject>;
+pub(crate) type Constructor = Closure<ByteString, ObjectResult>;
 
 /// Type with a name and named methods, which other programs call.
 ///
@@ -48,13 +48,13 @@ pub(crate) type Constructor = Closure<ByteString, MakeObject>;
 /// [`register`](crate::ManagerHandle::register).
 #[must_use = "it is registered with `ManagerHandle::register`"]
 pub struct Methods<T: 'static> {
-    pub(crate) registered: Registered,
+    pub(crate) registered: RegisteredType,
     object: PhantomData<fn(T) -> T>,
 }
 
 /// Registered type in the server.
 #[derive(Clone, Serialize, Deserialize)]
-pub(crate) struct Registered {
+pub(crate) struct RegisteredType {
     pub(crate) name: String,
     /// Compiler's name of the type.
     pub(crate) type_name: String,
@@ -66,7 +66,7 @@ pub(crate) struct Registered {
 #[derive(Clone, Serialize, Deserialize)]
 pub(crate) struct Method {
     pub(crate) name: String,
-    pub(crate) task: Closure<(), Task>,
+    pub(crate) task: Closure<(), ObjectCall>,
     /// Type of the returned object, if the method returns one.
     pub(crate) object: Option<ReturnedType>,
 }
@@ -80,14 +80,14 @@ pub(crate) struct ReturnedType {
     pub(crate) type_name: String,
 }
 
-impl Registered {
+impl RegisteredType {
     pub(crate) fn method_names(&self) -> Vec<String> {
         self.methods.iter().map(|method| method.name.clone()).collect()
     }
 
     /// Returns an error text if a method of this type returns objects under the name of `named` that have
     /// another type.
-    pub(crate) fn misnames(&self, named: &Registered) -> Option<String> {
+    pub(crate) fn name_conflict(&self, named: &RegisteredType) -> Option<String> {
         let returned = self.methods.iter().filter_map(|method| Some((&method.name, method.object.as_ref()?)));
         let mut wrong =
             returned.filter(|(_, object)| object.name == named.name && object.type_name != named.type_name);
@@ -105,35 +105,35 @@ impl<T: 'static> Methods<T> {
     pub fn of(name: impl Into<String>) -> Self {
         let type_name = std::any::type_name::<T>().to_string();
         let (name, constructor, methods) = (name.into(), None, Vec::new());
-        Methods { registered: Registered { name, type_name, constructor, methods }, object: PhantomData }
+        Methods { registered: RegisteredType { name, type_name, constructor, methods }, object: PhantomData }
     }
 
     /// Sets the constructor of the type. Without a constructor, programs can use only
     /// [published](crate::ManagerHandle::publish) objects. A later call replaces the constructor.
     pub fn constructor<A: Message>(self, make: Closure<A, T>) -> Self {
-        self.made_by(Closure::from_parts(
+        self.with_constructor(Closure::from_parts(
             (make, ()),
             |(make, ()): &(Closure<A, T>, ()), bytes: ByteString| {
-                Ok(Object::new(make.call(read::<A>(bytes)?)))
+                Ok(ServedObject::new(make.call(read::<A>(bytes)?)))
             },
         ))
     }
 
     /// Like `constructor`, with a closure that may fail. Callers receive its error as
     /// [`CallError::Raised`](crate::CallError::Raised).
-    pub fn try_constructor<A: Message, E: Into<Failure> + 'static>(
+    pub fn try_constructor<A: Message, E: Into<BoxedError> + 'static>(
         self,
         make: Closure<A, Result<T, E>>,
     ) -> Self {
-        self.made_by(Closure::from_parts(
+        self.with_constructor(Closure::from_parts(
             (make, ()),
             |(make, ()): &(Closure<A, Result<T, E>>, ()), bytes: ByteString| {
-                make.call(read::<A>(bytes)?).map(Object::new).map_err(Into::into)
+                make.call(read::<A>(bytes)?).map(ServedObject::new).map_err(Into::into)
             },
         ))
     }
 
-    fn made_by(mut self, constructor: Constructor) -> Self {
+    fn with_constructor(mut self, constructor: Constructor) -> Self {
         self.registered.constructor = Some(constructor);
         self
     }
@@ -147,7 +147,7 @@ impl<T: 'static> Methods<T> {
     ) -> Self {
         self.registered.methods.push(Method {
             name: name.into(),
-            task: Task::bound(closure, Stays::Nowhere),
+            task: ObjectCall::bound(closure, ResultPlacement::Inline),
             object: None,
         });
         self
@@ -194,7 +194,7 @@ impl<T: 'static> Methods<T> {
 
     /// Like [`method_to_object`](Self::method_to_object), with a closure that may fail. Callers receive its
     /// error as [`CallError::Raised`](crate::CallError::Raised).
-    pub fn try_method_to_object<A: Message, U: Send + 'static, E: Into<Failure> + 'static>(
+    pub fn try_method_to_object<A: Message, U: Send + 'static, E: Into<BoxedError> + 'static>(
         self,
         name: impl Into<String>,
         type_name: impl Into<String>,
@@ -214,7 +214,7 @@ impl<T: 'static> Methods<T> {
     ) -> Self {
         let object =
             ReturnedType { name: type_name.into(), type_name: std::any::type_name::<U>().to_string() };
-        let task = Task::bound(closure, Stays::Here);
+        let task = ObjectCall::bound(closure, ResultPlacement::SharedMemory);
         self.registered.methods.push(Method { name: name.into(), task, object: Some(object) });
         self
     }
@@ -222,14 +222,14 @@ impl<T: 'static> Methods<T> {
 
 impl<T> fmt::Debug for Methods<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Registered { name, type_name, constructor, .. } = &self.registered;
+        let RegisteredType { name, type_name, constructor, .. } = &self.registered;
         let constructor = if constructor.is_some() { "a constructor" } else { "no constructor" };
         write!(f, "Methods({name} = {type_name}, {constructor}, {:?})", self.registered.method_names())
     }
 }
 
 /// Decodes the arguments of a constructor.
-fn read<A: Message>(ByteString(bytes): ByteString) -> Result<A, Failure> {
+fn read<A: Message>(ByteString(bytes): ByteString) -> Result<A, BoxedError> {
     read_whole(&mut Incoming::from_plain(bytes)).map_err(|error| match error {
         mp_core::Error::Undecodable(why) => BadArguments(why).into(),
         other => other.into(),

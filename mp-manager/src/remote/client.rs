@@ -9,10 +9,10 @@ use mp_core::message::Message;
 use mp_queue::{Address, ConnectError};
 
 use crate::error::{CallError, CallName, ManagerError};
-use crate::remote::connected::{Session, unexpected, written};
-use crate::remote::key::AuthKey;
+use crate::remote::client_session::{ClientSession, encode_args, reply_error};
+use crate::remote::key::IntoAuthKey;
 use crate::remote::proxy::RemoteProxy;
-use crate::remote::wire::{Ask, Framed, Names, Reply};
+use crate::remote::wire::{Ask, Framed, OfferedNames, Reply};
 
 /// Handle of the manager's server in another program, of the same user or, over TCP, on any machine. Creates
 /// and finds objects there by name.
@@ -61,7 +61,7 @@ use crate::remote::wire::{Ask, Framed, Names, Reply};
 /// killed, a call that it had sent may or may not run.
 #[derive(Clone)]
 pub struct RemoteManager {
-    session: Arc<Session>,
+    session: Arc<ClientSession>,
     timeout: Option<Duration>,
 }
 
@@ -75,13 +75,13 @@ impl RemoteManager {
     /// # Errors
     /// [`ManagerError::Connect`] if no server listens there, if the server has another user or another key,
     /// or if the key is empty. [`ManagerError::Incompatible`] if another kind of program listens there.
-    pub fn connect(address: impl Into<Address>, authkey: impl AuthKey) -> Result<Self, ManagerError> {
+    pub fn connect(address: impl Into<Address>, authkey: impl IntoAuthKey) -> Result<Self, ManagerError> {
         let (address, options) = (address.into(), authkey.into_options());
         let absolute = address.absolute();
         let address =
             absolute.map_err(|source| mp_core::Error::Os { what: "the current directory", source })?;
         let time = options.time_for_handshake();
-        match Session::open(options, address, Instant::now().checked_add(time)) {
+        match ClientSession::open(options, address, Instant::now().checked_add(time)) {
             Ok(session) => Ok(RemoteManager { session: Arc::new(session), timeout: None }),
             Err(ManagerError::Connect(ConnectError::TimedOut(_))) => Err(ConnectError::TimedOut(time).into()),
             Err(error) => Err(error),
@@ -128,9 +128,9 @@ impl RemoteManager {
     #[track_caller]
     pub fn create<A: Message>(&self, type_name: &str, args: A) -> Result<RemoteProxy, CallError> {
         let call = CallName::here("constructor", type_name.to_string());
-        let body = written(args)?;
+        let body = encode_args(args)?;
         let ask = |handle| Framed { head: Ask::Create { type_name: type_name.to_string(), handle }, body };
-        let held = self.session.ask_for_object(ask, self.timeout, &call)?;
+        let held = self.session.request_object(ask, self.timeout, &call)?;
         Ok(RemoteProxy::new(held, self.timeout))
     }
 
@@ -142,7 +142,7 @@ impl RemoteManager {
     pub fn get(&self, name: &str) -> Result<RemoteProxy, CallError> {
         let call = CallName::here("RemoteManager::get", name.to_string());
         let ask = |handle| Framed::bare(Ask::Find { name: name.to_string(), handle });
-        let held = self.session.ask_for_object(ask, self.timeout, &call)?;
+        let held = self.session.request_object(ask, self.timeout, &call)?;
         Ok(RemoteProxy::new(held, self.timeout))
     }
 
@@ -171,11 +171,11 @@ impl RemoteManager {
     }
 
     #[track_caller]
-    fn names(&self) -> Result<Names, CallError> {
+    fn names(&self) -> Result<OfferedNames, CallError> {
         let call = CallName::here("names", "RemoteManager");
-        match self.session.ask(Framed::bare(Ask::Names), self.timeout, &call)?.head {
+        match self.session.request(Framed::bare(Ask::Names), self.timeout, &call)?.head {
             Reply::Names(names) => Ok(names),
-            other => Err(unexpected(other, &call)),
+            other => Err(reply_error(other, &call)),
         }
     }
 }

@@ -42,7 +42,7 @@ pub const fn no_key() -> NoKey {
 /// RemoteManager::connect("@example-of-options", options.handshake_timeout(Duration::from_secs(1)))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait AuthKey: sealed::Sealed {
+pub trait IntoAuthKey: sealed::Sealed {
     /// Returns options of a socket with this key. An empty key is an error of the socket.
     #[doc(hidden)]
     fn into_options(self) -> SocketOptions;
@@ -52,7 +52,7 @@ macro_rules! keys {
     ($([$($generics:tt)*] $key:ty;)*) => {$(
         impl<$($generics)*> sealed::Sealed for $key {}
 
-        impl<$($generics)*> AuthKey for $key {
+        impl<$($generics)*> IntoAuthKey for $key {
             fn into_options(self) -> SocketOptions {
                 SocketOptions::new().authkey(self)
             }
@@ -68,7 +68,7 @@ keys! {
 
 impl sealed::Sealed for NoKey {}
 
-impl AuthKey for NoKey {
+impl IntoAuthKey for NoKey {
     fn into_options(self) -> SocketOptions {
         SocketOptions::new().no_key()
     }
@@ -76,7 +76,7 @@ impl AuthKey for NoKey {
 
 impl sealed::Sealed for SocketOptions {}
 
-impl AuthKey for SocketOptions {
+impl IntoAuthKey for SocketOptions {
     fn into_options(self) -> SocketOptions {
         // Treated as an empty key: a missing key must not open the server.
         if self.states_key() { self } else { self.authkey("") }
@@ -85,7 +85,7 @@ impl AuthKey for SocketOptions {
 
 impl sealed::Sealed for &SocketOptions {}
 
-impl AuthKey for &SocketOptions {
+impl IntoAuthKey for &SocketOptions {
     fn into_options(self) -> SocketOptions {
         self.clone().into_options()
     }

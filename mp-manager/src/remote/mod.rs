@@ -18,10 +18,10 @@
 //! | at any time | the kernel closes the sockets: all pending and later calls return `ServerGone` |
 
 pub(crate) mod client;
-mod connected;
+mod client_session;
 pub(crate) mod key;
 pub(crate) mod proxy;
-mod session;
+mod server_session;
 mod wire;
 
 use std::any::type_name;
@@ -30,16 +30,16 @@ use std::thread;
 use mp_queue::{Address, ConnectError, Listener, OptionParts, SocketOptions};
 use mp_spawn::{Closure, closure};
 
-use crate::caller::LOOK;
+use crate::caller::CHECK_INTERVAL;
 use crate::error::CallError;
 use crate::manager::ManagerHandle;
-use crate::named::Named;
-use crate::named::methods::{Methods, Registered};
-use crate::object::Object;
+use crate::named::NameRegistry;
+use crate::named::methods::{Methods, RegisteredType};
+use crate::object::ServedObject;
 use crate::proxy::Proxy;
-use crate::remote::key::AuthKey;
-use crate::remote::session::Here;
-use crate::server::{Backoff, Server};
+use crate::remote::key::IntoAuthKey;
+use crate::remote::server_session::ServerContext;
+use crate::server::{ManagerServer, RetryPause};
 
 /// Serving other programs.
 impl ManagerHandle {
@@ -51,10 +51,12 @@ impl ManagerHandle {
     /// errors see the table at [`CallError`].
     #[track_caller]
     pub fn register<T: 'static>(&self, methods: Methods<T>) -> Result<(), CallError> {
-        let maker =
-            Closure::from_parts((methods.registered, ()), |(registered, ()): &(Registered, ()), (): ()| {
-                Named::here()?.register(registered.clone()).map(Object::new)
-            });
+        let maker = Closure::from_parts(
+            (methods.registered, ()),
+            |(registered, ()): &(RegisteredType, ()), (): ()| {
+                NameRegistry::here()?.register(registered.clone()).map(ServedObject::new)
+            },
+        );
         self.make::<()>("ManagerHandle::register", maker).map(drop)
     }
 
@@ -85,7 +87,7 @@ impl ManagerHandle {
         let captures = (name.into(), (object.clone(), ()));
         let maker =
             Closure::from_parts(captures, |(name, (object, ())): &(String, (Proxy<T>, ())), (): ()| {
-                Named::here()?.publish(name, type_name::<T>(), object.link()).map(Object::new)
+                NameRegistry::here()?.publish(name, type_name::<T>(), object.link()).map(ServedObject::new)
             });
         self.make::<()>("ManagerHandle::publish", maker).map(drop)
     }
@@ -98,7 +100,7 @@ impl ManagerHandle {
     #[track_caller]
     pub fn unpublish(&self, name: impl Into<String>) -> Result<bool, CallError> {
         let maker = Closure::from_parts((name.into(), ()), |(name, ()): &(String, ()), (): ()| {
-            Ok(Object::new(Named::here()?.objects.lock().remove(name).is_some()))
+            Ok(ServedObject::new(NameRegistry::here()?.objects.lock().remove(name).is_some()))
         });
         self.make::<bool>("ManagerHandle::unpublish", maker)?.call(closure!([] |was: &mut bool| *was))
     }
@@ -134,7 +136,11 @@ impl ManagerHandle {
     #[doc(alias = "get_server")]
     #[doc(alias = "serve_forever")]
     #[track_caller]
-    pub fn serve(&self, address: impl Into<Address>, authkey: impl AuthKey) -> Result<Address, CallError> {
+    pub fn serve(
+        &self,
+        address: impl Into<Address>,
+        authkey: impl IntoAuthKey,
+    ) -> Result<Address, CallError> {
         let raised = |source| mp_core::Error::Os { what: "the current directory", source };
         let address = address.into().absolute().map_err(raised)?;
         type Captures = (Address, (OptionParts, ()));
@@ -142,10 +148,10 @@ impl ManagerHandle {
         let maker = Closure::from_parts(captures, |(address, (parts, ())): &Captures, (): ()| {
             let listener = SocketOptions::from_parts(parts.clone()).listen(address)?;
             let address = listener.address().clone();
-            let (server, named) = (Server::current()?, Named::here()?);
-            let here = Here { server, named };
+            let (server, named) = (ManagerServer::current()?, NameRegistry::here()?);
+            let here = ServerContext { server, named };
             server.start("connections".into(), move || accept(&listener, here))?;
-            Ok(Object::new(address))
+            Ok(ServedObject::new(address))
         });
         self.make::<Address>("ManagerHandle::serve", maker)?
             .call(closure!([] |address: &mut Address| address.clone()))
@@ -153,14 +159,14 @@ impl ManagerHandle {
 }
 
 /// Starts a thread for each program that connects, until the manager ends.
-fn accept(listener: &Listener, here: Here) {
+fn accept(listener: &Listener, here: ServerContext) {
     let server = here.server;
-    let mut backoff = Backoff::default();
-    while !server.stops() {
-        let started = match listener.accept_timeout(LOOK) {
+    let mut backoff = RetryPause::default();
+    while !server.is_stopping() {
+        let started = match listener.accept_timeout(CHECK_INTERVAL) {
             Ok(Some(connection)) => {
                 let number = here.named.number();
-                server.start("connection".into(), move || session::serve(&connection, number, here))
+                server.start("connection".into(), move || server_session::serve(&connection, number, here))
             }
             // For example, this process lacks descriptors.
             Err(ConnectError::Io { source, .. }) => Err(source),
@@ -168,9 +174,9 @@ fn accept(listener: &Listener, here: Here) {
             Ok(None) | Err(_) => Ok(()),
         };
         match started {
-            Ok(()) => backoff.over(),
+            Ok(()) => backoff.reset(),
             // A connection without a thread is closed, so its program reports that the server is gone.
-            Err(_) => thread::sleep(backoff.failed()),
+            Err(_) => thread::sleep(backoff.next_pause()),
         }
     }
 }

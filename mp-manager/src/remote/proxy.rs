@@ -28,8 +28,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{CallError, CallName};
 use crate::proxy::read_value;
-use crate::remote::connected::{Held, Limit, Session, TIME_LIMIT, not_a_copy, unexpected, written};
-use crate::remote::key::AuthKey;
+use crate::remote::client_session::{
+    ClientSession, RemoteHandle, RequestLimit, TIME_LIMIT, encode_args, not_a_copy, reply_error,
+};
+use crate::remote::key::IntoAuthKey;
 use crate::remote::wire::{Ask, Framed, Reply};
 
 /// Handle of an object in the server of [another program](crate::RemoteManager), whose methods are called by
@@ -77,14 +79,14 @@ use crate::remote::wire::{Ask, Framed, Reply};
 /// program must connect itself, and find [published](crate::ManagerHandle::publish) objects.
 #[derive(Clone)]
 pub struct RemoteProxy {
-    share: Arc<Share>,
+    object_ref: Arc<RemoteObject>,
     timeout: Option<Duration>,
     /// Options for the connection, if this process does not use its own key.
     options: Option<SocketOptions>,
 }
 
 /// State shared by all clones in one process.
-struct Share {
+struct RemoteObject {
     server: u32,
     object: u64,
     type_name: String,
@@ -93,18 +95,18 @@ struct Share {
     limits: (usize, Duration),
     /// Process that has it.
     process: u32,
-    place: Mutex<Place>,
+    place: Mutex<ShareState>,
 }
 
 /// Location of this process's handle of the object.
-enum Place {
+enum ShareState {
     /// In a session of this process.
-    Own(Arc<Held>),
+    Own(Arc<RemoteHandle>),
     /// In the session that arrived with a message.
-    Arrived(Arc<Arrived>),
+    ReceivedShare(Arc<ReceivedShare>),
 }
 
-struct Arrived {
+struct ReceivedShare {
     /// Keeps that session alive.
     socket: Fd<OwnedFd>,
     session: u64,
@@ -115,7 +117,7 @@ const ONLY: u64 = 0;
 
 /// Serialized form of a proxy.
 #[derive(Serialize, Deserialize)]
-struct Sent<S> {
+struct RemoteProxyParts<S> {
     server: u32,
     object: u64,
     type_name: String,
@@ -127,18 +129,18 @@ struct Sent<S> {
 }
 
 impl RemoteProxy {
-    pub(super) fn new(held: Held, timeout: Option<Duration>) -> RemoteProxy {
-        let Held { object, .. } = held;
-        let share = Share {
+    pub(super) fn new(held: RemoteHandle, timeout: Option<Duration>) -> RemoteProxy {
+        let RemoteHandle { object, .. } = held;
+        let object_ref = RemoteObject {
             server: held.session.server,
             object,
             type_name: held.type_name.clone(),
             address: held.session.address.clone(),
             limits: held.session.options.limits(),
             process: std::process::id(),
-            place: Mutex::new(Place::Own(Arc::new(held))),
+            place: Mutex::new(ShareState::Own(Arc::new(held))),
         };
-        RemoteProxy { share: Arc::new(share), timeout, options: None }
+        RemoteProxy { object_ref: Arc::new(object_ref), timeout, options: None }
     }
 
     /// Calls a method by its registered name, and returns its result. Pass `()` for no arguments, and a tuple
@@ -163,14 +165,14 @@ impl RemoteProxy {
     /// [`CallError::NoSuchMethod`], with the known methods. For other errors see the table at [`CallError`].
     #[track_caller]
     pub fn call<R: Message>(&self, method: &str, args: impl Message) -> Result<R, CallError> {
-        let call = CallName::here(method.to_string(), self.share.type_name.clone());
-        let body = written(args)?;
+        let call = CallName::here(method.to_string(), self.object_ref.type_name.clone());
+        let body = encode_args(args)?;
         let held = self.held(&call)?;
         let ask = Ask::Call { handle: held.number, method: method.to_string(), object: None };
-        let reply = held.session.ask(Framed { head: ask, body }, self.timeout, &call)?;
+        let reply = held.session.request(Framed { head: ask, body }, self.timeout, &call)?;
         match reply.head {
             Reply::Done => read_value(reply.body),
-            other => Err(unexpected(other, &call)),
+            other => Err(reply_error(other, &call)),
         }
     }
 
@@ -185,14 +187,14 @@ impl RemoteProxy {
     #[doc(alias = "method_to_typeid")]
     #[track_caller]
     pub fn call_to_object(&self, method: &str, args: impl Message) -> Result<RemoteProxy, CallError> {
-        let call = CallName::here(method.to_string(), self.share.type_name.clone());
-        let body = written(args)?;
+        let call = CallName::here(method.to_string(), self.object_ref.type_name.clone());
+        let body = encode_args(args)?;
         let held = self.held(&call)?;
         let ask = |object| {
             let head = Ask::Call { handle: held.number, method: method.to_string(), object: Some(object) };
             Framed { head, body }
         };
-        let object = held.session.ask_for_object(ask, self.timeout, &call)?;
+        let object = held.session.request_object(ask, self.timeout, &call)?;
         Ok(RemoteProxy { options: self.options.clone(), ..RemoteProxy::new(object, self.timeout) })
     }
 
@@ -202,12 +204,12 @@ impl RemoteProxy {
     /// See the table at [`CallError`]. Freeing an object twice is not an error.
     #[track_caller]
     pub fn free(&self) -> Result<(), CallError> {
-        let call = CallName::here("RemoteProxy::free", self.share.type_name.clone());
+        let call = CallName::here("RemoteProxy::free", self.object_ref.type_name.clone());
         let held = self.held(&call)?;
         let ask = Framed::bare(Ask::Free { handle: held.number });
-        match held.session.ask(ask, self.timeout, &call)?.head {
+        match held.session.request(ask, self.timeout, &call)?.head {
             Reply::Freed => Ok(()),
-            other => Err(unexpected(other, &call)),
+            other => Err(reply_error(other, &call)),
         }
     }
 
@@ -228,38 +230,38 @@ impl RemoteProxy {
     /// from another process. The default is the key of this process. Limits and time-outs are those of the
     /// given [`SocketOptions`], or the defaults.
     #[must_use]
-    pub fn with_authkey(self, authkey: impl AuthKey) -> Self {
+    pub fn with_authkey(self, authkey: impl IntoAuthKey) -> Self {
         RemoteProxy { options: Some(authkey.into_options()), ..self }
     }
 
     /// Returns the registered name of the object's type.
     #[must_use]
     pub fn type_name(&self) -> &str {
-        &self.share.type_name
+        &self.object_ref.type_name
     }
 
     /// Returns `true` if both are handles of the same object.
     #[must_use]
     pub fn is_same_object(&self, other: &RemoteProxy) -> bool {
-        let id = |proxy: &RemoteProxy| (proxy.share.server, proxy.share.object);
+        let id = |proxy: &RemoteProxy| (proxy.object_ref.server, proxy.object_ref.object);
         id(self) == id(other)
     }
 
     /// Returns a handle of this process. If the handle was received, first gets a share in a session of this
     /// process.
-    fn held(&self, call: &CallName) -> Result<Arc<Held>, CallError> {
-        not_a_copy(self.share.process)?;
-        let arrived = match &*self.share.place.lock() {
-            Place::Own(held) => return Ok(Arc::clone(held)),
-            Place::Arrived(arrived) => Arc::clone(arrived),
+    fn held(&self, call: &CallName) -> Result<Arc<RemoteHandle>, CallError> {
+        not_a_copy(self.object_ref.process)?;
+        let arrived = match &*self.object_ref.place.lock() {
+            ShareState::Own(held) => return Ok(Arc::clone(held)),
+            ShareState::ReceivedShare(arrived) => Arc::clone(arrived),
         };
-        let Share { server, address, limits: (bytes, time), .. } = &*self.share;
-        let limit = Limit::new(call, self.timeout, *server, address);
+        let RemoteObject { server, address, limits: (bytes, time), .. } = &*self.object_ref;
+        let limit = RequestLimit::new(call, self.timeout, *server, address);
         let options = match &self.options {
             Some(options) => options.clone(),
             None => SocketOptions::new().max_message(*bytes).handshake_timeout(*time).authkey_of_family()?,
         };
-        let session = Session::open(options, address.clone(), limit.until);
+        let session = ClientSession::open(options, address.clone(), limit.until);
         let session = Arc::new(session.map_err(|error| limit.not_open(error))?);
         // Another server listens there now.
         if session.server != *server {
@@ -269,35 +271,35 @@ impl RemoteProxy {
         let ask = |handle| Framed::bare(Ask::Share { session: from, of, handle });
         // Remaining time.
         let left = limit.until.map(|until| until.saturating_duration_since(Instant::now()));
-        let held = session.ask_for_object(ask, left, call).map_err(|error| match error {
-            CallError::TimedOut { .. } => limit.late().unsent(),
+        let held = session.request_object(ask, left, call).map_err(|error| match error {
+            CallError::TimedOut { .. } => limit.timed_out().unsent(),
             error => error,
         })?;
         let held = Arc::new(held);
-        let mut place = self.share.place.lock();
+        let mut place = self.object_ref.place.lock();
         match &*place {
             // Another thread was faster. Its calls and this one use the same session.
-            Place::Own(first) => Ok(Arc::clone(first)),
-            Place::Arrived(_) => {
-                *place = Place::Own(Arc::clone(&held));
+            ShareState::Own(first) => Ok(Arc::clone(first)),
+            ShareState::ReceivedShare(_) => {
+                *place = ShareState::Own(Arc::clone(&held));
                 Ok(held)
             }
         }
     }
 
     /// Returns a session that has a share of the object and is kept alive by a socket.
-    fn to_send(&self) -> Result<Arc<Arrived>, CallError> {
-        not_a_copy(self.share.process)?;
-        let held = match &*self.share.place.lock() {
+    fn to_send(&self) -> Result<Arc<ReceivedShare>, CallError> {
+        not_a_copy(self.object_ref.process)?;
+        let held = match &*self.object_ref.place.lock() {
             // Shared as received: one socket, which several messages have.
-            Place::Arrived(arrived) => return Ok(Arc::clone(arrived)),
-            Place::Own(held) => Arc::clone(held),
+            ShareState::ReceivedShare(arrived) => return Ok(Arc::clone(arrived)),
+            ShareState::Own(held) => Arc::clone(held),
         };
-        let call = CallName::here("a share of it", self.share.type_name.clone());
+        let call = CallName::here("a share of it", self.object_ref.type_name.clone());
         let timeout = self.timeout.map_or(TIME_LIMIT, |timeout| timeout.min(TIME_LIMIT));
-        let limit = Limit::new(&call, Some(timeout), self.share.server, &self.share.address);
+        let limit = RequestLimit::new(&call, Some(timeout), self.object_ref.server, &self.object_ref.address);
         let (socket, session) = held.session.shared(held.number, ONLY, &limit)?;
-        Ok(Arc::new(Arrived { socket: Fd(socket), session }))
+        Ok(Arc::new(ReceivedShare { socket: Fd(socket), session }))
     }
 }
 
@@ -306,8 +308,8 @@ impl PlainOutcome for RemoteProxy {}
 impl Serialize for RemoteProxy {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let arrived = self.to_send().map_err(S::Error::custom)?;
-        let Share { server, object, ref type_name, ref address, limits, .. } = *self.share;
-        Sent {
+        let RemoteObject { server, object, ref type_name, ref address, limits, .. } = *self.object_ref;
+        RemoteProxyParts {
             server,
             object,
             type_name: type_name.clone(),
@@ -323,18 +325,18 @@ impl Serialize for RemoteProxy {
 
 impl<'de> Deserialize<'de> for RemoteProxy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let sent = Sent::<Fd<OwnedFd>>::deserialize(deserializer)?;
-        let Sent { server, object, type_name, address, limits, timeout, session, socket } = sent;
-        let place = Mutex::new(Place::Arrived(Arc::new(Arrived { socket, session })));
+        let sent = RemoteProxyParts::<Fd<OwnedFd>>::deserialize(deserializer)?;
+        let RemoteProxyParts { server, object, type_name, address, limits, timeout, session, socket } = sent;
+        let place = Mutex::new(ShareState::ReceivedShare(Arc::new(ReceivedShare { socket, session })));
         let process = std::process::id();
-        let share = Share { server, object, type_name, address, limits, process, place };
-        Ok(RemoteProxy { share: Arc::new(share), timeout, options: None })
+        let object_ref = RemoteObject { server, object, type_name, address, limits, process, place };
+        Ok(RemoteProxy { object_ref: Arc::new(object_ref), timeout, options: None })
     }
 }
 
 impl fmt::Debug for RemoteProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Share { server, object, type_name, .. } = &*self.share;
+        let RemoteObject { server, object, type_name, .. } = &*self.object_ref;
         write!(f, "RemoteProxy<{type_name}>(object {object} of server {server})")
     }
 }
@@ -371,13 +373,14 @@ mod tests {
     }
 
     #[test]
-    fn another_server_of_the_same_number_is_not_the_one_that_is_gone() {
+    fn another_server_with_the_same_pid_is_detected() {
         let address = format!("@mp-manager-proxy-{}", std::process::id());
         let listener = SocketOptions::new().authkey(KEY).listen(&*address).unwrap();
         let (socket, _) = std::io::pipe().unwrap();
-        let place = Place::Arrived(Arc::new(Arrived { socket: Fd(socket.into()), session: 9 }));
+        let place =
+            ShareState::ReceivedShare(Arc::new(ReceivedShare { socket: Fd(socket.into()), session: 9 }));
         let process = std::process::id();
-        let share = Share {
+        let object_ref = RemoteObject {
             server: process,
             object: 0,
             type_name: "Noisy".into(),
@@ -387,7 +390,7 @@ mod tests {
             place: Mutex::new(place),
         };
         let options = Some(SocketOptions::new().authkey(KEY));
-        let proxy = RemoteProxy { share: Arc::new(share), timeout: Some(TIME_LIMIT), options };
+        let proxy = RemoteProxy { object_ref: Arc::new(object_ref), timeout: Some(TIME_LIMIT), options };
         let server = thread::spawn(move || serve_strangers(&listener));
         let error = proxy.call::<u64>("value", ()).unwrap_err();
         assert!(error.is_server_gone(), "{error}");

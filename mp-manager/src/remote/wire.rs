@@ -9,6 +9,9 @@
 //! over another connection. Either the server had replied before, and has the handle when it receives the
 //! report; or it can't reply any more, and releases the handle by itself.
 //!
+//! The names and the module of [`Ask`], [`Reply`] and [`Framed`] are part of the format: each message carries
+//! the name of its type.
+//!
 //! [`Connection`]: mp_queue::Connection
 
 use std::collections::BTreeMap;
@@ -16,7 +19,7 @@ use std::collections::BTreeMap;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
 use serde::{Deserialize, Serialize};
 
-use crate::answer::Body;
+use crate::answer::MessageBody;
 use crate::error::CallError;
 
 /// Version of these messages, sent in [`Ask::Open`]. Other versions are refused.
@@ -70,7 +73,7 @@ pub(crate) enum Reply {
     /// The connection belongs to the session.
     Joined,
     /// Names of types and objects.
-    Names(Names),
+    Names(OfferedNames),
     /// Handle to an object.
     Object { object: u64, type_name: String },
     /// The call is done. The result follows.
@@ -85,7 +88,7 @@ pub(crate) enum Reply {
 
 /// Names that a server offers to other programs.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Names {
+pub(crate) struct OfferedNames {
     /// Types with their methods.
     pub(crate) types: BTreeMap<String, Vec<String>>,
     /// Published objects with their types.
@@ -95,13 +98,13 @@ pub(crate) struct Names {
 /// Head, and the bytes that follow it.
 pub(crate) struct Framed<H> {
     pub(crate) head: H,
-    pub(crate) body: Body,
+    pub(crate) body: MessageBody,
 }
 
 impl<H> Framed<H> {
     /// Creates a message without a body.
     pub(crate) fn bare(head: H) -> Self {
-        Framed { head, body: Body::Out(Box::default()) }
+        Framed { head, body: MessageBody::Out(Box::default()) }
     }
 }
 
@@ -117,6 +120,6 @@ impl<H: Serialize + for<'de> Deserialize<'de> + 'static> Message for Framed<H> {
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         let head = C::read(inc)?;
-        Ok(Framed { head, body: Body::rest(inc) })
+        Ok(Framed { head, body: MessageBody::rest(inc) })
     }
 }

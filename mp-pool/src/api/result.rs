@@ -14,7 +14,7 @@ use mp_core::message::Undecodable;
 use mp_core::user_code::Each;
 use mp_core::{WaitPoint, Waitable};
 use mp_reduce::{Message, MessagePack, TypeFingerprint, Unread};
-use mp_spawn::Raise;
+use mp_spawn::CallFailure;
 
 use crate::calls::job::Job;
 use crate::calls::outcomes::{Run, What};
@@ -37,7 +37,7 @@ pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> 
             }
             // The bytes before the rest were written by the worker.
             let before = received.whole().len() - received.rest().len();
-            let error = match Raise::catch(|| T::decode::<MessagePack>(received)) {
+            let error = match CallFailure::catch(|| T::decode::<MessagePack>(received)) {
                 Ok(Ok(value)) => return Ok(value),
                 Ok(Err(error)) => error,
                 Err(raise) => panicked(&raise),
@@ -62,7 +62,7 @@ fn read_any<T: Message>(bytes: Option<&[u8]>) -> Result<T, TaskError> {
         return Err(TaskError::value("the message is not of this pool"));
     };
     let decode = || T::decode_plain::<MessagePack>(bytes);
-    let error = match Raise::catch(decode) {
+    let error = match CallFailure::catch(decode) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(error)) => error,
         Err(raise) => panicked(&raise),
@@ -106,7 +106,7 @@ pub(crate) fn read_values<T: Message>(
     failed
 }
 
-fn panicked(raise: &Raise) -> mp_core::Error {
+fn panicked(raise: &CallFailure) -> mp_core::Error {
     mp_core::Error::Malformed(format!("its `Deserialize` panicked: {}", raise.message()))
 }
 

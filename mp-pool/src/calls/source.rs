@@ -8,7 +8,7 @@ use mp_core::message::level::afresh;
 use mp_core::mutex::Mutex;
 use mp_core::user_code::{Apart, Each, drop_caught};
 use mp_reduce::{Message, MessagePack};
-use mp_spawn::Raise;
+use mp_spawn::CallFailure;
 
 use crate::calls::chunk::Kept;
 use crate::calls::hand::Hand;
@@ -88,7 +88,7 @@ impl<A: Message + Send> Keep for Original<A> {
 
 /// Encodes arguments. Calls user code: a panic of it is returned as an error.
 fn encode<A: Message>(args: &mut A, out: &mut Outgoing) -> Result<(), Unsendable> {
-    match Raise::catch(|| afresh(|| args.encode::<MessagePack>(out))) {
+    match CallFailure::catch(|| afresh(|| args.encode::<MessagePack>(out))) {
         Ok(written) => written.map_err(unsendable),
         Err(raise) => Err(panicked(&raise)),
     }
@@ -98,7 +98,7 @@ fn unsendable(error: mp_core::Error) -> Unsendable {
     mp_reduce::Error::from(error).into()
 }
 
-fn panicked(raise: &Raise) -> Unsendable {
+fn panicked(raise: &CallFailure) -> Unsendable {
     let error = mp_core::Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message()));
     unsendable(error)
 }
@@ -249,7 +249,7 @@ impl Encoder<'_> {
     fn encode<A: Message + Send>(&mut self, items: &mut Each<A>, keeps: bool) {
         // The item is declared outside, so that it is dropped separately whatever panics.
         let mut item = None;
-        let failed = Raise::catch(|| {
+        let failed = CallFailure::catch(|| {
             afresh(|| {
                 while let Some(args) = items.pop_front() {
                     let args = item.insert(args);

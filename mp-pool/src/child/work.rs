@@ -30,7 +30,7 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::message::Outgoing;
 use mp_core::user_code::Apart;
 use mp_queue::{GetError, PutError, Queue};
-use mp_spawn::{Closure, Raise};
+use mp_spawn::{CallFailure, Closure};
 use serde::{Deserialize, Serialize};
 
 use crate::child::note;
@@ -356,7 +356,7 @@ fn answer(
         Err(PutError::Failed { error, .. }) => Ok(Some(error.to_string())),
         Err(error) => Err(error.to_string()),
     };
-    let why = match Raise::catch(|| mp_core::uninterrupted(put)) {
+    let why = match CallFailure::catch(|| mp_core::uninterrupted(put)) {
         Ok(Ok(None)) => return Ok(()),
         Ok(Ok(Some(why))) => Reply::Unsendable { worker, id, item, result: true, why },
         Ok(Err(error)) => return Err(error.into()),

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Instant;
 
 use mp_queue::EncodedMessage;
-use mp_spawn::Raise;
+use mp_spawn::CallFailure;
 
 use crate::calls::chunk::{Chunk, ForWorker, Kept, Ready};
 use crate::calls::job::{Code, Job};
@@ -165,7 +165,7 @@ impl Shared {
         if runs_no_code {
             return pack();
         }
-        Raise::catch(pack).unwrap_or_else(|raise| Err(Unsendable::said(raise.message())))
+        CallFailure::catch(pack).unwrap_or_else(|raise| Err(Unsendable::said(raise.message())))
     }
 
     /// Sends tasks to a worker that was marked as being fed, if it is still the same process.

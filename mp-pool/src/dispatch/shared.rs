@@ -179,7 +179,9 @@ impl Shared {
     {
         self.code(Closure::from_parts(
             (closure, ()),
-            |(closure, ()): &(StateClosure<S, A, R>, ()), (): ()| Runner::with_lent(closure.clone()),
+            |(closure, ()): &(StateClosure<S, A, R>, ()), (): ()| {
+                Runner::with_borrowed_state(closure.clone())
+            },
         ))
     }
 

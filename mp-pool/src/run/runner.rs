@@ -7,7 +7,7 @@ use mp_core::message::level::of_its_own;
 use mp_core::message::{Incoming, IntoOutcome, Message, Undecodable};
 use mp_core::user_code::drop_caught;
 use mp_reduce::{MessagePack, TypeFingerprint};
-use mp_spawn::{Lent, Raise, StateClosure};
+use mp_spawn::{BorrowedState, CallFailure, StateClosure};
 
 use crate::clock::TaskClock;
 use crate::held::Held;
@@ -17,7 +17,7 @@ use crate::run::row::{Reached, Row};
 pub(crate) enum Ran {
     /// The result is encoded.
     Done,
-    Raised(Box<Raise>),
+    Raised(Box<CallFailure>),
     /// The arguments could not be decoded.
     Undecodable(Box<Undecodable>),
     /// There are too few descriptors for those in the arguments. Contains the fingerprint of their type; 0 if
@@ -63,7 +63,7 @@ impl Runner {
     }
 
     /// Creates a runner of a closure that receives the worker's state.
-    pub(crate) fn with_lent<S: 'static, A: Message, R: IntoOutcome>(
+    pub(crate) fn with_borrowed_state<S: 'static, A: Message, R: IntoOutcome>(
         closure: StateClosure<S, A, R>,
     ) -> Runner {
         Runner(Box::new(move |held, row| {
@@ -74,7 +74,7 @@ impl Runner {
             let mut lent = Some(state);
             let call = |args| {
                 let state = lent.take().expect("a call that panics is the last");
-                let (back, result) = closure.call((Lent::new(state), args));
+                let (back, result) = closure.call((BorrowedState::new(state), args));
                 lent = back.into_inner();
                 result
             };
@@ -130,7 +130,7 @@ fn in_a_row<A: Message, R: IntoOutcome>(mut function: impl FnMut(A) -> R, row: &
                 Err(error) => {
                     // An error with a backtrace takes long to format.
                     let _paused = TaskClock::pause();
-                    return Ran::Raised(Raise::error(&*error));
+                    return Ran::Raised(CallFailure::error(&*error));
                 }
             };
             row.reached = Reached::Result;
@@ -148,7 +148,7 @@ fn in_a_row<A: Message, R: IntoOutcome>(mut function: impl FnMut(A) -> R, row: &
             }
         }
     };
-    let ran = Raise::catch(run);
+    let ran = CallFailure::catch(run);
     drop_caught(result);
     match (ran, row.reached) {
         (Ok(ran), _) => ran,

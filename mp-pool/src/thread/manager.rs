@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use mp_core::pauses::Pauses;
 use mp_queue::GetError;
 use mp_reduce::Unread;
-use mp_spawn::{ExitStatus, FailureReports, ProcessName, ProcessStatus, Raise, SpawnError};
+use mp_spawn::{CallFailure, ExitStatus, FailureReports, ProcessName, ProcessStatus, SpawnError};
 
 use crate::calls::chunk::Ready;
 use crate::calls::outcomes::{Run, What};
@@ -80,7 +80,7 @@ impl Manager {
         let shared = Arc::clone(&self.shared);
         // Set once: there is one manager.
         _ = shared.thread.set(std::thread::current().id());
-        if Raise::catch(|| self.serve()).is_err() {
+        if CallFailure::catch(|| self.serve()).is_err() {
             shared.break_off_saying("the thread of the pool has panicked");
         }
         // Workers exist here only after a panic, or if a worker does not even obey a SIGKILL.
@@ -253,7 +253,10 @@ impl Manager {
                 Said::Raised(raise, note) => {
                     let name = self.shared.settings.worker_name(number);
                     let who = ProcessName::new(Some(number), name, pid);
-                    What::Failed(Box::new(TaskError::Raised(Box::new(TaskRaised::new(raise.of(who), note)))))
+                    What::Failed(Box::new(TaskError::Raised(Box::new(TaskRaised::new(
+                        raise.into_raised(who),
+                        note,
+                    )))))
                 }
             };
             // Replies that arrive together have the same arrival time. Most contain their duration, and the
@@ -554,5 +557,5 @@ impl Manager {
 enum Said {
     Values(Many),
     That(What),
-    Raised(Box<Raise>, u64),
+    Raised(Box<CallFailure>, u64),
 }

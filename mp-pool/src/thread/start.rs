@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_spawn::{ExitStatus, Process, ProcessName, Raise, SpawnError};
+use mp_spawn::{CallFailure, ExitStatus, Process, ProcessName, SpawnError};
 
 use crate::child::work::{Orders, work};
 use crate::dispatch::settings::AtStart;
@@ -37,7 +37,7 @@ pub(crate) fn start(shared: &Arc<Shared>, number: usize) -> Result<(), PoolError
         let worker = &state.workers[number];
         (worker.tasks.clone(), worker.watch.clone(), number >= state.ever_started)
     };
-    let process = Raise::catch(|| launch(tasks, watch, first)).map_err(|raise| {
+    let process = CallFailure::catch(|| launch(tasks, watch, first)).map_err(|raise| {
         let why = raise.message();
         PoolError::Settings(format!("what worker {number} is to be started with panicked: {why}"))
     })??;

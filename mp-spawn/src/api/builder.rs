@@ -19,14 +19,14 @@ use crate::io::setup::{ProcessOptions, Stdio};
 use crate::parent::active;
 use crate::parent::options::SpawnOptions;
 use crate::parent::restart::Restart;
-use crate::parent::restart::event::{Listener, ProcessEvent};
-use crate::parent::restart::supervised::Terms;
-use crate::parent::start::{self, Names, Plan};
-use crate::protocol::function::Plain;
+use crate::parent::restart::event::{EventListener, ProcessEvent};
+use crate::parent::restart::supervised::RestartTerms;
+use crate::parent::start::{self, ProcessNames, StartPlan};
+use crate::protocol::function::PlainFunction;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::limits::Limits;
 use crate::protocol::outcome::is_unit;
-use crate::protocol::payload::ToChild;
+use crate::protocol::payload::ChildPayload;
 use crate::start_method::StartMethod;
 
 /// Configuration of a process.
@@ -234,7 +234,7 @@ impl<S> ProcessBuilder<S> {
     }
 
     /// Returns the plan of a process with arguments `A`, its options, and its supervision.
-    fn plan<F, A, R>(self) -> Result<(Plan, SpawnOptions, S)>
+    fn plan<F, A, R>(self) -> Result<(StartPlan, SpawnOptions, S)>
     where
         F: Fn(A) -> R + CapturesNothing,
         A: Message,
@@ -244,12 +244,12 @@ impl<S> ProcessBuilder<S> {
         let name = self.name.unwrap_or_else(|| format!("process-{number}"));
         let setup = ProcessOptions { number: Some(number), ..self.setup };
         let setup = if self.replaces { setup.appending() } else { setup };
-        let plan = Plan {
-            function: start::reference(Plain::<F, A, R>::DESC)?,
+        let plan = StartPlan {
+            function: start::reference(PlainFunction::<F, A, R>::DESC)?,
             returns: !is_unit::<R::Value>(),
             daemon: self.daemon,
             ranked: false,
-            names: Names::One(name),
+            names: ProcessNames::One(name),
         };
         Ok((plan, self.options.per_rank(move |_, _| setup.clone()), self.supervision))
     }
@@ -335,7 +335,8 @@ impl ProcessBuilder {
             message: "they were sent already".to_string(),
             unread: None,
         };
-        let group = start::start(plan, &options, |_| ToChild::pack_moved(args.take().ok_or_else(gone)?))?;
+        let group =
+            start::start(plan, &options, |_| ChildPayload::pack_moved(args.take().ok_or_else(gone)?))?;
         active::adopt(&group, daemon);
         Ok(Process::of(group, daemon))
     }
@@ -433,9 +434,9 @@ impl ProcessBuilder<Supervised> {
         let (plan, options, supervision) = self.plan::<F, A, R>()?;
         let daemon = plan.daemon;
         let Supervised { restart, healthy_after, listener } = supervision;
-        let args = ToChild::encode(&args)?;
-        let terms = Terms { restart, healthy_after, listener };
-        let group = start::start_supervised(plan, &options, terms, move || ToChild::pack(&args))?;
+        let args = ChildPayload::encode(&args)?;
+        let terms = RestartTerms { restart, healthy_after, listener };
+        let group = start::start_supervised(plan, &options, terms, move || ChildPayload::pack(&args))?;
         active::adopt(&group, daemon);
         Ok(Process::of(group, daemon))
     }
@@ -459,7 +460,7 @@ impl ProcessBuilder<Supervised> {
 pub struct Supervised {
     restart: Restart,
     healthy_after: Duration,
-    listener: Option<Arc<Listener>>,
+    listener: Option<Arc<EventListener>>,
 }
 
 /// Default run time of a healthy process.

@@ -15,7 +15,7 @@ use crate::bounds::CapturesNothing;
 use crate::error::Result;
 use crate::error::exit_status::{ExitStatus, Signal};
 use crate::io::captured::CapturedOutput;
-use crate::parent::group::Group;
+use crate::parent::group::ChildGroup;
 use crate::parent::rank::ProcessStatus;
 use crate::sys::clock::deadline;
 
@@ -42,7 +42,7 @@ use crate::sys::clock::deadline;
 /// never block.
 #[must_use = "`join` returns its outcome; `let _ =` lets it run on"]
 pub struct Process<T = ()> {
-    group: Arc<Group>,
+    group: Arc<ChildGroup>,
     name: String,
     daemon: bool,
     value: PhantomData<fn() -> T>,
@@ -93,14 +93,14 @@ impl<T: Message> Process<T> {
     pub fn join(&self) -> Result<T> {
         self.group.check_owner()?;
         self.group.wait(None, false);
-        self.group.tell_all();
+        self.group.mark_all_reported();
         spawn::result(&self.group, 0)
     }
 }
 
 impl<T> Process<T> {
     /// Creates the handle of a started process.
-    pub(crate) fn of(group: Arc<Group>, daemon: bool) -> Process<T> {
+    pub(crate) fn of(group: Arc<ChildGroup>, daemon: bool) -> Process<T> {
         Process { name: group.name(0), group, daemon, value: PhantomData }
     }
 
@@ -122,7 +122,7 @@ impl<T> Process<T> {
     pub fn wait(&self) -> Result<ExitStatus> {
         self.group.check_owner()?;
         self.group.wait(None, false);
-        self.group.tell_all();
+        self.group.mark_all_reported();
         Ok(self.group.exit(0).unwrap_or(ExitStatus::Unknown))
     }
 
@@ -174,7 +174,7 @@ impl<T> Process<T> {
     pub fn status(&self) -> ProcessStatus {
         let status = self.group.status(0).unwrap_or_else(ProcessStatus::Failed);
         if matches!(status, ProcessStatus::Failed(_)) {
-            self.group.tell(0);
+            self.group.mark_reported(0);
         }
         status
     }
@@ -187,7 +187,7 @@ impl<T> Process<T> {
     pub fn exit(&self) -> Option<ExitStatus> {
         let exit = self.group.exit(0);
         if exit.is_some() {
-            self.group.tell(0);
+            self.group.mark_reported(0);
         }
         exit
     }
@@ -244,7 +244,7 @@ impl<T> Process<T> {
     /// nor wait for one. A panic in it is caught. It may exit this process, which then does not wait for
     /// non-daemonic children. In a process forked from this one, `call` is dropped.
     pub fn on_exit(&self, call: impl FnOnce() + Send + 'static) {
-        self.group.at_end(call);
+        self.group.on_end(call);
     }
 
     /// Sends SIGTERM to the process, unless it has ended. A [supervised](crate::Restart) process is not
@@ -256,7 +256,7 @@ impl<T> Process<T> {
     /// [`SpawnError::OtherProcess`](crate::SpawnError::OtherProcess) in a process forked from this one.
     pub fn terminate(&self) -> Result<()> {
         self.group.check_owner()?;
-        self.group.ask(0, Signal::TERM)
+        self.group.send_signal(0, Signal::TERM)
     }
 
     /// Sends SIGKILL to the process. Otherwise like [`terminate`](Self::terminate).
@@ -266,20 +266,20 @@ impl<T> Process<T> {
     /// See [`terminate`](Self::terminate).
     pub fn kill(&self) -> Result<()> {
         self.group.check_owner()?;
-        self.group.ask(0, Signal::KILL)
+        self.group.send_signal(0, Signal::KILL)
     }
 
     /// Returns the standard output so far, if it is captured, see [`Stdio`](crate::Stdio). Empty in a process
     /// forked from this one.
     #[must_use]
     pub fn stdout(&self) -> CapturedOutput {
-        self.group.streams_of(0).map(|streams| streams.stdout()).unwrap_or_default()
+        self.group.streams(0).map(|streams| streams.stdout()).unwrap_or_default()
     }
 
     /// Returns the standard error so far, if it is captured.
     #[must_use]
     pub fn stderr(&self) -> CapturedOutput {
-        self.group.streams_of(0).map(|streams| streams.stderr()).unwrap_or_default()
+        self.group.streams(0).map(|streams| streams.stderr()).unwrap_or_default()
     }
 }
 

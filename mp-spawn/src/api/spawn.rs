@@ -16,13 +16,13 @@ use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
 use crate::error::{ProcessExited, Result, SpawnError};
 use crate::io::captured::CapturedOutput;
 use crate::parent::active;
-use crate::parent::group::{GRACE, Group};
+use crate::parent::group::{ChildGroup, GRACE};
 use crate::parent::options::{OnFailure, SpawnOptions};
 use crate::parent::rank::ProcessStatus;
-use crate::parent::start::{self, Names, Plan};
-use crate::protocol::function::Ranked;
+use crate::parent::start::{self, ProcessNames, StartPlan};
+use crate::protocol::function::RankedFunction;
 use crate::protocol::outcome::is_unit;
-use crate::protocol::payload::{Received, ToChild};
+use crate::protocol::payload::{ChildPayload, ReceivedValue};
 use crate::sys::clock::deadline;
 
 /// Starts `nprocs` processes that run `function(rank, args)`, and waits for all of them.
@@ -121,16 +121,16 @@ where
 {
     // Only its type is needed, which identifies the function.
     let _ = function;
-    let plan = Plan {
-        function: start::reference(Ranked::<F, A, R>::DESC)?,
+    let plan = StartPlan {
+        function: start::reference(RankedFunction::<F, A, R>::DESC)?,
         returns: !is_unit::<R::Value>(),
         daemon: options.daemon,
         ranked: true,
-        names: Names::Ranks(options.name.clone(), options.nprocs),
+        names: ProcessNames::Ranks(options.name.clone(), options.nprocs),
     };
-    let args = ToChild::encode(&args)?;
-    let group = start::start(plan, &options, |_| ToChild::pack(&args))?;
-    active::note(&group, options.daemon);
+    let args = ChildPayload::encode(&args)?;
+    let group = start::start(plan, &options, |_| ChildPayload::pack(&args))?;
+    active::register(&group, options.daemon);
     let SpawnOptions { on_failure, grace_period, daemon, .. } = options;
     Ok(ProcessContext { group, on_failure, grace_period, daemon, detached: false, value: PhantomData })
 }
@@ -198,7 +198,7 @@ where
 #[must_use = "dropping it ends the processes"]
 #[doc(alias = "_prctl_pr_set_pdeathsig")]
 pub struct ProcessContext<T = ()> {
-    group: Arc<Group>,
+    group: Arc<ChildGroup>,
     on_failure: OnFailure,
     grace_period: Option<Duration>,
     daemon: bool,
@@ -240,7 +240,7 @@ impl<T: Message> ProcessContext<T> {
     /// close some, and call this again.
     pub fn join(&self) -> Result<Vec<T>> {
         self.wait()?;
-        let mut all: Vec<Found<T>> = Vec::with_capacity(self.group.len());
+        let mut all: Vec<JoinedValue<T>> = Vec::with_capacity(self.group.len());
         // Checks all values before the first is read, so that after a lack of descriptors a later call finds
         // all of them.
         for rank in 0..self.group.len() {
@@ -248,7 +248,7 @@ impl<T: Message> ProcessContext<T> {
                 Ok(found) => all.push(found),
                 Err(error) => {
                     let others = all.into_iter().enumerate();
-                    others.for_each(|(rank, found)| found.put_aside(&self.group, rank, &error));
+                    others.for_each(|(rank, found)| found.return_value(&self.group, rank, &error));
                     return Err(error);
                 }
             }
@@ -275,20 +275,20 @@ impl<T: Message> ProcessContext<T> {
     pub fn results(&self) -> Result<Vec<Result<T>>> {
         self.group.check_owner()?;
         self.group.wait(None, false);
-        self.group.tell_all();
+        self.group.mark_all_reported();
         Ok((0..self.group.len()).map(|rank| result(&self.group, rank)).collect())
     }
 }
 
 /// Returns the result of a process that has ended.
-pub(crate) fn result<T: Message>(group: &Group, rank: usize) -> Result<T> {
+pub(crate) fn result<T: Message>(group: &ChildGroup, rank: usize) -> Result<T> {
     match group.status(rank)? {
         ProcessStatus::Failed(error) => Err(error),
-        ProcessStatus::EndedByUs(_) => Err(SpawnError::ProcessExited(Box::new(ProcessExited {
-            who: group.who(rank),
+        ProcessStatus::Terminated(_) => Err(SpawnError::ProcessExited(Box::new(ProcessExited {
+            who: group.process_name(rank),
             exit: group.exit(rank).unwrap_or(ExitStatus::Unknown),
-            begun: group.had_begun(rank),
-            detail: Some(ExitDetail::AskedFor),
+            begun: group.has_begun(rank),
+            detail: Some(ExitDetail::Requested),
             stderr: None,
         }))),
         ProcessStatus::Running | ProcessStatus::Restarting { .. } | ProcessStatus::Ended => {
@@ -298,51 +298,53 @@ pub(crate) fn result<T: Message>(group: &Group, rank: usize) -> Result<T> {
 }
 
 /// Returns the result of the function in a process that ended successfully.
-fn value<T: Message>(group: &Group, rank: usize) -> Result<T> {
+fn value<T: Message>(group: &ChildGroup, rank: usize) -> Result<T> {
     find::<T>(group, rank)?.read(group, rank)
 }
 
 /// Result of a function.
-enum Found<T> {
+enum JoinedValue<T> {
     Nothing(T),
     /// The value can be decoded.
-    Ready(Received),
+    Ready(ReceivedValue),
 }
 
 /// Finds the result of the function in a process that ended successfully. If there are too few descriptors
 /// for it, it stays in the group.
-fn find<T: Message>(group: &Group, rank: usize) -> Result<Found<T>> {
+fn find<T: Message>(group: &ChildGroup, rank: usize) -> Result<JoinedValue<T>> {
     let nothing: Box<dyn Any> = Box::new(());
     if let Ok(nothing) = nothing.downcast::<T>() {
-        return Ok(Found::Nothing(*nothing));
+        return Ok(JoinedValue::Nothing(*nothing));
     }
-    let value = group.take_value(rank).map_err(|why| unreadable(group, rank, why, None))?;
-    value.ready().map(Found::Ready).map_err(|(error, unread)| {
+    let value = group.take_value(rank).map_err(|why| value_error(group, rank, why, None))?;
+    value.ready().map(JoinedValue::Ready).map_err(|(error, unread)| {
         if let Some(unread) = &unread {
-            group.put_aside(rank, Received::Unread(unread.clone()));
+            group.return_value(rank, ReceivedValue::Unread(unread.clone()));
         }
-        unreadable(group, rank, error, unread)
+        value_error(group, rank, error, unread)
     })
 }
 
-fn unreadable(group: &Group, rank: usize, why: impl ToString, unread: Option<Unread>) -> SpawnError {
-    SpawnError::Value { who: group.who(rank).into(), message: why.to_string(), unread }
+fn value_error(group: &ChildGroup, rank: usize, why: impl ToString, unread: Option<Unread>) -> SpawnError {
+    SpawnError::Value { who: group.process_name(rank).into(), message: why.to_string(), unread }
 }
 
-impl<T: Message> Found<T> {
-    fn read(self, group: &Group, rank: usize) -> Result<T> {
+impl<T: Message> JoinedValue<T> {
+    fn read(self, group: &ChildGroup, rank: usize) -> Result<T> {
         match self {
-            Found::Nothing(nothing) => Ok(nothing),
-            Found::Ready(value) => value.unpack().map_err(|error| unreadable(group, rank, error, None)),
+            JoinedValue::Nothing(nothing) => Ok(nothing),
+            JoinedValue::Ready(value) => {
+                value.unpack().map_err(|error| value_error(group, rank, error, None))
+            }
         }
     }
 
     /// Keeps a value for a later call, if another value could not be read for lack of descriptors.
-    fn put_aside(self, group: &Group, rank: usize, error: &SpawnError) {
-        if let Found::Ready(value) = self
+    fn return_value(self, group: &ChildGroup, rank: usize, error: &SpawnError) {
+        if let JoinedValue::Ready(value) = self
             && error.unread().is_some()
         {
-            group.put_aside(rank, value);
+            group.return_value(rank, value);
         }
     }
 }
@@ -390,7 +392,7 @@ impl<T> ProcessContext<T> {
         if or_failure && self.group.ends_others() {
             self.group.end_all(grace, grace.unwrap_or(GRACE));
         }
-        self.group.tell_all();
+        self.group.mark_all_reported();
         self.group.first_failure().map_or(Ok(true), Err)
     }
 
@@ -455,7 +457,7 @@ impl<T> ProcessContext<T> {
     pub fn status(&self, rank: usize) -> Result<ProcessStatus> {
         let status = self.group.status(rank)?;
         if matches!(status, ProcessStatus::Failed(_)) {
-            self.group.tell(rank);
+            self.group.mark_reported(rank);
         }
         Ok(status)
     }
@@ -469,7 +471,7 @@ impl<T> ProcessContext<T> {
         self.group.status(rank)?;
         let exit = self.group.exit(rank);
         if exit.is_some() {
-            self.group.tell(rank);
+            self.group.mark_reported(rank);
         }
         Ok(exit)
     }
@@ -481,7 +483,7 @@ impl<T> ProcessContext<T> {
     ///
     /// [`SpawnError::NoSuchRank`], and [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn stdout(&self, rank: usize) -> Result<CapturedOutput> {
-        Ok(self.group.streams_of(rank)?.stdout())
+        Ok(self.group.streams(rank)?.stdout())
     }
 
     /// Returns the standard error so far of the process with this rank, if it is captured. Does not block.
@@ -490,7 +492,7 @@ impl<T> ProcessContext<T> {
     ///
     /// [`SpawnError::NoSuchRank`], and [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn stderr(&self, rank: usize) -> Result<CapturedOutput> {
-        Ok(self.group.streams_of(rank)?.stderr())
+        Ok(self.group.streams(rank)?.stderr())
     }
 
     /// Returns all failures so far, in order of occurrence. Does not block. In a process forked from this
@@ -498,7 +500,7 @@ impl<T> ProcessContext<T> {
     #[must_use]
     pub fn failures(&self) -> Vec<SpawnError> {
         let failures = self.group.failures();
-        failures.iter().filter_map(SpawnError::rank).for_each(|rank| self.group.tell(rank));
+        failures.iter().filter_map(SpawnError::rank).for_each(|rank| self.group.mark_reported(rank));
         failures
     }
 
@@ -511,7 +513,7 @@ impl<T> ProcessContext<T> {
     /// [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn kill(&self, rank: usize) -> Result<()> {
         self.group.check_owner()?;
-        self.group.ask(rank, Signal::KILL)
+        self.group.send_signal(rank, Signal::KILL)
     }
 
     /// Sends SIGTERM to the process with this rank. Otherwise like [`kill`](Self::kill).
@@ -521,7 +523,7 @@ impl<T> ProcessContext<T> {
     /// See [`kill`](Self::kill).
     pub fn terminate(&self, rank: usize) -> Result<()> {
         self.group.check_owner()?;
-        self.group.ask(rank, Signal::TERM)
+        self.group.send_signal(rank, Signal::TERM)
     }
 
     /// [Kills](Self::kill) all processes that have not ended. Does not block:
@@ -535,7 +537,7 @@ impl<T> ProcessContext<T> {
     /// workers.kill_all()?;
     /// for result in workers.results()? {
     ///     let Err(SpawnError::ProcessExited(exited)) = result else { panic!("{result:?}") };
-    ///     assert_eq!(exited.detail, Some(ExitDetail::AskedFor));
+    ///     assert_eq!(exited.detail, Some(ExitDetail::Requested));
     /// }
     /// # Ok::<(), SpawnError>(())
     /// ```
@@ -546,7 +548,7 @@ impl<T> ProcessContext<T> {
     /// [`SpawnError::OtherProcess`] in a process forked from this one.
     pub fn kill_all(&self) -> Result<()> {
         self.group.check_owner()?;
-        self.group.ask_all(Signal::KILL)
+        self.group.send_signal_to_all(Signal::KILL)
     }
 
     /// Sends SIGTERM to all processes that have not ended. A process that ignores it continues. Otherwise
@@ -557,7 +559,7 @@ impl<T> ProcessContext<T> {
     /// See [`kill_all`](Self::kill_all).
     pub fn terminate_all(&self) -> Result<()> {
         self.group.check_owner()?;
-        self.group.ask_all(Signal::TERM)
+        self.group.send_signal_to_all(Signal::TERM)
     }
 }
 
@@ -566,7 +568,7 @@ impl<T> Drop for ProcessContext<T> {
         if !self.detached && self.group.check_owner().is_ok() {
             self.group.end_all(None, self.grace_period.unwrap_or(GRACE));
             // Also during unwinding, since the failure may be the cause of the panic.
-            active::tell_untold(&self.group);
+            active::print_unreported_failure(&self.group);
         }
     }
 }

@@ -3,8 +3,8 @@
 //! # Safety
 //!
 //! This file may hold `unsafe`: it calls `clone3(2)` (or `clone(2)`), which returns twice, and maps a page
-//! that two processes share. The copy is made by a process that has one thread ([`Alone`]), so no lock in it
-//! is held by a thread that is missing in the copy. The page is mapped for as long as it is used, can't
+//! that two processes share. The copy is made by a process that has one thread ([`SingleThreadProof`]), so no
+//! lock in it is held by a thread that is missing in the copy. The page is mapped for as long as it is used, can't
 //! shrink (it is sealed), and is only accessed as an atomic word.
 //!
 //! # The slip
@@ -40,7 +40,7 @@ const PAGE: usize = 4096;
 
 /// Word that two processes and the kernel share.
 #[derive(Debug)]
-pub(crate) struct Slip {
+pub(crate) struct PidCell {
     at: NonNull<AtomicU32>,
     /// Process that has mapped it. In a copy of that process the page is not mapped, and the address may be
     /// in other use.
@@ -48,19 +48,19 @@ pub(crate) struct Slip {
 }
 
 // SAFETY: the word is atomic, and any thread may access it.
-unsafe impl Send for Slip {}
+unsafe impl Send for PidCell {}
 
-impl Slip {
+impl PidCell {
     /// Creates a slip, and the file that others map.
-    pub(crate) fn new() -> io::Result<(Slip, OwnedFd)> {
+    pub(crate) fn new() -> io::Result<(PidCell, OwnedFd)> {
         let file = rustix::fs::memfd_create("mp-slip", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, PAGE as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        Ok((Slip::map(file.as_fd())?, file))
+        Ok((PidCell::map(file.as_fd())?, file))
     }
 
     /// Maps the slip in a file.
-    pub(crate) fn map(file: BorrowedFd<'_>) -> io::Result<Slip> {
+    pub(crate) fn map(file: BorrowedFd<'_>) -> io::Result<PidCell> {
         if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK)
             || rustix::fs::fstat(file)?.st_size < PAGE as i64
         {
@@ -70,7 +70,7 @@ impl Slip {
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let at = unsafe { rustix::mm::mmap(ptr::null_mut(), PAGE, prot, flags, file, 0) }?;
         let none = || io::Error::other("mmap gave address 0");
-        let slip = Slip { at: NonNull::new(at.cast()).ok_or_else(none)?, process: std::process::id() };
+        let slip = PidCell { at: NonNull::new(at.cast()).ok_or_else(none)?, process: std::process::id() };
         // SAFETY: the range is the mapping just made, and the advice doesn't change its contents.
         unsafe { rustix::mm::madvise(at, PAGE, Advice::LinuxDontFork) }?;
         Ok(slip)
@@ -99,7 +99,7 @@ impl Slip {
     }
 }
 
-impl Drop for Slip {
+impl Drop for PidCell {
     fn drop(&mut self) {
         if self.process != std::process::id() {
             return;
@@ -112,16 +112,16 @@ impl Drop for Slip {
 
 /// Proof that this process has one thread, valid until code runs that may start another.
 #[derive(Debug)]
-pub(crate) struct Alone {
+pub(crate) struct SingleThreadProof {
     /// Address at which glibc stores the number of the only thread.
     thread_id: u64,
     /// List of locks that the kernel releases at the end of the thread, see `get_robust_list(2)`.
     locks: (*mut c_void, usize),
 }
 
-impl Alone {
+impl SingleThreadProof {
     /// Counts the threads. Returns `None` if there is more than one.
-    pub(crate) fn check() -> io::Result<Option<Alone>> {
+    pub(crate) fn check() -> io::Result<Option<SingleThreadProof>> {
         if std::fs::read_dir("/proc/self/task")?.count() != 1 {
             return Ok(None);
         }
@@ -132,7 +132,7 @@ impl Alone {
         // which is always permitted.
         let known = unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut list, &raw mut size) };
         let locks = if known == 0 { (list, size) } else { (ptr::null_mut(), 0) };
-        Ok(Some(Alone { thread_id, locks }))
+        Ok(Some(SingleThreadProof { thread_id, locks }))
     }
 }
 
@@ -145,22 +145,22 @@ pub(crate) enum CloneSide {
 
 /// Copies this process. The copy is a child of this process's parent, like this process, and its id is
 /// written on the slip.
-pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<CloneSide> {
+pub(crate) fn make(single_thread: &SingleThreadProof, slip: &PidCell) -> io::Result<CloneSide> {
     // SAFETY: all zeroes is a `clone_args` that asks for nothing.
     let mut args: libc::clone_args = unsafe { mem::zeroed() };
     // The copy gets this process's exit signal, SIGCHLD: see CLONE_PARENT.
     args.flags = (libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID) as u64;
     args.parent_tid = slip.at.addr().get() as u64;
-    if alone.thread_id != 0 {
+    if single_thread.thread_id != 0 {
         // Same as in `fork` of the C library, so that its record of the thread's number is correct.
         args.flags |= (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as u64;
-        args.child_tid = alone.thread_id;
+        args.child_tid = single_thread.thread_id;
     }
     // SAFETY:
     // - The arguments are as large as they say, and name no stack and no shared address space: this is a
     //   fork.
     // - `parent_tid` is the slip, valid for writes. `child_tid` was returned by the kernel itself.
-    // - The process has one thread (`Alone`), so the copy finds no locked lock and no inconsistent data. No
+    // - The process has one thread (`SingleThreadProof`), so the copy finds no locked lock and no inconsistent data. No
     //   foreign code has run since the check.
     let mut made = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
     if made == -1 && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) {
@@ -169,9 +169,11 @@ pub(crate) fn make(alone: &Alone, slip: &Slip) -> io::Result<CloneSide> {
     }
     match made {
         0 => {
-            if !alone.locks.0.is_null() {
+            if !single_thread.locks.0.is_null() {
                 // SAFETY: the head of the list belongs to the thread, in memory that was copied along.
-                unsafe { libc::syscall(libc::SYS_set_robust_list, alone.locks.0, alone.locks.1) };
+                unsafe {
+                    libc::syscall(libc::SYS_set_robust_list, single_thread.locks.0, single_thread.locks.1)
+                };
             }
             Ok(CloneSide::Sibling)
         }

@@ -2,11 +2,11 @@
 //!
 //! | event, thread | the parent receives | and reports |
 //! |---|---|---|
-//! | a fault in the guard area of the worker's stack, on the worker's thread | [`Cause::StackOverflow`] | [`ExitDetail::StackOverflow`] |
+//! | a fault in the guard area of the worker's stack, on the worker's thread | [`CrashCause::StackOverflow`] | [`ExitDetail::StackOverflow`] |
 //! | a fault at the stack pointer, on any thread with a stack for handlers | the same | the same |
-//! | any other fault | [`Cause::Fault`] | [`ExitDetail::Fault`] |
-//! | a SIGABRT that the program raises, on a thread that panics | [`Cause::Panic`] | [`ExitDetail::Panics`] |
-//! | any other signal that a process sends, or the program raises | [`Cause::Sent`] | no detail |
+//! | any other fault | [`CrashCause::Fault`] | [`ExitDetail::Fault`] |
+//! | a SIGABRT that the program raises, on a thread that panics | [`CrashCause::Panic`] | [`ExitDetail::Panics`] |
+//! | any other signal that a process sends, or the program raises | [`CrashCause::Sent`] | no detail |
 //! | a SIGABRT that this handler does not get, because the program has replaced it | nothing | [`ExitDetail::EarlierPanics`], if any |
 //! | a stack overflow, on a thread without a stack for handlers | nothing: no handler can run | [`ExitDetail::LikelyStackOverflow`] |
 //!
@@ -43,9 +43,9 @@ use std::{io, ptr, thread};
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::sync::shared::{AtomicU32, AtomicUsize, Ordering};
 
-use crate::protocol::control_socket::Line;
-use crate::protocol::frame::{self, CRASH_PAYLOAD, HEADER, Kind};
-use crate::protocol::message::{Cause, Crash};
+use crate::protocol::control_socket::ParentSocket;
+use crate::protocol::frame::{self, CRASH_PAYLOAD, FrameKind, HEADER};
+use crate::protocol::message::{Crash, CrashCause};
 
 const SIGNALS: [c_int; 5] = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT];
 
@@ -57,18 +57,18 @@ const REACH: usize = 4096;
 
 /// Stack for handlers, which takes no memory until a handler runs.
 #[repr(align(16))]
-struct Stack(UnsafeCell<[MaybeUninit<u8>; 96 << 10]>);
+struct HandlerStack(UnsafeCell<[MaybeUninit<u8>; 96 << 10]>);
 
 // SAFETY: only the kernel accesses it.
-unsafe impl Sync for Stack {}
+unsafe impl Sync for HandlerStack {}
 
 // fork: a copy has its own memory, and is not in a handler.
-static STACK: Stack = Stack(UnsafeCell::new([MaybeUninit::uninit(); 96 << 10]));
+static STACK: HandlerStack = HandlerStack(UnsafeCell::new([MaybeUninit::uninit(); 96 << 10]));
 
 /// Data for the handler, written once, before it is installed. The words are zero until then, so they lie in
 /// memory that is not read from the program's file.
 #[derive(Debug)]
-struct Facts {
+struct CrashContext {
     socket: AtomicU32,
     process: AtomicU32,
     /// Lowest address, below the worker's stack, whose access is an overflow.
@@ -77,11 +77,11 @@ struct Facts {
     guard_end: AtomicUsize,
 }
 
-static FACTS: PerProcess<Facts> = PerProcess::new([const { Facts::none() }; GENERATIONS]);
+static CONTEXT: PerProcess<CrashContext> = PerProcess::new([const { CrashContext::none() }; GENERATIONS]);
 
-impl Facts {
-    const fn none() -> Facts {
-        Facts {
+impl CrashContext {
+    const fn none() -> CrashContext {
+        CrashContext {
             socket: AtomicU32::new(0),
             process: AtomicU32::new(0),
             guard_begin: AtomicUsize::new(0),
@@ -89,7 +89,7 @@ impl Facts {
         }
     }
 
-    fn set(&self, line: &Line, guard: Range<usize>) {
+    fn set(&self, line: &ParentSocket, guard: Range<usize>) {
         self.socket.store(line.raw().cast_unsigned(), Ordering::Relaxed);
         self.guard_begin.store(guard.start, Ordering::Relaxed);
         self.guard_end.store(guard.end, Ordering::Relaxed);
@@ -100,8 +100,8 @@ impl Facts {
 /// Installs handlers that report crashes of this process to the parent. Called once, by the worker's thread,
 /// which gets a separate stack for signal handlers, because its own may be used up.
 #[inline]
-pub(crate) fn install(line: &Line) -> io::Result<()> {
-    FACTS.set(line, guard_area()?);
+pub(crate) fn install(line: &ParentSocket) -> io::Result<()> {
+    CONTEXT.set(line, guard_area()?);
     use_alternate_stack()?;
     for signal in SIGNALS {
         handle(signal)?;
@@ -115,7 +115,7 @@ fn use_alternate_stack() -> io::Result<()> {
     // SAFETY: `getauxval` reads values that the kernel passed to this process at its start.
     let frame = unsafe { libc::getauxval(libc::AT_MINSIGSTKSZ) };
     let size = usize::try_from(frame).unwrap_or(0).saturating_add(ROOM);
-    let at = if size <= size_of::<Stack>() {
+    let at = if size <= size_of::<HandlerStack>() {
         STACK.0.get().cast()
     } else {
         // Leaked: the thread uses it until the process ends.
@@ -145,12 +145,12 @@ extern "C" fn on_crash(signal: c_int, info: *mut libc::siginfo_t, context: *mut 
     let raised_by_instruction = info.si_code > 0;
     // SAFETY: `getpid` has no preconditions.
     let here = unsafe { libc::getpid() };
-    if here.unsigned_abs() == FACTS.process.load(Ordering::Relaxed) {
+    if here.unsigned_abs() == CONTEXT.process.load(Ordering::Relaxed) {
         // SAFETY: any bytes are an address; it is used only when the kernel set it.
         let address = unsafe { info.si_addr() }.addr();
         // SAFETY: with SA_SIGINFO the kernel passes a context that is valid while the handler runs.
         let stack = unsafe { stack_pointer(context) };
-        tell(&FACTS, signal, raised_by_instruction.then_some(FaultAccess { address, stack }));
+        tell(&CONTEXT, signal, raised_by_instruction.then_some(FaultAccess { address, stack }));
     }
     // SAFETY: this installs no handler.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -195,20 +195,20 @@ unsafe fn stack_pointer(context: *mut c_void) -> Option<usize> {
     stack.and_then(|stack| usize::try_from(stack).ok())
 }
 
-fn tell(facts: &Facts, signal: c_int, fault: Option<FaultAccess>) {
+fn tell(facts: &CrashContext, signal: c_int, fault: Option<FaultAccess>) {
     let guard = facts.guard_begin.load(Ordering::Relaxed)..facts.guard_end.load(Ordering::Relaxed);
     let socket = facts.socket.load(Ordering::Relaxed).cast_signed();
     let cause = match fault {
-        None if signal == libc::SIGABRT && thread::panicking() => Cause::Panic,
-        None => Cause::Sent,
-        Some(fault) if signal == libc::SIGSEGV && fault.is_overflow(&guard) => Cause::StackOverflow,
-        Some(_) => Cause::Fault,
+        None if signal == libc::SIGABRT && thread::panicking() => CrashCause::Panic,
+        None => CrashCause::Sent,
+        Some(fault) if signal == libc::SIGSEGV && fault.is_overflow(&guard) => CrashCause::StackOverflow,
+        Some(_) => CrashCause::Fault,
     };
     let address = fault.map_or(0, |fault| fault.address as u64);
     let crash = Crash { at: now(), address, signal, cause };
     let mut frame = [0u8; HEADER + CRASH_PAYLOAD];
     let (head, payload) = frame.split_at_mut(HEADER);
-    head.copy_from_slice(&frame::header(Kind::Crash, CRASH_PAYLOAD as u32));
+    head.copy_from_slice(&frame::header(FrameKind::Crash, CRASH_PAYLOAD as u32));
     payload.copy_from_slice(&crash.to_bytes());
     let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
     // SAFETY: the buffer is as long as it says. If another file has the number by now, the call fails or
@@ -281,7 +281,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_fault_at_the_stack_pointer_is_an_overflow_in_whichever_thread() {
+    fn fault_at_the_stack_pointer_is_an_overflow() {
         let guard = 0x1000..0x2000;
         let fault = |address, stack| FaultAccess { address, stack }.is_overflow(&guard);
         // An access in the guard area of the worker's stack is an overflow, wherever the pointer is: a large

@@ -16,7 +16,7 @@ use rustix::process::{Pid, PidfdFlags};
 use crate::sys::clock::timespec;
 
 #[derive(Debug)]
-pub(crate) struct Current {
+pub(crate) struct WorkerIdentity {
     pub(crate) rank: Option<usize>,
     pub(crate) name: String,
     pub(crate) parent: u32,
@@ -24,11 +24,12 @@ pub(crate) struct Current {
     pub(crate) attempt: u32,
 }
 
-static CURRENT: PerProcess<SetOnce<Current>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+static CURRENT: PerProcess<SetOnce<WorkerIdentity>> =
+    PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
 /// Records the identity of this process, once, before its function is called.
 #[inline]
-pub(crate) fn set(current: Current) {
+pub(crate) fn set(current: WorkerIdentity) {
     mp_core::waits::name_process(&current.name);
     // The only caller runs once in the life of a process.
     CURRENT.set(current);
@@ -101,7 +102,7 @@ pub struct CurrentProcess {
 pub fn current_process() -> CurrentProcess {
     let pid = std::process::id();
     match CURRENT.get() {
-        Some(Current { rank, name, daemon, attempt, .. }) => {
+        Some(WorkerIdentity { rank, name, daemon, attempt, .. }) => {
             CurrentProcess { name: name.clone(), pid, rank: *rank, daemon: *daemon, attempt: *attempt }
         }
         None => CurrentProcess { name: "main".to_string(), pid, rank: None, daemon: false, attempt: 1 },

@@ -19,7 +19,7 @@ use std::os::unix::ffi::OsStrExt;
 
 use crate::child::main;
 use crate::protocol::function::loaded_objects;
-use crate::protocol::token::{self, Taker, Token};
+use crate::protocol::token::{self, Token, TokenTarget};
 
 /// Becomes a worker if this process was started as one. Otherwise does nothing.
 ///
@@ -93,9 +93,9 @@ macro_rules! export_child_main {
 
 #[inline]
 fn become_worker(token: Result<Token, String>) -> ! {
-    match token.and_then(|token| Ok((token, adopt(token)?))) {
+    match token.and_then(|token| Ok((token, adopt_socket(token)?))) {
         Ok((token, socket)) => main::main(token, socket, Ok(())),
-        Err(why) => main::useless(&why),
+        Err(why) => main::exit_useless(&why),
     }
 }
 
@@ -110,7 +110,7 @@ fn take_token() -> Option<Result<Token, String>> {
         mp_core::inherited::remove_variable(token::VARIABLE);
         return None;
     }
-    if token.as_ref().is_ok_and(|token| !is_for_a_call(token.taker)) {
+    if token.as_ref().is_ok_and(|token| !is_for_call(token.taker)) {
         return None;
     }
     mp_core::inherited::remove_variable(token::VARIABLE);
@@ -118,13 +118,13 @@ fn take_token() -> Option<Result<Token, String>> {
 }
 
 /// Returns `true` if this copy of the crate takes such a token when it is called.
-fn is_for_a_call(taker: Taker) -> bool {
+fn is_for_call(taker: TokenTarget) -> bool {
     let Some(own) = loaded_objects::own() else { return true };
     match taker {
-        Taker::Program => own.is_program,
-        Taker::Call => !own.is_program,
+        TokenTarget::Program => own.is_program,
+        TokenTarget::Call => !own.is_program,
         // The token should have been taken when the library was loaded.
-        Taker::Load(build) => own.identity().is_some_and(|identity| identity.short() == build),
+        TokenTarget::Load(build) => own.identity().is_some_and(|identity| identity.short() == build),
     }
 }
 
@@ -142,7 +142,7 @@ pub(crate) fn change_environment(changes: impl Iterator<Item = (OsString, Option
 
 /// Takes the socket that the token names, if it is a socket that leads to the parent.
 #[inline]
-fn adopt(token: Token) -> Result<OwnedFd, String> {
+fn adopt_socket(token: Token) -> Result<OwnedFd, String> {
     // SAFETY: the number isn't negative (the token's parser checks that); the token was taken out of the
     // environment by this thread, before `main` or as its first act.
     unsafe { mp_core::inherited::adopt(token.fd, token.parent) }.map_err(|error| {
@@ -159,7 +159,7 @@ mod hook {
 
     use crate::child::shared_library;
     use crate::protocol::function::loaded_objects::{self, Object};
-    use crate::protocol::token::{self, Taker, Token};
+    use crate::protocol::token::{self, Token, TokenTarget};
 
     type Initialiser = extern "C" fn(c_int, *const *const c_char, *const *const c_char);
 
@@ -185,11 +185,11 @@ mod hook {
         let Some(own) = loaded_objects::own() else { return };
         let token = Token::read(text);
         if own.is_program {
-            if token.as_ref().is_ok_and(|token| token.taker != Taker::Program) {
+            if token.as_ref().is_ok_and(|token| token.taker != TokenTarget::Program) {
                 return;
             }
         } else {
-            let Ok(Token { taker: Taker::Load(build), .. }) = token else { return };
+            let Ok(Token { taker: TokenTarget::Load(build), .. }) = token else { return };
             // SAFETY: as above.
             let first = unsafe { value_in(envp, shared_library::PRELOAD) };
             let more =

@@ -17,20 +17,20 @@ use std::panic::{self, AssertUnwindSafe};
 use mp_core::Arena;
 use rustix::net::SendFlags;
 
-use crate::child::clone::{self, Alone, CloneSide, Slip};
-use crate::child::main::Source;
+use crate::child::clone::{self, CloneSide, PidCell, SingleThreadProof};
+use crate::child::main::FrameReader;
 use crate::child::panic_hook;
-use crate::error::USELESS;
+use crate::error::EXIT_USELESS;
 use crate::error::os_limit;
-use crate::protocol::frame::{self, Frame, Kind};
-use crate::protocol::function::{self, Preload};
+use crate::protocol::frame::{self, Frame, FrameKind};
+use crate::protocol::function::{self, PreloadFn};
 use crate::protocol::lifeline;
-use crate::protocol::message::{Answer, Serve};
-use crate::protocol::token::{Taker, Token};
+use crate::protocol::message::{ServeMessage, ServerAnswer};
+use crate::protocol::token::{Token, TokenTarget};
 use crate::sys;
 
 /// Duty of a copy.
-pub(crate) struct Copy {
+pub(crate) struct ForkedChild {
     pub(crate) token: Token,
     /// Socket to the process that requested the copy.
     pub(crate) socket: OwnedFd,
@@ -44,28 +44,28 @@ pub(crate) fn serve(
     parent: u32,
     socket: &OwnedFd,
     fds: &[OwnedFd],
-    serve: &Serve,
+    serve: &ServeMessage,
     unfit: Option<&String>,
-) -> io::Result<Option<Copy>> {
+) -> io::Result<Option<ForkedChild>> {
     // Interrupts are blocked since the start of the process. Its copies ignore them, too, until they have
     // their start message.
     let ignores_interrupts = sys::ignore_interrupts();
     sys::ignore_foreign_sigterm();
-    sys::let_interrupts();
+    sys::unblock_interrupts();
     let [slip] = fds else { return Err(io::Error::other("the fork server got no slip")) };
-    let slip = Slip::map(slip.as_fd())?;
+    let slip = PidCell::map(slip.as_fd())?;
     // Shown by `ps`.
     sys::name_thread("mp-forkserver");
     let prepared = unfit.map_or_else(|| prepare(socket, serve), |why| Ok(Err(why.clone())))?;
-    let alone = match prepared {
-        Ok(alone) => alone,
+    let single_thread = match prepared {
+        Ok(single_thread) => single_thread,
         Err(message) => {
-            tell(socket, &Answer::Failed(message))?;
+            send_answer(socket, &ServerAnswer::Failed(message))?;
             return Ok(None);
         }
     };
-    tell(socket, &Answer::Done)?;
-    let mut source = Source::new(socket);
+    send_answer(socket, &ServerAnswer::Done)?;
+    let mut source = FrameReader::new(socket);
     let mut last = None;
     loop {
         let Frame { kind, payload } = match source.next() {
@@ -73,9 +73,9 @@ pub(crate) fn serve(
             frame => frame?,
         };
         match kind {
-            Kind::Fork => {}
-            Kind::Ask => {
-                tell(socket, last.as_ref().ok_or_else(|| io::Error::other("nothing was asked for"))?)?;
+            FrameKind::Fork => {}
+            FrameKind::Ask => {
+                send_answer(socket, last.as_ref().ok_or_else(|| io::Error::other("nothing was asked for"))?)?;
                 continue;
             }
             kind => {
@@ -89,33 +89,33 @@ pub(crate) fn serve(
         let (Ok(nonce), Some(mine)) = (nonce, fds.next()) else {
             return Err(io::Error::other("a request for a process has a number and a socket"));
         };
-        last = Some(match clone::make(&alone, &slip) {
+        last = Some(match clone::make(&single_thread, &slip) {
             Ok(CloneSide::Sibling) => {
                 if serve.preload.is_none() {
                     // No code of the user has run.
                     mp_core::fork::begin_on_its_own();
                 }
-                let token = become_one(parent, nonce, &mine);
+                let token = name_next_worker(parent, nonce, &mine);
                 if fds.next().is_some_and(|end| !lifeline::hold(end)) {
                     // The parent is gone already.
-                    sys::exit_at_once(USELESS);
+                    sys::exit_at_once(EXIT_USELESS);
                 }
-                return Ok(Some(Copy { token, socket: mine, ignores_interrupts }));
+                return Ok(Some(ForkedChild { token, socket: mine, ignores_interrupts }));
             }
-            Ok(CloneSide::Original) => Answer::Done,
-            Err(error) => Answer::Refused(error.raw_os_error().unwrap_or(0)),
+            Ok(CloneSide::Original) => ServerAnswer::Done,
+            Err(error) => ServerAnswer::Refused(error.raw_os_error().unwrap_or(0)),
         });
     }
 }
 
 /// Calls the preloaded function, once for all copies. The inner error is the reason if that is impossible.
-fn prepare(socket: &OwnedFd, serve: &Serve) -> io::Result<Result<Alone, String>> {
+fn prepare(socket: &OwnedFd, serve: &ServeMessage) -> io::Result<Result<SingleThreadProof, String>> {
     if let Some(preload) = &serve.preload {
-        let desc = match function::resolve::<Preload>(preload) {
+        let desc = match function::resolve::<PreloadFn>(preload) {
             Ok(desc) => desc,
             Err(refusal) => return Ok(Err(refusal.to_string())),
         };
-        tell(socket, &Answer::Preloading)?;
+        send_answer(socket, &ServerAnswer::Preloading)?;
         if let Err(payload) = panic::catch_unwind(AssertUnwindSafe(desc.entry)) {
             let note = panic_hook::caught(&*payload);
             mp_core::user_code::drop_payload(payload);
@@ -124,32 +124,32 @@ fn prepare(socket: &OwnedFd, serve: &Serve) -> io::Result<Result<Alone, String>>
         // Otherwise each copy would print the contents of the buffer.
         let _ = std::io::stdout().flush();
     }
-    Ok(alone())
+    Ok(single_thread())
 }
 
 /// Checks that this process can be copied: one thread, and no shared memory.
-fn alone() -> Result<Alone, String> {
+fn single_thread() -> Result<SingleThreadProof, String> {
     let what = "the preloaded function must not do that: the processes would be copies of it";
     if Arena::get().is_some() {
         return Err(format!("it has made shared memory, and {what}"));
     }
-    let alone = Alone::check()
+    let single_thread = SingleThreadProof::check()
         .map_err(|error| format!("its threads can't be counted: {}", os_limit::of_proc(error)))?;
-    alone.ok_or_else(|| format!("it has started threads, and {what}"))
+    single_thread.ok_or_else(|| format!("it has started threads, and {what}"))
 }
 
 /// Makes the copy a process that waits for its start message.
-fn become_one(parent: u32, nonce: u64, socket: &OwnedFd) -> Token {
+fn name_next_worker(parent: u32, nonce: u64, socket: &OwnedFd) -> Token {
     // The server calls exit handlers of the program and of the preloaded function, once.
     sys::skip_exit_handlers_so_far();
     sys::name_thread("mp-next-worker");
-    Token { fd: socket.as_raw_fd(), parent, nonce, taker: Taker::Program }
+    Token { fd: socket.as_raw_fd(), parent, nonce, taker: TokenTarget::Program }
 }
 
-fn tell(socket: &OwnedFd, answer: &Answer) -> io::Result<()> {
+fn send_answer(socket: &OwnedFd, answer: &ServerAnswer) -> io::Result<()> {
     let payload = rmp_serde::to_vec(answer).map_err(io::Error::other)?;
     let mut bytes = Vec::new();
-    frame::append(&mut bytes, Kind::Answer, &payload).map_err(io::Error::other)?;
+    frame::append(&mut bytes, FrameKind::Answer, &payload).map_err(io::Error::other)?;
     let mut rest = bytes.as_slice();
     while !rest.is_empty() {
         let sent = rustix::io::retry_on_intr(|| rustix::net::send(socket, rest, SendFlags::NOSIGNAL))?;

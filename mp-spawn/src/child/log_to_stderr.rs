@@ -9,14 +9,14 @@ use crate::child::current;
 
 /// Logger that prints to standard error.
 #[derive(Debug)]
-struct Lines;
+struct StderrLogger;
 
 /// Set in a process that has this logger, and in copies of it.
 // fork: the logger of the program is copied along. A copy that was made while it was being set sets it
 // itself, or has none.
 static OURS: OnceLock<()> = OnceLock::new();
 
-impl Log for Lines {
+impl Log for StderrLogger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
         metadata.level() <= log::max_level()
     }
@@ -68,7 +68,7 @@ impl Log for Lines {
 #[doc(alias = "get_logger")]
 pub fn log_to_stderr(level: LevelFilter) -> Result<(), SetLoggerError> {
     if OURS.get().is_none() {
-        log::set_logger(&Lines)?;
+        log::set_logger(&StderrLogger)?;
         _ = OURS.set(());
     }
     log::set_max_level(level);
@@ -76,7 +76,7 @@ pub fn log_to_stderr(level: LevelFilter) -> Result<(), SetLoggerError> {
 }
 
 /// Returns the level of this logger for processes that are started, or `None` if it is not set.
-pub(crate) fn handed_down() -> Option<String> {
+pub(crate) fn inherited_level() -> Option<String> {
     OURS.get().map(|()| log::max_level().to_string())
 }
 

@@ -20,27 +20,27 @@ use rustix::process::{Resource, Signal};
 use rustix::thread::CpuSet;
 
 use crate::child::crash_handler;
-use crate::child::current::{self, Current};
+use crate::child::current::{self, WorkerIdentity};
 use crate::child::entry;
 use crate::child::fork_server;
-use crate::child::fork_server::Copy;
+use crate::child::fork_server::ForkedChild;
 use crate::child::limits;
 use crate::child::panic_hook;
 use crate::child::shared_library;
-use crate::error::USELESS;
+use crate::error::EXIT_USELESS;
 use crate::error::os_limit;
 use crate::protocol::command;
-use crate::protocol::control_socket::{self, Line};
-use crate::protocol::frame::{Frame, Inbox, Kind};
+use crate::protocol::control_socket::{self, ParentSocket};
+use crate::protocol::frame::{Frame, FrameKind, Inbox};
 use crate::protocol::function;
 use crate::protocol::inherited_files;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::lifeline;
-use crate::protocol::message::{Changes, Hello, Report, Serve, Start};
-use crate::protocol::outbox::Files;
-use crate::protocol::outcome::{Ended, Fault};
-use crate::protocol::payload::{self, FromParent, Value};
-use crate::protocol::settings::Settings;
+use crate::protocol::message::{EnvironmentChanges, Hello, Report, ServeMessage, StartMessage};
+use crate::protocol::outbox::ReceivedFiles;
+use crate::protocol::outcome::{CallOutcome, ErrorText};
+use crate::protocol::payload::{self, ParentPayload, ReturnValue};
+use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token::Token;
 use crate::start_method::{self, Chosen, get_all_start_methods};
 use crate::sys;
@@ -59,63 +59,68 @@ const FAILED: i32 = 1;
 /// Ends by `exit`.
 #[inline]
 pub(crate) fn main(token: Token, socket: OwnedFd, fit: Result<(), String>) -> ! {
-    let code = panic::catch_unwind(|| live(token, socket, fit, None)).unwrap_or(USELESS);
+    let code = panic::catch_unwind(|| run_child(token, socket, fit, None)).unwrap_or(EXIT_USELESS);
     std::process::exit(code)
 }
 
 /// Prints the reason why this process ends without having become a worker.
-pub(crate) fn useless(why: &dyn std::fmt::Display) -> ! {
+pub(crate) fn exit_useless(why: &dyn std::fmt::Display) -> ! {
     eprintln!("mp: process {} was started as a worker and can't be one: {why}", std::process::id());
-    std::process::exit(USELESS)
+    std::process::exit(EXIT_USELESS)
 }
 
 /// Runs the child and returns its exit code. `server_ignores` is set in a copy of a fork server, where SIGINT
 /// is ignored so far: `true` if it was ignored before that.
 #[inline]
-fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, server_ignores: Option<bool>) -> i32 {
+fn run_child(
+    token: Token,
+    mut socket: OwnedFd,
+    mut fit: Result<(), String>,
+    server_ignores: Option<bool>,
+) -> i32 {
     match has_parent(token.parent) {
         Ok(true) => {}
         // The parent was probably killed a moment ago, so there is no parent to report to.
-        Ok(false) => return USELESS,
+        Ok(false) => return EXIT_USELESS,
         Err(error) => fit = fit.and(Err(os_limit::of_prctl(error))),
     }
     let prepared = occupy_standard_streams().and_then(|()| receive(&socket));
     let (files, changes, start, args) = match prepared {
-        Ok(Duty::Work(files, changes, start, args)) => (files, changes, start, args),
-        Ok(Duty::Serve(serve, slip)) => {
+        Ok(Assignment::Work(files, changes, start, args)) => (files, changes, start, args),
+        Ok(Assignment::Serve(serve, slip)) => {
             match fork_server::serve(token.parent, &socket, &slip, &serve, fit.as_ref().err()) {
                 // Runs in each copy.
-                Ok(Some(Copy { token, socket: mine, ignores_interrupts })) => {
+                Ok(Some(ForkedChild { token, socket: mine, ignores_interrupts })) => {
                     drop((socket, slip));
-                    return live(token, mine, fit, Some(ignores_interrupts));
+                    return run_child(token, mine, fit, Some(ignores_interrupts));
                 }
                 Ok(None) => return 0,
-                Err(error) => useless(&error),
+                Err(error) => exit_useless(&error),
             }
         }
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return USELESS,
-        Err(error) => useless(&error),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return EXIT_USELESS,
+        Err(error) => exit_useless(&error),
     };
     handle_interrupts(start.interrupt, start.interrupt_signals, server_ignores);
-    let Files { mut memory, mut lifeline, mut ends, inherited } = files;
+    let ReceivedFiles { mut memory, mut lifeline, mut ends, inherited } = files;
     if !inherited.is_empty() {
         let own = [&mut memory, &mut lifeline, &mut ends.stdout, &mut ends.stderr].into_iter().flatten();
         let mut own: Vec<_> = own.chain([&mut socket]).collect();
         fit = fit.and(inherited_files::place(inherited, &mut own));
     }
     if lifeline.is_some_and(|end| !lifeline::hold(end)) {
-        return USELESS;
+        return EXIT_USELESS;
     }
-    if let Some(Changes(changes)) = changes {
+    if let Some(EnvironmentChanges(changes)) = changes {
         entry::change_environment(changes.into_iter());
     }
-    if let Err(error) = ends.take() {
-        useless(&error);
+    if let Err(error) = ends.install() {
+        exit_useless(&error);
     }
     sys::ignore_sigpipe();
     let line = match control_socket::open(socket) {
         Ok(line) => line,
-        Err(error) => useless(&error),
+        Err(error) => exit_useless(&error),
     };
     let attached = fit.and_then(|()| limits::apply(&start.limits)).and_then(|()| {
         // A process of another user could not join later.
@@ -126,16 +131,16 @@ fn live(token: Token, mut socket: OwnedFd, mut fit: Result<(), String>, server_i
     let attached = attached.and_then(|member| limits::change_user(&start.limits).map(|()| member));
     // When the user of a process changes, the kernel clears its parent-death signal.
     if start.limits.changes_user() && has_parent(token.parent) != Ok(true) {
-        return USELESS;
+        return EXIT_USELESS;
     }
     let member = attached.as_ref().ok().copied().flatten();
     let hello = Hello { nonce: token.nonce, member };
-    if line.send_bytes(Kind::Hello, &hello.to_bytes()).is_err() {
-        return USELESS;
+    if line.send_bytes(FrameKind::Hello, &hello.to_bytes()).is_err() {
+        return EXIT_USELESS;
     }
     match attached {
         Ok(_) => work(line, token.parent, start, args),
-        Err(why) => tell(line, &Report::Unable(why)),
+        Err(why) => send_report(line, &Report::Unable(why)),
     }
 }
 
@@ -147,25 +152,25 @@ fn handle_interrupts(interrupt: Interrupt, signals: InterruptSignals, server_ign
     }
     if !server_ignores.unwrap_or_else(sys::ignores_interrupts) {
         match interrupt.at(libc::SIGINT, signals) {
-            Interrupt::Default => sys::heed_interrupts(libc::SIGINT),
+            Interrupt::Default => sys::restore_default(libc::SIGINT),
             Interrupt::Ignore => _ = sys::ignore_interrupts(),
-            Interrupt::Graceful => sys::note_interrupts(libc::SIGINT),
+            Interrupt::Graceful => sys::record_interrupts(libc::SIGINT),
         }
     }
     match interrupt.at(libc::SIGTERM, signals) {
-        Interrupt::Default => sys::heed_interrupts(libc::SIGTERM),
+        Interrupt::Default => sys::restore_default(libc::SIGTERM),
         Interrupt::Ignore => sys::ignore_foreign_sigterm(),
-        Interrupt::Graceful => sys::note_interrupts(libc::SIGTERM),
+        Interrupt::Graceful => sys::record_interrupts(libc::SIGTERM),
     }
-    sys::let_interrupts();
+    sys::unblock_interrupts();
 }
 
 /// Sends the report, and returns the exit code. A parent that doesn't listen still gets the exit code.
 #[inline]
-fn tell(line: &Line, report: &Report) -> i32 {
+fn send_report(line: &ParentSocket, report: &Report) -> i32 {
     let sent = match report {
-        Report::Done => line.send_bytes(Kind::Done, &[]),
-        report => line.send(Kind::Report, report),
+        Report::Done => line.send_bytes(FrameKind::Done, &[]),
+        report => line.send(FrameKind::Report, report),
     };
     match report {
         Report::Done => 0,
@@ -215,66 +220,71 @@ fn occupy_standard_streams() -> io::Result<()> {
 
 /// Duty of a process.
 #[derive(Debug)]
-enum Duty {
-    Work(Files, Option<Changes>, Box<Start>, FromParent),
+enum Assignment {
+    Work(ReceivedFiles, Option<EnvironmentChanges>, Box<StartMessage>, ParentPayload),
     /// Runs as a fork server, with the slip.
-    Serve(Serve, Vec<OwnedFd>),
+    Serve(ServeMessage, Vec<OwnedFd>),
 }
 
 /// Receives the complete start message, and the file descriptors that belong to it.
 #[inline]
-fn receive(socket: &OwnedFd) -> io::Result<Duty> {
+fn receive(socket: &OwnedFd) -> io::Result<Assignment> {
     let malformed = |what: &str| io::Error::other(format!("the start message is malformed: {what}"));
-    let mut source = Source::new(socket);
+    let mut source = FrameReader::new(socket);
     let (mut promised, mut changes, mut start) = (Vec::new(), None, None);
     loop {
         let Frame { kind, payload } = source.next()?;
         match kind {
-            Kind::Fds => promised = payload,
-            Kind::Environment => {
-                let read = Changes::from_bytes(&payload);
+            FrameKind::Fds => promised = payload,
+            FrameKind::Environment => {
+                let read = EnvironmentChanges::from_bytes(&payload);
                 changes = Some(read.ok_or_else(|| malformed("changes to the environment"))?);
             }
-            Kind::Start => {
-                start = Some(Start::from_bytes(&payload).ok_or_else(|| malformed("its fields"))?);
+            FrameKind::Start => {
+                start = Some(StartMessage::from_bytes(&payload).ok_or_else(|| malformed("its fields"))?);
             }
-            Kind::Args => {
-                let files = Files::sort(&promised, source.take_fds());
+            FrameKind::Args => {
+                let files = ReceivedFiles::assign(&promised, source.take_fds());
                 let files = files.ok_or_else(|| malformed("other file descriptors than were announced"))?;
                 let start = start.ok_or_else(|| malformed("no function"))?;
-                return Ok(Duty::Work(files, changes, Box::new(start), FromParent { bytes: payload }));
+                return Ok(Assignment::Work(
+                    files,
+                    changes,
+                    Box::new(start),
+                    ParentPayload { bytes: payload },
+                ));
             }
-            Kind::Serve => {
+            FrameKind::Serve => {
                 let serve = crate::protocol::message::unpack(&payload)
                     .map_err(|error| malformed(&error.to_string()))?;
-                return Ok(Duty::Serve(serve, source.take_fds()));
+                return Ok(Assignment::Serve(serve, source.take_fds()));
             }
-            Kind::Hello
-            | Kind::Panic
-            | Kind::Crash
-            | Kind::Report
-            | Kind::Taken
-            | Kind::Fork
-            | Kind::Ask
-            | Kind::Joined
-            | Kind::Done
-            | Kind::Answer => return Err(malformed("an unexpected frame")),
+            FrameKind::Hello
+            | FrameKind::Panic
+            | FrameKind::Crash
+            | FrameKind::Report
+            | FrameKind::Taken
+            | FrameKind::Fork
+            | FrameKind::Ask
+            | FrameKind::Joined
+            | FrameKind::Done
+            | FrameKind::Answer => return Err(malformed("an unexpected frame")),
         }
     }
 }
 
 /// Reader of frames and file descriptors from a socket.
 #[derive(Debug)]
-pub(crate) struct Source<'a> {
+pub(crate) struct FrameReader<'a> {
     socket: &'a OwnedFd,
     inbox: Inbox,
     fds: Vec<OwnedFd>,
 }
 
-impl<'a> Source<'a> {
+impl<'a> FrameReader<'a> {
     #[inline]
-    pub(crate) fn new(socket: &'a OwnedFd) -> Source<'a> {
-        Source { socket, inbox: Inbox::default(), fds: Vec::with_capacity(OWN_FDS) }
+    pub(crate) fn new(socket: &'a OwnedFd) -> FrameReader<'a> {
+        FrameReader { socket, inbox: Inbox::default(), fds: Vec::with_capacity(OWN_FDS) }
     }
 
     /// Takes the file descriptors that have arrived.
@@ -311,34 +321,41 @@ impl<'a> Source<'a> {
 /// separate thread would double the cost of the start so far. Only if the main thread's stack is unsuitable,
 /// because it is tiny or could grow for ever, the function gets another thread.
 #[inline]
-fn work(line: &'static Line, parent: u32, start: Box<Start>, args: FromParent) -> i32 {
-    if let Err(error) = settle(&start) {
-        return tell(line, &Report::Unable(error));
+fn work(line: &'static ParentSocket, parent: u32, start: Box<StartMessage>, args: ParentPayload) -> i32 {
+    if let Err(error) = apply_setup(&start) {
+        return send_report(line, &Report::Unable(error));
     }
-    let Start { rank, ranked, name, function, library, daemon, attempt, settings, .. } = *start;
+    let StartMessage { rank, ranked, name, function, library, daemon, attempt, settings, .. } = *start;
     // Shown by `ps`.
     sys::name_thread(&name);
-    take_over(settings);
-    current::set(Current { rank: ranked.then_some(rank), name: name.clone(), parent, daemon, attempt });
+    apply_settings(settings);
+    current::set(WorkerIdentity {
+        rank: ranked.then_some(rank),
+        name: name.clone(),
+        parent,
+        daemon,
+        attempt,
+    });
     panic_hook::install_hook();
     if let Some(report) = library.and_then(|library| shared_library::load(&library, &function.object).err()) {
-        return tell(line, &report);
+        return send_report(line, &report);
     }
-    let run = move || tell(line, &call(line, rank, &function, args));
-    let Some(size) = other_stack() else { return run() };
+    let run = move || send_report(line, &call(line, rank, &function, args));
+    let Some(size) = separate_stack_size() else { return run() };
     // That thread calls `exit` itself: `exit` runs the destructors of the calling thread's locals, and waking
     // the main thread just to have it do the same would take longer.
     match thread::Builder::new().name(name).stack_size(size).spawn(move || std::process::exit(run())) {
         Ok(worker) => worker.join().unwrap_or(FAILED),
-        Err(error) => {
-            tell(line, &Report::Unable(format!("could not start the thread for the function: {error}")))
-        }
+        Err(error) => send_report(
+            line,
+            &Report::Unable(format!("could not start the thread for the function: {error}")),
+        ),
     }
 }
 
 /// Sets the working directory and the processors.
 #[inline]
-fn settle(start: &Start) -> Result<(), String> {
+fn apply_setup(start: &StartMessage) -> Result<(), String> {
     if let Some(directory) = &start.directory {
         std::env::set_current_dir(directory)
             .map_err(|error| format!("changing to the directory {} failed: {error}", directory.display()))?;
@@ -359,7 +376,7 @@ fn settle(start: &Start) -> Result<(), String> {
 }
 
 #[inline]
-fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromParent) -> Report {
+fn call(line: &ParentSocket, rank: usize, function: &function::FunctionRef, args: ParentPayload) -> Report {
     if let Err(error) = crash_handler::install(line) {
         return Report::Unable(format!("could not install the handlers for crashes: {error}"));
     }
@@ -369,14 +386,16 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
         Err(refusal) => return Report::Refused(refusal),
     };
     match panic::catch_unwind(AssertUnwindSafe(|| (desc.entry)(rank, args))) {
-        Ok(Ended::Returned(None)) => Report::Done,
-        Ok(Ended::Returned(Some(Value::Plain(bytes)))) => Report::Plain(bytes),
-        Ok(Ended::Returned(Some(Value::Shared(envelope)))) => Report::Value(Ticket::leave(envelope)),
-        Ok(Ended::Failed(Fault { message, chain, debug })) => {
+        Ok(CallOutcome::Returned(None)) => Report::Done,
+        Ok(CallOutcome::Returned(Some(ReturnValue::Plain(bytes)))) => Report::Plain(bytes),
+        Ok(CallOutcome::Returned(Some(ReturnValue::Shared(envelope)))) => {
+            Report::Value(Ticket::leave(envelope))
+        }
+        Ok(CallOutcome::Failed(ErrorText { message, chain, debug })) => {
             Report::Error { at: now(), message, chain, debug, interrupted: mp_core::interrupted() }
         }
-        Ok(Ended::Undecodable(message)) => Report::Undecodable(message),
-        Ok(Ended::Unread(message, args)) => Report::Unread(message, Ticket::leave(args)),
+        Ok(CallOutcome::Undecodable(message)) => Report::Undecodable(message),
+        Ok(CallOutcome::Unread(message, args)) => Report::Unread(message, Ticket::leave(args)),
         Err(payload) => {
             let note = panic_hook::caught(&*payload);
             // Dropping the payload may panic again, and the process ends anyway.
@@ -389,18 +408,18 @@ fn call(line: &Line, rank: usize, function: &function::FunctionRef, args: FromPa
 /// Returns the size of the separate stack that the function needs, or `None` if the main thread's stack
 /// suffices.
 #[inline]
-fn other_stack() -> Option<usize> {
+fn separate_stack_size() -> Option<usize> {
     const LEAST: usize = 256 << 10;
     const MOST: usize = 1 << 30;
     let limit = rustix::process::getrlimit(Resource::Stack).current;
     let limit = limit.map_or(usize::MAX, |limit| usize::try_from(limit).unwrap_or(usize::MAX));
-    let fits = (LEAST..=MOST).contains(&limit) && sys::on_main_thread() && !on_the_stack_of_a_thread();
+    let fits = (LEAST..=MOST).contains(&limit) && sys::on_main_thread() && !is_on_thread_stack();
     (!fits).then(|| limit.clamp(LEAST, MOST))
 }
 
 /// Applies the parent's settings, in a process that was just started.
 #[inline]
-fn take_over(settings: Settings) {
+fn apply_settings(settings: InheritedSettings) {
     let method = get_all_start_methods().get(settings.method).copied().unwrap_or_default();
     start_method::choose(Chosen { method, fork: settings.fork });
     command::inherit(settings.command);
@@ -418,11 +437,11 @@ static STACK_OF_A_THREAD: PerProcess<AtomicBool> =
     PerProcess::new([const { AtomicBool::new(false) }; GENERATIONS]);
 
 #[inline]
-fn on_the_stack_of_a_thread() -> bool {
+fn is_on_thread_stack() -> bool {
     STACK_OF_A_THREAD.load(Ordering::Relaxed)
 }
 
 /// Records, in a copy of a process, whether its thread was not the first of the original.
-pub(crate) fn note_stack(of_a_thread: bool) {
+pub(crate) fn set_on_thread_stack(of_a_thread: bool) {
     STACK_OF_A_THREAD.store(of_a_thread, Ordering::Relaxed);
 }

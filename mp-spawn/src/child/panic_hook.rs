@@ -13,7 +13,7 @@ use mp_core::sync::shared::{AtomicBool, Ordering};
 use crate::child::current;
 use crate::error::backtrace::write_short;
 use crate::protocol::control_socket;
-use crate::protocol::frame::Kind;
+use crate::protocol::frame::FrameKind;
 use crate::protocol::message::{PanicNote, cut};
 use crate::sys;
 
@@ -22,7 +22,7 @@ thread_local! {
     static LAST: RefCell<Option<PanicNote>> = const { RefCell::new(None) };
 
     /// `true` if panics of this thread are recorded in a process that is not a worker.
-    static NOTES: Cell<bool> = const { Cell::new(false) };
+    static RECORDING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// `true` if a hook is installed that records panics.
@@ -30,17 +30,17 @@ thread_local! {
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
 /// Functions that are called before and after a panic is handled.
-type Around = (fn(), fn());
+type PanicCallbacks = (fn(), fn());
 
 /// Functions set by a higher layer.
 // fork: two functions of the program, which its copies have as well.
-static AROUND: SetOnce<Around> = SetOnce::new();
+static CALLBACKS: SetOnce<PanicCallbacks> = SetOnce::new();
 
 /// Calls `before` when a thread of this worker panics, and `after` when the hooks have run, on that thread.
 /// The hooks take longer than many tasks, mainly because they read the symbols of a backtrace. Only the first
 /// call in the life of a process has an effect.
-pub fn around_panics(before: fn(), after: fn()) {
-    AROUND.set((before, after));
+pub fn set_panic_callbacks(before: fn(), after: fn()) {
+    CALLBACKS.set((before, after));
 }
 
 /// Installs a hook that records every panic before it calls the previous hook, and reports it to the parent,
@@ -59,12 +59,12 @@ pub(crate) fn install_hook() {
         if mp_core::is_asking_a_runtime() {
             return;
         }
-        let around = AROUND.get();
+        let around = CALLBACKS.get();
         around.iter().for_each(|(before, _)| before());
         let note = describe(info);
         if let Some(line) = control_socket::get() {
             // A parent that doesn't listen is not a reason to stop here.
-            let _ = line.send(Kind::Panic, &note);
+            let _ = line.send(FrameKind::Panic, &note);
         }
         let printed =
             (is_standard && sys::on_main_thread()).then(|| printed(info, note.backtrace.as_deref()));
@@ -79,10 +79,10 @@ pub(crate) fn install_hook() {
     }));
 }
 
-/// Records the places of panics [under `noting`](noting) from now on, in a process that is not a worker. The
-/// current hook runs as before, and other panics are not recorded. A hook that the program installs later
+/// Records the places of panics [under `with_panics_recorded`](with_panics_recorded) from now on, in a process that is
+/// not a worker. The current hook runs as before, and other panics are not recorded. A hook that the program installs later
 /// replaces this one, unless it calls it.
-pub fn note_panics_here() {
+pub fn record_panics() {
     // A thread that panics can't change the hook.
     let can = || !std::thread::panicking() && !INSTALLED.swap(true, Ordering::Relaxed);
     if INSTALLED.load(Ordering::Relaxed) || !can() {
@@ -90,7 +90,7 @@ pub fn note_panics_here() {
     }
     let previous = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
-        if NOTES.try_with(Cell::get).unwrap_or(false) {
+        if RECORDING.try_with(Cell::get).unwrap_or(false) {
             let note = describe(info);
             let _ = LAST.try_with(|last| last.try_borrow_mut().map(|mut last| *last = Some(note)));
         }
@@ -99,17 +99,17 @@ pub fn note_panics_here() {
 }
 
 /// Calls a function whose panics are recorded, also in a process that is not a worker.
-pub fn noting<R>(function: impl FnOnce() -> R) -> R {
+pub fn with_panics_recorded<R>(function: impl FnOnce() -> R) -> R {
     /// Previous value, restored on drop.
-    struct Before(bool);
+    struct RestoreOnDrop(bool);
 
-    impl Drop for Before {
+    impl Drop for RestoreOnDrop {
         fn drop(&mut self) {
-            let _ = NOTES.try_with(|notes| notes.set(self.0));
+            let _ = RECORDING.try_with(|notes| notes.set(self.0));
         }
     }
 
-    let _before = Before(NOTES.try_with(|notes| notes.replace(true)).unwrap_or(false));
+    let _before = RestoreOnDrop(RECORDING.try_with(|notes| notes.replace(true)).unwrap_or(false));
     function()
 }
 
@@ -126,7 +126,7 @@ impl CaughtPanic {
     /// # Errors
     /// The panic.
     pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, CaughtPanic> {
-        panic::catch_unwind(AssertUnwindSafe(|| noting(function))).map_err(|payload| {
+        panic::catch_unwind(AssertUnwindSafe(|| with_panics_recorded(function))).map_err(|payload| {
             let note = caught(&*payload);
             CaughtPanic { payload, note }
         })

@@ -13,7 +13,7 @@ use crate::protocol::message::{PanicNote, cut, sources};
 
 /// Error or panic as text, to be sent to the process that requested the call.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Raise {
+pub struct CallFailure {
     panicked: bool,
     /// `true` for an error after Ctrl-C, of which the process is notified.
     interrupted: bool,
@@ -24,24 +24,32 @@ pub struct Raise {
     backtrace: Option<String>,
 }
 
-impl Raise {
+impl CallFailure {
     /// Calls a function that may panic. In a worker the place of the panic is recorded.
     ///
     /// # Errors
     /// The panic.
-    pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, Box<Raise>> {
+    pub fn catch<R>(function: impl FnOnce() -> R) -> Result<R, Box<CallFailure>> {
         panic::catch_unwind(AssertUnwindSafe(|| __rust_begin_short_backtrace(function))).map_err(|payload| {
             let PanicNote { message, location, backtrace } = panic_hook::caught(&*payload);
             // Dropping the payload may panic again.
             mp_core::user_code::drop_payload(payload);
             let (chain, debug) = (Vec::new(), String::new());
-            Box::new(Raise { panicked: true, interrupted: false, message, chain, debug, location, backtrace })
+            Box::new(CallFailure {
+                panicked: true,
+                interrupted: false,
+                message,
+                chain,
+                debug,
+                location,
+                backtrace,
+            })
         })
     }
 
     /// Creates the text of an error, with all its sources.
-    pub fn error(error: &(dyn Error + 'static)) -> Box<Raise> {
-        Box::new(Raise {
+    pub fn error(error: &(dyn Error + 'static)) -> Box<CallFailure> {
+        Box::new(CallFailure {
             panicked: false,
             interrupted: mp_core::interrupted(),
             message: cut(error.to_string()),
@@ -58,8 +66,8 @@ impl Raise {
     }
 
     /// Converts this into the failure of a process.
-    pub fn of(self, who: ProcessName) -> ProcessRaised {
-        let Raise { panicked, interrupted, message, chain, debug, location, backtrace } = self;
+    pub fn into_raised(self, who: ProcessName) -> ProcessRaised {
+        let CallFailure { panicked, interrupted, message, chain, debug, location, backtrace } = self;
         let kind = match (panicked, interrupted) {
             (true, _) => RaisedKind::Panic,
             (false, true) => RaisedKind::Interrupted,

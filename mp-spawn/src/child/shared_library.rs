@@ -9,10 +9,10 @@
 //!
 //! | this copy of the crate is in | started by | the token is for | taken by |
 //! |---|---|---|---|
-//! | the program | the program, or a command | [`Taker::Program`] | the hook before `main`, or `init` |
-//! | a library | a command | [`Taker::Call`] | the caller of `mp_child_main`, or `init` |
-//! | a library, and the function as well | the host, with the library loaded first | [`Taker::Load`] | the hook of the library of that build, while the loader initialises the objects of the program |
-//! | a library, the function in the program or in another library | the host | [`Taker::Call`] | `init`, in the `main` of a program that is linked with the library |
+//! | the program | the program, or a command | [`TokenTarget::Program`] | the hook before `main`, or `init` |
+//! | a library | a command | [`TokenTarget::Call`] | the caller of `mp_child_main`, or `init` |
+//! | a library, and the function as well | the host, with the library loaded first | [`TokenTarget::Load`] | the hook of the library of that build, while the loader initialises the objects of the program |
+//! | a library, the function in the program or in another library | the host | [`TokenTarget::Call`] | `init`, in the `main` of a program that is linked with the library |
 //!
 //! A library that is loaded later does not become a worker, because `dlopen` holds the loader's lock while
 //! initialisers run, and a worker that loads a library on another thread would wait for ever. At the start of
@@ -37,40 +37,43 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
-use crate::error::failed;
 use crate::error::function_error::FunctionError;
+use crate::error::launch_error;
 use crate::protocol::function::FunctionRef;
-use crate::protocol::function::build_id::Identity;
+use crate::protocol::function::build_id::BuildIdentity;
 use crate::protocol::function::elf;
 use crate::protocol::function::loaded_objects::{self, Object};
 use crate::protocol::message::Report;
-use crate::protocol::token::Taker;
+use crate::protocol::token::TokenTarget;
 use crate::sys::environment::Environment;
 
 /// Environment variable that names libraries to the loader.
 pub(crate) const PRELOAD: &str = "LD_PRELOAD";
 
 /// File that was found to be the running build, identified by device, inode and similar fields.
-static CHECKED: PerProcess<Mutex<Option<Identity>>> =
+static CHECKED: PerProcess<Mutex<Option<BuildIdentity>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Returns the copy of this crate that takes the token of a process that is to call `function`, and the
 /// library to be loaded first.
-pub(crate) fn taker(command: bool, function: &FunctionRef) -> Result<(Taker, Option<PathBuf>), SpawnError> {
+pub(crate) fn taker(
+    command: bool,
+    function: &FunctionRef,
+) -> Result<(TokenTarget, Option<PathBuf>), SpawnError> {
     let Some(library) = loaded_objects::own().filter(|own| !own.is_program) else {
-        return Ok((Taker::Program, None));
+        return Ok((TokenTarget::Program, None));
     };
     if command || !library.is(&function.object) {
-        return Ok((Taker::Call, None));
+        return Ok((TokenTarget::Call, None));
     }
     let path = library.path();
     can_be_loaded(library, &function.object)
-        .map_err(|error| failed("the loading of the library", Some(path), error))?;
-    Ok((Taker::Load(function.object.short()), Some(path.to_owned())))
+        .map_err(|error| launch_error("the loading of the library", Some(path), error))?;
+    Ok((TokenTarget::Load(function.object.short()), Some(path.to_owned())))
 }
 
 /// Checks that a library can be loaded first, and that its file is the build that runs here.
-fn can_be_loaded(library: &Object, identity: &Identity) -> io::Result<()> {
+fn can_be_loaded(library: &Object, identity: &BuildIdentity) -> io::Result<()> {
     let path = library.path();
     let name = path.as_os_str().as_bytes();
     if !name.starts_with(b"/") || name.iter().any(|byte| b" :\n".contains(byte)) {
@@ -101,7 +104,7 @@ fn can_be_loaded(library: &Object, identity: &Identity) -> io::Result<()> {
 
 /// In a child: loads the library of its function, unless it is loaded. Only a library that the parent names
 /// is loaded. A closure in a message must be in a loaded object, because messages may come from outside.
-pub(crate) fn load(path: &Path, build: &Identity) -> Result<(), Report> {
+pub(crate) fn load(path: &Path, build: &BuildIdentity) -> Result<(), Report> {
     if loaded_objects::is_loaded(build) {
         return Ok(());
     }
@@ -143,7 +146,7 @@ mod tests {
     #[test]
     fn in_a_program_nothing_is_loaded_first() {
         for command in [false, true] {
-            assert_eq!(taker(command, &FunctionRef::example()).unwrap(), (Taker::Program, None));
+            assert_eq!(taker(command, &FunctionRef::example()).unwrap(), (TokenTarget::Program, None));
         }
     }
 
@@ -159,7 +162,7 @@ mod tests {
             mp_harness::skip("no library of glibc that could be loaded");
             return;
         };
-        let other = Identity::BuildId(vec![1, 2]);
+        let other = BuildIdentity::BuildId(vec![1, 2]);
         let refused = load(&path, &other).unwrap_err();
         let Report::Refused(FunctionError::OtherBuild { found, expected }) = refused else {
             panic!("{refused:?}")

@@ -202,7 +202,7 @@ pub enum ExitDetail {
     /// This program sent the signal, through [`ProcessContext::kill`](crate::ProcessContext::kill) or
     /// [`ProcessContext::terminate`](crate::ProcessContext::terminate). Such an end is expected, so it is not
     /// printed at the exit.
-    AskedFor,
+    Requested,
 }
 
 impl fmt::Display for ExitDetail {
@@ -235,7 +235,7 @@ impl fmt::Display for ExitDetail {
             ExitDetail::NotBegun => {
                 f.write_str("before it had begun as a worker, so its function was not called")
             }
-            ExitDetail::AskedFor => f.write_str("this program sent the signal"),
+            ExitDetail::Requested => f.write_str("this program sent the signal"),
         }
     }
 }

@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_tells_the_last_failure_whole_and_the_others_in_a_line_each() {
+    fn display_shortens_earlier_failures_to_one_line() {
         let error =
             |message: &str| SpawnError::Arguments { who: None, message: message.to_string(), unread: None };
         let earlier = |attempt, message| FailedAttempt {

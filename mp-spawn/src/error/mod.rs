@@ -58,10 +58,10 @@ pub type Result<T, E = SpawnError> = std::result::Result<T, E>;
 /// | uses up the stack of another of its threads | [`ProcessExited`] | SIGSEGV, [`ExitDetail::LikelyStackOverflow`]; [`ExitDetail::StackOverflow`] if that thread has a stack for handlers |
 /// | calls `abort` | [`ProcessExited`] | SIGABRT |
 /// | is ended by the kernel's out-of-memory killer | [`ProcessExited`] | SIGKILL, [`ExitDetail::OutOfMemory`] if the control group reports it |
-/// | is killed by this program | [`ProcessExited`] | the signal, [`ExitDetail::AskedFor`] |
+/// | is killed by this program | [`ProcessExited`] | the signal, [`ExitDetail::Requested`] |
 /// | is killed by another program | [`ProcessExited`] | the signal |
 /// | is killed before it has reported as a worker | [`ProcessExited`] | the signal; [`begun`](ProcessExited::begun) is false, and [`ExitDetail::NotBegun`], unless more is known |
-/// | is ended because another one failed | none | [`ProcessStatus::EndedByUs`](crate::ProcessStatus::EndedByUs) |
+/// | is ended because another one failed | none | [`ProcessStatus::Terminated`](crate::ProcessStatus::Terminated) |
 /// | is stopped (SIGSTOP, a debugger) | none | the parent waits for it |
 /// | closes all its files | as it ends | the exit code; a panic or an error can't be reported |
 /// | leaves a grandchild that holds its pipes | as it ends | the parent doesn't wait for the grandchild |
@@ -435,7 +435,7 @@ impl fmt::Display for SpawnError {
                     StartMethod::Fork => write!(f, "{who} was made by fork")?,
                 }
                 write!(f, " and {exit} before it reported as a worker")?;
-                if *exit == ExitStatus::Code(USELESS) {
+                if *exit == ExitStatus::Code(EXIT_USELESS) {
                     return f.write_str(
                         ". This code says that it could not become a worker; it has written the reason to its standard \
                          error",
@@ -565,10 +565,10 @@ impl fmt::Display for LaunchError {
 
 /// Exit code of a process that could not become a worker. It has no connection to its parent, so it writes
 /// the reason to stderr.
-pub(crate) const USELESS: i32 = 120;
+pub(crate) const EXIT_USELESS: i32 = 120;
 
 /// Creates the error of a start, with the limit that was reached and the cause, if the system reports them.
-pub(crate) fn failed(what: &'static str, program: Option<&Path>, source: io::Error) -> SpawnError {
+pub(crate) fn launch_error(what: &'static str, program: Option<&Path>, source: io::Error) -> SpawnError {
     let error = source.raw_os_error().map(Errno::from_raw_os_error);
     let (limit, cause) = (os_limit::limit(what, error), os_limit::of(what, program, error));
     let program = program.map(Path::to_owned);

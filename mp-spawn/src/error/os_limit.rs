@@ -24,7 +24,7 @@ pub(crate) const OWN_WATCH: &str = "the watch over descriptors of the library's 
 /// Step that is named if no epoll instance can be created.
 pub(crate) const NO_EPOLL: &str = "a descriptor to watch processes with (epoll_create)";
 /// Step that is named if `epoll_wait` fails.
-pub(crate) const NO_NEWS: &str = "waiting for news of processes (epoll_wait)";
+pub(crate) const NO_EVENTS: &str = "waiting for news of processes (epoll_wait)";
 
 /// Returns the limit that was reached, if the system reports it.
 pub(crate) fn limit(what: &str, error: Option<Errno>) -> Option<String> {
@@ -152,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_group_that_is_full_is_named_also_if_it_is_one_above() {
+    fn full_parent_control_group_is_named() {
         let root = std::env::temp_dir().join(format!("mp-spawn-groups-{}", std::process::id()));
         fs::create_dir_all(root.join("a/b")).unwrap();
         for (group, most, now) in [("a", "7\n", "7\n"), ("a/b", "max\n", "3\n"), ("", "9\n", "8\n")] {
@@ -167,10 +167,10 @@ mod tests {
     }
 
     #[test]
-    fn a_watch_that_is_refused_names_the_limit_and_what_to_do() {
+    fn refused_epoll_watch_names_limit_and_remedy() {
         let said = |error: Errno| {
             let source = std::io::Error::from(error);
-            super::super::failed(WATCH, None, source).to_string()
+            super::super::launch_error(WATCH, None, source).to_string()
         };
         let full = said(Errno::NOSPC);
         let most = fs::read_to_string("/proc/sys/fs/epoll/max_user_watches").unwrap();
@@ -178,7 +178,7 @@ mod tests {
         assert!(full.contains(&format!("fs.epoll.max_user_watches = {}, for", most.trim())), "{full}");
         assert!(full.contains("sysctl -w fs.epoll.max_user_watches="), "{full}");
         assert!(said(Errno::NOMEM).contains("The limit is the memory"));
-        let disk = super::super::failed("open", None, Errno::NOSPC.into()).to_string();
+        let disk = super::super::launch_error("open", None, Errno::NOSPC.into()).to_string();
         assert!(!disk.contains("epoll"), "a full disk is another limit: {disk}");
         assert!(watches(Path::new("/nowhere")).starts_with("fs.epoll.max_user_watches = unknown"));
     }

@@ -21,15 +21,15 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use crate::error::Result;
-use crate::error::failed;
+use crate::error::launch_error;
 use crate::io::pattern;
-use crate::io::reader::{Reader, read_from_now_on};
+use crate::io::reader::{OutputReader, add_pipe};
 use crate::io::setup::{ProcessOptions, Stdio};
-use crate::io::tee::{Stream, Tee};
-use crate::protocol::outbox::Ends;
+use crate::io::tee::{StandardStream, Tee};
+use crate::protocol::outbox::StreamEnds;
 
 /// Number of bytes of a stream that are stored.
-const KEPT: usize = 1 << 20;
+const STORED: usize = 1 << 20;
 const CHUNK: usize = 64 << 10;
 /// Number of chunks that are read from one pipe in each turn. More than the capacity of a pipe.
 const CHUNKS_A_TURN: usize = 32;
@@ -79,25 +79,29 @@ impl CapturedOutput {
 
 /// Reading ends of the streams of a process, if this process reads them.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Streams {
-    stdout: Option<Arc<StreamPipe>>,
-    stderr: Option<Arc<StreamPipe>>,
+pub(crate) struct OutputStreams {
+    stdout: Option<Arc<OutputPipe>>,
+    stderr: Option<Arc<OutputPipe>>,
 }
 
-impl Streams {
+impl OutputStreams {
     /// Opens the destinations of the streams of a process.
-    pub(crate) fn open(setup: &ProcessOptions, rank: usize, name: &str) -> Result<(Streams, Ends)> {
-        let whose = match setup.number {
-            Some(number) => Whose { number, name, label: name.to_string() },
-            None => Whose { number: rank, name, label: format!("rank {rank}") },
+    pub(crate) fn open(
+        setup: &ProcessOptions,
+        rank: usize,
+        name: &str,
+    ) -> Result<(OutputStreams, StreamEnds)> {
+        let owner = match setup.number {
+            Some(number) => OutputOwner { number, name, label: name.to_string() },
+            None => OutputOwner { number: rank, name, label: format!("rank {rank}") },
         };
-        let (mut streams, mut ends) = (Streams::default(), Ends::default());
-        (streams.stdout, ends.stdout) = open(&setup.stdout, Stream::Stdout, &whose)?;
-        (streams.stderr, ends.stderr) = open(&setup.stderr, Stream::Stderr, &whose)?;
+        let (mut streams, mut ends) = (OutputStreams::default(), StreamEnds::default());
+        (streams.stdout, ends.stdout) = open(&setup.stdout, StandardStream::Stdout, &owner)?;
+        (streams.stderr, ends.stderr) = open(&setup.stderr, StandardStream::Stderr, &owner)?;
         Ok((streams, ends))
     }
 
-    fn pipes(&self) -> impl Iterator<Item = &Arc<StreamPipe>> {
+    fn pipes(&self) -> impl Iterator<Item = &Arc<OutputPipe>> {
         [&self.stdout, &self.stderr].into_iter().flatten()
     }
 
@@ -108,27 +112,27 @@ impl Streams {
             let mut state = pipe.state.lock();
             let _ = state.pump();
             state.flush();
-            if state.is_passed_on() {
+            if state.is_written() {
                 continue;
             }
             state.ended = Some(Instant::now());
             drop(state);
-            if let Some(reader) = Reader::ours() {
-                reader.ask(pipe);
+            if let Some(reader) = OutputReader::current() {
+                reader.request_write(pipe);
             }
         }
     }
 
     /// Returns `true` if the process has ended and has lines that have not been written.
-    pub(crate) fn are_to_be_written(&self) -> bool {
+    pub(crate) fn has_unwritten_lines(&self) -> bool {
         self.pipes().any(|pipe| pipe.state.lock().ended.is_some())
     }
 
     /// Waits until the lines of processes that have ended are written. Stops waiting if the terminal blocks.
     /// Returns `false` if `until` passed first.
-    pub(crate) fn wait_until_written(all: &[Streams], until: Option<Instant>) -> bool {
-        let Some(reader) = Reader::ours() else { return true };
-        all.iter().flat_map(Streams::pipes).all(|pipe| reader.wait_for(pipe, until))
+    pub(crate) fn wait_until_written(all: &[OutputStreams], until: Option<Instant>) -> bool {
+        let Some(reader) = OutputReader::current() else { return true };
+        all.iter().flat_map(OutputStreams::pipes).all(|pipe| reader.wait_for(pipe, until))
     }
 
     pub(crate) fn stdout(&self) -> CapturedOutput {
@@ -146,7 +150,7 @@ impl Streams {
 }
 
 /// Process that writes.
-struct Whose<'a> {
+struct OutputOwner<'a> {
     /// Rank of the process, or the number of a process with its own handle, because all of these have rank 0.
     number: usize,
     name: &'a str,
@@ -156,49 +160,49 @@ struct Whose<'a> {
 
 fn open(
     output: &Stdio,
-    stream: Stream,
-    whose: &Whose<'_>,
-) -> Result<(Option<Arc<StreamPipe>>, Option<OwnedFd>)> {
+    stream: StandardStream,
+    owner: &OutputOwner<'_>,
+) -> Result<(Option<Arc<OutputPipe>>, Option<OwnedFd>)> {
     let tee = match output {
         Stdio::Inherit => return Ok((None, None)),
         Stdio::Null => {
             let null = File::options().write(true).open("/dev/null");
-            return Ok((None, Some(null.map_err(|e| failed("opening /dev/null", None, e))?.into())));
+            return Ok((None, Some(null.map_err(|e| launch_error("opening /dev/null", None, e))?.into())));
         }
         Stdio::File(path) | Stdio::Append(path) => {
-            let path = &pattern::expand(path, whose.number, whose.name)
-                .map_err(|error| failed("naming the file for its output", Some(path), error))?;
+            let path = &pattern::expand(path, owner.number, owner.name)
+                .map_err(|error| launch_error("naming the file for its output", Some(path), error))?;
             // Always appends, so that writers to the same file, or through copies of the descriptor, don't
             // overwrite each other.
             let mut flags = OFlags::WRONLY | OFlags::CREATE | OFlags::APPEND | OFlags::CLOEXEC;
             flags.set(OFlags::TRUNC, matches!(output, Stdio::File(_)));
             let file =
                 rustix::io::retry_on_intr(|| rustix::fs::open(path, flags, Mode::from_raw_mode(0o666)));
-            let refused = |e: Errno| failed("making the file for its output", Some(path), e.into());
+            let refused = |e: Errno| launch_error("making the file for its output", Some(path), e.into());
             return Ok((None, Some(file.map_err(refused)?)));
         }
         Stdio::Capture => None,
-        Stdio::Tee => Some(Tee::new(stream, whose.number, &whose.label)),
+        Stdio::Tee => Some(Tee::new(stream, owner.number, &owner.label)),
     };
-    let refused = |what| move |error: Errno| failed(what, None, error.into());
-    let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(refused("pipe"))?;
-    rustix::io::ioctl_fionbio(&ours, true).map_err(refused("ioctl"))?;
-    let state = State { fd: Some(ours), tail: VecDeque::new(), lost: 0, tee, ended: None };
-    let pipe = Arc::new(StreamPipe { state: Mutex::new(state) });
-    read_from_now_on(&pipe)?;
+    let refused = |what| move |error: Errno| launch_error(what, None, error.into());
+    let (current, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).map_err(refused("pipe"))?;
+    rustix::io::ioctl_fionbio(&current, true).map_err(refused("ioctl"))?;
+    let state = PipeState { fd: Some(current), tail: VecDeque::new(), lost: 0, tee, ended: None };
+    let pipe = Arc::new(OutputPipe { state: Mutex::new(state) });
+    add_pipe(&pipe)?;
     Ok((Some(pipe), Some(theirs)))
 }
 
 /// Stream of a process.
 #[derive(Debug)]
-pub(crate) struct StreamPipe {
+pub(crate) struct OutputPipe {
     /// Never locked during a write.
-    pub(crate) state: Mutex<State>,
+    pub(crate) state: Mutex<PipeState>,
 }
 
 /// Data that was read from a stream.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct PipeState {
     /// Open until the last writer has closed the pipe.
     pub(crate) fd: Option<OwnedFd>,
     tail: VecDeque<u8>,
@@ -209,14 +213,14 @@ pub(crate) struct State {
     pub(crate) ended: Option<Instant>,
 }
 
-impl StreamPipe {
+impl OutputPipe {
     fn captured(&self) -> CapturedOutput {
         let state = self.state.lock();
         CapturedOutput { bytes: state.tail.iter().copied().collect(), lost: state.lost }
     }
 }
 
-impl State {
+impl PipeState {
     /// Reads the available bytes. Returns `false` at the end of the stream.
     pub(crate) fn pump(&mut self) -> bool {
         let mut chunk = [MaybeUninit::<u8>::uninit(); CHUNK];
@@ -229,7 +233,7 @@ impl State {
                 }
                 Ok((bytes, _)) => {
                     self.tail.extend(bytes.iter());
-                    let surplus = self.tail.len().saturating_sub(KEPT);
+                    let surplus = self.tail.len().saturating_sub(STORED);
                     self.tail.drain(..surplus);
                     self.lost += surplus as u64;
                     if let Some(tee) = &mut self.tee {
@@ -251,8 +255,8 @@ impl State {
     }
 
     /// Returns `true` if all complete lines have been written.
-    fn is_passed_on(&self) -> bool {
-        self.tee.as_ref().is_none_or(Tee::is_passed_on)
+    fn is_written(&self) -> bool {
+        self.tee.as_ref().is_none_or(Tee::is_written)
     }
 }
 
@@ -262,14 +266,15 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_bounded() {
-        let (ours, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
-        rustix::io::ioctl_fionbio(&ours, true).unwrap();
-        let mut state = State { fd: Some(ours), tail: VecDeque::new(), lost: 0, tee: None, ended: None };
+        let (current, theirs) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC).unwrap();
+        rustix::io::ioctl_fionbio(&current, true).unwrap();
+        let mut state =
+            PipeState { fd: Some(current), tail: VecDeque::new(), lost: 0, tee: None, ended: None };
         for round in 0..40u8 {
             rustix::io::write(&theirs, &[round; 32 << 10]).unwrap();
             assert!(state.pump());
         }
-        assert_eq!((state.tail.len(), state.lost), (KEPT, 8 * (32 << 10)));
+        assert_eq!((state.tail.len(), state.lost), (STORED, 8 * (32 << 10)));
         assert_eq!(state.tail.back(), Some(&39));
         drop(theirs);
         // A process that another test is just starting briefly holds a copy of the descriptor.

@@ -24,9 +24,9 @@ use rustix::event::{EventfdFlags, epoll, eventfd};
 use rustix::io::Errno;
 
 use crate::error::Result;
-use crate::error::failed;
+use crate::error::launch_error;
 use crate::error::os_limit::{NO_EPOLL, OWN_WATCH};
-use crate::io::captured::StreamPipe;
+use crate::io::captured::OutputPipe;
 use crate::io::tee::Tee;
 
 /// Time for which a terminal may block before waiters stop waiting for it.
@@ -36,33 +36,33 @@ const WAIT_AT_EXIT: Duration = Duration::from_secs(2);
 
 /// State of the reading thread.
 #[derive(Debug)]
-pub(crate) struct Reader {
+pub(crate) struct OutputReader {
     process: u32,
     poll: OwnedFd,
-    pipes: Mutex<(u64, HashMap<u64, Arc<StreamPipe>>)>,
+    pipes: Mutex<(u64, HashMap<u64, Arc<OutputPipe>>)>,
     /// Pipes of processes that have ended, with lines to be written.
-    asked: Mutex<Vec<Arc<StreamPipe>>>,
+    requested: Mutex<Vec<Arc<OutputPipe>>>,
     /// Time of the last write of lines. Locked before the state of a pipe, never after it.
     written: Mutex<Option<Instant>>,
     /// Notified after a write of lines, and after the last lines of a process that has ended.
-    moved: Condvar,
-    /// Eventfd that is readable while `asked` may have pipes.
+    written_event: Condvar,
+    /// Eventfd that is readable while `requested` may have pipes.
     bell: OwnedFd,
 }
 
 /// Event number of the bell. Pipes have higher numbers.
 const BELL: u64 = 0;
 
-static READER: PerProcess<Mutex<Option<Arc<Reader>>>> =
+static READER: PerProcess<Mutex<Option<Arc<OutputReader>>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Has the thread read this pipe until its last writer has closed it.
-pub(crate) fn read_from_now_on(pipe: &Arc<StreamPipe>) -> Result<()> {
+pub(crate) fn add_pipe(pipe: &Arc<OutputPipe>) -> Result<()> {
     let reader = {
         let mut slot = READER.lock();
         match &*slot {
             Some(running) if running.process == std::process::id() => Arc::clone(running),
-            _ => Arc::clone(slot.insert(Reader::begin()?)),
+            _ => Arc::clone(slot.insert(OutputReader::begin()?)),
         }
     };
     let id = {
@@ -78,56 +78,56 @@ pub(crate) fn read_from_now_on(pipe: &Arc<StreamPipe>) -> Result<()> {
     };
     added.map_err(|error| {
         reader.pipes.lock().1.remove(&id);
-        failed(OWN_WATCH, None, error.into())
+        launch_error(OWN_WATCH, None, error.into())
     })
 }
 
-impl Reader {
-    fn begin() -> Result<Arc<Reader>> {
-        let refused = |what| move |error: Errno| failed(what, None, error.into());
+impl OutputReader {
+    fn begin() -> Result<Arc<OutputReader>> {
+        let refused = |what| move |error: Errno| launch_error(what, None, error.into());
         let poll = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(refused(NO_EPOLL))?;
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
         epoll::add(&poll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(refused(OWN_WATCH))?;
         kept("output: epoll", &poll);
         kept("output: bell", &bell);
-        let reader = Arc::new(Reader {
+        let reader = Arc::new(OutputReader {
             process: std::process::id(),
             poll,
             pipes: Mutex::default(),
-            asked: Mutex::default(),
+            requested: Mutex::default(),
             written: Mutex::default(),
-            moved: Condvar::new(),
+            written_event: Condvar::new(),
             bell,
         });
         let run = Arc::clone(&reader);
         thread::Builder::new()
             .name("mp-output".to_string())
             .spawn(move || run.run())
-            .map_err(|error| failed("the thread for output", None, error))?;
+            .map_err(|error| launch_error("the thread for output", None, error))?;
         Ok(reader)
     }
 
     /// Returns the reader of this process, if it has one.
-    pub(crate) fn ours() -> Option<Arc<Reader>> {
+    pub(crate) fn current() -> Option<Arc<OutputReader>> {
         READER.lock().as_ref().filter(|reader| reader.process == std::process::id()).map(Arc::clone)
     }
 
     /// Has the thread write the lines of a pipe.
-    pub(crate) fn ask(&self, pipe: &Arc<StreamPipe>) {
-        self.asked.lock().push(Arc::clone(pipe));
+    pub(crate) fn request_write(&self, pipe: &Arc<OutputPipe>) {
+        self.requested.lock().push(Arc::clone(pipe));
         // Fails only if the counter is at its maximum, and then the eventfd is readable.
         let _ = rustix::io::write(&self.bell, &1u64.to_ne_bytes());
     }
 
     /// Writes the complete lines. Called only on the reading thread.
-    fn pass_on(&self, pipe: &StreamPipe) {
+    fn write_lines(&self, pipe: &OutputPipe) {
         let mut state = pipe.state.lock();
         while let Some((stream, lines)) = state.tee.as_mut().and_then(Tee::begin) {
             MutexGuard::unlocked(&mut state, || {
                 stream.write(&lines);
                 *self.written.lock() = Some(Instant::now());
-                self.moved.notify_all();
+                self.written_event.notify_all();
             });
             if let Some(tee) = &mut state.tee {
                 tee.end();
@@ -138,13 +138,13 @@ impl Reader {
         if ended.is_some() {
             // The lock ensures that no waiter is between its check and its sleep.
             let _written = self.written.lock();
-            self.moved.notify_all();
+            self.written_event.notify_all();
         }
     }
 
     /// Waits until the lines that a process left in a pipe are written. Stops waiting if no lines are written
     /// for a while. Returns `false` if `until` passed first.
-    pub(crate) fn wait_for(&self, pipe: &StreamPipe, until: Option<Instant>) -> bool {
+    pub(crate) fn wait_for(&self, pipe: &OutputPipe, until: Option<Instant>) -> bool {
         let mut written = self.written.lock();
         loop {
             let Some(ended) = pipe.state.lock().ended else { return true };
@@ -158,21 +158,21 @@ impl Reader {
             }
             // The loop checks the state again after each wake-up.
             let _ = self
-                .moved
+                .written_event
                 .wait_until(&mut written, until.map_or(still_until, |until| until.min(still_until)));
         }
     }
 
     /// Writes the lines that other threads have queued.
-    fn pass_on_asked(&self) {
+    fn write_requested(&self) {
         // An empty eventfd is not an error.
         let _ = rustix::io::read(&self.bell, &mut [0u8; 8]);
         loop {
-            let Some(pipe) = self.asked.lock().last().map(Arc::clone) else { return };
-            self.pass_on(&pipe);
+            let Some(pipe) = self.requested.lock().last().map(Arc::clone) else { return };
+            self.write_lines(&pipe);
             // Removed only after the write, so that an exit handler finds the pipe. Others may have been
             // queued meanwhile.
-            self.asked.lock().retain(|asked| !Arc::ptr_eq(asked, &pipe));
+            self.requested.lock().retain(|requested| !Arc::ptr_eq(requested, &pipe));
         }
     }
 
@@ -190,7 +190,7 @@ impl Reader {
             for event in &events {
                 let id = event.data.u64();
                 if id == BELL {
-                    self.pass_on_asked();
+                    self.write_requested();
                     continue;
                 }
                 let Some(pipe) = self.pipes.lock().1.get(&id).map(Arc::clone) else { continue };
@@ -201,18 +201,19 @@ impl Reader {
                     self.pipes.lock().1.remove(&id);
                 }
                 drop(state);
-                self.pass_on(&pipe);
+                self.write_lines(&pipe);
             }
         }
     }
 }
 
 /// At exit, waits until the output that workers had written before their ends were detected is written.
-pub(crate) fn pass_on_at_exit() {
-    let Some(reader) = Reader::ours() else { return };
+pub(crate) fn write_at_exit() {
+    let Some(reader) = OutputReader::current() else { return };
     let until = Instant::now() + WAIT_AT_EXIT;
-    let asked = reader.asked.lock().clone();
+    let requested = reader.requested.lock().clone();
     let mut written = reader.written.lock();
-    let is_left = |pipe: &Arc<StreamPipe>| pipe.state.lock().ended.is_some();
-    while asked.iter().any(is_left) && !reader.moved.wait_until(&mut written, until).timed_out() {}
+    let is_left = |pipe: &Arc<OutputPipe>| pipe.state.lock().ended.is_some();
+    while requested.iter().any(is_left) && !reader.written_event.wait_until(&mut written, until).timed_out() {
+    }
 }

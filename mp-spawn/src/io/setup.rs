@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
 
-use crate::protocol::inherited_files::Inherited;
+use crate::protocol::inherited_files::InheritedFile;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::limits::Limits;
 
@@ -95,7 +95,7 @@ pub struct ProcessOptions {
     pub(crate) interrupt_signals: InterruptSignals,
     pub(crate) limits: Limits,
     /// Files that the process inherits.
-    pub(crate) inherited: Vec<Inherited>,
+    pub(crate) inherited: Vec<InheritedFile>,
 }
 
 impl ProcessOptions {
@@ -158,7 +158,7 @@ impl ProcessOptions {
     /// Adds file descriptors of the parent that the process inherits under the same numbers: see
     /// [`SpawnOptions::inherit_fds`](crate::SpawnOptions::inherit_fds).
     pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> ProcessOptions {
-        self.inherited.extend(fds.into_iter().map(|fd| Inherited::of(fd.as_fd())));
+        self.inherited.extend(fds.into_iter().map(|fd| InheritedFile::of(fd.as_fd())));
         self
     }
 

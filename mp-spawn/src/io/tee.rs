@@ -7,16 +7,16 @@ const LINE: usize = 64 << 10;
 
 /// Standard stream of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum StandardStream {
     Stdout,
     Stderr,
 }
 
-impl Stream {
+impl StandardStream {
     fn is_terminal(self) -> bool {
         match self {
-            Stream::Stdout => io::stdout().is_terminal(),
-            Stream::Stderr => io::stderr().is_terminal(),
+            StandardStream::Stdout => io::stdout().is_terminal(),
+            StandardStream::Stderr => io::stderr().is_terminal(),
         }
     }
 
@@ -24,8 +24,8 @@ impl Stream {
     pub(crate) fn write(self, lines: &[u8]) {
         // A failure can't be reported, because stderr itself may have failed.
         let _ = match self {
-            Stream::Stdout => io::stdout().lock().write_all(lines),
-            Stream::Stderr => io::stderr().lock().write_all(lines),
+            StandardStream::Stdout => io::stdout().lock().write_all(lines),
+            StandardStream::Stderr => io::stderr().lock().write_all(lines),
         };
     }
 }
@@ -33,7 +33,7 @@ impl Stream {
 /// Destination of passed-on lines, with the lines that have not been written.
 #[derive(Debug)]
 pub(crate) struct Tee {
-    stream: Stream,
+    stream: StandardStream,
     before: String,
     /// Incomplete line.
     line: Vec<u8>,
@@ -45,7 +45,7 @@ pub(crate) struct Tee {
 
 impl Tee {
     /// Creates a tee with this label as the prefix, in the colour of this number.
-    pub(crate) fn new(stream: Stream, number: usize, label: &str) -> Tee {
+    pub(crate) fn new(stream: StandardStream, number: usize, label: &str) -> Tee {
         // Colours that are readable on black and on white.
         const COLOURS: [u8; 6] = [36, 33, 32, 35, 34, 31];
         let coloured =
@@ -79,7 +79,7 @@ impl Tee {
     }
 
     /// Takes the lines to be written, if there are any.
-    pub(crate) fn begin(&mut self) -> Option<(Stream, Vec<u8>)> {
+    pub(crate) fn begin(&mut self) -> Option<(StandardStream, Vec<u8>)> {
         self.writing = !self.whole.is_empty();
         self.writing.then(|| (self.stream, std::mem::take(&mut self.whole)))
     }
@@ -90,7 +90,7 @@ impl Tee {
     }
 
     /// Returns `true` if all complete lines have been written.
-    pub(crate) fn is_passed_on(&self) -> bool {
+    pub(crate) fn is_written(&self) -> bool {
         self.whole.is_empty() && !self.writing
     }
 }

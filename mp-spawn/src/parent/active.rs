@@ -8,26 +8,26 @@ use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
 use crate::io::reader;
-use crate::parent::group::{GRACE, Group};
+use crate::parent::group::{ChildGroup, GRACE};
 use crate::parent::supervisor;
 use crate::sys;
 
 /// Processes of one start, which the parent tracks independently of the handles.
 #[derive(Debug)]
-enum Member {
+enum TrackedGroup {
     /// Processes of a [`ProcessContext`](crate::ProcessContext), which ends them when it is dropped.
-    Held { group: Weak<Group>, daemon: bool },
+    Owned { group: Weak<ChildGroup>, daemon: bool },
     /// Processes that continue without a handle: the process of a [`Process`](crate::Process), or the
     /// processes of a context that was detached.
-    Free { group: Arc<Group>, daemon: bool },
+    Detached { group: Arc<ChildGroup>, daemon: bool },
     /// Failure of a process without a handle that was not returned to the program. Printed at the exit.
     Failed(SpawnError),
 }
 
 /// Maximum number of stored failures without a handle.
-const MOST_FAILED: usize = 100;
+const MAX_FAILED: usize = 100;
 
-static FAMILY: PerProcess<Mutex<Vec<Member>>> =
+static TRACKED: PerProcess<Mutex<Vec<TrackedGroup>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// Process that was started by this process and has not ended.
@@ -57,89 +57,89 @@ pub struct ActiveChild {
 /// ```
 #[must_use]
 pub fn active_children() -> Vec<ActiveChild> {
-    let mut family = FAMILY.lock();
-    forget_the_done(&mut family);
-    let groups: Vec<_> = family.iter().filter_map(Member::group).collect();
+    let mut family = TRACKED.lock();
+    remove_ended(&mut family);
+    let groups: Vec<_> = family.iter().filter_map(TrackedGroup::group).collect();
     drop(family);
     groups.iter().filter(|group| group.check_owner().is_ok()).flat_map(|group| group.active()).collect()
 }
 
-impl Member {
+impl TrackedGroup {
     /// Returns `true` if these are the processes of the context with this group.
-    fn is_held(&self, group: &Arc<Group>) -> bool {
-        matches!(self, Member::Held { group: held, .. } if held.as_ptr() == Arc::as_ptr(group))
+    fn is_owned(&self, group: &Arc<ChildGroup>) -> bool {
+        matches!(self, TrackedGroup::Owned { group: owned, .. } if owned.as_ptr() == Arc::as_ptr(group))
     }
 
-    fn group(&self) -> Option<Arc<Group>> {
+    fn group(&self) -> Option<Arc<ChildGroup>> {
         match self {
-            Member::Held { group, .. } => group.upgrade(),
-            Member::Free { group, .. } => Some(Arc::clone(group)),
-            Member::Failed(_) => None,
+            TrackedGroup::Owned { group, .. } => group.upgrade(),
+            TrackedGroup::Detached { group, .. } => Some(Arc::clone(group)),
+            TrackedGroup::Failed(_) => None,
         }
     }
 }
 
 /// Adds processes that end with their context. If the context still exists when this process exits, the
 /// processes are ended (`daemon`) or waited for.
-pub(crate) fn note(group: &Arc<Group>, daemon: bool) {
-    care_at_exit();
-    add(Member::Held { group: Arc::downgrade(group), daemon });
+pub(crate) fn register(group: &Arc<ChildGroup>, daemon: bool) {
+    register_exit_handler();
+    add(TrackedGroup::Owned { group: Arc::downgrade(group), daemon });
 }
 
 /// Adds processes that continue without their handle. When this process exits, they are ended (`daemon`) or
 /// waited for.
-pub(crate) fn adopt(group: &Arc<Group>, daemon: bool) {
-    care_at_exit();
-    add(Member::Free { group: Arc::clone(group), daemon });
+pub(crate) fn adopt(group: &Arc<ChildGroup>, daemon: bool) {
+    register_exit_handler();
+    add(TrackedGroup::Detached { group: Arc::clone(group), daemon });
 }
 
 /// Lets the processes of a context continue without it.
-pub(crate) fn release(group: &Arc<Group>, daemon: bool) {
-    FAMILY.lock().retain(|member| !member.is_held(group));
+pub(crate) fn release(group: &Arc<ChildGroup>, daemon: bool) {
+    TRACKED.lock().retain(|member| !member.is_owned(group));
     adopt(group, daemon);
 }
 
 /// Registers the actions at exit, once.
-pub(crate) fn care_at_exit() {
+pub(crate) fn register_exit_handler() {
     static AT_EXIT: PerProcess<Once> = PerProcess::new([const { Once::new() }; GENERATIONS]);
     AT_EXIT.call_once(|| {
         sys::at_exit(|| {
-            care();
-            reader::pass_on_at_exit();
+            end_processes();
+            reader::write_at_exit();
         });
     });
 }
 
-fn add(member: Member) {
-    let mut family = FAMILY.lock();
-    forget_the_done(&mut family);
+fn add(member: TrackedGroup) {
+    let mut family = TRACKED.lock();
+    remove_ended(&mut family);
     family.push(member);
 }
 
 /// Removes processes that have ended. Processes with a failure that was not returned to the program stay, so
 /// that it is printed at the exit. Without a handle, only their error is stored.
-fn forget_the_done(family: &mut Vec<Member>) {
-    let mut failed = family.iter().filter(|member| matches!(member, Member::Failed(_))).count();
+fn remove_ended(family: &mut Vec<TrackedGroup>) {
+    let mut failed = family.iter().filter(|member| matches!(member, TrackedGroup::Failed(_))).count();
     family.retain_mut(|member| match member {
-        Member::Failed(_) => true,
-        Member::Held { group, .. } => {
-            group.upgrade().is_some_and(|group| !group.all_over() || group.untold_failure().is_some())
+        TrackedGroup::Failed(_) => true,
+        TrackedGroup::Owned { group, .. } => {
+            group.upgrade().is_some_and(|group| !group.all_over() || group.unreported_failure().is_some())
         }
-        Member::Free { group, .. } if !group.all_over() => true,
-        Member::Free { group, .. } => {
-            let Some(error) = group.untold_failure() else { return false };
+        TrackedGroup::Detached { group, .. } if !group.all_over() => true,
+        TrackedGroup::Detached { group, .. } => {
+            let Some(error) = group.unreported_failure() else { return false };
             if Arc::strong_count(group) == 1 {
                 failed += 1;
-                *member = Member::Failed(error);
+                *member = TrackedGroup::Failed(error);
             }
-            failed <= MOST_FAILED
+            failed <= MAX_FAILED
         }
     });
 }
 
 /// Prints a failure with a single write. `eprintln!` would write it in pieces, and other processes could
 /// write between them.
-fn tell(error: &SpawnError) {
+fn print_failure(error: &SpawnError) {
     let line = format!("mp: {error}\n");
     // The write fails if the reader has closed the pipe. The caller continues.
     _ = std::io::stderr().lock().write_all(line.as_bytes());
@@ -147,18 +147,18 @@ fn tell(error: &SpawnError) {
 
 /// Runs at exit: forbids restarts, ends daemonic processes, waits for all processes, and prints failures that
 /// were not returned to the program.
-fn care() {
+fn end_processes() {
     // A blocked thread could hold the lock for ever. The lock is released during the wait, because other
     // threads may still send data to the processes, and callbacks query them.
     let family = {
-        let Some(mut family) = FAMILY.try_lock_for(GRACE) else { return };
+        let Some(mut family) = TRACKED.try_lock_for(GRACE) else { return };
         std::mem::take(&mut *family)
     };
     let free = family.into_iter().filter_map(|member| match member {
-        Member::Free { group, daemon } => Some((group, daemon)),
-        Member::Held { group, daemon } => group.upgrade().map(|group| (group, daemon)),
-        Member::Failed(error) => {
-            tell(&error);
+        TrackedGroup::Detached { group, daemon } => Some((group, daemon)),
+        TrackedGroup::Owned { group, daemon } => group.upgrade().map(|group| (group, daemon)),
+        TrackedGroup::Failed(error) => {
+            print_failure(&error);
             None
         }
     });
@@ -167,18 +167,18 @@ fn care() {
     // start.
     free.iter().for_each(|(group, _)| group.forbid_restarts());
     let (daemons, others): (Vec<_>, Vec<_>) = free.into_iter().partition(|(_, daemon)| *daemon);
-    Group::end_together(&daemons.iter().map(|(group, _)| group.as_ref()).collect::<Vec<_>>(), GRACE);
+    ChildGroup::end_together(&daemons.iter().map(|(group, _)| group.as_ref()).collect::<Vec<_>>(), GRACE);
     // `exit` was called in a callback of `on_exit`, on the thread that reaps, which can't wait for itself.
     let others = if supervisor::is_this_thread() { Vec::new() } else { others };
     for (group, _) in others.iter() {
         group.wait(None, false);
     }
-    daemons.iter().chain(&others).for_each(|(group, _)| tell_untold(group));
+    daemons.iter().chain(&others).for_each(|(group, _)| print_unreported_failure(group));
 }
 
 /// Prints the first failure of a group that was not returned to the program.
-pub(crate) fn tell_untold(group: &Group) {
-    if let Some(error) = group.untold_failure() {
-        tell(&error);
+pub(crate) fn print_unreported_failure(group: &ChildGroup) {
+    if let Some(error) = group.unreported_failure() {
+        print_failure(&error);
     }
 }

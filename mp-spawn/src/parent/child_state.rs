@@ -14,32 +14,32 @@ use rustix::process::Signal;
 
 use crate::error::SpawnError;
 use crate::error::exit_status::ExitStatus;
-use crate::error::failed;
+use crate::error::launch_error;
 use crate::error::process_name::ProcessName;
 use crate::io::setup::ProcessOptions;
-use crate::parent::diagnosis::{self, Seen, Subject};
-use crate::parent::group::Group;
-use crate::parent::launch::Launched;
-use crate::parent::rank::Running;
-use crate::protocol::frame::{Inbox, Kind};
-use crate::protocol::message::{FromChild, Hello, Joined, Report};
+use crate::parent::diagnosis::{self, DiagnosedProcess, Evidence};
+use crate::parent::group::ChildGroup;
+use crate::parent::launch::LaunchedProcess;
+use crate::parent::rank::RunningProcess;
+use crate::protocol::frame::{FrameKind, Inbox};
+use crate::protocol::message::{FromChild, Hello, MemberJoined, Report};
 use crate::protocol::outbox::Outbox;
-use crate::protocol::payload::{self, Received};
+use crate::protocol::payload::{self, ReceivedValue};
 use crate::start_method::StartMethod;
 use crate::sys::clock::{deadline, now, now_is_late};
 use crate::sys::log_event::event;
 use crate::sys::oom;
-use crate::sys::proc_stat::Doing;
-use crate::sys::process_handle::Handle;
+use crate::sys::proc_stat::ProcessActivity;
+use crate::sys::process_handle::ProcessHandle;
 use mp_core::{Promise, children};
 use mp_reduce::Unread;
 
 const CHUNK: usize = 64 << 10;
 /// Time for which the supervisor does not watch a process that may be short-lived: see
 /// [`supervisor`](crate::parent::supervisor).
-const YOUTH: Duration = Duration::from_millis(50);
+const MAX_UNWATCHED: Duration = Duration::from_millis(50);
 /// Time after which the supervisor watches it if a caller queries it.
-const INFANCY: Duration = Duration::from_millis(4);
+const MIN_UNWATCHED: Duration = Duration::from_millis(4);
 /// Number of chunks that are read from one process in each turn.
 const CHUNKS_A_TURN: usize = 16;
 /// Number of chunks that are read after the end of a process: more than its socket can hold.
@@ -47,15 +47,15 @@ const CHUNKS_AT_END: usize = 256;
 
 /// State of one process.
 #[derive(Debug)]
-pub(crate) struct Watch {
-    group: Arc<Group>,
+pub(crate) struct WatchedChild {
+    group: Arc<ChildGroup>,
     rank: usize,
     who: ProcessName,
     program: Arc<PathBuf>,
     method: StartMethod,
     function: Arc<str>,
     nonce: u64,
-    pub(crate) handle: Arc<Handle>,
+    pub(crate) handle: Arc<ProcessHandle>,
     /// Open while messages may arrive.
     pub(crate) socket: Option<OwnedFd>,
     /// `true` if the process has reported. Later messages are read after its end.
@@ -63,32 +63,32 @@ pub(crate) struct Watch {
     inbox: Inbox,
     outbox: Outbox,
     /// Arguments of the process, until it has taken them.
-    parcel: Option<Promise>,
+    promise: Option<Promise>,
     member: Option<u32>,
     /// Number of crashed processes whose memory was released after its end.
     swept: usize,
-    seen: Seen,
+    evidence: Evidence,
     timeout: Duration,
     returns: bool,
     /// End of the time for its hello.
     pub(crate) hello_until: Option<Instant>,
     /// Time at which the supervisor begins to watch it. `None` if the supervisor watches it.
-    pub(crate) young_until: Option<Instant>,
+    pub(crate) unwatched_deadline: Option<Instant>,
 }
 
 /// Data to be sent to a process at its start, and its setup in the parent.
 #[derive(Debug)]
-pub(crate) struct Order {
+pub(crate) struct LaunchOrder {
     pub(crate) rank: usize,
     pub(crate) outbox: Outbox,
-    pub(crate) parcel: Option<Promise>,
+    pub(crate) promise: Option<Promise>,
     pub(crate) setup: ProcessOptions,
 }
 
 /// Common properties of the processes of one start.
 #[derive(Debug, Clone)]
-pub(crate) struct Common {
-    pub(crate) group: Arc<Group>,
+pub(crate) struct BatchProperties {
+    pub(crate) group: Arc<ChildGroup>,
     pub(crate) program: Arc<PathBuf>,
     pub(crate) function: Arc<str>,
     /// Time within which a process must send its hello.
@@ -98,30 +98,39 @@ pub(crate) struct Common {
     pub(crate) method: StartMethod,
 }
 
-impl Watch {
-    pub(crate) fn new(common: Common, order: Order, launched: Launched, id: u64) -> Watch {
-        let Common { group, program, function, timeout, returns, method } = common;
+impl WatchedChild {
+    pub(crate) fn new(
+        common: BatchProperties,
+        order: LaunchOrder,
+        launched: LaunchedProcess,
+        id: u64,
+    ) -> WatchedChild {
+        let BatchProperties { group, program, function, timeout, returns, method } = common;
         let handle = Arc::new(launched.handle);
         // Processes of the same start are waited for together, through the supervisor. A return value may
         // have to be taken while the process lives. A supervised process must be restarted at once.
-        let young = group.len() == 1 && !returns && group.attempt().is_none();
-        let [alone_until, young_until] =
-            [INFANCY, YOUTH].map(|time| if young { deadline(time) } else { None });
-        group.started(order.rank, launched.pid, Running { handle: Arc::clone(&handle), id, alone_until });
-        Watch {
+        let is_short_lived = group.len() == 1 && !returns && group.attempt().is_none();
+        let [unwatched_until, unwatched_deadline] =
+            [MIN_UNWATCHED, MAX_UNWATCHED].map(|time| if is_short_lived { deadline(time) } else { None });
+        group.record_start(
+            order.rank,
+            launched.pid,
+            RunningProcess { handle: Arc::clone(&handle), id, unwatched_until },
+        );
+        WatchedChild {
             rank: order.rank,
-            who: group.who(order.rank),
+            who: group.process_name(order.rank),
             nonce: launched.nonce,
             socket: Some(launched.socket),
             reported: false,
             inbox: Inbox::default(),
             outbox: order.outbox,
-            parcel: order.parcel,
+            promise: order.promise,
             member: None,
             swept: 0,
-            seen: Seen { cpu_seconds: order.setup.limits.cpu_seconds(), ..Seen::default() },
+            evidence: Evidence { cpu_seconds: order.setup.limits.cpu_seconds(), ..Evidence::default() },
             hello_until: deadline(timeout),
-            young_until,
+            unwatched_deadline,
             handle,
             group,
             program,
@@ -136,8 +145,8 @@ impl Watch {
         self.member.is_some()
     }
 
-    fn subject(&self) -> Subject<'_> {
-        Subject {
+    fn diagnosed(&self) -> DiagnosedProcess<'_> {
+        DiagnosedProcess {
             who: &self.who,
             program: self.program.as_path(),
             method: self.method,
@@ -156,7 +165,7 @@ impl Watch {
                 // The end of the peer is reported through its sentinel, with the reason.
                 let gone = matches!(error.kind(), io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset);
                 if !gone {
-                    self.fail(failed("sendmsg", None, error));
+                    self.fail(launch_error("sendmsg", None, error));
                 }
                 true
             }
@@ -189,41 +198,45 @@ impl Watch {
 
     fn take_frames(&mut self) -> Result<(), String> {
         while let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
-            self.reported |= matches!(frame.kind, Kind::Report | Kind::Done);
+            self.reported |= matches!(frame.kind, FrameKind::Report | FrameKind::Done);
             match FromChild::from_frame(&frame)? {
                 FromChild::Hello(Hello { nonce, member }) => {
                     if nonce != self.nonce {
                         return Err("it is not the process that was started".to_string());
                     }
-                    self.seen.hello = true;
+                    self.evidence.hello = true;
                     self.member = member;
                     self.hello_until = None;
                 }
-                _ if !self.seen.hello => return Err("something came before the hello".to_string()),
-                FromChild::Joined(Joined { member }) => self.member = Some(member),
-                FromChild::Panic(note) => self.seen.note_panic(note),
-                FromChild::Crash(crash) => self.seen.crash = Some(crash),
-                FromChild::Report(Report::Done) => self.seen.done = true,
+                _ if !self.evidence.hello => return Err("something came before the hello".to_string()),
+                FromChild::Joined(MemberJoined { member }) => self.member = Some(member),
+                FromChild::Panic(note) => self.evidence.record_panic(note),
+                FromChild::Crash(crash) => self.evidence.crash = Some(crash),
+                FromChild::Report(Report::Done) => self.evidence.done = true,
                 FromChild::Report(Report::Plain(value)) => {
-                    self.group.returned(self.rank, Received::Plain(value));
-                    self.seen.done = true;
-                    self.seen.returned = true;
+                    self.group.set_value(self.rank, ReceivedValue::Plain(value));
+                    self.evidence.done = true;
+                    self.evidence.returned = true;
                 }
                 FromChild::Report(Report::Value(ticket)) => {
-                    self.group.returned(self.rank, Received::Shared(payload::claim(ticket)?));
-                    self.seen.done = true;
-                    self.seen.returned = true;
-                    self.say_taken()?;
+                    self.group.set_value(self.rank, ReceivedValue::Shared(payload::claim(ticket)?));
+                    self.evidence.done = true;
+                    self.evidence.returned = true;
+                    self.send_taken()?;
                 }
                 FromChild::Report(Report::Unread(message, ticket)) => {
                     let unread = payload::claim(ticket).ok().and_then(|args| Unread::of(args).ok());
                     let who = Some(self.who.clone().into());
-                    self.group.failed(self.rank, now(), SpawnError::Arguments { who, message, unread });
-                    self.say_taken()?;
+                    self.group.record_failure(
+                        self.rank,
+                        now(),
+                        SpawnError::Arguments { who, message, unread },
+                    );
+                    self.send_taken()?;
                 }
                 FromChild::Report(report) => {
-                    if let Some((at, error)) = diagnosis::of_report(self.subject(), report, now()) {
-                        self.group.failed(self.rank, at, error);
+                    if let Some((at, error)) = diagnosis::report_failure(self.diagnosed(), report, now()) {
+                        self.group.record_failure(self.rank, at, error);
                     }
                 }
             }
@@ -232,25 +245,25 @@ impl Watch {
     }
 
     /// Confirms that the value from the child was taken.
-    fn say_taken(&mut self) -> Result<(), String> {
-        self.outbox.append(Kind::Taken, &[]).map_err(|e| e.to_string())?;
+    fn send_taken(&mut self) -> Result<(), String> {
+        self.outbox.append(FrameKind::Taken, &[]).map_err(|e| e.to_string())?;
         // The child reads nothing else, so there is room for it.
         let _ = self.send();
         Ok(())
     }
 
     /// Returns the time of the next timeout.
-    pub(crate) fn due(&self) -> Option<Instant> {
-        self.young_until.into_iter().chain(self.hello_until).min()
+    pub(crate) fn next_timeout(&self) -> Option<Instant> {
+        self.unwatched_deadline.into_iter().chain(self.hello_until).min()
     }
 
     /// Handles the end of the time for the hello.
-    pub(crate) fn hello_is_overdue(&mut self) {
+    pub(crate) fn handle_hello_timeout(&mut self) {
         // The hello may have arrived without being read, because this process may have been stopped
         // meanwhile.
         self.receive();
         let Some(until) = self.hello_until.take() else { return };
-        let doing = Doing::of(self.who.pid);
+        let doing = ProcessActivity::of(self.who.pid);
         // This process was stopped, and so was the child, if the whole program was stopped.
         let paused = now_is_late(until);
         if paused || doing.as_ref().is_some_and(|doing| doing.is_excused(self.timeout)) {
@@ -269,7 +282,7 @@ impl Watch {
     /// Fails the process and kills it. Its later messages and its end are ignored.
     pub(crate) fn fail(&mut self, error: SpawnError) {
         self.hello_until = None;
-        self.group.failed(self.rank, now(), error);
+        self.group.record_failure(self.rank, now(), error);
         self.kill();
     }
 
@@ -291,20 +304,20 @@ impl Watch {
         self.read(CHUNKS_AT_END);
         let Some(exit) = self.handle.reap() else { return false };
         self.swept = payload::child_died(self.member);
-        self.group.exited(self.rank, exit, self.seen.hello);
-        let asked = self.group.asked(self.rank);
-        let mut seen = std::mem::take(&mut self.seen);
-        seen.last_words = self.group.drain(self.rank);
+        self.group.record_exit(self.rank, exit, self.evidence.hello);
+        let asked = self.group.requested_signal(self.rank);
+        let mut evidence = std::mem::take(&mut self.evidence);
+        evidence.last_words = self.group.drain(self.rank);
         let sent_by_us = asked == Some(crate::error::exit_status::Signal::KILL);
-        seen.out_of_memory = exit.is_kill() && !sent_by_us && oom::killed_a_process();
-        if let Some((at, error)) = diagnosis::of_exit(self.subject(), seen, exit, asked, now()) {
-            self.group.failed(self.rank, at, error);
+        evidence.out_of_memory = exit.is_kill() && !sent_by_us && oom::has_killed_process();
+        if let Some((at, error)) = diagnosis::exit_failure(self.diagnosed(), evidence, exit, asked, now()) {
+            self.group.record_failure(self.rank, at, error);
         }
         true
     }
 
     /// Logs the end of the process. Called without locks.
-    pub(crate) fn tell_end(&self) {
+    pub(crate) fn log_end(&self) {
         let ProcessName { name, pid, .. } = &self.who;
         if self.swept > 0 {
             event!(Debug, "what {} processes held, {name} (pid {pid}) the last, was released", self.swept);
@@ -321,13 +334,13 @@ impl Watch {
         let (group, rank) = (Arc::clone(&self.group), self.rank);
         children::ended(self.who.pid);
         // Done after its failure is recorded, because a waiter that this wakes names the failure.
-        if let Some(parcel) = self.parcel.take() {
-            parcel.lose(self.who.pid);
+        if let Some(promise) = self.promise.take() {
+            promise.lose(self.who.pid);
         }
         drop(self);
-        group.process_over(rank);
+        group.handle_end(rank);
     }
 }
 
 /// Processes that wait to be started, in order.
-pub(crate) type Orders = VecDeque<Order>;
+pub(crate) type LaunchOrders = VecDeque<LaunchOrder>;

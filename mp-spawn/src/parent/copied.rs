@@ -4,9 +4,9 @@
 //! the copy unlocks it.
 
 use crate::error::{Result, SpawnError};
-use crate::parent::group::Group;
+use crate::parent::group::ChildGroup;
 
-impl Group {
+impl ChildGroup {
     /// Returns an error in a process that was forked from the owner.
     pub(crate) fn check_owner(&self) -> Result<()> {
         if self.owner == std::process::id() {
@@ -22,7 +22,7 @@ impl Group {
     }
 
     /// Returns a line for each process.
-    pub(crate) fn describe_in_a_copy(&self, error: &SpawnError) -> Vec<String> {
+    pub(crate) fn describe_in_copy(&self, error: &SpawnError) -> Vec<String> {
         self.pids().into_iter().map(|pid| format!("pid {pid}: {error}")).collect()
     }
 }

@@ -5,15 +5,15 @@ use std::io;
 use std::path::Path;
 
 use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
-use crate::error::failed;
+use crate::error::launch_error;
 use crate::error::process_name::ProcessName;
 use crate::error::{ProcessExited, ProcessRaised, RaisedKind, SpawnError};
-use crate::protocol::message::{Cause, Crash, PanicNote, Report};
+use crate::protocol::message::{Crash, CrashCause, PanicNote, Report};
 use crate::start_method::StartMethod;
 
 /// Process that an error concerns.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Subject<'a> {
+pub(crate) struct DiagnosedProcess<'a> {
     pub(crate) who: &'a ProcessName,
     /// Program that was executed for it.
     pub(crate) program: &'a Path,
@@ -25,7 +25,7 @@ pub(crate) struct Subject<'a> {
 
 /// Reports of a process before its end.
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct Evidence {
     pub(crate) hello: bool,
     /// `true` if it reported that its function returned without an error.
     pub(crate) done: bool,
@@ -43,18 +43,18 @@ pub(crate) struct Seen {
 }
 
 /// Number of panics of a process that are stored.
-const PANICS: usize = 3;
+const MAX_PANICS: usize = 3;
 
-impl Seen {
-    pub(crate) fn note_panic(&mut self, note: PanicNote) {
-        if self.panics.len() == PANICS {
+impl Evidence {
+    pub(crate) fn record_panic(&mut self, note: PanicNote) {
+        if self.panics.len() == MAX_PANICS {
             self.panics.pop_front();
         }
         self.panics.push_back(note);
     }
 }
 
-fn in_a_line(PanicNote { message, location, .. }: &PanicNote) -> String {
+fn one_line(PanicNote { message, location, .. }: &PanicNote) -> String {
     match location {
         Some(location) => format!("{message}, at {location}"),
         None => message.clone(),
@@ -62,8 +62,12 @@ fn in_a_line(PanicNote { message, location, .. }: &PanicNote) -> String {
 }
 
 /// Returns the failure in a report, and its time.
-pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Option<(u64, SpawnError)> {
-    let Subject { who, function, .. } = subject;
+pub(crate) fn report_failure(
+    subject: DiagnosedProcess<'_>,
+    report: Report,
+    now: u64,
+) -> Option<(u64, SpawnError)> {
+    let DiagnosedProcess { who, function, .. } = subject;
     let raised = |kind, message, chain, debug, location, backtrace| {
         SpawnError::ProcessRaised(Box::new(ProcessRaised {
             who: who.clone(),
@@ -94,22 +98,22 @@ pub(crate) fn of_report(subject: Subject<'_>, report: Report, now: u64) -> Optio
         }
         Report::Unable(message) => {
             let message = format!("{who}: {message}");
-            Some((now, failed("the start of the worker", None, io::Error::other(message))))
+            Some((now, launch_error("the start of the worker", None, io::Error::other(message))))
         }
     }
 }
 
 /// Returns the failure that the end of a process shows, and its time, or `None` for a success.
-pub(crate) fn of_exit(
-    subject: Subject<'_>,
-    seen: Seen,
+pub(crate) fn exit_failure(
+    subject: DiagnosedProcess<'_>,
+    evidence: Evidence,
     exit: ExitStatus,
     asked: Option<Signal>,
     now: u64,
 ) -> Option<(u64, SpawnError)> {
-    let Subject { who, program, method, returns, .. } = subject;
-    let good = exit.success() || (exit == ExitStatus::Unknown && seen.done);
-    if good && seen.hello && (seen.returned || !returns) {
+    let DiagnosedProcess { who, program, method, returns, .. } = subject;
+    let good = exit.success() || (exit == ExitStatus::Unknown && evidence.done);
+    if good && evidence.hello && (evidence.returned || !returns) {
         return None;
     }
     let killer = match exit {
@@ -118,37 +122,38 @@ pub(crate) fn of_exit(
     };
     // A copy of this process can't be another program. A program that handles the signal of this one exits
     // with a code.
-    if !seen.hello && killer.is_none() && asked.is_none() && method != StartMethod::Fork {
+    if !evidence.hello && killer.is_none() && asked.is_none() && method != StartMethod::Fork {
         let (who, program) = (who.clone().into(), program.to_owned());
         return Some((now, SpawnError::NeverReported { who, program, method, exit }));
     }
-    let crash = seen.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
+    let crash = evidence.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
     // The handler sees a signal that a process sends.
-    let unheard = killer == Some(Signal::from_number(libc::SIGSEGV)) && seen.hello && seen.crash.is_none();
+    let unheard =
+        killer == Some(Signal::from_number(libc::SIGSEGV)) && evidence.hello && evidence.crash.is_none();
     let aborted = killer == Some(Signal::from_number(libc::SIGABRT));
-    let panics = || seen.panics.iter().rev().map(in_a_line).collect();
+    let panics = || evidence.panics.iter().rev().map(one_line).collect();
     let detail = match crash {
-        Some(Crash { cause: Cause::StackOverflow, address, .. }) => {
+        Some(Crash { cause: CrashCause::StackOverflow, address, .. }) => {
             Some(ExitDetail::StackOverflow { address })
         }
-        Some(Crash { cause: Cause::Fault, address, .. }) => Some(ExitDetail::Fault { address }),
-        Some(Crash { cause: Cause::Panic, .. }) if !seen.panics.is_empty() => {
+        Some(Crash { cause: CrashCause::Fault, address, .. }) => Some(ExitDetail::Fault { address }),
+        Some(Crash { cause: CrashCause::Panic, .. }) if !evidence.panics.is_empty() => {
             Some(ExitDetail::Panics(panics()))
         }
-        None if aborted && !seen.panics.is_empty() => Some(ExitDetail::EarlierPanics(panics())),
-        _ if killer.is_some() && killer == asked => Some(ExitDetail::AskedFor),
-        _ if killer.is_none() && asked.is_some() && !seen.hello => Some(ExitDetail::AskedFor),
+        None if aborted && !evidence.panics.is_empty() => Some(ExitDetail::EarlierPanics(panics())),
+        _ if killer.is_some() && killer == asked => Some(ExitDetail::Requested),
+        _ if killer.is_none() && asked.is_some() && !evidence.hello => Some(ExitDetail::Requested),
         _ if killer == Some(Signal::from_number(libc::SIGXCPU)) => {
-            Some(ExitDetail::CpuTime(seen.cpu_seconds))
+            Some(ExitDetail::CpuTime(evidence.cpu_seconds))
         }
-        _ if seen.out_of_memory => Some(ExitDetail::OutOfMemory),
-        _ if killer.is_some() && !seen.hello => Some(ExitDetail::NotBegun),
+        _ if evidence.out_of_memory => Some(ExitDetail::OutOfMemory),
+        _ if killer.is_some() && !evidence.hello => Some(ExitDetail::NotBegun),
         _ if unheard => Some(ExitDetail::LikelyStackOverflow),
         _ if good => Some(ExitDetail::NoValue),
         _ => None,
     };
     let at = crash.map_or(now, |crash| crash.at.min(now));
-    let (who, begun, stderr) = (who.clone(), seen.hello, seen.last_words);
+    let (who, begun, stderr) = (who.clone(), evidence.hello, evidence.last_words);
     Some((at, SpawnError::ProcessExited(Box::new(ProcessExited { who, exit, begun, detail, stderr }))))
 }
 
@@ -160,8 +165,8 @@ mod tests {
 
     static WHO: OnceLock<ProcessName> = OnceLock::new();
 
-    fn subject() -> Subject<'static> {
-        Subject {
+    fn diagnosed() -> DiagnosedProcess<'static> {
+        DiagnosedProcess {
             who: WHO.get_or_init(|| ProcessName::new(Some(2), "rank-2".to_string(), 7)),
             program: Path::new("/p"),
             method: StartMethod::Spawn,
@@ -172,32 +177,32 @@ mod tests {
     const SEGV: ExitStatus =
         ExitStatus::Signal { signal: Signal::from_number(libc::SIGSEGV), core_dumped: false };
 
-    fn text(seen: Seen, exit: ExitStatus, asked: Option<Signal>) -> String {
-        of_exit(subject(), seen, exit, asked, 100)
+    fn text(evidence: Evidence, exit: ExitStatus, asked: Option<Signal>) -> String {
+        exit_failure(diagnosed(), evidence, exit, asked, 100)
             .map_or_else(|| "fine".to_string(), |(_, error)| error.to_string())
     }
 
-    fn running() -> Seen {
-        Seen { hello: true, ..Seen::default() }
+    fn running() -> Evidence {
+        Evidence { hello: true, ..Evidence::default() }
     }
 
     #[test]
     fn good_ends() {
         assert_eq!(text(running(), ExitStatus::Code(0), None), "fine");
-        assert_eq!(text(Seen { done: true, ..running() }, ExitStatus::Unknown, None), "fine");
+        assert_eq!(text(Evidence { done: true, ..running() }, ExitStatus::Unknown, None), "fine");
     }
 
     #[test]
     fn silence_is_a_failure_even_with_code_zero() {
-        assert!(text(Seen::default(), ExitStatus::Code(0), None).contains("before it reported"));
+        assert!(text(Evidence::default(), ExitStatus::Code(0), None).contains("before it reported"));
     }
 
     #[test]
     fn a_copy_can_not_be_another_program() {
-        let copy = Subject { method: StartMethod::Fork, ..subject() };
+        let copy = DiagnosedProcess { method: StartMethod::Fork, ..diagnosed() };
         let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
         for exit in [killed, ExitStatus::Code(0), ExitStatus::Code(120)] {
-            let (_, error) = of_exit(copy, Seen::default(), exit, None, 100).unwrap();
+            let (_, error) = exit_failure(copy, Evidence::default(), exit, None, 100).unwrap();
             assert!(matches!(&error, SpawnError::ProcessExited(e) if e.exit == exit), "{error:?}");
         }
     }
@@ -205,13 +210,13 @@ mod tests {
     #[test]
     fn a_signal_before_the_hello_is_a_death_that_says_so() {
         let killed = ExitStatus::Signal { signal: Signal::KILL, core_dumped: false };
-        let ended = |seen, asked| match of_exit(subject(), seen, killed, asked, 100) {
+        let ended = |evidence, asked| match exit_failure(diagnosed(), evidence, killed, asked, 100) {
             Some((_, SpawnError::ProcessExited(exited))) => (exited.begun, exited.detail),
             other => panic!("{other:?}"),
         };
-        assert_eq!(ended(Seen::default(), None), (false, Some(ExitDetail::NotBegun)));
-        assert_eq!(ended(Seen::default(), Some(Signal::KILL)), (false, Some(ExitDetail::AskedFor)));
-        let starved = Seen { out_of_memory: true, ..Seen::default() };
+        assert_eq!(ended(Evidence::default(), None), (false, Some(ExitDetail::NotBegun)));
+        assert_eq!(ended(Evidence::default(), Some(Signal::KILL)), (false, Some(ExitDetail::Requested)));
+        let starved = Evidence { out_of_memory: true, ..Evidence::default() };
         assert_eq!(ended(starved, None), (false, Some(ExitDetail::OutOfMemory)));
         assert_eq!(ended(running(), None), (true, None));
     }
@@ -219,21 +224,21 @@ mod tests {
     #[test]
     fn child_ended_by_the_program_gets_no_hint() {
         for exit in [ExitStatus::Code(143), ExitStatus::Code(0), ExitStatus::Unknown] {
-            let said = text(Seen::default(), exit, Some(Signal::TERM));
+            let text_of = text(Evidence::default(), exit, Some(Signal::TERM));
             assert!(
-                said.contains("this program sent the signal") && !said.contains("Only a program"),
-                "{said}"
+                text_of.contains("this program sent the signal") && !text_of.contains("Only a program"),
+                "{text_of}"
             );
         }
     }
 
     #[test]
     fn a_child_that_never_reported_is_told_by_its_method() {
-        let said = |method| {
-            let subject = Subject { method, ..subject() };
-            of_exit(subject, Seen::default(), ExitStatus::Code(3), None, 1).unwrap().1.to_string()
+        let text_of = |method| {
+            let subject = DiagnosedProcess { method, ..diagnosed() };
+            exit_failure(subject, Evidence::default(), ExitStatus::Code(3), None, 1).unwrap().1.to_string()
         };
-        let (spawned, served) = (said(StartMethod::Spawn), said(StartMethod::ForkServer));
+        let (spawned, served) = (text_of(StartMethod::Spawn), text_of(StartMethod::ForkServer));
         assert!(spawned.contains("ran /p and exited with code 3") && spawned.contains("Only a program"));
         assert!(served.contains("was made by the fork server and exited with code 3"), "{served}");
         assert!(!served.contains("/p") && !served.contains("Only a program"), "{served}");
@@ -241,26 +246,27 @@ mod tests {
 
     #[test]
     fn a_crash_note_counts_only_for_its_signal() {
-        let crash = Some(Crash { at: 50, address: 16, signal: libc::SIGSEGV, cause: Cause::StackOverflow });
-        let seen = || Seen { crash, ..running() };
-        assert!(text(seen(), SEGV, None).contains("stack overflow"));
-        assert!(!text(seen(), ExitStatus::Code(3), None).contains("stack overflow"));
-        assert_eq!(of_exit(subject(), seen(), SEGV, None, 100).map(|(at, _)| at), Some(50));
+        let crash =
+            Some(Crash { at: 50, address: 16, signal: libc::SIGSEGV, cause: CrashCause::StackOverflow });
+        let evidence = || Evidence { crash, ..running() };
+        assert!(text(evidence(), SEGV, None).contains("stack overflow"));
+        assert!(!text(evidence(), ExitStatus::Code(3), None).contains("stack overflow"));
+        assert_eq!(exit_failure(diagnosed(), evidence(), SEGV, None, 100).map(|(at, _)| at), Some(50));
     }
 
     #[test]
-    fn a_segmentation_fault_that_no_handler_has_seen_is_most_likely_a_stack_overflow() {
+    fn unhandled_segfault_is_a_likely_stack_overflow() {
         assert!(text(running(), SEGV, None).contains("most likely a stack overflow"));
-        let crash = |cause| Seen {
+        let crash = |cause| Evidence {
             crash: Some(Crash { at: 5, address: 0, signal: libc::SIGSEGV, cause }),
             ..running()
         };
-        assert!(!text(crash(Cause::Sent), SEGV, None).contains("overflow"));
-        assert!(!text(crash(Cause::Fault), SEGV, None).contains("overflow"));
+        assert!(!text(crash(CrashCause::Sent), SEGV, None).contains("overflow"));
+        assert!(!text(crash(CrashCause::Fault), SEGV, None).contains("overflow"));
         assert!(!text(running(), ExitStatus::Code(139), None).contains("overflow"));
         // Before it becomes a worker it has no handlers.
-        let copy = Subject { method: StartMethod::Fork, ..subject() };
-        let (_, error) = of_exit(copy, Seen::default(), SEGV, None, 100).unwrap();
+        let copy = DiagnosedProcess { method: StartMethod::Fork, ..diagnosed() };
+        let (_, error) = exit_failure(copy, Evidence::default(), SEGV, None, 100).unwrap();
         assert!(!error.to_string().contains("overflow"), "{error}");
     }
 
@@ -272,10 +278,10 @@ mod tests {
     }
 
     #[test]
-    fn a_good_end_without_a_value_is_a_failure_where_one_is_awaited() {
-        let subject = Subject { returns: true, ..subject() };
-        let ended = |seen| of_exit(subject, seen, ExitStatus::Code(0), None, 100);
-        assert!(ended(Seen { returned: true, ..running() }).is_none());
+    fn exit_without_an_expected_value_is_a_failure() {
+        let subject = DiagnosedProcess { returns: true, ..diagnosed() };
+        let ended = |evidence| exit_failure(subject, evidence, ExitStatus::Code(0), None, 100);
+        assert!(ended(Evidence { returned: true, ..running() }).is_none());
         let (_, error) = ended(running()).unwrap();
         assert!(error.to_string().contains("before its function returned"), "{error}");
     }
@@ -289,6 +295,6 @@ mod tests {
             debug: String::new(),
             interrupted: false,
         };
-        assert_eq!(of_report(subject(), report, 9).map(|(at, _)| at), Some(9));
+        assert_eq!(report_failure(diagnosed(), report, 9).map(|(at, _)| at), Some(9));
     }
 }

@@ -8,7 +8,7 @@
 //! | state of a process to be started | counted as |
 //! |---|---|
 //! | its batch was admitted | reserved |
-//! | it runs ([`Room::use_one`]) | a child that has not joined |
+//! | it runs ([`MemberReservation::release_one`]) | a child that has not joined |
 //! | it could not be started, or its batch was dropped ([`Drop`]) | nothing |
 
 use std::cell::Cell;
@@ -27,12 +27,12 @@ static RESERVED: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(
 
 /// Places for the processes of one start.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct MemberReservation {
     left: Cell<usize>,
 }
 
 /// Reserves places for `count` processes.
-pub(crate) fn reserve(count: usize) -> Result<Room> {
+pub(crate) fn reserve(count: usize) -> Result<MemberReservation> {
     let arena = payload::arena()?;
     let mut reserved = RESERVED.lock();
     // The order matters, here and below: a child that joins in between is counted as a child or as a member,
@@ -41,19 +41,19 @@ pub(crate) fn reserve(count: usize) -> Result<Room> {
     let (limit, members) = arena.most_members();
     // This fast check is usually sufficient. It counts some members that have left.
     if count > limit.saturating_sub(members + children.len() + *reserved) {
-        let free = limit.saturating_sub(processes_now(&arena) + *reserved);
+        let free = limit.saturating_sub(count_processes(&arena) + *reserved);
         if count > free {
             return Err(too_many(count, free, limit));
         }
     }
     *reserved += count;
-    Ok(Room { left: Cell::new(count) })
+    Ok(MemberReservation { left: Cell::new(count) })
 }
 
 /// Counts members, and children that are not members. A child that has joined and has not reported it yet is
 /// counted once.
 #[cold]
-fn processes_now(arena: &Arena) -> usize {
+fn count_processes(arena: &Arena) -> usize {
     let mut children = supervisor::outside();
     // Crashed processes occupy their places until they are swept. Fails only in a forked process, which has
     // no children.
@@ -79,13 +79,13 @@ fn too_many(count: usize, free: usize, limit: usize) -> SpawnError {
     }))
 }
 
-impl Room {
+impl MemberReservation {
     /// Releases the reservation of a process that runs.
-    pub(crate) fn use_one(&self) {
-        self.give_back(1);
+    pub(crate) fn release_one(&self) {
+        self.release(1);
     }
 
-    fn give_back(&self, count: usize) {
+    fn release(&self, count: usize) {
         let count = count.min(self.left.get());
         self.left.set(self.left.get() - count);
         let mut reserved = RESERVED.lock();
@@ -93,10 +93,10 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for MemberReservation {
     fn drop(&mut self) {
         if self.left.get() > 0 {
-            self.give_back(self.left.get());
+            self.release(self.left.get());
         }
     }
 }

@@ -13,9 +13,9 @@ use mp_core::AuthKey;
 #[cfg(feature = "authkey")]
 use crate::error::Result;
 #[cfg(feature = "authkey")]
-use crate::error::failed;
+use crate::error::launch_error;
 use crate::io::setup::{ProcessOptions, Stdio};
-use crate::protocol::command::Words;
+use crate::protocol::command::CommandLine;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::limits::Limits;
 use crate::start_method::StartMethod;
@@ -38,11 +38,11 @@ pub struct SpawnOptions {
     pub(crate) nprocs: usize,
     pub(crate) name: String,
     pub(crate) grace_period: Option<Duration>,
-    pub(crate) command: Option<Words>,
+    pub(crate) command: Option<CommandLine>,
     pub(crate) on_failure: OnFailure,
     pub(crate) handshake: Duration,
     pub(crate) setup: ProcessOptions,
-    pub(crate) per_rank: Option<PerRank>,
+    pub(crate) per_rank: Option<RankSetup>,
     pub(crate) method: Option<StartMethod>,
     pub(crate) daemon: bool,
     #[cfg(feature = "authkey")]
@@ -50,7 +50,7 @@ pub struct SpawnOptions {
 }
 
 /// Function that changes the setup of one rank.
-type PerRank = Arc<dyn Fn(usize, ProcessOptions) -> ProcessOptions + Send + Sync>;
+type RankSetup = Arc<dyn Fn(usize, ProcessOptions) -> ProcessOptions + Send + Sync>;
 
 /// Action on the other processes when one process fails.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -114,7 +114,7 @@ impl SpawnOptions {
     /// option, the same holds for the running program. [`Fork`](StartMethod::Fork) is exempt.
     #[doc(alias = "set_executable")]
     pub fn executable(mut self, program: impl Into<PathBuf>) -> SpawnOptions {
-        self.command = Some(Words::program(program.into()));
+        self.command = Some(CommandLine::program(program.into()));
         self
     }
 
@@ -132,7 +132,7 @@ impl SpawnOptions {
     /// # Ok::<(), mp_spawn::SpawnError>(())
     /// ```
     pub fn command<S: Into<OsString>>(mut self, command: impl IntoIterator<Item = S>) -> SpawnOptions {
-        self.command = Words::command(command);
+        self.command = CommandLine::command(command);
         self
     }
 
@@ -301,9 +301,8 @@ impl SpawnOptions {
     pub(crate) fn key(&self) -> Result<AuthKey> {
         match &self.key {
             Some(key) => Ok(key.clone()),
-            None => {
-                mp_core::authkey().map_err(|error| failed("getrandom", None, std::io::Error::other(error)))
-            }
+            None => mp_core::authkey()
+                .map_err(|error| launch_error("getrandom", None, std::io::Error::other(error))),
         }
     }
 

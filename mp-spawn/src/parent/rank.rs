@@ -9,11 +9,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::SpawnError;
 use crate::error::exit_status::{ExitStatus, Signal};
-use crate::io::captured::Streams;
+use crate::io::captured::OutputStreams;
 use crate::parent::restart::supervised::Supervision;
-use crate::protocol::payload::Received;
+use crate::protocol::payload::ReceivedValue;
 use crate::sys::pid_number;
-use crate::sys::process_handle::Handle;
+use crate::sys::process_handle::ProcessHandle;
 
 /// Status of a process.
 ///
@@ -43,78 +43,78 @@ pub enum ProcessStatus {
     },
     /// The process was ended because another one failed, or because it was no longer needed. Has the last
     /// signal that was sent.
-    EndedByUs(Signal),
+    Terminated(Signal),
 }
 
 /// Process that has not been reaped.
 #[derive(Clone, Debug)]
-pub(crate) struct Running {
-    pub(crate) handle: Arc<Handle>,
+pub(crate) struct RunningProcess {
+    pub(crate) handle: Arc<ProcessHandle>,
     /// Number of the process in the supervisor.
     pub(crate) id: u64,
     /// Until this time the supervisor does not watch the messages of the process, so only its end changes the
     /// state. After it, the first query by a caller makes the supervisor watch them.
-    pub(crate) alone_until: Option<Instant>,
+    pub(crate) unwatched_until: Option<Instant>,
 }
 
-impl Running {
+impl RunningProcess {
     /// Returns the time until which the messages are not watched, or `None` if it has passed.
-    pub(crate) fn alone(&self) -> Option<Instant> {
-        self.alone_until.filter(|until| Instant::now() < *until)
+    pub(crate) fn unwatched(&self) -> Option<Instant> {
+        self.unwatched_until.filter(|until| Instant::now() < *until)
     }
 }
 
 /// State of the process of one rank.
 #[derive(Debug)]
-pub(crate) struct Rank {
+pub(crate) struct RankState {
     pub(crate) name: String,
     pub(crate) pid: Option<Pid>,
     /// Handle of the process until it is reaped.
-    pub(crate) running: Option<Running>,
+    pub(crate) running: Option<RunningProcess>,
     /// Time and error of the failure.
     pub(crate) failure: Option<(u64, SpawnError)>,
     /// Time of the first signal, and name of the last one, that ended the process because of another process.
     pub(crate) ending: Option<(u64, Signal)>,
     /// Last signal that the program sent to this process alone.
-    pub(crate) asked: Option<Signal>,
+    pub(crate) requested_signal: Option<Signal>,
     /// Exit status, if the process has ended.
     pub(crate) exit: Option<ExitStatus>,
     /// `true` if the process had reported as a worker before it ended.
     pub(crate) begun: bool,
     /// `true` if the failure was returned to the program.
-    pub(crate) told: bool,
+    pub(crate) reported: bool,
     /// Value that the function returned.
-    pub(crate) value: Option<Received>,
+    pub(crate) value: Option<ReceivedValue>,
     /// `true` if a caller has taken the value.
     pub(crate) value_taken: bool,
-    pub(crate) streams: Streams,
+    pub(crate) streams: OutputStreams,
     pub(crate) over: bool,
     /// Supervision of a process that may be restarted.
     pub(crate) supervision: Option<Box<Supervision>>,
 }
 
-impl Rank {
-    pub(crate) fn new(name: String) -> Rank {
-        Rank {
+impl RankState {
+    pub(crate) fn new(name: String) -> RankState {
+        RankState {
             name,
             pid: None,
             running: None,
             failure: None,
             ending: None,
-            asked: None,
+            requested_signal: None,
             exit: None,
             begun: false,
-            told: false,
+            reported: false,
             value: None,
             value_taken: false,
-            streams: Streams::default(),
+            streams: OutputStreams::default(),
             over: false,
             supervision: None,
         }
     }
 
     /// Returns the exit status. `None` for a supervised process that may still be restarted.
-    pub(crate) fn end(&self) -> Option<ExitStatus> {
+    pub(crate) fn exit_status(&self) -> Option<ExitStatus> {
         self.exit.filter(|_| self.over || self.supervision.is_none())
     }
 
@@ -125,24 +125,24 @@ impl Rank {
         match (&self.failure, self.over, self.ending) {
             (Some((_, error)), ..) => ProcessStatus::Failed(error.clone()),
             (None, false, _) => ProcessStatus::Running,
-            (None, true, Some((_, signal))) => ProcessStatus::EndedByUs(signal),
+            (None, true, Some((_, signal))) => ProcessStatus::Terminated(signal),
             (None, true, None) => ProcessStatus::Ended,
         }
     }
 
     /// Records that the status was returned to the program, so that a failure is not printed at the exit.
-    pub(crate) fn tell(&mut self) {
-        self.told |= self.failure.is_some();
+    pub(crate) fn mark_reported(&mut self) {
+        self.reported |= self.failure.is_some();
     }
 
     /// Returns the process id, or 0 if the process has not been started.
-    pub(crate) fn number(&self) -> u32 {
+    pub(crate) fn pid_number(&self) -> u32 {
         self.pid.map_or(0, pid_number)
     }
 
     /// Returns the status in one line.
     pub(crate) fn describe(&self) -> String {
-        let pid = self.number();
+        let pid = self.pid_number();
         match self.status() {
             ProcessStatus::Running => format!("{} (pid {pid}): running", self.name),
             ProcessStatus::Ended => format!("{} (pid {pid}): ended", self.name),
@@ -150,7 +150,7 @@ impl Rank {
             ProcessStatus::Restarting { attempt, .. } => {
                 format!("{}: to be started (attempt {attempt})", self.name)
             }
-            ProcessStatus::EndedByUs(signal) => {
+            ProcessStatus::Terminated(signal) => {
                 format!("{} (pid {pid}): ended by us with {signal}", self.name)
             }
         }
@@ -158,7 +158,7 @@ impl Rank {
 
     /// Sends a signal, unless the process has ended.
     pub(crate) fn signal(&self, signal: Signal) -> Result<(), Errno> {
-        let Some(Running { handle, .. }) = &self.running else { return Ok(()) };
+        let Some(RunningProcess { handle, .. }) = &self.running else { return Ok(()) };
         let signal = if signal == Signal::KILL {
             rustix::process::Signal::KILL
         } else {

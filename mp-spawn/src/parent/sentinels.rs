@@ -7,16 +7,17 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::kept::kept;
 use rustix::event::{EventfdFlags, eventfd};
 
-use crate::parent::group::Group;
+use crate::parent::group::ChildGroup;
 
 /// Permanently readable, because a copy of the process that started others has no ends to wait for.
-static NOTHING: PerProcess<OnceLock<OwnedFd>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static COPY_SENTINEL: PerProcess<OnceLock<OwnedFd>> =
+    PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
-impl Group {
+impl ChildGroup {
     /// Sets the descriptor that serves as the sentinel of processes that are over. It is permanently
     /// readable.
-    pub(crate) fn readable_at_the_end(&self, over: &Arc<OwnedFd>) {
-        self.over.get_or_init(|| Arc::clone(over));
+    pub(crate) fn set_over_sentinel(&self, over: &Arc<OwnedFd>) {
+        self.over_sentinel.get_or_init(|| Arc::clone(over));
     }
 
     /// Returns the sentinels of the processes, by rank. They stay open from now on, also after the ends of
@@ -26,10 +27,10 @@ impl Group {
         let all = self.sentinels.iter().enumerate();
         all.filter_map(move |(rank, kept)| {
             if !ours {
-                return self.sentinel_of_a_copy();
+                return self.sentinel_in_copy();
             }
             if kept.get().is_none() {
-                let sentinel = self.sentinel_now(rank)?;
+                let sentinel = self.find_sentinel(rank)?;
                 // Another thread may have set it first. Either value is valid.
                 let _ = kept.set(sentinel);
             }
@@ -37,7 +38,7 @@ impl Group {
         })
     }
 
-    fn sentinel_now(&self, rank: usize) -> Option<Arc<OwnedFd>> {
+    fn find_sentinel(&self, rank: usize) -> Option<Arc<OwnedFd>> {
         let ranks = self.ranks.lock();
         let rank = ranks.get(rank)?;
         if let Some(end) = rank.supervision.as_ref().and_then(|its| its.end()) {
@@ -45,13 +46,13 @@ impl Group {
         }
         match &rank.running {
             Some(running) => Some(Arc::clone(running.handle.shared_sentinel())),
-            None => self.over.get().cloned(),
+            None => self.over_sentinel.get().cloned(),
         }
     }
 
     /// Returns the sentinel for all processes in a copy of the owner.
-    fn sentinel_of_a_copy(&self) -> Option<BorrowedFd<'_>> {
-        let nothing: &'static OnceLock<OwnedFd> = &NOTHING;
+    fn sentinel_in_copy(&self) -> Option<BorrowedFd<'_>> {
+        let nothing: &'static OnceLock<OwnedFd> = &COPY_SENTINEL;
         if nothing.get().is_none()
             && let Ok(readable) = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         {
@@ -60,6 +61,6 @@ impl Group {
             let _ = nothing.set(readable);
         }
         let nothing = nothing.get().map(AsFd::as_fd);
-        nothing.or_else(|| self.over.get().map(|over| over.as_fd()))
+        nothing.or_else(|| self.over_sentinel.get().map(|over| over.as_fd()))
     }
 }

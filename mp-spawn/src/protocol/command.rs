@@ -10,11 +10,11 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use rustix::fs::Access;
 
-use crate::protocol::fields::{Fields, put_bytes, put_number};
+use crate::protocol::fields::{FieldReader, put_bytes, put_number};
 
 /// Program with its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Words {
+pub(crate) struct CommandLine {
     program: OsString,
     pub(crate) args: Vec<OsString>,
     /// `true` if a program without a slash in its name is searched for in `PATH`.
@@ -22,7 +22,8 @@ pub(crate) struct Words {
 }
 
 /// Command set by [`set_executable`] or [`set_command`]. `None` stands for the running program.
-static USUAL: PerProcess<Mutex<Option<Words>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static DEFAULT: PerProcess<Mutex<Option<CommandLine>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Sets a program that later starts execute instead of the running one, unless [`SpawnOptions::executable`]
 /// or [`ProcessBuilder::executable`] names one. `None` restores the default. The program must be the same
@@ -42,7 +43,7 @@ static USUAL: PerProcess<Mutex<Option<Words>>> = PerProcess::new([const { Mutex:
 /// [`SpawnOptions::executable`]: crate::SpawnOptions::executable
 /// [`ProcessBuilder::executable`]: crate::ProcessBuilder::executable
 pub fn set_executable(program: Option<PathBuf>) {
-    *USUAL.lock() = program.map(Words::program);
+    *DEFAULT.lock() = program.map(CommandLine::program);
 }
 
 /// Sets a command, a program and its arguments, by which later starts execute processes, unless
@@ -71,32 +72,32 @@ pub fn set_executable(program: Option<PathBuf>) {
 /// [`export_child_main!`]: crate::export_child_main!
 #[doc(alias = "set_executable")]
 pub fn set_command<S: Into<OsString>>(command: impl IntoIterator<Item = S>) {
-    *USUAL.lock() = Words::command(command);
+    *DEFAULT.lock() = CommandLine::command(command);
 }
 
 /// Returns the command that was set.
-pub(crate) fn usual() -> Option<Words> {
-    USUAL.lock().clone()
+pub(crate) fn default_command() -> Option<CommandLine> {
+    DEFAULT.lock().clone()
 }
 
 /// Sets the command of the parent, in a process that was just started.
 #[inline]
-pub(crate) fn inherit(words: Option<Words>) {
+pub(crate) fn inherit(words: Option<CommandLine>) {
     if words.is_some() {
-        *USUAL.lock() = words;
+        *DEFAULT.lock() = words;
     }
 }
 
-impl Words {
+impl CommandLine {
     /// Creates a command from the path of a program.
-    pub(crate) fn program(path: PathBuf) -> Words {
-        Words { program: path.into_os_string(), args: Vec::new(), search: false }
+    pub(crate) fn program(path: PathBuf) -> CommandLine {
+        CommandLine { program: path.into_os_string(), args: Vec::new(), search: false }
     }
 
     /// Creates a command from its words. Returns `None` if there are none.
-    pub(crate) fn command<S: Into<OsString>>(words: impl IntoIterator<Item = S>) -> Option<Words> {
+    pub(crate) fn command<S: Into<OsString>>(words: impl IntoIterator<Item = S>) -> Option<CommandLine> {
         let mut words = words.into_iter().map(Into::into);
-        Some(Words { program: words.next()?, args: words.collect(), search: true })
+        Some(CommandLine { program: words.next()?, args: words.collect(), search: true })
     }
 
     /// Returns the name of the program.
@@ -127,7 +128,7 @@ impl Words {
     }
 
     /// Reads a command from a message.
-    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Words> {
+    pub(crate) fn read(fields: &mut FieldReader<'_>) -> Option<CommandLine> {
         let (search, count) = (fields.flag()?, fields.size()?);
         let mut word = || fields.bytes().map(|bytes| OsString::from_vec(bytes.to_vec()));
         let program = word()?;
@@ -136,7 +137,7 @@ impl Words {
         for _ in 0..count {
             args.push(word()?);
         }
-        Some(Words { program, args, search })
+        Some(CommandLine { program, args, search })
     }
 }
 
@@ -146,22 +147,22 @@ mod tests {
 
     #[test]
     fn programs_are_found_in_path_unless_they_are_paths() {
-        let find = |words: &[&str]| Words::command(words.iter().copied()).unwrap().find();
+        let find = |words: &[&str]| CommandLine::command(words.iter().copied()).unwrap().find();
         assert!(find(&["sh", "-c"]).unwrap().is_absolute());
         assert_eq!(find(&["./sh"]).unwrap(), Path::new("./sh"));
         assert_eq!(find(&["no-such-program"]).unwrap_err().kind(), io::ErrorKind::NotFound);
-        assert_eq!(Words::program("sh".into()).find().unwrap(), Path::new("sh"));
-        assert_eq!(Words::command::<&str>([]), None);
+        assert_eq!(CommandLine::program("sh".into()).find().unwrap(), Path::new("sh"));
+        assert_eq!(CommandLine::command::<&str>([]), None);
     }
 
     #[test]
     fn words_are_read_as_they_were_written() {
-        let words = Words::command(["a", "", "c d"]).unwrap();
+        let words = CommandLine::command(["a", "", "c d"]).unwrap();
         let mut out = Vec::new();
         words.put(&mut out);
-        assert_eq!(Words::read(&mut Fields(&out)), Some(words));
+        assert_eq!(CommandLine::read(&mut FieldReader(&out)), Some(words));
         for end in 0..out.len() {
-            assert_eq!(Words::read(&mut Fields(&out[..end])), None);
+            assert_eq!(CommandLine::read(&mut FieldReader(&out[..end])), None);
         }
     }
 }

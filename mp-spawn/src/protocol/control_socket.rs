@@ -9,13 +9,13 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 use serde::Serialize;
 
-use crate::protocol::frame::{self, Kind};
+use crate::protocol::frame::{self, FrameKind};
 
-static LINE: PerProcess<SetOnce<Line>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+static PARENT: PerProcess<SetOnce<ParentSocket>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
 /// Socket to the parent, for the life of the process.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct ParentSocket {
     socket: OwnedFd,
     /// Device and inode of the socket: its number may refer to another file later, if the worker closes it.
     identity: (u64, u64),
@@ -27,31 +27,31 @@ pub(crate) struct Line {
 
 /// Opens the connection, once.
 #[inline]
-pub(crate) fn open(socket: OwnedFd) -> io::Result<&'static Line> {
+pub(crate) fn open(socket: OwnedFd) -> io::Result<&'static ParentSocket> {
     let identity = identity(&socket)?;
-    let line = Line { socket, identity, process: std::process::id(), writing: Mutex::new(()) };
-    Ok(LINE.set(line))
+    let line = ParentSocket { socket, identity, process: std::process::id(), writing: Mutex::new(()) };
+    Ok(PARENT.set(line))
 }
 
 /// Returns the connection, if this process is a child.
-pub(crate) fn get() -> Option<&'static Line> {
-    LINE.get()
+pub(crate) fn get() -> Option<&'static ParentSocket> {
+    PARENT.get()
 }
 
-impl Line {
+impl ParentSocket {
     /// Returns the number of the socket, for signal handlers, which can only write to it.
     pub(crate) fn raw(&self) -> RawFd {
         self.socket.as_raw_fd()
     }
 
     /// Sends a frame. Blocks until the parent's socket has taken it.
-    pub(crate) fn send<T: Serialize>(&self, kind: Kind, message: &T) -> io::Result<()> {
+    pub(crate) fn send<T: Serialize>(&self, kind: FrameKind, message: &T) -> io::Result<()> {
         self.send_bytes(kind, &rmp_serde::to_vec(message).map_err(io::Error::other)?)
     }
 
     /// Sends a frame with this payload. Blocks until the parent's socket has taken it.
     #[inline]
-    pub(crate) fn send_bytes(&self, kind: Kind, payload: &[u8]) -> io::Result<()> {
+    pub(crate) fn send_bytes(&self, kind: FrameKind, payload: &[u8]) -> io::Result<()> {
         if self.process != std::process::id() {
             return Err(io::Error::other("this process was forked from the worker that owns the socket"));
         }
@@ -72,7 +72,7 @@ impl Line {
 }
 
 /// Reading, which is the last action of the worker.
-impl Line {
+impl ParentSocket {
     /// Waits until the parent sends a frame. Returns an error if the parent is gone.
     pub(crate) fn wait(&self) -> io::Result<()> {
         let mut frame = [0; frame::HEADER];

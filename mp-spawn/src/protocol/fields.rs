@@ -26,9 +26,9 @@ pub(crate) fn put_option<T>(out: &mut Vec<u8>, value: Option<T>, put: impl FnOnc
 
 /// Data that has not been read. Every method returns `None` if the data is too short or invalid.
 #[derive(Debug)]
-pub(crate) struct Fields<'a>(pub(crate) &'a [u8]);
+pub(crate) struct FieldReader<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Fields<'a> {
+impl<'a> FieldReader<'a> {
     #[inline]
     pub(crate) fn number(&mut self) -> Option<u64> {
         let (number, rest) = self.0.split_first_chunk()?;
@@ -91,10 +91,10 @@ mod tests {
         put_bytes(&mut out, "ä".as_bytes());
         put_option(&mut out, Some(8), put_number);
         put_option(&mut out, None, put_number);
-        let mut fields = Fields(&out);
+        let mut fields = FieldReader(&out);
         assert_eq!((fields.size(), fields.text().as_deref()), (Some(7), Some("ä")));
         assert_eq!(
-            (fields.option(Fields::number), fields.option(Fields::number)),
+            (fields.option(FieldReader::number), fields.option(FieldReader::number)),
             (Some(Some(8)), Some(None))
         );
         assert_eq!((fields.end(), fields.flag()), (Some(()), None));
@@ -105,11 +105,11 @@ mod tests {
         let mut out = Vec::new();
         put_bytes(&mut out, b"abc");
         for end in 0..out.len() {
-            assert_eq!(Fields(&out[..end]).bytes(), None);
+            assert_eq!(FieldReader(&out[..end]).bytes(), None);
         }
         put_number(&mut out, u64::MAX);
-        let mut fields = Fields(&out);
+        let mut fields = FieldReader(&out);
         assert!(fields.bytes().is_some() && fields.bytes().is_none());
-        assert_eq!(Fields(&[2]).flag(), None);
+        assert_eq!(FieldReader(&[2]).flag(), None);
     }
 }

@@ -10,7 +10,7 @@ use std::fmt;
 /// Number of bytes before the payload.
 pub(crate) const HEADER: usize = 5;
 
-/// Size of the payload of a [`Kind::Crash`] frame: time, address, signal, flags.
+/// Size of the payload of a [`FrameKind::Crash`] frame: time, address, signal, flags.
 pub(crate) const CRASH_PAYLOAD: usize = 24;
 
 const KIB: usize = 1 << 10;
@@ -19,7 +19,7 @@ const MIB: usize = 1 << 20;
 /// Kind of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Kind {
+pub(crate) enum FrameKind {
     /// To the child, first: list of the file descriptors that arrive with this frame.
     Fds = 1,
     /// To the child: its identity and function.
@@ -52,44 +52,44 @@ pub(crate) enum Kind {
     Ask = 15,
 }
 
-impl Kind {
-    const ALL: [Kind; 15] = [
-        Kind::Fds,
-        Kind::Start,
-        Kind::Args,
-        Kind::Hello,
-        Kind::Panic,
-        Kind::Crash,
-        Kind::Report,
-        Kind::Taken,
-        Kind::Serve,
-        Kind::Fork,
-        Kind::Answer,
-        Kind::Joined,
-        Kind::Done,
-        Kind::Environment,
-        Kind::Ask,
+impl FrameKind {
+    const ALL: [FrameKind; 15] = [
+        FrameKind::Fds,
+        FrameKind::Start,
+        FrameKind::Args,
+        FrameKind::Hello,
+        FrameKind::Panic,
+        FrameKind::Crash,
+        FrameKind::Report,
+        FrameKind::Taken,
+        FrameKind::Serve,
+        FrameKind::Fork,
+        FrameKind::Answer,
+        FrameKind::Joined,
+        FrameKind::Done,
+        FrameKind::Environment,
+        FrameKind::Ask,
     ];
 
     #[inline]
-    fn from_byte(byte: u8) -> Option<Kind> {
-        Kind::ALL.into_iter().find(|kind| *kind as u8 == byte)
+    fn from_byte(byte: u8) -> Option<FrameKind> {
+        FrameKind::ALL.into_iter().find(|kind| *kind as u8 == byte)
     }
 
     /// Returns the maximum payload of a frame of this kind, in bytes.
     #[inline]
     pub(crate) fn limit(self) -> usize {
         match self {
-            Kind::Taken | Kind::Done | Kind::Ask => 0,
-            Kind::Fds => 1 + size_of::<i32>() * MOST_INHERITED,
-            Kind::Fork => 8,
-            Kind::Start | Kind::Serve => 64 * KIB,
-            Kind::Answer => 256 * KIB,
-            Kind::Environment => MIB,
-            Kind::Args => 4 * KIB,
-            Kind::Hello | Kind::Joined => 256,
-            Kind::Panic | Kind::Report => 4 * MIB,
-            Kind::Crash => CRASH_PAYLOAD,
+            FrameKind::Taken | FrameKind::Done | FrameKind::Ask => 0,
+            FrameKind::Fds => 1 + size_of::<i32>() * MOST_INHERITED,
+            FrameKind::Fork => 8,
+            FrameKind::Start | FrameKind::Serve => 64 * KIB,
+            FrameKind::Answer => 256 * KIB,
+            FrameKind::Environment => MIB,
+            FrameKind::Args => 4 * KIB,
+            FrameKind::Hello | FrameKind::Joined => 256,
+            FrameKind::Panic | FrameKind::Report => 4 * MIB,
+            FrameKind::Crash => CRASH_PAYLOAD,
         }
     }
 }
@@ -97,7 +97,7 @@ impl Kind {
 /// Complete frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
-    pub(crate) kind: Kind,
+    pub(crate) kind: FrameKind,
     pub(crate) payload: Vec<u8>,
 }
 
@@ -105,7 +105,7 @@ pub(crate) struct Frame {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum WireError {
     UnknownKind(u8),
-    TooLong { kind: Kind, length: usize },
+    TooLong { kind: FrameKind, length: usize },
 }
 
 impl fmt::Display for WireError {
@@ -122,14 +122,14 @@ impl fmt::Display for WireError {
 impl std::error::Error for WireError {}
 
 /// Returns the header of a payload of this length.
-pub(crate) const fn header(kind: Kind, length: u32) -> [u8; HEADER] {
+pub(crate) const fn header(kind: FrameKind, length: u32) -> [u8; HEADER] {
     let [a, b, c, d] = length.to_le_bytes();
     [a, b, c, d, kind as u8]
 }
 
 /// Appends a frame to `out`.
 #[inline]
-pub(crate) fn append(out: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<(), WireError> {
+pub(crate) fn append(out: &mut Vec<u8>, kind: FrameKind, payload: &[u8]) -> Result<(), WireError> {
     let too_long = WireError::TooLong { kind, length: payload.len() };
     if payload.len() > kind.limit() {
         return Err(too_long);
@@ -172,7 +172,7 @@ impl Inbox {
             return Ok(None);
         };
         let [a, b, c, d, kind] = *head;
-        let kind = Kind::from_byte(kind).ok_or(WireError::UnknownKind(kind))?;
+        let kind = FrameKind::from_byte(kind).ok_or(WireError::UnknownKind(kind))?;
         let length = usize::try_from(u32::from_le_bytes([a, b, c, d])).unwrap_or(usize::MAX);
         if length > kind.limit() {
             return Err(WireError::TooLong { kind, length });
@@ -195,9 +195,9 @@ mod tests {
     #[test]
     fn frames_survive_any_cut() {
         let mut bytes = Vec::new();
-        append(&mut bytes, Kind::Start, b"abc").unwrap();
-        append(&mut bytes, Kind::Hello, b"").unwrap();
-        append(&mut bytes, Kind::Args, &[7; 1000]).unwrap();
+        append(&mut bytes, FrameKind::Start, b"abc").unwrap();
+        append(&mut bytes, FrameKind::Hello, b"").unwrap();
+        append(&mut bytes, FrameKind::Args, &[7; 1000]).unwrap();
         for cut in 1..40 {
             let mut inbox = Inbox::default();
             let mut kinds = Vec::new();
@@ -207,7 +207,7 @@ mod tests {
                     kinds.push((frame.kind, frame.payload.len()));
                 }
             }
-            assert_eq!(kinds, [(Kind::Start, 3), (Kind::Hello, 0), (Kind::Args, 1000)]);
+            assert_eq!(kinds, [(FrameKind::Start, 3), (FrameKind::Hello, 0), (FrameKind::Args, 1000)]);
         }
     }
 
@@ -218,11 +218,11 @@ mod tests {
         assert_eq!(inbox.next(), Err(WireError::UnknownKind(99)));
 
         let mut inbox = Inbox::default();
-        inbox.push(&[0xff, 0xff, 0xff, 0xff, Kind::Report as u8]);
-        assert!(matches!(inbox.next(), Err(WireError::TooLong { kind: Kind::Report, .. })));
+        inbox.push(&[0xff, 0xff, 0xff, 0xff, FrameKind::Report as u8]);
+        assert!(matches!(inbox.next(), Err(WireError::TooLong { kind: FrameKind::Report, .. })));
         assert!(inbox.bytes.capacity() < 1024);
 
-        let too_long = vec![0; Kind::Hello.limit() + 1];
-        assert!(append(&mut Vec::new(), Kind::Hello, &too_long).is_err());
+        let too_long = vec![0; FrameKind::Hello.limit() + 1];
+        assert!(append(&mut Vec::new(), FrameKind::Hello, &too_long).is_err());
     }
 }

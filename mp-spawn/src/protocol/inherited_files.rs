@@ -19,7 +19,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use crate::error::Result;
-use crate::error::failed;
+use crate::error::launch_error;
 use crate::protocol::lifeline;
 use crate::sys;
 use crate::sys::descriptors::MOST_INHERITED;
@@ -28,16 +28,16 @@ const WHAT: &str = "the inheritance of file descriptors";
 
 /// File, with its number when it was named.
 #[derive(Clone, Debug)]
-pub(crate) struct Inherited {
+pub(crate) struct InheritedFile {
     pub(crate) number: RawFd,
     /// Duplicate, or the error of its creation.
     file: std::result::Result<Arc<OwnedFd>, Errno>,
 }
 
-impl Inherited {
-    pub(crate) fn of(fd: BorrowedFd<'_>) -> Inherited {
+impl InheritedFile {
+    pub(crate) fn of(fd: BorrowedFd<'_>) -> InheritedFile {
         let file = rustix::io::fcntl_dupfd_cloexec(fd, 3).map(Arc::new);
-        Inherited { number: fd.as_raw_fd(), file }
+        InheritedFile { number: fd.as_raw_fd(), file }
     }
 }
 
@@ -46,11 +46,11 @@ impl Inherited {
 ///
 /// # Errors
 /// If a file can't be duplicated, or if there are too many.
-pub(crate) fn ready(all: &[Inherited]) -> Result<Vec<(RawFd, Arc<OwnedFd>)>> {
-    let refused = |error: io::Error| failed(WHAT, None, error);
+pub(crate) fn ready(all: &[InheritedFile]) -> Result<Vec<(RawFd, Arc<OwnedFd>)>> {
+    let refused = |error: io::Error| launch_error(WHAT, None, error);
     let mut files: Vec<(RawFd, Arc<OwnedFd>)> = Vec::with_capacity(all.len());
     // The options determine the standard streams.
-    for Inherited { number, file } in all.iter().filter(|one| one.number >= 3) {
+    for InheritedFile { number, file } in all.iter().filter(|one| one.number >= 3) {
         let file = file.clone().map_err(|error| refused(error.into()))?;
         files.retain(|(other, _)| other != number);
         files.push((*number, file));
@@ -87,7 +87,7 @@ pub(crate) fn place(
     let refused = |number: RawFd, why: &dyn std::fmt::Display| {
         format!("it can't inherit the file descriptor {number}: {why}")
     };
-    let left = lifeline::make_way(&numbers)
+    let left = lifeline::free_numbers(&numbers)
         .map_err(|error| format!("it can't make way for what it inherits: {error}"))?;
     let mut files = files;
     let all = own.iter_mut().map(|own| &mut **own).chain(files.iter_mut().map(|(_, file)| file));

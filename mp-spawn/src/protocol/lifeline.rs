@@ -32,7 +32,7 @@ use rustix::io::Errno;
 use rustix::pipe::PipeFlags;
 
 use crate::error::Result;
-use crate::error::failed;
+use crate::error::launch_error;
 use crate::protocol::control_socket::identity;
 use crate::protocol::inherited_files;
 use crate::sys;
@@ -55,7 +55,7 @@ impl Pipe {
     }
 
     /// Opens the read end again, as another open file description. Returns `None` if that is impossible.
-    fn open_again(&self) -> io::Result<Option<OwnedFd>> {
+    fn reopen(&self) -> io::Result<Option<OwnedFd>> {
         let number = self.read.as_raw_fd();
         // The second path is that of this thread, which may have its own table of files. Its lookup takes
         // longer.
@@ -63,8 +63,8 @@ impl Pipe {
             // The open must never block.
             let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
             match rustix::fs::open(path, flags, Mode::empty()) {
-                Ok(end) if identity(&end)? == identity(&self.read)? => {
-                    return Ok(Some(above_standard(end)?));
+                Ok(new_end) if identity(&new_end)? == identity(&self.read)? => {
+                    return Ok(Some(above_standard(new_end)?));
                 }
                 Err(error @ (Errno::MFILE | Errno::NFILE | Errno::NOMEM)) => return Err(error.into()),
                 Ok(_) | Err(_) => {}
@@ -79,42 +79,42 @@ impl Pipe {
 static PIPES: PerProcess<Mutex<Vec<Pipe>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// Lifeline of this process.
-static HELD: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
+static LIFELINE: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
 /// Duplicate of the lifeline under another number, if its number was needed for an inherited file. The first
 /// number then belongs to another file.
 static MOVED: PerProcess<SetOnce<OwnedFd>> = PerProcess::new([const { SetOnce::new() }; GENERATIONS]);
 
 /// Returns the lifeline of this process, under its current number.
-fn held() -> Option<&'static OwnedFd> {
-    MOVED.get().or_else(|| HELD.get())
+fn current() -> Option<&'static OwnedFd> {
+    MOVED.get().or_else(|| LIFELINE.get())
 }
 
 /// In a starting child: if the lifeline has one of these numbers, moves it to another number, and returns the
 /// number that is reserved for another file.
-pub(crate) fn make_way(numbers: &[RawFd]) -> io::Result<Option<RawFd>> {
-    let Some(own) = HELD.get() else { return Ok(None) };
+pub(crate) fn free_numbers(numbers: &[RawFd]) -> io::Result<Option<RawFd>> {
+    let Some(own) = LIFELINE.get() else { return Ok(None) };
     let Some(moved) = inherited_files::out_of_the_way(own.as_fd(), numbers)? else { return Ok(None) };
     MOVED.set(moved);
     Ok(Some(own.as_raw_fd()))
 }
 
 /// Returns a read end for a single child, or `None` without `/proc`.
-pub(crate) fn end() -> Result<Option<OwnedFd>> {
-    let refused = |error: io::Error| failed("the pipe that ends a process with this one", None, error);
+pub(crate) fn new_end() -> Result<Option<OwnedFd>> {
+    let refused = |error: io::Error| launch_error("the pipe that ends a process with this one", None, error);
     let mut pipes = PIPES.lock();
-    let last = pipes.last().map_or(Ok(None), Pipe::open_again).map_err(refused)?;
+    let last = pipes.last().map_or(Ok(None), Pipe::reopen).map_err(refused)?;
     if last.is_some() {
         return Ok(last);
     }
     // This is the first pipe, or this process has changed its user and may not open the pipe of the former
     // user.
     let pipe = Pipe::new().map_err(refused)?;
-    let end = pipe.open_again().map_err(refused)?;
-    if end.is_some() {
+    let new_end = pipe.reopen().map_err(refused)?;
+    if new_end.is_some() {
         pipes.push(pipe);
     }
-    Ok(end)
+    Ok(new_end)
 }
 
 /// Returns the files that a copy of this process does not need.
@@ -126,20 +126,20 @@ pub(crate) fn files() -> Vec<RawFd> {
 /// In a child: the kernel ends this process from now on when its parent closes the other end. Returns `false`
 /// if the end is closed already.
 #[inline]
-pub(crate) fn hold(end: OwnedFd) -> bool {
+pub(crate) fn hold(new_end: OwnedFd) -> bool {
     // The file is leaked, because closing it could be an event as well.
-    let open = heed(&end);
-    HELD.set(end);
+    let open = arm(&new_end);
+    LIFELINE.set(new_end);
     open
 }
 
 #[inline]
-fn heed(end: &OwnedFd) -> bool {
-    if sys::be_killed_by(end.as_fd()).is_err() {
+fn arm(new_end: &OwnedFd) -> bool {
+    if sys::kill_on_close(new_end.as_fd()).is_err() {
         return true;
     }
     let closed = PollFlags::HUP;
-    let mut ends = [PollFd::new(end, closed)];
+    let mut ends = [PollFd::new(new_end, closed)];
     let hung_up = rustix::event::poll(&mut ends, Some(&Timespec::default())).is_ok()
         && ends[0].revents().contains(closed);
     !hung_up
@@ -165,8 +165,8 @@ fn heed(end: &OwnedFd) -> bool {
 pub fn detach() -> io::Result<()> {
     rustix::process::set_parent_process_death_signal(None)?;
     // The file stays open, because closing it can be an event as well.
-    let held = held().map(|own| (own, rustix::fs::fcntl_getfl(own)));
-    match held {
+    let own = current().map(|own| (own, rustix::fs::fcntl_getfl(own)));
+    match own {
         // Otherwise this process has closed it, and another file may have its number.
         Some((own, Ok(flags))) if flags.contains(OFlags::ASYNC) => {
             Ok(rustix::fs::fcntl_setfl(own, flags - OFlags::ASYNC)?)
@@ -180,13 +180,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_child_gets_the_same_pipe_and_another_description() {
-        let end = end().unwrap().unwrap();
+    fn children_get_separate_descriptions_of_one_pipe() {
+        let new_end = new_end().unwrap().unwrap();
         let id = |fd: std::os::fd::BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
-        let other = super::end().unwrap().unwrap();
-        assert_eq!(id(other.as_fd()), id(end.as_fd()));
+        let other = super::new_end().unwrap().unwrap();
+        assert_eq!(id(other.as_fd()), id(new_end.as_fd()));
         rustix::fs::fcntl_setfl(&other, OFlags::empty()).unwrap();
-        assert!(rustix::fs::fcntl_getfl(&end).unwrap().contains(OFlags::NONBLOCK));
+        assert!(rustix::fs::fcntl_getfl(&new_end).unwrap().contains(OFlags::NONBLOCK));
     }
 
     #[test]
@@ -195,28 +195,28 @@ mod tests {
             // A socket can't be opened. The same holds for a pipe of another user.
             let (read, write) = std::os::unix::net::UnixStream::pair()?;
             PIPES.lock().push(Pipe { read: read.into(), write: write.into() });
-            let end = end().map_err(io::Error::other)?.expect("an end");
-            let is_new = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&end)?.st_mode);
+            let new_end = new_end().map_err(io::Error::other)?.expect("an end");
+            let is_new = rustix::fs::FileType::from_raw_mode(rustix::fs::fstat(&new_end)?.st_mode);
             Ok::<_, io::Error>((is_new == rustix::fs::FileType::Fifo, files().len()))
         };
         assert_eq!(crate::Process::spawn(replaces, ()).unwrap().join().unwrap(), (true, 4));
     }
 
     #[test]
-    fn a_pipe_that_is_closed_already_is_noticed_and_one_that_is_closed_later_kills() {
+    fn lifeline_detects_an_earlier_and_a_later_close() {
         let notices = |(): ()| {
             let (read, write) = rustix::pipe::pipe()?;
             drop(write);
             // Closing it would be an event, which kills.
             let read = std::mem::ManuallyDrop::new(read);
-            Ok::<_, io::Error>(!heed(&read))
+            Ok::<_, io::Error>(!arm(&read))
         };
         assert!(crate::Process::spawn(notices, ()).unwrap().join().unwrap());
         let dies = |(): ()| {
             let (read, write) = rustix::pipe::pipe()?;
-            let held = heed(&read);
+            let armed = arm(&read);
             drop(write);
-            Ok::<_, io::Error>(held)
+            Ok::<_, io::Error>(armed)
         };
         let error = crate::Process::spawn(dies, ()).unwrap().join().unwrap_err();
         assert!(error.to_string().contains("SIGKILL"), "{error}");

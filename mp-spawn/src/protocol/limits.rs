@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::process::Resource;
 
-use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
+use crate::protocol::fields::{FieldReader, put_bytes, put_number, put_option};
 
 /// Limits of a worker process: resources, shared memory, user, process group, control group.
 ///
@@ -226,19 +226,20 @@ impl Limits {
 
     /// Reads limits from a message.
     #[inline]
-    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Limits> {
+    pub(crate) fn read(fields: &mut FieldReader<'_>) -> Option<Limits> {
         let mut limits = Limits::default();
         // Read one by one: the count in the message is not trusted for an allocation.
         for _ in 0..fields.size()? {
             let resource = fields.byte().and_then(|number| ALL.get(usize::from(number)))?;
             limits.resources.push((*resource, fields.number()?));
         }
-        let id = |fields: &mut Fields<'_>| u32::try_from(fields.number()?).ok();
+        let id = |fields: &mut FieldReader<'_>| u32::try_from(fields.number()?).ok();
         limits.user = fields.option(id)?;
         limits.group = fields.option(id)?;
         limits.process_group = fields.option(id)?;
-        limits.cgroup = fields.option(Fields::bytes)?.map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
-        limits.shared_memory = fields.option(Fields::number)?;
+        limits.cgroup =
+            fields.option(FieldReader::bytes)?.map(|folder| PathBuf::from(OsStr::from_bytes(folder)));
+        limits.shared_memory = fields.option(FieldReader::number)?;
         Some(limits)
     }
 

@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::error::function_error::FunctionError;
-use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
-use crate::protocol::frame::{CRASH_PAYLOAD, Frame, Kind};
+use crate::protocol::fields::{FieldReader, put_bytes, put_number, put_option};
+use crate::protocol::frame::{CRASH_PAYLOAD, Frame, FrameKind};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::limits::Limits;
-use crate::protocol::settings::Settings;
+use crate::protocol::settings::InheritedSettings;
 use mp_core::Ticket;
 
 /// Maximum length of a text that a child sends, in bytes. The rest is cut.
@@ -22,7 +22,7 @@ const CHAIN: usize = 32;
 
 /// Start message: identity and duty of the child.
 #[derive(Debug)]
-pub(crate) struct Start {
+pub(crate) struct StartMessage {
     pub(crate) rank: usize,
     /// `true` if the rank is visible to the program.
     pub(crate) ranked: bool,
@@ -38,13 +38,13 @@ pub(crate) struct Start {
     /// Number of the start of this process, counted from 1.
     pub(crate) attempt: u32,
     /// Settings for the processes that it starts.
-    pub(crate) settings: Settings,
+    pub(crate) settings: InheritedSettings,
     pub(crate) directory: Option<PathBuf>,
     pub(crate) limits: Limits,
     pub(crate) processors: Vec<usize>,
 }
 
-impl Start {
+impl StartMessage {
     /// Encodes the payload.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(256);
@@ -67,21 +67,21 @@ impl Start {
 
     /// Decodes a payload. Returns `None` if it is malformed.
     #[inline]
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Start> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<StartMessage> {
         let path = |bytes| PathBuf::from(OsStr::from_bytes(bytes));
-        let mut fields = Fields(bytes);
-        let mut start = Start {
+        let mut fields = FieldReader(bytes);
+        let mut start = StartMessage {
             rank: fields.size()?,
             ranked: fields.flag()?,
             name: fields.text()?,
             function: FunctionRef::read(&mut fields)?,
-            library: fields.option(Fields::bytes)?.map(path),
+            library: fields.option(FieldReader::bytes)?.map(path),
             daemon: fields.flag()?,
             interrupt: fields.byte().and_then(Interrupt::from_byte)?,
             interrupt_signals: fields.byte().and_then(InterruptSignals::from_byte)?,
             attempt: fields.size().and_then(|attempt| u32::try_from(attempt).ok())?,
-            settings: Settings::read(&mut fields)?,
-            directory: fields.option(Fields::bytes)?.map(path),
+            settings: InheritedSettings::read(&mut fields)?,
+            directory: fields.option(FieldReader::bytes)?.map(path),
             limits: Limits::read(&mut fields)?,
             processors: Vec::new(),
         };
@@ -99,31 +99,31 @@ fn put_path(out: &mut Vec<u8>, path: Option<&Path>) {
 
 /// Start message of a fork server.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Serve {
+pub(crate) struct ServeMessage {
     /// Function that it calls before it serves.
     pub(crate) preload: Option<FunctionRef>,
 }
 
 /// Changes to the environment of a process, in order. `None` removes a variable.
 #[derive(Debug, Default)]
-pub(crate) struct Changes(pub(crate) Vec<(OsString, Option<OsString>)>);
+pub(crate) struct EnvironmentChanges(pub(crate) Vec<(OsString, Option<OsString>)>);
 
-impl Changes {
+impl EnvironmentChanges {
     /// Decodes a payload. Returns `None` if it is malformed.
-    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<Changes> {
+    pub(crate) fn from_bytes(bytes: &[u8]) -> Option<EnvironmentChanges> {
         let text = |bytes: &[u8]| OsStr::from_bytes(bytes).to_owned();
-        let (mut fields, mut changes) = (Fields(bytes), Vec::new());
+        let (mut fields, mut changes) = (FieldReader(bytes), Vec::new());
         for _ in 0..fields.size()? {
             let name = text(fields.bytes()?);
-            changes.push((name, fields.option(Fields::bytes)?.map(text)));
+            changes.push((name, fields.option(FieldReader::bytes)?.map(text)));
         }
-        fields.end().map(|()| Changes(changes))
+        fields.end().map(|()| EnvironmentChanges(changes))
     }
 }
 
 /// Answer of a fork server.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) enum Answer {
+pub(crate) enum ServerAnswer {
     /// The server is ready, and now calls its preloaded function, which may take any time. Another answer
     /// follows.
     Preloading,
@@ -155,8 +155,8 @@ impl Hello {
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Hello> {
-        let mut fields = Fields(bytes);
-        let (nonce, member) = (fields.number()?, fields.option(Fields::number)?);
+        let mut fields = FieldReader(bytes);
+        let (nonce, member) = (fields.number()?, fields.option(FieldReader::number)?);
         let member = member.map_or(Some(None), |member| u32::try_from(member).ok().map(Some))?;
         fields.end().map(|()| Hello { nonce, member })
     }
@@ -164,7 +164,7 @@ impl Hello {
 
 /// Message of a child that has joined the shared memory later, as this member.
 #[derive(Debug, Serialize, Deserialize)]
-pub(crate) struct Joined {
+pub(crate) struct MemberJoined {
     pub(crate) member: u32,
 }
 
@@ -207,13 +207,13 @@ pub(crate) struct Crash {
     pub(crate) at: u64,
     pub(crate) address: u64,
     pub(crate) signal: i32,
-    pub(crate) cause: Cause,
+    pub(crate) cause: CrashCause,
 }
 
 /// Cause of a signal, as determined by a signal handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Cause {
+pub(crate) enum CrashCause {
     /// A process sent the signal, or the program raised it.
     Sent = 0,
     /// An instruction raised the signal.
@@ -224,9 +224,9 @@ pub(crate) enum Cause {
     Panic = 3,
 }
 
-impl Cause {
-    fn from_byte(byte: u8) -> Option<Cause> {
-        [Cause::Sent, Cause::Fault, Cause::StackOverflow, Cause::Panic]
+impl CrashCause {
+    fn from_byte(byte: u8) -> Option<CrashCause> {
+        [CrashCause::Sent, CrashCause::Fault, CrashCause::StackOverflow, CrashCause::Panic]
             .into_iter()
             .find(|cause| *cause as u8 == byte)
     }
@@ -251,7 +251,7 @@ impl Crash {
             at: u64::from_le_bytes(*at),
             address: u64::from_le_bytes(*address),
             signal: i32::from_le_bytes(*signal),
-            cause: Cause::from_byte(*bytes.first()?)?,
+            cause: CrashCause::from_byte(*bytes.first()?)?,
         })
     }
 }
@@ -271,7 +271,7 @@ pub(crate) fn unpack<'a, T: Deserialize<'a>>(payload: &'a [u8]) -> Result<T, rmp
 #[derive(Debug)]
 pub(crate) enum FromChild {
     Hello(Hello),
-    Joined(Joined),
+    Joined(MemberJoined),
     Panic(PanicNote),
     Crash(Crash),
     Report(Report),
@@ -283,25 +283,25 @@ impl FromChild {
         let malformed =
             |error: rmp_serde::decode::Error| format!("malformed {:?} frame: {error}", frame.kind);
         match frame.kind {
-            Kind::Hello => Hello::from_bytes(&frame.payload)
+            FrameKind::Hello => Hello::from_bytes(&frame.payload)
                 .map(FromChild::Hello)
                 .ok_or_else(|| "malformed Hello frame".to_string()),
-            Kind::Done => Ok(FromChild::Report(Report::Done)),
-            Kind::Joined => unpack(&frame.payload).map(FromChild::Joined).map_err(malformed),
-            Kind::Panic => unpack(&frame.payload).map(FromChild::Panic).map_err(malformed),
-            Kind::Report => unpack(&frame.payload).map(FromChild::Report).map_err(malformed),
-            Kind::Crash => Crash::from_bytes(&frame.payload)
+            FrameKind::Done => Ok(FromChild::Report(Report::Done)),
+            FrameKind::Joined => unpack(&frame.payload).map(FromChild::Joined).map_err(malformed),
+            FrameKind::Panic => unpack(&frame.payload).map(FromChild::Panic).map_err(malformed),
+            FrameKind::Report => unpack(&frame.payload).map(FromChild::Report).map_err(malformed),
+            FrameKind::Crash => Crash::from_bytes(&frame.payload)
                 .map(FromChild::Crash)
                 .ok_or_else(|| "malformed Crash frame".to_string()),
-            Kind::Fds
-            | Kind::Environment
-            | Kind::Start
-            | Kind::Args
-            | Kind::Taken
-            | Kind::Serve
-            | Kind::Fork
-            | Kind::Ask
-            | Kind::Answer => Err(format!("a child sends no {:?} frame", frame.kind)),
+            FrameKind::Fds
+            | FrameKind::Environment
+            | FrameKind::Start
+            | FrameKind::Args
+            | FrameKind::Taken
+            | FrameKind::Serve
+            | FrameKind::Fork
+            | FrameKind::Ask
+            | FrameKind::Answer => Err(format!("a child sends no {:?} frame", frame.kind)),
         }
     }
 }
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn crash_round_trip() {
-        let crash = Crash { at: 5, address: 0xdead, signal: 11, cause: Cause::StackOverflow };
+        let crash = Crash { at: 5, address: 0xdead, signal: 11, cause: CrashCause::StackOverflow };
         assert_eq!(Crash::from_bytes(&crash.to_bytes()), Some(crash));
         assert_eq!(Crash::from_bytes(&[0; 10]), None);
     }
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn a_start_and_a_hello_are_read_as_they_were_written() {
-        let start = Start {
+        let start = StartMessage {
             rank: 3,
             ranked: true,
             name: "ä".to_string(),
@@ -353,21 +353,21 @@ mod tests {
             interrupt: Interrupt::Graceful,
             interrupt_signals: InterruptSignals::Sigterm,
             attempt: 2,
-            settings: Settings::example(),
+            settings: InheritedSettings::example(),
             directory: Some(PathBuf::from("/tmp/x y")),
             limits: Limits::example(),
             processors: vec![0, 7],
         };
         let bytes = start.to_bytes();
-        assert_eq!(format!("{:?}", Start::from_bytes(&bytes).unwrap()), format!("{start:?}"));
+        assert_eq!(format!("{:?}", StartMessage::from_bytes(&bytes).unwrap()), format!("{start:?}"));
         for end in 0..bytes.len() {
-            assert!(Start::from_bytes(&bytes[..end]).is_none());
+            assert!(StartMessage::from_bytes(&bytes[..end]).is_none());
         }
-        assert!(Start::from_bytes(&[&bytes[..], &[0]].concat()).is_none());
+        assert!(StartMessage::from_bytes(&[&bytes[..], &[0]].concat()).is_none());
         let mut many = bytes;
         let count = many.len() - 3 * size_of::<u64>();
         many[count..].fill(0xff);
-        assert!(Start::from_bytes(&many).is_none());
+        assert!(StartMessage::from_bytes(&many).is_none());
         for member in [None, Some(9)] {
             let hello = Hello { nonce: 5, member };
             assert_eq!(Hello::from_bytes(&hello.to_bytes()), Some(hello));
@@ -377,7 +377,9 @@ mod tests {
 
     #[test]
     fn a_parents_frame_from_a_child_is_an_error() {
-        assert!(FromChild::from_frame(&Frame { kind: Kind::Args, payload: vec![] }).is_err());
-        assert!(FromChild::from_frame(&Frame { kind: Kind::Report, payload: vec![0xc1, 0xff] }).is_err());
+        assert!(FromChild::from_frame(&Frame { kind: FrameKind::Args, payload: vec![] }).is_err());
+        assert!(
+            FromChild::from_frame(&Frame { kind: FrameKind::Report, payload: vec![0xc1, 0xff] }).is_err()
+        );
     }
 }

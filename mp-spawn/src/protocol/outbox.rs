@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 
 use crate::protocol::fields::{put_bytes, put_number, put_option};
-use crate::protocol::frame::{self, Kind, WireError};
+use crate::protocol::frame::{self, FrameKind, WireError};
 use crate::sys::descriptors::MAX_FDS;
 
 const MEMORY: u8 = 1;
@@ -25,15 +25,15 @@ const STDERR: u8 = 8;
 
 /// Standard streams of a process, if they are not inherited.
 #[derive(Debug, Default)]
-pub(crate) struct Ends {
+pub(crate) struct StreamEnds {
     pub(crate) stdout: Option<OwnedFd>,
     pub(crate) stderr: Option<OwnedFd>,
 }
 
-impl Ends {
+impl StreamEnds {
     /// In the process itself: makes these its standard streams.
     #[inline]
-    pub(crate) fn take(self) -> io::Result<()> {
+    pub(crate) fn install(self) -> io::Result<()> {
         self.stdout.as_ref().map_or(Ok(()), rustix::stdio::dup2_stdout)?;
         self.stderr.as_ref().map_or(Ok(()), rustix::stdio::dup2_stderr)?;
         Ok(())
@@ -64,7 +64,7 @@ impl Outbox {
     pub(crate) fn address(
         &mut self,
         lifeline: Option<OwnedFd>,
-        ends: Ends,
+        ends: StreamEnds,
         environment: &[(OsString, Option<OsString>)],
         files: &[(RawFd, Arc<OwnedFd>)],
     ) -> Result<(), WireError> {
@@ -82,7 +82,7 @@ impl Outbox {
             all.extend(number.to_le_bytes());
             self.files.push(Arc::clone(file));
         }
-        frame::append(&mut bytes, Kind::Fds, &all)?;
+        frame::append(&mut bytes, FrameKind::Fds, &all)?;
         if !environment.is_empty() {
             let mut changes = Vec::new();
             put_number(&mut changes, environment.len() as u64);
@@ -90,7 +90,7 @@ impl Outbox {
                 put_bytes(&mut changes, name.as_bytes());
                 put_option(&mut changes, value.as_ref(), |out, value| put_bytes(out, value.as_bytes()));
             }
-            frame::append(&mut bytes, Kind::Environment, &changes)?;
+            frame::append(&mut bytes, FrameKind::Environment, &changes)?;
         }
         bytes.append(&mut self.bytes);
         self.bytes = bytes;
@@ -98,7 +98,7 @@ impl Outbox {
     }
 
     /// Appends a frame.
-    pub(crate) fn append(&mut self, kind: Kind, payload: &[u8]) -> Result<(), WireError> {
+    pub(crate) fn append(&mut self, kind: FrameKind, payload: &[u8]) -> Result<(), WireError> {
         frame::append(&mut self.bytes, kind, payload)
     }
 
@@ -133,20 +133,20 @@ impl Outbox {
 
 /// File descriptors that a process received.
 #[derive(Debug, Default)]
-pub(crate) struct Files {
+pub(crate) struct ReceivedFiles {
     pub(crate) memory: Option<OwnedFd>,
     /// See [`lifeline`](crate::protocol::lifeline).
     pub(crate) lifeline: Option<OwnedFd>,
-    pub(crate) ends: Ends,
+    pub(crate) ends: StreamEnds,
     /// Inherited files and their numbers.
     pub(crate) inherited: Vec<(RawFd, OwnedFd)>,
 }
 
-impl Files {
+impl ReceivedFiles {
     /// Assigns the descriptors that arrived, according to the payload that announced them. Returns `None` if
     /// they don't match it.
     #[inline]
-    pub(crate) fn sort(which: &[u8], mut arrived: Vec<OwnedFd>) -> Option<Files> {
+    pub(crate) fn assign(which: &[u8], mut arrived: Vec<OwnedFd>) -> Option<ReceivedFiles> {
         let (&which, numbers) = which.split_first()?;
         let (numbers, rest) = numbers.as_chunks();
         let inherited = arrived.split_off(arrived.len().checked_sub(numbers.len())?);
@@ -158,7 +158,7 @@ impl Files {
             (last(STDERR)?, last(STDOUT)?, last(LIFELINE)?, last(MEMORY)?);
         let known = which <= MEMORY | LIFELINE | STDOUT | STDERR;
         let sound = known && rest.is_empty() && inherited.iter().all(|(number, _)| *number >= 3);
-        let files = Files { memory, lifeline, ends: Ends { stdout, stderr }, inherited };
+        let files = ReceivedFiles { memory, lifeline, ends: StreamEnds { stdout, stderr }, inherited };
         (arrived.is_empty() && sound).then_some(files)
     }
 }
@@ -181,7 +181,7 @@ mod tests {
             let present = |bit: u8| which & bit != 0;
             let files: Vec<_> = (0..4).filter(|bit| present(1 << bit)).map(|_| file("f")).collect();
             let ids: Vec<_> = files.iter().map(id).collect();
-            let sorted = Files::sort(&[which], files).unwrap();
+            let sorted = ReceivedFiles::assign(&[which], files).unwrap();
             let got = [sorted.memory, sorted.lifeline, sorted.ends.stdout, sorted.ends.stderr];
             assert_eq!(
                 got.iter().map(Option::is_some).collect::<Vec<_>>(),
@@ -197,7 +197,7 @@ mod tests {
         let files: Vec<_> = (0..3).map(|_| file("f")).collect();
         let ids: Vec<_> = files.iter().map(id).collect();
         let which = [&[MEMORY][..], &9_i32.to_le_bytes(), &700_i32.to_le_bytes()].concat();
-        let sorted = Files::sort(&which, files).unwrap();
+        let sorted = ReceivedFiles::assign(&which, files).unwrap();
         let got: Vec<_> = sorted.inherited.iter().map(|(number, file)| (*number, id(file))).collect();
         assert_eq!((sorted.memory.as_ref().map(id), got), (Some(ids[0]), vec![(9, ids[1]), (700, ids[2])]));
     }
@@ -218,7 +218,7 @@ mod tests {
             (&[0, 2, 0, 0, 0], 1),
             (&[0, 255, 255, 255, 255], 1),
         ] {
-            assert!(Files::sort(which, some(count)).is_none(), "{which:?} {count}");
+            assert!(ReceivedFiles::assign(which, some(count)).is_none(), "{which:?} {count}");
         }
     }
 }

@@ -7,42 +7,42 @@ use mp_core::Envelope;
 use mp_core::message::{IntoOutcome, Message};
 
 use crate::protocol::message::{cut, sources};
-use crate::protocol::payload::Value;
+use crate::protocol::payload::ReturnValue;
 
 /// Error as text.
 #[derive(Debug)]
-pub(crate) struct Fault {
+pub(crate) struct ErrorText {
     pub(crate) message: String,
     pub(crate) chain: Vec<String>,
     pub(crate) debug: String,
 }
 
-impl Fault {
-    fn new(error: &(dyn Error + 'static)) -> Fault {
-        Fault { message: cut(error.to_string()), chain: sources(error), debug: cut(format!("{error:?}")) }
+impl ErrorText {
+    fn new(error: &(dyn Error + 'static)) -> ErrorText {
+        ErrorText { message: cut(error.to_string()), chain: sources(error), debug: cut(format!("{error:?}")) }
     }
 }
 
 /// Result of a call in the child that did not panic.
 #[derive(Debug)]
-pub(crate) enum Ended {
+pub(crate) enum CallOutcome {
     /// The function returned. `None` stands for `()`.
-    Returned(Option<Value>),
-    Failed(Fault),
+    Returned(Option<ReturnValue>),
+    Failed(ErrorText),
     Undecodable(String),
     /// The arguments could not be read for lack of descriptors, and are sent back.
     Unread(String, Envelope),
 }
 
-impl Ended {
+impl CallOutcome {
     /// Packs the return value of a function.
-    pub(crate) fn new<R: IntoOutcome>(returned: R) -> Ended {
+    pub(crate) fn new<R: IntoOutcome>(returned: R) -> CallOutcome {
         match returned.into_result() {
-            Err(error) => Ended::Failed(Fault::new(&*error)),
-            Ok(_) if is_unit::<R::Value>() => Ended::Returned(None),
-            Ok(value) => match Value::pack(value) {
-                Ok(value) => Ended::Returned(Some(value)),
-                Err(error) => Ended::Failed(Fault {
+            Err(error) => CallOutcome::Failed(ErrorText::new(&*error)),
+            Ok(_) if is_unit::<R::Value>() => CallOutcome::Returned(None),
+            Ok(value) => match ReturnValue::pack(value) {
+                Ok(value) => CallOutcome::Returned(Some(value)),
+                Err(error) => CallOutcome::Failed(ErrorText {
                     message: cut(format!("what the function returned can't be sent: {error}")),
                     chain: Vec::new(),
                     debug: cut(format!("{error:?}")),

@@ -39,8 +39,8 @@ use serde::de::DeserializeOwned;
 use crate::error::os_limit;
 use crate::error::{LaunchError, Result, SpawnError};
 use crate::protocol::control_socket;
-use crate::protocol::frame::Kind;
-use crate::protocol::message::Joined;
+use crate::protocol::frame::FrameKind;
+use crate::protocol::message::MemberJoined;
 
 /// Maximum size of arguments that are sent through the socket, in bytes: the capacity of a socket is limited,
 /// and so is a frame. Longer arguments are sent through shared memory.
@@ -55,70 +55,72 @@ const PLAIN_WITH_SETTINGS: u8 = 2;
 
 /// Data that is sent to a child with its start message.
 #[derive(Debug)]
-pub(crate) struct ToChild {
+pub(crate) struct ChildPayload {
     /// Arguments, or a ticket for their envelope.
     pub(crate) bytes: Vec<u8>,
     /// File of the arena.
     pub(crate) memory: BorrowedFd<'static>,
     /// Owner of arguments in an envelope, until the child has taken them.
-    pub(crate) parcel: Option<Promise>,
+    pub(crate) promise: Option<Promise>,
 }
 
 /// Arguments, encoded once for any number of children.
 #[derive(Debug)]
-pub(crate) enum Args<A> {
+pub(crate) enum EncodedArgs<A> {
     Plain(Vec<u8>),
     Shared(Encoded<A>),
 }
 
-impl ToChild {
+impl ChildPayload {
     /// Encodes arguments, to be packed for each of several children.
-    pub(crate) fn encode<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<Args<A>> {
+    pub(crate) fn encode<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<EncodedArgs<A>> {
         let mut out = Outgoing::default();
         afresh(|| MessagePack::write_whole(&mut out, args)).map_err(|e| unencodable(e.into()))?;
         match out.into_plain(MOST_PLAIN) {
-            Ok(bytes) => Ok(Args::Plain(bytes)),
-            Err(out) => Ok(Args::Shared(Encoded::finish(arena()?, out).map_err(unencodable)?)),
+            Ok(bytes) => Ok(EncodedArgs::Plain(bytes)),
+            Err(out) => Ok(EncodedArgs::Shared(Encoded::finish(arena()?, out).map_err(unencodable)?)),
         }
     }
 
     /// Packs arguments for one child.
-    pub(crate) fn pack<A: Serialize + DeserializeOwned + 'static>(args: &Args<A>) -> Result<ToChild> {
+    pub(crate) fn pack<A: Serialize + DeserializeOwned + 'static>(
+        args: &EncodedArgs<A>,
+    ) -> Result<ChildPayload> {
         match args {
-            Args::Plain(bytes) => ToChild::plain(bytes),
-            Args::Shared(args) => ToChild::with(args.pack().map_err(unencodable)?),
+            EncodedArgs::Plain(bytes) => ChildPayload::plain(bytes),
+            EncodedArgs::Shared(args) => ChildPayload::with(args.pack().map_err(unencodable)?),
         }
     }
 
     /// Moves arguments to one child.
-    pub(crate) fn pack_moved<A: Message>(mut args: A) -> Result<ToChild> {
+    pub(crate) fn pack_moved<A: Message>(mut args: A) -> Result<ChildPayload> {
         let mut out = Outgoing::default();
         afresh(|| args.encode::<MessagePack>(&mut out)).map_err(|e| unencodable(e.into()))?;
         // The value now belongs to the message.
         mp_core::user_code::drop_caught(args);
         match out.into_plain(MOST_PLAIN) {
-            Ok(bytes) => ToChild::plain(&bytes),
+            Ok(bytes) => ChildPayload::plain(&bytes),
             Err(mut out) => {
                 let fingerprint = TypeFingerprint::<A>::new().get();
-                ToChild::with(arena()?.pack(&mut out, fingerprint).map_err(|e| unencodable(e.into()))?)
+                ChildPayload::with(arena()?.pack(&mut out, fingerprint).map_err(|e| unencodable(e.into()))?)
             }
         }
     }
 
-    fn plain(args: &[u8]) -> Result<ToChild> {
+    fn plain(args: &[u8]) -> Result<ChildPayload> {
         let first = if Arena::children_inherit_settings() { PLAIN_WITH_SETTINGS } else { PLAIN };
-        ToChild::new([&[first], args].concat(), None)
+        ChildPayload::new([&[first], args].concat(), None)
     }
 
-    fn with(envelope: Envelope) -> Result<ToChild> {
-        let parcel = Promise::new(envelope);
-        ToChild::new([&[TICKET], &parcel.ticket().to_bytes()[..]].concat(), Some(parcel))
+    fn with(envelope: Envelope) -> Result<ChildPayload> {
+        let promise = Promise::new(envelope);
+        ChildPayload::new([&[TICKET], &promise.ticket().to_bytes()[..]].concat(), Some(promise))
     }
 
-    fn new(bytes: Vec<u8>, parcel: Option<Promise>) -> Result<ToChild> {
+    fn new(bytes: Vec<u8>, promise: Option<Promise>) -> Result<ChildPayload> {
         // SAFETY: sent to a child that attaches it, and not duplicated here.
         let memory = unsafe { arena()?.fd() }.map_err(no_memory)?;
-        Ok(ToChild { bytes, memory, parcel })
+        Ok(ChildPayload { bytes, memory, promise })
     }
 }
 
@@ -153,12 +155,12 @@ pub(crate) fn claim(ticket: Ticket) -> Result<Envelope, String> {
 
 /// Payload that a child received with its start message.
 #[derive(Debug)]
-pub(crate) struct FromParent {
+pub(crate) struct ParentPayload {
     /// Arguments, or a ticket for their envelope.
     pub(crate) bytes: Vec<u8>,
 }
 
-impl FromParent {
+impl ParentPayload {
     /// Returns `true` if the child needs shared memory at once.
     #[inline]
     pub(crate) fn need_memory(&self) -> bool {
@@ -190,23 +192,23 @@ impl FromParent {
 
 /// Return value of a function, to be sent to the parent.
 #[derive(Debug)]
-pub(crate) enum Value {
+pub(crate) enum ReturnValue {
     Plain(Vec<u8>),
     Shared(Envelope),
 }
 
-impl Value {
+impl ReturnValue {
     /// In a child: packs the return value of its function.
-    pub(crate) fn pack<T: Message>(mut value: T) -> mp_reduce::Result<Value> {
+    pub(crate) fn pack<T: Message>(mut value: T) -> mp_reduce::Result<ReturnValue> {
         let mut out = Outgoing::default();
         afresh(|| value.encode::<MessagePack>(&mut out))?;
         // The value now belongs to the message.
         mp_core::user_code::drop_caught(value);
         match out.into_plain(MOST_PLAIN) {
-            Ok(bytes) => Ok(Value::Plain(bytes)),
+            Ok(bytes) => Ok(ReturnValue::Plain(bytes)),
             Err(mut out) => {
                 let fingerprint = TypeFingerprint::<T>::new().get();
-                Ok(Value::Shared(Arena::current()?.pack(&mut out, fingerprint)?))
+                Ok(ReturnValue::Shared(Arena::current()?.pack(&mut out, fingerprint)?))
             }
         }
     }
@@ -214,45 +216,45 @@ impl Value {
 
 /// In the parent: return value of a function.
 #[derive(Debug)]
-pub(crate) enum Received {
+pub(crate) enum ReceivedValue {
     Plain(Vec<u8>),
     Shared(Envelope),
     /// Opened, and not read yet.
     Unread(Unread),
 }
 
-impl Received {
+impl ReceivedValue {
     /// Prepares the value for reading, so that descriptors are available for all objects in it.
     ///
     /// # Errors
     /// The reason, and the value, if it can be read later.
-    pub(crate) fn ready(self) -> Result<Received, (mp_reduce::Error, Option<Unread>)> {
+    pub(crate) fn ready(self) -> Result<ReceivedValue, (mp_reduce::Error, Option<Unread>)> {
         let unread = match self {
-            Received::Plain(bytes) => return Ok(Received::Plain(bytes)),
-            Received::Shared(envelope) => Unread::of(envelope).map_err(|error| (error, None))?,
-            Received::Unread(unread) => unread,
+            ReceivedValue::Plain(bytes) => return Ok(ReceivedValue::Plain(bytes)),
+            ReceivedValue::Shared(envelope) => Unread::of(envelope).map_err(|error| (error, None))?,
+            ReceivedValue::Unread(unread) => unread,
         };
         match unread.claim() {
             Err(error) if is_for_lack_of_descriptors(&error) => Err((error, Some(unread))),
             Err(error) => Err((error, None)),
-            Ok(()) => Ok(Received::Unread(unread)),
+            Ok(()) => Ok(ReceivedValue::Unread(unread)),
         }
     }
 
     /// Decodes the value.
     pub(crate) fn unpack<T: Message>(self) -> mp_reduce::Result<T> {
         match self {
-            Received::Plain(bytes) => {
+            ReceivedValue::Plain(bytes) => {
                 Ok(afresh(|| T::decode::<MessagePack>(&mut Incoming::from_plain(bytes)))?)
             }
-            Received::Shared(envelope) => mp_reduce::unpack(envelope),
-            Received::Unread(unread) => unread.read(),
+            ReceivedValue::Shared(envelope) => mp_reduce::unpack(envelope),
+            ReceivedValue::Unread(unread) => unread.read(),
         }
     }
 
     /// Releases the preparation of a value that is not read now.
     pub(crate) fn put_aside(&self) {
-        if let Received::Unread(unread) = self {
+        if let ReceivedValue::Unread(unread) = self {
             unread.unclaim();
         }
     }
@@ -269,7 +271,7 @@ pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool) -> io::Result<Option<
     let Some(fd) = fd else { return Ok(None) };
     if !now {
         // SAFETY: the file came from the parent, which sends the file of its arena.
-        unsafe { Arena::attach_later(fd, tell_parent) };
+        unsafe { Arena::attach_later(fd, report_joined) };
         return Ok(None);
     }
     // SAFETY: as above.
@@ -279,9 +281,9 @@ pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool) -> io::Result<Option<
 
 /// Reports that this process has joined, so that its parent declares it dead at its end. If the parent is
 /// gone, nothing is reported.
-fn tell_parent(me: Member) {
+fn report_joined(me: Member) {
     if let Some(line) = control_socket::get() {
-        _ = line.send(Kind::Joined, &Joined { member: me.raw() as u32 });
+        _ = line.send(FrameKind::Joined, &MemberJoined { member: me.raw() as u32 });
     }
 }
 
@@ -305,11 +307,11 @@ mod tests {
     #[test]
     fn a_parcel_that_no_child_has_claimed_is_taken_back() {
         let arena = Arena::current().unwrap();
-        let parcel = || Promise::new(arena.pack(&mut Outgoing::default(), 0).unwrap());
-        let ticket = |parcel: &Promise| Ticket::from_bytes(&parcel.ticket().to_bytes()).unwrap();
-        let claimed = parcel();
+        let promise = || Promise::new(arena.pack(&mut Outgoing::default(), 0).unwrap());
+        let ticket = |promise: &Promise| Ticket::from_bytes(&promise.ticket().to_bytes()).unwrap();
+        let claimed = promise();
         assert!(claim(ticket(&claimed)).is_ok());
-        let dropped = parcel();
+        let dropped = promise();
         let late = ticket(&dropped);
         drop(dropped);
         assert!(claim(late).is_err(), "a child could claim it still");

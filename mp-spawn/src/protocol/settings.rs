@@ -4,17 +4,17 @@
 #[cfg(feature = "authkey")]
 use mp_core::AuthKey;
 
-use crate::protocol::command::Words;
-use crate::protocol::fields::{Fields, put_bytes, put_number, put_option};
+use crate::protocol::command::CommandLine;
+use crate::protocol::fields::{FieldReader, put_bytes, put_number, put_option};
 
 /// Settings that processes inherit from the process that starts them.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct InheritedSettings {
     /// Index of the start method.
     pub(crate) method: usize,
     pub(crate) fork: bool,
     /// Command that processes are started by, if it isn't the running program.
-    pub(crate) command: Option<Words>,
+    pub(crate) command: Option<CommandLine>,
     /// Secret of the family.
     #[cfg(feature = "authkey")]
     pub(crate) key: Option<AuthKey>,
@@ -22,7 +22,7 @@ pub(crate) struct Settings {
     pub(crate) log: Option<String>,
 }
 
-impl Settings {
+impl InheritedSettings {
     /// Appends the settings to a message.
     pub(crate) fn put(&self, out: &mut Vec<u8>) {
         put_number(out, self.method as u64);
@@ -35,23 +35,23 @@ impl Settings {
 
     /// Reads settings from a message.
     #[inline]
-    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<Settings> {
-        Some(Settings {
+    pub(crate) fn read(fields: &mut FieldReader<'_>) -> Option<InheritedSettings> {
+        Some(InheritedSettings {
             method: fields.size()?,
             fork: fields.flag()?,
-            command: fields.option(Words::read)?,
+            command: fields.option(CommandLine::read)?,
             #[cfg(feature = "authkey")]
-            key: fields.option(Fields::bytes)?.map(AuthKey::from),
-            log: fields.option(Fields::text)?,
+            key: fields.option(FieldReader::bytes)?.map(AuthKey::from),
+            log: fields.option(FieldReader::text)?,
         })
     }
 
     #[cfg(any(test, feature = "fuzz"))]
-    pub(crate) fn example() -> Settings {
-        Settings {
+    pub(crate) fn example() -> InheritedSettings {
+        InheritedSettings {
             method: 1,
             fork: true,
-            command: Words::command(["a", "b"]),
+            command: CommandLine::command(["a", "b"]),
             #[cfg(feature = "authkey")]
             key: Some(b"secret".as_slice().into()),
             log: Some("INFO".to_string()),

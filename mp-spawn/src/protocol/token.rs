@@ -17,13 +17,13 @@ pub(crate) struct Token {
     pub(crate) fd: RawFd,
     pub(crate) parent: u32,
     pub(crate) nonce: u64,
-    pub(crate) taker: Taker,
+    pub(crate) taker: TokenTarget,
 }
 
 /// Copy of this crate that a token is for: a process can have several, one in the program and one in each
 /// library that was made with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taker {
+pub(crate) enum TokenTarget {
     /// Copy in the program.
     Program,
     /// Copy in a library, when the host calls it.
@@ -36,9 +36,9 @@ impl fmt::Display for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "v1:{}:{}:{:016x}", self.fd, self.parent, self.nonce)?;
         match self.taker {
-            Taker::Program => Ok(()),
-            Taker::Call => f.write_str(":call"),
-            Taker::Load(build) => write!(f, ":load:{build:016x}"),
+            TokenTarget::Program => Ok(()),
+            TokenTarget::Call => f.write_str(":call"),
+            TokenTarget::Load(build) => write!(f, ":load:{build:016x}"),
         }
     }
 }
@@ -57,9 +57,9 @@ impl FromStr for Token {
         let parent = part()?.parse().map_err(drop)?;
         let nonce = u64::from_str_radix(part()?, 16).map_err(drop)?;
         let taker = match part() {
-            Err(()) => Taker::Program,
-            Ok("call") => Taker::Call,
-            Ok("load") => Taker::Load(u64::from_str_radix(part()?, 16).map_err(drop)?),
+            Err(()) => TokenTarget::Program,
+            Ok("call") => TokenTarget::Call,
+            Ok("load") => TokenTarget::Load(u64::from_str_radix(part()?, 16).map_err(drop)?),
             Ok(_) => return Err(()),
         };
         if part().is_ok() || fd < 0 {
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn round_trip_and_nonsense() {
-        for taker in [Taker::Program, Taker::Call, Taker::Load(u64::MAX - 5)] {
+        for taker in [TokenTarget::Program, TokenTarget::Call, TokenTarget::Load(u64::MAX - 5)] {
             let token = Token { fd: 7, parent: 4711, nonce: 0x12ab, taker };
             assert_eq!(token.to_string().parse(), Ok(token));
         }

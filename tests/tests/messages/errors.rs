@@ -251,7 +251,7 @@ fn those_of_managers() {
             CallError::Freed { call: call.clone() },
             CallError::ServerGone { server: 7 },
             CallError::OwnObject { call: call.clone() },
-            CallError::Ring { call: call.clone(), waiting: vec![call.clone(), call.clone()] },
+            CallError::Cycle { call: call.clone(), waiting: vec![call.clone(), call.clone()] },
             CallError::NoSuchType { name: "A".into(), known: vec!["B".into()] },
             CallError::NoSuchMethod { call: call.clone(), known: vec!["b".into(), "c".into()] },
             CallError::NoSuchObject { name: "a".into(), known: vec![] },

@@ -6,13 +6,13 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Closure, Rebuild};
-use crate::protocol::function::{self, Desc, FunctionRef};
+use super::{Closure, RebuildFn};
+use crate::protocol::function::{self, FunctionDesc, FunctionRef};
 
 /// Code of a [`Closure`], a constant of the program. It is sent as a reference, which is verified when it is
 /// read.
 #[doc(hidden)]
-pub struct Code<A: 'static, R: 'static>(pub(super) &'static Desc<Rebuild<A, R>>);
+pub struct Code<A: 'static, R: 'static>(pub(super) &'static FunctionDesc<RebuildFn<A, R>>);
 
 impl<A: 'static, R: 'static> Code<A, R> {
     /// Returns a number that identifies the code within this process.
@@ -57,14 +57,14 @@ impl<'de, A: 'static, R: 'static> Deserialize<'de> for Code<A, R> {
 }
 
 pub(super) fn reference<A: 'static, R: 'static>(
-    code: &'static Desc<Rebuild<A, R>>,
+    code: &'static FunctionDesc<RebuildFn<A, R>>,
 ) -> Result<FunctionRef, &'static str> {
     code.reference().ok_or("this program's build can't be identified: link it with a build-id")
 }
 
 pub(super) fn resolve<A: 'static, R: 'static>(
     code: &FunctionRef,
-) -> Result<&'static Desc<Rebuild<A, R>>, String> {
-    function::resolve::<Rebuild<A, R>>(code)
+) -> Result<&'static FunctionDesc<RebuildFn<A, R>>, String> {
+    function::resolve::<RebuildFn<A, R>>(code)
         .map_err(|why| format!("the closure `{}` can't be used here: {why}", code.name))
 }

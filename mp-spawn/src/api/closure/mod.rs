@@ -17,10 +17,10 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::api::lent::Lent;
+use crate::api::borrowed_state::BorrowedState;
 use crate::bounds::CapturesNothing;
-use crate::protocol::function::{self, Desc, FunctionRef, instance};
-use bytes::Bytes;
+use crate::protocol::function::{self, FunctionDesc, FunctionRef, instance};
+use bytes::CaptureBytes;
 pub use code::Code;
 use code::{reference, resolve};
 
@@ -48,38 +48,38 @@ use code::{reference, resolve};
 ///
 /// Run it in a process by [`ProcessBuilder::spawn_closure`](crate::ProcessBuilder::spawn_closure) or
 /// [`start_closure`](crate::start_closure), or in place by [`call`](Self::call).
-pub struct Closure<A: 'static, R: 'static>(Held<A, R>);
+pub struct Closure<A: 'static, R: 'static>(ClosureStorage<A, R>);
 
 /// Storage of a closure.
-enum Held<A: 'static, R: 'static> {
+enum ClosureStorage<A: 'static, R: 'static> {
     /// A closure without captures: a constant of the program.
-    Constant(&'static dyn Call<A, R>),
-    Shared(Arc<dyn Call<A, R>>),
+    Constant(&'static dyn ErasedClosure<A, R>),
+    Shared(Arc<dyn ErasedClosure<A, R>>),
 }
 
-impl<A: 'static, R: 'static> Held<A, R> {
-    fn get(&self) -> &dyn Call<A, R> {
+impl<A: 'static, R: 'static> ClosureStorage<A, R> {
+    fn get(&self) -> &dyn ErasedClosure<A, R> {
         match self {
-            Held::Constant(constant) => *constant,
-            Held::Shared(shared) => &**shared,
+            ClosureStorage::Constant(constant) => *constant,
+            ClosureStorage::Shared(shared) => &**shared,
         }
     }
 }
 
-impl<A: 'static, R: 'static> Clone for Held<A, R> {
+impl<A: 'static, R: 'static> Clone for ClosureStorage<A, R> {
     fn clone(&self) -> Self {
         match self {
-            Held::Constant(constant) => Held::Constant(*constant),
-            Held::Shared(shared) => Held::Shared(Arc::clone(shared)),
+            ClosureStorage::Constant(constant) => ClosureStorage::Constant(*constant),
+            ClosureStorage::Shared(shared) => ClosureStorage::Shared(Arc::clone(shared)),
         }
     }
 }
 
 /// A closure with erased types except arguments and result.
-trait Call<A, R>: Send + Sync {
+trait ErasedClosure<A, R>: Send + Sync {
     fn call(&self, args: A) -> R;
     /// Returns the code.
-    fn code(&self) -> &'static Desc<Rebuild<A, R>>
+    fn code(&self) -> &'static FunctionDesc<RebuildFn<A, R>>
     where
         A: 'static,
         R: 'static;
@@ -91,29 +91,29 @@ trait Call<A, R>: Send + Sync {
 }
 
 /// Code `F` and its captures.
-struct Captured<F, C, A, R> {
+struct CapturedClosure<F, C, A, R> {
     captures: C,
     types: PhantomData<fn(F, A) -> R>,
 }
 
 /// Rebuilds a closure from its encoded captures.
-type Rebuild<A, R> = fn(&[u8]) -> mp_core::Result<Closure<A, R>>;
+type RebuildFn<A, R> = fn(&[u8]) -> mp_core::Result<Closure<A, R>>;
 
-impl<F, C, A, R> Captured<F, C, A, R>
+impl<F, C, A, R> CapturedClosure<F, C, A, R>
 where
     F: Fn(&C, A) -> R + Copy + Send + 'static,
     C: Captures,
     A: 'static,
     R: 'static,
 {
-    const DESC: &'static Desc<Rebuild<A, R>> =
-        &Desc::new::<Self>(std::any::type_name::<F>, |bytes| match C::nothing() {
+    const DESC: &'static FunctionDesc<RebuildFn<A, R>> =
+        &FunctionDesc::new::<Self>(std::any::type_name::<F>, |bytes| match C::nothing() {
             Some(nothing) if bytes.is_empty() => Ok(nothing.into_closure::<F, A, R>()),
             _ => Ok(mp_reduce::from_part::<C>(bytes)?.into_closure::<F, A, R>()),
         });
 }
 
-impl<F, C, A, R> Call<A, R> for Captured<F, C, A, R>
+impl<F, C, A, R> ErasedClosure<A, R> for CapturedClosure<F, C, A, R>
 where
     F: Fn(&C, A) -> R + Copy + Send + 'static,
     C: Captures,
@@ -124,7 +124,7 @@ where
         instance::<F>()(&self.captures, args)
     }
 
-    fn code(&self) -> &'static Desc<Rebuild<A, R>> {
+    fn code(&self) -> &'static FunctionDesc<RebuildFn<A, R>> {
         Self::DESC
     }
 
@@ -170,7 +170,10 @@ pub trait Captures: Serialize + DeserializeOwned + Send + Sync + 'static {
     where
         F: Fn(&Self, A) -> R + Copy + Send + 'static,
     {
-        Closure(Held::Shared(Arc::new(Captured::<F, Self, A, R> { captures: self, types: PhantomData })))
+        Closure(ClosureStorage::Shared(Arc::new(CapturedClosure::<F, Self, A, R> {
+            captures: self,
+            types: PhantomData,
+        })))
     }
 }
 
@@ -183,7 +186,9 @@ impl Captures for () {
     where
         F: Fn(&(), A) -> R + Copy + Send + 'static,
     {
-        Closure(Held::Constant(const { &Captured::<F, (), A, R> { captures: (), types: PhantomData } }))
+        Closure(ClosureStorage::Constant(
+            const { &CapturedClosure::<F, (), A, R> { captures: (), types: PhantomData } },
+        ))
     }
 }
 
@@ -295,13 +300,13 @@ impl<A: 'static, R: 'static> Serialize for Closure<A, R> {
         let code = reference(self.0.get().code()).map_err(S::Error::custom)?;
         // Both parts belong to the same message, and share its attachments.
         let captures = self.0.get().captures().map_err(S::Error::custom)?;
-        (code, Bytes(captures)).serialize(serializer)
+        (code, CaptureBytes(captures)).serialize(serializer)
     }
 }
 
 impl<'de, A: 'static, R: 'static> Deserialize<'de> for Closure<A, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let (code, Bytes(captures)) = <(FunctionRef, Bytes)>::deserialize(deserializer)?;
+        let (code, CaptureBytes(captures)) = <(FunctionRef, CaptureBytes)>::deserialize(deserializer)?;
         let desc = resolve::<A, R>(&code).map_err(D::Error::custom)?;
         (desc.entry)(&captures).map_err(D::Error::custom)
     }
@@ -312,7 +317,7 @@ impl<A: 'static, R: 'static> PlainOutcome for Closure<A, R> {}
 /// A sendable closure whose first argument, `&mut S`, is a state that its process keeps between calls.
 /// [`closure!`](crate::closure!) creates it, and the owner of the state calls it: a pool's worker
 /// (`StatePool::task_closure`).
-pub type StateClosure<S, A, R> = Closure<(Lent<S>, A), (Lent<S>, R)>;
+pub type StateClosure<S, A, R> = Closure<(BorrowedState<S>, A), (BorrowedState<S>, R)>;
 
 /// Creates a [`Closure`], which can be sent to another process with its captures.
 ///
@@ -425,16 +430,16 @@ macro_rules! closure {
     ) => {
         $crate::closure!(@check $crate::parts(
             $crate::closure!(@values $($captures)*),
-            $bar $crate::closure!(@names $($captures)*), (lent, $args): ($crate::Lent<$held>, $types) $bar {
-                $crate::with_lent(lent, $bar $state: &mut $held $bar -> $result { $body })
+            $bar $crate::closure!(@names $($captures)*), (lent, $args): ($crate::BorrowedState<$held>, $types) $bar {
+                $crate::with_borrowed_state(lent, $bar $state: &mut $held $bar -> $result { $body })
             },
         ))
     };
     (@state $bar:tt [$($captures:tt)*] ($state:ident, $held:ty) ($args:pat) ($types:ty) $body:expr) => {
         $crate::closure!(@check $crate::parts(
             $crate::closure!(@values $($captures)*),
-            $bar $crate::closure!(@names $($captures)*), (lent, $args): ($crate::Lent<$held>, $types) $bar {
-                $crate::with_lent(lent, $bar $state: &mut $held $bar $body)
+            $bar $crate::closure!(@names $($captures)*), (lent, $args): ($crate::BorrowedState<$held>, $types) $bar {
+                $crate::with_borrowed_state(lent, $bar $state: &mut $held $bar $body)
             },
         ))
     };

@@ -46,13 +46,13 @@ fn closure_takes_patterns() {
         *sum += a * b + c;
         *sum
     });
-    assert_eq!(state.call((Lent::new(Box::new(4)), (1, (2, 3)))).1, 9);
+    assert_eq!(state.call((BorrowedState::new(Box::new(4)), (1, (2, 3)))).1, 9);
     type Pairs = StateClosure<u64, (u64, u64), u64>;
     let state: Pairs = closure!([one] |sum: &mut u64, (b, c): (u64, u64)| -> u64 {
         *sum += b * c;
         *sum + u64::from(*one)
     });
-    assert_eq!(state.call((Lent::new(Box::new(4)), (2, 3))).1, 11);
+    assert_eq!(state.call((BorrowedState::new(Box::new(4)), (2, 3))).1, 11);
 }
 
 #[test]
@@ -66,16 +66,16 @@ fn state_closures_return_their_state() {
         *sum / y
     });
     let add: StateClosure<u64, (u64, u64), u64> = there_and_back(&add).unwrap();
-    let (lent, half) = add.call((Lent::new(Box::new(4)), (5, 2)));
+    let (lent, half) = add.call((BorrowedState::new(Box::new(4)), (5, 2)));
     let (lent, none) = add.call((lent, (1, 0)));
     assert_eq!((half, none, lent.into_inner()), (7, 0, Some(Box::new(16))));
     let names: StateClosure<Vec<String>, (), usize> = closure!([] |names: &mut Vec<String>| names.len());
-    assert_eq!(names.call((Lent::new(Box::default()), ())).1, 0);
+    assert_eq!(names.call((BorrowedState::new(Box::default()), ())).1, 0);
     let one: StateClosure<Vec<String>, String, usize> = closure!([] |names: &mut Vec<String>, name: String| {
         names.push(name);
         names.len()
     });
-    assert_eq!(one.call((Lent::new(Box::default()), "a".into())).1, 1);
+    assert_eq!(one.call((BorrowedState::new(Box::default()), "a".into())).1, 1);
 }
 
 #[test]
@@ -145,7 +145,7 @@ fn tampered_code_reference_is_refused() {
     let closure = closure!([one] |x: u8| x + one);
     let code = closure.0.get().code().reference().unwrap();
     let moved = |by| {
-        let bytes = rmp_serde::to_vec(&(code.moved(by), Bytes(Vec::new()))).unwrap();
+        let bytes = rmp_serde::to_vec(&(code.moved(by), CaptureBytes(Vec::new()))).unwrap();
         rmp_serde::from_slice::<Closure<u8, u8>>(&bytes).map(drop).unwrap_err().to_string()
     };
     assert!(moved(1).contains("not aligned"), "{}", moved(1));

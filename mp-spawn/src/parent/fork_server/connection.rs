@@ -20,55 +20,55 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Pid, Signal};
 
-use crate::child::clone::Slip;
+use crate::child::clone::PidCell;
 use crate::error::exit_status::ExitStatus;
-use crate::error::failed;
+use crate::error::launch_error;
 use crate::error::{Result, SpawnError};
 use crate::parent::fork_server::deadline::ServerDeadline;
-use crate::parent::launch::{self, Command, Launched, Particulars};
+use crate::parent::launch::{self, Command, LaunchOptions, LaunchedProcess};
 use crate::parent::supervisor;
-use crate::protocol::frame::{self, Inbox, Kind};
+use crate::protocol::frame::{self, FrameKind, Inbox};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::lifeline;
-use crate::protocol::message::{Answer, Serve};
+use crate::protocol::message::{ServeMessage, ServerAnswer};
 use crate::protocol::outbox::Outbox;
 use crate::sys::clock::{deadline, timespec};
 use crate::sys::pid_number;
-use crate::sys::proc_stat::Doing;
-use crate::sys::process_handle::{self, Handle};
+use crate::sys::proc_stat::ProcessActivity;
+use crate::sys::process_handle::{self, ProcessHandle};
 
 /// Reason why a server can't be used any more. Its exit status is reported in addition.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Trouble {
+pub(crate) enum ServerFailure {
     /// The server has exited, or was killed.
     Gone,
     /// Another reason, in words.
     Other(String),
 }
 
-impl From<String> for Trouble {
-    fn from(why: String) -> Trouble {
-        Trouble::Other(why)
+impl From<String> for ServerFailure {
+    fn from(why: String) -> ServerFailure {
+        ServerFailure::Other(why)
     }
 }
 
-impl From<&str> for Trouble {
-    fn from(why: &str) -> Trouble {
-        Trouble::Other(why.to_string())
+impl From<&str> for ServerFailure {
+    fn from(why: &str) -> ServerFailure {
+        ServerFailure::Other(why.to_string())
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for ServerFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Trouble::Gone => "it is gone",
-            Trouble::Other(why) => why,
+            ServerFailure::Gone => "it is gone",
+            ServerFailure::Other(why) => why,
         })
     }
 }
 
 /// Report about a server that was ended.
-pub(crate) struct Buried {
+pub(crate) struct EndedServer {
     pub(crate) pid: u32,
     /// Exit status, if the server has ended.
     pub(crate) exit: Option<ExitStatus>,
@@ -80,48 +80,48 @@ pub(crate) struct Buried {
 /// Time to wait for a process that got a SIGKILL.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 /// Time to wait for a process that has closed its files, the last step before its end.
-const AT_ITS_END: Duration = Duration::from_secs(1);
-const NONSENSE: &str = "its answer is malformed";
+const EXIT_TIME: Duration = Duration::from_secs(1);
+const MALFORMED: &str = "its answer is malformed";
 
 /// Fork server, and the connection to it.
 #[derive(Debug)]
-pub(crate) struct Server {
+pub(crate) struct ForkServer {
     /// Process that it belongs to. Differs from the current process after a fork.
-    process: u32,
+    owner: u32,
     /// Command that it was started by.
     command: Command,
-    life: Arc<Life>,
+    process: Arc<ServerProcess>,
     /// Nonblocking.
     socket: OwnedFd,
     inbox: Inbox,
-    slip: Slip,
-    ordered: Option<Ordered>,
+    slip: PidCell,
+    pending: Option<PendingChild>,
     /// Process that was made in advance and found dead.
     lost: Option<Pid>,
 }
 
 /// Process that was requested from a server and that no start has taken yet.
 #[derive(Debug)]
-struct Ordered {
+struct PendingChild {
     /// Parent's end of its socket.
     socket: OwnedFd,
     nonce: u64,
 }
 
 /// Process that a server has made.
-struct Made {
+struct ReadyChild {
     pid: Pid,
-    handle: Handle,
-    ordered: Ordered,
+    handle: ProcessHandle,
+    pending: PendingChild,
 }
 
-impl Made {
-    fn of(pid: Pid, ordered: Ordered) -> Result<Made> {
-        match Handle::find(pid) {
-            Ok(handle) => Ok(Made { pid, handle, ordered }),
+impl ReadyChild {
+    fn of(pid: Pid, pending: PendingChild) -> Result<ReadyChild> {
+        match ProcessHandle::find(pid) {
+            Ok(handle) => Ok(ReadyChild { pid, handle, pending }),
             Err(error) => {
                 // The process is alive, so its number can't be reused.
-                if !hung_up(&ordered.socket) {
+                if !hung_up(&pending.socket) {
                     process_handle::end(pid);
                 }
                 Err(error)
@@ -137,12 +137,12 @@ impl Made {
     fn is_there(&self) -> bool {
         let sentinel = self.handle.sentinel();
         let mut both =
-            [PollFd::new(&self.ordered.socket, PollFlags::empty()), PollFd::new(&sentinel, PollFlags::IN)];
+            [PollFd::new(&self.pending.socket, PollFlags::empty()), PollFd::new(&sentinel, PollFlags::IN)];
         // Neither descriptor has events to report.
         let asked = retry_on_intr(|| rustix::event::poll(&mut both, Some(&Timespec::default())));
         let is_there = asked == Ok(0);
         if !is_there {
-            reap(&self.handle, AT_ITS_END);
+            reap(&self.handle, EXIT_TIME);
         }
         is_there
     }
@@ -150,72 +150,74 @@ impl Made {
 
 /// State of a fork server process.
 #[derive(Debug)]
-pub(crate) struct Life {
+pub(crate) struct ServerProcess {
     pub(crate) pid: u32,
-    pub(crate) handle: Handle,
+    pub(crate) handle: ProcessHandle,
     exit: Mutex<Option<ExitStatus>>,
 }
 
-impl Server {
+impl ForkServer {
     /// Starts a server, and waits until it is ready.
     pub(crate) fn begin(
         command: &Command,
         preload: Option<FunctionRef>,
         timeout: Duration,
-    ) -> Result<std::result::Result<Server, Buried>> {
-        let refused = |error| failed("the start of the fork server", Some(&command.program), error);
-        let (slip, file) = Slip::new().map_err(refused)?;
+    ) -> Result<std::result::Result<ForkServer, EndedServer>> {
+        let refused = |error| launch_error("the start of the fork server", Some(&command.program), error);
+        let (slip, file) = PidCell::new().map_err(refused)?;
         let start = {
             let command = command.clone();
             // The server ignores interrupts as soon as it can.
-            move || launch::launch(&command, &Particulars { interrupts_wait: true, ..Particulars::default() })
+            move || {
+                launch::launch(&command, &LaunchOptions { interrupts_wait: true, ..LaunchOptions::default() })
+            }
         };
-        let Launched { pid, handle, socket, .. } = supervisor::on_lasting_thread(start)?;
-        let life = Arc::new(Life { pid: pid_number(pid), handle, exit: Mutex::new(None) });
-        let mut server = Server {
-            process: std::process::id(),
+        let LaunchedProcess { pid, handle, socket, .. } = supervisor::on_lasting_thread(start)?;
+        let process = Arc::new(ServerProcess { pid: pid_number(pid), handle, exit: Mutex::new(None) });
+        let mut server = ForkServer {
+            owner: std::process::id(),
             command: command.clone(),
-            life: Arc::clone(&life),
+            process: Arc::clone(&process),
             socket,
             inbox: Inbox::default(),
             slip,
-            ordered: None,
+            pending: None,
             lost: None,
         };
         kept("fork server: socket", &server.socket);
-        kept("fork server: process", &life.handle.sentinel());
-        supervisor::watch_server(&life)?;
+        kept("fork server: process", &process.handle.sentinel());
+        supervisor::watch_server(&process)?;
         let what = preload.as_ref().map(|preload| preload.name.clone()).unwrap_or_default();
         let mut answer = server.serve(preload, file.as_fd(), ServerDeadline::of(timeout));
-        let preloads = matches!(answer, Ok(Answer::Preloading));
+        let preloads = matches!(answer, Ok(ServerAnswer::Preloading));
         if preloads {
-            answer = server.hear(&mut ServerDeadline::while_it_preloads(what, timeout));
+            answer = server.hear(&mut ServerDeadline::preloading(what, timeout));
         }
         let why = match answer {
-            Ok(Answer::Done) => return Ok(Ok(server)),
-            Ok(Answer::Failed(why)) => why.into(),
-            Ok(Answer::Refused(_) | Answer::Preloading) => NONSENSE.into(),
+            Ok(ServerAnswer::Done) => return Ok(Ok(server)),
+            Ok(ServerAnswer::Failed(why)) => why.into(),
+            Ok(ServerAnswer::Refused(_) | ServerAnswer::Preloading) => MALFORMED.into(),
             Err(why) => why,
         };
-        let buried = server.bury("the start of the fork server", &why);
+        let buried = server.shut_down("the start of the fork server", &why);
         // A server that exits by itself would do so again, and one that is killed may be killed because of
         // its preloaded function.
         let was_killed = matches!(buried.exit, Some(ExitStatus::Signal { .. }));
         let is_replaceable = buried.is_replaceable && was_killed && !preloads;
-        Ok(Err(Buried { is_replaceable, ..buried }))
+        Ok(Err(EndedServer { is_replaceable, ..buried }))
     }
 
     pub(crate) fn pid(&self) -> u32 {
-        self.life.pid
+        self.process.pid
     }
 
     /// Returns `true` if the server belongs to this process and was started by such a command.
     pub(crate) fn is_of(&self, command: &Command) -> bool {
-        self.process == std::process::id() && self.command.is_as(command)
+        self.owner == std::process::id() && self.command.is_as(command)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
-        self.life.exit().is_some()
+        self.process.exit().is_some()
     }
 
     /// Starts a process: sends these frames to the process that was made in advance, if it lives, or else to
@@ -225,9 +227,9 @@ impl Server {
         &mut self,
         outbox: &mut Outbox,
         timeout: Duration,
-    ) -> Result<Result<Launched>, Trouble> {
+    ) -> Result<Result<LaunchedProcess>, ServerFailure> {
         let mut limit = ServerDeadline::of(timeout);
-        let ahead = self.ordered.is_some();
+        let ahead = self.pending.is_some();
         let mut made = self.take(&mut limit)?;
         if ahead {
             match made {
@@ -239,14 +241,14 @@ impl Server {
                 }
             }
         }
-        Ok(made.map(|Made { pid, handle, ordered: Ordered { socket, nonce } }| {
+        Ok(made.map(|ReadyChild { pid, handle, pending: PendingChild { socket, nonce } }| {
             // Sent before anything else, because the process waits for it. The supervisor, which watches the
             // process, sends the rest, and determines the cause of a failure.
             let _ = outbox.flush(socket.as_fd());
             // From here on this start owns the process.
             self.slip.clear();
-            self.order_ahead(&mut limit);
-            Launched { pid, handle, socket, nonce }
+            self.request_next(&mut limit);
+            LaunchedProcess { pid, handle, socket, nonce }
         }))
     }
 
@@ -257,51 +259,51 @@ impl Server {
     }
 
     /// Takes a process that waits for its start message.
-    fn take(&mut self, limit: &mut ServerDeadline) -> Result<Result<Made>, Trouble> {
-        let answer = if self.ordered.is_none() {
+    fn take(&mut self, limit: &mut ServerDeadline) -> Result<Result<ReadyChild>, ServerFailure> {
+        let answer = if self.pending.is_none() {
             if let Err(error) = self.order(true, limit)? {
                 return Ok(Err(error));
             }
             self.hear(limit)?
         } else if self.slip.read().is_some() {
-            Answer::Done
+            ServerAnswer::Done
         } else {
             // The process is being made, or could not be made.
             let mut bytes = Vec::new();
-            append(&mut bytes, Kind::Ask, &[])?;
+            append(&mut bytes, FrameKind::Ask, &[])?;
             self.send(&bytes, &[], limit)?;
             self.hear(limit)?
         };
         match (answer, self.slip.read()) {
-            (Answer::Done, Some(pid)) => {
-                let ordered = self.ordered.take().ok_or(NONSENSE)?;
-                Ok(Made::of(pid, ordered))
+            (ServerAnswer::Done, Some(pid)) => {
+                let pending = self.pending.take().ok_or(MALFORMED)?;
+                Ok(ReadyChild::of(pid, pending))
             }
-            (Answer::Refused(number), None) => {
-                self.ordered = None;
+            (ServerAnswer::Refused(number), None) => {
+                self.pending = None;
                 let refused = io::Error::from_raw_os_error(number);
-                Ok(Err(failed("clone3 in the fork server", None, refused)))
+                Ok(Err(launch_error("clone3 in the fork server", None, refused)))
             }
-            (Answer::Failed(why), _) => Err(why.into()),
-            _ => Err(NONSENSE.into()),
+            (ServerAnswer::Failed(why), _) => Err(why.into()),
+            _ => Err(MALFORMED.into()),
         }
     }
 
     /// Requests the process for the next start. If that fails, the next start requests it again, and returns
     /// the error.
-    fn order_ahead(&mut self, limit: &mut ServerDeadline) {
-        if self.ordered.is_none() {
+    fn request_next(&mut self, limit: &mut ServerDeadline) {
+        if self.pending.is_none() {
             let _ = self.order(false, limit);
         }
     }
 
     /// Requests a process. With `and_ask`, also requests an answer when it is made.
-    fn order(&mut self, and_ask: bool, limit: &mut ServerDeadline) -> Result<Result<()>, Trouble> {
+    fn order(&mut self, and_ask: bool, limit: &mut ServerDeadline) -> Result<Result<()>, ServerFailure> {
         let (ours, theirs) = match launch::socket_pair() {
             Ok(pair) => pair,
-            Err(error) => return Ok(Err(failed("socketpair", None, error))),
+            Err(error) => return Ok(Err(launch_error("socketpair", None, error))),
         };
-        let lifeline = match lifeline::end() {
+        let lifeline = match lifeline::new_end() {
             Ok(lifeline) => lifeline,
             Err(error) => return Ok(Err(error)),
         };
@@ -310,13 +312,13 @@ impl Server {
         let nonce = launch::nonce();
         self.slip.clear();
         let mut bytes = Vec::new();
-        append(&mut bytes, Kind::Fork, &nonce.to_le_bytes())?;
+        append(&mut bytes, FrameKind::Fork, &nonce.to_le_bytes())?;
         if and_ask {
-            append(&mut bytes, Kind::Ask, &[])?;
+            append(&mut bytes, FrameKind::Ask, &[])?;
         }
         // From here on the process may be made, even if the server crashes before all is sent.
         kept("fork server: socket of the next process", &ours);
-        self.ordered = Some(Ordered { socket: ours, nonce });
+        self.pending = Some(PendingChild { socket: ours, nonce });
         self.send(&bytes, &fds, limit).map(Ok)
     }
 
@@ -326,10 +328,10 @@ impl Server {
         preload: Option<FunctionRef>,
         slip: BorrowedFd<'_>,
         mut limit: ServerDeadline,
-    ) -> Result<Answer, Trouble> {
-        let payload = rmp_serde::to_vec(&Serve { preload }).map_err(|error| error.to_string())?;
+    ) -> Result<ServerAnswer, ServerFailure> {
+        let payload = rmp_serde::to_vec(&ServeMessage { preload }).map_err(|error| error.to_string())?;
         let mut bytes = Vec::new();
-        append(&mut bytes, Kind::Serve, &payload)?;
+        append(&mut bytes, FrameKind::Serve, &payload)?;
         self.send(&bytes, &[slip], &mut limit)?;
         self.hear(&mut limit)
     }
@@ -339,7 +341,7 @@ impl Server {
         mut rest: &[u8],
         mut fds: &[BorrowedFd<'_>],
         limit: &mut ServerDeadline,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), ServerFailure> {
         while !rest.is_empty() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
             let mut control = SendAncillaryBuffer::new(&mut space);
@@ -354,17 +356,17 @@ impl Server {
                 }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::OUT, limit)?,
-                Err(Errno::PIPE | Errno::CONNRESET) => return Err(Trouble::Gone),
+                Err(Errno::PIPE | Errno::CONNRESET) => return Err(ServerFailure::Gone),
                 Err(error) => return Err(error.to_string().into()),
             }
         }
         Ok(())
     }
 
-    fn hear(&mut self, limit: &mut ServerDeadline) -> Result<Answer, Trouble> {
+    fn hear(&mut self, limit: &mut ServerDeadline) -> Result<ServerAnswer, ServerFailure> {
         loop {
             if let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
-                if frame.kind != Kind::Answer {
+                if frame.kind != FrameKind::Answer {
                     return Err(format!("it sent a frame of kind {:?}", frame.kind).into());
                 }
                 return crate::protocol::message::unpack(&frame.payload)
@@ -373,7 +375,7 @@ impl Server {
             let mut chunk = [MaybeUninit::<u8>::uninit(); 4096];
             match rustix::net::recv(&self.socket, &mut chunk, RecvFlags::DONTWAIT) {
                 Ok(((bytes, _), 1..)) => self.inbox.push(bytes),
-                Ok(_) | Err(Errno::CONNRESET) => return Err(Trouble::Gone),
+                Ok(_) | Err(Errno::CONNRESET) => return Err(ServerFailure::Gone),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::IN, limit)?,
                 Err(error) => return Err(error.to_string().into()),
@@ -382,16 +384,16 @@ impl Server {
     }
 
     /// Waits until the socket is ready.
-    fn wait(&self, ready: PollFlags, limit: &mut ServerDeadline) -> Result<(), Trouble> {
+    fn wait(&self, ready: PollFlags, limit: &mut ServerDeadline) -> Result<(), ServerFailure> {
         let left = limit.until.map(|until| timespec(until.saturating_duration_since(Instant::now())));
         // Waits for its end too, because a process that the server has left may hold the other end of the
         // socket.
-        let sentinel = self.life.handle.sentinel();
+        let sentinel = self.process.handle.sentinel();
         let mut fds = [PollFd::new(&self.socket, ready), PollFd::new(&sentinel, PollFlags::IN)];
         match rustix::event::poll(&mut fds, left.as_ref()) {
             Ok(0) => {
-                let doing = Doing::of(self.life.pid);
-                if limit.is_left_for(self.life.pid, doing.as_ref()) {
+                let doing = ProcessActivity::of(self.process.pid);
+                if limit.extend(self.process.pid, doing.as_ref()) {
                     return Ok(());
                 }
                 let doing = doing.map_or_else(String::new, |doing| format!(": {doing}"));
@@ -399,7 +401,7 @@ impl Server {
                 Err(format!("it did not report in time ({see}){doing}").into())
             }
             // Its messages are read before its end is handled.
-            Ok(_) if fds[0].revents().is_empty() => Err(Trouble::Gone),
+            Ok(_) if fds[0].revents().is_empty() => Err(ServerFailure::Gone),
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.to_string().into()),
         }
@@ -407,46 +409,46 @@ impl Server {
 
     /// Ends the server, with the process that it may have made in advance. The error has the attempted action
     /// and the reason.
-    pub(crate) fn bury(mut self, what: &'static str, why: &Trouble) -> Buried {
+    pub(crate) fn shut_down(mut self, what: &'static str, why: &ServerFailure) -> EndedServer {
         let exit = self.end();
-        let pid = self.life.pid;
+        let pid = self.process.pid;
         let ended = exit.map_or_else(|| "does not end".to_string(), |exit| exit.to_string());
         let error =
             io::Error::other(format!("{why} (pid {pid}, which {ended}); the next start begins another one"));
         let program = self.command.program.as_path();
-        let error = failed(what, Some(program), error);
-        Buried { pid, exit, error, is_replaceable: *why == Trouble::Gone }
+        let error = launch_error(what, Some(program), error);
+        EndedServer { pid, exit, error, is_replaceable: *why == ServerFailure::Gone }
     }
 
     /// Ends the server, and a process that it may have made and that no start has taken yet.
     fn end(&mut self) -> Option<ExitStatus> {
-        let ended = self.life.end();
-        if let (Some(Ordered { socket, .. }), Some(pid)) = (self.ordered.take(), self.slip.read())
-            && let Ok(handle) = Handle::find(pid)
+        let ended = self.process.end();
+        if let (Some(PendingChild { socket, .. }), Some(pid)) = (self.pending.take(), self.slip.read())
+            && let Ok(handle) = ProcessHandle::find(pid)
         {
             let is_there = !hung_up(&socket);
             // The process exits when its socket is closed, also if this process may not signal it.
             drop(socket);
             if is_there {
-                // See `Made::is_there`.
+                // See `ReadyChild::is_there`.
                 let _ = handle.signal(Signal::KILL);
             }
-            reap(&handle, if is_there { AFTER_KILL } else { AT_ITS_END });
+            reap(&handle, if is_there { AFTER_KILL } else { EXIT_TIME });
         }
         self.slip.clear();
         ended
     }
 }
 
-impl Drop for Server {
+impl Drop for ForkServer {
     fn drop(&mut self) {
-        if self.process == std::process::id() {
+        if self.owner == std::process::id() {
             self.end();
         }
     }
 }
 
-fn append(out: &mut Vec<u8>, kind: Kind, payload: &[u8]) -> Result<(), Trouble> {
+fn append(out: &mut Vec<u8>, kind: FrameKind, payload: &[u8]) -> Result<(), ServerFailure> {
     frame::append(out, kind, payload).map_err(|error| error.to_string().into())
 }
 
@@ -458,7 +460,7 @@ fn hung_up(socket: &OwnedFd) -> bool {
 }
 
 /// Reaps a process that has ended, or is about to.
-fn reap(handle: &Handle, time: Duration) {
+fn reap(handle: &ProcessHandle, time: Duration) {
     let until = deadline(time);
     while handle.reap().is_none() && until.is_none_or(|until| Instant::now() < until) {
         let left = until.map_or(time, |until| until.saturating_duration_since(Instant::now()));
@@ -468,7 +470,7 @@ fn reap(handle: &Handle, time: Duration) {
     }
 }
 
-impl Life {
+impl ServerProcess {
     /// Returns the exit status, if the server has ended, and reaps it.
     pub(crate) fn exit(&self) -> Option<ExitStatus> {
         let mut exit = self.exit.lock();
@@ -516,17 +518,26 @@ mod tests {
 
     /// Returns a stand-in for a server that was asked for a process, its child, its number, and the end of
     /// the socket that the process would have.
-    fn server(slip: Slip) -> (Server, Child, Pid, OwnedFd) {
+    fn server(slip: PidCell) -> (ForkServer, Child, Pid, OwnedFd) {
         let (child, pid) = sleeper();
-        let handle = Handle::of(pid).unwrap();
-        let life = Arc::new(Life { pid: pid_number(pid), handle, exit: Mutex::new(None) });
+        let handle = ProcessHandle::of(pid).unwrap();
+        let process = Arc::new(ServerProcess { pid: pid_number(pid), handle, exit: Mutex::new(None) });
         let (socket, _) = launch::socket_pair().unwrap();
         let (ours, theirs) = launch::socket_pair().unwrap();
         let command = Command::new(None, &FunctionRef::example()).unwrap();
-        let ordered = Some(Ordered { socket: ours, nonce: 0 });
-        let process = std::process::id();
+        let pending = Some(PendingChild { socket: ours, nonce: 0 });
+        let owner = std::process::id();
         (
-            Server { process, command, life, socket, inbox: Inbox::default(), slip, ordered, lost: None },
+            ForkServer {
+                owner,
+                command,
+                process,
+                socket,
+                inbox: Inbox::default(),
+                slip,
+                pending,
+                lost: None,
+            },
             child,
             pid,
             theirs,
@@ -538,20 +549,20 @@ mod tests {
     }
 
     #[test]
-    fn a_process_that_only_the_slip_knows_is_ended_and_reaped_with_its_server() {
-        let (slip, _) = Slip::new().unwrap();
+    fn process_in_the_pid_cell_ends_with_its_server() {
+        let (slip, _) = PidCell::new().unwrap();
         let (_child, unknown) = sleeper();
         slip.write(unknown);
         let (server, _server, pid, _theirs) = server(slip);
-        let error = server.bury("a test", &Trouble::Gone).error;
+        let error = server.shut_down("a test", &ServerFailure::Gone).error;
         assert!(error.to_string().contains("SIGKILL"), "{error}");
         // Reaped: no process has these numbers any more.
         assert!(!is_there(pid) && !is_there(unknown));
     }
 
     #[test]
-    fn one_that_has_ended_by_itself_is_reaped_with_its_server() {
-        let (slip, _) = Slip::new().unwrap();
+    fn ended_process_is_reaped_with_its_server() {
+        let (slip, _) = PidCell::new().unwrap();
         let (mut child, unknown) = sleeper();
         slip.write(unknown);
         let (server, _server, pid, theirs) = server(slip);
@@ -565,14 +576,18 @@ mod tests {
     fn a_signal_at_the_look_takes_no_process_for_gone() {
         let (mut child, pid) = sleeper();
         let (socket, _theirs) = launch::socket_pair().unwrap();
-        let made = Made { pid, handle: Handle::of(pid).unwrap(), ordered: Ordered { socket, nonce: 0 } };
+        let made = ReadyChild {
+            pid,
+            handle: ProcessHandle::of(pid).unwrap(),
+            pending: PendingChild { socket, nonce: 0 },
+        };
         let until = Instant::now() + std::time::Duration::from_secs(60);
         crate::sys::interrupted(|handled| {
             let before = handled();
             while handled().wrapping_sub(before) < 1_000 {
                 assert!(Instant::now() < until, "no signals arrive");
                 assert!(made.is_there(), "it waits for its start message");
-                assert!(!hung_up(&made.ordered.socket));
+                assert!(!hung_up(&made.pending.socket));
             }
         });
         child.kill().unwrap();
@@ -582,12 +597,12 @@ mod tests {
 
     #[test]
     fn a_process_that_was_handed_out_is_not_touched() {
-        let (slip, _) = Slip::new().unwrap();
+        let (slip, _) = PidCell::new().unwrap();
         let (mut child, known) = sleeper();
         slip.write(known);
         slip.clear();
         let (server, _server, pid, _theirs) = server(slip);
-        drop(server.bury("a test", &Trouble::Gone));
+        drop(server.shut_down("a test", &ServerFailure::Gone));
         assert!(!is_there(pid) && is_there(known));
         child.kill().unwrap();
         child.wait().unwrap();

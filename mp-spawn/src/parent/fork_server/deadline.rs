@@ -12,18 +12,18 @@ use std::time::{Duration, Instant};
 use crate::parent::supervisor;
 use crate::sys::clock::deadline;
 use crate::sys::log_event::{self, event};
-use crate::sys::proc_stat::Doing;
+use crate::sys::proc_stat::ProcessActivity;
 
 /// Deadline for a server.
 pub(crate) struct ServerDeadline {
     time: Duration,
     /// Time of the deadline.
     pub(crate) until: Option<Instant>,
-    more: More,
+    more: Extensions,
 }
 
 /// Rule for extensions of a deadline.
-enum More {
+enum Extensions {
     /// Remaining number of extensions, each granted only if the server can't be expected to answer.
     Times(u32),
     /// Extended while the server lives and is not stopped, because it calls its preloaded function.
@@ -31,35 +31,35 @@ enum More {
         /// Name of the function, until it was logged.
         what: Option<String>,
         /// Activity of the server at the last deadline.
-        before: Option<Doing>,
+        before: Option<ProcessActivity>,
     },
 }
 
 impl ServerDeadline {
     pub(crate) fn of(time: Duration) -> ServerDeadline {
-        ServerDeadline { time, until: deadline(time), more: More::Times(5) }
+        ServerDeadline { time, until: deadline(time), more: Extensions::Times(5) }
     }
 
     /// Creates the deadline for a preloaded function.
-    pub(crate) fn while_it_preloads(what: String, time: Duration) -> ServerDeadline {
+    pub(crate) fn preloading(what: String, time: Duration) -> ServerDeadline {
         ServerDeadline {
             time,
             until: deadline(time),
-            more: More::Preloading { what: Some(what), before: None },
+            more: Extensions::Preloading { what: Some(what), before: None },
         }
     }
 
     /// Extends an expired deadline and returns `true`, if the rule allows that. `pid` is the process id of
     /// the server, and `doing` its activity, if known.
-    pub(crate) fn is_left_for(&mut self, pid: u32, doing: Option<&Doing>) -> bool {
+    pub(crate) fn extend(&mut self, pid: u32, doing: Option<&ProcessActivity>) -> bool {
         let left = match &mut self.more {
-            More::Times(more) => {
+            Extensions::Times(more) => {
                 let excused = doing.is_some_and(|doing| doing.is_excused(self.time) && !doing.is_stopped());
                 let left = *more > 0 && excused;
                 *more = more.saturating_sub(1);
                 left
             }
-            More::Preloading { what, before } => {
+            Extensions::Preloading { what, before } => {
                 if let Some(what) = what.take().filter(|_| log_event::wanted()) {
                     let (time, doing) =
                         (self.time, doing.map_or_else(String::new, |doing| format!(": {doing}")));
@@ -72,7 +72,7 @@ impl ServerDeadline {
                         );
                     });
                 }
-                let stopped = doing.is_some_and(Doing::is_stopped) && before.as_ref() == doing;
+                let stopped = doing.is_some_and(ProcessActivity::is_stopped) && before.as_ref() == doing;
                 *before = doing.cloned();
                 !stopped
             }
@@ -90,11 +90,11 @@ mod tests {
 
     /// Returns an idle child that is stopped, and its activity.
     #[allow(clippy::zombie_processes, reason = "the test ends it")]
-    fn stopped() -> (std::process::Child, Doing) {
+    fn stopped() -> (std::process::Child, ProcessActivity) {
         let child = std::process::Command::new("sh").args(["-c", "kill -STOP $$"]).spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         loop {
-            let doing = Doing::of(child.id()).unwrap();
+            let doing = ProcessActivity::of(child.id()).unwrap();
             if doing.is_stopped() {
                 return (child, doing);
             }
@@ -104,20 +104,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_preloaded_may_take_any_time_and_only_one_that_stands_still_is_given_up() {
+    fn only_a_stopped_server_exceeds_its_preload_time() {
         let (mut child, stopped) = stopped();
-        let running = Doing::of(std::process::id()).unwrap();
-        let mut limit = ServerDeadline::while_it_preloads("f".to_string(), Duration::from_millis(1));
+        let running = ProcessActivity::of(std::process::id()).unwrap();
+        let mut limit = ServerDeadline::preloading("f".to_string(), Duration::from_millis(1));
         for doing in
             [Some(&running), Some(&running), None, Some(&running), Some(&stopped), None, Some(&stopped)]
         {
-            assert!(limit.is_left_for(child.id(), doing), "{doing:?}");
+            assert!(limit.extend(child.id(), doing), "{doing:?}");
         }
         // Stopped since the last deadline.
-        assert!(!limit.is_left_for(child.id(), Some(&stopped)));
+        assert!(!limit.extend(child.id(), Some(&stopped)));
         // A stopped server that must answer gets no extension.
-        assert!(!ServerDeadline::of(Duration::from_millis(1)).is_left_for(child.id(), Some(&stopped)));
-        assert!(!ServerDeadline::of(Duration::from_millis(1)).is_left_for(child.id(), None));
+        assert!(!ServerDeadline::of(Duration::from_millis(1)).extend(child.id(), Some(&stopped)));
+        assert!(!ServerDeadline::of(Duration::from_millis(1)).extend(child.id(), None));
         child.kill().unwrap();
         child.wait().unwrap();
     }

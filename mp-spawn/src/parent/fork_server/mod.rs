@@ -41,17 +41,18 @@ use mp_core::mutex::Mutex;
 use crate::bounds::CapturesNothing;
 use crate::error::Result;
 use crate::error::exit_status::ExitStatus;
-use crate::parent::fork_server::connection::{Buried, Server, Trouble};
-use crate::parent::launch::{Command, Launched};
+use crate::parent::fork_server::connection::{EndedServer, ForkServer, ServerFailure};
+use crate::parent::launch::{Command, LaunchedProcess};
 use crate::parent::start;
-use crate::protocol::function::{FunctionRef, Preloaded};
+use crate::protocol::function::{FunctionRef, PreloadFunction};
 use crate::protocol::outbox::Outbox;
 use crate::sys::log_event::event;
 
 /// Attempted action, as errors name it.
 const WHAT: &str = "the fork server";
 
-static SERVER: PerProcess<Mutex<Option<Server>>> = PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
+static SERVER: PerProcess<Mutex<Option<ForkServer>>> =
+    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
@@ -93,7 +94,7 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
 pub fn set_forkserver_preload<F: Fn() + CapturesNothing>(function: F) -> Result<()> {
     // Only its type is needed, which identifies the function.
     let _ = function;
-    *PRELOAD.lock() = Some(start::reference(Preloaded::<F>::DESC)?);
+    *PRELOAD.lock() = Some(start::reference(PreloadFunction::<F>::DESC)?);
     let old = SERVER.lock().take();
     drop(old);
     Ok(())
@@ -111,26 +112,26 @@ pub(crate) fn inherit_preload(preload: Option<FunctionRef>) {
 
 /// Number of dead servers in succession that one start replaces. After that the start fails, because
 /// something kills the servers.
-const MOST_DEAD: usize = 4;
+const MAX_DEAD: usize = 4;
 
 /// Starts a process: takes the one that was made in advance, or asks the server. If there is no server, or it
 /// has died, starts one first. May be called from any thread.
-pub(crate) fn launch(command: &Command, outbox: &mut Outbox, timeout: Duration) -> Result<Launched> {
+pub(crate) fn launch(command: &Command, outbox: &mut Outbox, timeout: Duration) -> Result<LaunchedProcess> {
     let mut slot = SERVER.lock();
-    let mut dead: Vec<Buried> = Vec::new();
+    let mut dead: Vec<EndedServer> = Vec::new();
     let (server, begun, launched) = loop {
         let (mut server, begun) = match slot.take().filter(|server| server.is_of(command)) {
             Some(server) if server.has_ended() => {
-                dead.push(server.bury(WHAT, &Trouble::Gone));
+                dead.push(server.shut_down(WHAT, &ServerFailure::Gone));
                 continue;
             }
             Some(server) => (server, None),
-            None => match Server::begin(command, preload(), timeout)? {
+            None => match ForkServer::begin(command, preload(), timeout)? {
                 Ok(server) => {
                     let pid = server.pid();
                     (server, Some(pid))
                 }
-                Err(buried) if buried.is_replaceable && dead.len() < MOST_DEAD => {
+                Err(buried) if buried.is_replaceable && dead.len() < MAX_DEAD => {
                     dead.push(buried);
                     continue;
                 }
@@ -141,8 +142,8 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, timeout: Duration) 
         match server.start(outbox, timeout) {
             Ok(launched) => break (server, begun, launched),
             Err(why) => {
-                let buried = server.bury(WHAT, &why);
-                if !buried.is_replaceable || dead.len() == MOST_DEAD {
+                let buried = server.shut_down(WHAT, &why);
+                if !buried.is_replaceable || dead.len() == MAX_DEAD {
                     return Err(buried.error);
                 }
                 dead.push(buried);
@@ -152,7 +153,7 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, timeout: Duration) 
     let server = slot.insert(server);
     let lost = server.lost();
     drop(slot);
-    for Buried { pid, exit, .. } in dead {
+    for EndedServer { pid, exit, .. } in dead {
         let exit = exit.unwrap_or(ExitStatus::Unknown);
         event!(Warn, "a fork server (pid {pid}) {exit}, and another one takes its place");
     }

@@ -21,7 +21,7 @@ const SELF: &str = "/proc/self/exe";
 
 /// Program to be executed, with its arguments.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Myself {
+pub(crate) struct ProgramCommand {
     /// Program, as errors name it.
     pub(crate) program: PathBuf,
     /// Path that the kernel executes.
@@ -30,19 +30,19 @@ pub(crate) struct Myself {
 }
 
 /// Returns the command that executes this program.
-pub(crate) fn myself() -> Myself {
+pub(crate) fn own_command() -> ProgramCommand {
     let name = || std::env::args_os().next().unwrap_or_else(|| OsString::from(SELF));
-    let by_path = |path: PathBuf| Myself { program: path.clone(), path, argv: vec![name()] };
+    let by_path = |path: PathBuf| ProgramCommand { program: path.clone(), path, argv: vec![name()] };
     if mp_core::under_valgrind()
         && let Ok(path) = std::fs::read_link(SELF)
     {
         return by_path(path);
     }
-    by_the_loader().unwrap_or_else(|| by_path(SELF.into()))
+    loader_command().unwrap_or_else(|| by_path(SELF.into()))
 }
 
 /// Returns the command through the loader, if this program runs through it.
-fn by_the_loader() -> Option<Myself> {
+fn loader_command() -> Option<ProgramCommand> {
     // A statically linked program that the loader executes replaces the loader.
     if cfg!(target_feature = "crt-static") || sys::has_interpreter() {
         return None;
@@ -54,13 +54,13 @@ fn by_the_loader() -> Option<Myself> {
     }
     let said = std::fs::read("/proc/self/cmdline").ok()?;
     let args: Vec<OsString> = std::env::args_os().collect();
-    let argv = loaders_words(&said, &args).into_iter().chain([program.clone().into_os_string()]).collect();
-    Some(Myself { program, path: SELF.into(), argv })
+    let argv = loader_args(&said, &args).into_iter().chain([program.clone().into_os_string()]).collect();
+    Some(ProgramCommand { program, path: SELF.into(), argv })
 }
 
 /// Returns the words of the loader before the path of the program: at least its own name, more if they can be
 /// determined.
-fn loaders_words(said: &[u8], args: &[OsString]) -> Vec<OsString> {
+fn loader_args(said: &[u8], args: &[OsString]) -> Vec<OsString> {
     let words: Vec<&OsStr> =
         said.strip_suffix(b"\0").unwrap_or(said).split(|byte| *byte == 0).map(OsStr::from_bytes).collect();
     // The program's own arguments are the last words. Its name may differ (`--argv0`).
@@ -99,13 +99,13 @@ mod tests {
     #[test]
     fn the_loaders_words_end_before_the_program() {
         let said = b"ld.so\0--argv0\0me\0./program\0a\0b\0";
-        assert_eq!(loaders_words(said, &words(&["me", "a", "b"])), words(&["ld.so", "--argv0", "me"]));
-        assert_eq!(loaders_words(b"ld.so\0./program\0", &words(&["./program"])), words(&["ld.so"]));
+        assert_eq!(loader_args(said, &words(&["me", "a", "b"])), words(&["ld.so", "--argv0", "me"]));
+        assert_eq!(loader_args(b"ld.so\0./program\0", &words(&["./program"])), words(&["ld.so"]));
         // Overwritten words, and fewer words than possible.
         for (said, args) in
             [(&b"ld.so\0./program\0x\0"[..], &["p", "y"][..]), (b"title", &["p", "y"]), (b"", &["p"])]
         {
-            assert_eq!(loaders_words(said, &words(args)), words(&[SELF]));
+            assert_eq!(loader_args(said, &words(args)), words(&[SELF]));
         }
     }
 
@@ -122,7 +122,7 @@ mod tests {
 
     #[test]
     fn a_program_by_itself_is_what_the_kernel_says() {
-        assert_eq!(myself().path, Path::new(SELF));
-        assert_eq!(by_the_loader(), None);
+        assert_eq!(own_command().path, Path::new(SELF));
+        assert_eq!(loader_command(), None);
     }
 }

@@ -25,7 +25,7 @@
 //!
 //! This file may hold `unsafe`: it calls `clone3(2)`, which returns twice, on one stack. The second return
 //! never leaves the block of assembler: there the child calls a function that doesn't return, whose frames
-//! are below those of the parent, where nothing is when it continues. The child reads only the [`Plan`],
+//! are below those of the parent, where nothing is when it continues. The child reads only the [`ExecPlan`],
 //! which outlives the block, and calls only functions that may be called while other threads hold locks: it
 //! takes no lock, allocates nothing, and can't panic.
 #![allow(unsafe_code)]
@@ -41,17 +41,17 @@ use rustix::process::{Pid, WaitId, WaitIdOptions};
 
 use crate::parent::launch::above_standard;
 use crate::sys::process_handle;
-use crate::sys::{self, HANDED_DOWN, Program, STANDARD_SIGNALS};
+use crate::sys::{self, INHERITED_IGNORED, Program, STANDARD_SIGNALS};
 
 /// Process that was made just now, with its pidfd, if the kernel made one.
-pub(crate) type Started = (Pid, Option<OwnedFd>);
+pub(crate) type StartedProcess = (Pid, Option<OwnedFd>);
 
-/// Starts a program. The standard signals are at their default, except the ignored ones of `HANDED_DOWN`.
+/// Starts a program. The standard signals are at their default, except the ignored ones of `INHERITED_IGNORED`.
 /// No signal is blocked, except SIGINT and SIGTERM if `interrupts_wait` is set.
 ///
 /// # Errors
 /// The name of the call that failed, and its error.
-pub(crate) fn start(program: &Program<'_>) -> Result<Started, (&'static str, io::Error)> {
+pub(crate) fn start(program: &Program<'_>) -> Result<StartedProcess, (&'static str, io::Error)> {
     if let Some(started) = vfork::start(program)? {
         return Ok(started);
     }
@@ -62,7 +62,7 @@ pub(crate) fn start(program: &Program<'_>) -> Result<Started, (&'static str, io:
 mod vfork {
     use super::*;
 
-    pub(super) fn start(_: &Program<'_>) -> Result<Option<Started>, (&'static str, io::Error)> {
+    pub(super) fn start(_: &Program<'_>) -> Result<Option<StartedProcess>, (&'static str, io::Error)> {
         Ok(None)
     }
 }
@@ -72,7 +72,7 @@ mod vfork {
     use super::*;
 
     /// Actions of the child, and their outcome.
-    struct Plan<'a> {
+    struct ExecPlan<'a> {
         path: *const c_char,
         argv: *const *mut c_char,
         environment: *const *mut c_char,
@@ -96,7 +96,7 @@ mod vfork {
     static NO_CLOSE_RANGE: AtomicBool = AtomicBool::new(false);
 
     /// Starts a program. Returns `None` if the system lacks the calls.
-    pub(super) fn start(program: &Program<'_>) -> Result<Option<Started>, (&'static str, io::Error)> {
+    pub(super) fn start(program: &Program<'_>) -> Result<Option<StartedProcess>, (&'static str, io::Error)> {
         if NO_CLOSE_RANGE.load(Ordering::Relaxed) {
             return Ok(None);
         }
@@ -106,7 +106,7 @@ mod vfork {
         let streams = streams.into_iter().filter_map(|(fd, to)| Some((fd?.as_raw_fd(), to)));
         let files = program.files.iter().map(|(number, file)| (file.as_raw_fd(), *number));
         let moves: Vec<_> = [(inherit, inherit)].into_iter().chain(streams).chain(files).collect();
-        let plan = Plan {
+        let plan = ExecPlan {
             path: program.path.as_ptr(),
             argv: argv.as_ptr(),
             environment: environment.as_ptr(),
@@ -122,9 +122,9 @@ mod vfork {
         args.exit_signal = libc::SIGCHLD as u64;
         // Until it executes the program, the child must not be stopped while its parent is suspended, nor
         // dump core, which old kernels take for the parent's. This can't fail for a valid set.
-        let before = sys::hold_signals();
+        let before = sys::block_all_signals();
         let made = clone(&args, &plan);
-        before.iter().for_each(sys::let_signals);
+        before.iter().for_each(sys::restore_signal_mask);
         let Ok(pid) = i32::try_from(made).map_err(drop).and_then(|pid| Pid::from_raw(pid.max(0)).ok_or(()))
         else {
             return match io::Error::from_raw_os_error(made.unsigned_abs() as i32) {
@@ -163,7 +163,7 @@ mod vfork {
     /// Makes the child, and waits until it has executed the program or ended. Returns its number, or a
     /// negative error number.
     #[inline(never)]
-    fn clone(args: &libc::clone_args, plan: &Plan<'_>) -> i64 {
+    fn clone(args: &libc::clone_args, plan: &ExecPlan<'_>) -> i64 {
         let made: i64;
         // SAFETY:
         // - The arguments are as large as they say. `CLONE_VM` without a stack of its own lets the child
@@ -194,12 +194,12 @@ mod vfork {
     }
 
     /// Runs the child. It shares the memory of its parent, whose other threads run.
-    extern "C" fn in_child(plan: *const Plan<'_>) -> ! {
+    extern "C" fn in_child(plan: *const ExecPlan<'_>) -> ! {
         // SAFETY: `clone` was given a reference, and waits.
         let plan = unsafe { &*plan };
         // Done without the C library, which in newer versions takes a lock to change the action of SIGABRT.
         let default = [0_u64; 4];
-        for signal in STANDARD_SIGNALS.filter(|signal| !HANDED_DOWN.contains(signal)) {
+        for signal in STANDARD_SIGNALS.filter(|signal| !INHERITED_IGNORED.contains(signal)) {
             // SAFETY: this is the kernel's `sigaction`, of 32 bytes, with no handler, no flags and an empty
             // mask of 8 bytes. For the two signals that can't be changed, the call returns an error and
             // changes nothing.

@@ -41,18 +41,18 @@ use mp_core::fork::Fork;
 
 use crate::child::entry;
 use crate::child::main;
+use crate::error::{EXIT_USELESS, launch_error};
 use crate::error::{Result, SpawnError};
-use crate::error::{USELESS, failed};
 use crate::io::setup::ProcessOptions;
 use crate::parent::fork_server;
-use crate::parent::launch::{self, Launched, Particulars};
+use crate::parent::launch::{self, LaunchOptions, LaunchedProcess};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::inherited_files;
 use crate::protocol::outbox::Outbox;
-use crate::protocol::token::{Taker, Token};
+use crate::protocol::token::{Token, TokenTarget};
 use crate::start_method;
 use crate::sys;
-use crate::sys::process_handle::Handle;
+use crate::sys::process_handle::ProcessHandle;
 
 /// Returns an error if this process must not be copied.
 pub(crate) fn check() -> Result<()> {
@@ -66,43 +66,48 @@ const NOT_ALLOWED: &str = "the program has not called `allow_fork`, because a co
 /// Starts a process: copies this one. `files` are those that the copy does not need. No thread closes them
 /// meanwhile. The kernel ends the copy when the calling thread ends.
 pub(crate) fn launch(
-    particulars: Particulars,
+    launch_options: LaunchOptions,
     setup: &ProcessOptions,
     outbox: &mut Outbox,
     files: &[RawFd],
-) -> Result<Launched> {
-    let refused = |what| move |error: io::Error| failed(what, None, error);
+) -> Result<LaunchedProcess> {
+    let refused = |what| move |error: io::Error| launch_error(what, None, error);
     let (ours, theirs) = launch::socket_pair().map_err(refused("socketpair"))?;
     let nonce = launch::nonce();
     // The copy finds the data at its first read. The supervisor sends the rest later.
     outbox.flush(ours.as_fd()).map_err(refused("sendmsg"))?;
-    let taken = Taken {
-        token: Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce, taker: Taker::Program },
+    let inherited = CopySettings {
+        token: Token {
+            fd: theirs.as_raw_fd(),
+            parent: std::process::id(),
+            nonce,
+            taker: TokenTarget::Program,
+        },
         preload: fork_server::preload(),
         thread: !sys::on_main_thread(),
     };
     // Another thread would deadlock here with a thread that prints and waits for it.
-    let mut printing = (!taken.thread).then(|| (io::stdout().lock(), io::stderr().lock()));
+    let mut printing = (!inherited.thread).then(|| (io::stdout().lock(), io::stderr().lock()));
     if let Some((out, _)) = &mut printing {
         // Output that can't be written now can't be written later either.
         let _ = out.flush();
     }
     let memory =
         Fork::prepare().map_err(|error| refused("a copy of the process")(io::Error::other(error)))?;
-    let signals = sys::hold_signals().map_err(refused("pthread_sigmask"))?;
+    let signals = sys::block_all_signals().map_err(refused("pthread_sigmask"))?;
     // SAFETY: the program has called `allow_fork`, otherwise `start` would have refused. The documentation of
     // this file describes its actions in the copy.
     match unsafe { sys::fork() } {
         Ok(Some(pid)) => {
-            sys::let_signals(&signals);
-            drop((memory, printing, particulars));
-            Ok(Launched { pid, handle: Handle::of(pid)?, socket: ours, nonce })
+            sys::restore_signal_mask(&signals);
+            drop((memory, printing, launch_options));
+            Ok(LaunchedProcess { pid, handle: ProcessHandle::of(pid)?, socket: ours, nonce })
         }
         Ok(None) => {
             // Done first, because the following code would wait for ever if the original was exiting, which
             // holds the locks of `exit`. If the request is refused, the worker reports that, like any other.
-            if main::has_parent(taken.token.parent) == Ok(false) {
-                sys::exit_at_once(USELESS);
+            if main::has_parent(inherited.token.parent) == Ok(false) {
+                sys::exit_at_once(EXIT_USELESS);
             }
             let code = panic::catch_unwind(AssertUnwindSafe(|| {
                 // SAFETY: this is the copy, made by this thread just now. The caller holds the lock and
@@ -110,43 +115,43 @@ pub(crate) fn launch(
                 // which the copy has another instance.
                 let fit = unsafe { memory.begin(files) };
                 drop((printing, ours));
-                taken.become_worker(theirs, particulars, setup, fit.map_err(|error| error.to_string()))
+                inherited.become_worker(theirs, launch_options, setup, fit.map_err(|error| error.to_string()))
             }));
             // Destructors of the original must not run here.
-            code.unwrap_or_else(|_| sys::exit_at_once(USELESS))
+            code.unwrap_or_else(|_| sys::exit_at_once(EXIT_USELESS))
         }
         Err(error) => {
-            sys::let_signals(&signals);
-            Err(failed("fork", None, error))
+            sys::restore_signal_mask(&signals);
+            Err(launch_error("fork", None, error))
         }
     }
 }
 
 /// Settings that a copy inherits, read before the fork.
-struct Taken {
+struct CopySettings {
     token: Token,
     preload: Option<FunctionRef>,
     /// `true` if another thread than the main thread has forked.
     thread: bool,
 }
 
-impl Taken {
+impl CopySettings {
     /// In the copy: applies the setup, and becomes the worker.
     fn become_worker(
         self,
         mut socket: OwnedFd,
-        particulars: Particulars,
+        launch_options: LaunchOptions,
         setup: &ProcessOptions,
         fit: std::result::Result<(), String>,
     ) -> ! {
-        let Taken { token, preload, thread } = self;
+        let CopySettings { token, preload, thread } = self;
         sys::skip_exit_handlers_so_far();
-        sys::forget_signal_handlers(particulars.interrupts_wait);
-        main::note_stack(thread);
+        sys::reset_signal_handlers(launch_options.interrupts_wait);
+        main::set_on_thread_stack(thread);
         fork_server::inherit_preload(preload);
         entry::change_environment(setup.environment.iter().cloned());
-        let Particulars { ends, files, .. } = particulars;
-        let streams = ends.take().map_err(|error| format!("setting its streams failed: {error}"));
+        let LaunchOptions { ends, files, .. } = launch_options;
+        let streams = ends.install().map_err(|error| format!("setting its streams failed: {error}"));
         // The streams come first, because their files may have numbers that other files must get.
         let fit = fit.and(streams).and_then(|()| inherited_files::replace(&files, &mut socket));
         main::main(token, socket, fit)

@@ -16,20 +16,20 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::process::Pid;
 
 use crate::child::shared_library;
-use crate::error::{Result, failed};
+use crate::error::{Result, launch_error};
 use crate::io::setup::ProcessOptions;
-use crate::parent::launch::current_exe::{Myself, myself};
-use crate::protocol::command::{self, Words};
+use crate::parent::launch::current_exe::{ProgramCommand, own_command};
+use crate::protocol::command::{self, CommandLine};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::inherited_files;
 use crate::protocol::interrupt::Interrupt;
-use crate::protocol::outbox::Ends;
-use crate::protocol::token::{self, Taker, Token};
+use crate::protocol::outbox::StreamEnds;
+use crate::protocol::token::{self, Token, TokenTarget};
 use crate::sys::Program;
 use crate::sys::descriptors::above_standard;
 use crate::sys::environment::Environment;
 use crate::sys::file_privileges;
-use crate::sys::process_handle::Handle;
+use crate::sys::process_handle::ProcessHandle;
 
 /// Common properties of all children of one start.
 #[derive(Clone, Debug)]
@@ -40,7 +40,7 @@ pub(crate) struct Command {
     argv: Vec<CString>,
     /// `true` if it is the running program.
     is_own: bool,
-    taker: Taker,
+    taker: TokenTarget,
     /// Library that the loader loads before the program begins.
     library: Option<PathBuf>,
     environment: OnceLock<Environment>,
@@ -50,11 +50,11 @@ pub(crate) struct Command {
 
 /// Properties of a single process of a start.
 #[derive(Debug, Default)]
-pub(crate) struct Particulars {
+pub(crate) struct LaunchOptions {
     /// Environment, if it differs from that of the command.
     pub(crate) environment: Option<Environment>,
     /// Standard streams that are not inherited.
-    pub(crate) ends: Ends,
+    pub(crate) ends: StreamEnds,
     /// Inherited files and their numbers.
     pub(crate) files: Vec<(RawFd, Arc<OwnedFd>)>,
     /// `true` if SIGINT and SIGTERM are blocked until the process has set their effect.
@@ -63,38 +63,39 @@ pub(crate) struct Particulars {
 
 impl Command {
     /// Returns the properties of a process with this setup.
-    pub(crate) fn particulars(&self, setup: &ProcessOptions) -> Result<Particulars> {
+    pub(crate) fn launch_options(&self, setup: &ProcessOptions) -> Result<LaunchOptions> {
         let files = inherited_files::ready(&setup.inherited)?;
         let interrupts_wait = setup.interrupt != Interrupt::Default;
         if setup.environment.is_empty() {
-            return Ok(Particulars { files, interrupts_wait, ..Particulars::default() });
+            return Ok(LaunchOptions { files, interrupts_wait, ..LaunchOptions::default() });
         }
         let mut environment = Environment::without(token::VARIABLE);
         for (name, value) in &setup.environment {
             environment = environment.with(name, value.as_ref()).map_err(|why| {
                 let error = io::Error::new(io::ErrorKind::InvalidInput, why);
-                failed("the setting of an environment variable", Some(Path::new(name)), error)
+                launch_error("the setting of an environment variable", Some(Path::new(name)), error)
             })?;
         }
         let environment = Some(self.with_library(environment));
-        Ok(Particulars { environment, files, interrupts_wait, ..Particulars::default() })
+        Ok(LaunchOptions { environment, files, interrupts_wait, ..LaunchOptions::default() })
     }
 
     /// Creates the command for a function: this program, or the command that was set instead.
-    pub(crate) fn new(words: Option<&Words>, function: &FunctionRef) -> Result<Command> {
-        let usual = command::usual();
-        let words = words.or(usual.as_ref());
-        let Myself { program, path, argv } = match words {
-            None => myself(),
+    pub(crate) fn new(words: Option<&CommandLine>, function: &FunctionRef) -> Result<Command> {
+        let default_command = command::default_command();
+        let words = words.or(default_command.as_ref());
+        let ProgramCommand { program, path, argv } = match words {
+            None => own_command(),
             Some(words) => {
-                let refused = |error| failed("the lookup", Some(words.name().as_ref()), error);
+                let refused = |error| launch_error("the lookup", Some(words.name().as_ref()), error);
                 let path = words.find().map_err(refused)?;
                 let argv = [words.name().to_owned()].into_iter().chain(words.args.iter().cloned()).collect();
-                Myself { program: path.clone(), path, argv }
+                ProgramCommand { program: path.clone(), path, argv }
             }
         };
         let (taker, library) = shared_library::taker(words.is_some(), function)?;
-        let invalid = |error: NulError| failed("the conversion to a C string", Some(&program), error.into());
+        let invalid =
+            |error: NulError| launch_error("the conversion to a C string", Some(&program), error.into());
         let word = |word: &OsStr| CString::new(word.as_bytes()).map_err(invalid);
         let argv = argv.iter().map(|arg| word(arg)).collect::<Result<_>>()?;
         let path = word(path.as_os_str())?;
@@ -118,7 +119,7 @@ impl Command {
         }
         let refused = |why: String| {
             let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
-            Err(failed("the start of a worker", Some(&self.program), error))
+            Err(launch_error("the start of a worker", Some(&self.program), error))
         };
         if self.is_own && mp_core::gained_privileges() {
             return refused(
@@ -173,22 +174,22 @@ impl Command {
 
 /// Process that was started just now.
 #[derive(Debug)]
-pub(crate) struct Launched {
+pub(crate) struct LaunchedProcess {
     pub(crate) pid: Pid,
-    pub(crate) handle: Handle,
+    pub(crate) handle: ProcessHandle,
     /// Parent's end of its socket. Reads and writes don't block.
     pub(crate) socket: OwnedFd,
     pub(crate) nonce: u64,
 }
 
 /// Starts a process. The kernel ends it when the calling thread ends.
-pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Launched> {
+pub(crate) fn launch(command: &Command, launch_options: &LaunchOptions) -> Result<LaunchedProcess> {
     command.check_privileges()?;
-    let (ours, mut theirs) = socket_pair().map_err(|error| failed("socketpair", None, error))?;
-    let Particulars { environment, ends, files, interrupts_wait } = particulars;
+    let (ours, mut theirs) = socket_pair().map_err(|error| launch_error("socketpair", None, error))?;
+    let LaunchOptions { environment, ends, files, interrupts_wait } = launch_options;
     let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
     let moved = |fd: BorrowedFd<'_>| {
-        inherited_files::out_of_the_way(fd, &numbers).map_err(|error| failed("fcntl", None, error))
+        inherited_files::out_of_the_way(fd, &numbers).map_err(|error| launch_error("fcntl", None, error))
     };
     if let Some(elsewhere) = moved(theirs.as_fd())? {
         theirs = elsewhere;
@@ -200,7 +201,7 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
     let taker = command.taker;
     let token = Token { fd: theirs.as_raw_fd(), parent: std::process::id(), nonce, taker };
     let token = CString::new(format!("{}={token}", token::VARIABLE))
-        .map_err(|error| failed("the token", None, error.into()))?;
+        .map_err(|error| launch_error("the token", None, error.into()))?;
     let (pid, pidfd) = exec::start(&Program {
         path: &command.path,
         argv: &command.argv,
@@ -212,9 +213,9 @@ pub(crate) fn launch(command: &Command, particulars: &Particulars) -> Result<Lau
         stdout: out.as_ref().or(stdout.as_ref()).map(AsFd::as_fd),
         stderr: err.as_ref().or(stderr.as_ref()).map(AsFd::as_fd),
     })
-    .map_err(|(what, error)| failed(what, Some(&command.program), error))?;
-    let handle = pidfd.map_or_else(|| Handle::of(pid), |pidfd| Ok(Handle::with(pid, pidfd)))?;
-    Ok(Launched { pid, handle, socket: ours, nonce })
+    .map_err(|(what, error)| launch_error(what, Some(&command.program), error))?;
+    let handle = pidfd.map_or_else(|| ProcessHandle::of(pid), |pidfd| Ok(ProcessHandle::with(pid, pidfd)))?;
+    Ok(LaunchedProcess { pid, handle, socket: ours, nonce })
 }
 
 /// Returns a random number that can't be guessed.

@@ -87,4 +87,4 @@ impl fmt::Display for ProcessEvent {
 }
 
 /// Callback for the events of a process.
-pub(crate) type Listener = Apart<Box<dyn Fn(ProcessEvent) + Send + Sync>>;
+pub(crate) type EventListener = Apart<Box<dyn Fn(ProcessEvent) + Send + Sync>>;

@@ -1,11 +1,11 @@
 //! Supervision: processes that are restarted after they have ended.
 //!
-//! A supervised process is a [`Group`](crate::parent::group::Group) of one rank for its whole life. The state
+//! A supervised process is a [`ChildGroup`](crate::parent::group::ChildGroup) of one rank for its whole life. The state
 //! of the rank describes its present process, or the last one. The group is over when the process is not
 //! restarted. So waits, callbacks, the sentinel (an eventfd here) and the exit of this program refer to that
 //! end, and need no special case for restarts.
 //!
-//! | [`Phase`](supervised::Phase) | process | next phase | when |
+//! | [`RestartPhase`](supervised::RestartPhase) | process | next phase | when |
 //! |---|---|---|---|
 //! | starting | none, or about to exist | running | the supervisor watches the process |
 //! | | | waiting, or done | the start has failed |
@@ -28,8 +28,8 @@
 
 pub(crate) mod backoff;
 pub(crate) mod event;
-pub(crate) mod ledger;
-pub(crate) mod reports;
+pub(crate) mod failure_reports;
+pub(crate) mod history;
 pub(crate) mod supervised;
 pub(crate) mod thread;
 

@@ -17,61 +17,61 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use mp_core::user_code::caught;
 
-use crate::error::{Result, failed};
-use crate::parent::group::Group;
+use crate::error::{Result, launch_error};
+use crate::parent::group::ChildGroup;
 use crate::parent::rank::ProcessStatus;
-use crate::parent::restart::event::{Listener, ProcessEvent};
+use crate::parent::restart::event::{EventListener, ProcessEvent};
 use crate::sys;
 use crate::sys::clock::deadline;
 
 /// Interval at which a wait checks for Ctrl-C.
-const LOOK: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// State that the thread shares with others.
 #[derive(Debug)]
 pub(crate) struct Restarter {
     /// Process that it belongs to. Differs from the current process after a fork.
     process: u32,
-    queue: Mutex<Queue>,
+    queue: Mutex<PendingWork>,
     changed: Condvar,
 }
 
 /// Pending work. It is bounded by the number of processes: while the event of a process is pending, the
 /// process is not restarted.
 #[derive(Debug, Default)]
-struct Queue {
+struct PendingWork {
     /// Number of supervised processes.
     processes: usize,
-    news: VecDeque<News>,
-    waiting: Vec<Waiting>,
+    deliveries: VecDeque<Delivery>,
+    waiting: Vec<DelayedRestart>,
 }
 
 /// Event or report to be delivered.
 #[derive(Debug)]
-enum News {
-    Event(Arc<Listener>, ProcessEvent),
+enum Delivery {
+    Event(Arc<EventListener>, ProcessEvent),
     /// Line for stderr, which may block for an unlimited time.
     Report(String),
 }
 
 /// Process that waits for its next start.
 #[derive(Debug)]
-struct Waiting {
-    group: Arc<Group>,
+struct DelayedRestart {
+    group: Arc<ChildGroup>,
     /// Time of the next start. `None` means never.
     until: Option<Instant>,
     /// `true` if the process and this program are notified of Ctrl-C ([`mp_core::interrupted`]).
     graceful: bool,
 }
 
-impl Waiting {
+impl DelayedRestart {
     fn is_due(&self, now: Instant) -> bool {
         self.until.is_some_and(|until| until <= now) || self.graceful && mp_core::interrupted()
     }
 
     /// Returns the time of the next check.
     fn next(&self, now: Instant) -> Option<Instant> {
-        self.until.into_iter().chain(self.graceful.then_some(now + LOOK)).min()
+        self.until.into_iter().chain(self.graceful.then_some(now + CHECK_INTERVAL)).min()
     }
 }
 
@@ -80,9 +80,9 @@ static RESTARTER: PerProcess<Mutex<Option<Arc<Restarter>>>> =
 
 /// Reference of a supervised process to the thread. The thread exists as long as there are such references.
 #[derive(Debug)]
-pub(crate) struct Share(Arc<Restarter>);
+pub(crate) struct RestarterHandle(Arc<Restarter>);
 
-impl Deref for Share {
+impl Deref for RestarterHandle {
     type Target = Restarter;
 
     fn deref(&self) -> &Restarter {
@@ -90,7 +90,7 @@ impl Deref for Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for RestarterHandle {
     fn drop(&mut self) {
         // A copy of the process has no such thread, and the shared state may be locked for good.
         if self.0.process != std::process::id() {
@@ -102,35 +102,35 @@ impl Drop for Share {
 }
 
 /// Returns a reference for one more process, and starts the thread if there is none.
-pub(crate) fn share() -> Result<Share> {
+pub(crate) fn acquire() -> Result<RestarterHandle> {
     let mut slot = RESTARTER.lock();
     let running = match slot.as_ref().filter(|running| running.process == std::process::id()) {
         Some(running) => Arc::clone(running),
         None => Arc::clone(slot.insert(begin()?)),
     };
     running.queue.lock().processes += 1;
-    Ok(Share(running))
+    Ok(RestarterHandle(running))
 }
 
 fn begin() -> Result<Arc<Restarter>> {
-    mp_core::waits::add_to_dumps(back_offs);
+    mp_core::waits::add_to_dumps(describe_delays);
     let (queue, changed) = (Mutex::default(), Condvar::default());
     let restarter = Arc::new(Restarter { process: std::process::id(), queue, changed });
     let its = Arc::clone(&restarter);
     thread::Builder::new()
         .name("mp-restarts".to_string())
         .spawn(move || its.run())
-        .map_err(|error| failed("the thread that restarts processes", None, error))?;
+        .map_err(|error| launch_error("the thread that restarts processes", None, error))?;
     Ok(restarter)
 }
 
 /// Returns a line for each process that waits for its next start.
-fn back_offs() -> String {
+fn describe_delays() -> String {
     let Some(restarter) = RESTARTER.lock().clone() else { return String::new() };
     let now = Instant::now();
     let waiting =
         restarter.queue.lock().waiting.iter().map(|one| (Arc::clone(&one.group), one.until)).collect();
-    let line = |(group, until): (Arc<Group>, Option<Instant>)| {
+    let line = |(group, until): (Arc<ChildGroup>, Option<Instant>)| {
         let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
         let Ok(ProcessStatus::Restarting { attempt, error }) = group.status(0) else { return String::new() };
         let cause = error.map_or_else(String::new, |error| {
@@ -138,33 +138,33 @@ fn back_offs() -> String {
         });
         format!("mp: attempt {attempt} of {} follows in {left:.1?}{cause}\n", group.name(0))
     };
-    let waiting: Vec<(Arc<Group>, Option<Instant>)> = waiting;
+    let waiting: Vec<(Arc<ChildGroup>, Option<Instant>)> = waiting;
     waiting.into_iter().map(line).collect()
 }
 
 impl Restarter {
     /// Queues an event for a listener. Events are delivered in the order of the calls.
-    pub(crate) fn tell(&self, listener: &Arc<Listener>, event: ProcessEvent) {
-        self.queue.lock().news.push_back(News::Event(Arc::clone(listener), event));
+    pub(crate) fn queue_event(&self, listener: &Arc<EventListener>, event: ProcessEvent) {
+        self.queue.lock().deliveries.push_back(Delivery::Event(Arc::clone(listener), event));
         self.changed.notify_one();
     }
 
     /// Queues a line to be printed.
-    pub(crate) fn report(&self, line: String) {
-        self.queue.lock().news.push_back(News::Report(line));
+    pub(crate) fn queue_report(&self, line: String) {
+        self.queue.lock().deliveries.push_back(Delivery::Report(line));
         self.changed.notify_one();
     }
 
     /// Restarts the process of this group after this delay.
-    pub(crate) fn start_after(&self, delay: Duration, group: &Arc<Group>, graceful: bool) {
-        let waiting = Waiting { group: Arc::clone(group), until: deadline(delay), graceful };
+    pub(crate) fn start_after(&self, delay: Duration, group: &Arc<ChildGroup>, graceful: bool) {
+        let waiting = DelayedRestart { group: Arc::clone(group), until: deadline(delay), graceful };
         self.queue.lock().waiting.push(waiting);
         self.changed.notify_one();
     }
 
     /// Cancels the restart. The resources of the group are freed when the returned value is dropped.
     #[must_use]
-    pub(crate) fn forget(&self, group: &Group) -> Option<Arc<Group>> {
+    pub(crate) fn cancel(&self, group: &ChildGroup) -> Option<Arc<ChildGroup>> {
         let mut queue = self.queue.lock();
         let at = queue.waiting.iter().position(|waiting| std::ptr::eq(&*waiting.group, group))?;
         Some(queue.waiting.swap_remove(at).group)
@@ -176,24 +176,24 @@ impl Restarter {
         let mut queue = self.queue.lock();
         loop {
             let now = Instant::now();
-            if let Some(news) = queue.news.pop_front() {
+            if let Some(deliveries) = queue.deliveries.pop_front() {
                 MutexGuard::unlocked(&mut queue, || {
-                    let (listener, event) = match news {
-                        News::Event(listener, event) => (listener, event),
+                    let (listener, event) = match deliveries {
+                        Delivery::Event(listener, event) => (listener, event),
                         // Written in one piece, so that lines of other processes don't come between. A write
                         // fails if the reader has closed the pipe, which is not a failure of this thread.
-                        News::Report(line) => {
+                        Delivery::Report(line) => {
                             _ = std::io::stderr().lock().write_all(line.as_bytes());
                             return;
                         }
                     };
                     // A panic of the listener, which the hook has printed, ends here.
-                    caught(|| listener.get().map(|tell| tell(event)));
+                    caught(|| listener.get().map(|call| call(event)));
                     drop(listener);
                 });
             } else if let Some(at) = queue.waiting.iter().position(|waiting| waiting.is_due(now)) {
-                let Waiting { group, .. } = queue.waiting.swap_remove(at);
-                MutexGuard::unlocked(&mut queue, move || group.start_again());
+                let DelayedRestart { group, .. } = queue.waiting.swap_remove(at);
+                MutexGuard::unlocked(&mut queue, move || group.restart_process());
             } else {
                 match queue.waiting.iter().filter_map(|waiting| waiting.next(now)).min() {
                     Some(until) => _ = self.changed.wait_until(&mut queue, until),
@@ -216,7 +216,7 @@ impl Restarter {
     fn is_done(&self) -> bool {
         let mut slot = RESTARTER.lock();
         let queue = self.queue.lock();
-        let done = queue.processes == 0 && queue.news.is_empty() && queue.waiting.is_empty();
+        let done = queue.processes == 0 && queue.deliveries.is_empty() && queue.waiting.is_empty();
         if done {
             *slot = None;
         }
@@ -230,11 +230,11 @@ mod tests {
 
     /// Models a copy that was made while another thread held the lock, which the copy can't unlock.
     #[test]
-    fn a_share_that_was_copied_from_another_process_is_not_given_back() {
-        let queue = Mutex::new(Queue { processes: 1, ..Queue::default() });
+    fn handle_of_another_process_is_not_released() {
+        let queue = Mutex::new(PendingWork { processes: 1, ..PendingWork::default() });
         let process = std::process::id() + 1;
         let original = Arc::new(Restarter { process, queue, changed: Condvar::default() });
-        drop(Share(Arc::clone(&original)));
+        drop(RestarterHandle(Arc::clone(&original)));
         assert_eq!(original.queue.lock().processes, 1);
     }
 }

@@ -17,7 +17,7 @@
 //! The supervisor watches from the beginning a process that may need an answer (a result in shared memory),
 //! that others wait for (several processes of one start), or that has not received all its data.
 //!
-//! | state of a [`Watch`] | in the epoll set | transitions under the lock of [`Watches`] |
+//! | state of a [`WatchedChild`] | in the epoll set | transitions under the lock of [`WatchedChildren`] |
 //! |---|---|---|
 //! | young | nothing | a thread detects its end: reaped; a caller asks, or its time is over: watched |
 //! | watched | sentinel and socket | a thread detects its end: reaped |
@@ -42,21 +42,21 @@ use rustix::io::Errno;
 use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
 
 use crate::error::os_limit::{NO_EPOLL, OWN_WATCH, WATCH};
-use crate::error::{Result, SpawnError, failed};
-use crate::io::captured::Streams;
+use crate::error::{Result, SpawnError, launch_error};
+use crate::io::captured::OutputStreams;
 use crate::parent::active;
-use crate::parent::child_state::{Common, Order, Orders, Watch};
+use crate::parent::child_state::{BatchProperties, LaunchOrder, LaunchOrders, WatchedChild};
 use crate::parent::fork_server;
-use crate::parent::fork_server::connection::Life;
+use crate::parent::fork_server::connection::ServerProcess;
 use crate::parent::launch::fork;
 use crate::parent::launch::{self, Command};
-use crate::parent::member_quota::Room;
+use crate::parent::member_quota::MemberReservation;
 use crate::parent::supervisor::thread::Loop;
-use crate::parent::supervisor::watches::{Watches, add};
-use crate::protocol::control_socket::{self, Line};
+use crate::parent::supervisor::watches::{WatchedChildren, add};
+use crate::protocol::control_socket::{self, ParentSocket};
 use crate::protocol::frame::WireError;
 use crate::protocol::lifeline;
-use crate::protocol::outbox::Ends;
+use crate::protocol::outbox::StreamEnds;
 use crate::start_method::StartMethod;
 use crate::sys;
 use crate::sys::log_event::event;
@@ -72,9 +72,9 @@ const SERVER: u64 = u64::MAX - 2;
 #[derive(Debug)]
 pub(crate) struct Batch {
     pub(crate) command: Command,
-    pub(crate) common: Common,
-    pub(crate) orders: Orders,
-    pub(crate) room: Room,
+    pub(crate) common: BatchProperties,
+    pub(crate) orders: LaunchOrders,
+    pub(crate) reservation: MemberReservation,
 }
 
 thread_local! {
@@ -89,15 +89,15 @@ pub(crate) fn is_this_thread() -> bool {
 }
 
 #[derive(Debug)]
-struct Job {
+struct StartJob {
     batch: Batch,
     started: Vec<u64>, // running processes of the batch
     reply: Sender<Result<()>>,
 }
 
 /// Request of another thread to the supervisor thread.
-enum Request {
-    Start(Box<Job>),
+enum SupervisorRequest {
+    Start(Box<StartJob>),
     Call(Box<dyn FnOnce() + Send>),
 }
 
@@ -113,10 +113,10 @@ struct Supervisor {
     /// Permanently readable: the sentinel of processes whose end was detected before a caller requested
     /// theirs.
     over: Arc<OwnedFd>,
-    requests: Mutex<Sender<Request>>,
-    watches: Mutex<Watches>,
+    requests: Mutex<Sender<SupervisorRequest>>,
+    watches: Mutex<WatchedChildren>,
     /// Fork servers that have not been reaped.
-    servers: Mutex<Vec<Arc<Life>>>,
+    servers: Mutex<Vec<Arc<ServerProcess>>>,
 }
 
 static SUPERVISOR: PerProcess<Mutex<Option<Arc<Supervisor>>>> =
@@ -136,7 +136,7 @@ pub(crate) fn start(batch: Batch) -> Result<()> {
         let _ = io::stdout().flush();
     }
     let (reply, answer) = channel();
-    supervisor.ask(Request::Start(Box::new(Job { batch, started: Vec::new(), reply })))?;
+    supervisor.ask(SupervisorRequest::Start(Box::new(StartJob { batch, started: Vec::new(), reply })))?;
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn on_lasting_thread<T: Send + 'static>(
     }
     let (reply, answer) = channel();
     // The receiver is missing if the requesting thread has ended.
-    running()?.ask(Request::Call(Box::new(move || _ = reply.send(call()))))?;
+    running()?.ask(SupervisorRequest::Call(Box::new(move || _ = reply.send(call()))))?;
     answer.recv().unwrap_or_else(|_| Err(gone()))
 }
 
@@ -162,17 +162,17 @@ pub(crate) fn on_lasting_thread<T: Send + 'static>(
 /// called if that thread has ended.
 pub(crate) fn call_later(call: impl FnOnce() + Send + 'static) {
     if let Ok(supervisor) = running() {
-        let _ = supervisor.ask(Request::Call(Box::new(call)));
+        let _ = supervisor.ask(SupervisorRequest::Call(Box::new(call)));
     }
 }
 
 /// Ensures that a fork server is reaped when it ends.
-pub(crate) fn watch_server(life: &Arc<Life>) -> Result<()> {
+pub(crate) fn watch_server(life: &Arc<ServerProcess>) -> Result<()> {
     let supervisor = running()?;
     supervisor.servers.lock().push(Arc::clone(life));
     let event = epoll::EventData::new_u64(SERVER);
     epoll::add(&supervisor.poll, life.handle.sentinel(), event, epoll::EventFlags::IN)
-        .map_err(|error| failed(WATCH, None, error.into()))
+        .map_err(|error| launch_error(WATCH, None, error.into()))
 }
 
 /// Returns the supervisor of this process, and starts it if there is none.
@@ -185,7 +185,7 @@ fn running() -> Result<Arc<Supervisor>> {
 }
 
 fn gone() -> SpawnError {
-    failed("the supervisor thread", None, io::Error::other("it has ended"))
+    launch_error("the supervisor thread", None, io::Error::other("it has ended"))
 }
 
 /// Returns the supervisor of this process, if it has one.
@@ -209,7 +209,7 @@ pub(crate) fn hear(id: u64) {
 }
 
 fn begin() -> Result<Arc<Supervisor>> {
-    let refused = |what| move |error: Errno| failed(what, None, error.into());
+    let refused = |what| move |error: Errno| launch_error(what, None, error.into());
     let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
     let over = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
     let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
@@ -231,19 +231,19 @@ fn begin() -> Result<Arc<Supervisor>> {
     std::thread::Builder::new()
         .name("mp-supervisor".to_string())
         .spawn(|| run.run())
-        .map_err(|error| failed("the supervisor thread", None, error))?;
+        .map_err(|error| launch_error("the supervisor thread", None, error))?;
     Ok(supervisor)
 }
 
 impl Supervisor {
     /// Sends a request to the supervisor thread.
-    fn ask(&self, request: Request) -> Result<()> {
+    fn ask(&self, request: SupervisorRequest) -> Result<()> {
         if self.requests.lock().send(request).is_err() {
             *SUPERVISOR.lock() = None;
             return Err(gone());
         }
         rustix::io::write(&self.wake, &1u64.to_ne_bytes())
-            .map_err(|error| failed("write to an eventfd", None, error.into()))?;
+            .map_err(|error| launch_error("write to an eventfd", None, error.into()))?;
         Ok(())
     }
 
@@ -266,7 +266,7 @@ impl Supervisor {
 
     /// Returns the files that a copy of this process does not need. `over` has the sentinels of processes
     /// that have ended, referenced so that no thread closes them meanwhile.
-    fn files(&self, watches: &Watches, over: &[Arc<OwnedFd>]) -> Vec<RawFd> {
+    fn files(&self, watches: &WatchedChildren, over: &[Arc<OwnedFd>]) -> Vec<RawFd> {
         let of_children = watches.by_id.values().flat_map(|watch| {
             let socket = watch.socket.as_ref().map(AsRawFd::as_raw_fd);
             [Some(watch.handle.raw()), socket].into_iter().flatten()
@@ -276,7 +276,7 @@ impl Supervisor {
         of_children
             .chain(of_ended)
             .chain(own)
-            .chain(control_socket::get().map(Line::raw))
+            .chain(control_socket::get().map(ParentSocket::raw))
             .chain(lifeline::files())
             .collect()
     }
@@ -297,24 +297,24 @@ impl Supervisor {
     }
 
     /// Starts one process and begins to watch it. The kernel ends the process when the calling thread ends.
-    fn launch(&self, batch: &Batch, mut order: Order) -> Result<u64> {
+    fn launch(&self, batch: &Batch, mut order: LaunchOrder) -> Result<u64> {
         let name = batch.common.group.name(order.rank);
-        let mut particulars = batch.command.particulars(&order.setup)?;
+        let mut launch_options = batch.command.launch_options(&order.setup)?;
         // The handler writes output at exit that was read from the streams and not passed on.
-        active::care_at_exit();
-        let (streams, ends) = Streams::open(&order.setup, order.rank, &name)?;
+        active::register_exit_handler();
+        let (streams, ends) = OutputStreams::open(&order.setup, order.rank, &name)?;
         let refused = |error: WireError| {
             let error = io::Error::new(io::ErrorKind::InvalidInput, error);
-            failed("the setting of environment variables", None, error)
+            launch_error("the setting of environment variables", None, error)
         };
-        let Order { setup, outbox, .. } = &mut order;
+        let LaunchOrder { setup, outbox, .. } = &mut order;
         let launched = match batch.common.method {
             StartMethod::Spawn => {
-                particulars.ends = ends;
-                let launched = launch::launch(&batch.command, &particulars)?;
+                launch_options.ends = ends;
+                let launched = launch::launch(&batch.command, &launch_options)?;
                 // Done only now, because the process takes some time until it needs this data.
-                let addressed = lifeline::end()
-                    .and_then(|end| outbox.address(end, Ends::default(), &[], &[]).map_err(refused));
+                let addressed = lifeline::new_end()
+                    .and_then(|end| outbox.address(end, StreamEnds::default(), &[], &[]).map_err(refused));
                 if let Err(error) = addressed {
                     launched.handle.end();
                     return Err(error);
@@ -322,24 +322,24 @@ impl Supervisor {
                 launched
             }
             StartMethod::ForkServer => {
-                outbox.address(None, ends, &setup.environment, &particulars.files).map_err(refused)?;
+                outbox.address(None, ends, &setup.environment, &launch_options.files).map_err(refused)?;
                 fork_server::launch(&batch.command, outbox, batch.common.timeout)?
             }
             StartMethod::Fork => {
-                particulars.ends = ends;
-                outbox.address(lifeline::end()?, Ends::default(), &[], &[]).map_err(refused)?;
+                launch_options.ends = ends;
+                outbox.address(lifeline::new_end()?, StreamEnds::default(), &[], &[]).map_err(refused)?;
                 // Locked, so that the copy gets a consistent list of our files.
                 let watches = self.watches.lock();
                 let over: Vec<_> = watches.over.iter().filter_map(Weak::upgrade).collect();
                 let files = self.files(&watches, &over);
-                fork::launch(particulars, setup, outbox, &files)?
+                fork::launch(launch_options, setup, outbox, &files)?
             }
         };
-        batch.common.group.streams(order.rank, streams);
-        batch.common.group.readable_at_the_end(&self.over);
+        batch.common.group.set_streams(order.rank, streams);
+        batch.common.group.set_over_sentinel(&self.over);
         let mut watches = self.watches.lock();
         let id = watches.next;
-        let mut watch = Watch::new(batch.common.clone(), order, launched, id);
+        let mut watch = WatchedChild::new(batch.common.clone(), order, launched, id);
         if let Err(error) = add(&self.poll, id, &mut watch) {
             drop(watches);
             watch.fail(error.clone());
@@ -347,12 +347,12 @@ impl Supervisor {
             return Err(error);
         }
         watches.next += 1;
-        watches.set_timer(&self.timer, watch.due());
+        watches.set_timer(&self.timer, watch.next_timeout());
         watches.by_id.insert(id, watch);
         drop(watches);
         // Done only now, because a thread that reserves room locks the reservations first and the watches
         // second. For a moment the process counts twice.
-        batch.room.use_one();
+        batch.reservation.release_one();
         Ok(id)
     }
 
@@ -364,6 +364,6 @@ impl Supervisor {
 
     fn kill(&self, started: &[u64]) {
         let watches = self.watches.lock();
-        started.iter().filter_map(|id| watches.by_id.get(id)).for_each(Watch::kill);
+        started.iter().filter_map(|id| watches.by_id.get(id)).for_each(WatchedChild::kill);
     }
 }

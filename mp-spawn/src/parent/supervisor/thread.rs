@@ -11,15 +11,17 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
 use rustix::io::Errno;
 
-use crate::error::os_limit::NO_NEWS;
-use crate::error::{SpawnError, failed};
-use crate::parent::supervisor::{IS_SUPERVISOR, Job, Request, SERVER, Supervisor, TIMER, WAKE};
+use crate::error::os_limit::NO_EVENTS;
+use crate::error::{SpawnError, launch_error};
+use crate::parent::supervisor::{
+    IS_SUPERVISOR, SERVER, StartJob, Supervisor, SupervisorRequest, TIMER, WAKE,
+};
 use crate::sys;
 
 pub(super) struct Loop {
     pub(super) shared: Arc<Supervisor>,
-    pub(super) incoming: Receiver<Request>,
-    pub(super) jobs: Vec<Job>,
+    pub(super) incoming: Receiver<SupervisorRequest>,
+    pub(super) jobs: Vec<StartJob>,
 }
 
 impl Loop {
@@ -54,8 +56,8 @@ impl Loop {
         drain(&self.shared.wake);
         for request in self.incoming.try_iter() {
             match request {
-                Request::Start(job) => self.jobs.push(*job),
-                Request::Call(call) => call(),
+                SupervisorRequest::Start(job) => self.jobs.push(*job),
+                SupervisorRequest::Call(call) => call(),
             }
         }
     }
@@ -75,7 +77,7 @@ impl Loop {
         if outcome.is_ok() && !job.batch.orders.is_empty() {
             return;
         }
-        let Job { batch, started, reply, .. } = self.jobs.remove(0);
+        let StartJob { batch, started, reply, .. } = self.jobs.remove(0);
         if outcome.is_err() {
             self.shared.kill(&started);
         }
@@ -87,7 +89,7 @@ impl Loop {
 
     /// Fails all processes and jobs after an epoll error, so that no caller waits.
     fn give_up(mut self, error: io::Error) {
-        let SpawnError::Launch(why) = failed(NO_NEWS, None, error) else { return };
+        let SpawnError::Launch(why) = launch_error(NO_EVENTS, None, error) else { return };
         // Done without the lock, because callbacks of the user run here and may query other processes.
         let watches = mem::take(&mut self.shared.watches.lock().by_id);
         for mut watch in watches.into_values() {

@@ -11,17 +11,17 @@ use rustix::io::Errno;
 use rustix::time::{Itimerspec, TimerfdTimerFlags, timerfd_settime};
 
 use crate::error::os_limit::WATCH;
-use crate::error::{Result, failed};
-use crate::parent::child_state::Watch;
+use crate::error::{Result, launch_error};
+use crate::parent::child_state::WatchedChild;
 use crate::parent::supervisor::Supervisor;
 use crate::sys::clock::timespec;
 use crate::sys::log_event;
-use crate::sys::process_handle::Handle;
+use crate::sys::process_handle::ProcessHandle;
 
 /// Processes that are watched.
 #[derive(Debug, Default)]
-pub(super) struct Watches {
-    pub(super) by_id: HashMap<u64, Watch>,
+pub(super) struct WatchedChildren {
+    pub(super) by_id: HashMap<u64, WatchedChild>,
     /// Sentinels of ended processes that a caller may still hold.
     pub(super) over: Vec<Weak<OwnedFd>>,
     pub(super) next: u64,
@@ -29,9 +29,9 @@ pub(super) struct Watches {
     timer: Option<Instant>,
 }
 
-impl Watches {
+impl WatchedChildren {
     /// Records that a process has ended. The caller that started it may hold its sentinel.
-    fn note_over(&mut self, handle: &Handle) {
+    fn note_over(&mut self, handle: &ProcessHandle) {
         if self.over.len() == self.over.capacity() {
             self.over.retain(|sentinel| sentinel.strong_count() > 0);
         }
@@ -59,23 +59,24 @@ impl Supervisor {
         let over = |time: Option<Instant>| time.is_some_and(|time| time <= now);
         let mut deaf = Vec::new();
         for (&id, watch) in &mut watches.by_id {
-            if over(watch.young_until) && !heard(&self.poll, id, watch) {
+            if over(watch.unwatched_deadline) && !heard(&self.poll, id, watch) {
                 deaf.push(id);
             }
             if over(watch.hello_until) {
-                watch.hello_is_overdue();
+                watch.handle_hello_timeout();
             }
         }
         let deaf: Vec<_> = deaf.iter().filter_map(|id| watches.by_id.remove(id)).collect();
-        let next = watches.by_id.values().filter_map(Watch::due).min();
+        let next = watches.by_id.values().filter_map(WatchedChild::next_timeout).min();
         watches.set_timer(&self.timer, next);
         drop(watches);
-        deaf.into_iter().for_each(Watch::abandon);
+        deaf.into_iter().for_each(WatchedChild::abandon);
     }
 
     pub(super) fn hear(&self, id: u64) {
         let mut watches = self.watches.lock();
-        let Some(watch) = watches.by_id.get_mut(&id).filter(|watch| watch.young_until.is_some()) else {
+        let Some(watch) = watches.by_id.get_mut(&id).filter(|watch| watch.unwatched_deadline.is_some())
+        else {
             return;
         };
         if !heard(&self.poll, id, watch)
@@ -97,7 +98,7 @@ impl Supervisor {
                 watches.note_over(&watch.handle);
                 drop(watches);
                 if log_event::wanted() {
-                    watch.tell_end();
+                    watch.log_end();
                 }
                 self.forget(watch);
             }
@@ -125,8 +126,8 @@ impl Supervisor {
         }
     }
 
-    fn forget(&self, watch: Watch) {
-        if watch.young_until.is_none() {
+    fn forget(&self, watch: WatchedChild) {
+        if watch.unwatched_deadline.is_none() {
             // Can't fail, because the sentinel was added. The socket may have been deleted.
             let _ = epoll::delete(&self.poll, watch.handle.sentinel());
             if let Some(socket) = watch.socket.as_ref().filter(|_| !watch.reported) {
@@ -139,19 +140,19 @@ impl Supervisor {
 
 /// Begins to watch a process: sends the data that its socket accepts, and adds it to the epoll set. A young
 /// process is added only if some data is unsent.
-pub(super) fn add(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
-    if watch.send() && watch.young_until.is_some() { Ok(()) } else { listen(poll, id, watch) }
+pub(super) fn add(poll: &OwnedFd, id: u64, watch: &mut WatchedChild) -> Result<()> {
+    if watch.send() && watch.unwatched_deadline.is_some() { Ok(()) } else { listen(poll, id, watch) }
 }
 
 /// Adds a process to the epoll set. If that is impossible, fails the process and returns `false`.
-fn heard(poll: &OwnedFd, id: u64, watch: &mut Watch) -> bool {
+fn heard(poll: &OwnedFd, id: u64, watch: &mut WatchedChild) -> bool {
     listen(poll, id, watch).map_err(|error| watch.fail(error)).is_ok()
 }
 
 /// Adds the socket and the sentinel of a process to the epoll set.
-fn listen(poll: &OwnedFd, id: u64, watch: &mut Watch) -> Result<()> {
-    watch.young_until = None;
-    let refused = |error: Errno| failed(WATCH, None, error.into());
+fn listen(poll: &OwnedFd, id: u64, watch: &mut WatchedChild) -> Result<()> {
+    watch.unwatched_deadline = None;
+    let refused = |error: Errno| launch_error(WATCH, None, error.into());
     let end = epoll::EventData::new_u64(id << 1 | 1);
     epoll::add(poll, watch.handle.sentinel(), end, epoll::EventFlags::IN).map_err(refused)?;
     let sent = watch.send();

@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use crate::protocol::function::build_id::Identity;
+use crate::protocol::function::build_id::BuildIdentity;
 use crate::protocol::function::loaded_objects::build_id_in;
 
 const PT_NOTE: u32 = 4;
@@ -35,9 +35,9 @@ mod at {
 }
 
 /// Returns the identity of a file according to the file system.
-pub(crate) fn file(path: &Path) -> io::Result<Identity> {
+pub(crate) fn file(path: &Path) -> io::Result<BuildIdentity> {
     let file = std::fs::metadata(path)?;
-    Ok(Identity::File {
+    Ok(BuildIdentity::File {
         device: file.dev(),
         inode: file.ino(),
         size: file.size(),
@@ -49,9 +49,9 @@ pub(crate) fn file(path: &Path) -> io::Result<Identity> {
 ///
 /// # Errors
 /// If the file can't be read, or is not for this machine.
-pub(crate) fn build(path: &Path) -> io::Result<Identity> {
+pub(crate) fn build(path: &Path) -> io::Result<BuildIdentity> {
     match build_id(&File::open(path)?)? {
-        Some(id) => Ok(Identity::BuildId(id)),
+        Some(id) => Ok(BuildIdentity::BuildId(id)),
         None => file(path),
     }
 }

@@ -16,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::{io, mem, ptr, slice};
 
-use crate::protocol::function::build_id::Identity;
+use crate::protocol::function::build_id::BuildIdentity;
 use crate::protocol::function::elf;
 use mp_core::fork::SetOnce;
 
@@ -45,9 +45,9 @@ pub(crate) struct Object {
 impl Object {
     /// Returns the identity of the build, or `None` if it has neither a build-id nor a file.
     #[inline]
-    pub(crate) fn identity(&self) -> Option<Identity> {
+    pub(crate) fn identity(&self) -> Option<BuildIdentity> {
         if let Some(id) = &self.build_id {
-            return Some(Identity::BuildId(id.clone()));
+            return Some(BuildIdentity::BuildId(id.clone()));
         }
         let path = if self.is_program { Path::new("/proc/self/exe") } else { &self.path };
         elf::file(path).ok()
@@ -55,11 +55,11 @@ impl Object {
 
     /// Returns `true` if this object is that build.
     #[inline]
-    pub(crate) fn is(&self, identity: &Identity) -> bool {
+    pub(crate) fn is(&self, identity: &BuildIdentity) -> bool {
         match (&self.build_id, identity) {
-            (Some(mine), Identity::BuildId(id)) => mine == id,
-            (Some(_), Identity::File { .. }) | (None, Identity::BuildId(_)) => false,
-            (None, Identity::File { .. }) => self.identity().as_ref() == Some(identity),
+            (Some(mine), BuildIdentity::BuildId(id)) => mine == id,
+            (Some(_), BuildIdentity::File { .. }) | (None, BuildIdentity::BuildId(_)) => false,
+            (None, BuildIdentity::File { .. }) => self.identity().as_ref() == Some(identity),
         }
     }
 
@@ -133,22 +133,22 @@ pub(crate) fn program() -> Option<&'static Object> {
 
 /// Marker of a copy of this crate, identified by its address.
 #[derive(Debug)]
-pub(crate) struct Home(#[allow(dead_code, reason = "so that it has an address of its own")] u8);
+pub(crate) struct CrateMarker(#[allow(dead_code, reason = "so that it has an address of its own")] u8);
 
 /// Marker of this copy.
 // fork: never changed.
-pub(crate) static HOME: Home = Home(0);
+pub(crate) static MARKER: CrateMarker = CrateMarker(0);
 
 #[cfg(test)]
-pub(crate) const fn another_home() -> Home {
-    Home(0)
+pub(crate) const fn another_marker() -> CrateMarker {
+    CrateMarker(0)
 }
 
 /// Returns the object that holds this copy of the crate: the program, or a library that was made with it. It
 /// is inspected once.
 #[inline]
 pub(crate) fn own() -> Option<&'static Object> {
-    let here = (&raw const HOME).addr();
+    let here = (&raw const MARKER).addr();
     let inside = |object: &&Object| object.offset_of(here).is_some();
     program().filter(inside).or_else(own_library)
 }
@@ -158,7 +158,7 @@ fn own_library() -> Option<&'static Object> {
     // function.
     static LIBRARY: SetOnce<Object> = SetOnce::new();
     LIBRARY.get().or_else(|| {
-        let here = (&raw const HOME).addr();
+        let here = (&raw const MARKER).addr();
         let mut library = walk(usize::MAX).into_iter().find(|object| object.offset_of(here).is_some())?;
         library.path = file_at(here).unwrap_or(library.path);
         Some(LIBRARY.set(library))
@@ -187,7 +187,7 @@ fn file_at(address: usize) -> Option<PathBuf> {
 
 /// Returns the file of a loaded build that is neither the program nor the library that holds this copy of the
 /// crate. A child may have to load it.
-pub(crate) fn file_of(build: &Identity) -> Option<PathBuf> {
+pub(crate) fn file_of(build: &BuildIdentity) -> Option<PathBuf> {
     if own().is_some_and(|own| own.is(build)) {
         return None;
     }
@@ -196,7 +196,7 @@ pub(crate) fn file_of(build: &Identity) -> Option<PathBuf> {
 }
 
 /// Returns `true` if a build is loaded.
-pub(crate) fn is_loaded(build: &Identity) -> bool {
+pub(crate) fn is_loaded(build: &BuildIdentity) -> bool {
     find(|object| object.is(build), |_| ()).is_some()
 }
 
@@ -232,7 +232,7 @@ pub(crate) fn find<R>(is_it: impl Fn(&Object) -> bool, look: impl FnOnce(&Object
 }
 
 /// Objects found in a walk, and their maximum number.
-struct Walk {
+struct ObjectWalk {
     objects: Vec<Object>,
     most: usize,
 }
@@ -240,19 +240,19 @@ struct Walk {
 /// Returns the first `most` loaded objects. The program comes first.
 #[inline]
 fn walk(most: usize) -> Vec<Object> {
-    let mut walk = Walk { objects: Vec::with_capacity(1), most };
-    // SAFETY: `note` has the signature that the function asks for, and `data` is the exclusive reference that
+    let mut walk = ObjectWalk { objects: Vec::with_capacity(1), most };
+    // SAFETY: `add_object` has the signature that the function asks for, and `data` is the exclusive reference that
     // it converts back, valid until the call returns.
-    unsafe { libc::dl_iterate_phdr(Some(note), (&raw mut walk).cast()) };
+    unsafe { libc::dl_iterate_phdr(Some(add_object), (&raw mut walk).cast()) };
     walk.objects
 }
 
 #[inline]
-unsafe extern "C" fn note(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
+unsafe extern "C" fn add_object(info: *mut libc::dl_phdr_info, _size: usize, data: *mut c_void) -> c_int {
     // SAFETY: the loader passes a valid info for the duration of this call.
     let info = unsafe { &*info };
     // SAFETY: `data` is the reference that `walk` passed. Nothing else uses it meanwhile.
-    let Walk { objects, most } = unsafe { &mut *data.cast::<Walk>() };
+    let ObjectWalk { objects, most } = unsafe { &mut *data.cast::<ObjectWalk>() };
     let headers: &[ProgramHeader] = if info.dlpi_phdr.is_null() {
         &[]
     } else {
@@ -345,7 +345,7 @@ mod tests {
     fn identity_without_a_build_id_is_the_file() {
         let mut here = walk(usize::MAX).into_iter().next().unwrap();
         here.build_id = None;
-        assert!(matches!(here.identity(), Some(Identity::File { size: 1.., .. })));
+        assert!(matches!(here.identity(), Some(BuildIdentity::File { size: 1.., .. })));
     }
 
     #[test]
@@ -375,7 +375,7 @@ mod tests {
     #[test]
     fn this_crate_is_in_this_program() {
         assert!(own().unwrap().is_program);
-        let here = (&raw const HOME).addr();
+        let here = (&raw const MARKER).addr();
         assert_eq!(file_at(here).unwrap(), std::env::current_exe().unwrap());
         assert_eq!(file_at(1), None);
     }

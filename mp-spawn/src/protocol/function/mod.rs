@@ -1,14 +1,14 @@
 //! References to functions: a parent names a function in such a way that a child can find it, and the child
 //! verifies the function before it calls it.
 //!
-//! Each use of a function makes one [`Desc`], a constant of the program. A reference to it consists of the
+//! Each use of a function makes one [`FunctionDesc`], a constant of the program. A reference to it consists of the
 //! build of the object that holds it, and its offset there. The child looks up the same build, checks that
-//! the offset is that of a `Desc`, and then compares the types of function, arguments and result. Names and
+//! the offset is that of a `FunctionDesc`, and then compares the types of function, arguments and result. Names and
 //! addresses alone are not sufficient: two closures can share both.
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it reads a `Desc` at a computed address, and creates a value of a function's
+//! This file may hold `unsafe`: it reads a `FunctionDesc` at a computed address, and creates a value of a function's
 //! type, which has no bytes.
 #![allow(unsafe_code)]
 
@@ -28,11 +28,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::backtrace::__rust_begin_short_backtrace;
 use crate::error::function_error::FunctionError;
-use crate::protocol::fields::{Fields, put_bytes, put_number};
-use crate::protocol::function::build_id::Identity;
-use crate::protocol::function::loaded_objects::{HOME, Home, Object};
-use crate::protocol::outcome::Ended;
-use crate::protocol::payload::FromParent;
+use crate::protocol::fields::{FieldReader, put_bytes, put_number};
+use crate::protocol::function::build_id::BuildIdentity;
+use crate::protocol::function::loaded_objects::{CrateMarker, MARKER, Object};
+use crate::protocol::outcome::CallOutcome;
+use crate::protocol::payload::ParentPayload;
 
 /// Magic number of this layout. Another layout has another number.
 const MAGIC: [u64; 2] = [0x6d70_5f73_7061_776e, 0x9e4d_b1c6_20f7_835c];
@@ -40,17 +40,17 @@ const MAGIC: [u64; 2] = [0x6d70_5f73_7061_776e, 0x9e4d_b1c6_20f7_835c];
 /// Description of a function for other processes: one constant for each combination of types. `E` is the type
 /// of a function pointer.
 #[repr(C)]
-pub(crate) struct Desc<E> {
-    head: Head,
+pub(crate) struct FunctionDesc<E> {
+    head: DescHead,
     pub(crate) entry: E,
 }
 
 /// Common head of all descriptions.
 #[repr(C)]
-struct Head {
+struct DescHead {
     magic: [u64; 2],
     /// Marker of the copy of this crate that made it.
-    home: &'static Home,
+    marker: &'static CrateMarker,
     /// Type of the entry. A function, not its value, because compilers before 1.91 make no `TypeId` of a
     /// constant.
     kind: fn() -> TypeId,
@@ -59,11 +59,12 @@ struct Head {
     name: fn() -> &'static str,
 }
 
-impl<E: 'static> Desc<E> {
+impl<E: 'static> FunctionDesc<E> {
     /// Describes `entry`, which stands for a function called `name`; `T` names all of its types.
-    pub(crate) const fn new<T: 'static>(name: fn() -> &'static str, entry: E) -> Desc<E> {
-        let head = Head { magic: MAGIC, home: &HOME, kind: TypeId::of::<E>, types: TypeId::of::<T>, name };
-        Desc { head, entry }
+    pub(crate) const fn new<T: 'static>(name: fn() -> &'static str, entry: E) -> FunctionDesc<E> {
+        let head =
+            DescHead { magic: MAGIC, marker: &MARKER, kind: TypeId::of::<E>, types: TypeId::of::<T>, name };
+        FunctionDesc { head, entry }
     }
 
     /// Returns a reference to this constant, or `None` if the object that holds it can't be identified.
@@ -77,7 +78,7 @@ impl<E: 'static> Desc<E> {
     }
 }
 
-impl Head {
+impl DescHead {
     #[inline]
     fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
@@ -86,71 +87,71 @@ impl Head {
     }
 }
 
-impl<E> fmt::Debug for Desc<E> {
+impl<E> fmt::Debug for FunctionDesc<E> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Desc").field("name", &(self.head.name)()).finish_non_exhaustive()
     }
 }
 
 /// Entry of a worker's function, called with its rank and the data from its parent.
-pub(crate) type StartFn = fn(usize, FromParent) -> Ended;
+pub(crate) type StartFn = fn(usize, ParentPayload) -> CallOutcome;
 
 /// Description of the function `F`, which is called with rank and arguments.
-pub(crate) struct Ranked<F, A, R>(PhantomData<fn(F, A) -> R>);
+pub(crate) struct RankedFunction<F, A, R>(PhantomData<fn(F, A) -> R>);
 
-impl<F, A, R> Ranked<F, A, R>
+impl<F, A, R> RankedFunction<F, A, R>
 where
     F: Fn(usize, A) -> R + Copy + Send + 'static,
     A: Message,
     R: IntoOutcome,
 {
-    pub(crate) const DESC: &'static Desc<StartFn> =
-        &Desc::new::<Self>(std::any::type_name::<F>, |rank, args| {
+    pub(crate) const DESC: &'static FunctionDesc<StartFn> =
+        &FunctionDesc::new::<Self>(std::any::type_name::<F>, |rank, args| {
             call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(rank, args)))
         });
 }
 
 #[cfg(any(test, feature = "fuzz"))]
-impl<F, A, R> Ranked<F, A, R>
+impl<F, A, R> RankedFunction<F, A, R>
 where
     F: Fn(usize, A) -> R + Copy + Send + 'static,
     A: Message,
     R: IntoOutcome,
 {
     /// Returns the description of this function.
-    pub(crate) fn described(_: F) -> &'static Desc<StartFn> {
+    pub(crate) fn described(_: F) -> &'static FunctionDesc<StartFn> {
         Self::DESC
     }
 }
 
 /// Description of the function `F`, which is called with arguments alone.
-pub(crate) struct Plain<F, A, R>(PhantomData<fn(F, A) -> R>);
+pub(crate) struct PlainFunction<F, A, R>(PhantomData<fn(F, A) -> R>);
 
-impl<F, A, R> Plain<F, A, R>
+impl<F, A, R> PlainFunction<F, A, R>
 where
     F: Fn(A) -> R + Copy + Send + 'static,
     A: Message,
     R: IntoOutcome,
 {
-    pub(crate) const DESC: &'static Desc<StartFn> =
-        &Desc::new::<Self>(std::any::type_name::<F>, |_, args| {
+    pub(crate) const DESC: &'static FunctionDesc<StartFn> =
+        &FunctionDesc::new::<Self>(std::any::type_name::<F>, |_, args| {
             call(args, |args: A| __rust_begin_short_backtrace(|| instance::<F>()(args)))
         });
 }
 
 /// Entry of a function that is preloaded by a fork server.
-pub(crate) type Preload = fn();
+pub(crate) type PreloadFn = fn();
 
 /// Description of a function that fork servers call once.
-pub(crate) struct Preloaded<F>(PhantomData<fn(F)>);
+pub(crate) struct PreloadFunction<F>(PhantomData<fn(F)>);
 
-impl<F: Fn() + Copy + Send + 'static> Preloaded<F> {
-    pub(crate) const DESC: &'static Desc<Preload> =
-        &Desc::new::<Self>(std::any::type_name::<F>, || instance::<F>()());
+impl<F: Fn() + Copy + Send + 'static> PreloadFunction<F> {
+    pub(crate) const DESC: &'static FunctionDesc<PreloadFn> =
+        &FunctionDesc::new::<Self>(std::any::type_name::<F>, || instance::<F>()());
 }
 
 /// Calls a function with the arguments that the parent sent, and packs its return value.
-fn call<A: Message, R: IntoOutcome>(args: FromParent, function: impl FnOnce(A) -> R) -> Ended {
+fn call<A: Message, R: IntoOutcome>(args: ParentPayload, function: impl FnOnce(A) -> R) -> CallOutcome {
     let nothing: Box<dyn Any> = Box::new(());
     let args = match nothing.downcast::<A>() {
         // `()` needs no decoding.
@@ -158,9 +159,9 @@ fn call<A: Message, R: IntoOutcome>(args: FromParent, function: impl FnOnce(A) -
         Err(_) => args.unpack::<A>(),
     };
     match args {
-        Ok(args) => Ended::new(function(args)),
-        Err((message, None)) => Ended::Undecodable(message),
-        Err((message, Some(args))) => Ended::Unread(message, args),
+        Ok(args) => CallOutcome::new(function(args)),
+        Err((message, None)) => CallOutcome::Undecodable(message),
+        Err((message, Some(args))) => CallOutcome::Unread(message, args),
     }
 }
 
@@ -213,7 +214,7 @@ pub(crate) const fn assert_no_captures<F>() {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FunctionRef {
     /// Build of the program or library that holds it.
-    pub(crate) object: Identity,
+    pub(crate) object: BuildIdentity,
     offset: usize,
     fingerprint: u64,
     pub(crate) name: String,
@@ -230,9 +231,9 @@ impl FunctionRef {
 
     /// Reads a reference from a message.
     #[inline]
-    pub(crate) fn read(fields: &mut Fields<'_>) -> Option<FunctionRef> {
+    pub(crate) fn read(fields: &mut FieldReader<'_>) -> Option<FunctionRef> {
         Some(FunctionRef {
-            object: Identity::read(fields)?,
+            object: BuildIdentity::read(fields)?,
             offset: fields.size()?,
             fingerprint: fields.number()?,
             name: fields.text()?,
@@ -244,7 +245,7 @@ impl FunctionRef {
 impl FunctionRef {
     /// Returns an arbitrary reference.
     pub(crate) fn example() -> FunctionRef {
-        let object = Identity::File { device: 1, inode: 2, size: 3, modified: (-4, 5) };
+        let object = BuildIdentity::File { device: 1, inode: 2, size: 3, modified: (-4, 5) };
         FunctionRef { object, offset: 6, fingerprint: 7, name: "f".to_string() }
     }
 
@@ -256,9 +257,11 @@ impl FunctionRef {
 
 /// Returns the function that a reference names, after verification.
 #[inline]
-pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static Desc<E>, FunctionError> {
+pub(crate) fn resolve<E: 'static>(
+    reference: &FunctionRef,
+) -> Result<&'static FunctionDesc<E>, FunctionError> {
     let same_build = |object: &Object| object.is(&reference.object);
-    let place = |object: &Object| object.address_of(reference.offset, size_of::<Desc<E>>());
+    let place = |object: &Object| object.address_of(reference.offset, size_of::<FunctionDesc<E>>());
     let address = loaded_objects::find(same_build, place).ok_or_else(|| {
         let own = loaded_objects::own().and_then(Object::identity);
         FunctionError::OtherBuild {
@@ -267,28 +270,29 @@ pub(crate) fn resolve<E: 'static>(reference: &FunctionRef) -> Result<&'static De
         }
     })?;
     let address = address.ok_or(FunctionError::OutOfBounds)?;
-    if !address.is_multiple_of(align_of::<Desc<E>>()) {
+    if !address.is_multiple_of(align_of::<FunctionDesc<E>>()) {
         return Err(FunctionError::Misaligned);
     }
-    let place: *const Desc<E> = ptr::with_exposed_provenance(address);
-    // SAFETY: the bytes lie within one readable segment of a loaded object, aligned for a `Desc`, which
+    let place: *const FunctionDesc<E> = ptr::with_exposed_provenance(address);
+    // SAFETY: the bytes lie within one readable segment of a loaded object, aligned for a `FunctionDesc`, which
     // begins with the magic number. Any bytes are a `[u64; 2]`. They may be a mutable static of the program
     // when the reference is forged: hence volatile.
     let magic = unsafe { ptr::read_volatile(place.cast::<[u64; 2]>()) };
     if magic != MAGIC {
         return Err(FunctionError::NoFunction);
     }
-    // SAFETY: data that begins with the magic number is a `Desc`, of any copy of this crate, and the field
+    // SAFETY: data that begins with the magic number is a `FunctionDesc`, of any copy of this crate, and the field
     // lies within it. Any bytes are an address. Volatile, as above.
-    let home = unsafe { ptr::read_volatile(place.wrapping_byte_add(offset_of!(Head, home)).cast::<usize>()) };
-    if home != (&raw const HOME).addr() {
+    let marker =
+        unsafe { ptr::read_volatile(place.wrapping_byte_add(offset_of!(DescHead, marker)).cast::<usize>()) };
+    if marker != (&raw const MARKER).addr() {
         return Err(FunctionError::OtherCopy);
     }
     // SAFETY: the object is of the very build that made the reference, so the data with the magic number
-    // there is the `Desc` that it was made from or another one: constants that nothing writes to, which begin
-    // with a `Head` (`repr(C)`). Objects that hold code of this crate's users stay loaded: a program that
+    // there is the `FunctionDesc` that it was made from or another one: constants that nothing writes to, which begin
+    // with a `DescHead` (`repr(C)`). Objects that hold code of this crate's users stay loaded: a program that
     // unloads a library whose function a worker runs breaks the contract of `dlclose`.
-    let head = unsafe { &*place.cast::<Head>() };
+    let head = unsafe { &*place.cast::<DescHead>() };
     // The fingerprint is a hash: if two functions have the same one, their names differ.
     let same = (head.fingerprint() == reference.fingerprint) && ((head.name)() == reference.name);
     if (head.kind)() != TypeId::of::<E>() || !same {
@@ -308,10 +312,10 @@ mod tests {
         A: Message,
         R: IntoOutcome,
     {
-        Ranked::<F, A, R>::DESC.reference()
+        RankedFunction::<F, A, R>::DESC.reference()
     }
 
-    fn resolve(reference: &FunctionRef) -> Result<&'static Desc<StartFn>, FunctionError> {
+    fn resolve(reference: &FunctionRef) -> Result<&'static FunctionDesc<StartFn>, FunctionError> {
         super::resolve(reference)
     }
 
@@ -334,25 +338,25 @@ mod tests {
         assert_eq!(resolve(&with(usize::MAX / 4 * 3)).unwrap_err(), FunctionError::OutOfBounds);
         assert_eq!(resolve(&with(good.offset + 1)).unwrap_err(), FunctionError::Misaligned);
         assert_eq!(
-            resolve(&with(good.offset + align_of::<Desc<StartFn>>())).unwrap_err(),
+            resolve(&with(good.offset + align_of::<FunctionDesc<StartFn>>())).unwrap_err(),
             FunctionError::NoFunction
         );
         let other = reference(other).unwrap();
         assert!(
             matches!(resolve(&with(other.offset)), Err(FunctionError::OtherTypes { found }) if found.ends_with("other"))
         );
-        let foreign = FunctionRef { object: Identity::BuildId(vec![1, 2]), ..good };
+        let foreign = FunctionRef { object: BuildIdentity::BuildId(vec![1, 2]), ..good };
         let refusal = resolve(&foreign).unwrap_err();
         assert!(refusal.to_string().contains("expected build-id 0102"), "{refusal}");
     }
 
     #[test]
-    fn a_function_of_another_copy_of_this_crate_is_refused() {
-        static OTHER: Home = loaded_objects::another_home();
-        static DESC: Desc<StartFn> = {
-            let Desc { head, entry } =
-                Desc::<StartFn>::new::<u8>(|| "f", |_, _| Ended::Undecodable(String::new()));
-            Desc { head: Head { home: &OTHER, ..head }, entry }
+    fn function_of_another_crate_copy_is_refused() {
+        static OTHER: CrateMarker = loaded_objects::another_marker();
+        static DESC: FunctionDesc<StartFn> = {
+            let FunctionDesc { head, entry } =
+                FunctionDesc::<StartFn>::new::<u8>(|| "f", |_, _| CallOutcome::Undecodable(String::new()));
+            FunctionDesc { head: DescHead { marker: &OTHER, ..head }, entry }
         };
         let refusal = resolve(&DESC.reference().unwrap()).unwrap_err();
         assert_eq!(refusal, FunctionError::OtherCopy);
@@ -366,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_with_the_fingerprint_and_another_name_is_refused() {
+    fn reference_with_another_name_is_refused() {
         let reference = FunctionRef { name: "there::worker".to_string(), ..reference(one).unwrap() };
         let refusal = resolve(&reference).unwrap_err();
         assert!(
@@ -376,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_function_with_the_name_and_another_fingerprint_is_refused() {
+    fn reference_with_another_fingerprint_is_refused() {
         let good = reference(one).unwrap();
         let reference = FunctionRef { fingerprint: good.fingerprint ^ 1, ..good };
         let refusal = resolve(&reference).unwrap_err();

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use rustix::process::Pid;
 
 use crate::sys::environment::Environment;
-use crate::sys::signals::{STANDARD_SIGNALS, blocked_at_birth, no_signals};
+use crate::sys::signals::{STANDARD_SIGNALS, initial_signal_mask, no_signals};
 use crate::sys::{check, descriptors};
 
 /// Program to be executed, and its setup.
@@ -56,13 +56,13 @@ impl Program<'_> {
 /// Signals that children ignore if this process does. A process that ignores them was started so, by
 /// `nohup(1)` or a shell that runs it in the background. Otherwise the end of a terminal would end the
 /// workers of a program that was to survive it.
-pub(crate) const HANDED_DOWN: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
+pub(crate) const INHERITED_IGNORED: [c_int; 3] = [libc::SIGHUP, libc::SIGINT, libc::SIGQUIT];
 
 /// Starts a program with no signal blocked and every standard signal at its default, except the ignored ones
-/// of `HANDED_DOWN`. See `posix_spawn(3)`.
+/// of `INHERITED_IGNORED`. See `posix_spawn(3)`.
 pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     // If both numbers are the same, glibc clears close-on-exec instead of duplicating.
-    let mut actions = Actions::new()?;
+    let mut actions = FileActions::new()?;
     // The program inherits files that other threads open meanwhile without close-on-exec, because no call
     // here can close all files.
     for number in descriptors::inheritable() {
@@ -75,7 +75,7 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
     for (from, to) in [(program.stdout, libc::STDOUT_FILENO), (program.stderr, libc::STDERR_FILENO)] {
         from.map_or(Ok(()), |from| actions.duplicate(from, to))?;
     }
-    let attributes = Attributes::with_default_signals(program.interrupts_wait)?;
+    let attributes = SpawnAttributes::with_default_signals(program.interrupts_wait)?;
     let (argv, environment) = (program.argv(), program.environment());
     let mut pid = 0;
     // SAFETY:
@@ -99,15 +99,15 @@ pub(crate) fn posix_spawn(program: &Program<'_>) -> io::Result<Pid> {
 }
 
 /// Actions on file descriptors in the child.
-struct Actions(libc::posix_spawn_file_actions_t);
+struct FileActions(libc::posix_spawn_file_actions_t);
 
-impl Actions {
-    fn new() -> io::Result<Actions> {
+impl FileActions {
+    fn new() -> io::Result<FileActions> {
         let mut actions = MaybeUninit::uninit();
         // SAFETY: the function initialises the target of a valid pointer.
         check(unsafe { libc::posix_spawn_file_actions_init(actions.as_mut_ptr()) })?;
         // SAFETY: initialised just now, because the call returned zero.
-        Ok(Actions(unsafe { actions.assume_init() }))
+        Ok(FileActions(unsafe { actions.assume_init() }))
     }
 
     /// Closes this file in the child. It need not be open.
@@ -123,7 +123,7 @@ impl Actions {
     }
 }
 
-impl Drop for Actions {
+impl Drop for FileActions {
     fn drop(&mut self) {
         // SAFETY: initialised by the constructor and destroyed only here.
         unsafe { libc::posix_spawn_file_actions_destroy(&raw mut self.0) };
@@ -131,17 +131,17 @@ impl Drop for Actions {
 }
 
 /// Attributes of the child.
-struct Attributes(libc::posix_spawnattr_t);
+struct SpawnAttributes(libc::posix_spawnattr_t);
 
-impl Attributes {
-    fn with_default_signals(interrupts_wait: bool) -> io::Result<Attributes> {
+impl SpawnAttributes {
+    fn with_default_signals(interrupts_wait: bool) -> io::Result<SpawnAttributes> {
         let mut attributes = MaybeUninit::uninit();
         // SAFETY: the function initialises the target of a valid pointer.
         check(unsafe { libc::posix_spawnattr_init(attributes.as_mut_ptr()) })?;
         // SAFETY: initialised just now, because the call returned zero.
-        let mut attributes = Attributes(unsafe { attributes.assume_init() });
-        let (mut defaults, blocked) = (no_signals(), blocked_at_birth(interrupts_wait));
-        for signal in STANDARD_SIGNALS.filter(|signal| !HANDED_DOWN.contains(signal)) {
+        let mut attributes = SpawnAttributes(unsafe { attributes.assume_init() });
+        let (mut defaults, blocked) = (no_signals(), initial_signal_mask(interrupts_wait));
+        for signal in STANDARD_SIGNALS.filter(|signal| !INHERITED_IGNORED.contains(signal)) {
             // SAFETY: the set is initialised, and the number is a signal's. Signals outside the set stay
             // ignored, or are reset to the default when the program is executed.
             unsafe { libc::sigaddset(&raw mut defaults, signal) };
@@ -157,7 +157,7 @@ impl Attributes {
     }
 }
 
-impl Drop for Attributes {
+impl Drop for SpawnAttributes {
     fn drop(&mut self) {
         // SAFETY: initialised by the constructor and destroyed only here.
         unsafe { libc::posix_spawnattr_destroy(&raw mut self.0) };

@@ -25,11 +25,11 @@ const FIRST_LINE: u64 = 256;
 /// it gets none, or if the file can't be inspected, which its execution reports better.
 pub(crate) fn privileges(program: &Path) -> Option<String> {
     let executed = executed(program);
-    let given = given(&executed)?;
+    let granted = granted(&executed)?;
     Some(if executed == program {
-        given
+        granted
     } else {
-        format!("is a script, and its interpreter {} {given}", executed.display())
+        format!("is a script, and its interpreter {} {granted}", executed.display())
     })
 }
 
@@ -56,11 +56,11 @@ fn interpreter(script: &Path) -> Option<PathBuf> {
     words.next().map(|word| OsStr::from_bytes(word).into())
 }
 
-fn given(program: &Path) -> Option<String> {
+fn granted(program: &Path) -> Option<String> {
     let file = std::fs::metadata(program).ok()?;
     let (mode, owner, group) = (file.permissions().mode(), file.uid(), file.gid());
     let (user, own_group) = (rustix::process::getuid(), rustix::process::getgid().as_raw());
-    let given = if mode & libc::S_ISUID != 0 && owner != user.as_raw() && !gets_no_new_privileges() {
+    let granted = if mode & libc::S_ISUID != 0 && owner != user.as_raw() && !gets_no_new_privileges() {
         format!("is set-user-ID of the user {owner} (`chmod u-s` takes that away)")
     } else if is_set_group_id(mode) && group != own_group && !gets_no_new_privileges() {
         format!("is set-group-ID of the group {group} (`chmod g-s` takes that away)")
@@ -69,7 +69,7 @@ fn given(program: &Path) -> Option<String> {
     } else {
         return None;
     };
-    (!gives_nothing(program)).then_some(given)
+    (!gives_nothing(program)).then_some(granted)
 }
 
 /// Returns `true` if the set-group-ID bit is effective. If the group may not execute the file, the bit has

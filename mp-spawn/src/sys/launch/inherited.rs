@@ -39,7 +39,7 @@ pub(crate) fn place(file: BorrowedFd<'_>, number: RawFd) -> io::Result<()> {
 
 /// Asks the kernel to kill this process at an event on this file: see `F_SETSIG` in `fcntl(2)`.
 #[inline]
-pub(crate) fn be_killed_by(file: BorrowedFd<'_>) -> io::Result<()> {
+pub(crate) fn kill_on_close(file: BorrowedFd<'_>) -> io::Result<()> {
     const F_SETSIG: c_int = 10;
     let me = rustix::process::getpid().as_raw_nonzero().get();
     for (command, value) in

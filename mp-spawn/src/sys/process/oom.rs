@@ -19,20 +19,20 @@ const NEAR: Duration = Duration::from_secs(3);
 
 /// Counted kills, and their attribution.
 #[derive(Debug)]
-struct Tally {
+struct OomCounter {
     /// Last value of the counter. `None` before the first read, and if the kernel doesn't count.
     last: Option<u64>,
     /// Kills that are not attributed yet, and the time at which they are discarded.
     left: Option<(u64, Instant)>,
 }
 
-static TALLY: PerProcess<Mutex<Tally>> =
-    PerProcess::new([const { Mutex::new(Tally { last: None, left: None }) }; GENERATIONS]);
+static COUNTER: PerProcess<Mutex<OomCounter>> =
+    PerProcess::new([const { Mutex::new(OomCounter { last: None, left: None }) }; GENERATIONS]);
 
-impl Tally {
+impl OomCounter {
     /// Returns `true`, and attributes a kill, if a process that ended just now may have been hit. `count` is
     /// the present counter.
-    fn puts_down_one(&mut self, count: Option<u64>, now: Instant) -> bool {
+    fn attribute_one(&mut self, count: Option<u64>, now: Instant) -> bool {
         let before = std::mem::replace(&mut self.last, count);
         let new = before.zip(count).map_or(0, |(before, count)| count.saturating_sub(before));
         let (old, until) = self.left.take().filter(|(_, until)| now < *until).unwrap_or((0, now));
@@ -45,13 +45,13 @@ impl Tally {
 
 /// Reads the counter, before any process is started.
 pub(crate) fn begin() {
-    TALLY.lock().last = count();
+    COUNTER.lock().last = count();
 }
 
 /// Returns `true` if the kernel may have killed a process that has just ended by a SIGKILL that this process
 /// has not sent.
-pub(crate) fn killed_a_process() -> bool {
-    TALLY.lock().puts_down_one(count(), Instant::now())
+pub(crate) fn has_killed_process() -> bool {
+    COUNTER.lock().attribute_one(count(), Instant::now())
 }
 
 /// Returns the number of killed processes in this process's control group.
@@ -90,19 +90,19 @@ mod tests {
     fn each_kill_is_put_down_to_one_process() {
         let start = Instant::now();
         let after = |millis| start + Duration::from_millis(millis);
-        let mut tally = Tally { last: Some(7), left: None };
-        assert!(!tally.puts_down_one(Some(7), start));
+        let mut tally = OomCounter { last: Some(7), left: None };
+        assert!(!tally.attribute_one(Some(7), start));
         // Two at nearly the same time.
-        assert!(tally.puts_down_one(Some(9), after(10)) && tally.puts_down_one(Some(9), after(20)));
-        assert!(!tally.puts_down_one(Some(9), after(30)));
+        assert!(tally.attribute_one(Some(9), after(10)) && tally.attribute_one(Some(9), after(20)));
+        assert!(!tally.attribute_one(Some(9), after(30)));
         // Remaining kills are discarded, and don't outlast new ones.
-        assert!(tally.puts_down_one(Some(12), after(40)));
-        assert!(!tally.puts_down_one(Some(12), after(50) + NEAR));
-        assert!(tally.puts_down_one(Some(13), after(60) + NEAR));
-        assert!(!tally.puts_down_one(Some(13), after(70) + NEAR));
+        assert!(tally.attribute_one(Some(12), after(40)));
+        assert!(!tally.attribute_one(Some(12), after(50) + NEAR));
+        assert!(tally.attribute_one(Some(13), after(60) + NEAR));
+        assert!(!tally.attribute_one(Some(13), after(70) + NEAR));
         // No counter.
-        let mut none = Tally { last: None, left: None };
-        assert!(!none.puts_down_one(None, start) && !none.puts_down_one(Some(3), start));
-        assert!(none.puts_down_one(Some(4), start));
+        let mut none = OomCounter { last: None, left: None };
+        assert!(!none.attribute_one(None, start) && !none.attribute_one(Some(3), start));
+        assert!(none.attribute_one(Some(4), start));
     }
 }

@@ -12,7 +12,7 @@ use rustix::process::{Pid, WaitId, WaitIdOptions, waitid};
 
 /// Present state of a process, and its activity so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Doing {
+pub(crate) struct ProcessActivity {
     state: char,
     /// Processor time used.
     ran: Duration,
@@ -20,9 +20,9 @@ pub(crate) struct Doing {
     place: Option<String>,
 }
 
-impl Doing {
+impl ProcessActivity {
     /// Reads the activity of a process. Returns `None` if there is no such process.
-    pub(crate) fn of(pid: u32) -> Option<Doing> {
+    pub(crate) fn of(pid: u32) -> Option<ProcessActivity> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, ticks) = state_and_ticks(&stat)?;
         let a_second = rustix::param::clock_ticks_per_second().max(1);
@@ -30,7 +30,7 @@ impl Doing {
         let place = fs::read_to_string(format!("/proc/{pid}/wchan")).ok();
         let place =
             place.map(|place| place.trim().to_owned()).filter(|place| !place.is_empty() && place != "0");
-        Some(Doing { state, ran, place })
+        Some(ProcessActivity { state, ran, place })
     }
 
     /// Returns `true` if the process is stopped by job control or by a debugger.
@@ -54,7 +54,7 @@ impl Doing {
 #[doc(hidden)]
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
-    if let Some(doing) = Doing::of(pid) {
+    if let Some(doing) = ProcessActivity::of(pid) {
         return doing.is_stopped();
     }
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
@@ -73,7 +73,7 @@ fn state_and_ticks(stat: &str) -> Option<(char, u64)> {
     Some((state, user.saturating_add(system)))
 }
 
-impl fmt::Display for Doing {
+impl fmt::Display for ProcessActivity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self.state {
             'S' | 'I' => "it sleeps",
@@ -100,14 +100,14 @@ mod tests {
         assert_eq!(state_and_ticks(stat), Some(('D', 42)));
         assert_eq!(state_and_ticks("4242 (a"), None);
         assert_eq!(state_and_ticks("4242 (a) S 1 2"), None);
-        let own = Doing::of(std::process::id()).unwrap();
+        let own = ProcessActivity::of(std::process::id()).unwrap();
         assert!(own.to_string().contains(" of CPU time"), "{own}");
-        assert_eq!(Doing::of(u32::MAX), None);
+        assert_eq!(ProcessActivity::of(u32::MAX), None);
     }
 
     #[test]
-    fn a_process_that_can_not_have_said_anything_is_excused() {
-        let doing = |state, ran| Doing { state, ran: Duration::from_millis(ran), place: None };
+    fn process_that_could_not_report_is_excused() {
+        let doing = |state, ran| ProcessActivity { state, ran: Duration::from_millis(ran), place: None };
         let waited = Duration::from_secs(10);
         for state in ['T', 't', 'D'] {
             assert!(doing(state, 0).is_excused(waited) && doing(state, 9999).is_excused(waited));

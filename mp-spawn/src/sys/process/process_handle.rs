@@ -9,7 +9,7 @@
 //! | the process | sentinel | a signal | transition |
 //! |---|---|---|---|
 //! | runs | not readable | reaches it | its end |
-//! | has ended | readable; without a pidfd a moment later | has no effect | [`Handle::reap`], under the lock |
+//! | has ended | readable; without a pidfd a moment later | has no effect | [`ProcessHandle::reap`], under the lock |
 //! | is reaped | readable | is not sent | none |
 //!
 //! If this process is killed, so is the thread: the kernel then hands the child to another process, as
@@ -28,13 +28,13 @@ use rustix::process::{Pid, PidfdFlags, Signal, WaitId, WaitIdOptions, WaitIdStat
 
 use crate::error::Result;
 use crate::error::exit_status::{self, ExitStatus};
-use crate::error::failed;
+use crate::error::launch_error;
 use crate::sys;
 use crate::sys::clock::timespec;
 
 /// Handle to a process that this one has made.
 #[derive(Debug)]
-pub(crate) struct Handle {
+pub(crate) struct ProcessHandle {
     pid: Pid,
     /// Pidfd, or its replacement.
     sentinel: Arc<OwnedFd>,
@@ -43,51 +43,51 @@ pub(crate) struct Handle {
     reaped: Arc<Mutex<bool>>,
 }
 
-impl Handle {
+impl ProcessHandle {
     /// Creates the handle of a process that was made just now and has not been reaped. If this fails, the
     /// process is ended and reaped.
-    pub(crate) fn of(pid: Pid) -> Result<Handle> {
+    pub(crate) fn of(pid: Pid) -> Result<ProcessHandle> {
         // No process would learn of its end.
-        Handle::find(pid).inspect_err(|_| end(pid))
+        ProcessHandle::find(pid).inspect_err(|_| end(pid))
     }
 
     /// Creates the handle of a process that was made just now together with its pidfd.
-    pub(crate) fn with(pid: Pid, pidfd: OwnedFd) -> Handle {
-        Handle::new(pid, Arc::new(pidfd), true)
+    pub(crate) fn with(pid: Pid, pidfd: OwnedFd) -> ProcessHandle {
+        ProcessHandle::new(pid, Arc::new(pidfd), true)
     }
 
     /// Creates the handle of a process that may have ended and been reaped since it was made, so that its
     /// number may be reused. If this fails, the process with that number is not affected.
-    pub(crate) fn find(pid: Pid) -> Result<Handle> {
+    pub(crate) fn find(pid: Pid) -> Result<ProcessHandle> {
         let found = match rustix::process::pidfd_open(pid, PidfdFlags::empty()) {
-            Ok(pidfd) => Ok(Handle::new(pid, Arc::new(pidfd), true)),
+            Ok(pidfd) => Ok(ProcessHandle::new(pid, Arc::new(pidfd), true)),
             // Filters of sandboxes return EPERM for a call that they don't know.
-            Err(Errno::NOSYS | Errno::PERM) => Handle::without_pidfd(pid),
+            Err(Errno::NOSYS | Errno::PERM) => ProcessHandle::without_pidfd(pid),
             // The process was reaped already, by the kernel if SIGCHLD is ignored, or by other code in this
             // program. Its messages are in its socket. Its number may be reused by now.
-            Err(Errno::SRCH) => return Handle::over(pid),
+            Err(Errno::SRCH) => return ProcessHandle::over(pid),
             Err(error) => Err(("pidfd_open", error.into())),
         };
-        found.map_err(|(what, error)| failed(what, None, error))
+        found.map_err(|(what, error)| launch_error(what, None, error))
     }
 
-    fn new(pid: Pid, sentinel: Arc<OwnedFd>, is_pidfd: bool) -> Handle {
-        Handle { pid, sentinel, is_pidfd, reaped: Arc::default() }
+    fn new(pid: Pid, sentinel: Arc<OwnedFd>, is_pidfd: bool) -> ProcessHandle {
+        ProcessHandle { pid, sentinel, is_pidfd, reaped: Arc::default() }
     }
 
     /// Creates the handle of a process that was reaped.
-    fn over(pid: Pid) -> Result<Handle> {
+    fn over(pid: Pid) -> Result<ProcessHandle> {
         let event = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| failed("eventfd", None, error.into()))?;
-        let handle = Handle::new(pid, Arc::new(event), false);
+            .map_err(|error| launch_error("eventfd", None, error.into()))?;
+        let handle = ProcessHandle::new(pid, Arc::new(event), false);
         *handle.reaped.lock() = true;
         Ok(handle)
     }
 
-    fn without_pidfd(pid: Pid) -> std::result::Result<Handle, (&'static str, io::Error)> {
+    fn without_pidfd(pid: Pid) -> std::result::Result<ProcessHandle, (&'static str, io::Error)> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|error| ("eventfd", error.into()))?;
-        let handle = Handle::new(pid, Arc::new(event), false);
+        let handle = ProcessHandle::new(pid, Arc::new(event), false);
         let (event, reaped) = (Arc::clone(&handle.sentinel), Arc::clone(&handle.reaped));
         let wait = move || {
             // Handlers of the program must run on threads of the program. Blocking a valid set can't fail.
@@ -209,16 +209,16 @@ mod tests {
     use super::*;
 
     /// Starts a shell script twice, with a pidfd and without.
-    fn both(script: &str) -> [Handle; 2] {
+    fn both(script: &str) -> [ProcessHandle; 2] {
         #[allow(clippy::zombie_processes, reason = "the handle reaps it")]
         let start = || {
             let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
             Pid::from_raw(child.id().cast_signed()).unwrap()
         };
-        [Handle::of(start()).unwrap(), Handle::without_pidfd(start()).unwrap()]
+        [ProcessHandle::of(start()).unwrap(), ProcessHandle::without_pidfd(start()).unwrap()]
     }
 
-    fn wait(handle: &Handle) {
+    fn wait(handle: &ProcessHandle) {
         let time = timespec(Duration::from_secs(20));
         let ready = rustix::event::poll(&mut [PollFd::new(&handle.sentinel, PollFlags::IN)], Some(&time));
         assert_eq!(ready, Ok(1));
@@ -240,7 +240,7 @@ mod tests {
     /// The number may be reused by then. Here it belongs to a process that we can't reap, and that lives.
     #[test]
     fn no_signal_is_sent_to_a_number_that_was_reaped() {
-        let handle = Handle::of(rustix::process::getpid()).unwrap();
+        let handle = ProcessHandle::of(rustix::process::getpid()).unwrap();
         assert_eq!(handle.reap(), Some(ExitStatus::Unknown));
         assert_eq!(handle.signal(Signal::CONT), Err(Errno::SRCH));
     }

@@ -11,7 +11,7 @@ use std::mem::MaybeUninit;
 use std::ptr;
 
 use crate::sys::check;
-use crate::sys::exec::HANDED_DOWN;
+use crate::sys::exec::INHERITED_IGNORED;
 
 /// Signals that are at their default in an executed program. (Real-time signals that are ignored stay so.)
 pub(crate) const STANDARD_SIGNALS: std::ops::Range<c_int> = 1..32;
@@ -40,7 +40,7 @@ pub(crate) fn ignore_interrupts() -> bool {
 }
 
 /// Makes a signal end this process, as it does by default.
-pub(crate) fn heed_interrupts(signal: c_int) {
+pub(crate) fn restore_default(signal: c_int) {
     // SAFETY: as above.
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
@@ -84,13 +84,13 @@ fn end_by(signal: c_int) {
     unsafe { libc::raise(signal) };
 }
 
-extern "C" fn skip(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+extern "C" fn on_sigterm(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     if is_terminate(signal, info) {
         end_by(signal);
     }
 }
 
-extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+extern "C" fn on_interrupt(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     if is_terminate(signal, info) {
         end_by(signal);
     } else {
@@ -98,13 +98,13 @@ extern "C" fn note(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     }
 }
 
-extern "C" fn note_first(signal: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
+extern "C" fn on_first_interrupt(signal: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
     if mp_core::note_interrupt() > 0 {
         end_by(signal);
     }
 }
 
-extern "C" fn note_first_in_worker(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
+extern "C" fn on_first_interrupt_in_worker(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
     if is_terminate(signal, info) || mp_core::note_interrupt() > 0 {
         end_by(signal);
     }
@@ -121,19 +121,19 @@ fn handle(signal: c_int, handler: Handler, flags: c_int) {
 
 /// Ignores SIGTERM unless the parent sends it. A program that this process executes does not inherit that.
 pub(crate) fn ignore_foreign_sigterm() {
-    handle(libc::SIGTERM, skip, libc::SA_RESTART);
+    handle(libc::SIGTERM, on_sigterm, libc::SA_RESTART);
 }
 
 /// Records each of these signals, which have no other effect. Installed without SA_RESTART, so that waiting
 /// calls end.
-pub(crate) fn note_interrupts(signal: c_int) {
-    handle(signal, note, 0);
+pub(crate) fn record_interrupts(signal: c_int) {
+    handle(signal, on_interrupt, 0);
 }
 
 /// Records the first of these signals. The second one ends this process. Signals that would not end this
 /// process are left alone.
-pub(crate) fn note_first_interrupt(signals: &[c_int], is_worker: bool) {
-    let handler = if is_worker { note_first_in_worker } else { note_first };
+pub(crate) fn record_first_interrupt(signals: &[c_int], is_worker: bool) {
+    let handler = if is_worker { on_first_interrupt_in_worker } else { on_first_interrupt };
     for signal in signals.iter().filter(|signal| action_for(**signal) == libc::SIG_DFL) {
         handle(*signal, handler, 0);
     }
@@ -154,19 +154,19 @@ fn interrupts() -> libc::sigset_t {
 }
 
 /// Returns the set of signals that are blocked in a new process.
-pub(crate) fn blocked_at_birth(interrupts_wait: bool) -> libc::sigset_t {
+pub(crate) fn initial_signal_mask(interrupts_wait: bool) -> libc::sigset_t {
     if interrupts_wait { interrupts() } else { no_signals() }
 }
 
 /// Unblocks SIGINT and SIGTERM.
-pub(crate) fn let_interrupts() {
+pub(crate) fn unblock_interrupts() {
     let set = interrupts();
     // SAFETY: as above.
     unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, ptr::null_mut()) };
 }
 
 /// Blocks every signal in the calling thread, and returns the set of signals that were blocked before.
-pub(crate) fn hold_signals() -> io::Result<libc::sigset_t> {
+pub(crate) fn block_all_signals() -> io::Result<libc::sigset_t> {
     let (all, mut before) = (all_signals(), no_signals());
     // SAFETY: both sets are initialised.
     check(unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before) })?;
@@ -174,7 +174,7 @@ pub(crate) fn hold_signals() -> io::Result<libc::sigset_t> {
 }
 
 /// Blocks these signals and no others in the calling thread.
-pub(crate) fn let_signals(blocked: &libc::sigset_t) {
+pub(crate) fn restore_signal_mask(blocked: &libc::sigset_t) {
     // SAFETY: the set is initialised. A null pointer means that the old set is not requested. The call can't
     // fail for a valid set.
     unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, blocked, ptr::null_mut()) };
@@ -182,17 +182,17 @@ pub(crate) fn let_signals(blocked: &libc::sigset_t) {
 
 /// Sets every signal to its default and unblocks all signals in the calling thread, as [`posix_spawn`] does.
 /// With `interrupts_wait`, SIGINT and SIGTERM are blocked.
-pub(crate) fn forget_signal_handlers(interrupts_wait: bool) {
+pub(crate) fn reset_signal_handlers(interrupts_wait: bool) {
     for signal in 1..=libc::SIGRTMAX() {
         // SAFETY: this installs no handler. For signals that can't be changed, the call returns an error and
         // changes nothing.
         let before = unsafe { libc::signal(signal, libc::SIG_DFL) };
-        if before == libc::SIG_IGN && HANDED_DOWN.contains(&signal) {
+        if before == libc::SIG_IGN && INHERITED_IGNORED.contains(&signal) {
             // SAFETY: as above. All signals are blocked meanwhile.
             unsafe { libc::signal(signal, libc::SIG_IGN) };
         }
     }
-    let_signals(&blocked_at_birth(interrupts_wait));
+    restore_signal_mask(&initial_signal_mask(interrupts_wait));
 }
 
 pub(super) fn all_signals() -> libc::sigset_t {

@@ -88,7 +88,7 @@ impl Objects {
                 Ok((mark, number)) => {
                     return Err(format!("torn: the answer to call {number} of {mark:#x}").into());
                 }
-                Err(CallError::Ring { .. }) => {}
+                Err(CallError::Cycle { .. }) => {}
                 Err(CallError::Raised(raised)) => return Err(raised.message.into()),
                 Err(error) => return Err(format!("call {number}: {error}").into()),
             }

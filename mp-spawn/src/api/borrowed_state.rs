@@ -10,25 +10,25 @@ use mp_core::user_code::Apart;
 /// lifetimes, so that it can't be a reference. If the closure panics, the state returns to its home, if it
 /// has one. Otherwise it is dropped, and a panic in its destructor is caught.
 #[doc(hidden)]
-pub struct Lent<S> {
+pub struct BorrowedState<S> {
     state: Option<Apart<Box<S>>>,
-    home: Option<Home<S>>,
+    home: Option<StateSlot<S>>,
 }
 
 /// Storage of a state while it is not lent.
 #[doc(hidden)]
-pub type Home<S> = Rc<Cell<Option<Box<S>>>>;
+pub type StateSlot<S> = Rc<Cell<Option<Box<S>>>>;
 
-impl<S> Lent<S> {
+impl<S> BorrowedState<S> {
     pub fn new(state: Box<S>) -> Self {
-        Lent { state: Some(Apart::new(state)), home: None }
+        BorrowedState { state: Some(Apart::new(state)), home: None }
     }
 
     /// Borrows the state from its home, to which it returns when this is dropped. Returns `None` while it is
     /// lent.
-    pub fn from_home(home: &Home<S>) -> Option<Self> {
+    pub fn borrow_from(home: &StateSlot<S>) -> Option<Self> {
         let state = home.take()?;
-        Some(Lent { state: Some(Apart::new(state)), home: Some(Rc::clone(home)) })
+        Some(BorrowedState { state: Some(Apart::new(state)), home: Some(Rc::clone(home)) })
     }
 
     pub fn into_inner(mut self) -> Option<Box<S>> {
@@ -36,13 +36,13 @@ impl<S> Lent<S> {
     }
 }
 
-impl<S> fmt::Debug for Lent<S> {
+impl<S> fmt::Debug for BorrowedState<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lent").finish_non_exhaustive()
     }
 }
 
-impl<S> Drop for Lent<S> {
+impl<S> Drop for BorrowedState<S> {
     fn drop(&mut self) {
         if let (Some(home), Some(state)) = (&self.home, self.state.take()) {
             home.set(state.into_inner());
@@ -52,7 +52,10 @@ impl<S> Drop for Lent<S> {
 
 /// Calls a closure's body with the lent state.
 #[doc(hidden)]
-pub fn with_lent<S, R>(mut lent: Lent<S>, body: impl FnOnce(&mut S) -> R) -> (Lent<S>, R) {
+pub fn with_borrowed_state<S, R>(
+    mut lent: BorrowedState<S>,
+    body: impl FnOnce(&mut S) -> R,
+) -> (BorrowedState<S>, R) {
     let state = lent.state.as_mut().and_then(Apart::get_mut);
     let state = state.expect("a state that is lent is there until it is given back");
     let result = body(state);
@@ -66,15 +69,16 @@ mod tests {
 
     #[test]
     fn lent_state_returns_home_after_a_panic() {
-        let home: Home<Vec<u8>> = Rc::new(Cell::new(Some(Box::default())));
+        let home: StateSlot<Vec<u8>> = Rc::new(Cell::new(Some(Box::default())));
         let push = closure!([] |kept: &mut Vec<u8>, x: u8| {
             kept.push(x);
             assert!(x < 2, "too large");
         });
-        let (lent, ()) = push.call((Lent::from_home(&home).unwrap(), 1));
-        assert!(Lent::from_home(&home).is_none(), "it is lent");
+        let (lent, ()) = push.call((BorrowedState::borrow_from(&home).unwrap(), 1));
+        assert!(BorrowedState::borrow_from(&home).is_none(), "it is lent");
         drop(lent);
-        let panics = mp_core::user_code::caught(|| push.call((Lent::from_home(&home).unwrap(), 2)).1);
+        let panics =
+            mp_core::user_code::caught(|| push.call((BorrowedState::borrow_from(&home).unwrap(), 2)).1);
         assert!(panics.is_none());
         assert_eq!(home.take(), Some(Box::new(vec![1, 2])));
     }

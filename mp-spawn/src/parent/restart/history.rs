@@ -9,38 +9,38 @@ use crate::error::process_name::ProcessName;
 use crate::parent::restart::Restart;
 
 /// Number of failures before the last one that are stored.
-const KEPT: usize = 8;
+const MAX_FAILURES: usize = 8;
 
 /// Action after the end of a process.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Verdict {
+pub(crate) enum RestartDecision {
     /// No restart, and none is needed.
-    Over,
+    Stop,
     /// Restart after this delay.
-    Again(Duration),
+    Restart(Duration),
     /// The process has failed, and has no restarts left.
     GiveUp,
 }
 
 /// Record of the starts of a process and their results.
 #[derive(Debug)]
-pub(crate) struct Ledger {
+pub(crate) struct RestartHistory {
     restart: Restart,
     /// Run time after which a process counts as healthy.
     healthy_after: Duration,
     /// Number of the last start, counted from 1.
     pub(crate) attempt: u32,
     /// Restarts since the last healthy process.
-    in_a_row: u32,
+    consecutive: u32,
     /// Run time of the last process.
     lasted: Duration,
     earlier: VecDeque<FailedAttempt>,
 }
 
-impl Ledger {
-    pub(crate) fn new(restart: Restart, healthy_after: Duration) -> Ledger {
+impl RestartHistory {
+    pub(crate) fn new(restart: Restart, healthy_after: Duration) -> RestartHistory {
         let earlier = VecDeque::new();
-        Ledger { restart, healthy_after, attempt: 1, in_a_row: 0, lasted: Duration::ZERO, earlier }
+        RestartHistory { restart, healthy_after, attempt: 1, consecutive: 0, lasted: Duration::ZERO, earlier }
     }
 
     /// Returns `true` if the process is restarted however it ends.
@@ -50,27 +50,27 @@ impl Ledger {
 
     /// Decides on a restart after a process has ended, or could not be started. `lasted` is its run time as a
     /// worker.
-    pub(crate) fn ended(&mut self, failed: bool, lasted: Duration) -> Verdict {
+    pub(crate) fn decide(&mut self, failed: bool, lasted: Duration) -> RestartDecision {
         self.lasted = lasted;
         if lasted >= self.healthy_after {
-            self.in_a_row = 0;
+            self.consecutive = 0;
         }
         let backoff = match self.restart {
-            Restart::Never => return Verdict::Over,
-            Restart::OnFailure { .. } if !failed => return Verdict::Over,
-            Restart::OnFailure { max, .. } if self.in_a_row >= max => {
-                return Verdict::GiveUp;
+            Restart::Never => return RestartDecision::Stop,
+            Restart::OnFailure { .. } if !failed => return RestartDecision::Stop,
+            Restart::OnFailure { max, .. } if self.consecutive >= max => {
+                return RestartDecision::GiveUp;
             }
             Restart::OnFailure { backoff, .. } | Restart::Always { backoff } => backoff,
         };
-        self.in_a_row = self.in_a_row.saturating_add(1);
-        Verdict::Again(backoff.before(self.in_a_row.saturating_add(1)))
+        self.consecutive = self.consecutive.saturating_add(1);
+        RestartDecision::Restart(backoff.before(self.consecutive.saturating_add(1)))
     }
 
     /// Records a restart, and the failure of the last process, if it failed.
-    pub(crate) fn begin(&mut self, failure: Option<SpawnError>) {
+    pub(crate) fn record_restart(&mut self, failure: Option<SpawnError>) {
         if let Some(error) = failure {
-            if self.earlier.len() == KEPT {
+            if self.earlier.len() == MAX_FAILURES {
                 self.earlier.pop_front();
             }
             self.earlier.push_back(FailedAttempt { attempt: self.attempt, lasted: self.lasted, error });
@@ -106,46 +106,46 @@ mod tests {
         Some(SpawnError::NotInitialised)
     }
 
-    fn ledger(restart: Restart) -> Ledger {
-        Ledger::new(restart, LONG)
+    fn history(restart: Restart) -> RestartHistory {
+        RestartHistory::new(restart, LONG)
     }
 
     #[test]
-    fn after_failures_in_a_row_it_is_given_up_and_health_ends_the_row() {
+    fn consecutive_failures_give_up_and_health_resets() {
         let backoff = Backoff::new(ms(10)).jitter(0.0).max(ms(30));
-        let mut all = ledger(Restart::OnFailure { max: 3, backoff });
+        let mut all = history(Restart::OnFailure { max: 3, backoff });
         let mut verdicts = Vec::new();
         for lasted in [SHORT, SHORT, SHORT, LONG, SHORT, SHORT, SHORT] {
-            verdicts.push(all.ended(true, lasted));
-            all.begin(failure());
+            verdicts.push(all.decide(true, lasted));
+            all.record_restart(failure());
         }
-        let again = |time| Verdict::Again(ms(time));
-        let row = [again(10), again(20), again(30), again(10), again(20), again(30), Verdict::GiveUp];
+        let again = |time| RestartDecision::Restart(ms(time));
+        let row = [again(10), again(20), again(30), again(10), again(20), again(30), RestartDecision::GiveUp];
         assert_eq!(verdicts, row);
-        assert_eq!(all.ended(false, SHORT), Verdict::Over);
+        assert_eq!(all.decide(false, SHORT), RestartDecision::Stop);
     }
 
     #[test]
     fn never_is_never_and_always_has_no_end() {
-        assert_eq!(ledger(Restart::Never).ended(true, SHORT), Verdict::Over);
-        assert_eq!(ledger(Restart::Never).ended(false, SHORT), Verdict::Over);
-        assert_eq!(ledger(Restart::on_failure(0)).ended(true, SHORT), Verdict::GiveUp);
-        let mut always = ledger(Restart::Always { backoff: ms(5).into() });
+        assert_eq!(history(Restart::Never).decide(true, SHORT), RestartDecision::Stop);
+        assert_eq!(history(Restart::Never).decide(false, SHORT), RestartDecision::Stop);
+        assert_eq!(history(Restart::on_failure(0)).decide(true, SHORT), RestartDecision::GiveUp);
+        let mut always = history(Restart::Always { backoff: ms(5).into() });
         for failed in [true, false, true] {
             for _ in 0..100 {
-                assert_eq!(always.ended(failed, SHORT), Verdict::Again(ms(5)));
+                assert_eq!(always.decide(failed, SHORT), RestartDecision::Restart(ms(5)));
             }
         }
     }
 
     #[test]
     fn the_history_is_short_however_long_it_takes() {
-        let mut all = ledger(Restart::always());
+        let mut all = history(Restart::always());
         for _ in 0..100 {
-            all.ended(true, SHORT);
-            all.begin(failure());
+            all.decide(true, SHORT);
+            all.record_restart(failure());
         }
-        all.begin(None);
+        all.record_restart(None);
         assert!(all.failure_before().is_none());
         let who = ProcessName::new(None, "one".to_string(), 7);
         let SpawnError::GaveUp(error) = all.gave_up(who, GaveUpReason::Stopped, SpawnError::NotInitialised)

@@ -34,39 +34,46 @@ thread_local! {
 }
 
 /// Assigns an object of this process to this thread.
-pub(crate) fn own_object(object: u64) {
+pub(crate) fn set_own_object(object: u64) {
     OWN.set(Some(object));
 }
 
 /// Wait of an object.
-struct Entry {
+struct WaitEntry {
     object: u64,
     caller: u32,
     call: CallName,
 }
 
 /// Waits, by waiting object.
-static TABLE: PerProcess<Mutex<BTreeMap<u64, Entry>>> =
+static TABLE: PerProcess<Mutex<BTreeMap<u64, WaitEntry>>> =
     PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
 
 /// Object to be created, which has no number yet and waits for no object.
 pub(crate) const NOT_MADE: u64 = u64::MAX;
 
 /// Sets the awaited object of a caller of this process, when that object is about to be created.
-pub(crate) fn is_made_as(caller: u32, object: u64) {
+pub(crate) fn record_created(caller: u32, object: u64) {
     let mut waits = TABLE.lock();
     waits.values_mut().filter(|entry| entry.caller == caller).for_each(|entry| entry.object = object);
 }
 
 /// Guard that removes an object's entry.
-pub(crate) struct Waits(Option<(u64, u32)>);
+pub(crate) struct WaitRegistration(Option<(u64, u32)>);
 
 /// Records that this thread's object, if any, is about to wait for another object of the same server.
 ///
 /// # Errors
-/// [`CallError::OwnObject`] and [`CallError::Ring`].
-pub(crate) fn wait_for(server: u32, object: u64, caller: u32, call: &CallName) -> Result<Waits, CallError> {
-    let Some(own) = OWN.get().filter(|_| server == std::process::id()) else { return Ok(Waits(None)) };
+/// [`CallError::OwnObject`] and [`CallError::Cycle`].
+pub(crate) fn register_wait(
+    server: u32,
+    object: u64,
+    caller: u32,
+    call: &CallName,
+) -> Result<WaitRegistration, CallError> {
+    let Some(own) = OWN.get().filter(|_| server == std::process::id()) else {
+        return Ok(WaitRegistration(None));
+    };
     if own == object {
         return Err(CallError::OwnObject { call: call.clone() });
     }
@@ -78,19 +85,19 @@ pub(crate) fn wait_for(server: u32, object: u64, caller: u32, call: &CallName) -
         waiting.push(entry.call.clone());
         next = entry.object;
         if next == own {
-            return Err(CallError::Ring { call: call.clone(), waiting });
+            return Err(CallError::Cycle { call: call.clone(), waiting });
         }
     }
-    waits.insert(own, Entry { object, caller, call: call.clone() });
-    Ok(Waits(Some((own, caller))))
+    waits.insert(own, WaitEntry { object, caller, call: call.clone() });
+    Ok(WaitRegistration(Some((own, caller))))
 }
 
 /// Records that a caller of this process is about to receive its answer.
-pub(crate) fn answered(caller: u32) {
+pub(crate) fn record_answer(caller: u32) {
     TABLE.lock().retain(|_, entry| entry.caller != caller);
 }
 
-impl Drop for Waits {
+impl Drop for WaitRegistration {
     fn drop(&mut self) {
         if let Some((own, caller)) = self.0 {
             TABLE.lock().retain(|object, entry| *object != own || entry.caller != caller);

@@ -2,9 +2,9 @@
 
 use mp_spawn::closure;
 
+use crate::builtin::{Entry, ready};
 use crate::error::CallError;
 use crate::manager::ManagerHandle;
-use crate::ready::{Entry, ready};
 
 ready! {
     /// List in the server of a [`Manager`](crate::Manager), created by [`list`](ManagerHandle::list). Each

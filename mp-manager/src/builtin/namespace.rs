@@ -6,9 +6,9 @@ use std::fmt;
 
 use mp_spawn::closure;
 
+use crate::builtin::{Entry, ready};
 use crate::error::CallError;
 use crate::manager::ManagerHandle;
-use crate::ready::{Entry, ready};
 
 /// Values of a [`Namespace`], by name.
 #[doc(hidden)]

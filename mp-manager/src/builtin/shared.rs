@@ -6,10 +6,10 @@ use mp_pool::Pool;
 use mp_queue::{JoinableQueue, Queue};
 use mp_sync::{Array, Barrier, BoundedSemaphore, Condition, Event, Lock, Plain, RLock, Semaphore};
 
+use crate::builtin::Entry;
 use crate::error::CallError;
 use crate::manager::ManagerHandle;
 use crate::proxy::Proxy;
-use crate::ready::Entry;
 
 /// # Objects in shared memory
 ///

@@ -5,9 +5,9 @@ use std::hash::Hash;
 
 use mp_spawn::closure;
 
+use crate::builtin::{Entry, ready};
 use crate::error::CallError;
 use crate::manager::ManagerHandle;
-use crate::ready::{Entry, ready};
 
 ready! {
     /// Map in the server of a [`Manager`](crate::Manager), created by [`dict`](ManagerHandle::dict). Each

@@ -10,73 +10,73 @@ use mp_core::sent::ByteString;
 use mp_queue::{Connection, GetError, PutError, channel};
 use mp_spawn::Closure;
 
-use crate::answer::{Answer, Body};
-use crate::caller::LOOK;
+use crate::answer::{CallAnswer, MessageBody};
+use crate::caller::CHECK_INTERVAL;
 use crate::caller::send;
 use crate::error::{CallError, CallName};
-use crate::named::methods::{Constructor, Registered};
-use crate::named::{Handle, Named, NoHandle, Session};
-use crate::object::MakeObject;
-use crate::proxy::{Link, Proxy, read_value, refused};
-use crate::remote::wire::{Ask, Framed, Names, Reply, VERSION};
-use crate::request::{Late, Request};
-use crate::server::Server;
+use crate::named::methods::{Constructor, RegisteredType};
+use crate::named::{HandleError, NameRegistry, ObjectHandle, ServerSession};
+use crate::object::ObjectResult;
+use crate::proxy::{ObjectLink, Proxy, answer_error, read_value};
+use crate::remote::wire::{Ask, Framed, OfferedNames, Reply, VERSION};
+use crate::request::{LazyClosure, ObjectRequest};
+use crate::server::ManagerServer;
 
 /// Server of this process, with its named types and objects.
 #[derive(Clone, Copy)]
-pub(super) struct Here {
-    pub(super) server: &'static Server,
-    pub(super) named: &'static Named,
+pub(super) struct ServerContext {
+    pub(super) server: &'static ManagerServer,
+    pub(super) named: &'static NameRegistry,
 }
 
 /// Purpose of a connection.
-enum Purpose {
-    /// The program has not sent its purpose yet.
+enum ConnectionRole {
+    /// The program has not sent its role yet.
     Unknown,
     /// Keeps the session alive. The descriptor, unless the session may outlive the process that has
     /// connected, becomes readable when that process ends.
-    Keeps(Arc<Session>, Option<OwnedFd>),
-    Calls(Weak<Session>),
+    Keeps(Arc<ServerSession>, Option<OwnedFd>),
+    Calls(Weak<ServerSession>),
 }
 
 /// Reason why a request has no result; `Refused` makes the connection unusable.
-enum Unmet {
+enum RequestError {
     Failed(CallError),
     Refused(String),
 }
 
-impl From<CallError> for Unmet {
+impl From<CallError> for RequestError {
     fn from(error: CallError) -> Self {
-        Unmet::Failed(error)
+        RequestError::Failed(error)
     }
 }
 
 /// Serves one connection until its program closes it, or the manager ends.
-pub(super) fn serve(connection: &Connection, number: u64, here: Here) {
+pub(super) fn serve(connection: &Connection, number: u64, here: ServerContext) {
     // From here on, the end of the manager shuts the connection down, or was seen by the check below.
     here.server.connections.lock().insert(number, connection.clone());
-    let mut purpose = Purpose::Unknown;
-    converse(connection, number, here, &mut purpose);
-    match purpose {
-        Purpose::Unknown => {}
-        Purpose::Keeps(session, _) => session.end(),
-        Purpose::Calls(session) => _ = session.upgrade().map(|session| session.leave(number)),
+    let mut role = ConnectionRole::Unknown;
+    serve_requests(connection, number, here, &mut role);
+    match role {
+        ConnectionRole::Unknown => {}
+        ConnectionRole::Keeps(session, _) => session.end(),
+        ConnectionRole::Calls(session) => _ = session.upgrade().map(|session| session.leave(number)),
     }
     let last = here.server.connections.lock().remove(&number);
     drop(last);
 }
 
-fn converse(connection: &Connection, number: u64, here: Here, purpose: &mut Purpose) {
+fn serve_requests(connection: &Connection, number: u64, here: ServerContext, role: &mut ConnectionRole) {
     let server = here.server;
-    while !server.stops() {
-        let asked = match connection.try_recv::<Framed<Ask>>() {
-            Ok(asked) => asked,
-            Err(GetError::Empty) => match purpose.idle(connection) {
+    while !server.is_stopping() {
+        let request = match connection.try_recv::<Framed<Ask>>() {
+            Ok(request) => request,
+            Err(GetError::Empty) => match role.wait(connection) {
                 Ok(true) => continue,
                 Ok(false) => return,
                 Err(_) => {
                     // sleep: the kernel lacks memory for the wait, and may have some later.
-                    thread::sleep(LOOK);
+                    thread::sleep(CHECK_INTERVAL);
                     continue;
                 }
             },
@@ -87,19 +87,19 @@ fn converse(connection: &Connection, number: u64, here: Here, purpose: &mut Purp
             }
             Err(_) => return,
         };
-        let asked_for = asked.head.handle();
-        let framed = match purpose.meet(asked, (connection, number), here) {
+        let requested = request.head.handle();
+        let framed = match role.handle_request(request, (connection, number), here) {
             Ok(None) => continue,
             Ok(Some(framed)) => framed,
-            Err(Unmet::Failed(error)) => Framed::bare(Reply::Failed(error)),
-            Err(Unmet::Refused(why)) => {
+            Err(RequestError::Failed(error)) => Framed::bare(Reply::Failed(error)),
+            Err(RequestError::Refused(why)) => {
                 reply(connection, server, Framed::bare(Reply::Refused(why)));
                 return;
             }
         };
         if !reply(connection, server, framed) {
-            if let (Some(handle), Some(session)) = (asked_for, purpose.session()) {
-                session.forget(handle);
+            if let (Some(handle), Some(session)) = (requested, role.session()) {
+                session.remove(handle);
             }
             return;
         }
@@ -107,15 +107,15 @@ fn converse(connection: &Connection, number: u64, here: Here, purpose: &mut Purp
 }
 
 /// Sends a reply, however long the program takes to receive it. Returns `true` if the reply was sent.
-fn reply(connection: &Connection, server: &Server, mut framed: Framed<Reply>) -> bool {
-    while !server.stops() {
-        match connection.send_timeout(framed, LOOK) {
+fn reply(connection: &Connection, server: &ManagerServer, mut framed: Framed<Reply>) -> bool {
+    while !server.is_stopping() {
+        match connection.send_timeout(framed, CHECK_INTERVAL) {
             Ok(()) => return true,
             Err(PutError::Full(again) | PutError::Interrupted(again)) => framed = again,
             Err(PutError::Failed { error, .. }) => {
                 // For example, the result is too long.
                 let error = CallError::Value { why: error.to_string(), undecodable: None };
-                return connection.send_timeout(Framed::bare(Reply::Failed(error)), LOOK).is_ok();
+                return connection.send_timeout(Framed::bare(Reply::Failed(error)), CHECK_INTERVAL).is_ok();
             }
             Err(_) => return false,
         }
@@ -123,79 +123,79 @@ fn reply(connection: &Connection, server: &Server, mut framed: Framed<Reply>) ->
     false
 }
 
-impl Purpose {
-    fn session(&self) -> Option<Arc<Session>> {
+impl ConnectionRole {
+    fn session(&self) -> Option<Arc<ServerSession>> {
         match self {
-            Purpose::Unknown => None,
-            Purpose::Keeps(session, _) => Some(Arc::clone(session)),
-            Purpose::Calls(session) => session.upgrade(),
+            ConnectionRole::Unknown => None,
+            ConnectionRole::Keeps(session, _) => Some(Arc::clone(session)),
+            ConnectionRole::Calls(session) => session.upgrade(),
         }
     }
 
     /// Waits until there is a message, or the connection ends. Returns `false` if the process of the session
     /// has ended, because a fork of it may have its socket.
-    fn idle(&self, connection: &Connection) -> Result<bool, GetError> {
+    fn wait(&self, connection: &Connection) -> Result<bool, GetError> {
         let socket = connection.as_fd()?;
         let ready = match self {
-            Purpose::Keeps(_, Some(life)) => peer::until_readable(&[socket, life.as_fd()]),
+            ConnectionRole::Keeps(_, Some(life)) => peer::until_readable(&[socket, life.as_fd()]),
             _ => peer::until_readable(&[socket]),
         };
         Ok(ready.map_err(mp_reduce::Error::from)?.get(1) != Some(&true))
     }
 
-    fn meet(
+    fn handle_request(
         &mut self,
-        asked: Framed<Ask>,
+        request: Framed<Ask>,
         (connection, number): (&Connection, u64),
-        here: Here,
-    ) -> Result<Option<Framed<Reply>>, Unmet> {
-        let Framed { head, body } = asked;
+        here: ServerContext,
+    ) -> Result<Option<Framed<Reply>>, RequestError> {
+        let Framed { head, body } = request;
         match (&*self, head) {
-            (Purpose::Unknown, Ask::Open { version: VERSION, travels }) => {
+            (ConnectionRole::Unknown, Ask::Open { version: VERSION, travels }) => {
                 let life = match connection.peer_pid().filter(|_| !travels).map_or(Life::Unknown, peer::life)
                 {
                     Life::Lives(life) => Some(life),
                     Life::Unknown => None,
-                    Life::Ended => return Err(Unmet::Refused("its process has ended".into())),
+                    Life::Ended => return Err(RequestError::Refused("its process has ended".into())),
                 };
                 let session = here.named.open();
                 let opened = Reply::Opened { session: session.number, server: std::process::id() };
-                *self = Purpose::Keeps(session, life);
+                *self = ConnectionRole::Keeps(session, life);
                 Ok(Some(Framed::bare(opened)))
             }
-            (Purpose::Unknown, Ask::Open { version, .. }) => {
+            (ConnectionRole::Unknown, Ask::Open { version, .. }) => {
                 let why = format!("it speaks version {version}, and the manager's server {VERSION}");
-                Err(Unmet::Refused(why))
+                Err(RequestError::Refused(why))
             }
-            (Purpose::Unknown, Ask::Join { session }) => {
+            (ConnectionRole::Unknown, Ask::Join { session }) => {
                 let open = here.named.session(session).filter(|session| {
                     session.upgrade().is_some_and(|session| session.join(number, connection))
                 });
-                let ended = || Unmet::Refused(format!("there is no session {session}"));
-                *self = Purpose::Calls(open.ok_or_else(ended)?);
+                let ended = || RequestError::Refused(format!("there is no session {session}"));
+                *self = ConnectionRole::Calls(open.ok_or_else(ended)?);
                 Ok(Some(Framed::bare(Reply::Joined)))
             }
             (_, head) => {
-                let out_of_order = || Unmet::Refused("it is not of a session that goes on".into());
+                let out_of_order = || RequestError::Refused("it is not of a session that goes on".into());
                 let session = self.session().ok_or_else(out_of_order)?;
-                session.meet(head, body.into_incoming(), connection, here)
+                session.handle_request(head, body.into_incoming(), connection, here)
             }
         }
     }
 }
 
-impl Session {
-    fn meet(
+impl ServerSession {
+    fn handle_request(
         &self,
-        asked: Ask,
+        request: Ask,
         args: Incoming,
         connection: &Connection,
-        here: Here,
-    ) -> Result<Option<Framed<Reply>>, Unmet> {
-        let Here { server, named } = here;
-        let framed = match asked {
+        here: ServerContext,
+    ) -> Result<Option<Framed<Reply>>, RequestError> {
+        let ServerContext { server, named } = here;
+        let framed = match request {
             Ask::Open { .. } | Ask::Join { .. } => {
-                return Err(Unmet::Refused("the connection is of a session already".into()));
+                return Err(RequestError::Refused("the connection is of a session already".into()));
             }
             Ask::Names => {
                 let types = named.types.lock();
@@ -203,7 +203,7 @@ impl Session {
                 let objects = named.objects.lock();
                 let objects =
                     objects.iter().map(|(name, handle)| (name.clone(), handle.registered.name.clone()));
-                Framed::bare(Reply::Names(Names { types, objects: objects.collect() }))
+                Framed::bare(Reply::Names(OfferedNames { types, objects: objects.collect() }))
             }
             Ask::Create { type_name, handle } => {
                 let registered = named.registered(&type_name)?;
@@ -212,80 +212,86 @@ impl Session {
                     return Err(CallError::NoSuchMethod { call, known: registered.method_names() }.into());
                 };
                 let link = Arc::new(make(server, constructor, args, call)?);
-                held(self.hold(handle, Handle { link, registered }))?
+                object_reply(self.insert(handle, ObjectHandle { link, registered }))?
             }
-            Ask::Find { name, handle } => held(self.hold(handle, named.published(&name)?))?,
+            Ask::Find { name, handle } => object_reply(self.insert(handle, named.published(&name)?))?,
             Ask::Share { session, of, handle } => {
                 let other = named.session(session).and_then(|session| session.upgrade());
-                let none = || Unmet::Refused(format!("there is no handle {of} in a session {session}"));
-                held(self.hold(handle, other.and_then(|other| other.handle(of)).ok_or_else(none)?))?
+                let none =
+                    || RequestError::Refused(format!("there is no handle {of} in a session {session}"));
+                object_reply(self.insert(handle, other.and_then(|other| other.handle(of)).ok_or_else(none)?))?
             }
             Ask::Call { handle, method, object } => {
-                let called = Called::new(&self.held(handle)?, method, object.is_some(), named)?;
+                let called = MethodCall::new(&self.find_handle(handle)?, method, object.is_some(), named)?;
                 let value = called.call(args, connection)?;
                 match object {
                     None => called.value(value)?,
-                    Some(number) => held(self.hold(number, called.object(value)?))?,
+                    Some(number) => object_reply(self.insert(number, called.object(value)?))?,
                 }
             }
             Ask::Free { handle } => {
-                let Handle { link, registered } = self.held(handle)?;
+                let ObjectHandle { link, registered } = self.find_handle(handle)?;
                 let call = CallName::here("RemoteProxy::free", registered.name.clone());
                 link.free(None, call, || connection.is_disconnected())?;
                 Framed::bare(Reply::Freed)
             }
             Ask::Forget { handles } => {
-                handles.into_iter().for_each(|handle| self.forget(handle));
+                handles.into_iter().for_each(|handle| self.remove(handle));
                 return Ok(None);
             }
         };
         Ok(Some(framed))
     }
 
-    fn held(&self, handle: u64) -> Result<Handle, Unmet> {
-        self.handle(handle).ok_or_else(|| Unmet::Refused(format!("it has no handle {handle}")))
+    fn find_handle(&self, handle: u64) -> Result<ObjectHandle, RequestError> {
+        self.handle(handle).ok_or_else(|| RequestError::Refused(format!("it has no handle {handle}")))
     }
 }
 
 /// Returns the reply with a handle.
-fn held(held: Result<(u64, String), NoHandle>) -> Result<Framed<Reply>, Unmet> {
-    let (object, type_name) = held.map_err(|no| match no {
-        NoHandle::Ended => Unmet::Refused("its session has ended".into()),
-        NoHandle::Taken => Unmet::Refused("it has a handle by that number".into()),
+fn object_reply(inserted: Result<(u64, String), HandleError>) -> Result<Framed<Reply>, RequestError> {
+    let (object, type_name) = inserted.map_err(|no| match no {
+        HandleError::Ended => RequestError::Refused("its session has ended".into()),
+        HandleError::Taken => RequestError::Refused("it has a handle by that number".into()),
     })?;
     Ok(Framed::bare(Reply::Object { object, type_name }))
 }
 
 /// Creates an object, which has its own thread like any other.
 fn make(
-    server: &'static Server,
+    server: &'static ManagerServer,
     constructor: Constructor,
     args: Incoming,
     call: CallName,
-) -> Result<Link, CallError> {
-    let (requests, object) = channel::<Request>()?;
+) -> Result<ObjectLink, CallError> {
+    let (requests, object) = channel::<ObjectRequest>()?;
     server.serve(object).map_err(|error| CallError::NoThread { why: error.to_string() })?;
-    let maker: Closure<(), MakeObject> = Closure::from_parts(
+    let maker: Closure<(), ObjectResult> = Closure::from_parts(
         (constructor, (ByteString(args.rest().to_vec()), ())),
         |(constructor, (args, ())): &(Constructor, (ByteString, ())), (): ()| {
             constructor.call(ByteString(args.0.clone()))
         },
     );
-    Link::make(requests, std::process::id(), maker, call, || server.stops())
+    ObjectLink::make(requests, std::process::id(), maker, call, || server.is_stopping())
 }
 
 /// Method call of a program.
-struct Called {
-    handle: Handle,
+struct MethodCall {
+    handle: ObjectHandle,
     /// Index of the method in its type.
     method: usize,
     /// Type of the returned object, if the program expects one.
-    returned: Option<Arc<Registered>>,
+    returned: Option<Arc<RegisteredType>>,
     call: CallName,
 }
 
-impl Called {
-    fn new(handle: &Handle, method: String, to_object: bool, named: &Named) -> Result<Called, CallError> {
+impl MethodCall {
+    fn new(
+        handle: &ObjectHandle,
+        method: String,
+        to_object: bool,
+        named: &NameRegistry,
+    ) -> Result<MethodCall, CallError> {
         let (registered, call) = (&handle.registered, CallName::here(method, handle.registered.name.clone()));
         let found = registered.methods.iter().enumerate().find(|(_, method)| method.name == call.closure);
         let Some((method, found)) = found else {
@@ -295,18 +301,18 @@ impl Called {
             (Some(object), true) => Some(named.registered(&object.name)?),
             (None, false) => None,
             (Some(_), false) => {
-                return Err(unlike(
+                return Err(kind_mismatch(
                     "an object, which stays in the server: `call_to_object` has a handle to it",
                 ));
             }
-            (None, true) => return Err(unlike("a value, and no object: `call` has it")),
+            (None, true) => return Err(kind_mismatch("a value, and no object: `call` has it")),
         };
-        Ok(Called { handle: handle.clone(), method, returned, call })
+        Ok(MethodCall { handle: handle.clone(), method, returned, call })
     }
 
     /// Calls the method, and waits for its result while the program is connected.
-    fn call(&self, args: Incoming, connection: &Connection) -> Result<Body, CallError> {
-        let Handle { link, registered } = &self.handle;
+    fn call(&self, args: Incoming, connection: &Connection) -> Result<MessageBody, CallError> {
+        let ObjectHandle { link, registered } = &self.handle;
         let Some(method) = registered.methods.get(self.method) else {
             return Err(CallError::NoSuchMethod {
                 call: self.call.clone(),
@@ -318,46 +324,50 @@ impl Called {
         // Registered types and their methods are never moved, so the address identifies the method.
         let id = std::ptr::from_ref(method).addr();
         let gone = || connection.is_disconnected();
-        let answer = link.ask(None, &self.call, gone, |link, caller| {
+        let answer = link.request(None, &self.call, gone, |link, caller| {
             let (code, new) = caller.code(id);
             if new {
-                let task = Late::Out(method.task.clone());
-                send(&link.requests, Request::Learn { caller: caller.number(), code, task }, link.server)?;
+                let task = LazyClosure::Out(method.task.clone());
+                send(
+                    &link.requests,
+                    ObjectRequest::Learn { caller: caller.number(), code, task },
+                    link.server,
+                )?;
             }
-            Ok(Request::Call { caller: caller.number(), code, body: Body::Out(body) })
+            Ok(ObjectRequest::Call { caller: caller.number(), code, body: MessageBody::Out(body) })
         })?;
         match answer {
-            Answer::Done(value) => Ok(value),
-            other => Err(refused(other, link.server, self.call.clone())),
+            CallAnswer::Done(value) => Ok(value),
+            other => Err(answer_error(other, link.server, self.call.clone())),
         }
     }
 
     /// Returns the reply with a value.
-    fn value(&self, value: Body) -> Result<Framed<Reply>, CallError> {
+    fn value(&self, value: MessageBody) -> Result<Framed<Reply>, CallError> {
         let body = plain(value.into_incoming()).ok_or_else(|| CallError::Value {
             why: "a tensor, queue, lock or descriptor is in the memory of the manager's program, which another program does not \
                   have: return what is in it"
                 .into(),
             undecodable: None,
         })?;
-        Ok(Framed { head: Reply::Done, body: Body::Out(body) })
+        Ok(Framed { head: Reply::Done, body: MessageBody::Out(body) })
     }
 
     /// Returns the handle of the returned object.
-    fn object(self, value: Body) -> Result<Handle, CallError> {
+    fn object(self, value: MessageBody) -> Result<ObjectHandle, CallError> {
         // The registered method determines the type.
         let link = Arc::clone(read_value::<Proxy<()>>(value)?.link());
         if link.server != std::process::id() {
             let why = format!("the object is of another manager, whose server is pid {}", link.server);
             return Err(CallError::Value { why, undecodable: None });
         }
-        let registered = self.returned.ok_or_else(|| unlike("a value"))?;
-        Ok(Handle { link, registered })
+        let registered = self.returned.ok_or_else(|| kind_mismatch("a value"))?;
+        Ok(ObjectHandle { link, registered })
     }
 }
 
 /// Returns the error of a call that expects another kind of result. The method was not called.
-fn unlike(what: &str) -> CallError {
+fn kind_mismatch(what: &str) -> CallError {
     CallError::Value { why: format!("the method returns {what}"), undecodable: None }
 }
 
