@@ -31,7 +31,7 @@ cargo xtask <task> [options]
              --only a,b   these steps alone      --skip a,b   all but these
              --strict     a step or a test that can't run here fails, and no test runs again
              --quick      fmt, tidy, layers, clippy and the unit tests alone: a few minutes
-             --long       and then mutate, one strategy, and a torture of 300 s
+             --long       and then the steps that the second list below names
   bench    our figures beside the physical limits
              --peers      beside ipc-channel and iceoryx2 as well
              --only a,b   these rows alone       --quick      short runs
@@ -102,10 +102,15 @@ fn run(mut words: Vec<String>) -> Result<bool, String> {
         "test" if is_of_some => steps::test_some(&args.rest()),
         "help" | "--help" | "-h" => {
             print!("{HELP}");
-            steps::ALL.iter().for_each(|step| println!("  {:<9}{}", step.name, step.what));
+            let list = |steps: &[steps::Step]| {
+                steps.iter().for_each(|step| println!("  {:<14}{}", step.name, step.what));
+            };
+            list(steps::ALL);
+            println!("\nMore steps, of `ci --long`:\n");
+            list(steps::LONG);
             Ok(true)
         }
-        name => match steps::ALL.iter().find(|step| step.name == name) {
+        name => match steps::ALL.iter().chain(steps::LONG).find(|step| step.name == name) {
             Some(step) => ci::run_one(step, &mut args),
             None => Err(format!("no task `{name}`; `cargo xtask help` lists them")),
         },

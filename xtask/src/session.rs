@@ -29,6 +29,8 @@ pub(crate) struct Session {
     pub(crate) colours: bool,
     /// `true` if incremental builds are off, since the result isn't built upon soon.
     builds_once: bool,
+    /// `true` if programs are built without the line numbers of stack frames.
+    strips_lines: bool,
     /// `true` if failed tests are run again by themselves.
     again: bool,
     /// File to which test programs append the names of their tests.
@@ -54,16 +56,20 @@ impl Session {
             failures: Vec::new(),
             colours: wanted && std::io::stdout().is_terminal(),
             builds_once: false,
+            strips_lines: false,
             again: false,
             ran: None,
         }
     }
 
     /// Creates the session of a step of `ci`. Incremental builds are off, which saves a quarter of the
-    /// compile time, unless the caller sets `CARGO_INCREMENTAL`. Failed tests are run again unless `strict`.
+    /// compile time, unless the caller sets `CARGO_INCREMENTAL`. Where `CI` is set, debug information is off as
+    /// well. Failed tests are run again unless `strict`.
     pub(crate) fn of_all(strict: bool, ran: &Path) -> Self {
-        let builds_once = std::env::var_os("CARGO_INCREMENTAL").is_none();
-        Self { builds_once, again: !strict, ran: Some(ran.to_owned()), ..Self::new() }
+        let is_set = |name: &str| std::env::var_os(name).is_some();
+        let builds_once = !is_set("CARGO_INCREMENTAL");
+        let strips_lines = is_set("CI") && !is_set("CARGO_PROFILE_DEV_DEBUG");
+        Self { builds_once, strips_lines, again: !strict, ran: Some(ran.to_owned()), ..Self::new() }
     }
 
     /// Returns a cargo command that has not been started. Test programs of `cargo test` are checked for
@@ -83,6 +89,9 @@ impl Session {
         }
         if self.builds_once {
             command.env("CARGO_INCREMENTAL", "0");
+        }
+        if self.strips_lines {
+            command.env("CARGO_PROFILE_DEV_DEBUG", "false");
         }
         if self.again {
             command.env(RUN_AGAIN, "1");

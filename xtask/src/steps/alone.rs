@@ -1,10 +1,10 @@
-//! Step `alone`: builds each library crate and its tests by themselves, all sets of features that any code
-//! depends on, and the tests with one sharing strategy alone. Sets without a strategy share no memory: they
-//! must be refused with a message that names the missing features.
+//! Step `alone`: builds each library crate by itself, and the main sets of features. Sets without a strategy
+//! share no memory: they must be refused with a message that names the missing features.
 //!
-//! The tests with one strategy alone are only compiled here. The step `one-strategy` of `ci --long` runs
-//! them. The step `test` runs them with `file_system` chosen at run time (`MP_STRATEGY`), in programs that it
-//! has already built. All other tests run with the default, `file_descriptor`.
+//! The step `one-strategy` of `ci --long` builds all sets that any code depends on, each crate with its
+//! tests, and runs the tests with one sharing strategy alone. The step `test` runs some of them with
+//! `file_system` chosen at run time (`MP_STRATEGY`), in programs that it has already built. All other tests
+//! run with the default, `file_descriptor`.
 
 use std::process::Command;
 
@@ -17,12 +17,13 @@ const STRATEGIES: [&str; 2] = ["file_descriptor", "file_system"];
 const UNITS: [&str; 3] = ["mp-core", "mp-tensor", "mp-sync"];
 /// Tests that run with each strategy alone.
 const BOTH: [&str; 4] = ["conformance", "queues", "sockets", "tensors"];
+/// Tests of [`BOTH`] that the step `test` runs with the second strategy, within seconds.
+const QUICK: [&str; 2] = ["conformance", "tensors"];
 /// Tests of the second strategy, which are about names.
 const NAMES: [&str; 1] = ["file_system"];
 
-/// Features that only add to the others: no code depends on two of them. Each is built with one strategy
-/// alone, all are built together with all other features, and `ci --long` builds each with all other
-/// features.
+/// Features that only add to the others: no code depends on two of them. All are built together with all
+/// other features, and `ci --long` builds each with one strategy alone, and with all other features.
 const ADDED: [&str; 11] = [
     "ndarray",
     "bytes",
@@ -42,23 +43,10 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
         Ok(packages) => packages,
         Err(message) => return Outcome::Failed(message),
     };
-    // The test results don't depend on the other crates, so the step `test` runs the tests once.
-    for (name, _) in LAYERS.iter().filter(|(name, _)| *name != FACADE) {
-        match packages.iter().find(|package| package.name == *name) {
-            Some(package) => {
-                let mut check = session.cargo(&["check", "--quiet", "--all-targets"]);
-                session.run(check.args(package.by_default()));
-            }
-            None => session.fail(format!("there is no package {name}")),
-        }
-    }
-    for strategy in STRATEGIES {
-        let mut check = session.cargo(&["check", "--quiet"]);
-        session.run(one_strategy(&mut check, strategy).args(["--profile", "test"]));
-    }
+    each_crate(session, &packages, &[]);
     match features(&packages) {
         Some(features) => {
-            sets(&features).iter().for_each(|set| check(session, set));
+            short_sets(&features).iter().for_each(|set| check(session, set));
             for set in without_strategy(&features) {
                 refused(session, &set);
             }
@@ -68,18 +56,41 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     session.outcome()
 }
 
-/// Runs the step of `ci --long`: tests that the step `alone` only compiles, and additional sets of features.
+/// Runs the step of `ci --long`: each crate by itself with its tests, tests with one strategy alone, and all
+/// sets of features.
 pub(crate) fn long(session: &mut Session) -> Outcome {
+    let packages = match layers::packages(None) {
+        Ok(packages) => packages,
+        Err(message) => return Outcome::Failed(message),
+    };
+    // The test results don't depend on the other crates, so the step `test` runs the tests once.
+    each_crate(session, &packages, &["--all-targets"]);
     for strategy in STRATEGIES {
         let mut tests = session.cargo(&["test", "--no-fail-fast"]);
         session.run(one_strategy(&mut tests, strategy));
     }
-    match layers::packages(None).map(|packages| features(&packages)) {
-        Ok(Some(features)) => long_sets(&features).iter().for_each(|set| check(session, set)),
-        Ok(None) => session.fail(format!("there is no package {FACADE}")),
-        Err(message) => session.fail(message),
+    match features(&packages) {
+        Some(features) => {
+            let short = short_sets(&features);
+            let more = sets(&features).into_iter().chain(long_sets(&features));
+            more.filter(|set| !short.contains(set)).for_each(|set| check(session, &set));
+        }
+        None => session.fail(format!("there is no package {FACADE}")),
     }
     session.outcome()
+}
+
+/// Checks each library crate with its default features.
+fn each_crate(session: &mut Session, packages: &[Package], targets: &[&str]) {
+    for (name, _) in LAYERS.iter().filter(|(name, _)| *name != FACADE) {
+        match packages.iter().find(|package| package.name == *name) {
+            Some(package) => {
+                let mut check = session.cargo(&["check", "--quiet"]);
+                session.run(check.args(targets).args(package.by_default()));
+            }
+            None => session.fail(format!("there is no package {name}")),
+        }
+    }
 }
 
 /// Builds with one sharing strategy alone, and without the feature `tokio`, which tests usually have.
@@ -89,12 +100,12 @@ fn one_strategy<'c>(command: &'c mut Command, strategy: &str) -> &'c mut Command
 
 /// Returns the tests that the step `test` runs with the second strategy, in programs of the whole workspace:
 /// with `-p`, the libraries would have other features and be compiled again. `run-program` skips the others.
+/// `ci --long` runs all of [`BOTH`] with each strategy.
 pub(super) fn second_strategy(session: &Session) -> Command {
     let mut command = session.cargo(&["test", "--no-fail-fast", "--workspace", "--lib"]);
-    let tests = || BOTH.iter().chain(&NAMES).copied();
-    command.args(tests().flat_map(|test| ["--test", test]));
-    let programs: Vec<_> =
-        UNITS.iter().map(|name| name.replace('-', "_")).chain(tests().map(str::to_owned)).collect();
+    command.args(QUICK.iter().flat_map(|test| ["--test", test]));
+    let units = UNITS.iter().map(|name| name.replace('-', "_"));
+    let programs: Vec<_> = units.chain(QUICK.iter().map(|test| (*test).to_owned())).collect();
     command.env("MP_STRATEGY", STRATEGIES[1]).env("MP_ONLY", programs.join(" "));
     command
 }
@@ -150,9 +161,21 @@ fn refused(session: &mut Session, set: &str) {
     }
 }
 
-/// Returns the sets as `--features` takes them. With one sharing strategy: every subset of the other
-/// features. With the other strategy, and with both: each feature by itself, and all. A strategy affects only
-/// crates below those that the other features affect. [`ADDED`] is combined as its comment describes.
+/// Returns the main sets, as `--features` takes them: each strategy without other features and with all, and
+/// everything.
+fn short_sets(features: &[String]) -> Vec<String> {
+    let rest = rest(features).join(",");
+    let mut sets: Vec<_> = STRATEGIES
+        .iter()
+        .flat_map(|strategy| [(*strategy).to_owned(), format!("{strategy},{rest}")])
+        .collect();
+    sets.push(format!("{},{}", features.join(","), ADDED.join(",")));
+    sets
+}
+
+/// Returns the sets of `ci --long`. With one sharing strategy: every subset of the other features. With the
+/// other strategy, and with both: each feature by itself, and all. A strategy affects only crates below those
+/// that the other features affect. [`ADDED`] is combined as its comment describes.
 fn sets(features: &[String]) -> Vec<String> {
     let (base, rest) = (features.join(","), rest(features));
     let [first, second] = STRATEGIES.map(str::to_owned);
@@ -213,6 +236,9 @@ mod tests {
             assert_eq!(sets.iter().filter(|s| *s == set).count(), 1, "{set}");
         }
         assert!(sets.iter().all(|set| set.starts_with("file_")));
+        let short = short_sets(&names);
+        assert_eq!(short[..4], ["file_descriptor", "file_descriptor,a,b", "file_system", "file_system,a,b"]);
+        assert!(short.len() == 5 && short.iter().all(|set| sets.contains(set)));
         let long = long_sets(&names);
         assert!(long.len() == ADDED.len() && long[0] == "file_descriptor,file_system,a,b,ndarray");
         assert!(sets.last().is_some_and(|all| ADDED.iter().all(|name| all.contains(name))));

@@ -11,6 +11,14 @@ pub(crate) fn run(session: &mut Session) -> Outcome {
     }
     let words = ["clippy", "--workspace", "--all-targets", "--all-features", "--", "-D", "warnings"];
     session.run(&mut session.cargo(&words));
+    session.outcome()
+}
+
+/// Runs the step of `ci --long`: separate workspaces, whose dependencies are compiled for them alone.
+pub(crate) fn tools(session: &mut Session) -> Outcome {
+    if let Some(reason) = missing("clippy", "rustup component add clippy") {
+        return Outcome::Skipped(reason);
+    }
     if Path::new("benches/Cargo.toml").exists() {
         // With each feature that a program requires, but without `peers`, whose dependencies take minutes to
         // build.

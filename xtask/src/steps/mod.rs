@@ -28,14 +28,8 @@ pub(crate) const ALL: &[Step] = &[
     Step { name: "layers", what: "no circles of crates and imports; names of types", run: layers::run },
     Step { name: "deny", what: "licences, sources and duplicates of dependencies", run: deny::run },
     Step { name: "clippy", what: "lints, with all features", run: clippy::run },
-    Step { name: "alone", what: "each crate by itself, and sets of features", run: alone::run },
-    Step {
-        name: "package",
-        what: "what would be published builds by itself; public paths",
-        run: package::run,
-    },
+    Step { name: "alone", what: "each crate by itself, and the main sets of features", run: alone::run },
     Step { name: "test", what: "all tests but doc tests", run: test },
-    Step { name: "static", what: "processes in programs that are linked statically", run: fixed::run },
     Step { name: "doctest", what: "the examples in the documentation", run: doctest },
     Step { name: "doc", what: "manual and book build without a warning; public paths", run: doc::run },
     Step { name: "loom", what: "models of the concurrent parts, every interleaving", run: loom::run },
@@ -45,16 +39,23 @@ pub(crate) const ALL: &[Step] = &[
 
 /// Additional steps of `ci --long`.
 pub(crate) const LONG: &[Step] = &[
+    Step { name: "clippy-tools", what: "lints of benchmarks and fuzz targets", run: clippy::tools },
     Step {
-        name: "mutate",
-        what: "mistakes in the protocol code are found by tests",
-        run: crate::mutate::step,
+        name: "package",
+        what: "what would be published builds by itself; public paths",
+        run: package::run,
     },
+    Step { name: "static", what: "processes in programs that are linked statically", run: fixed::run },
     Step { name: "every", what: "deaths at every access, and the longest models", run: every },
     Step {
         name: "one-strategy",
         what: "tests built with one sharing strategy alone; more sets of features",
         run: alone::long,
+    },
+    Step {
+        name: "mutate",
+        what: "mistakes in the protocol code are found by tests",
+        run: crate::mutate::step,
     },
     Step { name: "fuzz", what: "20 seconds of hostile bytes for every parser", run: crate::fuzz::step },
     Step { name: "long-torture", what: "300 seconds of random kills and stops", run: crate::torture::long },
@@ -85,16 +86,16 @@ fn fmt(session: &mut Session) -> Outcome {
 }
 
 /// Test programs with which two of three parallel streams begin. One stream computes. The other mostly waits,
-/// for a thousand processes one by one. Then both take programs of the third stream that have not been
+/// for hundreds of processes one by one. Then both take programs of the third stream that have not been
 /// started.
-const BESIDE: [&[&str]; 2] = [&["models", "compile_fail"], &["killed", "killed_pool", "leaks", "programs"]];
+const BESIDE: [&[&str]; 2] = [&["models", "compile_fail"], &["killed", "killed_pool", "programs"]];
 
 /// Interval of the accesses of a script at which a process is killed. `ci --long` kills at each access. The
 /// first access depends on the commit, so that a few commits cover all of them.
-const EVERY: u32 = 3;
+const EVERY: u32 = 8;
 
 /// Returns the value of `MP_EVERY` for the current commit.
-fn every_third() -> String {
+fn some_accesses() -> String {
     let head = Command::new("git").args(["rev-parse", "--short=7", "HEAD"]).output();
     let head =
         head.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default();
@@ -136,7 +137,7 @@ fn test(session: &mut Session) -> Outcome {
         stream
     });
     computing.args(LONG_MODELS.iter().flat_map(|name| ["--skip", name]));
-    waiting.env("MP_EVERY", every_third());
+    waiting.env("MP_EVERY", some_accesses());
     // Some tests also run with the second sharing strategy alone.
     let second = alone::second_strategy(session);
     let claims = std::env::temp_dir().join(format!("mp-ci-{}", std::process::id()));
