@@ -30,8 +30,8 @@
 //! # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 //! ```
 //!
-//! The table "torch's names, and these" in `docs/data.md` of the repository maps torch's names to these, with
-//! differences and missing features.
+//! Section 7 of `docs/parity.md` of the repository maps torch's names to these, with differences and missing
+//! features.
 //!
 //! Start with three types: [`Dataset`] is the trait that you implement. [`DataLoader`] makes its batches, and
 //! documents the effect of deaths in a table. [`LoadError`] is its error. [`plan`] assigns samples to
