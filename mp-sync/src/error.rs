@@ -6,7 +6,7 @@ use mp_core::Error;
 use mp_core::words::Member;
 use serde::{Deserialize, Serialize};
 
-use crate::steps::barrier::How;
+use crate::steps::barrier::BreakCause;
 
 /// A process that holds or delays what a caller waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -134,12 +134,12 @@ impl BarrierError {
         matches!(self, Self::TimedOut { .. } | Self::MemberDied { .. } | Self::Broken | Self::Aborted)
     }
 
-    pub(crate) fn broken(how: Option<How>, who: impl FnOnce() -> Option<PeerProcess>) -> Self {
+    pub(crate) fn broken(how: Option<BreakCause>, who: impl FnOnce() -> Option<PeerProcess>) -> Self {
         match how {
             None => Self::Reset,
-            Some(How::Aborted) => Self::Aborted,
-            Some(How::TimedOut) => Self::Broken,
-            Some(How::Died) => Self::MemberDied { who: who() },
+            Some(BreakCause::Aborted) => Self::Aborted,
+            Some(BreakCause::TimedOut) => Self::Broken,
+            Some(BreakCause::Died) => Self::MemberDied { who: who() },
         }
     }
 }

@@ -46,7 +46,7 @@ const WORDS: u64 = 17;
 #[doc(alias = "multiprocessing.Event")]
 pub struct Event {
     pub(crate) shared: Shared,
-    patience: Arc<AdaptiveSpin>,
+    spin: Arc<AdaptiveSpin>,
 }
 
 impl Event {
@@ -59,7 +59,7 @@ impl Event {
     }
 
     fn of(shared: Shared) -> Self {
-        Self { shared, patience: Arc::default() }
+        Self { shared, spin: Arc::default() }
     }
 
     fn parking(&self) -> Parking {
@@ -100,7 +100,7 @@ impl Event {
     /// # Errors
     /// [`Error::Forked`].
     pub fn wait(&self) -> Result<()> {
-        self.wait_within(Wait::Forever).map(drop)
+        self.wait_until_set(Wait::Forever).map(drop)
     }
 
     /// Waits until the event is set, at most `timeout`. Returns `true` if it was set.
@@ -108,7 +108,7 @@ impl Event {
     /// # Errors
     /// [`Error::Forked`].
     pub fn wait_timeout(&self, timeout: Duration) -> Result<bool> {
-        self.wait_within(Wait::at_most(timeout))
+        self.wait_until_set(Wait::at_most(timeout))
     }
 
     /// Waits until the event is set, or until `deadline`. Returns `true` if it was set.
@@ -116,7 +116,7 @@ impl Event {
     /// # Errors
     /// [`Error::Forked`].
     pub fn wait_deadline(&self, deadline: Instant) -> Result<bool> {
-        self.wait_within(Wait::Until(deadline))
+        self.wait_until_set(Wait::Until(deadline))
     }
 
     /// Waits asynchronously until the event is set. After the first poll, the future does not miss an event
@@ -127,16 +127,16 @@ impl Event {
     pub async fn wait_async(&self) -> Result<()> {
         self.shared.me()?;
         let before = self.word();
-        let look = || Ok(self.word().was_set_since(before).then_some(()));
-        mp_core::until(|| Arc::new(self.clone()), look).await
+        let is_set_since = || Ok(self.word().was_set_since(before).then_some(()));
+        mp_core::until(|| Arc::new(self.clone()), is_set_since).await
     }
 
-    fn wait_within(&self, wait: Wait) -> Result<bool, Error> {
+    fn wait_until_set(&self, wait: Wait) -> Result<bool, Error> {
         self.shared.me()?;
         let before = self.word();
-        let look = || self.word().was_set_since(before).then_some(());
-        let place = (&self.shared, self.parking(), Call::Event);
-        wait::until_or_interrupt(place, &self.patience, wait, look, || None, true)
+        let is_set_since = || self.word().was_set_since(before).then_some(());
+        let target = (&self.shared, self.parking(), Call::Event);
+        wait::until_or_interrupt(target, &self.spin, wait, is_set_since, || None, true)
             .map(|found| found.is_some())
     }
 }

@@ -9,14 +9,14 @@ use mp_core::words::Member;
 use mp_core::{Error, LockError};
 
 use crate::shared::Shared;
-use crate::steps::rwlock::{Again, Enter, Entered, Leave, Readers};
+use crate::steps::rwlock::{AddRead, Enter, EnterOutcome, Leave, Readers};
 use crate::steps::slot::Slots;
 use crate::{Barrier, BoundedSemaphore, Condition, Event, Lock, Once, RLock, RwLock, Semaphore};
 
 /// Pseudo-random numbers with a fixed seed.
-struct Numbers(u64);
+struct RandomNumbers(u64);
 
-impl Numbers {
+impl RandomNumbers {
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -37,7 +37,7 @@ impl Numbers {
 
 /// Creates a structure, uses it, overwrites some of its words, and uses it again, `rounds` times.
 fn scrambled<T>(rounds: u32, make: impl Fn() -> T, shared: impl Fn(&T) -> &Shared, using: impl Fn(&T)) {
-    let mut numbers = Numbers(0x9e37_79b9_7f4a_7c15);
+    let mut numbers = RandomNumbers(0x9e37_79b9_7f4a_7c15);
     for _ in 0..rounds {
         let made = make();
         using(&made);
@@ -139,13 +139,15 @@ fn waits_survive_arbitrary_words() {
 #[test]
 fn read_count_saturates_while_reading() {
     let m = HeapMem::new(8);
-    let readers =
-        Readers { slots: Slots { used: Word::at(0), first: Word::at(8), limit: 2 }, again: Word::at(24) };
+    let readers = Readers {
+        slots: Slots { used: Word::at(0), first: Word::at(8), limit: 2 },
+        extra_reads: Word::at(24),
+    };
     let me = Member::new(1, 1);
-    let Entered::Reading(seen) = run(Enter::new(Word::at(56), readers, me, 7), &m) else {
+    let EnterOutcome::Reading(seen) = run(Enter::new(Word::at(56), readers, me, 7), &m) else {
         panic!("no thread writes")
     };
     m.store(Word::at(24), u64::MAX);
-    assert_eq!(run(Again::new(readers, me, 7), &m), Some(seen));
+    assert_eq!(run(AddRead::new(readers, me, 7), &m), Some(seen));
     assert!(!run(Leave::new(readers, seen), &m), "it reads once more");
 }

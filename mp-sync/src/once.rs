@@ -39,7 +39,7 @@ const WORDS: u64 = 4;
 #[derive(Clone)]
 pub struct Once {
     pub(crate) shared: Shared,
-    patience: Arc<AdaptiveSpin>,
+    spin: Arc<AdaptiveSpin>,
 }
 
 /// Argument of the closure of [`Once::call_once`].
@@ -66,7 +66,7 @@ impl Once {
     }
 
     fn of(shared: Shared) -> Self {
-        Self { shared, patience: Arc::default() }
+        Self { shared, spin: Arc::default() }
     }
 
     /// Returns `true` if a run has finished. Always `false` in a forked copy.
@@ -85,26 +85,26 @@ impl Once {
     /// [`LockError::WouldDeadlock`] inside `f`, [`LockError::Deadlock`] if this thread closed a cycle of
     /// threads that wait for each other, [`LockError::Failed`] in a forked copy.
     pub fn call_once(&self, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
-        self.within(Wait::Forever, f)
+        self.call_once_wait(Wait::Forever, f)
     }
 
     mp_core::forms! {
         "Calls `f`, unless a run has finished already":
         call_once(; f: impl FnOnce(&OnceState)) -> Result<(), LockError>,
         or "[`LockError::Held`], which names the process that runs its closure";
-        |once, wait| once.within(wait, f);
+        |once, wait| once.call_once_wait(wait, f);
         never try_call_once;
         at_most call_once_timeout;
         until call_once_deadline;
     }
 
-    fn within(&self, wait: Wait, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
+    fn call_once_wait(&self, wait: Wait, f: impl FnOnce(&OnceState)) -> Result<(), LockError> {
         self.shared.me()?;
         if self.is_done() {
             return Ok(());
         }
         let lock = self.shared.lock(LOCK);
-        let mut guard = lock.acquire(LockKind::Once, wait, &self.patience)?;
+        let mut guard = lock.acquire(LockKind::Once, wait, &self.spin)?;
         guard.mark_recovered();
         if !self.is_done() {
             f(&OnceState { died: guard.died() });

@@ -11,7 +11,9 @@ use mp_core::{AdaptiveSpin, Error, Parking, Wait, WaitPoint, Waitable};
 use crate::error::{AcquireError, PeerProcess};
 use crate::handle::handle;
 use crate::shared::Shared;
-use crate::steps::slot::{Change, Claim, EMPTY, Find, HELD, KEPT, OPEN, Seen, Slot, Slots, set};
+use crate::steps::slot::{
+    ClaimSlot, EMPTY, FindSlot, HELD, KEPT, OPEN, ObservedSlot, ReplaceSlot, Slot, Slots, set,
+};
 use crate::wait;
 
 const USED: u64 = 0;
@@ -27,7 +29,7 @@ const LIMIT: u32 = 1024;
 #[derive(Clone)]
 pub(crate) struct Permits {
     pub(crate) shared: Shared,
-    patience: Arc<AdaptiveSpin>,
+    spin: Arc<AdaptiveSpin>,
     /// Slot at which this process begins its search: where it last found or left a permit.
     hint: Arc<AtomicU32>,
 }
@@ -39,7 +41,7 @@ pub(crate) struct Permits {
 pub struct Permit {
     permits: Permits,
     me: Member,
-    seen: Seen,
+    seen: ObservedSlot,
     /// State of the slot after this is dropped.
     to: u8,
 }
@@ -58,7 +60,7 @@ impl Permits {
     }
 
     fn of(shared: Shared) -> Self {
-        Self { shared, patience: Arc::default(), hint: Arc::default() }
+        Self { shared, spin: Arc::default(), hint: Arc::default() }
     }
 
     fn slots(&self) -> Slots {
@@ -70,41 +72,41 @@ impl Permits {
     }
 
     /// Tries once to take a permit.
-    fn claim(&self, me: Member) -> Option<Seen> {
+    fn claim(&self, me: Member) -> Option<ObservedSlot> {
         let from = self.hint.load(Ordering::Relaxed);
-        let seen = self.shared.run(Claim::new(self.slots(), OPEN, (HELD, me, 0), from))?;
+        let seen = self.shared.run(ClaimSlot::new(self.slots(), OPEN, (HELD, me, 0), from))?;
         self.hint.store(seen.index, Ordering::Relaxed);
         Some(seen)
     }
 
     fn acquire(&self, wait: Wait) -> Result<Permit, AcquireError> {
         let me = self.shared.me()?;
-        let place = (&self.shared, self.parking(), Call::Semaphore);
-        let ask = || {
-            self.give_back_and_wake();
+        let target = (&self.shared, self.parking(), Call::Semaphore);
+        let check_dead = || {
+            self.release_and_wake();
             self.claim(me)
         };
-        match wait::until_or_interrupt(place, &self.patience, wait, || self.claim(me), ask, true)? {
+        match wait::until_or_interrupt(target, &self.spin, wait, || self.claim(me), check_dead, true)? {
             Some(seen) => Ok(Permit { permits: self.clone(), me, seen, to: OPEN }),
             None => Err(AcquireError::Held { holders: self.holders() }),
         }
     }
 
-    fn find(&self, states: u8) -> impl Iterator<Item = Seen> + '_ {
+    fn find(&self, states: u8) -> impl Iterator<Item = ObservedSlot> + '_ {
         let (slots, mut next) = (self.slots(), 0);
         std::iter::from_fn(move || {
-            let seen = self.shared.run(Find::new(slots, states, next))?;
+            let seen = self.shared.run(FindSlot::new(slots, states, next))?;
             next = seen.index + 1;
             Some(seen)
         })
     }
 
-    fn change(&self, seen: Seen, to: Slot) -> bool {
-        self.shared.run(Change::new(self.slots().at(seen.index), seen.slot, to))
+    fn change(&self, seen: ObservedSlot, to: Slot) -> bool {
+        self.shared.run(ReplaceSlot::new(self.slots().at(seen.index), seen.slot, to))
     }
 
     /// Releases the permits of dead processes. Returns the number released.
-    fn give_back_dead(&self) -> usize {
+    fn release_dead(&self) -> usize {
         let mut asked: Vec<(Member, bool)> = Vec::new();
         let mut dead = |m: Member| match asked.iter().find(|(asked, _)| *asked == m) {
             Some(&(_, dead)) => dead,
@@ -119,8 +121,8 @@ impl Permits {
 
     /// Releases the permits of dead processes, and wakes waiters if there are permits for more than the
     /// caller.
-    fn give_back_and_wake(&self) {
-        if self.shared.me().is_ok() && self.give_back_dead() > 1 {
+    fn release_and_wake(&self) {
+        if self.shared.me().is_ok() && self.release_dead() > 1 {
             self.parking().notify_all();
         }
     }
@@ -128,7 +130,7 @@ impl Permits {
     #[cold]
     fn holders(&self) -> Vec<PeerProcess> {
         let mut holders: Vec<PeerProcess> = Vec::new();
-        for Seen { slot: Slot { member, .. }, .. } in self.find(set(&[HELD, KEPT])) {
+        for ObservedSlot { slot: Slot { member, .. }, .. } in self.find(set(&[HELD, KEPT])) {
             if !holders.iter().any(|h| h.member == member) {
                 holders.push(PeerProcess { member, pid: self.shared.arena().pid_of(member) });
             }
@@ -137,7 +139,7 @@ impl Permits {
     }
 
     /// Releases a permit that this process keeps. Returns `false` if there is none.
-    fn release_kept(&self) -> Result<bool, AcquireError> {
+    fn release_forgotten(&self) -> Result<bool, AcquireError> {
         let me = self.shared.me()?;
         let mut kept = self.find(set(&[KEPT])).filter(|seen| seen.slot.member == me);
         // Another thread may release it first.
@@ -152,7 +154,7 @@ impl Permits {
         self.shared.me()?;
         let slots = self.slots();
         let nobody = Member::from_raw(0);
-        if self.shared.run(Claim::new(slots, EMPTY, (OPEN, nobody, 0), 0).or_new()).is_none() {
+        if self.shared.run(ClaimSlot::new(slots, EMPTY, (OPEN, nobody, 0), 0).or_grow()).is_none() {
             return Err(AcquireError::TooMany { limit: slots.limit });
         }
         self.parking().wake_one();
@@ -300,7 +302,7 @@ macro_rules! semaphore {
             }
 
             fn is_ready_after_all(&self) -> bool {
-                self.0.give_back_and_wake();
+                self.0.release_and_wake();
                 self.is_ready()
             }
         }
@@ -348,7 +350,7 @@ impl Semaphore {
     /// # Errors
     /// See [`add_permits`](Self::add_permits).
     pub fn release(&self) -> Result<(), AcquireError> {
-        if self.0.release_kept()? { Ok(()) } else { self.0.add() }
+        if self.0.release_forgotten()? { Ok(()) } else { self.0.add() }
     }
 }
 
@@ -366,6 +368,6 @@ impl BoundedSemaphore {
     /// # Errors
     /// [`AcquireError::NotKept`] if this process keeps no permit, [`AcquireError::Failed`] in a forked copy.
     pub fn release(&self) -> Result<(), AcquireError> {
-        if self.0.release_kept()? { Ok(()) } else { Err(AcquireError::NotKept) }
+        if self.0.release_forgotten()? { Ok(()) } else { Err(AcquireError::NotKept) }
     }
 }

@@ -109,18 +109,18 @@ impl Shared {
 
 /// A lock that the calling thread holds without a guard.
 #[derive(Debug)]
-pub(crate) struct Kept(RawLock);
+pub(crate) struct HeldLock(RawLock);
 
-impl Kept {
+impl HeldLock {
     /// Forgets a guard of `lock`.
-    pub(crate) fn of(lock: RawLock, guard: RawGuard<'_>) -> Self {
+    pub(crate) fn forget(lock: RawLock, guard: RawGuard<'_>) -> Self {
         std::mem::forget(guard);
         Self(lock)
     }
 
     /// Refers again to a lock that [`of`](Self::of) was called for by this thread, and that it has not
     /// released since.
-    pub(crate) fn again(lock: RawLock) -> Self {
+    pub(crate) fn resume(lock: RawLock) -> Self {
         Self(lock)
     }
 

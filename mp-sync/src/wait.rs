@@ -8,29 +8,32 @@ use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, Parking, Result, Wai
 use crate::shared::Shared;
 
 /// Structure that a thread waits for, word that it sleeps on, and call that reports name.
-pub(crate) type Place<'a> = (&'a Shared, Parking, Call);
+pub(crate) type WaitTarget<'a> = (&'a Shared, Parking, Call);
 
-/// A thread that waits at a `place` until `look` returns a value. `ask` handles what dead processes left.
-struct Waiter<'a, Look, Ask> {
-    place: Place<'a>,
-    look: Look,
-    ask: Ask,
-    asking: LivenessTimer,
+/// A thread that waits at a `target` until `attempt` returns a value. `check` handles what dead processes
+/// left.
+struct SyncWaiter<'a, Attempt, Check> {
+    target: WaitTarget<'a>,
+    attempt: Attempt,
+    check: Check,
+    liveness: LivenessTimer,
     wait: Wait,
     /// `true` if Ctrl-C ends the wait.
     interruptible: bool,
 }
 
-impl<R, Look: FnMut() -> Option<R>, Ask: FnMut() -> Option<R>> Blocking for Waiter<'_, Look, Ask> {
+impl<R, Attempt: FnMut() -> Option<R>, Check: FnMut() -> Option<R>> Blocking
+    for SyncWaiter<'_, Attempt, Check>
+{
     type Found = Result<R>;
 
     fn attempt(&mut self) -> Option<Result<R>> {
-        (self.look)().map(Ok)
+        (self.attempt)().map(Ok)
     }
 
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<Result<R>> {
-        match self.asking.is_due(self.place.0.arena(), now, over) {
-            Ok(true) => (self.ask)().map(Ok),
+        match self.liveness.is_due(self.target.0.arena(), now, over) {
+            Ok(true) => (self.check)().map(Ok),
             Ok(false) => None,
             Err(e) => Some(Err(e)),
         }
@@ -41,45 +44,45 @@ impl<R, Look: FnMut() -> Option<R>, Ask: FnMut() -> Option<R>> Blocking for Wait
     }
 
     fn announce(&mut self) -> Option<u64> {
-        Some(self.place.1.announce())
+        Some(self.target.1.announce())
     }
 
     fn sleep(&mut self, announced: u64, _: Instant) -> bool {
-        self.place.1.sleep_asking(announced, &self.asking, self.wait)
+        self.target.1.sleep_asking(announced, &self.liveness, self.wait)
     }
 
     fn subject(&self) -> Subject {
-        let hold = self.place.0.structure().hold();
-        Subject::block(self.place.2, hold.arena(), hold.block())
+        let hold = self.target.0.structure().hold();
+        Subject::block(self.target.2, hold.arena(), hold.block())
     }
 }
 
-/// Waits until `look` returns a value. Returns `None` when the time is over. `ask` handles what dead
+/// Waits until `attempt` returns a value. Returns `None` when the time is over. `check` handles what dead
 /// processes left.
 pub(crate) fn until<R>(
-    place: Place<'_>,
-    patience: &AdaptiveSpin,
+    target: WaitTarget<'_>,
+    spin: &AdaptiveSpin,
     wait: Wait,
-    look: impl FnMut() -> Option<R>,
-    ask: impl FnMut() -> Option<R>,
+    attempt: impl FnMut() -> Option<R>,
+    check: impl FnMut() -> Option<R>,
 ) -> Result<Option<R>> {
-    until_or_interrupt(place, patience, wait, look, ask, false)
+    until_or_interrupt(target, spin, wait, attempt, check, false)
 }
 
 /// Waits like [`until`]. If `interruptible`, Ctrl-C ends the wait as well, see
 /// [`interrupted`](mp_core::interrupted).
 pub(crate) fn until_or_interrupt<R>(
-    place: Place<'_>,
-    patience: &AdaptiveSpin,
+    target: WaitTarget<'_>,
+    spin: &AdaptiveSpin,
     wait: Wait,
-    mut look: impl FnMut() -> Option<R>,
-    ask: impl FnMut() -> Option<R>,
+    mut attempt: impl FnMut() -> Option<R>,
+    check: impl FnMut() -> Option<R>,
     interruptible: bool,
 ) -> Result<Option<R>> {
-    if let Some(found) = look() {
+    if let Some(found) = attempt() {
         return Ok(Some(found));
     }
-    let asking = LivenessTimer::default();
-    let mut waiter = Waiter { place, look, ask, asking, wait, interruptible };
-    block_on(&mut waiter, patience, wait).transpose()
+    let liveness = LivenessTimer::default();
+    let mut waiter = SyncWaiter { target, attempt, check, liveness, wait, interruptible };
+    block_on(&mut waiter, spin, wait).transpose()
 }

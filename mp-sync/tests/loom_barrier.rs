@@ -12,8 +12,10 @@ use mp_core::mem::HeapMem;
 use mp_core::mem::{Mem, Steps, Word, run};
 use mp_core::words::Member;
 use mp_core::{Announce, NotifyAll};
-use mp_sync::steps::barrier::{Arrive, Arrived, BarrierAt, Break, Complete, How, Phase, Reset, Verdict};
-use mp_sync::steps::slot::{Claim, EMPTY, Find, HELD, Slots, set};
+use mp_sync::steps::barrier::{
+    Arrive, ArriveOutcome, BarrierAt, Break, BreakCause, CompletePhase, Phase, PhaseOutcome, Reset,
+};
+use mp_sync::steps::slot::{ClaimSlot, EMPTY, FindSlot, HELD, Slots, set};
 
 const PHASE: Word = Word::at(0);
 const PARKING: Word = Word::at(8);
@@ -36,8 +38,8 @@ fn member(i: u32) -> Member {
     Member::new(i, 1)
 }
 
-fn look(m: &HeapMem, phase: Phase) -> Verdict {
-    phase.verdict(Phase::unpack(m.load(PHASE)))
+fn look(m: &HeapMem, phase: Phase) -> PhaseOutcome {
+    phase.outcome(Phase::unpack(m.load(PHASE)))
 }
 
 /// A process: its index, its barrier, and the number of steps before it is killed.
@@ -57,7 +59,7 @@ impl Process {
         Self { me, at: at(parties), acts: false, left: u32::MAX }
     }
 
-    fn acting(self) -> Self {
+    fn with_action(self) -> Self {
         Self { acts: true, ..self }
     }
 
@@ -79,28 +81,28 @@ impl Process {
     fn arrive(&mut self, m: &HeapMem) -> Result<Option<(Phase, bool)>, Killed> {
         m.store_relaxed(WROTE.plus(self.me.into()), 7);
         let arrive = Arrive::new(self.at, member(self.me));
-        let arrived = self.run(if self.acts { arrive.acting() } else { arrive }, m)?;
-        let Arrived::Here { index, phase, helped } = arrived else { return Ok(None) };
+        let arrived = self.run(if self.acts { arrive.with_action() } else { arrive }, m)?;
+        let ArriveOutcome::Arrived { index, phase, helped } = arrived else { return Ok(None) };
         let mut woke = helped && self.run(NotifyAll::new(PARKING), m)?;
         if index + 1 == self.at.parties {
-            let complete = Complete::new(self.at, phase);
+            let complete = CompletePhase::new(self.at, phase);
             if self.acts {
                 self.left = self.left.checked_sub(1).ok_or(Killed)?;
                 m.store_relaxed(DONE, 5);
             }
-            let ended = self.run(if self.acts { complete.acted() } else { complete }, m)?;
+            let ended = self.run(if self.acts { complete.after_action() } else { complete }, m)?;
             woke |= ended && self.run(NotifyAll::new(PARKING), m)?;
         }
         Ok(Some((phase, woke)))
     }
 
     /// Checks for dead parties, as a waiter does periodically. Returns the outcome of the phase.
-    fn ask(&mut self, m: &HeapMem, phase: Phase) -> Result<Verdict, Killed> {
-        if self.run(Complete::new(self.at, phase), m)? {
+    fn ask(&mut self, m: &HeapMem, phase: Phase) -> Result<PhaseOutcome, Killed> {
+        if self.run(CompletePhase::new(self.at, phase), m)? {
             self.run(NotifyAll::new(PARKING), m)?;
         }
-        if look(m, phase) == Verdict::Open && self.finds_a_dead_party(m, phase)? {
-            self.run(Break::new(self.at, phase, How::Died), m)?;
+        if look(m, phase) == PhaseOutcome::Open && self.finds_a_dead_party(m, phase)? {
+            self.run(Break::new(self.at, phase, BreakCause::Died), m)?;
             self.run(NotifyAll::new(PARKING), m)?;
         }
         Ok(look(m, phase))
@@ -117,7 +119,7 @@ impl Process {
             return Ok(true);
         }
         let mut next = 0;
-        while let Some(seen) = self.run(Find::new(ENROLLED, set(&[HELD]), next), m)? {
+        while let Some(seen) = self.run(FindSlot::new(ENROLLED, set(&[HELD]), next), m)? {
             if dead(seen.slot.member) {
                 return Ok(true);
             }
@@ -136,7 +138,7 @@ impl Process {
 /// Falls asleep. Returns `true` if only a wake-up ends the sleep.
 fn falls_asleep(m: &HeapMem, phase: Phase) -> bool {
     let announced = run(Announce::new(PARKING), m);
-    look(m, phase) == Verdict::Open && m.load(PARKING) as u32 == announced as u32
+    look(m, phase) == PhaseOutcome::Open && m.load(PARKING) as u32 == announced as u32
 }
 
 fn memory() -> Arc<HeapMem> {
@@ -147,7 +149,7 @@ fn memory() -> Arc<HeapMem> {
 fn enrolled(processes: u32) -> Arc<HeapMem> {
     let m = memory();
     for me in 0..processes {
-        let claim = Claim::new(ENROLLED, EMPTY, (HELD, member(me), 0), 0).or_new();
+        let claim = ClaimSlot::new(ENROLLED, EMPTY, (HELD, member(me), 0), 0).or_grow();
         run(claim, &*m).expect("there is room");
     }
     m
@@ -174,7 +176,7 @@ fn loom_last_arrival_ends_the_phase() {
         let m = memory();
         let arrive = |m: &HeapMem, me: u32| {
             let (phase, _) = ok(Process::new(me, 2).arrive(m)).expect("no party breaks it");
-            if look(m, phase) == Verdict::Passed {
+            if look(m, phase) == PhaseOutcome::Passed {
                 assert_eq!(m.load_relaxed(WROTE.plus((1 - me).into())), 7);
             }
         };
@@ -217,7 +219,7 @@ fn loom_late_party_keeps_later_arrivals() {
         let m = memory();
         let wait = |m: &HeapMem, me: u32| {
             let (phase, _) = ok(Process::new(me, 1).arrive(m)).expect("no party breaks it");
-            assert_eq!(look(m, phase), Verdict::Passed, "its arrival was taken away");
+            assert_eq!(look(m, phase), PhaseOutcome::Passed, "its arrival was taken away");
         };
         let other = {
             let m = Arc::clone(&m);
@@ -236,9 +238,9 @@ fn loom_last_party_acts_before_others_continue() {
     loom::model(|| {
         let m = memory();
         let arrive = |m: &HeapMem, me: u32| {
-            let mut process = Process::new(me, 2).acting();
+            let mut process = Process::new(me, 2).with_action();
             let (phase, _) = ok(process.arrive(m)).expect("no party breaks it");
-            if ok(process.ask(m, phase)) == Verdict::Passed {
+            if ok(process.ask(m, phase)) == PhaseOutcome::Passed {
                 assert_eq!(m.load_relaxed(DONE), 5, "it has not acted yet");
             }
         };
@@ -269,20 +271,20 @@ fn loom_abort_or_last_arrival_decides() {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 let phase = Phase::unpack(m.load(PHASE));
-                run(Break::new(at(2), phase, How::Aborted), &*m) && run(NotifyAll::new(PARKING), &*m)
+                run(Break::new(at(2), phase, BreakCause::Aborted), &*m) && run(NotifyAll::new(PARKING), &*m)
             })
         };
         let sleeps = falls_asleep(&m, phase);
         let (last, aborted) = (last.join().unwrap(), aborts.join().unwrap());
         let verdict = look(&m, phase);
-        assert_ne!(verdict, Verdict::Open);
+        assert_ne!(verdict, PhaseOutcome::Open);
         match last {
             Some((theirs, woke)) => {
                 assert_eq!(theirs, verdict, "passed for one, broken for the other");
                 assert!(!sleeps || woke || aborted, "a lost wake-up");
             }
             None => {
-                assert_eq!(verdict, Verdict::Broken(Some(How::Aborted)));
+                assert_eq!(verdict, PhaseOutcome::Broken(Some(BreakCause::Aborted)));
                 assert!(!sleeps || aborted, "a lost wake-up");
             }
         }
@@ -309,12 +311,12 @@ fn loom_reset_during_arrivals() {
         let [theirs, _] = others.map(|t| t.join().unwrap());
         let (mine, theirs) = (look(&m, mine), look(&m, theirs.expect("it came")));
         match (mine, theirs) {
-            (Verdict::Passed, Verdict::Passed) => {
+            (PhaseOutcome::Passed, PhaseOutcome::Passed) => {
                 assert_eq!([0, 1].map(|i| m.load_relaxed(WROTE.plus(i))), [7, 7]);
             }
-            (Verdict::Broken(None), Verdict::Broken(None))
-            | (Verdict::Broken(None), Verdict::Open)
-            | (Verdict::Open, Verdict::Broken(None)) => {}
+            (PhaseOutcome::Broken(None), PhaseOutcome::Broken(None))
+            | (PhaseOutcome::Broken(None), PhaseOutcome::Open)
+            | (PhaseOutcome::Open, PhaseOutcome::Broken(None)) => {}
             other => panic!("{other:?}"),
         }
     });
@@ -340,13 +342,13 @@ fn loom_party_dies_at_each_step() {
             let before = ok(mine.ask(&m, phase));
             victim.join().unwrap();
             let verdict = ok(mine.ask(&m, phase));
-            assert!(before == Verdict::Open || before == verdict, "{before:?}, then {verdict:?}");
+            assert!(before == PhaseOutcome::Open || before == verdict, "{before:?}, then {verdict:?}");
             match verdict {
-                Verdict::Passed => {
+                PhaseOutcome::Passed => {
                     assert_eq!(m.load_relaxed(WROTE.plus(1)), 7);
                     assert!(!acts || m.load_relaxed(DONE) == 5, "it has not acted");
                 }
-                verdict => assert_eq!(verdict, Verdict::Broken(Some(How::Died))),
+                verdict => assert_eq!(verdict, PhaseOutcome::Broken(Some(BreakCause::Died))),
             }
         });
     }
@@ -368,18 +370,18 @@ fn loom_last_party_dies_while_ending_phase() {
                     1 => ok(process(1).ask(&m, phase)),
                     _ => {
                         process(2).killed_after(steps).dies(&m, |p| p.arrive(&m).map(drop));
-                        Verdict::Open
+                        PhaseOutcome::Open
                     }
                 })
             });
             let mine = ok(process(0).ask(&m, phase));
             let [theirs, _] = others.map(|t| t.join().unwrap());
             let end = ok(process(0).ask(&m, phase));
-            assert_ne!(end, Verdict::Open, "all wait for a dead party");
+            assert_ne!(end, PhaseOutcome::Open, "all wait for a dead party");
             for seen in [mine, theirs] {
-                assert!(seen == Verdict::Open || seen == end, "{seen:?} for one, {end:?} for another");
+                assert!(seen == PhaseOutcome::Open || seen == end, "{seen:?} for one, {end:?} for another");
             }
-            assert!(!acts || end != Verdict::Passed || m.load_relaxed(DONE) == 5, "it has not acted");
+            assert!(!acts || end != PhaseOutcome::Passed || m.load_relaxed(DONE) == 5, "it has not acted");
         });
     }
 }
@@ -411,7 +413,7 @@ fn loom_repairing_party_dies_too() {
             };
             let mine = ok(process(0).ask(&m, phase));
             let theirs = repairs.join().unwrap();
-            assert_ne!(mine, Verdict::Open, "it waits for a dead party");
+            assert_ne!(mine, PhaseOutcome::Open, "it waits for a dead party");
             assert!(theirs.is_none_or(|v| v == mine), "{theirs:?} for one, {mine:?} for another");
         });
     }

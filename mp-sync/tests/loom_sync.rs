@@ -10,11 +10,13 @@ use mp_core::mem::{Mem, Word, run};
 use mp_core::steps::lock::{Acquire, Acquired, LockAt, Unlock, Who};
 use mp_core::words::Member;
 use mp_core::{Announce, Notify, NotifyAll};
-use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notified, WAITING};
+use mp_sync::steps::condition::{ASLEEP, NOTIFIED, NotifyOutcome, WAITING};
 use mp_sync::steps::event::{EventWord, Set};
 use mp_sync::steps::once::{IsDone, SetDone};
-use mp_sync::steps::rwlock::{Again, Enter, Entered, Leave, Readers};
-use mp_sync::steps::slot::{Change, Claim, EMPTY, Find, HELD, OPEN, Seen, Slot, Slots, set};
+use mp_sync::steps::rwlock::{AddRead, Enter, EnterOutcome, Leave, Readers};
+use mp_sync::steps::slot::{
+    ClaimSlot, EMPTY, FindSlot, HELD, OPEN, ObservedSlot, ReplaceSlot, Slot, Slots, set,
+};
 
 const DATA: Word = Word::at(0);
 const PARKING: Word = Word::at(8);
@@ -28,12 +30,12 @@ fn memory() -> Arc<HeapMem> {
     Arc::new(HeapMem::new(12))
 }
 
-fn claim(m: &HeapMem, me: u32) -> Option<Seen> {
-    run(Claim::new(SLOTS, OPEN, (HELD, member(me), 0), 0), m)
+fn claim(m: &HeapMem, me: u32) -> Option<ObservedSlot> {
+    run(ClaimSlot::new(SLOTS, OPEN, (HELD, member(me), 0), 0), m)
 }
 
-fn give_back(m: &HeapMem, seen: Seen) {
-    assert!(run(Change::new(SLOTS.at(seen.index), seen.slot, seen.slot.given_back(OPEN)), m));
+fn give_back(m: &HeapMem, seen: ObservedSlot) {
+    assert!(run(ReplaceSlot::new(SLOTS.at(seen.index), seen.slot, seen.slot.given_back(OPEN)), m));
 }
 
 /// A semaphore with one permit.
@@ -142,12 +144,12 @@ fn loom_reader_or_writer() {
     loom::model(|| {
         let m = memory();
         let lock = LockAt(Word::at(40));
-        let readers = Readers { slots: SLOTS, again: Word::at(64) };
+        let readers = Readers { slots: SLOTS, extra_reads: Word::at(64) };
         let reader = {
             let m = Arc::clone(&m);
             thread::spawn(move || match run(Enter::new(lock.word(), readers, member(0), 1), &*m) {
-                Entered::Reading(seen) => {
-                    let again = run(Again::new(readers, member(0), 1), &*m);
+                EnterOutcome::Reading(seen) => {
+                    let again = run(AddRead::new(readers, member(0), 1), &*m);
                     assert_eq!(again, Some(seen));
                     assert!(!run(Leave::new(readers, seen), &*m), "it reads once more");
                     let (a, b) = (m.load_relaxed(DATA), m.load_relaxed(PARKING));
@@ -155,13 +157,13 @@ fn loom_reader_or_writer() {
                     assert!(run(Leave::new(readers, seen), &*m));
                     true
                 }
-                Entered::Blocked { .. } => false,
-                Entered::Full => unreachable!(),
+                EnterOutcome::Blocked { .. } => false,
+                EnterOutcome::Full => unreachable!(),
             })
         };
         let who = Who { pid: 2, tid: 2 };
         assert!(matches!(run(Acquire::new(lock, member(1), who, false, None), &*m), Acquired::Mine(_)));
-        let wrote = run(Find::new(SLOTS, set(&[HELD]), 0), &*m).is_none();
+        let wrote = run(FindSlot::new(SLOTS, set(&[HELD]), 0), &*m).is_none();
         if wrote {
             m.store_relaxed(DATA, 1);
             m.store_relaxed(PARKING, 1);
@@ -176,19 +178,20 @@ fn loom_reader_or_writer() {
 fn loom_notify_and_fall_asleep() {
     loom::model(|| {
         let m = memory();
-        let seen = run(Claim::new(SLOTS, EMPTY, (WAITING, member(0), 0), 0).or_new(), &*m).expect("room");
+        let seen =
+            run(ClaimSlot::new(SLOTS, EMPTY, (WAITING, member(0), 0), 0).or_grow(), &*m).expect("room");
         let notifier = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 m.store_relaxed(PARKING, 5);
                 match run(mp_sync::steps::condition::Notify::new(SLOTS, DATA), &*m) {
-                    Notified::Given { asleep, .. } => asleep,
-                    Notified::NoWaiter => panic!("one waits"),
+                    NotifyOutcome::Delivered { asleep, .. } => asleep,
+                    NotifyOutcome::NoWaiter => panic!("one waits"),
                 }
             })
         };
         let asleep = seen.slot.into_state(ASLEEP);
-        let sleeps = run(Change::new(SLOTS.at(0), seen.slot, asleep), &*m)
+        let sleeps = run(ReplaceSlot::new(SLOTS.at(0), seen.slot, asleep), &*m)
             && m.load(SLOTS.at(0)) as u32 == asleep.pack() as u32;
         let woken = notifier.join().unwrap();
         assert!(!sleeps || woken, "a lost wake-up");

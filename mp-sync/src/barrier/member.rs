@@ -7,7 +7,7 @@ use mp_core::words::Member;
 
 use super::Barrier;
 use crate::error::BarrierError;
-use crate::steps::slot::{Change, Claim, EMPTY, Find, HELD, Seen, set};
+use crate::steps::slot::{ClaimSlot, EMPTY, FindSlot, HELD, ObservedSlot, ReplaceSlot, set};
 
 /// Enrollment of this process as a party of a [`Barrier`]: the barrier breaks if the process dies, even while
 /// it does not wait.
@@ -18,7 +18,7 @@ use crate::steps::slot::{Change, Claim, EMPTY, Find, HELD, Seen, set};
 pub struct BarrierMember {
     barrier: Barrier,
     me: Member,
-    seen: Seen,
+    seen: ObservedSlot,
 }
 
 impl Barrier {
@@ -38,24 +38,24 @@ impl Barrier {
     /// until a reset), [`BarrierError::Failed`] in a forked copy.
     pub fn enroll(&self) -> Result<BarrierMember, BarrierError> {
         let me = self.shared.me()?;
-        let seen = self.shared.run(Claim::new(self.enrolled(), EMPTY, (HELD, me, 0), 0).or_new());
+        let seen = self.shared.run(ClaimSlot::new(self.enrolled(), EMPTY, (HELD, me, 0), 0).or_grow());
         let Some(seen) = seen else { return Err(BarrierError::TooMany { parties: self.parties }) };
-        self.sign(3, seen.index, me);
+        self.record_party(3, seen.index, me);
         Ok(BarrierMember { barrier: self.clone(), me, seen })
     }
 
-    pub(super) fn party_slots(&self) -> impl Iterator<Item = Seen> + '_ {
+    pub(super) fn party_slots(&self) -> impl Iterator<Item = ObservedSlot> + '_ {
         let (slots, mut next) = (self.enrolled(), 0);
         std::iter::from_fn(move || {
-            let seen = self.shared.run(Find::new(slots, set(&[HELD]), next))?;
+            let seen = self.shared.run(FindSlot::new(slots, set(&[HELD]), next))?;
             next = seen.index + 1;
             Some(seen)
         })
     }
 
-    pub(super) fn leave(&self, seen: Seen) {
+    pub(super) fn leave(&self, seen: ObservedSlot) {
         let at = self.enrolled().at(seen.index);
-        self.shared.run(Change::new(at, seen.slot, seen.slot.given_back(EMPTY)));
+        self.shared.run(ReplaceSlot::new(at, seen.slot, seen.slot.given_back(EMPTY)));
     }
 }
 

@@ -9,7 +9,9 @@ use mp_core::{AdaptiveSpin, Error, Parking, Result, Wait};
 use crate::error::{BarrierError, PeerProcess};
 use crate::handle::handle;
 use crate::shared::Shared;
-use crate::steps::barrier::{Arrive, Arrived, BarrierAt, Break, Complete, How, Phase, Reset, Verdict};
+use crate::steps::barrier::{
+    Arrive, ArriveOutcome, BarrierAt, Break, BreakCause, CompletePhase, Phase, PhaseOutcome, Reset,
+};
 use crate::steps::slot::Slots;
 use crate::wait;
 
@@ -59,7 +61,7 @@ const NO_ACTION: Option<fn()> = None;
 pub struct Barrier {
     pub(crate) shared: Shared,
     parties: u32,
-    patience: Arc<AdaptiveSpin>,
+    spin: Arc<AdaptiveSpin>,
 }
 
 impl Barrier {
@@ -78,7 +80,7 @@ impl Barrier {
 
     fn of(shared: Shared) -> Self {
         let parties = u32::try_from((shared.len() - COLUMNS) / 4).unwrap_or(MOST);
-        Self { shared, parties, patience: Arc::default() }
+        Self { shared, parties, spin: Arc::default() }
     }
 
     fn column(&self, column: u64) -> u64 {
@@ -103,14 +105,14 @@ impl Barrier {
     }
 
     /// Stores this process as the one that took place `i` of a column.
-    fn sign(&self, column: u64, i: u32, me: Member) {
+    fn record_party(&self, column: u64, i: u32, me: Member) {
         let who = me.raw() | u64::from(std::process::id()) << Member::BITS;
         self.shared.store(self.column(column) + u64::from(i), who);
     }
 
-    /// Returns the process that took place `i` of a column. If it died before it signed the place, its pid
+    /// Returns the process that took place `i` of a column. If it died before it recorded itself, its pid
     /// comes from the member table.
-    fn signed(&self, column: u64, i: u32, member: Member) -> PeerProcess {
+    fn recorded_party(&self, column: u64, i: u32, member: Member) -> PeerProcess {
         let who = self.shared.load(self.column(column) + u64::from(i));
         let pid = (who >> Member::BITS) as u32;
         let known = Member::from_raw(who) == member && pid != 0;
@@ -124,14 +126,14 @@ impl Barrier {
     /// [`BarrierError`] with the cause if the barrier is broken. It names the dead process, if a death broke
     /// it.
     pub fn wait(&self) -> Result<usize, BarrierError> {
-        self.within(Wait::Forever, NO_ACTION)
+        self.wait_with(Wait::Forever, NO_ACTION)
     }
 
     mp_core::forms! {
         "Waits until all parties arrived, or breaks the barrier for all":
         wait() -> Result<usize, BarrierError>,
         or "[`BarrierError::TimedOut`]";
-        |barrier, wait| barrier.within(wait, NO_ACTION);
+        |barrier, wait| barrier.wait_with(wait, NO_ACTION);
         at_most wait_timeout;
         until wait_deadline;
     }
@@ -160,14 +162,14 @@ impl Barrier {
     /// [aborts](Self::abort), and [`BarrierError::MemberDied`] if its process is killed.
     #[doc(alias = "action")]
     pub fn wait_then(&self, action: impl FnOnce()) -> Result<usize, BarrierError> {
-        self.within(Wait::Forever, Some(action))
+        self.wait_with(Wait::Forever, Some(action))
     }
 
     mp_core::forms! {
         "Waits until all parties arrived and the last one ran `action`, or breaks the barrier for all":
         wait_then(; action: impl FnOnce()) -> Result<usize, BarrierError>,
         or "[`BarrierError::TimedOut`] (not in the party that runs `action`: its time is not limited)";
-        |barrier, wait| barrier.within(wait, Some(action));
+        |barrier, wait| barrier.wait_with(wait, Some(action));
         at_most wait_then_timeout;
         until wait_then_deadline;
     }
@@ -177,86 +179,90 @@ impl Barrier {
     fn arrive(&self, me: Member, wait: Wait, acts: bool) -> Result<(u32, Phase), BarrierError> {
         loop {
             let arrive = Arrive::new(self.at(), me);
-            match self.shared.run(if acts { arrive.acting() } else { arrive }) {
-                Arrived::Broken(phase) => {
+            match self.shared.run(if acts { arrive.with_action() } else { arrive }) {
+                ArriveOutcome::Broken(phase) => {
                     return Err(BarrierError::broken(phase.broken, || self.dead(phase)));
                 }
-                Arrived::Here { index, phase, helped } => {
+                ArriveOutcome::Arrived { index, phase, helped } => {
                     if helped {
                         self.parking().notify_all();
                     }
-                    self.sign(1, index, me);
+                    self.record_party(1, index, me);
                     return Ok((index, phase));
                 }
-                Arrived::Full(phase) => _ = self.end_of(phase, wait)?,
+                ArriveOutcome::Full(phase) => _ = self.wait_phase_end(phase, wait)?,
             }
         }
     }
 
     /// Ends a phase in which all parties have arrived, and wakes its waiters.
-    fn complete(&self, complete: Complete) {
+    fn complete(&self, complete: CompletePhase) {
         if self.shared.run(complete) {
             self.parking().notify_all();
         }
     }
 
-    fn within(&self, wait: Wait, action: Option<impl FnOnce()>) -> Result<usize, BarrierError> {
+    fn wait_with(&self, wait: Wait, action: Option<impl FnOnce()>) -> Result<usize, BarrierError> {
         let me = self.shared.me()?;
         let (index, phase) = self.arrive(me, wait, action.is_some())?;
         if index + 1 == self.parties {
-            let complete = Complete::new(self.at(), phase);
+            let complete = CompletePhase::new(self.at(), phase);
             match action {
                 Some(action) => {
-                    let panics = Acting { barrier: self, me, phase };
+                    let panics = ActionGuard { barrier: self, me, phase };
                     action();
                     std::mem::forget(panics);
-                    self.complete(complete.acted());
+                    self.complete(complete.after_action());
                 }
                 None => self.complete(complete),
             }
         }
-        match self.end_of(phase, wait)? {
-            (Verdict::Broken(how), died) => {
+        match self.wait_phase_end(phase, wait)? {
+            (PhaseOutcome::Broken(how), died) => {
                 Err(BarrierError::broken(how, || died.or_else(|| self.dead(phase))))
             }
-            (Verdict::Open, _) => Err(Error::Malformed("a barrier that opened again".into()).into()),
-            (Verdict::Passed, _) => Ok(index as usize),
+            (PhaseOutcome::Open, _) => Err(Error::Malformed("a barrier that opened again".into()).into()),
+            (PhaseOutcome::Passed, _) => Ok(index as usize),
         }
     }
 
     /// Waits for the end of a phase, and breaks it if a party is dead or the time is over. Returns the
     /// outcome, and the dead party if this process found it.
-    fn end_of(&self, phase: Phase, wait: Wait) -> Result<(Verdict, Option<PeerProcess>), BarrierError> {
-        let look = || Some(phase.verdict(self.phase())).filter(|v| *v != Verdict::Open);
+    fn wait_phase_end(
+        &self,
+        phase: Phase,
+        wait: Wait,
+    ) -> Result<(PhaseOutcome, Option<PeerProcess>), BarrierError> {
+        let poll = || Some(phase.outcome(self.phase())).filter(|v| *v != PhaseOutcome::Open);
         let mut died = None;
-        let ask = || {
+        let check_dead = || {
             // The last party may have died before it ended the phase.
-            self.complete(Complete::new(self.at(), phase));
-            if look().is_none() {
+            self.complete(CompletePhase::new(self.at(), phase));
+            if poll().is_none() {
                 died = self.dead(phase);
                 if died.is_some() {
-                    self.end(phase, How::Died);
+                    self.break_phase(phase, BreakCause::Died);
                 }
             }
-            look()
+            poll()
         };
-        let place = (&self.shared, self.parking(), Call::Barrier);
-        let verdict = wait::until(place, &self.patience, wait, look, ask)?;
-        if verdict.is_none() {
+        let target = (&self.shared, self.parking(), Call::Barrier);
+        let outcome = wait::until(target, &self.spin, wait, poll, check_dead)?;
+        if outcome.is_none() {
             let arrived: Vec<Member> = self.arrivals(phase).map(|(_, m)| m).collect();
             let missing = self.party_slots().filter(|seen| !arrived.contains(&seen.slot.member));
-            let missing = missing.map(|seen| self.signed(3, seen.index, seen.slot.member)).collect();
-            if self.end(phase, How::TimedOut) {
+            let missing = missing.map(|seen| self.recorded_party(3, seen.index, seen.slot.member)).collect();
+            if self.break_phase(phase, BreakCause::TimedOut) {
                 let arrived = arrived.len() as u32;
                 return Err(BarrierError::TimedOut { arrived, parties: self.parties, missing });
             }
         }
         // If it could not be broken, the phase had ended.
-        Ok((verdict.unwrap_or_else(|| phase.verdict(self.phase())), died))
+        Ok((outcome.unwrap_or_else(|| phase.outcome(self.phase())), died))
     }
 
     /// Breaks a phase. Returns `true` if this call broke it.
-    fn end(&self, phase: Phase, how: How) -> bool {
+    fn break_phase(&self, phase: Phase, how: BreakCause) -> bool {
         let broken = self.shared.run(Break::new(self.at(), phase, how));
         if broken {
             self.parking().notify_all();
@@ -281,14 +287,14 @@ impl Barrier {
         if let Some(m) = (Phase { broken: None, ..phase }).arrived(word)
             && Phase::acts(word)
         {
-            return arena.is_dead(m).then(|| self.signed(1, last, m));
+            return arena.is_dead(m).then(|| self.recorded_party(1, last, m));
         }
         let mut arrived = self.arrivals(phase).filter(|&(_, m)| arena.is_dead(m));
         if let Some((i, m)) = arrived.next() {
-            return Some(self.signed(1, i, m));
+            return Some(self.recorded_party(1, i, m));
         }
         let party = self.party_slots().find(|seen| arena.is_dead(seen.slot.member))?;
-        Some(self.signed(3, party.index, party.slot.member))
+        Some(self.recorded_party(3, party.index, party.slot.member))
     }
 
     /// Breaks the barrier: parties that wait or arrive get [`BarrierError::Aborted`]. Does nothing if the
@@ -300,7 +306,7 @@ impl Barrier {
         self.shared.me()?;
         loop {
             let phase = self.phase();
-            if phase.broken.is_some() || self.end(phase, How::Aborted) {
+            if phase.broken.is_some() || self.break_phase(phase, BreakCause::Aborted) {
                 return Ok(());
             }
         }
@@ -345,17 +351,17 @@ impl Barrier {
 }
 
 /// A party that runs its action. Unwinding drops this value, which breaks the barrier.
-struct Acting<'a> {
+struct ActionGuard<'a> {
     barrier: &'a Barrier,
     me: Member,
     phase: Phase,
 }
 
-impl Drop for Acting<'_> {
+impl Drop for ActionGuard<'_> {
     fn drop(&mut self) {
         // The action belongs to the parent, not to a forked copy.
         if self.barrier.shared.me().ok() == Some(self.me) {
-            self.barrier.end(self.phase, How::Aborted);
+            self.barrier.break_phase(self.phase, BreakCause::Aborted);
         }
     }
 }

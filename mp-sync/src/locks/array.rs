@@ -6,8 +6,8 @@ use mp_core::words::LockKind;
 use mp_core::{Error, LockError, Result, Wait};
 
 use crate::handle::handle;
+use crate::locks::cell::{LockCell, locking};
 use crate::locks::guard::LockGuard;
-use crate::locks::locked::{Locked, locking};
 use crate::plain::Plain;
 
 /// Elements of plain data under one lock between processes.
@@ -26,12 +26,12 @@ use crate::plain::Plain;
 #[derive(Clone)]
 #[doc(alias = "multiprocessing.Array")]
 pub struct Array<T: Plain + Send> {
-    locked: Locked,
+    cell: LockCell,
     len: usize,
     data: PhantomData<fn(T) -> T>,
 }
 
-locking!(Array, [T], |this, raw| this.locked.slice(this.len, raw));
+locking!(Array, [T], |this, raw| this.cell.slice(this.len, raw));
 
 impl<T: Plain + Send> Array<T> {
     /// Copies `data` into shared memory.
@@ -41,7 +41,7 @@ impl<T: Plain + Send> Array<T> {
     /// above 64 bytes.
     pub fn from_slice(data: &[T]) -> Result<Self> {
         let array = Self::zeros(data.len())?;
-        array.locked.slice(data.len(), array.locked.first()?).copy_from_slice(data);
+        array.cell.slice(data.len(), array.cell.first()?).copy_from_slice(data);
         Ok(array)
     }
 
@@ -50,7 +50,7 @@ impl<T: Plain + Send> Array<T> {
     /// # Errors
     /// See [`from_slice`](Self::from_slice).
     pub fn zeros(len: usize) -> Result<Self> {
-        Ok(Self { locked: Locked::new::<T>(LockKind::Array, len)?, len, data: PhantomData })
+        Ok(Self { cell: LockCell::new::<T>(LockKind::Array, len)?, len, data: PhantomData })
     }
 
     /// Returns the number of elements.
@@ -94,6 +94,6 @@ impl<T: Plain + Send> Array<T> {
 }
 
 handle! {
-    Array<T: Plain + Send>, "an Array", |array| array.locked.shared(), format_args!("{} in ", array.len);
-    |d| Locked::receive::<T, D>("an Array", LockKind::Array, d).map(|(locked, len)| Self { locked, len, data: PhantomData })
+    Array<T: Plain + Send>, "an Array", |array| array.cell.shared(), format_args!("{} in ", array.len);
+    |d| LockCell::receive::<T, D>("an Array", LockKind::Array, d).map(|(cell, len)| Self { cell, len, data: PhantomData })
 }

@@ -8,10 +8,10 @@ use mp_core::words::Member;
 use mp_core::{AdaptiveSpin, Blocking, Error, LivenessTimer, LockError, Result, Wait, block_on};
 
 use crate::handle::handle;
-use crate::locks::unlocked::{ConditionGuard, Waiting};
+use crate::locks::relock::{ConditionGuard, WaitToken};
 use crate::shared::Shared;
-use crate::steps::condition::{ASLEEP, NOTIFIED, Notified, Notify, WAITING};
-use crate::steps::slot::{Change, Claim, EMPTY, Find, Seen, Slot, Slots, set};
+use crate::steps::condition::{ASLEEP, NOTIFIED, Notify, NotifyOutcome, WAITING};
+use crate::steps::slot::{ClaimSlot, EMPTY, FindSlot, ObservedSlot, ReplaceSlot, Slot, Slots, set};
 
 const NAME: &str = "mp_sync::Condition";
 const USED: u64 = 0;
@@ -27,9 +27,9 @@ const WAITERS: u32 = 1024;
 /// use mp_sync::{Condition, Lock};
 ///
 /// let (jobs, changed) = (Lock::new(0_u32)?, Condition::new()?);
-/// let (theirs, told) = (jobs.clone(), changed.clone()); // or sent to another process
+/// let (theirs, observer) = (jobs.clone(), changed.clone()); // or sent to another process
 /// let worker = std::thread::spawn(move || -> Result<u32, mp_sync::LockError> {
-///     let mut jobs = told.wait_for(theirs.lock()?, |jobs| *jobs > 0)?; // unlocked while it waits
+///     let mut jobs = observer.wait_for(theirs.lock()?, |jobs| *jobs > 0)?; // unlocked while it waits
 ///     *jobs -= 1;
 ///     Ok(*jobs)
 /// });
@@ -52,10 +52,10 @@ const WAITERS: u32 = 1024;
 /// use mp_sync::{Condition, RLock};
 ///
 /// let (jobs, changed) = (RLock::new(0_u32)?, Condition::new()?);
-/// let (theirs, told) = (jobs.clone(), changed.clone());
+/// let (theirs, observer) = (jobs.clone(), changed.clone());
 /// let worker = std::thread::spawn(move || -> Result<u32, mp_sync::LockError> {
 ///     let outer = theirs.lock()?;
-///     let jobs = told.wait_for(theirs.lock()?, |jobs| jobs.get() > 0)?; // the predicate gets the guard
+///     let jobs = observer.wait_for(theirs.lock()?, |jobs| jobs.get() > 0)?; // the predicate gets the guard
 ///     drop(outer);
 ///     Ok(jobs.get())
 /// });
@@ -73,7 +73,7 @@ const WAITERS: u32 = 1024;
 #[doc(alias = "multiprocessing.Condition")]
 pub struct Condition {
     pub(crate) shared: Shared,
-    patience: Arc<AdaptiveSpin>,
+    spin: Arc<AdaptiveSpin>,
 }
 
 impl Condition {
@@ -99,7 +99,7 @@ impl Condition {
     }
 
     fn of(shared: Shared) -> Self {
-        Self { shared, patience: Arc::default() }
+        Self { shared, spin: Arc::default() }
     }
 
     fn slots(&self) -> Slots {
@@ -114,7 +114,7 @@ impl Condition {
     /// [`LockError::Failed`] with [`Error::ArenaFull`] if more live threads wait than the condition was
     /// created for.
     pub fn wait<G: ConditionGuard>(&self, guard: G) -> Result<G, LockError> {
-        self.within(guard, Wait::Forever).map(|(guard, _)| guard)
+        self.wait_once(guard, Wait::Forever).map(|(guard, _)| guard)
     }
 
     /// Waits for a notification for at most `timeout`. Returns the guard, and `true` if it was notified.
@@ -131,7 +131,7 @@ impl Condition {
         guard: G,
         timeout: Duration,
     ) -> Result<(G, bool), LockError> {
-        self.within(guard, Wait::at_most(timeout))
+        self.wait_once(guard, Wait::at_most(timeout))
     }
 
     /// Waits until `deadline`. Otherwise like [`wait_timeout`](Self::wait_timeout).
@@ -143,23 +143,23 @@ impl Condition {
         guard: G,
         deadline: Instant,
     ) -> Result<(G, bool), LockError> {
-        self.within(guard, Wait::Until(deadline))
+        self.wait_once(guard, Wait::Until(deadline))
     }
 
-    /// Waits until the predicate `is_so` returns `true`. It is called at once and after each notification,
-    /// with the data of a [`Lock`](crate::Lock) or the guard of an [`RLock`](crate::RLock).
+    /// Waits until `predicate` returns `true`. It is called at once and after each notification, with the data
+    /// of a [`Lock`](crate::Lock) or the guard of an [`RLock`](crate::RLock).
     ///
     /// # Errors
     /// See [`wait`](Self::wait).
     pub fn wait_for<G: ConditionGuard>(
         &self,
         guard: G,
-        is_so: impl FnMut(&mut G::Seen) -> bool,
+        predicate: impl FnMut(&mut G::Contents) -> bool,
     ) -> Result<G, LockError> {
-        self.until(guard, Wait::Forever, is_so).map(|(guard, _)| guard)
+        self.until(guard, Wait::Forever, predicate).map(|(guard, _)| guard)
     }
 
-    /// Waits for at most `timeout`. Returns the guard, and the last result of `is_so`. Otherwise like
+    /// Waits for at most `timeout`. Returns the guard, and the last result of `predicate`. Otherwise like
     /// [`wait_for`](Self::wait_for).
     ///
     /// # Errors
@@ -168,9 +168,9 @@ impl Condition {
         &self,
         guard: G,
         timeout: Duration,
-        is_so: impl FnMut(&mut G::Seen) -> bool,
+        predicate: impl FnMut(&mut G::Contents) -> bool,
     ) -> Result<(G, bool), LockError> {
-        self.until(guard, Wait::at_most(timeout), is_so)
+        self.until(guard, Wait::at_most(timeout), predicate)
     }
 
     /// Waits until `deadline`. Otherwise like [`wait_for_timeout`](Self::wait_for_timeout).
@@ -181,22 +181,22 @@ impl Condition {
         &self,
         guard: G,
         deadline: Instant,
-        is_so: impl FnMut(&mut G::Seen) -> bool,
+        predicate: impl FnMut(&mut G::Contents) -> bool,
     ) -> Result<(G, bool), LockError> {
-        self.until(guard, Wait::Until(deadline), is_so)
+        self.until(guard, Wait::Until(deadline), predicate)
     }
 
     fn until<G: ConditionGuard>(
         &self,
         mut guard: G,
         wait: Wait,
-        mut is_so: impl FnMut(&mut G::Seen) -> bool,
+        mut predicate: impl FnMut(&mut G::Contents) -> bool,
     ) -> Result<(G, bool), LockError> {
-        while !is_so(guard.seen()) {
+        while !predicate(guard.contents()) {
             if wait.is_over() {
                 return Ok((guard, false));
             }
-            guard = self.within(guard, wait)?.0;
+            guard = self.wait_once(guard, wait)?.0;
         }
         Ok((guard, true))
     }
@@ -220,7 +220,7 @@ impl Condition {
         let mut given = 0;
         while given < n
             && let Some(notify) = row
-            && let Notified::Given { seen, asleep, next } = self.shared.run(notify)
+            && let NotifyOutcome::Delivered { seen, asleep, next } = self.shared.run(notify)
         {
             if asleep {
                 self.shared.structure().wake(SLOTS + u64::from(seen.index));
@@ -238,9 +238,9 @@ impl Condition {
         self.notify(usize::MAX)
     }
 
-    fn within<G: ConditionGuard>(&self, guard: G, wait: Wait) -> Result<(G, bool), LockError> {
+    fn wait_once<G: ConditionGuard>(&self, guard: G, wait: Wait) -> Result<(G, bool), LockError> {
         let me = self.shared.me()?;
-        let enlist = || self.shared.run(Claim::new(self.slots(), EMPTY, (WAITING, me, 0), 0).or_new());
+        let enlist = || self.shared.run(ClaimSlot::new(self.slots(), EMPTY, (WAITING, me, 0), 0).or_grow());
         let mut place = enlist();
         if place.is_none() {
             // The slot of a dead process with a token also serves as a place: the first check finds the
@@ -253,34 +253,34 @@ impl Condition {
             return Err(full.into());
         };
         let begun = Instant::now();
-        let unlocked = guard.unlock(Waiting::TOKEN);
+        let unlocked = guard.unlock(WaitToken::TOKEN);
         let notified = self.sleep(me, mine, wait);
         let again = match wait {
             Wait::Until(deadline) => Wait::at_most(deadline.saturating_duration_since(begun)),
             Wait::Never | Wait::Forever => Wait::Forever,
         };
-        Ok((G::relock(unlocked, again, Waiting::TOKEN)?, notified))
+        Ok((G::relock(unlocked, again, WaitToken::TOKEN)?, notified))
     }
 
-    fn change(&self, seen: Seen, to: Slot) -> bool {
-        self.shared.run(Change::new(self.slots().at(seen.index), seen.slot, to))
+    fn change(&self, seen: ObservedSlot, to: Slot) -> bool {
+        self.shared.run(ReplaceSlot::new(self.slots().at(seen.index), seen.slot, to))
     }
 
     /// Releases the slot. Returns `false` if its word has changed.
-    fn leave(&self, seen: Seen) -> bool {
+    fn leave(&self, seen: ObservedSlot) -> bool {
         self.change(seen, seen.slot.given_back(EMPTY))
     }
 
     /// Loads the slot of this thread.
-    fn look(&self, mine: Seen) -> Seen {
-        Seen { slot: Slot::unpack(self.shared.load(SLOTS + u64::from(mine.index))), ..mine }
+    fn load_slot(&self, mine: ObservedSlot) -> ObservedSlot {
+        ObservedSlot { slot: Slot::unpack(self.shared.load(SLOTS + u64::from(mine.index))), ..mine }
     }
 
     /// Waits for a token. Returns `true` if one arrived.
-    fn sleep(&self, me: Member, mine: Seen, wait: Wait) -> bool {
-        let mut waiter = TokenWaiter { condition: self, me, mine, asking: LivenessTimer::default(), wait };
+    fn sleep(&self, me: Member, mine: ObservedSlot, wait: Wait) -> bool {
+        let mut waiter = TokenWaiter { condition: self, me, mine, liveness: LivenessTimer::default(), wait };
         loop {
-            if block_on(&mut waiter, &self.patience, wait).is_some() {
+            if block_on(&mut waiter, &self.spin, wait).is_some() {
                 return true;
             }
             // A slot with a token can't be released.
@@ -292,10 +292,10 @@ impl Condition {
 
     /// Releases the slots of dead processes, up to the first one with an unused token. That slot is taken
     /// over with its token, for a thread that waits or is about to wait.
-    fn tend(&self, me: Member) -> Option<Seen> {
+    fn tend(&self, me: Member) -> Option<ObservedSlot> {
         let mut next = 0;
         while let Some(seen) =
-            self.shared.run(Find::new(self.slots(), set(&[WAITING, ASLEEP, NOTIFIED]), next))
+            self.shared.run(FindSlot::new(self.slots(), set(&[WAITING, ASLEEP, NOTIFIED]), next))
         {
             next = seen.index + 1;
             if seen.slot.member == me || !self.shared.arena().is_dead(seen.slot.member) {
@@ -307,7 +307,7 @@ impl Condition {
             }
             let taken = seen.slot.then(NOTIFIED, me, 0);
             if self.change(seen, taken) {
-                return Some(Seen { slot: taken, ..seen });
+                return Some(ObservedSlot { slot: taken, ..seen });
             }
         }
         None
@@ -315,9 +315,9 @@ impl Condition {
 
     /// Releases the slot `mine` of a thread that has taken over the token in `taken`. If `mine` got a token
     /// meanwhile, one of the two is passed on.
-    fn keep_one(&self, mine: Seen, taken: Seen) {
+    fn keep_one(&self, mine: ObservedSlot, taken: ObservedSlot) {
         if !self.leave(mine) {
-            let own = self.look(mine);
+            let own = self.load_slot(mine);
             _ = self.notify(1);
             self.leave(own);
         }
@@ -328,7 +328,7 @@ impl Condition {
     pub fn waiting(&self) -> usize {
         let Ok(me) = self.shared.me() else { return 0 };
         let (mut n, mut next) = (0, 0);
-        while let Some(seen) = self.shared.run(Find::new(self.slots(), set(&[WAITING, ASLEEP]), next)) {
+        while let Some(seen) = self.shared.run(FindSlot::new(self.slots(), set(&[WAITING, ASLEEP]), next)) {
             next = seen.index + 1;
             if seen.slot.member != me && self.shared.arena().is_dead(seen.slot.member) {
                 // No other process may be left to release it.
@@ -345,8 +345,8 @@ impl Condition {
 struct TokenWaiter<'a> {
     condition: &'a Condition,
     me: Member,
-    mine: Seen,
-    asking: LivenessTimer,
+    mine: ObservedSlot,
+    liveness: LivenessTimer,
     wait: Wait,
 }
 
@@ -354,13 +354,13 @@ impl Blocking for TokenWaiter<'_> {
     type Found = ();
 
     fn attempt(&mut self) -> Option<()> {
-        let now = self.condition.look(self.mine);
+        let now = self.condition.load_slot(self.mine);
         (now.slot.state == NOTIFIED).then(|| _ = self.condition.leave(now))
     }
 
     fn on_interval(&mut self, now: Instant, over: bool) -> Option<()> {
         // Errors of the sweep are ignored here: returning early would leave the slot occupied.
-        if !self.asking.is_due(self.condition.shared.arena(), now, over).unwrap_or(false) {
+        if !self.liveness.is_due(self.condition.shared.arena(), now, over).unwrap_or(false) {
             return None;
         }
         self.condition.tend(self.me).map(|taken| self.condition.keep_one(self.mine, taken))
@@ -384,7 +384,7 @@ impl Blocking for TokenWaiter<'_> {
 
     fn sleep(&mut self, announced: u64, _: Instant) -> bool {
         let word = SLOTS + u64::from(self.mine.index);
-        self.condition.shared.structure().sleep(word, announced as u32, &self.asking, self.wait)
+        self.condition.shared.structure().sleep(word, announced as u32, &self.liveness, self.wait)
     }
 
     fn subject(&self) -> Subject {
@@ -411,7 +411,7 @@ mod tests {
         // This member never existed, so it counts as dead.
         let dead = Member::new(4000, 7);
         let enlist = |state, member| {
-            let claim = Claim::new(condition.slots(), EMPTY, (state, member, 0), 0).or_new();
+            let claim = ClaimSlot::new(condition.slots(), EMPTY, (state, member, 0), 0).or_grow();
             condition.shared.run(claim).unwrap()
         };
         let (mine, other, third) = (enlist(WAITING, me), enlist(WAITING, me), enlist(WAITING, me));
@@ -421,7 +421,7 @@ mod tests {
         // Meanwhile a notifier has given a token to this waiter as well.
         assert!(condition.change(mine, mine.slot.into_state(NOTIFIED)));
         condition.keep_one(mine, taken);
-        let state = |seen| condition.look(seen).slot.state;
+        let state = |seen| condition.load_slot(seen).slot.state;
         assert_eq!((state(mine), state(taken)), (EMPTY, EMPTY));
         let notified = [other, third].iter().filter(|&&seen| state(seen) == NOTIFIED).count();
         assert_eq!((notified, condition.waiting()), (1, 1));
@@ -434,7 +434,7 @@ mod tests {
         let me = condition.shared.me().unwrap();
         let dead = Member::new(4000, 7);
         let enlist = |state, member| {
-            let claim = Claim::new(condition.slots(), EMPTY, (state, member, 0), 0).or_new();
+            let claim = ClaimSlot::new(condition.slots(), EMPTY, (state, member, 0), 0).or_grow();
             condition.shared.run(claim)
         };
         enlist(ASLEEP, dead).unwrap();

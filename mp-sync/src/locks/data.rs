@@ -1,22 +1,21 @@
 //! # Safety
 //! Access to the data that the locks of this crate protect. Unsafe, because it creates `&T` and `&mut T` to
 //! shared memory. Sound, because
-//! - a [`Guarded`] is created with a key, which exists only while its owner may do what the key's trait
-//!   promises. All keys, and the reasons why they keep that promise, are in this file;
+//! - a [`GuardedData`] is created with a key, which exists only while its owner may do what the key's trait
+//!   promises. All keys, and the reasons why they keep that promise, are in `access.rs`;
 //! - the memory belongs to a structure of this crate, at words without another use, large enough and aligned
-//!   (`Place::of` checks it), and the key borrows the handle that holds it;
+//!   (`Data::of` checks it), and the key borrows the handle that holds it;
 //! - elements are `Pod`: whatever a dead holder left is a valid value.
 #![allow(unsafe_code)]
 
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use bytemuck::Pod;
 use mp_core::Error;
 use serde::Deserializer;
 use serde::de::Error as _;
 
-use crate::locks::rlock::Level;
-use crate::locks::rwlock::{Reading, Writing};
 use crate::plain::Plain;
 use crate::shared::Shared;
 
@@ -60,45 +59,70 @@ pub(crate) fn receive<'de, T, D: Deserializer<'de>>(
 ///
 /// # Safety
 /// The promise holds for all threads of all processes.
-pub(crate) unsafe trait MayRead {}
+pub(crate) unsafe trait ReadAccess {}
 
 /// Promise that no other thread accesses the data while this value lives.
 ///
 /// # Safety
 /// The promise holds for all threads of all processes.
-pub(crate) unsafe trait MayWrite: MayRead {}
+pub(crate) unsafe trait WriteAccess: ReadAccess {}
 
 /// Promise that no other thread accesses the data while this value lives, and that the value stays in its
 /// thread.
 ///
 /// # Safety
 /// The promise holds for all threads of all processes.
-pub(crate) unsafe trait OneThread {}
+pub(crate) unsafe trait SingleThread {}
 
-// SAFETY: it is a reader's slot, or a count in a slot of its thread, which it can't leave. A writer waits for
-// the slot before it becomes `Writing`, and the last read in the slot releases it.
-unsafe impl<T: Plain + Send + Sync> MayRead for Reading<'_, T> {}
-// SAFETY: its owner holds the writers' lock, and has seen all readers' slots empty since. No reader moves to
-// another slot meanwhile, see `steps::rwlock`.
-unsafe impl<T: Plain + Send + Sync> MayRead for Writing<'_, T> {}
-// SAFETY: as above: no other writer or reader is inside, and none enters.
-unsafe impl<T: Plain + Send + Sync> MayWrite for Writing<'_, T> {}
-// SAFETY: its thread holds the lock. It is not `Send`, and it returns no references. A thread that waits at a
-// condition has released the lock, and can't use its levels until it has the lock again, see
-// `rlock::Unlocked`.
-unsafe impl<T: Plain + Send> OneThread for Level<'_, T> {}
+/// Address and size of a lock's data. Cached, because taking a lock costs only some twenty nanoseconds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Data {
+    at: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it is only an address. Only holders of the lock access it.
+unsafe impl Send for Data {}
+// SAFETY: as above.
+unsafe impl Sync for Data {}
+
+impl Data {
+    /// Returns the first `bytes` bytes of a structure's data, which begins at word `first`.
+    ///
+    /// # Panics
+    /// If the structure has fewer bytes.
+    pub(super) fn of(shared: &Shared, first: u64, bytes: usize) -> Self {
+        // SAFETY: these words have no other use, and only holders of the lock access them, through guards.
+        Self { at: unsafe { shared.structure().bytes(first, bytes) }, bytes }
+    }
+
+    /// Returns the address of `len` elements.
+    ///
+    /// # Panics
+    /// If the data has fewer elements.
+    #[inline(always)]
+    pub(super) fn elements<T: Pod>(self, len: usize) -> NonNull<T> {
+        assert!(
+            len.checked_mul(size_of::<T>()).is_some_and(|n| n <= self.bytes),
+            "{len} elements are not there"
+        );
+        let at = self.at.cast::<T>();
+        debug_assert!(at.is_aligned(), "a structure begins at a multiple of 64");
+        at
+    }
+}
 
 /// Data in a structure, and the key that gives access to it.
-pub(crate) struct Guarded<T, K> {
+pub(crate) struct GuardedData<T, K> {
     at: NonNull<T>,
     pub(crate) key: K,
     data: PhantomData<T>,
 }
 
-// SAFETY: `&Guarded` gives `&T`, or operations that the key allows in any thread.
-unsafe impl<T: Sync, K: Sync> Sync for Guarded<T, K> {}
+// SAFETY: `&GuardedData` gives `&T`, or operations that the key allows in any thread.
+unsafe impl<T: Sync, K: Sync> Sync for GuardedData<T, K> {}
 
-impl<T: Plain, K> Guarded<T, K> {
+impl<T: Plain, K> GuardedData<T, K> {
     /// Returns the `T` at word `i` of a structure in which [`words_of`] words from `i` on belong to the `T`,
     /// checked by [`check`].
     pub(crate) fn new(shared: &Shared, i: u64, key: K) -> Self {
@@ -109,7 +133,7 @@ impl<T: Plain, K> Guarded<T, K> {
     }
 }
 
-impl<T: Plain, K: MayRead> Guarded<T, K> {
+impl<T: Plain, K: ReadAccess> GuardedData<T, K> {
     #[inline]
     pub(crate) fn get_ref(&self) -> &T {
         // SAFETY: in bounds, aligned, initialised, and no thread writes it while the key lives.
@@ -117,7 +141,7 @@ impl<T: Plain, K: MayRead> Guarded<T, K> {
     }
 }
 
-impl<T: Plain, K: MayWrite> Guarded<T, K> {
+impl<T: Plain, K: WriteAccess> GuardedData<T, K> {
     #[inline]
     pub(crate) fn get_mut(&mut self) -> &mut T {
         // SAFETY: as for `get_ref`; no other thread has access while the key lives, and it is borrowed
@@ -126,7 +150,7 @@ impl<T: Plain, K: MayWrite> Guarded<T, K> {
     }
 }
 
-impl<T: Plain, K: OneThread> Guarded<T, K> {
+impl<T: Plain, K: SingleThread> GuardedData<T, K> {
     #[inline]
     pub(crate) fn get(&self) -> T {
         // SAFETY: in bounds, aligned, initialised; no other thread has access, and there is no reference to

@@ -6,8 +6,8 @@ use mp_core::words::LockKind;
 use mp_core::{LockError, Result, Wait};
 
 use crate::handle::handle;
+use crate::locks::cell::{LockCell, locking};
 use crate::locks::guard::LockGuard;
-use crate::locks::locked::{Locked, locking};
 use crate::plain::Plain;
 
 /// A mutual-exclusion lock between processes, around plain data.
@@ -98,11 +98,11 @@ use crate::plain::Plain;
 #[doc(alias = "synchronized")]
 #[doc(alias = "get_obj")]
 pub struct Lock<T: Plain + Send> {
-    locked: Locked,
+    cell: LockCell,
     data: PhantomData<fn(T) -> T>,
 }
 
-locking!(Lock, T, |this, raw| this.locked.value(raw));
+locking!(Lock, T, |this, raw| this.cell.value(raw));
 
 impl<T: Plain + Send> Lock<T> {
     /// Creates a lock around `value`, in shared memory.
@@ -112,9 +112,9 @@ impl<T: Plain + Send> Lock<T> {
     /// or [`Error::LimitExceeded`](mp_core::Error::LimitExceeded) for a type with an alignment above 64
     /// bytes.
     pub fn new(value: T) -> Result<Self> {
-        let locked = Locked::new::<T>(LockKind::Lock, 1)?;
-        *locked.value(locked.first()?) = value;
-        Ok(Self { locked, data: PhantomData })
+        let cell = LockCell::new::<T>(LockKind::Lock, 1)?;
+        *cell.value(cell.first()?) = value;
+        Ok(Self { cell, data: PhantomData })
     }
 
     /// Returns `true` if a thread of this or another process holds the lock: a snapshot. A dead process does
@@ -130,7 +130,7 @@ impl<T: Plain + Send> Lock<T> {
     /// ```
     #[doc(alias = "locked")]
     pub fn is_locked(&self) -> bool {
-        self.locked.is_locked()
+        self.cell.is_locked()
     }
 
     /// Returns a copy of the value, made under the lock.
@@ -152,9 +152,9 @@ impl<T: Plain + Send> Lock<T> {
 }
 
 handle! {
-    Lock<T: Plain + Send>, "a Lock", |lock| lock.locked.shared(), "";
-    |d| match Locked::receive::<T, D>("a Lock", LockKind::Lock, d)? {
-        (locked, 1) => Ok(Self { locked, data: PhantomData }),
+    Lock<T: Plain + Send>, "a Lock", |lock| lock.cell.shared(), "";
+    |d| match LockCell::receive::<T, D>("a Lock", LockKind::Lock, d)? {
+        (cell, 1) => Ok(Self { cell, data: PhantomData }),
         (_, len) => Err(serde::de::Error::custom(format!("a lock around {len} values arrived"))),
     }
 }

@@ -10,12 +10,12 @@ use mp_core::words::{LockKind, Member};
 use mp_core::{AdaptiveSpin, Error, LockError, Result, Wait};
 
 use crate::handle::handle;
-use crate::locks::data::{self, Guarded};
-use crate::locks::locked::owner_died;
-use crate::locks::unlocked::{Relock, Waiting};
+use crate::locks::cell::owner_died;
+use crate::locks::data::{self, GuardedData};
+use crate::locks::relock::{Relock, WaitToken};
 use crate::plain::Plain;
-use crate::shared::{Kept, Shared};
-use crate::steps::rlock::{AllLevels, Deepen, Deeper, Depth, Rise, SetDepth};
+use crate::shared::{HeldLock, Shared};
+use crate::steps::rlock::{AddLevel, AddLevelOutcome, Depth, ReadDepth, ReleaseLevel, SetDepth};
 
 const NAME: &str = "RLock";
 
@@ -56,16 +56,16 @@ const DATA: u64 = 8;
 #[doc(alias = "multiprocessing.RLock")]
 pub struct RLock<T: Plain + Send> {
     pub(crate) shared: Shared,
-    patience: Arc<AdaptiveSpin>,
+    spin: Arc<AdaptiveSpin>,
     data: PhantomData<fn(T) -> T>,
 }
 
 /// Guard of one recursion level of an [`RLock`]. Dropping the last one unlocks.
 #[must_use = "dropping it unlocks: bind it by `let guard =`"]
-pub struct RLockGuard<'a, T: Plain + Send>(Guarded<T, Level<'a, T>>);
+pub struct RLockGuard<'a, T: Plain + Send>(GuardedData<T, LevelGuard<'a, T>>);
 
 /// A recursion level of the thread that holds the lock.
-pub(crate) struct Level<'a, T: Plain + Send> {
+pub(crate) struct LevelGuard<'a, T: Plain + Send> {
     lock: &'a RLock<T>,
     me: Member,
     died: Option<Died>,
@@ -92,7 +92,7 @@ impl<T: Plain + Send> RLock<T> {
     }
 
     fn of(shared: Shared) -> Self {
-        Self { shared, patience: Arc::default(), data: PhantomData }
+        Self { shared, spin: Arc::default(), data: PhantomData }
     }
 
     /// Acquires the lock, also if this thread holds it already. Blocks until it is available.
@@ -103,13 +103,13 @@ impl<T: Plain + Send> RLock<T> {
     /// [`LockError::Failed`] in a forked copy.
     #[doc(alias = "acquire")]
     pub fn lock(&self) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(Wait::Forever, false)
+        self.lock_wait(Wait::Forever, false)
     }
 
     mp_core::forms! {
         "Acquires the lock": lock() -> Result<RLockGuard<'_, T>, LockError>,
         or "[`LockError::Held`], which names the holder";
-        |lock, wait| lock.within(wait, false);
+        |lock, wait| lock.lock_wait(wait, false);
         never try_lock;
         at_most lock_timeout;
         until lock_deadline;
@@ -121,14 +121,14 @@ impl<T: Plain + Send> RLock<T> {
     /// # Errors
     /// The errors of [`lock`](Self::lock), without `OwnerDied`.
     pub fn recover(&self) -> Result<RLockGuard<'_, T>, LockError> {
-        self.within(Wait::Forever, true)
+        self.lock_wait(Wait::Forever, true)
     }
 
     mp_core::forms! {
         "Acquires the lock, even if a process died while it held it":
         recover() -> Result<RLockGuard<'_, T>, LockError>,
         or "[`LockError::Held`], which names the holder";
-        |lock, wait| lock.within(wait, true);
+        |lock, wait| lock.lock_wait(wait, true);
         at_most recover_timeout;
     }
 
@@ -169,34 +169,34 @@ impl<T: Plain + Send> RLock<T> {
         self.shared.at(DEPTH)
     }
 
-    fn within(&self, wait: Wait, recovering: bool) -> Result<RLockGuard<'_, T>, LockError> {
+    fn lock_wait(&self, wait: Wait, recovering: bool) -> Result<RLockGuard<'_, T>, LockError> {
         let me = self.shared.me()?;
         let lock = self.shared.lock(LOCK);
         let mut died = None;
-        match lock.acquire(LockKind::RLock, wait, &self.patience) {
+        match lock.acquire(LockKind::RLock, wait, &self.spin) {
             Ok(guard) if guard.is_marked() && !recovering => return Err(owner_died(&guard)),
             Ok(guard) => {
                 died = guard.died();
                 self.shared.run(SetDepth(self.depth(), Depth::new(1, recovering)));
-                _ = Kept::of(lock, guard);
+                _ = HeldLock::forget(lock, guard);
             }
-            Err(LockError::WouldDeadlock) => match self.shared.run(Deepen::new(self.depth())) {
-                Deeper::Taken => {}
-                Deeper::TooOften => {
+            Err(LockError::WouldDeadlock) => match self.shared.run(AddLevel::new(self.depth())) {
+                AddLevelOutcome::Added => {}
+                AddLevelOutcome::Overflow => {
                     return Err(Error::LimitExceeded(
                         "this thread has locked it too often: drop some of its guards".into(),
                     )
                     .into());
                 }
-                Deeper::Garbage => {
+                AddLevelOutcome::Corrupt => {
                     let why = "this thread holds the lock, but its depth is 0: another process overwrote it";
                     return Err(Error::Malformed(why.into()).into());
                 }
             },
             Err(other) => return Err(other),
         }
-        let level = Level { lock: self, me, died, thread: PhantomData };
-        Ok(RLockGuard(Guarded::new(&self.shared, DATA, level)))
+        let level = LevelGuard { lock: self, me, died, thread: PhantomData };
+        Ok(RLockGuard(GuardedData::new(&self.shared, DATA, level)))
     }
 }
 
@@ -204,14 +204,14 @@ impl<T: Plain + Send> RLock<T> {
 /// meanwhile, but they still exist. So the wait ends only after the lock is taken again for them, whatever
 /// happens.
 #[derive(Debug)]
-pub struct Unlocked<'a, T: Plain + Send> {
+pub struct UnlockedLevels<'a, T: Plain + Send> {
     lock: &'a RLock<T>,
     me: Member,
     /// Number of levels besides the guard that waits.
     others: u64,
 }
 
-impl<'a, T: Plain + Send> Unlocked<'a, T> {
+impl<'a, T: Plain + Send> UnlockedLevels<'a, T> {
     /// Takes the lock again at `others + 1` levels, or at `others` levels if a holder has died meanwhile or
     /// the time is over.
     fn relock(&mut self, wait: Wait) -> Result<RLockGuard<'a, T>, LockError> {
@@ -222,25 +222,25 @@ impl<'a, T: Plain + Send> Unlocked<'a, T> {
             0 => (LockKind::RLock, wait),
             _ => (LockKind::RLockAgain, Wait::Forever),
         };
-        let guard = raw.acquire(kind, wait, &lock.patience)?;
+        let guard = raw.acquire(kind, wait, &lock.spin)?;
         let others = std::mem::take(&mut self.others);
         let died = guard.is_marked().then(|| owner_died(&guard));
         let depth = if died.is_some() { others } else { others + 1 };
         if depth > 0 {
             shared.run(SetDepth(lock.depth(), Depth::new(depth, false)));
-            _ = Kept::of(raw, guard);
+            _ = HeldLock::forget(raw, guard);
         }
         match died {
             Some(died) => Err(died),
             None => {
-                let level = Level { lock, me: self.me, died: None, thread: PhantomData };
-                Ok(RLockGuard(Guarded::new(shared, DATA, level)))
+                let level = LevelGuard { lock, me: self.me, died: None, thread: PhantomData };
+                Ok(RLockGuard(GuardedData::new(shared, DATA, level)))
             }
         }
     }
 }
 
-impl<T: Plain + Send> Drop for Unlocked<'_, T> {
+impl<T: Plain + Send> Drop for UnlockedLevels<'_, T> {
     fn drop(&mut self) {
         // The waiter reports the error. In a forked copy, nothing is locked any more and the loop ends.
         while self.others > 0 && self.lock.shared.me().ok() == Some(self.me) {
@@ -250,40 +250,40 @@ impl<T: Plain + Send> Drop for Unlocked<'_, T> {
 }
 
 impl<'a, T: Plain + Send> Relock for RLockGuard<'a, T> {
-    type Seen = Self;
-    type Unlocked = Unlocked<'a, T>;
+    type Contents = Self;
+    type Unlocked = UnlockedLevels<'a, T>;
 
-    fn seen(&mut self) -> &mut Self {
+    fn contents(&mut self) -> &mut Self {
         self
     }
 
-    fn unlock(self, _: Waiting) -> Unlocked<'a, T> {
+    fn unlock(self, _: WaitToken) -> UnlockedLevels<'a, T> {
         let (lock, me) = (self.0.key.lock, self.0.key.me);
         // This level is released with the others.
         std::mem::forget(self);
         // The levels belong to the parent, not to a forked copy.
         if lock.shared.me().ok() != Some(me) {
-            return Unlocked { lock, me, others: 0 };
+            return UnlockedLevels { lock, me, others: 0 };
         }
-        let depth = lock.shared.run(AllLevels(lock.depth()));
-        Kept::again(lock.shared.lock(LOCK)).release(lock.shared.arena(), depth.is_recovering());
-        Unlocked { lock, me, others: depth.levels().saturating_sub(1) }
+        let depth = lock.shared.run(ReadDepth(lock.depth()));
+        HeldLock::resume(lock.shared.lock(LOCK)).release(lock.shared.arena(), depth.is_recovering());
+        UnlockedLevels { lock, me, others: depth.levels().saturating_sub(1) }
     }
 
-    fn relock(mut unlocked: Unlocked<'a, T>, wait: Wait, _: Waiting) -> Result<Self, LockError> {
+    fn relock(mut unlocked: UnlockedLevels<'a, T>, wait: Wait, _: WaitToken) -> Result<Self, LockError> {
         unlocked.relock(wait)
     }
 }
 
-impl<T: Plain + Send> Drop for Level<'_, T> {
+impl<T: Plain + Send> Drop for LevelGuard<'_, T> {
     fn drop(&mut self) {
         let shared = &self.lock.shared;
         // The level belongs to the parent, not to a forked copy.
         if shared.me().ok() != Some(self.me) {
             return;
         }
-        if let Some(depth) = shared.run(Rise::new(self.lock.depth())) {
-            Kept::again(shared.lock(LOCK)).release(shared.arena(), depth.is_recovering());
+        if let Some(depth) = shared.run(ReleaseLevel::new(self.lock.depth())) {
+            HeldLock::resume(shared.lock(LOCK)).release(shared.arena(), depth.is_recovering());
         }
     }
 }

@@ -4,7 +4,7 @@ mod error;
 #[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
 pub(crate) mod fuzz;
 mod item;
-mod place;
+mod memory;
 mod slots;
 
 use std::fmt;
@@ -12,9 +12,9 @@ use std::sync::Arc;
 
 pub use error::ListError;
 pub use item::ListItem;
+use memory::{LIST, ListMemory, NAME};
 use mp_core::SharedMemory;
 use mp_core::mem::Word;
-use place::{LIST, NAME, Place};
 use slots::{ListSlots, MOST_ROOM, find, lay_out, room, size};
 
 use crate::shared::Shared;
@@ -47,7 +47,7 @@ use crate::shared::Shared;
 /// again. All other slots are unchanged, and no process waits for the dead process.
 #[derive(Clone)]
 pub struct ShareableList {
-    place: Place,
+    place: ListMemory,
     /// Start of each slot, and the end of the last one, in bytes.
     ends: Arc<[u64]>,
 }
@@ -71,7 +71,7 @@ impl ShareableList {
         let (items, rooms) = rooms(items, room)?;
         let shared = Shared::new(NAME, LIST + size(&rooms).div_ceil(8))?;
         let ends = lay_out(shared.words(), shared.at(LIST), &rooms).into();
-        Self { place: Place::in_arena(shared), ends }.filled(&items)
+        Self { place: ListMemory::in_arena(shared), ends }.filled(&items)
     }
 
     /// Creates a list of these items under a new name, see [`SharedMemory::create`]. The name exists until it
@@ -96,7 +96,7 @@ impl ShareableList {
         let (items, rooms) = rooms(items, room)?;
         let memory = SharedMemory::create(name, size(&rooms) as usize)?;
         let ends = lay_out(memory.region(), Word::at(0), &rooms).into();
-        Self { place: Place::named(memory), ends }.filled(&items)
+        Self { place: ListMemory::named(memory), ends }.filled(&items)
     }
 
     /// Opens a named list, made by [`create`](Self::create) or by Python. Its creator must have finished
@@ -107,7 +107,7 @@ impl ShareableList {
     pub fn open(name: &str) -> Result<Self, ListError> {
         let memory = SharedMemory::open(name)?;
         let ends = find(memory.region(), Word::at(0), memory.len() as u64)?.into();
-        Ok(Self { place: Place::named(memory), ends })
+        Ok(Self { place: ListMemory::named(memory), ends })
     }
 
     fn filled(self, items: &[ListItem]) -> Result<Self, ListError> {
@@ -118,8 +118,8 @@ impl ShareableList {
     /// Returns the memory of a named list.
     pub fn memory(&self) -> Option<&SharedMemory> {
         match &self.place {
-            Place::Arena { .. } => None,
-            Place::Named { memory, .. } => Some(memory),
+            ListMemory::Arena { .. } => None,
+            ListMemory::Named { memory, .. } => Some(memory),
         }
     }
 
@@ -223,10 +223,10 @@ fn rooms(
 impl fmt::Debug for ShareableList {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Arena { shared, .. } => {
+            ListMemory::Arena { shared, .. } => {
                 write!(f, "ShareableList({} in {:?})", self.len(), shared.structure().hold())
             }
-            Place::Named { memory, .. } => write!(f, "ShareableList({} in {memory:?})", self.len()),
+            ListMemory::Named { memory, .. } => write!(f, "ShareableList({} in {memory:?})", self.len()),
         }
     }
 }

@@ -42,7 +42,7 @@ use mp_core::words::Member;
 /// Cause of a broken phase.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
-pub enum How {
+pub enum BreakCause {
     /// A process called `abort`.
     Aborted = 1,
     /// A party timed out.
@@ -61,7 +61,7 @@ const ACTS: u64 = 1 << 63;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Phase {
     /// Cause, if the phase is broken.
-    pub broken: Option<How>,
+    pub broken: Option<BreakCause>,
     /// Number of resets, modulo 2^14.
     pub era: u16,
     /// Number of phases passed, modulo 2^24.
@@ -72,13 +72,13 @@ pub struct Phase {
 
 /// Outcome of a phase for a party that arrived in it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Verdict {
+pub enum PhaseOutcome {
     /// The phase is still open.
     Open,
     /// All parties arrived.
     Passed,
     /// The phase was broken by this cause, or by a reset if `None`.
-    Broken(Option<How>),
+    Broken(Option<BreakCause>),
 }
 
 impl Phase {
@@ -98,9 +98,9 @@ impl Phase {
     pub const fn unpack(w: u64) -> Self {
         let broken = match w & 3 {
             0 => None,
-            1 => Some(How::Aborted),
-            2 => Some(How::TimedOut),
-            _ => Some(How::Died),
+            1 => Some(BreakCause::Aborted),
+            2 => Some(BreakCause::TimedOut),
+            _ => Some(BreakCause::Died),
         };
         Self {
             broken,
@@ -140,16 +140,16 @@ impl Phase {
     }
 
     /// Returns the outcome of this phase, if the phase word is `now`.
-    pub fn verdict(self, now: Self) -> Verdict {
+    pub fn outcome(self, now: Self) -> PhaseOutcome {
         if now.era == self.era {
             return match now.broken {
-                _ if now.trips != self.trips => Verdict::Passed,
-                None => Verdict::Open,
-                how => Verdict::Broken(how),
+                _ if now.trips != self.trips => PhaseOutcome::Passed,
+                None => PhaseOutcome::Open,
+                how => PhaseOutcome::Broken(how),
             };
         }
         let next = now.era == self.reset().era;
-        if next && now.base != self.trips { Verdict::Passed } else { Verdict::Broken(None) }
+        if next && now.base != self.trips { PhaseOutcome::Passed } else { PhaseOutcome::Broken(None) }
     }
 }
 
@@ -173,9 +173,9 @@ impl BarrierAt {
 
 /// Result of [`Arrive`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Arrived {
+pub enum ArriveOutcome {
     /// The caller arrived, with this index and in this phase.
-    Here {
+    Arrived {
         /// Order of arrival, less than the number of parties.
         index: u32,
         /// Phase of the arrival.
@@ -192,8 +192,8 @@ pub enum Arrived {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Phase,
-    Look(u32),
-    Again(u32, u64),
+    Load(u32),
+    Recheck(u32, u64),
     Swap(u32, u64),
     End,
 }
@@ -217,40 +217,40 @@ impl Arrive {
         Self { at, me, acts: 0, phase: Phase::unpack(0), helped: false, last: 0, pc: Pc::Phase }
     }
 
-    /// Runs an action if it is the last arrival, and ends the phase by [`Complete::acted`].
+    /// Runs an action if it is the last arrival, and ends the phase by [`CompletePhase::after_action`].
     #[must_use]
-    pub fn acting(self) -> Self {
+    pub fn with_action(self) -> Self {
         Self { acts: ACTS, ..self }
     }
 }
 
 impl Steps for Arrive {
-    type Out = Arrived;
+    type Out = ArriveOutcome;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Arrived> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<ArriveOutcome> {
         match self.pc {
             Pc::Phase => {
                 self.phase = Phase::unpack(m.load(self.at.phase));
                 if self.phase.broken.is_some() {
-                    return Some(Arrived::Broken(self.phase));
+                    return Some(ArriveOutcome::Broken(self.phase));
                 }
-                self.pc = Pc::Look(0);
+                self.pc = Pc::Load(0);
             }
-            Pc::Look(i) if i == self.at.parties && Phase::acts(self.last) => {
-                return Some(Arrived::Full(self.phase));
+            Pc::Load(i) if i == self.at.parties && Phase::acts(self.last) => {
+                return Some(ArriveOutcome::Full(self.phase));
             }
             // All have arrived, and the phase word is still open.
-            Pc::Look(i) if i == self.at.parties => self.pc = Pc::End,
-            Pc::Look(i) => {
+            Pc::Load(i) if i == self.at.parties => self.pc = Pc::End,
+            Pc::Load(i) => {
                 let word = m.load(self.at.arrival(i));
                 self.last = word;
                 self.pc = match self.phase.arrived(word) {
-                    Some(_) => Pc::Look(i + 1),
-                    None => Pc::Again(i, word),
+                    Some(_) => Pc::Load(i + 1),
+                    None => Pc::Recheck(i, word),
                 };
             }
             // Otherwise it may be an arrival of a later phase instead of a free place.
-            Pc::Again(i, word) => {
+            Pc::Recheck(i, word) => {
                 let now = m.load(self.at.phase);
                 self.pc = if now == self.phase.pack() { Pc::Swap(i, word) } else { Pc::Phase };
             }
@@ -259,7 +259,7 @@ impl Steps for Arrive {
                 let acts = if last == self.at.parties { self.acts } else { 0 };
                 if m.cas(self.at.arrival(i), word, self.phase.arrival(self.me) | acts).is_ok() {
                     let (phase, helped) = (self.phase, self.helped);
-                    return Some(Arrived::Here { index: i, phase, helped });
+                    return Some(ArriveOutcome::Arrived { index: i, phase, helped });
                 }
                 // Another party arrived there, or the phase is over.
                 self.pc = Pc::Phase;
@@ -275,14 +275,14 @@ impl Steps for Arrive {
 
 /// Ends a phase if all parties have arrived and none runs an action. Returns `true` if this ended it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Complete {
+pub struct CompletePhase {
     at: BarrierAt,
     phase: Phase,
     acted: bool,
     i: u32,
 }
 
-impl Complete {
+impl CompletePhase {
     /// Completion by the last party, or by a party that checks whether the last one died before it ended the
     /// phase.
     pub fn new(at: BarrierAt, phase: Phase) -> Self {
@@ -291,12 +291,12 @@ impl Complete {
 
     /// Completion by the last party after its action.
     #[must_use]
-    pub fn acted(self) -> Self {
+    pub fn after_action(self) -> Self {
         Self { acted: true, ..self }
     }
 }
 
-impl Steps for Complete {
+impl Steps for CompletePhase {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
@@ -316,12 +316,12 @@ impl Steps for Complete {
 pub struct Break {
     at: BarrierAt,
     phase: Phase,
-    how: How,
+    how: BreakCause,
 }
 
 impl Break {
     /// Break of this phase, which the caller has seen open.
-    pub fn new(at: BarrierAt, phase: Phase, how: How) -> Self {
+    pub fn new(at: BarrierAt, phase: Phase, how: BreakCause) -> Self {
         Self { at, phase, how }
     }
 }
@@ -373,7 +373,7 @@ mod tests {
 
     #[test]
     fn words_keep_their_fields() {
-        for broken in [None, Some(How::Aborted), Some(How::TimedOut), Some(How::Died)] {
+        for broken in [None, Some(BreakCause::Aborted), Some(BreakCause::TimedOut), Some(BreakCause::Died)] {
             let phase = Phase { broken, era: (1 << 14) - 1, trips: (1 << 24) - 1, base: 7 };
             assert_eq!(Phase::unpack(phase.pack()), phase);
             assert_eq!((phase.passed().trips, phase.reset().era), (0, 0));
@@ -387,15 +387,15 @@ mod tests {
     #[test]
     fn verdict_depends_on_later_phase_word() {
         let mine = Phase::unpack(0);
-        let broken = Phase { broken: Some(How::Died), ..mine };
-        assert_eq!(mine.verdict(mine), Verdict::Open);
-        assert_eq!(mine.verdict(broken), Verdict::Broken(Some(How::Died)));
-        assert_eq!(mine.verdict(mine.passed()), Verdict::Passed);
-        let passed_then_broken = Phase { broken: Some(How::Aborted), ..mine.passed() };
-        assert_eq!(mine.verdict(passed_then_broken), Verdict::Passed);
-        assert_eq!(mine.verdict(passed_then_broken.reset().passed()), Verdict::Passed);
-        assert_eq!(mine.verdict(broken.reset()), Verdict::Broken(None));
-        assert_eq!(mine.verdict(broken.reset().passed()), Verdict::Broken(None));
-        assert_eq!(mine.verdict(mine.passed().reset().reset()), Verdict::Broken(None));
+        let broken = Phase { broken: Some(BreakCause::Died), ..mine };
+        assert_eq!(mine.outcome(mine), PhaseOutcome::Open);
+        assert_eq!(mine.outcome(broken), PhaseOutcome::Broken(Some(BreakCause::Died)));
+        assert_eq!(mine.outcome(mine.passed()), PhaseOutcome::Passed);
+        let passed_then_broken = Phase { broken: Some(BreakCause::Aborted), ..mine.passed() };
+        assert_eq!(mine.outcome(passed_then_broken), PhaseOutcome::Passed);
+        assert_eq!(mine.outcome(passed_then_broken.reset().passed()), PhaseOutcome::Passed);
+        assert_eq!(mine.outcome(broken.reset()), PhaseOutcome::Broken(None));
+        assert_eq!(mine.outcome(broken.reset().passed()), PhaseOutcome::Broken(None));
+        assert_eq!(mine.outcome(mine.passed().reset().reset()), PhaseOutcome::Broken(None));
     }
 }

@@ -25,7 +25,7 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 
-use super::slot::{HELD, KEPT, OPEN, Seen, Slot, Slots};
+use super::slot::{HELD, KEPT, OPEN, ObservedSlot, Slot, Slots};
 
 /// The owner waits, awake.
 pub const WAITING: u8 = OPEN;
@@ -36,11 +36,11 @@ pub const NOTIFIED: u8 = KEPT;
 
 /// Result of [`Notify`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Notified {
+pub enum NotifyOutcome {
     /// A waiter got the token.
-    Given {
+    Delivered {
         /// Slot of the waiter, in its new state.
-        seen: Seen,
+        seen: ObservedSlot,
         /// `true` if the waiter has to be woken.
         asleep: bool,
         /// Steps for the next token of the round, unless all slots have been visited.
@@ -54,9 +54,9 @@ pub enum Notified {
 enum Pc {
     Used,
     Turn,
-    Look,
-    Give(Slot),
-    Note(Slot),
+    Load,
+    Deliver(Slot),
+    RecordTurn(Slot),
 }
 
 /// Gives one token to a waiter.
@@ -81,50 +81,54 @@ impl Notify {
     /// Continues the round at the next slot. Returns `None` at its end.
     fn next(self) -> Option<Self> {
         let at = if self.at + 1 < self.used { self.at + 1 } else { 0 };
-        (self.left > 1).then_some(Self { at, left: self.left - 1, pc: Pc::Look, ..self })
+        (self.left > 1).then_some(Self { at, left: self.left - 1, pc: Pc::Load, ..self })
     }
 }
 
 impl Steps for Notify {
-    type Out = Notified;
+    type Out = NotifyOutcome;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Notified> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<NotifyOutcome> {
         match self.pc {
             Pc::Used => {
                 m.fence_after_rmw();
                 self.used = (m.load(self.slots.used) as u32).min(self.slots.limit);
                 self.left = self.used;
                 self.pc = Pc::Turn;
-                return (self.left == 0).then_some(Notified::NoWaiter);
+                return (self.left == 0).then_some(NotifyOutcome::NoWaiter);
             }
             Pc::Turn => {
                 let turn = m.load_relaxed(self.turn) as u32;
                 self.at = if turn < self.used { turn } else { 0 };
-                self.pc = Pc::Look;
+                self.pc = Pc::Load;
             }
-            Pc::Look => {
+            Pc::Load => {
                 let slot = Slot::unpack(m.load(self.slots.at(self.at)));
                 match slot.state {
-                    WAITING | ASLEEP => self.pc = Pc::Give(slot),
+                    WAITING | ASLEEP => self.pc = Pc::Deliver(slot),
                     _ => match self.next() {
                         Some(next) => *self = next,
-                        None => return Some(Notified::NoWaiter),
+                        None => return Some(NotifyOutcome::NoWaiter),
                     },
                 }
             }
-            Pc::Give(slot) => {
+            Pc::Deliver(slot) => {
                 let given = slot.into_state(NOTIFIED);
                 if m.cas(self.slots.at(self.at), slot.pack(), given.pack()).is_ok() {
-                    self.pc = Pc::Note(slot);
+                    self.pc = Pc::RecordTurn(slot);
                 } else {
                     // Its owner fell asleep or left: load the slot again.
-                    self.pc = Pc::Look;
+                    self.pc = Pc::Load;
                 }
             }
-            Pc::Note(slot) => {
+            Pc::RecordTurn(slot) => {
                 m.store_relaxed(self.turn, u64::from(self.at) + 1);
-                let seen = Seen { index: self.at, slot: slot.into_state(NOTIFIED) };
-                return Some(Notified::Given { seen, asleep: slot.state == ASLEEP, next: self.next() });
+                let seen = ObservedSlot { index: self.at, slot: slot.into_state(NOTIFIED) };
+                return Some(NotifyOutcome::Delivered {
+                    seen,
+                    asleep: slot.state == ASLEEP,
+                    next: self.next(),
+                });
             }
         }
         None

@@ -5,14 +5,14 @@ use mp_core::mem::{Mem, Steps, Word, run};
 use mp_core::steps::lock::LockWord;
 use mp_core::words::Member;
 
-use super::barrier::{Arrive, Arrived, BarrierAt, Phase};
-use super::rlock::{Deepen, Deeper, Depth};
-use super::rwlock::{Again, Enter, Entered, Inside, Readers};
+use super::barrier::{Arrive, ArriveOutcome, BarrierAt, Phase};
+use super::rlock::{AddLevel, AddLevelOutcome, Depth};
+use super::rwlock::{AddRead, ClaimReader, Enter, EnterOutcome, Readers};
 use super::slot::{EMPTY, HELD, Slot, Slots};
 
 const WORD: Word = Word::at(0);
 const SLOTS: Slots = Slots { used: Word::at(8), first: Word::at(16), limit: 4 };
-const READERS: Readers = Readers { slots: SLOTS, again: Word::at(48) };
+const READERS: Readers = Readers { slots: SLOTS, extra_reads: Word::at(48) };
 
 fn me() -> Member {
     Member::new(1, 1)
@@ -26,9 +26,11 @@ fn are_reading(m: &HeapMem) -> bool {
 #[test]
 fn depth_overflow_is_refused() {
     let m = HeapMem::new(16);
-    for (levels, end, now) in [(1, Deeper::Taken, 2), (u32::MAX.into(), Deeper::TooOften, u32::MAX.into())] {
+    for (levels, end, now) in
+        [(1, AddLevelOutcome::Added, 2), (u32::MAX.into(), AddLevelOutcome::Overflow, u32::MAX.into())]
+    {
         m.store(WORD, Depth::new(levels, true).0);
-        assert_eq!(run(Deepen::new(WORD), &m), end);
+        assert_eq!(run(AddLevel::new(WORD), &m), end);
         let depth = Depth(m.load(WORD));
         assert_eq!((depth.levels(), depth.is_recovering()), (now, true));
     }
@@ -38,10 +40,10 @@ fn depth_overflow_is_refused() {
 #[test]
 fn recursive_read_uses_own_slot() {
     let m = HeapMem::new(16);
-    let seen = run(Inside::new(READERS, me(), 7), &m).unwrap();
-    assert_eq!(run(Again::new(READERS, me(), 8), &m), None);
-    assert_eq!(run(Again::new(READERS, Member::new(2, 1), 7), &m), None);
-    assert_eq!(run(Again::new(READERS, me(), 7), &m), Some(seen));
+    let seen = run(ClaimReader::new(READERS, me(), 7), &m).unwrap();
+    assert_eq!(run(AddRead::new(READERS, me(), 8), &m), None);
+    assert_eq!(run(AddRead::new(READERS, Member::new(2, 1), 7), &m), None);
+    assert_eq!(run(AddRead::new(READERS, me(), 7), &m), Some(seen));
 }
 
 /// A writer locked between the reader's load of the lock and its claim of a slot. It may have seen the slot,
@@ -55,7 +57,7 @@ fn reader_reports_that_it_stepped_back() {
     }
     let by = LockWord::held(Member::new(2, 1), 1);
     m.store(WORD, by.0);
-    assert_eq!(run(enter, &m), Entered::Blocked { by, stepped_back: true });
+    assert_eq!(run(enter, &m), EnterOutcome::Blocked { by, stepped_back: true });
     assert!(!are_reading(&m));
 }
 
@@ -67,9 +69,9 @@ fn marked_lock_blocks_readers() {
     let m = HeapMem::new(16);
     m.store(WORD, MARKED.0);
     let end = run(Enter::new(WORD, READERS, me(), 7), &m);
-    assert_eq!(end, Entered::Blocked { by: MARKED, stepped_back: false });
+    assert_eq!(end, EnterOutcome::Blocked { by: MARKED, stepped_back: false });
     m.store(WORD, EMPTY.into());
-    assert!(matches!(run(Enter::new(WORD, READERS, me(), 7), &m), Entered::Reading(_)));
+    assert!(matches!(run(Enter::new(WORD, READERS, me(), 7), &m), EnterOutcome::Reading(_)));
 }
 
 /// The last party died before it ended the phase: the next arrival ends it, and has to wake the waiters.
@@ -79,9 +81,9 @@ fn arrival_ends_earlier_phase_and_reports_it() {
     let at = BarrierAt { phase: WORD, arrivals: Word::at(8), parties: 2 };
     for (i, party) in [(0, 2), (1, 3)] {
         let end = run(Arrive::new(at, Member::new(party, 1)), &m);
-        assert!(matches!(end, Arrived::Here { index, helped: false, .. } if index == i), "{end:?}");
+        assert!(matches!(end, ArriveOutcome::Arrived { index, helped: false, .. } if index == i), "{end:?}");
     }
     let end = run(Arrive::new(at, me()), &m);
-    assert!(matches!(end, Arrived::Here { index: 0, helped: true, .. }), "{end:?}");
+    assert!(matches!(end, ArriveOutcome::Arrived { index: 0, helped: true, .. }), "{end:?}");
     assert_eq!(Phase::unpack(m.load(WORD)).trips, 1);
 }

@@ -58,65 +58,65 @@ impl Steps for SetDepth {
     }
 }
 
-/// Result of [`Deepen`].
+/// Result of [`AddLevel`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Deeper {
+pub enum AddLevelOutcome {
     /// The thread holds one more level.
-    Taken,
+    Added,
     /// The thread has the maximum number of levels.
-    TooOften,
+    Overflow,
     /// The depth is 0 although the thread holds the lock: a foreign process overwrote it.
-    Garbage,
+    Corrupt,
 }
 
 /// Adds a level. The caller holds the lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Deepen {
+pub struct AddLevel {
     at: Word,
     seen: Option<u64>,
 }
 
-impl Deepen {
+impl AddLevel {
     /// Depth word at `at`.
     pub fn new(at: Word) -> Self {
         Self { at, seen: None }
     }
 }
 
-impl Steps for Deepen {
-    type Out = Deeper;
+impl Steps for AddLevel {
+    type Out = AddLevelOutcome;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Deeper> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<AddLevelOutcome> {
         let Some(seen) = self.seen else {
             let seen = m.load(self.at);
             self.seen = Some(seen);
             return match Depth(seen).levels() {
-                DEEPEST => Some(Deeper::TooOften),
-                0 => Some(Deeper::Garbage),
+                DEEPEST => Some(AddLevelOutcome::Overflow),
+                0 => Some(AddLevelOutcome::Corrupt),
                 _ => None,
             };
         };
         m.store(self.at, seen + 1);
-        Some(Deeper::Taken)
+        Some(AddLevelOutcome::Added)
     }
 }
 
 /// Releases one level. The caller holds the lock. Returns `None` if it has other levels. Otherwise the caller
 /// releases the lock; the result is the depth before.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Rise {
+pub struct ReleaseLevel {
     at: Word,
     seen: Option<u64>,
 }
 
-impl Rise {
+impl ReleaseLevel {
     /// Depth word at `at`.
     pub fn new(at: Word) -> Self {
         Self { at, seen: None }
     }
 }
 
-impl Steps for Rise {
+impl Steps for ReleaseLevel {
     type Out = Option<Depth>;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Depth>> {
@@ -134,9 +134,9 @@ impl Steps for Rise {
 /// Loads the depth, for a release of all levels at once. The caller holds the lock, and releases it
 /// afterwards.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct AllLevels(pub Word);
+pub struct ReadDepth(pub Word);
 
-impl Steps for AllLevels {
+impl Steps for ReadDepth {
     type Out = Depth;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Depth> {

@@ -31,7 +31,7 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::lock::LockWord;
 use mp_core::words::Member;
 
-use super::slot::{Claim, EMPTY, Find, HELD, Seen, Slots, set};
+use super::slot::{ClaimSlot, EMPTY, FindSlot, HELD, ObservedSlot, Slots, set};
 
 /// Location of the readers' words.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -39,20 +39,20 @@ pub struct Readers {
     /// Slots of the reading threads.
     pub slots: Slots,
     /// First count of further reads. The others follow, one for each slot.
-    pub again: Word,
+    pub extra_reads: Word,
 }
 
 impl Readers {
-    const fn again(&self, seen: Seen) -> Word {
-        self.again.plus(seen.index as u64)
+    const fn extra_reads(&self, seen: ObservedSlot) -> Word {
+        self.extra_reads.plus(seen.index as u64)
     }
 }
 
 /// Result of [`Enter`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Entered {
+pub enum EnterOutcome {
     /// The caller may read until it releases this slot.
-    Reading(Seen),
+    Reading(ObservedSlot),
     /// The lock is held or marked.
     Blocked {
         /// Lock word.
@@ -67,23 +67,23 @@ pub enum Entered {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Lock,
-    Inside(Inside),
-    Again(Seen),
-    Back(Seen, LockWord),
+    ClaimSlot(ClaimReader),
+    Recheck(ObservedSlot),
+    StepBack(ObservedSlot, LockWord),
 }
 
 /// Enters as a reader. Never waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Enter {
     lock: Word,
-    inside: Inside,
+    claim: ClaimReader,
     pc: Pc,
 }
 
 impl Enter {
     /// Attempt of a thread of `me`. `lock` is the word of the writers' lock.
     pub fn new(lock: Word, readers: Readers, me: Member, thread: u32) -> Self {
-        Self { lock, inside: Inside::new(readers, me, thread), pc: Pc::Lock }
+        Self { lock, claim: ClaimReader::new(readers, me, thread), pc: Pc::Lock }
     }
 }
 
@@ -92,38 +92,38 @@ fn blocks(word: LockWord) -> bool {
 }
 
 impl Steps for Enter {
-    type Out = Entered;
+    type Out = EnterOutcome;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Entered> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<EnterOutcome> {
         match &mut self.pc {
             Pc::Lock => {
                 let by = LockWord(m.load(self.lock));
                 if blocks(by) {
-                    return Some(Entered::Blocked { by, stepped_back: false });
+                    return Some(EnterOutcome::Blocked { by, stepped_back: false });
                 }
-                self.pc = Pc::Inside(self.inside);
+                self.pc = Pc::ClaimSlot(self.claim);
             }
-            Pc::Inside(inside) => match inside.step(m)? {
-                None => return Some(Entered::Full),
-                Some(seen) => self.pc = Pc::Again(seen),
+            Pc::ClaimSlot(claim) => match claim.step(m)? {
+                None => return Some(EnterOutcome::Full),
+                Some(seen) => self.pc = Pc::Recheck(seen),
             },
-            Pc::Again(seen) => {
+            Pc::Recheck(seen) => {
                 let seen = *seen;
                 m.fence_after_rmw();
                 let by = LockWord(m.load(self.lock));
                 if !blocks(by) {
-                    return Some(Entered::Reading(seen));
+                    return Some(EnterOutcome::Reading(seen));
                 }
-                self.pc = Pc::Back(seen, by);
+                self.pc = Pc::StepBack(seen, by);
             }
-            Pc::Back(seen, by) => {
+            Pc::StepBack(seen, by) => {
                 let (seen, by) = (*seen, *by);
                 _ = m.cas(
-                    self.inside.readers.slots.at(seen.index),
+                    self.claim.readers.slots.at(seen.index),
                     seen.slot.pack(),
                     seen.slot.given_back(EMPTY).pack(),
                 );
-                return Some(Entered::Blocked { by, stepped_back: true });
+                return Some(EnterOutcome::Blocked { by, stepped_back: true });
             }
         }
         None
@@ -133,26 +133,26 @@ impl Steps for Enter {
 /// Takes a reader's slot without loading the lock, for a thread that holds the lock. Returns `None` if no
 /// slot is free.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Inside {
+pub struct ClaimReader {
     readers: Readers,
-    claim: Claim,
-    taken: Option<Seen>,
+    claim: ClaimSlot,
+    taken: Option<ObservedSlot>,
 }
 
-impl Inside {
+impl ClaimReader {
     /// Claim for a thread of `me`.
     pub fn new(readers: Readers, me: Member, thread: u32) -> Self {
-        let claim = Claim::new(readers.slots, EMPTY, (HELD, me, thread), me.slot()).or_new();
+        let claim = ClaimSlot::new(readers.slots, EMPTY, (HELD, me, thread), me.slot()).or_grow();
         Self { readers, claim, taken: None }
     }
 }
 
-impl Steps for Inside {
-    type Out = Option<Seen>;
+impl Steps for ClaimReader {
+    type Out = Option<ObservedSlot>;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Seen>> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<ObservedSlot>> {
         if let Some(seen) = self.taken {
-            m.store_relaxed(self.readers.again(seen), 0);
+            m.store_relaxed(self.readers.extra_reads(seen), 0);
             return Some(Some(seen));
         }
         self.taken = self.claim.step(m)?;
@@ -161,53 +161,53 @@ impl Steps for Inside {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Counting {
-    Find(Find),
-    Load(Seen),
-    Store(Seen, u64),
+enum AddReadPc {
+    FindSlot(FindSlot),
+    Load(ObservedSlot),
+    Store(ObservedSlot, u64),
 }
 
 /// Adds a read to the slot that the thread already has, regardless of the lock. Returns `None` if it has no
 /// slot.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Again {
+pub struct AddRead {
     readers: Readers,
     me: Member,
     thread: u32,
-    pc: Counting,
+    pc: AddReadPc,
 }
 
-impl Again {
+impl AddRead {
     /// Search for the slot of a thread of `me`.
     pub fn new(readers: Readers, me: Member, thread: u32) -> Self {
-        Self { readers, me, thread, pc: Counting::Find(Self::find(readers, 0)) }
+        Self { readers, me, thread, pc: AddReadPc::FindSlot(Self::find(readers, 0)) }
     }
 
-    fn find(readers: Readers, from: u32) -> Find {
-        Find::new(readers.slots, set(&[HELD]), from)
+    fn find(readers: Readers, from: u32) -> FindSlot {
+        FindSlot::new(readers.slots, set(&[HELD]), from)
     }
 }
 
-impl Steps for Again {
-    type Out = Option<Seen>;
+impl Steps for AddRead {
+    type Out = Option<ObservedSlot>;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Seen>> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<ObservedSlot>> {
         match &mut self.pc {
-            Counting::Find(find) => match find.step(m)? {
+            AddReadPc::FindSlot(find) => match find.step(m)? {
                 None => return Some(None),
                 Some(seen) if seen.slot.member == self.me && (seen.slot.thread == self.thread) => {
-                    self.pc = Counting::Load(seen);
+                    self.pc = AddReadPc::Load(seen);
                 }
-                Some(seen) => self.pc = Counting::Find(Self::find(self.readers, seen.index + 1)),
+                Some(seen) => self.pc = AddReadPc::FindSlot(Self::find(self.readers, seen.index + 1)),
             },
-            Counting::Load(seen) => {
+            AddReadPc::Load(seen) => {
                 let seen = *seen;
-                self.pc = Counting::Store(seen, m.load_relaxed(self.readers.again(seen)));
+                self.pc = AddReadPc::Store(seen, m.load_relaxed(self.readers.extra_reads(seen)));
             }
-            Counting::Store(seen, n) => {
+            AddReadPc::Store(seen, n) => {
                 // Saturates instead of wrapping to 0, even if a foreign process overwrote it: other reads of
                 // this thread continue.
-                m.store_relaxed(self.readers.again(*seen), n.saturating_add(1));
+                m.store_relaxed(self.readers.extra_reads(*seen), n.saturating_add(1));
                 return Some(Some(*seen));
             }
         }
@@ -216,7 +216,7 @@ impl Steps for Again {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Leaving {
+enum LeavePc {
     Load,
     Store(u64),
     Back,
@@ -226,14 +226,14 @@ enum Leaving {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Leave {
     readers: Readers,
-    seen: Seen,
-    pc: Leaving,
+    seen: ObservedSlot,
+    pc: LeavePc,
 }
 
 impl Leave {
     /// Departure of the thread that has `seen`.
-    pub fn new(readers: Readers, seen: Seen) -> Self {
-        Self { readers, seen, pc: Leaving::Load }
+    pub fn new(readers: Readers, seen: ObservedSlot) -> Self {
+        Self { readers, seen, pc: LeavePc::Load }
     }
 }
 
@@ -241,19 +241,19 @@ impl Steps for Leave {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        let again = self.readers.again(self.seen);
+        let again = self.readers.extra_reads(self.seen);
         match self.pc {
-            Leaving::Load => {
+            LeavePc::Load => {
                 let n = m.load_relaxed(again);
                 let last = n == 0;
-                self.pc = if last { Leaving::Back } else { Leaving::Store(n) };
+                self.pc = if last { LeavePc::Back } else { LeavePc::Store(n) };
             }
-            Leaving::Store(n) => {
+            LeavePc::Store(n) => {
                 m.store_relaxed(again, n - 1);
                 return Some(false);
             }
-            Leaving::Back => {
-                let Seen { index, slot } = self.seen;
+            LeavePc::Back => {
+                let ObservedSlot { index, slot } = self.seen;
                 return Some(
                     m.cas(self.readers.slots.at(index), slot.pack(), slot.given_back(EMPTY).pack()).is_ok(),
                 );

@@ -46,7 +46,7 @@ impl Slots {
 
 /// A slot and its observed content.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Seen {
+pub struct ObservedSlot {
     /// Index of the slot.
     pub index: u32,
     /// Content when it was loaded, or after the change.
@@ -56,50 +56,50 @@ pub struct Seen {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Used,
-    Look,
+    Load,
     Swap(Slot),
     Grow,
 }
 
 /// Takes a slot. Returns `None` if none is in the wanted state.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Claim {
+pub struct ClaimSlot {
     slots: Slots,
     from: u8,
     to: (u8, Member, u32),
     grows: bool,
     used: u32,
     at: u32,
-    looked: u32,
+    visited: u32,
     pc: Pc,
 }
 
-impl Claim {
+impl ClaimSlot {
     /// Claim that changes a slot from the state `from` to `to` (state, member, thread). The search begins at
     /// slot `start`.
     pub fn new(slots: Slots, from: u8, to: (u8, Member, u32), start: u32) -> Self {
-        Self { slots, from, to, grows: false, used: 0, at: start, looked: 0, pc: Pc::Used }
+        Self { slots, from, to, grows: false, used: 0, at: start, visited: 0, pc: Pc::Used }
     }
 
     /// Extends the claim to slots that were never in use.
     #[must_use]
-    pub fn or_new(self) -> Self {
+    pub fn or_grow(self) -> Self {
         Self { grows: true, ..self }
     }
 }
 
-impl Steps for Claim {
-    type Out = Option<Seen>;
+impl Steps for ClaimSlot {
+    type Out = Option<ObservedSlot>;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Seen>> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<ObservedSlot>> {
         match self.pc {
             Pc::Used => {
                 self.used = (m.load(self.slots.used) as u32).min(self.slots.limit);
-                self.looked = 0;
+                self.visited = 0;
                 self.at = if self.at < self.used { self.at } else { 0 };
-                self.pc = if self.used == 0 { Pc::Grow } else { Pc::Look };
+                self.pc = if self.used == 0 { Pc::Grow } else { Pc::Load };
             }
-            Pc::Look => {
+            Pc::Load => {
                 let slot = Slot::unpack(m.load(self.slots.at(self.at)));
                 if slot.state == self.from {
                     self.pc = Pc::Swap(slot);
@@ -111,7 +111,7 @@ impl Steps for Claim {
                 let (state, member, thread) = self.to;
                 let mine = slot.then(state, member, thread);
                 if m.cas(self.slots.at(self.at), slot.pack(), mine.pack()).is_ok() {
-                    return Some(Some(Seen { index: self.at, slot: mine }));
+                    return Some(Some(ObservedSlot { index: self.at, slot: mine }));
                 }
                 return self.next();
             }
@@ -122,8 +122,8 @@ impl Steps for Claim {
                 }
                 // Another thread grew first: both search the new slot.
                 if m.cas(self.slots.used, self.used.into(), u64::from(self.used) + 1).is_ok() {
-                    (self.at, self.looked, self.used) = (self.used, 0, self.used + 1);
-                    self.pc = Pc::Look;
+                    (self.at, self.visited, self.used) = (self.used, 0, self.used + 1);
+                    self.pc = Pc::Load;
                 } else {
                     self.pc = Pc::Used;
                 }
@@ -133,32 +133,32 @@ impl Steps for Claim {
     }
 }
 
-impl Claim {
-    fn next(&mut self) -> Option<Option<Seen>> {
-        self.looked += 1;
+impl ClaimSlot {
+    fn next(&mut self) -> Option<Option<ObservedSlot>> {
+        self.visited += 1;
         self.at = if self.at + 1 < self.used { self.at + 1 } else { 0 };
-        let looked = self.looked;
-        self.pc = if looked < self.used { Pc::Look } else { Pc::Grow };
+        let visited = self.visited;
+        self.pc = if visited < self.used { Pc::Load } else { Pc::Grow };
         None
     }
 }
 
 /// Changes a word from exactly one value to another. Returns `true` if it did.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Change {
+pub struct ReplaceSlot {
     at: Word,
     from: u64,
     to: u64,
 }
 
-impl Change {
+impl ReplaceSlot {
     /// Change of the slot at `at`.
     pub fn new(at: Word, from: Slot, to: Slot) -> Self {
         Self { at, from: from.pack(), to: to.pack() }
     }
 }
 
-impl Steps for Change {
+impl Steps for ReplaceSlot {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
@@ -168,14 +168,14 @@ impl Steps for Change {
 
 /// Finds the next slot in one of some states.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Find {
+pub struct FindSlot {
     slots: Slots,
     states: u8,
     at: u32,
     used: Option<u32>,
 }
 
-impl Find {
+impl FindSlot {
     /// Search for slots in `states` (a [`set`]), from slot `start` on. It begins with a full barrier: a
     /// holder that this search misses sees what the caller has just written by a read-modify-write.
     pub fn new(slots: Slots, states: u8, start: u32) -> Self {
@@ -183,10 +183,10 @@ impl Find {
     }
 }
 
-impl Steps for Find {
-    type Out = Option<Seen>;
+impl Steps for FindSlot {
+    type Out = Option<ObservedSlot>;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Seen>> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<ObservedSlot>> {
         let Some(used) = self.used else {
             m.fence_after_rmw();
             self.used = Some((m.load(self.slots.used) as u32).min(self.slots.limit));
@@ -197,7 +197,7 @@ impl Steps for Find {
         }
         let (index, slot) = (self.at, Slot::unpack(m.load(self.slots.at(self.at))));
         self.at += 1;
-        slot.is_in(self.states).then_some(Some(Seen { index, slot }))
+        slot.is_in(self.states).then_some(Some(ObservedSlot { index, slot }))
     }
 }
 
@@ -211,17 +211,17 @@ mod tests {
         let slots = Slots { used: Word::at(0), first: Word::at(8), limit: 3 };
         let me = Member::new(1, 1);
         let claim = |grows: bool| {
-            let steps = Claim::new(slots, EMPTY, (HELD, me, 7), 5);
-            mp_core::mem::run(if grows { steps.or_new() } else { steps }, &m)
+            let steps = ClaimSlot::new(slots, EMPTY, (HELD, me, 7), 5);
+            mp_core::mem::run(if grows { steps.or_grow() } else { steps }, &m)
         };
         assert_eq!(claim(false), None);
         let got: Vec<u32> = (0..3).map(|_| claim(true).unwrap().index).collect();
         assert_eq!(got, [0, 1, 2]);
         assert_eq!(claim(true), None);
-        let find = |from| mp_core::mem::run(Find::new(slots, set(&[HELD]), from), &m);
+        let find = |from| mp_core::mem::run(FindSlot::new(slots, set(&[HELD]), from), &m);
         let second = find(1).unwrap();
         assert_eq!((second.index, second.slot.member, second.slot.thread), (1, me, 7));
-        let back = Change::new(slots.at(1), second.slot, second.slot.given_back(EMPTY));
+        let back = ReplaceSlot::new(slots.at(1), second.slot, second.slot.given_back(EMPTY));
         assert!(mp_core::mem::run(back, &m) && !mp_core::mem::run(back, &m));
         assert_eq!(find(1).unwrap().index, 2);
         assert_eq!(claim(false).unwrap().index, 1);

@@ -9,28 +9,28 @@ use mp_core::steps::lock::Died;
 use mp_core::words::Member;
 
 use super::{RwLock, WRITING};
-use crate::locks::data::Guarded;
+use crate::locks::data::GuardedData;
 use crate::plain::Plain;
-use crate::steps::slot::Seen;
+use crate::steps::slot::ObservedSlot;
 
 /// Read access to the data of an [`RwLock`]. Dropping it releases the reader's slot.
 #[must_use = "dropping it unlocks: bind it by `let guard =`"]
-pub struct ReadGuard<'a, T: Plain + Send + Sync>(pub(super) Guarded<T, Reading<'a, T>>);
+pub struct ReadGuard<'a, T: Plain + Send + Sync>(pub(super) GuardedData<T, ReadHold<'a, T>>);
 
 /// Write access to the data of an [`RwLock`]. Dropping it unlocks.
 #[must_use = "dropping it unlocks: bind it by `let guard =`"]
-pub struct WriteGuard<'a, T: Plain + Send + Sync>(pub(super) Guarded<T, Writing<'a, T>>);
+pub struct WriteGuard<'a, T: Plain + Send + Sync>(pub(super) GuardedData<T, WriteHold<'a, T>>);
 
 /// A reader's slot, or one more read in the slot of its thread.
-pub(crate) struct Reading<'a, T: Plain + Send + Sync> {
+pub(crate) struct ReadHold<'a, T: Plain + Send + Sync> {
     lock: &'a RwLock<T>,
     me: Member,
-    seen: Seen,
+    seen: ObservedSlot,
     thread: PhantomData<*const ()>,
 }
 
 /// The writers' lock, after the last reader has left.
-pub(crate) struct Writing<'a, T: Plain + Send + Sync> {
+pub(crate) struct WriteHold<'a, T: Plain + Send + Sync> {
     lock: &'a RwLock<T>,
     me: Member,
     died: Option<Died>,
@@ -38,19 +38,19 @@ pub(crate) struct Writing<'a, T: Plain + Send + Sync> {
     _raw: RawGuard<'a>,
 }
 
-impl<'a, T: Plain + Send + Sync> Reading<'a, T> {
-    pub(super) fn new(lock: &'a RwLock<T>, me: Member, seen: Seen) -> Self {
+impl<'a, T: Plain + Send + Sync> ReadHold<'a, T> {
+    pub(super) fn new(lock: &'a RwLock<T>, me: Member, seen: ObservedSlot) -> Self {
         Self { lock, me, seen, thread: PhantomData }
     }
 }
 
-impl<'a, T: Plain + Send + Sync> Writing<'a, T> {
+impl<'a, T: Plain + Send + Sync> WriteHold<'a, T> {
     pub(super) fn new(lock: &'a RwLock<T>, me: Member, died: Option<Died>, raw: RawGuard<'a>) -> Self {
         Self { lock, me, died, _raw: raw }
     }
 }
 
-impl<T: Plain + Send + Sync> Drop for Reading<'_, T> {
+impl<T: Plain + Send + Sync> Drop for ReadHold<'_, T> {
     fn drop(&mut self) {
         let shared = &self.lock.shared;
         // The slot belongs to the parent, not to a forked copy.
@@ -61,7 +61,7 @@ impl<T: Plain + Send + Sync> Drop for Reading<'_, T> {
     }
 }
 
-impl<T: Plain + Send + Sync> Drop for Writing<'_, T> {
+impl<T: Plain + Send + Sync> Drop for WriteHold<'_, T> {
     fn drop(&mut self) {
         let shared = &self.lock.shared;
         if shared.me().ok() != Some(self.me) {

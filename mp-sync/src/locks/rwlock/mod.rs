@@ -13,14 +13,14 @@ use mp_core::words::{LockKind, Member, ReadersAt, WaitGoal};
 use mp_core::{AdaptiveSpin, Error, LockError, LockWait, Parking, RawGuard, RawLock, Result, Wait};
 
 pub use self::guard::{ReadGuard, WriteGuard};
-pub(crate) use self::guard::{Reading, Writing};
+pub(crate) use self::guard::{ReadHold, WriteHold};
 use crate::handle::handle;
-use crate::locks::data::{self, Guarded};
-use crate::locks::locked::owner_died;
+use crate::locks::cell::owner_died;
+use crate::locks::data::{self, GuardedData};
 use crate::plain::Plain;
 use crate::shared::Shared;
-use crate::steps::rwlock::{Again, Enter, Entered, Inside, Leave, Readers};
-use crate::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
+use crate::steps::rwlock::{AddRead, ClaimReader, Enter, EnterOutcome, Leave, Readers};
+use crate::steps::slot::{EMPTY, FindSlot, HELD, ObservedSlot, ReplaceSlot, Slots, set};
 use crate::wait;
 
 const NAME: &str = "RwLock";
@@ -63,7 +63,7 @@ const TRIES: u32 = 3;
 pub struct RwLock<T: Plain + Send + Sync> {
     pub(crate) shared: Shared,
     raw: RawLock,
-    patience: Arc<AdaptiveSpin>,
+    spin: Arc<AdaptiveSpin>,
     data: PhantomData<fn(T) -> T>,
 }
 
@@ -105,18 +105,18 @@ impl<T: Plain + Send + Sync> RwLock<T> {
 
     fn of(shared: Shared) -> Self {
         let raw = shared.lock(LOCK);
-        Self { shared, raw, patience: Arc::default(), data: PhantomData }
+        Self { shared, raw, spin: Arc::default(), data: PhantomData }
     }
 
-    fn places(&self) -> Readers {
+    fn reader_words(&self) -> Readers {
         let limit = u32::try_from((self.shared.len() - Self::SLOTS) / 2).unwrap_or(u32::MAX);
         let slots = self.shared.slots(USED, Self::SLOTS, limit);
-        Readers { slots, again: self.shared.at(Self::SLOTS + u64::from(slots.limit)) }
+        Readers { slots, extra_reads: self.shared.at(Self::SLOTS + u64::from(slots.limit)) }
     }
 
     /// Returns the goal of a writer that has the lock and waits for the readers.
-    fn readers_to_leave(&self) -> WaitGoal {
-        let Slots { used, first, limit } = self.places().slots;
+    fn wait_goal(&self) -> WaitGoal {
+        let Slots { used, first, limit } = self.reader_words().slots;
         let readers = Some(ReadersAt { used, first, limit });
         WaitGoal { kind: LockKind::Write, lock: self.shared.at(LOCK), readers }
     }
@@ -132,13 +132,13 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     /// [`LockError::WouldDeadlock`] if this thread writes, [`LockError::Deadlock`] if this thread closed a
     /// cycle of threads that wait for each other, [`LockError::Failed`] in a forked copy.
     pub fn read(&self) -> Result<ReadGuard<'_, T>, LockError> {
-        self.read_within(Wait::Forever)
+        self.read_wait(Wait::Forever)
     }
 
     mp_core::forms! {
         "Acquires the lock for reading": read() -> Result<ReadGuard<'_, T>, LockError>,
         or "[`LockError::Held`], which names the process that writes, or waits to write";
-        |lock, wait| lock.read_within(wait);
+        |lock, wait| lock.read_wait(wait);
         never try_read;
         at_most read_timeout;
         until read_deadline;
@@ -151,13 +151,13 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     /// [`LockError::WouldDeadlock`] if this thread already reads or writes, [`LockError::Deadlock`] if this
     /// thread closed a cycle of threads that wait for each other, [`LockError::Failed`] in a forked copy.
     pub fn write(&self) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(Wait::Forever, false)
+        self.write_wait(Wait::Forever, false)
     }
 
     mp_core::forms! {
         "Acquires the lock for writing": write() -> Result<WriteGuard<'_, T>, LockError>,
         or "[`LockError::Held`], which names a process that reads or writes";
-        |lock, wait| lock.write_within(wait, false);
+        |lock, wait| lock.write_wait(wait, false);
         never try_write;
         at_most write_timeout;
         until write_deadline;
@@ -169,86 +169,86 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     /// # Errors
     /// The errors of [`write`](Self::write), without `OwnerDied`.
     pub fn recover(&self) -> Result<WriteGuard<'_, T>, LockError> {
-        self.write_within(Wait::Forever, true)
+        self.write_wait(Wait::Forever, true)
     }
 
     mp_core::forms! {
         "Acquires the lock for writing, even if a process died while it wrote":
         recover() -> Result<WriteGuard<'_, T>, LockError>,
         or "[`LockError::Held`], which names a process that reads or writes";
-        |lock, wait| lock.write_within(wait, true);
+        |lock, wait| lock.write_wait(wait, true);
         at_most recover_timeout;
     }
 
-    fn reading(&self, me: Member, seen: Seen) -> ReadGuard<'_, T> {
-        ReadGuard(Guarded::new(&self.shared, DATA, Reading::new(self, me, seen)))
+    fn reading(&self, me: Member, seen: ObservedSlot) -> ReadGuard<'_, T> {
+        ReadGuard(GuardedData::new(&self.shared, DATA, ReadHold::new(self, me, seen)))
     }
 
-    fn read_within(&self, wait: Wait) -> Result<ReadGuard<'_, T>, LockError> {
-        let (me, thread, places) = (self.shared.me()?, Who::here().tid, self.places());
-        match self.shared.run(Enter::new(self.shared.at(LOCK), places, me, thread)) {
-            Entered::Reading(seen) => return Ok(self.reading(me, seen)),
-            Entered::Blocked { stepped_back: true, .. } => self.parking().notify_all(),
-            Entered::Blocked { .. } | Entered::Full => {}
+    fn read_wait(&self, wait: Wait) -> Result<ReadGuard<'_, T>, LockError> {
+        let (me, thread, readers) = (self.shared.me()?, Who::here().tid, self.reader_words());
+        match self.shared.run(Enter::new(self.shared.at(LOCK), readers, me, thread)) {
+            EnterOutcome::Reading(seen) => return Ok(self.reading(me, seen)),
+            EnterOutcome::Blocked { stepped_back: true, .. } => self.parking().notify_all(),
+            EnterOutcome::Blocked { .. } | EnterOutcome::Full => {}
         }
         // A thread that already reads blocks writers anyway, and would deadlock with a writer that waits for
         // it.
-        if let Some(seen) = self.shared.run(Again::new(places, me, thread)) {
+        if let Some(seen) = self.shared.run(AddRead::new(readers, me, thread)) {
             return Ok(self.reading(me, seen));
         }
-        let inside = || self.shared.run(Inside::new(places, me, thread));
-        let mut guard = self.raw.acquire(LockKind::Read, wait, &self.patience)?;
-        self.is_whole(&mut guard)?;
+        let claim = || self.shared.run(ClaimReader::new(readers, me, thread));
+        let mut guard = self.raw.acquire(LockKind::Read, wait, &self.spin)?;
+        self.check_whole(&mut guard)?;
         let free = || {
-            self.give_back_dead();
-            inside()
+            self.release_dead();
+            claim()
         };
-        let place = (&self.shared, self.parking(), Call::RwLockRead);
-        let mut found = wait::until(place, &self.patience, wait, inside, free)?;
+        let target = (&self.shared, self.parking(), Call::RwLockRead);
+        let mut found = wait::until(target, &self.spin, wait, claim, free)?;
         for _ in 0..TRIES {
             match found {
                 Some(seen) => return Ok(self.reading(me, seen)),
-                None => self.no_reader_left(wait)?,
+                None => self.check_no_readers(wait)?,
             }
-            found = inside();
+            found = claim();
         }
         Err(Error::Malformed("a lock that has no place for a reader, and no readers".into()).into())
     }
 
     /// Ends one read. The last read of a thread releases the slot.
-    fn leave(&self, seen: Seen) {
-        if self.shared.run(Leave::new(self.places(), seen)) {
+    fn leave(&self, seen: ObservedSlot) {
+        if self.shared.run(Leave::new(self.reader_words(), seen)) {
             self.parking().notify_all();
         }
     }
 
     /// Returns `true` if this thread has a reader's slot.
-    fn reads(&self, me: Member, thread: u32) -> bool {
+    fn is_reading(&self, me: Member, thread: u32) -> bool {
         self.readers().any(|seen| seen.slot.member == me && seen.slot.thread == thread)
     }
 
-    fn readers(&self) -> impl Iterator<Item = Seen> + '_ {
-        let (slots, mut next) = (self.places().slots, 0);
+    fn readers(&self) -> impl Iterator<Item = ObservedSlot> + '_ {
+        let (slots, mut next) = (self.reader_words().slots, 0);
         std::iter::from_fn(move || {
-            let seen = self.shared.run(Find::new(slots, set(&[HELD]), next))?;
+            let seen = self.shared.run(FindSlot::new(slots, set(&[HELD]), next))?;
             next = seen.index + 1;
             Some(seen)
         })
     }
 
     /// Releases the slots of dead readers.
-    fn give_back_dead(&self) {
+    fn release_dead(&self) {
         for seen in self.readers() {
             if self.shared.arena().is_dead(seen.slot.member) {
                 let back = seen.slot.given_back(EMPTY);
-                self.shared.run(Change::new(self.places().slots.at(seen.index), seen.slot, back));
+                self.shared.run(ReplaceSlot::new(self.reader_words().slots.at(seen.index), seen.slot, back));
             }
         }
     }
 
     /// Returns an error if the data may be torn. A holder that died before it began to write, or as a reader,
     /// left it whole: then the mark is removed.
-    fn is_whole(&self, guard: &mut RawGuard<'_>) -> Result<(), LockError> {
+    fn check_whole(&self, guard: &mut RawGuard<'_>) -> Result<(), LockError> {
         if !guard.is_marked() {
             return Ok(());
         }
@@ -263,7 +263,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     /// as the likeliest cause. (`Wait::Never` skips that search, to return quickly.) Returns `Ok` if all
     /// readers have left meanwhile.
     #[cold]
-    fn no_reader_left(&self, wait: Wait) -> Result<(), LockError> {
+    fn check_no_readers(&self, wait: Wait) -> Result<(), LockError> {
         let (arena, readers) = (self.shared.arena(), self.readers().map(|seen| seen.slot.member));
         let readers: Vec<Member> = readers.collect();
         let Some(&first) = readers.first() else { return Ok(()) };
@@ -272,28 +272,28 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         Err(LockError::Held { holder, pid: arena.pid_of(holder) })
     }
 
-    fn write_within(&self, wait: Wait, recovering: bool) -> Result<WriteGuard<'_, T>, LockError> {
+    fn write_wait(&self, wait: Wait, recovering: bool) -> Result<WriteGuard<'_, T>, LockError> {
         let (me, thread) = (self.shared.me()?, Who::here().tid);
-        let mut guard = self.raw.acquire(LockKind::Write, wait, &self.patience)?;
-        let torn = self.is_whole(&mut guard);
+        let mut guard = self.raw.acquire(LockKind::Write, wait, &self.spin)?;
+        let torn = self.check_whole(&mut guard);
         let died = guard.died().filter(|_| torn.is_err());
         if !recovering {
             torn?;
         }
-        if self.reads(me, thread) {
+        if self.is_reading(me, thread) {
             return Err(LockError::WouldDeadlock);
         }
-        let alone = || self.readers().next().is_none().then_some(Ok(()));
-        let mut cycles = LockWait::new(self.shared.arena(), me, self.readers_to_leave(), wait);
-        let ask = || {
-            self.give_back_dead();
-            alone().or_else(|| cycles.look(Instant::now()).map(Err))
+        let no_readers = || self.readers().next().is_none().then_some(Ok(()));
+        let mut cycles = LockWait::new(self.shared.arena(), me, self.wait_goal(), wait);
+        let check_dead = || {
+            self.release_dead();
+            no_readers().or_else(|| cycles.look(Instant::now()).map(Err))
         };
-        let place = (&self.shared, self.parking(), Call::RwLockWrite);
-        match wait::until(place, &self.patience, wait, alone, ask)? {
+        let target = (&self.shared, self.parking(), Call::RwLockWrite);
+        match wait::until(target, &self.spin, wait, no_readers, check_dead)? {
             Some(Ok(())) => {}
             Some(Err(cycle)) => return Err(LockError::Deadlock(cycle)),
-            None => self.no_reader_left(wait)?,
+            None => self.check_no_readers(wait)?,
         }
         drop(cycles);
         if recovering {
@@ -304,7 +304,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         // compiler may move data writes before it, and a kill there would leave torn data without an
         // `OwnerDied`.
         compiler_fence(Ordering::SeqCst);
-        Ok(WriteGuard(Guarded::new(&self.shared, DATA, Writing::new(self, me, died, guard))))
+        Ok(WriteGuard(GuardedData::new(&self.shared, DATA, WriteHold::new(self, me, died, guard))))
     }
 }
 
@@ -323,12 +323,12 @@ mod tests {
         let lock = RwLock::with_readers(5_u64, 2).unwrap();
         let reading = lock.read().unwrap();
         let me = lock.shared.me().unwrap();
-        match lock.no_reader_left(Wait::Forever) {
+        match lock.check_no_readers(Wait::Forever) {
             Err(LockError::Held { holder, pid }) => assert_eq!((holder, pid), (me, std::process::id())),
             other => panic!("{other:?}"),
         }
         drop(reading);
-        lock.no_reader_left(Wait::Forever).unwrap();
+        lock.check_no_readers(Wait::Forever).unwrap();
     }
 
     #[test]

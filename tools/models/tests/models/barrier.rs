@@ -6,8 +6,10 @@ use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::is_killed;
 use mp_models::random::at_random;
-use mp_sync::steps::barrier::{Arrive, Arrived, BarrierAt, Break, Complete, How, Phase, Reset, Verdict};
-use mp_sync::steps::slot::{Find, HELD, Slot, Slots, set};
+use mp_sync::steps::barrier::{
+    Arrive, ArriveOutcome, BarrierAt, Break, BreakCause, CompletePhase, Phase, PhaseOutcome, Reset,
+};
+use mp_sync::steps::slot::{FindSlot, HELD, Slot, Slots, set};
 
 fn at(parties: u32) -> BarrierAt {
     BarrierAt { phase: Word::at(0), arrivals: Word::at(16), parties }
@@ -36,12 +38,12 @@ enum Doing {
     Begin,
     Arrive(Arrive),
     Act,
-    Complete(Complete),
+    CompletePhase(CompletePhase),
     Look,
-    Help(Complete),
+    Help(CompletePhase),
     Last,
     Arrivals(u32),
-    Parties(Find),
+    Parties(FindSlot),
     Break(Break),
     Reset(Reset),
     /// Arrived while the last party of a phase acts: checks whether the phase is over, whether that party is
@@ -104,24 +106,24 @@ impl Actor for Process {
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
         let at = at(self.parties);
         let party =
-            |from| Doing::Parties(Find::new(enrolled(at.parties, ghost.processes), set(&[HELD]), from));
+            |from| Doing::Parties(FindSlot::new(enrolled(at.parties, ghost.processes), set(&[HELD]), from));
         match &mut self.doing {
             Doing::Begin => {
                 let arrive = Arrive::new(at, Member::new(me as u32, 1));
-                self.doing = Doing::Arrive(if self.acts { arrive.acting() } else { arrive });
+                self.doing = Doing::Arrive(if self.acts { arrive.with_action() } else { arrive });
             }
             Doing::Arrive(steps) => match steps.step(m) {
                 None => {}
-                Some(Arrived::Broken(_)) => return true,
-                Some(Arrived::Full(phase)) => self.doing = Doing::Full(phase),
-                Some(Arrived::Here { index, phase, .. }) => {
+                Some(ArriveOutcome::Broken(_)) => return true,
+                Some(ArriveOutcome::Full(phase)) => self.doing = Doing::Full(phase),
+                Some(ArriveOutcome::Arrived { index, phase, .. }) => {
                     let taken = ghost.arrived.iter().any(|a| (a.0, a.1) == (phase.pack(), index));
                     assert!(!taken, "number {index} was given twice");
                     ghost.arrived.push((phase.pack(), index, me));
                     self.phase = phase;
                     self.doing = match index + 1 == self.parties {
                         true if self.acts => Doing::Act,
-                        true => Doing::Complete(Complete::new(at, phase)),
+                        true => Doing::CompletePhase(CompletePhase::new(at, phase)),
                         false => Doing::Look,
                     };
                 }
@@ -130,25 +132,25 @@ impl Actor for Process {
                 let acted = ghost.acted.as_mut().expect("a party acts");
                 assert!(!acted.contains(&self.phase.pack()), "acted twice");
                 acted.push(self.phase.pack());
-                self.doing = Doing::Complete(Complete::new(at, self.phase).acted());
+                self.doing = Doing::CompletePhase(CompletePhase::new(at, self.phase).after_action());
             }
-            Doing::Complete(steps) => {
+            Doing::CompletePhase(steps) => {
                 if steps.step(m).is_some() {
                     self.doing = Doing::Look;
                 }
             }
-            Doing::Look => match self.phase.verdict(Phase::unpack(m.load(at.phase))) {
+            Doing::Look => match self.phase.outcome(Phase::unpack(m.load(at.phase))) {
                 // Reset twice before it checked: it can't know the earlier state, and reports a reset to be
                 // safe.
-                Verdict::Broken(None) if ghost.resets == 2 => return true,
-                Verdict::Passed => return self.ended(true, ghost),
-                Verdict::Broken(_) => return self.ended(false, ghost),
-                Verdict::Open if self.bug == Bug::NoHelp => self.doing = Doing::Arrivals(0),
-                Verdict::Open if self.bug == Bug::NoSweep => {}
-                Verdict::Open => {
-                    let help = Complete::new(at, self.phase);
+                PhaseOutcome::Broken(None) if ghost.resets == 2 => return true,
+                PhaseOutcome::Passed => return self.ended(true, ghost),
+                PhaseOutcome::Broken(_) => return self.ended(false, ghost),
+                PhaseOutcome::Open if self.bug == Bug::NoHelp => self.doing = Doing::Arrivals(0),
+                PhaseOutcome::Open if self.bug == Bug::NoSweep => {}
+                PhaseOutcome::Open => {
+                    let help = CompletePhase::new(at, self.phase);
                     let bug = self.bug == Bug::HelpsWhoActs;
-                    self.doing = Doing::Help(if bug { help.acted() } else { help });
+                    self.doing = Doing::Help(if bug { help.after_action() } else { help });
                 }
             },
             Doing::Help(steps) => {
@@ -160,7 +162,9 @@ impl Actor for Process {
             Doing::Last => {
                 let word = m.load(at.arrival(at.parties - 1));
                 self.doing = match self.phase.arrived(word).filter(|_| Phase::acts(word)) {
-                    Some(who) if is_killed(fates, who) => Doing::Break(Break::new(at, self.phase, How::Died)),
+                    Some(who) if is_killed(fates, who) => {
+                        Doing::Break(Break::new(at, self.phase, BreakCause::Died))
+                    }
                     Some(_) => Doing::Look,
                     None => Doing::Arrivals(0),
                 };
@@ -172,7 +176,7 @@ impl Actor for Process {
             Doing::FullLast(phase) => {
                 let who = phase.arrived(m.load(at.arrival(at.parties - 1)));
                 self.doing = match who.is_some_and(|who| is_killed(fates, who)) {
-                    true => Doing::FullBreak(Break::new(at, *phase, How::Died)),
+                    true => Doing::FullBreak(Break::new(at, *phase, BreakCause::Died)),
                     false => Doing::Full(*phase),
                 };
             }
@@ -187,7 +191,7 @@ impl Actor for Process {
                     // With `NoHelp`, the death of a party that has arrived is harmless: only the others
                     // matter.
                     _ if dead && self.bug != Bug::NoHelp => {
-                        Doing::Break(Break::new(at, self.phase, How::Died))
+                        Doing::Break(Break::new(at, self.phase, BreakCause::Died))
                     }
                     next if next < at.parties => Doing::Arrivals(next),
                     _ if self.bug == Bug::NoHelp => Doing::Look,
@@ -200,7 +204,7 @@ impl Actor for Process {
                 Some(Some(seen)) => {
                     let dead = is_killed(fates, seen.slot.member);
                     self.doing = match dead {
-                        true => Doing::Break(Break::new(at, self.phase, How::Died)),
+                        true => Doing::Break(Break::new(at, self.phase, BreakCause::Died)),
                         false => party(seen.index + 1),
                     };
                 }

@@ -5,8 +5,8 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
 use mp_models::random::at_random;
-use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notified, Notify, WAITING};
-use mp_sync::steps::slot::{Change, Claim, EMPTY, Find, Seen, Slot, Slots, set};
+use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notify, NotifyOutcome, WAITING};
+use mp_sync::steps::slot::{ClaimSlot, EMPTY, FindSlot, ObservedSlot, ReplaceSlot, Slot, Slots, set};
 
 const TURN: Word = Word::at(8);
 const SLOTS: Slots = Slots { used: Word::at(0), first: Word::at(16), limit: 4 };
@@ -25,18 +25,18 @@ enum Bug {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Begin,
-    Enlist(Claim),
+    Enlist(ClaimSlot),
     Look,
-    Find(Find),
-    Clear(Change),
-    TakeOver(Change, Seen),
-    GiveUpOwn(Change, Seen),
-    LookAtOwn(Seen),
-    PassOn(Notify, Seen, Seen),
-    LeaveOwn(Change, Seen),
+    FindSlot(FindSlot),
+    Clear(ReplaceSlot),
+    TakeOver(ReplaceSlot, ObservedSlot),
+    GiveUpOwn(ReplaceSlot, ObservedSlot),
+    LookAtOwn(ObservedSlot),
+    PassOn(Notify, ObservedSlot, ObservedSlot),
+    LeaveOwn(ReplaceSlot, ObservedSlot),
     /// Last access: it has its token.
-    Leave(Change),
-    FallAsleep(Change),
+    Leave(ReplaceSlot),
+    FallAsleep(ReplaceSlot),
     Sleep,
     /// Notifier.
     Notify(Notify),
@@ -48,7 +48,7 @@ enum Doing {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Process {
     doing: Doing,
-    mine: Seen,
+    mine: ObservedSlot,
     tokens: u32,
     bug: Bug,
 }
@@ -66,16 +66,16 @@ struct Ghost {
     spare: u32,
 }
 
-fn change(seen: Seen, to: Slot) -> Change {
-    Change::new(SLOTS.at(seen.index), seen.slot, to)
+fn change(seen: ObservedSlot, to: Slot) -> ReplaceSlot {
+    ReplaceSlot::new(SLOTS.at(seen.index), seen.slot, to)
 }
 
-fn leave(seen: Seen) -> Change {
+fn leave(seen: ObservedSlot) -> ReplaceSlot {
     change(seen, seen.slot.given_back(EMPTY))
 }
 
-fn find(from: u32) -> Find {
-    Find::new(SLOTS, set(&[WAITING, ASLEEP, NOTIFIED]), from)
+fn find(from: u32) -> FindSlot {
+    FindSlot::new(SLOTS, set(&[WAITING, ASLEEP, NOTIFIED]), from)
 }
 
 /// Returns the number of slots with a token.
@@ -85,7 +85,7 @@ fn tokens(m: &Memory) -> u32 {
 
 impl Process {
     fn new(tokens: u32, bug: Bug) -> Self {
-        let mine = Seen { index: 0, slot: Slot::unpack(0) };
+        let mine = ObservedSlot { index: 0, slot: Slot::unpack(0) };
         let doing = if tokens > 0 { Doing::Notify(Notify::new(SLOTS, TURN)) } else { Doing::Begin };
         Self { doing, mine, tokens, bug }
     }
@@ -113,7 +113,7 @@ impl Actor for Process {
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
         match &mut self.doing {
             Doing::Begin => {
-                let claim = Claim::new(SLOTS, EMPTY, (WAITING, member(me), 0), 0).or_new();
+                let claim = ClaimSlot::new(SLOTS, EMPTY, (WAITING, member(me), 0), 0).or_grow();
                 self.doing = Doing::Enlist(claim);
             }
             Doing::Enlist(steps) => {
@@ -125,20 +125,20 @@ impl Actor for Process {
             Doing::Look => {
                 let now = Slot::unpack(m.load(SLOTS.at(self.mine.index)));
                 self.doing = match now.state {
-                    NOTIFIED => Doing::Leave(leave(Seen { slot: now, ..self.mine })),
+                    NOTIFIED => Doing::Leave(leave(ObservedSlot { slot: now, ..self.mine })),
                     _ if self.bug == Bug::NoTakeOver || !ghost.poll_interval => self.fall_asleep(ghost),
-                    _ => Doing::Find(find(0)),
+                    _ => Doing::FindSlot(find(0)),
                 };
             }
-            Doing::Find(steps) => match steps.step(m) {
+            Doing::FindSlot(steps) => match steps.step(m) {
                 None => {}
                 Some(None) => self.doing = self.fall_asleep(ghost),
                 Some(Some(seen)) if !is_killed(fates, seen.slot.member) => {
-                    self.doing = Doing::Find(find(seen.index + 1));
+                    self.doing = Doing::FindSlot(find(seen.index + 1));
                 }
                 Some(Some(seen)) if seen.slot.state == NOTIFIED => {
                     let taken = seen.slot.then(NOTIFIED, member(me), 0);
-                    self.doing = Doing::TakeOver(change(seen, taken), Seen { slot: taken, ..seen });
+                    self.doing = Doing::TakeOver(change(seen, taken), ObservedSlot { slot: taken, ..seen });
                 }
                 Some(Some(seen)) => self.doing = Doing::Clear(leave(seen)),
             },
@@ -161,7 +161,7 @@ impl Actor for Process {
                 };
             }
             Doing::LookAtOwn(taken) => {
-                let own = Seen { slot: Slot::unpack(m.load(SLOTS.at(self.mine.index))), ..self.mine };
+                let own = ObservedSlot { slot: Slot::unpack(m.load(SLOTS.at(self.mine.index))), ..self.mine };
                 assert_eq!(own.slot.state, NOTIFIED);
                 self.doing = match self.bug {
                     Bug::KeepsBoth => Doing::LeaveOwn(leave(own), *taken),
@@ -171,7 +171,7 @@ impl Actor for Process {
             Doing::PassOn(steps, own, taken) => match steps.step(m) {
                 None => {}
                 Some(notified) => {
-                    if let Notified::Given { seen, .. } = notified {
+                    if let NotifyOutcome::Delivered { seen, .. } = notified {
                         ghost.woken.push(seen.index);
                     }
                     self.doing = Doing::LeaveOwn(leave(*own), *taken);
@@ -212,13 +212,13 @@ impl Actor for Process {
                 ghost.given += tokens(m) - before;
                 match notified {
                     None => {}
-                    Some(Notified::NoWaiter) => {
+                    Some(NotifyOutcome::NoWaiter) => {
                         // Perhaps no waiter comes any more.
                         let waits = (0..fates.len()).any(|i| i != me && fates[i] == Fate::Running);
                         self.doing = Doing::Notify(Notify::new(SLOTS, TURN));
                         return !waits;
                     }
-                    Some(Notified::Given { seen, asleep, .. }) => {
+                    Some(NotifyOutcome::Delivered { seen, asleep, .. }) => {
                         if asleep {
                             ghost.woken.push(seen.index);
                         }
@@ -233,7 +233,9 @@ impl Actor for Process {
                 let notified = steps.step(m);
                 ghost.given += tokens(m) - before;
                 match notified {
-                    Some(Notified::Given { next: Some(next), .. }) => self.doing = Doing::NotifyAll(next),
+                    Some(NotifyOutcome::Delivered { next: Some(next), .. }) => {
+                        self.doing = Doing::NotifyAll(next)
+                    }
                     Some(_) => return true,
                     None => {}
                 }
@@ -252,7 +254,7 @@ fn explore(tokens: u32, kills: u32, stops: u32, poll_interval: bool, bug: Bug) {
 fn all_wait(memory: &Memory, waiters: &mut [Process]) {
     memory.poke(SLOTS.used, waiters.len() as u64);
     for (i, waiter) in waiters.iter_mut().enumerate() {
-        waiter.mine = Seen { index: i as u32, slot: Slot::unpack(0).then(WAITING, member(i), 0) };
+        waiter.mine = ObservedSlot { index: i as u32, slot: Slot::unpack(0).then(WAITING, member(i), 0) };
         waiter.doing = Doing::Look;
         memory.poke(SLOTS.at(waiter.mine.index), waiter.mine.slot.pack());
     }

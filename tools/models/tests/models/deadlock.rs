@@ -11,8 +11,8 @@ use mp_core::words::{LockKind, ReadersAt, WaitGoal};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{actor_of, member};
 use mp_models::random::at_random;
-use mp_sync::steps::rwlock::{Enter, Entered, Inside, Leave, Readers};
-use mp_sync::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
+use mp_sync::steps::rwlock::{ClaimReader, Enter, EnterOutcome, Leave, Readers};
+use mp_sync::steps::slot::{EMPTY, FindSlot, HELD, ObservedSlot, ReplaceSlot, Slots, set};
 
 use self::Want::{Alone, Read, Write};
 
@@ -21,8 +21,8 @@ use self::Want::{Alone, Read, Write};
 const LOCKS: usize = 4;
 const WRITERS: usize = LOCKS - 1;
 const SLOTS: Slots = Slots { used: lock(LOCKS).word(), first: lock(LOCKS).word().plus(1), limit: 3 };
-const READERS: Readers = Readers { slots: SLOTS, again: SLOTS.first.plus(3) };
-const NOTES: WaitNotesAt = WaitNotesAt { base: READERS.again.plus(3), stride: 32, entries: 1 };
+const READERS: Readers = Readers { slots: SLOTS, extra_reads: SLOTS.first.plus(3) };
+const NOTES: WaitNotesAt = WaitNotesAt { base: READERS.extra_reads.plus(3), stride: 32, entries: 1 };
 const WORDS: usize = 3 * LOCKS + 7 + 4 * 3;
 
 const fn lock(i: usize) -> LockAt {
@@ -62,13 +62,13 @@ enum Doing {
     /// Has found it held. The next action depends on whether the owner is dead.
     Refused(LockWord),
     /// A reader that has the lock of writers.
-    Inside(Inside),
+    ClaimReader(ClaimReader),
     LetOthersIn(Unlock),
     /// A writer that has the lock of writers, and checks whether readers are left.
-    Readers(Find),
-    GiveBack(Change),
+    Readers(FindSlot),
+    GiveBack(ReplaceSlot),
     WriteNote(WriteNote),
-    Find(FindCycle),
+    FindSlot(FindCycle),
     /// Has its lock, or has given up: its note is outdated.
     TakeBack(TakeNoteBack),
     Leave(Leave),
@@ -86,7 +86,7 @@ struct Thread {
     doing: Doing,
     note: Option<WrittenNote>,
     /// Place among the readers.
-    reads: Option<Seen>,
+    reads: Option<ObservedSlot>,
     /// `true` if it has the lock of writers, and waits for the readers.
     inside: bool,
     /// `true` if it waits for its second lock with a time-out.
@@ -240,7 +240,9 @@ impl Thread {
             return self.back();
         }
         match self.wants[self.has] {
-            Read if self.reads.is_none() => Doing::Inside(Inside::new(READERS, member(me), me as u32 + 1)),
+            Read if self.reads.is_none() => {
+                Doing::ClaimReader(ClaimReader::new(READERS, member(me), me as u32 + 1))
+            }
             Write if !self.inside => {
                 self.inside = true;
                 readers()
@@ -298,13 +300,13 @@ impl Actor for Thread {
             Doing::Begin => self.doing = self.begin(me),
             Doing::Enter(steps) => match steps.step(m) {
                 None => {}
-                Some(Entered::Reading(seen)) => {
+                Some(EnterOutcome::Reading(seen)) => {
                     ghost.reads[me] = true;
                     self.reads = Some(seen);
                     self.doing = self.next(me, ghost);
                 }
-                Some(Entered::Blocked { .. }) => self.doing = self.acquire(me, None),
-                Some(Entered::Full) => panic!("there is a place for each"),
+                Some(EnterOutcome::Blocked { .. }) => self.doing = self.acquire(me, None),
+                Some(EnterOutcome::Full) => panic!("there is a place for each"),
             },
             Doing::Acquire(steps) => {
                 let end = steps.step(m);
@@ -327,7 +329,7 @@ impl Actor for Thread {
                     false => self.wait(me, ghost),
                 };
             }
-            Doing::Inside(steps) => {
+            Doing::ClaimReader(steps) => {
                 if let Some(seen) = steps.step(m) {
                     self.reads = Some(seen.expect("there is a place for each"));
                     ghost.reads[me] = true;
@@ -344,7 +346,7 @@ impl Actor for Thread {
                 Some(None) => self.doing = self.over(me, ghost),
                 Some(Some(seen)) if fates[actor_of(seen.slot.member)] == Fate::Killed => {
                     let back = seen.slot.given_back(EMPTY);
-                    self.doing = Doing::GiveBack(Change::new(SLOTS.at(seen.index), seen.slot, back));
+                    self.doing = Doing::GiveBack(ReplaceSlot::new(SLOTS.at(seen.index), seen.slot, back));
                 }
                 Some(Some(_)) => self.doing = self.wait(me, ghost),
             },
@@ -358,7 +360,7 @@ impl Actor for Thread {
                     self.doing = find(me);
                 }
             }
-            Doing::Find(steps) => {
+            Doing::FindSlot(steps) => {
                 if let Some(found) = steps.step(m) {
                     self.doing = match found {
                         Some(cycle) => self.found(me, &cycle, fates, ghost),
@@ -393,11 +395,11 @@ impl Actor for Thread {
 }
 
 fn readers() -> Doing {
-    Doing::Readers(Find::new(SLOTS, set(&[HELD]), 0))
+    Doing::Readers(FindSlot::new(SLOTS, set(&[HELD]), 0))
 }
 
 fn find(me: usize) -> Doing {
-    Doing::Find(FindCycle::new(NOTES, Thread::thread(me)))
+    Doing::FindSlot(FindCycle::new(NOTES, Thread::thread(me)))
 }
 
 fn explore(threads: Vec<Thread>, kills: u32, stops: u32) {

@@ -8,7 +8,7 @@ use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 use mp_models::sleepers::Sleepers;
-use mp_sync::steps::rlock::{AllLevels, Deepen, Deeper, Depth, Rise, SetDepth};
+use mp_sync::steps::rlock::{AddLevel, AddLevelOutcome, Depth, ReadDepth, ReleaseLevel, SetDepth};
 
 const LOCK: LockAt = LockAt(Word::at(0));
 const DEPTH: Word = Word::at(24);
@@ -44,14 +44,14 @@ enum Doing {
     Park(Park),
     Asleep(LockWord),
     SetDepth(SetDepth),
-    Deepen(Deepen),
+    AddLevel(AddLevel),
     ReadA,
     ReadB(u64),
     WriteA(u64),
     WriteB,
     /// Releases all levels, to wait.
-    LetGo(AllLevels),
-    Rise(Rise),
+    LetGo(ReadDepth),
+    ReleaseLevel(ReleaseLevel),
     Unlock(Unlock),
 }
 
@@ -184,7 +184,7 @@ impl Actor for Thread {
             }
             Doing::Mine(steps, word) => {
                 match steps.step(m).expect("one step") || self.bug == Bug::ProcessOwns {
-                    true => Doing::Deepen(Deepen::new(DEPTH)),
+                    true => Doing::AddLevel(AddLevel::new(DEPTH)),
                     false => {
                         assert_eq!(self.levels, 0, "it is inside, and doesn't know it");
                         Doing::Park(Park::new(LOCK, *word))
@@ -212,7 +212,7 @@ impl Actor for Thread {
                 self.slept = false;
                 match self.let_go {
                     0 => Doing::ReadA,
-                    _ => Doing::Rise(Rise::new(DEPTH)),
+                    _ => Doing::ReleaseLevel(ReleaseLevel::new(DEPTH)),
                 }
             }
             Doing::ReadA => Doing::ReadB(m.load(A)),
@@ -226,10 +226,10 @@ impl Actor for Thread {
                 self.value = *a + 1;
                 self.acquire(me, None)
             }
-            Doing::Deepen(_) if ghost.inside != Some(me) => panic!("two inside"),
-            Doing::Deepen(steps) => match steps.step(m) {
+            Doing::AddLevel(_) if ghost.inside != Some(me) => panic!("two inside"),
+            Doing::AddLevel(steps) => match steps.step(m) {
                 None => doing,
-                Some(Deeper::Taken) => {
+                Some(AddLevelOutcome::Added) => {
                     self.levels += 1;
                     self.check(m);
                     Doing::WriteB
@@ -239,8 +239,8 @@ impl Actor for Thread {
             Doing::WriteB => {
                 m.store(B, self.value);
                 match self.waits {
-                    true => Doing::LetGo(AllLevels(DEPTH)),
-                    false => Doing::Rise(Rise::new(DEPTH)),
+                    true => Doing::LetGo(ReadDepth(DEPTH)),
+                    false => Doing::ReleaseLevel(ReleaseLevel::new(DEPTH)),
                 }
             }
             Doing::LetGo(steps) => {
@@ -250,14 +250,14 @@ impl Actor for Thread {
                 ghost.inside = None;
                 Doing::Unlock(Unlock::new(LOCK, depth.is_recovering()))
             }
-            Doing::Rise(steps) => match steps.step(m) {
+            Doing::ReleaseLevel(steps) => match steps.step(m) {
                 None => doing,
                 Some(None) => {
                     self.levels -= 1;
                     self.check(m);
                     match self.bug {
                         Bug::ReleasesEarly => Doing::Unlock(Unlock::new(LOCK, false)),
-                        _ => Doing::Rise(Rise::new(DEPTH)),
+                        _ => Doing::ReleaseLevel(ReleaseLevel::new(DEPTH)),
                     }
                 }
                 Some(Some(depth)) => {

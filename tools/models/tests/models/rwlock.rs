@@ -6,15 +6,15 @@ use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlo
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::member;
 use mp_models::random::at_random;
-use mp_sync::steps::rwlock::{Again, Enter, Entered, Inside, Leave, Readers};
-use mp_sync::steps::slot::{Change, EMPTY, Find, HELD, Seen, Slots, set};
+use mp_sync::steps::rwlock::{AddRead, ClaimReader, Enter, EnterOutcome, Leave, Readers};
+use mp_sync::steps::slot::{EMPTY, FindSlot, HELD, ObservedSlot, ReplaceSlot, Slots, set};
 
 const LOCK: LockAt = LockAt(Word::at(0));
 const WRITING: Word = Word::at(24);
 const A: Word = Word::at(32);
 const B: Word = Word::at(40);
 const SLOTS: Slots = Slots { used: Word::at(48), first: Word::at(56), limit: 3 };
-const READERS: Readers = Readers { slots: SLOTS, again: Word::at(80) };
+const READERS: Readers = Readers { slots: SLOTS, extra_reads: Word::at(80) };
 
 /// Count that a dead reader may have left.
 const LEFT_BEHIND: u64 = 1;
@@ -43,23 +43,23 @@ enum Doing {
     Begin,
     Enter(Enter),
     /// Takes a place without reading the lock afterwards.
-    Slip(Inside),
+    Slip(ClaimReader),
     Acquire(Acquire),
     Refused(LockWord),
     LookWriting,
-    Inside(Inside),
-    LetOthersIn(Unlock, Seen),
-    ReadA(Seen),
+    ClaimReader(ClaimReader),
+    LetOthersIn(Unlock, ObservedSlot),
+    ReadA(ObservedSlot),
     /// Reads, and begins to read once more.
-    EnterAgain(Enter, Seen),
-    Again(Again, Seen),
-    AnotherSlot(Inside, Seen),
+    EnterAgain(Enter, ObservedSlot),
+    AddRead(AddRead, ObservedSlot),
+    AnotherSlot(ClaimReader, ObservedSlot),
     /// Reads twice, and ends the first reading.
-    LeaveFirst(Leave, Seen),
-    ReadB(Seen),
+    LeaveFirst(Leave, ObservedSlot),
+    ReadB(ObservedSlot),
     Leave(Leave),
-    Readers(Find),
-    GiveBack(Change),
+    Readers(FindSlot),
+    GiveBack(ReplaceSlot),
     StoreWriting,
     LoadA,
     StoreA,
@@ -91,8 +91,8 @@ fn acquire(me: usize, dead: Option<DeadHolder>) -> Doing {
     Doing::Acquire(Acquire::new(LOCK, member(me), who, false, dead))
 }
 
-fn inside(me: usize) -> Inside {
-    Inside::new(READERS, member(me), me as u32)
+fn inside(me: usize) -> ClaimReader {
+    ClaimReader::new(READERS, member(me), me as u32)
 }
 
 fn enter(me: usize) -> Enter {
@@ -100,7 +100,7 @@ fn enter(me: usize) -> Enter {
 }
 
 fn readers() -> Doing {
-    Doing::Readers(Find::new(SLOTS, set(&[HELD]), 0))
+    Doing::Readers(FindSlot::new(SLOTS, set(&[HELD]), 0))
 }
 
 impl Process {
@@ -108,11 +108,11 @@ impl Process {
         match self.writes {
             true if self.bug == Bug::IgnoresReaders => Doing::StoreWriting,
             true => readers(),
-            false => Doing::Inside(inside(me)),
+            false => Doing::ClaimReader(inside(me)),
         }
     }
 
-    fn reads_again(&self, first: Seen, seen: Seen) -> Doing {
+    fn reads_again(&self, first: ObservedSlot, seen: ObservedSlot) -> Doing {
         Doing::LeaveFirst(Leave::new(READERS, first), seen)
     }
 
@@ -135,9 +135,9 @@ impl Actor for Process {
             Doing::Begin => self.doing = Doing::Enter(enter(me)),
             Doing::Enter(steps) => match steps.step(m) {
                 None => {}
-                Some(Entered::Reading(seen)) => self.doing = Doing::ReadA(seen),
-                Some(Entered::Blocked { .. }) => self.doing = acquire(me, None),
-                Some(Entered::Full) => unreachable!("there are slots for all"),
+                Some(EnterOutcome::Reading(seen)) => self.doing = Doing::ReadA(seen),
+                Some(EnterOutcome::Blocked { .. }) => self.doing = acquire(me, None),
+                Some(EnterOutcome::Full) => unreachable!("there are slots for all"),
             },
             Doing::Slip(steps) => {
                 if let Some(seen) = steps.step(m) {
@@ -166,7 +166,7 @@ impl Actor for Process {
                 }
                 self.doing = self.has_lock(me);
             }
-            Doing::Inside(steps) => {
+            Doing::ClaimReader(steps) => {
                 if let Some(seen) = steps.step(m) {
                     let unlock = self.unlock();
                     self.doing = Doing::LetOthersIn(unlock, seen.expect("there are slots for all"));
@@ -189,17 +189,17 @@ impl Actor for Process {
                 let first = *first;
                 match steps.step(m) {
                     None => {}
-                    Some(Entered::Reading(seen)) => self.doing = self.reads_again(first, seen),
+                    Some(EnterOutcome::Reading(seen)) => self.doing = self.reads_again(first, seen),
                     Some(_) if self.bug == Bug::DoesNotCount => self.doing = self.reads_again(first, first),
                     Some(_) if self.bug == Bug::AnotherSlot => {
                         self.doing = Doing::AnotherSlot(inside(me), first);
                     }
                     Some(_) => {
-                        self.doing = Doing::Again(Again::new(READERS, member(me), me as u32), first);
+                        self.doing = Doing::AddRead(AddRead::new(READERS, member(me), me as u32), first);
                     }
                 }
             }
-            Doing::Again(steps, first) => {
+            Doing::AddRead(steps, first) => {
                 let first = *first;
                 if let Some(seen) = steps.step(m) {
                     self.doing = self.reads_again(first, seen.expect("it has a slot"));
@@ -232,7 +232,7 @@ impl Actor for Process {
                 Some(None) => self.doing = Doing::StoreWriting,
                 Some(Some(seen)) if killed(seen.slot.thread as usize) && self.bug != Bug::NoSweep => {
                     let back = seen.slot.given_back(EMPTY);
-                    self.doing = Doing::GiveBack(Change::new(SLOTS.at(seen.index), seen.slot, back));
+                    self.doing = Doing::GiveBack(ReplaceSlot::new(SLOTS.at(seen.index), seen.slot, back));
                 }
                 Some(Some(_)) => self.doing = readers(),
             },
@@ -284,7 +284,7 @@ fn explore_again((readers, again): (usize, usize), writers: usize, (kills, stops
     actors.extend(vec![Process { again: true, ..process.clone() }; again]);
     actors.extend(vec![Process { writes: true, ..process }; writers]);
     let memory = Memory::new(13);
-    (0..SLOTS.limit).for_each(|i| memory.poke(READERS.again.plus(i.into()), LEFT_BEHIND));
+    (0..SLOTS.limit).for_each(|i| memory.poke(READERS.extra_reads.plus(i.into()), LEFT_BEHIND));
     let world = World::new(memory, actors, Ghost::default());
     let wedged = |w: &World<Process>| w.fates.contains(&Fate::Running) && !w.fates.contains(&Fate::Stopped);
     world.explore(kills, stops, |_| {}, wedged);

@@ -8,7 +8,7 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::is_killed;
 use mp_models::random::at_random;
 use mp_models::sleepers::Sleepers;
-use mp_sync::steps::slot::{Change, Claim, Find, HELD, OPEN, Seen, Slot, Slots, set};
+use mp_sync::steps::slot::{ClaimSlot, FindSlot, HELD, OPEN, ObservedSlot, ReplaceSlot, Slot, Slots, set};
 
 const PARKING: Word = Word::at(8);
 
@@ -19,14 +19,14 @@ fn slots(permits: u32) -> Slots {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Begin,
-    Claim(Claim),
-    Find(Find),
-    GiveBack(Change),
+    ClaimSlot(ClaimSlot),
+    FindSlot(FindSlot),
+    GiveBack(ReplaceSlot),
     Announce(Announce),
-    ClaimAgain(Claim, u64),
+    ClaimAgain(ClaimSlot, u64),
     Sleep(u64),
-    Inside(Seen),
-    Release(Change),
+    ClaimReader(ObservedSlot),
+    Release(ReplaceSlot),
     Notify(Notify),
 }
 
@@ -60,15 +60,15 @@ struct Ghost {
 }
 
 impl Process {
-    fn claim(&self, me: usize) -> Claim {
-        Claim::new(slots(self.permits), OPEN, (HELD, Member::new(me as u32, 1), 0), 0)
+    fn claim(&self, me: usize) -> ClaimSlot {
+        ClaimSlot::new(slots(self.permits), OPEN, (HELD, Member::new(me as u32, 1), 0), 0)
     }
 
-    fn inside(&mut self, me: usize, seen: Seen, fates: &[Fate], ghost: &mut Ghost) {
+    fn inside(&mut self, me: usize, seen: ObservedSlot, fates: &[Fate], ghost: &mut Ghost) {
         ghost.inside.retain(|&i| fates[i] != Fate::Killed);
         ghost.inside.push(me);
         assert!(ghost.inside.len() <= self.permits as usize, "more inside than permits: {:?}", ghost.inside);
-        self.doing = Doing::Inside(seen);
+        self.doing = Doing::ClaimReader(seen);
     }
 }
 
@@ -78,16 +78,16 @@ impl Actor for Process {
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], ghost: &mut Ghost) -> bool {
         let slots = slots(self.permits);
         match &mut self.doing {
-            Doing::Begin => self.doing = Doing::Claim(self.claim(me)),
-            Doing::Claim(steps) => match steps.step(m) {
+            Doing::Begin => self.doing = Doing::ClaimSlot(self.claim(me)),
+            Doing::ClaimSlot(steps) => match steps.step(m) {
                 None => {}
                 Some(Some(seen)) => self.inside(me, seen, fates, ghost),
                 Some(None) if self.bug == Bug::NoSweep => {
                     self.doing = Doing::Announce(Announce::new(PARKING))
                 }
-                Some(None) => self.doing = Doing::Find(Find::new(slots, set(&[HELD]), 0)),
+                Some(None) => self.doing = Doing::FindSlot(FindSlot::new(slots, set(&[HELD]), 0)),
             },
-            Doing::Find(steps) => match steps.step(m) {
+            Doing::FindSlot(steps) => match steps.step(m) {
                 None => {}
                 Some(None) => self.doing = Doing::Announce(Announce::new(PARKING)),
                 Some(Some(seen)) => {
@@ -98,15 +98,15 @@ impl Actor for Process {
                     self.next = seen.index + 1;
                     self.doing = if dead {
                         let back = seen.slot.given_back(OPEN);
-                        Doing::GiveBack(Change::new(slots.at(seen.index), seen.slot, back))
+                        Doing::GiveBack(ReplaceSlot::new(slots.at(seen.index), seen.slot, back))
                     } else {
-                        Doing::Find(Find::new(slots, set(&[HELD]), self.next))
+                        Doing::FindSlot(FindSlot::new(slots, set(&[HELD]), self.next))
                     };
                 }
             },
             Doing::GiveBack(steps) => {
                 steps.step(m);
-                self.doing = Doing::Claim(self.claim(me));
+                self.doing = Doing::ClaimSlot(self.claim(me));
             }
             Doing::Announce(steps) => {
                 if let Some(word) = steps.step(m) {
@@ -125,12 +125,15 @@ impl Actor for Process {
                 if ghost.sleepers.sleep(me, || m.load(PARKING) as u32 == *word as u32) {
                     return false;
                 }
-                self.doing = Doing::Claim(self.claim(me));
+                self.doing = Doing::ClaimSlot(self.claim(me));
             }
-            Doing::Inside(seen) => {
+            Doing::ClaimReader(seen) => {
                 let seen = *seen;
-                self.doing =
-                    Doing::Release(Change::new(slots.at(seen.index), seen.slot, seen.slot.given_back(OPEN)));
+                self.doing = Doing::Release(ReplaceSlot::new(
+                    slots.at(seen.index),
+                    seen.slot,
+                    seen.slot.given_back(OPEN),
+                ));
                 ghost.inside.retain(|&i| i != me);
             }
             Doing::Release(steps) => {

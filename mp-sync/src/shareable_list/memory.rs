@@ -27,11 +27,11 @@ pub(super) const LIST: u64 = 8;
 const LONGEST: Duration = Duration::from_secs(10);
 
 #[derive(Clone)]
-pub(super) enum Place {
+pub(super) enum ListMemory {
     Arena {
         shared: Shared,
         lock: RawLock,
-        patience: Arc<AdaptiveSpin>,
+        spin: Arc<AdaptiveSpin>,
     },
     /// The mutex separates the threads of this process, which share one file lock.
     Named {
@@ -40,11 +40,11 @@ pub(super) enum Place {
     },
 }
 
-impl Place {
+impl ListMemory {
     /// Creates the place of a list whose lock is in the first words of `shared`, with the list from word
     /// [`LIST`] on.
     pub(super) fn in_arena(shared: Shared) -> Self {
-        Self::Arena { lock: shared.lock(0), shared, patience: Arc::default() }
+        Self::Arena { lock: shared.lock(0), shared, spin: Arc::default() }
     }
 
     pub(super) fn named(memory: SharedMemory) -> Self {
@@ -57,8 +57,8 @@ impl Place {
         f: impl FnOnce(&dyn Mem, Word) -> Result<R, ListError>,
     ) -> Result<R, ListError> {
         match self {
-            Self::Arena { shared, lock, patience } => {
-                let mut guard = lock.acquire(LockKind::Lock, Wait::at_most(LONGEST), patience)?;
+            Self::Arena { shared, lock, spin } => {
+                let mut guard = lock.acquire(LockKind::Lock, Wait::at_most(LONGEST), spin)?;
                 // A slot left by a dead holder is marked as torn, so the list needs no recovery.
                 guard.mark_recovered();
                 f(shared.words(), shared.at(LIST))
@@ -100,7 +100,7 @@ impl Drop for FileLock<'_> {
 
 /// Serialized form of a list.
 #[derive(Serialize, Deserialize)]
-enum Wire {
+enum EncodedPlace {
     Arena(u32),
     Named(SharedMemory),
 }
@@ -110,31 +110,33 @@ const WHAT: &str = "a ShareableList";
 impl Serialize for ShareableList {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         match &self.place {
-            Place::Arena { shared, .. } => {
+            ListMemory::Arena { shared, .. } => {
                 let hold = shared.structure().hold();
                 let attachment =
                     scope::outgoing(WHAT, |out| out.attach_object(hold)).map_err(S::Error::custom)?;
-                s.serialize_newtype_variant("Wire", 0, "Arena", &attachment)
+                s.serialize_newtype_variant("EncodedPlace", 0, "Arena", &attachment)
             }
-            Place::Named { memory, .. } => s.serialize_newtype_variant("Wire", 1, "Named", &**memory),
+            ListMemory::Named { memory, .. } => {
+                s.serialize_newtype_variant("EncodedPlace", 1, "Named", &**memory)
+            }
         }
     }
 }
 
 impl<'de> Deserialize<'de> for ShareableList {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (place, ends) = match Wire::deserialize(d)? {
-            Wire::Arena(attachment) => {
+        let (place, ends) = match EncodedPlace::deserialize(d)? {
+            EncodedPlace::Arena(attachment) => {
                 let hold =
                     scope::incoming(WHAT, |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
                 let structure = Structure::open(hold, NAME).map_err(D::Error::custom)?;
                 let shared = Shared::of(structure, LIST + 1, WHAT).map_err(D::Error::custom)?;
                 let ends = find(shared.words(), shared.at(LIST), (shared.len() - LIST) * 8);
-                (Place::in_arena(shared), ends)
+                (ListMemory::in_arena(shared), ends)
             }
-            Wire::Named(memory) => {
+            EncodedPlace::Named(memory) => {
                 let ends = find(memory.region(), Word::at(0), memory.len() as u64);
-                (Place::named(memory), ends)
+                (ListMemory::named(memory), ends)
             }
         };
         Ok(Self { place, ends: ends.map_err(D::Error::custom)?.into() })

@@ -13,26 +13,25 @@ use mp_core::words::{LockKind, Member};
 use mp_core::{AdaptiveSpin, Error, LockError, RawGuard, RawLock, Result, Wait};
 use serde::Deserializer;
 
-use crate::locks::data;
-use crate::locks::guard::Data;
+use crate::locks::data::{self, Data};
 use crate::shared::Shared;
 
 const LOCK: u64 = 0;
 const LEN: u64 = 3;
 /// First word of the data: in a cache line of its own.
-pub(crate) const DATA: u64 = 8;
+const DATA: u64 = 8;
 
 /// A lock and its data.
 #[derive(Clone, Debug)]
-pub struct Locked {
+pub struct LockCell {
     shared: Shared,
     lock: RawLock,
     data: Data,
-    patience: Arc<AdaptiveSpin>,
+    spin: Arc<AdaptiveSpin>,
     kind: LockKind,
 }
 
-impl Locked {
+impl LockCell {
     /// Creates a lock of this `kind` around `len` elements of `T`, whose bytes are all zero.
     pub(crate) fn new<T>(kind: LockKind, len: usize) -> Result<Self> {
         data::check::<T>()?;
@@ -45,12 +44,12 @@ impl Locked {
     }
 
     fn of<T>(shared: Shared, kind: LockKind, len: usize) -> Self {
-        let (lock, data) = (shared.lock(LOCK), Data::of(&shared, len * size_of::<T>()));
-        Self { shared, lock, data, patience: Arc::new(AdaptiveSpin::new()), kind }
+        let (lock, data) = (shared.lock(LOCK), Data::of(&shared, DATA, len * size_of::<T>()));
+        Self { shared, lock, data, spin: Arc::new(AdaptiveSpin::new()), kind }
     }
 
     #[inline(always)]
-    pub(crate) fn data(&self) -> Data {
+    pub(super) fn data(&self) -> Data {
         self.data
     }
 
@@ -83,7 +82,7 @@ impl Locked {
 
     /// Locks a new structure, which no other code has yet.
     pub(crate) fn first(&self) -> Result<RawGuard<'_>> {
-        self.lock.acquire(self.kind, Wait::Never, &self.patience).map_err(|e| match e {
+        self.lock.acquire(self.kind, Wait::Never, &self.spin).map_err(|e| match e {
             LockError::Failed(e) => e,
             other => Error::Malformed(other.to_string()),
         })
@@ -103,7 +102,7 @@ impl Locked {
         wait: Wait,
         recovering: bool,
     ) -> Result<RawGuard<'_>, LockError> {
-        let mut guard = self.lock.acquire(kind, wait, &self.patience)?;
+        let mut guard = self.lock.acquire(kind, wait, &self.spin)?;
         if recovering {
             guard.mark_recovered();
         } else if guard.is_marked() {
@@ -120,14 +119,14 @@ pub(crate) fn owner_died(guard: &RawGuard<'_>) -> LockError {
     LockError::OwnerDied { member, pid }
 }
 
-/// Implements all forms of locking for a type with a field `locked`. `guard(self, raw guard)` creates the
+/// Implements all forms of locking for a type with a field `cell`. `guard(self, raw guard)` creates the
 /// guard.
 macro_rules! locking {
     ($name:ident, $guarded:ty, |$this:ident, $raw:ident| $guard:expr) => {
         impl<T: $crate::plain::Plain + Send> $name<T> {
             #[inline(always)]
             fn guard(&self, wait: Wait, recovering: bool) -> Result<LockGuard<'_, $guarded>, LockError> {
-                let ($this, $raw) = (self, self.locked.acquire(LockKind::$name, wait, recovering)?);
+                let ($this, $raw) = (self, self.cell.acquire(LockKind::$name, wait, recovering)?);
                 Ok($guard)
             }
 

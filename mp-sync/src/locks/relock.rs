@@ -10,26 +10,26 @@ impl<G: Relock> ConditionGuard for G {}
 
 /// Token that only this crate can create, so that no other code can unlock the data of a guard.
 #[derive(Clone, Copy, Debug)]
-pub struct Waiting(());
+pub struct WaitToken(());
 
-impl Waiting {
+impl WaitToken {
     pub(crate) const TOKEN: Self = Self(());
 }
 
 /// Unlocking and relocking of a guard.
 pub trait Relock: Sized {
     /// Argument of the predicate of [`wait_for`](crate::Condition::wait_for).
-    type Seen: ?Sized;
+    type Contents: ?Sized;
     /// State needed to lock again. Dropping it restores the levels of the thread's other guards.
     type Unlocked;
 
     /// Returns the argument of the predicate.
-    fn seen(&mut self) -> &mut Self::Seen;
+    fn contents(&mut self) -> &mut Self::Contents;
     /// Releases the lock at all levels.
-    fn unlock(self, token: Waiting) -> Self::Unlocked;
+    fn unlock(self, token: WaitToken) -> Self::Unlocked;
     /// Takes the lock again at the same number of levels.
     ///
     /// # Errors
     /// The errors of the lock's own functions.
-    fn relock(unlocked: Self::Unlocked, wait: Wait, token: Waiting) -> Result<Self, LockError>;
+    fn relock(unlocked: Self::Unlocked, wait: Wait, token: WaitToken) -> Result<Self, LockError>;
 }
