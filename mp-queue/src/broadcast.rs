@@ -44,10 +44,10 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::PutError;
-use crate::queue::kept::KeptEnd;
-use crate::raw::memory::kept::Position;
-use crate::raw::waiting::Unmet;
-use crate::ring::{Next, RingAt, Ticket};
+use crate::queue::retained::RetainedEnd;
+use crate::raw::memory::retained::ReadPosition;
+use crate::raw::waiting::WaitError;
+use crate::ring::{NextMessage, Position, RingAt};
 
 /// Error returned when no message was received.
 #[derive(Serialize, Deserialize)]
@@ -109,14 +109,14 @@ impl From<Error> for RecvError {
     }
 }
 
-impl From<Unmet> for RecvError {
+impl From<WaitError> for RecvError {
     #[cold]
-    fn from(unmet: Unmet) -> Self {
+    fn from(unmet: WaitError) -> Self {
         match unmet {
-            Unmet::Waited => RecvError::Empty,
-            Unmet::Alone(_) => RecvError::Closed,
-            Unmet::Interrupted => RecvError::Interrupted,
-            Unmet::Failed(error) => RecvError::Failed(error),
+            WaitError::TimedOut => RecvError::Empty,
+            WaitError::PeerGone(_) => RecvError::Closed,
+            WaitError::Interrupted => RecvError::Interrupted,
+            WaitError::Failed(error) => RecvError::Failed(error),
         }
     }
 }
@@ -134,9 +134,9 @@ pub fn channel<T: Serialize + DeserializeOwned + 'static>(
         let why = format!("a broadcast channel that keeps {capacity} messages: 1 to {most} are possible");
         return Err(mp_core::Error::not_within(capacity > 0, why).into());
     }
-    let (sender, receiver) = KeptEnd::ends(capacity as u32, type_of::<T>())?;
+    let (sender, receiver) = RetainedEnd::create(capacity as u32, type_of::<T>())?;
     let fingerprint = TypeFingerprint::new();
-    let next = receiver.kept()?.end();
+    let next = receiver.retained()?.end();
     let receiver = Receiver { end: receiver, fingerprint, next: Mutex::new(next) };
     Ok((Sender { end: sender, fingerprint }, receiver))
 }
@@ -148,7 +148,7 @@ fn type_of<T: 'static>() -> (u64, &'static str) {
 
 /// Sending side of a [`channel()`].
 pub struct Sender<T> {
-    end: KeptEnd,
+    end: RetainedEnd,
     fingerprint: TypeFingerprint<T>,
 }
 
@@ -160,7 +160,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// envelope left, or [`PutError::Failed`] if the message can't be encoded or there is not enough memory.
     /// The error contains the value.
     pub fn send(&self, value: T) -> Result<(), PutError<T>> {
-        if self.end.is_alone() {
+        if self.end.is_peer_gone() {
             return Err(PutError::Disconnected(value));
         }
         self.end.send(self.fingerprint, value, None).map(drop)
@@ -170,12 +170,12 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 impl<T> Sender<T> {
     /// Returns `true` if no process and no message has a receiver.
     pub fn is_closed(&self) -> bool {
-        self.end.is_alone()
+        self.end.is_peer_gone()
     }
 
     /// Returns the number of messages that the channel keeps.
     pub fn capacity(&self) -> usize {
-        self.end.kept().map_or(0, |kept| kept.capacity() as usize)
+        self.end.retained().map_or(0, |retained| retained.capacity() as usize)
     }
 }
 
@@ -184,10 +184,10 @@ impl<T> Sender<T> {
 /// Threads that share one receiver share its position, so each message goes to one of them. A receiver that
 /// is sent to another process starts at the position that it had when it was sent.
 pub struct Receiver<T> {
-    end: KeptEnd,
+    end: RetainedEnd,
     fingerprint: TypeFingerprint<T>,
     /// Position of the next message to receive.
-    next: Mutex<Position>,
+    next: Mutex<ReadPosition>,
 }
 
 impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
@@ -199,18 +199,18 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// Returns [`RecvError::Closed`] if there are no messages and no senders. Returns [`RecvError::Failed`]
     /// if the message can't be decoded. That message is skipped.
     pub fn recv(&self) -> Result<T, RecvError> {
-        self.recv_within(Wait::Forever)
+        self.recv_wait(Wait::Forever)
     }
 
     mp_core::forms! {
         "Receives the next message": recv() -> Result<T, RecvError>, or "[`RecvError::Empty`]";
-        |receiver, wait| receiver.recv_within(wait);
+        |receiver, wait| receiver.recv_wait(wait);
         never try_recv;
         at_most recv_timeout;
         until recv_deadline;
     }
 
-    fn recv_within(&self, wait: Wait) -> Result<T, RecvError> {
+    fn recv_wait(&self, wait: Wait) -> Result<T, RecvError> {
         self.end.wait((wait, Call::BroadcastRecv), || self.attempt(), RecvError::is_empty)
     }
 
@@ -220,39 +220,41 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// # Errors
     /// Returns the same errors as [`recv`](Self::recv).
     pub async fn recv_async(&self) -> Result<T, RecvError> {
-        let what =
-            || Arc::new(News { end: self.end.clone(), next: self.next.lock().ticket }) as SharedWaitable;
-        mp_core::until(what, || Ok::<_, Error>(self.end.look(|| self.attempt()))).await?
+        let what = || {
+            Arc::new(NewMessageReady { end: self.end.clone(), next: self.next.lock().position })
+                as SharedWaitable
+        };
+        mp_core::until(what, || Ok::<_, Error>(self.end.poll(|| self.attempt()))).await?
     }
 
     /// Returns the next message or an error for missed messages, or `None` if there is no message yet.
     fn attempt(&self) -> Option<Result<T, RecvError>> {
         loop {
-            let kept = match self.end.kept() {
-                Ok(kept) => kept,
+            let retained = match self.end.retained() {
+                Ok(retained) => retained,
                 Err(e) => return Some(Err(e.into())),
             };
             // Locked until the message is copied. No code of the value runs meanwhile.
             let mut next = self.next.lock();
-            match kept.next(next.ticket) {
-                Next::Nothing => return None,
-                // Skipped tickets have no messages. The number of the next message shows how many were
+            match retained.next(next.position) {
+                NextMessage::Nothing => return None,
+                // Skipped positions have no messages. The number of the next message shows how many were
                 // missed.
-                Next::Missed(on, _) => next.ticket = on,
-                Next::Message(slot) => {
-                    let ticket = next.ticket;
+                NextMessage::Missed(on, _) => next.position = on,
+                NextMessage::Message(slot) => {
+                    let position = next.position;
                     // `None`: the message was replaced in the meantime.
-                    let Some(number) = kept.number(slot, ticket) else { continue };
+                    let Some(number) = retained.number(slot, position) else { continue };
                     let missed = next.missed(number);
                     next.number = number;
                     if missed > 0 {
                         return Some(Err(RecvError::Lagged(missed)));
                     }
                     let done = move || {
-                        *next = kept.after(*next);
+                        *next = retained.after(*next);
                         drop(next);
                     };
-                    match self.end.read(self.fingerprint, (slot, ticket), done) {
+                    match self.end.read(self.fingerprint, (slot, position), done) {
                         Ok(Some(value)) => return Some(Ok(value)),
                         Ok(None) => {}
                         Err(error) => return Some(Err(RecvError::Failed(error))),
@@ -269,7 +271,7 @@ impl<T> Receiver<T> {
     /// # Errors
     /// Returns an error in a forked copy of the process.
     pub fn resubscribe(&self) -> Result<Self, Error> {
-        let end = self.end.kept()?.end();
+        let end = self.end.retained()?.end();
         let next = Mutex::new(end);
         Ok(Self { end: self.end.clone(), fingerprint: self.fingerprint, next })
     }
@@ -277,7 +279,7 @@ impl<T> Receiver<T> {
     /// Returns `true` if no process and no message has a sender. Unreceived messages may still be in the
     /// channel.
     pub fn is_closed(&self) -> bool {
-        self.end.is_alone()
+        self.end.is_peer_gone()
     }
 
     /// Returns `true` if both receivers belong to the same channel.
@@ -286,35 +288,35 @@ impl<T> Receiver<T> {
     }
 }
 
-fn is_ready(end: &KeptEnd, next: Ticket) -> bool {
-    end.kept().is_ok_and(|kept| kept.next(next) != Next::Nothing) || end.is_alone()
+fn is_ready(end: &RetainedEnd, next: Position) -> bool {
+    end.retained().is_ok_and(|retained| retained.next(next) != NextMessage::Nothing) || end.is_peer_gone()
 }
 
 /// Ready when [`try_recv`](Receiver::try_recv) would not return [`Empty`](RecvError::Empty).
 impl<T> Waitable for Receiver<T> {
     fn place(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.end.news().into())
+        WaitPoint::Parking(self.end.receiver_parking().into())
     }
 
     fn is_ready(&self) -> bool {
-        let next = self.next.lock().ticket;
+        let next = self.next.lock().position;
         is_ready(&self.end, next)
     }
 }
 
 /// Waitable for the next message, used by futures.
-struct News {
-    end: KeptEnd,
-    next: Ticket,
+struct NewMessageReady {
+    end: RetainedEnd,
+    next: Position,
 }
 
-impl Waitable for News {
+impl Waitable for NewMessageReady {
     fn place(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.end.news().into())
+        WaitPoint::Parking(self.end.receiver_parking().into())
     }
 
     fn is_ready(&self) -> bool {
-        self.end.kept().is_err() || is_ready(&self.end, self.next)
+        self.end.retained().is_err() || is_ready(&self.end, self.next)
     }
 }
 
@@ -332,7 +334,7 @@ impl<T> Clone for Receiver<T> {
     }
 }
 
-crate::queue::kept::named!(Sender Receiver);
+crate::queue::retained::named!(Sender Receiver);
 
 impl<T> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -355,7 +357,7 @@ impl<T: 'static> Serialize for Sender<T> {
 impl<'de, T: 'static> Deserialize<'de> for Sender<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let attachments = <(u32, u32)>::deserialize(d)?;
-        let end = KeptEnd::take("a broadcast::Sender", attachments, false, type_of::<T>());
+        let end = RetainedEnd::take("a broadcast::Sender", attachments, false, type_of::<T>());
         Ok(Self { end: end.map_err(D::Error::custom)?, fingerprint: TypeFingerprint::new() })
     }
 }
@@ -363,17 +365,17 @@ impl<'de, T: 'static> Deserialize<'de> for Sender<T> {
 impl<T: 'static> Serialize for Receiver<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let attachments = self.end.attach("a broadcast::Receiver").map_err(S::Error::custom)?;
-        let Position { ticket, number } = *self.next.lock();
-        (attachments, ticket.pack(), number).serialize(s)
+        let ReadPosition { position, number } = *self.next.lock();
+        (attachments, position.pack(), number).serialize(s)
     }
 }
 
 impl<'de, T: 'static> Deserialize<'de> for Receiver<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        let (attachments, ticket, number) = <((u32, u32), u64, u64)>::deserialize(d)?;
-        let end = KeptEnd::take("a broadcast::Receiver", attachments, true, type_of::<T>());
+        let (attachments, position, number) = <((u32, u32), u64, u64)>::deserialize(d)?;
+        let end = RetainedEnd::take("a broadcast::Receiver", attachments, true, type_of::<T>());
         let (end, fingerprint) = (end.map_err(D::Error::custom)?, TypeFingerprint::new());
-        let next = Position { ticket: Ticket::unpack(ticket), number };
+        let next = ReadPosition { position: Position::unpack(position), number };
         Ok(Self { end, fingerprint, next: Mutex::new(next) })
     }
 }

@@ -165,9 +165,9 @@ impl<T> PutError<T> {
 /// queue.close();
 /// let Err(Error::NotPut(why)) = produce(&queue) else { panic!("it is closed") };
 /// assert!(why.contains("closed"));
-/// // Kept instead: it may go elsewhere.
-/// let kept = queue.put(Tensor::zeros(&[1])?).unwrap_err().into_value();
-/// assert_eq!(kept.len(), 1);
+/// // RetainedRing instead: it may go elsewhere.
+/// let retained = queue.put(Tensor::zeros(&[1])?).unwrap_err().into_value();
+/// assert_eq!(retained.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

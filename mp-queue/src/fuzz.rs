@@ -7,7 +7,7 @@ use mp_reduce::{MessagePack, unpack_plain};
 
 use crate::connection::named::Named;
 use crate::connection::socket::fuzz as socket;
-use crate::ring::{Slot, Small};
+use crate::ring::{Slot, SmallMessage};
 
 /// Name, function under test, and seeds made by the encoders.
 #[allow(
@@ -22,24 +22,24 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] = &[
 ];
 
 /// Type of a value sent over a connection in shared memory.
-type Sent = (u8, String, Vec<u32>);
+type FuzzMessage = (u8, String, Vec<u32>);
 
 fn written(bytes: &[u8]) -> Vec<u8> {
     let mut out = Outgoing::in_band();
     let value = (3, String::from_utf8_lossy(bytes).into_owned(), vec![1, 70_000]);
-    Named::<Sent>(value).encode::<MessagePack>(&mut out).unwrap();
+    Named::<FuzzMessage>(value).encode::<MessagePack>(&mut out).unwrap();
     std::mem::take(out.bytes())
 }
 
 fn named(bytes: &[u8]) {
-    match Named::<Sent>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec())) {
+    match Named::<FuzzMessage>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec())) {
         Ok(mut value) => {
             let name = &bytes[2..2 + usize::from(u16::from_le_bytes([bytes[0], bytes[1]]))];
-            assert!(name.is_empty() || name == std::any::type_name::<Sent>().as_bytes(), "{name:?}");
+            assert!(name.is_empty() || name == std::any::type_name::<FuzzMessage>().as_bytes(), "{name:?}");
             let mut out = Outgoing::in_band();
             value.encode::<MessagePack>(&mut out).unwrap();
             let again = Incoming::from_plain(std::mem::take(out.bytes()));
-            assert_eq!(Named::<Sent>::decode::<MessagePack>(&mut { again }).unwrap().0, value.0);
+            assert_eq!(Named::<FuzzMessage>::decode::<MessagePack>(&mut { again }).unwrap().0, value.0);
         }
         Err(Error::Malformed(_) | Error::Undecodable(_)) => {}
         Err(other) => panic!("an error of something else than bytes: {other:?}"),
@@ -55,11 +55,11 @@ fn slots(bytes: &[u8]) {
     let Some(&[a, b]) = bytes.as_chunks().0.first_chunk() else { return };
     let [first, rest] = [a, b].map(u64::from_le_bytes);
     assert_eq!(Slot::unpack(first).pack(), first);
-    let Some(small) = Small::in_slot([first, rest]) else { return };
+    let Some(small) = SmallMessage::in_slot([first, rest]) else { return };
     let few = small.bytes();
-    assert!(few.len() <= Small::MOST, "{small:?}");
+    assert!(few.len() <= SmallMessage::MOST, "{small:?}");
     let bytes = few.as_slice();
-    assert_eq!(Small::new(bytes).unwrap().bytes(), few);
+    assert_eq!(SmallMessage::new(bytes).unwrap().bytes(), few);
     _ = unpack_plain::<(u8, String)>(bytes);
     let number = unpack_plain::<u64>(bytes).ok();
     assert!(u64::from_few_bytes::<MessagePack>(few).is_none_or(|few| Some(few) == number), "{small:?}");
@@ -71,8 +71,11 @@ fn samples() -> Vec<(&'static str, Vec<u8>)> {
     all.extend([
         ("named", written(b"text")),
         ("slot with nothing", bytes(crate::ring::small_words(None, 5))),
-        ("slot with a small message", bytes(crate::ring::small_words(Small::new(&[1, 2, 3]), 5))),
-        ("slot with the longest small message", bytes(crate::ring::small_words(Small::new(&[9; 10]), 5))),
+        ("slot with a small message", bytes(crate::ring::small_words(SmallMessage::new(&[1, 2, 3]), 5))),
+        (
+            "slot with the longest small message",
+            bytes(crate::ring::small_words(SmallMessage::new(&[9; 10]), 5)),
+        ),
     ]);
     all
 }

@@ -9,7 +9,9 @@ use loom::thread;
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::words::{Holder, Member, Owner};
-use mp_queue::ring::{Get, GetEnd, PutEnd, PutWithin, RingAt, Slot, SlotState, Taken, Ticket, Weight};
+use mp_queue::ring::{
+    Get, GetOutcome, Position, PutByteBounded, PutOutcome, RingAt, Slot, SlotState, TakenMessage, Weight,
+};
 
 const LIMIT: u64 = 3;
 const SLOTS: u32 = 3;
@@ -43,7 +45,7 @@ fn member(thread: u32) -> Member {
 
 fn memory() -> Arc<HeapMem> {
     let m = HeapMem::new(WORDS as usize);
-    let first = Ticket { lap: 1, index: 0 }.pack();
+    let first = Position { lap: 1, index: 0 }.pack();
     m.store(RING.head, first);
     m.store(RING.tail, first);
     for i in 0..SLOTS {
@@ -53,32 +55,32 @@ fn memory() -> Arc<HeapMem> {
 }
 
 /// Puts envelope `e`, which has not been used before, as a message of `bytes` bytes.
-fn put(m: &HeapMem, me: u32, e: u32, bytes: u64) -> PutEnd {
+fn put(m: &HeapMem, me: u32, e: u32, bytes: u64) -> PutOutcome {
     let owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
     m.store(OWNER.of(e), owner.pack());
     put_owned(m, me, (e, owner), bytes)
 }
 
-fn put_owned(m: &HeapMem, me: u32, (e, owner): (u32, Owner), bytes: u64) -> PutEnd {
+fn put_owned(m: &HeapMem, me: u32, (e, owner): (u32, Owner), bytes: u64) -> PutOutcome {
     let words = (e, OWNER.of(e), PLACE.of(e));
     let weight = Weight { ends: ENDS, bytes, limit: LIMIT };
-    run(PutWithin::new(RING, intent(me), words, member(me), owner, weight), m)
+    run(PutByteBounded::new(RING, intent(me), words, member(me), owner, weight), m)
 }
 
 /// Takes the message, which must exist.
 fn get(m: &HeapMem, me: u32) -> (u32, Owner) {
     match run(Get::new(RING, intent(me), OWNER, member(me)), m) {
-        GetEnd::Done(Taken::Envelope(e, owner, _)) => (e, owner),
+        GetOutcome::Done(TakenMessage::Envelope(e, owner, _)) => (e, owner),
         end => panic!("{end:?}"),
     }
 }
 
 fn is_empty(m: &HeapMem, me: u32) -> bool {
-    run(Get::new(RING, intent(me), OWNER, member(me)), m) == GetEnd::Empty
+    run(Get::new(RING, intent(me), OWNER, member(me)), m) == GetOutcome::Empty
 }
 
 /// In another thread, takes the oldest message and puts another one of `bytes` bytes in the same envelope.
-fn put_again(m: &Arc<HeapMem>, bytes: u64) -> thread::JoinHandle<PutEnd> {
+fn put_again(m: &Arc<HeapMem>, bytes: u64) -> thread::JoinHandle<PutOutcome> {
     let m = Arc::clone(m);
     thread::spawn(move || {
         let taken = get(&m, 1);
@@ -102,7 +104,7 @@ fn loom_two_put_at_once() {
             let m = Arc::clone(&m);
             thread::spawn(move || put(&m, i, i, 2))
         });
-        let done = others.map(|t| matches!(t.join().unwrap(), PutEnd::Done(_)));
+        let done = others.map(|t| matches!(t.join().unwrap(), PutOutcome::Done(_)));
         assert!(done[0] != done[1], "{done:?}");
         assert_eq!(get(&m, 2).0, u32::from(done[1]));
         assert!(is_empty(&m, 2));
@@ -115,11 +117,11 @@ fn loom_two_put_at_once() {
 fn loom_an_envelope_put_again_makes_no_room() {
     check(|| {
         let m = memory();
-        assert!(matches!(put(&m, 0, 0, 1), PutEnd::Done(_)));
-        assert!(matches!(put(&m, 0, 1, 2), PutEnd::Done(_)));
+        assert!(matches!(put(&m, 0, 0, 1), PutOutcome::Done(_)));
+        assert!(matches!(put(&m, 0, 1, 2), PutOutcome::Done(_)));
         let other = put_again(&m, 1);
         let end = put(&m, 2, 2, 2);
-        assert!(matches!(end, PutEnd::Full(_)), "{} bytes in the queue: {end:?}", LIMIT + 1);
+        assert!(matches!(end, PutOutcome::Full(_)), "{} bytes in the queue: {end:?}", LIMIT + 1);
         other.join().unwrap();
     });
 }
@@ -131,17 +133,17 @@ fn loom_an_envelope_put_again_takes_no_room() {
     check(|| {
         let m = memory();
         // Its bytes end at 3, and those of the same envelope at 1 when it is put again.
-        assert!(matches!(put(&m, 0, 1, 2), PutEnd::Done(_)));
-        assert!(matches!(put(&m, 0, 0, 1), PutEnd::Done(_)));
+        assert!(matches!(put(&m, 0, 1, 2), PutOutcome::Done(_)));
+        assert!(matches!(put(&m, 0, 0, 1), PutOutcome::Done(_)));
         get(&m, 0);
         let other = put_again(&m, 1);
         let end = put(&m, 2, 2, 1);
-        assert!(matches!(end, PutEnd::Done(_)), "two bytes at most were in the queue: {end:?}");
-        assert!(matches!(other.join().unwrap(), PutEnd::Done(_)));
+        assert!(matches!(end, PutOutcome::Done(_)), "two bytes at most were in the queue: {end:?}");
+        assert!(matches!(other.join().unwrap(), PutOutcome::Done(_)));
     });
 }
 
-/// Others take the newest message, and publish under the ticket for which a producer measures and under the
+/// Others take the newest message, and publish at the position for which a producer measures and under the
 /// next one. The values that it has read of the newest message don't apply to those. There is room at all
 /// times, and the producer finds it.
 #[test]
@@ -149,20 +151,20 @@ fn loom_a_ticket_that_others_publish_under_takes_no_room() {
     check(|| {
         let m = memory();
         // The bytes of the one message in the queue end at 3.
-        assert!(matches!(put(&m, 0, 0, 2), PutEnd::Done(_)));
-        assert!(matches!(put(&m, 0, 1, 1), PutEnd::Done(_)));
+        assert!(matches!(put(&m, 0, 0, 2), PutOutcome::Done(_)));
+        assert!(matches!(put(&m, 0, 1, 1), PutOutcome::Done(_)));
         let unused = get(&m, 0);
         let other = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 for _ in 0..2 {
                     let taken = get(&m, 1);
-                    assert!(matches!(put_owned(&m, 1, taken, 1), PutEnd::Done(_)));
+                    assert!(matches!(put_owned(&m, 1, taken, 1), PutOutcome::Done(_)));
                 }
             })
         };
         let end = put_owned(&m, 0, unused, 2);
-        assert!(matches!(end, PutEnd::Done(_)), "one byte at most was in the queue: {end:?}");
+        assert!(matches!(end, PutOutcome::Done(_)), "one byte at most was in the queue: {end:?}");
         other.join().unwrap();
     });
 }

@@ -9,8 +9,8 @@ use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::words::{Holder, Member, Owner};
 use mp_queue::ring::{
-    ChainAt, CloseChain, Enclose, Extend, Get, GetEnd, Link, Put, PutEnd, PutSmall, RingAt, Slot, SlotState,
-    Small, Taken, Ticket,
+    ChainAt, CloseChain, Enclose, Extend, Get, GetOutcome, Link, Position, Put, PutOutcome, PutSmall, RingAt,
+    Slot, SlotState, Small, TakenMessage,
 };
 
 const OWNER: Column = Column { base: Word::at(48), stride: 24 };
@@ -44,7 +44,7 @@ fn chain() -> ChainAt {
 
 fn memory() -> Arc<HeapMem> {
     let m = HeapMem::new(WORDS);
-    let first = Ticket { lap: 1, index: 0 }.pack();
+    let first = Position { lap: 1, index: 0 }.pack();
     m.store(chain().first.head, first);
     m.store(chain().first.tail, first);
     m.store(chain().first.slot(0), Slot { lap: 1, state: SlotState::Empty }.pack());
@@ -52,7 +52,7 @@ fn memory() -> Arc<HeapMem> {
 }
 
 /// Tries once to put envelope `e` into segment `i`.
-fn put(m: &HeapMem, i: u32, (me, e): (u32, u32), owner: Owner) -> PutEnd {
+fn put(m: &HeapMem, i: u32, (me, e): (u32, u32), owner: Owner) -> PutOutcome {
     let words = (e, OWNER.of(e), PLACE.of(e));
     run(Put::new(chain().segment(i), intent(me), words, member(me), owner), m)
 }
@@ -64,8 +64,8 @@ fn send(m: &HeapMem, me: u32, e: u32) -> bool {
     m.store_relaxed(PAYLOAD.of(e), u64::from(e) + 100);
     for i in 0..2 {
         match put(m, i, (me, e), owner) {
-            PutEnd::Done(_) => return true,
-            PutEnd::Full(back) | PutEnd::Closed(back) => owner = back,
+            PutOutcome::Done(_) => return true,
+            PutOutcome::Full(back) | PutOutcome::Closed(back) => owner = back,
         }
         let Some(link) = chain().link(i) else { return false };
         match run(Extend::new(chain().segment(i), link), m) {
@@ -82,17 +82,17 @@ fn all(m: &HeapMem, me: u32) -> (Vec<u32>, bool) {
     let (mut got, mut i) = (Vec::new(), 0);
     loop {
         match run(Get::new(chain().segment(i), intent(me), OWNER, member(me)), m) {
-            GetEnd::Done(Taken::Envelope(e, ..)) => {
+            GetOutcome::Done(TakenMessage::Envelope(e, ..)) => {
                 assert_eq!(m.load_relaxed(PAYLOAD.of(e)), u64::from(e) + 100, "torn, or not yet visible");
                 got.push(e);
             }
-            GetEnd::Empty => return (got, false),
-            GetEnd::Closed => match chain().link(i).map(|link| Link::unpack(m.load(link))) {
+            GetOutcome::Empty => return (got, false),
+            GetOutcome::Closed => match chain().link(i).map(|link| Link::unpack(m.load(link))) {
                 Some(Link::Open) => i += 1,
                 Some(Link::None) => return (got, false),
                 Some(Link::End) | None => return (got, true),
             },
-            GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_)) => {
+            GetOutcome::Done(TakenMessage::Small(..)) | GetOutcome::Done(TakenMessage::Stray(_)) => {
                 panic!("no message is small, and all are there")
             }
         }
@@ -142,23 +142,23 @@ fn loom_a_small_message_is_leased_or_taken() {
     loom::model(|| {
         let (m, ring) = (memory(), chain().first);
         let small = |n: u8| Small::new(&[n; Small::MOST]).unwrap();
-        assert!(matches!(run(PutSmall::new(ring, small(5)), &*m), PutEnd::Done(_)));
+        assert!(matches!(run(PutSmall::new(ring, small(5)), &*m), PutOutcome::Done(_)));
         let taker = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 let got = run(Get::new(ring, intent(1), OWNER, member(1)), &*m);
                 // The slot is used again at once: a thread that has seen the first message there must not
                 // mistake this one for it.
-                let again = matches!(run(PutSmall::new(ring, small(6)), &*m), PutEnd::Done(_));
+                let again = matches!(run(PutSmall::new(ring, small(6)), &*m), PutOutcome::Done(_));
                 (got, again)
             })
         };
         let found = run(Get::new(ring, intent(0), OWNER, member(0)).leasing(), &*m);
-        let leased = if let GetEnd::Done(Taken::Small(message, ticket)) = found {
+        let leased = if let GetOutcome::Done(TakenMessage::Small(message, position)) = found {
             let mine = Owner { holder: Holder::Member(member(0)), seq: 1 };
             m.store(OWNER.of(0), mine.pack());
             let words = (OWNER.of(0), PLACE.of(0));
-            let (owner, leased) = run(Enclose::new(ring, words, (member(0), mine), (message, ticket)), &*m);
+            let (owner, leased) = run(Enclose::new(ring, words, (member(0), mine), (message, position)), &*m);
             let holder = if leased { Holder::Leased(member(0)) } else { Holder::Member(member(0)) };
             assert_eq!((owner.holder, m.load(OWNER.of(0))), (holder, owner.pack()));
             leased.then_some(message)
@@ -167,12 +167,12 @@ fn loom_a_small_message_is_leased_or_taken() {
         };
         let (got, again) = taker.join().unwrap();
         let taken = match got {
-            GetEnd::Done(Taken::Small(message, _)) => Some(message),
-            GetEnd::Empty => None,
+            GetOutcome::Done(TakenMessage::Small(message, _)) => Some(message),
+            GetOutcome::Empty => None,
             other => panic!("{other:?}"),
         };
         let left = match run(Get::new(ring, intent(0), OWNER, member(0)), &*m) {
-            GetEnd::Done(Taken::Small(message, _)) => Some(message),
+            GetOutcome::Done(TakenMessage::Small(message, _)) => Some(message),
             _ => None,
         };
         let numbers: Vec<_> = [leased, taken, left].into_iter().flatten().collect();

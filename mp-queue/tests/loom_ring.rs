@@ -10,8 +10,9 @@ use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{BlockAt, EnvelopesAt, Release, Released, Unclaim};
 use mp_core::words::{BlockId, BlockState, Group, Holder, Kind, Life, Member, Owner, Seat};
 use mp_queue::ring::{
-    Advance, Close, Extend, Get, GetEnd, Link, Note, Put, PutEnd, PutSmall, Reclaim, Return, ReturnsAt,
-    RingAt, Settle, Settled, Slot, SlotState, Small, Surroundings, Taken, Ticket,
+    Advance, Close, Extend, Get, GetOutcome, IntentContext, Link, NoteReturned, Position, Put, PutOutcome,
+    PutSmall, Reclaim, Return, ReturnWords, RingAt, Settle, SettleOutcome, Slot, SlotState, SmallMessage,
+    TakenMessage,
 };
 
 const OWNER: Column = Column { base: Word::at(80), stride: 24 };
@@ -39,8 +40,8 @@ fn ring(slots: u32) -> RingAt {
         envelopes: 3,
     }
 }
-struct Around;
-impl Surroundings for Around {
+struct TestContext;
+impl IntentContext for TestContext {
     fn intents(&self) -> Vec<Word> {
         vec![intent(1), intent(2)]
     }
@@ -63,7 +64,7 @@ impl Surroundings for Around {
 
 fn memory(slots: u32) -> Arc<HeapMem> {
     let m = HeapMem::new(WORDS);
-    let first = Ticket { lap: 1, index: 0 }.pack();
+    let first = Position { lap: 1, index: 0 }.pack();
     m.store(ring(slots).head, first);
     m.store(ring(slots).tail, first);
     for i in 0..slots {
@@ -73,7 +74,7 @@ fn memory(slots: u32) -> Arc<HeapMem> {
 }
 
 /// Tries once to put envelope `e`, with its number in the payload.
-fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutEnd {
+fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutOutcome {
     let owner = Owner { holder: Holder::Member(member(me)), seq: 1 };
     m.store(OWNER.of(e), owner.pack());
     m.store_relaxed(PAYLOAD.of(e), u64::from(e) + 100);
@@ -84,18 +85,18 @@ fn put(m: &HeapMem, slots: u32, me: u32, e: u32) -> PutEnd {
 fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
     loop {
         match run(Get::new(ring(slots), intent(me), OWNER, member(me)), m) {
-            GetEnd::Done(Taken::Envelope(e, owner, _)) => {
+            GetOutcome::Done(TakenMessage::Envelope(e, owner, _)) => {
                 assert_eq!(owner.holder, Holder::Member(member(me)));
                 let payload = m.load_relaxed(PAYLOAD.of(e));
                 assert_eq!(payload, u64::from(e) + 100, "torn, or not yet visible");
                 return Some(payload);
             }
-            GetEnd::Done(Taken::Small(small, _)) => {
+            GetOutcome::Done(TakenMessage::Small(small, _)) => {
                 return Some(u64::from_le_bytes(small.bytes().as_slice()[..8].try_into().unwrap()));
             }
-            GetEnd::Done(Taken::Stray(e)) => panic!("{e} is not in it"),
-            GetEnd::Closed => return None,
-            GetEnd::Empty => thread::yield_now(),
+            GetOutcome::Done(TakenMessage::Stray(e)) => panic!("{e} is not in it"),
+            GetOutcome::Closed => return None,
+            GetOutcome::Empty => thread::yield_now(),
         }
     }
 }
@@ -105,12 +106,12 @@ fn get(m: &HeapMem, slots: u32, me: u32) -> Option<u64> {
 fn loom_small_messages() {
     loom::model(|| {
         let m = memory(1);
-        let numbers = |n: u64| Small::new(&[n as u8 + 1; Small::MOST]).unwrap();
+        let numbers = |n: u64| SmallMessage::new(&[n as u8 + 1; SmallMessage::MOST]).unwrap();
         let producer = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 for n in 0..2 {
-                    while run(PutSmall::new(ring(1), numbers(n)), &*m) == PutEnd::Full(()) {
+                    while run(PutSmall::new(ring(1), numbers(n)), &*m) == PutOutcome::Full(()) {
                         thread::yield_now();
                     }
                 }
@@ -128,9 +129,9 @@ fn loom_small_messages() {
 fn loom_small_messages_beside_envelopes() {
     loom::model(|| {
         let m = memory(2);
-        let small = Small::new(&[7; Small::MOST]).unwrap();
-        assert!(matches!(run(PutSmall::new(ring(2), small), &*m), PutEnd::Done(_)));
-        assert!(matches!(put(&m, 2, 0, 0), PutEnd::Done(_)));
+        let small = SmallMessage::new(&[7; SmallMessage::MOST]).unwrap();
+        assert!(matches!(run(PutSmall::new(ring(2), small), &*m), PutOutcome::Done(_)));
+        assert!(matches!(put(&m, 2, 0, 0), PutOutcome::Done(_)));
         let other = {
             let m = Arc::clone(&m);
             thread::spawn(move || get(&m, 2, 1))
@@ -150,7 +151,7 @@ fn loom_put_and_get() {
             thread::spawn(move || put(&m, 1, 0, 0))
         };
         assert_eq!(get(&m, 1, 1), Some(100));
-        assert!(matches!(producer.join().unwrap(), PutEnd::Done(_)));
+        assert!(matches!(producer.join().unwrap(), PutOutcome::Done(_)));
     });
 }
 
@@ -170,7 +171,7 @@ fn loom_two_producers() {
         got.sort_unstable();
         assert_eq!(got, [100, 101]);
         for p in producers {
-            assert!(matches!(p.join().unwrap(), PutEnd::Done(_)));
+            assert!(matches!(p.join().unwrap(), PutOutcome::Done(_)));
         }
     });
 }
@@ -181,8 +182,8 @@ fn loom_two_consumers() {
     model.preemption_bound = Some(3);
     model.check(|| {
         let m = memory(2);
-        assert!(matches!(put(&m, 2, 0, 0), PutEnd::Done(_)));
-        assert!(matches!(put(&m, 2, 0, 1), PutEnd::Done(_)));
+        assert!(matches!(put(&m, 2, 0, 0), PutOutcome::Done(_)));
+        assert!(matches!(put(&m, 2, 0, 1), PutOutcome::Done(_)));
         let other = {
             let m = Arc::clone(&m);
             thread::spawn(move || get(&m, 2, 1).unwrap())
@@ -213,9 +214,9 @@ fn loom_close() {
         }
         assert!(closer.join().unwrap());
         match producer.join().unwrap() {
-            PutEnd::Done(_) => assert_eq!(got, Some(100), "committed, and stranded"),
-            PutEnd::Closed(_) => assert_eq!(got, None),
-            PutEnd::Full(_) => panic!("the ring was empty"),
+            PutOutcome::Done(_) => assert_eq!(got, Some(100), "committed, and stranded"),
+            PutOutcome::Closed(_) => assert_eq!(got, None),
+            PutOutcome::Full(_) => panic!("the ring was empty"),
         }
     });
 }
@@ -227,15 +228,15 @@ fn loom_settle_against_get() {
     loom::model(|| {
         let m = memory(1);
         // The producer published, and died before it cleared its intent.
-        assert!(matches!(put(&m, 1, 0, 0), PutEnd::Done(_)));
+        assert!(matches!(put(&m, 1, 0, 0), PutOutcome::Done(_)));
         m.store(intent(0), 1);
         let consumer = {
             let m = Arc::clone(&m);
             thread::spawn(move || get(&m, 1, 1))
         };
-        let steps = Settle::new(intent(0), (OWNER, PLACE), Around);
+        let steps = Settle::new(intent(0), (OWNER, PLACE), TestContext);
         let settled = run(steps, &*m);
-        assert!(!matches!(settled, Settled::Owned(_)), "robbed a live consumer");
+        assert!(!matches!(settled, SettleOutcome::Owned(_)), "robbed a live consumer");
         assert_eq!(consumer.join().unwrap(), Some(100));
     });
 }
@@ -252,9 +253,9 @@ fn loom_a_stale_intent_beside_a_put() {
             let m = Arc::clone(&m);
             thread::spawn(move || put(&m, 1, 1, 0))
         };
-        let settled = run(Settle::new(intent(0), (OWNER, PLACE), Around), &*m);
-        assert!(!matches!(settled, Settled::Owned(_)), "robbed a live producer");
-        assert!(matches!(producer.join().unwrap(), PutEnd::Done(_)));
+        let settled = run(Settle::new(intent(0), (OWNER, PLACE), TestContext), &*m);
+        assert!(!matches!(settled, SettleOutcome::Owned(_)), "robbed a live producer");
+        assert!(matches!(producer.join().unwrap(), PutOutcome::Done(_)));
         assert_eq!(get(&m, 1, 2), Some(100));
     });
 }
@@ -266,7 +267,7 @@ fn loom_extend() {
     loom::model(|| {
         let m = memory(1);
         let link = Word::at(24);
-        assert!(matches!(put(&m, 1, 0, 0), PutEnd::Done(_)));
+        assert!(matches!(put(&m, 1, 0, 0), PutOutcome::Done(_)));
         let others: Vec<_> = (0..2)
             .map(|_| {
                 let m = Arc::clone(&m);
@@ -288,7 +289,7 @@ fn loom_return_and_reclaim() {
     loom::model(|| {
         let m = memory(1);
         // Word 24 is not used here. The meta words are in the place of the payloads.
-        let at = ReturnsAt { returned: Word::at(24), limit: 0 };
+        let at = ReturnWords { returned: Word::at(24), limit: 0 };
         let count = Word::at(64);
         m.store(count, 1);
         m.store(GROUPS.of(0), Group::InUse.pack());
@@ -318,12 +319,12 @@ fn loom_two_find_nothing() {
     model.preemption_bound = Some(3);
     model.check(|| {
         let m = memory(1);
-        let at = ReturnsAt { returned: Word::at(24), limit: 0 };
+        let at = ReturnWords { returned: Word::at(24), limit: 0 };
         let count = Word::at(64);
         m.store(count, 1);
         m.store(GROUPS.of(0), Group::InUse.pack());
         let all = EnvelopesAt { count, groups: GROUPS, owners: OWNER, places: PLACE };
-        run(Note::new(at), &*m);
+        run(NoteReturned::new(at), &*m);
         let leased = Owner { holder: Holder::Leased(member(0)), seq: 5 };
         m.store(OWNER.of(0), leased.pack());
         let reclaim = move |m: &HeapMem, me: u32| {
@@ -364,8 +365,8 @@ fn loom_batches() {
                     let words = (e, OWNER.of(e), PLACE.of(e));
                     let last = run_of.map(|(_, last)| last);
                     let put = Put::new(ring(2), intent(0), words, member(0), owner).batched(last);
-                    let PutEnd::Done(ticket) = run(put, &*m) else { panic!("there is room") };
-                    run_of = Some((run_of.map_or(ticket, |(first, _)| first), ticket));
+                    let PutOutcome::Done(position) = run(put, &*m) else { panic!("there is room") };
+                    run_of = Some((run_of.map_or(position, |(first, _)| first), position));
                 }
                 let (first, last) = run_of.unwrap();
                 run(Advance::tail(ring(2), first, last), &*m);
@@ -376,13 +377,15 @@ fn loom_batches() {
             loop {
                 let get = Get::new(ring(2), intent(1), OWNER, member(1)).batched(last);
                 match run(get, &*m) {
-                    GetEnd::Done(Taken::Envelope(e, _, ticket)) => {
+                    GetOutcome::Done(TakenMessage::Envelope(e, _, position)) => {
                         assert_eq!((e, m.load_relaxed(PAYLOAD.of(e))), (wanted, u64::from(wanted) + 100));
-                        last = Some(ticket);
+                        last = Some(position);
                         break;
                     }
-                    GetEnd::Empty => thread::yield_now(),
-                    GetEnd::Closed | GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_)) => {
+                    GetOutcome::Empty => thread::yield_now(),
+                    GetOutcome::Closed
+                    | GetOutcome::Done(TakenMessage::Small(..))
+                    | GetOutcome::Done(TakenMessage::Stray(_)) => {
                         panic!("no thread closes, no message is small")
                     }
                 }
@@ -405,16 +408,16 @@ fn loom_the_last_sender_leaves() {
         let sender = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
-                assert!(matches!(put(&m, 1, 0, 0), PutEnd::Done(_)));
+                assert!(matches!(put(&m, 1, 0, 0), PutOutcome::Done(_)));
                 let release = Release::new(TOKEN, pages, member(0), TOKEN.seat(0), mine);
                 let Released::ToFree(state) = run(release, &*m) else { panic!("it was the last") };
                 run(Unclaim::new(TOKEN, state), &*m);
             })
         };
         let look = || run(Get::new(ring(1), intent(1), OWNER, member(1)), &*m);
-        if look() == GetEnd::Empty && BlockState::unpack(m.load(TOKEN.state)).life != Life::Live {
+        if look() == GetOutcome::Empty && BlockState::unpack(m.load(TOKEN.state)).life != Life::Live {
             assert!(
-                matches!(look(), GetEnd::Done(Taken::Envelope(0, ..))),
+                matches!(look(), GetOutcome::Done(TakenMessage::Envelope(0, ..))),
                 "told so before all was received"
             );
         }

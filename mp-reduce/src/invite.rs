@@ -27,13 +27,13 @@ pub fn hand_over<T: Message, R, E: From<Error>>(
     match take(envelope) {
         Ok(taken) => {
             // The message owns the value's contents now.
-            lent.sent();
+            lent.commit();
             drop_caught(value);
             Ok(taken)
         }
         Err((error, envelope)) => {
             if let Some(envelope) = envelope {
-                lent.back(&mut value, envelope);
+                lent.restore(&mut value, envelope);
             }
             Err((value, error))
         }

@@ -84,13 +84,13 @@ thread_local! {
 /// Takes this thread's buffers for the next message. A value that sends messages while it is encoded gets
 /// other buffers.
 #[inline]
-fn take<T: Default>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>) -> Box<T> {
+fn take_buffers<T: Default>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>) -> Box<T> {
     buffers.try_with(Cell::take).ok().flatten().unwrap_or_default()
 }
 
 /// Keeps buffers for the next message of this thread.
 #[inline]
-fn keep<T>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>, used: Box<T>) {
+fn store_buffers<T>(buffers: &'static LocalKey<Cell<Option<Box<T>>>>, used: Box<T>) {
     _ = buffers.try_with(|b| b.set(Some(used)));
 }
 
@@ -106,7 +106,7 @@ pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
     match packed {
         Ok((envelope, lent)) => {
             // The message owns the value's contents now.
-            lent.sent();
+            lent.commit();
             drop_caught(value);
             Ok(envelope)
         }
@@ -115,8 +115,8 @@ pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
 }
 
 /// Encodes a value, and lets `seal` put the encoded bytes into an envelope. The value stays in place. Its
-/// exclusive parts are in the message until the message is [`sent`](Lent::sent) or the value gets them
-/// [back](Lent::back).
+/// exclusive parts are in the message until the message is [committed](LoanedParts::commit) or the value gets them
+/// [back](LoanedParts::restore).
 ///
 /// # Errors
 /// If the value's `Serialize` or `seal` returns an error. The value is unchanged then.
@@ -124,7 +124,7 @@ pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
 pub fn pack_as<T: Message>(
     value: &mut T,
     seal: impl FnOnce(&mut Outgoing) -> mp_core::Result<Envelope>,
-) -> Result<(Envelope, Lent)> {
+) -> Result<(Envelope, LoanedParts)> {
     pack_unless(value, |_| None, seal)
 }
 
@@ -132,32 +132,32 @@ pub fn pack_as<T: Message>(
 /// meanwhile.
 ///
 /// Contains the buffers of the message, or nothing if nothing was lent.
-pub struct Lent(Option<Box<Outgoing>>);
+pub struct LoanedParts(Option<Box<Outgoing>>);
 
-impl fmt::Debug for Lent {
+impl fmt::Debug for LoanedParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lent({})", self.0.is_some())
+        write!(f, "LoanedParts({})", self.0.is_some())
     }
 }
 
-impl Lent {
+impl LoanedParts {
     /// Nothing lent, for a message that was encoded without buffers.
     #[inline(always)]
-    pub const fn nothing() -> Self {
+    pub const fn none() -> Self {
         Self(None)
     }
 
     /// Ends the loan after the message was sent.
     #[inline(always)]
-    pub fn sent(self) {
+    pub fn commit(self) {
         if let Some(out) = self.0 {
-            used(out);
+            recycle(out);
         }
     }
 
     /// Returns the lent parts to the value of a message that was not sent.
     #[cold]
-    pub fn back<T: Message>(self, value: &mut T, envelope: Envelope) {
+    pub fn restore<T: Message>(self, value: &mut T, envelope: Envelope) {
         match self.0 {
             Some(mut out) => {
                 let mut back = out.returned(Some(envelope));
@@ -171,15 +171,15 @@ impl Lent {
 
 /// Keeps the buffers of a sent message for the next one.
 #[inline(always)]
-fn used(mut out: Box<Outgoing>) {
+fn recycle(mut out: Box<Outgoing>) {
     if out.reuse() {
-        keep(&OUTGOING, out);
+        store_buffers(&OUTGOING, out);
     }
 }
 
 /// Returns the lent parts to a value that could not be packed.
 #[cold]
-fn unpacked<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_core::Error) -> Error {
+fn restore_after_error<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_core::Error) -> Error {
     if out.lends() {
         let mut back = out.returned(None);
         afresh(|| value.take_back(&mut back));
@@ -197,27 +197,27 @@ pub fn pack_unless<T: Message, M>(
     value: &mut T,
     plain: impl FnOnce(&[u8]) -> Option<M>,
     seal: impl FnOnce(&mut Outgoing) -> mp_core::Result<M>,
-) -> Result<(M, Lent)> {
-    let mut out = take(&OUTGOING);
+) -> Result<(M, LoanedParts)> {
+    let mut out = take_buffers(&OUTGOING);
     if let Err(e) = of_its_own::<T, _>(|| value.encode::<MessagePack>(&mut out)) {
         let error = out.refusal().unwrap_or(e);
-        return Err(unpacked(value, &mut out, error));
+        return Err(restore_after_error(value, &mut out, error));
     }
     if let Some(taken) = out.plain().and_then(plain) {
-        used(out);
-        return Ok((taken, Lent(None)));
+        recycle(out);
+        return Ok((taken, LoanedParts(None)));
     }
     match seal(&mut out) {
         Ok(sealed) => {
             let lent = if out.lends() {
-                Lent(Some(out))
+                LoanedParts(Some(out))
             } else {
-                used(out);
-                Lent(None)
+                recycle(out);
+                LoanedParts(None)
             };
             Ok((sealed, lent))
         }
-        Err(e) => Err(unpacked(value, &mut out, e)),
+        Err(e) => Err(restore_after_error(value, &mut out, e)),
     }
 }
 
@@ -299,14 +299,14 @@ pub fn unpack_into<T: Message>(
     open: impl FnOnce(&mut Incoming) -> mp_core::Result<()>,
     slot: &mut Option<T>,
 ) -> Result<()> {
-    let mut inc = take(&INCOMING);
+    let mut inc = take_buffers(&INCOMING);
     open(&mut inc)?;
     if inc.fingerprint() != fingerprint.get() {
         return Err(mismatch::<T>(all_bytes(&mut inc)));
     }
     decode_into(&mut inc, slot)?;
     if inc.reuse() {
-        keep(&INCOMING, inc);
+        store_buffers(&INCOMING, inc);
     }
     Ok(())
 }

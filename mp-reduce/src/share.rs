@@ -12,7 +12,7 @@ use serde::de::{DeserializeOwned, Error as _, Visitor};
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::codec::{mentioned, part_of, read_part};
+use crate::codec::{read_part, shared_parts, write_part};
 
 /// Types that [`shared`](mod@shared) can send: an `Arc` or `Rc` of a serde type, and a `Vec`, `Option` or map
 /// of these.
@@ -95,31 +95,31 @@ pub mod shared {
 const MARK: u8 = 0xff;
 
 /// A reference to a shared part: its number, which is a byte string in all formats.
-struct Mention(u32);
+struct PartReference(u32);
 
-impl Serialize for Mention {
+impl Serialize for PartReference {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let [a, b, c, d] = self.0.to_le_bytes();
         s.serialize_bytes(&[MARK, a, b, c, d])
     }
 }
 
-impl<'de> Deserialize<'de> for Mention {
+impl<'de> Deserialize<'de> for PartReference {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl Visitor<'_> for Reader {
-            type Value = Mention;
+        struct ReferenceVisitor;
+        impl Visitor<'_> for ReferenceVisitor {
+            type Value = PartReference;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("the number of a shared part")
             }
-            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<Mention, E> {
+            fn visit_bytes<E: serde::de::Error>(self, bytes: &[u8]) -> Result<PartReference, E> {
                 match *bytes {
-                    [MARK, a, b, c, d] => Ok(Mention(u32::from_le_bytes([a, b, c, d]))),
+                    [MARK, a, b, c, d] => Ok(PartReference(u32::from_le_bytes([a, b, c, d]))),
                     _ => Err(E::invalid_value(serde::de::Unexpected::Bytes(bytes), &self)),
                 }
             }
         }
-        d.deserialize_bytes(Reader)
+        d.deserialize_bytes(ReferenceVisitor)
     }
 }
 
@@ -134,8 +134,8 @@ where
         return value.serialize(s);
     }
     let address = (&raw const *value).cast::<()>().addr();
-    let number = mentioned::mention(pointer, address, || part_of::<T, Box<T>>(value));
-    Mention(number.map_err(S::Error::custom)?).serialize(s)
+    let number = shared_parts::write_reference(pointer, address, || write_part::<T, Box<T>>(value));
+    PartReference(number.map_err(S::Error::custom)?).serialize(s)
 }
 
 fn read<'de, T, P, D>(d: D) -> Result<P, D::Error>
@@ -145,12 +145,12 @@ where
     Box<T>: DeserializeOwned,
     D: Deserializer<'de>,
 {
-    if !mentioned::are_read() {
+    if !shared_parts::has_parts() {
         return Ok(Box::<T>::deserialize(d)?.into());
     }
-    let Mention(number) = Mention::deserialize(d)?;
+    let PartReference(number) = PartReference::deserialize(d)?;
     let part = |bytes: &[u8]| read_part::<Box<T>>(bytes).map(P::from);
-    mentioned::part(number, part).map_err(D::Error::custom)
+    shared_parts::read_reference(number, part).map_err(D::Error::custom)
 }
 
 macro_rules! pointers {
@@ -173,50 +173,53 @@ macro_rules! pointers {
 pointers!(Arc Rc);
 
 /// Serializes an item of a list or map.
-struct Item<'a, P>(&'a P);
+struct WriteShared<'a, P>(&'a P);
 
-impl<P: SharedPointer> Serialize for Item<'_, P> {
+impl<P: SharedPointer> Serialize for WriteShared<'_, P> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         self.0.write(s)
     }
 }
 
 /// Deserializes an item of a list or map.
-struct Read<P>(P);
+struct ReadShared<P>(P);
 
-impl<'de, P: SharedPointer> Deserialize<'de> for Read<P> {
+impl<'de, P: SharedPointer> Deserialize<'de> for ReadShared<P> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        P::read(d).map(Read)
+        P::read(d).map(ReadShared)
     }
 }
 
 impl<P: SharedPointer> SharedPointer for Option<P> {
     fn write<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        self.as_ref().map(Item).serialize(s)
+        self.as_ref().map(WriteShared).serialize(s)
     }
 
     fn read<'de, D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Ok(Option::<Read<P>>::deserialize(d)?.map(|read| read.0))
+        Ok(Option::<ReadShared<P>>::deserialize(d)?.map(|read| read.0))
     }
 }
 
 impl<P: SharedPointer> SharedPointer for Vec<P> {
     fn write<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_seq(self.iter().map(Item))
+        s.collect_seq(self.iter().map(WriteShared))
     }
 
     fn read<'de, D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Ok(Vec::<Read<P>>::deserialize(d)?.into_iter().map(|read| read.0).collect())
+        Ok(Vec::<ReadShared<P>>::deserialize(d)?.into_iter().map(|read| read.0).collect())
     }
 }
 
 impl<K: Serialize + DeserializeOwned + Ord, P: SharedPointer> SharedPointer for BTreeMap<K, P> {
     fn write<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_map(self.iter().map(|(key, value)| (key, Item(value))))
+        s.collect_map(self.iter().map(|(key, value)| (key, WriteShared(value))))
     }
 
     fn read<'de, D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Ok(BTreeMap::<K, Read<P>>::deserialize(d)?.into_iter().map(|(key, read)| (key, read.0)).collect())
+        Ok(BTreeMap::<K, ReadShared<P>>::deserialize(d)?
+            .into_iter()
+            .map(|(key, read)| (key, read.0))
+            .collect())
     }
 }
 
@@ -227,10 +230,13 @@ where
     H: BuildHasher + Default,
 {
     fn write<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        s.collect_map(self.iter().map(|(key, value)| (key, Item(value))))
+        s.collect_map(self.iter().map(|(key, value)| (key, WriteShared(value))))
     }
 
     fn read<'de, D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        Ok(HashMap::<K, Read<P>, H>::deserialize(d)?.into_iter().map(|(key, read)| (key, read.0)).collect())
+        Ok(HashMap::<K, ReadShared<P>, H>::deserialize(d)?
+            .into_iter()
+            .map(|(key, read)| (key, read.0))
+            .collect())
     }
 }

@@ -28,9 +28,9 @@ use crate::pack::{TypeFingerprint, decode, mismatch, unpack_with};
 /// Clones refer to one message, which can be read once. Its descriptors stay open until it is read or the
 /// last clone is dropped. The message belongs to this process, and is lost when it ends.
 #[derive(Clone)]
-pub struct Unread(Arc<Mutex<Option<Held>>>);
+pub struct Unread(Arc<Mutex<Option<UnreadContents>>>);
 
-struct Held {
+struct UnreadContents {
     inc: Box<Incoming>,
     /// 0 if unknown.
     fingerprint: u64,
@@ -38,7 +38,7 @@ struct Held {
 
 impl fmt::Debug for Unread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.is_there() { "Unread" } else { "Unread(read)" })
+        f.write_str(if self.is_unread() { "Unread" } else { "Unread(read)" })
     }
 }
 
@@ -47,7 +47,7 @@ impl Unread {
     #[doc(hidden)]
     #[must_use]
     pub fn new(inc: Box<Incoming>, fingerprint: u64) -> Self {
-        Self(Arc::new(Mutex::new(Some(Held { inc, fingerprint }))))
+        Self(Arc::new(Mutex::new(Some(UnreadContents { inc, fingerprint }))))
     }
 
     /// Opens a message in an envelope.
@@ -64,7 +64,7 @@ impl Unread {
 
     /// Returns `true` if the message was not read yet.
     #[must_use]
-    pub fn is_there(&self) -> bool {
+    pub fn is_unread(&self) -> bool {
         self.0.lock().is_some()
     }
 
@@ -107,7 +107,7 @@ impl Unread {
     }
 }
 
-fn claim(held: &mut Option<Held>) -> Result<()> {
+fn claim(held: &mut Option<UnreadContents>) -> Result<()> {
     let held = held.as_mut().ok_or_else(gone)?;
     held.inc.claim().map_err(Error::from)
 }
@@ -150,9 +150,9 @@ mod tests {
     fn unread_message_is_read_once_as_its_type() {
         let unread = Unread::of(pack((7_u32, "text".to_string())).unwrap()).unwrap();
         let (same, text) = (unread.clone(), unread.read::<String>().unwrap_err());
-        assert!(matches!(text, Error::TypeMismatch { .. }) && same.is_there());
+        assert!(matches!(text, Error::TypeMismatch { .. }) && same.is_unread());
         assert_eq!(same.read::<(u32, String)>().unwrap(), (7, "text".into()));
         let error = unread.read::<(u32, String)>().unwrap_err();
-        assert!(matches!(error, Error::Memory(CoreError::Stale(_))) && !unread.is_there(), "{error}");
+        assert!(matches!(error, Error::Memory(CoreError::Stale(_))) && !unread.is_unread(), "{error}");
     }
 }

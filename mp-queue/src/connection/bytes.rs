@@ -3,7 +3,7 @@
 use mp_core::message::{Codec, Incoming, Outgoing, Returned};
 use mp_core::{Message, Wait};
 
-use crate::connection::{Connection, Ends};
+use crate::connection::{Connection, Transport};
 use crate::error::{GetError, PutError, RecvIntoError};
 
 /// Message whose encoding is its bytes.
@@ -30,21 +30,21 @@ impl Connection {
     /// # Errors
     /// Returns the same errors as [`send`](Self::send).
     pub fn send_bytes(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
-        self.send_bytes_within(bytes, Wait::Forever)
+        self.send_bytes_wait(bytes, Wait::Forever)
     }
 
     mp_core::forms! {
         "Sends bytes as they are": send_bytes(bytes: &[u8]) -> Result<(), PutError<Vec<u8>>>,
         or "[`PutError::Full`] when there was no room for the first byte (see [`send_timeout`](Self::send_timeout))";
-        |connection, wait| connection.send_bytes_within(bytes, wait);
+        |connection, wait| connection.send_bytes_wait(bytes, wait);
         never try_send_bytes;
         at_most send_bytes_timeout;
     }
 
-    fn send_bytes_within(&self, bytes: &[u8], wait: Wait) -> Result<(), PutError<Vec<u8>>> {
-        let sent = match self.ends() {
-            Ends::Socket(socket) => socket.send_bytes(bytes, wait),
-            _ => self.send_within(Bytes(bytes.to_vec()), wait),
+    fn send_bytes_wait(&self, bytes: &[u8], wait: Wait) -> Result<(), PutError<Vec<u8>>> {
+        let sent = match self.transport() {
+            Transport::Socket(socket) => socket.send_bytes(bytes, wait),
+            _ => self.send_wait(Bytes(bytes.to_vec()), wait),
         };
         sent.map_err(|e| e.map(|raw| raw.0))
     }
@@ -54,8 +54,8 @@ impl Connection {
     /// # Errors
     /// Returns the same errors as [`send_async`](Self::send_async).
     pub async fn send_bytes_async(&self, bytes: &[u8]) -> Result<(), PutError<Vec<u8>>> {
-        let sent = match self.ends() {
-            Ends::Socket(socket) => socket.send_bytes_async(bytes).await,
+        let sent = match self.transport() {
+            Transport::Socket(socket) => socket.send_bytes_async(bytes).await,
             _ => self.send(Bytes(bytes.to_vec())),
         };
         sent.map_err(|e| e.map(|raw| raw.0))
@@ -66,21 +66,21 @@ impl Connection {
     /// # Errors
     /// Returns the same errors as [`recv`](Self::recv).
     pub fn recv_bytes(&self) -> Result<Vec<u8>, GetError> {
-        self.recv_bytes_within(Wait::Forever)
+        self.recv_bytes_wait(Wait::Forever)
     }
 
     mp_core::forms! {
         "Receives the next message as bytes": recv_bytes() -> Result<Vec<u8>, GetError>, or "[`GetError::Empty`]";
-        |connection, wait| connection.recv_bytes_within(wait);
+        |connection, wait| connection.recv_bytes_wait(wait);
         never try_recv_bytes;
         at_most recv_bytes_timeout;
         until recv_bytes_deadline;
     }
 
-    fn recv_bytes_within(&self, wait: Wait) -> Result<Vec<u8>, GetError> {
-        match self.ends() {
-            Ends::Socket(socket) => socket.recv_bytes(wait),
-            _ => Ok(self.recv_within::<Bytes>(wait)?.0),
+    fn recv_bytes_wait(&self, wait: Wait) -> Result<Vec<u8>, GetError> {
+        match self.transport() {
+            Transport::Socket(socket) => socket.recv_bytes(wait),
+            _ => Ok(self.recv_wait::<Bytes>(wait)?.0),
         }
     }
 
@@ -90,8 +90,8 @@ impl Connection {
     /// # Errors
     /// Returns the same errors as [`recv`](Self::recv).
     pub async fn recv_bytes_async(&self) -> Result<Vec<u8>, GetError> {
-        match self.ends() {
-            Ends::Socket(socket) => socket.recv_bytes_async().await,
+        match self.transport() {
+            Transport::Socket(socket) => socket.recv_bytes_async().await,
             _ => Ok(self.recv_async::<Bytes>().await?.0),
         }
     }

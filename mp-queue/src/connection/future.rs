@@ -5,8 +5,8 @@ use std::sync::Arc;
 use mp_core::Message;
 use mp_reduce::TypeFingerprint;
 
-use crate::connection::named::{Named, unnamed};
-use crate::connection::{Connection, Ends};
+use crate::connection::named::{Named, unwrap_error};
+use crate::connection::{Connection, Transport};
 use crate::error::{GetError, PutError};
 use crate::queue::future::recv;
 
@@ -19,13 +19,13 @@ impl Connection {
     /// Returns the same errors as [`recv`](Self::recv). For a socket, also returns an error if no thread or
     /// descriptor is left for waiting.
     pub async fn recv_async<T: Message>(&self) -> Result<T, GetError> {
-        if let Ends::Socket(socket) = self.ends() {
+        if let Transport::Socket(socket) = self.transport() {
             return socket.recv_async().await;
         }
         let fingerprint = TypeFingerprint::<Named<T>>::new();
         let got = recv(self.receiver()?, fingerprint, || Arc::new(self.clone())).await;
-        self.looked();
-        got.map(|named| named.0).map_err(unnamed::<T>)
+        self.update_ready_fd();
+        got.map(|named| named.0).map_err(unwrap_error::<T>)
     }
 
     /// Sends a value, asynchronously. Waits like [`send`](Self::send): only for a socket whose other end does
@@ -40,8 +40,8 @@ impl Connection {
     /// Returns the same errors as [`send`](Self::send). For a socket, also returns an error if no thread or
     /// descriptor is left for waiting.
     pub async fn send_async<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
-        match self.ends() {
-            Ends::Socket(socket) => socket.send_async(value).await,
+        match self.transport() {
+            Transport::Socket(socket) => socket.send_async(value).await,
             _ => self.send(value),
         }
     }

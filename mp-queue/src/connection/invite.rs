@@ -8,7 +8,7 @@ use mp_core::{Invitation, Message, Wait};
 use mp_reduce::{Error, hand_over, read_accepted};
 
 use super::socket::{Socket, WriteError};
-use super::{Connection, Ends};
+use super::{Connection, Transport};
 use crate::error::{GetError, PutError};
 
 /// Adds an invitation with a value to a command. The started program takes the value with
@@ -68,13 +68,13 @@ pub fn invite<T: Message>(command: &mut Command, value: T) -> Result<Invitation,
 }
 
 /// Cause of an invitation that was not sent.
-enum Unsent {
+enum SendFailure {
     Full,
     Gone,
     Failed(Error),
 }
 
-impl From<Error> for Unsent {
+impl From<Error> for SendFailure {
     fn from(error: Error) -> Self {
         Self::Failed(error)
     }
@@ -120,27 +120,27 @@ impl Connection {
     /// can't be packed, if this is a pipe, whose ends already share memory, or for TCP, which carries no
     /// descriptors.
     pub fn invite<T: Message>(&self, value: T) -> Result<Invitation, PutError<T>> {
-        let Ends::Socket(socket) = &self.ends else {
+        let Transport::Socket(socket) = &self.transport else {
             return Err(PutError::Failed { value, error: pipe("send the value itself") });
         };
         if let Some(error) = tcp(socket) {
             return Err(PutError::Failed { value, error });
         }
         let sent = hand_over(value, |envelope| {
-            let (invitation, way) =
-                mp_core::invite_holder(envelope).map_err(|(e, back)| (Unsent::Failed(e.into()), back))?;
+            let (invitation, way) = mp_core::invite_holder(envelope)
+                .map_err(|(e, back)| (SendFailure::Failed(e.into()), back))?;
             let unsent = match socket.send_invitation(way.as_fd()) {
                 Ok(true) => return Ok(invitation),
-                Ok(false) => Unsent::Full,
-                Err(WriteError::Gone) => Unsent::Gone,
-                Err(WriteError::Failed(e)) => Unsent::Failed(e.into()),
+                Ok(false) => SendFailure::Full,
+                Err(WriteError::Gone) => SendFailure::Gone,
+                Err(WriteError::Failed(e)) => SendFailure::Failed(e.into()),
             };
             Err((unsent, invitation.take_back()))
         });
         sent.map_err(|(value, unsent)| match unsent {
-            Unsent::Full => PutError::Full(value),
-            Unsent::Gone => PutError::Disconnected(value),
-            Unsent::Failed(error) => PutError::Failed { value, error },
+            SendFailure::Full => PutError::Full(value),
+            SendFailure::Gone => PutError::Disconnected(value),
+            SendFailure::Failed(error) => PutError::Failed { value, error },
         })
     }
 
@@ -153,24 +153,24 @@ impl Connection {
     /// cases as [`accept_invitation`](crate::accept_invitation()), if another message arrives instead (which
     /// can still be received), and for a pipe.
     pub fn accept_invitation<T: Message>(&self) -> Result<T, GetError> {
-        self.accept_within(Wait::Forever)
+        self.accept_wait(Wait::Forever)
     }
 
     mp_core::forms! {
         "Accepts an invitation": accept_invitation[T: Message]() -> Result<T, GetError>, or "[`GetError::Empty`]";
-        |connection, wait| connection.accept_within(wait);
+        |connection, wait| connection.accept_wait(wait);
         at_most accept_invitation_timeout;
     }
 
-    fn accept_within<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
-        let Ends::Socket(socket) = &self.ends else {
+    fn accept_wait<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
+        let Transport::Socket(socket) = &self.transport else {
             return Err(pipe("receive the value itself").into());
         };
         if let Some(error) = tcp(socket) {
             return Err(error.into());
         }
         let way = socket.recv_invitation(wait)?;
-        self.looked();
+        self.update_ready_fd();
         Ok(read_accepted(mp_core::accept_held(way).map_err(Error::from)?)?)
     }
 }

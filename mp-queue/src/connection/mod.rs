@@ -21,13 +21,13 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::connection::named::{Named, unnamed};
+use crate::connection::named::{Named, unwrap_error};
 use crate::connection::pipe::type_of;
 use crate::connection::socket::Socket;
 use crate::error::{GetError, PutError};
-use crate::queue::channel::End;
+use crate::queue::channel::ChannelEnd;
 use crate::queue::put_as;
-use crate::raw::waiting::{At, Unmet};
+use crate::raw::waiting::{WaitError, WaitSite};
 
 /// End of a [`pipe`](crate::pipe), or of a socket to another program ([`Listener`](crate::Listener),
 /// [`connect`](crate::connect)). Sends and receives raw bytes and values of any type that is a message.
@@ -65,39 +65,39 @@ use crate::raw::waiting::{At, Unmet};
 /// (`net.ipv4.tcp_retries2`). Messages sent over TCP shortly before the other end is gone may be lost without
 /// an error. Only an answer proves that a message was received.
 pub struct Connection {
-    ends: Ends,
+    transport: Transport,
     /// Created on first use. Each clone has its own.
     ready: OnceLock<ReadyFd>,
 }
 
 /// Parts of a connection.
 #[derive(Clone)]
-pub(crate) enum Ends {
-    Both { into: End, out: End },
-    Into(End),
-    Out(End),
+pub(crate) enum Transport {
+    Duplex { recv: ChannelEnd, send: ChannelEnd },
+    RecvOnly(ChannelEnd),
+    SendOnly(ChannelEnd),
     Socket(Arc<Socket>),
 }
 
-impl Ends {
-    fn receiving(&self) -> Option<&End> {
+impl Transport {
+    fn recv_end(&self) -> Option<&ChannelEnd> {
         match self {
-            Ends::Both { into, .. } | Ends::Into(into) => Some(into),
-            Ends::Out(_) | Ends::Socket(_) => None,
+            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => Some(into),
+            Transport::SendOnly(_) | Transport::Socket(_) => None,
         }
     }
 
-    fn sending(&self) -> Option<&End> {
+    fn send_end(&self) -> Option<&ChannelEnd> {
         match self {
-            Ends::Both { out, .. } | Ends::Out(out) => Some(out),
-            Ends::Into(_) | Ends::Socket(_) => None,
+            Transport::Duplex { send: out, .. } | Transport::SendOnly(out) => Some(out),
+            Transport::RecvOnly(_) | Transport::Socket(_) => None,
         }
     }
 }
 
 impl Clone for Connection {
     fn clone(&self) -> Self {
-        Self::of(self.ends.clone())
+        Self::of(self.transport.clone())
     }
 }
 
@@ -106,12 +106,12 @@ fn one_way(what: &str) -> Error {
 }
 
 impl Connection {
-    pub(crate) fn of(ends: Ends) -> Self {
-        Self { ends, ready: OnceLock::new() }
+    pub(crate) fn of(transport: Transport) -> Self {
+        Self { transport, ready: OnceLock::new() }
     }
 
-    pub(crate) fn ends(&self) -> &Ends {
-        &self.ends
+    pub(crate) fn transport(&self) -> &Transport {
+        &self.transport
     }
 
     /// Names the connection. The name appears in `Debug` output and in reports of long waits. A later name
@@ -127,10 +127,10 @@ impl Connection {
     /// ```
     #[must_use]
     pub fn named(self, name: &str) -> Self {
-        for end in self.ends.receiving().into_iter().chain(self.ends.sending()) {
+        for end in self.transport.recv_end().into_iter().chain(self.transport.send_end()) {
             mp_core::waits::name_object(end.raw().hold(), name);
         }
-        if let Ends::Socket(socket) = &self.ends {
+        if let Transport::Socket(socket) = &self.transport {
             socket.set_name(name);
         }
         self
@@ -139,11 +139,11 @@ impl Connection {
     /// Returns the [given](Self::named) name. Any process with a handle can name a pipe. A socket is named
     /// only in this process.
     pub fn given_name(&self) -> Option<String> {
-        match &self.ends {
-            Ends::Both { into: end, .. } | Ends::Into(end) | Ends::Out(end) => {
+        match &self.transport {
+            Transport::Duplex { recv: end, .. } | Transport::RecvOnly(end) | Transport::SendOnly(end) => {
                 mp_core::waits::object_name(end.raw().hold())
             }
-            Ends::Socket(socket) => socket.given_name(),
+            Transport::Socket(socket) => socket.given_name(),
         }
     }
 
@@ -155,7 +155,7 @@ impl Connection {
     /// can't be encoded, there is not enough memory, or this end only receives. For a socket, also if the
     /// value contains a tensor or a queue, or is too long. The error contains the value.
     pub fn send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
-        self.send_within(value, Wait::Forever)
+        self.send_wait(value, Wait::Forever)
     }
 
     /// Sends a value if there is room for its first byte: see [`send_timeout`](Self::send_timeout).
@@ -163,7 +163,7 @@ impl Connection {
     /// # Errors
     /// Returns the same errors as [`send_timeout`](Self::send_timeout).
     pub fn try_send<T: Message>(&self, value: T) -> Result<(), PutError<T>> {
-        self.send_within(value, Wait::Never)
+        self.send_wait(value, Wait::Never)
     }
 
     /// Sends a value. If the other end of a socket does not receive because it is stopped or busy, waits for
@@ -177,7 +177,7 @@ impl Connection {
     /// Returns [`PutError::Full`] if there was no room for a byte during that time. Otherwise returns the
     /// same errors as [`send`](Self::send).
     pub fn send_timeout<T: Message>(&self, value: T, timeout: Duration) -> Result<(), PutError<T>> {
-        self.send_within(value, Wait::at_most(timeout))
+        self.send_wait(value, Wait::at_most(timeout))
     }
 
     /// Sends a value. Waits for a socket whose other end does not receive until `deadline` at most: see
@@ -186,19 +186,19 @@ impl Connection {
     /// # Errors
     /// Returns the same errors as [`send_timeout`](Self::send_timeout).
     pub fn send_deadline<T: Message>(&self, value: T, deadline: Instant) -> Result<(), PutError<T>> {
-        self.send_within(value, Wait::Until(deadline))
+        self.send_wait(value, Wait::Until(deadline))
     }
 
-    pub(crate) fn send_within<T: Message>(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
-        let out = match &self.ends {
-            Ends::Both { out, .. } | Ends::Out(out) => out,
-            Ends::Into(_) => return Err(PutError::Failed { value, error: one_way("send") }),
-            Ends::Socket(socket) => return socket.send(value, wait),
+    pub(crate) fn send_wait<T: Message>(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
+        let out = match &self.transport {
+            Transport::Duplex { send: out, .. } | Transport::SendOnly(out) => out,
+            Transport::RecvOnly(_) => return Err(PutError::Failed { value, error: one_way("send") }),
+            Transport::Socket(socket) => return socket.send(value, wait),
         };
-        if out.alone().is_some() {
+        if out.peer_gone().is_some() {
             return Err(PutError::Disconnected(value));
         }
-        put_as(out.raw(), TypeFingerprint::new(), Named(value), Wait::Forever, || out.alone())
+        put_as(out.raw(), TypeFingerprint::new(), Named(value), Wait::Forever, || out.peer_gone())
             .map_err(|e| e.map(|named| named.0))
     }
 
@@ -208,32 +208,32 @@ impl Connection {
     /// Returns [`GetError::Disconnected`] if there is no value and the other end is gone. Returns
     /// [`GetError::Failed`] if the value has another type, or if this end only sends.
     pub fn recv<T: Message>(&self) -> Result<T, GetError> {
-        self.recv_within(Wait::Forever)
+        self.recv_wait(Wait::Forever)
     }
 
     mp_core::forms! {
         "Receives the next value": recv[T: Message]() -> Result<T, GetError>, or "[`GetError::Empty`]";
-        |connection, wait| connection.recv_within(wait);
+        |connection, wait| connection.recv_wait(wait);
         never try_recv;
         at_most recv_timeout;
         until recv_deadline;
     }
 
-    pub(crate) fn recv_within<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
-        let got = match &self.ends {
-            Ends::Both { into, .. } | Ends::Into(into) => into
+    pub(crate) fn recv_wait<T: Message>(&self, wait: Wait) -> Result<T, GetError> {
+        let got = match &self.transport {
+            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => into
                 .get_as::<Named<T>>(TypeFingerprint::new(), wait)
                 .map(|named| named.0)
-                .map_err(unnamed::<T>),
-            Ends::Out(_) => Err(one_way("receive").into()),
-            Ends::Socket(socket) => socket.recv(wait),
+                .map_err(unwrap_error::<T>),
+            Transport::SendOnly(_) => Err(one_way("receive").into()),
+            Transport::Socket(socket) => socket.recv(wait),
         };
-        self.looked();
+        self.update_ready_fd();
         got
     }
 
     /// Updates the descriptor of `as_fd` after a receive, whether it found a message or not.
-    pub(crate) fn looked(&self) {
+    pub(crate) fn update_ready_fd(&self) {
         if let Some(ready) = self.ready.get() {
             // If it can't be watched any more, it stays readable.
             _ = ready.update();
@@ -241,11 +241,11 @@ impl Connection {
     }
 
     /// Returns the receiving end, for a future.
-    pub(crate) fn receiver(&self) -> Result<&End, Error> {
-        match &self.ends {
-            Ends::Both { into, .. } | Ends::Into(into) => Ok(into),
-            Ends::Out(_) => Err(one_way("receive")),
-            Ends::Socket(_) => {
+    pub(crate) fn receiver(&self) -> Result<&ChannelEnd, Error> {
+        match &self.transport {
+            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => Ok(into),
+            Transport::SendOnly(_) => Err(one_way("receive")),
+            Transport::Socket(_) => {
                 Err(mp_core::Error::Unsupported("a socket has no end in shared memory".into()).into())
             }
         }
@@ -257,10 +257,10 @@ impl Connection {
     /// # Errors
     /// Returns [`GetError::Failed`] if this end only sends.
     pub fn poll(&self, timeout: Duration) -> Result<bool, GetError> {
-        let end = match &self.ends {
-            Ends::Both { into, .. } | Ends::Into(into) => into,
-            Ends::Out(_) => return Err(one_way("receive").into()),
-            Ends::Socket(_) => {
+        let end = match &self.transport {
+            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => into,
+            Transport::SendOnly(_) => return Err(one_way("receive").into()),
+            Transport::Socket(_) => {
                 let found = mp_core::wait(&[self], Some(timeout));
                 return Ok(!found.map_err(Error::from)?.is_empty());
             }
@@ -269,19 +269,19 @@ impl Connection {
         raw.arena().me().map_err(Error::from)?;
         let ready = || raw.memory().is_ready().then_some(Ok(()));
         let (wait, parking) = (Wait::at_most(timeout), raw.memory().not_empty());
-        let at = At { parking, what: None, call: Call::ConnectionPoll };
-        let found = match raw.within(wait, (raw.getting(), None), at, ready, || end.alone()) {
+        let at = WaitSite { parking, purpose: None, call: Call::ConnectionPoll };
+        let found = match raw.attempt_until(wait, (raw.get_spin(), None), at, ready, || end.peer_gone()) {
             Ok(()) => {
                 // This thread may have been woken instead of a process that would have received.
                 parking.wake_one();
                 true
             }
-            Err(Unmet::Alone(_)) => true,
-            Err(Unmet::Waited) => false,
-            Err(Unmet::Interrupted) => return Err(GetError::Interrupted),
-            Err(Unmet::Failed(error)) => return Err(error.into()),
+            Err(WaitError::PeerGone(_)) => true,
+            Err(WaitError::TimedOut) => false,
+            Err(WaitError::Interrupted) => return Err(GetError::Interrupted),
+            Err(WaitError::Failed(error)) => return Err(error.into()),
         };
-        self.looked();
+        self.update_ready_fd();
         Ok(found)
     }
 
@@ -320,7 +320,7 @@ impl Connection {
     /// Returns [`GetError::Failed`] if this end only sends, or if no descriptor or thread is left.
     #[doc(alias("fileno", "epoll"))]
     pub fn as_fd(&self) -> Result<BorrowedFd<'_>, GetError> {
-        if let Ends::Socket(socket) = &self.ends {
+        if let Transport::Socket(socket) = &self.transport {
             return Ok(socket.as_fd());
         }
         self.receiver()?;
@@ -334,28 +334,28 @@ impl Connection {
 
     /// Returns `true` if this end receives.
     pub fn readable(&self) -> bool {
-        !matches!(self.ends, Ends::Out(_))
+        !matches!(self.transport, Transport::SendOnly(_))
     }
 
     /// Returns `true` if this end sends.
     pub fn writable(&self) -> bool {
-        !matches!(self.ends, Ends::Into(_))
+        !matches!(self.transport, Transport::RecvOnly(_))
     }
 
     /// Returns the id of the process at the other end of a socket when the two connected. Returns `None` for
     /// a pipe, whose ends many processes may have, for TCP (see [`peer_addr`](Self::peer_addr)), and for a
     /// process in another pid namespace.
     pub fn peer_pid(&self) -> Option<u32> {
-        match &self.ends {
-            Ends::Socket(socket) => Some(socket.peer().pid()).filter(|&pid| pid != 0),
+        match &self.transport {
+            Transport::Socket(socket) => Some(socket.peer().pid()).filter(|&pid| pid != 0),
             _ => None,
         }
     }
 
     /// Returns the TCP address of the other end, or `None` for a Unix socket or a pipe.
     pub fn peer_addr(&self) -> Option<SocketAddr> {
-        match &self.ends {
-            Ends::Socket(socket) => socket.peer().host(),
+        match &self.transport {
+            Transport::Socket(socket) => socket.peer().host(),
             _ => None,
         }
     }
@@ -364,28 +364,32 @@ impl Connection {
     /// messages that were sent, and then gets `Disconnected`. Does nothing for a pipe.
     #[doc(hidden)]
     pub fn shut_down(&self) {
-        if let Ends::Socket(socket) = &self.ends {
+        if let Transport::Socket(socket) = &self.transport {
             socket.shut_down();
         }
     }
 
     /// Returns `true` if the other end is gone in all processes. Messages from it may still be unread.
     pub fn is_disconnected(&self) -> bool {
-        if let Ends::Socket(socket) = &self.ends {
+        if let Transport::Socket(socket) = &self.transport {
             return socket.is_disconnected();
         }
-        self.ends.receiving().into_iter().chain(self.ends.sending()).any(|end| end.alone().is_some())
+        self.transport
+            .recv_end()
+            .into_iter()
+            .chain(self.transport.send_end())
+            .any(|end| end.peer_gone().is_some())
     }
 }
 
 impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Ends::Socket(socket) = &self.ends {
+        if let Transport::Socket(socket) = &self.transport {
             return f.debug_tuple("Connection").field(socket).finish();
         }
         f.debug_struct("Connection")
-            .field("receives", &self.ends.receiving())
-            .field("sends", &self.ends.sending())
+            .field("receives", &self.transport.recv_end())
+            .field("sends", &self.transport.send_end())
             .finish()
     }
 }
@@ -394,13 +398,13 @@ const NAME: &str = "a Connection";
 
 impl Serialize for Connection {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        if let Ends::Socket(_) = self.ends {
+        if let Transport::Socket(_) = self.transport {
             return Err(S::Error::custom(
                 "a Connection over a socket can't be sent; connect there once more",
             ));
         }
-        let attach = |end: Option<&End>| end.map(|end| end.attach(NAME)).transpose();
-        let ends = (attach(self.ends.receiving()), attach(self.ends.sending()));
+        let attach = |end: Option<&ChannelEnd>| end.map(|end| end.attach(NAME)).transpose();
+        let ends = (attach(self.transport.recv_end()), attach(self.transport.send_end()));
         (ends.0.map_err(S::Error::custom)?, ends.1.map_err(S::Error::custom)?).serialize(s)
     }
 }
@@ -409,12 +413,14 @@ impl<'de> Deserialize<'de> for Connection {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (into, out) = <(Option<(u32, u32)>, Option<(u32, u32)>)>::deserialize(d)?;
         let take = |end: Option<(u32, u32)>, receivers| {
-            end.map(|end| End::take(NAME, end, receivers, type_of())).transpose().map_err(D::Error::custom)
+            end.map(|end| ChannelEnd::take(NAME, end, receivers, type_of()))
+                .transpose()
+                .map_err(D::Error::custom)
         };
         let ends = match (take(into, true)?, take(out, false)?) {
-            (Some(into), Some(out)) => Ends::Both { into, out },
-            (Some(into), None) => Ends::Into(into),
-            (None, Some(out)) => Ends::Out(out),
+            (Some(into), Some(out)) => Transport::Duplex { recv: into, send: out },
+            (Some(into), None) => Transport::RecvOnly(into),
+            (None, Some(out)) => Transport::SendOnly(out),
             (None, None) => return Err(D::Error::custom("a Connection without ends arrived")),
         };
         Ok(Self::of(ends))

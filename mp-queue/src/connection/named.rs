@@ -3,7 +3,7 @@
 //!
 //! | bytes | contents |
 //! |---|---|
-//! | 2 | length of the name, little-endian; 0 if it is longer than [`LONGEST`] |
+//! | 2 | length of the name, little-endian; 0 if it is longer than [`MAX_NAME`] |
 //! | as many | the name (`std::any::type_name`) |
 //! | the rest | the value, encoded as in queues, which check the type once and have no name in each message |
 
@@ -14,14 +14,14 @@ use mp_reduce::Error;
 use crate::error::GetError;
 
 /// Longest name that is sent. For a longer name, the error contains only the expected type.
-pub(crate) const LONGEST: usize = 4096;
+pub(crate) const MAX_NAME: usize = 4096;
 /// Number of bytes of the length of a name.
 pub(crate) const LENGTH: usize = 2;
 
 /// Returns the length and the name of a type as they are sent.
 pub(crate) fn sent_name<T>() -> ([u8; LENGTH], &'static [u8]) {
     let name = std::any::type_name::<T>().as_bytes();
-    let name = if name.len() > LONGEST { &[] } else { name };
+    let name = if name.len() > MAX_NAME { &[] } else { name };
     ((name.len() as u16).to_le_bytes(), name)
 }
 
@@ -45,7 +45,7 @@ impl<T: Message> Message for Named<T> {
         let (name, _) = split(inc.rest()).ok_or_else(|| {
             mp_core::Error::Malformed("a message of a connection is shorter than the name of its type".into())
         })?;
-        if !is_of::<T>(name) {
+        if !is_name_of::<T>(name) {
             return Err(mp_core::Error::Malformed("it is of another type, with the same fingerprint".into()));
         }
         let before = LENGTH + name.len();
@@ -56,7 +56,7 @@ impl<T: Message> Message for Named<T> {
 
 /// Returns `true` if a value with this name and the fingerprint of `T` is a `T`. Two names may have the same
 /// fingerprint. If no name was sent, because it is too long, the fingerprint alone decides.
-pub(crate) fn is_of<T>(name: &[u8]) -> bool {
+pub(crate) fn is_name_of<T>(name: &[u8]) -> bool {
     name.is_empty() || name == sent_name::<T>().1
 }
 
@@ -68,7 +68,7 @@ fn split(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
 
 /// Converts an error of receiving a [`Named`] into one of the value itself, with the names of both types.
 #[cold]
-pub(crate) fn unnamed<T>(error: GetError) -> GetError {
+pub(crate) fn unwrap_error<T>(error: GetError) -> GetError {
     let GetError::Failed(error) = error else { return error };
     GetError::Failed(match error {
         Error::TypeMismatch { found, bytes, .. } => {
@@ -85,8 +85,8 @@ pub(crate) fn unnamed<T>(error: GetError) -> GetError {
         Error::Memory(mp_core::Error::Undecodable(undecodable)) => {
             let bytes = undecodable.bytes().to_vec();
             let (name, value) = split(&bytes).unwrap_or_else(|| (sent_name::<T>().1, &bytes));
-            if !is_of::<T>(name) {
-                return GetError::Failed(other_type::<T>(name, value));
+            if !is_name_of::<T>(name) {
+                return GetError::Failed(type_mismatch::<T>(name, value));
             }
             Undecodable::of_message::<T>(mp_core::Error::Undecodable(undecodable), value).into()
         }
@@ -96,7 +96,7 @@ pub(crate) fn unnamed<T>(error: GetError) -> GetError {
 
 /// Returns the error of receiving a value of another type.
 #[cold]
-pub(crate) fn other_type<T>(name: &[u8], value: &[u8]) -> Error {
+pub(crate) fn type_mismatch<T>(name: &[u8], value: &[u8]) -> Error {
     let found = (!name.is_empty()).then(|| String::from_utf8_lossy(name).into());
     Error::TypeMismatch { expected: std::any::type_name::<T>(), found, bytes: value.to_vec() }
 }
@@ -127,7 +127,7 @@ mod tests {
             let decoded = Named::<u8>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.clone()));
             let error =
                 |error| GetError::from(Error::from(Undecodable::of_message::<Named<u8>>(error, &bytes)));
-            decoded.map(|named| named.0).map_err(|e| unnamed::<u8>(error(e)))
+            decoded.map(|named| named.0).map_err(|e| unwrap_error::<u8>(error(e)))
         };
         assert_eq!(received("u8").unwrap(), 5);
         match received("u9").unwrap_err() {

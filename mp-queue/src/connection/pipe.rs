@@ -2,8 +2,8 @@
 
 use mp_reduce::{Error, TypeFingerprint};
 
-use crate::connection::{Connection, Ends};
-use crate::queue::channel::ends;
+use crate::connection::{Connection, Transport};
+use crate::queue::channel::create_ends;
 use crate::raw::waiting::PIPE;
 
 /// Returns the type of the queues of pipes.
@@ -17,10 +17,10 @@ pub(crate) fn type_of() -> (u64, &'static str) {
 /// Returns an error if there is not enough shared memory.
 #[doc(alias = "Pipe")]
 pub fn pipe() -> Result<(Connection, Connection), Error> {
-    let (there_out, there_into) = ends(None, true, type_of(), false)?;
-    let (back_out, back_into) = ends(None, true, type_of(), false)?;
-    let here = Ends::Both { into: back_into, out: there_out };
-    let there = Ends::Both { into: there_into, out: back_out };
+    let (there_out, there_into) = create_ends(None, true, type_of(), false)?;
+    let (back_out, back_into) = create_ends(None, true, type_of(), false)?;
+    let here = Transport::Duplex { recv: back_into, send: there_out };
+    let there = Transport::Duplex { recv: there_into, send: back_out };
     Ok((Connection::of(here), Connection::of(there)))
 }
 
@@ -30,6 +30,6 @@ pub fn pipe() -> Result<(Connection, Connection), Error> {
 /// # Errors
 /// Returns an error if there is not enough shared memory.
 pub fn one_way_pipe() -> Result<(Connection, Connection), Error> {
-    let (out, into) = ends(None, true, type_of(), false)?;
-    Ok((Connection::of(Ends::Into(into)), Connection::of(Ends::Out(out))))
+    let (out, into) = create_ends(None, true, type_of(), false)?;
+    Ok((Connection::of(Transport::RecvOnly(into)), Connection::of(Transport::SendOnly(out))))
 }

@@ -7,10 +7,10 @@ use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
-use crate::raw::Raw;
-use crate::raw::handles::For;
-use crate::raw::payload::{Payload, Unsent};
-use crate::ring::{PutEnd, Ticket};
+use crate::raw::RawQueue;
+use crate::raw::handles::WaitPurpose;
+use crate::raw::payload::{Payload, PendingMessage};
+use crate::ring::{Position, PutOutcome};
 
 /// Number of messages that are put or taken before sleepers are woken.
 const MOST: u32 = 64;
@@ -47,31 +47,31 @@ impl<T, I> std::error::Error for PutManyError<T, I> {
     }
 }
 
-/// Tickets that were put or taken in one segment since sleepers were last woken.
-pub(crate) struct Run<'a> {
-    raw: &'a Raw,
+/// Positions that were put or taken in one segment since sleepers were last woken.
+pub(crate) struct BatchOperation<'a> {
+    raw: &'a RawQueue,
     segment: u32,
     putting: bool,
-    tickets: Option<(Ticket, Ticket)>,
+    positions: Option<(Position, Position)>,
     count: u32,
 }
 
-impl<'a> Run<'a> {
-    pub(crate) fn new(raw: &'a Raw, putting: bool) -> Self {
+impl<'a> BatchOperation<'a> {
+    pub(crate) fn new(raw: &'a RawQueue, putting: bool) -> Self {
         let segment = if putting { raw.tail_segment() } else { raw.head_segment() };
-        Self { raw, segment, putting, tickets: None, count: 0 }
+        Self { raw, segment, putting, positions: None, count: 0 }
     }
 
-    fn last(&self) -> Option<Ticket> {
-        self.tickets.map(|(_, last)| last)
+    fn last(&self) -> Option<Position> {
+        self.positions.map(|(_, last)| last)
     }
 
-    fn add(&mut self, ticket: Ticket) {
-        let first = self.tickets.map_or(ticket, |(first, _)| first);
-        self.tickets = Some((first, ticket));
+    fn add(&mut self, position: Position) {
+        let first = self.positions.map_or(position, |(first, _)| first);
+        self.positions = Some((first, position));
         self.count += 1;
         if self.count == MOST {
-            self.tell();
+            self.flush();
         }
     }
 
@@ -83,38 +83,38 @@ impl<'a> Run<'a> {
             return Ok(false);
         }
         match self.raw.memory().put_next(self.segment, payload, self.last())? {
-            PutEnd::Done(ticket) => self.add(ticket),
-            PutEnd::Full(()) | PutEnd::Closed(()) => return Ok(false),
+            PutOutcome::Done(position) => self.add(position),
+            PutOutcome::Full(()) | PutOutcome::Closed(()) => return Ok(false),
         }
         Ok(true)
     }
 
     /// Takes the next message, if there is one.
     fn get(&mut self) -> Result<Option<Payload>, Error> {
-        let Some((payload, ticket)) = self.raw.memory().get_next(self.segment, self.last())? else {
+        let Some((payload, position)) = self.raw.memory().get_next(self.segment, self.last())? else {
             return Ok(None);
         };
-        self.add(ticket);
+        self.add(position);
         Ok(Some(payload))
     }
 
-    pub(crate) fn tell(&mut self) {
-        let Some((first, last)) = self.tickets.take() else { return };
+    pub(crate) fn flush(&mut self) {
+        let Some((first, last)) = self.positions.take() else { return };
         let (memory, count) = (self.raw.memory(), std::mem::take(&mut self.count));
         if self.putting {
             memory.advance_tail(self.segment, first, last);
             memory.not_empty().wake_some(count);
         } else {
             memory.advance_head(self.segment, first, last);
-            memory.made_room(count);
+            memory.wake_producers(count);
         }
     }
 }
 
-impl Drop for Run<'_> {
+impl Drop for BatchOperation<'_> {
     fn drop(&mut self) {
         // Sleepers are also woken if the code of a value panics.
-        self.tell();
+        self.flush();
     }
 }
 
@@ -142,33 +142,35 @@ impl<T: Message> Queue<T> {
         &self,
         values: I,
     ) -> Result<usize, PutManyError<T, I::IntoIter>> {
-        self.put_many_within(values.into_iter(), Wait::Forever)
+        self.put_many_wait(values.into_iter(), Wait::Forever)
     }
 
     mp_core::forms! {
         "Puts values": put_many[I: IntoIterator<Item = T>](values: I) -> Result<usize, PutManyError<T, I::IntoIter>>,
         or "[`PutError::Full`] with the first value that found no room, in the time for all of them";
-        |queue, wait| queue.put_many_within(values.into_iter(), wait);
+        |queue, wait| queue.put_many_wait(values.into_iter(), wait);
         never try_put_many;
         at_most put_many_timeout;
         until put_many_deadline;
     }
 
-    fn put_many_within<I: Iterator<Item = T>>(
+    fn put_many_wait<I: Iterator<Item = T>>(
         &self,
         mut values: I,
         wait: Wait,
     ) -> Result<usize, PutManyError<T, I>> {
         let raw = self.raw();
-        let mut run = Run::new(raw, true);
+        let mut run = BatchOperation::new(raw, true);
         let mut put = 0;
         loop {
             let Some(mut value) = values.next() else { return Ok(put) };
-            let written = match Unsent::attempt(raw, self.fingerprint(), &mut value) {
+            let written = match PendingMessage::try_encode(raw, self.fingerprint(), &mut value) {
                 Err(PutError::Full(())) => {
                     // The consumers that will make room may be asleep: wake them.
-                    run.tell();
-                    Unsent::write(raw, self.fingerprint(), &mut value, wait, || raw.deserted(For::Room))
+                    run.flush();
+                    PendingMessage::encode(raw, self.fingerprint(), &mut value, wait, || {
+                        raw.deserted(WaitPurpose::Room)
+                    })
                 }
                 end => end,
             };
@@ -180,17 +182,17 @@ impl<T: Message> Queue<T> {
                 Ok(true) => Ok(()),
                 Ok(false) => {
                     // The consumers that will make room may be asleep: wake them.
-                    run.tell();
-                    let end = raw.put(&mut unsent.payload, wait, || raw.deserted(For::Room));
-                    end.map(|()| run = Run::new(raw, true))
+                    run.flush();
+                    let end = raw.put(&mut unsent.payload, wait, || raw.deserted(WaitPurpose::Room));
+                    end.map(|()| run = BatchOperation::new(raw, true))
                 }
                 Err(error) => Err(PutError::Failed { value: (), error }),
             };
             if let Err(e) = end {
-                let error = e.map(|()| unsent.back(value));
+                let error = e.map(|()| unsent.into_value(value));
                 return Err(PutManyError { put, error, rest: values });
             }
-            unsent.sent(value);
+            unsent.commit(value);
             put += 1;
         }
     }
@@ -204,29 +206,29 @@ impl<T: Message> Queue<T> {
     /// error. A consumer that dies in this call loses the messages that it has taken, as with
     /// [`get`](Self::get).
     pub fn get_many(&self, into: &mut Vec<T>, most: usize) -> Result<usize, GetError> {
-        self.get_many_within(into, most, Wait::Forever)
+        self.get_many_wait(into, most, Wait::Forever)
     }
 
     mp_core::forms! {
         "Takes up to `most` messages": get_many(into: &mut Vec<T>, most: usize) -> Result<usize, GetError>,
         or "[`GetError::Empty`] if there was no first one";
-        |queue, wait| queue.get_many_within(into, most, wait);
+        |queue, wait| queue.get_many_wait(into, most, wait);
         never try_get_many;
         at_most get_many_timeout;
         until get_many_deadline;
     }
 
-    fn get_many_within(&self, into: &mut Vec<T>, most: usize, wait: Wait) -> Result<usize, GetError> {
+    fn get_many_wait(&self, into: &mut Vec<T>, most: usize, wait: Wait) -> Result<usize, GetError> {
         if most == 0 {
             return Err(GetError::Empty);
         }
-        let Some(first) = self.get_within(wait)? else { return Ok(0) };
+        let Some(first) = self.get_wait(wait)? else { return Ok(0) };
         into.push(first);
         let mut got = 1;
-        let mut run = Run::new(self.raw(), false);
+        let mut run = BatchOperation::new(self.raw(), false);
         while got < most {
             let Some(payload) = run.get()? else { break };
-            into.push(payload.unpack_of(self.raw(), self.fingerprint()).map_err(GetError::from)?);
+            into.push(payload.unpack_from(self.raw(), self.fingerprint()).map_err(GetError::from)?);
             got += 1;
         }
         Ok(got)

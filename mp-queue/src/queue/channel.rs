@@ -21,25 +21,25 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::{GetError, PutError};
 use crate::queue::put_as;
-use crate::raw::Raw;
+use crate::raw::RawQueue;
 use crate::raw::payload::Payload;
-use crate::raw::waiting::{Alone, Unmet};
+use crate::raw::waiting::{PeerGone, WaitError};
 
 /// Handle of one side of a channel: a handle to the queue and a hold on the side's token.
-pub(crate) struct End {
-    raw: Raw,
+pub(crate) struct ChannelEnd {
+    raw: RawQueue,
     token: Option<Hold>,
     mine: u64,
     theirs: u64,
 }
 
-impl Clone for End {
+impl Clone for ChannelEnd {
     fn clone(&self) -> Self {
         Self { raw: self.raw.clone(), token: self.token.clone(), ..*self }
     }
 }
 
-impl Drop for End {
+impl Drop for ChannelEnd {
     fn drop(&mut self) {
         self.token = None;
         if self.raw.arena().me().is_ok() && !self.raw.arena().lives(self.mine) {
@@ -50,39 +50,39 @@ impl Drop for End {
 
 /// Creates a channel and returns the sender's and the receiver's end.
 ///
-/// `smalls`: `true` if small messages may be stored in slots, because all messages have this type.
-pub(crate) fn ends(
+/// `small_slots`: `true` if small messages may be stored in slots, because all messages have this type.
+pub(crate) fn create_ends(
     size: Option<usize>,
     growing: bool,
     type_of: (u64, &str),
-    smalls: bool,
-) -> Result<(End, End), Error> {
-    ends_of(Raw::create(size, growing, 0, type_of, smalls)?)
+    small_slots: bool,
+) -> Result<(ChannelEnd, ChannelEnd), Error> {
+    ends_for(RawQueue::create(size, growing, 0, type_of, small_slots)?)
 }
 
 /// Like [`ends`], for a ring that was just created.
-pub(crate) fn ends_of(raw: Raw) -> Result<(End, End), Error> {
+pub(crate) fn ends_for(raw: RawQueue) -> Result<(ChannelEnd, ChannelEnd), Error> {
     let arena = raw.arena();
     let tokens = [arena.alloc(1)?, arena.alloc(1)?];
     let marks = [arena.mark(&tokens[0]), arena.mark(&tokens[1])];
     raw.memory().set_token(false, marks[0]);
     raw.memory().set_token(true, marks[1]);
     let [sender, receiver] = tokens;
-    let sender = End { raw: raw.clone(), token: Some(sender), mine: marks[0], theirs: marks[1] };
-    let receiver = End { raw, token: Some(receiver), mine: marks[1], theirs: marks[0] };
+    let sender = ChannelEnd { raw: raw.clone(), token: Some(sender), mine: marks[0], theirs: marks[1] };
+    let receiver = ChannelEnd { raw, token: Some(receiver), mine: marks[1], theirs: marks[0] };
     Ok((sender, receiver))
 }
 
-impl End {
-    pub(crate) fn raw(&self) -> &Raw {
+impl ChannelEnd {
+    pub(crate) fn raw(&self) -> &RawQueue {
         &self.raw
     }
 
     #[inline]
-    pub(crate) fn alone(&self) -> Option<Alone> {
+    pub(crate) fn peer_gone(&self) -> Option<PeerGone> {
         // In a forked copy, the attempt itself returns the error.
         let arena = self.raw.arena();
-        (arena.me().is_ok() && !arena.lives(self.theirs)).then_some(Alone::Disconnected)
+        (arena.me().is_ok() && !arena.lives(self.theirs)).then_some(PeerGone::Disconnected)
     }
 
     /// Attaches this end to the message that is being written.
@@ -103,8 +103,8 @@ impl End {
         let (hold, token) =
             scope::incoming(what, |inc| Ok((inc.take_object(queue)?, inc.take_object(token)?)))
                 .map_err(|e| e.to_string())?;
-        let raw = Raw::open(hold, None).map_err(|e| e.to_string())?;
-        if !raw.memory().carries(type_of) {
+        let raw = RawQueue::open(hold, None).map_err(|e| e.to_string())?;
+        if !raw.memory().is_of_type(type_of) {
             let found = raw.memory().type_name();
             return Err(format!("{what} of {found} arrived where one of {} is expected", type_of.1));
         }
@@ -119,12 +119,12 @@ impl End {
     /// Takes a message. Reports that the other side has disconnected only if the queue is empty.
     #[inline]
     fn get(&self, into: &mut Option<Payload>, wait: Wait) -> Result<(), GetError> {
-        match self.raw.get(into, wait, || self.alone()) {
-            Err(GetError::Empty) => match self.alone() {
+        match self.raw.get(into, wait, || self.peer_gone()) {
+            Err(GetError::Empty) => match self.peer_gone() {
                 None => Err(GetError::Empty),
                 // The senders may have put messages before they disconnected.
-                Some(alone) => match self.raw.get(into, Wait::Never, || None) {
-                    Err(GetError::Empty) => Err(Unmet::Alone(alone).into()),
+                Some(peer_gone) => match self.raw.get(into, Wait::Never, || None) {
+                    Err(GetError::Empty) => Err(WaitError::PeerGone(peer_gone).into()),
                     end => end,
                 },
             },
@@ -141,19 +141,19 @@ impl End {
     ) -> Result<T, GetError> {
         let mut payload = None;
         self.get(&mut payload, wait)?;
-        if let Some(value) = payload.as_ref().and_then(Payload::unpack_few) {
+        if let Some(value) = payload.as_ref().and_then(Payload::unpack_small) {
             return Ok(value);
         }
         match payload {
-            Some(payload) => Ok(payload.unpack_of(&self.raw, fingerprint)?),
+            Some(payload) => Ok(payload.unpack_from(&self.raw, fingerprint)?),
             None => Err(GetError::Disconnected),
         }
     }
 }
 
-impl fmt::Debug for End {
+impl fmt::Debug for ChannelEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let other = if self.alone().is_some() { "disconnected" } else { "connected" };
+        let other = if self.peer_gone().is_some() { "disconnected" } else { "connected" };
         write!(f, "({} messages, block {}, {other}", self.raw.len(), self.raw.hold().block())?;
         match mp_core::waits::object_name(self.raw.hold()) {
             Some(name) => write!(f, ", {name:?})"),
@@ -202,19 +202,20 @@ pub fn bounded_channel<T: Message>(capacity: usize) -> Result<(Sender<T>, Receiv
 
 fn make<T: Message>(size: Option<usize>, growing: bool) -> Result<(Sender<T>, Receiver<T>), Error> {
     let fingerprint = TypeFingerprint::<T>::new();
-    let (sender, receiver) = ends(size, growing, (fingerprint.get(), std::any::type_name::<T>()), true)?;
+    let (sender, receiver) =
+        create_ends(size, growing, (fingerprint.get(), std::any::type_name::<T>()), true)?;
     Ok((Sender { end: sender, fingerprint }, Receiver { end: receiver, fingerprint }))
 }
 
 /// Sending side of a [`channel()`].
 pub struct Sender<T> {
-    end: End,
+    end: ChannelEnd,
     fingerprint: TypeFingerprint<T>,
 }
 
 /// Receiving side of a [`channel()`].
 pub struct Receiver<T> {
-    end: End,
+    end: ChannelEnd,
     fingerprint: TypeFingerprint<T>,
 }
 
@@ -225,22 +226,22 @@ impl<T: Message> Sender<T> {
     /// Returns [`PutError::Disconnected`] if there are no receivers, or [`PutError::Failed`] if the message
     /// can't be encoded or there is not enough memory. The error contains the value.
     pub fn send(&self, value: T) -> Result<(), PutError<T>> {
-        self.send_within(value, Wait::Forever)
+        self.send_wait(value, Wait::Forever)
     }
 
     mp_core::forms! {
         "Sends a message": send(value: T) -> Result<(), PutError<T>>, or "[`PutError::Full`]";
-        |sender, wait| sender.send_within(value, wait);
+        |sender, wait| sender.send_wait(value, wait);
         never try_send;
         at_most send_timeout;
         until send_deadline;
     }
 
-    fn send_within(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
-        if self.end.alone().is_some() {
+    fn send_wait(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
+        if self.end.peer_gone().is_some() {
             return Err(PutError::Disconnected(value));
         }
-        put_as(self.end.raw(), self.fingerprint, value, wait, || self.end.alone())
+        put_as(self.end.raw(), self.fingerprint, value, wait, || self.end.peer_gone())
     }
 }
 
@@ -251,18 +252,18 @@ impl<T: Message> Receiver<T> {
     /// Returns [`GetError::Disconnected`] if the channel is empty and has no senders. Returns
     /// [`GetError::Failed`] if the message can't be decoded. That message is lost.
     pub fn recv(&self) -> Result<T, GetError> {
-        self.recv_within(Wait::Forever)
+        self.recv_wait(Wait::Forever)
     }
 
     mp_core::forms! {
         "Receives the oldest message": recv() -> Result<T, GetError>, or "[`GetError::Empty`]";
-        |receiver, wait| receiver.recv_within(wait);
+        |receiver, wait| receiver.recv_wait(wait);
         never try_recv;
         at_most recv_timeout;
         until recv_deadline;
     }
 
-    fn recv_within(&self, wait: Wait) -> Result<T, GetError> {
+    fn recv_wait(&self, wait: Wait) -> Result<T, GetError> {
         self.end.get_as(self.fingerprint, wait)
     }
 
@@ -291,7 +292,7 @@ macro_rules! side {
                 mp_core::waits::object_name(self.end.raw.hold())
             }
 
-            pub(crate) fn end(&self) -> &End {
+            pub(crate) fn end(&self) -> &ChannelEnd {
                 &self.end
             }
 
@@ -302,7 +303,7 @@ macro_rules! side {
             /// Returns `true` if no process and no message has a handle of the other side. Messages may still
             /// be in the channel.
             pub fn is_disconnected(&self) -> bool {
-                self.end.alone().is_some()
+                self.end.peer_gone().is_some()
             }
 
             /// Returns the number of messages in the channel: a snapshot.
@@ -350,7 +351,7 @@ macro_rules! side {
                 let attachments = <(u32, u32)>::deserialize(d)?;
                 let fingerprint = TypeFingerprint::<T>::new();
                 let type_of = (fingerprint.get(), std::any::type_name::<T>());
-                let end = End::take(concat!("a ", $name), attachments, $receivers, type_of)
+                let end = ChannelEnd::take(concat!("a ", $name), attachments, $receivers, type_of)
                     .map_err(D::Error::custom)?;
                 Ok(Self { end, fingerprint })
             }

@@ -10,8 +10,8 @@ use mp_reduce::{Error, PackError, TypeFingerprint, pack_as};
 
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
-use crate::queue::batch::Run;
-use crate::raw::payload::{Payload, seal};
+use crate::queue::batch::BatchOperation;
+use crate::raw::payload::{Payload, pack_envelope};
 
 /// An encoded message outside of any queue. Putting it runs no code of the value, so it can be put while
 /// holding a lock.
@@ -73,10 +73,10 @@ impl<T: Message> Queue<T> {
     /// memory. The error contains the value.
     pub fn pack(&self, mut value: T) -> Result<EncodedMessage<T>, PackError<T>> {
         let fingerprint = self.fingerprint();
-        match pack_as(&mut value, |out| seal(self.raw(), out, fingerprint)) {
+        match pack_as(&mut value, |out| pack_envelope(self.raw(), out, fingerprint)) {
             Ok((envelope, lent)) => {
                 // The encoded message has replaced the value.
-                lent.sent();
+                lent.commit();
                 drop_caught(value);
                 Ok(EncodedMessage { payload: Payload::Envelope(envelope), fingerprint })
             }
@@ -106,7 +106,7 @@ impl<T: Message> Queue<T> {
     }
 
     fn put_encoded(&self, packed: &mut EncodedMessage<T>) -> Result<(), PutError<()>> {
-        packed.payload.fit(self.raw(), packed.fingerprint)?;
+        packed.payload.fit_into(self.raw(), packed.fingerprint)?;
         self.raw().put(&mut packed.payload, Wait::Never, || None)
     }
 
@@ -116,10 +116,10 @@ impl<T: Message> Queue<T> {
     /// # Errors
     /// Returns an error in a process that was forked from a member.
     pub fn try_put_packed_many(&self, from: &mut VecDeque<EncodedMessage<T>>) -> Result<usize, Error> {
-        let mut run = Run::new(self.raw(), true);
+        let mut run = BatchOperation::new(self.raw(), true);
         let mut put = 0;
         while let Some(mut packed) = from.pop_front() {
-            let at_once = match packed.payload.fit(self.raw(), packed.fingerprint) {
+            let at_once = match packed.payload.fit_into(self.raw(), packed.fingerprint) {
                 Ok(()) => run.put(&mut packed.payload),
                 Err(PutError::Failed { error, .. }) => Err(error),
                 Err(_) => Ok(false),
@@ -128,7 +128,7 @@ impl<T: Message> Queue<T> {
                 Ok(true) => {}
                 Ok(false) => {
                     // The full path may succeed, for example with the next segment.
-                    run.tell();
+                    run.flush();
                     if let Err(end) = self.put_encoded(&mut packed) {
                         from.push_front(packed);
                         return match end {
@@ -136,7 +136,7 @@ impl<T: Message> Queue<T> {
                             _ => Ok(put),
                         };
                     }
-                    run = Run::new(self.raw(), true);
+                    run = BatchOperation::new(self.raw(), true);
                 }
                 Err(error) => {
                     from.push_front(packed);

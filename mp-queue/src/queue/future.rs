@@ -16,38 +16,38 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{GetError, PutError};
 use crate::queue::Queue;
-use crate::queue::channel::{End, Receiver, Sender};
-use crate::queue::joinable::{JoinableQueue, JoinableQueueError, over};
+use crate::queue::channel::{ChannelEnd, Receiver, Sender};
+use crate::queue::joinable::{JoinableQueue, JoinableQueueError, join_result};
 use crate::queue::lease::{Lease, read};
-use crate::queue::waitable::{AckReady, Envelopes};
-use crate::raw::Raw;
-use crate::raw::handles::For;
-use crate::raw::payload::{Payload, Unsent};
-use crate::raw::waiting::{Alone, Unmet};
-use crate::ring::GetEnd;
+use crate::queue::waitable::{AckReady, EnvelopeReady};
+use crate::raw::RawQueue;
+use crate::raw::handles::WaitPurpose;
+use crate::raw::payload::{Payload, PendingMessage};
+use crate::raw::waiting::{PeerGone, WaitError};
+use crate::ring::GetOutcome;
 
 /// Polls for a message. Returns `None` if the queue is closed and drained.
 pub(crate) fn poll_get(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
-    raw: &Raw,
-    alone: impl Fn() -> Option<Alone>,
+    raw: &RawQueue,
+    peer_gone: impl Fn() -> Option<PeerGone>,
     what: impl FnOnce() -> SharedWaitable,
 ) -> Poll<Result<Option<Payload>, GetError>> {
-    let look = || {
+    let poll = || {
         let mut payload = None;
         let mut attempt = || match raw.get(&mut payload, Wait::Never, || None) {
             Err(GetError::Empty) => None,
             end => Some(end),
         };
         let end = attempt().or_else(|| {
-            let alone = alone()?;
+            let peer_gone = peer_gone()?;
             // The producers may have put messages before they were gone.
-            Some(attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())))
+            Some(attempt().unwrap_or_else(|| Err(WaitError::PeerGone(peer_gone).into())))
         });
         Ok::<_, Error>(end.map(|end| end.map(|()| payload)))
     };
-    poll_until(watch, cx, what, look).map(|found| found?)
+    poll_until(watch, cx, what, poll).map(|found| found?)
 }
 
 /// Polls until the message is put. Until then, the caller owns it. `what` returns a waitable for room for its
@@ -55,40 +55,42 @@ pub(crate) fn poll_get(
 pub(crate) fn poll_put(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
-    raw: &Raw,
-    alone: impl Fn() -> Option<Alone>,
+    raw: &RawQueue,
+    peer_gone: impl Fn() -> Option<PeerGone>,
     what: impl FnOnce(u64) -> SharedWaitable,
-    unsent: &mut Unsent,
+    unsent: &mut PendingMessage,
 ) -> Poll<Result<(), PutError<()>>> {
     let weight = unsent.payload.weight();
-    let look = || {
+    let poll = || {
         Ok::<_, Error>(match raw.put(&mut unsent.payload, Wait::Never, || None) {
-            Err(PutError::Full(())) => alone().map(|alone| Err(Unmet::Alone(alone).into())),
+            Err(PutError::Full(())) => {
+                peer_gone().map(|peer_gone| Err(WaitError::PeerGone(peer_gone).into()))
+            }
             end => Some(end),
         })
     };
-    let end = poll_until(watch, cx, || what(weight), look);
+    let end = poll_until(watch, cx, || what(weight), poll);
     end.map(|end| end.unwrap_or_else(|error| Err(PutError::Failed { value: (), error })))
 }
 
 /// A value and its encoded form, or `None` if the value was encoded earlier.
-type Written<T> = Option<(T, Unsent)>;
+type EncodedValue<T> = Option<(T, PendingMessage)>;
 
 /// Polls until the value in `value` is encoded. Waits only if there are too many messages. Until then, the
 /// value stays in `value`.
 pub(crate) fn poll_write<T: Message>(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
-    raw: &Raw,
+    raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,
-    alone: impl Fn() -> Option<Alone>,
+    peer_gone: impl Fn() -> Option<PeerGone>,
     value: &mut Option<T>,
-) -> Poll<Result<Written<T>, PutError<T>>> {
-    let look = || {
+) -> Poll<Result<EncodedValue<T>, PutError<T>>> {
+    let poll = || {
         let Some(mut unwritten) = value.take() else { return Ok(Some(Ok(None))) };
-        let end = match Unsent::attempt(raw, fingerprint, &mut unwritten) {
+        let end = match PendingMessage::try_encode(raw, fingerprint, &mut unwritten) {
             Ok(unsent) => return Ok(Some(Ok(Some((unwritten, unsent))))),
-            Err(PutError::Full(())) => alone().map(|alone| Unmet::Alone(alone).into()),
+            Err(PutError::Full(())) => peer_gone().map(|peer_gone| WaitError::PeerGone(peer_gone).into()),
             Err(e) => Some(e),
         };
         Ok::<_, Error>(match end {
@@ -99,8 +101,8 @@ pub(crate) fn poll_write<T: Message>(
             }
         })
     };
-    let what = || Arc::new(Envelopes(raw.clone())) as SharedWaitable;
-    let written = poll_until(watch, cx, what, look);
+    let what = || Arc::new(EnvelopeReady(raw.clone())) as SharedWaitable;
+    let written = poll_until(watch, cx, what, poll);
     written.map(|written| match (written, value.take()) {
         (Ok(written), _) => written,
         (Err(error), Some(value)) => Err(PutError::Failed { value, error }),
@@ -110,47 +112,47 @@ pub(crate) fn poll_write<T: Message>(
 
 /// An encoded message that is being put. If this is dropped before the put, the value is moved back to
 /// `from`.
-struct Lent<'a, T: Message> {
+struct PutGuard<'a, T: Message> {
     from: &'a mut Option<T>,
-    unsent: Option<(T, Unsent)>,
+    unsent: Option<(T, PendingMessage)>,
 }
 
 /// No field is pinned.
-impl<T: Message> Unpin for Lent<'_, T> {}
+impl<T: Message> Unpin for PutGuard<'_, T> {}
 
-impl<T: Message> Drop for Lent<'_, T> {
+impl<T: Message> Drop for PutGuard<'_, T> {
     fn drop(&mut self) {
         if let Some((value, unsent)) = self.unsent.take() {
-            *self.from = Some(unsent.back(value));
+            *self.from = Some(unsent.into_value(value));
         }
     }
 }
 
 /// Puts the value in `from`, if any. `what` is called with its weight.
 async fn put<T: Message>(
-    raw: &Raw,
+    raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,
     from: &mut Option<T>,
-    alone: impl Fn() -> Option<Alone>,
+    peer_gone: impl Fn() -> Option<PeerGone>,
     what: impl Fn(u64) -> SharedWaitable,
 ) -> Result<(), PutError<T>> {
     let mut watch = None;
-    let written = poll_fn(|cx| poll_write(&mut watch, cx, raw, fingerprint, &alone, from)).await?;
+    let written = poll_fn(|cx| poll_write(&mut watch, cx, raw, fingerprint, &peer_gone, from)).await?;
     let Some(unsent) = written else { return Ok(()) };
-    let mut lent = Lent { from, unsent: Some(unsent) };
+    let mut lent = PutGuard { from, unsent: Some(unsent) };
     let mut watch = None;
     let end = poll_fn(|cx| {
         let Some((_, unsent)) = &mut lent.unsent else { return Poll::Ready(Ok(())) };
-        poll_put(&mut watch, cx, raw, &alone, &what, unsent)
+        poll_put(&mut watch, cx, raw, &peer_gone, &what, unsent)
     });
     let end = end.await;
     let Some((value, unsent)) = lent.unsent.take() else { return Ok(()) };
     match end {
         Ok(()) => {
-            unsent.sent(value);
+            unsent.commit(value);
             Ok(())
         }
-        Err(e) => Err(e.map(|()| unsent.back(value))),
+        Err(e) => Err(e.map(|()| unsent.into_value(value))),
     }
 }
 
@@ -190,11 +192,11 @@ impl<T: Message> Queue<T> {
     /// Returns the same errors as [`get`](Self::get).
     #[doc(alias("async", "await"))]
     pub async fn get_async(&self) -> Result<Option<T>, GetError> {
-        let what = || Arc::new(self.to_wait_with()) as SharedWaitable;
-        let alone = || self.raw().deserted(For::Message);
+        let what = || Arc::new(self.for_waiting()) as SharedWaitable;
+        let peer_gone = || self.raw().deserted(WaitPurpose::Message);
         let mut watch = None;
-        let got = poll_fn(|cx| poll_get(&mut watch, cx, self.raw(), alone, what)).await?;
-        Ok(got.map(|payload| payload.unpack_of(self.raw(), self.fingerprint())).transpose()?)
+        let got = poll_fn(|cx| poll_get(&mut watch, cx, self.raw(), peer_gone, what)).await?;
+        Ok(got.map(|payload| payload.unpack_from(self.raw(), self.fingerprint())).transpose()?)
     }
 
     /// Puts a message, asynchronously. Waits while the queue is full, like [`put`](Self::put).
@@ -240,7 +242,7 @@ impl<T: Message> Queue<T> {
     /// `None`.
     pub async fn put_async_from(&self, value: &mut Option<T>) -> Result<(), PutError<T>> {
         let what = |weight| Arc::new(self.put_ready_for(weight)) as SharedWaitable;
-        put(self.raw(), self.fingerprint(), value, || self.raw().deserted(For::Room), what).await
+        put(self.raw(), self.fingerprint(), value, || self.raw().deserted(WaitPurpose::Room), what).await
     }
 }
 
@@ -254,7 +256,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
         let raw = self.raw();
         let found = mp_core::until(
             || Arc::new(AckReady(raw.clone())),
-            || look_for_lease(raw, || raw.deserted(For::Message)),
+            || poll_lease(raw, || raw.deserted(WaitPurpose::Message)),
         )
         .await?;
         found?.map(|leased| read(raw, self.fingerprint(), leased)).transpose()
@@ -262,27 +264,27 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
 }
 
 /// Leases a message, if there is one. Returns `Ok(Some(Ok(None)))` at the end.
-fn look_for_lease(
-    raw: &Raw,
-    alone: impl Fn() -> Option<Alone>,
+fn poll_lease(
+    raw: &RawQueue,
+    peer_gone: impl Fn() -> Option<PeerGone>,
 ) -> Result<Option<Result<Option<Leased>, GetError>>, Error> {
     raw.arena().me()?;
-    raw.memory().redeliver();
+    raw.memory().enable_redelivery();
     let mut leased = None;
     let mut found = raw.attempt_lease(&mut leased)?;
-    let gone = if let GetEnd::Empty = found { alone() } else { None };
+    let gone = if let GetOutcome::Empty = found { peer_gone() } else { None };
     if gone.is_some() {
         // The producers may have put messages before they were gone.
         found = raw.attempt_lease(&mut leased)?;
     }
     Ok(match found {
-        GetEnd::Done(()) => {
-            raw.memory().made_room(1);
+        GetOutcome::Done(()) => {
+            raw.memory().wake_producers(1);
             Some(Ok(leased))
         }
-        GetEnd::Empty => gone.map(|alone| Err(Unmet::Alone(alone).into())),
+        GetOutcome::Empty => gone.map(|peer_gone| Err(WaitError::PeerGone(peer_gone).into())),
         // Messages that other processes work on may be given back.
-        GetEnd::Closed => (!raw.others_lease()).then_some(Ok(None)),
+        GetOutcome::Closed => (!raw.has_other_leases()).then_some(Ok(None)),
     })
 }
 
@@ -321,15 +323,15 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
             let found = self.queue().raw().memory().census();
             Ok::<_, Error>((found.unfinished == 0).then_some(found))
         };
-        let found = mp_core::until(|| Arc::new(AllDone(self.queue().to_wait_with())), done).await;
-        over(found.map_err(JoinableQueueError::Failed)?)
+        let found = mp_core::until(|| Arc::new(JoinReady(self.queue().for_waiting())), done).await;
+        join_result(found.map_err(JoinableQueueError::Failed)?)
     }
 }
 
 /// Ready when no task is unfinished.
-struct AllDone<T: Serialize + DeserializeOwned + 'static>(Queue<T>);
+struct JoinReady<T: Serialize + DeserializeOwned + 'static>(Queue<T>);
 
-impl<T: Serialize + DeserializeOwned + 'static> Waitable for AllDone<T> {
+impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinReady<T> {
     fn place(&self) -> WaitPoint<'_> {
         WaitPoint::Parking(self.0.raw().memory().finished().into())
     }
@@ -340,13 +342,13 @@ impl<T: Serialize + DeserializeOwned + 'static> Waitable for AllDone<T> {
 }
 
 pub(crate) async fn recv<T: Message>(
-    end: &End,
+    end: &ChannelEnd,
     fingerprint: TypeFingerprint<T>,
     what: impl Fn() -> SharedWaitable,
 ) -> Result<T, GetError> {
     let mut watch = None;
-    match poll_fn(|cx| poll_get(&mut watch, cx, end.raw(), || end.alone(), &what)).await? {
-        Some(payload) => Ok(payload.unpack_of(end.raw(), fingerprint)?),
+    match poll_fn(|cx| poll_get(&mut watch, cx, end.raw(), || end.peer_gone(), &what)).await? {
+        Some(payload) => Ok(payload.unpack_from(end.raw(), fingerprint)?),
         None => Err(GetError::Disconnected),
     }
 }
@@ -375,11 +377,11 @@ impl<T: Message> Sender<T> {
     /// # Errors
     /// Returns the same errors as [`send`](Self::send). The error then contains the value.
     pub async fn send_async_from(&self, value: &mut Option<T>) -> Result<(), PutError<T>> {
-        if self.end().alone().is_some() {
+        if self.end().peer_gone().is_some() {
             return value.take().map_or(Ok(()), |value| Err(PutError::Disconnected(value)));
         }
         let what = |_| Arc::new(self.clone()) as SharedWaitable;
-        put(self.end().raw(), self.fingerprint(), value, || self.end().alone(), what).await
+        put(self.end().raw(), self.fingerprint(), value, || self.end().peer_gone(), what).await
     }
 }
 
@@ -393,7 +395,7 @@ mod tests {
             let queue = Queue::bounded(1).unwrap();
             let puts_and_leaves = || {
                 queue.try_put(5_u32).unwrap();
-                Some(Alone::Disconnected)
+                Some(PeerGone::Disconnected)
             };
             let mut into = None;
             let end = queue.raw().get(&mut into, wait, puts_and_leaves);
@@ -406,9 +408,9 @@ mod tests {
         let queue = Queue::bounded(1).unwrap();
         let puts_and_leaves = || {
             queue.try_put(5_u32).unwrap();
-            Some(Alone::Disconnected)
+            Some(PeerGone::Disconnected)
         };
-        let found = look_for_lease(queue.raw(), puts_and_leaves).unwrap();
+        let found = poll_lease(queue.raw(), puts_and_leaves).unwrap();
         let Some(Ok(Some(leased))) = found else { panic!("{found:?}") };
         drop(queue.raw().memory().finish(&leased).unwrap());
     }

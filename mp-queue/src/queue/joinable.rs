@@ -11,11 +11,11 @@ use serde::{Deserialize, Serialize};
 use crate::error::{GetError, Leaseholder, PutError, list};
 use crate::queue::Queue;
 use crate::queue::batch::PutManyError;
-use crate::queue::lease::{Holders, Lease};
+use crate::queue::lease::{Lease, LeaseFilter};
 use crate::queue::options::QueueOptions;
 use crate::queue::waitable::PutReady;
-use crate::raw::waiting::{At, Unmet};
-use crate::ring::Counted;
+use crate::raw::waiting::{WaitError, WaitSite};
+use crate::ring::MessageCounts;
 
 /// A queue of tasks that can wait until all of them are done.
 ///
@@ -106,7 +106,7 @@ impl std::error::Error for JoinableQueueError {
 }
 
 /// Returns the result of a join without unfinished tasks: an error if tasks were lost.
-pub(crate) fn over(found: Counted) -> Result<(), JoinableQueueError> {
+pub(crate) fn join_result(found: MessageCounts) -> Result<(), JoinableQueueError> {
     match found.lost {
         0 => Ok(()),
         lost => Err(JoinableQueueError::Lost(lost)),
@@ -148,7 +148,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     fn made(options: QueueOptions) -> Result<Self, Error> {
         let queue = options.deliveries(1).create()?;
         // Applies from the first task on, also if a consumer dies in its first `get`.
-        queue.raw().memory().redeliver();
+        queue.raw().memory().enable_redelivery();
         Ok(Self { queue })
     }
 
@@ -162,7 +162,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
 
     mp_core::forms! {
         "Puts a task": put(task: T) -> Result<(), PutError<T>>, or "[`PutError::Full`]";
-        |tasks, wait| tasks.queue.put_within(task, wait);
+        |tasks, wait| tasks.queue.put_wait(task, wait);
         never try_put;
         at_most put_timeout;
         until put_deadline;
@@ -181,7 +181,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
         "Takes the oldest task": get() -> Result<Option<Lease<T>>, GetError>,
         or "[`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may \
             come back";
-        |tasks, wait| tasks.queue.lease_within(wait);
+        |tasks, wait| tasks.queue.lease_wait(wait);
         never try_get;
         at_most get_timeout;
         until get_deadline;
@@ -228,33 +228,35 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// # Errors
     /// Returns [`JoinableQueueError::Lost`] if tasks were lost and all others are done.
     pub fn join(&self) -> Result<(), JoinableQueueError> {
-        self.join_within(Wait::Forever)
+        self.join_wait(Wait::Forever)
     }
 
     mp_core::forms! {
         "Waits until no task is unfinished": join() -> Result<(), JoinableQueueError>, or "[`JoinableQueueError::Unfinished`]";
-        |tasks, wait| tasks.join_within(wait);
+        |tasks, wait| tasks.join_wait(wait);
         at_most join_timeout;
         until join_deadline;
     }
 
-    fn join_within(&self, wait: Wait) -> Result<(), JoinableQueueError> {
+    fn join_wait(&self, wait: Wait) -> Result<(), JoinableQueueError> {
         let raw = self.queue.raw();
         raw.arena().me().map_err(|e| JoinableQueueError::Failed(e.into()))?;
         let patience = AdaptiveSpin::none();
-        let mut found = Counted::default();
+        let mut found = MessageCounts::default();
         let done = || {
             found = raw.memory().census();
             (found.unfinished == 0).then_some(Ok(()))
         };
-        let at = At { parking: raw.memory().finished(), what: None, call: Call::QueueJoin };
-        match raw.within(wait, (&patience, None), at, done, || None) {
-            Ok(()) => over(found),
-            Err(Unmet::Failed(error)) => Err(JoinableQueueError::Failed(error)),
-            Err(Unmet::Interrupted) => Err(JoinableQueueError::Failed(mp_core::Error::Interrupted.into())),
-            Err(Unmet::Waited | Unmet::Alone(_)) => Err(JoinableQueueError::Unfinished {
+        let at = WaitSite { parking: raw.memory().finished(), purpose: None, call: Call::QueueJoin };
+        match raw.attempt_until(wait, (&patience, None), at, done, || None) {
+            Ok(()) => join_result(found),
+            Err(WaitError::Failed(error)) => Err(JoinableQueueError::Failed(error)),
+            Err(WaitError::Interrupted) => {
+                Err(JoinableQueueError::Failed(mp_core::Error::Interrupted.into()))
+            }
+            Err(WaitError::TimedOut | WaitError::PeerGone(_)) => Err(JoinableQueueError::Unfinished {
                 tasks: found.unfinished,
-                holders: raw.leaseholders(Holders::All),
+                holders: raw.leaseholders(LeaseFilter::All),
             }),
         }
     }

@@ -14,10 +14,10 @@ use serde::de::DeserializeOwned;
 use crate::error::{GetError, Leaseholder};
 use crate::queue::Queue;
 use crate::queue::waitable::AckReady;
-use crate::raw::Raw;
-use crate::raw::handles::For;
-use crate::raw::waiting::{Alone, At, Unmet};
-use crate::ring::{GetEnd, Link};
+use crate::raw::RawQueue;
+use crate::raw::handles::WaitPurpose;
+use crate::raw::waiting::{PeerGone, WaitError, WaitSite};
+use crate::ring::{GetOutcome, Link};
 
 /// A message that a consumer is working on. [`ack`](Self::ack) removes the message from the queue. If the
 /// lease is dropped before that, for example by a panic, or if the process dies, the message goes to another
@@ -25,16 +25,16 @@ use crate::ring::{GetEnd, Link};
 pub struct Lease<T> {
     value: T,
     deliveries: u32,
-    of: LeaseOf,
+    of: LeaseToken,
 }
 
 /// Lease that gives the message back when dropped, unless it was finished.
-struct LeaseOf {
-    raw: Raw,
+struct LeaseToken {
+    raw: RawQueue,
     leased: Option<Leased>,
 }
 
-impl Drop for LeaseOf {
+impl Drop for LeaseToken {
     fn drop(&mut self) {
         // A forked copy has no leases.
         if let Some(leased) = self.leased.take()
@@ -45,7 +45,7 @@ impl Drop for LeaseOf {
     }
 }
 
-impl LeaseOf {
+impl LeaseToken {
     fn finish(mut self) {
         if let Some(leased) = self.leased.take()
             && let Ok(Some(envelope)) = self.raw.memory().finish(&leased)
@@ -91,32 +91,32 @@ impl<T: fmt::Debug> fmt::Debug for Lease<T> {
 
 /// Processes whose leases are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Holders {
+pub(crate) enum LeaseFilter {
     /// All processes but this one.
     Others,
     /// All processes.
     All,
 }
 
-impl Raw {
+impl RawQueue {
     /// Leases a message: one that was given back, otherwise the oldest one.
-    pub(crate) fn attempt_lease(&self, into: &mut Option<Leased>) -> Result<GetEnd<()>, Error> {
+    pub(crate) fn attempt_lease(&self, into: &mut Option<Leased>) -> Result<GetOutcome<()>, Error> {
         if self.memory().any_returned()
             && let Some(leased) = self.memory().lease_returned()?
         {
             *into = Some(leased);
-            return Ok(GetEnd::Done(()));
+            return Ok(GetOutcome::Done(()));
         }
         let mut i = self.head_segment();
         loop {
             match self.memory().lease(i, into)? {
-                GetEnd::Closed => match self.memory().link(i) {
-                    Link::None => return Ok(GetEnd::Empty),
-                    Link::End => return Ok(GetEnd::Closed),
+                GetOutcome::Closed => match self.memory().link(i) {
+                    Link::None => return Ok(GetOutcome::Empty),
+                    Link::End => return Ok(GetOutcome::Closed),
                     Link::Open => i += 1,
                 },
                 end => {
-                    self.at_head(i);
+                    self.record_head_segment(i);
                     return Ok(end);
                 }
             }
@@ -124,8 +124,8 @@ impl Raw {
     }
 
     /// Returns the processes that work on messages of this queue.
-    pub(crate) fn leaseholders(&self, which: Holders) -> Vec<Leaseholder> {
-        let me = self.arena().me().ok().filter(|_| which == Holders::Others);
+    pub(crate) fn leaseholders(&self, which: LeaseFilter) -> Vec<Leaseholder> {
+        let me = self.arena().me().ok().filter(|_| which == LeaseFilter::Others);
         let mut holders: Vec<Leaseholder> = Vec::new();
         self.memory().each_leaseholder(|member| match holders.iter_mut().find(|h| h.member == member) {
             Some(holder) => holder.messages += 1,
@@ -138,7 +138,7 @@ impl Raw {
     /// Returns `true` if another process still works on a message of this queue, which is closed and drained.
     /// A message that still counts as queued was just taken by a process that has not yet become its owner,
     /// or is about to be refused.
-    pub(crate) fn others_lease(&self) -> bool {
+    pub(crate) fn has_other_leases(&self) -> bool {
         let me = self.arena().me().ok();
         let others = |h| match h {
             Holder::Leased(m) => Some(m) != me,
@@ -152,31 +152,35 @@ impl Raw {
     pub(crate) fn lease(
         &self,
         wait: Wait,
-        alone: impl Fn() -> Option<Alone>,
+        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<Option<Leased>, GetError> {
         self.arena().me().map_err(Error::from)?;
-        self.memory().redeliver();
+        self.memory().enable_redelivery();
         let asleep = AdaptiveSpin::none();
         loop {
             let mut leased = None;
             let attempt = || match self.attempt_lease(&mut leased) {
                 // Messages that other processes work on may be given back.
-                Ok(GetEnd::Done(()) | GetEnd::Closed) => Some(Ok(())),
-                Ok(GetEnd::Empty) => None,
+                Ok(GetOutcome::Done(()) | GetOutcome::Closed) => Some(Ok(())),
+                Ok(GetOutcome::Empty) => None,
                 Err(error) => Some(Err(GetError::Failed(error))),
             };
-            let at =
-                At { parking: self.memory().not_empty(), what: Some(For::Message), call: Call::QueueGet };
-            self.within(wait, (self.getting(), None), at, attempt, &alone)?;
+            let at = WaitSite {
+                parking: self.memory().not_empty(),
+                purpose: Some(WaitPurpose::Message),
+                call: Call::QueueGet,
+            };
+            self.attempt_until(wait, (self.get_spin(), None), at, attempt, &peer_gone)?;
             if leased.is_some() {
-                self.memory().made_room(1);
+                self.memory().wake_producers(1);
                 return Ok(leased);
             }
-            let over =
-                || (!self.others_lease() || self.memory().any_returned()).then_some(Ok::<_, Unmet>(()));
-            let at = At { parking: self.memory().finished(), what: None, call: Call::QueueLeases };
-            self.within(wait, (&asleep, None), at, over, || None)?;
-            if !self.others_lease() {
+            let over = || {
+                (!self.has_other_leases() || self.memory().any_returned()).then_some(Ok::<_, WaitError>(()))
+            };
+            let at = WaitSite { parking: self.memory().finished(), purpose: None, call: Call::QueueLeases };
+            self.attempt_until(wait, (&asleep, None), at, over, || None)?;
+            if !self.has_other_leases() {
                 return Ok(None);
             }
         }
@@ -185,13 +189,13 @@ impl Raw {
 
 /// Decodes a leased message.
 pub(crate) fn read<T: Message>(
-    raw: &Raw,
+    raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,
     leased: Leased,
 ) -> Result<Lease<T>, GetError> {
     let deliveries = leased.deliver();
     // From here on, the message is given back on every path unless it is acknowledged.
-    let of = LeaseOf { raw: raw.clone(), leased: Some(leased) };
+    let of = LeaseToken { raw: raw.clone(), leased: Some(leased) };
     let open = |inc: &mut Incoming| match &of.leased {
         Some(leased) => leased.read(inc),
         None => Ok(()),
@@ -235,7 +239,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// Returns the same errors as [`get`](Self::get). A message that can't be decoded is given back, and set
     /// aside after its last delivery.
     pub fn get_ack(&self) -> Result<Option<Lease<T>>, GetError> {
-        self.lease_within(Wait::Forever)
+        self.lease_wait(Wait::Forever)
     }
 
     mp_core::forms! {
@@ -243,18 +247,18 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
         get_ack() -> Result<Option<Lease<T>>, GetError>,
         or "[`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may \
             come back";
-        |queue, wait| queue.lease_within(wait);
+        |queue, wait| queue.lease_wait(wait);
         never try_get_ack;
         at_most get_ack_timeout;
         until get_ack_deadline;
     }
 
-    pub(crate) fn lease_within(&self, wait: Wait) -> Result<Option<Lease<T>>, GetError> {
-        match self.raw().lease(wait, || self.raw().deserted(For::Message)) {
+    pub(crate) fn lease_wait(&self, wait: Wait) -> Result<Option<Lease<T>>, GetError> {
+        match self.raw().lease(wait, || self.raw().deserted(WaitPurpose::Message)) {
             Ok(Some(leased)) => read(self.raw(), self.fingerprint(), leased).map(Some),
             Ok(None) => Ok(None),
             Err(GetError::Empty) if self.raw().memory().is_at_end() => {
-                Err(GetError::Leased { holders: self.raw().leaseholders(Holders::Others) })
+                Err(GetError::Leased { holders: self.raw().leaseholders(LeaseFilter::Others) })
             }
             Err(e) => Err(e),
         }

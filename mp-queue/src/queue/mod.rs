@@ -5,9 +5,9 @@ pub(crate) mod channel;
 pub(crate) mod encoded;
 pub(crate) mod future;
 pub(crate) mod joinable;
-pub(crate) mod kept;
 pub(crate) mod lease;
 pub(crate) mod options;
+pub(crate) mod retained;
 #[cfg(feature = "futures")]
 pub(crate) mod stream;
 pub(crate) mod waitable;
@@ -26,10 +26,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use crate::error::{GetError, PutError};
 use crate::queue::options::QueueOptions;
 use crate::queue::waitable::PutReady;
-use crate::raw::Raw;
-use crate::raw::handles::{Able, DesertedWhen, For};
-use crate::raw::payload::{Payload, Unsent};
-use crate::raw::waiting::Alone;
+use crate::raw::RawQueue;
+use crate::raw::handles::{Capabilities, DesertedWhen, WaitPurpose};
+use crate::raw::payload::{Payload, PendingMessage};
+use crate::raw::waiting::PeerGone;
 
 /// A first-in, first-out queue of messages between processes, with any number of producers and consumers.
 ///
@@ -45,7 +45,7 @@ use crate::raw::waiting::Alone;
 /// ```
 ///
 /// # Order
-/// Each message gets a ticket when it is published. Messages are taken in ticket order, so the messages of
+/// Each message gets a position when it is published. Messages are taken in the order of their positions, so the messages of
 /// one thread are taken in the order in which it put them.
 ///
 /// # Blocking
@@ -98,14 +98,14 @@ use crate::raw::waiting::Alone;
 /// copy the queue. Receiving a handle as a queue of another type returns an error that names both types. A
 /// queue that is put into itself stays alive until the program ends.
 pub struct Queue<T: Message> {
-    raw: Raw,
+    raw: RawQueue,
     fingerprint: TypeFingerprint<T>,
     messages: PhantomData<fn(T) -> T>,
 }
 
 impl<T: Message> Clone for Queue<T> {
     fn clone(&self) -> Self {
-        self.able(Able::BOTH)
+        self.capable(Capabilities::BOTH)
     }
 }
 
@@ -175,16 +175,16 @@ impl<T: Message> Queue<T> {
     }
 
     /// Returns a further handle with these rights.
-    pub(crate) fn able(&self, able: Able) -> Self {
-        Self { raw: self.raw.counted(able), fingerprint: self.fingerprint, messages: PhantomData }
+    pub(crate) fn capable(&self, capable: Capabilities) -> Self {
+        Self { raw: self.raw.counted(capable), fingerprint: self.fingerprint, messages: PhantomData }
     }
 
     /// Returns a handle that is used only for waiting. It keeps no other wait from ending with `Deserted`.
-    pub(crate) fn to_wait_with(&self) -> Self {
+    pub(crate) fn for_waiting(&self) -> Self {
         Self { raw: self.raw.clone(), fingerprint: self.fingerprint, messages: PhantomData }
     }
 
-    pub(crate) fn raw(&self) -> &Raw {
+    pub(crate) fn raw(&self) -> &RawQueue {
         &self.raw
     }
     pub(crate) fn fingerprint(&self) -> TypeFingerprint<T> {
@@ -200,8 +200,8 @@ impl<T: Message> Queue<T> {
     ) -> Result<Self, Error> {
         let fingerprint = TypeFingerprint::<T>::new();
         let type_of = (fingerprint.get(), std::any::type_name::<T>());
-        let mut raw = Raw::create(size, growing, deliveries, type_of, true)?;
-        raw.bound_bytes(bytes);
+        let mut raw = RawQueue::create(size, growing, deliveries, type_of, true)?;
+        raw.set_byte_bound(bytes);
         raw.set_deserted_when(deserted);
         if spin != Spin::Adaptive {
             raw = raw.with_spin(spin);
@@ -252,20 +252,20 @@ impl<T: Message> Queue<T> {
     /// encoded or there is no room. The error contains the value.
     #[inline]
     pub fn put(&self, value: T) -> Result<(), PutError<T>> {
-        self.put_within(value, Wait::Forever)
+        self.put_wait(value, Wait::Forever)
     }
 
     mp_core::forms! {
         "Puts a message": put(value: T) -> Result<(), PutError<T>>, or "[`PutError::Full`]";
-        |queue, wait| queue.put_within(value, wait);
+        |queue, wait| queue.put_wait(value, wait);
         #[doc(alias = "put_nowait")] #[inline] never try_put;
         #[inline] at_most put_timeout;
         #[inline] until put_deadline;
     }
 
     #[inline]
-    pub(crate) fn put_within(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
-        put_as(&self.raw, self.fingerprint, value, wait, || self.raw.deserted(For::Room))
+    pub(crate) fn put_wait(&self, value: T, wait: Wait) -> Result<(), PutError<T>> {
+        put_as(&self.raw, self.fingerprint, value, wait, || self.raw.deserted(WaitPurpose::Room))
     }
 
     /// Takes the oldest message. Waits while the queue is empty. Returns `None` if the queue is closed and
@@ -276,20 +276,20 @@ impl<T: Message> Queue<T> {
     /// contains the message's bytes.
     #[inline]
     pub fn get(&self) -> Result<Option<T>, GetError> {
-        self.get_within(Wait::Forever)
+        self.get_wait(Wait::Forever)
     }
 
     mp_core::forms! {
         "Takes the oldest message": get() -> Result<Option<T>, GetError>, or "[`GetError::Empty`]";
-        |queue, wait| queue.get_within(wait);
+        |queue, wait| queue.get_wait(wait);
         #[doc(alias = "get_nowait")] #[inline] never try_get;
         #[inline] at_most get_timeout;
         #[inline] until get_deadline;
     }
 
     #[inline]
-    pub(crate) fn get_within(&self, wait: Wait) -> Result<Option<T>, GetError> {
-        get_as(&self.raw, self.fingerprint, wait, || self.raw.deserted(For::Message))
+    pub(crate) fn get_wait(&self, wait: Wait) -> Result<Option<T>, GetError> {
+        get_as(&self.raw, self.fingerprint, wait, || self.raw.deserted(WaitPurpose::Message))
     }
 
     /// Closes the queue. Nothing more can be put, and consumers get the remaining messages and then `None`.
@@ -360,7 +360,7 @@ impl<T: Message> Queue<T> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn put_ready_for(&self, bytes: u64) -> PutReady<T> {
-        PutReady { queue: self.to_wait_with(), bytes }
+        PutReady { queue: self.for_waiting(), bytes }
     }
 
     /// Returns the number of messages that fit. For a queue without a bound, this is the arena's number of
@@ -378,15 +378,15 @@ impl<T: Message> Queue<T> {
 /// Packs a value and puts it.
 #[inline]
 pub(crate) fn put_as<T: Message>(
-    raw: &Raw,
+    raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,
     mut value: T,
     wait: Wait,
-    alone: impl Fn() -> Option<Alone>,
+    peer_gone: impl Fn() -> Option<PeerGone>,
 ) -> Result<(), PutError<T>> {
-    // Small values take this short path, since `Unsent` is larger than the state needed for them.
-    if let Some(mut payload) = Payload::few(raw, &value) {
-        return match raw.put(&mut payload, wait, alone) {
+    // Small values take this short path, since `PendingMessage` is larger than the state needed for them.
+    if let Some(mut payload) = Payload::from_small(raw, &value) {
+        return match raw.put(&mut payload, wait, peer_gone) {
             Ok(()) => {
                 drop_caught(value);
                 Ok(())
@@ -394,19 +394,19 @@ pub(crate) fn put_as<T: Message>(
             Err(e) => Err(e.map(|()| value)),
         };
     }
-    let mut unsent = match Unsent::of(raw, fingerprint, &mut value) {
+    let mut unsent = match PendingMessage::encode_once(raw, fingerprint, &mut value) {
         Ok(unsent) => unsent,
-        Err(e) => match Unsent::write_later(raw, fingerprint, &mut value, e, wait, &alone) {
+        Err(e) => match PendingMessage::encode_waiting(raw, fingerprint, &mut value, e, wait, &peer_gone) {
             Ok(unsent) => unsent,
             Err(e) => return Err(e.map(|()| value)),
         },
     };
-    match raw.put(&mut unsent.payload, wait, alone) {
+    match raw.put(&mut unsent.payload, wait, peer_gone) {
         Ok(()) => {
-            unsent.sent(value);
+            unsent.commit(value);
             Ok(())
         }
-        Err(e) => Err(e.map(|()| unsent.back(value))),
+        Err(e) => Err(e.map(|()| unsent.into_value(value))),
     }
 }
 
@@ -415,15 +415,15 @@ pub(crate) fn put_as<T: Message>(
 // just written, that copy takes as long as reading some of it.
 #[inline(always)]
 pub(crate) fn get_as<T: Message>(
-    raw: &Raw,
+    raw: &RawQueue,
     fingerprint: TypeFingerprint<T>,
     wait: Wait,
-    alone: impl Fn() -> Option<Alone>,
+    peer_gone: impl Fn() -> Option<PeerGone>,
 ) -> Result<Option<T>, GetError> {
     let mut payload = None;
-    raw.get(&mut payload, wait, alone)?;
+    raw.get(&mut payload, wait, peer_gone)?;
     let Some(payload) = &mut payload else { return Ok(None) };
-    if let Some(value) = payload.unpack_few() {
+    if let Some(value) = payload.unpack_small() {
         return Ok(Some(value));
     }
     let mut got = Ok(None);
@@ -448,9 +448,9 @@ impl<'de, T: Message> Deserialize<'de> for Queue<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let attachment = u32::deserialize(d)?;
         let hold = scope::incoming("a Queue", |inc| inc.take_object(attachment)).map_err(D::Error::custom)?;
-        let raw = Raw::open(hold, Some(Able::BOTH)).map_err(D::Error::custom)?;
+        let raw = RawQueue::open(hold, Some(Capabilities::BOTH)).map_err(D::Error::custom)?;
         let (expected, name) = (TypeFingerprint::<T>::new(), std::any::type_name::<T>());
-        if !raw.memory().carries((expected.get(), name)) {
+        if !raw.memory().is_of_type((expected.get(), name)) {
             let found = raw.memory().type_name();
             return Err(D::Error::custom(format!(
                 "a queue of {found} arrived where one of {name} is expected"
@@ -471,12 +471,12 @@ mod tests {
     #[test]
     fn a_queue_of_a_type_that_has_the_fingerprint_and_another_name_is_refused() {
         let long = |end: &str| format!("{}{end}", "a".repeat(122));
-        let named = |name: &str| Raw::create(Some(1), false, 0, (7, name), false).unwrap();
+        let named = |name: &str| RawQueue::create(Some(1), false, 0, (7, name), false).unwrap();
         for name in ["there::Point", "", &long("-hundred"), &"ä".repeat(100)] {
             let queue = named(name);
-            assert!(queue.memory().carries((7, name)) && !queue.memory().carries((8, name)));
+            assert!(queue.memory().is_of_type((7, name)) && !queue.memory().is_of_type((8, name)));
             for other in ["there::Joint", "there::Points", "there::Poin", &long("-thousand")] {
-                assert!(!queue.memory().carries((7, other)), "{name} {other}");
+                assert!(!queue.memory().is_of_type((7, other)), "{name} {other}");
             }
         }
     }

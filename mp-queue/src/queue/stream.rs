@@ -15,44 +15,44 @@ use crate::error::{GetError, PutError};
 use crate::queue::Queue;
 use crate::queue::channel::{Receiver, Sender};
 use crate::queue::future::{poll_get, poll_put};
-use crate::queue::waitable::Envelopes;
-use crate::raw::Raw;
-use crate::raw::handles::{Able, For};
-use crate::raw::payload::Unsent;
-use crate::raw::waiting::Alone;
+use crate::queue::waitable::EnvelopeReady;
+use crate::raw::RawQueue;
+use crate::raw::handles::{Capabilities, WaitPurpose};
+use crate::raw::payload::PendingMessage;
+use crate::raw::waiting::PeerGone;
 
 /// Stream of the messages of a [`Queue`] or a [`Receiver`]: see [`Queue::stream`].
 pub struct QueueStream<Q> {
     of: Q,
     watch: Option<WakeRegistration>,
-    over: bool,
+    terminated: bool,
 }
 
 mod sealed {
     /// A handle into which messages are put.
-    pub trait Sends {
+    pub trait SinkTarget {
         /// Type of the messages.
         type Message;
     }
 }
-use sealed::Sends;
+use sealed::SinkTarget;
 
-impl<T: Message> Sends for Queue<T> {
+impl<T: Message> SinkTarget for Queue<T> {
     type Message = T;
 }
-impl<T: Message> Sends for Sender<T> {
+impl<T: Message> SinkTarget for Sender<T> {
     type Message = T;
 }
 
 /// Sink into a [`Queue`] or a [`Sender`]: see [`Queue::sink`].
-pub struct QueueSink<Q: Sends> {
+pub struct QueueSink<Q: SinkTarget> {
     of: Q,
     watch: Option<WakeRegistration>,
-    waiting: Option<(Q::Message, Unsent)>,
+    waiting: Option<(Q::Message, PendingMessage)>,
 }
 
 /// No field is pinned.
-impl<Q: Sends> Unpin for QueueSink<Q> {}
+impl<Q: SinkTarget> Unpin for QueueSink<Q> {}
 
 impl<Q: fmt::Debug> fmt::Debug for QueueStream<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -60,7 +60,7 @@ impl<Q: fmt::Debug> fmt::Debug for QueueStream<Q> {
     }
 }
 
-impl<Q: Sends + fmt::Debug> fmt::Debug for QueueSink<Q> {
+impl<Q: SinkTarget + fmt::Debug> fmt::Debug for QueueSink<Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QueueSink").field("of", &self.of).field("waiting", &self.waiting.is_some()).finish()
     }
@@ -90,14 +90,14 @@ impl<T: Message> Queue<T> {
     /// handle only gets. A further handle of the queue in this process can put, so it prevents the stream
     /// from ending as [deserted](crate::DesertedWhen).
     pub fn stream(&self) -> QueueStream<Self> {
-        QueueStream { of: self.able(Able::GET), watch: None, over: false }
+        QueueStream { of: self.capable(Capabilities::GET), watch: None, terminated: false }
     }
 
     /// Returns the queue as a sink. The sink buffers at most one message, which is dropped with the sink. It
     /// accepts the next message when the previous one is put. Closing the sink flushes it and does not close
     /// the queue.
     pub fn sink(&self) -> QueueSink<Self> {
-        QueueSink { of: self.able(Able::PUT), watch: None, waiting: None }
+        QueueSink { of: self.capable(Capabilities::PUT), watch: None, waiting: None }
     }
 }
 
@@ -105,7 +105,7 @@ impl<T: Message> Receiver<T> {
     /// Returns the received messages as a stream, which ends when there are no senders: see
     /// [`Queue::stream`].
     pub fn stream(&self) -> QueueStream<Self> {
-        QueueStream { of: self.clone(), watch: None, over: false }
+        QueueStream { of: self.clone(), watch: None, terminated: false }
     }
 }
 
@@ -117,34 +117,34 @@ impl<T: Message> Sender<T> {
 }
 
 macro_rules! stream {
-    ($of:ident, $raw:expr, $alone:expr, $watched:expr) => {
+    ($of:ident, $raw:expr, $peer_gone:expr, $watched:expr) => {
         impl<T: Message> Stream for QueueStream<$of<T>> {
             type Item = Result<T, GetError>;
 
             fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-                let Self { of, watch, over } = self.get_mut();
-                if *over {
+                let Self { of, watch, terminated } = self.get_mut();
+                if *terminated {
                     return Poll::Ready(None);
                 }
-                let raw: fn(&$of<T>) -> &Raw = $raw;
-                let alone: fn(&$of<T>) -> Option<Alone> = $alone;
+                let raw: fn(&$of<T>) -> &RawQueue = $raw;
+                let peer_gone: fn(&$of<T>) -> Option<PeerGone> = $peer_gone;
                 let watched: fn(&$of<T>) -> SharedWaitable = $watched;
                 let what = || watched(of);
-                let got = match ready!(poll_get(watch, cx, raw(of), || alone(of), what)) {
+                let got = match ready!(poll_get(watch, cx, raw(of), || peer_gone(of), what)) {
                     Ok(Some(payload)) => {
-                        Some(payload.unpack_of(raw(of), of.fingerprint()).map_err(GetError::from))
+                        Some(payload.unpack_from(raw(of), of.fingerprint()).map_err(GetError::from))
                     }
                     Ok(None) | Err(GetError::Disconnected) => None,
                     Err(e) => Some(Err(e)),
                 };
-                *over = !matches!(got, Some(Ok(_) | Err(GetError::Failed(_))));
+                *terminated = !matches!(got, Some(Ok(_) | Err(GetError::Failed(_))));
                 Poll::Ready(got)
             }
         }
 
         impl<T: Message> FusedStream for QueueStream<$of<T>> {
             fn is_terminated(&self) -> bool {
-                self.over
+                self.terminated
             }
         }
     };
@@ -155,33 +155,33 @@ macro_rules! stream {
 fn poll_envelope<T>(
     watch: &mut Option<WakeRegistration>,
     cx: &Context<'_>,
-    raw: &Raw,
+    raw: &RawQueue,
 ) -> Poll<Result<(), PutError<T>>> {
     if raw.memory().is_unbounded() {
         return Poll::Ready(Ok(()));
     }
-    let envelopes = Envelopes(raw.clone());
-    let look = || Ok::<_, Error>(envelopes.is_ready().then_some(()));
-    poll_until(watch, cx, || Arc::new(Envelopes(raw.clone())), look)
+    let envelopes = EnvelopeReady(raw.clone());
+    let poll = || Ok::<_, Error>(envelopes.is_ready().then_some(()));
+    poll_until(watch, cx, || Arc::new(EnvelopeReady(raw.clone())), poll)
         // If waiting fails, the attempt to put returns the error.
         .map(|_| Ok(()))
 }
 
 macro_rules! sink {
-    ($of:ident, $raw:expr, $alone:expr, $room:expr) => {
+    ($of:ident, $raw:expr, $peer_gone:expr, $room:expr) => {
         impl<T: Message> QueueSink<$of<T>> {
             fn poll_empty(&mut self, cx: &Context<'_>) -> Poll<Result<(), PutError<T>>> {
                 let Self { of, watch, waiting } = self;
                 let Some((_, unsent)) = waiting else { return Poll::Ready(Ok(())) };
-                let raw: fn(&$of<T>) -> &Raw = $raw;
-                let alone: fn(&$of<T>) -> Option<Alone> = $alone;
+                let raw: fn(&$of<T>) -> &RawQueue = $raw;
+                let peer_gone: fn(&$of<T>) -> Option<PeerGone> = $peer_gone;
                 let room: fn(&$of<T>, u64) -> SharedWaitable = $room;
                 let put =
-                    ready!(poll_put(watch, cx, raw(of), || alone(of), |weight| room(of, weight), unsent));
+                    ready!(poll_put(watch, cx, raw(of), || peer_gone(of), |weight| room(of, weight), unsent));
                 let Some((value, unsent)) = waiting.take() else { return Poll::Ready(Ok(())) };
                 Poll::Ready(match put {
-                    Ok(()) => Ok(unsent.sent(value)),
-                    Err(e) => Err(e.map(|()| unsent.back(value))),
+                    Ok(()) => Ok(unsent.commit(value)),
+                    Err(e) => Err(e.map(|()| unsent.into_value(value))),
                 })
             }
         }
@@ -192,7 +192,7 @@ macro_rules! sink {
             fn poll_ready(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
                 let this = self.get_mut();
                 ready!(this.poll_empty(cx))?;
-                let raw: fn(&$of<T>) -> &Raw = $raw;
+                let raw: fn(&$of<T>) -> &RawQueue = $raw;
                 poll_envelope(&mut this.watch, cx, raw(&this.of))
             }
 
@@ -201,8 +201,8 @@ macro_rules! sink {
                 if this.waiting.is_some() {
                     return Err(PutError::Full(value));
                 }
-                let raw: fn(&$of<T>) -> &Raw = $raw;
-                match Unsent::attempt(raw(&this.of), this.of.fingerprint(), &mut value) {
+                let raw: fn(&$of<T>) -> &RawQueue = $raw;
+                match PendingMessage::try_encode(raw(&this.of), this.of.fingerprint(), &mut value) {
                     Ok(unsent) => this.waiting = Some((value, unsent)),
                     Err(e) => return Err(e.map(|()| value)),
                 }
@@ -220,7 +220,9 @@ macro_rules! sink {
     };
 }
 
-stream!(Queue, |q| q.raw(), |q| q.raw().deserted(For::Message), |q| Arc::new(q.to_wait_with()));
-stream!(Receiver, |r| r.end().raw(), |r| r.end().alone(), |r| Arc::new(r.clone()));
-sink!(Queue, |q| q.raw(), |q| q.raw().deserted(For::Room), |q, weight| Arc::new(q.put_ready_for(weight)));
-sink!(Sender, |s| s.end().raw(), |s| s.end().alone(), |s, _| Arc::new(s.clone()));
+stream!(Queue, |q| q.raw(), |q| q.raw().deserted(WaitPurpose::Message), |q| Arc::new(q.for_waiting()));
+stream!(Receiver, |r| r.end().raw(), |r| r.end().peer_gone(), |r| Arc::new(r.clone()));
+sink!(Queue, |q| q.raw(), |q| q.raw().deserted(WaitPurpose::Room), |q, weight| Arc::new(
+    q.put_ready_for(weight)
+));
+sink!(Sender, |s| s.end().raw(), |s| s.end().peer_gone(), |s, _| Arc::new(s.clone()));

@@ -9,28 +9,28 @@ use serde::de::DeserializeOwned;
 use crate::queue::Queue;
 use crate::queue::channel::{Receiver, Sender};
 use crate::queue::joinable::JoinableQueue;
-use crate::raw::Raw;
-use crate::raw::handles::For;
-use crate::raw::waiting::Alone;
+use crate::raw::RawQueue;
+use crate::raw::handles::WaitPurpose;
+use crate::raw::waiting::PeerGone;
 
 /// Returns the wait point of consumers.
-pub(crate) fn messages(raw: &Raw) -> WaitPoint<'static> {
+pub(crate) fn messages(raw: &RawQueue) -> WaitPoint<'static> {
     WaitPoint::Parking(raw.memory().not_empty().into())
 }
 
 /// Returns the wait point of producers.
-pub(crate) fn room(raw: &Raw) -> WaitPoint<'static> {
+pub(crate) fn room(raw: &RawQueue) -> WaitPoint<'static> {
     WaitPoint::Parking(raw.memory().not_full().into())
 }
 
 /// Returns `true` if a get would not wait.
-pub(crate) fn has_message(raw: &Raw, alone: impl FnOnce() -> Option<Alone>) -> bool {
-    raw.arena().me().is_ok() && (raw.memory().is_ready() || alone().is_some())
+pub(crate) fn has_message(raw: &RawQueue, peer_gone: impl FnOnce() -> Option<PeerGone>) -> bool {
+    raw.arena().me().is_ok() && (raw.memory().is_ready() || peer_gone().is_some())
 }
 
 /// Returns `true` if a put of this many bytes would not wait.
-fn has_room(raw: &Raw, bytes: u64, alone: impl FnOnce() -> Option<Alone>) -> bool {
-    raw.arena().me().is_ok() && (raw.memory().has_room(bytes) || alone().is_some())
+fn has_room(raw: &RawQueue, bytes: u64, peer_gone: impl FnOnce() -> Option<PeerGone>) -> bool {
+    raw.arena().me().is_ok() && (raw.memory().has_room(bytes) || peer_gone().is_some())
 }
 
 /// Ready when [`get`](Queue::get) would not wait: there is a message, or the queue is at its end or
@@ -56,7 +56,7 @@ impl<T: Message> Waitable for Queue<T> {
     }
 
     fn is_ready(&self) -> bool {
-        has_message(self.raw(), || self.raw().deserted(For::Message))
+        has_message(self.raw(), || self.raw().deserted(WaitPurpose::Message))
     }
 }
 
@@ -73,13 +73,13 @@ impl<T: Message> Waitable for PutReady<T> {
     }
 
     fn is_ready(&self) -> bool {
-        has_room(self.queue.raw(), self.bytes, || self.queue.raw().deserted(For::Room))
+        has_room(self.queue.raw(), self.bytes, || self.queue.raw().deserted(WaitPurpose::Room))
     }
 }
 
 impl<T: Message> Clone for PutReady<T> {
     fn clone(&self) -> Self {
-        Self { queue: self.queue.to_wait_with(), bytes: self.bytes }
+        Self { queue: self.queue.for_waiting(), bytes: self.bytes }
     }
 }
 
@@ -90,16 +90,16 @@ impl<T: Message> fmt::Debug for PutReady<T> {
 }
 
 /// Waitable for an envelope for one more message, used by futures.
-pub(crate) struct Envelopes(pub(crate) Raw);
+pub(crate) struct EnvelopeReady(pub(crate) RawQueue);
 
-impl Waitable for Envelopes {
+impl Waitable for EnvelopeReady {
     fn place(&self) -> WaitPoint<'_> {
         room(&self.0)
     }
 
     fn is_ready(&self) -> bool {
         let raw = &self.0;
-        raw.arena().me().is_ok() && (raw.arena().has_envelopes(raw.hold()) || raw.memory().refuses())
+        raw.arena().me().is_ok() && (raw.arena().has_envelopes(raw.hold()) || raw.memory().is_put_closed())
     }
 }
 
@@ -111,7 +111,7 @@ impl<T: Message> Waitable for Receiver<T> {
     }
 
     fn is_ready(&self) -> bool {
-        has_message(self.end().raw(), || self.end().alone())
+        has_message(self.end().raw(), || self.end().peer_gone())
     }
 }
 
@@ -123,7 +123,7 @@ impl<T: Message> Waitable for Sender<T> {
     }
 
     fn is_ready(&self) -> bool {
-        has_room(self.end().raw(), 1, || self.end().alone())
+        has_room(self.end().raw(), 1, || self.end().peer_gone())
     }
 }
 
@@ -142,7 +142,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
 
 /// Waitable for messages that are taken with acknowledgement: see [`Queue::ack_ready`].
 #[derive(Clone)]
-pub struct AckReady(pub(crate) Raw);
+pub struct AckReady(pub(crate) RawQueue);
 
 impl fmt::Debug for AckReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -151,7 +151,7 @@ impl fmt::Debug for AckReady {
 }
 
 impl AckReady {
-    fn place_of(raw: &Raw) -> WaitPoint<'static> {
+    fn place_of(raw: &RawQueue) -> WaitPoint<'static> {
         // After the end, a message may be given back. A forked copy must not read the memory.
         if raw.arena().me().is_ok() && raw.memory().is_at_end() {
             WaitPoint::Parking(raw.memory().finished().into())
@@ -160,10 +160,10 @@ impl AckReady {
         }
     }
 
-    fn ready_of(raw: &Raw) -> bool {
+    fn ready_of(raw: &RawQueue) -> bool {
         let memory = raw.memory();
-        has_message(raw, || raw.deserted(For::Message))
-            && (!memory.is_at_end() || memory.any_returned() || !raw.others_lease())
+        has_message(raw, || raw.deserted(WaitPurpose::Message))
+            && (!memory.is_at_end() || memory.any_returned() || !raw.has_other_leases())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Counts of this process's handles that can put into a queue or get from it. The error [`Deserted`] depends
 //! on these counts, and on the seats that record which other processes and messages have the queue.
 //!
-//! All handles of a process to one queue share one [`Handles`], whether they were created, cloned or
+//! All handles of a process to one queue share one [`LocalHandles`], whether they were created, cloned or
 //! received. A handle *can put* or *can get*: a `Queue` can do both, a stream only gets, and a sink only
 //! puts. A clone that is only used for waiting (`PutReady`, `AckReady`, a watched future, a lease) can do
 //! neither and is not counted.
@@ -21,8 +21,8 @@
 //! drops a handle first decrements the count, then wakes the announced waiters. One lock of this process
 //! protects all counts. They are not shared with other processes.
 //!
-//! **One queue has one `Handles`.** It is found by the number of the queue's block. A
-//! [`Raw`](crate::raw::Raw) drops its share before it releases the block, so no `Handles` is left when the
+//! **One queue has one `LocalHandles`.** It is found by the number of the queue's block. A
+//! [`RawQueue`](crate::raw::RawQueue) drops its share before it releases the block, so no `LocalHandles` is left when the
 //! block is reused for another queue.
 //!
 //! In a forked copy of the process, handles are not counted: nothing can wait there.
@@ -37,7 +37,7 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
 use mp_core::words::BlockId;
 
-use crate::raw::Local;
+use crate::raw::LocalState;
 use crate::raw::memory::RingMemory;
 
 /// Condition under which a wait on a queue ends with `Deserted`, because nothing can end it any more.
@@ -70,7 +70,7 @@ pub enum DesertedWhen {
     /// default.
     ///
     /// A clone in this or another thread keeps waits going until it is dropped. Only handles are counted:
-    /// threads that share *one* handle by reference (`Arc<Queue>`, a static, scoped threads) look like one
+    /// threads that share *one* handle by reference (`Arc<Queue>`, a static, scoped threads) poll like one
     /// thread. Give each thread a clone, or create the queue with [`Never`](Self::Never).
     #[default]
     NoHandleIsLeft,
@@ -103,19 +103,19 @@ impl DesertedWhen {
 
 /// Purpose of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum For {
+pub(crate) enum WaitPurpose {
     Message,
     Room,
 }
 
 /// Operations by which a handle can end the waits of other handles.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Able {
+pub(crate) struct Capabilities {
     put: bool,
     get: bool,
 }
 
-impl Able {
+impl Capabilities {
     pub(crate) const BOTH: Self = Self { put: true, get: true };
     #[cfg(feature = "futures")]
     pub(crate) const GET: Self = Self { put: false, get: true };
@@ -123,36 +123,36 @@ impl Able {
     pub(crate) const PUT: Self = Self { put: true, get: false };
 
     /// Returns `true` if the handle can end this kind of wait.
-    const fn brings(self, what: For) -> bool {
-        match what {
-            For::Message => self.put,
-            For::Room => self.get,
+    const fn can_end(self, purpose: WaitPurpose) -> bool {
+        match purpose {
+            WaitPurpose::Message => self.put,
+            WaitPurpose::Room => self.get,
         }
     }
 }
 
 #[derive(Clone, Copy, Default, Debug)]
-struct Counts {
-    /// Number of handles that can end a wait, by [`For`].
-    able: [u32; 2],
+struct HandleCounts {
+    /// Number of handles that can end a wait, by [`WaitPurpose`].
+    capable: [u32; 2],
     /// Number of these handles that are blocked in the same kind of wait.
     blocked: [u32; 2],
 }
 
 /// Handles of this process to one queue.
 #[derive(Debug)]
-pub(crate) struct Handles {
+pub(crate) struct LocalHandles {
     block: BlockId,
-    counts: Mutex<Counts>,
-    /// Each `Local` is shared by some of the [`Raw`](crate::raw::Raw)s.
-    locals: Mutex<Vec<Weak<Local>>>,
+    counts: Mutex<HandleCounts>,
+    /// Each `LocalState` is shared by some of the [`RawQueue`](crate::raw::RawQueue)s.
+    locals: Mutex<Vec<Weak<LocalState>>>,
 }
 
-static ALL: PerProcess<Mutex<BTreeMap<BlockId, Weak<Handles>>>> =
+static ALL: PerProcess<Mutex<BTreeMap<BlockId, Weak<LocalHandles>>>> =
     PerProcess::new([const { Mutex::new(BTreeMap::new()) }; GENERATIONS]);
 
-impl Handles {
-    /// Returns the `Handles` of the queue in a block, which the caller holds.
+impl LocalHandles {
+    /// Returns the `LocalHandles` of the queue in a block, which the caller holds.
     pub(crate) fn of(block: BlockId) -> Arc<Self> {
         let mut all = ALL.lock();
         all.get(&block).and_then(Weak::upgrade).unwrap_or_else(|| {
@@ -162,9 +162,9 @@ impl Handles {
         })
     }
 
-    /// Registers the `Local` that some of the `Raw`s share. Each `Raw` holds the queue before and for as long
-    /// as it has a share of the `Local`. So the number of shares never exceeds the process's count of holds.
-    pub(crate) fn knows(&self, local: &Arc<Local>) {
+    /// Registers the `LocalState` that some of the `RawQueue`s share. Each `RawQueue` holds the queue before and for as long
+    /// as it has a share of the `LocalState`. So the number of shares never exceeds the process's count of holds.
+    pub(crate) fn register(&self, local: &Arc<LocalState>) {
         let mut locals = self.locals.lock();
         locals.retain(|local| local.strong_count() > 0);
         locals.push(Arc::downgrade(local));
@@ -172,7 +172,7 @@ impl Handles {
 
     /// Returns `true` if all holds of the queue in this process are registered here. Otherwise, some thread
     /// is taking a handle out of a message or cloning one.
-    pub(crate) fn knows_all(&self, hold: &Hold) -> bool {
+    pub(crate) fn has_registered_all(&self, hold: &Hold) -> bool {
         // Compared before and after: a handle dropped in between must not stand in for a new one.
         let before = hold.count() as usize;
         let raws: usize = self.locals.lock().iter().map(Weak::strong_count).sum();
@@ -182,18 +182,19 @@ impl Handles {
     /// Returns `true` if a handle other than the caller's can end this kind of wait. `own` is the caller's
     /// handle. Without it (a `PutReady`, a future), one handle that is not blocked is assumed to be the
     /// caller's.
-    pub(crate) fn others_bring(&self, own: Option<&Handle>, what: For) -> bool {
+    pub(crate) fn others_can_end(&self, own: Option<&CountedHandle>, purpose: WaitPurpose) -> bool {
         let counts = self.counts.lock();
-        let free = counts.able[what as usize].saturating_sub(counts.blocked[what as usize]);
-        let mine = own.is_none_or(|own| own.able.brings(what) && own.calls.lock()[what as usize] == 0);
+        let free = counts.capable[purpose as usize].saturating_sub(counts.blocked[purpose as usize]);
+        let mine =
+            own.is_none_or(|own| own.capable.can_end(purpose) && own.calls.lock()[purpose as usize] == 0);
         free > u32::from(mine)
     }
 }
 
-impl Drop for Handles {
+impl Drop for LocalHandles {
     fn drop(&mut self) {
         let mut all = ALL.lock();
-        // A handle received in the meantime may have created a new `Handles`.
+        // A handle received in the meantime may have created a new `LocalHandles`.
         if all.get(&self.block).is_some_and(|handles| handles.strong_count() == 0) {
             all.remove(&self.block);
         }
@@ -202,53 +203,54 @@ impl Drop for Handles {
 
 /// A counted handle.
 #[derive(Debug)]
-pub(crate) struct Handle {
-    of: Arc<Handles>,
-    able: Able,
-    /// Number of its calls that wait without a time-out, by [`For`]. Changed while the counts are locked.
+pub(crate) struct CountedHandle {
+    of: Arc<LocalHandles>,
+    capable: Capabilities,
+    /// Number of its calls that wait without a time-out, by [`WaitPurpose`]. Changed while the counts are locked.
     calls: Mutex<[u32; 2]>,
     memory: RingMemory,
 }
 
-impl Handle {
+impl CountedHandle {
     /// Creates a counted handle. It is dropped before the process releases the queue's block.
-    pub(crate) fn new(of: Arc<Handles>, able: Able, memory: RingMemory) -> Box<Self> {
+    pub(crate) fn new(of: Arc<LocalHandles>, capable: Capabilities, memory: RingMemory) -> Box<Self> {
         // As in `drop`: not in a forked copy, where nothing waits and the lock may be held for ever.
-        if memory.is_here() {
-            let each = [For::Message, For::Room];
-            each.iter()
-                .for_each(|&what| of.counts.lock().able[what as usize] += u32::from(able.brings(what)));
+        if memory.is_accessible() {
+            let each = [WaitPurpose::Message, WaitPurpose::Room];
+            each.iter().for_each(|&purpose| {
+                of.counts.lock().capable[purpose as usize] += u32::from(capable.can_end(purpose))
+            });
         }
-        Box::new(Self { of, able, calls: Mutex::default(), memory })
+        Box::new(Self { of, capable, calls: Mutex::default(), memory })
     }
 
     /// Counts a call as waiting without a time-out until the returned guard is dropped.
-    pub(crate) fn blocked(&self, what: For) -> Blocked<'_> {
-        self.count(what, true);
-        Blocked { handle: self, what }
+    pub(crate) fn blocked(&self, purpose: WaitPurpose) -> BlockedGuard<'_> {
+        self.count(purpose, true);
+        BlockedGuard { handle: self, purpose }
     }
 
-    fn count(&self, what: For, begins: bool) {
+    fn count(&self, purpose: WaitPurpose, begins: bool) {
         let mut counts = self.of.counts.lock();
-        let calls = &mut self.calls.lock()[what as usize];
+        let calls = &mut self.calls.lock()[purpose as usize];
         *calls = if begins { *calls + 1 } else { calls.saturating_sub(1) };
         // The handle counts once, however many threads wait with it.
-        if self.able.brings(what) && *calls == u32::from(begins) {
-            let blocked = &mut counts.blocked[what as usize];
+        if self.capable.can_end(purpose) && *calls == u32::from(begins) {
+            let blocked = &mut counts.blocked[purpose as usize];
             *blocked = if begins { *blocked + 1 } else { blocked.saturating_sub(1) };
         }
     }
 }
 
-impl Drop for Handle {
+impl Drop for CountedHandle {
     fn drop(&mut self) {
         // In a forked copy, the copied lock may be held for ever.
-        if !self.memory.is_here() {
+        if !self.memory.is_accessible() {
             return;
         }
-        for what in [For::Message, For::Room] {
-            let able = &mut self.of.counts.lock().able[what as usize];
-            *able = able.saturating_sub(u32::from(self.able.brings(what)));
+        for purpose in [WaitPurpose::Message, WaitPurpose::Room] {
+            let capable = &mut self.of.counts.lock().capable[purpose as usize];
+            *capable = capable.saturating_sub(u32::from(self.capable.can_end(purpose)));
         }
         // A waiter may have waited because of this handle. Without waiters, this makes no system call.
         self.memory.not_empty().notify_all();
@@ -258,13 +260,13 @@ impl Drop for Handle {
 
 /// Guard of a call that waits without a time-out.
 #[derive(Debug)]
-pub(crate) struct Blocked<'a> {
-    handle: &'a Handle,
-    what: For,
+pub(crate) struct BlockedGuard<'a> {
+    handle: &'a CountedHandle,
+    purpose: WaitPurpose,
 }
 
-impl Drop for Blocked<'_> {
+impl Drop for BlockedGuard<'_> {
     fn drop(&mut self) {
-        self.handle.count(self.what, false);
+        self.handle.count(self.purpose, false);
     }
 }

@@ -14,7 +14,7 @@
 //! | 208 | spin policy | the creator |
 //! | 216, 224 | the token blocks of senders and of receivers + 1, if it is a channel | the creator |
 //! | 232 | bound of bytes; 0 means no bound | the creator |
-//! | 240 | bits: 1: small messages may be stored in slots; 2: a put never waits, but fails if there is no room; upper 32 bits: number of kept messages. If not 0, pins follow the slots, see `raw::memory::kept` | the creator |
+//! | 240 | bits: 1: small messages may be stored in slots; 2: a put never waits, but fails if there is no room; upper 32 bits: number of kept messages. If not 0, pins follow the slots, see `raw::memory::retained` | the creator |
 //! | 248 | condition for `Deserted`, see `handles` | the creator |
 //! | 256 | head hint | consumers |
 //! | 384 | tail hint | producers and closers |
@@ -32,7 +32,7 @@ use mp_core::detach_notice::{Gone, LastGone};
 use mp_core::mem::{Mem, Word};
 use mp_core::words::{BlockId, Member};
 
-use crate::ring::{ChainAt, RingAt, Slot, SlotState, Ticket};
+use crate::ring::{ChainAt, Position, RingAt, Slot, SlotState};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"mp-ring4");
 const NAME: u64 = 48;
@@ -68,17 +68,17 @@ const FIRST: u32 = ((SECOND - SLOTS) / RingAt::SLOT) as u32;
 
 /// Parameters with which a queue is created.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Made<'a> {
+pub(crate) struct CreateParams<'a> {
     pub(crate) size: Size,
     pub(crate) deliveries: u32,
     pub(crate) fingerprint: u64,
     pub(crate) type_name: &'a str,
     /// `true` if small messages may be stored in slots, because all messages have the queue's type.
-    pub(crate) smalls: bool,
+    pub(crate) small_slots: bool,
     /// `true` if a put never waits.
     pub(crate) unbounded: bool,
     /// Number of messages that are kept. 0 means that messages are taken.
-    pub(crate) keep: u32,
+    pub(crate) retain: u32,
 }
 
 /// Location of the words in a queue's block.
@@ -127,12 +127,12 @@ impl Header {
     }
 
     /// Returns the number of messages that are kept, or 0 if messages are taken.
-    pub(crate) fn kept<M: Mem>(self, m: &M) -> u32 {
+    pub(crate) fn retained<M: Mem>(self, m: &M) -> u32 {
         (m.load_relaxed(self.flags()) >> 32) as u32
     }
 
     /// Word with the bound of bytes.
-    pub(crate) const fn bytes_bound(self) -> Word {
+    pub(crate) const fn byte_bound(self) -> Word {
         self.word(232)
     }
 
@@ -141,7 +141,7 @@ impl Header {
     }
 
     /// Returns `true` if small messages may be stored in slots.
-    pub(crate) fn smalls<M: Mem>(self, m: &M) -> bool {
+    pub(crate) fn small_slots<M: Mem>(self, m: &M) -> bool {
         m.load_relaxed(self.flags()) & 1 != 0
     }
 
@@ -204,29 +204,29 @@ impl Header {
 
     /// Initializes an empty queue in fresh memory. Later segments stay zero, which is the state of an empty
     /// ring. The magic is written last.
-    pub(crate) fn write<M: Mem>(self, m: &M, chain: &ChainAt, made: Made<'_>) {
+    pub(crate) fn write<M: Mem>(self, m: &M, chain: &ChainAt, params: CreateParams<'_>) {
         for i in 1..SLOTS / 8 {
             m.store_relaxed(self.base.plus(i), 0);
         }
         m.store_relaxed(self.word(8), u64::from(chain.first.slots));
-        m.store_relaxed(self.word(16), made.fingerprint);
+        m.store_relaxed(self.word(16), params.fingerprint);
         m.store_relaxed(self.word(176), u64::from(chain.segments) | u64::from(chain.most) << 32);
-        m.store_relaxed(self.word(184), u64::from(made.deliveries));
+        m.store_relaxed(self.word(184), u64::from(params.deliveries));
         m.store_relaxed(
             self.flags(),
-            u64::from(made.smalls && m.has_pairs())
-                | u64::from(made.unbounded) << 1
-                | u64::from(made.keep) << 32,
+            u64::from(params.small_slots && m.has_pairs())
+                | u64::from(params.unbounded) << 1
+                | u64::from(params.retain) << 32,
         );
-        m.store_relaxed(self.word(40), made.type_name.len().min(NAME_MAX) as u64);
-        name_words(made.type_name).for_each(|(i, word)| m.store_relaxed(self.word(NAME).plus(i), word));
+        m.store_relaxed(self.word(40), params.type_name.len().min(NAME_MAX) as u64);
+        name_words(params.type_name).for_each(|(i, word)| m.store_relaxed(self.word(NAME).plus(i), word));
         let ring = chain.first;
         let empty = Slot { lap: 1, state: SlotState::Empty }.pack();
         for slot in (0..ring.slots).map(|i| ring.slot(i)) {
             m.store_relaxed(slot, empty);
             m.store_relaxed(slot.plus(1), 0);
         }
-        let first = Ticket { lap: 1, index: 0 }.pack();
+        let first = Position { lap: 1, index: 0 }.pack();
         m.store_relaxed(ring.head, first);
         m.store_relaxed(ring.tail, first);
         m.store(self.base, MAGIC);
@@ -243,7 +243,7 @@ impl Header {
         let possible = slots > 0
             && slots.max(most) <= RingAt::MAX_SLOTS
             && (segments == 1 || segments == ChainAt::segments_for(slots, most) && segments <= MOST_SEGMENTS);
-        let possible = possible && (!self.smalls(m) || m.has_pairs());
+        let possible = possible && (!self.small_slots(m) || m.has_pairs());
         let chain = self.chain_of(block, slots, segments, most);
         (possible && Self::bytes(&chain) <= len).then_some(chain)
     }
@@ -254,7 +254,7 @@ impl Header {
 
     /// Returns `true` if the queue's messages have this type. Two names may have the same fingerprint, so the
     /// beginnings of the names are compared, too.
-    pub(crate) fn carries<M: Mem>(self, m: &M, (fingerprint, name): (u64, &str)) -> bool {
+    pub(crate) fn is_of_type<M: Mem>(self, m: &M, (fingerprint, name): (u64, &str)) -> bool {
         let same = |(i, word)| m.load_relaxed(self.word(NAME).plus(i)) == word;
         self.fingerprint(m) == fingerprint
             && (m.load_relaxed(self.word(40)) == name.len().min(NAME_MAX) as u64

@@ -14,14 +14,14 @@ use mp_core::{AdaptiveSpin, Arena, Hold, Spin, Wait};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
-use crate::raw::handles::{Able, DesertedWhen, For, Handle, Handles};
-use crate::raw::header::{Made, Size};
-use crate::raw::memory::kept::slots_for;
+use crate::raw::handles::{Capabilities, CountedHandle, DesertedWhen, LocalHandles, WaitPurpose};
+use crate::raw::header::{CreateParams, Size};
+use crate::raw::memory::retained::slots_for;
 use crate::raw::memory::{LAYER, RingMemory};
 use crate::raw::pace::Pace;
 use crate::raw::payload::Payload;
-use crate::raw::waiting::{Alone, At};
-use crate::ring::{Content, GetEnd, Link, PutEnd, RingAt};
+use crate::raw::waiting::{PeerGone, WaitSite};
+use crate::ring::{Content, GetOutcome, Link, PutOutcome, RingAt};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
 
@@ -30,29 +30,29 @@ use mp_core::sync::shared::AtomicU32;
 #[derive(Debug)]
 #[repr(align(128))]
 struct Side {
-    patience: AdaptiveSpin,
+    spin: AdaptiveSpin,
     pace: Pace,
     /// Segment of the last put or get.
     segment: AtomicU32,
 }
 
 impl Side {
-    fn new(patience: AdaptiveSpin) -> Self {
-        Self { patience, pace: Pace::default(), segment: AtomicU32::new(0) }
+    fn new(spin: AdaptiveSpin) -> Self {
+        Self { spin, pace: Pace::default(), segment: AtomicU32::new(0) }
     }
 }
 
 /// State of a queue that is local to this process.
 #[derive(Debug)]
-pub(crate) struct Local {
+pub(crate) struct LocalState {
     get: Side,
     put: Side,
-    handles: Arc<Handles>,
+    handles: Arc<LocalHandles>,
 }
 
-impl Local {
-    fn new(patience: impl Fn() -> AdaptiveSpin, handles: Arc<Handles>) -> Arc<Self> {
-        Arc::new(Self { get: Side::new(patience()), put: Side::new(patience()), handles })
+impl LocalState {
+    fn new(spin: impl Fn() -> AdaptiveSpin, handles: Arc<LocalHandles>) -> Arc<Self> {
+        Arc::new(Self { get: Side::new(spin()), put: Side::new(spin()), handles })
     }
 }
 
@@ -61,32 +61,32 @@ impl Local {
 ///
 /// `handle` and `local` are dropped before `hold`: see [`handles`](crate::raw::handles).
 #[derive(Debug)]
-pub(crate) struct Raw {
-    handle: Option<Box<Handle>>,
-    local: Arc<Local>,
+pub(crate) struct RawQueue {
+    handle: Option<Box<CountedHandle>>,
+    local: Arc<LocalState>,
     hold: Hold,
     memory: RingMemory,
 }
 
-impl Clone for Raw {
+impl Clone for RawQueue {
     fn clone(&self) -> Self {
-        self.another(None)
+        self.clone_with(None)
     }
 }
 
 /// Advice for a capacity of 0, which the caller may have meant as Python's queue without a limit or as a
 /// rendezvous channel.
-const HANDS_OVER: &str = ". For any number: `Queue::unbounded()`, or `channel()`. So that a sender waits until its message was \
+const CAPACITY_ADVICE: &str = ". For any number: `Queue::unbounded()`, or `channel()`. So that a sender waits until its message was \
     taken: a `JoinableQueue`, and its `join()`";
 
-impl Raw {
+impl RawQueue {
     /// Creates a queue in the current arena.
     pub(crate) fn create(
         size: Option<usize>,
         growing: bool,
         deliveries: u32,
         type_of: (u64, &str),
-        smalls: bool,
+        small_slots: bool,
     ) -> Result<Self, Error> {
         let wanted = size.unwrap_or(usize::MAX);
         let slots = match u32::try_from(wanted) {
@@ -97,7 +97,7 @@ impl Raw {
         let Some(slots) = slots else {
             let mut why = format!("a queue for {wanted} messages: 1 to {} are possible", RingAt::MAX_SLOTS);
             if wanted == 0 {
-                why.push_str(HANDS_OVER);
+                why.push_str(CAPACITY_ADVICE);
             }
             return Err(mp_core::Error::not_within(wanted > 0, why).into());
         };
@@ -108,17 +108,24 @@ impl Raw {
         let (fingerprint, type_name) = type_of;
         let (hold, memory) = RingMemory::create(
             arena,
-            Made { size, deliveries, fingerprint, type_name, smalls, unbounded, keep: 0 },
+            CreateParams { size, deliveries, fingerprint, type_name, small_slots, unbounded, retain: 0 },
         )?;
-        Ok(Self::of(hold, memory, Some(Able::BOTH)))
+        Ok(Self::of(hold, memory, Some(Capabilities::BOTH)))
     }
 
-    /// Creates a ring that keeps the newest `keep` messages.
-    pub(crate) fn create_kept(keep: u32, (fingerprint, type_name): (u64, &str)) -> Result<Self, Error> {
+    /// Creates a ring that keeps the newest `retain` messages.
+    pub(crate) fn create_retained(retain: u32, (fingerprint, type_name): (u64, &str)) -> Result<Self, Error> {
         let arena = Self::arena_for_rings()?;
-        let size = Size::Fixed(slots_for(keep));
-        let made =
-            Made { size, deliveries: 0, fingerprint, type_name, smalls: false, unbounded: false, keep };
+        let size = Size::Fixed(slots_for(retain));
+        let made = CreateParams {
+            size,
+            deliveries: 0,
+            fingerprint,
+            type_name,
+            small_slots: false,
+            unbounded: false,
+            retain,
+        };
         let (hold, memory) = RingMemory::create(arena, made)?;
         Ok(Self::of(hold, memory, None))
     }
@@ -134,48 +141,49 @@ impl Raw {
         Ok(arena)
     }
 
-    fn of(hold: Hold, memory: RingMemory, able: Option<Able>) -> Self {
-        let handles = Handles::of(hold.block());
-        let handle = able.map(|able| Handle::new(handles.clone(), able, memory));
+    fn of(hold: Hold, memory: RingMemory, capable: Option<Capabilities>) -> Self {
+        let handles = LocalHandles::of(hold.block());
+        let handle = capable.map(|capable| CountedHandle::new(handles.clone(), capable, memory));
         let spin = memory.spin();
-        let local = Local::new(|| AdaptiveSpin::with(spin), handles);
+        let local = LocalState::new(|| AdaptiveSpin::with(spin), handles);
         // Registered last: a hold that is not registered yet keeps waits going.
-        local.handles.knows(&local);
+        local.handles.register(&local);
         Self { handle, local, hold, memory }
     }
 
-    fn another(&self, able: Option<Able>) -> Self {
-        // For the order, see `Handles::knows`.
-        let handle = able.map(|able| Handle::new(self.local.handles.clone(), able, self.memory));
+    fn clone_with(&self, capable: Option<Capabilities>) -> Self {
+        // For the order, see `LocalHandles::register`.
+        let handle =
+            capable.map(|capable| CountedHandle::new(self.local.handles.clone(), capable, self.memory));
         let hold = self.hold.clone();
         Self { handle, local: self.local.clone(), hold, memory: self.memory }
     }
 
-    /// Opens the queue in a block that arrived in a message. With `able`, the handle is counted.
-    pub(crate) fn open(hold: Hold, able: Option<Able>) -> Result<Self, Error> {
+    /// Opens the queue in a block that arrived in a message. With `capable`, the handle is counted.
+    pub(crate) fn open(hold: Hold, capable: Option<Capabilities>) -> Result<Self, Error> {
         hold.arena().set_ring_layer(&LAYER)?;
         let memory = RingMemory::open(hold.arena(), hold.block())
             .ok_or_else(|| mp_core::Error::Malformed("the attachment is no queue".into()))?;
-        Ok(Self::of(hold, memory, able))
+        Ok(Self::of(hold, memory, capable))
     }
 
     /// Returns a further counted handle.
-    pub(crate) fn counted(&self, able: Able) -> Self {
-        self.another(Some(able))
+    pub(crate) fn counted(&self, capable: Capabilities) -> Self {
+        self.clone_with(Some(capable))
     }
 
     /// Returns this handle with another spin policy, which its clones share.
     pub(crate) fn spinning(self, spin: Spin) -> Self {
-        let local = Local::new(|| AdaptiveSpin::with(spin), self.local.handles.clone());
-        if self.memory.is_here() {
-            local.handles.knows(&local);
+        let local = LocalState::new(|| AdaptiveSpin::with(spin), self.local.handles.clone());
+        if self.memory.is_accessible() {
+            local.handles.register(&local);
         }
         Self { local, ..self }
     }
 
     /// Bounds the bytes in the queue, which must not be a growing one. Called before another process has it.
-    pub(crate) fn bound_bytes(&mut self, bytes: u64) {
-        self.memory.bound_bytes(bytes);
+    pub(crate) fn set_byte_bound(&mut self, bytes: u64) {
+        self.memory.set_byte_bound(bytes);
     }
 
     /// Sets the spin policy of all processes for handles that don't [set their own](Self::spinning). Called
@@ -214,13 +222,13 @@ impl Raw {
     }
 
     /// Records the segment of a get.
-    pub(crate) fn at_head(&self, segment: u32) {
+    pub(crate) fn record_head_segment(&self, segment: u32) {
         if segment != 0 {
             self.local.get.segment.fetch_max(segment, Ordering::Relaxed);
         }
     }
-    pub(crate) fn getting(&self) -> &AdaptiveSpin {
-        &self.local.get.patience
+    pub(crate) fn get_spin(&self) -> &AdaptiveSpin {
+        &self.local.get.spin
     }
 
     /// Returns the number of messages in the queue: a snapshot.
@@ -245,33 +253,37 @@ impl Raw {
 
     /// Tries once to put a message. An envelope is emptied only on success. Wakes no waiters.
     #[inline]
-    fn attempt_put(&self, payload: &mut Payload) -> Result<PutEnd<(), ()>, Error> {
+    fn attempt_put(&self, payload: &mut Payload) -> Result<PutOutcome<(), ()>, Error> {
         // Complete for a queue that has not grown.
         if self.local.put.segment.load(Ordering::Relaxed) == 0 {
             let end = self.memory.put(0, payload)?;
-            if matches!(end, PutEnd::Done(())) || self.memory.segments() == 1 {
+            if matches!(end, PutOutcome::Done(())) || self.memory.segments() == 1 {
                 return Ok(end);
             }
         }
         self.put_in_chain(payload)
     }
 
-    fn put_in_chain(&self, payload: &mut Payload) -> Result<PutEnd<(), ()>, Error> {
+    fn put_in_chain(&self, payload: &mut Payload) -> Result<PutOutcome<(), ()>, Error> {
         let mut i = self.local.put.segment.load(Ordering::Relaxed);
         loop {
             // Messages that are still in earlier segments count, too.
             let last = i + 1 == self.memory.segments();
             if last && self.memory.len() >= self.capacity() {
-                return Ok(if self.memory.is_closed(i) { PutEnd::Closed(()) } else { PutEnd::Full(()) });
+                return Ok(if self.memory.is_closed(i) {
+                    PutOutcome::Closed(())
+                } else {
+                    PutOutcome::Full(())
+                });
             }
             match self.memory.put(i, payload)? {
-                end if last || matches!(end, PutEnd::Done(_)) => return Ok(end),
+                end if last || matches!(end, PutOutcome::Done(_)) => return Ok(end),
                 _ => match self.memory.extend(&self.hold, i)? {
                     Link::Open => {
                         i += 1;
                         self.local.put.segment.fetch_max(i, Ordering::Relaxed);
                     }
-                    Link::End => return Ok(PutEnd::Closed(())),
+                    Link::End => return Ok(PutOutcome::Closed(())),
                     Link::None => {}
                 },
             }
@@ -280,33 +292,33 @@ impl Raw {
 
     /// Takes a message, if there is one. Wakes no waiters.
     #[inline]
-    fn attempt_get(&self, into: &mut Option<Payload>) -> Result<GetEnd<()>, Error> {
+    fn attempt_get(&self, into: &mut Option<Payload>) -> Result<GetOutcome<()>, Error> {
         // A forked copy must not access the words.
         self.arena().me()?;
-        self.memory.gets();
+        self.memory.record_get();
         if self.memory.any_returned()
             && let Some(envelope) = self.memory.take_returned(false)?
         {
             *into = Some(Payload::Envelope(envelope));
-            return Ok(GetEnd::Done(()));
+            return Ok(GetOutcome::Done(()));
         }
         // As in `attempt_put`.
         if self.local.get.segment.load(Ordering::Relaxed) == 0 {
             let end = self.memory.get(0, into)?;
-            if !matches!(end, GetEnd::Closed) || self.memory.segments() == 1 {
+            if !matches!(end, GetOutcome::Closed) || self.memory.segments() == 1 {
                 return Ok(end);
             }
         }
         self.get_from_chain(into)
     }
 
-    fn get_from_chain(&self, into: &mut Option<Payload>) -> Result<GetEnd<()>, Error> {
+    fn get_from_chain(&self, into: &mut Option<Payload>) -> Result<GetOutcome<()>, Error> {
         let mut i = self.local.get.segment.load(Ordering::Relaxed);
         loop {
             match self.memory.get(i, into)? {
-                GetEnd::Closed if i + 1 < self.memory.segments() => match self.memory.link(i) {
-                    Link::None => return Ok(GetEnd::Empty),
-                    Link::End => return Ok(GetEnd::Closed),
+                GetOutcome::Closed if i + 1 < self.memory.segments() => match self.memory.link(i) {
+                    Link::None => return Ok(GetOutcome::Empty),
+                    Link::End => return Ok(GetOutcome::Closed),
                     Link::Open => {
                         i += 1;
                         self.local.get.segment.fetch_max(i, Ordering::Relaxed);
@@ -323,17 +335,17 @@ impl Raw {
         &self,
         payload: &mut Payload,
         wait: Wait,
-        alone: impl Fn() -> Option<Alone>,
+        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<(), PutError<()>> {
-        let limit = self.memory.bytes_bound();
+        let limit = self.memory.byte_bound();
         if limit != 0 && payload.weight() > limit {
             return Err(PutError::TooLarge { value: (), bytes: payload.weight(), limit });
         }
         match self.attempt_put(payload) {
-            Ok(PutEnd::Done(())) => {}
-            end => self.put_later(end, payload, wait, alone)?,
+            Ok(PutOutcome::Done(())) => {}
+            end => self.put_later(end, payload, wait, peer_gone)?,
         }
-        self.local.put.pace.moves();
+        self.local.put.pace.record_message();
         self.memory.not_empty().wake_one();
         Ok(())
     }
@@ -342,26 +354,30 @@ impl Raw {
     #[inline(never)]
     fn put_later(
         &self,
-        first: Result<PutEnd<(), ()>, Error>,
+        first: Result<PutOutcome<(), ()>, Error>,
         payload: &mut Payload,
         wait: Wait,
-        alone: impl Fn() -> Option<Alone>,
+        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<(), PutError<()>> {
         let ended = |end| {
             Some(match end {
-                Ok(PutEnd::Done(())) => Ok(()),
-                Ok(PutEnd::Closed(())) => Err(PutError::Closed(())),
-                Ok(PutEnd::Full(())) if self.memory.is_unbounded() => {
+                Ok(PutOutcome::Done(())) => Ok(()),
+                Ok(PutOutcome::Closed(())) => Err(PutError::Closed(())),
+                Ok(PutOutcome::Full(())) if self.memory.is_unbounded() => {
                     Err(PutError::Failed { value: (), error: self.too_many() })
                 }
-                Ok(PutEnd::Full(())) => return None,
+                Ok(PutOutcome::Full(())) => return None,
                 Err(error) => Err(PutError::Failed { value: (), error }),
             })
         };
-        let how = (&self.local.put.patience, Some(&self.local.put.pace));
-        let at = At { parking: self.memory.not_full(), what: Some(For::Room), call: Call::QueuePut };
+        let spin = (&self.local.put.spin, Some(&self.local.put.pace));
+        let at = WaitSite {
+            parking: self.memory.not_full(),
+            purpose: Some(WaitPurpose::Room),
+            call: Call::QueuePut,
+        };
         let attempt = || ended(self.attempt_put(payload));
-        ended(first).unwrap_or_else(|| self.wait(wait, how, at, attempt, alone))
+        ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt, peer_gone))
     }
 
     /// Returns the error of a put into a full queue that never waits.
@@ -379,10 +395,14 @@ impl Raw {
         &self,
         wait: Wait,
         attempt: impl FnMut() -> Option<Result<R, PutError<()>>>,
-        alone: impl Fn() -> Option<Alone>,
+        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<R, PutError<()>> {
-        let at = At { parking: self.memory.not_full(), what: Some(For::Room), call: Call::Envelope };
-        self.within(wait, (&self.local.put.patience, None), at, attempt, alone)
+        let at = WaitSite {
+            parking: self.memory.not_full(),
+            purpose: Some(WaitPurpose::Room),
+            call: Call::Envelope,
+        };
+        self.attempt_until(wait, (&self.local.put.spin, None), at, attempt, peer_gone)
     }
 
     /// Takes a message into `into`, which must be empty, and wakes waiting producers. If `into` stays empty,
@@ -392,15 +412,15 @@ impl Raw {
         &self,
         into: &mut Option<Payload>,
         wait: Wait,
-        alone: impl Fn() -> Option<Alone>,
+        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<(), GetError> {
         match self.attempt_get(into) {
-            Ok(GetEnd::Done(())) => {}
-            end => self.get_later(end, into, wait, alone)?,
+            Ok(GetOutcome::Done(())) => {}
+            end => self.get_later(end, into, wait, peer_gone)?,
         }
         if into.is_some() {
-            self.local.get.pace.moves();
-            self.memory.made_room(1);
+            self.local.get.pace.record_message();
+            self.memory.wake_producers(1);
         }
         Ok(())
     }
@@ -409,19 +429,23 @@ impl Raw {
     #[inline(never)]
     fn get_later(
         &self,
-        first: Result<GetEnd<()>, Error>,
+        first: Result<GetOutcome<()>, Error>,
         into: &mut Option<Payload>,
         wait: Wait,
-        alone: impl Fn() -> Option<Alone>,
+        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<(), GetError> {
         let ended = |end| match end {
-            Ok(GetEnd::Done(()) | GetEnd::Closed) => Some(Ok(())),
-            Ok(GetEnd::Empty) => None,
+            Ok(GetOutcome::Done(()) | GetOutcome::Closed) => Some(Ok(())),
+            Ok(GetOutcome::Empty) => None,
             Err(error) => Some(Err(GetError::Failed(error))),
         };
-        let how = (&self.local.get.patience, Some(&self.local.get.pace));
-        let at = At { parking: self.memory.not_empty(), what: Some(For::Message), call: Call::QueueGet };
+        let spin = (&self.local.get.spin, Some(&self.local.get.pace));
+        let at = WaitSite {
+            parking: self.memory.not_empty(),
+            purpose: Some(WaitPurpose::Message),
+            call: Call::QueueGet,
+        };
         let attempt = || ended(self.attempt_get(into));
-        ended(first).unwrap_or_else(|| self.wait(wait, how, at, attempt, alone))
+        ended(first).unwrap_or_else(|| self.wait(wait, spin, at, attempt, peer_gone))
     }
 }

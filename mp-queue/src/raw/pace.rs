@@ -24,40 +24,40 @@ const MOST: u32 = 64;
 #[derive(Debug, Default)]
 pub(crate) struct Pace {
     /// Number of messages since the last wait began.
-    moved: AtomicU32,
+    messages: AtomicU32,
     hold: AtomicU32,
 }
 
 impl Pace {
     /// In a smaller queue, the other side could not continue during a hold: the queue would be full or empty.
-    pub(crate) const LEAST_SLOTS: u32 = 64;
+    pub(crate) const MIN_SLOTS: u32 = 64;
 
     /// Counts a message that was put or taken.
     #[inline]
-    pub(crate) fn moves(&self) {
+    pub(crate) fn record_message(&self) {
         // Inexact if threads share a handle. Correctness does not depend on it.
-        self.moved.store(self.moved.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.messages.store(self.messages.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Backs off after an attempt that found the queue empty or full, for as long as this has been
     /// worthwhile.
-    pub(crate) fn hold_off(&self) {
-        let moved = self.moved.load(Ordering::Relaxed);
-        self.moved.store(0, Ordering::Relaxed);
-        let hold = next(self.hold.load(Ordering::Relaxed), moved);
+    pub(crate) fn back_off(&self) {
+        let messages = self.messages.load(Ordering::Relaxed);
+        self.messages.store(0, Ordering::Relaxed);
+        let hold = next(self.hold.load(Ordering::Relaxed), messages);
         self.hold.store(hold, Ordering::Relaxed);
         (0..hold).for_each(|_| std::hint::spin_loop());
     }
 }
 
-/// Returns the next hold after a hold of `hold` that was followed by `moved` messages.
-fn next(hold: u32, moved: u32) -> u32 {
-    match moved {
+/// Returns the next hold after a hold of `hold` that was followed by `messages` messages.
+fn next(hold: u32, messages: u32) -> u32 {
+    match messages {
         0 | 1 => hold / 2,
         _ if hold == 0 => FIRST,
         // Sending a message takes at least two pauses.
-        _ if moved >= hold / 2 => (hold * 2).min(MOST),
-        _ if moved < hold / 3 => hold / 2,
+        _ if messages >= hold / 2 => (hold * 2).min(MOST),
+        _ if messages < hold / 3 => hold / 2,
         _ => hold,
     }
 }

@@ -9,52 +9,52 @@ use mp_core::{AdaptiveSpin, Blocking, POLL_INTERVAL, Parking, Wait, block_on};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
-use crate::raw::Raw;
-use crate::raw::handles::{Blocked, DesertedWhen, For};
+use crate::raw::RawQueue;
+use crate::raw::handles::{BlockedGuard, DesertedWhen, WaitPurpose};
 use crate::raw::pace::Pace;
 
 /// Reason why a wait ended without success.
 #[derive(Debug)]
-pub(crate) enum Unmet {
+pub(crate) enum WaitError {
     /// The time is over.
-    Waited,
+    TimedOut,
     /// The wait can never succeed: no other process or handle could end it.
-    Alone(Alone),
+    PeerGone(PeerGone),
     /// This process was interrupted.
     Interrupted,
     /// Waiting itself failed.
     Failed(Error),
 }
 
-impl From<Unmet> for PutError<()> {
+impl From<WaitError> for PutError<()> {
     #[cold]
-    fn from(unmet: Unmet) -> Self {
+    fn from(unmet: WaitError) -> Self {
         match unmet {
-            Unmet::Waited => PutError::Full(()),
-            Unmet::Interrupted => PutError::Interrupted(()),
-            Unmet::Alone(Alone::Deserted(last, pid)) => PutError::Deserted { value: (), last, pid },
-            Unmet::Alone(Alone::Disconnected) => PutError::Disconnected(()),
-            Unmet::Failed(error) => PutError::Failed { value: (), error },
+            WaitError::TimedOut => PutError::Full(()),
+            WaitError::Interrupted => PutError::Interrupted(()),
+            WaitError::PeerGone(PeerGone::Deserted(last, pid)) => PutError::Deserted { value: (), last, pid },
+            WaitError::PeerGone(PeerGone::Disconnected) => PutError::Disconnected(()),
+            WaitError::Failed(error) => PutError::Failed { value: (), error },
         }
     }
 }
 
-impl From<Unmet> for GetError {
+impl From<WaitError> for GetError {
     #[cold]
-    fn from(unmet: Unmet) -> Self {
+    fn from(unmet: WaitError) -> Self {
         match unmet {
-            Unmet::Waited => GetError::Empty,
-            Unmet::Interrupted => GetError::Interrupted,
-            Unmet::Alone(Alone::Deserted(last, pid)) => GetError::Deserted { last, pid },
-            Unmet::Alone(Alone::Disconnected) => GetError::Disconnected,
-            Unmet::Failed(error) => GetError::Failed(error),
+            WaitError::TimedOut => GetError::Empty,
+            WaitError::Interrupted => GetError::Interrupted,
+            WaitError::PeerGone(PeerGone::Deserted(last, pid)) => GetError::Deserted { last, pid },
+            WaitError::PeerGone(PeerGone::Disconnected) => GetError::Disconnected,
+            WaitError::Failed(error) => GetError::Failed(error),
         }
     }
 }
 
 /// The side that is gone.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Alone {
+pub(crate) enum PeerGone {
     /// No other process has the queue. Contains the last process that had it or was sent it.
     Deserted(Option<Member>, u32),
     /// The other side of the channel has no handles.
@@ -66,15 +66,15 @@ pub(crate) const PIPE: &str = "anything (a pipe)";
 
 /// Wait point and purpose of a waiting thread.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct At {
+pub(crate) struct WaitSite {
     pub(crate) parking: Parking,
     /// Kind of wait that handles of this process could end.
-    pub(crate) what: Option<For>,
+    pub(crate) purpose: Option<WaitPurpose>,
     /// The call, for a queue. For channels and pipes, it is derived from the queue.
     pub(crate) call: Call,
 }
 
-impl Raw {
+impl RawQueue {
     /// Returns the description of a waiting call, for reports.
     fn subject(&self, call: Call) -> Subject {
         let is_channel = self.memory.token(false) != 0;
@@ -105,56 +105,56 @@ impl Raw {
 /// First sleep of a waiter while a process may be about to release the queue. It is doubled each time.
 const NAP: Duration = Duration::from_millis(1);
 
-impl Raw {
+impl RawQueue {
     /// Repeats the attempt until it ends or the wait does.
-    pub(crate) fn within<R, E: From<Unmet>>(
+    pub(crate) fn attempt_until<R, E: From<WaitError>>(
         &self,
         wait: Wait,
-        how: (&AdaptiveSpin, Option<&Pace>),
-        at: At,
+        spin: (&AdaptiveSpin, Option<&Pace>),
+        at: WaitSite,
         mut attempt: impl FnMut() -> Option<Result<R, E>>,
-        alone: impl Fn() -> Option<Alone>,
+        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<R, E> {
-        attempt().unwrap_or_else(|| self.wait(wait, how, at, attempt, alone))
+        attempt().unwrap_or_else(|| self.wait(wait, spin, at, attempt, peer_gone))
     }
 
     /// Waits after a first attempt. Spins, at the pace of the messages if there is one, and then sleeps.
     /// Sweeps dead members once per poll interval, and checks after each sleep whether another process or
     /// handle is left.
-    pub(super) fn wait<R, E: From<Unmet>>(
+    pub(super) fn wait<R, E: From<WaitError>>(
         &self,
         wait: Wait,
-        (patience, pace): (&AdaptiveSpin, Option<&Pace>),
-        at: At,
+        (spin, pace): (&AdaptiveSpin, Option<&Pace>),
+        at: WaitSite,
         attempt: impl FnMut() -> Option<Result<R, E>>,
-        alone: impl Fn() -> Option<Alone>,
+        peer_gone: impl Fn() -> Option<PeerGone>,
     ) -> Result<R, E> {
         if wait == Wait::Never {
-            return Err(Unmet::Waited.into());
+            return Err(WaitError::TimedOut.into());
         }
         if let Some(pace) = pace
-            && patience.looks()
-            && self.memory.capacity() >= Pace::LEAST_SLOTS
+            && spin.looks()
+            && self.memory.capacity() >= Pace::MIN_SLOTS
         {
-            pace.hold_off();
+            pace.back_off();
         }
         let mut waiter = Waiter {
             raw: self,
             at,
             wait,
             attempt,
-            alone,
+            peer_gone,
             blocked: None,
             nap: NAP,
-            about_to_go: false,
+            detach_pending: false,
             noticed: None,
             unswept: None,
         };
-        block_on(&mut waiter, patience, wait).unwrap_or_else(|| Err(Unmet::Waited.into()))
+        block_on(&mut waiter, spin, wait).unwrap_or_else(|| Err(WaitError::TimedOut.into()))
     }
 
     /// Returns `true` if the process that was last noted as releasing the queue still has it.
-    fn one_is_going(&self) -> bool {
+    fn is_detach_pending(&self) -> bool {
         let last = self.memory.last_gone();
         let member = last.and_then(|(gone, _)| gone.member());
         member.is_some_and(|member| self.arena().ring_is_held_by(self.hold.block(), member))
@@ -162,7 +162,7 @@ impl Raw {
 
     /// Returns the last process if some process that had the queue is gone and nothing can end this kind of
     /// wait any more.
-    pub(crate) fn deserted(&self, what: For) -> Option<Alone> {
+    pub(crate) fn deserted(&self, purpose: WaitPurpose) -> Option<PeerGone> {
         let (last, pid) = self.memory.last_gone()?;
         // A process that is about to release the queue wakes its waiters, perhaps before this one was
         // announced.
@@ -174,25 +174,27 @@ impl Raw {
             // message releases it.
             DesertedWhen::NoHandleIsLeft => {
                 let handles = &self.local.handles;
-                gone() && handles.knows_all(&self.hold) && !handles.others_bring(self.handle.as_deref(), what)
+                gone()
+                    && handles.has_registered_all(&self.hold)
+                    && !handles.others_can_end(self.handle.as_deref(), purpose)
             }
         };
-        deserted.then_some(Alone::Deserted(last.member(), pid))
+        deserted.then_some(PeerGone::Deserted(last.member(), pid))
     }
 }
 
 /// A thread that waits at a queue.
 struct Waiter<'a, Attempt, Gone> {
-    raw: &'a Raw,
-    at: At,
+    raw: &'a RawQueue,
+    at: WaitSite,
     wait: Wait,
     attempt: Attempt,
-    alone: Gone,
+    peer_gone: Gone,
     /// Guard that counts this wait as one without a time-out.
-    blocked: Option<Blocked<'a>>,
+    blocked: Option<BlockedGuard<'a>>,
     /// Length of the next sleep, if some process is about to release the queue.
     nap: Duration,
-    about_to_go: bool,
+    detach_pending: bool,
     /// Count of deaths and releases before the last check, if some process has released the queue.
     noticed: Option<u32>,
     /// Time since which the thread has slept without a sweep.
@@ -201,30 +203,30 @@ struct Waiter<'a, Attempt, Gone> {
 
 impl<R, E, Attempt, Gone> Waiter<'_, Attempt, Gone>
 where
-    E: From<Unmet>,
+    E: From<WaitError>,
     Attempt: FnMut() -> Option<Result<R, E>>,
-    Gone: Fn() -> Option<Alone>,
+    Gone: Fn() -> Option<PeerGone>,
 {
     /// Returns the end if the wait can never succeed. Messages that the others put before they were gone come
     /// first.
     fn deserted(&mut self) -> Option<Result<R, E>> {
-        let alone = (self.alone)()?;
+        let peer_gone = (self.peer_gone)()?;
         if let Some(end) = (self.attempt)() {
             return Some(end);
         }
-        if let Alone::Deserted(_, pid) = alone {
+        if let PeerGone::Deserted(_, pid) = peer_gone {
             let until = if let Wait::Until(deadline) = self.wait { Some(deadline) } else { None };
             children::await_fate(pid, until);
         }
-        Some(Err(Unmet::Alone(alone).into()))
+        Some(Err(WaitError::PeerGone(peer_gone).into()))
     }
 }
 
 impl<R, E, Attempt, Gone> Blocking for Waiter<'_, Attempt, Gone>
 where
-    E: From<Unmet>,
+    E: From<WaitError>,
     Attempt: FnMut() -> Option<Result<R, E>>,
-    Gone: Fn() -> Option<Alone>,
+    Gone: Fn() -> Option<PeerGone>,
 {
     type Found = Result<R, E>;
 
@@ -236,7 +238,7 @@ where
         // Measured by the clock, since a signal every 10 ms would end each sleep early.
         if self.unswept.is_some_and(|since| now.saturating_duration_since(since) >= POLL_INTERVAL) {
             if let Err(e) = self.raw.arena().sweep_if_due() {
-                return Some(Err(Unmet::Failed(e.into()).into()));
+                return Some(Err(WaitError::Failed(e.into()).into()));
             }
             self.unswept = None;
             // A message may have been given back.
@@ -248,7 +250,7 @@ where
     }
 
     fn interrupted(&mut self) -> Option<Self::Found> {
-        Some(Err(Unmet::Interrupted.into()))
+        Some(Err(WaitError::Interrupted.into()))
     }
 
     fn announce(&mut self) -> Option<u64> {
@@ -256,7 +258,7 @@ where
         // blocked.
         if self.wait == Wait::Forever && self.blocked.is_none() {
             let handle = self.raw.handle.as_deref();
-            self.blocked = handle.zip(self.at.what).map(|(handle, what)| handle.blocked(what));
+            self.blocked = handle.zip(self.at.purpose).map(|(handle, purpose)| handle.blocked(purpose));
         }
         Some(self.at.parking.announce())
     }
@@ -268,7 +270,7 @@ where
         // A process records that it releases the queue while it still has it. The release shortly after wakes
         // no waiters. This check precedes the check of the holders, so a release in between is detected
         // there.
-        self.about_to_go = self.nap < POLL_INTERVAL && self.raw.one_is_going();
+        self.detach_pending = self.nap < POLL_INTERVAL && self.raw.is_detach_pending();
         self.noticed = self.raw.memory.last_gone().map(|_| self.raw.arena().noticed());
         // After the announcement: dropping the last handle wakes the sleepers.
         self.deserted()
@@ -280,11 +282,11 @@ where
             Wait::Until(deadline) => Some(deadline),
             Wait::Never | Wait::Forever => None,
         };
-        if self.about_to_go {
+        if self.detach_pending {
             let nap = now + self.nap;
             until = Some(until.map_or(nap, |deadline| deadline.min(nap)));
         }
-        self.nap = if self.about_to_go { self.nap * 2 } else { POLL_INTERVAL };
+        self.nap = if self.detach_pending { self.nap * 2 } else { POLL_INTERVAL };
         match self.noticed {
             // This case is rare. Waiting for one word is cheaper.
             Some(noticed) => self.at.parking.sleep_unless_noticed(announced, noticed, until),

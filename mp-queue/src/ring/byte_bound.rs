@@ -2,7 +2,7 @@
 //!
 //! The bytes in the ring are counted without a counter, which a killed process could leave wrong. Each
 //! envelope has two words: where its bytes *begin* and *end* if the bytes of all messages are laid out in
-//! ticket order. A producer that is about to publish ticket `t` reads the message of `t - 1`. If that message
+//! the order of positions. A producer that is about to publish position `t` reads the message of `t - 1`. If that message
 //! is still in the ring, the new bytes begin at its end. Otherwise all earlier messages are taken, and the
 //! new bytes begin at 0. The bytes in the ring extend from the beginning of the oldest message to the end of
 //! the newest one.
@@ -35,8 +35,8 @@
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Member, Owner};
 
-use super::slot::{Lag, Slot, SlotState, Standing, Ticket, Turns};
-use super::{Put, PutEnd, RingAt};
+use super::slot::{Lag, Position, PositionState, Slot, SlotState, Turns};
+use super::{Put, PutOutcome, RingAt};
 
 /// A bound of bytes, and the weight of one message.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -52,7 +52,7 @@ pub struct Weight {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Tail,
-    Look,
+    Load,
     Help,
     Before,
     BeforeEnd,
@@ -67,19 +67,19 @@ enum Pc {
     Put(Put),
 }
 
-/// Like [`Put`], into a ring with a bound of bytes. Ends with [`PutEnd::Full`] also if the bound would be
+/// Like [`Put`], into a ring with a bound of bytes. Ends with [`PutOutcome::Full`] also if the bound would be
 /// exceeded.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct PutWithin {
+pub struct PutByteBounded {
     ring: RingAt,
     intent: Word,
     words: (EnvelopeId, Word, Word),
     me: Member,
     owner: Owner,
     weight: Weight,
-    ticket: Ticket,
-    /// Ticket whose slot is checked, the slot's contents, and a word of its envelope.
-    at: Ticket,
+    position: Position,
+    /// Position whose slot is checked, the slot's contents, and a word of its envelope.
+    at: Position,
     seen: Slot,
     found: u64,
     /// Beginning of the bytes.
@@ -88,7 +88,7 @@ pub struct PutWithin {
     pc: Pc,
 }
 
-impl PutWithin {
+impl PutByteBounded {
     /// Creates the steps like [`Put::new`], for a message with this weight.
     pub fn new(
         ring: RingAt,
@@ -98,7 +98,7 @@ impl PutWithin {
         owner: Owner,
         weight: Weight,
     ) -> Self {
-        let (ticket, seen) = (Ticket { lap: 0, index: 0 }, Slot { lap: 0, state: SlotState::Empty });
+        let (position, seen) = (Position { lap: 0, index: 0 }, Slot { lap: 0, state: SlotState::Empty });
         Self {
             ring,
             intent,
@@ -106,8 +106,8 @@ impl PutWithin {
             me,
             owner,
             weight,
-            ticket,
-            at: ticket,
+            position,
+            at: position,
             seen,
             found: 0,
             begin: 0,
@@ -117,7 +117,7 @@ impl PutWithin {
     }
 
     /// Returns the envelope in the slot that was read. Such a queue has no other messages.
-    fn named(&self) -> Option<EnvelopeId> {
+    fn envelope(&self) -> Option<EnvelopeId> {
         self.seen.envelope().filter(|&e| e < self.ring.envelopes)
     }
 
@@ -131,7 +131,7 @@ impl PutWithin {
     }
 
     /// Continues with `used` bytes in the ring. A result without room is checked again.
-    fn decide(&mut self, used: u64) -> Option<PutEnd> {
+    fn decide(&mut self, used: u64) -> Option<PutOutcome> {
         self.pc = if self.fits(used) { Pc::Begin } else { Pc::Full };
         None
     }
@@ -140,117 +140,117 @@ impl PutWithin {
 /// Checks whether a put of this weight would end at once, with its message put or refused by a closed ring.
 /// Reads the same words and puts nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Fits(PutWithin);
+pub struct CheckRoom(PutByteBounded);
 
-impl Fits {
+impl CheckRoom {
     /// Creates the steps for `ring`.
     pub fn new(ring: RingAt, weight: Weight) -> Self {
         // The envelope and the process don't matter before the put itself.
         let (word, me) = (ring.tail, Member::new(0, 0));
-        Self(PutWithin::new(ring, word, (0, word, word), me, Owner::unpack(0), weight))
+        Self(PutByteBounded::new(ring, word, (0, word, word), me, Owner::unpack(0), weight))
     }
 }
 
-impl Steps for Fits {
+impl Steps for CheckRoom {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         if self.0.pc == Pc::Begin {
             return Some(true);
         }
-        self.0.step(m).map(|end| matches!(end, PutEnd::Closed(_)))
+        self.0.step(m).map(|end| matches!(end, PutOutcome::Closed(_)))
     }
 }
 
-impl Steps for PutWithin {
-    type Out = PutEnd;
+impl Steps for PutByteBounded {
+    type Out = PutOutcome;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutEnd> {
-        let slot_at = |ticket: Ticket| self.ring.slot(ticket.index);
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutOutcome> {
+        let slot_at = |position: Position| self.ring.slot(position.index);
         match &mut self.pc {
             Pc::Tail => {
-                self.ticket = Ticket::unpack(m.load(self.ring.tail));
-                self.pc = Pc::Look;
+                self.position = Position::unpack(m.load(self.ring.tail));
+                self.pc = Pc::Load;
             }
-            Pc::Look => {
-                let slot = Slot::unpack(m.load(slot_at(self.ticket)));
-                match (self.ticket.lag(slot), slot.state) {
-                    (Lag::At, SlotState::Empty) => {
-                        self.at = self.ticket.before(self.ring.slots);
+            Pc::Load => {
+                let slot = Slot::unpack(m.load(slot_at(self.position)));
+                match (self.position.lag(slot), slot.state) {
+                    (Lag::Equal, SlotState::Empty) => {
+                        self.at = self.position.previous(self.ring.slots);
                         self.pc = Pc::Before;
                     }
-                    (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
-                        return Some(PutEnd::Closed(self.owner));
+                    (Lag::Equal, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
+                        return Some(PutOutcome::Closed(self.owner));
                     }
-                    (Lag::At | Lag::Ahead, _) => {
+                    (Lag::Equal | Lag::Ahead, _) => {
                         self.seen = slot;
                         self.pc = Pc::Help;
                     }
-                    (Lag::Behind, _) => return Some(PutEnd::Full(self.owner)),
+                    (Lag::Behind, _) => return Some(PutOutcome::Full(self.owner)),
                 }
             }
-            Pc::Help if !self.turns.one_more() => return Some(PutEnd::Full(self.owner)),
+            Pc::Help if !self.turns.one_more() => return Some(PutOutcome::Full(self.owner)),
             Pc::Help => {
-                let next = self.ticket.over(self.seen, self.ring.slots);
-                _ = m.cas(self.ring.tail, self.ticket.pack(), next.pack());
+                let next = self.position.skip_used(self.seen, self.ring.slots);
+                _ = m.cas(self.ring.tail, self.position.pack(), next.pack());
                 self.pc = Pc::Tail;
             }
             Pc::Before => {
                 self.seen = Slot::unpack(m.load(slot_at(self.at)));
-                match self.at.stands(self.seen) {
-                    Standing::Message => self.pc = Pc::BeforeEnd,
+                match self.at.state_in(self.seen) {
+                    PositionState::Message => self.pc = Pc::BeforeEnd,
                     // All earlier messages are taken, too.
-                    Standing::Taken => {
+                    PositionState::Taken => {
                         self.begin = 0;
                         return self.decide(0);
                     }
                     // Garbage: if there is a next slot, the one before it was used.
-                    Standing::Nothing | Standing::Closed => return self.decide(0),
+                    PositionState::Empty | PositionState::Closed => return self.decide(0),
                 }
             }
             Pc::BeforeEnd => {
-                let Some(e) = self.named() else { return self.decide(0) };
+                let Some(e) = self.envelope() else { return self.decide(0) };
                 self.begin = m.load(self.ends_of(e).plus(1));
                 self.pc = Pc::Head;
             }
             Pc::Head => {
-                self.at = Ticket::unpack(m.load(self.ring.head));
+                self.at = Position::unpack(m.load(self.ring.head));
                 self.pc = Pc::Oldest;
             }
             Pc::Oldest => {
                 self.seen = Slot::unpack(m.load(slot_at(self.at)));
-                match self.at.stands(self.seen) {
-                    // Another producer may have published this message under the ticket intended for ours.
+                match self.at.state_in(self.seen) {
+                    // Another producer may have published this message at the position intended for ours.
                     // The put, or the check before `Full`, detects that.
-                    Standing::Message => self.pc = Pc::OldestBegin,
-                    Standing::Taken if !self.turns.one_more() => return self.decide(0),
-                    Standing::Taken => self.at = self.at.over(self.seen, self.ring.slots),
+                    PositionState::Message => self.pc = Pc::OldestBegin,
+                    PositionState::Taken if !self.turns.one_more() => return self.decide(0),
+                    PositionState::Taken => self.at = self.at.skip_used(self.seen, self.ring.slots),
                     // All messages are taken by now.
-                    Standing::Nothing if self.at == self.ticket => return self.decide(0),
-                    Standing::Nothing | Standing::Closed => self.pc = Pc::Beyond,
+                    PositionState::Empty if self.at == self.position => return self.decide(0),
+                    PositionState::Empty | PositionState::Closed => self.pc = Pc::Beyond,
                 }
             }
-            // The search went past its ticket because another producer has published under it, or the head is
+            // The search went past its position because another producer has published at it, or the head is
             // garbage.
             Pc::Beyond => {
-                let slot = Slot::unpack(m.load(slot_at(self.ticket)));
-                if (self.ticket.lag(slot), slot.state) == (Lag::At, SlotState::Empty) {
+                let slot = Slot::unpack(m.load(slot_at(self.position)));
+                if (self.position.lag(slot), slot.state) == (Lag::Equal, SlotState::Empty) {
                     return self.decide(0);
                 }
                 self.pc = Pc::Tail;
             }
-            // If the ticket is free, the oldest message precedes it and the measured bytes are valid.
-            // Otherwise the oldest message may have been published under this or a later ticket, after bytes
+            // If the position is free, the oldest message precedes it and the measured bytes are valid.
+            // Otherwise the oldest message may have been published under this or a later position, after bytes
             // that were not read.
             Pc::Full => {
-                let slot = Slot::unpack(m.load(slot_at(self.ticket)));
-                if (self.ticket.lag(slot), slot.state) == (Lag::At, SlotState::Empty) {
-                    return Some(PutEnd::Full(self.owner));
+                let slot = Slot::unpack(m.load(slot_at(self.position)));
+                if (self.position.lag(slot), slot.state) == (Lag::Equal, SlotState::Empty) {
+                    return Some(PutOutcome::Full(self.owner));
                 }
                 self.pc = Pc::Tail;
             }
             Pc::OldestBegin => {
-                let Some(e) = self.named() else { return self.decide(0) };
+                let Some(e) = self.envelope() else { return self.decide(0) };
                 self.found = m.load(self.ends_of(e));
                 self.pc = Pc::OldestAgain;
             }
@@ -268,12 +268,12 @@ impl Steps for PutWithin {
                 let end = self.begin.wrapping_add(self.weight.bytes);
                 m.store(self.ends_of(self.words.0).plus(1), end);
                 let put = Put::new(self.ring, self.intent, self.words, self.me, self.owner);
-                self.pc = Pc::Put(put.at(self.ticket));
+                self.pc = Pc::Put(put.at(self.position));
             }
             Pc::Put(put) => match put.step(m)? {
                 // Another producer was faster, or there is no room any more. Only a new check distinguishes
                 // these.
-                PutEnd::Full(owner) => {
+                PutOutcome::Full(owner) => {
                     self.owner = owner;
                     self.pc = Pc::Tail;
                 }

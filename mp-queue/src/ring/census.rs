@@ -12,12 +12,12 @@ use mp_core::mem::{Mem, Steps};
 use mp_core::steps::EnvelopesAt;
 use mp_core::words::{EnvelopeId, Group, Holder, Owner, Place};
 
-use super::slot::{Slot, Ticket, Turns};
+use super::slot::{Position, Slot, Turns};
 use super::{ChainAt, Link};
 
 /// Numbers of unfinished and lost messages of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub struct Counted {
+pub struct MessageCounts {
     /// Messages in the queue, leased, or returned. If 0, there were none at the end of the count.
     pub unfinished: usize,
     /// Messages that have reached the limit on deliveries and are not delivered any more. Exact if
@@ -43,13 +43,13 @@ pub struct Census {
     chain: ChainAt,
     envelopes: EnvelopesAt,
     segment: u32,
-    ticket: Ticket,
+    position: Position,
     /// Position of the next message before the count.
-    before: Option<(u32, Ticket)>,
+    before: Option<(u32, Position)>,
     count: u64,
     envelope: EnvelopeId,
     holder: Holder,
-    found: Counted,
+    found: MessageCounts,
     turns: Turns,
     pc: Pc,
 }
@@ -57,30 +57,30 @@ pub struct Census {
 impl Census {
     /// Creates the steps for the queue `chain`.
     pub fn new(chain: ChainAt, envelopes: EnvelopesAt) -> Self {
-        let (ticket, holder) = (Ticket { lap: 0, index: 0 }, Holder::Free);
-        let (segment, before, count, envelope, found) = (0, None, 0, 0, Counted::default());
+        let (position, holder) = (Position { lap: 0, index: 0 }, Holder::Free);
+        let (segment, before, count, envelope, found) = (0, None, 0, 0, MessageCounts::default());
         let (turns, pc) = (Turns::default(), Pc::Link);
-        Self { chain, envelopes, segment, ticket, before, count, envelope, holder, found, turns, pc }
+        Self { chain, envelopes, segment, position, before, count, envelope, holder, found, turns, pc }
     }
 
     /// Handles the position of the next message. The count ends if it is the same as before.
-    fn published(&mut self) -> Option<Counted> {
-        let now = Some((self.segment, self.ticket));
+    fn published(&mut self) -> Option<MessageCounts> {
+        let now = Some((self.segment, self.position));
         if self.before == now {
             return Some(self.found);
         }
         self.before = now;
-        self.found = Counted::default();
+        self.found = MessageCounts::default();
         self.pc = Pc::Count;
         None
     }
 
-    fn next(&mut self) -> Option<Counted> {
-        self.over(1)
+    fn next(&mut self) -> Option<MessageCounts> {
+        self.skip(1)
     }
 
     /// Skips this many envelopes.
-    fn over(&mut self, envelopes: u32) -> Option<Counted> {
+    fn skip(&mut self, envelopes: u32) -> Option<MessageCounts> {
         self.envelope += envelopes;
         self.pc = if self.envelope.is_multiple_of(Group::ENVELOPES) { Pc::Group } else { Pc::Owner };
         if u64::from(self.envelope) < self.count {
@@ -92,9 +92,9 @@ impl Census {
 }
 
 impl Steps for Census {
-    type Out = Counted;
+    type Out = MessageCounts;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Counted> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<MessageCounts> {
         let ring = self.chain.segment(self.segment);
         match self.pc {
             Pc::Link => match self.chain.link(self.segment).map(|at| Link::unpack(m.load(at))) {
@@ -102,15 +102,15 @@ impl Steps for Census {
                 Some(_) | None => self.pc = Pc::Tail,
             },
             Pc::Tail => {
-                self.ticket = Ticket::unpack(m.load(ring.tail));
+                self.position = Position::unpack(m.load(ring.tail));
                 self.pc = Pc::Slot;
             }
             Pc::Slot => {
-                let slot = Slot::unpack(m.load(ring.slot(self.ticket.index)));
-                match self.ticket.finds_end(slot) {
+                let slot = Slot::unpack(m.load(ring.slot(self.position.index)));
+                match self.position.check_end(slot) {
                     Some(_) => return self.published(),
                     None if !self.turns.one_more() => return self.published(),
-                    None => self.ticket = self.ticket.over(slot, ring.slots),
+                    None => self.position = self.position.skip_used(slot, ring.slots),
                 }
             }
             Pc::Count => {
@@ -121,7 +121,7 @@ impl Steps for Census {
             // An absent group has no messages, and its memory must not be touched.
             Pc::Group => match Group::unpack(m.load(self.envelopes.group_of(self.envelope))) {
                 group if group.is_looked_at() => self.pc = Pc::Owner,
-                _ => return self.over(Group::ENVELOPES),
+                _ => return self.skip(Group::ENVELOPES),
             },
             Pc::Owner => {
                 self.holder = Owner::unpack(m.load(self.envelopes.owners.of(self.envelope))).holder;

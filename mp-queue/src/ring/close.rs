@@ -3,12 +3,12 @@
 use mp_core::mem::{Mem, Steps};
 
 use super::RingAt;
-use super::slot::{Lag, Slot, SlotState, Ticket, Turns};
+use super::slot::{Lag, Position, Slot, SlotState, Turns};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Tail,
-    Look,
+    Load,
     Help,
     Mark,
 }
@@ -24,7 +24,7 @@ enum Pc {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Close {
     ring: RingAt,
-    ticket: Ticket,
+    position: Position,
     slot: Slot,
     turns: Turns,
     pc: Pc,
@@ -35,7 +35,7 @@ impl Close {
     pub fn new(ring: RingAt) -> Self {
         Self {
             ring,
-            ticket: Ticket { lap: 0, index: 0 },
+            position: Position { lap: 0, index: 0 },
             slot: Slot { lap: 0, state: SlotState::Empty },
             turns: Turns::default(),
             pc: Pc::Tail,
@@ -47,24 +47,26 @@ impl Steps for Close {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
-        let slot_at = self.ring.slot(self.ticket.index);
+        let slot_at = self.ring.slot(self.position.index);
         match self.pc {
             Pc::Tail => {
-                self.ticket = Ticket::unpack(m.load(self.ring.tail));
-                self.pc = Pc::Look;
+                self.position = Position::unpack(m.load(self.ring.tail));
+                self.pc = Pc::Load;
             }
-            Pc::Look => {
+            Pc::Load => {
                 self.slot = Slot::unpack(m.load(slot_at));
-                match (self.ticket.lag(self.slot), self.slot.state) {
-                    (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => return Some(false),
-                    (Lag::At, SlotState::Empty) | (Lag::Behind, _) => self.pc = Pc::Mark,
-                    (Lag::At | Lag::Ahead, _) => self.pc = Pc::Help,
+                match (self.position.lag(self.slot), self.slot.state) {
+                    (Lag::Equal, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
+                        return Some(false);
+                    }
+                    (Lag::Equal, SlotState::Empty) | (Lag::Behind, _) => self.pc = Pc::Mark,
+                    (Lag::Equal | Lag::Ahead, _) => self.pc = Pc::Help,
                 }
             }
             Pc::Help if !self.turns.one_more() => return Some(false),
             Pc::Help => {
-                let next = self.ticket.over(self.slot, self.ring.slots);
-                _ = m.cas(self.ring.tail, self.ticket.pack(), next.pack());
+                let next = self.position.skip_used(self.slot, self.ring.slots);
+                _ = m.cas(self.ring.tail, self.position.pack(), next.pack());
                 self.pc = Pc::Tail;
             }
             Pc::Mark => {

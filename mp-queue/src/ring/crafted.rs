@@ -17,7 +17,7 @@ const ENDS: Column = Column { base: Word::at(8 * 14), stride: 32 };
 const COUNT: Word = Word::at(8 * 11);
 const GROUPS: Column = Column { base: Word::at(8 * 32), stride: 8 };
 const ALL: EnvelopesAt = EnvelopesAt { count: COUNT, groups: GROUPS, owners: OWNERS, places: PLACES };
-const RETURNS: ReturnsAt = ReturnsAt { returned: Word::at(8 * 9), limit: 2 };
+const RETURNS: ReturnWords = ReturnWords { returned: Word::at(8 * 9), limit: 2 };
 const META: Word = Word::at(8 * 8);
 const ENVELOPES: u32 = 3;
 const LAP: u64 = 1;
@@ -35,7 +35,7 @@ fn me() -> Member {
 fn memory() -> HeapMem {
     let m = HeapMem::new(33);
     for at in [ring().head, ring().tail] {
-        m.store(at, ticket(0).pack());
+        m.store(at, position(0).pack());
     }
     (0..3).for_each(|i| set(&m, i, SlotState::Empty));
     (0..ENVELOPES).for_each(|e| m.store(OWNERS.of(e), owner(Holder::Member(me())).pack()));
@@ -44,8 +44,8 @@ fn memory() -> HeapMem {
     m
 }
 
-fn ticket(index: u32) -> Ticket {
-    Ticket { lap: LAP, index }
+fn position(index: u32) -> Position {
+    Position { lap: LAP, index }
 }
 
 fn owner(holder: Holder) -> Owner {
@@ -64,26 +64,26 @@ fn holder(m: &HeapMem, e: EnvelopeId) -> Holder {
     Owner::unpack(m.load(OWNERS.of(e))).holder
 }
 
-fn hint(m: &HeapMem, at: Word) -> Ticket {
-    Ticket::unpack(m.load(at))
+fn hint(m: &HeapMem, at: Word) -> Position {
+    Position::unpack(m.load(at))
 }
 
 fn to_put(ring: RingAt, e: EnvelopeId) -> Put {
     Put::new(ring, INTENT, (e, OWNERS.of(e), PLACES.of(e)), me(), owner(Holder::Member(me())))
 }
 
-fn small(text: &[u8]) -> Small {
-    Small::new(text).unwrap()
+fn small(text: &[u8]) -> SmallMessage {
+    SmallMessage::new(text).unwrap()
 }
 
-fn put_small(m: &HeapMem, text: &[u8]) -> Ticket {
+fn put_small(m: &HeapMem, text: &[u8]) -> Position {
     match ends(PutSmall::new(ring(), small(text)), m) {
-        PutEnd::Done(ticket) => ticket,
+        PutOutcome::Done(position) => position,
         end => panic!("{end:?}"),
     }
 }
 
-fn text(small: Small) -> Vec<u8> {
+fn text(small: SmallMessage) -> Vec<u8> {
     small.bytes().as_slice().to_vec()
 }
 
@@ -106,19 +106,22 @@ fn steps<S: Steps>(s: &mut S, m: &HeapMem, until: impl Fn(&HeapMem) -> bool) {
 #[test]
 fn hints_are_helped_by_each_operation() {
     let m = memory();
-    assert_eq!(run(to_put(ring(), 0), &m), PutEnd::Done(ticket(0)));
-    assert_eq!(hint(&m, ring().tail), ticket(1));
-    assert_eq!(put_small(&m, b"one"), ticket(1));
-    assert_eq!(hint(&m, ring().tail), ticket(2));
-    assert!(matches!(run(Get::new(ring(), INTENT, OWNERS, me()), &m), GetEnd::Done(Taken::Envelope(0, ..))));
-    assert_eq!(hint(&m, ring().head), ticket(1));
-    assert!(matches!(run(Find::new(ring()), &m), GetEnd::Done(Found::Small(..))));
-    assert_eq!(hint(&m, ring().head), ticket(2));
+    assert_eq!(run(to_put(ring(), 0), &m), PutOutcome::Done(position(0)));
+    assert_eq!(hint(&m, ring().tail), position(1));
+    assert_eq!(put_small(&m, b"one"), position(1));
+    assert_eq!(hint(&m, ring().tail), position(2));
+    assert!(matches!(
+        run(Get::new(ring(), INTENT, OWNERS, me()), &m),
+        GetOutcome::Done(TakenMessage::Envelope(0, ..))
+    ));
+    assert_eq!(hint(&m, ring().head), position(1));
+    assert!(matches!(run(FindOldest::new(ring()), &m), GetOutcome::Done(OldestMessage::Small(..))));
+    assert_eq!(hint(&m, ring().head), position(2));
     // A batch moves the hint at its end.
-    m.store(ring().tail, ticket(0).pack());
-    run(Advance::tail(ring(), ticket(0), ticket(1)), &m);
-    assert_eq!(hint(&m, ring().tail), ticket(2));
-    assert_eq!(ticket(2).before(3), ticket(1));
+    m.store(ring().tail, position(0).pack());
+    run(Advance::tail(ring(), position(0), position(1)), &m);
+    assert_eq!(hint(&m, ring().tail), position(2));
+    assert_eq!(position(2).previous(3), position(1));
 }
 
 /// Every operation ends, even if the laps form a cycle.
@@ -130,11 +133,11 @@ fn laps_that_go_round_in_a_circle_end_every_operation() {
         m.store(ring().slot(i), Slot { lap: u64::from(i) * THIRD, state: SlotState::Empty }.pack());
     }
     for at in [ring().head, ring().tail] {
-        m.store(at, Ticket { lap: (1 << 38) - 5, index: 0 }.pack());
+        m.store(at, Position { lap: (1 << 38) - 5, index: 0 }.pack());
     }
-    assert_eq!(ends(Find::new(ring()), &m), GetEnd::Empty);
-    assert!(matches!(ends(to_put(ring(), 0), &m), PutEnd::Full(_)));
-    assert_eq!(ends(PutSmall::new(ring(), small(b"x")), &m), PutEnd::Full(()));
+    assert_eq!(ends(FindOldest::new(ring()), &m), GetOutcome::Empty);
+    assert!(matches!(ends(to_put(ring(), 0), &m), PutOutcome::Full(_)));
+    assert_eq!(ends(PutSmall::new(ring(), small(b"x")), &m), PutOutcome::Full(()));
     assert!(!ends(Close::new(ring()), &m));
 }
 
@@ -142,7 +145,7 @@ fn laps_that_go_round_in_a_circle_end_every_operation() {
 fn a_message_that_names_no_envelope_is_taken_away() {
     let m = memory();
     set(&m, 0, SlotState::Full(Content::of(ENVELOPES)));
-    assert_eq!(run(Find::new(ring()), &m), GetEnd::Done(Found::Stray(ENVELOPES)));
+    assert_eq!(run(FindOldest::new(ring()), &m), GetOutcome::Done(OldestMessage::Stray(ENVELOPES)));
     assert_eq!(slot(&m, 0), Slot { lap: LAP + 1, state: SlotState::Empty });
 }
 
@@ -151,20 +154,20 @@ fn a_message_that_names_no_envelope_is_taken_away() {
 fn a_small_message_that_is_to_be_leased_stays_and_is_whole() {
     let m = memory();
     put_small(&m, b"first one");
-    let found = run(Find::new(ring()).leasing(), &m);
+    let found = run(FindOldest::new(ring()).leasing(), &m);
     assert!(
-        matches!(found, GetEnd::Done(Found::Small(message, at)) if text(message) == b"first one" && at == ticket(0))
+        matches!(found, GetOutcome::Done(OldestMessage::Small(message, at)) if text(message) == b"first one" && at == position(0))
     );
     assert_eq!(slot(&m, 0).lap, LAP);
     // Between the two reads, the slot's next message arrives.
-    let mut find = Find::new(ring()).leasing();
+    let mut find = FindOldest::new(ring()).leasing();
     (0..3).for_each(|_| assert_eq!(find.step(&m), None));
     let next = Slot { lap: LAP + 3, state: SlotState::Empty }.pack();
     m.store(ring().slot(0), next);
     m.store(ring().slot(0).plus(1), 0);
     assert!(m.cas_pair(ring().slot(0), [next, 0], [next | 1 << 24, 0]));
     assert!(
-        !matches!(run(find, &m), GetEnd::Done(Found::Small(message, _)) if text(message) == b"first one")
+        !matches!(run(find, &m), GetOutcome::Done(OldestMessage::Small(message, _)) if text(message) == b"first one")
     );
 }
 
@@ -173,21 +176,21 @@ fn a_slot_that_was_taken_is_empty_in_both_words() {
     let m = memory();
     put_small(&m, b"nine ones");
     assert_ne!(m.load(ring().slot(0).plus(1)), 0);
-    assert!(matches!(run(Find::new(ring()), &m), GetEnd::Done(Found::Small(..))));
+    assert!(matches!(run(FindOldest::new(ring()), &m), GetOutcome::Done(OldestMessage::Small(..))));
     assert_eq!(m.load(ring().slot(0).plus(1)), 0);
     // A slot with garbage in its second word is repaired before it is used.
     m.store(ring().slot(1).plus(1), 77);
-    assert_eq!(put_small(&m, b"x"), ticket(1));
+    assert_eq!(put_small(&m, b"x"), position(1));
 }
 
 #[test]
 fn a_full_ring_that_is_closed_refuses_as_closed() {
     let m = memory();
-    (0..3).for_each(|e| assert!(matches!(run(to_put(ring(), e), &m), PutEnd::Done(_))));
-    assert!(matches!(run(to_put(ring(), 0), &m), PutEnd::Full(_)));
+    (0..3).for_each(|e| assert!(matches!(run(to_put(ring(), e), &m), PutOutcome::Done(_))));
+    assert!(matches!(run(to_put(ring(), 0), &m), PutOutcome::Full(_)));
     assert!(run(Close::new(ring()), &m));
-    assert!(matches!(run(to_put(ring(), 0), &m), PutEnd::Closed(_)));
-    assert_eq!(run(PutSmall::new(ring(), small(b"x")), &m), PutEnd::Closed(()));
+    assert!(matches!(run(to_put(ring(), 0), &m), PutOutcome::Closed(_)));
+    assert_eq!(run(PutSmall::new(ring(), small(b"x")), &m), PutOutcome::Closed(()));
     assert!(!run(Close::new(ring()), &m));
 }
 
@@ -223,25 +226,25 @@ fn a_put_that_was_overtaken_has_its_envelope_again() {
         m.store(OWNERS.of(0), owner(Holder::Member(me())).pack());
         set(&m, 2, SlotState::Empty);
         let put = to_put(ring(), 0);
-        let mut put = if only { put.at(ticket(2)) } else { put };
+        let mut put = if only { put.at(position(2)) } else { put };
         steps(&mut put, &m, |m| holder(m, 0) == Holder::Queued);
         set(&m, 2, SlotState::Full(Content::of(2)));
         let end = run(put, &m);
-        assert!(matches!(end, PutEnd::Full(back) if back.pack() == m.load(OWNERS.of(0))), "{end:?}");
+        assert!(matches!(end, PutOutcome::Full(back) if back.pack() == m.load(OWNERS.of(0))), "{end:?}");
         assert_eq!(holder(&m, 0), Holder::Member(me()));
     }
 }
 
-/// A put that is restricted to one ticket uses no other.
+/// A put that is restricted to one position uses no other.
 #[test]
 fn a_put_at_one_ticket_is_not_made_at_another() {
     let m = memory();
     set(&m, 0, SlotState::Full(Content::of(1)));
-    assert!(matches!(run(to_put(ring(), 0).at(ticket(0)), &m), PutEnd::Full(_)));
+    assert!(matches!(run(to_put(ring(), 0).at(position(0)), &m), PutOutcome::Full(_)));
     assert_eq!(slot(&m, 1).state, SlotState::Empty);
 }
 
-fn enclose(message: Small, at: Ticket) -> Enclose {
+fn enclose(message: SmallMessage, at: Position) -> Enclose {
     let words = (OWNERS.of(0), PLACES.of(0));
     Enclose::new(RingAt { before: 8, ..ring() }, words, (me(), owner(Holder::Member(me()))), (message, at))
 }
@@ -267,7 +270,7 @@ fn a_small_message_that_another_process_took_is_not_leased() {
         let m = memory();
         put_small(&m, b"task");
         m.store(ring().slot(0), found);
-        let (now, leased) = run(enclose(small(b"task"), ticket(0)), &m);
+        let (now, leased) = run(enclose(small(b"task"), position(0)), &m);
         assert!(!leased, "{:?}", Slot::unpack(found));
         assert_eq!((now.holder, now.pack()), (Holder::Member(me()), m.load(OWNERS.of(0))));
         assert_eq!(m.load(ring().slot(0)), found);
@@ -290,7 +293,7 @@ fn reclaim() -> Reclaim {
 fn returned(m: &HeapMem, e: EnvelopeId, ring: BlockId) {
     m.store(OWNERS.of(e), owner(Holder::Returned).pack());
     m.store(PLACES.of(e), Place { ring, slot: 0 }.pack());
-    run(Note::new(RETURNS), m);
+    run(NoteReturned::new(RETURNS), m);
 }
 
 #[test]
@@ -331,12 +334,12 @@ fn a_message_is_delivered_as_often_as_the_limit_says() {
 
 /// Surroundings of a dead member that has a seat in one ring, whose slots exist.
 #[derive(Clone, Copy)]
-struct Around {
+struct TestContext {
     held: BlockId,
     redelivers: bool,
 }
 
-impl Surroundings for Around {
+impl IntentContext for TestContext {
     fn intents(&self) -> Vec<Word> {
         Vec::new()
     }
@@ -358,10 +361,10 @@ impl Surroundings for Around {
 }
 
 /// Settles envelope 1, which the dead member intends, and returns its holder.
-fn settled(m: &HeapMem, around: Around) -> (Settled, Holder) {
+fn settled(m: &HeapMem, context: TestContext) -> (SettleOutcome, Holder) {
     m.store(PLACES.of(1), Place { ring: ring().block, slot: 0 }.pack());
     m.store(INTENT, 2);
-    let end = run(Settle::new(INTENT, (OWNERS, PLACES), around), m);
+    let end = run(Settle::new(INTENT, (OWNERS, PLACES), context), m);
     assert_eq!(m.load(INTENT), 0);
     (end, holder(m, 1))
 }
@@ -370,11 +373,12 @@ fn settled(m: &HeapMem, around: Around) -> (Settled, Holder) {
 fn an_envelope_that_a_dead_member_took_is_its_own_or_its_lease() {
     let m = memory();
     let (dead, held) = (Member::new(2, 1), ring().block);
-    for (redelivers, end, now) in
-        [(false, Settled::Owned(1), Holder::Member(dead)), (true, Settled::Leased(1), Holder::Leased(dead))]
-    {
+    for (redelivers, end, now) in [
+        (false, SettleOutcome::Owned(1), Holder::Member(dead)),
+        (true, SettleOutcome::Leased(1), Holder::Leased(dead)),
+    ] {
         m.store(OWNERS.of(1), owner(Holder::Queued).pack());
-        assert_eq!(settled(&m, Around { held, redelivers }), (end, now));
+        assert_eq!(settled(&m, TestContext { held, redelivers }), (end, now));
     }
 }
 
@@ -385,13 +389,16 @@ fn an_envelope_that_is_in_other_hands_is_left_alone() {
     // The dead member was done with it, and another member has it by now.
     let other = Holder::Member(Member::new(3, 1));
     m.store(OWNERS.of(1), owner(other).pack());
-    assert_eq!(settled(&m, Around { held, redelivers: true }), (Settled::Clear, other));
+    assert_eq!(settled(&m, TestContext { held, redelivers: true }), (SettleOutcome::Cleared, other));
     // It is queued in a ring in which the dead member has no seat, so another dead member has it.
     m.store(OWNERS.of(1), owner(Holder::Queued).pack());
-    assert_eq!(settled(&m, Around { held: held + 1, redelivers: true }), (Settled::Clear, Holder::Queued));
+    assert_eq!(
+        settled(&m, TestContext { held: held + 1, redelivers: true }),
+        (SettleOutcome::Cleared, Holder::Queued)
+    );
     // It is in its slot.
     set(&m, 0, SlotState::Full(Content::of(1)));
-    assert_eq!(settled(&m, Around { held, redelivers: true }), (Settled::Clear, Holder::Queued));
+    assert_eq!(settled(&m, TestContext { held, redelivers: true }), (SettleOutcome::Cleared, Holder::Queued));
 }
 
 #[test]
@@ -401,21 +408,21 @@ fn an_intent_beyond_the_envelopes_reaches_none() {
     m.store(OWNERS.of(ENVELOPES), owner(Holder::Queued).pack());
     m.store(PLACES.of(ENVELOPES), Place { ring: ring().block, slot: 0 }.pack());
     m.store(INTENT, u64::from(ENVELOPES) + 1);
-    let around = Around { held: ring().block, redelivers: false };
-    assert_eq!(run(Settle::new(INTENT, (OWNERS, PLACES), around), &m), Settled::Clear);
+    let context = TestContext { held: ring().block, redelivers: false };
+    assert_eq!(run(Settle::new(INTENT, (OWNERS, PLACES), context), &m), SettleOutcome::Cleared);
     assert_eq!(holder(&m, ENVELOPES), Holder::Queued);
 }
 
-fn to_put_within(e: EnvelopeId, bytes: u64) -> PutWithin {
+fn to_put_byte_bounded(e: EnvelopeId, bytes: u64) -> PutByteBounded {
     let weight = Weight { ends: ENDS, bytes, limit: 10 };
     let words = (e, OWNERS.of(e), PLACES.of(e));
-    PutWithin::new(ring(), INTENT, words, me(), owner(Holder::Member(me())), weight)
+    PutByteBounded::new(ring(), INTENT, words, me(), owner(Holder::Member(me())), weight)
 }
 
 #[test]
 fn a_bound_by_bytes_is_reached_and_not_exceeded() {
     let m = memory();
-    assert!(matches!(run(to_put_within(0, 6), &m), PutEnd::Done(_)));
-    assert!(matches!(run(to_put_within(1, 5), &m), PutEnd::Full(_)));
-    assert!(matches!(run(to_put_within(1, 4), &m), PutEnd::Done(_)));
+    assert!(matches!(run(to_put_byte_bounded(0, 6), &m), PutOutcome::Done(_)));
+    assert!(matches!(run(to_put_byte_bounded(1, 5), &m), PutOutcome::Full(_)));
+    assert!(matches!(run(to_put_byte_bounded(1, 4), &m), PutOutcome::Done(_)));
 }

@@ -4,25 +4,25 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::EnvelopeId;
 
-use super::slot::{Lag, Slot, SlotState, Ticket, Turns};
-use super::{GetEnd, RingAt, Small};
+use super::slot::{Lag, Position, Slot, SlotState, Turns};
+use super::{GetOutcome, RingAt, SmallMessage};
 
-/// Result of [`Find`].
+/// Result of [`FindOldest`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Found {
-    /// An envelope in the slot with this word, under this ticket. It is not taken yet.
-    Envelope(u64, Ticket),
+pub enum OldestMessage {
+    /// An envelope in the slot with this word, at this position. It is not taken yet.
+    Envelope(u64, Position),
     /// The slot named an envelope that does not exist. The slot is taken.
     Stray(EnvelopeId),
-    /// A small message, taken under this ticket. If it is to be leased, it is still in the slot, for
+    /// A small message, taken at this position. If it is to be leased, it is still in the slot, for
     /// [`Enclose`](super::Enclose).
-    Small(Small, Ticket),
+    Small(SmallMessage, Position),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Head,
-    Look,
+    Load,
     Help,
     Drop,
     Rest,
@@ -33,9 +33,9 @@ enum Pc {
 
 /// Finds the oldest message of a ring, and takes it if it is small. Never waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Find {
+pub struct FindOldest {
     ring: RingAt,
-    ticket: Ticket,
+    position: Position,
     slot: Slot,
     /// First word of the slot, as read.
     word: u64,
@@ -48,13 +48,13 @@ pub struct Find {
     pc: Pc,
 }
 
-impl Find {
+impl FindOldest {
     /// Creates the steps to find the next message of `ring`.
     #[inline]
     pub fn new(ring: RingAt) -> Self {
         Self {
             ring,
-            ticket: Ticket { lap: 0, index: 0 },
+            position: Position { lap: 0, index: 0 },
             slot: Slot { lap: 0, state: SlotState::Empty },
             word: 0,
             rest: 0,
@@ -73,9 +73,9 @@ impl Find {
 
     /// Makes it part of a batch: see [`Get::batched`](super::Get::batched).
     #[must_use]
-    pub(super) fn batched(self, last: Option<Ticket>) -> Self {
+    pub(super) fn batched(self, last: Option<Position>) -> Self {
         match last {
-            Some(last) => Self { ticket: last.next(self.ring.slots), batched: true, pc: Pc::Look, ..self },
+            Some(last) => Self { position: last.next(self.ring.slots), batched: true, pc: Pc::Load, ..self },
             None => Self { batched: true, ..self },
         }
     }
@@ -86,68 +86,74 @@ impl Find {
 
     /// Starts again at the head.
     #[inline]
-    pub(super) fn again(self) -> Self {
+    pub(super) fn restart(self) -> Self {
         Self { leasing: self.leasing, batched: self.batched, ..Self::new(self.ring) }
     }
 
     #[inline]
-    fn small(&self) -> Option<GetEnd<Found>> {
-        Some(GetEnd::Done(Found::Small(Small::in_slot([self.word, self.rest])?, self.ticket)))
+    fn small(&self) -> Option<GetOutcome<OldestMessage>> {
+        Some(GetOutcome::Done(OldestMessage::Small(
+            SmallMessage::in_slot([self.word, self.rest])?,
+            self.position,
+        )))
     }
 
     // Not computed at the beginning of each step: without common code there, the compiler merges all steps
     // into straight-line code.
     #[inline(always)]
     fn slot_at(&self) -> Word {
-        self.ring.slot(self.ticket.index)
+        self.ring.slot(self.position.index)
     }
 }
 
-impl Steps for Find {
-    type Out = GetEnd<Found>;
+impl Steps for FindOldest {
+    type Out = GetOutcome<OldestMessage>;
 
     #[inline(always)]
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<GetEnd<Found>> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<GetOutcome<OldestMessage>> {
         match self.pc {
             Pc::Head => {
-                self.ticket = Ticket::unpack(m.load(self.ring.head));
-                self.pc = Pc::Look;
+                self.position = Position::unpack(m.load(self.ring.head));
+                self.pc = Pc::Load;
             }
-            Pc::Look => {
+            Pc::Load => {
                 self.word = m.load(self.slot_at());
                 self.slot = Slot::unpack(self.word);
-                match (self.ticket.lag(self.slot), self.slot.state) {
-                    (Lag::At, SlotState::Full(content) | SlotState::Last(content)) => {
+                match (self.position.lag(self.slot), self.slot.state) {
+                    (Lag::Equal, SlotState::Full(content) | SlotState::Last(content)) => {
                         match content.envelope() {
                             Some(e) if e < self.ring.envelopes => {
-                                return Some(GetEnd::Done(Found::Envelope(self.word, self.ticket)));
+                                return Some(GetOutcome::Done(OldestMessage::Envelope(
+                                    self.word,
+                                    self.position,
+                                )));
                             }
                             Some(_) => self.pc = Pc::Drop,
                             None => self.pc = Pc::Rest,
                         }
                     }
-                    (Lag::At, SlotState::Stray { .. }) => self.pc = Pc::Drop,
-                    (Lag::At, SlotState::Closed) => return Some(GetEnd::Closed),
+                    (Lag::Equal, SlotState::Stray { .. }) => self.pc = Pc::Drop,
+                    (Lag::Equal, SlotState::Closed) => return Some(GetOutcome::Closed),
                     // A slot behind the head would mean that the head had passed it, which never happens.
-                    (Lag::At, SlotState::Empty) | (Lag::Behind, _) => return Some(GetEnd::Empty),
+                    (Lag::Equal, SlotState::Empty) | (Lag::Behind, _) => return Some(GetOutcome::Empty),
                     (Lag::Ahead, _) => self.pc = Pc::Help,
                 }
             }
             Pc::Help => {
                 if !self.turns.one_more() {
-                    return Some(GetEnd::Empty);
+                    return Some(GetOutcome::Empty);
                 }
-                let next = self.ticket.over(self.slot, self.ring.slots);
-                if m.cas(self.ring.head, self.ticket.pack(), next.pack()).is_err() {
+                let next = self.position.skip_used(self.slot, self.ring.slots);
+                if m.cas(self.ring.head, self.position.pack(), next.pack()).is_err() {
                     m.lost();
                 }
                 self.pc = Pc::Head;
             }
             Pc::Drop => {
                 let e = (self.word & 0xff_ffff) as EnvelopeId;
-                let taken = m.cas(self.slot_at(), self.word, self.slot.taken().pack()).is_ok();
+                let taken = m.cas(self.slot_at(), self.word, self.slot.after_take().pack()).is_ok();
                 self.pc = Pc::Head;
-                return taken.then_some(GetEnd::Done(Found::Stray(e)));
+                return taken.then_some(GetOutcome::Done(OldestMessage::Stray(e)));
             }
             // If the slot has changed since, this is another message's word, and the swap below fails.
             Pc::Rest => {
@@ -162,7 +168,7 @@ impl Steps for Find {
                 self.pc = Pc::Head;
             }
             Pc::Take => {
-                let after = [self.slot.taken().pack(), 0];
+                let after = [self.slot.after_take().pack(), 0];
                 self.pc = match m.cas_pair(self.slot_at(), [self.word, self.rest], after) {
                     true if self.batched => return self.small(),
                     true => Pc::Advance,
@@ -173,7 +179,7 @@ impl Steps for Find {
                 };
             }
             Pc::Advance => {
-                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                _ = m.cas(self.ring.head, self.position.pack(), self.position.next(self.ring.slots).pack());
                 return self.small();
             }
         }

@@ -3,14 +3,14 @@
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 
-use super::find::{Find, Found};
-use super::slot::{Slot, Ticket};
-use super::{RingAt, Small};
+use super::find::{FindOldest, OldestMessage};
+use super::slot::{Position, Slot};
+use super::{RingAt, SmallMessage};
 
 /// Result of an attempt to get, in every layer. `M` is the message that a step machine has found or taken. In
 /// the layers above, which store the message in a place of the caller, `M` is `()`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum GetEnd<M = Taken> {
+pub enum GetOutcome<M = TakenMessage> {
     /// A message was found or taken.
     Done(M),
     /// The queue is empty.
@@ -21,22 +21,22 @@ pub enum GetEnd<M = Taken> {
 
 /// Message taken by [`Get`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Taken {
-    /// An envelope, which now belongs to the caller with this owner word. It was taken under this ticket.
-    Envelope(EnvelopeId, Owner, Ticket),
+pub enum TakenMessage {
+    /// An envelope, which now belongs to the caller with this owner word. It was taken at this position.
+    Envelope(EnvelopeId, Owner, Position),
     /// The slot named an envelope that does not exist or is not queued, because a process wrote garbage. Only
     /// the slot is taken.
     Stray(EnvelopeId),
-    /// A small message, taken under this ticket. If it is to be leased, it is still in the slot, for
+    /// A small message, taken at this position. If it is to be leased, it is still in the slot, for
     /// [`Enclose`].
     ///
     /// [`Enclose`]: super::Enclose
-    Small(Small, Ticket),
+    Small(SmallMessage, Position),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
-    Find,
+    FindOldest,
     Intend,
     Take,
     Lost,
@@ -50,12 +50,12 @@ enum Pc {
 /// Takes the oldest message out of a ring, if there is one. Never waits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Get {
-    find: Find,
+    find: FindOldest,
     ring: RingAt,
     intent: Word,
     owners: Column,
     to: Holder,
-    ticket: Ticket,
+    position: Position,
     /// First word of the slot, as read.
     word: u64,
     owner: Owner,
@@ -67,15 +67,15 @@ impl Get {
     /// lane.
     pub fn new(ring: RingAt, intent: Word, owners: Column, me: Member) -> Self {
         Self {
-            find: Find::new(ring),
+            find: FindOldest::new(ring),
             ring,
             intent,
             owners,
             to: Holder::Member(me),
-            ticket: Ticket { lap: 0, index: 0 },
+            position: Position { lap: 0, index: 0 },
             word: 0,
             owner: Owner { holder: Holder::Free, seq: 0 },
-            pc: Pc::Find,
+            pc: Pc::FindOldest,
         }
     }
 
@@ -88,18 +88,18 @@ impl Get {
         }
     }
 
-    /// Makes it part of a batch: it starts after `last`, the ticket of the previous message, and does not
+    /// Makes it part of a batch: it starts after `last`, the position of the previous message, and does not
     /// advance the head. The batch ends with [`Advance`](super::Advance).
     #[must_use]
-    pub fn batched(self, last: Option<Ticket>) -> Self {
+    pub fn batched(self, last: Option<Position>) -> Self {
         Self { find: self.find.batched(last), ..self }
     }
 
-    /// Starts with an envelope that was already found, in the slot with this word, under this ticket.
+    /// Starts with an envelope that was already found, in the slot with this word, at this position.
     #[inline]
     #[must_use]
-    pub fn found(self, word: u64, ticket: Ticket) -> Self {
-        Self { find: self.find.again(), word, ticket, pc: Pc::Intend, ..self }
+    pub fn found(self, word: u64, position: Position) -> Self {
+        Self { find: self.find.restart(), word, position, pc: Pc::Intend, ..self }
     }
 
     #[inline]
@@ -109,31 +109,33 @@ impl Get {
 }
 
 impl Steps for Get {
-    type Out = GetEnd;
+    type Out = GetOutcome;
 
     #[inline(always)]
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<GetEnd> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<GetOutcome> {
         match self.pc {
-            Pc::Find => match self.find.step(m)? {
-                GetEnd::Done(Found::Envelope(word, ticket)) => {
-                    *self = self.found(word, ticket);
+            Pc::FindOldest => match self.find.step(m)? {
+                GetOutcome::Done(OldestMessage::Envelope(word, position)) => {
+                    *self = self.found(word, position);
                     // Prefetches its line while the slot is being taken.
                     m.will_write(self.owners.of(self.envelope()));
                 }
-                GetEnd::Done(Found::Stray(e)) => return Some(GetEnd::Done(Taken::Stray(e))),
-                GetEnd::Done(Found::Small(small, ticket)) => {
-                    return Some(GetEnd::Done(Taken::Small(small, ticket)));
+                GetOutcome::Done(OldestMessage::Stray(e)) => {
+                    return Some(GetOutcome::Done(TakenMessage::Stray(e)));
                 }
-                GetEnd::Empty => return Some(GetEnd::Empty),
-                GetEnd::Closed => return Some(GetEnd::Closed),
+                GetOutcome::Done(OldestMessage::Small(small, position)) => {
+                    return Some(GetOutcome::Done(TakenMessage::Small(small, position)));
+                }
+                GetOutcome::Empty => return Some(GetOutcome::Empty),
+                GetOutcome::Closed => return Some(GetOutcome::Closed),
             },
             Pc::Intend => {
                 m.store(self.intent, self.envelope() as u64 + 1);
                 self.pc = Pc::Take;
             }
             Pc::Take => {
-                let slot_at = self.ring.slot(self.ticket.index);
-                self.pc = match m.cas(slot_at, self.word, Slot::unpack(self.word).taken().pack()) {
+                let slot_at = self.ring.slot(self.position.index);
+                self.pc = match m.cas(slot_at, self.word, Slot::unpack(self.word).after_take().pack()) {
                     Ok(()) if self.find.is_batched() => Pc::Claim,
                     Ok(()) => Pc::Advance,
                     Err(_) => Pc::Lost,
@@ -142,10 +144,10 @@ impl Steps for Get {
             Pc::Lost => {
                 m.store(self.intent, 0);
                 m.lost();
-                self.pc = Pc::Find;
+                self.pc = Pc::FindOldest;
             }
             Pc::Advance => {
-                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+                _ = m.cas(self.ring.head, self.position.pack(), self.position.next(self.ring.slots).pack());
                 self.pc = Pc::Claim;
             }
             // A single access, which fetches the envelope's line for writing, instead of one for reading and
@@ -165,12 +167,12 @@ impl Steps for Get {
             }
             Pc::Forget => {
                 m.store(self.intent, 0);
-                return Some(GetEnd::Done(Taken::Stray(self.envelope())));
+                return Some(GetOutcome::Done(TakenMessage::Stray(self.envelope())));
             }
             Pc::Clear => {
                 m.store(self.intent, 0);
-                let taken = Taken::Envelope(self.envelope(), self.owner, self.ticket);
-                return Some(GetEnd::Done(taken));
+                let taken = TakenMessage::Envelope(self.envelope(), self.owner, self.position);
+                return Some(GetOutcome::Done(taken));
             }
         }
         None
@@ -183,7 +185,7 @@ mod tests {
     use mp_core::mem::run;
 
     use super::super::slot::{Content, SlotState};
-    use super::super::{Put, PutEnd};
+    use super::super::{Put, PutOutcome};
     use super::*;
 
     const INTENT: Word = Word::at(8 * 10);
@@ -198,7 +200,7 @@ mod tests {
     fn memory() -> HeapMem {
         let m = HeapMem::new(20);
         for at in [ring().head, ring().tail] {
-            m.store(at, Ticket { lap: 1, index: 0 }.pack());
+            m.store(at, Position { lap: 1, index: 0 }.pack());
         }
         (0..2).for_each(|i| m.store(ring().slot(i), Slot { lap: 1, state: SlotState::Empty }.pack()));
         m
@@ -217,20 +219,20 @@ mod tests {
         };
         let get = || run(Get::new(ring(), INTENT, OWNERS, me), &m);
         let idle = || assert_eq!(m.load(INTENT), 0);
-        assert!(matches!(put(0), PutEnd::Done(_)));
+        assert!(matches!(put(0), PutOutcome::Done(_)));
         idle();
-        assert!(matches!(put(1), PutEnd::Done(_)));
-        assert!(matches!(put(1), PutEnd::Full(_)));
+        assert!(matches!(put(1), PutOutcome::Done(_)));
+        assert!(matches!(put(1), PutOutcome::Full(_)));
         idle();
-        assert!(matches!(get(), GetEnd::Done(Taken::Envelope(0, ..))));
+        assert!(matches!(get(), GetOutcome::Done(TakenMessage::Envelope(0, ..))));
         idle();
         // The owner word is not `QUEUED`, as if a process wrote garbage. The word is unchanged afterwards.
         let garbage = Owner { holder: Holder::Free, seq: 9 };
         m.store(OWNERS.of(1), garbage.pack());
-        assert_eq!(get(), GetEnd::Done(Taken::Stray(1)));
+        assert_eq!(get(), GetOutcome::Done(TakenMessage::Stray(1)));
         assert_eq!(m.load(OWNERS.of(1)), garbage.pack());
         idle();
-        assert_eq!(get(), GetEnd::Empty);
+        assert_eq!(get(), GetOutcome::Empty);
         idle();
     }
 
@@ -244,8 +246,8 @@ mod tests {
             assert!(late.step(&m).is_none());
         }
         let other = Get::new(ring(), Word::at(8 * 11), OWNERS, Member::new(2, 1));
-        assert!(matches!(run(other, &m), GetEnd::Done(Taken::Envelope(0, ..))));
-        assert_eq!(run(late, &m), GetEnd::Empty);
+        assert!(matches!(run(other, &m), GetOutcome::Done(TakenMessage::Envelope(0, ..))));
+        assert_eq!(run(late, &m), GetOutcome::Empty);
         assert_eq!(m.load(INTENT), 0);
     }
 }

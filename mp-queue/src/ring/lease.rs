@@ -32,7 +32,7 @@
 //!
 //! A visitor need not hold the ring. While the seat of the dead member that held it exists, the ring is not
 //! freed, and no sweeper releases that seat before all visitors are gone ([`mp_core::steps::Visit`]). So a
-//! visitor may note the messages that it returned ([`Note`]), after it has returned all of them.
+//! visitor may note the messages that it returned ([`NoteReturned`]), after it has returned all of them.
 //!
 //! No message is lost, and no process gets a message while another living process has it.
 
@@ -44,7 +44,7 @@ use super::RingAt;
 
 /// Words for returned messages of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct ReturnsAt {
+pub struct ReturnWords {
     /// Hint of returned messages. Undeliverable messages have no hint: a caller that requests them scans all
     /// envelopes.
     pub returned: Word,
@@ -57,7 +57,7 @@ const NOTE: u64 = 1 << 32;
 
 /// Returns `true` if this value of a hint reports that there may be a message.
 #[inline]
-pub fn any_noted(hint: u64) -> bool {
+pub fn may_have_returned(hint: u64) -> bool {
     (hint >> 32) as u32 != hint as u32
 }
 
@@ -72,7 +72,7 @@ enum Pc {
 /// process already had it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Return {
-    at: ReturnsAt,
+    at: ReturnWords,
     owner_at: Word,
     meta_at: Word,
     from: Owner,
@@ -85,12 +85,12 @@ pub struct Return {
 impl Return {
     /// Creates the steps to return an envelope to the queue with these words, which the caller holds. The
     /// owner word at `owner_at` must be `from`.
-    pub fn new(at: ReturnsAt, owner_at: Word, meta_at: Word, from: Owner) -> Self {
+    pub fn new(at: ReturnWords, owner_at: Word, meta_at: Word, from: Owner) -> Self {
         Self { at, owner_at, meta_at, from, to: Holder::Returned, notes: true, pc: Pc::Meta }
     }
 
     /// Returns the message for a dead member, by a visitor: this changes no word of the ring. The return is
-    /// noted later, see [`Note`].
+    /// noted later, see [`NoteReturned`].
     #[must_use]
     pub fn for_dead_holder(self) -> Self {
         Self { notes: false, ..self }
@@ -129,18 +129,18 @@ impl Steps for Return {
 /// Notes that there may be returned messages. Used by a visitor of a dead member with a seat in the ring,
 /// after it has returned the dead member's leases.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Note {
-    at: ReturnsAt,
+pub struct NoteReturned {
+    at: ReturnWords,
 }
 
-impl Note {
+impl NoteReturned {
     /// Creates the steps for the queue with these words, which the caller holds.
-    pub fn new(at: ReturnsAt) -> Self {
+    pub fn new(at: ReturnWords) -> Self {
         Self { at }
     }
 }
 
-impl Steps for Note {
+impl Steps for NoteReturned {
     type Out = ();
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
@@ -150,7 +150,7 @@ impl Steps for Note {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Scan {
+enum ReclaimPc {
     Hint,
     Count,
     Group,
@@ -163,7 +163,7 @@ enum Scan {
 /// Takes a returned message, if there is one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Reclaim {
-    at: ReturnsAt,
+    at: ReturnWords,
     ring: BlockId,
     envelopes: EnvelopesAt,
     most: u32,
@@ -175,42 +175,47 @@ pub struct Reclaim {
     count: u64,
     envelope: EnvelopeId,
     owner: Owner,
-    pc: Scan,
+    pc: ReclaimPc,
 }
 
 impl Reclaim {
     /// Creates the steps to take a message of the queue in `ring` that is `wanted` (returned, or
     /// undeliverable), for `to`.
-    pub fn new(at: ReturnsAt, ring: RingAt, envelopes: EnvelopesAt, (wanted, to): (Holder, Holder)) -> Self {
+    pub fn new(
+        at: ReturnWords,
+        ring: RingAt,
+        envelopes: EnvelopesAt,
+        (wanted, to): (Holder, Holder),
+    ) -> Self {
         let owner = Owner { holder: Holder::Free, seq: 0 };
         let (hint, count, envelope) = (0, 0, 0);
         // These messages have no hint, so all envelopes are scanned.
         let all = wanted == Holder::Undeliverable;
-        let pc = if all { Scan::Count } else { Scan::Hint };
+        let pc = if all { ReclaimPc::Count } else { ReclaimPc::Hint };
         let (ring, most) = (ring.block, ring.envelopes);
         Self { at, ring, envelopes, most, wanted, to, all, hint, count, envelope, owner, pc }
     }
 
     /// Scans regardless of the hint: for a ring that no process holds any more.
     #[must_use]
-    pub fn regardless(self) -> Self {
-        Self { all: true, pc: Scan::Count, ..self }
+    pub fn ignoring_hint(self) -> Self {
+        Self { all: true, pc: ReclaimPc::Count, ..self }
     }
 
     /// Continues with the next envelope. After the last one, ends unless the hint is to be changed.
     fn next(&mut self) -> Option<Option<(EnvelopeId, Owner)>> {
-        self.over(1)
+        self.skip(1)
     }
 
     /// Skips this many envelopes.
-    fn over(&mut self, envelopes: u32) -> Option<Option<(EnvelopeId, Owner)>> {
+    fn skip(&mut self, envelopes: u32) -> Option<Option<(EnvelopeId, Owner)>> {
         self.envelope += envelopes;
         if u64::from(self.envelope) < self.count {
             let first = self.envelope.is_multiple_of(Group::ENVELOPES);
-            self.pc = if first { Scan::Group } else { Scan::Owner };
+            self.pc = if first { ReclaimPc::Group } else { ReclaimPc::Owner };
             return None;
         }
-        self.pc = Scan::Rest;
+        self.pc = ReclaimPc::Rest;
         self.all.then_some(None)
     }
 }
@@ -220,54 +225,54 @@ impl Steps for Reclaim {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
         match self.pc {
-            Scan::Hint => {
+            ReclaimPc::Hint => {
                 self.hint = m.load(self.at.returned);
-                if !any_noted(self.hint) {
+                if !may_have_returned(self.hint) {
                     return Some(None);
                 }
-                self.pc = Scan::Count;
+                self.pc = ReclaimPc::Count;
             }
-            Scan::Count => {
+            ReclaimPc::Count => {
                 self.count = m.load(self.envelopes.count).min(self.most.into());
                 self.envelope = 0;
                 if self.count == 0 && self.all {
                     return Some(None);
                 }
-                self.pc = if self.count == 0 { Scan::Rest } else { Scan::Group };
+                self.pc = if self.count == 0 { ReclaimPc::Rest } else { ReclaimPc::Group };
             }
             // An absent group has no messages, and its memory must not be touched.
-            Scan::Group => match Group::unpack(m.load(self.envelopes.group_of(self.envelope))) {
-                group if group.is_looked_at() => self.pc = Scan::Owner,
-                _ => return self.over(Group::ENVELOPES),
+            ReclaimPc::Group => match Group::unpack(m.load(self.envelopes.group_of(self.envelope))) {
+                group if group.is_looked_at() => self.pc = ReclaimPc::Owner,
+                _ => return self.skip(Group::ENVELOPES),
             },
-            Scan::Owner => {
+            ReclaimPc::Owner => {
                 self.owner = Owner::unpack(m.load(self.envelopes.owners.of(self.envelope)));
                 if self.owner.holder != self.wanted {
                     return self.next();
                 }
-                self.pc = Scan::Place;
+                self.pc = ReclaimPc::Place;
             }
             // The place belongs to this owner word only if the word has not changed. Otherwise the swap
             // fails.
-            Scan::Place => {
+            ReclaimPc::Place => {
                 let place = Place::unpack(m.load(self.envelopes.places.of(self.envelope)));
                 if place.ring != self.ring {
                     return self.next();
                 }
-                self.pc = Scan::Take;
+                self.pc = ReclaimPc::Take;
             }
-            Scan::Take => {
+            ReclaimPc::Take => {
                 let taken = self.owner.then(self.to);
                 match m.cas(self.envelopes.owners.of(self.envelope), self.owner.pack(), taken.pack()) {
                     Ok(()) => return Some(Some((self.envelope, taken))),
-                    Err(_) => self.pc = Scan::Owner,
+                    Err(_) => self.pc = ReclaimPc::Owner,
                 }
             }
-            Scan::Rest => {
+            ReclaimPc::Rest => {
                 let noted = self.hint >> 32;
                 match m.cas(self.at.returned, self.hint, noted << 32 | noted) {
                     Ok(()) => return Some(None),
-                    Err(_) => self.pc = Scan::Hint,
+                    Err(_) => self.pc = ReclaimPc::Hint,
                 }
             }
         }
@@ -283,7 +288,7 @@ mod tests {
 
     use super::*;
 
-    const AT: ReturnsAt = ReturnsAt { returned: Word::at(0), limit: 0 };
+    const AT: ReturnWords = ReturnWords { returned: Word::at(0), limit: 0 };
     const COUNT: Word = Word::at(8);
     const META: Word = Word::at(16);
     const OWNERS: Column = Column { base: Word::at(24), stride: 16 };
@@ -309,17 +314,17 @@ mod tests {
         let leased = Owner { holder: Holder::Leased(Member::new(2, 1)), seq: 5 };
         m.store(OWNERS.of(0), leased.pack());
         // A message was noted, and another process has it by now.
-        run(Note::new(AT), &m);
+        run(NoteReturned::new(AT), &m);
         let mut look = reclaim();
-        while look.pc != Scan::Rest {
+        while look.pc != ReclaimPc::Rest {
             assert_eq!(look.step(&m), None);
         }
         let back = Return::new(AT, OWNERS.of(0), META, leased);
         assert_eq!(run(back, &m), Some(Holder::Returned));
         assert!(matches!(run(look, &m), Some((0, _))));
         // The hint still reports a message that no process has taken, until a scan has found none.
-        assert!(any_noted(m.load(AT.returned)));
+        assert!(may_have_returned(m.load(AT.returned)));
         assert_eq!(run(reclaim(), &m), None);
-        assert!(!any_noted(m.load(AT.returned)));
+        assert!(!may_have_returned(m.load(AT.returned)));
     }
 }

@@ -33,11 +33,11 @@
 //! ([`Mem::lost`]), and may back off for a moment before it retries. Until then it has changed only its own
 //! words: an envelope that it owns, and its intent.
 //!
-//! A message of a few bytes needs no envelope: it is stored in the slot itself, see [`Small`]. For an
+//! A message of a few bytes needs no envelope: it is stored in the slot itself, see [`SmallMessage`]. For an
 //! envelope, the second word is 0.
 //!
 //! A queue without a bound is a chain of such rings, its segments: see [`ChainAt`]. A queue with a bound of
-//! bytes puts with [`PutWithin`]. A third kind of ring keeps its messages, and readers copy them: see
+//! bytes puts with [`PutByteBounded`]. A third kind of ring keeps its messages, and readers copy them: see
 //! [`Pin`].
 //!
 //! # Garbage in these words
@@ -47,9 +47,9 @@
 //! | garbage | effect |
 //! |---|---|
 //! | a hint with an index beyond the ring | counts as the first slot |
-//! | a hint that lags | is advanced in one step to the ticket of its slot ([`Ticket::over`]) |
+//! | a hint that lags | is advanced in one step to the position of its slot ([`Position::skip_used`]) |
 //! | a hint that is ahead | the ring appears empty or full until it gets there |
-//! | a slot that names no envelope, or an envelope that is not queued | the slot is taken, and that get returns an error ([`Taken::Stray`]) |
+//! | a slot that names no envelope, or an envelope that is not queued | the slot is taken, and that get returns an error ([`TakenMessage::Stray`]) |
 //! | laps that form a cycle | after 65,536 turns the ring is empty, full or closed for this call |
 //! | an intent that names no envelope | is cleared |
 //! | a small message whose length is too large | is truncated |
@@ -66,30 +66,32 @@ mod close;
 mod crafted;
 mod find;
 mod get;
-mod kept;
 mod lease;
 mod newest;
 mod put;
+mod retained;
 mod settle;
 mod slot;
 mod small;
 
-pub use byte_bound::{Fits, PutWithin, Weight};
-pub use census::{Census, Counted};
+pub use byte_bound::{CheckRoom, PutByteBounded, Weight};
+pub use census::{Census, MessageCounts};
 pub use chain::{ChainAt, CloseChain, Extend, Link};
 pub use close::Close;
-pub use find::{Find, Found};
-pub use get::{Get, GetEnd, Taken};
-pub use kept::{Collect, Collected, FindRoom, PassOver, Pin, Pinned, Pins, Retire, Room, Unpin};
-pub use lease::{Note, Reclaim, Return, ReturnsAt, any_noted};
-pub use newest::{FindNext, Newest, Next, NumberNext, NumberOf};
-pub use put::{Advance, Put, PutEnd};
-pub use settle::{Settle, Settled, Surroundings};
-pub(crate) use slot::Standing;
-pub use slot::{Content, Slot, SlotState, Ticket};
+pub use find::{FindOldest, OldestMessage};
+pub use get::{Get, GetOutcome, TakenMessage};
+pub use lease::{NoteReturned, Reclaim, Return, ReturnWords, may_have_returned};
+pub use newest::{AssignNumber, FindNewest, FindNext, NextMessage, ReadNumber};
+pub use put::{Advance, Put, PutOutcome};
+pub use retained::{
+    Collect, CollectOutcome, FindPublishSlot, Pin, PinOutcome, Pins, PublishSlot, Retire, SkipPosition, Unpin,
+};
+pub use settle::{IntentContext, Settle, SettleOutcome};
+pub(crate) use slot::PositionState;
+pub use slot::{Content, Position, Slot, SlotState};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use small::small_words;
-pub use small::{Enclose, PutSmall, Small};
+pub use small::{Enclose, PutSmall, SmallMessage};
 
 #[cfg(doc)]
 use mp_core::mem::Mem;
@@ -105,9 +107,9 @@ pub struct RingAt {
     pub slots: u32,
     /// Number of slots in the earlier segments: see [`ChainAt`].
     pub before: u32,
-    /// Hint: next ticket to take.
+    /// Hint: next position to take.
     pub head: Word,
-    /// Hint: next ticket to publish.
+    /// Hint: next position to publish.
     pub tail: Word,
     /// First slot, at a multiple of 16, followed by the others. Each has two words.
     pub first: Word,
@@ -116,7 +118,7 @@ pub struct RingAt {
 }
 
 impl RingAt {
-    /// Largest number of slots of a ring: a ticket has 24 bits for the index.
+    /// Largest number of slots of a ring: a position has 24 bits for the index.
     pub const MAX_SLOTS: u32 = 1 << 24;
 
     /// Number of bytes of a slot.

@@ -1,11 +1,11 @@
 //! Searches of readers in a ring whose messages are kept: for the newest message, or for the one at a
-//! reader's ticket. Table: [`Pin`](super::Pin).
+//! reader's position. Table: [`Pin`](super::Pin).
 
 use mp_core::mem::{Mem, Steps, Word};
 
 use super::RingAt;
-use super::kept::ahead;
-use super::slot::{Lag, Slot, SlotState, Ticket, Turns};
+use super::retained::distance;
+use super::slot::{Lag, Position, Slot, SlotState, Turns};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum NewestPc {
@@ -16,65 +16,65 @@ enum NewestPc {
 
 /// Finds the newest message. Ends with `None` if there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Newest {
+pub struct FindNewest {
     ring: RingAt,
-    ticket: Ticket,
+    position: Position,
     turns: Turns,
     pc: NewestPc,
-    /// Number of tickets that the search has gone back.
+    /// Number of positions that the search has gone back.
     back: u32,
 }
 
-impl Newest {
+impl FindNewest {
     /// Creates the steps for `ring`.
     pub fn new(ring: RingAt) -> Self {
-        let ticket = Ticket { lap: 0, index: 0 };
-        Self { ring, ticket, turns: Turns::default(), pc: NewestPc::Tail, back: 0 }
+        let position = Position { lap: 0, index: 0 };
+        Self { ring, position, turns: Turns::default(), pc: NewestPc::Tail, back: 0 }
     }
 }
 
-impl Steps for Newest {
-    type Out = Option<(Slot, Ticket)>;
+impl Steps for FindNewest {
+    type Out = Option<(Slot, Position)>;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
         match self.pc {
             NewestPc::Tail => {
-                self.ticket = Ticket::unpack(m.load(self.ring.tail));
+                self.position = Position::unpack(m.load(self.ring.tail));
                 self.back = 0;
                 self.pc = NewestPc::Forward;
             }
             // The tail is a hint that may lag.
             NewestPc::Forward => {
-                let slot = Slot::unpack(m.load(self.ring.slot(self.ticket.index)));
+                let slot = Slot::unpack(m.load(self.ring.slot(self.position.index)));
                 if !self.turns.one_more() {
                     return Some(None);
                 }
-                match (self.ticket.lag(slot), slot.state) {
-                    (Lag::At, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _) => {
-                        self.ticket = self.ticket.over(slot, self.ring.slots);
+                match (self.position.lag(slot), slot.state) {
+                    (Lag::Equal, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _) => {
+                        self.position = self.position.skip_used(slot, self.ring.slots);
                     }
                     _ => {
-                        self.ticket = self.ticket.before(self.ring.slots);
+                        self.position = self.position.previous(self.ring.slots);
                         self.pc = NewestPc::Back;
                     }
                 }
             }
-            // Tickets that were passed over have no message, and are complete when their slot is collected.
-            // Messages are retired in order, so only such tickets follow a message that is not retired.
+            // Positions that were passed over have no message, and are complete when their slot is collected.
+            // Messages are retired in order, so only such positions follow a message that is not retired.
             NewestPc::Back => {
-                let slot = Slot::unpack(m.load(self.ring.slot(self.ticket.index)));
-                match (self.ticket.lag(slot), slot.state) {
-                    (Lag::At, SlotState::Full(_)) => return Some(Some((slot, self.ticket))),
-                    // Before the very first ticket, which is in lap 1.
-                    (Lag::Ahead, _) if self.ticket.lap == 0 && slot.lap == 1 && self.back == 0 => {
+                let slot = Slot::unpack(m.load(self.ring.slot(self.position.index)));
+                match (self.position.lag(slot), slot.state) {
+                    (Lag::Equal, SlotState::Full(_)) => return Some(Some((slot, self.position))),
+                    // Before the very first position, which is in lap 1.
+                    (Lag::Ahead, _) if self.position.lap == 0 && slot.lap == 1 && self.back == 0 => {
                         return Some(None);
                     }
-                    (Lag::At, SlotState::Last(_)) | (Lag::Ahead, _) if self.back < self.ring.slots => {
+                    (Lag::Equal, SlotState::Last(_)) | (Lag::Ahead, _) if self.back < self.ring.slots => {
                         self.back += 1;
-                        self.ticket = self.ticket.before(self.ring.slots);
+                        self.position = self.position.previous(self.ring.slots);
                     }
                     // A newer message was published.
-                    (Lag::At, SlotState::Last(_)) | (Lag::Ahead, _) if self.turns.one_more() => {
+                    (Lag::Equal, SlotState::Last(_)) | (Lag::Ahead, _) if self.turns.one_more() => {
                         self.pc = NewestPc::Tail;
                     }
                     _ => return Some(None),
@@ -85,55 +85,55 @@ impl Steps for Newest {
     }
 }
 
-/// State at a reader's ticket.
+/// State at a reader's position.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Next {
+pub enum NextMessage {
     /// A message, in this slot.
     Message(Slot),
     /// No message yet.
     Nothing,
-    /// The reader continues at this ticket, and has missed at most this number of tickets: 0 if the ticket
-    /// was passed over. Messages are counted by their numbers ([`NumberOf`]).
-    Missed(Ticket, u64),
+    /// The reader continues at this position, and has missed at most this number of positions: 0 if the position
+    /// was passed over. Messages are counted by their numbers ([`ReadNumber`]).
+    Missed(Position, u64),
 }
 
-/// Finds the state at a reader's ticket.
+/// Finds the state at a reader's position.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct FindNext {
     ring: RingAt,
-    ticket: Ticket,
-    /// The slot, if the ticket's message is not in it any more.
+    position: Position,
+    /// The slot, if the position's message is not in it any more.
     gone: Option<Slot>,
 }
 
 impl FindNext {
-    /// Creates the steps for `ticket` of `ring`.
-    pub fn new(ring: RingAt, ticket: Ticket) -> Self {
-        Self { ring, ticket, gone: None }
+    /// Creates the steps for `position` of `ring`.
+    pub fn new(ring: RingAt, position: Position) -> Self {
+        Self { ring, position, gone: None }
     }
 }
 
 impl Steps for FindNext {
-    type Out = Next;
+    type Out = NextMessage;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Next> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<NextMessage> {
         let Some(gone) = self.gone else {
-            let slot = Slot::unpack(m.load(self.ring.slot(self.ticket.index)));
-            match (self.ticket.lag(slot), slot.state) {
-                (Lag::At, SlotState::Full(_)) => return Some(Next::Message(slot)),
-                (Lag::At, SlotState::Last(_)) | (Lag::Ahead, _) => self.gone = Some(slot),
-                _ => return Some(Next::Nothing),
+            let slot = Slot::unpack(m.load(self.ring.slot(self.position.index)));
+            match (self.position.lag(slot), slot.state) {
+                (Lag::Equal, SlotState::Full(_)) => return Some(NextMessage::Message(slot)),
+                (Lag::Equal, SlotState::Last(_)) | (Lag::Ahead, _) => self.gone = Some(slot),
+                _ => return Some(NextMessage::Nothing),
             }
             return None;
         };
-        let head = Ticket::unpack(m.load(self.ring.head));
-        let next = self.ticket.next(self.ring.slots);
-        Some(match ahead(head, self.ticket, self.ring.slots) {
+        let head = Position::unpack(m.load(self.ring.head));
+        let next = self.position.next(self.ring.slots);
+        Some(match distance(head, self.position, self.ring.slots) {
             // The head lags: the process that retires the next message advances it.
-            Some(0) => Next::Missed(next, 1),
-            Some(n) => Next::Missed(head, n),
-            None if self.ticket.lag(gone) == Lag::Ahead => Next::Missed(next, 1),
-            None => Next::Missed(next, 0),
+            Some(0) => NextMessage::Missed(next, 1),
+            Some(n) => NextMessage::Missed(head, n),
+            None if self.position.lag(gone) == Lag::Ahead => NextMessage::Missed(next, 1),
+            None => NextMessage::Missed(next, 0),
         })
     }
 }
@@ -143,26 +143,26 @@ impl Steps for FindNext {
 ///
 /// | number | changed by | after a kill |
 /// |---|---|---|
-/// | of the message that was in the slot before | a sender, by one swap, while the slot is empty, to one more than the number of the newest message | the next sender under that ticket finds or writes the same number |
+/// | of the message that was in the slot before | a sender, by one swap, while the slot is empty, to one more than the number of the newest message | the next sender at that position finds or writes the same number |
 ///
-/// Until a ticket is published, the newest message before it stays the newest. So all senders that try the
-/// ticket write the same number. A sender that was stopped meanwhile finds another number in the word and
+/// Until a position is published, the newest message before it stays the newest. So all senders that try the
+/// position write the same number. A sender that was stopped meanwhile finds another number in the word and
 /// changes nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct NumberOf {
+pub struct ReadNumber {
     slot: Word,
     seen: u64,
     number: Option<u64>,
 }
 
-impl NumberOf {
+impl ReadNumber {
     /// Creates the steps for the message in slot `index` of `ring`, which contained `seen`.
     pub fn new(ring: RingAt, index: u32, seen: Slot) -> Self {
         Self { slot: ring.slot(index), seen: seen.pack(), number: None }
     }
 }
 
-impl Steps for NumberOf {
+impl Steps for ReadNumber {
     type Out = Option<u64>;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<u64>> {
@@ -177,12 +177,12 @@ impl Steps for NumberOf {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum NumberPc {
     Read,
-    Look(u64),
+    Load(u64),
     Swap(u64),
 }
 
-/// Writes the number of the message that is about to be published under a ticket. Ends with `false` if the
-/// ticket is complete.
+/// Writes the number of the message that is about to be published at a position. Ends with `false` if the
+/// position is complete.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct SetNumber {
     slot: Word,
@@ -192,10 +192,10 @@ struct SetNumber {
 }
 
 impl SetNumber {
-    /// Creates the steps for `ticket` of `ring`, which [`FindRoom`](super::FindRoom) has found.
-    fn new(ring: RingAt, ticket: Ticket, number: u64) -> Self {
-        let empty = Slot { lap: ticket.lap, state: SlotState::Empty };
-        Self { slot: ring.slot(ticket.index), empty: empty.pack(), number, pc: NumberPc::Read }
+    /// Creates the steps for `position` of `ring`, which [`FindPublishSlot`](super::FindPublishSlot) has found.
+    fn new(ring: RingAt, position: Position, number: u64) -> Self {
+        let empty = Slot { lap: position.lap, state: SlotState::Empty };
+        Self { slot: ring.slot(position.index), empty: empty.pack(), number, pc: NumberPc::Read }
     }
 }
 
@@ -204,11 +204,11 @@ impl Steps for SetNumber {
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         match self.pc {
-            NumberPc::Read => self.pc = NumberPc::Look(m.load(self.slot.plus(1))),
+            NumberPc::Read => self.pc = NumberPc::Load(m.load(self.slot.plus(1))),
             // After the word was read: if it changes from now on, the swap fails.
-            NumberPc::Look(_) if m.load(self.slot) != self.empty => return Some(false),
-            NumberPc::Look(found) if found == self.number => return Some(true),
-            NumberPc::Look(found) => self.pc = NumberPc::Swap(found),
+            NumberPc::Load(_) if m.load(self.slot) != self.empty => return Some(false),
+            NumberPc::Load(found) if found == self.number => return Some(true),
+            NumberPc::Load(found) => self.pc = NumberPc::Swap(found),
             NumberPc::Swap(found) => {
                 // Fails if another sender has written it, who may also have published.
                 _ = m.cas(self.slot.plus(1), found, self.number);
@@ -220,49 +220,51 @@ impl Steps for SetNumber {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum NumberNextPc {
-    Newest(Newest),
-    Number(NumberOf),
+enum AssignNumberPc {
+    FindNewest(FindNewest),
+    Number(ReadNumber),
     Set(SetNumber),
 }
 
-/// Numbers the message that is about to be published under a ticket: 1 for the first message, otherwise the
-/// newest message's number plus one. Ends with `false` if the ticket is complete, or the newest message was
+/// Numbers the message that is about to be published at a position: 1 for the first message, otherwise the
+/// newest message's number plus one. Ends with `false` if the position is complete, or the newest message was
 /// replaced meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct NumberNext {
+pub struct AssignNumber {
     ring: RingAt,
-    ticket: Ticket,
-    pc: NumberNextPc,
+    position: Position,
+    pc: AssignNumberPc,
 }
 
-impl NumberNext {
-    /// Creates the steps for `ticket` of `ring`, which [`FindRoom`](super::FindRoom) has found.
-    pub fn new(ring: RingAt, ticket: Ticket) -> Self {
-        Self { ring, ticket, pc: NumberNextPc::Newest(Newest::new(ring)) }
+impl AssignNumber {
+    /// Creates the steps for `position` of `ring`, which [`FindPublishSlot`](super::FindPublishSlot) has found.
+    pub fn new(ring: RingAt, position: Position) -> Self {
+        Self { ring, position, pc: AssignNumberPc::FindNewest(FindNewest::new(ring)) }
     }
 
-    fn set(&self, number: u64) -> NumberNextPc {
-        NumberNextPc::Set(SetNumber::new(self.ring, self.ticket, number))
+    fn set(&self, number: u64) -> AssignNumberPc {
+        AssignNumberPc::Set(SetNumber::new(self.ring, self.position, number))
     }
 }
 
-impl Steps for NumberNext {
+impl Steps for AssignNumber {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         self.pc = match &mut self.pc {
-            NumberNextPc::Newest(newest) => match newest.step(m)? {
-                Some((slot, ticket)) => NumberNextPc::Number(NumberOf::new(self.ring, ticket.index, slot)),
-                // No ticket was passed over before the first message.
-                None if self.ticket.before(self.ring.slots).lap == 0 => self.set(1),
+            AssignNumberPc::FindNewest(newest) => match newest.step(m)? {
+                Some((slot, position)) => {
+                    AssignNumberPc::Number(ReadNumber::new(self.ring, position.index, slot))
+                }
+                // No position was passed over before the first message.
+                None if self.position.previous(self.ring.slots).lap == 0 => self.set(1),
                 None => return Some(false),
             },
-            NumberNextPc::Number(number) => match number.step(m)? {
+            AssignNumberPc::Number(number) => match number.step(m)? {
                 Some(before) => self.set(before.wrapping_add(1)),
                 None => return Some(false),
             },
-            NumberNextPc::Set(set) => return set.step(m),
+            AssignNumberPc::Set(set) => return set.step(m),
         };
         None
     }

@@ -4,14 +4,14 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
 
 use super::RingAt;
-use super::slot::{Content, Lag, Slot, SlotState, Ticket, Turns};
+use super::slot::{Content, Lag, Position, Slot, SlotState, Turns};
 
 /// Result of an attempt to put, for every kind of message and in every layer. The caller still owns a message
 /// that was not put. `Back` contains what the caller needs in that case: for an envelope, its owner word.
-/// `At` is the ticket, if needed.
+/// `At` is the position, if needed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum PutEnd<Back = Owner, At = Ticket> {
-    /// The message was published under this ticket. The caller does not own it any more.
+pub enum PutOutcome<Back = Owner, At = Position> {
+    /// The message was published at this position. The caller does not own it any more.
     Done(At),
     /// No slot was free.
     Full(Back),
@@ -19,14 +19,14 @@ pub enum PutEnd<Back = Owner, At = Ticket> {
     Closed(Back),
 }
 
-impl<Back> PutEnd<Back> {
-    /// Returns the same result without the ticket: one word instead of three.
+impl<Back> PutOutcome<Back> {
+    /// Returns the same result without the position: one word instead of three.
     #[inline]
-    pub(crate) fn without_ticket(self) -> PutEnd<Back, ()> {
+    pub(crate) fn without_position(self) -> PutOutcome<Back, ()> {
         match self {
-            PutEnd::Done(_) => PutEnd::Done(()),
-            PutEnd::Full(back) => PutEnd::Full(back),
-            PutEnd::Closed(back) => PutEnd::Closed(back),
+            PutOutcome::Done(_) => PutOutcome::Done(()),
+            PutOutcome::Full(back) => PutOutcome::Full(back),
+            PutOutcome::Closed(back) => PutOutcome::Closed(back),
         }
     }
 }
@@ -35,7 +35,7 @@ impl<Back> PutEnd<Back> {
 enum Pc {
     Intend,
     Tail,
-    Look,
+    Load,
     Help,
     Place,
     Queue,
@@ -57,13 +57,13 @@ pub struct Put {
     envelope: EnvelopeId,
     me: Member,
     owner: Owner,
-    ticket: Ticket,
-    end: Option<PutEnd>,
+    position: Position,
+    end: Option<PutOutcome>,
     /// `true` if it is part of a batch and does not advance the tail past its message.
     batched: bool,
-    /// `true` if the ticket at which the search starts is given.
+    /// `true` if the position at which the search starts is given.
     known: bool,
-    /// `true` if the message may be published only under that ticket.
+    /// `true` if the message may be published only at that position.
     only: bool,
     /// A used slot.
     seen: Slot,
@@ -81,7 +81,7 @@ impl Put {
         me: Member,
         owner: Owner,
     ) -> Self {
-        let ticket = Ticket { lap: 0, index: 0 };
+        let position = Position { lap: 0, index: 0 };
         Self {
             ring,
             intent,
@@ -90,7 +90,7 @@ impl Put {
             envelope,
             me,
             owner,
-            ticket,
+            position,
             end: None,
             batched: false,
             known: false,
@@ -101,21 +101,21 @@ impl Put {
         }
     }
 
-    /// Restricts the put to this ticket. If it can't be published there, it ends with [`PutEnd::Full`].
+    /// Restricts the put to this position. If it can't be published there, it ends with [`PutOutcome::Full`].
     #[must_use]
-    pub fn at(self, ticket: Ticket) -> Self {
-        Self { ticket, known: true, only: true, ..self }
+    pub fn at(self, position: Position) -> Self {
+        Self { position, known: true, only: true, ..self }
     }
 
-    /// Makes it part of a batch: it starts after `last`, the ticket of the previous message, and does not
+    /// Makes it part of a batch: it starts after `last`, the position of the previous message, and does not
     /// advance the tail. The batch ends with [`Advance`].
     #[must_use]
-    pub fn batched(self, last: Option<Ticket>) -> Self {
-        let ticket = last.map_or(self.ticket, |last| last.next(self.ring.slots));
-        Self { ticket, batched: true, known: last.is_some(), ..self }
+    pub fn batched(self, last: Option<Position>) -> Self {
+        let position = last.map_or(self.position, |last| last.next(self.ring.slots));
+        Self { position, batched: true, known: last.is_some(), ..self }
     }
 
-    fn end(&mut self, end: PutEnd) -> Option<PutEnd> {
+    fn end(&mut self, end: PutOutcome) -> Option<PutOutcome> {
         self.end = Some(end);
         self.pc = Pc::Clear;
         None
@@ -125,49 +125,49 @@ impl Put {
     // into straight-line code.
     #[inline(always)]
     fn slot_at(&self) -> Word {
-        self.ring.slot(self.ticket.index)
+        self.ring.slot(self.position.index)
     }
 }
 
 impl Steps for Put {
-    type Out = PutEnd;
+    type Out = PutOutcome;
 
     #[inline(always)]
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutEnd> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutOutcome> {
         match self.pc {
             Pc::Intend => {
                 m.store(self.intent, self.envelope as u64 + 1);
-                self.pc = if self.known { Pc::Look } else { Pc::Tail };
+                self.pc = if self.known { Pc::Load } else { Pc::Tail };
             }
             Pc::Tail => {
-                self.ticket = Ticket::unpack(m.load(self.ring.tail));
+                self.position = Position::unpack(m.load(self.ring.tail));
                 // As for a small message.
                 m.will_write(self.slot_at());
-                self.pc = Pc::Look;
+                self.pc = Pc::Load;
             }
-            Pc::Look => {
+            Pc::Load => {
                 let slot = Slot::unpack(m.load(self.slot_at()));
-                match (self.ticket.lag(slot), slot.state) {
-                    (Lag::At, SlotState::Empty) => self.pc = Pc::Place,
-                    (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
-                        return self.end(PutEnd::Closed(self.owner));
+                match (self.position.lag(slot), slot.state) {
+                    (Lag::Equal, SlotState::Empty) => self.pc = Pc::Place,
+                    (Lag::Equal, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
+                        return self.end(PutOutcome::Closed(self.owner));
                     }
-                    (Lag::At | Lag::Ahead, _) if self.only => {
-                        return self.end(PutEnd::Full(self.owner));
+                    (Lag::Equal | Lag::Ahead, _) if self.only => {
+                        return self.end(PutOutcome::Full(self.owner));
                     }
-                    (Lag::At | Lag::Ahead, _) => {
+                    (Lag::Equal | Lag::Ahead, _) => {
                         self.seen = slot;
                         self.pc = Pc::Help;
                     }
-                    (Lag::Behind, _) => return self.end(PutEnd::Full(self.owner)),
+                    (Lag::Behind, _) => return self.end(PutOutcome::Full(self.owner)),
                 }
             }
             Pc::Help => {
                 if !self.turns.one_more() {
-                    return self.end(PutEnd::Full(self.owner));
+                    return self.end(PutOutcome::Full(self.owner));
                 }
-                let next = self.ticket.over(self.seen, self.ring.slots);
-                if m.cas(self.ring.tail, self.ticket.pack(), next.pack()).is_err() {
+                let next = self.position.skip_used(self.seen, self.ring.slots);
+                if m.cas(self.ring.tail, self.position.pack(), next.pack()).is_err() {
                     m.lost();
                 }
                 self.pc = Pc::Tail;
@@ -175,7 +175,7 @@ impl Steps for Put {
             Pc::Place => {
                 let place = Place {
                     ring: self.ring.block,
-                    slot: self.ring.before + self.ring.index(self.ticket.index),
+                    slot: self.ring.before + self.ring.index(self.position.index),
                 };
                 m.store_relaxed(self.place_at, place.pack());
                 self.pc = Pc::Queue;
@@ -186,11 +186,11 @@ impl Steps for Put {
                 self.pc = Pc::Publish;
             }
             Pc::Publish => {
-                let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty };
+                let empty = Slot { lap: self.position.lap, state: SlotState::Empty };
                 let state = SlotState::Full(Content::of(self.envelope));
-                let full = Slot { lap: self.ticket.lap, state };
+                let full = Slot { lap: self.position.lap, state };
                 self.pc = match m.cas(self.slot_at(), empty.pack(), full.pack()) {
-                    Ok(()) if self.batched => return self.end(PutEnd::Done(self.ticket)),
+                    Ok(()) if self.batched => return self.end(PutOutcome::Done(self.position)),
                     Ok(()) => Pc::Advance,
                     Err(_) => Pc::Retreat,
                 };
@@ -200,13 +200,13 @@ impl Steps for Put {
                 m.store(self.owner_at, self.owner.pack());
                 m.lost();
                 if self.only {
-                    return self.end(PutEnd::Full(self.owner));
+                    return self.end(PutOutcome::Full(self.owner));
                 }
                 self.pc = Pc::Tail;
             }
             Pc::Advance => {
-                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
-                return self.end(PutEnd::Done(self.ticket));
+                _ = m.cas(self.ring.tail, self.position.pack(), self.position.next(self.ring.slots).pack());
+                return self.end(PutOutcome::Done(self.position));
             }
             Pc::Clear => {
                 m.store(self.intent, 0);
@@ -217,24 +217,24 @@ impl Steps for Put {
     }
 }
 
-/// Advances a hint past a batch of messages, from the ticket of the first one to the one after the last. If
+/// Advances a hint past a batch of messages, from the position of the first one to the one after the last. If
 /// another process has advanced it meanwhile, other operations advance it the rest of the way.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Advance {
     hint: Word,
-    from: Ticket,
-    to: Ticket,
+    from: Position,
+    to: Position,
 }
 
 impl Advance {
     /// Creates the steps for the tail of `ring`, after a batch of puts.
-    pub fn tail(ring: RingAt, first: Ticket, last: Ticket) -> Self {
+    pub fn tail(ring: RingAt, first: Position, last: Position) -> Self {
         let to = last.next(ring.slots);
         Self { hint: ring.tail, from: first, to }
     }
 
     /// Creates the steps for the head of `ring`, after a batch of gets.
-    pub fn head(ring: RingAt, first: Ticket, last: Ticket) -> Self {
+    pub fn head(ring: RingAt, first: Position, last: Position) -> Self {
         Self { hint: ring.head, ..Self::tail(ring, first, last) }
     }
 }

@@ -7,9 +7,9 @@ use super::slot::Slot;
 
 /// Result of settling.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Settled {
+pub enum SettleOutcome {
     /// The intent named no envelope in doubt, and is cleared.
-    Clear,
+    Cleared,
     /// The envelope now belongs to the dead member, and is to be released like its other envelopes. The
     /// intent is cleared.
     Owned(EnvelopeId),
@@ -19,7 +19,7 @@ pub enum Settled {
     Leased(EnvelopeId),
     /// A live thread is operating on this envelope, which was put into that ring. Retry later. The intent
     /// stays.
-    Later(BlockId),
+    Undecided(BlockId),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -28,16 +28,16 @@ enum Pc {
     Owner,
     Place,
     Again,
-    Look,
+    Load,
     List,
     Ask(usize),
-    LookAgain,
+    LoadAgain,
     Take,
     Forget,
 }
 
 /// State around an intent, as a visitor can determine it.
-pub trait Surroundings {
+pub trait IntentContext {
     /// Returns the intent words of all threads of members that are not known to be dead, at present.
     fn intents(&self) -> Vec<Word>;
 
@@ -103,44 +103,44 @@ pub struct Settle<S> {
     others: Vec<Word>,
     owners: Column,
     places: Column,
-    around: S,
+    context: S,
     envelope: EnvelopeId,
     owner: Owner,
     place: Place,
     /// Location and contents of its slot, if there is one.
     slot: Option<(Word, u64)>,
-    out: Settled,
+    out: SettleOutcome,
     pc: Pc,
 }
 
-impl<S: Surroundings> Settle<S> {
+impl<S: IntentContext> Settle<S> {
     /// Creates the steps to settle the intent word `dead`.
-    pub fn new(dead: Word, (owners, places): (Column, Column), around: S) -> Self {
+    pub fn new(dead: Word, (owners, places): (Column, Column), context: S) -> Self {
         Self {
             dead,
             others: Vec::new(),
             owners,
             places,
-            around,
+            context,
             envelope: 0,
             owner: Owner { holder: Holder::Free, seq: 0 },
             place: Place { ring: 0, slot: 0 },
             slot: None,
-            out: Settled::Clear,
+            out: SettleOutcome::Cleared,
             pc: Pc::Intent,
         }
     }
 }
 
-impl<S: Surroundings> Steps for Settle<S> {
-    type Out = Settled;
+impl<S: IntentContext> Steps for Settle<S> {
+    type Out = SettleOutcome;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Settled> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<SettleOutcome> {
         match self.pc {
             Pc::Intent => match m.load(self.dead) {
-                0 => return Some(Settled::Clear),
+                0 => return Some(SettleOutcome::Cleared),
                 e => {
-                    let named = EnvelopeId::try_from(e - 1).ok().filter(|&e| self.around.exists(e));
+                    let named = EnvelopeId::try_from(e - 1).ok().filter(|&e| self.context.exists(e));
                     self.envelope = named.unwrap_or_default();
                     self.pc = if named.is_some() { Pc::Owner } else { Pc::Forget };
                 }
@@ -160,37 +160,37 @@ impl<S: Surroundings> Steps for Settle<S> {
             Pc::Again => {
                 let again = m.load(self.owners.of(self.envelope));
                 let same = again == self.owner.pack();
-                self.pc = if same { Pc::Look } else { Pc::Owner };
+                self.pc = if same { Pc::Load } else { Pc::Owner };
             }
-            Pc::Look => {
-                self.slot = self.around.slot(self.place.ring, self.place.slot).map(|at| (at, m.load(at)));
+            Pc::Load => {
+                self.slot = self.context.slot(self.place.ring, self.place.slot).map(|at| (at, m.load(at)));
                 self.pc = match self.slot {
                     Some((_, slot)) if Slot::unpack(slot).envelope() == Some(self.envelope) => Pc::Forget,
-                    _ if self.around.holds(self.place.ring) => Pc::List,
+                    _ if self.context.holds(self.place.ring) => Pc::List,
                     _ => Pc::Forget,
                 };
             }
             Pc::List => {
-                self.others = self.around.intents();
+                self.others = self.context.intents();
                 self.pc = Pc::Ask(0);
             }
             Pc::Ask(i) => match self.others.get(i) {
                 Some(&other) if m.load(other) == self.envelope as u64 + 1 => {
-                    return Some(Settled::Later(self.place.ring));
+                    return Some(SettleOutcome::Undecided(self.place.ring));
                 }
                 Some(_) => self.pc = Pc::Ask(i + 1),
-                None => self.pc = Pc::LookAgain,
+                None => self.pc = Pc::LoadAgain,
             },
-            Pc::LookAgain => {
+            Pc::LoadAgain => {
                 let same = self.slot.is_none_or(|(at, slot)| m.load(at) == slot);
                 self.pc = if same { Pc::Take } else { Pc::Owner };
             }
             // In the dead member's name, so that its next visitor finds it if this one does not continue.
             Pc::Take => {
-                let (dead, e) = (self.around.dead(), self.envelope);
-                let (to, out) = match self.around.redelivers(self.place.ring) {
-                    true => (Holder::Leased(dead), Settled::Leased(e)),
-                    false => (Holder::Member(dead), Settled::Owned(e)),
+                let (dead, e) = (self.context.dead(), self.envelope);
+                let (to, out) = match self.context.redelivers(self.place.ring) {
+                    true => (Holder::Leased(dead), SettleOutcome::Leased(e)),
+                    false => (Holder::Member(dead), SettleOutcome::Owned(e)),
                 };
                 if m.cas(self.owners.of(e), self.owner.pack(), self.owner.then(to).pack()).is_ok() {
                     self.out = out;
@@ -211,9 +211,9 @@ mod tests {
     use super::*;
 
     /// An arena with three envelopes.
-    struct Small;
+    struct SmallMessage;
 
-    impl Surroundings for Small {
+    impl IntentContext for SmallMessage {
         fn intents(&self) -> Vec<Word> {
             Vec::new()
         }
@@ -240,8 +240,8 @@ mod tests {
         let column = |at| Column { base: Word::at(at), stride: 8 };
         for garbage in [4, 1 << 32 | 1, u64::MAX] {
             m.store(Word::at(0), garbage);
-            let settle = Settle::new(Word::at(0), (column(16), column(40)), Small);
-            assert_eq!(mp_core::mem::run(settle, &m), Settled::Clear);
+            let settle = Settle::new(Word::at(0), (column(16), column(40)), SmallMessage);
+            assert_eq!(mp_core::mem::run(settle, &m), SettleOutcome::Cleared);
             assert_eq!(m.load(Word::at(0)), 0);
         }
     }

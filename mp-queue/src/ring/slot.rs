@@ -1,10 +1,10 @@
-//! Slot words and tickets.
+//! Slot words and positions.
 
 use std::hash::{Hash, Hasher};
 
 use mp_core::words::EnvelopeId;
 
-use super::Small;
+use super::SmallMessage;
 
 const LAP_BITS: u32 = 38;
 const LAP_MASK: u64 = (1 << LAP_BITS) - 1;
@@ -46,8 +46,8 @@ impl Content {
 
     /// Returns the small message, if the content is one, with the slot's second word.
     #[inline]
-    pub(super) const fn with(self, rest: u64) -> Option<Small> {
-        if self.0 < Self::SMALL { None } else { Some(Small::from_words(self.0 & !Self::SMALL, rest)) }
+    pub(super) const fn small_message(self, rest: u64) -> Option<SmallMessage> {
+        if self.0 < Self::SMALL { None } else { Some(SmallMessage::from_words(self.0 & !Self::SMALL, rest)) }
     }
 }
 
@@ -129,7 +129,7 @@ impl Slot {
 
     /// Returns the slot after its message is taken.
     #[inline]
-    pub(super) const fn taken(self) -> Self {
+    pub(super) const fn after_take(self) -> Self {
         let state = match self.state {
             SlotState::Last(_) => SlotState::Closed,
             _ => SlotState::Empty,
@@ -140,7 +140,7 @@ impl Slot {
 
 /// A position in the order of messages: slot `index` in lap `lap`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Ticket {
+pub struct Position {
     /// Lap, modulo 2^38. The two bits above that are unused and preserved.
     pub lap: u64,
     /// Index of the slot.
@@ -177,36 +177,36 @@ impl Hash for Turns {
 
 /// State that a consumer finds in a slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Standing {
+pub(crate) enum PositionState {
     /// A later lap: the message was taken.
     Taken,
     Message,
-    Nothing,
+    Empty,
     Closed,
 }
 
-/// Relation of a slot's lap to a ticket's lap.
+/// Relation of a slot's lap to a position's lap.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Lag {
     Behind,
-    At,
+    Equal,
     Ahead,
 }
 
-impl Ticket {
-    /// Converts the ticket into a word.
+impl Position {
+    /// Converts the position into a word.
     #[inline]
     pub const fn pack(self) -> u64 {
         self.lap << 24 | self.index as u64
     }
 
-    /// Converts a word into a ticket.
+    /// Converts a word into a position.
     #[inline]
     pub const fn unpack(w: u64) -> Self {
         Self { lap: w >> 24, index: (w & 0xff_ffff) as u32 }
     }
 
-    /// Returns the next ticket in a ring of `slots`.
+    /// Returns the next position in a ring of `slots`.
     #[inline]
     pub const fn next(self, slots: u32) -> Self {
         if self.index + 1 < slots {
@@ -216,37 +216,37 @@ impl Ticket {
         }
     }
 
-    /// Returns the first ticket that may still be unused, judging by this ticket's slot, which is used: under
-    /// this ticket or a later one. So all tickets before that are used, too. A hint lags by little, unless a
+    /// Returns the first position that may still be unused, judging by this position's slot, which is used: under
+    /// this position or a later one. So all positions before that are used, too. A hint lags by little, unless a
     /// process wrote garbage into it.
-    pub fn over(self, slot: Slot, slots: u32) -> Self {
+    pub fn skip_used(self, slot: Slot, slots: u32) -> Self {
         let lap = match self.lag(slot) {
             Lag::Ahead => slot.lap.wrapping_sub(1) & LAP_MASK,
-            Lag::At | Lag::Behind => self.lap,
+            Lag::Equal | Lag::Behind => self.lap,
         };
         Self { lap, index: self.index }.next(slots)
     }
 
-    /// Returns the previous ticket in a ring of `slots`.
-    pub(crate) fn before(self, slots: u32) -> Self {
+    /// Returns the previous position in a ring of `slots`.
+    pub(crate) fn previous(self, slots: u32) -> Self {
         match self.index.checked_sub(1) {
             Some(index) => Self { lap: self.lap, index },
             None => Self { lap: self.lap.wrapping_sub(1) & LAP_MASK, index: slots - 1 },
         }
     }
 
-    /// Returns the number of tickets from `earlier` to `self`, in a ring of `slots`.
-    pub const fn since(self, earlier: Self, slots: u32) -> u64 {
+    /// Returns the number of positions from `earlier` to `self`, in a ring of `slots`.
+    pub const fn distance_from(self, earlier: Self, slots: u32) -> u64 {
         let laps = self.lap.wrapping_sub(earlier.lap) & LAP_MASK;
         (laps * slots as u64).wrapping_add(self.index as u64).wrapping_sub(earlier.index as u64)
     }
 
-    /// Compares the slot's lap with this ticket's lap, modulo 2^38.
+    /// Compares the slot's lap with this position's lap, modulo 2^38.
     #[inline]
     pub(super) const fn lag(self, slot: Slot) -> Lag {
         let d = slot.lap.wrapping_sub(self.lap) & LAP_MASK;
         if d == 0 {
-            Lag::At
+            Lag::Equal
         } else if d < 1 << (LAP_BITS - 1) {
             Lag::Ahead
         } else {
@@ -254,33 +254,37 @@ impl Ticket {
         }
     }
 
-    /// Returns the state that a consumer with this ticket finds in the slot.
-    pub(crate) const fn stands(self, slot: Slot) -> Standing {
+    /// Returns the state that a consumer with this position finds in the slot.
+    pub(crate) const fn state_in(self, slot: Slot) -> PositionState {
         match (self.lag(slot), slot.state) {
-            (Lag::Ahead, _) => Standing::Taken,
-            (Lag::At, SlotState::Full(_) | SlotState::Last(_) | SlotState::Stray { .. }) => Standing::Message,
-            (Lag::At, SlotState::Closed) => Standing::Closed,
-            (Lag::At, SlotState::Empty) | (Lag::Behind, _) => Standing::Nothing,
+            (Lag::Ahead, _) => PositionState::Taken,
+            (Lag::Equal, SlotState::Full(_) | SlotState::Last(_) | SlotState::Stray { .. }) => {
+                PositionState::Message
+            }
+            (Lag::Equal, SlotState::Closed) => PositionState::Closed,
+            (Lag::Equal, SlotState::Empty) | (Lag::Behind, _) => PositionState::Empty,
         }
     }
 
-    /// Returns `true` if a producer with this ticket finds the end in the slot, and `None` if the slot is
+    /// Returns `true` if a producer with this position finds the end in the slot, and `None` if the slot is
     /// used, so that the next one must be checked.
-    pub(crate) const fn finds_end(self, slot: Slot) -> Option<bool> {
+    pub(crate) const fn check_end(self, slot: Slot) -> Option<bool> {
         match (self.lag(slot), slot.state) {
-            (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => Some(true),
-            (Lag::At, SlotState::Empty) | (Lag::Behind, _) => Some(false),
-            (Lag::At | Lag::Ahead, _) => None,
+            (Lag::Equal, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => Some(true),
+            (Lag::Equal, SlotState::Empty) | (Lag::Behind, _) => Some(false),
+            (Lag::Equal | Lag::Ahead, _) => None,
         }
     }
 
-    /// Returns `true` if a producer with this ticket need not wait at the slot, because it is free or the
+    /// Returns `true` if a producer with this position need not wait at the slot, because it is free or the
     /// end. Returns `None` if the slot is used, so that the next one must be checked.
-    pub(crate) const fn finds_room(self, slot: Slot) -> Option<bool> {
+    pub(crate) const fn check_room(self, slot: Slot) -> Option<bool> {
         match (self.lag(slot), slot.state) {
-            (Lag::At, SlotState::Closed | SlotState::Empty) | (Lag::Behind, SlotState::Last(_)) => Some(true),
+            (Lag::Equal, SlotState::Closed | SlotState::Empty) | (Lag::Behind, SlotState::Last(_)) => {
+                Some(true)
+            }
             (Lag::Behind, _) => Some(false),
-            (Lag::At | Lag::Ahead, _) => None,
+            (Lag::Equal | Lag::Ahead, _) => None,
         }
     }
 }
@@ -298,20 +302,23 @@ mod tests {
         }
         for w in [0, 5, 1 << 24, 2 << 24, 2 << 24 | 5, 3 << 24 | 5, u64::MAX, 77 << 26 | 1] {
             assert_eq!(Slot::unpack(w).pack(), w);
-            assert_eq!(Ticket::unpack(w).pack(), w);
+            assert_eq!(Position::unpack(w).pack(), w);
         }
         assert_eq!(Slot::unpack(77 << 26 | 1).content(), None);
-        let last = Ticket { lap: LAP_MASK, index: 2 };
-        assert_eq!(Ticket::unpack(last.pack()), last);
-        assert_eq!(last.next(3), Ticket { lap: 0, index: 0 });
-        assert_eq!(last.next(3).since(last, 3), 1);
-        assert_eq!(last.next(3).before(3), last);
+        let last = Position { lap: LAP_MASK, index: 2 };
+        assert_eq!(Position::unpack(last.pack()), last);
+        assert_eq!(last.next(3), Position { lap: 0, index: 0 });
+        assert_eq!(last.next(3).distance_from(last, 3), 1);
+        assert_eq!(last.next(3).previous(3), last);
         let slot = |lap| Slot { lap, state: SlotState::Empty };
-        assert_eq!(last.over(slot(0), 3), last.next(3));
-        assert_eq!(Ticket { lap: 7, index: 1 }.over(slot(1000), 3), Ticket { lap: 999, index: 2 });
-        assert_eq!(Ticket { lap: 7, index: 900 }.over(slot(1000), 3), Ticket { lap: 1000, index: 0 });
+        assert_eq!(last.skip_used(slot(0), 3), last.next(3));
+        assert_eq!(Position { lap: 7, index: 1 }.skip_used(slot(1000), 3), Position { lap: 999, index: 2 });
+        assert_eq!(
+            Position { lap: 7, index: 900 }.skip_used(slot(1000), 3),
+            Position { lap: 1000, index: 0 }
+        );
         assert_eq!(last.lag(slot(0)), Lag::Ahead);
         assert_eq!(last.next(3).lag(slot(LAP_MASK)), Lag::Behind);
-        assert_eq!(last.lag(slot(LAP_MASK)), Lag::At);
+        assert_eq!(last.lag(slot(LAP_MASK)), Lag::Equal);
     }
 }

@@ -29,18 +29,18 @@ use mp_core::mem::{Mem, Steps, Word};
 use mp_core::message::FewBytes;
 use mp_core::words::{Holder, Member, Owner, Place};
 
-use super::slot::{Content, Lag, Slot, SlotState, Ticket, Turns};
-use super::{PutEnd, RingAt};
+use super::slot::{Content, Lag, Position, Slot, SlotState, Turns};
+use super::{PutOutcome, RingAt};
 
 /// A message of up to [`MOST`](Self::MOST) bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Small {
+pub struct SmallMessage {
     /// `0 4 | len 4 | second byte 8 | first byte 8`.
     head: u32,
     rest: u64,
 }
 
-impl Small {
+impl SmallMessage {
     /// Largest number of bytes.
     pub const MOST: usize = FewBytes::MOST;
 
@@ -73,7 +73,7 @@ impl Small {
     #[inline]
     pub const fn in_slot([first, rest]: [u64; 2]) -> Option<Self> {
         match Slot::unpack(first).content() {
-            Some(content) => content.with(rest),
+            Some(content) => content.small_message(rest),
             None => None,
         }
     }
@@ -92,7 +92,7 @@ impl Small {
 
 /// Returns the words of a slot in this lap, with or without a message.
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) fn small_words(message: Option<Small>, lap: u64) -> [u64; 2] {
+pub(crate) fn small_words(message: Option<SmallMessage>, lap: u64) -> [u64; 2] {
     let empty = [Slot { lap, state: SlotState::Empty }.pack(), 0];
     message.map_or(empty, |message| message.slot(lap))
 }
@@ -100,7 +100,7 @@ pub(crate) fn small_words(message: Option<Small>, lap: u64) -> [u64; 2] {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Tail,
-    Look,
+    Load,
     Help,
     Publish,
     Rest,
@@ -112,8 +112,8 @@ enum Pc {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct PutSmall {
     ring: RingAt,
-    message: Small,
-    ticket: Ticket,
+    message: SmallMessage,
+    position: Position,
     batched: bool,
     /// A used slot.
     seen: Slot,
@@ -125,16 +125,16 @@ pub struct PutSmall {
 
 impl PutSmall {
     /// Creates the steps to put `message`.
-    pub fn new(ring: RingAt, message: Small) -> Self {
-        let (ticket, seen) = (Ticket { lap: 0, index: 0 }, Slot { lap: 0, state: SlotState::Empty });
-        Self { ring, message, ticket, batched: false, seen, rest: 0, turns: Turns::default(), pc: Pc::Tail }
+    pub fn new(ring: RingAt, message: SmallMessage) -> Self {
+        let (position, seen) = (Position { lap: 0, index: 0 }, Slot { lap: 0, state: SlotState::Empty });
+        Self { ring, message, position, batched: false, seen, rest: 0, turns: Turns::default(), pc: Pc::Tail }
     }
 
     /// Makes it part of a batch: see [`Put::batched`](super::Put::batched).
     #[must_use]
-    pub fn batched(self, last: Option<Ticket>) -> Self {
+    pub fn batched(self, last: Option<Position>) -> Self {
         match last {
-            Some(last) => Self { ticket: last.next(self.ring.slots), batched: true, pc: Pc::Look, ..self },
+            Some(last) => Self { position: last.next(self.ring.slots), batched: true, pc: Pc::Load, ..self },
             None => Self { batched: true, ..self },
         }
     }
@@ -143,51 +143,51 @@ impl PutSmall {
     // into straight-line code.
     #[inline(always)]
     fn slot_at(&self) -> Word {
-        self.ring.slot(self.ticket.index)
+        self.ring.slot(self.position.index)
     }
 }
 
 impl Steps for PutSmall {
-    type Out = PutEnd<()>;
+    type Out = PutOutcome<()>;
 
     #[inline(always)]
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutEnd<()>> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PutOutcome<()>> {
         match self.pc {
             Pc::Tail => {
-                self.ticket = Ticket::unpack(m.load(self.ring.tail));
+                self.position = Position::unpack(m.load(self.ring.tail));
                 // Fetches the line once, for writing, instead of first for reading and then for writing.
-                m.will_write(self.ring.slot(self.ticket.index));
-                self.pc = Pc::Look;
+                m.will_write(self.ring.slot(self.position.index));
+                self.pc = Pc::Load;
             }
-            Pc::Look => {
+            Pc::Load => {
                 let slot = Slot::unpack(m.load(self.slot_at()));
-                match (self.ticket.lag(slot), slot.state) {
-                    (Lag::At, SlotState::Empty) => self.pc = Pc::Publish,
-                    (Lag::At, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
-                        return Some(PutEnd::Closed(()));
+                match (self.position.lag(slot), slot.state) {
+                    (Lag::Equal, SlotState::Empty) => self.pc = Pc::Publish,
+                    (Lag::Equal, SlotState::Closed) | (Lag::Behind, SlotState::Last(_)) => {
+                        return Some(PutOutcome::Closed(()));
                     }
-                    (Lag::At | Lag::Ahead, _) => {
+                    (Lag::Equal | Lag::Ahead, _) => {
                         self.seen = slot;
                         self.pc = Pc::Help;
                     }
-                    (Lag::Behind, _) => return Some(PutEnd::Full(())),
+                    (Lag::Behind, _) => return Some(PutOutcome::Full(())),
                 }
             }
             Pc::Help => {
                 if !self.turns.one_more() {
-                    return Some(PutEnd::Full(()));
+                    return Some(PutOutcome::Full(()));
                 }
-                let next = self.ticket.over(self.seen, self.ring.slots);
-                if m.cas(self.ring.tail, self.ticket.pack(), next.pack()).is_err() {
+                let next = self.position.skip_used(self.seen, self.ring.slots);
+                if m.cas(self.ring.tail, self.position.pack(), next.pack()).is_err() {
                     m.lost();
                 }
                 self.pc = Pc::Tail;
             }
             Pc::Publish => {
-                let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty };
-                let full = self.message.slot(self.ticket.lap);
+                let empty = Slot { lap: self.position.lap, state: SlotState::Empty };
+                let full = self.message.slot(self.position.lap);
                 self.pc = match m.cas_pair(self.slot_at(), [empty.pack(), 0], full) {
-                    true if self.batched => return Some(PutEnd::Done(self.ticket)),
+                    true if self.batched => return Some(PutOutcome::Done(self.position)),
                     true => Pc::Advance,
                     false => {
                         m.lost();
@@ -204,13 +204,13 @@ impl Steps for PutSmall {
                 self.pc = if whole { Pc::Tail } else { Pc::Clear };
             }
             Pc::Clear => {
-                let empty = Slot { lap: self.ticket.lap, state: SlotState::Empty }.pack();
+                let empty = Slot { lap: self.position.lap, state: SlotState::Empty }.pack();
                 m.cas_pair(self.slot_at(), [empty, self.rest], [empty, 0]);
                 self.pc = Pc::Tail;
             }
             Pc::Advance => {
-                _ = m.cas(self.ring.tail, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
-                return Some(PutEnd::Done(self.ticket));
+                _ = m.cas(self.ring.tail, self.position.pack(), self.position.next(self.ring.slots).pack());
+                return Some(PutOutcome::Done(self.position));
             }
         }
         None
@@ -218,10 +218,10 @@ impl Steps for PutSmall {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Enclosing {
+enum EnclosePc {
     Place,
     Lease,
-    Look,
+    Load,
     Take,
     Advance,
     Unlease,
@@ -237,24 +237,24 @@ pub struct Enclose {
     place_at: Word,
     me: Member,
     owner: Owner,
-    message: Small,
-    ticket: Ticket,
+    message: SmallMessage,
+    position: Position,
     slot: Slot,
-    pc: Enclosing,
+    pc: EnclosePc,
 }
 
 impl Enclose {
-    /// Creates the steps to lease `message`, which [`Get`](super::Get) has found under `ticket`, in an
+    /// Creates the steps to lease `message`, which [`Get`](super::Get) has found under `position`, in an
     /// envelope of `me` that contains a copy of it. The envelope's owner word, at `owner_at`, is `owner`. Its
     /// place word is at `place_at`.
     pub fn new(
         ring: RingAt,
         (owner_at, place_at): (Word, Word),
         (me, owner): (Member, Owner),
-        (message, ticket): (Small, Ticket),
+        (message, position): (SmallMessage, Position),
     ) -> Self {
-        let slot = Slot { lap: ticket.lap, state: SlotState::Empty };
-        Self { ring, owner_at, place_at, me, owner, message, ticket, slot, pc: Enclosing::Place }
+        let slot = Slot { lap: position.lap, state: SlotState::Empty };
+        Self { ring, owner_at, place_at, me, owner, message, position, slot, pc: EnclosePc::Place }
     }
 }
 
@@ -262,38 +262,38 @@ impl Steps for Enclose {
     type Out = (Owner, bool);
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<(Owner, bool)> {
-        let slot_at = self.ring.slot(self.ticket.index);
+        let slot_at = self.ring.slot(self.position.index);
         match self.pc {
-            Enclosing::Place => {
+            EnclosePc::Place => {
                 let place = Place {
                     ring: self.ring.block,
-                    slot: self.ring.before + self.ring.index(self.ticket.index),
+                    slot: self.ring.before + self.ring.index(self.position.index),
                 };
                 m.store_relaxed(self.place_at, place.pack());
-                self.pc = Enclosing::Lease;
+                self.pc = EnclosePc::Lease;
             }
-            Enclosing::Lease => {
+            EnclosePc::Lease => {
                 self.owner = self.owner.then(Holder::Leased(self.me));
                 m.store(self.owner_at, self.owner.pack());
-                self.pc = Enclosing::Look;
+                self.pc = EnclosePc::Load;
             }
             // The slot may have become the last one since.
-            Enclosing::Look => {
+            EnclosePc::Load => {
                 self.slot = Slot::unpack(m.load(slot_at));
                 let same = self.slot.content() == Some(Content::small(self.message.head));
-                let same = same && (self.ticket.lag(self.slot) == Lag::At);
-                self.pc = if same { Enclosing::Take } else { Enclosing::Unlease };
+                let same = same && (self.position.lag(self.slot) == Lag::Equal);
+                self.pc = if same { EnclosePc::Take } else { EnclosePc::Unlease };
             }
-            Enclosing::Take => {
+            EnclosePc::Take => {
                 let full = [self.slot.pack(), self.message.rest];
-                let taken = m.cas_pair(slot_at, full, [self.slot.taken().pack(), 0]);
-                self.pc = if taken { Enclosing::Advance } else { Enclosing::Unlease };
+                let taken = m.cas_pair(slot_at, full, [self.slot.after_take().pack(), 0]);
+                self.pc = if taken { EnclosePc::Advance } else { EnclosePc::Unlease };
             }
-            Enclosing::Advance => {
-                _ = m.cas(self.ring.head, self.ticket.pack(), self.ticket.next(self.ring.slots).pack());
+            EnclosePc::Advance => {
+                _ = m.cas(self.ring.head, self.position.pack(), self.position.next(self.ring.slots).pack());
                 return Some((self.owner, true));
             }
-            Enclosing::Unlease => {
+            EnclosePc::Unlease => {
                 self.owner = self.owner.then(Holder::Member(self.me));
                 m.store(self.owner_at, self.owner.pack());
                 return Some((self.owner, false));
@@ -309,18 +309,21 @@ mod tests {
 
     #[test]
     fn bytes_come_back() {
-        for len in 0..=Small::MOST {
+        for len in 0..=SmallMessage::MOST {
             let bytes: Vec<u8> = (0..len as u8).map(|i| 255 - i).collect();
-            let small = Small::new(&bytes).unwrap();
+            let small = SmallMessage::new(&bytes).unwrap();
             let there = Slot::unpack(small.slot(3)[0]);
             assert_eq!((there.lap, there.envelope()), (3, None));
-            assert_eq!(Small::in_slot(small.slot(3)).unwrap().bytes().as_slice(), bytes);
+            assert_eq!(SmallMessage::in_slot(small.slot(3)).unwrap().bytes().as_slice(), bytes);
         }
-        assert_eq!(Small::new(&[0; Small::MOST + 1]), None);
+        assert_eq!(SmallMessage::new(&[0; SmallMessage::MOST + 1]), None);
     }
 
     #[test]
     fn a_length_that_no_producer_writes_is_cut() {
-        assert_eq!(Small::from_words(0xf_ffff, u64::MAX).bytes().as_slice(), [255; Small::MOST]);
+        assert_eq!(
+            SmallMessage::from_words(0xf_ffff, u64::MAX).bytes().as_slice(),
+            [255; SmallMessage::MOST]
+        );
     }
 }

@@ -59,7 +59,7 @@ pub use receiver::Receiver;
 pub use sender::Sender;
 
 use crate::error::PutError;
-use crate::queue::kept::{KeptEnd, Sent};
+use crate::queue::retained::{RetainedEnd, SendOutcome};
 
 /// Creates a cell with a first value, which counts as seen by the receiver.
 ///
@@ -77,14 +77,14 @@ use crate::queue::kept::{KeptEnd, Sent};
 pub fn channel<T: Serialize + DeserializeOwned + 'static>(
     first: T,
 ) -> Result<(Sender<T>, Receiver<T>), PutError<T>> {
-    let (sender, receiver) = match KeptEnd::ends(1, type_of::<T>()) {
+    let (sender, receiver) = match RetainedEnd::create(1, type_of::<T>()) {
         Ok(ends) => ends,
         Err(error) => return Err(PutError::Failed { value: first, error }),
     };
     let fingerprint = TypeFingerprint::new();
     match sender.send(fingerprint, first, None)? {
-        Sent::Done(ticket) => Ok((Sender::of(sender), Receiver::of(receiver, ticket))),
-        Sent::Overtaken(value) => Err(PutError::Full(value)),
+        SendOutcome::Done(position) => Ok((Sender::of(sender), Receiver::of(receiver, position))),
+        SendOutcome::Superseded(value) => Err(PutError::Full(value)),
     }
 }
 
@@ -93,13 +93,13 @@ fn type_of<T: 'static>() -> (u64, &'static str) {
     (TypeFingerprint::<Sender<T>>::new().get(), std::any::type_name::<T>())
 }
 
-/// Decodes the newest value and returns it with its ticket.
+/// Decodes the newest value and returns it with its position.
 fn read_newest<T: Message>(
-    end: &KeptEnd,
+    end: &RetainedEnd,
     fingerprint: TypeFingerprint<T>,
-) -> Result<(T, crate::ring::Ticket), Error> {
+) -> Result<(T, crate::ring::Position), Error> {
     loop {
-        let at = end.kept()?.newest().ok_or_else(empty)?;
+        let at = end.retained()?.newest().ok_or_else(empty)?;
         if let Some(value) = end.read(fingerprint, at, || {})? {
             return Ok((value, at.1));
         }

@@ -13,38 +13,42 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{empty, type_of};
 use crate::error::GetError;
-use crate::queue::kept::KeptEnd;
-use crate::ring::Ticket;
+use crate::queue::retained::RetainedEnd;
+use crate::ring::Position;
 
 /// Reading side of a [`channel`](super::channel()). Any number of processes can have any number of receivers.
 ///
 /// Each receiver tracks which value it has seen. A clone, or a receiver that is sent to another process,
 /// starts with the state of the original.
 pub struct Receiver<T> {
-    end: KeptEnd,
+    end: RetainedEnd,
     fingerprint: TypeFingerprint<T>,
-    state: Mutex<State<T>>,
+    state: Mutex<ReceiverState<T>>,
 }
 
-/// State of a receiver. No code of the value runs under its lock.
-struct State<T> {
-    seen: Ticket,
+/// ReceiverState of a receiver. No code of the value runs under its lock.
+struct ReceiverState<T> {
+    seen: Position,
     /// Value that was read last.
-    value: Option<(Ticket, Arc<T>)>,
+    value: Option<(Position, Arc<T>)>,
 }
 
 impl<T> Receiver<T> {
-    pub(super) fn of(end: KeptEnd, seen: Ticket) -> Self {
-        Self { end, fingerprint: TypeFingerprint::new(), state: Mutex::new(State { seen, value: None }) }
+    pub(super) fn of(end: RetainedEnd, seen: Position) -> Self {
+        Self {
+            end,
+            fingerprint: TypeFingerprint::new(),
+            state: Mutex::new(ReceiverState { seen, value: None }),
+        }
     }
 
-    fn seen(&self) -> Ticket {
+    fn seen(&self) -> Position {
         self.state.lock().seen
     }
 
-    /// Returns the ticket of the newest value if that value was not seen.
-    fn unseen(&self) -> Result<Option<Ticket>, Error> {
-        let (_, newest) = self.end.kept()?.newest().ok_or_else(empty)?;
+    /// Returns the position of the newest value if that value was not seen.
+    fn unseen(&self) -> Result<Option<Position>, Error> {
+        let (_, newest) = self.end.retained()?.newest().ok_or_else(empty)?;
         Ok(Some(newest).filter(|&newest| newest != self.seen()))
     }
 }
@@ -59,7 +63,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// # Errors
     /// Returns [`GetError::Failed`] if the value can't be decoded or this process was forked.
     pub fn borrow(&self) -> Result<Arc<T>, GetError> {
-        let (_ticket, value) = self.read()?;
+        let (_position, value) = self.read()?;
         Ok(value)
     }
 
@@ -68,18 +72,18 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// # Errors
     /// Returns the same errors as [`borrow`](Self::borrow).
     pub fn borrow_and_update(&self) -> Result<Arc<T>, GetError> {
-        let (ticket, value) = self.read()?;
-        self.state.lock().seen = ticket;
+        let (position, value) = self.read()?;
+        self.state.lock().seen = position;
         Ok(value)
     }
 
-    fn read(&self) -> Result<(Ticket, Arc<T>), Error> {
+    fn read(&self) -> Result<(Position, Arc<T>), Error> {
         loop {
-            let at = self.end.kept()?.newest().ok_or_else(empty)?;
-            if let Some((ticket, value)) = &self.state.lock().value
-                && (*ticket == at.1)
+            let at = self.end.retained()?.newest().ok_or_else(empty)?;
+            if let Some((position, value)) = &self.state.lock().value
+                && (*position == at.1)
             {
-                return Ok((*ticket, value.clone()));
+                return Ok((*position, value.clone()));
             }
             if let Some(value) = self.end.read(self.fingerprint, at, || {})? {
                 let value = Arc::new(value);
@@ -105,25 +109,25 @@ impl<T: Serialize + DeserializeOwned + 'static> Receiver<T> {
     /// Returns [`GetError::Disconnected`] if there are no senders and the last value does not satisfy
     /// `wanted`. Otherwise returns the same errors as [`borrow`](Self::borrow).
     pub fn wait_for(&self, wanted: impl FnMut(&T) -> bool) -> Result<Arc<T>, GetError> {
-        self.wait_for_within(wanted, Wait::Forever)
+        self.block_until_value(wanted, Wait::Forever)
     }
 
     mp_core::forms! {
         "Waits until a value satisfies `wanted`":
             wait_for[P: FnMut(&T) -> bool](; wanted: P) -> Result<Arc<T>, GetError>, or "[`GetError::Empty`]";
-        |receiver, wait| receiver.wait_for_within(wanted, wait);
+        |receiver, wait| receiver.block_until_value(wanted, wait);
         at_most wait_for_timeout;
         until wait_for_deadline;
     }
 
-    fn wait_for_within(&self, mut wanted: impl FnMut(&T) -> bool, wait: Wait) -> Result<Arc<T>, GetError> {
+    fn block_until_value(&self, mut wanted: impl FnMut(&T) -> bool, wait: Wait) -> Result<Arc<T>, GetError> {
         loop {
             let value = self.borrow_and_update()?;
             if wanted(&value) {
                 return Ok(value);
             }
             drop(value);
-            self.wait_changed_within(wait)?;
+            self.block_until_changed(wait)?;
         }
     }
 }
@@ -135,13 +139,13 @@ impl<T> Receiver<T> {
     /// Returns [`GetError::Disconnected`] if the newest value was seen and there are no senders. Returns
     /// [`GetError::Failed`] in a forked copy of the process.
     pub fn has_changed(&self) -> Result<bool, GetError> {
-        match self.end.look(|| self.change()) {
+        match self.end.poll(|| self.change()) {
             None => Ok(false),
             Some(end) => end.map(|_| true),
         }
     }
 
-    fn change(&self) -> Option<Result<Ticket, GetError>> {
+    fn change(&self) -> Option<Result<Position, GetError>> {
         self.unseen().map_err(GetError::Failed).transpose()
     }
 
@@ -165,19 +169,19 @@ impl<T> Receiver<T> {
     /// dropped, or their processes died. The last value can still be read. Returns [`GetError::Failed`] in a
     /// forked copy of the process.
     pub fn wait_changed(&self) -> Result<(), GetError> {
-        self.wait_changed_within(Wait::Forever)
+        self.block_until_changed(Wait::Forever)
     }
 
     mp_core::forms! {
         "Waits until there is a value that was not seen": wait_changed() -> Result<(), GetError>, or "[`GetError::Empty`]";
-        |receiver, wait| receiver.wait_changed_within(wait);
+        |receiver, wait| receiver.block_until_changed(wait);
         at_most wait_changed_timeout;
         until wait_changed_deadline;
     }
 
-    fn wait_changed_within(&self, wait: Wait) -> Result<(), GetError> {
-        let ticket = self.end.wait((wait, Call::WatchChanged), || self.change(), GetError::is_empty)?;
-        self.state.lock().seen = ticket;
+    fn block_until_changed(&self, wait: Wait) -> Result<(), GetError> {
+        let position = self.end.wait((wait, Call::WatchChanged), || self.change(), GetError::is_empty)?;
+        self.state.lock().seen = position;
         Ok(())
     }
 
@@ -188,16 +192,16 @@ impl<T> Receiver<T> {
     /// # Errors
     /// Returns the same errors as [`wait_changed`](Self::wait_changed).
     pub async fn changed(&self) -> Result<(), GetError> {
-        let what = || Arc::new(Changed { end: self.end.clone(), seen: self.seen() }) as SharedWaitable;
-        let ticket = mp_core::until(what, || Ok::<_, Error>(self.end.look(|| self.change()))).await??;
-        self.state.lock().seen = ticket;
+        let what = || Arc::new(ChangeReady { end: self.end.clone(), seen: self.seen() }) as SharedWaitable;
+        let position = mp_core::until(what, || Ok::<_, Error>(self.end.poll(|| self.change()))).await??;
+        self.state.lock().seen = position;
         Ok(())
     }
 
     /// Marks the current value as not seen.
     pub fn mark_changed(&self) {
-        // No ticket has this lap: laps start at 1.
-        self.state.lock().seen = Ticket { lap: 0, index: 0 };
+        // No position has this lap: laps start at 1.
+        self.state.lock().seen = Position { lap: 0, index: 0 };
     }
 
     /// Marks the current value as seen.
@@ -209,7 +213,7 @@ impl<T> Receiver<T> {
 
     /// Returns `true` if no process and no message has a sender. The last value can still be read.
     pub fn is_closed(&self) -> bool {
-        self.end.is_alone()
+        self.end.is_peer_gone()
     }
 
     /// Returns `true` if both receivers read the same cell.
@@ -219,9 +223,9 @@ impl<T> Receiver<T> {
 }
 
 /// Returns `true` if there is a value that was not seen, or no sender.
-fn is_ready(end: &KeptEnd, seen: Ticket) -> bool {
-    let newest = end.kept().ok().and_then(|kept| kept.newest());
-    newest.is_some_and(|(_, newest)| newest != seen) || end.is_alone()
+fn is_ready(end: &RetainedEnd, seen: Position) -> bool {
+    let newest = end.retained().ok().and_then(|retained| retained.newest());
+    newest.is_some_and(|(_, newest)| newest != seen) || end.is_peer_gone()
 }
 
 /// Ready when [`wait_changed`](Receiver::wait_changed) would not wait.
@@ -237,7 +241,7 @@ fn is_ready(end: &KeptEnd, seen: Ticket) -> bool {
 /// ```
 impl<T> Waitable for Receiver<T> {
     fn place(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.end.news().into())
+        WaitPoint::Parking(self.end.receiver_parking().into())
     }
 
     fn is_ready(&self) -> bool {
@@ -246,18 +250,18 @@ impl<T> Waitable for Receiver<T> {
 }
 
 /// Waitable for a change, used by futures.
-struct Changed {
-    end: KeptEnd,
-    seen: Ticket,
+struct ChangeReady {
+    end: RetainedEnd,
+    seen: Position,
 }
 
-impl Waitable for Changed {
+impl Waitable for ChangeReady {
     fn place(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.end.news().into())
+        WaitPoint::Parking(self.end.receiver_parking().into())
     }
 
     fn is_ready(&self) -> bool {
-        self.end.kept().is_err() || is_ready(&self.end, self.seen)
+        self.end.retained().is_err() || is_ready(&self.end, self.seen)
     }
 }
 
@@ -265,12 +269,12 @@ impl<T> Clone for Receiver<T> {
     fn clone(&self) -> Self {
         let state = self.state.lock();
         let seen = state.seen;
-        let state = State { seen, value: state.value.clone() };
+        let state = ReceiverState { seen, value: state.value.clone() };
         Self { end: self.end.clone(), fingerprint: self.fingerprint, state: Mutex::new(state) }
     }
 }
 
-crate::queue::kept::named!(Receiver);
+crate::queue::retained::named!(Receiver);
 
 impl<T> fmt::Debug for Receiver<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -281,7 +285,7 @@ impl<T> fmt::Debug for Receiver<T> {
 impl<T: 'static> Serialize for Receiver<T> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         let attachments = self.end.attach("a watch::Receiver").map_err(S::Error::custom)?;
-        let _nothing = Ticket { lap: 0, index: 0 };
+        let _nothing = Position { lap: 0, index: 0 };
         let seen = self.seen();
         (attachments, seen.pack()).serialize(s)
     }
@@ -290,7 +294,7 @@ impl<T: 'static> Serialize for Receiver<T> {
 impl<'de, T: 'static> Deserialize<'de> for Receiver<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (attachments, seen) = <((u32, u32), u64)>::deserialize(d)?;
-        let end = KeptEnd::take("a watch::Receiver", attachments, true, type_of::<T>());
-        Ok(Self::of(end.map_err(D::Error::custom)?, Ticket::unpack(seen)))
+        let end = RetainedEnd::take("a watch::Receiver", attachments, true, type_of::<T>());
+        Ok(Self::of(end.map_err(D::Error::custom)?, Position::unpack(seen)))
     }
 }

@@ -12,16 +12,16 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::{read_newest, type_of};
 use crate::error::PutError;
-use crate::queue::kept::{KeptEnd, Sent};
+use crate::queue::retained::{RetainedEnd, SendOutcome};
 
 /// Writing side of a [`channel`](super::channel()). Any number of processes can have any number of senders.
 pub struct Sender<T> {
-    end: KeptEnd,
+    end: RetainedEnd,
     fingerprint: TypeFingerprint<T>,
 }
 
 impl<T> Sender<T> {
-    pub(super) fn of(end: KeptEnd) -> Self {
+    pub(super) fn of(end: RetainedEnd) -> Self {
         Self { end, fingerprint: TypeFingerprint::new() }
     }
 }
@@ -45,7 +45,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// envelope left, or [`PutError::Failed`] if the value can't be encoded or there is not enough memory.
     /// The error contains the value.
     pub fn send(&self, value: T) -> Result<(), PutError<T>> {
-        if self.end.is_alone() {
+        if self.end.is_peer_gone() {
             return Err(PutError::NoReceivers { value, channel: self.given_name().unwrap_or_default() });
         }
         self.end.send(self.fingerprint, value, None).map(drop)
@@ -66,14 +66,14 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     pub fn send_replace(&self, value: T) -> Result<T, PutError<T>> {
         let mut value = value;
         loop {
-            let (before, ticket) = match read_newest(&self.end, self.fingerprint) {
+            let (before, position) = match read_newest(&self.end, self.fingerprint) {
                 Ok(newest) => newest,
                 Err(error) => return Err(PutError::Failed { value, error }),
             };
-            let after = Some(ticket);
+            let after = Some(position);
             match self.end.send(self.fingerprint, value, after)? {
-                Sent::Done(_) => return Ok(before),
-                Sent::Overtaken(back) => value = back,
+                SendOutcome::Done(_) => return Ok(before),
+                SendOutcome::Superseded(back) => value = back,
             }
         }
     }
@@ -97,13 +97,13 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// is then unchanged.
     pub fn send_if_modified(&self, mut modify: impl FnMut(&mut T) -> bool) -> Result<bool, Error> {
         loop {
-            let (mut value, ticket) = read_newest(&self.end, self.fingerprint)?;
+            let (mut value, position) = read_newest(&self.end, self.fingerprint)?;
             if !modify(&mut value) {
                 return Ok(false);
             }
-            match self.end.send(self.fingerprint, value, Some(ticket)) {
-                Ok(Sent::Done(_)) => return Ok(true),
-                Ok(Sent::Overtaken(_)) => {}
+            match self.end.send(self.fingerprint, value, Some(position)) {
+                Ok(SendOutcome::Done(_)) => return Ok(true),
+                Ok(SendOutcome::Superseded(_)) => {}
                 Err(PutError::Failed { error, .. }) => return Err(error),
                 Err(error) => return Err(mp_core::Error::NotPut(error.to_string()).into()),
             }
@@ -122,7 +122,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
 impl<T> Sender<T> {
     /// Returns `true` if no process and no message has a receiver.
     pub fn is_closed(&self) -> bool {
-        self.end.is_alone()
+        self.end.is_peer_gone()
     }
 
     /// Waits until there are no receivers: they were dropped, or their processes died. A crashed process is
@@ -132,7 +132,7 @@ impl<T> Sender<T> {
     /// # Errors
     /// Returns an error if this process was forked.
     pub fn wait_closed(&self) -> Result<(), Error> {
-        self.end.wait_alone(Wait::Forever).map(drop)
+        self.end.wait_peer_gone(Wait::Forever).map(drop)
     }
 
     /// Waits like [`wait_closed`](Self::wait_closed), for at most `timeout`. Returns `true` if there are no
@@ -141,7 +141,7 @@ impl<T> Sender<T> {
     /// # Errors
     /// Returns the same errors as [`wait_closed`](Self::wait_closed).
     pub fn wait_closed_timeout(&self, timeout: Duration) -> Result<bool, Error> {
-        self.end.wait_alone(Wait::at_most(timeout))
+        self.end.wait_peer_gone(Wait::at_most(timeout))
     }
 
     /// Waits like [`wait_closed`](Self::wait_closed), until `deadline` at most. Returns `true` if there are
@@ -150,7 +150,7 @@ impl<T> Sender<T> {
     /// # Errors
     /// Returns the same errors as [`wait_closed`](Self::wait_closed).
     pub fn wait_closed_deadline(&self, deadline: Instant) -> Result<bool, Error> {
-        self.end.wait_alone(Wait::Until(deadline))
+        self.end.wait_peer_gone(Wait::Until(deadline))
     }
 
     /// Waits asynchronously until there are no receivers: see [`wait_closed`](Self::wait_closed).
@@ -158,24 +158,24 @@ impl<T> Sender<T> {
     /// # Errors
     /// Returns the same errors as [`wait_closed`](Self::wait_closed).
     pub async fn closed(&self) -> Result<(), Error> {
-        let look = || {
-            self.end.kept()?;
-            Ok::<_, Error>(self.end.is_alone().then_some(()))
+        let poll = || {
+            self.end.retained()?;
+            Ok::<_, Error>(self.end.is_peer_gone().then_some(()))
         };
-        mp_core::until(|| Arc::new(Closed(self.end.clone())) as SharedWaitable, look).await
+        mp_core::until(|| Arc::new(ClosedReady(self.end.clone())) as SharedWaitable, poll).await
     }
 }
 
 /// Ready when there are no receivers.
-struct Closed(KeptEnd);
+struct ClosedReady(RetainedEnd);
 
-impl Waitable for Closed {
+impl Waitable for ClosedReady {
     fn place(&self) -> WaitPoint<'_> {
-        WaitPoint::Parking(self.0.departures().into())
+        WaitPoint::Parking(self.0.sender_parking().into())
     }
 
     fn is_ready(&self) -> bool {
-        self.0.kept().is_err() || self.0.is_alone()
+        self.0.retained().is_err() || self.0.is_peer_gone()
     }
 }
 
@@ -185,7 +185,7 @@ impl<T> Clone for Sender<T> {
     }
 }
 
-crate::queue::kept::named!(Sender);
+crate::queue::retained::named!(Sender);
 
 impl<T> fmt::Debug for Sender<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -202,7 +202,7 @@ impl<T: 'static> Serialize for Sender<T> {
 impl<'de, T: 'static> Deserialize<'de> for Sender<T> {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let attachments = <(u32, u32)>::deserialize(d)?;
-        let end = KeptEnd::take("a watch::Sender", attachments, false, type_of::<T>());
+        let end = RetainedEnd::take("a watch::Sender", attachments, false, type_of::<T>());
         end.map(Self::of).map_err(D::Error::custom)
     }
 }

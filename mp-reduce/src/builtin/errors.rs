@@ -6,17 +6,17 @@ use std::io;
 use mp_core::ErrorChain;
 use mp_core::sent::IoError;
 
-use super::Failure;
+use super::BoxError;
 use crate::reduce::Reduce;
 
 /// An error with a code of the system arrives as the same error. Any other error arrives with its kind, and
 /// with its text and sources as an [`ErrorChain`].
 impl Reduce for io::Error {
     type Handle = IoError;
-    fn reduce(&self) -> Result<IoError, Failure> {
+    fn reduce(&self) -> Result<IoError, BoxError> {
         Ok(IoError::of(self))
     }
-    fn rebuild(handle: IoError) -> Result<Self, Failure> {
+    fn rebuild(handle: IoError) -> Result<Self, BoxError> {
         Ok(handle.into())
     }
 }
@@ -38,10 +38,10 @@ impl Reduce for io::Error {
 /// ```
 impl Reduce for Box<dyn Error + Send + Sync> {
     type Handle = ErrorChain;
-    fn reduce(&self) -> Result<ErrorChain, Failure> {
+    fn reduce(&self) -> Result<ErrorChain, BoxError> {
         Ok(ErrorChain::new(&**self))
     }
-    fn rebuild(chain: ErrorChain) -> Result<Self, Failure> {
+    fn rebuild(chain: ErrorChain) -> Result<Self, BoxError> {
         Ok(chain.into())
     }
 }
@@ -49,10 +49,10 @@ impl Reduce for Box<dyn Error + Send + Sync> {
 /// Arrives as an [`ErrorChain`].
 impl Reduce for Box<dyn Error> {
     type Handle = ErrorChain;
-    fn reduce(&self) -> Result<ErrorChain, Failure> {
+    fn reduce(&self) -> Result<ErrorChain, BoxError> {
         Ok(ErrorChain::new(&**self))
     }
-    fn rebuild(chain: ErrorChain) -> Result<Self, Failure> {
+    fn rebuild(chain: ErrorChain) -> Result<Self, BoxError> {
         Ok(chain.into())
     }
 }

@@ -18,7 +18,7 @@ pub use mp_core::ErrorChain;
 pub use mp_core::sent::{ByteString, IoError};
 pub use time::{MonotonicTime, SinceEpoch};
 
-type Failure = Box<dyn Error + Send + Sync>;
+type BoxError = Box<dyn Error + Send + Sync>;
 
 fn bytes_of(name: &OsStr) -> ByteString {
     ByteString(name.as_bytes().to_vec())
@@ -27,20 +27,20 @@ fn bytes_of(name: &OsStr) -> ByteString {
 /// Any path, including non-UTF-8 ones, which serde's own implementation refuses.
 impl Reduce for PathBuf {
     type Handle = ByteString;
-    fn reduce(&self) -> Result<ByteString, Failure> {
+    fn reduce(&self) -> Result<ByteString, BoxError> {
         Ok(bytes_of(self.as_os_str()))
     }
-    fn rebuild(bytes: ByteString) -> Result<Self, Failure> {
+    fn rebuild(bytes: ByteString) -> Result<Self, BoxError> {
         Ok(OsString::from_vec(bytes.0).into())
     }
 }
 
 impl Reduce for OsString {
     type Handle = ByteString;
-    fn reduce(&self) -> Result<ByteString, Failure> {
+    fn reduce(&self) -> Result<ByteString, BoxError> {
         Ok(bytes_of(self))
     }
-    fn rebuild(bytes: ByteString) -> Result<Self, Failure> {
+    fn rebuild(bytes: ByteString) -> Result<Self, BoxError> {
         Ok(OsString::from_vec(bytes.0))
     }
 }
@@ -48,30 +48,30 @@ impl Reduce for OsString {
 /// Encoded like the status of `waitpid(2)`: code, signal and core file.
 impl Reduce for ExitStatus {
     type Handle = i32;
-    fn reduce(&self) -> Result<i32, Failure> {
+    fn reduce(&self) -> Result<i32, BoxError> {
         Ok(self.into_raw())
     }
-    fn rebuild(raw: i32) -> Result<Self, Failure> {
+    fn rebuild(raw: i32) -> Result<Self, BoxError> {
         Ok(ExitStatus::from_raw(raw))
     }
 }
 
 impl<T: Reduce> Reduce for Option<T> {
     type Handle = Option<T::Handle>;
-    fn reduce(&self) -> Result<Self::Handle, Failure> {
+    fn reduce(&self) -> Result<Self::Handle, BoxError> {
         self.as_ref().map(T::reduce).transpose()
     }
-    fn rebuild(handle: Self::Handle) -> Result<Self, Failure> {
+    fn rebuild(handle: Self::Handle) -> Result<Self, BoxError> {
         handle.map(T::rebuild).transpose()
     }
 }
 
 impl<T: Reduce> Reduce for Vec<T> {
     type Handle = Vec<T::Handle>;
-    fn reduce(&self) -> Result<Self::Handle, Failure> {
+    fn reduce(&self) -> Result<Self::Handle, BoxError> {
         self.iter().map(T::reduce).collect()
     }
-    fn rebuild(handles: Self::Handle) -> Result<Self, Failure> {
+    fn rebuild(handles: Self::Handle) -> Result<Self, BoxError> {
         handles.into_iter().map(T::rebuild).collect()
     }
 }
@@ -79,13 +79,13 @@ impl<T: Reduce> Reduce for Vec<T> {
 /// For a success type that is a serde type and an error that is not: `Result<(), io::Error>`.
 impl<T: Serialize + DeserializeOwned + Clone, E: Reduce> Reduce for Result<T, E> {
     type Handle = Result<T, E::Handle>;
-    fn reduce(&self) -> Result<Self::Handle, Failure> {
+    fn reduce(&self) -> Result<Self::Handle, BoxError> {
         match self {
             Ok(value) => Ok(Ok(value.clone())),
             Err(error) => Ok(Err(error.reduce()?)),
         }
     }
-    fn rebuild(handle: Self::Handle) -> Result<Self, Failure> {
+    fn rebuild(handle: Self::Handle) -> Result<Self, BoxError> {
         Ok(match handle {
             Ok(value) => Ok(value),
             Err(error) => Err(E::rebuild(error)?),

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
 
-use super::Failure;
+use super::BoxError;
 use crate::reduce::Reduce;
 
 /// Serialized [`SystemTime`]: the distance from the beginning of 1970. It may be earlier, which serde's own
@@ -17,13 +17,13 @@ pub struct SinceEpoch {
 
 impl Reduce for SystemTime {
     type Handle = SinceEpoch;
-    fn reduce(&self) -> Result<SinceEpoch, Failure> {
+    fn reduce(&self) -> Result<SinceEpoch, BoxError> {
         Ok(match self.duration_since(UNIX_EPOCH) {
             Ok(by) => SinceEpoch { before: false, by },
             Err(before) => SinceEpoch { before: true, by: before.duration() },
         })
     }
-    fn rebuild(SinceEpoch { before, by }: SinceEpoch) -> Result<Self, Failure> {
+    fn rebuild(SinceEpoch { before, by }: SinceEpoch) -> Result<Self, BoxError> {
         let time = if before { UNIX_EPOCH.checked_sub(by) } else { UNIX_EPOCH.checked_add(by) };
         time.ok_or_else(|| format!("no clock has a time {by:?} away from 1970").into())
     }
@@ -53,11 +53,11 @@ fn beginning() -> Option<Instant> {
 /// The same instant in all processes of the machine, except in another time namespace.
 impl Reduce for Instant {
     type Handle = MonotonicTime;
-    fn reduce(&self) -> Result<MonotonicTime, Failure> {
+    fn reduce(&self) -> Result<MonotonicTime, BoxError> {
         let since = beginning().and_then(|beginning| self.checked_duration_since(beginning));
         since.map(MonotonicTime).ok_or_else(|| "an instant before the clock began".into())
     }
-    fn rebuild(MonotonicTime(since): MonotonicTime) -> Result<Self, Failure> {
+    fn rebuild(MonotonicTime(since): MonotonicTime) -> Result<Self, BoxError> {
         let instant = beginning().and_then(|beginning| beginning.checked_add(since));
         instant.ok_or_else(|| format!("no clock has an instant {since:?} after it began").into())
     }

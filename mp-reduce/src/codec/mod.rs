@@ -3,9 +3,10 @@
 mod buffer;
 mod error;
 mod first;
-pub(crate) mod mentioned;
+mod inline;
 mod number;
 mod read;
+pub(crate) mod shared_parts;
 mod write;
 
 use std::cell::Cell;
@@ -16,9 +17,9 @@ use mp_core::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
 
-pub(crate) use error::Bad;
-use error::Why;
-use write::Written;
+use error::Cause;
+pub(crate) use error::CodecError;
+use write::ValueProperties;
 
 /// Writes each value as its length and its MessagePack bytes. A length below 255 is one byte. A longer one is
 /// a byte 255 followed by four bytes, little-endian.
@@ -66,7 +67,7 @@ impl Codec for MessagePack {
 
     #[inline]
     fn write_whole<T: Serialize + DeserializeOwned>(out: &mut Outgoing, value: &T) -> Result<()> {
-        write(out, value, 0, try_to_read::<T>)
+        write(out, value, 0, verify_readable::<T>)
     }
 
     // The compiler knows the kind of the number.
@@ -107,7 +108,7 @@ impl Codec for MessagePack {
         inc: &mut Incoming,
         read: impl FnOnce(&[u8]) -> Result<T>,
     ) -> Result<T> {
-        let (head, len) = parts(inc.rest())?;
+        let (head, len) = split_length(inc.rest())?;
         let value = match &inc.rest()[head..head + len] {
             [first::BIN_8, n, bytes @ ..] if usize::from(*n) == bytes.len() => read(bytes)?,
             _ => return Self::read(inc),
@@ -118,7 +119,7 @@ impl Codec for MessagePack {
 
     #[inline]
     fn read_few_bytes(inc: &mut Incoming, read: impl FnOnce(&[u8]) -> Result<()>) -> Result<bool> {
-        let (head, len) = parts(inc.rest())?;
+        let (head, len) = split_length(inc.rest())?;
         match &inc.rest()[head..head + len] {
             [first::BIN_8, n, bytes @ ..] if usize::from(*n) == bytes.len() => read(bytes)?,
             _ => return Ok(false),
@@ -136,10 +137,10 @@ impl Codec for MessagePack {
 
     #[inline]
     fn read_into<T: DeserializeOwned>(inc: &mut Incoming, slot: &mut Option<T>) -> Result<()> {
-        let (head, len) = parts(inc.rest())?;
+        let (head, len) = split_length(inc.rest())?;
         inc.advance(head);
         let read = |bytes: &[u8]| {
-            level::whole(|left| match read::from_slice(mentioned::begin(&bytes[..len])?, left) {
+            level::whole(|left| match read::from_slice(shared_parts::record_parts(&bytes[..len])?, left) {
                 Ok(value) => {
                     *slot = Some(value);
                     Ok(())
@@ -147,16 +148,16 @@ impl Codec for MessagePack {
                 Err(e) => Err(e),
             })
         };
-        let read: std::result::Result<(), Bad> = scope::with_incoming(inc, read)?;
+        let read: std::result::Result<(), CodecError> = scope::with_incoming(inc, read)?;
         inc.advance(len);
         read.map_err(|e| undecodable::<T>(&e, inc.whole()))
     }
 
     #[inline]
     fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
-        let (head, len) = parts(bytes)?;
+        let (head, len) = split_length(bytes)?;
         let value = &bytes[head..head + len];
-        let read = || level::whole(|left| read::from_slice(mentioned::begin(value)?, left));
+        let read = || level::whole(|left| read::from_slice(shared_parts::record_parts(value)?, left));
         scope::with_nothing(read).map_err(|e| undecodable::<T>(&e, bytes))
     }
 
@@ -166,7 +167,7 @@ impl Codec for MessagePack {
         if let Some(value) = Self::read_quickly(bytes) {
             return Ok(value);
         }
-        let (head, len) = parts(bytes)?;
+        let (head, len) = split_length(bytes)?;
         let number = &bytes[head..head + len];
         if number.first() == Some(&first::JUST) {
             return Self::read_plain(bytes);
@@ -186,16 +187,16 @@ impl Codec for MessagePack {
 }
 
 /// Appends a value with its length, using the levels that are left, down to `last`. If some readers can't
-/// represent the value, calls `try_to_read` with its bytes.
+/// represent the value, calls `verify_readable` with its bytes.
 #[inline]
 fn write<T: Serialize + ?Sized>(
     out: &mut Outgoing,
     value: &T,
     last: u16,
-    try_to_read: impl FnOnce(&[u8], Written) -> Result<()>,
+    verify_readable: impl FnOnce(&[u8], ValueProperties) -> Result<()>,
 ) -> Result<()> {
     // The result is one word, also for an error: each caller would have to copy a larger result.
-    let written = scope::with_outgoing(out, |bytes| append(bytes, value, last, try_to_read))?;
+    let written = scope::with_outgoing(out, |bytes| append(bytes, value, last, verify_readable))?;
     written.map_err(|error| *error)
 }
 
@@ -204,7 +205,7 @@ fn append<T: Serialize + ?Sized>(
     bytes: &mut Vec<u8>,
     value: &T,
     last: u16,
-    try_to_read: impl FnOnce(&[u8], Written) -> Result<()>,
+    verify_readable: impl FnOnce(&[u8], ValueProperties) -> Result<()>,
 ) -> std::result::Result<(), Box<Error>> {
     let start = bytes.len();
     let was_long = LAST_WAS_LONG.get();
@@ -218,9 +219,9 @@ fn append<T: Serialize + ?Sized>(
     level::whole(|left| {
         let written = write::append(bytes, (left, last), value).map_err(|e| Box::new(unencodable(&e)))?;
         if written.wide || written.deep {
-            try_to_read(&bytes[start + head..], written).map_err(Box::new)?;
+            verify_readable(&bytes[start + head..], written).map_err(Box::new)?;
         }
-        mentioned::finish(bytes, start + head)
+        shared_parts::insert_parts(bytes, start + head)
     })?;
     let len = u32::try_from(bytes.len() - start - head).map_err(|_| too_long())?;
     if was_long != (len >= MORE.into()) {
@@ -243,9 +244,9 @@ fn too_long() -> Box<Error> {
 /// in any format, and the stack that a level needs depends on its type. The bytes don't show either, so
 /// reading is tried.
 #[cold]
-fn try_to_read<T: DeserializeOwned>(bytes: &[u8], written: Written) -> Result<()> {
+fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) -> Result<()> {
     let read = || level::counted(|left| read::from_slice::<T>(bytes, left).map(drop));
-    let tried = mentioned::with_written(|| {
+    let tried = shared_parts::with_written(|| {
         scope::with_written(|| {
             if written.deep { level::within(read).unwrap_or_else(|| Err(unmeasured())) } else { read() }
         })
@@ -258,7 +259,7 @@ fn try_to_read<T: DeserializeOwned>(bytes: &[u8], written: Written) -> Result<()
         if !written.wide {
             return Ok(());
         }
-        let (name, at) = (std::any::type_name::<T>(), place(&e));
+        let (name, at) = (std::any::type_name::<T>(), position_prefix(&e));
         Err(Error::Unsendable(format!(
             "a value of type {name} has a number of 128 bits in it, and could not be read again: {at}{e}; serde has none where \
              it buffers values, in untagged and internally tagged enums and flattened fields: use two of 64 bits there, or a \
@@ -268,8 +269,8 @@ fn try_to_read<T: DeserializeOwned>(bytes: &[u8], written: Written) -> Result<()
 }
 
 #[cold]
-fn unmeasured() -> Bad {
-    Bad::new(Why::TooDeep(format!(
+fn unmeasured() -> CodecError {
+    CodecError::new(Cause::TooDeep(format!(
         "values are nested more than {SHALLOW} deep, and this code does not run on its thread's own \
          stack, where the stack that a receiver needs can be measured: send them from another thread"
     )))
@@ -281,25 +282,25 @@ fn unmeasured() -> Bad {
 /// # Errors
 /// Returns an error if its `Serialize` does, or if it is nested too deeply.
 pub fn to_part<T: Serialize + DeserializeOwned>(value: &T) -> Result<Vec<u8>> {
-    let mut bytes = part_of::<T, T>(value).map_err(|e| unencodable(&e))?;
+    let mut bytes = write_part::<T, T>(value).map_err(|e| unencodable(&e))?;
     bytes.shrink_to_fit();
     Ok(bytes)
 }
 
 /// Like [`to_part`], for a value that is read as a `B`.
-pub(crate) fn part_of<T: Serialize + ?Sized, B: DeserializeOwned>(
+pub(crate) fn write_part<T: Serialize + ?Sized, B: DeserializeOwned>(
     value: &T,
-) -> std::result::Result<Vec<u8>, Bad> {
+) -> std::result::Result<Vec<u8>, CodecError> {
     let mut bytes = Vec::new();
     let written = level::counted(|left| write::append(&mut bytes, (left, MAX_NESTING - SHALLOW), value))?;
     if written.wide {
-        try_to_read::<B>(&bytes, written).map_err(Bad::says)?;
+        verify_readable::<B>(&bytes, written).map_err(CodecError::message)?;
     }
     Ok(bytes)
 }
 
-/// Decodes the output of [`part_of`], within the message that contains it.
-pub(crate) fn read_part<B: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<B, Bad> {
+/// Decodes the output of [`write_part`], within the message that contains it.
+pub(crate) fn read_part<B: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<B, CodecError> {
     level::counted(|left| read::from_slice(bytes, left))
 }
 
@@ -315,7 +316,7 @@ pub fn from_part<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
 #[cold]
 pub(crate) fn all_bytes(inc: &mut Incoming) -> Vec<u8> {
     let mut arrived = std::mem::take(inc.arrived());
-    let all = buffer::brought_in(inc.whole(), &mut arrived).unwrap_or_else(|| inc.whole().to_vec());
+    let all = inline::inline_attachments(inc.whole(), &mut arrived).unwrap_or_else(|| inc.whole().to_vec());
     *inc.arrived() = arrived;
     all
 }
@@ -334,7 +335,7 @@ fn write_length(to: &mut Vec<u8>, len: usize) -> Option<()> {
 
 /// Returns the number of bytes of the first value's length, and the length of that value, which follows.
 #[inline]
-fn parts(bytes: &[u8]) -> Result<(usize, usize)> {
+fn split_length(bytes: &[u8]) -> Result<(usize, usize)> {
     let (head, len) = match *bytes {
         [MORE, a, b, c, d, ..] => (LONG, u32::from_le_bytes([a, b, c, d]) as usize),
         [MORE, ..] | [] => return Err(too_short()),
@@ -349,17 +350,17 @@ fn too_short() -> Error {
 }
 
 #[cold]
-fn undecodable<T>(error: &Bad, bytes: &[u8]) -> Error {
+fn undecodable<T>(error: &CodecError, bytes: &[u8]) -> Error {
     Undecodable::of_value::<T>(error.path(), error.to_string(), bytes)
 }
 
 #[cold]
-fn unencodable(error: &Bad) -> Error {
-    let why = format!("a value can't be encoded: {}{error}", place(error));
+fn unencodable(error: &CodecError) -> Error {
+    let why = format!("a value can't be encoded: {}{error}", position_prefix(error));
     if error.is_too_deep() { Error::LimitExceeded(why) } else { Error::Unsendable(why) }
 }
 
-pub(crate) fn place(error: &Bad) -> String {
+pub(crate) fn position_prefix(error: &CodecError) -> String {
     match error.path() {
         path if path.is_empty() => path,
         path => format!("at {path}: "),

@@ -6,12 +6,12 @@
 use mp_core::message::{FewBytes, Number};
 
 /// Destination of a number.
-pub(super) trait To {
+pub(super) trait NumberSink {
     /// Writes the first `len` of these bytes. The rest of the array is zero. `len` is known at compile time.
     fn put(&mut self, len: usize, bytes: [u8; FewBytes::MOST]);
 }
 
-impl To for Vec<u8> {
+impl NumberSink for Vec<u8> {
     #[inline(always)]
     fn put(&mut self, len: usize, bytes: [u8; FewBytes::MOST]) {
         self.extend_from_slice(&bytes[..len]);
@@ -19,7 +19,7 @@ impl To for Vec<u8> {
 }
 
 /// Holds a single number.
-impl To for FewBytes {
+impl NumberSink for FewBytes {
     #[inline(always)]
     fn put(&mut self, len: usize, bytes: [u8; FewBytes::MOST]) {
         *self = FewBytes::first(len, bytes);
@@ -28,7 +28,7 @@ impl To for FewBytes {
 
 /// Appends the length and the bytes of a number.
 #[inline(always)]
-pub(super) fn append(to: &mut impl To, number: Number) {
+pub(super) fn append(to: &mut impl NumberSink, number: Number) {
     match number {
         Number::Unsigned(n) => unsigned(to, n),
         Number::Signed(n) => signed(to, n),
@@ -57,7 +57,7 @@ pub(super) fn append_wide(to: &mut Vec<u8>, number: Number, size: usize) {
 
 /// Writes the length, a byte with the kind, and the bytes of the number.
 #[inline]
-fn after<const N: usize>(to: &mut impl To, marker: u8, bytes: [u8; N]) {
+fn after<const N: usize>(to: &mut impl NumberSink, marker: u8, bytes: [u8; N]) {
     let mut all = [0; FewBytes::MOST];
     (all[0], all[1]) = (N as u8 + 1, marker);
     all[2..2 + N].copy_from_slice(&bytes);
@@ -66,12 +66,12 @@ fn after<const N: usize>(to: &mut impl To, marker: u8, bytes: [u8; N]) {
 
 /// Writes the length of one byte, and that byte.
 #[inline]
-fn short(to: &mut impl To, byte: u8) {
+fn short(to: &mut impl NumberSink, byte: u8) {
     to.put(2, [1, byte, 0, 0, 0, 0, 0, 0, 0, 0]);
 }
 
 #[inline]
-fn unsigned(to: &mut impl To, n: u64) {
+fn unsigned(to: &mut impl NumberSink, n: u64) {
     match n {
         0..=0x7f => short(to, n as u8),
         0x80..=0xff => after(to, 0xcc, [n as u8]),
@@ -82,7 +82,7 @@ fn unsigned(to: &mut impl To, n: u64) {
 }
 
 #[inline]
-fn signed(to: &mut impl To, n: i64) {
+fn signed(to: &mut impl NumberSink, n: i64) {
     match (n, i8::try_from(n), i16::try_from(n), i32::try_from(n)) {
         (0.., ..) => unsigned(to, n as u64),
         (-32..0, ..) => short(to, n as u8),

@@ -8,7 +8,7 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::table;
+use super::{entry_of_id, entry_of_name};
 use crate::builtin::ByteString;
 
 /// A value of any [registered](crate::register()) type: a queue of these transports all of them.
@@ -97,7 +97,7 @@ impl fmt::Debug for AnyValue {
 
 impl Serialize for AnyValue {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
-        let entry = table::of_id(self.type_id(), self.type_name).map_err(S::Error::custom)?;
+        let entry = entry_of_id(self.type_id(), self.type_name).map_err(S::Error::custom)?;
         let bytes = entry.write(&*self.value).map_err(S::Error::custom)?;
         (&entry.name, ByteString(bytes)).serialize(s)
     }
@@ -106,7 +106,7 @@ impl Serialize for AnyValue {
 impl<'de> Deserialize<'de> for AnyValue {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
         let (name, ByteString(bytes)) = <(String, ByteString)>::deserialize(d)?;
-        let entry = table::of_name(&name).map_err(D::Error::custom)?;
+        let entry = entry_of_name(&name).map_err(D::Error::custom)?;
         let value = entry.read_shared(&bytes).map_err(D::Error::custom)?;
         Ok(Self { value, type_name: entry.type_name() })
     }

@@ -8,13 +8,31 @@ mod any;
 mod standard;
 mod table;
 
-use std::any::type_name;
+use std::any::{TypeId, type_name};
 
 use mp_core::Result;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 pub use any::AnyValue;
+use table::RegistryEntry;
+
+/// Returns the entry of a type.
+fn entry_of_type<T: 'static>() -> Result<&'static RegistryEntry, String> {
+    entry_of_id(TypeId::of::<T>(), type_name::<T>())
+}
+
+/// Returns the entry of a type id. `type_name` is its name in this program.
+fn entry_of_id(id: TypeId, type_name: &str) -> Result<&'static RegistryEntry, String> {
+    standard::register();
+    table::of_id(id, type_name)
+}
+
+/// Returns the entry with a name.
+fn entry_of_name(name: &str) -> Result<&'static RegistryEntry, String> {
+    standard::register();
+    table::of_name(name)
+}
 
 /// Registers a type of another crate, with the functions that reduce it to a serde type and rebuild it.
 ///
@@ -72,7 +90,9 @@ where
     T: Send + Sync + 'static,
     H: Serialize + DeserializeOwned,
 {
-    table::add(type_name::<T>(), reduce, rebuild)
+    let name = type_name::<T>();
+    standard::check_name::<T>(name)?;
+    table::add(name, reduce, rebuild)
 }
 
 /// Registers a type under this name. Otherwise like [`register()`].
@@ -88,6 +108,7 @@ where
     T: Send + Sync + 'static,
     H: Serialize + DeserializeOwned,
 {
+    standard::check_name::<T>(name)?;
     table::add(name, reduce, rebuild)
 }
 
@@ -122,7 +143,9 @@ where
     T: 'static,
     H: Serialize + DeserializeOwned,
 {
-    table::add_local(type_name::<T>(), reduce, rebuild)
+    let name = type_name::<T>();
+    standard::check_name::<T>(name)?;
+    table::add_local(name, reduce, rebuild)
 }
 
 /// Registers a serde type, so that it can be an [`AnyValue`]. Otherwise like [`register()`].
@@ -130,7 +153,9 @@ where
 /// # Errors
 /// See [`register()`].
 pub fn register_serde<T: Serialize + DeserializeOwned + Send + Sync + 'static>() -> Result<()> {
-    standard::serde::<T>(type_name::<T>())
+    let name = type_name::<T>();
+    standard::check_name::<T>(name)?;
+    standard::serde::<T>(name)
 }
 
 /// Registers a type in each process of the program, before `main`, and before a worker receives its
@@ -213,7 +238,6 @@ pub mod registered {
     use serde::ser::Error as _;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use super::table;
     use crate::builtin::ByteString;
 
     /// Serializes the reduced value as bytes.
@@ -221,7 +245,7 @@ pub mod registered {
     /// # Errors
     /// If the type is not registered in this process, or can't be reduced.
     pub fn serialize<T: 'static, S: Serializer>(value: &T, s: S) -> Result<S::Ok, S::Error> {
-        let entry = table::of_type::<T>().map_err(S::Error::custom)?;
+        let entry = super::entry_of_type::<T>().map_err(S::Error::custom)?;
         ByteString(entry.write(value).map_err(S::Error::custom)?).serialize(s)
     }
 
@@ -230,7 +254,7 @@ pub mod registered {
     /// # Errors
     /// If the type is not registered in this process, is registered differently, or can't be rebuilt.
     pub fn deserialize<'de, T: 'static, D: Deserializer<'de>>(d: D) -> Result<T, D::Error> {
-        let entry = table::of_type::<T>().map_err(D::Error::custom)?;
+        let entry = super::entry_of_type::<T>().map_err(D::Error::custom)?;
         let ByteString(bytes) = ByteString::deserialize(d)?;
         let value = entry.read(&bytes).map_err(D::Error::custom)?;
         value.downcast().map(|value| *value).map_err(|_| D::Error::custom("a registered type is another one"))

@@ -11,9 +11,9 @@ use mp_core::fork::SetOnce;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::table::add;
+use super::table::{add, name_taken};
 use crate::builtin::{ByteString, ErrorChain};
-use crate::codec::{part_of, place, read_part};
+use crate::codec::{position_prefix, read_part, write_part};
 use crate::reduce::Reduce;
 
 /// Registers a serde type under `name`.
@@ -22,11 +22,13 @@ pub(super) fn serde<T: Serialize + DeserializeOwned + Send + Sync + 'static>(
 ) -> mp_core::Result<()> {
     add(
         name,
-        |value: &T| match part_of::<T, T>(value) {
+        |value: &T| match write_part::<T, T>(value) {
             Ok(bytes) => Ok(ByteString(bytes)),
-            Err(e) => Err(format!("{}{e}", place(&e)).into()),
+            Err(e) => Err(format!("{}{e}", position_prefix(&e)).into()),
         },
-        |bytes: ByteString| read_part::<T>(&bytes.0).map_err(|e| format!("{}{e}", place(&e)).into()),
+        |bytes: ByteString| {
+            read_part::<T>(&bytes.0).map_err(|e| format!("{}{e}", position_prefix(&e)).into())
+        },
     )
 }
 
@@ -71,7 +73,7 @@ fn register_all() {
 }
 
 /// Returns the type with this name in every process, registered yet or not, and its name in this program.
-pub(super) fn of_name(name: &str) -> Option<(TypeId, &'static str)> {
+fn of_name(name: &str) -> Option<(TypeId, &'static str)> {
     macro_rules! find {
         ($($how:ident: $($t:ty = $name:literal)*;)*) => {
             match name {
@@ -81,4 +83,13 @@ pub(super) fn of_name(name: &str) -> Option<(TypeId, &'static str)> {
         };
     }
     all!(find)
+}
+
+/// Returns an error if a standard type other than `T` has this name. The standard types may not be in the
+/// table yet.
+pub(super) fn check_name<T: 'static>(name: &str) -> mp_core::Result<()> {
+    match of_name(name) {
+        Some((id, standard)) if id != TypeId::of::<T>() => Err(name_taken(name, standard, type_name::<T>())),
+        _ => Ok(()),
+    }
 }

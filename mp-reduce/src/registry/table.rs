@@ -12,54 +12,47 @@ use mp_core::{Error, Result};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use crate::codec::{part_of, place, read_part};
+use crate::codec::{position_prefix, read_part, write_part};
 
-type Failure = Box<dyn std::error::Error + Send + Sync>;
-type Write = dyn Fn(&dyn Any) -> Result<Vec<u8>, String> + Send + Sync;
-type Read = dyn Fn(&[u8]) -> Result<Box<dyn Any>, String> + Send + Sync;
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+type WriteFn = dyn Fn(&dyn Any) -> Result<Vec<u8>, String> + Send + Sync;
+type ReadFn = dyn Fn(&[u8]) -> Result<Box<dyn Any>, String> + Send + Sync;
 /// Converts a value to one that other threads may access.
-type Share = fn(Box<dyn Any>) -> Option<Box<dyn Any + Send + Sync>>;
+type ShareFn = fn(Box<dyn Any>) -> Option<Box<dyn Any + Send + Sync>>;
 
 /// A registered type.
-pub(super) struct Entry {
+pub(super) struct RegistryEntry {
     pub(super) name: String,
     type_id: TypeId,
     type_name: &'static str,
     /// Types of the two functions, if they capture nothing.
     code: Option<[TypeId; 2]>,
-    write: Box<Write>,
-    read: Box<Read>,
+    write: Box<WriteFn>,
+    read: Box<ReadFn>,
     /// `None` if values stay in the thread that reads them.
-    share: Option<Share>,
+    share: Option<ShareFn>,
 }
 
 /// Linked list of all entries. It is read without a lock, and nothing is removed.
-struct Node {
-    entry: &'static Entry,
-    next: SetOnce<Node>,
+struct ListNode {
+    entry: &'static RegistryEntry,
+    next: SetOnce<ListNode>,
 }
 
 // fork: the child has the same types. An entry that another thread was adding is in the list or not.
-static FIRST: SetOnce<Node> = SetOnce::new();
+static FIRST: SetOnce<ListNode> = SetOnce::new();
 
-fn all() -> impl Iterator<Item = &'static Entry> {
+fn all() -> impl Iterator<Item = &'static RegistryEntry> {
     std::iter::successors(FIRST.get(), |node| node.next.get()).map(|node| node.entry)
 }
 
-/// Returns the entry of a type.
-pub(super) fn of_type<T: 'static>() -> Result<&'static Entry, String> {
-    of_id(TypeId::of::<T>(), type_name::<T>())
-}
-
 /// Returns the entry of a type id. `type_name` is its name in this program.
-pub(super) fn of_id(id: TypeId, type_name: &str) -> Result<&'static Entry, String> {
-    super::standard::register();
+pub(super) fn of_id(id: TypeId, type_name: &str) -> Result<&'static RegistryEntry, String> {
     all().find(|entry| entry.type_id == id).ok_or_else(|| unknown(type_name))
 }
 
 /// Returns the entry with a name.
-pub(super) fn of_name(name: &str) -> Result<&'static Entry, String> {
-    super::standard::register();
+pub(super) fn of_name(name: &str) -> Result<&'static RegistryEntry, String> {
     all().find(|entry| entry.name == name).ok_or_else(|| unknown(name))
 }
 
@@ -77,10 +70,10 @@ pub(super) fn add<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> Result<()>
 where
     T: Send + Sync + 'static,
     H: Serialize + DeserializeOwned,
-    F: Fn(&T) -> Result<H, Failure> + Send + Sync + 'static,
-    G: Fn(H) -> Result<T, Failure> + Send + Sync + 'static,
+    F: Fn(&T) -> Result<H, BoxError> + Send + Sync + 'static,
+    G: Fn(H) -> Result<T, BoxError> + Send + Sync + 'static,
 {
-    add_entry(Entry {
+    add_entry(RegistryEntry {
         share: Some(|value| value.downcast::<T>().ok().map(|value| value as _)),
         ..entry(name, reduce, rebuild)
     })
@@ -91,34 +84,34 @@ pub(super) fn add_local<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> Result
 where
     T: 'static,
     H: Serialize + DeserializeOwned,
-    F: Fn(&T) -> Result<H, Failure> + Send + Sync + 'static,
-    G: Fn(H) -> Result<T, Failure> + Send + Sync + 'static,
+    F: Fn(&T) -> Result<H, BoxError> + Send + Sync + 'static,
+    G: Fn(H) -> Result<T, BoxError> + Send + Sync + 'static,
 {
     add_entry(entry(name, reduce, rebuild))
 }
 
-fn entry<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> Entry
+fn entry<T, H, F, G>(name: &str, reduce: F, rebuild: G) -> RegistryEntry
 where
     T: 'static,
     H: Serialize + DeserializeOwned,
-    F: Fn(&T) -> Result<H, Failure> + Send + Sync + 'static,
-    G: Fn(H) -> Result<T, Failure> + Send + Sync + 'static,
+    F: Fn(&T) -> Result<H, BoxError> + Send + Sync + 'static,
+    G: Fn(H) -> Result<T, BoxError> + Send + Sync + 'static,
 {
     let write = move |value: &dyn Any| {
         let value = value.downcast_ref::<T>().ok_or_else(|| unknown(type_name::<T>()))?;
-        let handle = called::<T, _>("reduced", || reduce(value))?;
-        part_of::<H, H>(&handle)
-            .map_err(|e| format!("what {} is reduced to: {}{e}", type_name::<T>(), place(&e)))
+        let handle = catch_call::<T, _>("reduced", || reduce(value))?;
+        write_part::<H, H>(&handle)
+            .map_err(|e| format!("what {} is reduced to: {}{e}", type_name::<T>(), position_prefix(&e)))
     };
     let read = move |bytes: &[u8]| {
         let handle = read_part::<H>(bytes).map_err(|e| {
             let (this, handle) = (type_name::<T>(), type_name::<H>());
-            format!("{this}, as {handle}: {}{e}; is it registered alike on both sides?", place(&e))
+            format!("{this}, as {handle}: {}{e}; is it registered alike on both sides?", position_prefix(&e))
         })?;
-        let value = called::<T, _>("rebuilt", || rebuild(handle))?;
+        let value = catch_call::<T, _>("rebuilt", || rebuild(handle))?;
         Ok(Box::new(value) as Box<dyn Any>)
     };
-    Entry {
+    RegistryEntry {
         name: name.to_string(),
         type_id: TypeId::of::<T>(),
         type_name: type_name::<T>(),
@@ -129,35 +122,37 @@ where
     }
 }
 
-fn add_entry(entry: Entry) -> Result<()> {
-    // Checked also before the standard types are in the list.
-    if let Some((standard, type_name)) = super::standard::of_name(&entry.name)
-        && standard != entry.type_id
-    {
-        return Err(entry.name_of(type_name));
-    }
-    if let Some(end) = all().find_map(|there| there.against(&entry)) {
+fn add_entry(entry: RegistryEntry) -> Result<()> {
+    if let Some(end) = all().find_map(|there| there.conflict_with(&entry)) {
         return end;
     }
     // Lives as long as the process.
-    let entry: &'static Entry = Box::leak(Box::new(entry));
+    let entry: &'static RegistryEntry = Box::leak(Box::new(entry));
     let mut place = &FIRST;
     loop {
-        let node = place.get().unwrap_or_else(|| place.set(Node { entry, next: SetOnce::new() }));
+        let node = place.get().unwrap_or_else(|| place.set(ListNode { entry, next: SetOnce::new() }));
         if std::ptr::eq(node.entry, entry) {
             return Ok(());
         }
         // Another thread may have added a node first.
-        if let Some(end) = node.entry.against(entry) {
+        if let Some(end) = node.entry.conflict_with(entry) {
             return end;
         }
         place = &node.next;
     }
 }
 
-impl Entry {
+/// Returns the error of a name that the type `taken_by` has, for the type `type_name`.
+pub(super) fn name_taken(name: &str, taken_by: &str, type_name: &str) -> Error {
+    Error::InvalidArgument(format!(
+        "{name:?} is the name of the registered type {taken_by} already: give {type_name} another one, \
+         by `register_as`"
+    ))
+}
+
+impl RegistryEntry {
     /// Returns the result of adding `other` if this entry concerns it, otherwise `None`.
-    fn against(&self, other: &Entry) -> Option<Result<()>> {
+    fn conflict_with(&self, other: &RegistryEntry) -> Option<Result<()>> {
         let (same_type, same_name) = (self.type_id == other.type_id, self.name == other.name);
         if same_type && same_name && self.code.is_some() && self.code == other.code {
             return Some(Ok(()));
@@ -169,27 +164,18 @@ impl Entry {
                  registered once in a process",
                 self.type_name, self.name
             )))),
-            (false, true) => Some(Err(other.name_of(self.type_name))),
+            (false, true) => Some(Err(name_taken(&self.name, self.type_name, other.type_name))),
         }
-    }
-
-    /// Returns the error of a name that another type has.
-    fn name_of(&self, type_name: &str) -> Error {
-        Error::InvalidArgument(format!(
-            "{:?} is the name of the registered type {type_name} already: give {} another one, \
-             by `register_as`",
-            self.name, self.type_name
-        ))
     }
 
     /// Encodes the reduced value.
     pub(super) fn write(&self, value: &dyn Any) -> Result<Vec<u8>, String> {
-        deeper(|| (self.write)(value))
+        with_level(|| (self.write)(value))
     }
 
     /// Rebuilds the value.
     pub(super) fn read(&self, bytes: &[u8]) -> Result<Box<dyn Any>, String> {
-        deeper(|| (self.read)(bytes))
+        with_level(|| (self.read)(bytes))
     }
 
     /// Rebuilds the value, for any thread.
@@ -220,14 +206,14 @@ thread_local! {
 /// Number of levels that stay: as many may be entered as in parts of messages.
 const LAST: u16 = MAX_NESTING - SHALLOW;
 
-fn deeper<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
-    struct Before(u16);
-    impl Drop for Before {
+fn with_level<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
+    struct RestoreLevels(u16);
+    impl Drop for RestoreLevels {
         fn drop(&mut self) {
             LEFT.set(self.0);
         }
     }
-    let _before = Before(LEFT.get());
+    let _before = RestoreLevels(LEFT.get());
     if LEFT.with(|left| level::down_to(left, LAST)) {
         call()
     } else {
@@ -236,7 +222,7 @@ fn deeper<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
 }
 
 /// Calls a function of the user. A panic becomes an error.
-fn called<T, R>(what: &str, call: impl FnOnce() -> Result<R, Failure>) -> Result<R, String> {
+fn catch_call<T, R>(what: &str, call: impl FnOnce() -> Result<R, BoxError>) -> Result<R, String> {
     let said = match catch_unwind(AssertUnwindSafe(call)) {
         Ok(Ok(value)) => return Ok(value),
         Ok(Err(error)) => error.to_string(),

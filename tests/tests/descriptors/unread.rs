@@ -63,11 +63,11 @@ fn read_later(unread: &Unread, error: &dyn std::error::Error) -> Copies {
     let text = error.to_string();
     assert!(text.contains("RLIMIT_NOFILE") && text.contains("it may have 64"), "{text}");
     let again = unread.read::<Copies>().unwrap_err().to_string();
-    assert!(again.contains("RLIMIT_NOFILE") && unread.is_there(), "{again}");
+    assert!(again.contains("RLIMIT_NOFILE") && unread.is_unread(), "{again}");
     assert!(unread.read::<String>().unwrap_err().to_string().contains("another type"));
     raise();
     let copies = unread.read::<Copies>().unwrap();
-    assert!(!unread.is_there() && copies.0.len() == MANY);
+    assert!(!unread.is_unread() && copies.0.len() == MANY);
     copies
 }
 

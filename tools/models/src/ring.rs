@@ -4,7 +4,8 @@ use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::EnvelopesAt;
 use mp_core::words::{BlockId, Group, Holder, Member, Owner};
 use mp_queue::ring::{
-    ChainAt, ReturnsAt, RingAt, Settle, Settled, Slot, SlotState, Small, Surroundings, Ticket,
+    ChainAt, IntentContext, Position, ReturnWords, RingAt, Settle, SettleOutcome, Slot, SlotState,
+    SmallMessage,
 };
 
 use crate::explore::{Fate, Memory};
@@ -96,8 +97,8 @@ pub fn chain(slots: u32, most: u32) -> ChainAt {
 }
 
 /// Returns the counter of returned messages, which are delivered at most `limit` times.
-pub fn returns(limit: u32) -> ReturnsAt {
-    ReturnsAt { returned: RETURNED, limit }
+pub fn returns(limit: u32) -> ReturnWords {
+    ReturnWords { returned: RETURNED, limit }
 }
 
 /// Returns the memory of an empty queue whose first segment begins in `lap`.
@@ -105,7 +106,7 @@ pub fn memory(chain: &ChainAt, lap: u64) -> Memory {
     let more = if chain.segments > 1 { SECOND_WORDS } else { 0 };
     let m = Memory::new((WORDS + more) as usize);
     let ring = chain.first;
-    let first = Ticket { lap, index: 0 }.pack();
+    let first = Position { lap, index: 0 }.pack();
     m.poke(ring.head, first);
     m.poke(ring.tail, first);
     (0..ring.slots).for_each(|i| m.poke(ring.slot(i), Slot { lap, state: SlotState::Empty }.pack()));
@@ -121,22 +122,22 @@ pub fn slots(m: &Memory, chain: &ChainAt) -> Vec<Slot> {
 }
 
 /// Returns the small message with this number.
-pub fn small(e: u32) -> Small {
-    Small::new(&[e as u8 + 1; Small::MOST]).expect("it fits")
+pub fn small(e: u32) -> SmallMessage {
+    SmallMessage::new(&[e as u8 + 1; SmallMessage::MOST]).expect("it fits")
 }
 
 /// Returns the number of a small message, which must be whole.
-pub fn number_of(message: Small) -> u32 {
+pub fn number_of(message: SmallMessage) -> u32 {
     let few = message.bytes();
     let bytes = few.as_slice();
-    assert!(bytes.len() == Small::MOST && bytes.iter().all(|&b| b == bytes[0]), "torn: {bytes:?}");
+    assert!(bytes.len() == SmallMessage::MOST && bytes.iter().all(|&b| b == bytes[0]), "torn: {bytes:?}");
     u32::from(bytes[0]) - 1
 }
 
 /// Returns the contents of a slot: the envelope, or the number of the small message. Not an access.
 pub fn item(m: &Memory, slot: Word) -> Option<u32> {
     let words = [m.peek(slot), m.peek(slot.plus(1))];
-    match Small::in_slot(words) {
+    match SmallMessage::in_slot(words) {
         Some(message) => Some(number_of(message)),
         None => {
             assert_eq!(words[1], 0, "a second word that no actor reads");
@@ -147,7 +148,7 @@ pub fn item(m: &Memory, slot: Word) -> Option<u32> {
 
 /// View of a sweeper: the intents of actors that are not known to be dead.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Around {
+pub struct TestContext {
     intents: Vec<Word>,
     chain: ChainAt,
     /// Actor of the intent.
@@ -158,7 +159,7 @@ pub struct Around {
     holds: bool,
 }
 
-impl Around {
+impl TestContext {
     /// Creates the current view around an intent of this actor.
     pub fn new(fates: &[Fate], chain: ChainAt, dead: usize) -> Self {
         let alive = (0..fates.len()).filter(|&a| fates[a] != Fate::Killed);
@@ -184,7 +185,7 @@ impl Around {
     }
 }
 
-impl Surroundings for Around {
+impl IntentContext for TestContext {
     fn intents(&self) -> Vec<Word> {
         self.intents.clone()
     }
@@ -248,7 +249,7 @@ pub enum Sweep {
     #[default]
     Look,
     /// Settles its intent.
-    Settle(Box<Settle<Around>>),
+    Settle(Box<Settle<TestContext>>),
     /// Takes over its envelope, which had this owner word.
     Own(u32, u64),
     /// Frees that envelope.
@@ -260,14 +261,16 @@ impl Sweep {
     pub fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], chain: ChainAt) -> bool {
         *self = match self {
             Self::Look => match left(m, fates) {
-                Some(Left::Intent(dead)) => Self::Settle(Around::new(fates, chain, dead).settle()),
+                Some(Left::Intent(dead)) => Self::Settle(TestContext::new(fates, chain, dead).settle()),
                 Some(Left::Envelope(e, owner)) => Self::Own(e, owner.pack()),
                 None => return true,
             },
             Self::Settle(settle) => match settle.step(m) {
                 None => return false,
-                Some(Settled::Clear | Settled::Later(_) | Settled::Owned(_)) => Self::Look,
-                Some(Settled::Leased(_)) => unreachable!("nothing is leased here"),
+                Some(SettleOutcome::Cleared | SettleOutcome::Undecided(_) | SettleOutcome::Owned(_)) => {
+                    Self::Look
+                }
+                Some(SettleOutcome::Leased(_)) => unreachable!("nothing is leased here"),
             },
             Self::Own(e, found) if own(m, *e, *found, me) => Self::Free(*e),
             Self::Own(..) => Self::Look,

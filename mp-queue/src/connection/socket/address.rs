@@ -3,7 +3,7 @@
 //! A path outlives the program that listened there. A process that finds its path taken therefore locks the
 //! directory and checks whether a process still listens there. If none does and the socket belongs to this
 //! user, the process replaces the path. A process that has bound a path holds the lock until it listens:
-//! before that, the path would look abandoned. Removing its own path needs no lock: while the process listens
+//! before that, the path would poll abandoned. Removing its own path needs no lock: while the process listens
 //! there, no other process replaces the path.
 //!
 //! The lock is `flock(2)`. Any process that can read the directory can take it and so prevent others from
@@ -66,21 +66,21 @@ const PAUSE: Duration = Duration::from_millis(2);
 /// the packets between the two hosts can read and change messages. Beyond a network that you trust, use a
 /// tunnel (WireGuard, `ssh -L`) or a proxy that speaks TLS, and listen at a loopback address.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub struct Address(Kind);
+pub struct Address(AddressKind);
 
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-enum Kind {
+enum AddressKind {
     Path(#[serde(with = "sent::path")] PathBuf),
     Name(Vec<u8>),
     /// Never empty, unless it was received so. An empty address can't be connected to.
     Tcp(Vec<SocketAddr>),
 }
 
-/// Listening socket.
-pub(super) struct Listening {
+/// ListeningSocket socket.
+pub(super) struct ListeningSocket {
     pub(super) fd: OwnedFd,
     /// Path that was created for it.
-    pub(super) made: Option<MadePath>,
+    pub(super) path: Option<SocketPath>,
     /// Address of the socket, with the port that the kernel has chosen for port 0.
     pub(super) address: Address,
 }
@@ -114,14 +114,14 @@ impl Address {
         if hosts.is_empty() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the host name has no addresses"));
         }
-        Ok(Self(Kind::Tcp(hosts)))
+        Ok(Self(AddressKind::Tcp(hosts)))
     }
 
     /// Returns the addresses of the hosts for a TCP address.
     pub(super) fn hosts(&self) -> Option<&[SocketAddr]> {
         match &self.0 {
-            Kind::Tcp(hosts) => Some(hosts),
-            Kind::Path(_) | Kind::Name(_) => None,
+            AddressKind::Tcp(hosts) => Some(hosts),
+            AddressKind::Path(_) | AddressKind::Name(_) => None,
         }
     }
 
@@ -132,13 +132,13 @@ impl Address {
 
     /// Returns the address of a path, which may begin with any character.
     pub fn path(path: impl Into<PathBuf>) -> Self {
-        Self(Kind::Path(path.into()))
+        Self(AddressKind::Path(path.into()))
     }
 
     /// Returns the address of a name in the kernel's abstract namespace, of up to 107 bytes.
     #[doc(alias = "abstract")]
     pub fn name(name: impl AsRef<[u8]>) -> Self {
-        Self(Kind::Name(name.as_ref().to_vec()))
+        Self(AddressKind::Name(name.as_ref().to_vec()))
     }
 
     /// Returns the same address, independent of the current directory.
@@ -153,45 +153,45 @@ impl Address {
     /// Returns an error if the current directory is unknown, for example because it was removed.
     pub fn absolute(self) -> io::Result<Self> {
         match self.0 {
-            Kind::Path(path) => Ok(Self(Kind::Path(std::path::absolute(path)?))),
-            other @ (Kind::Name(_) | Kind::Tcp(_)) => Ok(Self(other)),
+            AddressKind::Path(path) => Ok(Self(AddressKind::Path(std::path::absolute(path)?))),
+            other @ (AddressKind::Name(_) | AddressKind::Tcp(_)) => Ok(Self(other)),
         }
     }
 
     fn socket(&self) -> Result<SocketAddrUnix, Errno> {
         match &self.0 {
-            Kind::Path(path) => SocketAddrUnix::new(path),
-            Kind::Name(name) => SocketAddrUnix::new_abstract_name(name),
-            Kind::Tcp(_) => Err(Errno::AFNOSUPPORT),
+            AddressKind::Path(path) => SocketAddrUnix::new(path),
+            AddressKind::Name(name) => SocketAddrUnix::new_abstract_name(name),
+            AddressKind::Tcp(_) => Err(Errno::AFNOSUPPORT),
         }
     }
 
     /// Returns a non-blocking Unix socket connected to the listener at this address, or [`Errno::AGAIN`] if
     /// the listener's queue is full.
     pub(crate) fn connect(&self) -> Result<OwnedFd, Errno> {
-        let fd = fresh()?;
+        let fd = new_socket()?;
         rustix::net::connect(&fd, &self.socket()?)?;
         Ok(fd)
     }
 
     /// Listens at this address, with a queue for this number of connections.
-    pub(super) fn listen(self, backlog: i32) -> io::Result<Listening> {
+    pub(super) fn listen(self, backlog: i32) -> io::Result<ListeningSocket> {
         let path = match &self.0 {
-            Kind::Path(path) => path,
-            Kind::Name(_) => {
-                let fd = fresh()?;
+            AddressKind::Path(path) => path,
+            AddressKind::Name(_) => {
+                let fd = new_socket()?;
                 rustix::net::bind(&fd, &self.socket()?)?;
                 rustix::net::listen(&fd, backlog)?;
-                return Ok(Listening { fd, made: None, address: self });
+                return Ok(ListeningSocket { fd, path: None, address: self });
             }
-            Kind::Tcp(hosts) => {
+            AddressKind::Tcp(hosts) => {
                 let (fd, bound) = tcp::listen_at(hosts, backlog)?;
-                return Ok(Listening { fd, made: None, address: bound.into() });
+                return Ok(ListeningSocket { fd, path: None, address: bound.into() });
             }
         };
         let address = self.socket()?;
-        let directory = Directory::lock(path)?;
-        let fd = fresh()?;
+        let directory = SocketDirectory::lock(path)?;
+        let fd = new_socket()?;
         match rustix::net::bind(&fd, &address) {
             Err(Errno::ADDRINUSE) if self.is_stale(path) => {
                 directory.remove(path)?;
@@ -201,8 +201,8 @@ impl Address {
         }
         rustix::net::listen(&fd, backlog)?;
         let process = std::process::id();
-        let made = MadePath { id: directory.look(path)?, path: std::path::absolute(path)?, process };
-        Ok(Listening { fd, made: Some(made), address: self })
+        let path = SocketPath { id: directory.identify(path)?, path: std::path::absolute(path)?, process };
+        Ok(ListeningSocket { fd, path: Some(path), address: self })
     }
 
     /// Returns `true` if the path is a socket of this user where no process listens.
@@ -214,26 +214,26 @@ impl Address {
     }
 }
 
-fn fresh() -> Result<OwnedFd, Errno> {
+fn new_socket() -> Result<OwnedFd, Errno> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
 /// A path that this process has created.
 #[derive(Debug)]
-pub(crate) struct MadePath {
+pub(crate) struct SocketPath {
     path: PathBuf,
     id: (u64, u64),
     /// Process that created it. A forked copy does not remove the path.
     process: u32,
 }
 
-impl Drop for MadePath {
+impl Drop for SocketPath {
     fn drop(&mut self) {
         // Not if another process has replaced the path. If the directory is gone, so is the path.
         if self.process == std::process::id()
-            && let Ok(directory) = Directory::open(&self.path)
-            && directory.look(&self.path).is_ok_and(|id| id == self.id)
+            && let Ok(directory) = SocketDirectory::open(&self.path)
+            && directory.identify(&self.path).is_ok_and(|id| id == self.id)
         {
             _ = directory.remove(&self.path);
         }
@@ -241,9 +241,9 @@ impl Drop for MadePath {
 }
 
 /// Directory of a path.
-struct Directory(OwnedFd);
+struct SocketDirectory(OwnedFd);
 
-impl Directory {
+impl SocketDirectory {
     fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self(rustix::fs::open(directory_of(path), flags, Mode::empty())?))
@@ -271,7 +271,7 @@ impl Directory {
         }
     }
 
-    fn look(&self, path: &Path) -> Result<(u64, u64), Errno> {
+    fn identify(&self, path: &Path) -> Result<(u64, u64), Errno> {
         let stat = rustix::fs::statat(self.0.as_fd(), name_of(path)?, AtFlags::SYMLINK_NOFOLLOW)?;
         Ok((stat.st_dev, stat.st_ino))
     }
@@ -305,7 +305,7 @@ impl From<PathBuf> for Address {
 
 impl From<SocketAddr> for Address {
     fn from(host: SocketAddr) -> Self {
-        Self(Kind::Tcp(vec![host]))
+        Self(AddressKind::Tcp(vec![host]))
     }
 }
 
@@ -334,9 +334,9 @@ impl From<&Address> for Address {
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Kind::Path(path) => path.display().fmt(f),
-            Kind::Name(name) => write!(f, "@{}", OsStr::from_bytes(name).display()),
-            Kind::Tcp(hosts) => {
+            AddressKind::Path(path) => path.display().fmt(f),
+            AddressKind::Name(name) => write!(f, "@{}", OsStr::from_bytes(name).display()),
+            AddressKind::Tcp(hosts) => {
                 for (number, host) in hosts.iter().enumerate() {
                     write!(f, "{}{host}", if number == 0 { "" } else { " or " })?;
                 }

@@ -37,14 +37,14 @@ impl From<mp_core::Error> for Ended {
     }
 }
 
-/// Waits until `look` returns a result. Calls it whenever `events` is readable.
+/// Waits until `poll` returns a result. Calls it whenever `events` is readable.
 pub(super) async fn until<R>(
     events: &Arc<OwnedFd>,
     address: &Address,
-    mut look: impl FnMut() -> Result<Option<R>, ConnectError>,
+    mut poll: impl FnMut() -> Result<Option<R>, ConnectError>,
 ) -> Result<R, ConnectError> {
     let what = || Arc::new(DescriptorEvents(events.clone())) as mp_core::SharedWaitable;
-    let found = mp_core::until(what, || look().map_err(Ended::Refused)).await;
+    let found = mp_core::until(what, || poll().map_err(Ended::Refused)).await;
     found.map_err(|e| match e {
         Ended::Refused(e) => e,
         Ended::Failed(e) => waiting(address, e),

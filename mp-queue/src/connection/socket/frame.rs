@@ -32,12 +32,12 @@ use rustix::net::{RecvFlags, Shutdown};
 
 use super::ConnectError;
 use super::error::refusal;
-use super::handshake::{Greeting, Met, Peer, read};
+use super::handshake::{Greeting, HandshakeResult, PeerIdentity, read};
 use super::invitation::is_invitation;
-use super::outbox::{Frame, Sending, Writer};
+use super::outbox::{FrameWriter, OutgoingFrame, PendingSend};
 use super::tcp;
 use crate::connection::bytes::Bytes;
-use crate::connection::named::{LENGTH, LONGEST, is_of, other_type, sent_name, with_name};
+use crate::connection::named::{LENGTH, MAX_NAME, is_name_of, sent_name, type_mismatch, with_name};
 use crate::error::{GetError, TypeRefusal};
 
 /// Number of bytes of length, fingerprint and length of the name.
@@ -45,7 +45,7 @@ const HEAD: usize = 12 + LENGTH;
 /// Value in a note in place of the length of a name.
 const NOTE: u16 = u16::MAX;
 /// Largest number of bytes of a note.
-const LONGEST_NOTE: usize = LENGTH + 2 * LONGEST;
+const MAX_NOTE: usize = LENGTH + 2 * MAX_NAME;
 /// Number of notes that are read at once: a side that sends only notes must not delay a caller beyond its
 /// time.
 pub(super) const NOTES_AT_ONCE: u32 = 1024;
@@ -58,20 +58,20 @@ const WHOLE: usize = 4 << 20;
 /// End of a connection between two programs.
 pub(crate) struct Socket {
     fd: OwnedFd,
-    peer: Peer,
+    peer: PeerIdentity,
     /// Process that has connected. A forked copy does not read the data of the original.
     process: u32,
     pub(super) limit: usize,
     /// Name in this process.
     name: Mutex<Option<String>>,
-    pub(super) reader: Mutex<Reader>,
-    pub(super) writer: Mutex<Writer>,
+    pub(super) reader: Mutex<FrameReader>,
+    pub(super) writer: Mutex<FrameWriter>,
 }
 
 /// Received part of the next message. It is retained when a receive times out. No thread waits while it holds
 /// the lock.
 #[derive(Default)]
-pub(super) struct Reader {
+pub(super) struct FrameReader {
     /// Handshake part that precedes the first message.
     greeting: Option<Greeting>,
     /// Error of the greeting, until a call returns it.
@@ -82,14 +82,14 @@ pub(super) struct Reader {
     body: Vec<u8>,
     /// Messages that a send has received while it searched for a note, and the error that ended them, unless
     /// the other side just closed.
-    early: VecDeque<Result<Arrived, GetError>>,
+    early: VecDeque<Result<ReceivedFrame, GetError>>,
     /// Last refusal reported by the other side.
     refusal: Option<Box<TypeRefusal>>,
-    over: bool,
+    closed: bool,
 }
 
 /// A complete message.
-pub(super) struct Arrived {
+pub(super) struct ReceivedFrame {
     bytes: Vec<u8>,
     /// Fingerprint of its type.
     fingerprint: u64,
@@ -98,21 +98,21 @@ pub(super) struct Arrived {
 }
 
 /// Result of reading one message or note.
-pub(super) enum Next {
-    Message(Arrived),
+pub(super) enum FrameEvent {
+    Message(ReceivedFrame),
     Note,
     /// No complete message or note can be read at present.
-    Nothing,
+    Pending,
 }
 
 /// Returns `true` if this is the beginning of a note.
-pub(super) fn begins_a_note(bytes: &[u8]) -> bool {
+pub(super) fn is_note_start(bytes: &[u8]) -> bool {
     bytes.get(HEAD - LENGTH..HEAD) == Some(&NOTE.to_le_bytes())
 }
 
 /// Reads more of `len` bytes, whose beginning is already in `into`. The kernel writes each byte once: zeroing
 /// the buffer for each read would make the cost of a long message quadratic.
-fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
+fn read_more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
     let start = into.len();
     let has_room = start < into.capacity() || start >= WHOLE && into.try_reserve_exact(len - start).is_ok();
     if !has_room {
@@ -128,32 +128,32 @@ fn more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Err
     n
 }
 
-impl Reader {
+impl FrameReader {
     /// Reads available bytes up to the end of one message. Returns `None` if there is no complete message
     /// yet.
-    fn advance(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Result<Option<Arrived>, GetError> {
+    fn advance(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Result<Option<ReceivedFrame>, GetError> {
         if !self.is_greeted(fd)? {
             return Ok(None);
         }
         let most = NOTES_AT_ONCE;
         for _ in 0..most {
             match self.read_next(fd, limit)? {
-                Next::Message(arrived) => return Ok(Some(arrived)),
-                Next::Note => {}
-                Next::Nothing => break,
+                FrameEvent::Message(frame) => return Ok(Some(frame)),
+                FrameEvent::Note => {}
+                FrameEvent::Pending => break,
             }
         }
         Ok(None)
     }
 
     /// Reads available bytes up to the end of one message or note. The greeting has been read.
-    pub(super) fn read_next(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Result<Next, GetError> {
+    pub(super) fn read_next(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Result<FrameEvent, GetError> {
         loop {
             let [a, b, c, d, fingerprint @ .., e, f] = self.head;
             let len = u32::from_le_bytes([a, b, c, d]) as usize;
             let name = u16::from_le_bytes([e, f]);
             let is_note = self.is_in_note();
-            let (name, limit) = if is_note { (0, LONGEST_NOTE) } else { (usize::from(name), limit) };
+            let (name, limit) = if is_note { (0, MAX_NOTE) } else { (usize::from(name), limit) };
             let n = if self.have < HEAD {
                 read(fd, &mut self.head[self.have..])
             } else if len > limit {
@@ -161,22 +161,22 @@ impl Reader {
                     "a message of {len} bytes arrives, and {limit} is the limit here (SocketOptions::max_message)"
                 );
                 return Err(self.end(fd, mp_core::Error::LimitExceeded(why)));
-            } else if name > LONGEST {
+            } else if name > MAX_NAME {
                 let why = format!(
-                    "a message arrives whose type has a name of {name} bytes, and {LONGEST} is the limit"
+                    "a message arrives whose type has a name of {name} bytes, and {MAX_NAME} is the limit"
                 );
                 return Err(self.end(fd, mp_core::Error::LimitExceeded(why)));
             } else if self.name.len() < name {
-                more(fd, &mut self.name, name)
+                read_more(fd, &mut self.name, name)
             } else if self.body.len() < len {
-                more(fd, &mut self.body, len)
+                read_more(fd, &mut self.body, len)
             } else if is_note {
                 self.have = 0;
                 self.refusal = refusal_of(&std::mem::take(&mut self.body)).map(Box::new);
-                return Ok(Next::Note);
+                return Ok(FrameEvent::Note);
             } else {
                 self.have = 0;
-                return Ok(Next::Message(Arrived {
+                return Ok(FrameEvent::Message(ReceivedFrame {
                     bytes: std::mem::take(&mut self.body),
                     fingerprint: u64::from_le_bytes(fingerprint),
                     name: std::mem::take(&mut self.name),
@@ -184,7 +184,7 @@ impl Reader {
             };
             match n.or_else(|e| if tcp::is_gone(e) { Ok(0) } else { Err(e) }) {
                 Ok(0) if self.have == 0 => {
-                    self.over = true;
+                    self.closed = true;
                     return Err(self.gone());
                 }
                 Ok(0) => {
@@ -193,7 +193,7 @@ impl Reader {
                 }
                 Ok(n) if self.have < HEAD => self.have += n,
                 Ok(_) | Err(Errno::INTR) => {}
-                Err(Errno::AGAIN) => return Ok(Next::Nothing),
+                Err(Errno::AGAIN) => return Ok(FrameEvent::Pending),
                 Err(e) => {
                     let what = "reading from the other end of a connection";
                     return Err(self.end(fd, mp_core::Error::Os { what, source: e.into() }));
@@ -209,18 +209,18 @@ impl Reader {
 
     /// Returns `true` if a note was partly read.
     pub(super) fn is_in_note(&self) -> bool {
-        self.have == HEAD && begins_a_note(&self.head)
+        self.have == HEAD && is_note_start(&self.head)
     }
 
     /// Searches the data of a closed connection for a note. Stops at an invitation, whose descriptor would be
     /// lost.
     pub(super) fn find_note(&mut self, fd: BorrowedFd<'_>, limit: usize) -> Option<Box<TypeRefusal>> {
         let invites = |have| have == 0 && is_invitation(fd);
-        while !self.over && self.greeting.is_none() && !invites(self.have) {
+        while !self.closed && self.greeting.is_none() && !invites(self.have) {
             match self.read_next(fd, limit) {
-                Ok(Next::Message(arrived)) => self.early.push_back(Ok(arrived)),
-                Ok(Next::Note) => {}
-                Ok(Next::Nothing) | Err(GetError::Disconnected | GetError::TypeRefused(_)) => break,
+                Ok(FrameEvent::Message(frame)) => self.early.push_back(Ok(frame)),
+                Ok(FrameEvent::Note) => {}
+                Ok(FrameEvent::Pending) | Err(GetError::Disconnected | GetError::TypeRefused(_)) => break,
                 Err(error) => self.early.push_back(Err(error)),
             }
         }
@@ -228,8 +228,8 @@ impl Reader {
     }
 
     /// Stores a message for a later receive.
-    pub(super) fn keep(&mut self, arrived: Arrived) {
-        self.early.push_back(Ok(arrived));
+    pub(super) fn store(&mut self, frame: ReceivedFrame) {
+        self.early.push_back(Ok(frame));
     }
 
     /// Reads the available part of the greeting. Returns `true` if messages can follow.
@@ -238,7 +238,7 @@ impl Reader {
         if let Some(refused) = self.refused.take() {
             return Err(GetError::Failed(refusal(refused)));
         }
-        if self.over {
+        if self.closed {
             return Err(self.gone());
         }
         Ok(self.greeting.is_none())
@@ -264,7 +264,7 @@ impl Reader {
             Err(refused) => {
                 // A listener that is gone has not refused.
                 let refused = Some(refused).filter(|e| !matches!(e, ConnectError::Gone));
-                (self.greeting, self.refused, self.over) = (None, refused, true);
+                (self.greeting, self.refused, self.closed) = (None, refused, true);
                 // As in `end`.
                 _ = rustix::net::shutdown(fd, Shutdown::Both);
             }
@@ -274,7 +274,7 @@ impl Reader {
 
     /// Ends the connection, since the following bytes can't be interpreted.
     fn end(&mut self, fd: BorrowedFd<'_>, error: mp_core::Error) -> GetError {
-        self.over = true;
+        self.closed = true;
         (self.name, self.body) = (Vec::new(), Vec::new());
         // Reports the end to the other side. If that is gone, this fails, and nothing is left to do.
         _ = rustix::net::shutdown(fd, Shutdown::Both);
@@ -283,9 +283,9 @@ impl Reader {
 }
 
 /// Waitable for bytes that arrive at a socket.
-struct Arrivals(Arc<Socket>);
+struct ReadableSocket(Arc<Socket>);
 
-impl Waitable for Arrivals {
+impl Waitable for ReadableSocket {
     fn place(&self) -> WaitPoint<'_> {
         WaitPoint::Readable(self.0.as_fd())
     }
@@ -300,9 +300,9 @@ impl Waitable for Arrivals {
 }
 
 /// Waitable for room in a socket.
-pub(super) struct Room(pub(super) Arc<Socket>);
+pub(super) struct WritableSocket(pub(super) Arc<Socket>);
 
-impl Waitable for Room {
+impl Waitable for WritableSocket {
     fn place(&self) -> WaitPoint<'_> {
         WaitPoint::Writable(self.0.as_fd())
     }
@@ -327,9 +327,9 @@ pub(super) fn found(fd: BorrowedFd<'_>, asked: PollFlags) -> PollFlags {
 }
 
 impl Socket {
-    pub(crate) fn new(met: Met, limit: usize) -> Self {
-        let Met { fd, peer, greeting } = met;
-        let reader = Mutex::new(Reader { greeting, ..Reader::default() });
+    pub(crate) fn new(result: HandshakeResult, limit: usize) -> Self {
+        let HandshakeResult { fd, peer, greeting } = result;
+        let reader = Mutex::new(FrameReader { greeting, ..FrameReader::default() });
         let (process, name) = (std::process::id(), Mutex::default());
         Self { fd, peer, process, limit, name, reader, writer: Mutex::default() }
     }
@@ -346,12 +346,12 @@ impl Socket {
     pub(crate) fn described(&self) -> String {
         let name = self.given_name().map(|name| format!(" {name:?}")).unwrap_or_default();
         match self.peer {
-            Peer::Process(process) => format!("socket{name} to pid {}", process.pid),
-            Peer::Host(host) => format!("socket{name} to {host}"),
+            PeerIdentity::Process(process) => format!("socket{name} to pid {}", process.pid),
+            PeerIdentity::Host(host) => format!("socket{name} to {host}"),
         }
     }
 
-    pub(crate) fn peer(&self) -> Peer {
+    pub(crate) fn peer(&self) -> PeerIdentity {
         self.peer
     }
 
@@ -369,7 +369,7 @@ impl Socket {
 
     /// Returns `true` if sending would be useless. For a Unix socket, the kernel reports this by itself. Over
     /// TCP, the kernel accepts bytes until the host of the other side has refused them.
-    pub(super) fn is_known_to_be_gone(&self) -> bool {
+    pub(super) fn is_peer_closed(&self) -> bool {
         self.peer.host().is_some() && self.is_disconnected()
     }
 
@@ -385,29 +385,29 @@ impl Socket {
     }
 
     pub(crate) fn recv<T: Message>(self: &Arc<Self>, wait: Wait) -> Result<T, GetError> {
-        self.wait_for(wait, || self.look()?.map(|arrived| self.decode(arrived)).transpose())
+        self.wait_for(wait, || self.poll_frame()?.map(|frame| self.decode(frame)).transpose())
     }
 
     /// Receives a [`Bytes`] message. The received bytes are not copied.
     pub(crate) fn recv_bytes(self: &Arc<Self>, wait: Wait) -> Result<Vec<u8>, GetError> {
-        self.wait_for(wait, || self.look()?.map(|arrived| self.bytes_of(arrived)).transpose())
+        self.wait_for(wait, || self.poll_frame()?.map(|frame| self.bytes_of(frame)).transpose())
     }
 
-    /// Calls `look` until it returns a result, and waits for more data in between.
+    /// Calls `poll` until it returns a result, and waits for more data in between.
     pub(super) fn wait_for<R>(
         self: &Arc<Self>,
         wait: Wait,
-        look: impl Fn() -> Result<Option<R>, GetError>,
+        poll: impl Fn() -> Result<Option<R>, GetError>,
     ) -> Result<R, GetError> {
         loop {
             // Computed first: a side that keeps sending data that is not a message must not extend the time.
             let left = left(wait);
-            if let Some(found) = look()? {
+            if let Some(found) = poll()? {
                 return Ok(found);
             }
             match left {
                 None | Some(Some(Duration::ZERO)) => return Err(GetError::Empty),
-                Some(left) => mp_core::wait(&[&Arrivals(self.clone())], left).map_err(Error::from)?,
+                Some(left) => mp_core::wait(&[&ReadableSocket(self.clone())], left).map_err(Error::from)?,
             };
         }
     }
@@ -423,39 +423,39 @@ impl Socket {
         self.bytes_of(self.arrived().await?)
     }
 
-    async fn arrived(self: &Arc<Self>) -> Result<Arrived, GetError> {
-        let what = || Arc::new(Arrivals(self.clone())) as SharedWaitable;
-        mp_core::until(what, || self.look().map_err(Looked)).await.map_err(|e| e.0)
+    async fn arrived(self: &Arc<Self>) -> Result<ReceivedFrame, GetError> {
+        let what = || Arc::new(ReadableSocket(self.clone())) as SharedWaitable;
+        mp_core::until(what, || self.poll_frame().map_err(PollError)).await.map_err(|e| e.0)
     }
 
-    fn bytes_of(self: &Arc<Self>, arrived: Arrived) -> Result<Vec<u8>, GetError> {
-        let is_bytes = arrived.fingerprint == TypeFingerprint::<Bytes>::new().get();
-        if is_bytes && is_of::<Bytes>(&arrived.name) {
-            return Ok(arrived.bytes);
+    fn bytes_of(self: &Arc<Self>, frame: ReceivedFrame) -> Result<Vec<u8>, GetError> {
+        let is_bytes = frame.fingerprint == TypeFingerprint::<Bytes>::new().get();
+        if is_bytes && is_name_of::<Bytes>(&frame.name) {
+            return Ok(frame.bytes);
         }
-        self.decode::<Bytes>(arrived).map(|bytes| bytes.0)
+        self.decode::<Bytes>(frame).map(|bytes| bytes.0)
     }
 
     /// Reads available bytes. Returns the message if it is complete.
-    fn look(&self) -> Result<Option<Arrived>, GetError> {
+    fn poll_frame(&self) -> Result<Option<ReceivedFrame>, GetError> {
         let mut reader = self.reader.lock();
         match reader.early.pop_front() {
-            Some(arrived) => arrived.map(Some),
+            Some(frame) => frame.map(Some),
             None => reader.advance(self.as_fd(), self.limit),
         }
     }
 
     /// Decodes a message. If it has another type, reports this to the other side.
-    fn decode<T: Message>(self: &Arc<Self>, arrived: Arrived) -> Result<T, GetError> {
-        let fingerprint = arrived.fingerprint;
-        let error = match value_of(arrived) {
+    fn decode<T: Message>(self: &Arc<Self>, frame: ReceivedFrame) -> Result<T, GetError> {
+        let fingerprint = frame.fingerprint;
+        let error = match value_of(frame) {
             Ok(value) => return Ok(value),
             Err(error) => error,
         };
         if let Error::TypeMismatch { expected, found, .. } = &error {
             let note = note_of(expected, found.as_deref().unwrap_or_default(), fingerprint);
             // Not reported if there is no room or the other side is gone.
-            _ = Sending::new(self, Frame::from(note)).advance();
+            _ = PendingSend::new(self, OutgoingFrame::from(note)).advance();
         }
         Err(error.into())
     }
@@ -482,7 +482,7 @@ pub(super) fn head_of<T: Message>(len: u32) -> Vec<u8> {
 /// Encodes a note: length, fingerprint, [`NOTE`], the length of the expected type's name, that name, and the
 /// name of the type that was sent.
 fn note_of(expected: &str, sent: &str, fingerprint: u64) -> Vec<u8> {
-    let cut = |name: &str| name.as_bytes()[..name.len().min(LONGEST)].to_vec();
+    let cut = |name: &str| name.as_bytes()[..name.len().min(MAX_NAME)].to_vec();
     let (expected, sent) = (cut(expected), cut(sent));
     let len = (LENGTH + expected.len() + sent.len()) as u32;
     let head = [&len.to_le_bytes()[..], &fingerprint.to_le_bytes(), &NOTE.to_le_bytes()].concat();
@@ -507,18 +507,18 @@ pub(super) fn left(wait: Wait) -> Option<Option<Duration>> {
 }
 
 /// Decodes the value of a message.
-fn value_of<T: Message>(Arrived { bytes, fingerprint, name }: Arrived) -> Result<T, Error> {
+fn value_of<T: Message>(ReceivedFrame { bytes, fingerprint, name }: ReceivedFrame) -> Result<T, Error> {
     // Two names may have the same fingerprint.
-    if fingerprint == TypeFingerprint::<T>::new().get() && !is_of::<T>(&name) {
-        return Err(other_type::<T>(&name, &bytes));
+    if fingerprint == TypeFingerprint::<T>::new().get() && !is_name_of::<T>(&name) {
+        return Err(type_mismatch::<T>(&name, &bytes));
     }
     from_bytes(bytes, fingerprint).map_err(|error| with_name(error, fingerprint, &name))
 }
 
-/// Error of [`Socket::look`] or of waiting.
-struct Looked(GetError);
+/// Error of [`Socket::poll_frame`] or of waiting.
+struct PollError(GetError);
 
-impl From<mp_core::Error> for Looked {
+impl From<mp_core::Error> for PollError {
     fn from(e: mp_core::Error) -> Self {
         Self(Error::from(e).into())
     }
@@ -571,7 +571,7 @@ mod tests {
     fn a_message_with_the_fingerprint_and_another_name_is_of_another_type() {
         let received = |name: &str| {
             let fingerprint = TypeFingerprint::<u8>::new().get();
-            value_of::<u8>(Arrived { bytes: vec![1, 5], fingerprint, name: name.into() })
+            value_of::<u8>(ReceivedFrame { bytes: vec![1, 5], fingerprint, name: name.into() })
         };
         assert_eq!(received("u8").unwrap(), 5);
         let error = received("u9").unwrap_err();

@@ -27,8 +27,8 @@ fn arrived(bytes: &[u8]) -> OwnedFd {
 /// The first byte decides whether the hello of a listener is still expected.
 pub(crate) fn frames(bytes: &[u8]) {
     let Some((greeted, bytes)) = bytes.split_first() else { return };
-    let greeting = (greeted % 2 == 1).then(Greeting::none_yet);
-    let (fd, mut reader) = (arrived(bytes), Reader { greeting, ..Reader::default() });
+    let greeting = (greeted % 2 == 1).then(Greeting::empty);
+    let (fd, mut reader) = (arrived(bytes), FrameReader { greeting, ..FrameReader::default() });
     match reader.is_greeted(fd.as_fd()) {
         Ok(true) => {}
         Ok(false) => return,
@@ -38,26 +38,26 @@ pub(crate) fn frames(bytes: &[u8]) {
     }
     loop {
         match reader.read_next(fd.as_fd(), LIMIT) {
-            Ok(Next::Message(arrived)) => {
-                assert!(arrived.bytes.len() <= LIMIT && arrived.name.len() <= LONGEST);
-                if let Err(error) = value_of::<(u8, String)>(arrived) {
+            Ok(FrameEvent::Message(frame)) => {
+                assert!(frame.bytes.len() <= LIMIT && frame.name.len() <= MAX_NAME);
+                if let Err(error) = value_of::<(u8, String)>(frame) {
                     let is_type = matches!(error, Error::TypeMismatch { .. });
                     let is_bytes = matches!(error, Error::Memory(mp_core::Error::Undecodable(_)));
                     assert!(is_type || is_bytes, "{error:?}");
                 }
             }
-            Ok(Next::Note) => {
+            Ok(FrameEvent::Note) => {
                 if let Some(refusal) = &reader.refusal {
-                    assert!(refusal.sent.len() + refusal.expected.len() <= 3 * LONGEST_NOTE);
+                    assert!(refusal.sent.len() + refusal.expected.len() <= 3 * MAX_NOTE);
                 }
             }
             // All bytes and the end have arrived.
-            Ok(Next::Nothing) => panic!("more is waited for than will come"),
+            Ok(FrameEvent::Pending) => panic!("more is waited for than will come"),
             Err(error) => {
                 is_of_bytes(&error);
                 // Buffers are freed when the connection ends.
                 let left = reader.body.capacity() + reader.name.capacity();
-                assert!(reader.over && left <= 2 * FIRST, "{left} bytes are left");
+                assert!(reader.closed && left <= 2 * FIRST, "{left} bytes are left");
                 return;
             }
         }
@@ -76,14 +76,14 @@ fn is_of_bytes(error: &GetError) {
 /// The first byte decides whether this side has a key.
 pub(crate) fn hellos(bytes: &[u8]) {
     let Some((key, bytes)) = bytes.split_first() else { return };
-    if let Some(&said) = bytes.first_chunk::<HELLO>() {
+    if let Some(&input) = bytes.first_chunk::<HELLO>() {
         let key = key % 2 == 1;
-        if let Ok(nonce) = check_hello(&said, key) {
-            assert_eq!(hello(key, &nonce), said);
+        if let Ok(nonce) = check_hello(&input, key) {
+            assert_eq!(hello(key, &nonce), input);
         }
     }
     let there = arrived(bytes);
-    let mut greeting = Greeting::none_yet();
+    let mut greeting = Greeting::empty();
     match greeting.advance(there.as_fd()) {
         Ok(is_whole) => assert!(is_whole && bytes.len() >= HELLO),
         Err(error) => assert!(!error.to_string().is_empty()),

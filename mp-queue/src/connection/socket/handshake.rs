@@ -29,7 +29,7 @@ use mp_core::peer;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags};
 
-use super::key::{self, Key, NONCE, PROOF, Said};
+use super::key::{self, Key, NONCE, PROOF, ProofInput};
 use super::{Address, ConnectError};
 
 const MAGIC: &[u8; 8] = b"mp-sock\x08";
@@ -39,26 +39,26 @@ const REFUSAL: [u8; PROOF] = [0; PROOF];
 
 /// Other end of a connection, as reported by the kernel.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Peer {
+pub(crate) enum PeerIdentity {
     /// A process of this machine, over a Unix socket.
     Process(peer::Peer),
     /// A TCP address.
     Host(SocketAddr),
 }
 
-impl Peer {
+impl PeerIdentity {
     /// Process id, or 0 if unknown.
     pub(crate) fn pid(&self) -> u32 {
         match self {
-            Peer::Process(process) => process.pid,
-            Peer::Host(_) => 0,
+            PeerIdentity::Process(process) => process.pid,
+            PeerIdentity::Host(_) => 0,
         }
     }
 
     pub(crate) fn host(&self) -> Option<SocketAddr> {
         match *self {
-            Peer::Process(_) => None,
-            Peer::Host(host) => Some(host),
+            PeerIdentity::Process(_) => None,
+            PeerIdentity::Host(host) => Some(host),
         }
     }
 }
@@ -68,7 +68,7 @@ pub(crate) struct Handshake {
     fd: OwnedFd,
     listener: bool,
     key: Option<Arc<Key>>,
-    peer: Peer,
+    peer: PeerIdentity,
     mine: [u8; NONCE],
     theirs: Option<[u8; NONCE]>,
     buffer: [u8; HELLO],
@@ -78,13 +78,13 @@ pub(crate) struct Handshake {
     began: Instant,
     /// `None` if it is beyond the range of the clock.
     deadline: Option<Instant>,
-    patience: Duration,
+    timeout: Duration,
 }
 
 /// Result of a handshake.
-pub(crate) struct Met {
+pub(crate) struct HandshakeResult {
     pub(crate) fd: OwnedFd,
-    pub(crate) peer: Peer,
+    pub(crate) peer: PeerIdentity,
     /// State of the other side's hello, if this side continues before it has arrived.
     pub(crate) greeting: Option<Greeting>,
 }
@@ -98,7 +98,7 @@ pub(crate) struct Greeting {
 impl Greeting {
     /// Creates a greeting of which no byte has arrived.
     #[cfg(any(test, feature = "fuzz"))]
-    pub(super) fn none_yet() -> Self {
+    pub(super) fn empty() -> Self {
         Self { buffer: [0; HELLO], have: 0 }
     }
 
@@ -119,32 +119,32 @@ impl Greeting {
 
 impl Handshake {
     /// Begins a handshake over a connected, non-blocking socket. `host` is the address of a TCP peer. The
-    /// handshake may take `patience`, which ends at `deadline`.
+    /// handshake may take `timeout`, which ends at `deadline`.
     pub(crate) fn begin(
         fd: OwnedFd,
         listener: bool,
         key: Option<Arc<Key>>,
-        (patience, deadline): (Duration, Option<Instant>),
+        (timeout, deadline): (Duration, Option<Instant>),
         address: &Address,
         host: Option<SocketAddr>,
     ) -> Result<Self, ConnectError> {
         let failed = |source| ConnectError::Io { what: "greeting at", address: address.clone(), source };
         let peer = match host {
-            Some(host) => Peer::Host(host),
+            Some(host) => PeerIdentity::Host(host),
             None => {
                 let peer = peer::of(fd.as_fd()).map_err(failed)?;
                 if peer.uid != rustix::process::geteuid().as_raw() {
                     return Err(ConnectError::OtherUser { uid: peer.uid, pid: peer.pid });
                 }
-                Peer::Process(peer)
+                PeerIdentity::Process(peer)
             }
         };
         let mine = key::nonce().map_err(failed)?;
-        let left = match say(fd.as_fd(), &hello(key.is_some(), &mine)) {
+        let left = match send_short(fd.as_fd(), &hello(key.is_some(), &mine)) {
             // A client that closed before it was accepted: its data can still be read.
             Err(ConnectError::Gone) if listener => true,
-            said => {
-                said?;
+            sent => {
+                sent?;
                 false
             }
         };
@@ -160,7 +160,7 @@ impl Handshake {
             left,
             began: Instant::now(),
             deadline,
-            patience,
+            timeout,
         })
     }
 
@@ -176,7 +176,7 @@ impl Handshake {
 
     /// Returns `true` if the other side, which is gone, has sent nothing or did not wait for the proof that
     /// it needs.
-    pub(crate) fn has_only_looked(&self) -> bool {
+    pub(crate) fn is_probe(&self) -> bool {
         self.left || (self.theirs.is_none() && self.have == 0)
     }
 
@@ -190,7 +190,7 @@ impl Handshake {
                     Ok(n) => self.have += n,
                     Err(Errno::INTR) => {}
                     Err(Errno::AGAIN) if self.deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
-                        return Err(ConnectError::TimedOut(self.patience));
+                        return Err(ConnectError::TimedOut(self.timeout));
                     }
                     Err(Errno::AGAIN) => return Ok(false),
                     Err(_) => return Err(ConnectError::Gone),
@@ -198,18 +198,18 @@ impl Handshake {
             }
             self.have = 0;
             let Some(theirs) = self.theirs else {
-                self.theirs = Some(self.greeted()?);
+                self.theirs = Some(self.check_greeting()?);
                 match &self.key {
                     Some(_) => continue,
                     None => return Ok(true),
                 }
             };
-            return self.proved(&theirs).map(|()| true);
+            return self.check_proof(&theirs).map(|()| true);
         }
     }
 
     /// Handles a received hello and returns its random bytes. A client with a key then proves it.
-    fn greeted(&self) -> Result<[u8; NONCE], ConnectError> {
+    fn check_greeting(&self) -> Result<[u8; NONCE], ConnectError> {
         let theirs = check_hello(&self.buffer, self.key.is_some())?;
         if !self.listener {
             self.prove(&theirs)?;
@@ -218,13 +218,13 @@ impl Handshake {
     }
 
     /// Handles a received proof. A listener answers it.
-    fn proved(&self, theirs: &[u8; NONCE]) -> Result<(), ConnectError> {
-        let said = Said { listener: !self.listener, provers: theirs, others: &self.mine };
-        let is_proof = self.key.as_ref().is_none_or(|key| key.is_proof(&said, &self.buffer[..PROOF]));
+    fn check_proof(&self, theirs: &[u8; NONCE]) -> Result<(), ConnectError> {
+        let input = ProofInput { listener: !self.listener, provers: theirs, others: &self.mine };
+        let is_proof = self.key.as_ref().is_none_or(|key| key.is_proof(&input, &self.buffer[..PROOF]));
         if !is_proof {
             if self.listener {
                 // The error is the same if the client is gone.
-                _ = say(self.fd.as_fd(), &REFUSAL);
+                _ = send_short(self.fd.as_fd(), &REFUSAL);
             }
             return Err(ConnectError::KeyMismatch { pid: self.peer.pid(), host: self.peer.host() });
         }
@@ -234,14 +234,14 @@ impl Handshake {
     /// Sends the proof of this side, if there is a key.
     fn prove(&self, theirs: &[u8; NONCE]) -> Result<(), ConnectError> {
         let Some(key) = &self.key else { return Ok(()) };
-        let said = Said { listener: self.listener, provers: &self.mine, others: theirs };
-        say(self.fd.as_fd(), &key.prove(&said))
+        let input = ProofInput { listener: self.listener, provers: &self.mine, others: theirs };
+        send_short(self.fd.as_fd(), &key.prove(&input))
     }
 
     /// Ends the handshake and returns its result, including an incomplete greeting.
-    pub(crate) fn end(self) -> Met {
+    pub(crate) fn end(self) -> HandshakeResult {
         let greeting = self.theirs.is_none().then_some(Greeting { buffer: self.buffer, have: self.have });
-        Met { fd: self.fd, peer: self.peer, greeting }
+        HandshakeResult { fd: self.fd, peer: self.peer, greeting }
     }
 }
 
@@ -283,7 +283,7 @@ pub(super) fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE],
 }
 
 /// Sends a few bytes, for which a fresh socket has room.
-fn say(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), ConnectError> {
+fn send_short(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), ConnectError> {
     match rustix::net::send(fd, bytes, SendFlags::NOSIGNAL) {
         Ok(n) if n == bytes.len() => Ok(()),
         _ => Err(ConnectError::Gone),

@@ -12,7 +12,7 @@ use mp_reduce::Error;
 use rustix::io::Errno;
 use rustix::net::RecvFlags;
 
-use super::frame::{NOTES_AT_ONCE, Next, Socket, begins_a_note};
+use super::frame::{FrameEvent, NOTES_AT_ONCE, Socket, is_note_start};
 use super::outbox::WriteError;
 use super::tcp;
 use crate::error::GetError;
@@ -73,15 +73,15 @@ impl Socket {
                 Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
                 has => has.map_err(failed)?,
             };
-            let is_note = reader.is_between_messages() && begins_a_note(&found[..has]);
+            let is_note = reader.is_between_messages() && is_note_start(&found[..has]);
             if !is_note && !reader.is_in_note() {
                 break has;
             }
             // A note reports a refusal of the other side and is not a message that could be received.
             match reader.read_next(self.as_fd(), self.limit)? {
-                Next::Note if notes < NOTES_AT_ONCE => notes += 1,
-                Next::Note | Next::Nothing => return Ok(None),
-                Next::Message(arrived) => reader.keep(arrived),
+                FrameEvent::Note if notes < NOTES_AT_ONCE => notes += 1,
+                FrameEvent::Note | FrameEvent::Pending => return Ok(None),
+                FrameEvent::Message(frame) => reader.store(frame),
             }
         };
         // The frame is sent by one call and so arrives complete.

@@ -11,7 +11,7 @@ pub(crate) const PROOF: usize = 32;
 
 /// Random bytes of both sides. Not read without keys.
 #[cfg_attr(not(feature = "authkey"), allow(dead_code))]
-pub(crate) struct Said<'a> {
+pub(crate) struct ProofInput<'a> {
     /// `true` if the prover is the listener.
     pub(crate) listener: bool,
     pub(crate) provers: &'a [u8],
@@ -19,13 +19,13 @@ pub(crate) struct Said<'a> {
 }
 
 #[cfg(feature = "authkey")]
-mod with {
+mod enabled {
     use std::io;
 
     use hmac::{Hmac, KeyInit, Mac};
     use sha2::Sha256;
 
-    use super::{NONCE, PROOF, Said};
+    use super::{NONCE, PROOF, ProofInput};
 
     /// Secret that both sides know.
     pub(crate) struct Key(Box<[u8]>);
@@ -45,21 +45,21 @@ mod with {
             self.0.is_empty()
         }
 
-        fn mac(&self, said: &Said<'_>) -> Hmac<Sha256> {
+        fn mac(&self, input: &ProofInput<'_>) -> Hmac<Sha256> {
             // HMAC accepts keys of any length.
             let mut mac = <Hmac<Sha256> as KeyInit>::new_from_slice(&self.0).expect("keys have no length");
-            mac.update(if said.listener { b"mp listener proof" } else { b"mp connecter proof" });
-            mac.update(said.provers);
-            mac.update(said.others);
+            mac.update(if input.listener { b"mp listener proof" } else { b"mp connecter proof" });
+            mac.update(input.provers);
+            mac.update(input.others);
             mac
         }
 
-        pub(crate) fn prove(&self, said: &Said<'_>) -> [u8; PROOF] {
-            self.mac(said).finalize().into_bytes().into()
+        pub(crate) fn prove(&self, input: &ProofInput<'_>) -> [u8; PROOF] {
+            self.mac(input).finalize().into_bytes().into()
         }
 
-        pub(crate) fn is_proof(&self, said: &Said<'_>, proof: &[u8]) -> bool {
-            self.mac(said).verify_slice(proof).is_ok()
+        pub(crate) fn is_proof(&self, input: &ProofInput<'_>, proof: &[u8]) -> bool {
+            self.mac(input).verify_slice(proof).is_ok()
         }
     }
 
@@ -71,10 +71,10 @@ mod with {
 }
 
 #[cfg(not(feature = "authkey"))]
-mod without {
+mod disabled {
     use std::io;
 
-    use super::{NONCE, PROOF, Said};
+    use super::{NONCE, PROOF, ProofInput};
 
     /// Without the feature `authkey`, there are no keys.
     pub(crate) enum Key {}
@@ -84,11 +84,11 @@ mod without {
             match *self {}
         }
 
-        pub(crate) fn prove(&self, _: &Said<'_>) -> [u8; PROOF] {
+        pub(crate) fn prove(&self, _: &ProofInput<'_>) -> [u8; PROOF] {
             match *self {}
         }
 
-        pub(crate) fn is_proof(&self, _: &Said<'_>, _: &[u8]) -> bool {
+        pub(crate) fn is_proof(&self, _: &ProofInput<'_>, _: &[u8]) -> bool {
             match *self {}
         }
     }
@@ -98,10 +98,10 @@ mod without {
     }
 }
 
-#[cfg(feature = "authkey")]
-pub(crate) use with::{Key, nonce};
 #[cfg(not(feature = "authkey"))]
-pub(crate) use without::{Key, nonce};
+pub(crate) use disabled::{Key, nonce};
+#[cfg(feature = "authkey")]
+pub(crate) use enabled::{Key, nonce};
 
 #[cfg(all(test, feature = "authkey"))]
 mod tests {
@@ -111,14 +111,14 @@ mod tests {
     fn a_proof_holds_for_one_key_one_direction_and_one_meeting() {
         let (a, b, c) = (nonce().unwrap(), nonce().unwrap(), nonce().unwrap());
         let key = Key::new(b"secret");
-        let said = |listener, provers, others| Said { listener, provers, others };
-        let proof = key.prove(&said(true, &a, &b));
-        assert!(key.is_proof(&said(true, &a, &b), &proof));
-        assert!(!key.is_proof(&said(false, &a, &b), &proof), "turned round");
-        assert!(!key.is_proof(&said(true, &b, &a), &proof), "sent back");
-        assert!(!key.is_proof(&said(true, &a, &c), &proof), "used again");
-        assert!(!key.is_proof(&said(true, &a, &b), &proof[..31]), "cut");
-        assert!(!Key::new(b"Secret").is_proof(&said(true, &a, &b), &proof));
+        let said = |listener, provers, others| ProofInput { listener, provers, others };
+        let proof = key.prove(&input(true, &a, &b));
+        assert!(key.is_proof(&input(true, &a, &b), &proof));
+        assert!(!key.is_proof(&input(false, &a, &b), &proof), "turned round");
+        assert!(!key.is_proof(&input(true, &b, &a), &proof), "sent back");
+        assert!(!key.is_proof(&input(true, &a, &c), &proof), "used again");
+        assert!(!key.is_proof(&input(true, &a, &b), &proof[..31]), "cut");
+        assert!(!Key::new(b"Secret").is_proof(&input(true, &a, &b), &proof));
         assert!(Key::new(b"").is_empty());
     }
 
@@ -133,7 +133,7 @@ mod tests {
         assert_eq!(hex, known);
         let mut mac = <Hmac<sha2::Sha256> as KeyInit>::new_from_slice(b"Jefe").unwrap();
         mac.update(b"mp listener proofab");
-        let said = Said { listener: true, provers: b"a", others: b"b" };
-        assert_eq!(Key::new(b"Jefe").prove(&said)[..], mac.finalize().into_bytes()[..]);
+        let input = ProofInput { listener: true, provers: b"a", others: b"b" };
+        assert_eq!(Key::new(b"Jefe").prove(&input)[..], mac.finalize().into_bytes()[..]);
     }
 }

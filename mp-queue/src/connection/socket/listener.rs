@@ -12,14 +12,14 @@ use rustix::event::epoll;
 use rustix::io::Errno;
 use rustix::net::SocketFlags;
 
-use super::address::Listening;
+use super::address::ListeningSocket;
 use super::events::{Timer, until};
 use super::handshake::{Handshake, io_error};
 use super::{Address, ConnectError, SocketOptions, address, tcp, wait_for};
 use crate::connection::Connection;
 
 /// Number of connections that may be in their handshake at the same time.
-const MOST: usize = 64;
+const MAX_HANDSHAKES: usize = 64;
 /// Time that a TCP peer has for its first byte before it can lose its place to a later peer.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -57,17 +57,17 @@ const GRACE: Duration = Duration::from_secs(1);
 pub struct Listener {
     /// Dropped before the socket is closed: while the socket is open, another process's path can't be
     /// mistaken for this one.
-    _made: Option<address::MadePath>,
+    _path: Option<address::SocketPath>,
     fd: OwnedFd,
     /// Readable when a process connects or has sent data, or when its time is over.
     events: Arc<OwnedFd>,
     /// Readable when the time of the first handshake is over.
-    patience: Timer,
+    timer: Timer,
     address: Address,
     options: SocketOptions,
     name: Option<String>,
     /// No thread waits while it holds the lock.
-    meeting: Mutex<Vec<Handshake>>,
+    handshakes: Mutex<Vec<Handshake>>,
 }
 
 impl Listener {
@@ -84,13 +84,13 @@ impl Listener {
     pub(super) fn new(address: Address, options: SocketOptions) -> Result<Self, ConnectError> {
         let asked = address.clone();
         let failed = |source| ConnectError::Io { what: "listening at", address: asked.clone(), source };
-        let Listening { fd, made, address } = address.listen(options.backlog).map_err(failed)?;
+        let ListeningSocket { fd, path, address } = address.listen(options.backlog).map_err(failed)?;
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
-        let patience = Timer::new().map_err(|e| failed(e.into()))?;
-        let (events, meeting) = (Arc::new(events), Mutex::default());
-        let listener = Self { _made: made, fd, events, patience, address, options, name: None, meeting };
+        let timer = Timer::new().map_err(|e| failed(e.into()))?;
+        let (events, handshakes) = (Arc::new(events), Mutex::default());
+        let listener = Self { _path: path, fd, events, timer, address, options, name: None, handshakes };
         listener.watch(listener.fd.as_fd())?;
-        listener.watch(listener.patience.as_fd())?;
+        listener.watch(listener.timer.as_fd())?;
         Ok(listener)
     }
 
@@ -178,7 +178,7 @@ impl Listener {
     /// let other = std::thread::spawn(|| {
     ///     let connection = connect("@example-of-accept-async").unwrap();
     ///     let said: String = connection.recv().unwrap();
-    ///     connection.send(said.len()).unwrap();
+    ///     connection.send(input.len()).unwrap();
     /// });
     /// let got = block_on(async {
     ///     let connection = listener.accept_async().await?;
@@ -196,12 +196,12 @@ impl Listener {
     /// # Errors
     /// Returns the same errors as [`accept`](Self::accept).
     pub async fn accept_async(&self) -> Result<Connection, ConnectError> {
-        until(&self.events, &self.address, || self.look()).await
+        until(&self.events, &self.address, || self.poll_accept()).await
     }
 
     fn accept_until(&self, deadline: Option<Instant>) -> Result<Option<Connection>, ConnectError> {
         loop {
-            if let Some(connection) = self.look()? {
+            if let Some(connection) = self.poll_accept()? {
                 return Ok(Some(connection));
             }
             let now = Instant::now();
@@ -215,23 +215,23 @@ impl Listener {
 
     /// Advances all connections as far as possible without waiting. Returns the first connection whose
     /// handshake is complete.
-    fn look(&self) -> Result<Option<Connection>, ConnectError> {
-        let mut meeting = self.meeting.lock();
+    fn poll_accept(&self) -> Result<Option<Connection>, ConnectError> {
+        let mut handshakes = self.handshakes.lock();
         // Handshakes continue also if no connection can be accepted, since the end of one frees a descriptor.
-        let let_in = self.let_in(&mut meeting);
-        let met = self.meet(&mut meeting);
-        let waits = self.be_patient(&meeting);
-        match met {
-            Ok(None) => let_in.and(waits).map(|()| None),
-            met => met,
+        let accepted = self.accept_pending(&mut handshakes);
+        let done = self.advance_handshakes(&mut handshakes);
+        let waits = self.arm_events(&handshakes);
+        match done {
+            Ok(None) => accepted.and(waits).map(|()| None),
+            done => done,
         }
     }
 
     /// Sets the events that wake this side: the first deadline of a handshake, and a new connection if there
     /// is a place.
-    fn be_patient(&self, meeting: &[Handshake]) -> Result<(), ConnectError> {
-        let mut first = meeting.iter().filter_map(Handshake::deadline).min();
-        if has_place(meeting) {
+    fn arm_events(&self, handshakes: &[Handshake]) -> Result<(), ConnectError> {
+        let mut first = handshakes.iter().filter_map(Handshake::deadline).min();
+        if has_capacity(handshakes) {
             self.watch(self.fd.as_fd())?;
         } else {
             // Further connections wait in the kernel's queue until there is a place.
@@ -239,24 +239,28 @@ impl Listener {
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(e) => return Err(self.failed(e)),
             }
-            let grace = meeting.iter().filter_map(Handshake::silent_since).min().map(|since| since + GRACE);
+            let grace =
+                handshakes.iter().filter_map(Handshake::silent_since).min().map(|since| since + GRACE);
             first = first.into_iter().chain(grace).min();
         }
-        self.patience.set(first).map_err(|e| self.failed(e))
+        self.timer.set(first).map_err(|e| self.failed(e))
     }
 
     /// Advances all handshakes. Returns the first one that is complete or refused.
-    fn meet(&self, meeting: &mut Vec<Handshake>) -> Result<Option<Connection>, ConnectError> {
+    fn advance_handshakes(
+        &self,
+        handshakes: &mut Vec<Handshake>,
+    ) -> Result<Option<Connection>, ConnectError> {
         let mut i = 0;
-        while i < meeting.len() {
-            let known = meeting[i].advance();
+        while i < handshakes.len() {
+            let known = handshakes[i].advance();
             if let Ok(false) = known {
                 i += 1;
                 continue;
             }
-            let handshake = self.remove(meeting, i);
-            let only_looked = matches!(known, Err(ConnectError::Gone)) && handshake.has_only_looked();
-            if !only_looked {
+            let handshake = self.remove(handshakes, i);
+            let is_probe = matches!(known, Err(ConnectError::Gone)) && handshake.is_probe();
+            if !is_probe {
                 return known.map(|_| Some(self.options.connection(handshake)));
             }
         }
@@ -264,35 +268,35 @@ impl Listener {
     }
 
     /// Removes a handshake. The others keep their order.
-    fn remove(&self, meeting: &mut Vec<Handshake>, number: usize) -> Handshake {
-        let handshake = meeting.remove(number);
+    fn remove(&self, handshakes: &mut Vec<Handshake>, number: usize) -> Handshake {
+        let handshake = handshakes.remove(number);
         // Fails only if it is not registered.
         _ = epoll::delete(&self.events, &handshake);
         handshake
     }
 
     /// Accepts all connections in the queue while there are places.
-    fn let_in(&self, meeting: &mut Vec<Handshake>) -> Result<(), ConnectError> {
-        while has_place(meeting) {
+    fn accept_pending(&self, handshakes: &mut Vec<Handshake>) -> Result<(), ConnectError> {
+        while has_capacity(handshakes) {
             match rustix::net::acceptfrom_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok((fd, peer)) => {
                     let host = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-                    if host.is_some_and(|host| !self.lets_in(&host)) {
+                    if host.is_some_and(|host| !self.is_allowed(&host)) {
                         continue;
                     }
                     if host.is_some() {
                         tcp::set_up(fd.as_fd()).map_err(|e| self.failed(e))?;
                     }
-                    let (key, patience) = (self.options.key.clone(), self.options.patience);
-                    let until = Instant::now().checked_add(patience);
-                    let handshake = Handshake::begin(fd, true, key, (patience, until), &self.address, host)?;
+                    let (key, timeout) = (self.options.key.clone(), self.options.timeout);
+                    let until = Instant::now().checked_add(timeout);
+                    let handshake = Handshake::begin(fd, true, key, (timeout, until), &self.address, host)?;
                     self.watch(handshake.as_fd())?;
-                    if meeting.len() >= MOST
-                        && let Some(number) = displaceable(meeting)
+                    if handshakes.len() >= MAX_HANDSHAKES
+                        && let Some(number) = displaceable(handshakes)
                     {
-                        drop(self.remove(meeting, number));
+                        drop(self.remove(handshakes, number));
                     }
-                    meeting.push(handshake);
+                    handshakes.push(handshake);
                 }
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::INTR) => {}
@@ -307,7 +311,7 @@ impl Listener {
 
     /// Returns `true` if a peer at this address may connect. Without a key, only this machine may connect,
     /// but the kernel can be configured to route packets of others to a loopback address (`route_localnet`).
-    fn lets_in(&self, host: &SocketAddr) -> bool {
+    fn is_allowed(&self, host: &SocketAddr) -> bool {
         self.options.key.is_some() || tcp::is_loopback(host)
     }
 
@@ -325,14 +329,14 @@ impl Listener {
 }
 
 /// Returns `true` if another connection can begin its handshake.
-fn has_place(meeting: &[Handshake]) -> bool {
-    meeting.len() < MOST || displaceable(meeting).is_some()
+fn has_capacity(handshakes: &[Handshake]) -> bool {
+    handshakes.len() < MAX_HANDSHAKES || displaceable(handshakes).is_some()
 }
 
 /// Returns the oldest handshake of a TCP peer that has sent nothing for [`GRACE`].
-fn displaceable(meeting: &[Handshake]) -> Option<usize> {
+fn displaceable(handshakes: &[Handshake]) -> Option<usize> {
     let now = Instant::now();
-    meeting.iter().position(|one| one.silent_since().is_some_and(|since| now >= since + GRACE))
+    handshakes.iter().position(|one| one.silent_since().is_some_and(|since| now >= since + GRACE))
 }
 
 /// Readable when a connection arrives or its handshake can continue. Then call

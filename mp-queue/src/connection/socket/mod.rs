@@ -1,7 +1,7 @@
 //! Connections between programs that share no memory.
 
 mod address;
-mod connecting;
+mod connect;
 mod error;
 mod events;
 mod frame;
@@ -25,7 +25,7 @@ use mp_core::Waitable;
 use mp_core::sent::ByteString;
 
 pub use address::Address;
-use connecting::Attempt;
+use connect::ConnectAttempt;
 pub use error::ConnectError;
 pub(crate) use frame::Socket;
 use handshake::Handshake;
@@ -34,7 +34,7 @@ use key::Key;
 pub use listener::Listener;
 pub(in crate::connection) use outbox::WriteError;
 
-use crate::connection::{Connection, Ends};
+use crate::connection::{Connection, Transport};
 
 /// Options of a connection between two programs, which must be the same on both sides.
 ///
@@ -56,7 +56,7 @@ pub struct SocketOptions {
     /// `true` if the caller has explicitly chosen to have no key.
     open: bool,
     limit: usize,
-    patience: Duration,
+    timeout: Duration,
     backlog: i32,
 }
 
@@ -75,7 +75,7 @@ impl SocketOptions {
     /// Creates options with no key, messages up to 64 MiB, ten seconds for the handshake, and 128 connections
     /// in the listener's queue.
     pub fn new() -> Self {
-        Self { key: None, open: false, limit: 64 << 20, patience: Duration::from_secs(10), backlog: 127 }
+        Self { key: None, open: false, limit: 64 << 20, timeout: Duration::from_secs(10), backlog: 127 }
     }
 
     /// Sets a secret that each side must know. Neither side sends it: each proves its knowledge by
@@ -108,13 +108,13 @@ impl SocketOptions {
     /// Returns the time for the handshake.
     #[doc(hidden)]
     pub fn time_for_handshake(&self) -> Duration {
-        self.patience
+        self.timeout
     }
 
     /// Returns the limit of messages and the time for the handshake, for another process of this program.
     #[doc(hidden)]
     pub fn limits(&self) -> (usize, Duration) {
-        (self.limit, self.patience)
+        (self.limit, self.timeout)
     }
 
     /// Returns all options including the key, for another process of this program.
@@ -122,15 +122,15 @@ impl SocketOptions {
     #[doc(hidden)]
     pub fn to_parts(&self) -> OptionParts {
         let key = self.key.as_ref().map(|key| ByteString(key.bytes().to_vec()));
-        (key, self.limit, self.patience, self.backlog)
+        (key, self.limit, self.timeout, self.backlog)
     }
 
     /// Creates options from the parts returned by [`to_parts`](Self::to_parts).
     #[cfg(feature = "authkey")]
     #[doc(hidden)]
-    pub fn from_parts((key, limit, patience, backlog): OptionParts) -> Self {
+    pub fn from_parts((key, limit, timeout, backlog): OptionParts) -> Self {
         let open = key.is_none();
-        Self { key: key.map(|key| Arc::new(Key::new(&key.0))), open, limit, patience, backlog }
+        Self { key: key.map(|key| Arc::new(Key::new(&key.0))), open, limit, timeout, backlog }
     }
 
     /// Refuses an empty key, and an address beyond this machine without a key.
@@ -177,7 +177,7 @@ impl SocketOptions {
     /// first bytes.
     #[must_use]
     pub fn handshake_timeout(self, timeout: Duration) -> Self {
-        Self { patience: timeout, ..self }
+        Self { timeout, ..self }
     }
 
     /// Limits the connections that may wait to be accepted, at least 1. The default is 128. The kernel's
@@ -218,7 +218,7 @@ impl SocketOptions {
     /// Returns the same errors as [`connect`].
     pub fn connect(&self, address: impl Into<Address>) -> Result<Connection, ConnectError> {
         let address = address.into();
-        let mut attempt = Attempt::new(self, &address)?;
+        let mut attempt = ConnectAttempt::new(self, &address)?;
         loop {
             if let Some(connection) = attempt.advance()? {
                 return Ok(connection);
@@ -232,11 +232,11 @@ impl SocketOptions {
     /// # Errors
     /// Returns the same errors as [`connect_async`].
     pub async fn connect_async(&self, address: impl Into<Address>) -> Result<Connection, ConnectError> {
-        connecting::connect(self, &address.into()).await
+        connect::connect(self, &address.into()).await
     }
 
     fn connection(&self, handshake: Handshake) -> Connection {
-        Connection::of(Ends::Socket(Arc::new(Socket::new(handshake.end(), self.limit))))
+        Connection::of(Transport::Socket(Arc::new(Socket::new(handshake.end(), self.limit))))
     }
 }
 
@@ -245,7 +245,7 @@ impl fmt::Debug for SocketOptions {
         f.debug_struct("SocketOptions")
             .field("authkey", &self.key.is_some())
             .field("max_message", &self.limit)
-            .field("handshake_timeout", &self.patience)
+            .field("handshake_timeout", &self.timeout)
             .field("backlog", &(i64::from(self.backlog) + 1))
             .finish()
     }
@@ -313,7 +313,7 @@ pub fn connect(address: impl Into<Address>) -> Result<Connection, ConnectError> 
 /// #     loop {
 /// #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
 /// #             Poll::Ready(v) => return v,
-/// #             Poll::Pending => std::thread::park(),
+/// #             Poll::WaitCondition => std::thread::park(),
 /// #         }
 /// #     }
 /// # }

@@ -1,6 +1,6 @@
 //! Sending over a socket that may be full.
 //!
-//! A message is *begun* when its first byte is sent. From then on, the socket's [`Writer`] stores its rest,
+//! A message is *begun* when its first byte is sent. From then on, the socket's [`FrameWriter`] stores its rest,
 //! and the next send finishes it first.
 //!
 //! A blocking send of long bytes lends them instead: the rest of the message stays with the caller, and only
@@ -23,13 +23,13 @@ use mp_reduce::Error;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 
-use super::frame::{Room, Socket};
+use super::frame::{Socket, WritableSocket};
 use super::tcp;
 use crate::error::PutError;
 
 /// The message that is being sent, if any.
 #[derive(Default)]
-pub(super) struct Writer {
+pub(super) struct FrameWriter {
     frame: Vec<u8>,
     sent: usize,
     /// Number of messages that were begun, and number that were sent completely.
@@ -37,23 +37,23 @@ pub(super) struct Writer {
     done: u64,
     /// `true` if the sender has the rest of the message.
     lent: bool,
-    over: bool,
+    closed: bool,
 }
 
 /// Bytes of a message to be sent.
-pub(super) struct Frame<'a> {
+pub(super) struct OutgoingFrame<'a> {
     pub(super) head: Vec<u8>,
     /// Bytes after the head that the caller still owns.
     pub(super) body: &'a [u8],
 }
 
-impl From<Vec<u8>> for Frame<'_> {
+impl From<Vec<u8>> for OutgoingFrame<'_> {
     fn from(head: Vec<u8>) -> Self {
         Self { head, body: &[] }
     }
 }
 
-impl Frame<'_> {
+impl OutgoingFrame<'_> {
     /// Joins both parts if the body is short, so that one system call sends them.
     fn joined(mut self) -> Self {
         if self.body.len() <= SHORT {
@@ -117,10 +117,10 @@ impl WriteError {
     }
 }
 
-impl Writer {
+impl FrameWriter {
     /// Sends the rest of the message while there is room. Returns `true` if nothing is left.
     pub(super) fn flush(&mut self, socket: &Socket) -> Result<bool, WriteError> {
-        if self.over {
+        if self.closed {
             return Err(WriteError::Gone);
         }
         if self.lent {
@@ -131,7 +131,7 @@ impl Writer {
                 Ok(0) => return Ok(false),
                 Ok(n) => n,
                 Err(e) => {
-                    self.over = true;
+                    self.closed = true;
                     self.frame = Vec::new();
                     return Err(e);
                 }
@@ -145,11 +145,11 @@ impl Writer {
     }
 
     /// Begins a message if the previous one is complete and there is room for a byte. Returns its number.
-    fn begin(&mut self, socket: &Socket, frame: &mut Frame<'_>) -> Result<Option<u64>, WriteError> {
+    fn begin(&mut self, socket: &Socket, frame: &mut OutgoingFrame<'_>) -> Result<Option<u64>, WriteError> {
         if !self.flush(socket)? {
             return Ok(None);
         }
-        if socket.is_known_to_be_gone() {
+        if socket.is_peer_closed() {
             return Err(WriteError::Gone);
         }
         let sent = send(socket, frame.after(0))?;
@@ -168,11 +168,11 @@ impl Writer {
     }
 
     /// Continues a message whose rest its sender has. Returns `true` if it is complete.
-    fn lend(&mut self, socket: &Socket, frame: &Frame<'_>) -> Result<bool, WriteError> {
+    fn lend(&mut self, socket: &Socket, frame: &OutgoingFrame<'_>) -> Result<bool, WriteError> {
         let sent = frame.send(socket, self.sent);
         match sent {
             Ok(sent) => self.sent = sent,
-            Err(_) => (self.over, self.lent) = (true, false),
+            Err(_) => (self.closed, self.lent) = (true, false),
         }
         let all = sent? == frame.len();
         if all {
@@ -204,15 +204,15 @@ fn send(socket: &Socket, bytes: &[u8]) -> Result<usize, WriteError> {
 }
 
 /// A message that is being sent. If it was begun, dropping this continues it in the background.
-pub(super) struct Sending<'a> {
+pub(super) struct PendingSend<'a> {
     socket: &'a Arc<Socket>,
-    frame: Frame<'a>,
+    frame: OutgoingFrame<'a>,
     /// Number of the message, if it was begun and is not complete.
     begun: Option<u64>,
 }
 
-impl<'a> Sending<'a> {
-    pub(super) fn new(socket: &'a Arc<Socket>, frame: Frame<'a>) -> Self {
+impl<'a> PendingSend<'a> {
+    pub(super) fn new(socket: &'a Arc<Socket>, frame: OutgoingFrame<'a>) -> Self {
         Self { socket, frame: frame.joined(), begun: None }
     }
 
@@ -229,7 +229,7 @@ impl<'a> Sending<'a> {
         }
         if self.begun.is_some_and(|mine| writer.done < mine) {
             // Only this thread continues a message whose body it still owns.
-            let lent = !self.frame.body.is_empty() && !writer.over;
+            let lent = !self.frame.body.is_empty() && !writer.closed;
             let sent = if lent { writer.lend(self.socket, &self.frame) } else { writer.flush(self.socket) };
             if let Err(e) = sent {
                 self.begun = None;
@@ -244,7 +244,7 @@ impl<'a> Sending<'a> {
     }
 }
 
-impl Drop for Sending<'_> {
+impl Drop for PendingSend<'_> {
     fn drop(&mut self) {
         if self.begun.is_some() {
             let mut writer = self.socket.writer.lock();
@@ -274,7 +274,7 @@ impl Wake for Flusher {
             return;
         }
         let waker = Waker::from(self.clone());
-        let room = || WakeRegistration::new(Arc::new(Room(self.socket.clone())));
+        let room = || WakeRegistration::new(Arc::new(WritableSocket(self.socket.clone())));
         if self.watch.lock().get_or_insert_with(room).arm(&waker).is_err() {
             // No thread or descriptor is left for the flusher: the rest is not sent, and the other end gets
             // an error.

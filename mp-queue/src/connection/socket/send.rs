@@ -6,8 +6,8 @@ use std::sync::Arc;
 use mp_core::{Message, SharedWaitable, Wait};
 
 use super::error::refusal;
-use super::frame::{Room, Socket, frame_of, head_of, left, length};
-use super::outbox::{Frame, Sending, WriteError};
+use super::frame::{Socket, WritableSocket, frame_of, head_of, left, length};
+use super::outbox::{OutgoingFrame, PendingSend, WriteError};
 use crate::connection::bytes::Bytes;
 use crate::error::PutError;
 
@@ -38,7 +38,7 @@ impl Socket {
     /// by a [`Flusher`](super::outbox).
     pub(crate) fn send<T: Message>(self: &Arc<Self>, mut value: T, wait: Wait) -> Result<(), PutError<T>> {
         match frame_of(&mut value, self.limit) {
-            Ok(frame) => self.send_frame(Frame::from(frame), wait).map_err(|e| self.unsent(e, value)),
+            Ok(frame) => self.send_frame(OutgoingFrame::from(frame), wait).map_err(|e| self.unsent(e, value)),
             Err(error) => Err(PutError::Failed { value, error }),
         }
     }
@@ -48,7 +48,7 @@ impl Socket {
         let value = || Bytes(bytes.to_vec());
         match length(bytes.len(), self.limit) {
             Ok(len) => {
-                let frame = Frame { head: head_of::<Bytes>(len), body: bytes };
+                let frame = OutgoingFrame { head: head_of::<Bytes>(len), body: bytes };
                 self.send_frame(frame, wait).map_err(|e| self.unsent(e, value()))
             }
             Err(error) => Err(PutError::Failed { value: value(), error }),
@@ -56,14 +56,16 @@ impl Socket {
     }
 
     /// Sends a message. Returns `Err(None)` if there was no room for its first byte.
-    fn send_frame(self: &Arc<Self>, frame: Frame<'_>, wait: Wait) -> Result<(), Option<WriteError>> {
-        let mut sending = Sending::new(self, frame);
+    fn send_frame(self: &Arc<Self>, frame: OutgoingFrame<'_>, wait: Wait) -> Result<(), Option<WriteError>> {
+        let mut sending = PendingSend::new(self, frame);
         loop {
             if sending.advance()? {
                 return Ok(());
             }
             let found = match left(wait) {
-                Some(left) => mp_core::wait(&[&Room(self.clone())], left).map_err(WriteError::from)?,
+                Some(left) => {
+                    mp_core::wait(&[&WritableSocket(self.clone())], left).map_err(WriteError::from)?
+                }
                 None => Vec::new(),
             };
             if found.is_empty() {
@@ -102,8 +104,8 @@ impl Socket {
     }
 
     async fn send_frame_async(self: &Arc<Self>, frame: Vec<u8>) -> Result<(), WriteError> {
-        let mut sending = Sending::new(self, Frame::from(frame));
-        let what = || Arc::new(Room(self.clone())) as SharedWaitable;
+        let mut sending = PendingSend::new(self, OutgoingFrame::from(frame));
+        let what = || Arc::new(WritableSocket(self.clone())) as SharedWaitable;
         mp_core::until(what, || sending.advance().map(|all| all.then_some(()))).await
     }
 }

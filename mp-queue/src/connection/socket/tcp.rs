@@ -39,7 +39,7 @@ const PROBES: u32 = 3;
 /// Largest number of reads before a socket is closed.
 const READS: usize = 64;
 
-fn fresh(address: SocketAddr) -> Result<OwnedFd, Errno> {
+fn new_socket(address: SocketAddr) -> Result<OwnedFd, Errno> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     rustix::net::socket_with(family, SocketType::STREAM, flags, None)
@@ -68,7 +68,7 @@ pub(super) fn listen_at(addresses: &[SocketAddr], backlog: i32) -> io::Result<(O
 }
 
 fn listen_at_one(address: SocketAddr, backlog: i32) -> Result<(OwnedFd, SocketAddr), Errno> {
-    let socket = fresh(address)?;
+    let socket = new_socket(address)?;
     // Connections of an earlier listener may still be in `TIME_WAIT`. Two concurrent listeners are refused
     // nevertheless.
     set_socket_reuseaddr(&socket, true)?;
@@ -80,7 +80,7 @@ fn listen_at_one(address: SocketAddr, backlog: i32) -> Result<(OwnedFd, SocketAd
 
 /// Begins to connect. The socket becomes writable when that has succeeded or failed: see [`opened`].
 pub(super) fn open(address: SocketAddr) -> Result<OwnedFd, Errno> {
-    let socket = fresh(address)?;
+    let socket = new_socket(address)?;
     match connect(&socket, &address) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(socket),
         Err(errno) => Err(errno),
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn socket_connected_to_itself_is_refused() {
-        let socket = fresh((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        let socket = new_socket((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         bind(&socket, &SocketAddr::from((Ipv4Addr::LOCALHOST, 0))).unwrap();
         let own = SocketAddr::try_from(getsockname(&socket).unwrap()).unwrap();
         match connect(&socket, &own) {

@@ -8,7 +8,7 @@ use mp_core::mem::Mem;
 use mp_core::words::{EnvelopeId, Holder, Owner};
 
 use super::RingMemory;
-use crate::ring::{Content, Slot, SlotState, Ticket};
+use crate::ring::{Content, Position, Slot, SlotState};
 use crate::{GetError, Queue, QueueOptions};
 
 /// Random numbers, the same in each run.
@@ -33,8 +33,8 @@ impl Numbers {
             0 => any,
             1 => near,
             2 => u64::MAX - near,
-            3 => Ticket { lap: near, index: self.below(1 << 24) as u32 }.pack(),
-            4 => Ticket { lap: any >> 30, index: near as u32 }.pack(),
+            3 => Position { lap: near, index: self.below(1 << 24) as u32 }.pack(),
+            4 => Position { lap: any >> 30, index: near as u32 }.pack(),
             _ => {
                 let content = Content::of(self.below(1 << 12) as EnvelopeId);
                 let (full, last) = (SlotState::Full(content), SlotState::Last(content));

@@ -11,16 +11,16 @@ use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
 use mp_core::{Arena, InDoubt, RingLayer};
 
 use super::RingMemory;
-use crate::ring::{GetEnd, Link, Settle, Settled, Surroundings};
+use crate::ring::{GetOutcome, IntentContext, Link, Settle, SettleOutcome};
 
 /// State of the arena around an intent.
-struct RingsOfIntent<'a> {
+struct RingContext<'a> {
     arena: Arena,
     others: &'a dyn Fn() -> Vec<Word>,
     dead: Member,
 }
 
-impl Surroundings for RingsOfIntent<'_> {
+impl IntentContext for RingContext<'_> {
     fn intents(&self) -> Vec<Word> {
         (self.others)()
     }
@@ -52,8 +52,10 @@ fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() ->
     let mut left = InDoubt::Nothing;
     // Settles all intents, also if one has to wait.
     for &intent in intents {
-        let around = RingsOfIntent { arena, others, dead };
-        if let Settled::Later(ring) = run(Settle::new(intent, columns, around), RingMemory::words(arena)) {
+        let context = RingContext { arena, others, dead };
+        if let SettleOutcome::Undecided(ring) =
+            run(Settle::new(intent, columns, context), RingMemory::words(arena))
+        {
             left = match left {
                 InDoubt::Nothing => InDoubt::Ring(ring),
                 InDoubt::Ring(before) if before == ring => left,
@@ -114,8 +116,8 @@ unsafe impl RingLayer for Rings {
 
     fn drain(&self, arena: Arena, (base, len): (Word, u64), block: BlockId) {
         let Some(ring) = RingMemory::at(arena, block, base, len) else { return };
-        if let Some(kept) = ring.kept() {
-            return kept.drain();
+        if let Some(retained) = ring.retained() {
+            return retained.drain();
         }
         // Dropping a message with attached queues releases its hold on them and wakes their waiters. This
         // checks all envelopes, so it is skipped for a queue to which nothing can have been returned.
@@ -126,10 +128,10 @@ unsafe impl RingLayer for Rings {
             let mut message = None;
             loop {
                 match ring.get(i, &mut message) {
-                    Ok(GetEnd::Done(())) => message = None,
+                    Ok(GetOutcome::Done(())) => message = None,
                     // The slot was taken.
                     Err(mp_core::Error::Malformed(_)) => {}
-                    Ok(GetEnd::Empty | GetEnd::Closed) | Err(_) => break,
+                    Ok(GetOutcome::Empty | GetOutcome::Closed) | Err(_) => break,
                 }
             }
             if ring.link(i) != Link::Open {
@@ -158,8 +160,8 @@ unsafe impl RingLayer for Rings {
             ring.note_returned();
         }
         // Before the death is noted: a sender that sees the note collects the messages that were pinned.
-        if let (Some(kept), Some(dead)) = (ring.kept(), member) {
-            kept.unpin_dead(dead);
+        if let (Some(retained), Some(dead)) = (ring.retained(), member) {
+            retained.unpin_dead(dead);
         }
         ring.note_gone(gone, pid);
         ring.wake_all();

@@ -12,13 +12,13 @@ use mp_core::{Envelope, Leased};
 use super::RingMemory;
 use crate::raw::header::consumers;
 use crate::ring::{
-    Census, Counted, Enclose, Get, GetEnd, Link, Note, Reclaim, Return, ReturnsAt, Slot, Small, Taken,
-    Ticket, any_noted,
+    Census, Enclose, Get, GetOutcome, Link, MessageCounts, NoteReturned, Position, Reclaim, Return,
+    ReturnWords, Slot, SmallMessage, TakenMessage, may_have_returned,
 };
 
 impl RingMemory {
     /// Records that messages of a dead consumer are to be redelivered. Called before the first lease.
-    pub(crate) fn redeliver(&self) {
+    pub(crate) fn enable_redelivery(&self) {
         let m = Self::words(self.arena);
         if m.load_relaxed(self.header.consumers()) & consumers::LEASE == 0 {
             m.or(self.header.consumers(), consumers::LEASE);
@@ -33,7 +33,7 @@ impl RingMemory {
     /// Returns `true` if there may be returned messages.
     #[inline]
     pub(crate) fn any_returned(&self) -> bool {
-        any_noted(Self::words(self.arena).load_relaxed(self.header.returned()))
+        may_have_returned(Self::words(self.arena).load_relaxed(self.header.returned()))
     }
 
     /// Returns the limit on deliveries of a message. 0 means no limit.
@@ -41,28 +41,28 @@ impl RingMemory {
         self.header.deliveries(Self::words(self.arena))
     }
 
-    fn returns(&self) -> ReturnsAt {
-        ReturnsAt { returned: self.header.returned(), limit: self.deliveries() }
+    fn return_words(&self) -> ReturnWords {
+        ReturnWords { returned: self.header.returned(), limit: self.deliveries() }
     }
 
     fn reclaim(&self, wanted: Holder, to: Holder) -> Reclaim {
         let arena = self.arena;
-        Reclaim::new(self.returns(), self.chain.first, arena.envelopes_at(), (wanted, to))
+        Reclaim::new(self.return_words(), self.chain.first, arena.envelopes_at(), (wanted, to))
     }
 
     /// Takes a returned message, or one that has reached the limit on deliveries.
     pub(crate) fn take_returned(&self, undeliverable: bool) -> mp_core::Result<Option<Envelope>> {
         let wanted = if undeliverable { Holder::Undeliverable } else { Holder::Returned };
-        self.reclaimed(self.reclaim(wanted, Holder::Member(self.arena.me()?)))
+        self.run_reclaim(self.reclaim(wanted, Holder::Member(self.arena.me()?)))
     }
 
     /// Takes a returned message, whether or not it was noted, out of a ring that no process holds any more.
     pub(super) fn drain_returned(&self, wanted: Holder) -> mp_core::Result<Option<Envelope>> {
-        self.reclaimed(self.reclaim(wanted, Holder::Member(self.arena.me()?)).regardless())
+        self.run_reclaim(self.reclaim(wanted, Holder::Member(self.arena.me()?)).ignoring_hint())
     }
 
     /// Runs a reclaim for this process and returns the message that it takes.
-    fn reclaimed(&self, reclaim: Reclaim) -> mp_core::Result<Option<Envelope>> {
+    fn run_reclaim(&self, reclaim: Reclaim) -> mp_core::Result<Option<Envelope>> {
         let taken = run(reclaim, Self::words(self.arena));
         // SAFETY: `Reclaim` has just made this process its owner, and ends once.
         Ok(taken.map(|(id, owner)| unsafe { self.arena.envelope_from_raw(id, owner) }))
@@ -77,7 +77,7 @@ impl RingMemory {
     }
 
     /// Leases a message of segment `i`, like [`get`](Self::get).
-    pub(crate) fn lease(&self, i: u32, into: &mut Option<Leased>) -> mp_core::Result<GetEnd<()>> {
+    pub(crate) fn lease(&self, i: u32, into: &mut Option<Leased>) -> mp_core::Result<GetOutcome<()>> {
         let arena = self.arena;
         loop {
             let got = arena.with_intent(|me, intent| {
@@ -85,35 +85,37 @@ impl RingMemory {
                 run(get, Self::words(arena))
             })?;
             return Ok(match got {
-                GetEnd::Done(Taken::Envelope(id, owner, _)) => {
+                GetOutcome::Done(TakenMessage::Envelope(id, owner, _)) => {
                     // SAFETY: `Get` has just made this process its leaseholder, and ends once.
                     *into = Some(unsafe { arena.lease_from_raw(id, owner) });
-                    GetEnd::Done(())
+                    GetOutcome::Done(())
                 }
-                GetEnd::Done(Taken::Small(small, ticket)) => match self.enclose(i, small, ticket)? {
-                    Some(leased) => {
-                        *into = Some(leased);
-                        GetEnd::Done(())
+                GetOutcome::Done(TakenMessage::Small(small, position)) => {
+                    match self.enclose(i, small, position)? {
+                        Some(leased) => {
+                            *into = Some(leased);
+                            GetOutcome::Done(())
+                        }
+                        None => continue,
                     }
-                    None => continue,
-                },
-                GetEnd::Done(Taken::Stray(e)) => return Err(self.stray(e)),
-                GetEnd::Empty => GetEnd::Empty,
-                GetEnd::Closed => GetEnd::Closed,
+                }
+                GetOutcome::Done(TakenMessage::Stray(e)) => return Err(self.stray_error(e)),
+                GetOutcome::Empty => GetOutcome::Empty,
+                GetOutcome::Closed => GetOutcome::Closed,
             });
         }
     }
 
-    /// Leases the small message of a ticket in segment `i`. Returns `None` if another consumer was faster.
+    /// Leases the small message of a position in segment `i`. Returns `None` if another consumer was faster.
     #[cold]
-    fn enclose(&self, i: u32, small: Small, ticket: Ticket) -> mp_core::Result<Option<Leased>> {
+    fn enclose(&self, i: u32, small: SmallMessage, position: Position) -> mp_core::Result<Option<Leased>> {
         let (arena, me) = (self.arena, self.arena.me()?);
         let mut out = Outgoing::default();
         out.bytes().extend_from_slice(small.bytes().as_slice());
         let mut envelope = arena.pack(&mut out, self.fingerprint())?;
         let id = envelope.id();
         let words = (arena.owner_words().of(id), arena.place_words().of(id));
-        let enclose = Enclose::new(self.chain.segment(i), words, (me, envelope.owner()), (small, ticket));
+        let enclose = Enclose::new(self.chain.segment(i), words, (me, envelope.owner()), (small, position));
         let (owner, leased) = run(enclose, Self::words(arena));
         if leased {
             _ = envelope.into_raw();
@@ -127,14 +129,14 @@ impl RingMemory {
         Ok(None)
     }
 
-    fn returning(&self, id: EnvelopeId, owner: Owner) -> Return {
+    fn return_steps(&self, id: EnvelopeId, owner: Owner) -> Return {
         let (owners, metas) = (self.arena.owner_words(), self.arena.meta_words());
-        Return::new(self.returns(), owners.of(id), metas.of(id), owner)
+        Return::new(self.return_words(), owners.of(id), metas.of(id), owner)
     }
 
     /// Returns a lease to the queue. Returns `true` if the message will be redelivered.
     pub(crate) fn give_back(&self, lease: &Leased) -> bool {
-        let end = run(self.returning(lease.id(), lease.owner()), Self::words(self.arena));
+        let end = run(self.return_steps(lease.id(), lease.owner()), Self::words(self.arena));
         if end.is_some() {
             self.not_empty().wake_some(u32::from(end == Some(Holder::Returned)));
             self.finished().wake_some(u32::MAX >> 1);
@@ -145,7 +147,7 @@ impl RingMemory {
     /// Returns an unchanged message that was taken out of this queue. It will be taken again before all
     /// others. If this process is killed in here, it leaves a message that it got, or a lease.
     pub(crate) fn put_back(&self, envelope: &mut Envelope) -> mp_core::Result<()> {
-        self.redeliver();
+        self.enable_redelivery();
         let leased = envelope.owner().then(Holder::Leased(self.arena.me()?));
         let at = self.arena.owner_words().of(envelope.id());
         if Self::words(self.arena).cas(at, envelope.owner().pack(), leased.pack()).is_ok() {
@@ -161,14 +163,14 @@ impl RingMemory {
     /// queue's words and changes none of them. Waiters are woken later, see
     /// [`note_returned`](Self::note_returned).
     pub(super) fn return_for_dead_holder(&self, id: EnvelopeId, owner: Owner) {
-        run(self.returning(id, owner).for_dead_holder(), Self::words(self.arena));
+        run(self.return_steps(id, owner).for_dead_holder(), Self::words(self.arena));
     }
 
     /// Notes the messages that were returned for dead members, if any. This process visits a dead member,
     /// whose seat keeps the queue alive.
     pub(super) fn note_returned(&self) {
         if self.redelivers() && self.count(|h| h == Holder::Returned) > 0 {
-            run(Note::new(self.returns()), Self::words(self.arena));
+            run(NoteReturned::new(self.return_words()), Self::words(self.arena));
         }
     }
 
@@ -187,7 +189,7 @@ impl RingMemory {
     }
 
     /// Counts unfinished messages.
-    pub(crate) fn census(&self) -> Counted {
+    pub(crate) fn census(&self) -> MessageCounts {
         let arena = self.arena;
         run(Census::new(self.chain, arena.envelopes_at()), Self::words(arena))
     }
@@ -254,7 +256,7 @@ mod tests {
         let mut burdened = Vec::new();
         loop {
             let queue = Queue::bounded(1).unwrap();
-            if !queue.raw().others_lease() {
+            if !queue.raw().has_other_leases() {
                 return queue;
             }
             burdened.push(queue);
@@ -275,12 +277,14 @@ mod tests {
             while !memory.is_at_end() {
                 assert!(mp_core::mem::Steps::step(&mut get, m).is_none());
             }
-            assert!(raw.others_lease(), "its slot is empty, and no process is its leaseholder yet");
+            assert!(raw.has_other_leases(), "its slot is empty, and no process is its leaseholder yet");
             run(get, m)
         });
-        let GetEnd::Done(Taken::Envelope(id, owner, _)) = got.unwrap() else { panic!("there is a message") };
-        assert!(!raw.others_lease(), "a lease of this process");
-        run(memory.returning(id, owner), m);
+        let GetOutcome::Done(TakenMessage::Envelope(id, owner, _)) = got.unwrap() else {
+            panic!("there is a message")
+        };
+        assert!(!raw.has_other_leases(), "a lease of this process");
+        run(memory.return_steps(id, owner), m);
         assert_eq!(queue.get().unwrap(), Some(text));
     }
 }

@@ -12,18 +12,19 @@ use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
 use mp_core::{Arena, Envelope, Hold, Parking};
 
 use crate::raw::handles::DesertedWhen;
-use crate::raw::header::{Header, Made, consumers};
+use crate::raw::header::{CreateParams, Header, consumers};
 use crate::raw::payload::Payload;
 use crate::ring::{
-    Advance, ChainAt, CloseChain, Extend, Find, Fits, Found, Get, GetEnd, Link, Put, PutEnd, PutSmall,
-    PutWithin, RingAt, Slot, Small, Standing, Taken, Ticket, Weight,
+    Advance, ChainAt, CheckRoom, CloseChain, Extend, FindOldest, Get, GetOutcome, Link, OldestMessage,
+    Position, PositionState, Put, PutByteBounded, PutOutcome, PutSmall, RingAt, Slot, SmallMessage,
+    TakenMessage, Weight,
 };
 
 #[cfg(test)]
 mod garbage;
-pub(crate) mod kept;
 mod layer;
 mod leases;
+pub(crate) mod retained;
 
 pub(crate) use layer::LAYER;
 
@@ -36,7 +37,7 @@ pub(crate) struct RingMemory {
     /// Bound of bytes. 0 means no bound.
     bytes: u64,
     /// `true` if small messages may be stored in slots.
-    smalls: bool,
+    small_slots: bool,
 }
 
 impl RingMemory {
@@ -48,17 +49,17 @@ impl RingMemory {
     }
 
     /// Creates a queue in shared memory.
-    pub(crate) fn create(arena: Arena, made: Made<'_>) -> mp_core::Result<(Hold, Self)> {
-        let plan = Header::at(Word::at(0)).chain(0, made.size);
-        let pins = if made.keep > 0 { kept::bytes_of_pins() } else { 0 };
+    pub(crate) fn create(arena: Arena, params: CreateParams<'_>) -> mp_core::Result<(Hold, Self)> {
+        let plan = Header::at(Word::at(0)).chain(0, params.size);
+        let pins = if params.retain > 0 { retained::pin_bytes() } else { 0 };
         let bytes = Header::bytes(&plan) + pins;
         let hold = if plan.segments > 1 { arena.alloc_growing(bytes)? } else { arena.alloc(bytes)? };
         let header = Header::at(arena.block_words(&hold).0);
-        let chain = header.chain(hold.block(), made.size).of(arena.most_messages());
-        header.write(Self::words(arena), &chain, made);
-        let smalls = header.smalls(Self::words(arena));
-        let memory = Self { arena, header, chain, bytes: 0, smalls };
-        if made.keep > 0 {
+        let chain = header.chain(hold.block(), params.size).of(arena.most_messages());
+        header.write(Self::words(arena), &chain, params);
+        let small_slots = header.small_slots(Self::words(arena));
+        let memory = Self { arena, header, chain, bytes: 0, small_slots };
+        if params.retain > 0 {
             memory.clear_pins();
         }
         // SAFETY: the block was just allocated, no other process has it, and the header is written.
@@ -77,9 +78,9 @@ impl RingMemory {
     pub(crate) fn at(arena: Arena, block: BlockId, base: Word, len: u64) -> Option<Self> {
         let header = Header::at(base);
         let chain = header.read(Self::words(arena), block, len)?.of(arena.most_messages());
-        let bytes = Self::words(arena).load_relaxed(header.bytes_bound());
-        let smalls = bytes == 0 && header.smalls(Self::words(arena));
-        Some(Self { arena, header, chain, bytes, smalls })
+        let bytes = Self::words(arena).load_relaxed(header.byte_bound());
+        let small_slots = bytes == 0 && header.small_slots(Self::words(arena));
+        Some(Self { arena, header, chain, bytes, small_slots })
     }
 
     /// Returns the number of messages that fit.
@@ -94,8 +95,8 @@ impl RingMemory {
         self.header.fingerprint(Self::words(self.arena))
     }
     /// Returns `true` if the queue's messages have the type with this fingerprint and name.
-    pub(crate) fn carries(&self, type_of: (u64, &str)) -> bool {
-        self.header.carries(Self::words(self.arena), type_of)
+    pub(crate) fn is_of_type(&self, type_of: (u64, &str)) -> bool {
+        self.header.is_of_type(Self::words(self.arena), type_of)
     }
     pub(crate) fn type_name(&self) -> String {
         self.header.type_name(Self::words(self.arena))
@@ -127,9 +128,9 @@ impl RingMemory {
 
     fn len_of(&self, ring: RingAt) -> usize {
         let m = Self::words(self.arena);
-        let head = Ticket::unpack(m.load(ring.head));
-        let tail = Ticket::unpack(m.load(ring.tail));
-        let ahead = tail.since(head, ring.slots);
+        let head = Position::unpack(m.load(ring.head));
+        let tail = Position::unpack(m.load(ring.tail));
+        let ahead = tail.distance_from(head, ring.slots);
         // Either hint may lag a little.
         if ahead <= 2 * u64::from(ring.slots) { ahead.min(u64::from(ring.slots)) as usize } else { 0 }
     }
@@ -179,31 +180,31 @@ impl RingMemory {
     /// Tries once to put a message into segment `i`. Unless it returns `Done`, the caller still owns the
     /// message.
     #[inline]
-    pub(crate) fn put(&self, i: u32, payload: &mut Payload) -> mp_core::Result<PutEnd<(), ()>> {
+    pub(crate) fn put(&self, i: u32, payload: &mut Payload) -> mp_core::Result<PutOutcome<(), ()>> {
         let envelope = match payload {
             Payload::Envelope(envelope) => envelope,
-            Payload::Small(small) => return Ok(self.put_small(i, *small, |put| put)?.without_ticket()),
+            Payload::Small(small) => return Ok(self.put_small(i, *small, |put| put)?.without_position()),
         };
         if self.bytes != 0 {
-            return self.put_within(i, envelope);
+            return self.put_byte_bounded(i, envelope);
         }
         let (ring, m) = (self.chain.segment(i), *Self::words(self.arena));
         let end = self.put_envelope(envelope, |me, intent, words, owner| {
             run_straight(Put::new(ring, intent, words, me, owner), &m)
         })?;
-        Ok(end.without_ticket())
+        Ok(end.without_position())
     }
 
-    /// Like [`put`](Self::put), after the ticket of the last message of a batch. Also returns `Full` for a
+    /// Like [`put`](Self::put), after the position of the last message of a batch. Also returns `Full` for a
     /// queue that can't be filled in batches.
     pub(crate) fn put_next(
         &self,
         i: u32,
         payload: &mut Payload,
-        last: Option<Ticket>,
-    ) -> mp_core::Result<PutEnd<()>> {
+        last: Option<Position>,
+    ) -> mp_core::Result<PutOutcome<()>> {
         if self.bytes != 0 {
-            return Ok(PutEnd::Full(()));
+            return Ok(PutOutcome::Full(()));
         }
         let envelope = match payload {
             Payload::Envelope(envelope) => envelope,
@@ -219,9 +220,9 @@ impl RingMemory {
     fn put_small(
         &self,
         i: u32,
-        small: Small,
+        small: SmallMessage,
         how: impl FnOnce(PutSmall) -> PutSmall,
-    ) -> mp_core::Result<PutEnd<()>> {
+    ) -> mp_core::Result<PutOutcome<()>> {
         // A forked copy must not change the words.
         self.arena.me()?;
         let m = *Self::words(self.arena);
@@ -230,14 +231,14 @@ impl RingMemory {
 
     /// Like [`put`](Self::put), if the queue's bound of bytes allows it.
     #[cold]
-    fn put_within(&self, i: u32, envelope: &mut Envelope) -> mp_core::Result<PutEnd<(), ()>> {
+    fn put_byte_bounded(&self, i: u32, envelope: &mut Envelope) -> mp_core::Result<PutOutcome<(), ()>> {
         envelope.free_tail()?;
         let weight = Weight { ends: self.arena.tail_words(), bytes: envelope.weight(), limit: self.bytes };
         let end = self.put_envelope(envelope, |me, intent, words, owner| {
-            let put = PutWithin::new(self.chain.segment(i), intent, words, me, owner, weight);
+            let put = PutByteBounded::new(self.chain.segment(i), intent, words, me, owner, weight);
             run(put, Self::words(self.arena))
         })?;
-        Ok(end.without_ticket())
+        Ok(end.without_position())
     }
 
     /// Puts an envelope. `steps` gets this process, the intent word of this thread, and the envelope with its
@@ -246,15 +247,15 @@ impl RingMemory {
     fn put_envelope(
         &self,
         envelope: &mut Envelope,
-        steps: impl FnOnce(Member, Word, (EnvelopeId, Word, Word), Owner) -> PutEnd,
-    ) -> mp_core::Result<PutEnd<()>> {
+        steps: impl FnOnce(Member, Word, (EnvelopeId, Word, Word), Owner) -> PutOutcome,
+    ) -> mp_core::Result<PutOutcome<()>> {
         let (arena, id, owner) = (self.arena, envelope.id(), envelope.owner());
         let words = (id, arena.owner_words().of(id), arena.place_words().of(id));
         let end = arena.with_intent(|me, intent| steps(me, intent, words, owner))?;
         let (end, owner) = match end {
-            PutEnd::Done(ticket) => (PutEnd::Done(ticket), owner.then(Holder::Queued)),
-            PutEnd::Full(owner) => (PutEnd::Full(()), owner),
-            PutEnd::Closed(owner) => (PutEnd::Closed(()), owner),
+            PutOutcome::Done(position) => (PutOutcome::Done(position), owner.then(Holder::Queued)),
+            PutOutcome::Full(owner) => (PutOutcome::Full(()), owner),
+            PutOutcome::Closed(owner) => (PutOutcome::Closed(()), owner),
         };
         // SAFETY: if published, the envelope belongs to the ring. Otherwise it still belongs to this process,
         // with the owner word that the steps returned.
@@ -263,25 +264,25 @@ impl RingMemory {
     }
 
     /// Bounds the bytes in the queue, which has one segment. Called before another process has it.
-    pub(crate) fn bound_bytes(&mut self, bytes: u64) {
-        Self::words(self.arena).store(self.header.bytes_bound(), bytes);
+    pub(crate) fn set_byte_bound(&mut self, bytes: u64) {
+        Self::words(self.arena).store(self.header.byte_bound(), bytes);
         self.bytes = bytes;
-        self.smalls &= bytes == 0;
+        self.small_slots &= bytes == 0;
     }
 
     /// Returns `true` if a small message needs no envelope at present, because no consumer leases. The first
     /// consumer that leases creates envelopes for the messages that are in slots.
     #[inline]
-    pub(crate) fn takes_small(&self) -> bool {
+    pub(crate) fn accepts_small(&self) -> bool {
         // A forked copy must not access the words.
-        self.smalls
+        self.small_slots
             && self.arena.me().is_ok()
             && Self::words(self.arena).load_relaxed(self.header.consumers()) & consumers::LEASE == 0
     }
 
     /// Records that consumers take messages without a lease. Called before the first such get.
     #[inline]
-    pub(crate) fn gets(&self) {
+    pub(crate) fn record_get(&self) {
         let m = Self::words(self.arena);
         if m.load_relaxed(self.header.consumers()) & consumers::GET == 0 {
             m.or(self.header.consumers(), consumers::GET);
@@ -289,7 +290,7 @@ impl RingMemory {
     }
 
     /// Returns `true` if this process may access the queue: not in a forked copy.
-    pub(crate) fn is_here(&self) -> bool {
+    pub(crate) fn is_accessible(&self) -> bool {
         self.arena.me().is_ok()
     }
 
@@ -317,19 +318,19 @@ impl RingMemory {
     }
 
     /// Returns `true` if no more messages can be put.
-    pub(crate) fn refuses(&self) -> bool {
+    pub(crate) fn is_put_closed(&self) -> bool {
         let last = (0..self.chain.segments).find(|&i| self.link(i) != Link::Open).unwrap_or(0);
         self.is_closed(last)
     }
 
     /// Returns the bound of bytes. 0 means no bound.
-    pub(crate) fn bytes_bound(&self) -> u64 {
+    pub(crate) fn byte_bound(&self) -> u64 {
         self.bytes
     }
 
     /// Wakes producers that wait for room, after `messages` messages were taken.
     #[inline]
-    pub(crate) fn made_room(&self, messages: u32) {
+    pub(crate) fn wake_producers(&self, messages: u32) {
         // Only a producer can check whether its message fits now.
         let all = self.bytes != 0;
         let n = if all { u32::MAX >> 1 } else { messages };
@@ -338,19 +339,21 @@ impl RingMemory {
 
     /// Takes a message out of segment `i` into `into`, if there is one.
     #[inline(always)]
-    pub(crate) fn get(&self, i: u32, into: &mut Option<Payload>) -> mp_core::Result<GetEnd<()>> {
+    pub(crate) fn get(&self, i: u32, into: &mut Option<Payload>) -> mp_core::Result<GetOutcome<()>> {
         // A forked copy must not access the words.
         self.arena.me()?;
         let m = *Self::words(self.arena);
-        match run_straight(Find::new(self.chain.segment(i)), &m) {
-            GetEnd::Done(Found::Small(small, _)) => {
+        match run_straight(FindOldest::new(self.chain.segment(i)), &m) {
+            GetOutcome::Done(OldestMessage::Small(small, _)) => {
                 *into = Some(Payload::Small(small));
-                Ok(GetEnd::Done(()))
+                Ok(GetOutcome::Done(()))
             }
-            GetEnd::Done(Found::Envelope(word, ticket)) => self.get_envelope(i, word, ticket, into),
-            GetEnd::Done(Found::Stray(e)) => Err(self.stray(e)),
-            GetEnd::Empty => Ok(GetEnd::Empty),
-            GetEnd::Closed => Ok(GetEnd::Closed),
+            GetOutcome::Done(OldestMessage::Envelope(word, position)) => {
+                self.get_envelope(i, word, position, into)
+            }
+            GetOutcome::Done(OldestMessage::Stray(e)) => Err(self.stray_error(e)),
+            GetOutcome::Empty => Ok(GetOutcome::Empty),
+            GetOutcome::Closed => Ok(GetOutcome::Closed),
         }
     }
 
@@ -359,46 +362,46 @@ impl RingMemory {
         &self,
         i: u32,
         word: u64,
-        ticket: Ticket,
+        position: Position,
         into: &mut Option<Payload>,
-    ) -> mp_core::Result<GetEnd<()>> {
+    ) -> mp_core::Result<GetOutcome<()>> {
         let arena = self.arena;
         let (m, ring) = (*Self::words(arena), self.chain.segment(i));
         // Prefetches the envelope while the slot is being taken, and the next one while this message is read.
         Slot::unpack(word).envelope().into_iter().for_each(|e| arena.fetch_filled(e));
-        let next = ring.slot(ticket.index + 1);
+        let next = ring.slot(position.index + 1);
         // Not in another cache line, which a producer may be writing.
-        if ticket.index + 1 < ring.slots && !next.offset().is_multiple_of(64) {
+        if position.index + 1 < ring.slots && !next.offset().is_multiple_of(64) {
             let next = Slot::unpack(m.load_relaxed(next)).envelope();
             next.into_iter().for_each(|e| arena.fetch_filled(e));
         }
         let mut stray = None;
         let end = arena.with_intent(|me, intent| {
             let get = Get::new(ring, intent, arena.owner_words(), me);
-            match run_straight(get.found(word, ticket), &m) {
-                GetEnd::Done(Taken::Envelope(id, owner, _)) => {
-                    // SAFETY: `Get` has just made this process its owner, and ends once.
+            match run_straight(get.found(word, position), &m) {
+                GetOutcome::Done(TakenMessage::Envelope(id, owner, _)) => {
+                    // SAFETY: `Get` has just params this process its owner, and ends once.
                     *into = Some(Payload::Envelope(unsafe { arena.envelope_from_raw(id, owner) }));
-                    GetEnd::Done(())
+                    GetOutcome::Done(())
                 }
-                GetEnd::Done(Taken::Small(small, _)) => {
+                GetOutcome::Done(TakenMessage::Small(small, _)) => {
                     *into = Some(Payload::Small(small));
-                    GetEnd::Done(())
+                    GetOutcome::Done(())
                 }
-                GetEnd::Done(Taken::Stray(e)) => {
+                GetOutcome::Done(TakenMessage::Stray(e)) => {
                     stray = Some(e);
-                    GetEnd::Empty
+                    GetOutcome::Empty
                 }
-                GetEnd::Empty => GetEnd::Empty,
-                GetEnd::Closed => GetEnd::Closed,
+                GetOutcome::Empty => GetOutcome::Empty,
+                GetOutcome::Closed => GetOutcome::Closed,
             }
         })?;
-        stray.map_or(Ok(end), |e| Err(self.stray(e)))
+        stray.map_or(Ok(end), |e| Err(self.stray_error(e)))
     }
 
     /// Returns the error for garbage that a process wrote into a slot.
     #[cold]
-    pub(super) fn stray(&self, e: EnvelopeId) -> mp_core::Error {
+    pub(super) fn stray_error(&self, e: EnvelopeId) -> mp_core::Error {
         let block = self.chain.block();
         mp_core::Error::Malformed(format!(
             "a slot of the queue in block {block} named message {e}, which is not in it: some process wrote into memory that is \
@@ -406,25 +409,25 @@ impl RingMemory {
         ))
     }
 
-    /// Like [`get`](Self::get), after the ticket of the last message of a batch.
+    /// Like [`get`](Self::get), after the position of the last message of a batch.
     pub(crate) fn get_next(
         &self,
         i: u32,
-        last: Option<Ticket>,
-    ) -> mp_core::Result<Option<(Payload, Ticket)>> {
+        last: Option<Position>,
+    ) -> mp_core::Result<Option<(Payload, Position)>> {
         let arena = self.arena;
         let got = arena.with_intent(|me, intent| {
             let get = Get::new(self.chain.segment(i), intent, arena.owner_words(), me).batched(last);
             run(get, Self::words(arena))
         })?;
         Ok(match got {
-            GetEnd::Done(Taken::Envelope(id, owner, ticket)) => {
+            GetOutcome::Done(TakenMessage::Envelope(id, owner, position)) => {
                 // SAFETY: as in `get`.
-                Some((Payload::Envelope(unsafe { arena.envelope_from_raw(id, owner) }), ticket))
+                Some((Payload::Envelope(unsafe { arena.envelope_from_raw(id, owner) }), position))
             }
-            GetEnd::Done(Taken::Small(small, ticket)) => Some((Payload::Small(small), ticket)),
-            GetEnd::Done(Taken::Stray(e)) => return Err(self.stray(e)),
-            GetEnd::Empty | GetEnd::Closed => None,
+            GetOutcome::Done(TakenMessage::Small(small, position)) => Some((Payload::Small(small), position)),
+            GetOutcome::Done(TakenMessage::Stray(e)) => return Err(self.stray_error(e)),
+            GetOutcome::Empty | GetOutcome::Closed => None,
         })
     }
 
@@ -440,36 +443,36 @@ impl RingMemory {
 
     /// Returns `true` if a get would not wait: there is a message, or the queue is at its end.
     pub(crate) fn is_ready(&self) -> bool {
-        self.any_returned() || self.next() != Standing::Nothing
+        self.any_returned() || self.head_state() != PositionState::Empty
     }
 
     /// Returns `true` if the queue is closed and drained. Leased messages may still be returned.
     pub(crate) fn is_at_end(&self) -> bool {
-        self.next() == Standing::Closed
+        self.head_state() == PositionState::Closed
     }
 
     /// Returns what a consumer would find: a message, nothing, or the end.
-    fn next(&self) -> Standing {
+    fn head_state(&self) -> PositionState {
         let m = Self::words(self.arena);
         for i in 0..self.chain.segments {
             let ring = self.chain.segment(i);
-            let mut ticket = Ticket::unpack(m.load(ring.head));
+            let mut position = Position::unpack(m.load(ring.head));
             // The head is a hint that may lag.
             for _ in 0..=ring.slots {
-                let slot = Slot::unpack(m.load(ring.slot(ticket.index)));
-                match ticket.stands(slot) {
-                    Standing::Taken => ticket = ticket.over(slot, ring.slots),
-                    found @ (Standing::Message | Standing::Nothing) => return found,
-                    Standing::Closed => break,
+                let slot = Slot::unpack(m.load(ring.slot(position.index)));
+                match position.state_in(slot) {
+                    PositionState::Taken => position = position.skip_used(slot, ring.slots),
+                    found @ (PositionState::Message | PositionState::Empty) => return found,
+                    PositionState::Closed => break,
                 }
             }
             match self.link(i) {
                 Link::Open => {}
-                Link::None => return Standing::Nothing,
-                Link::End => return Standing::Closed,
+                Link::None => return PositionState::Empty,
+                Link::End => return PositionState::Closed,
             }
         }
-        Standing::Nothing
+        PositionState::Empty
     }
 
     /// Returns `true` if a put would not wait: there is room, also for `bytes` bytes if the queue has a bound
@@ -477,20 +480,20 @@ impl RingMemory {
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         if self.bytes != 0 {
             let weight = Weight { ends: self.arena.tail_words(), bytes, limit: self.bytes };
-            return run(Fits::new(self.chain.segment(0), weight), Self::words(self.arena));
+            return run(CheckRoom::new(self.chain.segment(0), weight), Self::words(self.arena));
         }
         let last = (0..self.chain.segments).find(|&i| self.link(i) != Link::Open).unwrap_or(0);
         if self.chain.segments > 1 {
             return self.len() < self.capacity() as usize || self.is_closed(last);
         }
         let (m, ring) = (Self::words(self.arena), self.chain.segment(0));
-        let mut ticket = Ticket::unpack(m.load(ring.tail));
+        let mut position = Position::unpack(m.load(ring.tail));
         // The tail is a hint that may lag.
         for _ in 0..=ring.slots {
-            let slot = Slot::unpack(m.load(ring.slot(ticket.index)));
-            match ticket.finds_room(slot) {
+            let slot = Slot::unpack(m.load(ring.slot(position.index)));
+            match position.check_room(slot) {
                 Some(found) => return found,
-                None => ticket = ticket.over(slot, ring.slots),
+                None => position = position.skip_used(slot, ring.slots),
             }
         }
         false
@@ -499,25 +502,25 @@ impl RingMemory {
     /// Returns `true` if segment `i` is closed.
     pub(crate) fn is_closed(&self, i: u32) -> bool {
         let (m, ring) = (Self::words(self.arena), self.chain.segment(i));
-        let mut ticket = Ticket::unpack(m.load(ring.tail));
+        let mut position = Position::unpack(m.load(ring.tail));
         // The tail is a hint that may lag.
         for _ in 0..=ring.slots {
-            let slot = Slot::unpack(m.load(ring.slot(ticket.index)));
-            match ticket.finds_end(slot) {
+            let slot = Slot::unpack(m.load(ring.slot(position.index)));
+            match position.check_end(slot) {
                 Some(end) => return end,
-                None => ticket = ticket.over(slot, ring.slots),
+                None => position = position.skip_used(slot, ring.slots),
             }
         }
         false
     }
 
     /// Advances the tail past a batch that was put.
-    pub(crate) fn advance_tail(&self, i: u32, first: Ticket, last: Ticket) {
+    pub(crate) fn advance_tail(&self, i: u32, first: Position, last: Position) {
         run(Advance::tail(self.chain.segment(i), first, last), Self::words(self.arena));
     }
 
     /// Advances the head past a batch that was taken.
-    pub(crate) fn advance_head(&self, i: u32, first: Ticket, last: Ticket) {
+    pub(crate) fn advance_head(&self, i: u32, first: Position, last: Position) {
         run(Advance::head(self.chain.segment(i), first, last), Self::words(self.arena));
     }
 

@@ -10,12 +10,12 @@ use serde::de::{
 };
 use serde::forward_to_deserialize_any;
 
-use super::{Plain, id};
-use crate::codec::error::{Bad, too_deep};
+use super::{NumberKind, id};
+use crate::codec::error::{CodecError, too_deep};
 
-/// Number of a row.
+/// RowNumber of a row.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(in crate::codec) enum Number {
+pub(in crate::codec) enum RowNumber {
     Unsigned(u64),
     Signed(i64),
     WideUnsigned(u128),
@@ -26,7 +26,7 @@ pub(in crate::codec) enum Number {
 
 macro_rules! numbers {
     ($($variant:ident: $($t:ty)*;)*) => {$($(
-        impl From<$t> for Number {
+        impl From<$t> for RowNumber {
             #[inline]
             fn from(n: $t) -> Self {
                 Self::$variant(n.into())
@@ -45,15 +45,15 @@ numbers! {
 }
 
 /// Unread rest of a row.
-pub(in crate::codec) struct Row<'b, 'l> {
-    kind: Plain,
+pub(in crate::codec) struct NumberRow<'b, 'l> {
+    kind: NumberKind,
     rest: &'b [u8],
     len: usize,
     left: &'l Cell<u16>,
 }
 
-impl<'b, 'l> Row<'b, 'l> {
-    pub(in crate::codec) fn new(kind: Plain, bytes: &'b [u8], left: &'l Cell<u16>) -> Self {
+impl<'b, 'l> NumberRow<'b, 'l> {
+    pub(in crate::codec) fn new(kind: NumberKind, bytes: &'b [u8], left: &'l Cell<u16>) -> Self {
         Self { kind, rest: bytes, len: bytes.len() / kind.size(), left }
     }
 
@@ -62,20 +62,27 @@ impl<'b, 'l> Row<'b, 'l> {
     }
 
     /// Returns an error if numbers of the row are left.
-    pub(in crate::codec) fn end(self) -> Result<(), Bad> {
-        if self.rest.is_empty() { Ok(()) } else { Err(Bad::invalid_length(self.len, &"fewer elements")) }
+    pub(in crate::codec) fn end(self) -> Result<(), CodecError> {
+        if self.rest.is_empty() {
+            Ok(())
+        } else {
+            Err(CodecError::invalid_length(self.len, &"fewer elements"))
+        }
     }
 }
 
-impl<'de> SeqAccess<'de> for &mut Row<'_, '_> {
-    type Error = Bad;
+impl<'de> SeqAccess<'de> for &mut NumberRow<'_, '_> {
+    type Error = CodecError;
 
     #[inline]
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Bad> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, CodecError> {
         let Some((first, rest)) = self.rest.split_at_checked(self.kind.size()) else { return Ok(None) };
         let Some(number) = self.kind.number(first) else { return Ok(None) };
         self.rest = rest;
-        match seed.deserialize(Element { number, left: self.left }) {
+        match seed.deserialize(RowElement { number, left: self.left }) {
             Ok(value) => Ok(Some(value)),
             Err(e) => Err(e.in_element(self.len - self.count() - 1)),
         }
@@ -87,17 +94,17 @@ impl<'de> SeqAccess<'de> for &mut Row<'_, '_> {
     }
 }
 
-/// Number of a row, read like a separate value.
-struct Element<'l> {
-    number: Number,
-    /// Number of levels that may still be entered.
+/// RowNumber of a row, read like a separate value.
+struct RowElement<'l> {
+    number: RowNumber,
+    /// RowNumber of levels that may still be entered.
     left: &'l Cell<u16>,
 }
 
-impl Element<'_> {
+impl RowElement<'_> {
     /// Counts a level for a value that has no bytes of its own.
     #[inline]
-    fn wrapped<T>(self, read: impl FnOnce(Self) -> Result<T, Bad>) -> Result<T, Bad> {
+    fn wrapped<T>(self, read: impl FnOnce(Self) -> Result<T, CodecError>) -> Result<T, CodecError> {
         let left = self.left;
         if !level::down(left) {
             return Err(too_deep(left, 0));
@@ -108,25 +115,25 @@ impl Element<'_> {
     }
 }
 
-impl<'de> Deserializer<'de> for Element<'_> {
-    type Error = Bad;
+impl<'de> Deserializer<'de> for RowElement<'_> {
+    type Error = CodecError;
 
     #[inline]
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         match self.number {
-            Number::Unsigned(n) => visitor.visit_u64(n),
+            RowNumber::Unsigned(n) => visitor.visit_u64(n),
             // As in MessagePack, where nonnegative numbers have one form.
-            Number::Signed(n @ 0..) => visitor.visit_u64(n as u64),
-            Number::Signed(n) => visitor.visit_i64(n),
-            Number::WideUnsigned(n) => visitor.visit_u128(n),
-            Number::WideSigned(n) => visitor.visit_i128(n),
-            Number::F32(n) => visitor.visit_f32(n),
-            Number::F64(n) => visitor.visit_f64(n),
+            RowNumber::Signed(n @ 0..) => visitor.visit_u64(n as u64),
+            RowNumber::Signed(n) => visitor.visit_i64(n),
+            RowNumber::WideUnsigned(n) => visitor.visit_u128(n),
+            RowNumber::WideSigned(n) => visitor.visit_i128(n),
+            RowNumber::F32(n) => visitor.visit_f32(n),
+            RowNumber::F64(n) => visitor.visit_f64(n),
         }
     }
 
     #[inline]
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         self.wrapped(|this| visitor.visit_some(this))
     }
 
@@ -135,7 +142,7 @@ impl<'de> Deserializer<'de> for Element<'_> {
         self,
         _: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Bad> {
+    ) -> Result<V::Value, CodecError> {
         self.wrapped(|this| visitor.visit_newtype_struct(this))
     }
 
@@ -145,8 +152,8 @@ impl<'de> Deserializer<'de> for Element<'_> {
         _: &'static str,
         _: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Bad> {
-        let small = if let Number::Unsigned(n) = self.number { u32::try_from(n).ok() } else { None };
+    ) -> Result<V::Value, CodecError> {
+        let small = if let RowNumber::Unsigned(n) = self.number { u32::try_from(n).ok() } else { None };
         match small {
             Some(n) => visitor.visit_enum(n.into_deserializer()),
             None => self.deserialize_any(visitor),
@@ -167,37 +174,37 @@ impl<'de> Deserializer<'de> for Element<'_> {
 /// answer.
 #[inline]
 pub(in crate::codec) fn visitor_of<'de, T: Deserialize<'de>>() -> Option<TypeId> {
-    match T::deserialize(Ask) {
+    match T::deserialize(VisitorProbe) {
         Ok(_) => None,
-        Err(Answer(id)) => id,
+        Err(ProbedVisitor(id)) => id,
     }
 }
 
-struct Ask;
+struct VisitorProbe;
 
 #[derive(Debug)]
-struct Answer(Option<TypeId>);
+struct ProbedVisitor(Option<TypeId>);
 
-impl fmt::Display for Answer {
+impl fmt::Display for ProbedVisitor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{self:?}")
     }
 }
 
-impl std::error::Error for Answer {}
+impl std::error::Error for ProbedVisitor {}
 
-impl serde::de::Error for Answer {
+impl serde::de::Error for ProbedVisitor {
     fn custom<T: fmt::Display>(_: T) -> Self {
         Self(None)
     }
 }
 
-impl<'de> Deserializer<'de> for Ask {
-    type Error = Answer;
+impl<'de> Deserializer<'de> for VisitorProbe {
+    type Error = ProbedVisitor;
 
     #[inline]
-    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, Answer> {
-        Err(Answer(Some(id::<V>())))
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ProbedVisitor> {
+        Err(ProbedVisitor(Some(id::<V>())))
     }
 
     forward_to_deserialize_any! {

@@ -9,7 +9,7 @@
 //! | bytes | contents |
 //! |---|---|
 //! | 1 | [`JUST`](super::first::JUST) |
-//! | 1 | code: a [kind of number](Plain), [`TEXT`] or [`BYTES`]; with the flag [`APART`] for an attachment |
+//! | 1 | code: a [kind of number](NumberKind), [`TEXT`] or [`BYTES`]; with the flag [`ATTACHED`] for an attachment |
 //! | 8 | number of bytes |
 //! | 4, for an attachment | number of the attachment |
 //! | that number, without attachment | the bytes of a row (texts and byte strings are then plain MessagePack) |
@@ -17,9 +17,8 @@
 //! Numbers are in little-endian order. So are those of a row, since this is the native order of all
 //! processes.
 
-mod brought_in;
+mod cast;
 mod element;
-mod same;
 
 use std::any::TypeId;
 use std::cell::{Cell, OnceCell};
@@ -28,13 +27,12 @@ use bytemuck::Pod;
 use mp_core::message::{Buffer, scope};
 use serde::de::{DeserializeOwned, Visitor};
 
-use super::error::Bad;
-pub(super) use brought_in::brought_in;
-pub(super) use element::{Number, Row, visitor_of};
-pub(super) use same::id;
+use super::error::CodecError;
 #[cfg(feature = "bytes")]
-pub(super) use same::into_same;
-use same::{Lifeless, Place};
+pub(super) use cast::cast_value;
+pub(super) use cast::id;
+use cast::{CastSlot, StaticType};
+pub(super) use element::{NumberRow, RowNumber, visitor_of};
 
 /// Smallest number of bytes of a row. Shorter rows are written element by element, in which small numbers
 /// take less space.
@@ -45,7 +43,7 @@ pub(super) const WIDEST: usize = size_of::<u128>();
 pub(super) const LONG: usize = 16 << 10;
 
 /// Flag: the bytes are an attachment.
-const APART: u8 = 0x10;
+pub(super) const ATTACHED: u8 = 0x10;
 /// Code of a text, which is always attached.
 const TEXT: u8 = 0x0e;
 /// Code of a byte string, which is always attached.
@@ -53,26 +51,28 @@ const BYTES: u8 = 0x0f;
 
 /// Contents of a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum What {
-    Row(Plain),
+pub(super) enum BufferKind {
+    Row(NumberKind),
     Text,
     Bytes,
 }
 
-impl What {
+impl BufferKind {
     fn code(self) -> u8 {
         match self {
-            What::Row(kind) => kind as u8,
-            What::Text => TEXT,
-            What::Bytes => BYTES,
+            BufferKind::Row(kind) => kind as u8,
+            BufferKind::Text => TEXT,
+            BufferKind::Bytes => BYTES,
         }
     }
 
     fn of_code(code: u8) -> Option<Self> {
         match code {
-            TEXT => Some(What::Text),
-            BYTES => Some(What::Bytes),
-            code => Plain::ALL.iter().find(|kind| **kind as u8 == code).map(|kind| What::Row(*kind)),
+            TEXT => Some(BufferKind::Text),
+            BYTES => Some(BufferKind::Bytes),
+            code => {
+                NumberKind::ALL.iter().find(|kind| **kind as u8 == code).map(|kind| BufferKind::Row(*kind))
+            }
         }
     }
 }
@@ -83,18 +83,18 @@ macro_rules! plain {
         /// Kind of number.
         #[derive(Clone, Copy, PartialEq, Eq, Debug)]
         #[repr(u8)]
-        pub(super) enum Plain {
+        pub(super) enum NumberKind {
             $($kind = $code,)*
         }
 
-        impl Plain {
-            pub(super) const ALL: &[Plain] = &[$(Plain::$kind),*];
+        impl NumberKind {
+            pub(super) const ALL: &[NumberKind] = &[$(NumberKind::$kind),*];
 
             /// Returns the number of bytes of each number.
             #[inline]
             pub(super) fn size(self) -> usize {
                 match self {
-                    $(Plain::$kind => const {
+                    $(NumberKind::$kind => const {
                         assert!(size_of::<$first>() <= WIDEST);
                         size_of::<$first>()
                     },)*
@@ -103,9 +103,9 @@ macro_rules! plain {
 
             /// Returns the number with these bytes, whose length must be its [size](Self::size).
             #[inline]
-            fn number(self, bytes: &[u8]) -> Option<Number> {
+            fn number(self, bytes: &[u8]) -> Option<RowNumber> {
                 match self {
-                    $(Plain::$kind => bytes.try_into().ok().map(|bytes| <$first>::from_ne_bytes(bytes).into()),)*
+                    $(NumberKind::$kind => bytes.try_into().ok().map(|bytes| <$first>::from_ne_bytes(bytes).into()),)*
                 }
             }
         }
@@ -113,14 +113,14 @@ macro_rules! plain {
         /// Returns the kind and the bytes of a value that is a number or a reference to one. The compiler
         /// knows the kind.
         #[inline(always)]
-        pub(super) fn number_of<T: ?Sized>(value: &T) -> Option<(Plain, &[u8])> {
+        pub(super) fn number_of<T: ?Sized>(value: &T) -> Option<(NumberKind, &[u8])> {
             $(
-                if let Some(n) = same::as_same::<T, $first>(value).or_else(|| same::referred::<T, $first>(value)) {
-                    return Some((Plain::$kind, bytemuck::bytes_of(n)));
+                if let Some(n) = cast::cast_ref::<T, $first>(value).or_else(|| cast::cast_referent::<T, $first>(value)) {
+                    return Some((NumberKind::$kind, bytemuck::bytes_of(n)));
                 }
                 $(
-                    if let Some(n) = same::as_same::<T, $also>(value).or_else(|| same::referred::<T, $also>(value)) {
-                        return Some((Plain::$kind, bytemuck::bytes_of(n)));
+                    if let Some(n) = cast::cast_ref::<T, $also>(value).or_else(|| cast::cast_referent::<T, $also>(value)) {
+                        return Some((NumberKind::$kind, bytemuck::bytes_of(n)));
                     }
                 )?
             )*
@@ -130,14 +130,14 @@ macro_rules! plain {
         /// Returns the kind and the bytes of the numbers, if `value` is a reference to a slice or `Vec` of
         /// numbers.
         #[inline(always)]
-        pub(super) fn row_of<T: ?Sized>(value: &T) -> Option<(Plain, &[u8])> {
+        pub(super) fn row_of<T: ?Sized>(value: &T) -> Option<(NumberKind, &[u8])> {
             $(
                 if let Some(row) = elements::<T, $first>(value) {
-                    return Some((Plain::$kind, bytemuck::cast_slice(row)));
+                    return Some((NumberKind::$kind, bytemuck::cast_slice(row)));
                 }
                 $(
                     if let Some(row) = elements::<T, $also>(value) {
-                        return Some((Plain::$kind, bytemuck::cast_slice(row)));
+                        return Some((NumberKind::$kind, bytemuck::cast_slice(row)));
                     }
                 )?
             )*
@@ -145,9 +145,9 @@ macro_rules! plain {
         }
 
         /// Stores a complete row in `place`, if the visitor with this id is that of a `Vec` of these numbers.
-        fn fill(kind: Plain, bytes: &[u8], visitor: TypeId, place: Place<'_>) {
+        fn fill(kind: NumberKind, bytes: &[u8], visitor: TypeId, place: CastSlot<'_>) {
             match kind {
-                $(Plain::$kind => {
+                $(NumberKind::$kind => {
                     $(if place.is_for::<Vec<$also>>() {
                         return fill_with::<$also>(bytes, visitor, place);
                     })?
@@ -174,33 +174,33 @@ plain! {
     F64 = 11: f64;
 }
 
-impl Plain {
+impl NumberKind {
     /// Returns `true` if serde can't buffer numbers of this kind.
     #[inline]
     pub(super) fn is_wide(self) -> bool {
-        matches!(self, Plain::U128 | Plain::I128)
+        matches!(self, NumberKind::U128 | NumberKind::I128)
     }
 
     /// Returns the numbers of a row.
-    pub(super) fn numbers(self, row: &[u8]) -> impl Iterator<Item = Number> {
+    pub(super) fn numbers(self, row: &[u8]) -> impl Iterator<Item = RowNumber> {
         row.chunks_exact(self.size()).filter_map(move |bytes| self.number(bytes))
     }
 }
 
 #[inline(always)]
-fn elements<T: ?Sized, P: Lifeless>(value: &T) -> Option<&[P]> {
-    same::referred::<T, Vec<P>>(value).map(Vec::as_slice).or_else(|| same::slice::<T, P>(value))
+fn elements<T: ?Sized, P: StaticType>(value: &T) -> Option<&[P]> {
+    cast::cast_referent::<T, Vec<P>>(value).map(Vec::as_slice).or_else(|| cast::slice::<T, P>(value))
 }
 
 /// Returns a complete row, if `V` is the visitor of a `Vec` of these numbers.
 #[inline]
-pub(super) fn whole<'de, V: Visitor<'de>>(kind: Plain, bytes: &[u8]) -> Option<V::Value> {
+pub(super) fn whole<'de, V: Visitor<'de>>(kind: NumberKind, bytes: &[u8]) -> Option<V::Value> {
     let mut all = None;
-    fill(kind, bytes, id::<V>(), Place::new(&mut all));
+    fill(kind, bytes, id::<V>(), CastSlot::new(&mut all));
     all
 }
 
-fn fill_with<P: Pod + Lifeless + DeserializeOwned>(bytes: &[u8], visitor: TypeId, place: Place<'_>) {
+fn fill_with<P: Pod + StaticType + DeserializeOwned>(bytes: &[u8], visitor: TypeId, place: CastSlot<'_>) {
     if visitor_of::<Vec<P>>() != Some(visitor) || !place.is_for::<Vec<P>>() {
         return;
     }
@@ -213,13 +213,13 @@ fn fill_with<P: Pod + Lifeless + DeserializeOwned>(bytes: &[u8], visitor: TypeId
     place.put(all);
 }
 
-/// Number of bytes before the numbers of a row that is stored in the message.
+/// RowNumber of bytes before the numbers of a row that is stored in the message.
 pub(super) const HEAD: usize = 10;
 
 /// Returns the head of a row of `len` bytes.
 #[inline]
-pub(super) fn head(kind: Plain, len: usize) -> [u8; HEAD] {
-    let mut head = [super::first::JUST, What::Row(kind).code(), 0, 0, 0, 0, 0, 0, 0, 0];
+pub(super) fn head(kind: NumberKind, len: usize) -> [u8; HEAD] {
+    let mut head = [super::first::JUST, BufferKind::Row(kind).code(), 0, 0, 0, 0, 0, 0, 0, 0];
     head[2..].copy_from_slice(&(len as u64).to_le_bytes());
     head
 }
@@ -227,48 +227,49 @@ pub(super) fn head(kind: Plain, len: usize) -> [u8; HEAD] {
 /// Attaches long bytes to the message that is being written. Returns the bytes that replace them, or `None`
 /// if they stay in the message.
 #[inline]
-pub(super) fn attach(what: What, bytes: &[u8]) -> Option<[u8; HEAD + 4]> {
+pub(super) fn attach(what: BufferKind, bytes: &[u8]) -> Option<[u8; HEAD + 4]> {
     if bytes.len() < LONG { None } else { attach_long(what, bytes) }
 }
 
 #[cold]
-fn attach_long(what: What, bytes: &[u8]) -> Option<[u8; HEAD + 4]> {
+fn attach_long(what: BufferKind, bytes: &[u8]) -> Option<[u8; HEAD + 4]> {
     let attached = scope::outgoing("a long buffer", |attached| Ok(attached.attach_buffer(bytes)));
     let number = attached.ok().flatten()?;
     let mut head = [0; HEAD + 4];
-    head[..2].copy_from_slice(&[super::first::JUST, what.code() | APART]);
+    head[..2].copy_from_slice(&[super::first::JUST, what.code() | ATTACHED]);
     head[2..HEAD].copy_from_slice(&(bytes.len() as u64).to_le_bytes());
     head[HEAD..].copy_from_slice(&number.to_le_bytes());
     Some(head)
 }
 
 /// Decodes the byte after [`JUST`](super::first::JUST): the contents, and `true` if they are attached.
-pub(super) fn what(code: u8) -> Result<(What, bool), Bad> {
-    let known = What::of_code(code & !APART).filter(|what| code & APART != 0 || matches!(what, What::Row(_)));
+pub(super) fn decode_kind(code: u8) -> Result<(BufferKind, bool), CodecError> {
+    let known = BufferKind::of_code(code & !ATTACHED)
+        .filter(|what| code & ATTACHED != 0 || matches!(what, BufferKind::Row(_)));
     known
-        .map(|what| (what, code & APART != 0))
-        .ok_or_else(|| Bad::says(format!("a buffer of the unknown kind {code:#04x}")))
+        .map(|what| (what, code & ATTACHED != 0))
+        .ok_or_else(|| CodecError::message(format!("a buffer of the unknown kind {code:#04x}")))
 }
 
 /// Takes an attachment out of the message that is being read.
-pub(super) fn arrived(attachment: u32, len: u64) -> Result<Buffer, Bad> {
-    scope::incoming("a long buffer", |arrived| arrived.buffer(attachment, len)).map_err(Bad::says)
+pub(super) fn take_attachment(attachment: u32, len: u64) -> Result<Buffer, CodecError> {
+    scope::incoming("a long buffer", |arrived| arrived.buffer(attachment, len)).map_err(CodecError::message)
 }
 
 /// List of attachments of a value, which lend it their bytes while it is read.
 #[derive(Default)]
-pub(super) struct Kept(OnceCell<(Buffer, Box<Kept>)>);
+pub(super) struct AttachmentList(OnceCell<(Buffer, Box<AttachmentList>)>);
 
-impl Kept {
+impl AttachmentList {
     /// Adds a buffer at the end of the list, which is `end`.
-    pub(super) fn keep<'a>(end: &Cell<&'a Kept>, buffer: Buffer) -> &'a Buffer {
+    pub(super) fn push<'a>(end: &Cell<&'a AttachmentList>, buffer: Buffer) -> &'a Buffer {
         let (buffer, next) = end.get().0.get_or_init(|| (buffer, Box::default()));
         end.set(next);
         buffer
     }
 }
 
-impl Drop for Kept {
+impl Drop for AttachmentList {
     #[inline]
     fn drop(&mut self) {
         if self.0.get().is_some() {
@@ -277,7 +278,7 @@ impl Drop for Kept {
     }
 }
 
-impl Kept {
+impl AttachmentList {
     /// Drops the list iteratively: it may be too long for recursion.
     #[cold]
     fn drop_all(&mut self) {
@@ -295,9 +296,17 @@ mod tests {
 
     #[test]
     fn each_kind_has_its_code() {
-        for what in Plain::ALL.iter().map(|kind| What::Row(*kind)).chain([What::Text, What::Bytes]) {
-            assert_eq!(super::what(what.code() | APART).unwrap(), (what, true));
-            assert_eq!(super::what(what.code()).is_ok(), matches!(what, What::Row(_)), "{what:?}");
+        for what in NumberKind::ALL
+            .iter()
+            .map(|kind| BufferKind::Row(*kind))
+            .chain([BufferKind::Text, BufferKind::Bytes])
+        {
+            assert_eq!(super::decode_kind(what.code() | ATTACHED).unwrap(), (what, true));
+            assert_eq!(
+                super::decode_kind(what.code()).is_ok(),
+                matches!(what, BufferKind::Row(_)),
+                "{what:?}"
+            );
         }
     }
 
@@ -307,9 +316,9 @@ mod tests {
         let mut out = Outgoing::default();
         let number = out.attached().attach_buffer(b"bytes").unwrap();
         let buffer = out.into_incoming().arrived().buffer(number, 5).unwrap();
-        let kept = Kept::default();
+        let kept = AttachmentList::default();
         let end = Cell::new(&kept);
-        let all: Vec<&Buffer> = (0..200_000).map(|_| Kept::keep(&end, buffer.clone())).collect();
+        let all: Vec<&Buffer> = (0..200_000).map(|_| AttachmentList::push(&end, buffer.clone())).collect();
         assert!(all.iter().all(|buffer| buffer.as_ref() == b"bytes"));
     }
 }

@@ -6,24 +6,24 @@ use serde::de::value::BorrowedBytesDeserializer;
 use serde::de::{DeserializeSeed, Deserializer, IntoDeserializer, SeqAccess, Visitor};
 use serde::forward_to_deserialize_any;
 
-use super::super::error::Bad;
+use super::super::error::CodecError;
 
 /// Unread rest of an extension value.
-pub(super) struct Extension<'de> {
+pub(super) struct ExtensionReader<'de> {
     number: Option<i8>,
     data: Option<&'de [u8]>,
 }
 
-impl<'de> Extension<'de> {
+impl<'de> ExtensionReader<'de> {
     pub(super) fn new(number: i8, data: &'de [u8]) -> Self {
         Self { number: Some(number), data: Some(data) }
     }
 }
 
-impl<'de> Deserializer<'de> for Extension<'de> {
-    type Error = Bad;
+impl<'de> Deserializer<'de> for ExtensionReader<'de> {
+    type Error = CodecError;
 
-    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         visitor.visit_seq(self)
     }
 
@@ -33,12 +33,15 @@ impl<'de> Deserializer<'de> for Extension<'de> {
     }
 }
 
-impl<'de> SeqAccess<'de> for Extension<'de> {
-    type Error = Bad;
+impl<'de> SeqAccess<'de> for ExtensionReader<'de> {
+    type Error = CodecError;
 
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Bad> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, CodecError> {
         if let Some(number) = self.number.take() {
-            let number: serde::de::value::I8Deserializer<Bad> = number.into_deserializer();
+            let number: serde::de::value::I8Deserializer<CodecError> = number.into_deserializer();
             return seed.deserialize(number).map(Some);
         }
         let Some(data) = self.data.take() else { return Ok(None) };

@@ -3,14 +3,14 @@
 //!
 //! `rmp_serde` reads every value as if it could be of any kind, and checks the name of each field for UTF-8.
 //! This took most of the time of receiving a message. Here, each method first checks for the encoding of its
-//! own kind. All other encodings are read by [`any`](Reader::any). The name of the expected next field is not
+//! own kind. All other encodings are read by [`any`](ValueReader::any). The name of the expected next field is not
 //! checked for UTF-8, since it is compared with the known name.
 //!
 //! The bytes may come from any process. A length that exceeds the remaining bytes is an error before memory
 //! is allocated for it (each value has at least one byte). A value that is nested too deeply for a thread's
 //! stack is an error, too.
 
-mod ask;
+mod deserializer;
 mod extension;
 mod parts;
 mod utf8;
@@ -22,24 +22,27 @@ use mp_core::message::level::{self, MAX_NESTING, SHALLOW};
 use serde::de::value::SeqDeserializer;
 use serde::de::{Error as _, Visitor};
 
-use super::buffer::{self, Kept, Plain, Row, What};
-use super::error::{Bad, too_deep, too_short};
+use super::buffer::{self, AttachmentList, BufferKind, NumberKind, NumberRow};
+use super::error::{CodecError, too_deep, too_short};
 use super::first;
-use extension::Extension;
-use parts::{Map, Sequence};
+use extension::ExtensionReader;
+use parts::{MapReader, SequenceReader};
 
 /// Reads a value from the beginning of `bytes`.
 #[inline]
-pub(super) fn from_slice<T: serde::de::DeserializeOwned>(bytes: &[u8], left: &Cell<u16>) -> Result<T, Bad> {
-    let kept = Kept::default();
-    T::deserialize(&mut Reader { rest: bytes, message: &Message { left, kept: Cell::new(&kept) } })
+pub(super) fn from_slice<T: serde::de::DeserializeOwned>(
+    bytes: &[u8],
+    left: &Cell<u16>,
+) -> Result<T, CodecError> {
+    let kept = AttachmentList::default();
+    T::deserialize(&mut ValueReader { rest: bytes, message: &ReadState { left, kept: Cell::new(&kept) } })
 }
 
 /// Returns the value at the beginning of these bytes as text for an error's path: a text or a number.
 #[cold]
-pub(super) fn text_of(bytes: &[u8]) -> String {
-    struct Text;
-    impl Visitor<'_> for Text {
+fn text_of(bytes: &[u8]) -> String {
+    struct KeyVisitor;
+    impl Visitor<'_> for KeyVisitor {
         type Value = String;
         fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
             f.write_str("a text or a number")
@@ -54,44 +57,54 @@ pub(super) fn text_of(bytes: &[u8]) -> String {
             Ok(n.to_string())
         }
     }
-    let kept = Kept::default();
-    let message = Message { left: &Cell::new(1), kept: Cell::new(&kept) };
-    let mut reader = Reader { rest: bytes, message: &message };
-    reader.any(Text).unwrap_or_else(|_| "(a key that is no text)".into())
+    let kept = AttachmentList::default();
+    let message = ReadState { left: &Cell::new(1), kept: Cell::new(&kept) };
+    let mut reader = ValueReader { rest: bytes, message: &message };
+    reader.any(KeyVisitor).unwrap_or_else(|_| "(a key that is no text)".into())
+}
+
+impl CodecError {
+    /// Adds the key of the entry that contains the error. The key is at the beginning of these bytes: a
+    /// field's name, or any other key of a map.
+    #[cold]
+    pub(super) fn in_entry(self, key: &[u8]) -> Self {
+        let name = text_of(key);
+        self.in_field(&name)
+    }
 }
 
 /// Bytes that were not read yet.
 ///
 /// serde passes a reader by reference, so it has to be in memory. Each part of a value therefore gets a
-/// [copy](Self::apart): the position stays in a register as long as values are read in the same function.
+/// [copy](Self::with_copy): the position stays in a register as long as values are read in the same function.
 /// Otherwise each value would wait until the previous position is stored.
 #[derive(Clone, Copy)]
-struct Reader<'de, 'l> {
+struct ValueReader<'de, 'l> {
     rest: &'de [u8],
-    message: &'l Message<'de, 'l>,
+    message: &'l ReadState<'de, 'l>,
 }
 
 /// State shared by all readers of a message.
-struct Message<'de, 'l> {
-    /// Number of levels that may still be entered.
+struct ReadState<'de, 'l> {
+    /// RowNumber of levels that may still be entered.
     left: &'l Cell<u16>,
     /// End of the list of attachments that lend their bytes.
-    kept: Cell<&'de Kept>,
+    kept: Cell<&'de AttachmentList>,
 }
 
 /// A buffer that was read.
-struct Found<'de> {
-    what: What,
+struct ReadBuffer<'de> {
+    what: BufferKind,
     bytes: &'de [u8],
     /// Memory of the buffer, if it is attached.
     #[cfg_attr(not(feature = "bytes"), expect(dead_code, reason = "read where memory can be kept"))]
     memory: Option<&'de Buffer>,
 }
 
-impl<'de> Reader<'de, '_> {
+impl<'de> ValueReader<'de, '_> {
     /// Reads with a copy, and continues at the copy's position.
     #[inline(always)]
-    fn apart<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
+    fn with_copy<T>(&mut self, read: impl FnOnce(&mut Self) -> T) -> T {
         let mut copy = *self;
         let value = read(&mut copy);
         self.rest = copy.rest;
@@ -99,7 +112,7 @@ impl<'de> Reader<'de, '_> {
     }
 
     #[inline]
-    fn enter(&mut self) -> Result<(), Bad> {
+    fn enter(&mut self) -> Result<(), CodecError> {
         if level::down(self.message.left) { Ok(()) } else { Err(too_deep(self.message.left, 0)) }
     }
 
@@ -110,18 +123,18 @@ impl<'de> Reader<'de, '_> {
     }
 
     #[inline]
-    fn first(&self) -> Result<u8, Bad> {
+    fn first(&self) -> Result<u8, CodecError> {
         self.rest.first().copied().ok_or_else(too_short)
     }
 
     /// Skips a first byte that was already checked.
     #[inline]
-    fn pass(&mut self) {
+    fn skip_byte(&mut self) {
         self.rest = self.rest.get(1..).unwrap_or_default();
     }
 
     #[inline]
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
         let (array, rest) = self.rest.split_first_chunk().ok_or_else(too_short)?;
         self.rest = rest;
         Ok(*array)
@@ -129,20 +142,20 @@ impl<'de> Reader<'de, '_> {
 
     /// Skips the first byte and returns the `N` bytes after it.
     #[inline]
-    fn after_first<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
-        self.pass();
+    fn after_first<const N: usize>(&mut self) -> Result<[u8; N], CodecError> {
+        self.skip_byte();
         self.array()
     }
 
     #[inline]
-    fn bytes(&mut self, len: usize) -> Result<&'de [u8], Bad> {
+    fn bytes(&mut self, len: usize) -> Result<&'de [u8], CodecError> {
         let (bytes, rest) = self.rest.split_at_checked(len).ok_or_else(too_short)?;
         self.rest = rest;
         Ok(bytes)
     }
 
     /// Reads a length of one, two or four bytes after the first byte, for `size` 0, 1 or 2 (or more).
-    fn length(&mut self, size: u8) -> Result<usize, Bad> {
+    fn length(&mut self, size: u8) -> Result<usize, CodecError> {
         Ok(match size {
             0 => self.after_first::<1>()?[0].into(),
             1 => u16::from_be_bytes(self.after_first()?).into(),
@@ -151,28 +164,32 @@ impl<'de> Reader<'de, '_> {
     }
 
     /// Reads the bytes of a text or byte string, with a length of this `size`.
-    fn long(&mut self, size: u8) -> Result<&'de [u8], Bad> {
+    fn long(&mut self, size: u8) -> Result<&'de [u8], CodecError> {
         let len = self.length(size)?;
         self.bytes(len)
     }
 
     #[inline]
-    fn text<V: Visitor<'de>>(&mut self, bytes: &'de [u8], visitor: V) -> Result<V::Value, Bad> {
-        visitor.visit_borrowed_str(utf8::text(bytes).map_err(Bad::custom)?)
+    fn text<V: Visitor<'de>>(&mut self, bytes: &'de [u8], visitor: V) -> Result<V::Value, CodecError> {
+        visitor.visit_borrowed_str(utf8::text(bytes).map_err(CodecError::custom)?)
     }
 
     #[inline]
-    fn sequence<V: Visitor<'de>>(&mut self, len: usize, visitor: V) -> Result<V::Value, Bad> {
+    fn sequence<V: Visitor<'de>>(&mut self, len: usize, visitor: V) -> Result<V::Value, CodecError> {
         if len > self.rest.len() {
             return Err(too_short());
         }
         self.enter()?;
-        let mut all = Sequence { reader: *self, left: len, len };
+        let mut all = SequenceReader { reader: *self, left: len, len };
         let value = visitor.visit_seq(&mut all);
         let left = all.left;
         self.rest = all.reader.rest;
         self.leave();
-        if left == 0 { value } else { value.and_then(|_| Err(Bad::invalid_length(len, &"fewer elements"))) }
+        if left == 0 {
+            value
+        } else {
+            value.and_then(|_| Err(CodecError::invalid_length(len, &"fewer elements")))
+        }
     }
 
     #[inline]
@@ -181,17 +198,21 @@ impl<'de> Reader<'de, '_> {
         len: usize,
         names: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Bad> {
+    ) -> Result<V::Value, CodecError> {
         if len > self.rest.len() / 2 {
             return Err(too_short());
         }
         self.enter()?;
-        let mut all = Map { key: self.rest, reader: *self, left: len, names };
+        let mut all = MapReader { key: self.rest, reader: *self, left: len, names };
         let value = visitor.visit_map(&mut all);
         let left = all.left;
         self.rest = all.reader.rest;
         self.leave();
-        if left == 0 { value } else { value.and_then(|_| Err(Bad::invalid_length(len, &"fewer entries"))) }
+        if left == 0 {
+            value
+        } else {
+            value.and_then(|_| Err(CodecError::invalid_length(len, &"fewer entries")))
+        }
     }
 
     /// Returns `true` if a buffer comes next.
@@ -204,13 +225,13 @@ impl<'de> Reader<'de, '_> {
     }
 
     /// Reads the buffer that comes next.
-    fn buffer(&mut self) -> Result<Found<'de>, Bad> {
+    fn buffer(&mut self) -> Result<ReadBuffer<'de>, CodecError> {
         let [code] = self.after_first()?;
-        let (what, is_apart) = buffer::what(code)?;
+        let (what, is_attached) = buffer::decode_kind(code)?;
         let len = u64::from_le_bytes(self.array()?);
-        let memory = if is_apart {
-            let arrived = buffer::arrived(u32::from_le_bytes(self.array()?), len)?;
-            Some(Kept::keep(&self.message.kept, arrived))
+        let memory = if is_attached {
+            let arrived = buffer::take_attachment(u32::from_le_bytes(self.array()?), len)?;
+            Some(AttachmentList::push(&self.message.kept, arrived))
         } else {
             None
         };
@@ -218,47 +239,52 @@ impl<'de> Reader<'de, '_> {
             Some(memory) => memory.as_ref(),
             None => self.bytes(usize::try_from(len).map_err(|_| too_short())?)?,
         };
-        if let What::Row(kind) = what
+        if let BufferKind::Row(kind) = what
             && !bytes.len().is_multiple_of(kind.size())
         {
-            return Err(Bad::says(format!(
+            return Err(CodecError::message(format!(
                 "{} bytes are no row of numbers of {} bytes",
                 bytes.len(),
                 kind.size()
             )));
         }
-        Ok(Found { what, bytes, memory })
+        Ok(ReadBuffer { what, bytes, memory })
     }
 
     /// Reads a buffer as a value of any kind.
     #[cold]
-    fn any_buffer<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
-        let Found { what, bytes, .. } = self.buffer()?;
+    fn any_buffer<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
+        let ReadBuffer { what, bytes, .. } = self.buffer()?;
         match what {
-            What::Row(kind) => self.row(kind, bytes, visitor),
-            What::Text => self.text(bytes, visitor),
-            What::Bytes => visitor.visit_borrowed_bytes(bytes),
+            BufferKind::Row(kind) => self.row(kind, bytes, visitor),
+            BufferKind::Text => self.text(bytes, visitor),
+            BufferKind::Bytes => visitor.visit_borrowed_bytes(bytes),
         }
     }
 
     /// Reads a buffer as a sequence.
-    fn buffer_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
-        let Found { what, bytes, .. } = self.buffer()?;
+    fn buffer_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
+        let ReadBuffer { what, bytes, .. } = self.buffer()?;
         match what {
-            What::Row(kind) => match buffer::whole::<V>(kind, bytes) {
+            BufferKind::Row(kind) => match buffer::whole::<V>(kind, bytes) {
                 Some(all) => self.wrapped(|_| Ok(all)),
                 None => self.row(kind, bytes, visitor),
             },
-            What::Text => self.text(bytes, visitor),
-            What::Bytes => visitor.visit_seq(SeqDeserializer::new(bytes.iter().copied())),
+            BufferKind::Text => self.text(bytes, visitor),
+            BufferKind::Bytes => visitor.visit_seq(SeqDeserializer::new(bytes.iter().copied())),
         }
     }
 
     /// Reads the numbers of a row one by one.
     #[inline]
-    fn row<V: Visitor<'de>>(&mut self, kind: Plain, bytes: &[u8], visitor: V) -> Result<V::Value, Bad> {
+    fn row<V: Visitor<'de>>(
+        &mut self,
+        kind: NumberKind,
+        bytes: &[u8],
+        visitor: V,
+    ) -> Result<V::Value, CodecError> {
         self.enter()?;
-        let mut row = Row::new(kind, bytes, self.message.left);
+        let mut row = NumberRow::new(kind, bytes, self.message.left);
         let value = visitor.visit_seq(&mut row);
         self.leave();
         let end = row.end();
@@ -267,30 +293,30 @@ impl<'de> Reader<'de, '_> {
 
     /// Reads a value within a value that has no bytes of its own, and counts a level for it.
     #[inline]
-    fn wrapped<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, Bad>) -> Result<T, Bad> {
+    fn wrapped<T>(&mut self, read: impl FnOnce(&mut Self) -> Result<T, CodecError>) -> Result<T, CodecError> {
         self.enter()?;
-        let value = self.apart(read);
+        let value = self.with_copy(read);
         self.leave();
         value
     }
 
     /// Reads a value of any kind where another kind was expected.
     #[inline(always)]
-    fn other<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
-        self.apart(|reader| reader.any(visitor))
+    fn fallback<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
+        self.with_copy(|reader| reader.any(visitor))
     }
 
     /// Reads a value of any kind.
-    fn any<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+    fn any<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         use first::*;
         let first = self.first()?;
         match first {
             SMALL..SHORT_MAP => {
-                self.pass();
+                self.skip_byte();
                 visitor.visit_u8(first)
             }
             SMALL_NEGATIVE.. => {
-                self.pass();
+                self.skip_byte();
                 visitor.visit_i8(first as i8)
             }
             U8 => visitor.visit_u8(self.after_first::<1>()?[0]),
@@ -304,15 +330,15 @@ impl<'de> Reader<'de, '_> {
             F32 => visitor.visit_f32(f32::from_be_bytes(self.after_first()?)),
             F64 => visitor.visit_f64(f64::from_be_bytes(self.after_first()?)),
             NIL => {
-                self.pass();
+                self.skip_byte();
                 visitor.visit_unit()
             }
             FALSE | TRUE => {
-                self.pass();
+                self.skip_byte();
                 visitor.visit_bool(first == TRUE)
             }
             SHORT_STR..NIL => {
-                self.pass();
+                self.skip_byte();
                 let bytes = self.bytes((first - SHORT_STR).into())?;
                 self.text(bytes, visitor)
             }
@@ -322,18 +348,18 @@ impl<'de> Reader<'de, '_> {
             }
             BIN_8..=BIN_32 => visitor.visit_borrowed_bytes(self.long(first - BIN_8)?),
             SHORT_ARRAY..SHORT_STR | ARRAY_16 | ARRAY_32 => {
-                self.shallow()?;
+                self.check_shallow()?;
                 self.any_sequence(visitor)
             }
             SHORT_MAP..SHORT_ARRAY | MAP_16 | MAP_32 => {
-                self.shallow()?;
+                self.check_shallow()?;
                 self.any_map(&[], visitor)
             }
             EXT_8..=EXT_32 | FIXED_EXT_1..=FIXED_EXT_16 => self.extension(first, visitor),
             JUST if self.at_buffer() => self.any_buffer(visitor),
             JUST => {
-                self.pass();
-                self.shallow()?;
+                self.skip_byte();
+                self.check_shallow()?;
                 self.wrapped(|reader| visitor.visit_some(reader))
             }
         }
@@ -342,7 +368,7 @@ impl<'de> Reader<'de, '_> {
     /// Returns an error if a value of any kind is nested beyond the first levels: serde recurses in the
     /// values that it buffers, and this is not counted.
     #[inline]
-    fn shallow(&self) -> Result<(), Bad> {
+    fn check_shallow(&self) -> Result<(), CodecError> {
         const LAST: u16 = MAX_NESTING - SHALLOW;
         let left = self.message.left;
         if left.get() > LAST { Ok(()) } else { Err(too_deep(left, LAST)) }
@@ -350,20 +376,20 @@ impl<'de> Reader<'de, '_> {
 
     /// Reads a sequence, which may also be a byte string, or else a value of any kind.
     #[inline]
-    fn any_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+    fn any_sequence<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         use first::*;
         let len = match self.first()? {
             first @ SHORT_ARRAY..SHORT_STR => {
-                self.pass();
+                self.skip_byte();
                 (first - SHORT_ARRAY).into()
             }
-            first @ ARRAY_16..=ARRAY_32 => self.apart(|reader| reader.length(first - ARRAY_16 + 1))?,
+            first @ ARRAY_16..=ARRAY_32 => self.with_copy(|reader| reader.length(first - ARRAY_16 + 1))?,
             first @ BIN_8..=BIN_32 => {
-                let bytes = self.apart(|reader| reader.long(first - BIN_8))?;
+                let bytes = self.with_copy(|reader| reader.long(first - BIN_8))?;
                 return visitor.visit_seq(SeqDeserializer::new(bytes.iter().copied()));
             }
-            JUST if self.at_buffer() => return self.apart(|reader| reader.buffer_sequence(visitor)),
-            _ => return self.other(visitor),
+            JUST if self.at_buffer() => return self.with_copy(|reader| reader.buffer_sequence(visitor)),
+            _ => return self.fallback(visitor),
         };
         self.sequence(len, visitor)
     }
@@ -374,75 +400,75 @@ impl<'de> Reader<'de, '_> {
         &mut self,
         names: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Bad> {
+    ) -> Result<V::Value, CodecError> {
         use first::*;
         let len = match self.first()? {
             first @ SHORT_MAP..SHORT_ARRAY => {
-                self.pass();
+                self.skip_byte();
                 (first - SHORT_MAP).into()
             }
-            first @ MAP_16..=MAP_32 => self.apart(|reader| reader.length(first - MAP_16 + 1))?,
-            _ => return self.other(visitor),
+            first @ MAP_16..=MAP_32 => self.with_copy(|reader| reader.length(first - MAP_16 + 1))?,
+            _ => return self.fallback(visitor),
         };
         self.map(len, names, visitor)
     }
 
     /// Reads an extension value. Only types that request one by name have them.
     #[cold]
-    fn extension<V: Visitor<'de>>(&mut self, first: u8, visitor: V) -> Result<V::Value, Bad> {
+    fn extension<V: Visitor<'de>>(&mut self, first: u8, visitor: V) -> Result<V::Value, CodecError> {
         let len = match first {
             first::EXT_8..=first::EXT_32 => self.length(first - first::EXT_8)?,
             _ => {
-                self.pass();
+                self.skip_byte();
                 1 << (first - first::FIXED_EXT_1)
             }
         };
         let [number] = self.array()?;
-        visitor.visit_newtype_struct(Extension::new(number as i8, self.bytes(len)?))
+        visitor.visit_newtype_struct(ExtensionReader::new(number as i8, self.bytes(len)?))
     }
 
     /// Reads an unsigned number, or else a value of any kind.
     #[inline]
-    fn unsigned<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+    fn unsigned<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         use first::*;
         let value = match self.first()? {
             first @ SMALL..SHORT_MAP => {
-                self.pass();
+                self.skip_byte();
                 first.into()
             }
             U8 => self.after_first::<1>()?[0].into(),
             U16 => u16::from_be_bytes(self.after_first()?).into(),
             U32 => u32::from_be_bytes(self.after_first()?).into(),
             U64 => u64::from_be_bytes(self.after_first()?),
-            _ => return self.other(visitor),
+            _ => return self.fallback(visitor),
         };
         visitor.visit_u64(value)
     }
 
     /// Reads a text, or else a value of any kind.
     #[inline]
-    fn any_text<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
+    fn any_text<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
         use first::*;
         match self.first()? {
             first @ SHORT_STR..NIL => {
-                self.pass();
+                self.skip_byte();
                 let bytes = self.bytes((first - SHORT_STR).into())?;
                 self.text(bytes, visitor)
             }
-            _ => self.other(visitor),
+            _ => self.fallback(visitor),
         }
     }
 
     /// Skips this text if it comes next. Returns `true` if it did.
     #[inline]
-    fn passes(&mut self, text: &str) -> bool {
+    fn skip_text(&mut self, text: &str) -> bool {
         let Some((first, rest)) = self.rest.split_first() else { return false };
         // Checked before the texts are compared: most have another length.
         if text.len() >= 32 || *first != first::SHORT_STR | text.len() as u8 {
             return false;
         }
         match rest.split_at_checked(text.len()) {
-            Some((found, rest)) if same(found, text.as_bytes()) => {
+            Some((found, rest)) if equal_bytes(found, text.as_bytes()) => {
                 self.rest = rest;
                 true
             }
@@ -453,7 +479,7 @@ impl<'de> Reader<'de, '_> {
 
 /// Compares slices of the same length. Names are too short for a call of `memcmp` to be worthwhile.
 #[inline]
-fn same(a: &[u8], b: &[u8]) -> bool {
+fn equal_bytes(a: &[u8], b: &[u8]) -> bool {
     #[inline(always)]
     fn ends<const N: usize>(a: &[u8], b: &[u8]) -> bool {
         match (a.first_chunk::<N>(), b.first_chunk(), a.last_chunk::<N>(), b.last_chunk()) {
@@ -470,14 +496,14 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 }
 
 #[cfg(feature = "bytes")]
-impl<'de> Reader<'de, '_> {
+impl<'de> ValueReader<'de, '_> {
     /// Reads a buffer as bytes that own their memory: for `bytes::Bytes`, the memory in which it arrived.
-    fn shared_bytes<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, Bad> {
-        use buffer::{id, into_same, visitor_of};
+    fn shared_bytes<V: Visitor<'de>>(&mut self, visitor: V) -> Result<V::Value, CodecError> {
+        use buffer::{cast_value, id, visitor_of};
         let before = self.rest;
-        if let Found { what: What::Bytes, memory: Some(memory), .. } = self.buffer()?
+        if let ReadBuffer { what: BufferKind::Bytes, memory: Some(memory), .. } = self.buffer()?
             && visitor_of::<bytes::Bytes>() == Some(id::<V>())
-            && let Some(shared) = into_same(bytes::Bytes::from_owner(memory.clone()))
+            && let Some(shared) = cast_value(bytes::Bytes::from_owner(memory.clone()))
         {
             return Ok(shared);
         }

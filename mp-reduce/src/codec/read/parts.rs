@@ -5,25 +5,28 @@ use serde::de::{
     DeserializeSeed, EnumAccess, Error as _, MapAccess, SeqAccess, Unexpected, VariantAccess, Visitor,
 };
 
-use super::{Bad, Reader};
+use super::{CodecError, ValueReader};
 
-/// Reader of the elements of a sequence.
-pub(super) struct Sequence<'de, 'l> {
-    pub(super) reader: Reader<'de, 'l>,
+/// ValueReader of the elements of a sequence.
+pub(super) struct SequenceReader<'de, 'l> {
+    pub(super) reader: ValueReader<'de, 'l>,
     pub(super) left: usize,
     pub(super) len: usize,
 }
 
-impl<'de> SeqAccess<'de> for Sequence<'de, '_> {
-    type Error = Bad;
+impl<'de> SeqAccess<'de> for SequenceReader<'de, '_> {
+    type Error = CodecError;
 
     #[inline]
-    fn next_element_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<Option<T::Value>, Bad> {
+    fn next_element_seed<T: DeserializeSeed<'de>>(
+        &mut self,
+        seed: T,
+    ) -> Result<Option<T::Value>, CodecError> {
         if self.left == 0 {
             return Ok(None);
         }
         self.left -= 1;
-        match self.reader.apart(|reader| seed.deserialize(reader)) {
+        match self.reader.with_copy(|reader| seed.deserialize(reader)) {
             Ok(value) => Ok(Some(value)),
             Err(e) => Err(e.in_element(self.len - self.left - 1)),
         }
@@ -35,9 +38,9 @@ impl<'de> SeqAccess<'de> for Sequence<'de, '_> {
     }
 }
 
-/// Reader of the entries of a map, or of the fields of a struct.
-pub(super) struct Map<'de, 'l> {
-    pub(super) reader: Reader<'de, 'l>,
+/// ValueReader of the entries of a map, or of the fields of a struct.
+pub(super) struct MapReader<'de, 'l> {
+    pub(super) reader: ValueReader<'de, 'l>,
     pub(super) left: usize,
     /// Bytes from the last key on.
     pub(super) key: &'de [u8],
@@ -45,11 +48,11 @@ pub(super) struct Map<'de, 'l> {
     pub(super) names: &'static [&'static str],
 }
 
-impl<'de> MapAccess<'de> for Map<'de, '_> {
-    type Error = Bad;
+impl<'de> MapAccess<'de> for MapReader<'de, '_> {
+    type Error = CodecError;
 
     #[inline]
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Bad> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, CodecError> {
         if self.left == 0 {
             return Ok(None);
         }
@@ -57,20 +60,20 @@ impl<'de> MapAccess<'de> for Map<'de, '_> {
         self.key = self.reader.rest;
         // Fields may have been omitted, or may come in another order.
         for (i, name) in self.names.iter().enumerate() {
-            if self.reader.passes(name) {
+            if self.reader.skip_text(name) {
                 self.names = &self.names[i + 1..];
                 return seed.deserialize(BorrowedStrDeserializer::new(name)).map(Some);
             }
         }
-        match self.reader.apart(|reader| seed.deserialize(reader)) {
+        match self.reader.with_copy(|reader| seed.deserialize(reader)) {
             Ok(key) => Ok(Some(key)),
             Err(e) => Err(e.in_field("a key")),
         }
     }
 
     #[inline]
-    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, Bad> {
-        self.reader.apart(|reader| seed.deserialize(reader)).map_err(|e| e.in_entry(self.key))
+    fn next_value_seed<T: DeserializeSeed<'de>>(&mut self, seed: T) -> Result<T::Value, CodecError> {
+        self.reader.with_copy(|reader| seed.deserialize(reader)).map_err(|e| e.in_entry(self.key))
     }
 
     #[inline]
@@ -79,36 +82,40 @@ impl<'de> MapAccess<'de> for Map<'de, '_> {
     }
 }
 
-/// Number of names of variants that are compared.
+/// RowNumber of names of variants that are compared.
 const FEW: usize = 8;
 
-/// Reader of a variant of an enum: its name and its content.
-pub(super) struct Variant<'r, 'de, 'l> {
+/// ValueReader of a variant of an enum: its name and its content.
+pub(super) struct VariantReader<'r, 'de, 'l> {
     /// Bytes from the name on.
     pub(super) name: &'de [u8],
-    pub(super) reader: &'r mut Reader<'de, 'l>,
+    pub(super) reader: &'r mut ValueReader<'de, 'l>,
     /// Possible names.
     pub(super) names: &'static [&'static str],
     pub(super) full: bool,
 }
 
-impl<'r, 'de, 'l> Variant<'r, 'de, 'l> {
+impl<'r, 'de, 'l> VariantReader<'r, 'de, 'l> {
     /// Returns the reader of its content.
     #[inline]
-    fn content(self, expected: &'static str) -> Result<&'r mut Reader<'de, 'l>, Bad> {
-        if self.full { Ok(self.reader) } else { Err(Bad::invalid_type(Unexpected::UnitVariant, &expected)) }
+    fn content(self, expected: &'static str) -> Result<&'r mut ValueReader<'de, 'l>, CodecError> {
+        if self.full {
+            Ok(self.reader)
+        } else {
+            Err(CodecError::invalid_type(Unexpected::UnitVariant, &expected))
+        }
     }
 }
 
-impl<'de> EnumAccess<'de> for Variant<'_, 'de, '_> {
-    type Error = Bad;
+impl<'de> EnumAccess<'de> for VariantReader<'_, 'de, '_> {
+    type Error = CodecError;
     type Variant = Self;
 
     #[inline]
-    fn variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<(T::Value, Self), Bad> {
+    fn variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<(T::Value, Self), CodecError> {
         // For few names, a comparison is faster than a check for UTF-8.
         for name in self.names.iter().take(FEW) {
-            if self.reader.passes(name) {
+            if self.reader.skip_text(name) {
                 return Ok((seed.deserialize(BorrowedStrDeserializer::new(name))?, self));
             }
         }
@@ -116,22 +123,22 @@ impl<'de> EnumAccess<'de> for Variant<'_, 'de, '_> {
     }
 }
 
-impl<'de> VariantAccess<'de> for Variant<'_, 'de, '_> {
-    type Error = Bad;
+impl<'de> VariantAccess<'de> for VariantReader<'_, 'de, '_> {
+    type Error = CodecError;
 
     #[inline]
-    fn unit_variant(self) -> Result<(), Bad> {
+    fn unit_variant(self) -> Result<(), CodecError> {
         if self.full { serde::Deserialize::deserialize(self.reader) } else { Ok(()) }
     }
 
     #[inline]
-    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, Bad> {
+    fn newtype_variant_seed<T: DeserializeSeed<'de>>(self, seed: T) -> Result<T::Value, CodecError> {
         let name = self.name;
         seed.deserialize(self.content("newtype variant")?).map_err(|e| e.in_entry(name))
     }
 
     #[inline]
-    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Bad> {
+    fn tuple_variant<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, CodecError> {
         let name = self.name;
         self.content("tuple variant")?.any_sequence(visitor).map_err(|e| e.in_entry(name))
     }
@@ -141,7 +148,7 @@ impl<'de> VariantAccess<'de> for Variant<'_, 'de, '_> {
         self,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Bad> {
+    ) -> Result<V::Value, CodecError> {
         let name = self.name;
         self.content("struct variant")?.any_map(fields, visitor).map_err(|e| e.in_entry(name))
     }

@@ -9,13 +9,13 @@ use std::time::Duration;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::Bad;
+use super::CodecError;
 use crate::codec::write::append;
 
 const DEEPEST: u16 = mp_core::message::MAX_NESTING;
 const SHALLOW: u16 = mp_core::message::level::SHALLOW;
 
-fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, Bad> {
+fn from_slice<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CodecError> {
     let left = Cell::new(DEEPEST);
     let value = super::from_slice(bytes, &left);
     if value.is_ok() {

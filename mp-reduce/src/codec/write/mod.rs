@@ -7,19 +7,19 @@
 //!   that form, whatever the format reports.
 //! - Lengths are those of the elements written, also if a type has announced another number.
 
+mod output;
 mod parts;
-mod room;
 
 use std::cell::Cell;
 
 use serde::ser::{Error as _, Serialize, Serializer};
 
-use super::buffer::{self, Plain, What};
-use super::error::Bad;
+use super::buffer::{self, BufferKind, NumberKind};
+use super::error::CodecError;
 use super::first;
-use parts::{Elements, Entries, Fields};
-use room::Room;
-pub(super) use room::Written;
+use output::OutputBuffer;
+pub(super) use output::ValueProperties;
+use parts::{MapWriter, SequenceWriter, StructWriter};
 
 /// Appends a value to `to`, using the levels of nesting that are left, down to `last`. Returns the properties
 /// that some readers can't represent.
@@ -32,27 +32,27 @@ pub(super) fn append<T: Serialize + ?Sized>(
     to: &mut Vec<u8>,
     (left, last): (&Cell<u16>, u16),
     value: &T,
-) -> Result<Written, Bad> {
+) -> Result<ValueProperties, CodecError> {
     let start = to.len();
-    let mut room = Room::new(to, left, last);
-    let written = value.serialize(Writer { to: &mut room, at: start });
-    let what = room.written;
-    room.end(*written.as_ref().unwrap_or(&start));
+    let mut output = OutputBuffer::new(to, left, last);
+    let written = value.serialize(Writer { to: &mut output, at: start });
+    let what = output.written;
+    output.end(*written.as_ref().unwrap_or(&start));
     written.map(|_| what)
 }
 
 /// Appends a buffer in place of its attachment.
-pub(super) fn append_here(to: &mut Vec<u8>, what: What, bytes: &[u8]) -> Option<()> {
+pub(super) fn append_here(to: &mut Vec<u8>, what: BufferKind, bytes: &[u8]) -> Option<()> {
     let (start, left) = (to.len(), Cell::new(0));
-    let mut room = Room::new(to, &left, 0);
-    let writer = Writer { to: &mut room, at: start };
+    let mut output = OutputBuffer::new(to, &left, 0);
+    let writer = Writer { to: &mut output, at: start };
     let at = match what {
-        What::Row(kind) => Ok(writer.put(&buffer::head(kind, bytes.len()))),
-        What::Text => writer.long(first::STR_8 + 1, bytes.len()),
-        What::Bytes => writer.long(first::BIN_8 + 1, bytes.len()),
+        BufferKind::Row(kind) => Ok(writer.put(&buffer::head(kind, bytes.len()))),
+        BufferKind::Text => writer.long(first::STR_8 + 1, bytes.len()),
+        BufferKind::Bytes => writer.long(first::BIN_8 + 1, bytes.len()),
     };
-    let end = at.ok().map(|at| room.put(at, bytes));
-    room.end(end.unwrap_or(start));
+    let end = at.ok().map(|at| output.put(at, bytes));
+    output.end(end.unwrap_or(start));
     end.map(drop)
 }
 
@@ -61,7 +61,7 @@ pub(super) fn append_here(to: &mut Vec<u8>, what: What, bytes: &[u8]) -> Option<
 /// It is passed by value, so that the position stays in a register. In memory, beside the bytes, each value
 /// would wait until the previous position is stored, which dominated the time for a struct of short fields.
 struct Writer<'w, 'a> {
-    to: &'w mut Room<'a>,
+    to: &'w mut OutputBuffer<'a>,
     at: usize,
 }
 
@@ -114,7 +114,7 @@ impl<'a> Writer<'_, 'a> {
     /// Writes a length that does not fit into the first byte. `sixteen` is the kind with a length of two
     /// bytes, and the next kind has four.
     #[inline]
-    fn long(self, sixteen: u8, len: usize) -> Result<usize, Bad> {
+    fn long(self, sixteen: u8, len: usize) -> Result<usize, CodecError> {
         match (u16::try_from(len), u32::try_from(len)) {
             (Ok(len), _) => Ok(self.after(sixteen, len.to_be_bytes())),
             (_, Ok(len)) => Ok(self.after(sixteen + 1, len.to_be_bytes())),
@@ -123,14 +123,14 @@ impl<'a> Writer<'_, 'a> {
     }
 
     #[inline]
-    fn text(mut self, text: &str) -> Result<usize, Bad> {
+    fn text(mut self, text: &str) -> Result<usize, CodecError> {
         let here = self.on(self.at);
         let at = match text.len() {
             len @ 0..32 => {
                 return Ok(self.to.put_headed(self.at, first::SHORT_STR | len as u8, text.as_bytes()));
             }
             len @ 32..256 => here.after(first::STR_8, [len as u8]),
-            len => match buffer::attach(What::Text, text.as_bytes()) {
+            len => match buffer::attach(BufferKind::Text, text.as_bytes()) {
                 Some(head) => return Ok(here.put(&head)),
                 None => here.long(first::STR_8 + 1, len)?,
             },
@@ -141,7 +141,7 @@ impl<'a> Writer<'_, 'a> {
     /// Writes the name of a field or variant. It is known at compile time, so its bytes are written as
     /// constants.
     #[inline]
-    fn name(self, name: &'static str) -> Result<usize, Bad> {
+    fn name(self, name: &'static str) -> Result<usize, CodecError> {
         if name.len() >= 32 {
             return self.text(name);
         }
@@ -149,11 +149,11 @@ impl<'a> Writer<'_, 'a> {
     }
 
     #[inline]
-    fn bytes(mut self, bytes: &[u8]) -> Result<usize, Bad> {
+    fn bytes(mut self, bytes: &[u8]) -> Result<usize, CodecError> {
         let here = self.on(self.at);
         let at = match u8::try_from(bytes.len()) {
             Ok(len) => here.after(first::BIN_8, [len]),
-            Err(_) => match buffer::attach(What::Bytes, bytes) {
+            Err(_) => match buffer::attach(BufferKind::Bytes, bytes) {
                 Some(head) => return Ok(here.put(&head)),
                 None => here.long(first::BIN_8 + 1, bytes.len())?,
             },
@@ -162,11 +162,11 @@ impl<'a> Writer<'_, 'a> {
     }
 
     /// Writes a complete row of numbers.
-    fn row(mut self, kind: Plain, bytes: &[u8]) -> Result<usize, Bad> {
+    fn row(mut self, kind: NumberKind, bytes: &[u8]) -> Result<usize, CodecError> {
         self.to.enter()?;
         self.to.leave();
         self.to.written.wide |= kind.is_wide();
-        if let Some(head) = buffer::attach(What::Row(kind), bytes) {
+        if let Some(head) = buffer::attach(BufferKind::Row(kind), bytes) {
             return Ok(self.put(&head));
         }
         let at = self.on(self.at).put(&buffer::head(kind, bytes.len()));
@@ -175,7 +175,7 @@ impl<'a> Writer<'_, 'a> {
 
     /// Writes the head of a sequence with `len` elements, or of a map with `len` entries.
     #[inline]
-    fn head(self, kind: Kind, len: usize) -> Result<usize, Bad> {
+    fn head(self, kind: ContainerKind, len: usize) -> Result<usize, CodecError> {
         match len {
             0..16 => Ok(self.byte(kind.short() | len as u8)),
             _ => self.long(kind.sixteen(), len),
@@ -185,21 +185,21 @@ impl<'a> Writer<'_, 'a> {
     /// Begins a sequence or map: enters a level and announces `len` elements or entries. The end corrects
     /// the length.
     #[inline]
-    fn begin(self, kind: Kind, len: usize) -> Result<usize, Bad> {
+    fn begin(self, kind: ContainerKind, len: usize) -> Result<usize, CodecError> {
         self.to.enter()?;
         self.head(kind, len)
     }
 
     /// Ends a sequence or map with `count` elements or entries. It began at `start`, with `len`.
     #[inline]
-    fn end(self, kind: Kind, start: usize, len: usize, count: usize) -> Result<usize, Bad> {
+    fn end(self, kind: ContainerKind, start: usize, len: usize, count: usize) -> Result<usize, CodecError> {
         self.to.leave();
         if count == len { Ok(self.at) } else { self.amend(kind, start, len, count) }
     }
 
     /// Corrects the length if it was announced wrongly.
     #[inline(never)]
-    fn amend(self, kind: Kind, start: usize, len: usize, count: usize) -> Result<usize, Bad> {
+    fn amend(self, kind: ContainerKind, start: usize, len: usize, count: usize) -> Result<usize, CodecError> {
         let size = |len| {
             if len < 16 {
                 1
@@ -217,7 +217,7 @@ impl<'a> Writer<'_, 'a> {
 
     /// Begins a variant with content: a map from its name to the content.
     #[inline]
-    fn variant(mut self, name: &'static str) -> Result<usize, Bad> {
+    fn variant(mut self, name: &'static str) -> Result<usize, CodecError> {
         self.to.enter()?;
         let at = self.on(self.at).byte(first::SHORT_MAP | 1);
         self.on(at).name(name)
@@ -225,48 +225,48 @@ impl<'a> Writer<'_, 'a> {
 
     /// Writes a value that only `rmp_serde` can write.
     #[cold]
-    fn extension<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<usize, Bad> {
+    fn extension<T: Serialize + ?Sized>(self, name: &'static str, value: &T) -> Result<usize, CodecError> {
         self.to.append(self.at, |to| {
-            rmp_serde::Serializer::new(to).serialize_newtype_struct(name, value).map_err(Bad::custom)
+            rmp_serde::Serializer::new(to).serialize_newtype_struct(name, value).map_err(CodecError::custom)
         })
     }
 }
 
 /// Kinds of values with elements.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ContainerKind {
     Array,
     Map,
 }
 
-impl Kind {
+impl ContainerKind {
     #[inline]
     fn short(self) -> u8 {
         match self {
-            Kind::Array => first::SHORT_ARRAY,
-            Kind::Map => first::SHORT_MAP,
+            ContainerKind::Array => first::SHORT_ARRAY,
+            ContainerKind::Map => first::SHORT_MAP,
         }
     }
 
     #[inline]
     fn sixteen(self) -> u8 {
         match self {
-            Kind::Array => first::ARRAY_16,
-            Kind::Map => first::MAP_16,
+            ContainerKind::Array => first::ARRAY_16,
+            ContainerKind::Map => first::MAP_16,
         }
     }
 }
 
 #[cold]
-fn too_long() -> Bad {
-    Bad::custom("something with more than 4,294,967,295 bytes or elements: put it in a tensor")
+fn too_long() -> CodecError {
+    CodecError::custom("something with more than 4,294,967,295 bytes or elements: put it in a tensor")
 }
 
 /// Methods for numbers, which write them as the widest type of their kind.
 macro_rules! numbers {
     ($($method:ident: $t:ty, $as:ident;)*) => {$(
         #[inline]
-        fn $method(self, n: $t) -> Result<usize, Bad> {
+        fn $method(self, n: $t) -> Result<usize, CodecError> {
             Ok(self.$as(n.into()))
         }
     )*};
@@ -274,14 +274,14 @@ macro_rules! numbers {
 
 impl<'w, 'a> Serializer for Writer<'w, 'a> {
     type Ok = usize;
-    type Error = Bad;
-    type SerializeSeq = Elements<'w, 'a>;
-    type SerializeTuple = Elements<'w, 'a>;
-    type SerializeTupleStruct = Elements<'w, 'a>;
-    type SerializeTupleVariant = Elements<'w, 'a>;
-    type SerializeMap = Entries<'w, 'a>;
-    type SerializeStruct = Fields<'w, 'a>;
-    type SerializeStructVariant = Fields<'w, 'a>;
+    type Error = CodecError;
+    type SerializeSeq = SequenceWriter<'w, 'a>;
+    type SerializeTuple = SequenceWriter<'w, 'a>;
+    type SerializeTupleStruct = SequenceWriter<'w, 'a>;
+    type SerializeTupleVariant = SequenceWriter<'w, 'a>;
+    type SerializeMap = MapWriter<'w, 'a>;
+    type SerializeStruct = StructWriter<'w, 'a>;
+    type SerializeStructVariant = StructWriter<'w, 'a>;
 
     numbers! {
         serialize_u8: u8, unsigned; serialize_u16: u16, unsigned; serialize_u32: u32, unsigned; serialize_u64: u64, unsigned;
@@ -289,52 +289,52 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
     }
 
     #[inline]
-    fn serialize_bool(self, v: bool) -> Result<usize, Bad> {
+    fn serialize_bool(self, v: bool) -> Result<usize, CodecError> {
         Ok(self.byte(if v { first::TRUE } else { first::FALSE }))
     }
 
-    fn serialize_i128(self, n: i128) -> Result<usize, Bad> {
+    fn serialize_i128(self, n: i128) -> Result<usize, CodecError> {
         self.to.written.wide = true;
         self.bytes(&n.to_be_bytes())
     }
 
-    fn serialize_u128(self, n: u128) -> Result<usize, Bad> {
+    fn serialize_u128(self, n: u128) -> Result<usize, CodecError> {
         self.to.written.wide = true;
         self.bytes(&n.to_be_bytes())
     }
 
     #[inline]
-    fn serialize_f32(self, v: f32) -> Result<usize, Bad> {
+    fn serialize_f32(self, v: f32) -> Result<usize, CodecError> {
         Ok(self.after(first::F32, v.to_be_bytes()))
     }
 
     #[inline]
-    fn serialize_f64(self, v: f64) -> Result<usize, Bad> {
+    fn serialize_f64(self, v: f64) -> Result<usize, CodecError> {
         Ok(self.after(first::F64, v.to_be_bytes()))
     }
 
     #[inline]
-    fn serialize_char(self, c: char) -> Result<usize, Bad> {
+    fn serialize_char(self, c: char) -> Result<usize, CodecError> {
         self.text(c.encode_utf8(&mut [0; 4]))
     }
 
     #[inline]
-    fn serialize_str(self, text: &str) -> Result<usize, Bad> {
+    fn serialize_str(self, text: &str) -> Result<usize, CodecError> {
         self.text(text)
     }
 
     #[inline]
-    fn serialize_bytes(self, bytes: &[u8]) -> Result<usize, Bad> {
+    fn serialize_bytes(self, bytes: &[u8]) -> Result<usize, CodecError> {
         self.bytes(bytes)
     }
 
     #[inline]
-    fn serialize_none(self) -> Result<usize, Bad> {
+    fn serialize_none(self) -> Result<usize, CodecError> {
         Ok(self.byte(first::NIL))
     }
 
     #[inline]
-    fn serialize_some<T: Serialize + ?Sized>(mut self, value: &T) -> Result<usize, Bad> {
+    fn serialize_some<T: Serialize + ?Sized>(mut self, value: &T) -> Result<usize, CodecError> {
         self.to.enter()?;
         let (start, end) = (self.at, value.serialize(self.on(self.at))?);
         self.to.leave();
@@ -350,17 +350,22 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
     }
 
     #[inline]
-    fn serialize_unit(self) -> Result<usize, Bad> {
+    fn serialize_unit(self) -> Result<usize, CodecError> {
         self.serialize_none()
     }
 
     #[inline]
-    fn serialize_unit_struct(self, _: &'static str) -> Result<usize, Bad> {
+    fn serialize_unit_struct(self, _: &'static str) -> Result<usize, CodecError> {
         self.serialize_none()
     }
 
     #[inline]
-    fn serialize_unit_variant(self, _: &'static str, _: u32, variant: &'static str) -> Result<usize, Bad> {
+    fn serialize_unit_variant(
+        self,
+        _: &'static str,
+        _: u32,
+        variant: &'static str,
+    ) -> Result<usize, CodecError> {
         self.name(variant)
     }
 
@@ -369,7 +374,7 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
         mut self,
         name: &'static str,
         value: &T,
-    ) -> Result<usize, Bad> {
+    ) -> Result<usize, CodecError> {
         if name == rmp_serde::MSGPACK_EXT_STRUCT_NAME {
             return self.extension(name, value);
         }
@@ -386,7 +391,7 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
         _: u32,
         variant: &'static str,
         value: &T,
-    ) -> Result<usize, Bad> {
+    ) -> Result<usize, CodecError> {
         let at = self.on(self.at).variant(variant)?;
         let end = value.serialize(self.on(at)).map_err(|e| e.in_field(variant))?;
         self.to.leave();
@@ -395,7 +400,7 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
 
     /// Writes a slice or `Vec` of numbers at once, and other sequences element by element.
     #[inline]
-    fn collect_seq<I: IntoIterator<Item: Serialize>>(self, all: I) -> Result<usize, Bad> {
+    fn collect_seq<I: IntoIterator<Item: Serialize>>(self, all: I) -> Result<usize, CodecError> {
         if let Some((kind, bytes)) = buffer::row_of(&all)
             && bytes.len() >= buffer::ROW
         {
@@ -406,24 +411,28 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
             (least, Some(most)) if least == most => least,
             _ => 0,
         };
-        let mut to = Elements::begin(self, len, None)?;
+        let mut to = SequenceWriter::begin(self, len, None)?;
         elements.try_for_each(|element| to.element(&element))?;
         to.finish()
     }
 
     #[inline]
-    fn serialize_seq(self, len: Option<usize>) -> Result<Elements<'w, 'a>, Bad> {
-        Elements::begin(self, len.unwrap_or(0), None)
+    fn serialize_seq(self, len: Option<usize>) -> Result<SequenceWriter<'w, 'a>, CodecError> {
+        SequenceWriter::begin(self, len.unwrap_or(0), None)
     }
 
     #[inline]
-    fn serialize_tuple(self, len: usize) -> Result<Elements<'w, 'a>, Bad> {
-        Elements::begin(self, len, None)
+    fn serialize_tuple(self, len: usize) -> Result<SequenceWriter<'w, 'a>, CodecError> {
+        SequenceWriter::begin(self, len, None)
     }
 
     #[inline]
-    fn serialize_tuple_struct(self, _: &'static str, len: usize) -> Result<Elements<'w, 'a>, Bad> {
-        Elements::begin(self, len, None)
+    fn serialize_tuple_struct(
+        self,
+        _: &'static str,
+        len: usize,
+    ) -> Result<SequenceWriter<'w, 'a>, CodecError> {
+        SequenceWriter::begin(self, len, None)
     }
 
     #[inline]
@@ -433,19 +442,19 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
         _: u32,
         variant: &'static str,
         len: usize,
-    ) -> Result<Elements<'w, 'a>, Bad> {
+    ) -> Result<SequenceWriter<'w, 'a>, CodecError> {
         let at = self.on(self.at).variant(variant)?;
-        Elements::begin(Writer { to: self.to, at }, len, Some(variant))
+        SequenceWriter::begin(Writer { to: self.to, at }, len, Some(variant))
     }
 
     #[inline]
-    fn serialize_map(self, len: Option<usize>) -> Result<Entries<'w, 'a>, Bad> {
-        Entries::begin(self, len.unwrap_or(0))
+    fn serialize_map(self, len: Option<usize>) -> Result<MapWriter<'w, 'a>, CodecError> {
+        MapWriter::begin(self, len.unwrap_or(0))
     }
 
     #[inline]
-    fn serialize_struct(self, _: &'static str, len: usize) -> Result<Fields<'w, 'a>, Bad> {
-        Fields::begin(self, len, None)
+    fn serialize_struct(self, _: &'static str, len: usize) -> Result<StructWriter<'w, 'a>, CodecError> {
+        StructWriter::begin(self, len, None)
     }
 
     #[inline]
@@ -455,9 +464,9 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
         _: u32,
         variant: &'static str,
         len: usize,
-    ) -> Result<Fields<'w, 'a>, Bad> {
+    ) -> Result<StructWriter<'w, 'a>, CodecError> {
         let at = self.on(self.at).variant(variant)?;
-        Fields::begin(Writer { to: self.to, at }, len, Some(variant))
+        StructWriter::begin(Writer { to: self.to, at }, len, Some(variant))
     }
 
     #[inline]

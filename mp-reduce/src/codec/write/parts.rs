@@ -5,14 +5,14 @@ use serde::ser::{
     SerializeTupleStruct, SerializeTupleVariant,
 };
 
-use super::super::buffer::{self, HEAD, Number, Plain, ROW, What};
-use super::super::error::Bad;
+use super::super::buffer::{self, BufferKind, HEAD, NumberKind, ROW, RowNumber};
+use super::super::error::CodecError;
 use super::super::first;
-use super::{Kind, Room, Writer};
+use super::{ContainerKind, OutputBuffer, Writer};
 
 /// Writer of the elements of a sequence.
-pub(super) struct Elements<'w, 'a> {
-    to: &'w mut Room<'a>,
+pub(super) struct SequenceWriter<'w, 'a> {
+    to: &'w mut OutputBuffer<'a>,
     /// Position of the next element.
     at: usize,
     /// Position of the sequence.
@@ -29,7 +29,7 @@ pub(super) struct Elements<'w, 'a> {
 struct RowState(usize);
 
 impl RowState {
-    /// Elements are not written as a row.
+    /// SequenceWriter are not written as a row.
     const NO: Self = Self(0);
     /// A row may begin, if the first element is one of many numbers.
     const MAY_BEGIN: Self = Self(1);
@@ -37,30 +37,30 @@ impl RowState {
     /// All elements so far were numbers of this kind. They follow the head of a row, which begins at the
     /// start of the sequence.
     #[inline]
-    fn of(kind: Plain) -> Self {
+    fn of(kind: NumberKind) -> Self {
         Self(kind as usize + 2)
     }
 
     #[inline]
-    fn kind(self) -> Option<Plain> {
-        if self.0 < 2 { None } else { Plain::ALL.iter().copied().find(|kind| Self::of(*kind) == self) }
+    fn kind(self) -> Option<NumberKind> {
+        if self.0 < 2 { None } else { NumberKind::ALL.iter().copied().find(|kind| Self::of(*kind) == self) }
     }
 }
 
-impl<'w, 'a> Elements<'w, 'a> {
+impl<'w, 'a> SequenceWriter<'w, 'a> {
     #[inline]
     pub(super) fn begin(
         mut writer: Writer<'w, 'a>,
         len: usize,
         variant: Option<&'static str>,
-    ) -> Result<Self, Bad> {
-        let (start, at) = (writer.at, writer.on(writer.at).begin(Kind::Array, len)?);
+    ) -> Result<Self, CodecError> {
+        let (start, at) = (writer.at, writer.on(writer.at).begin(ContainerKind::Array, len)?);
         let row = if len.saturating_mul(buffer::WIDEST) < ROW { RowState::NO } else { RowState::MAY_BEGIN };
         Ok(Self { to: writer.to, at, start, len, count: 0, variant, row })
     }
 
     #[inline]
-    pub(super) fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Bad> {
+    pub(super) fn element<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), CodecError> {
         if self.row != RowState::NO {
             // The compiler knows whether the value is a number, and its kind.
             if let Some((kind, bytes)) = buffer::number_of(value)
@@ -82,19 +82,19 @@ impl<'w, 'a> Elements<'w, 'a> {
     }
 
     #[inline]
-    pub(super) fn finish(self) -> Result<usize, Bad> {
+    pub(super) fn finish(self) -> Result<usize, CodecError> {
         if self.variant.is_some() {
             self.to.leave();
         }
         if let Some(kind) = self.row.kind() {
             return Ok(self.end_row(kind));
         }
-        Writer { to: self.to, at: self.at }.end(Kind::Array, self.start, self.len, self.count)
+        Writer { to: self.to, at: self.at }.end(ContainerKind::Array, self.start, self.len, self.count)
     }
 
     /// Begins a row if this is the first of many numbers.
     #[inline]
-    fn begins_row(&mut self, kind: Plain) -> bool {
+    fn begins_row(&mut self, kind: NumberKind) -> bool {
         let begins = self.row == RowState::MAY_BEGIN && self.len.saturating_mul(kind.size()) >= ROW;
         if begins {
             self.begin_row(kind);
@@ -103,7 +103,7 @@ impl<'w, 'a> Elements<'w, 'a> {
     }
 
     #[cold]
-    fn begin_row(&mut self, kind: Plain) {
+    fn begin_row(&mut self, kind: NumberKind) {
         /// The length that a type announces may be wrong.
         const BELIEVED: usize = 1 << 20;
         self.to.reserve(self.len.saturating_mul(kind.size()).min(BELIEVED));
@@ -114,10 +114,10 @@ impl<'w, 'a> Elements<'w, 'a> {
 
     /// Ends a row of numbers of one kind. Returns the end position.
     #[cold]
-    fn end_row(self, kind: Plain) -> usize {
+    fn end_row(self, kind: NumberKind) -> usize {
         self.to.leave();
         let row = self.to.written(self.start + HEAD..self.at);
-        match buffer::attach(What::Row(kind), row) {
+        match buffer::attach(BufferKind::Row(kind), row) {
             Some(head) => self.to.put(self.start, &head),
             None => {
                 let head = buffer::head(kind, row.len());
@@ -129,10 +129,10 @@ impl<'w, 'a> Elements<'w, 'a> {
 
     /// Ends a row at an element of another type: the numbers before it are written as separate elements.
     #[cold]
-    fn no_row(&mut self) -> Result<(), Bad> {
+    fn no_row(&mut self) -> Result<(), CodecError> {
         let Some(kind) = std::mem::replace(&mut self.row, RowState::NO).kind() else { return Ok(()) };
         let row = self.to.written(self.start + HEAD..self.at).to_vec();
-        self.at = Writer { to: self.to, at: self.start }.head(Kind::Array, self.len)?;
+        self.at = Writer { to: self.to, at: self.start }.head(ContainerKind::Array, self.len)?;
         for number in kind.numbers(&row) {
             self.at = Writer { to: self.to, at: self.at }.number(number);
         }
@@ -141,14 +141,14 @@ impl<'w, 'a> Elements<'w, 'a> {
 }
 
 impl Writer<'_, '_> {
-    fn number(self, number: Number) -> usize {
+    fn number(self, number: RowNumber) -> usize {
         match number {
-            Number::Unsigned(n) => self.unsigned(n),
-            Number::Signed(n) => self.signed(n),
-            Number::WideUnsigned(n) => self.few_bytes(&n.to_be_bytes()),
-            Number::WideSigned(n) => self.few_bytes(&n.to_be_bytes()),
-            Number::F32(n) => self.after(first::F32, n.to_be_bytes()),
-            Number::F64(n) => self.after(first::F64, n.to_be_bytes()),
+            RowNumber::Unsigned(n) => self.unsigned(n),
+            RowNumber::Signed(n) => self.signed(n),
+            RowNumber::WideUnsigned(n) => self.few_bytes(&n.to_be_bytes()),
+            RowNumber::WideSigned(n) => self.few_bytes(&n.to_be_bytes()),
+            RowNumber::F32(n) => self.after(first::F32, n.to_be_bytes()),
+            RowNumber::F64(n) => self.after(first::F64, n.to_be_bytes()),
         }
     }
 
@@ -159,7 +159,7 @@ impl Writer<'_, '_> {
 }
 
 #[cold]
-fn in_variant(e: Bad, variant: Option<&'static str>) -> Bad {
+fn in_variant(e: CodecError, variant: Option<&'static str>) -> CodecError {
     match variant {
         Some(variant) => e.in_field(variant),
         None => e,
@@ -168,17 +168,17 @@ fn in_variant(e: Bad, variant: Option<&'static str>) -> Bad {
 
 macro_rules! elements {
     ($($t:ident: $method:ident;)*) => {$(
-        impl $t for Elements<'_, '_> {
+        impl $t for SequenceWriter<'_, '_> {
             type Ok = usize;
-            type Error = Bad;
+            type Error = CodecError;
 
             #[inline]
-            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Bad> {
+            fn $method<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), CodecError> {
                 self.element(value)
             }
 
             #[inline]
-            fn end(self) -> Result<usize, Bad> {
+            fn end(self) -> Result<usize, CodecError> {
                 self.finish()
             }
         }
@@ -193,33 +193,33 @@ elements! {
 }
 
 /// Writer of the entries of a map.
-pub(super) struct Entries<'w, 'a> {
-    to: &'w mut Room<'a>,
+pub(super) struct MapWriter<'w, 'a> {
+    to: &'w mut OutputBuffer<'a>,
     /// Position of the next entry.
     at: usize,
     /// Position of the map.
     start: usize,
     len: usize,
-    /// Number of keys written.
+    /// RowNumber of keys written.
     count: usize,
     /// Position of the last key.
     key: usize,
 }
 
-impl<'w, 'a> Entries<'w, 'a> {
+impl<'w, 'a> MapWriter<'w, 'a> {
     #[inline]
-    pub(super) fn begin(mut writer: Writer<'w, 'a>, len: usize) -> Result<Self, Bad> {
-        let (start, at) = (writer.at, writer.on(writer.at).begin(Kind::Map, len)?);
+    pub(super) fn begin(mut writer: Writer<'w, 'a>, len: usize) -> Result<Self, CodecError> {
+        let (start, at) = (writer.at, writer.on(writer.at).begin(ContainerKind::Map, len)?);
         Ok(Self { to: writer.to, at, start, len, count: 0, key: at })
     }
 }
 
-impl SerializeMap for Entries<'_, '_> {
+impl SerializeMap for MapWriter<'_, '_> {
     type Ok = usize;
-    type Error = Bad;
+    type Error = CodecError;
 
     #[inline]
-    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), Bad> {
+    fn serialize_key<T: Serialize + ?Sized>(&mut self, key: &T) -> Result<(), CodecError> {
         let written = key.serialize(Writer { to: self.to, at: self.at });
         let end = written.map_err(|e| e.in_field("a key"))?;
         (self.key, self.at, self.count) = (self.at, end, self.count + 1);
@@ -227,7 +227,7 @@ impl SerializeMap for Entries<'_, '_> {
     }
 
     #[inline]
-    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), Bad> {
+    fn serialize_value<T: Serialize + ?Sized>(&mut self, value: &T) -> Result<(), CodecError> {
         match value.serialize(Writer { to: self.to, at: self.at }) {
             Ok(end) => {
                 self.at = end;
@@ -243,14 +243,14 @@ impl SerializeMap for Entries<'_, '_> {
     }
 
     #[inline]
-    fn end(self) -> Result<usize, Bad> {
-        Writer { to: self.to, at: self.at }.end(Kind::Map, self.start, self.len, self.count)
+    fn end(self) -> Result<usize, CodecError> {
+        Writer { to: self.to, at: self.at }.end(ContainerKind::Map, self.start, self.len, self.count)
     }
 }
 
 /// Writer of the fields of a struct, by their names.
-pub(super) struct Fields<'w, 'a> {
-    to: &'w mut Room<'a>,
+pub(super) struct StructWriter<'w, 'a> {
+    to: &'w mut OutputBuffer<'a>,
     /// Position of the next field.
     at: usize,
     /// Position of the struct.
@@ -260,19 +260,19 @@ pub(super) struct Fields<'w, 'a> {
     variant: Option<&'static str>,
 }
 
-impl<'w, 'a> Fields<'w, 'a> {
+impl<'w, 'a> StructWriter<'w, 'a> {
     #[inline]
     pub(super) fn begin(
         mut writer: Writer<'w, 'a>,
         len: usize,
         variant: Option<&'static str>,
-    ) -> Result<Self, Bad> {
-        let (start, at) = (writer.at, writer.on(writer.at).begin(Kind::Map, len)?);
+    ) -> Result<Self, CodecError> {
+        let (start, at) = (writer.at, writer.on(writer.at).begin(ContainerKind::Map, len)?);
         Ok(Self { to: writer.to, at, start, len, count: 0, variant })
     }
 
     #[inline]
-    fn field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Bad> {
+    fn field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), CodecError> {
         let at = Writer { to: self.to, at: self.at }.name(name)?;
         let written = value.serialize(Writer { to: self.to, at });
         self.at = written.map_err(|e| in_variant(e.in_field(name), self.variant))?;
@@ -281,27 +281,27 @@ impl<'w, 'a> Fields<'w, 'a> {
     }
 
     #[inline]
-    fn finish(self) -> Result<usize, Bad> {
+    fn finish(self) -> Result<usize, CodecError> {
         if self.variant.is_some() {
             self.to.leave();
         }
-        Writer { to: self.to, at: self.at }.end(Kind::Map, self.start, self.len, self.count)
+        Writer { to: self.to, at: self.at }.end(ContainerKind::Map, self.start, self.len, self.count)
     }
 }
 
 macro_rules! fields {
     ($($t:ident)*) => {$(
-        impl $t for Fields<'_, '_> {
+        impl $t for StructWriter<'_, '_> {
             type Ok = usize;
-            type Error = Bad;
+            type Error = CodecError;
 
             #[inline]
-            fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), Bad> {
+            fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), CodecError> {
                 self.field(name, value)
             }
 
             #[inline]
-            fn end(self) -> Result<usize, Bad> {
+            fn end(self) -> Result<usize, CodecError> {
                 self.finish()
             }
         }

@@ -7,11 +7,11 @@ use serde::ser::{
 };
 
 use super::append;
-use crate::codec::error::Bad;
+use crate::codec::error::CodecError;
 
 const LEVELS: u16 = mp_core::message::MAX_NESTING;
 
-fn appended<T: Serialize + ?Sized>(to: &mut Vec<u8>, value: &T) -> Result<(), Bad> {
+fn appended<T: Serialize + ?Sized>(to: &mut Vec<u8>, value: &T) -> Result<(), CodecError> {
     append(to, (&Cell::new(LEVELS), 0), value).map(drop)
 }
 
@@ -63,13 +63,13 @@ fn a_message_of_less_than_64_kib_leaves_a_buffer_that_is_kept() {
 }
 
 /// A sequence or map of `has` parts that announces `says` parts, before another value.
-struct Says {
+struct Message {
     says: Option<usize>,
     has: u32,
     map: bool,
 }
 
-impl Serialize for Says {
+impl Serialize for Message {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         if self.map {
             let mut map = s.serialize_map(self.says)?;
@@ -90,9 +90,10 @@ fn what_was_announced_wrongly_is_put_right() {
             for says in lengths.map(Some).into_iter().chain([None]) {
                 let mut bytes = Vec::new();
                 let says = says.map(|says| says as usize);
-                appended(&mut bytes, &[Says { says, has, map }, Says { says: None, has: 1, map }]).unwrap();
+                appended(&mut bytes, &[Message { says, has, map }, Message { says: None, has: 1, map }])
+                    .unwrap();
                 let right = Some(has as usize);
-                let wanted = [Says { says: right, has, map }, Says { says: Some(1), has: 1, map }];
+                let wanted = [Message { says: right, has, map }, Message { says: Some(1), has: 1, map }];
                 assert!(bytes == theirs(&wanted), "{says:?} instead of {has}, a map: {map}");
             }
         }

@@ -8,7 +8,7 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::member;
 use mp_models::random::at_random;
 use mp_models::ring::{ENVELOPES, OWNER, PLACE, Sweep, chain, free, intent, memory, owner, slots};
-use mp_queue::ring::{Get, GetEnd, PutEnd, PutWithin, RingAt, Taken, Weight};
+use mp_queue::ring::{Get, GetOutcome, PutByteBounded, PutOutcome, RingAt, TakenMessage, Weight};
 
 /// Bytes of each envelope.
 const BYTES: [u64; ENVELOPES as usize] = [3, 1, 2, 3, 1, 2];
@@ -16,7 +16,7 @@ const BYTES: [u64; ENVELOPES as usize] = [3, 1, 2, 3, 1, 2];
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Claim,
-    Put(PutWithin),
+    Put(PutByteBounded),
     Get(Get),
     Free(u32),
     Sweep(Sweep),
@@ -74,7 +74,7 @@ impl Process {
         let e = self.putting;
         let (words, bytes) = ((e, OWNER.of(e), PLACE.of(e)), BYTES[e as usize]);
         let weight = Weight { ends: self.setup.ends(), bytes, limit: self.setup.limit };
-        Doing::Put(PutWithin::new(self.setup.ring(), intent(me), words, member(me), owner, weight))
+        Doing::Put(PutByteBounded::new(self.setup.ring(), intent(me), words, member(me), owner, weight))
     }
 
     fn get(&self, me: usize) -> Doing {
@@ -109,11 +109,11 @@ impl Actor for Process {
                 }
                 match end {
                     None => doing,
-                    Some(PutEnd::Done(_)) if me < setup.producers => Doing::Claim,
-                    Some(PutEnd::Done(_)) => self.get(me),
-                    Some(PutEnd::Full(owner)) if me < setup.producers => self.put(me, owner),
+                    Some(PutOutcome::Done(_)) if me < setup.producers => Doing::Claim,
+                    Some(PutOutcome::Done(_)) => self.get(me),
+                    Some(PutOutcome::Full(owner)) if me < setup.producers => self.put(me, owner),
                     // No other process may be left to make room.
-                    Some(PutEnd::Full(_)) => {
+                    Some(PutOutcome::Full(_)) => {
                         let e = self.putting;
                         ghost.committed.push(e);
                         ghost.committed.sort_unstable();
@@ -121,33 +121,35 @@ impl Actor for Process {
                         ghost.consumed.sort_unstable();
                         Doing::Free(e)
                     }
-                    Some(PutEnd::Closed(_)) => unreachable!("no actor closes"),
+                    Some(PutOutcome::Closed(_)) => unreachable!("no actor closes"),
                 }
             }
             Doing::Get(get) => match get.step(m) {
                 None => doing,
                 // It counts as put once it is in the queue again.
-                Some(GetEnd::Done(Taken::Envelope(e, owner, _))) if self.again > 0 => {
+                Some(GetOutcome::Done(TakenMessage::Envelope(e, owner, _))) if self.again > 0 => {
                     ghost.committed.retain(|&c| c != e);
                     self.again -= 1;
                     self.putting = e;
                     self.put(me, owner)
                 }
-                Some(GetEnd::Done(Taken::Envelope(e, ..))) => {
+                Some(GetOutcome::Done(TakenMessage::Envelope(e, ..))) => {
                     assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
                     ghost.consumed.push(e);
                     ghost.consumed.sort_unstable();
                     Doing::Free(e)
                 }
-                Some(GetEnd::Empty) if self.last => return true,
-                Some(GetEnd::Empty) => {
+                Some(GetOutcome::Empty) if self.last => return true,
+                Some(GetOutcome::Empty) => {
                     self.last = fates[..setup.producers].iter().all(|f| f.gone());
                     self.get(me)
                 }
-                Some(GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_))) => {
+                Some(
+                    GetOutcome::Done(TakenMessage::Small(..)) | GetOutcome::Done(TakenMessage::Stray(_)),
+                ) => {
                     unreachable!("no message is small, and all are there")
                 }
-                Some(GetEnd::Closed) => unreachable!("no actor closes"),
+                Some(GetOutcome::Closed) => unreachable!("no actor closes"),
             },
             Doing::Free(e) => {
                 free(m, *e, me);

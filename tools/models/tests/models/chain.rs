@@ -10,7 +10,7 @@ use mp_models::random::at_random;
 use mp_models::ring::{
     ENVELOPES, Ghost, OWNER, PLACE, Sweep, chain, free, intent, left, memory, owner, slots,
 };
-use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, GetEnd, Link, Put, PutEnd, Taken};
+use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, GetOutcome, Link, Put, PutOutcome, TakenMessage};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
@@ -84,13 +84,13 @@ impl Actor for Process {
                 let i = *i;
                 match end {
                     None => Some(doing),
-                    Some(PutEnd::Done(_)) => Some(Doing::Claim),
-                    Some(PutEnd::Full(owner)) if i == 1 => Some(self.put(me, 1, owner)),
-                    Some(PutEnd::Closed(_)) if i == 1 => {
+                    Some(PutOutcome::Done(_)) => Some(Doing::Claim),
+                    Some(PutOutcome::Full(owner)) if i == 1 => Some(self.put(me, 1, owner)),
+                    Some(PutOutcome::Closed(_)) if i == 1 => {
                         assert!(ghost.closed, "refused as closed, which it was not");
                         Some(Doing::Free(self.items.start - 1))
                     }
-                    Some(PutEnd::Full(owner) | PutEnd::Closed(owner)) => {
+                    Some(PutOutcome::Full(owner) | PutOutcome::Closed(owner)) => {
                         let link = self.chain.link(0).expect("there are two");
                         Some(Doing::Extend(i, owner, Extend::new(self.chain.first, link)))
                     }
@@ -107,7 +107,7 @@ impl Actor for Process {
             },
             Doing::Get(i, get) => match get.step(m) {
                 None => Some(doing),
-                Some(GetEnd::Done(Taken::Envelope(e, _, _))) => {
+                Some(GetOutcome::Done(TakenMessage::Envelope(e, _, _))) => {
                     let next = ghost.committed.iter().find(|e| !ghost.consumed.contains(e));
                     // With one consumer at a time that is not killed, the order is exact.
                     assert!(self.sweepers - self.producers > 1 || next == Some(&e), "another order");
@@ -115,12 +115,14 @@ impl Actor for Process {
                     ghost.consumed.push(e);
                     Some(Doing::Free(e))
                 }
-                Some(GetEnd::Empty) => self.again(me, fates),
-                Some(GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_))) => {
+                Some(GetOutcome::Empty) => self.again(me, fates),
+                Some(
+                    GetOutcome::Done(TakenMessage::Small(..)) | GetOutcome::Done(TakenMessage::Stray(_)),
+                ) => {
                     unreachable!("no message is small, and all are there")
                 }
-                Some(GetEnd::Closed) if *i == 1 => None,
-                Some(GetEnd::Closed) => Some(Doing::Follow(*i)),
+                Some(GetOutcome::Closed) if *i == 1 => None,
+                Some(GetOutcome::Closed) => Some(Doing::Follow(*i)),
             },
             Doing::Follow(i) => match Link::unpack(m.load(self.chain.link(*i).expect("not the last"))) {
                 Link::None => self.again(me, fates),

@@ -12,9 +12,9 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{actor_of, is_killed, member};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    Around, ENVELOPES, Left, META, OWNER, PLACE, chain, free, intent, left, memory, own, owner, slots,
+    ENVELOPES, Left, META, OWNER, PLACE, TestContext, chain, free, intent, left, memory, own, owner, slots,
 };
-use mp_queue::ring::{ChainAt, Get, GetEnd, Put, PutEnd, Settle, Taken};
+use mp_queue::ring::{ChainAt, Get, GetOutcome, Put, PutOutcome, Settle, TakenMessage};
 
 /// Token of the senders, at an address that is unused in this model.
 const TOKEN: BlockAt = BlockAt { id: 1, state: META.base, inline: 2, per_page: 1 };
@@ -35,7 +35,7 @@ enum Doing {
     Free(u32),
     // sweeper
     Look,
-    Settle(Box<Settle<Around>>),
+    Settle(Box<Settle<TestContext>>),
     Own(u32, u64),
     Seat(Release<Pages>),
     Busy(u64),
@@ -77,8 +77,8 @@ impl Process {
     fn sweep(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
         let found = left(m, fates);
         if let Some(Left::Intent(dead)) = found {
-            let around = Around::new(fates, self.chain, dead);
-            return Some(Doing::Settle(around.settle()));
+            let context = TestContext::new(fates, self.chain, dead);
+            return Some(Doing::Settle(context.settle()));
         }
         let dead = |p: Member| is_killed(fates, p);
         let state = m.peek(TOKEN.state);
@@ -133,9 +133,9 @@ impl Actor for Process {
                 }
                 match end {
                     None => doing,
-                    Some(PutEnd::Done(_)) => Doing::Claim,
-                    Some(PutEnd::Full(owner)) => self.put(me, owner),
-                    Some(PutEnd::Closed(_)) => unreachable!("no actor closes"),
+                    Some(PutOutcome::Done(_)) => Doing::Claim,
+                    Some(PutOutcome::Full(owner)) => self.put(me, owner),
+                    Some(PutOutcome::Closed(_)) => unreachable!("no actor closes"),
                 }
             }
             Doing::Drop(release) => {
@@ -162,24 +162,26 @@ impl Actor for Process {
             }
             Doing::Get(get) => match get.step(m) {
                 None => doing,
-                Some(GetEnd::Done(Taken::Envelope(e, ..))) => {
+                Some(GetOutcome::Done(TakenMessage::Envelope(e, ..))) => {
                     assert!(!ghost.received.contains(&e), "message {e} twice");
                     ghost.received.push(e);
                     ghost.received.sort_unstable();
                     Doing::Free(e)
                 }
-                Some(GetEnd::Empty) if self.told => {
+                Some(GetOutcome::Empty) if self.told => {
                     for sender in (0..self.senders).filter(|s| !ghost.left.contains(s)) {
                         assert_eq!(fates[sender], Fate::Killed, "told the end before sender {sender} left");
                     }
                     assert_eq!(ghost.sent, ghost.received, "told so before all was received");
                     return true;
                 }
-                Some(GetEnd::Empty) => Doing::Ask,
-                Some(GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_))) => {
+                Some(GetOutcome::Empty) => Doing::Ask,
+                Some(
+                    GetOutcome::Done(TakenMessage::Small(..)) | GetOutcome::Done(TakenMessage::Stray(_)),
+                ) => {
                     unreachable!("no message is small, and all are there")
                 }
-                Some(GetEnd::Closed) => unreachable!("no actor closes"),
+                Some(GetOutcome::Closed) => unreachable!("no actor closes"),
             },
             Doing::Ask => {
                 self.told = BlockState::unpack(m.load(TOKEN.state)).life != Life::Live;

@@ -9,12 +9,12 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{actor_of, member};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    Around, COUNT, ENVELOPES_AT, Left, META, OWNER, PLACE, chain, free, intent, left, memory, owner, returns,
-    slots,
+    COUNT, ENVELOPES_AT, Left, META, OWNER, PLACE, TestContext, chain, free, intent, left, memory, owner,
+    returns, slots,
 };
 use mp_queue::ring::{
-    Census, ChainAt, Extend, Get, GetEnd, Link, Note, Put, PutEnd, Reclaim, Return, Settle, Settled, Taken,
-    any_noted,
+    Census, ChainAt, Extend, Get, GetOutcome, Link, NoteReturned, Put, PutOutcome, Reclaim, Return, Settle,
+    SettleOutcome, TakenMessage, may_have_returned,
 };
 
 /// Envelope of each task, which puts the next one before it is done. Each goes into one that was checked
@@ -62,9 +62,9 @@ enum Doing {
     CountOnce(u32, usize),
     /// Finds remains of dead actors, and recovers them.
     Look,
-    Settle(Box<Settle<Around>>),
+    Settle(Box<Settle<TestContext>>),
     Return(Return),
-    Note(Note),
+    Note(NoteReturned),
     Own(u32, u64),
 }
 
@@ -103,7 +103,7 @@ fn lost(m: &Memory) -> usize {
 /// the queue. Not an access.
 fn untold(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES as u32).any(|e| owner(m, e).holder == Holder::Returned);
-    back && !any_noted(m.peek(returns(LIMIT).returned)) && fates.contains(&Fate::Killed)
+    back && !may_have_returned(m.peek(returns(LIMIT).returned)) && fates.contains(&Fate::Killed)
 }
 
 /// Returns `true` if there is a task that no actor has. Not an access.
@@ -174,15 +174,15 @@ impl Process {
         };
         match left(m, &dead) {
             Some(Left::Intent(a)) => {
-                let around = Around::new(&dead, self.chain, a).redelivering();
-                Some(Doing::Settle(around.settle()))
+                let context = TestContext::new(&dead, self.chain, a).redelivering();
+                Some(Doing::Settle(context.settle()))
             }
             Some(Left::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
                 let back = Return::new(returns(LIMIT), OWNER.of(e), META.of(e), owner);
                 Some(Doing::Return(back.for_dead_holder()))
             }
             Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
-            None => untold(m, &dead).then(|| Doing::Note(Note::new(returns(LIMIT)))),
+            None => untold(m, &dead).then(|| Doing::Note(NoteReturned::new(returns(LIMIT)))),
         }
     }
 
@@ -259,7 +259,7 @@ impl Actor for Process {
                 }
                 match end {
                     None => doing,
-                    Some(PutEnd::Done(_)) => {
+                    Some(PutOutcome::Done(_)) => {
                         self.put += 1;
                         if self.begun == 0 { self.to_get(me, 0) } else { self.to_finish(m) }
                     }
@@ -273,13 +273,13 @@ impl Actor for Process {
             },
             Doing::Get(get) => match get.step(m) {
                 None => doing,
-                Some(GetEnd::Done(Taken::Envelope(e, ..))) => {
+                Some(GetOutcome::Done(TakenMessage::Envelope(e, ..))) => {
                     assert!(me != WORKER || e == TASKS[self.begun], "envelope {e}");
                     Doing::Deliver(e, None)
                 }
                 // The heir: a full first segment does not determine the second one.
-                Some(GetEnd::Closed) => Doing::Link,
-                Some(GetEnd::Empty) if me == HEIR => {
+                Some(GetOutcome::Closed) => Doing::Link,
+                Some(GetOutcome::Empty) if me == HEIR => {
                     if self.is_over(m, fates) {
                         return true;
                     }
@@ -360,8 +360,8 @@ impl Actor for Process {
             Doing::Look => self.visit(m, fates).unwrap_or_else(|| self.then(me)),
             Doing::Settle(settle) => match settle.step(m) {
                 None => doing,
-                Some(Settled::Owned(_)) => unreachable!("everything is delivered again here"),
-                Some(Settled::Later(_)) => self.then(me),
+                Some(SettleOutcome::Owned(_)) => unreachable!("everything is delivered again here"),
+                Some(SettleOutcome::Undecided(_)) => self.then(me),
                 Some(_) => Doing::Look,
             },
             Doing::Return(back) => {

@@ -8,12 +8,12 @@ use mp_models::explore::{Actor, Explored, Fate, Memory, World};
 use mp_models::members::{actor_of, member};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    Around, ENVELOPES, ENVELOPES_AT, Left, META, OWNER, PLACE, chain, free, intent, item, left, memory,
+    ENVELOPES, ENVELOPES_AT, Left, META, OWNER, PLACE, TestContext, chain, free, intent, item, left, memory,
     number_of, own, owner, returns, slots, small,
 };
 use mp_queue::ring::{
-    ChainAt, Enclose, Get, GetEnd, Note, Put, PutEnd, PutSmall, Reclaim, Return, Settle, Settled, Small,
-    Taken, Ticket, any_noted,
+    ChainAt, Enclose, Get, GetOutcome, NoteReturned, Position, Put, PutOutcome, PutSmall, Reclaim, Return,
+    Settle, SettleOutcome, SmallMessage, TakenMessage, may_have_returned,
 };
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -25,7 +25,7 @@ enum Doing {
     Reclaim(Reclaim),
     Get(Get),
     /// Creates an envelope for a small message that it found.
-    Copy(Small, Ticket),
+    Copy(SmallMessage, Position),
     Enclose(u32, Enclose),
     /// Counts the delivery: reads, then writes.
     Deliver(u32, Option<u64>),
@@ -34,10 +34,10 @@ enum Doing {
     /// Sweeper, and consumers that return messages.
     Return(u32, Return),
     Look,
-    Settle(Box<Settle<Around>>),
+    Settle(Box<Settle<TestContext>>),
     Own(u32, u64),
     /// A visitor of a dead actor, whose seat keeps the ring, notifies the ring.
-    Note(Note),
+    Note(NoteReturned),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -110,7 +110,7 @@ impl Process {
 /// access. (In processes a visitor notes all returned messages, shown or not.)
 fn untold(m: &Memory, fates: &[Fate]) -> bool {
     let back = (0..ENVELOPES).any(|e| owner(m, e).holder == Holder::Returned);
-    back && !any_noted(m.peek(returns(0).returned)) && fates.contains(&Fate::Killed)
+    back && !may_have_returned(m.peek(returns(0).returned)) && fates.contains(&Fate::Killed)
 }
 
 /// Returns `true` if a stopped process has a message, or was just taking or putting it.
@@ -154,13 +154,13 @@ impl Actor for Process {
                 self.note_committed(m, ghost);
                 match end {
                     None => Some(doing),
-                    Some(PutEnd::Done(_)) => Some(Doing::Claim),
-                    Some(PutEnd::Full(owner)) => {
+                    Some(PutOutcome::Done(_)) => Some(Doing::Claim),
+                    Some(PutOutcome::Full(owner)) => {
                         let e = self.items.start - 1;
                         let at = (e, OWNER.of(e), PLACE.of(e));
                         Some(Doing::Put(Put::new(self.chain.first, intent(me), at, member(me), owner)))
                     }
-                    Some(PutEnd::Closed(_)) => unreachable!("no actor closes"),
+                    Some(PutOutcome::Closed(_)) => unreachable!("no actor closes"),
                 }
             }
             Doing::PutSmall(put) => {
@@ -168,14 +168,14 @@ impl Actor for Process {
                 self.note_committed(m, ghost);
                 match end {
                     None => Some(doing),
-                    Some(PutEnd::Done(_)) => Some(Doing::Claim),
-                    Some(PutEnd::Full(())) => {
+                    Some(PutOutcome::Done(_)) => Some(Doing::Claim),
+                    Some(PutOutcome::Full(())) => {
                         Some(Doing::PutSmall(PutSmall::new(self.chain.first, small(self.items.start - 1))))
                     }
-                    Some(PutEnd::Closed(())) => unreachable!("no actor closes"),
+                    Some(PutOutcome::Closed(())) => unreachable!("no actor closes"),
                 }
             }
-            Doing::Copy(message, ticket) => {
+            Doing::Copy(message, position) => {
                 let free = |&e: &u32| owner(m, e).holder == Holder::Free;
                 let e = (0..ENVELOPES).find(free).expect("there are enough");
                 let (found, mine) = (owner(m, e), owner(m, e).then(Holder::Member(member(me))));
@@ -184,7 +184,7 @@ impl Actor for Process {
                 ghost.copies.push((e, number_of(*message)));
                 ghost.copies.sort_unstable();
                 let words = (OWNER.of(e), PLACE.of(e));
-                let message = (*message, *ticket);
+                let message = (*message, *position);
                 Some(Doing::Enclose(e, Enclose::new(self.chain.first, words, (member(me), mine), message)))
             }
             Doing::Enclose(e, enclose) => match enclose.step(m) {
@@ -202,17 +202,19 @@ impl Actor for Process {
             },
             Doing::Get(get) => match get.step(m) {
                 None => Some(doing),
-                Some(GetEnd::Done(Taken::Envelope(e, owner, _))) => {
+                Some(GetOutcome::Done(TakenMessage::Envelope(e, owner, _))) => {
                     assert_eq!(owner.holder, Holder::Leased(member(me)));
                     Some(Doing::Deliver(e, None))
                 }
-                Some(GetEnd::Empty) if self.last => None,
-                Some(GetEnd::Empty) => {
+                Some(GetOutcome::Empty) if self.last => None,
+                Some(GetOutcome::Empty) => {
                     self.last = self.over(m, fates);
                     Some(self.look_again(me))
                 }
-                Some(GetEnd::Done(Taken::Small(message, ticket))) => Some(Doing::Copy(message, ticket)),
-                Some(GetEnd::Closed | GetEnd::Done(Taken::Stray(_))) => {
+                Some(GetOutcome::Done(TakenMessage::Small(message, position))) => {
+                    Some(Doing::Copy(message, position))
+                }
+                Some(GetOutcome::Closed | GetOutcome::Done(TakenMessage::Stray(_))) => {
                     unreachable!("no actor closes, and all are there")
                 }
             },
@@ -250,23 +252,23 @@ impl Actor for Process {
             Doing::Return(_, back) => match back.step(m) {
                 None => Some(doing),
                 Some(_) if consumer => Some(self.look_again(me)),
-                Some(_) => Some(Doing::Note(Note::new(returns(self.limit)))),
+                Some(_) => Some(Doing::Note(NoteReturned::new(returns(self.limit)))),
             },
             Doing::Look => match left(m, fates) {
                 Some(Left::Intent(dead)) => {
-                    let around = Around::new(fates, self.chain, dead).redelivering();
-                    Some(Doing::Settle(around.settle()))
+                    let context = TestContext::new(fates, self.chain, dead).redelivering();
+                    Some(Doing::Settle(context.settle()))
                 }
                 Some(Left::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
                     Some(Doing::Return(e, self.give_back(e, owner).for_dead_holder()))
                 }
                 Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
-                None if untold(m, fates) => Some(Doing::Note(Note::new(returns(self.limit)))),
+                None if untold(m, fates) => Some(Doing::Note(NoteReturned::new(returns(self.limit)))),
                 None => (!fates[..self.sweepers].iter().all(|f| f.gone())).then_some(Doing::Look),
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => Some(doing),
-                Some(Settled::Owned(_)) => unreachable!("everything is delivered again here"),
+                Some(SettleOutcome::Owned(_)) => unreachable!("everything is delivered again here"),
                 Some(_) => Some(Doing::Look),
             },
             Doing::Own(e, found) => {

@@ -7,7 +7,9 @@ use mp_models::explore::{Actor, Explored, Fate, Memory, World};
 use mp_models::members::{actor_of, member};
 use mp_models::random::at_random;
 use mp_models::ring::{ENVELOPES, Ghost, OWNER, PLACE, Sweep, chain, intent, item, memory, number_of, small};
-use mp_queue::ring::{Advance, Close, Get, GetEnd, Put, PutEnd, PutSmall, RingAt, Taken, Ticket};
+use mp_queue::ring::{
+    Advance, Close, Get, GetOutcome, Position, Put, PutOutcome, PutSmall, RingAt, TakenMessage,
+};
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
@@ -36,10 +38,10 @@ struct Process {
     producers: usize,
     /// First of the sweepers.
     sweepers: usize,
-    /// `true` if it puts and gets in batches. `run` has the tickets of the first and the last message of the
+    /// `true` if it puts and gets in batches. `run` has the positions of the first and the last message of the
     /// present batch.
     batches: bool,
-    run: Option<(Ticket, Ticket)>,
+    run: Option<(Position, Position)>,
     doing: Doing,
 }
 
@@ -86,13 +88,13 @@ impl Process {
         Doing::Get(Get::new(self.ring, intent(me), OWNER, member(me)))
     }
 
-    /// Adds the message with this ticket to the batch.
-    fn add(&mut self, ticket: Ticket) {
-        let first = self.run.map_or(ticket, |(first, _)| first);
-        self.run = self.batches.then_some((first, ticket));
+    /// Adds the message with this position to the batch.
+    fn add(&mut self, position: Position) {
+        let first = self.run.map_or(position, |(first, _)| first);
+        self.run = self.batches.then_some((first, position));
     }
 
-    fn last(&self) -> Option<Ticket> {
+    fn last(&self) -> Option<Position> {
         self.run.map(|(_, last)| last)
     }
 }
@@ -123,17 +125,17 @@ impl Actor for Process {
                 committed(m, self.ring, ghost);
                 match end {
                     None => return false,
-                    Some(PutEnd::Done(ticket)) => {
-                        self.add(ticket);
+                    Some(PutOutcome::Done(position)) => {
+                        self.add(position);
                         Doing::Claim
                     }
-                    Some(PutEnd::Full(()) | PutEnd::Closed(())) if self.run.is_some() => {
+                    Some(PutOutcome::Full(()) | PutOutcome::Closed(())) if self.run.is_some() => {
                         let put = Box::new(Doing::PutSmall(self.put_small()));
                         let (first, last) = self.run.take().expect("there is one");
                         Doing::Advance(Advance::tail(self.ring, first, last), Some(put))
                     }
-                    Some(PutEnd::Full(())) => Doing::PutSmall(self.put_small()),
-                    Some(PutEnd::Closed(())) => {
+                    Some(PutOutcome::Full(())) => Doing::PutSmall(self.put_small()),
+                    Some(PutOutcome::Closed(())) => {
                         assert!(ghost.closed);
                         Doing::Claim
                     }
@@ -144,19 +146,19 @@ impl Actor for Process {
                 committed(m, self.ring, ghost);
                 match end {
                     None => return false,
-                    Some(PutEnd::Done(ticket)) => {
-                        self.add(ticket);
+                    Some(PutOutcome::Done(position)) => {
+                        self.add(position);
                         Doing::Claim
                     }
                     // A message that does not fit into the batch is put without it, after the batch is
                     // published.
-                    Some(PutEnd::Full(owner) | PutEnd::Closed(owner)) if self.run.is_some() => {
+                    Some(PutOutcome::Full(owner) | PutOutcome::Closed(owner)) if self.run.is_some() => {
                         let put = Box::new(Doing::Put(self.put(me, owner)));
                         let (first, last) = self.run.take().expect("there is one");
                         Doing::Advance(Advance::tail(self.ring, first, last), Some(put))
                     }
-                    Some(PutEnd::Full(owner)) => Doing::Put(self.put(me, owner)),
-                    Some(PutEnd::Closed(owner)) => {
+                    Some(PutOutcome::Full(owner)) => Doing::Put(self.put(me, owner)),
+                    Some(PutOutcome::Closed(owner)) => {
                         assert!(ghost.closed);
                         Doing::Free(self.items.start - 1, owner)
                     }
@@ -164,8 +166,8 @@ impl Actor for Process {
             }
             Doing::Get(get) => match get.step(m) {
                 None => return false,
-                Some(GetEnd::Done(Taken::Envelope(e, owner, ticket))) => {
-                    self.add(ticket);
+                Some(GetOutcome::Done(TakenMessage::Envelope(e, owner, position))) => {
+                    self.add(position);
                     assert_eq!(owner.holder, Holder::Member(member(me)));
                     assert!(!ghost.consumed.contains(&e), "envelope {e} twice");
                     assert!(ghost.committed.contains(&e), "envelope {e} from nowhere");
@@ -173,8 +175,8 @@ impl Actor for Process {
                     ghost.consumed.sort_unstable();
                     Doing::Free(e, owner)
                 }
-                Some(GetEnd::Done(Taken::Small(message, ticket))) => {
-                    self.add(ticket);
+                Some(GetOutcome::Done(TakenMessage::Small(message, position))) => {
+                    self.add(position);
                     let e = number_of(message);
                     assert!(!ghost.consumed.contains(&e), "message {e} twice");
                     assert!(ghost.committed.contains(&e), "message {e} from nowhere");
@@ -183,14 +185,14 @@ impl Actor for Process {
                     self.get_next(me)
                 }
                 // The batch ends here, and later messages are waited for without one.
-                Some(GetEnd::Empty | GetEnd::Closed) if self.run.is_some() => {
+                Some(GetOutcome::Empty | GetOutcome::Closed) if self.run.is_some() => {
                     let (first, last) = self.run.take().expect("there is one");
                     Doing::Advance(Advance::head(self.ring, first, last), None)
                 }
-                Some(GetEnd::Empty) if self.last => return true,
-                Some(GetEnd::Closed) => return true,
-                Some(GetEnd::Done(Taken::Stray(e))) => panic!("{e} is not in it"),
-                Some(GetEnd::Empty) => {
+                Some(GetOutcome::Empty) if self.last => return true,
+                Some(GetOutcome::Closed) => return true,
+                Some(GetOutcome::Done(TakenMessage::Stray(e))) => panic!("{e} is not in it"),
+                Some(GetOutcome::Empty) => {
                     self.last = fates[..self.producers].iter().all(|f| f.gone());
                     self.get(me)
                 }

@@ -13,12 +13,12 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{Known, actor_of, is_killed, killed, member};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    Around, COUNT, ENVELOPES_AT, META, OWNER, PLACE, chain, free, intent, memory, owner, returns, ring, seat,
-    slots, tenancy, visiting,
+    COUNT, ENVELOPES_AT, META, OWNER, PLACE, TestContext, chain, free, intent, memory, owner, returns, ring,
+    seat, slots, tenancy, visiting,
 };
 use mp_queue::ring::{
-    Content, Get, GetEnd, Note, Put, PutEnd, Reclaim, Return, Settle, Settled, Slot, SlotState, Taken,
-    any_noted,
+    Content, Get, GetOutcome, NoteReturned, Put, PutOutcome, Reclaim, Return, Settle, SettleOutcome, Slot,
+    SlotState, TakenMessage, may_have_returned,
 };
 
 /// Actor that is dead from the beginning. Its intent names the message.
@@ -45,11 +45,11 @@ enum Doing {
     Announce,
     Visit(Visit),
     Alone(Alone<Known>),
-    Settle(Box<Settle<Around>>),
+    Settle(Box<Settle<TestContext>>),
     Envelope,
     Return(Return),
     Seat,
-    Note(Note),
+    Note(NoteReturned),
     Begin,
     Vacate,
     End { sweeps: bool },
@@ -96,7 +96,8 @@ fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let living = |a: usize| fates[a] != Fate::Killed && m.peek(intent(a)) == intended;
     let in_doubt = intended != 0 && !(0..fates.len()).any(living);
     let leased = owner(m, MESSAGE).holder == Holder::Leased(member(dead));
-    let back = owner(m, MESSAGE).holder == Holder::Returned && !any_noted(m.peek(returns(0).returned));
+    let back =
+        owner(m, MESSAGE).holder == Holder::Returned && !may_have_returned(m.peek(returns(0).returned));
     in_doubt || leased || back && m.peek(seat(dead)) != 0
 }
 
@@ -132,10 +133,10 @@ impl Process {
     }
 
     fn settle(&self, m: &Memory, fates: &[Fate]) -> Doing {
-        let around = Around::new(fates, chain(1, 0), self.dead).redelivering();
+        let context = TestContext::new(fates, chain(1, 0), self.dead).redelivering();
         let holds = !self.asks || m.peek(seat(self.dead)) != 0;
-        let around = if holds { around } else { around.without_a_seat() };
-        Doing::Settle(around.settle())
+        let context = if holds { context } else { context.without_a_seat() };
+        Doing::Settle(context.settle())
     }
 }
 
@@ -151,8 +152,10 @@ impl Actor for Process {
         self.doing = match &mut doing {
             Doing::Put(put) => match put.step(m) {
                 None => doing,
-                Some(PutEnd::Done(_)) => Doing::Leave,
-                Some(PutEnd::Full(_) | PutEnd::Closed(_)) => unreachable!("there is room; no actor closes"),
+                Some(PutOutcome::Done(_)) => Doing::Leave,
+                Some(PutOutcome::Full(_) | PutOutcome::Closed(_)) => {
+                    unreachable!("there is room; no actor closes")
+                }
             },
             Doing::Reclaim(_) if *done => Doing::Leave,
             Doing::Reclaim(reclaim) => match reclaim.step(m) {
@@ -162,9 +165,13 @@ impl Actor for Process {
             },
             Doing::Get(get) => match get.step(m) {
                 None => doing,
-                Some(GetEnd::Done(Taken::Envelope(..))) => Doing::Done,
-                Some(GetEnd::Empty) => look_again(me),
-                Some(GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_)) | GetEnd::Closed) => {
+                Some(GetOutcome::Done(TakenMessage::Envelope(..))) => Doing::Done,
+                Some(GetOutcome::Empty) => look_again(me),
+                Some(
+                    GetOutcome::Done(TakenMessage::Small(..))
+                    | GetOutcome::Done(TakenMessage::Stray(_))
+                    | GetOutcome::Closed,
+                ) => {
                     unreachable!("no actor closes, and it is an envelope")
                 }
             },
@@ -217,9 +224,9 @@ impl Actor for Process {
             },
             Doing::Settle(settle) => match settle.step(m) {
                 None => doing,
-                Some(Settled::Owned(_)) => unreachable!("everything is delivered again here"),
+                Some(SettleOutcome::Owned(_)) => unreachable!("everything is delivered again here"),
                 Some(end) => {
-                    self.settled = !matches!(end, Settled::Later(_));
+                    self.settled = !matches!(end, SettleOutcome::Undecided(_));
                     Doing::Envelope
                 }
             },
@@ -243,9 +250,9 @@ impl Actor for Process {
                 0 => Doing::Begin,
                 // Processes always note a returned message. Here the number of notes must be finite.
                 _ if owner(m, MESSAGE).holder == Holder::Returned
-                    && (self.returned || !any_noted(m.peek(returns(0).returned))) =>
+                    && (self.returned || !may_have_returned(m.peek(returns(0).returned))) =>
                 {
-                    Doing::Note(Note::new(returns(0)))
+                    Doing::Note(NoteReturned::new(returns(0)))
                 }
                 _ => Doing::Begin,
             },
@@ -414,7 +421,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
             Holder::Free => w.ghost,
             Holder::Queued => in_slot || in_doubt,
             // An actor that checks the queue finds it.
-            Holder::Returned => !w.ghost && any_noted(m.peek(returns(0).returned)),
+            Holder::Returned => !w.ghost && may_have_returned(m.peek(returns(0).returned)),
             // The actor that was done with it died. Its envelope is freed when no actor visits any more.
             Holder::Member(o) => with_stopped(o) || w.ghost && w.count(0..w.fates.len(), Fate::Stopped) > 0,
             Holder::Leased(o) => with_stopped(o),

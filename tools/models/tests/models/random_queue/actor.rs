@@ -7,7 +7,7 @@ use mp_core::words::{Holder, Owner};
 use mp_models::explore::{Actor, Fate, Memory};
 use mp_models::members::member;
 use mp_models::ring::{ENVELOPES, MAX_ACTORS, OWNER, PLACE, Sweep, chain, free, intent, owner, slots};
-use mp_queue::ring::{Close, Get, GetEnd, Put, PutEnd, RingAt, Slot, Taken};
+use mp_queue::ring::{Close, Get, GetOutcome, Put, PutOutcome, RingAt, Slot, TakenMessage};
 
 use super::schedule::LAST_SWEEPER;
 
@@ -131,12 +131,12 @@ impl Actor for Process {
             Doing::Start => self.start(me, m, fates, ghost),
             Doing::Put(e, put) => match put.step(m) {
                 None => Some(doing),
-                Some(PutEnd::Done(_)) => Some(Doing::Start),
-                Some(PutEnd::Full(owner)) => {
+                Some(PutOutcome::Done(_)) => Some(Doing::Start),
+                Some(PutOutcome::Full(owner)) => {
                     assert!(ghost.was_full[me], "refused as full, which it never was");
                     Some(self.put(me, *e, owner, ghost))
                 }
-                Some(PutEnd::Closed(_)) => {
+                Some(PutOutcome::Closed(_)) => {
                     assert!(ghost.closed, "refused as closed, which it was not");
                     ghost.refused += 1;
                     Some(Doing::Free(*e))
@@ -144,20 +144,22 @@ impl Actor for Process {
             },
             Doing::Get(get) => match get.step(m) {
                 None => Some(doing),
-                Some(GetEnd::Done(Taken::Envelope(e, owner, _))) => {
+                Some(GetOutcome::Done(TakenMessage::Envelope(e, owner, _))) => {
                     assert_eq!(owner.holder, Holder::Member(member(me)));
                     ghost.received.push(ghost.content[e as usize].expect("a message"));
                     Some(Doing::Free(e))
                 }
-                Some(GetEnd::Empty) => {
+                Some(GetOutcome::Empty) => {
                     assert!(ghost.was_empty[me], "found empty, which it never was");
                     let more = fates.contains(&Fate::Running) && me != LAST_SWEEPER;
                     more.then_some(Doing::Start)
                 }
-                Some(GetEnd::Done(Taken::Small(..)) | GetEnd::Done(Taken::Stray(_))) => {
+                Some(
+                    GetOutcome::Done(TakenMessage::Small(..)) | GetOutcome::Done(TakenMessage::Stray(_)),
+                ) => {
                     unreachable!("no message is small, and all are there")
                 }
-                Some(GetEnd::Closed) => {
+                Some(GetOutcome::Closed) => {
                     assert!(ghost.closed && ghost.queue.is_empty(), "an end before the end");
                     None
                 }

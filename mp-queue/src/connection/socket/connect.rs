@@ -26,7 +26,7 @@ use crate::connection::Connection;
 const PAUSE: Duration = Duration::from_millis(2);
 
 /// A connection attempt in progress.
-pub(super) struct Attempt<'a> {
+pub(super) struct ConnectAttempt<'a> {
     options: &'a SocketOptions,
     address: &'a Address,
     /// Deadline for reaching a listener, or `None` if it is beyond the range of the clock.
@@ -38,35 +38,35 @@ pub(super) struct Attempt<'a> {
 
 enum Stage {
     /// The host with this number is tried next. A Unix address has only number 0.
-    Next(usize),
+    NextHost(usize),
     /// A TCP connection to a host is being established, until this deadline.
-    Opening {
+    Connecting {
         number: usize,
         host: SocketAddr,
         socket: OwnedFd,
         until: Option<Instant>,
     },
-    Greeting(Box<Handshake>),
+    Handshaking(Box<Handshake>),
 }
 
 /// Result of one step of an attempt.
-enum Step {
+enum StepOutcome {
     Continue(Stage),
     Wait(Stage),
     Done(Box<Handshake>),
 }
 
 /// Condition under which an attempt can continue.
-enum Pending<'a> {
+enum WaitCondition<'a> {
     Pause,
     Writable(BorrowedFd<'a>),
     Readable(BorrowedFd<'a>),
 }
 
 /// Waitable for room in a socket, or for the end of its attempt to connect.
-struct Writable<'a>(BorrowedFd<'a>);
+struct ConnectingSocket<'a>(BorrowedFd<'a>);
 
-impl Waitable for Writable<'_> {
+impl Waitable for ConnectingSocket<'_> {
     fn place(&self) -> WaitPoint<'_> {
         WaitPoint::Writable(self.0)
     }
@@ -76,100 +76,100 @@ impl Waitable for Writable<'_> {
     }
 }
 
-impl<'a> Attempt<'a> {
+impl<'a> ConnectAttempt<'a> {
     pub(super) fn new(options: &'a SocketOptions, address: &'a Address) -> Result<Self, ConnectError> {
         options.check(address)?;
-        let until = Instant::now().checked_add(options.patience);
-        Ok(Self { options, address, until, failed: None, stage: Stage::Next(0) })
+        let until = Instant::now().checked_add(options.timeout);
+        Ok(Self { options, address, until, failed: None, stage: Stage::NextHost(0) })
     }
 
     /// Continues as far as possible without waiting. Returns the connection when it is established. After an
     /// error, the attempt is over.
     pub(super) fn advance(&mut self) -> Result<Option<Connection>, ConnectError> {
         loop {
-            let stage = std::mem::replace(&mut self.stage, Stage::Next(0));
+            let stage = std::mem::replace(&mut self.stage, Stage::NextHost(0));
             match self.step(stage)? {
-                Step::Continue(stage) => self.stage = stage,
-                Step::Wait(stage) => {
+                StepOutcome::Continue(stage) => self.stage = stage,
+                StepOutcome::Wait(stage) => {
                     self.stage = stage;
                     return Ok(None);
                 }
-                Step::Done(handshake) => return Ok(Some(self.options.connection(*handshake))),
+                StepOutcome::Done(handshake) => return Ok(Some(self.options.connection(*handshake))),
             }
         }
     }
 
-    fn step(&mut self, stage: Stage) -> Result<Step, ConnectError> {
+    fn step(&mut self, stage: Stage) -> Result<StepOutcome, ConnectError> {
         let address = self.address;
         match stage {
-            Stage::Next(number) => match address.hosts() {
+            Stage::NextHost(number) => match address.hosts() {
                 None => self.begin_unix(),
                 Some(hosts) => self.begin_tcp(hosts, number),
             },
-            Stage::Opening { number, host, socket, until } => {
-                if Writable(socket.as_fd()).is_ready() {
+            Stage::Connecting { number, host, socket, until } => {
+                if ConnectingSocket(socket.as_fd()).is_ready() {
                     match tcp::opened(socket.as_fd()) {
                         Ok(()) => self.greet(socket, Some(host)),
                         Err(errno) => self.after(number, self.error(errno)),
                     }
                 } else if until.is_some_and(|until| Instant::now() >= until) {
-                    self.after(number, ConnectError::TimedOut(self.options.patience))
+                    self.after(number, ConnectError::TimedOut(self.options.timeout))
                 } else {
-                    Ok(Step::Wait(Stage::Opening { number, host, socket, until }))
+                    Ok(StepOutcome::Wait(Stage::Connecting { number, host, socket, until }))
                 }
             }
-            Stage::Greeting(mut handshake) => {
+            Stage::Handshaking(mut handshake) => {
                 // The listener may accept a client without a key later.
                 let is_over = self.options.key.is_none() || handshake.advance()?;
                 if !is_over {
-                    return Ok(Step::Wait(Stage::Greeting(handshake)));
+                    return Ok(StepOutcome::Wait(Stage::Handshaking(handshake)));
                 }
-                Ok(Step::Done(handshake))
+                Ok(StepOutcome::Done(handshake))
             }
         }
     }
 
-    fn begin_unix(&self) -> Result<Step, ConnectError> {
+    fn begin_unix(&self) -> Result<StepOutcome, ConnectError> {
         match self.address.connect() {
             Ok(socket) => self.greet(socket, None),
             Err(Errno::AGAIN) if self.until.is_some_and(|until| Instant::now() >= until) => {
-                Err(ConnectError::TimedOut(self.options.patience))
+                Err(ConnectError::TimedOut(self.options.timeout))
             }
-            Err(Errno::AGAIN) => Ok(Step::Wait(Stage::Next(0))),
-            Err(Errno::INTR) => Ok(Step::Continue(Stage::Next(0))),
+            Err(Errno::AGAIN) => Ok(StepOutcome::Wait(Stage::NextHost(0))),
+            Err(Errno::INTR) => Ok(StepOutcome::Continue(Stage::NextHost(0))),
             Err(errno) => Err(self.error(errno)),
         }
     }
 
-    fn begin_tcp(&mut self, hosts: &[SocketAddr], number: usize) -> Result<Step, ConnectError> {
+    fn begin_tcp(&mut self, hosts: &[SocketAddr], number: usize) -> Result<StepOutcome, ConnectError> {
         let Some(&host) = hosts.get(number) else { return Err(self.error(Errno::ADDRNOTAVAIL)) };
         match tcp::open(host) {
             Ok(socket) => {
                 let (now, hosts_left) = (Instant::now(), (hosts.len() - number) as u32);
                 let share = |until: Instant| now + until.saturating_duration_since(now) / hosts_left;
                 let until = self.until.map(share);
-                Ok(Step::Continue(Stage::Opening { number, host, socket, until }))
+                Ok(StepOutcome::Continue(Stage::Connecting { number, host, socket, until }))
             }
             Err(errno) => self.after(number, self.error(errno)),
         }
     }
 
-    fn greet(&self, socket: OwnedFd, host: Option<SocketAddr>) -> Result<Step, ConnectError> {
-        let (key, patience) = (self.options.key.clone(), self.options.patience);
-        let time = (patience, self.until);
+    fn greet(&self, socket: OwnedFd, host: Option<SocketAddr>) -> Result<StepOutcome, ConnectError> {
+        let (key, timeout) = (self.options.key.clone(), self.options.timeout);
+        let time = (timeout, self.until);
         let handshake = Handshake::begin(socket, false, key, time, self.address, host)?;
-        Ok(Step::Continue(Stage::Greeting(Box::new(handshake))))
+        Ok(StepOutcome::Continue(Stage::Handshaking(Box::new(handshake))))
     }
 
     /// Continues with the next host. After the last one, returns the most informative error.
-    fn after(&mut self, number: usize, error: ConnectError) -> Result<Step, ConnectError> {
+    fn after(&mut self, number: usize, error: ConnectError) -> Result<StepOutcome, ConnectError> {
         let error = match self.failed.take() {
-            Some(failed) if telling(&failed) > telling(&error) => failed,
+            Some(failed) if error_rank(&failed) > error_rank(&error) => failed,
             _ => error,
         };
         if number + 1 < self.address.hosts().map_or(0, <[SocketAddr]>::len) {
             self.failed = Some(error);
-            return Ok(Step::Continue(Stage::Next(number + 1)));
+            return Ok(StepOutcome::Continue(Stage::NextHost(number + 1)));
         }
         Err(error)
     }
@@ -179,11 +179,13 @@ impl<'a> Attempt<'a> {
         ConnectError::Io { what: error::CONNECTING, address: self.address.clone(), source }
     }
 
-    fn pending(&self) -> (Pending<'_>, Option<Instant>) {
+    fn pending(&self) -> (WaitCondition<'_>, Option<Instant>) {
         match &self.stage {
-            Stage::Next(_) => (Pending::Pause, Some(Instant::now() + PAUSE)),
-            Stage::Opening { socket, until, .. } => (Pending::Writable(socket.as_fd()), *until),
-            Stage::Greeting(handshake) => (Pending::Readable(handshake.as_fd()), handshake.deadline()),
+            Stage::NextHost(_) => (WaitCondition::Pause, Some(Instant::now() + PAUSE)),
+            Stage::Connecting { socket, until, .. } => (WaitCondition::Writable(socket.as_fd()), *until),
+            Stage::Handshaking(handshake) => {
+                (WaitCondition::Readable(handshake.as_fd()), handshake.deadline())
+            }
         }
     }
 
@@ -192,13 +194,13 @@ impl<'a> Attempt<'a> {
         let (pending, until) = self.pending();
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         let found = match pending {
-            Pending::Pause => {
+            WaitCondition::Pause => {
                 // sleep: the kernel does not report room in the queue of a listener.
                 std::thread::sleep(PAUSE);
                 return Ok(());
             }
-            Pending::Writable(socket) => wait_for(&Writable(socket), left, self.address),
-            Pending::Readable(socket) => wait_for(&Descriptor(socket), left, self.address),
+            WaitCondition::Writable(socket) => wait_for(&ConnectingSocket(socket), left, self.address),
+            WaitCondition::Readable(socket) => wait_for(&Descriptor(socket), left, self.address),
         };
         found.map(drop)
     }
@@ -208,9 +210,9 @@ impl<'a> Attempt<'a> {
         let (pending, at) = self.pending();
         timer.set(at)?;
         let (socket, flags) = match pending {
-            Pending::Pause => return Ok(()),
-            Pending::Writable(socket) => (socket, epoll::EventFlags::OUT),
-            Pending::Readable(socket) => (socket, epoll::EventFlags::IN),
+            WaitCondition::Pause => return Ok(()),
+            WaitCondition::Writable(socket) => (socket, epoll::EventFlags::OUT),
+            WaitCondition::Readable(socket) => (socket, epoll::EventFlags::IN),
         };
         let data = epoll::EventData::new_u64(0);
         match epoll::add(events, socket, data, flags) {
@@ -222,7 +224,7 @@ impl<'a> Attempt<'a> {
 
 /// Returns the rank of an error of one host among several. A refused connection means that the server is
 /// gone, and a time-out may mean that it is busy. Any other error, such as a missing route, is local.
-fn telling(error: &ConnectError) -> u8 {
+fn error_rank(error: &ConnectError) -> u8 {
     match error {
         ConnectError::Io { source, .. } if source.kind() == io::ErrorKind::ConnectionRefused => 2,
         ConnectError::TimedOut(_) => 1,
@@ -232,7 +234,7 @@ fn telling(error: &ConnectError) -> u8 {
 
 /// Connects to the listener at an address.
 pub(super) async fn connect(options: &SocketOptions, address: &Address) -> Result<Connection, ConnectError> {
-    let mut attempt = Attempt::new(options, address)?;
+    let mut attempt = ConnectAttempt::new(options, address)?;
     let failed = |errno| ConnectError::Io {
         what: error::CONNECTING,
         address: address.clone(),
@@ -262,13 +264,13 @@ mod tests {
         let silent = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let address = silent.local_addr().unwrap().into();
         let options = SocketOptions::new().authkey("secret").handshake_timeout(Duration::from_secs(60));
-        let mut attempt = Attempt::new(&options, &address).unwrap();
+        let mut attempt = ConnectAttempt::new(&options, &address).unwrap();
         let deadline = attempt.until;
-        while !matches!(attempt.stage, Stage::Greeting(_)) {
+        while !matches!(attempt.stage, Stage::Handshaking(_)) {
             assert!(attempt.advance().unwrap().is_none());
             assert!(deadline.is_some_and(|deadline| Instant::now() < deadline));
         }
-        let Stage::Greeting(handshake) = attempt.stage else { unreachable!() };
+        let Stage::Handshaking(handshake) = attempt.stage else { unreachable!() };
         assert_eq!(handshake.deadline(), deadline);
     }
 }

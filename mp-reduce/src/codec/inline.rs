@@ -3,15 +3,15 @@
 
 use mp_core::message::Arrived;
 
-use super::{APART, HEAD, what};
-use crate::codec::first::*;
-use crate::codec::{mentioned, parts, write, write_length};
+use super::buffer::{ATTACHED, HEAD, decode_kind};
+use super::first::*;
+use super::{shared_parts, split_length, write, write_length};
 
 /// Returns the converted message if these are the values of a message with attached buffers.
-pub(in crate::codec) fn brought_in(message: &[u8], arrived: &mut Arrived) -> Option<Vec<u8>> {
+pub(super) fn inline_attachments(message: &[u8], arrived: &mut Arrived) -> Option<Vec<u8>> {
     let (mut rest, mut all, mut any) = (message, Vec::new(), false);
     while !rest.is_empty() {
-        let (head, len) = parts(rest).ok()?;
+        let (head, len) = split_length(rest).ok()?;
         let (value, next) = rest[head..].split_at(len);
         let inner = with_parts(value, arrived, &mut any)?;
         write_length(&mut all, inner.len())?;
@@ -23,10 +23,12 @@ pub(in crate::codec) fn brought_in(message: &[u8], arrived: &mut Arrived) -> Opt
 
 /// Converts a value and the parts before it.
 fn with_parts(value: &[u8], arrived: &mut Arrived, any: &mut bool) -> Option<Vec<u8>> {
-    let Some((count, mut rest)) = mentioned::counted(value) else { return value_of(value, arrived, any) };
-    let mut all = mentioned::head(count);
+    let Some((count, mut rest)) = shared_parts::split_parts(value) else {
+        return value_of(value, arrived, any);
+    };
+    let mut all = shared_parts::parts_head(count);
     for _ in 0..count {
-        let (head, len) = parts(rest).ok()?;
+        let (head, len) = split_length(rest).ok()?;
         let (part, next) = rest[head..].split_at(len);
         let part = value_of(part, arrived, any)?;
         write_length(&mut all, part.len())?;
@@ -44,11 +46,11 @@ fn value_of(value: &[u8], arrived: &mut Arrived, any: &mut bool) -> Option<Vec<u
         let len = part(rest)?;
         let (this, next) = rest.split_at_checked(len)?;
         match *this {
-            [JUST, code, ref numbers @ ..] if code & APART != 0 => {
+            [JUST, code, ref numbers @ ..] if code & ATTACHED != 0 => {
                 let (len, attachment) = numbers.split_first_chunk()?;
                 let attachment = u32::from_le_bytes(attachment.try_into().ok()?);
                 let buffer = arrived.buffer(attachment, u64::from_le_bytes(*len)).ok()?;
-                write::append_here(&mut all, what(code).ok()?.0, buffer.as_ref())?;
+                write::append_here(&mut all, decode_kind(code).ok()?.0, buffer.as_ref())?;
                 *any = true;
             }
             _ => all.extend_from_slice(this),
@@ -68,7 +70,11 @@ fn part(rest: &[u8]) -> Option<usize> {
     match *rest.first()? {
         JUST if rest.get(1).is_some_and(|second| !matches!(*second, NIL | JUST)) => {
             let len = u64::from_le_bytes(rest.get(2..HEAD)?.try_into().ok()?);
-            if rest[1] & APART == 0 { HEAD.checked_add(usize::try_from(len).ok()?) } else { Some(HEAD + 4) }
+            if rest[1] & ATTACHED == 0 {
+                HEAD.checked_add(usize::try_from(len).ok()?)
+            } else {
+                Some(HEAD + 4)
+            }
         }
         SMALL..SHORT_STR | SMALL_NEGATIVE.. | NIL..=TRUE => Some(1),
         first @ SHORT_STR..NIL => Some(1 + usize::from(first - SHORT_STR)),

@@ -2,21 +2,21 @@
 
 use serde::de::{Deserializer, Visitor};
 
-use super::parts::Variant;
-use super::{Bad, Reader, first};
+use super::parts::VariantReader;
+use super::{CodecError, ValueReader, first};
 
 /// Methods that forward to others under another name.
 macro_rules! read_as {
     ($($as:ident: $($method:ident)*;)*) => {$($(
         #[inline]
-        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+        fn $method<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
             self.$as(visitor)
         }
     )*)*};
 }
 
-impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
-    type Error = Bad;
+impl<'de> Deserializer<'de> for &mut ValueReader<'de, '_> {
+    type Error = CodecError;
 
     read_as! {
         any: deserialize_any deserialize_i8 deserialize_i16 deserialize_i32 deserialize_i64 deserialize_f32
@@ -27,41 +27,41 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
     }
 
     #[inline]
-    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_bool<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         match self.first()? {
             first @ (first::FALSE | first::TRUE) => {
-                self.pass();
+                self.skip_byte();
                 visitor.visit_bool(first == first::TRUE)
             }
-            _ => self.other(visitor),
+            _ => self.fallback(visitor),
         }
     }
 
     #[inline]
-    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_f64<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         // A single check of the remaining length for all nine bytes.
         match self.rest.split_first_chunk::<9>() {
             Some(([first::F64, number @ ..], rest)) => {
                 self.rest = rest;
                 visitor.visit_f64(f64::from_be_bytes(*number))
             }
-            _ => self.other(visitor),
+            _ => self.fallback(visitor),
         }
     }
 
     #[inline]
-    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_bytes<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         match *self.rest {
             [first::BIN_8, len, ..] => {
                 self.rest = &self.rest[2..];
                 visitor.visit_borrowed_bytes(self.bytes(len.into())?)
             }
-            _ => self.other(visitor),
+            _ => self.fallback(visitor),
         }
     }
 
     #[inline]
-    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_byte_buf<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         #[cfg(feature = "bytes")]
         if self.at_buffer() {
             return self.shared_bytes(visitor);
@@ -69,46 +69,50 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         self.deserialize_bytes(visitor)
     }
 
-    fn deserialize_i128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_i128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         match self.rest {
             [first::BIN_8, 16, ..] => {
                 self.bytes(2)?;
                 visitor.visit_i128(i128::from_be_bytes(self.array()?))
             }
-            _ => self.other(visitor),
+            _ => self.fallback(visitor),
         }
     }
 
-    fn deserialize_u128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_u128<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         match self.rest {
             [first::BIN_8, 16, ..] => {
                 self.bytes(2)?;
                 visitor.visit_u128(u128::from_be_bytes(self.array()?))
             }
-            _ => self.other(visitor),
+            _ => self.fallback(visitor),
         }
     }
 
     #[inline]
-    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_option<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         match self.first()? {
             first::NIL => {
-                self.pass();
+                self.skip_byte();
                 return visitor.visit_none();
             }
-            first::JUST if !self.at_buffer() => self.pass(),
+            first::JUST if !self.at_buffer() => self.skip_byte(),
             _ => {}
         }
         self.wrapped(|reader| visitor.visit_some(reader))
     }
 
-    fn deserialize_unit_struct<V: Visitor<'de>>(self, _: &'static str, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_unit_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        visitor: V,
+    ) -> Result<V::Value, CodecError> {
         match self.first()? {
             first::NIL | first::SHORT_ARRAY => {
-                self.pass();
+                self.skip_byte();
                 visitor.visit_unit()
             }
-            _ => self.other(visitor),
+            _ => self.fallback(visitor),
         }
     }
 
@@ -117,7 +121,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         self,
         name: &'static str,
         visitor: V,
-    ) -> Result<V::Value, Bad> {
+    ) -> Result<V::Value, CodecError> {
         if name == rmp_serde::MSGPACK_EXT_STRUCT_NAME {
             return self.any(visitor);
         }
@@ -125,7 +129,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
     }
 
     #[inline]
-    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_tuple<V: Visitor<'de>>(self, _: usize, visitor: V) -> Result<V::Value, CodecError> {
         self.any_sequence(visitor)
     }
 
@@ -135,12 +139,12 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         _: &'static str,
         _: usize,
         visitor: V,
-    ) -> Result<V::Value, Bad> {
+    ) -> Result<V::Value, CodecError> {
         self.any_sequence(visitor)
     }
 
     #[inline]
-    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Bad> {
+    fn deserialize_map<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, CodecError> {
         self.any_map(&[], visitor)
     }
 
@@ -150,7 +154,7 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         _: &'static str,
         fields: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Bad> {
+    ) -> Result<V::Value, CodecError> {
         self.any_map(fields, visitor)
     }
 
@@ -160,15 +164,17 @@ impl<'de> Deserializer<'de> for &mut Reader<'de, '_> {
         _: &'static str,
         names: &'static [&'static str],
         visitor: V,
-    ) -> Result<V::Value, Bad> {
+    ) -> Result<V::Value, CodecError> {
         if self.first()? != first::SHORT_MAP | 1 {
-            return self.apart(|reader| {
-                visitor.visit_enum(Variant { name: reader.rest, reader, names, full: false })
+            return self.with_copy(|reader| {
+                visitor.visit_enum(VariantReader { name: reader.rest, reader, names, full: false })
             });
         }
         // A variant with content: a map from its name to the content.
-        self.pass();
-        self.wrapped(|reader| visitor.visit_enum(Variant { name: reader.rest, reader, names, full: true }))
+        self.skip_byte();
+        self.wrapped(|reader| {
+            visitor.visit_enum(VariantReader { name: reader.rest, reader, names, full: true })
+        })
     }
 
     #[inline]

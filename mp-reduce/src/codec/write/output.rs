@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use mp_core::message::level::{self, MAX_NESTING, SHALLOW};
 
-use super::super::error::{Bad, too_deep};
+use super::super::error::{CodecError, too_deep};
 
 /// Initial room for a value, in bytes.
 const FIRST: usize = 256;
@@ -18,26 +18,26 @@ const AHEAD: usize = 4 << 10;
 /// capacity.
 const ROUND: usize = 64 << 10;
 
-/// Written bytes, followed by room.
-pub(super) struct Room<'a> {
+/// ValueProperties bytes, followed by room.
+pub(super) struct OutputBuffer<'a> {
     bytes: &'a mut Vec<u8>,
-    /// Number of levels that may still be entered, and its lower limit `last`.
+    /// RowNumber of levels that may still be entered, and its lower limit `last`.
     left: &'a Cell<u16>,
     last: u16,
     /// Properties of the value that some readers can't represent.
-    pub(super) written: Written,
+    pub(super) written: ValueProperties,
 }
 
 /// Properties of a value that some readers can't represent.
 #[derive(Clone, Copy, Default, Debug)]
-pub(in crate::codec) struct Written {
+pub(in crate::codec) struct ValueProperties {
     /// `true` if the value contains a number of 128 bits.
     pub(in crate::codec) wide: bool,
     /// `true` if the value has more than [`SHALLOW`] levels.
     pub(in crate::codec) deep: bool,
 }
 
-impl<'a> Room<'a> {
+impl<'a> OutputBuffer<'a> {
     /// Creates room after the contents of `bytes`, which count as written.
     #[inline]
     pub(super) fn new(bytes: &'a mut Vec<u8>, left: &'a Cell<u16>, last: u16) -> Self {
@@ -45,7 +45,7 @@ impl<'a> Room<'a> {
             reserve(bytes, FIRST);
         }
         bytes.extend_from_slice(&[0; FIRST]);
-        Self { bytes, left, last, written: Written::default() }
+        Self { bytes, left, last, written: ValueProperties::default() }
     }
 
     /// Removes the room after position `at`.
@@ -55,7 +55,7 @@ impl<'a> Room<'a> {
     }
 
     #[inline]
-    pub(super) fn enter(&mut self) -> Result<(), Bad> {
+    pub(super) fn enter(&mut self) -> Result<(), CodecError> {
         if !level::down_to(self.left, self.last) {
             return Err(too_deep(self.left, self.last));
         }
@@ -168,8 +168,8 @@ impl<'a> Room<'a> {
     pub(super) fn append(
         &mut self,
         at: usize,
-        append: impl FnOnce(&mut Vec<u8>) -> Result<(), Bad>,
-    ) -> Result<usize, Bad> {
+        append: impl FnOnce(&mut Vec<u8>) -> Result<(), CodecError>,
+    ) -> Result<usize, CodecError> {
         self.bytes.truncate(at);
         append(self.bytes)?;
         let end = self.bytes.len();

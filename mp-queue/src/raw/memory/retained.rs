@@ -13,8 +13,9 @@ use mp_core::{Arena, Error};
 use super::RingMemory;
 use crate::raw::payload::Payload;
 use crate::ring::{
-    Collect, Collected, FindNext, FindRoom, Newest, Next, NumberNext, NumberOf, PassOver, Pin, Pinned, Pins,
-    Put, PutEnd, Retire, RingAt, Room, Slot, Ticket, Unpin,
+    AssignNumber, Collect, CollectOutcome, FindNewest, FindNext, FindPublishSlot, NextMessage, Pin,
+    PinOutcome, Pins, Position, PublishSlot, Put, PutOutcome, ReadNumber, Retire, RingAt, SkipPosition, Slot,
+    Unpin,
 };
 
 /// Number of threads that can read one ring at once, including stopped ones. Further reads fail.
@@ -27,14 +28,14 @@ const TURNS: u32 = 1 << 16;
 
 /// Position of a reader in the order of messages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Position {
-    /// Ticket of the next message to read.
-    pub(crate) ticket: Ticket,
+pub(crate) struct ReadPosition {
+    /// Position of the next message to read.
+    pub(crate) position: Position,
     /// Number of the next message, or 0 if unknown.
     pub(crate) number: u64,
 }
 
-impl Position {
+impl ReadPosition {
     /// Returns the number of unread messages before the message with this number.
     pub(crate) fn missed(self, number: u64) -> u64 {
         if self.number == 0 { 0 } else { number.saturating_sub(self.number) }
@@ -43,31 +44,31 @@ impl Position {
 
 /// Result of reading a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Read {
+pub(crate) enum ReadOutcome {
     Done,
     /// The message was replaced.
-    Gone,
+    Replaced,
     /// There are too many concurrent readers, most of which must be stopped.
     Busy,
 }
 
 /// A ring whose messages are kept, in the memory of a queue.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Kept {
+pub(crate) struct RetainedRing {
     memory: RingMemory,
     ring: RingAt,
     pins: Pins,
-    keep: u32,
+    limit: u32,
 }
 
 /// Returns the number of slots for a ring that keeps this many messages. At least one slot is always neither
 /// kept nor pinned.
-pub(crate) const fn slots_for(keep: u32) -> u32 {
-    keep.saturating_add(PINS + 8)
+pub(crate) const fn slots_for(limit: u32) -> u32 {
+    limit.saturating_add(PINS + 8)
 }
 
 /// Number of bytes for the pins, which follow the slots.
-pub(crate) const fn bytes_of_pins() -> u64 {
+pub(crate) const fn pin_bytes() -> u64 {
     2 * LINE + 8 * PINS as u64
 }
 
@@ -79,13 +80,18 @@ fn pins(ring: RingAt) -> Pins {
 
 impl RingMemory {
     /// Returns this ring as a ring with kept messages, or `None` if its messages are taken.
-    pub(crate) fn kept(&self) -> Option<Kept> {
-        let keep = self.header.kept(Self::words(self.arena));
+    pub(crate) fn retained(&self) -> Option<RetainedRing> {
+        let limit = self.header.retained(Self::words(self.arena));
         let ring = self.chain.segment(0);
-        let possible = keep > 0 && slots_for(keep) == ring.slots && self.chain.segments == 1;
+        let possible = limit > 0 && slots_for(limit) == ring.slots && self.chain.segments == 1;
         let (base, len) = self.arena.ring_memory(self.chain.block()).filter(|_| possible)?;
         let pins = pins(ring);
-        (pins.pin(PINS).offset() <= base.offset() + len).then_some(Kept { memory: *self, ring, pins, keep })
+        (pins.pin(PINS).offset() <= base.offset() + len).then_some(RetainedRing {
+            memory: *self,
+            ring,
+            pins,
+            limit,
+        })
     }
 
     /// Clears the pins of a new ring. Called before another process has it.
@@ -97,14 +103,14 @@ impl RingMemory {
     }
 }
 
-impl Kept {
+impl RetainedRing {
     pub(crate) fn memory(&self) -> &RingMemory {
         &self.memory
     }
 
     /// Returns the number of messages that the ring keeps.
     pub(crate) fn capacity(&self) -> u32 {
-        self.keep
+        self.limit
     }
 
     fn arena(&self) -> Arena {
@@ -116,50 +122,50 @@ impl Kept {
     }
 
     /// Publishes a message and retires older ones beyond the limit. With `after`, only if the newest message
-    /// has this ticket, and otherwise returns [`PutEnd::Closed`]. Unless it returns `Done`, the caller still
+    /// has this position, and otherwise returns [`PutOutcome::Closed`]. Unless it returns `Done`, the caller still
     /// owns the message.
     pub(crate) fn publish(
         &self,
         payload: &mut Payload,
-        after: Option<Ticket>,
-    ) -> mp_core::Result<PutEnd<()>> {
-        let Payload::Envelope(envelope) = payload else { return Ok(PutEnd::Full(())) };
+        after: Option<Position>,
+    ) -> mp_core::Result<PutOutcome<()>> {
+        let Payload::Envelope(envelope) = payload else { return Ok(PutOutcome::Full(())) };
         let (arena, m) = (self.arena(), self.words());
         arena.me()?;
         for _ in 0..TURNS {
-            match run(FindRoom::new(self.ring), m) {
-                Room::At(ticket) => {
-                    // All earlier tickets are complete: their newest message stays the newest until this one
+            match run(FindPublishSlot::new(self.ring), m) {
+                PublishSlot::Free(position) => {
+                    // All earlier positions are complete: their newest message stays the newest until this one
                     // is published.
                     if after.is_some_and(|after| self.newest().is_none_or(|(_, newest)| newest != after)) {
-                        return Ok(PutEnd::Closed(()));
+                        return Ok(PutOutcome::Closed(()));
                     }
-                    if !run(NumberNext::new(self.ring, ticket), m) {
+                    if !run(AssignNumber::new(self.ring, position), m) {
                         continue;
                     }
                     let end = self.memory.put_envelope(envelope, |me, intent, words, owner| {
-                        run(Put::new(self.ring, intent, words, me, owner).at(ticket), m)
+                        run(Put::new(self.ring, intent, words, me, owner).at(position), m)
                     })?;
-                    if let PutEnd::Done(ticket) = end {
-                        self.retire(ticket)?;
+                    if let PutOutcome::Done(position) = end {
+                        self.retire(position)?;
                         return Ok(end);
                     }
                 }
-                Room::Retired(ticket, slot) => {
-                    if !self.collect(ticket.index)? {
-                        run(PassOver::new(self.ring, ticket, slot), m);
+                PublishSlot::Retired(position, slot) => {
+                    if !self.collect(position.index)? {
+                        run(SkipPosition::new(self.ring, position, slot), m);
                     }
                 }
-                Room::Old(ticket) => self.retire(ticket)?,
-                Room::None => break,
+                PublishSlot::Current(position) => self.retire(position)?,
+                PublishSlot::Inconsistent => break,
             }
         }
-        Ok(PutEnd::Full(()))
+        Ok(PutOutcome::Full(()))
     }
 
     /// Retires and collects messages beyond the limit, after `newest` was published.
-    fn retire(&self, newest: Ticket) -> mp_core::Result<()> {
-        while let Some(index) = run(Retire::new(self.ring, self.keep, newest), self.words()) {
+    fn retire(&self, newest: Position) -> mp_core::Result<()> {
+        while let Some(index) = run(Retire::new(self.ring, self.limit, newest), self.words()) {
             self.collect(index)?;
         }
         Ok(())
@@ -175,14 +181,16 @@ impl Kept {
                 run(Collect::new(ring, pins, intent, arena.owner_words(), me, index), self.words())
             })?;
             match found {
-                Collected::Taken(id, owner) => {
+                CollectOutcome::Taken(id, owner) => {
                     // SAFETY: `Collect` has just made this process its owner, and ends once.
                     drop(unsafe { arena.envelope_from_raw(id, owner) });
                     return Ok(true);
                 }
-                Collected::Nothing => return Ok(true),
-                Collected::Pinned(pin, member) if arena.is_dead(member) => _ = self.unpin(member, pin, index),
-                Collected::Pinned(..) => return Ok(false),
+                CollectOutcome::Nothing => return Ok(true),
+                CollectOutcome::Pinned(pin, member) if arena.is_dead(member) => {
+                    _ = self.unpin(member, pin, index)
+                }
+                CollectOutcome::Pinned(..) => return Ok(false),
             }
         }
         Ok(false)
@@ -203,7 +211,7 @@ impl Kept {
         let m = self.words();
         let used = m.load(self.pins.used).min(u64::from(PINS)) as u32;
         for pin in 0..used {
-            match Pins::named(m.load(self.pins.pin(pin))) {
+            match Pins::unpack(m.load(self.pins.pin(pin))) {
                 Some((member, index)) if member == dead => _ = self.unpin(dead, pin, index),
                 _ => {}
             }
@@ -217,72 +225,76 @@ impl Kept {
             let found = arena.with_intent(|me, intent| {
                 let (ring, pins) = (self.ring, self.pins);
                 let collect = Collect::new(ring, pins, intent, arena.owner_words(), me, index);
-                run(collect.whatever_it_is(), self.words())
+                run(collect.unconditional(), self.words())
             });
-            if let Ok(Collected::Taken(id, owner)) = found {
+            if let Ok(CollectOutcome::Taken(id, owner)) = found {
                 // SAFETY: as in `collect`.
                 drop(unsafe { arena.envelope_from_raw(id, owner) });
             }
         }
     }
 
-    /// Returns the slot and the ticket of the newest message.
-    pub(crate) fn newest(&self) -> Option<(Slot, Ticket)> {
-        run(Newest::new(self.ring), self.words())
+    /// Returns the slot and the position of the newest message.
+    pub(crate) fn newest(&self) -> Option<(Slot, Position)> {
+        run(FindNewest::new(self.ring), self.words())
     }
 
-    /// Returns the number of the message of a ticket that was found in this slot. The first message has
+    /// Returns the number of the message of a position that was found in this slot. The first message has
     /// number 1. Returns `None` if the message was replaced.
-    pub(crate) fn number(&self, slot: Slot, ticket: Ticket) -> Option<u64> {
-        run(NumberOf::new(self.ring, ticket.index, slot), self.words())
+    pub(crate) fn number(&self, slot: Slot, position: Position) -> Option<u64> {
+        run(ReadNumber::new(self.ring, position.index, slot), self.words())
     }
 
     /// Returns the position of a reader that reads messages published from now on.
-    pub(crate) fn end(&self) -> Position {
+    pub(crate) fn end(&self) -> ReadPosition {
         for _ in 0..TURNS {
             match self.newest() {
                 Some((slot, newest)) => {
                     if let Some(number) = self.number(slot, newest) {
-                        return self.after(Position { ticket: newest, number });
+                        return self.after(ReadPosition { position: newest, number });
                     }
                 }
                 None => {
-                    let ticket = Ticket::unpack(self.words().load(self.ring.tail));
+                    let position = Position::unpack(self.words().load(self.ring.tail));
                     // Otherwise a message was published in the meantime, and the next turn finds it.
-                    if ticket.before(self.ring.slots).lap == 0 {
-                        return Position { ticket, number: 1 };
+                    if position.previous(self.ring.slots).lap == 0 {
+                        return ReadPosition { position, number: 1 };
                     }
                 }
             }
         }
-        Position { ticket: Ticket::unpack(self.words().load(self.ring.tail)), number: 0 }
+        ReadPosition { position: Position::unpack(self.words().load(self.ring.tail)), number: 0 }
     }
 
     /// Returns the position after this one.
-    pub(crate) fn after(&self, at: Position) -> Position {
-        Position { ticket: at.ticket.next(self.ring.slots), number: at.number.wrapping_add(1) }
+    pub(crate) fn after(&self, at: ReadPosition) -> ReadPosition {
+        ReadPosition { position: at.position.next(self.ring.slots), number: at.number.wrapping_add(1) }
     }
 
-    /// Returns the state at a reader's ticket.
-    pub(crate) fn next(&self, ticket: Ticket) -> Next {
-        run(FindNext::new(self.ring, ticket), self.words())
+    /// Returns the state at a reader's position.
+    pub(crate) fn next(&self, position: Position) -> NextMessage {
+        run(FindNext::new(self.ring, position), self.words())
     }
 
-    /// Reads the message of a ticket that was found in this slot into `inc`, which must be empty.
-    pub(crate) fn read(&self, (slot, ticket): (Slot, Ticket), inc: &mut Incoming) -> mp_core::Result<Read> {
-        let (arena, index) = (self.arena(), ticket.index);
+    /// Reads the message of a position that was found in this slot into `inc`, which must be empty.
+    pub(crate) fn read(
+        &self,
+        (slot, position): (Slot, Position),
+        inc: &mut Incoming,
+    ) -> mp_core::Result<ReadOutcome> {
+        let (arena, index) = (self.arena(), position.index);
         let me = arena.me()?;
         let Some(e) = slot.envelope().filter(|&e| e < self.ring.envelopes) else {
-            return Err(self.memory.stray(slot.envelope().unwrap_or(0)));
+            return Err(self.memory.stray_error(slot.envelope().unwrap_or(0)));
         };
         let read = match run(Pin::new(self.ring, self.pins, me, index, slot), self.words()) {
-            Pinned::NoneFree => return Ok(Read::Busy),
-            Pinned::Changed(pin) => (pin, Ok(Read::Gone)),
-            Pinned::Held(pin) => {
+            PinOutcome::Exhausted => return Ok(ReadOutcome::Busy),
+            PinOutcome::Changed(pin) => (pin, Ok(ReadOutcome::Replaced)),
+            PinOutcome::Pinned(pin) => {
                 let owner = Owner::unpack(self.words().load(arena.owner_words().of(e)));
                 // SAFETY: the slot is pinned until the read has ended, so the message stays unchanged.
                 let message = unsafe { arena.lease_from_raw(e, owner) };
-                (pin, message.read(inc).map(|()| Read::Done))
+                (pin, message.read(inc).map(|()| ReadOutcome::Done))
             }
         };
         let (pin, read) = read;
@@ -294,7 +306,7 @@ impl Kept {
 
     /// Returns the error for too many concurrent readers.
     #[cold]
-    pub(crate) fn is_busy(&self) -> Error {
+    pub(crate) fn busy_error(&self) -> Error {
         let why = format!("more than {PINS} threads read one value at once: are they stopped?");
         Error::LimitExceeded(why)
     }

@@ -11,24 +11,24 @@ use mp_core::{Message, Parking, Wait};
 use mp_reduce::{Error, TypeFingerprint, unpack_with};
 
 use crate::error::{GetError, PutError};
-use crate::queue::channel::{End, ends_of};
-use crate::raw::Raw;
-use crate::raw::memory::kept::{Kept, Read};
-use crate::raw::payload::Unsent;
-use crate::raw::waiting::{At, Unmet};
-use crate::ring::{PutEnd, Slot, Ticket};
+use crate::queue::channel::{ChannelEnd, ends_for};
+use crate::raw::RawQueue;
+use crate::raw::memory::retained::{ReadOutcome, RetainedRing};
+use crate::raw::payload::PendingMessage;
+use crate::raw::waiting::{WaitError, WaitSite};
+use crate::ring::{Position, PutOutcome, Slot};
 
 /// Side of the channel, and its ring.
-pub(crate) struct KeptEnd {
-    end: End,
-    kept: Kept,
+pub(crate) struct RetainedEnd {
+    end: ChannelEnd,
+    retained: RetainedRing,
     /// Process that had left last when this handle last released the pins of dead readers. 0 means none.
     collected: AtomicU64,
 }
 
-impl Clone for KeptEnd {
+impl Clone for RetainedEnd {
     fn clone(&self) -> Self {
-        Self::of(self.end.clone(), self.kept)
+        Self::of(self.end.clone(), self.retained)
     }
 }
 
@@ -52,35 +52,35 @@ macro_rules! named {
 }
 pub(crate) use named;
 
-impl fmt::Debug for KeptEnd {
+impl fmt::Debug for RetainedEnd {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.end.fmt(f)
     }
 }
 
 /// Result of sending a value.
-pub(crate) enum Sent<T> {
-    /// The value was sent with this ticket.
-    Done(Ticket),
+pub(crate) enum SendOutcome<T> {
+    /// The value was sent with this position.
+    Done(Position),
     /// Another value has become the newest. Contains the value that was not sent.
-    Overtaken(T),
+    Superseded(T),
 }
 
-impl KeptEnd {
-    fn of(end: End, kept: Kept) -> Self {
-        Self { end, kept, collected: AtomicU64::new(0) }
+impl RetainedEnd {
+    fn of(end: ChannelEnd, retained: RetainedRing) -> Self {
+        Self { end, retained, collected: AtomicU64::new(0) }
     }
 
     /// Creates a channel that keeps `keep` messages and returns the sender's and the receiver's end.
-    pub(crate) fn ends(keep: u32, type_of: (u64, &str)) -> Result<(Self, Self), Error> {
-        let (sender, receiver) = ends_of(Raw::create_kept(keep, type_of)?)?;
-        let kept = Self::kept_of(&sender)?;
-        Ok((Self::of(sender, kept), Self::of(receiver, kept)))
+    pub(crate) fn create(keep: u32, type_of: (u64, &str)) -> Result<(Self, Self), Error> {
+        let (sender, receiver) = ends_for(RawQueue::create_retained(keep, type_of)?)?;
+        let retained = Self::retained_ring(&sender)?;
+        Ok((Self::of(sender, retained), Self::of(receiver, retained)))
     }
 
-    fn kept_of(end: &End) -> mp_core::Result<Kept> {
+    fn retained_ring(end: &ChannelEnd) -> mp_core::Result<RetainedRing> {
         let none = || mp_core::Error::Malformed("the attachment is a queue whose messages are taken".into());
-        end.raw().memory().kept().ok_or_else(none)
+        end.raw().memory().retained().ok_or_else(none)
     }
 
     /// Takes an end out of the message that is being read.
@@ -90,9 +90,9 @@ impl KeptEnd {
         receivers: bool,
         type_of: (u64, &str),
     ) -> Result<Self, String> {
-        let end = End::take(what, attachments, receivers, type_of)?;
-        let kept = Self::kept_of(&end).map_err(|e| e.to_string())?;
-        Ok(Self::of(end, kept))
+        let end = ChannelEnd::take(what, attachments, receivers, type_of)?;
+        let retained = Self::retained_ring(&end).map_err(|e| e.to_string())?;
+        Ok(Self::of(end, retained))
     }
 
     /// Attaches this end to the message that is being written.
@@ -100,60 +100,60 @@ impl KeptEnd {
         self.end.attach(what)
     }
 
-    pub(crate) fn raw(&self) -> &Raw {
+    pub(crate) fn raw(&self) -> &RawQueue {
         self.end.raw()
     }
 
     /// Returns `true` if no process and no message has a handle of the other side.
-    pub(crate) fn is_alone(&self) -> bool {
-        self.end.alone().is_some()
+    pub(crate) fn is_peer_gone(&self) -> bool {
+        self.end.peer_gone().is_some()
     }
 
     /// Returns the ring, or an error in a forked copy of the process, which must not access it.
-    pub(crate) fn kept(&self) -> Result<&Kept, Error> {
+    pub(crate) fn retained(&self) -> Result<&RetainedRing, Error> {
         self.raw().arena().me()?;
-        Ok(&self.kept)
+        Ok(&self.retained)
     }
 
     /// Returns the wait point of receivers.
-    pub(crate) fn news(&self) -> Parking {
-        self.kept.memory().not_empty()
+    pub(crate) fn receiver_parking(&self) -> Parking {
+        self.retained.memory().not_empty()
     }
 
     /// Returns the wait point of senders.
-    pub(crate) fn departures(&self) -> Parking {
-        self.kept.memory().not_full()
+    pub(crate) fn sender_parking(&self) -> Parking {
+        self.retained.memory().not_full()
     }
 
-    /// Publishes a value. With `after`, only if the newest value has this ticket.
+    /// Publishes a value. With `after`, only if the newest value has this position.
     pub(crate) fn send<T: Message>(
         &self,
         fingerprint: TypeFingerprint<T>,
         mut value: T,
-        after: Option<Ticket>,
-    ) -> Result<Sent<T>, PutError<T>> {
-        let mut unsent = match Unsent::of(self.raw(), fingerprint, &mut value) {
+        after: Option<Position>,
+    ) -> Result<SendOutcome<T>, PutError<T>> {
+        let mut unsent = match PendingMessage::encode_once(self.raw(), fingerprint, &mut value) {
             Ok(unsent) => unsent,
             Err(Error::Memory(e)) if e.is_out_of_envelopes() => {
                 return Err(PutError::Full(value));
             }
             Err(error) => return Err(PutError::Failed { value, error }),
         };
-        let gone = self.kept.memory().last_gone().map_or(0, |(gone, _)| gone.pack());
-        match self.kept.publish(&mut unsent.payload, after) {
-            Ok(PutEnd::Done(ticket)) => {
-                self.news().notify_all();
-                unsent.sent(value);
+        let gone = self.retained.memory().last_gone().map_or(0, |(gone, _)| gone.pack());
+        match self.retained.publish(&mut unsent.payload, after) {
+            Ok(PutOutcome::Done(position)) => {
+                self.receiver_parking().notify_all();
+                unsent.commit(value);
                 let died = self.collected.swap(gone, Ordering::Relaxed) != gone;
                 if died {
                     // If this fails, the next sender does it.
-                    _ = self.kept.collect_all();
+                    _ = self.retained.collect_all();
                 }
-                Ok(Sent::Done(ticket))
+                Ok(SendOutcome::Done(position))
             }
-            Ok(PutEnd::Closed(())) => Ok(Sent::Overtaken(unsent.back(value))),
-            Ok(PutEnd::Full(())) => Err(PutError::Full(unsent.back(value))),
-            Err(error) => Err(PutError::Failed { value: unsent.back(value), error: error.into() }),
+            Ok(PutOutcome::Closed(())) => Ok(SendOutcome::Superseded(unsent.into_value(value))),
+            Ok(PutOutcome::Full(())) => Err(PutError::Full(unsent.into_value(value))),
+            Err(error) => Err(PutError::Failed { value: unsent.into_value(value), error: error.into() }),
         }
     }
 
@@ -162,72 +162,72 @@ impl KeptEnd {
     pub(crate) fn read<T: Message>(
         &self,
         fingerprint: TypeFingerprint<T>,
-        at: (Slot, Ticket),
+        at: (Slot, Position),
         done: impl FnOnce(),
     ) -> Result<Option<T>, Error> {
-        let kept = self.kept()?;
+        let retained = self.retained()?;
         let mut gone = false;
-        let value = unpack_with(fingerprint, |inc: &mut Incoming| match kept.read(at, inc)? {
-            Read::Done => {
+        let value = unpack_with(fingerprint, |inc: &mut Incoming| match retained.read(at, inc)? {
+            ReadOutcome::Done => {
                 // Claim before the message counts as read: a receiver that has no free descriptors now can
                 // then read it later.
                 inc.claim()?;
                 done();
                 Ok(())
             }
-            Read::Gone => {
+            ReadOutcome::Replaced => {
                 gone = true;
                 Err(mp_core::Error::Stale("a message was replaced while it was read".into()))
             }
-            Read::Busy => Err(kept.is_busy()),
+            ReadOutcome::Busy => Err(retained.busy_error()),
         });
         if gone { Ok(None) } else { value.map(Some) }
     }
 
     /// Waits until `attempt` returns a result or no sender is left. Messages that were sent before the end
     /// come first.
-    pub(crate) fn wait<R, E: From<Unmet>>(
+    pub(crate) fn wait<R, E: From<WaitError>>(
         &self,
         (wait, call): (Wait, Call),
         attempt: impl Fn() -> Option<Result<R, E>>,
         is_late: impl Fn(&E) -> bool,
     ) -> Result<R, E> {
         let raw = self.raw();
-        let at = At { parking: self.news(), what: None, call };
-        match raw.within(wait, (raw.getting(), None), at, &attempt, || self.end.alone()) {
-            Err(late) if is_late(&late) => match self.end.alone() {
+        let at = WaitSite { parking: self.receiver_parking(), purpose: None, call };
+        match raw.attempt_until(wait, (raw.get_spin(), None), at, &attempt, || self.end.peer_gone()) {
+            Err(late) if is_late(&late) => match self.end.peer_gone() {
                 None => Err(late),
-                Some(alone) => attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())),
+                Some(peer_gone) => attempt().unwrap_or_else(|| Err(WaitError::PeerGone(peer_gone).into())),
             },
             end => end,
         }
     }
 
     /// Returns the result of `attempt`, or an error if no sender is left, for a future.
-    pub(crate) fn look<R, E: From<Unmet>>(
+    pub(crate) fn poll<R, E: From<WaitError>>(
         &self,
         attempt: impl Fn() -> Option<Result<R, E>>,
     ) -> Option<Result<R, E>> {
         attempt().or_else(|| {
-            let alone = self.end.alone()?;
+            let peer_gone = self.end.peer_gone()?;
             // The senders may have sent messages before they disconnected.
-            Some(attempt().unwrap_or_else(|| Err(Unmet::Alone(alone).into())))
+            Some(attempt().unwrap_or_else(|| Err(WaitError::PeerGone(peer_gone).into())))
         })
     }
 
     /// Waits until the other side is gone. Returns `true` if it is.
-    pub(crate) fn wait_alone(&self, wait: Wait) -> Result<bool, Error> {
+    pub(crate) fn wait_peer_gone(&self, wait: Wait) -> Result<bool, Error> {
         let raw = self.raw();
-        let at = At { parking: self.departures(), what: None, call: Call::WatchClosed };
+        let at = WaitSite { parking: self.sender_parking(), purpose: None, call: Call::WatchClosed };
         let attempt = || match raw.arena().me() {
-            Ok(_) => self.end.alone().map(|_| Ok(())),
+            Ok(_) => self.end.peer_gone().map(|_| Ok(())),
             Err(e) => Some(Err(GetError::Failed(e.into()))),
         };
-        match raw.within(wait, (raw.getting(), None), at, attempt, || None) {
+        match raw.attempt_until(wait, (raw.get_spin(), None), at, attempt, || None) {
             Ok(()) => Ok(true),
             Err(GetError::Failed(e)) => Err(e),
             Err(GetError::Interrupted) => Err(mp_core::Error::Interrupted.into()),
-            Err(_) => Ok(self.is_alone()),
+            Err(_) => Ok(self.is_peer_gone()),
         }
     }
 }
@@ -242,18 +242,18 @@ mod tests {
 
     use super::*;
 
-    fn ends(keep: u32) -> (KeptEnd, KeptEnd) {
-        KeptEnd::ends(keep, (7, "u32")).unwrap()
+    fn ends(keep: u32) -> (RetainedEnd, RetainedEnd) {
+        RetainedEnd::create(keep, (7, "u32")).unwrap()
     }
 
-    fn send(sender: &KeptEnd, n: u32) {
-        assert!(matches!(sender.send(TypeFingerprint::new(), n, None), Ok(Sent::Done(_))));
+    fn send(sender: &RetainedEnd, n: u32) {
+        assert!(matches!(sender.send(TypeFingerprint::new(), n, None), Ok(SendOutcome::Done(_))));
     }
 
     #[test]
     fn what_was_replaced_before_it_was_read_is_not_there_any_more() {
         let (sender, receiver) = ends(1);
-        let newest = || receiver.kept().unwrap().newest().unwrap();
+        let newest = || receiver.retained().unwrap().newest().unwrap();
         let read = |at| receiver.read(TypeFingerprint::<u32>::new(), at, || {}).unwrap();
         send(&sender, 1);
         let first = newest();
@@ -264,7 +264,7 @@ mod tests {
 
     /// Written as a channel of `u32`, and read as a channel of a type whose name has the same hash.
     #[derive(Debug)]
-    struct Misnamed(KeptEnd);
+    struct Misnamed(RetainedEnd);
 
     impl Serialize for Misnamed {
         fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -275,7 +275,7 @@ mod tests {
     impl<'de> Deserialize<'de> for Misnamed {
         fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
             let attachments = Deserialize::deserialize(deserializer)?;
-            let end = KeptEnd::take("a test's channel", attachments, true, (7, "there::Count"));
+            let end = RetainedEnd::take("a test's channel", attachments, true, (7, "there::Count"));
             end.map(Self).map_err(D::Error::custom)
         }
     }
@@ -301,7 +301,7 @@ mod tests {
             }
             None => Some(Ok::<_, GetError>(())),
         };
-        assert!(matches!(receiver.look(attempt), Some(Ok(()))));
-        assert!(matches!(receiver.look(|| None::<Result<(), _>>), Some(Err(GetError::Disconnected))));
+        assert!(matches!(receiver.poll(attempt), Some(Ok(()))));
+        assert!(matches!(receiver.poll(|| None::<Result<(), _>>), Some(Err(GetError::Disconnected))));
     }
 }

@@ -3,9 +3,9 @@
 //! reinterpreted as another type. It is sound for these reasons:
 //! - It happens only if both types have the same id ([`id`]). Types with the same id differ only in
 //!   lifetimes.
-//! - The requested type has no lifetimes ([`Lifeless`]), so the other type is the same type.
+//! - The requested type has no lifetimes ([`StaticType`]), so the other type is the same type.
 //! - A returned reference lives no longer than the borrow through which it was obtained.
-//! - A [`Place`] borrows the option that it fills, and nothing else can be used as one.
+//! - A [`CastSlot`] borrows the option that it fills, and nothing else can be used as one.
 #![allow(unsafe_code)]
 
 use std::any::TypeId;
@@ -20,23 +20,23 @@ use std::ptr::NonNull;
 /// # Safety
 /// The type must not contain a lifetime, not even `'static`: another type with the same [`id`] is then the
 /// same type.
-pub(in crate::codec) unsafe trait Lifeless: 'static {}
+pub(in crate::codec) unsafe trait StaticType: 'static {}
 
 macro_rules! lifeless {
     ($($t:ty)*) => {$(
         // SAFETY: a number.
-        unsafe impl Lifeless for $t {}
+        unsafe impl StaticType for $t {}
     )*};
 }
 
 lifeless!(u8 u16 u32 u64 u128 usize i8 i16 i32 i64 i128 isize f32 f64);
 
 // SAFETY: `Vec` has the lifetimes of its elements, and no others.
-unsafe impl<T: Lifeless> Lifeless for Vec<T> {}
+unsafe impl<T: StaticType> StaticType for Vec<T> {}
 
 #[cfg(feature = "bytes")]
 // SAFETY: a struct without parameters.
-unsafe impl Lifeless for bytes::Bytes {}
+unsafe impl StaticType for bytes::Bytes {}
 
 /// Returns the id that a type would have if all its lifetimes were `'static`.
 #[inline]
@@ -67,7 +67,7 @@ pub(in crate::codec) fn id<T: ?Sized>() -> TypeId {
 
 /// Returns `value` if it is a `B`.
 #[inline]
-pub(super) fn as_same<A: ?Sized, B: Lifeless>(value: &A) -> Option<&B> {
+pub(super) fn cast_ref<A: ?Sized, B: StaticType>(value: &A) -> Option<&B> {
     if id::<A>() != TypeId::of::<B>() {
         return None;
     }
@@ -78,7 +78,7 @@ pub(super) fn as_same<A: ?Sized, B: Lifeless>(value: &A) -> Option<&B> {
 
 /// Returns the referent of `value` if it is a reference to a `B`.
 #[inline]
-pub(super) fn referred<A: ?Sized, B: Lifeless>(value: &A) -> Option<&B> {
+pub(super) fn cast_referent<A: ?Sized, B: StaticType>(value: &A) -> Option<&B> {
     if id::<A>() != TypeId::of::<&'static B>() {
         return None;
     }
@@ -90,24 +90,24 @@ pub(super) fn referred<A: ?Sized, B: Lifeless>(value: &A) -> Option<&B> {
 
 /// Returns the elements of `value` if it is a reference to a slice of `B`.
 #[inline]
-pub(super) fn slice<A: ?Sized, B: Lifeless>(value: &A) -> Option<&[B]> {
+pub(super) fn slice<A: ?Sized, B: StaticType>(value: &A) -> Option<&[B]> {
     if id::<A>() != TypeId::of::<&'static [B]>() {
         return None;
     }
-    // SAFETY: as in `referred`, for a slice.
+    // SAFETY: as in `cast_referent`, for a slice.
     let reference = unsafe { &*(&raw const *value).cast::<&[B]>() };
     Some(*reference)
 }
 
 /// Destination for a value of any type. Code that fills it need not be generic over the type.
-pub(super) struct Place<'p> {
+pub(super) struct CastSlot<'p> {
     /// Id of the type.
     id: TypeId,
     to: NonNull<()>,
     empty: PhantomData<&'p mut ()>,
 }
 
-impl<'p> Place<'p> {
+impl<'p> CastSlot<'p> {
     #[inline]
     pub(super) fn new<B>(to: &'p mut Option<B>) -> Self {
         Self { id: id::<B>(), to: NonNull::from(to).cast(), empty: PhantomData }
@@ -115,12 +115,12 @@ impl<'p> Place<'p> {
 
     /// Returns `true` if it is for values of this type.
     #[inline]
-    pub(super) fn is_for<A: Lifeless>(&self) -> bool {
+    pub(super) fn is_for<A: StaticType>(&self) -> bool {
         self.id == TypeId::of::<A>()
     }
 
     /// Stores the value if it has the right type.
-    pub(super) fn put<A: Lifeless>(self, value: A) {
+    pub(super) fn put<A: StaticType>(self, value: A) {
         if self.is_for::<A>() {
             // SAFETY: the pointer is to an `Option` that `new` has borrowed for the lifetime of this place,
             // and that nothing else uses. Its type has the same id as `A`, which has no lifetimes, so its
@@ -134,7 +134,7 @@ impl<'p> Place<'p> {
 /// Returns `value` as a `B`, if it is one.
 #[cfg(any(test, feature = "bytes"))]
 #[inline]
-pub(in crate::codec) fn into_same<A: Lifeless, B>(value: A) -> Option<B> {
+pub(in crate::codec) fn cast_value<A: StaticType, B>(value: A) -> Option<B> {
     if id::<B>() != TypeId::of::<A>() {
         return None;
     }
@@ -152,12 +152,12 @@ mod tests {
     fn types_are_found_whatever_their_lifetimes() {
         let row = vec![1_u16, 2];
         assert_eq!(slice::<_, u16>(&row.as_slice()), Some(&[1, 2][..]));
-        assert_eq!(referred::<_, Vec<u16>>(&&row), Some(&row));
-        assert_eq!(as_same::<_, u16>(&row[1]), Some(&2));
+        assert_eq!(cast_referent::<_, Vec<u16>>(&&row), Some(&row));
+        assert_eq!(cast_ref::<_, u16>(&row[1]), Some(&2));
         let mut there = None;
-        Place::new::<Vec<u16>>(&mut there).put(row.clone());
+        CastSlot::new::<Vec<u16>>(&mut there).put(row.clone());
         assert_eq!(there, Some(row.clone()));
-        assert_eq!(into_same::<Vec<u16>, Vec<u16>>(row.clone()), Some(row.clone()));
+        assert_eq!(cast_value::<Vec<u16>, Vec<u16>>(row.clone()), Some(row.clone()));
     }
 
     #[test]
@@ -165,11 +165,11 @@ mod tests {
         let row = vec![1_u16, 2];
         assert_eq!(slice::<_, i16>(&row.as_slice()), None);
         assert_eq!(slice::<_, u16>(&row), None);
-        assert_eq!(referred::<_, Vec<u16>>(&row), None);
-        assert_eq!(as_same::<[u16], u16>(&row), None);
+        assert_eq!(cast_referent::<_, Vec<u16>>(&row), None);
+        assert_eq!(cast_ref::<[u16], u16>(&row), None);
         let mut there = None;
-        Place::new::<Vec<i16>>(&mut there).put(row.clone());
+        CastSlot::new::<Vec<i16>>(&mut there).put(row.clone());
         assert_eq!(there, None);
-        assert_eq!(into_same::<Vec<u16>, Vec<i16>>(row), None);
+        assert_eq!(cast_value::<Vec<u16>, Vec<i16>>(row), None);
     }
 }

@@ -10,24 +10,25 @@ use mp_models::members::{is_killed, member};
 use mp_models::random::at_random;
 use mp_models::ring::{ENVELOPES, OWNER, PLACE, Sweep, chain, intent, memory, owner, slots};
 use mp_queue::ring::{
-    ChainAt, Collect, Collected, FindNext, FindRoom, Newest, Next, NumberNext, NumberOf, PassOver, Pin,
-    Pinned, Pins, Put, PutEnd, Retire, RingAt, Room, Slot, SlotState, Ticket, Unpin,
+    AssignNumber, ChainAt, Collect, CollectOutcome, FindNewest, FindNext, FindPublishSlot, NextMessage, Pin,
+    PinOutcome, Pins, Position, PublishSlot, Put, PutOutcome, ReadNumber, Retire, RingAt, SkipPosition, Slot,
+    SlotState, Unpin,
 };
 
 /// History that no actor can observe.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 struct Ghost {
-    /// Tickets and envelopes, in the order in which they became visible.
-    published: Vec<(Ticket, u32)>,
+    /// Positions and envelopes, in the order in which they became visible.
+    published: Vec<(Position, u32)>,
 }
 
 /// Continuation after a message was collected, or not.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Then {
     /// A sender searches for room, and skips messages that it can't collect.
-    Room(Option<(Ticket, Slot)>),
+    Room(Option<(Position, Slot)>),
     /// A sender that has published, or found an old message, retires more.
-    Retire(Ticket, bool),
+    Retire(Position, bool),
     /// A reader continues.
     Read,
 }
@@ -36,21 +37,21 @@ enum Then {
 enum Doing {
     /// Sender: claims its next envelope.
     Claim,
-    Room(FindRoom),
-    PassOver(PassOver),
-    Number(NumberNext, Ticket),
+    Room(FindPublishSlot),
+    SkipPosition(SkipPosition),
+    Number(AssignNumber, Position),
     Put(Put),
-    Retire(Retire, Ticket, bool),
+    Retire(Retire, Position, bool),
     Collect(Collect, u32, Then),
     /// Clears the pin of a dead reader, and then collects.
     UnpinDead(Unpin, u32, Then),
     Free(u32, Owner, Then),
     /// Reader.
-    Newest(Newest),
+    FindNewest(FindNewest),
     Next(FindNext),
-    NumberOf(NumberOf, Slot, Ticket),
-    Pin(Pin, Slot, Ticket),
-    Read(u8, u32, Owner, u32, Ticket),
+    ReadNumber(ReadNumber, Slot, Position),
+    Pin(Pin, Slot, Position),
+    Read(u8, u32, Owner, u32, Position),
     Unpin(Unpin, u32),
     Sweep(Sweep),
 }
@@ -63,8 +64,8 @@ struct Process {
     /// Messages that a sender has not published yet, the present one with its owner word.
     items: std::ops::Range<u32>,
     owner: Owner,
-    /// Ticket of a reader: of the last message read, or the next one to read.
-    ticket: Option<Ticket>,
+    /// Position of a reader: of the last message read, or the next one to read.
+    position: Option<Position>,
     /// Remaining reads of the newest message, and numbers of messages read and missed.
     rounds: u32,
     got: u64,
@@ -82,25 +83,25 @@ impl Process {
     }
 
     fn room(&self) -> Doing {
-        Doing::Room(FindRoom::new(self.ring))
+        Doing::Room(FindPublishSlot::new(self.ring))
     }
 
-    fn retire(&self, newest: Ticket, published: bool) -> Doing {
+    fn retire(&self, newest: Position, published: bool) -> Doing {
         Doing::Retire(Retire::new(self.ring, self.setup.keep, newest), newest, published)
     }
 
     fn look(&self) -> Doing {
-        match self.ticket {
-            Some(ticket) if self.setup.all => Doing::Next(FindNext::new(self.ring, ticket)),
-            _ => Doing::Newest(Newest::new(self.ring)),
+        match self.position {
+            Some(position) if self.setup.all => Doing::Next(FindNext::new(self.ring, position)),
+            _ => Doing::FindNewest(FindNewest::new(self.ring)),
         }
     }
 
     /// Continues after a collection. `left`: it is still pinned.
     fn go_on(&self, then: Then, left: bool) -> Doing {
         match then {
-            Then::Room(Some((ticket, slot))) if left => {
-                Doing::PassOver(PassOver::new(self.ring, ticket, slot))
+            Then::Room(Some((position, slot))) if left => {
+                Doing::SkipPosition(SkipPosition::new(self.ring, position, slot))
             }
             Then::Room(_) => self.room(),
             Then::Retire(newest, published) => self.retire(newest, published),
@@ -116,7 +117,7 @@ fn note(m: &Memory, chain: &ChainAt, ghost: &mut Ghost) {
             && let Some(e) = content.envelope()
             && ghost.published.iter().all(|(_, there)| *there != e)
         {
-            ghost.published.push((Ticket { lap: slot.lap, index: index as u32 }, e));
+            ghost.published.push((Position { lap: slot.lap, index: index as u32 }, e));
         }
     }
 }
@@ -135,24 +136,26 @@ impl Actor for Process {
             }
             Doing::Room(room) => match room.step(m) {
                 None => return false,
-                Some(Room::At(ticket)) => Doing::Number(NumberNext::new(ring, ticket), ticket),
-                Some(Room::Retired(ticket, slot)) => {
-                    self.collect(me, ticket.index, Then::Room(Some((ticket, slot))))
+                Some(PublishSlot::Free(position)) => {
+                    Doing::Number(AssignNumber::new(ring, position), position)
                 }
-                Some(Room::Old(ticket)) => self.retire(ticket, false),
-                Some(Room::None) => panic!("no room"),
+                Some(PublishSlot::Retired(position, slot)) => {
+                    self.collect(me, position.index, Then::Room(Some((position, slot))))
+                }
+                Some(PublishSlot::Current(position)) => self.retire(position, false),
+                Some(PublishSlot::Inconsistent) => panic!("no room"),
             },
-            Doing::PassOver(over) => {
+            Doing::SkipPosition(over) => {
                 _ = over.step(m);
                 self.room()
             }
-            Doing::Number(number, ticket) => match number.step(m) {
+            Doing::Number(number, position) => match number.step(m) {
                 None => return false,
                 Some(false) => self.room(),
                 Some(true) => {
-                    let (e, ticket) = (self.items.start - 1, *ticket);
+                    let (e, position) = (self.items.start - 1, *position);
                     let words = (e, OWNER.of(e), PLACE.of(e));
-                    Doing::Put(Put::new(ring, intent(me), words, member(me), self.owner).at(ticket))
+                    Doing::Put(Put::new(ring, intent(me), words, member(me), self.owner).at(position))
                 }
             },
             Doing::Put(put) => {
@@ -160,12 +163,12 @@ impl Actor for Process {
                 note(m, &chain(ring.slots, 0), ghost);
                 match end {
                     None => return false,
-                    Some(PutEnd::Done(ticket)) => self.retire(ticket, true),
-                    Some(PutEnd::Full(owner)) => {
+                    Some(PutOutcome::Done(position)) => self.retire(position, true),
+                    Some(PutOutcome::Full(owner)) => {
                         self.owner = owner;
                         self.room()
                     }
-                    Some(PutEnd::Closed(_)) => panic!("nothing closes it"),
+                    Some(PutOutcome::Closed(_)) => panic!("nothing closes it"),
                 }
             }
             Doing::Retire(retire, newest, published) => match retire.step(m) {
@@ -179,15 +182,15 @@ impl Actor for Process {
             },
             Doing::Collect(collect, index, then) => match collect.step(m) {
                 None => return false,
-                Some(Collected::Taken(e, owner)) => Doing::Free(e, owner, *then),
-                Some(Collected::Nothing) => {
+                Some(CollectOutcome::Taken(e, owner)) => Doing::Free(e, owner, *then),
+                Some(CollectOutcome::Nothing) => {
                     let then = *then;
                     self.go_on(then, false)
                 }
-                Some(Collected::Pinned(pin, dead)) if is_killed(fates, dead) => {
+                Some(CollectOutcome::Pinned(pin, dead)) if is_killed(fates, dead) => {
                     Doing::UnpinDead(Unpin::new(ring, self.pins, dead, pin, *index), *index, *then)
                 }
-                Some(Collected::Pinned(..)) => {
+                Some(CollectOutcome::Pinned(..)) => {
                     let then = *then;
                     self.go_on(then, true)
                 }
@@ -204,22 +207,26 @@ impl Actor for Process {
                 let then = *then;
                 self.go_on(then, false)
             }
-            Doing::Newest(newest) => {
+            Doing::FindNewest(newest) => {
                 let found = newest.step(m);
                 match found {
                     None => return false,
                     Some(_) if self.rounds == 0 && !self.setup.all => return true,
-                    Some(Some((slot, ticket))) => {
+                    Some(Some((slot, position))) => {
                         self.there = true;
                         if self.setup.all {
-                            self.ticket = Some(ticket);
+                            self.position = Some(position);
                         } else {
                             let order = |t| ghost.published.iter().position(|(there, _)| *there == t);
-                            let seen = self.ticket.and_then(order);
-                            assert!(order(ticket) >= seen, "an older value than before: {ticket:?}");
+                            let seen = self.position.and_then(order);
+                            assert!(order(position) >= seen, "an older value than before: {position:?}");
                             self.rounds -= 1;
                         }
-                        Doing::Pin(Pin::new(ring, self.pins, member(me), ticket.index, slot), slot, ticket)
+                        Doing::Pin(
+                            Pin::new(ring, self.pins, member(me), position.index, slot),
+                            slot,
+                            position,
+                        )
                     }
                     Some(None) if self.last => return true,
                     Some(None) => {
@@ -232,56 +239,56 @@ impl Actor for Process {
             }
             Doing::Next(next) => match next.step(m) {
                 None => return false,
-                Some(Next::Message(slot)) => {
-                    let ticket = self.ticket.expect("it looks at one");
-                    Doing::NumberOf(NumberOf::new(ring, ticket.index, slot), slot, ticket)
+                Some(NextMessage::Message(slot)) => {
+                    let position = self.position.expect("it looks at one");
+                    Doing::ReadNumber(ReadNumber::new(ring, position.index, slot), slot, position)
                 }
-                Some(Next::Missed(on, _)) => {
-                    self.ticket = Some(on);
+                Some(NextMessage::Missed(on, _)) => {
+                    self.position = Some(on);
                     self.look()
                 }
-                Some(Next::Nothing) if self.last => return true,
-                Some(Next::Nothing) => {
+                Some(NextMessage::Nothing) if self.last => return true,
+                Some(NextMessage::Nothing) => {
                     self.last = fates[..self.setup.senders].iter().all(|f| f.gone());
                     self.look()
                 }
             },
-            Doing::NumberOf(number, slot, ticket) => match number.step(m) {
+            Doing::ReadNumber(number, slot, position) => match number.step(m) {
                 None => return false,
                 Some(None) => self.look(),
                 Some(Some(number)) => {
-                    let (slot, ticket) = (*slot, *ticket);
-                    let order = ghost.published.iter().position(|(there, _)| *there == ticket);
-                    assert_eq!(order.map(|i| i as u64 + 1), Some(number), "the number of {ticket:?}");
+                    let (slot, position) = (*slot, *position);
+                    let order = ghost.published.iter().position(|(there, _)| *there == position);
+                    assert_eq!(order.map(|i| i as u64 + 1), Some(number), "the number of {position:?}");
                     self.got += number - self.number;
                     self.number = number;
-                    Doing::Pin(Pin::new(ring, self.pins, member(me), ticket.index, slot), slot, ticket)
+                    Doing::Pin(Pin::new(ring, self.pins, member(me), position.index, slot), slot, position)
                 }
             },
-            Doing::Pin(pin, slot, ticket) => match pin.step(m) {
+            Doing::Pin(pin, slot, position) => match pin.step(m) {
                 None => return false,
-                Some(Pinned::NoneFree) => self.look(),
-                Some(Pinned::Changed(pin)) => {
-                    Doing::Unpin(Unpin::new(ring, self.pins, member(me), pin, ticket.index), ticket.index)
+                Some(PinOutcome::Exhausted) => self.look(),
+                Some(PinOutcome::Changed(pin)) => {
+                    Doing::Unpin(Unpin::new(ring, self.pins, member(me), pin, position.index), position.index)
                 }
-                Some(Pinned::Held(pin)) => {
+                Some(PinOutcome::Pinned(pin)) => {
                     let e = slot.envelope().expect("a message");
-                    Doing::Read(2, e, owner(m, e), pin, *ticket)
+                    Doing::Read(2, e, owner(m, e), pin, *position)
                 }
             },
-            Doing::Read(left, e, seen, pin, ticket) => {
+            Doing::Read(left, e, seen, pin, position) => {
                 let now = Owner::unpack(m.load(OWNER.of(*e)));
                 assert_eq!(now, *seen, "message {e} was dropped under its reader");
                 assert_eq!(now.holder, Holder::Queued, "message {e} was dropped under its reader");
-                assert!(ghost.published.contains(&(*ticket, *e)), "message {e} from nowhere");
+                assert!(ghost.published.contains(&(*position, *e)), "message {e} from nowhere");
                 if *left > 0 {
                     *left -= 1;
                     return false;
                 }
-                let index = ticket.index;
+                let index = position.index;
                 let unpin = Unpin::new(ring, self.pins, member(me), *pin, index);
-                let read = *ticket;
-                self.ticket = Some(if self.setup.all { read.next(ring.slots) } else { read });
+                let read = *position;
+                self.position = Some(if self.setup.all { read.next(ring.slots) } else { read });
                 self.got += 1;
                 self.number += 1;
                 Doing::Unpin(unpin, index)
@@ -299,7 +306,7 @@ impl Actor for Process {
                 if !idle {
                     return false;
                 }
-                let dead = |w: u64| Pins::named(w).is_some_and(|(who, _)| is_killed(fates, who));
+                let dead = |w: u64| Pins::unpack(w).is_some_and(|(who, _)| is_killed(fates, who));
                 if let Some(pin) = (0..self.pins.count).map(|i| self.pins.pin(i)).find(|p| dead(m.peek(*p))) {
                     m.store(pin, 0);
                     return false;
@@ -338,19 +345,19 @@ impl Setup {
             let doing = if i < self.senders {
                 Doing::Claim
             } else if i < self.senders + self.readers {
-                Doing::Newest(Newest::new(ring))
+                Doing::FindNewest(FindNewest::new(ring))
             } else {
                 Doing::Sweep(Sweep::Look)
             };
             let items = i as u32 * self.items..(i as u32 + 1) * self.items;
-            let first = (self.all).then_some(Ticket { lap: 1, index: 0 });
+            let first = (self.all).then_some(Position { lap: 1, index: 0 });
             let mut process = Process {
                 setup: self,
                 ring,
                 pins,
                 items,
                 owner: Owner { holder: Holder::Free, seq: 0 },
-                ticket: first,
+                position: first,
                 rounds: self.rounds,
                 got: 0,
                 number: 1,
@@ -358,7 +365,7 @@ impl Setup {
                 there: false,
                 doing,
             };
-            if self.all && matches!(process.doing, Doing::Newest(_)) {
+            if self.all && matches!(process.doing, Doing::FindNewest(_)) {
                 process.doing = process.look();
             }
             process
@@ -376,7 +383,7 @@ impl Setup {
         let others = 0..self.senders + self.readers;
         let end = |w: &World<Process>| {
             let published = &w.ghost.published;
-            let order: Vec<Ticket> = published.iter().map(|(ticket, _)| *ticket).collect();
+            let order: Vec<Position> = published.iter().map(|(position, _)| *position).collect();
             assert!(order.is_sorted_by_key(|t| (t.lap, t.index)), "out of order: {order:?}");
             let gone = w.count(others.clone(), Fate::Killed) + w.count(others.clone(), Fate::Stopped);
             let there = slots(&w.memory, &chain(self.slots, 0));
@@ -460,7 +467,7 @@ fn every_message_is_read_or_counted_as_missed() {
     Setup { items: 3, sweepers: 1, ..s }.explore(1, 0);
 }
 
-/// Slots of a stopped reader are skipped: their tickets have no messages, and are not counted.
+/// Slots of a stopped reader are skipped: their positions have no messages, and are not counted.
 #[test]
 fn tickets_that_are_passed_over_are_not_counted() {
     let s = Setup { senders: 1, items: 4, readers: 2, all: true, slots: 3, keep: 1, ..Setup::default() };

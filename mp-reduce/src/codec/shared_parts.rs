@@ -23,42 +23,42 @@ use std::rc::Rc;
 use mp_core::message::memo;
 use mp_core::{Error, Result};
 
-use super::error::{Bad, too_short};
+use super::error::{CodecError, too_short};
 use super::first::JUST;
-use super::{parts, write_length};
+use super::{split_length, write_length};
 
 /// Follows [`JUST`] if parts follow. No buffer has this code.
 pub(super) const PARTS: u8 = 0x20;
 
 /// Parts of the message that this thread writes, and of the message that it reads.
 #[derive(Default)]
-struct Memo {
+struct PartTable {
     numbers: HashMap<(usize, TypeId), u32>,
-    written: Vec<Written>,
+    written: Vec<WrittenPart>,
     /// Number of parts that precede values already written.
     before_values: usize,
-    read: Vec<Part>,
+    read: Vec<ReadPart>,
 }
 
-struct Written {
+struct WrittenPart {
     /// `None` while it is being written.
     bytes: Option<Rc<[u8]>>,
     /// Pointer to the part.
     _kept: Box<dyn Any>,
 }
 
-struct Part {
+struct ReadPart {
     bytes: Rc<[u8]>,
     at: Range<usize>,
     /// `true` while it is being read.
     open: bool,
     /// Pointers to the part, after it was read. They have one type, unless its reader tried several.
-    made: Vec<Box<dyn Any>>,
+    built: Vec<Box<dyn Any>>,
 }
 
-impl Part {
-    fn made<P: Any + Clone>(&self) -> Option<P> {
-        self.made.iter().find_map(|made| made.downcast_ref::<P>()).cloned()
+impl ReadPart {
+    fn built<P: Any + Clone>(&self) -> Option<P> {
+        self.built.iter().find_map(|built| built.downcast_ref::<P>()).cloned()
     }
 }
 
@@ -78,13 +78,13 @@ fn cycle<P>() -> String {
 
 /// Returns the number of the part that `pointer` points to. On the first reference, calls `write` to encode
 /// it.
-pub(crate) fn mention<P: Any + Clone>(
+pub(crate) fn write_reference<P: Any + Clone>(
     pointer: &P,
     address: usize,
-    write: impl FnOnce() -> std::result::Result<Vec<u8>, Bad>,
+    write: impl FnOnce() -> std::result::Result<Vec<u8>, CodecError>,
 ) -> std::result::Result<u32, String> {
     let key = (address, TypeId::of::<P>());
-    let found = memo::with(|memo: &mut Memo| {
+    let found = memo::with(|memo: &mut PartTable| {
         if let Some(number) = memo.numbers.get(&key) {
             let done = memo.written.get(*number as usize).is_some_and(|part| part.bytes.is_some());
             let cyclic = !done;
@@ -92,14 +92,14 @@ pub(crate) fn mention<P: Any + Clone>(
         }
         let number = u32::try_from(memo.written.len()).map_err(|_| "too many parts in a message")?;
         memo.numbers.insert(key, number);
-        memo.written.push(Written { bytes: None, _kept: Box::new(pointer.clone()) });
+        memo.written.push(WrittenPart { bytes: None, _kept: Box::new(pointer.clone()) });
         Ok((number, true))
     });
     let (number, first) = found.ok_or_else(no_message)??;
     if first {
         // Outside of the memo, since this calls user code.
         let bytes = write();
-        memo::with(|memo: &mut Memo| {
+        memo::with(|memo: &mut PartTable| {
             if bytes.is_err() {
                 memo.numbers.remove(&key);
             }
@@ -107,30 +107,30 @@ pub(crate) fn mention<P: Any + Clone>(
                 part.bytes = Some(bytes.as_deref().unwrap_or_default().into());
             }
         });
-        bytes.map_err(|e| format!("{}{e}", super::place(&e)))?;
+        bytes.map_err(|e| format!("{}{e}", super::position_prefix(&e)))?;
     }
     Ok(number)
 }
 
 /// Inserts the parts that the value at `at` refers to first before this value.
 #[inline]
-pub(super) fn finish(to: &mut Vec<u8>, at: usize) -> std::result::Result<(), Box<Error>> {
-    if memo::is_there() { put_before(to, at).map_err(Box::new) } else { Ok(()) }
+pub(super) fn insert_parts(to: &mut Vec<u8>, at: usize) -> std::result::Result<(), Box<Error>> {
+    if memo::is_there() { insert_before(to, at).map_err(Box::new) } else { Ok(()) }
 }
 
 #[cold]
 #[inline(never)]
-fn put_before(to: &mut Vec<u8>, at: usize) -> Result<()> {
-    let parts = memo::with(|memo: &mut Memo| {
+fn insert_before(to: &mut Vec<u8>, at: usize) -> Result<()> {
+    let parts = memo::with(|memo: &mut PartTable| {
         let from = std::mem::replace(&mut memo.before_values, memo.written.len());
-        let bytes = |part: &Written| part.bytes.clone().unwrap_or_default();
+        let bytes = |part: &WrittenPart| part.bytes.clone().unwrap_or_default();
         memo.written.iter().skip(from).map(bytes).collect::<Vec<_>>()
     });
     let parts = parts.unwrap_or_default();
     if parts.is_empty() {
         return Ok(());
     }
-    let mut before = head(parts.len());
+    let mut before = parts_head(parts.len());
     for part in parts {
         write_length(&mut before, part.len()).ok_or_else(|| {
             Error::LimitExceeded("a shared part of more than 4 GiB: put it in a tensor".into())
@@ -142,7 +142,7 @@ fn put_before(to: &mut Vec<u8>, at: usize) -> Result<()> {
 }
 
 /// Returns the bytes that announce this number of parts.
-pub(super) fn head(parts: usize) -> Vec<u8> {
+pub(super) fn parts_head(parts: usize) -> Vec<u8> {
     let mut head = vec![JUST, PARTS];
     head.extend_from_slice(&(parts as u32).to_le_bytes());
     head
@@ -150,7 +150,7 @@ pub(super) fn head(parts: usize) -> Vec<u8> {
 
 /// Returns the number of parts before this value, and the bytes of the parts and the value. Returns `None` if
 /// there are no parts.
-pub(super) fn counted(value: &[u8]) -> Option<(usize, &[u8])> {
+pub(super) fn split_parts(value: &[u8]) -> Option<(usize, &[u8])> {
     match *value {
         [JUST, PARTS, a, b, c, d, ref rest @ ..] => Some((u32::from_le_bytes([a, b, c, d]) as usize, rest)),
         _ => None,
@@ -159,50 +159,54 @@ pub(super) fn counted(value: &[u8]) -> Option<(usize, &[u8])> {
 
 /// Begins to read a value: records the parts before it, and returns it without them.
 #[inline]
-pub(super) fn begin(value: &[u8]) -> std::result::Result<&[u8], Bad> {
-    match counted(value) {
-        Some((count, rest)) => note(value, count, rest),
+pub(super) fn record_parts(value: &[u8]) -> std::result::Result<&[u8], CodecError> {
+    match split_parts(value) {
+        Some((count, rest)) => record(value, count, rest),
         None => Ok(value),
     }
 }
 
 #[cold]
 #[inline(never)]
-fn note<'a>(value: &'a [u8], count: usize, mut rest: &'a [u8]) -> std::result::Result<&'a [u8], Bad> {
+fn record<'a>(
+    value: &'a [u8],
+    count: usize,
+    mut rest: &'a [u8],
+) -> std::result::Result<&'a [u8], CodecError> {
     // Each part has at least a length.
     if count > rest.len() {
         return Err(too_short());
     }
     let mut found = Vec::with_capacity(count);
     for _ in 0..count {
-        let (head, len) = parts(rest).map_err(|_| too_short())?;
+        let (head, len) = split_length(rest).map_err(|_| too_short())?;
         let at = value.len() - rest.len() + head;
         found.push(at..at + len);
         rest = &rest[head + len..];
     }
     let bytes: Rc<[u8]> = value[..value.len() - rest.len()].into();
-    memo::with(|memo: &mut Memo| {
-        let part = |at| Part { bytes: Rc::clone(&bytes), at, open: false, made: Vec::new() };
+    memo::with(|memo: &mut PartTable| {
+        let part = |at| ReadPart { bytes: Rc::clone(&bytes), at, open: false, built: Vec::new() };
         memo.read.extend(found.into_iter().map(part));
     });
     Ok(rest)
 }
 
 /// Returns `true` if a message with parts is being read, so that shared values are references.
-pub(crate) fn are_read() -> bool {
-    memo::is_there() && memo::with(|memo: &mut Memo| !memo.read.is_empty()).unwrap_or_default()
+pub(crate) fn has_parts() -> bool {
+    memo::is_there() && memo::with(|memo: &mut PartTable| !memo.read.is_empty()).unwrap_or_default()
 }
 
 /// Returns the part with this number. Calls `read` if it was not read before.
-pub(crate) fn part<P: Any + Clone>(
+pub(crate) fn read_reference<P: Any + Clone>(
     number: u32,
-    read: impl FnOnce(&[u8]) -> std::result::Result<P, Bad>,
+    read: impl FnOnce(&[u8]) -> std::result::Result<P, CodecError>,
 ) -> std::result::Result<P, String> {
-    let found = memo::with(|memo: &mut Memo| {
+    let found = memo::with(|memo: &mut PartTable| {
         let part = memo.read.get_mut(number as usize);
         let part = part.ok_or_else(|| format!("the message has no part {number}"))?;
-        if let Some(made) = part.made::<P>() {
-            return Ok(Err(made));
+        if let Some(built) = part.built::<P>() {
+            return Ok(Err(built));
         }
         if std::mem::replace(&mut part.open, true) {
             return Err(cycle::<P>());
@@ -211,17 +215,17 @@ pub(crate) fn part<P: Any + Clone>(
     });
     let (bytes, at) = match found.ok_or_else(no_message)?? {
         Ok(unread) => unread,
-        Err(made) => return Ok(made),
+        Err(built) => return Ok(built),
     };
     // Outside of the memo, since this calls user code.
     let value = read(&bytes[at]);
-    memo::with(|memo: &mut Memo| {
+    memo::with(|memo: &mut PartTable| {
         if let Some(part) = memo.read.get_mut(number as usize) {
             part.open = false;
-            part.made.extend(value.as_ref().ok().map(|value| Box::new(value.clone()) as Box<dyn Any>));
+            part.built.extend(value.as_ref().ok().map(|value| Box::new(value.clone()) as Box<dyn Any>));
         }
     });
-    value.map_err(|e| format!("the shared {}: {}{e}", type_name::<P>(), super::place(&e)))
+    value.map_err(|e| format!("the shared {}: {}{e}", type_name::<P>(), super::position_prefix(&e)))
 }
 
 /// Calls `f` with the written parts available for reading, to check that they can be read.
@@ -229,10 +233,10 @@ pub(super) fn with_written<R>(f: impl FnOnce() -> R) -> R {
     if !memo::is_there() {
         return f();
     }
-    let exchange = |parts| memo::with(|memo: &mut Memo| std::mem::replace(&mut memo.read, parts));
-    let written = memo::with(|memo: &mut Memo| {
+    let exchange = |parts| memo::with(|memo: &mut PartTable| std::mem::replace(&mut memo.read, parts));
+    let written = memo::with(|memo: &mut PartTable| {
         let bytes = memo.written.iter().map(|part| part.bytes.clone().unwrap_or_default());
-        bytes.map(|bytes| Part { at: 0..bytes.len(), bytes, open: false, made: Vec::new() }).collect()
+        bytes.map(|bytes| ReadPart { at: 0..bytes.len(), bytes, open: false, built: Vec::new() }).collect()
     });
     let before = exchange(written.unwrap_or_default());
     let result = f();

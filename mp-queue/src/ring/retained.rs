@@ -10,12 +10,12 @@
 //! | word | states | changed by |
 //! |---|---|---|
 //! | slot | `(lap, EMPTY)`, `(lap, FULL, e)` | as in any ring, but no consumer takes from `FULL` |
-//! | | `(lap, FULL, e)` | any sender that has published a later ticket → `(lap, LAST, e)`: retired |
-//! | | `(lap, LAST, e)` | a process that finds no pin for it → `(lap+1, EMPTY)`; a sender that finds it pinned at the slot's next ticket → `(lap+1, LAST, e)`: that ticket is passed over |
+//! | | `(lap, FULL, e)` | any sender that has published a later position → `(lap, LAST, e)`: retired |
+//! | | `(lap, LAST, e)` | a process that finds no pin for it → `(lap+1, EMPTY)`; a sender that finds it pinned at the slot's next position → `(lap+1, LAST, e)`: that position is passed over |
 //! | pin | 0 | a reader → `member, slot + 1` |
 //! | | `member, slot + 1` | that reader → 0; if it is dead, any process → 0 |
 //! | used | number of pins that may be in use | a reader, before it takes a pin beyond that number: a higher number |
-//! | head (hint) | the oldest ticket that is not retired | any sender, forward |
+//! | head (hint) | the oldest position that is not retired | any sender, forward |
 //!
 //! **No message is dropped while a reader reads it.** A reader writes its pin and then reads the slot again.
 //! A collector sees `LAST` and then reads the pins. A reader that still finds `FULL` has written its pin
@@ -26,8 +26,8 @@
 //! **No process waits for another.** A slot that stays pinned because its reader is stopped is passed over.
 //! There are more slots than kept messages and pins together, so one slot is always neither kept nor pinned.
 //!
-//! **Messages have one order.** A ticket is published by a swap from `(lap, EMPTY)`. A slot gets into that
-//! state only when its earlier ticket is complete. A ticket that was passed over stays so for ever.
+//! **Messages have one order.** A position is published by a swap from `(lap, EMPTY)`. A slot gets into that
+//! state only when its earlier position is complete. A position that was passed over stays so for ever.
 //!
 //! | killed | left | the others |
 //! |---|---|---|
@@ -41,14 +41,14 @@ use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::words::{EnvelopeId, Holder, Member, Owner};
 
 use super::RingAt;
-use super::slot::{Lag, Slot, SlotState, Ticket, Turns};
+use super::slot::{Lag, Position, Slot, SlotState, Turns};
 
-/// Distance of tickets from which on they count as being in the opposite order.
+/// Distance of positions from which on they count as being in the opposite order.
 const FAR: u64 = 1 << 37;
 
-/// Returns the number of tickets from `earlier` to `ticket`, or `None` if `ticket` is before `earlier`.
-pub(super) fn ahead(ticket: Ticket, earlier: Ticket, slots: u32) -> Option<u64> {
-    Some(ticket.since(earlier, slots)).filter(|&n| n < FAR)
+/// Returns the number of positions from `earlier` to `position`, or `None` if `position` is before `earlier`.
+pub(super) fn distance(position: Position, earlier: Position, slots: u32) -> Option<u64> {
+    Some(position.distance_from(earlier, slots)).filter(|&n| n < FAR)
 }
 
 /// Location of the pins of a ring.
@@ -71,13 +71,13 @@ impl Pins {
 
     /// Returns the word of a pin of `me` for slot `index`.
     #[inline]
-    pub const fn word(me: Member, index: u32) -> u64 {
+    pub const fn pack(me: Member, index: u32) -> u64 {
         me.raw() | (index as u64 + 1) << Member::BITS
     }
 
     /// Returns the member and the slot of a pin.
     #[inline]
-    pub const fn named(word: u64) -> Option<(Member, u32)> {
+    pub const fn unpack(word: u64) -> Option<(Member, u32)> {
         match (word >> Member::BITS) as u32 {
             0 => None,
             n => Some((Member::from_raw(word), n - 1)),
@@ -87,13 +87,13 @@ impl Pins {
 
 /// Result of a [`Pin`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Pinned {
+pub enum PinOutcome {
     /// The slot keeps the message until this pin is cleared.
-    Held(u32),
+    Pinned(u32),
     /// The slot has changed. The pin has to be cleared.
     Changed(u32),
     /// All pins are in use.
-    NoneFree,
+    Exhausted,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -101,7 +101,7 @@ enum PinPc {
     Used,
     Raise(u64),
     Claim,
-    Look,
+    Load,
 }
 
 /// Pins a slot that contained `seen`.
@@ -126,9 +126,9 @@ impl Pin {
 }
 
 impl Steps for Pin {
-    type Out = Pinned;
+    type Out = PinOutcome;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Pinned> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PinOutcome> {
         match self.pc {
             PinPc::Used => {
                 let used = m.load(self.pins.used);
@@ -139,21 +139,21 @@ impl Steps for Pin {
                 Err(now) if now <= u64::from(self.at) => self.pc = PinPc::Raise(now),
                 _ => self.pc = PinPc::Claim,
             },
-            PinPc::Claim => match m.cas(self.pins.pin(self.at), 0, Pins::word(self.me, self.index)) {
-                Ok(()) => self.pc = PinPc::Look,
+            PinPc::Claim => match m.cas(self.pins.pin(self.at), 0, Pins::pack(self.me, self.index)) {
+                Ok(()) => self.pc = PinPc::Load,
                 Err(_) => {
                     self.tried += 1;
                     if self.tried >= self.pins.count {
-                        return Some(Pinned::NoneFree);
+                        return Some(PinOutcome::Exhausted);
                     }
                     self.at = (self.at + 1) % self.pins.count;
                     self.pc = PinPc::Used;
                 }
             },
-            PinPc::Look => {
+            PinPc::Load => {
                 m.fence_after_rmw();
                 let same = m.load(self.slot) == self.seen;
-                return Some(if same { Pinned::Held(self.at) } else { Pinned::Changed(self.at) });
+                return Some(if same { PinOutcome::Pinned(self.at) } else { PinOutcome::Changed(self.at) });
             }
         }
         None
@@ -173,7 +173,7 @@ pub struct Unpin {
 impl Unpin {
     /// Creates the steps for pin `pin`, of slot `index` of `ring`.
     pub fn new(ring: RingAt, pins: Pins, who: Member, pin: u32, index: u32) -> Self {
-        let named = Pins::word(who, ring.index(index));
+        let named = Pins::pack(who, ring.index(index));
         Self { pin: pins.pin(pin), named, slot: ring.slot(index), cleared: false }
     }
 }
@@ -196,7 +196,7 @@ impl Steps for Unpin {
 
 /// Result of a [`Collect`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Collected {
+pub enum CollectOutcome {
     /// The envelope, which now belongs to the caller with this owner word.
     Taken(EnvelopeId, Owner),
     /// A reader has pinned the message. Contains the pin and the reader.
@@ -207,7 +207,7 @@ pub enum Collected {
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum CollectPc {
-    Look,
+    Load,
     Used,
     Scan(u32, u32),
     Intend,
@@ -240,12 +240,12 @@ impl Collect {
         let slot = Slot { lap: 0, state: SlotState::Empty };
         let owner = Owner { holder: Holder::Free, seq: 0 };
         let index = ring.index(index);
-        Self { ring, pins, intent, owners, me, index, slot, owner, all: false, pc: CollectPc::Look }
+        Self { ring, pins, intent, owners, me, index, slot, owner, all: false, pc: CollectPc::Load }
     }
 
     /// Takes the message whether it is retired or not, when no readers and senders are left.
     #[must_use]
-    pub fn whatever_it_is(self) -> Self {
+    pub fn unconditional(self) -> Self {
         Self { all: true, ..self }
     }
 
@@ -255,15 +255,15 @@ impl Collect {
 }
 
 impl Steps for Collect {
-    type Out = Collected;
+    type Out = CollectOutcome;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Collected> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<CollectOutcome> {
         match self.pc {
-            CollectPc::Look => {
+            CollectPc::Load => {
                 self.slot = Slot::unpack(m.load(self.ring.slot(self.index)));
                 let retired = matches!(self.slot.state, SlotState::Last(_)) || self.all;
                 if !retired || self.slot.envelope().is_none_or(|e| e >= self.ring.envelopes) {
-                    return Some(Collected::Nothing);
+                    return Some(CollectOutcome::Nothing);
                 }
                 let look = !self.all;
                 self.pc = if look { CollectPc::Used } else { CollectPc::Intend };
@@ -274,10 +274,10 @@ impl Steps for Collect {
                 self.pc = if used == 0 { CollectPc::Intend } else { CollectPc::Scan(0, used) };
             }
             CollectPc::Scan(i, used) => {
-                if let Some((member, index)) = Pins::named(m.load(self.pins.pin(i)))
+                if let Some((member, index)) = Pins::unpack(m.load(self.pins.pin(i)))
                     && index == self.index
                 {
-                    return Some(Collected::Pinned(i, member));
+                    return Some(CollectOutcome::Pinned(i, member));
                 }
                 let more = i + 1 < used;
                 self.pc = if more { CollectPc::Scan(i + 1, used) } else { CollectPc::Intend };
@@ -287,14 +287,14 @@ impl Steps for Collect {
                 self.pc = CollectPc::Take;
             }
             CollectPc::Take => {
-                let free = Slot { state: SlotState::Empty, ..self.slot.taken() };
+                let free = Slot { state: SlotState::Empty, ..self.slot.after_take() };
                 let slot = self.ring.slot(self.index);
                 let taken = m.cas(slot, self.slot.pack(), free.pack()).is_ok();
                 self.pc = if taken { CollectPc::Claim } else { CollectPc::Lost };
             }
             CollectPc::Lost => {
                 m.store(self.intent, 0);
-                return Some(Collected::Nothing);
+                return Some(CollectOutcome::Nothing);
             }
             // As for a consumer: the caller's intent keeps sweepers away.
             CollectPc::Claim => {
@@ -313,8 +313,8 @@ impl Steps for Collect {
             CollectPc::Clear(mine) => {
                 m.store(self.intent, 0);
                 return Some(match mine {
-                    true => Collected::Taken(self.envelope(), self.owner),
-                    false => Collected::Nothing,
+                    true => CollectOutcome::Taken(self.envelope(), self.owner),
+                    false => CollectOutcome::Nothing,
                 });
             }
         }
@@ -325,27 +325,27 @@ impl Steps for Collect {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum RetirePc {
     Head,
-    Look,
+    Load,
     Swap,
     Advance(Option<u32>),
 }
 
-/// Retires the oldest message if there are more than the limit, after the ticket `newest` was published. Ends
+/// Retires the oldest message if there are more than the limit, after the position `newest` was published. Ends
 /// with the slot to be collected, after which there may be more to retire, or with `None` if there is no
 /// more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Retire {
     ring: RingAt,
     keep: u32,
-    newest: Ticket,
-    head: Ticket,
+    newest: Position,
+    head: Position,
     slot: Slot,
     pc: RetirePc,
 }
 
 impl Retire {
     /// Creates the steps for `ring`, which keeps `keep` messages.
-    pub fn new(ring: RingAt, keep: u32, newest: Ticket) -> Self {
+    pub fn new(ring: RingAt, keep: u32, newest: Position) -> Self {
         let slot = Slot { lap: 0, state: SlotState::Empty };
         Self { ring, keep, newest, head: newest, slot, pc: RetirePc::Head }
     }
@@ -357,18 +357,18 @@ impl Steps for Retire {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<u32>> {
         match self.pc {
             RetirePc::Head => {
-                self.head = Ticket::unpack(m.load(self.ring.head));
-                let there = ahead(self.newest.next(self.ring.slots), self.head, self.ring.slots);
+                self.head = Position::unpack(m.load(self.ring.head));
+                let there = distance(self.newest.next(self.ring.slots), self.head, self.ring.slots);
                 if there.is_none_or(|n| n <= u64::from(self.keep)) {
                     return Some(None);
                 }
-                self.pc = RetirePc::Look;
+                self.pc = RetirePc::Load;
             }
-            RetirePc::Look => {
+            RetirePc::Load => {
                 self.slot = Slot::unpack(m.load(self.ring.slot(self.head.index)));
                 self.pc = match (self.head.lag(self.slot), self.slot.state) {
-                    (Lag::At, SlotState::Full(_)) => RetirePc::Swap,
-                    (Lag::At, SlotState::Last(_)) => RetirePc::Advance(Some(self.head.index)),
+                    (Lag::Equal, SlotState::Full(_)) => RetirePc::Swap,
+                    (Lag::Equal, SlotState::Last(_)) => RetirePc::Advance(Some(self.head.index)),
                     (Lag::Ahead, _) => RetirePc::Advance(None),
                     _ => return Some(None),
                 };
@@ -390,92 +390,99 @@ impl Steps for Retire {
     }
 }
 
-/// Result of `FindRoom`.
+/// Result of `FindPublishSlot`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Room {
-    /// A sender may publish under this ticket.
-    At(Ticket),
-    /// The slot of this ticket has a retired message, which must be collected or passed over.
-    Retired(Ticket, Slot),
-    /// The slot of this ticket has a message that is not retired.
-    Old(Ticket),
+pub enum PublishSlot {
+    /// A sender may publish at this position.
+    Free(Position),
+    /// The slot of this position has a retired message, which must be collected or passed over.
+    Retired(Position, Slot),
+    /// The slot of this position has a message that is not retired.
+    Current(Position),
     /// The words are inconsistent.
-    None,
+    Inconsistent,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum RoomPc {
+enum PublishSlotPc {
     Tail,
-    Look,
+    Load,
     Help(Slot),
 }
 
-/// Finds the ticket under which a sender may publish.
+/// Finds the position at which a sender may publish.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct FindRoom {
+pub struct FindPublishSlot {
     ring: RingAt,
-    ticket: Ticket,
+    position: Position,
     turns: Turns,
-    pc: RoomPc,
+    pc: PublishSlotPc,
 }
 
-impl FindRoom {
+impl FindPublishSlot {
     /// Creates the steps for `ring`.
     pub fn new(ring: RingAt) -> Self {
-        Self { ring, ticket: Ticket { lap: 0, index: 0 }, turns: Turns::default(), pc: RoomPc::Tail }
+        Self {
+            ring,
+            position: Position { lap: 0, index: 0 },
+            turns: Turns::default(),
+            pc: PublishSlotPc::Tail,
+        }
     }
 }
 
-impl Steps for FindRoom {
-    type Out = Room;
+impl Steps for FindPublishSlot {
+    type Out = PublishSlot;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Room> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<PublishSlot> {
         match self.pc {
-            RoomPc::Tail => {
-                self.ticket = Ticket::unpack(m.load(self.ring.tail));
-                self.pc = RoomPc::Look;
+            PublishSlotPc::Tail => {
+                self.position = Position::unpack(m.load(self.ring.tail));
+                self.pc = PublishSlotPc::Load;
             }
-            RoomPc::Look => {
-                let slot = Slot::unpack(m.load(self.ring.slot(self.ticket.index)));
-                match (self.ticket.lag(slot), slot.state) {
-                    (Lag::At, SlotState::Empty) => return Some(Room::At(self.ticket)),
-                    (Lag::At, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _) => {
-                        self.pc = RoomPc::Help(slot);
+            PublishSlotPc::Load => {
+                let slot = Slot::unpack(m.load(self.ring.slot(self.position.index)));
+                match (self.position.lag(slot), slot.state) {
+                    (Lag::Equal, SlotState::Empty) => return Some(PublishSlot::Free(self.position)),
+                    (Lag::Equal, SlotState::Full(_) | SlotState::Last(_)) | (Lag::Ahead, _) => {
+                        self.pc = PublishSlotPc::Help(slot);
                     }
-                    (Lag::Behind, SlotState::Last(_)) => return Some(Room::Retired(self.ticket, slot)),
-                    (Lag::Behind, SlotState::Full(_)) => return Some(Room::Old(self.ticket)),
-                    _ => return Some(Room::None),
+                    (Lag::Behind, SlotState::Last(_)) => {
+                        return Some(PublishSlot::Retired(self.position, slot));
+                    }
+                    (Lag::Behind, SlotState::Full(_)) => return Some(PublishSlot::Current(self.position)),
+                    _ => return Some(PublishSlot::Inconsistent),
                 }
             }
-            RoomPc::Help(slot) => {
+            PublishSlotPc::Help(slot) => {
                 if !self.turns.one_more() {
-                    return Some(Room::None);
+                    return Some(PublishSlot::Inconsistent);
                 }
-                let next = self.ticket.over(slot, self.ring.slots);
-                _ = m.cas(self.ring.tail, self.ticket.pack(), next.pack());
-                self.pc = RoomPc::Tail;
+                let next = self.position.skip_used(slot, self.ring.slots);
+                _ = m.cas(self.ring.tail, self.position.pack(), next.pack());
+                self.pc = PublishSlotPc::Tail;
             }
         }
         None
     }
 }
 
-/// Passes over a ticket whose slot is pinned.
+/// Passes over a position whose slot is pinned.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct PassOver {
+pub struct SkipPosition {
     slot: Word,
     seen: Slot,
     lap: u64,
 }
 
-impl PassOver {
-    /// Creates the steps for the ticket and slot of a [`Room::Retired`].
-    pub fn new(ring: RingAt, ticket: Ticket, seen: Slot) -> Self {
-        Self { slot: ring.slot(ticket.index), seen, lap: ticket.lap }
+impl SkipPosition {
+    /// Creates the steps for the position and slot of a [`PublishSlot::Retired`].
+    pub fn new(ring: RingAt, position: Position, seen: Slot) -> Self {
+        Self { slot: ring.slot(position.index), seen, lap: position.lap }
     }
 }
 
-impl Steps for PassOver {
+impl Steps for SkipPosition {
     type Out = ();
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {

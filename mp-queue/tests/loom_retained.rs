@@ -1,6 +1,6 @@
 //! Rings whose messages are kept (`watch`, `broadcast`), under loom: effects of their fences.
 //!
-//! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_kept`
+//! `RUSTFLAGS="--cfg mp_loom" cargo test --release -p mp-queue --test loom_retained`
 //!
 //! | fence | without it | found by |
 //! |---|---|---|
@@ -14,7 +14,8 @@ use loom::thread;
 use mp_core::mem::{Column, HeapMem, Mem, Word, run};
 use mp_core::words::{Holder, Member, Owner};
 use mp_queue::ring::{
-    Collect, Collected, Pin, Pinned, Pins, Put, PutEnd, Retire, RingAt, Slot, SlotState, Ticket, Unpin,
+    Collect, CollectOutcome, Pin, PinOutcome, Pins, Position, Put, PutOutcome, Retire, RingAt, Slot,
+    SlotState, Unpin,
 };
 
 const OWNER: Column = Column { base: Word::at(48), stride: 24 };
@@ -31,7 +32,7 @@ const RING: RingAt = RingAt {
     first: Word::at(16),
     envelopes: 1,
 };
-const FIRST: Ticket = Ticket { lap: 1, index: 0 };
+const FIRST: Position = Position { lap: 1, index: 0 };
 /// Contents of the message, and of its memory after the message was dropped.
 const WHOLE: u64 = 100;
 const DROPPED: u64 = 7;
@@ -54,18 +55,18 @@ fn memory() -> Arc<HeapMem> {
     m.store(OWNER.of(0), owner.pack());
     m.store_relaxed(PAYLOAD, WHOLE);
     let put = run(Put::new(RING, intent(0), (0, OWNER.of(0), PLACE.of(0)), member(0), owner), &m);
-    assert!(matches!(put, PutEnd::Done(_)));
+    assert!(matches!(put, PutOutcome::Done(_)));
     Arc::new(m)
 }
 
 /// Collects the message and drops it. Returns `true` on success.
 fn collect(m: &HeapMem, me: u32) -> bool {
     match run(Collect::new(RING, PINS, intent(me), OWNER, member(me), 0), m) {
-        Collected::Taken(..) => {
+        CollectOutcome::Taken(..) => {
             m.store_relaxed(PAYLOAD, DROPPED);
             true
         }
-        Collected::Pinned(..) | Collected::Nothing => false,
+        CollectOutcome::Pinned(..) | CollectOutcome::Nothing => false,
     }
 }
 
@@ -78,12 +79,12 @@ fn retire(m: &HeapMem, me: u32) -> bool {
 /// Runs a reader that has seen the message. Returns `true` if it has collected the message.
 fn read(m: &HeapMem, me: u32, seen: Slot) -> bool {
     let pin = match run(Pin::new(RING, PINS, member(me), 0, seen), m) {
-        Pinned::Held(pin) => {
+        PinOutcome::Pinned(pin) => {
             assert_eq!(m.load_relaxed(PAYLOAD), WHOLE, "dropped under its reader");
             pin
         }
-        Pinned::Changed(pin) => pin,
-        Pinned::NoneFree => panic!("no other reader pins"),
+        PinOutcome::Changed(pin) => pin,
+        PinOutcome::Exhausted => panic!("no other reader pins"),
     };
     run(Unpin::new(RING, PINS, member(me), pin, 0), m) && collect(m, me)
 }
@@ -114,7 +115,7 @@ fn loom_what_is_unpinned_is_collected() {
     loom::model(|| {
         let m = memory();
         let pinned = run(Pin::new(RING, PINS, member(0), 0, seen(&m)), &*m);
-        assert_eq!(pinned, Pinned::Held(0));
+        assert_eq!(pinned, PinOutcome::Pinned(0));
         let sender = {
             let m = Arc::clone(&m);
             thread::spawn(move || retire(&m, 1))
