@@ -23,8 +23,8 @@
 
 #[doc(no_inline)]
 pub use crate::{Manager, Proxy};
-#[cfg(feature = "authkey")]
-pub use mp_manager::{IntoAuthKey, Methods, NoKey, RemoteManager, RemoteProxy, no_key};
 pub use mp_manager::{
     CallError, CallLocation, CallName, Dict, Entry, List, ManagerError, ManagerHandle, Namespace,
 };
+#[cfg(feature = "authkey")]
+pub use mp_manager::{IntoAuthKey, Methods, NoKey, RemoteManager, RemoteProxy, no_key};

@@ -393,26 +393,15 @@ const OF_STRUCTURES: &[Area] = &[
             ("mp-reduce/codec", ""),
         ],
     ),
-    (
-        "arena.alloc.",
-        &[("mp-tests/user_errors", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "")],
-    ),
-    (
-        "arena.commit.",
-        &[("mp-tests/user_errors", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "")],
-    ),
+    ("arena.alloc.", &[("mp-tests/user_errors", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "")]),
+    ("arena.commit.", &[("mp-tests/user_errors", ""), ("mp-tests/local_arena", ""), ("mp-core/lib", "")]),
     (
         "arena.hold.",
         &[("mp-tests/queues", "deserted::"), ("mp-tests/queues", "deaths::"), ("mp-tests/queues", "waits::")],
     ),
     (
         "arena.attachment.",
-        &[
-            ("mp-core/lib", ""),
-            ("mp-reduce/codec", ""),
-            ("mp-tests/messages", ""),
-            ("mp-tests/sync", ""),
-        ],
+        &[("mp-core/lib", ""), ("mp-reduce/codec", ""), ("mp-tests/messages", ""), ("mp-tests/sync", "")],
     ),
     ("arena.exclusive.", &[("mp-core/lib", ""), ("mp-tests/queues", "kinds::")]),
     ("region.", &[("mp-core/lib", "sys::")]),
