@@ -14,7 +14,7 @@ use mp::{Process, Queue, QueueOptions, SpawnError, current_process};
 fn work((numbers, squares): (Queue<u64>, Queue<u64>)) -> mp::AnyResult<u32> {
     let attempt = current_process().attempt;
     // A number is delivered to another worker if this one dies before it acknowledges it.
-    while let Some(number) = numbers.get_ack()? {
+    while let Some(number) = numbers.get_lease()? {
         if *number == 13 || attempt == 3 {
             std::process::abort();
         }

@@ -10,7 +10,7 @@ const JOBS: u64 = 20_000;
 const POISON: u64 = JOBS - 1;
 
 fn worker((jobs, done): (Queue<u64>, SharedTensor<u64>)) -> mp::AnyResult<()> {
-    while let Some(job) = jobs.get_ack()? {
+    while let Some(job) = jobs.get_lease()? {
         if *job == POISON {
             std::process::abort(); // as good as SIGKILL: the job is not done, and comes back
         }

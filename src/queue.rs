@@ -5,7 +5,7 @@
 //!
 //! let jobs = Queue::<(u32, String)>::bounded(8)?;
 //! jobs.put((1, "first".into()))?;
-//! let job = jobs.get_ack()?.expect("it is open"); // delivered again if this process dies before `ack`
+//! let job = jobs.get_lease()?.expect("it is open"); // delivered again if this process dies before `ack`
 //! assert_eq!(job.ack(), (1, "first".into()));
 //! assert!(matches!(jobs.try_get(), Err(GetError::Empty)));
 //! jobs.close();
@@ -21,7 +21,7 @@
 //! |---|---|
 //! | options of a queue | [`QueueOptions`]: bytes, deliveries, when it is [deserted](DesertedWhen), how calls [spin](Spin) |
 //! | errors | [`PutError`], which returns the value; [`GetError`], [`PutManyError`], [`JoinableQueueError`] |
-//! | waiting for a queue and other objects | the queue itself; [`PutReady`], [`AckReady`] |
+//! | waiting for a queue and other objects | the queue itself; [`PutReady`], [`LeaseReady`] |
 //! | the newest value for many readers | [`watch`]: each `send` replaces it |
 //! | each message for all receivers | [`broadcast`] |
 //! | a message encoded before its queue is known | [`EncodedMessage`] |
@@ -31,7 +31,7 @@ pub use crate::{
     GetError, JoinableQueue, Lease, PutError, Queue, QueueOptions, Receiver, Sender, bounded_channel, channel,
 };
 pub use mp_queue::{
-    AckReady, DesertedWhen, EncodedMessage, JoinableQueueError, Leaseholder, PutManyError, PutReady,
+    DesertedWhen, EncodedMessage, JoinableQueueError, LeaseReady, Leaseholder, PutManyError, PutReady,
     SimpleQueue, Spin, TypeRefusal, broadcast, watch,
 };
 #[cfg(feature = "futures")]

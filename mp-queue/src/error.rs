@@ -311,7 +311,7 @@ pub enum GetError {
     /// The queue is empty and stayed empty during the wait.
     Empty,
     /// The queue is closed and empty, but at the end of the wait other processes still work on messages that
-    /// may be given back. Returned only for messages taken [with acknowledgement](crate::Queue::get_ack).
+    /// may be given back. Returned only for messages taken [with acknowledgement](crate::Queue::get_lease).
     Leased {
         /// Processes that work on these messages, without this process. A stopped process keeps its messages.
         holders: Vec<Leaseholder>,

@@ -79,7 +79,7 @@ pub use queue::lease::Lease;
 pub use queue::options::QueueOptions;
 #[cfg(feature = "futures")]
 pub use queue::stream::{QueueSink, QueueStream};
-pub use queue::waitable::{AckReady, PutReady};
+pub use queue::waitable::{LeaseReady, PutReady};
 pub use queue::{Queue, SimpleQueue};
 pub use raw::handles::DesertedWhen;
 

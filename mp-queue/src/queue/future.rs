@@ -19,7 +19,7 @@ use crate::queue::Queue;
 use crate::queue::channel::{ChannelEnd, Receiver, Sender};
 use crate::queue::joinable::{JoinableQueue, JoinableQueueError, join_result};
 use crate::queue::lease::{Lease, read};
-use crate::queue::waitable::{AckReady, EnvelopeReady};
+use crate::queue::waitable::{EnvelopeReady, LeaseReady};
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
 use crate::raw::payload::{Payload, PendingMessage};
@@ -248,14 +248,14 @@ impl<T: Message> Queue<T> {
 
 impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// Takes the oldest message, asynchronously. The message stays in the queue until it is
-    /// [acknowledged](Lease::ack): see [`get_ack`](Self::get_ack).
+    /// [acknowledged](Lease::ack): see [`get_lease`](Self::get_lease).
     ///
     /// # Errors
-    /// Returns the same errors as [`get_ack`](Self::get_ack).
-    pub async fn get_ack_async(&self) -> Result<Option<Lease<T>>, GetError> {
+    /// Returns the same errors as [`get_lease`](Self::get_lease).
+    pub async fn get_lease_async(&self) -> Result<Option<Lease<T>>, GetError> {
         let raw = self.raw();
         let found = mp_core::until(
-            || Arc::new(AckReady(raw.clone())),
+            || Arc::new(LeaseReady(raw.clone())),
             || poll_lease(raw, || raw.deserted(WaitPurpose::Message)),
         )
         .await?;
@@ -310,7 +310,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// # Errors
     /// Returns the same errors as [`get`](Self::get).
     pub async fn get_async(&self) -> Result<Option<Lease<T>>, GetError> {
-        self.queue().get_ack_async().await
+        self.queue().get_lease_async().await
     }
 
     /// Waits asynchronously until no task is unfinished: see [`join`](Self::join).

@@ -172,9 +172,9 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     /// other process works on a task.
     ///
     /// # Errors
-    /// Returns the same errors as [`Queue::get_ack`].
+    /// Returns the same errors as [`Queue::get_lease`].
     pub fn get(&self) -> Result<Option<Lease<T>>, GetError> {
-        self.queue.get_ack()
+        self.queue.get_lease()
     }
 
     mp_core::forms! {

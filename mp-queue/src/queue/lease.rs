@@ -13,7 +13,7 @@ use serde::de::DeserializeOwned;
 
 use crate::error::{GetError, Leaseholder};
 use crate::queue::Queue;
-use crate::queue::waitable::AckReady;
+use crate::queue::waitable::LeaseReady;
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
 use crate::raw::waiting::{PeerGone, WaitError, WaitSite};
@@ -215,9 +215,9 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// let queue = Queue::bounded(4)?;
     /// queue.put("resize image 7".to_string())?;
     ///
-    /// let job = queue.get_ack()?.expect("it is not closed");
+    /// let job = queue.get_lease()?.expect("it is not closed");
     /// drop(job); // as if this process had died, or panicked
-    /// let job = queue.get_ack()?.expect("it came back");
+    /// let job = queue.get_lease()?.expect("it came back");
     /// assert_eq!((job.as_str(), job.deliveries()), ("resize image 7", 2));
     /// job.ack();
     /// assert!(queue.is_empty());
@@ -238,19 +238,20 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// # Errors
     /// Returns the same errors as [`get`](Self::get). A message that can't be decoded is given back, and set
     /// aside after its last delivery.
-    pub fn get_ack(&self) -> Result<Option<Lease<T>>, GetError> {
+    #[doc(alias("get_ack", "acknowledge"))]
+    pub fn get_lease(&self) -> Result<Option<Lease<T>>, GetError> {
         self.lease_wait(Wait::Forever)
     }
 
     mp_core::forms! {
         "Takes the oldest message, to say later that it is [done](Lease::ack)":
-        get_ack() -> Result<Option<Lease<T>>, GetError>,
+        get_lease() -> Result<Option<Lease<T>>, GetError>,
         or "[`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may \
             come back";
         |queue, wait| queue.lease_wait(wait);
-        never try_get_ack;
-        at_most get_ack_timeout;
-        until get_ack_deadline;
+        never try_get_lease;
+        at_most get_lease_timeout;
+        until get_lease_deadline;
     }
 
     pub(crate) fn lease_wait(&self, wait: Wait) -> Result<Option<Lease<T>>, GetError> {
@@ -265,7 +266,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     }
 
     /// Returns a `Waitable` for consumers that take messages with acknowledgement. It is
-    /// ready when [`try_get_ack`](Self::try_get_ack) would return a message or the end. The queue itself
+    /// ready when [`try_get_lease`](Self::try_get_lease) would return a message or the end. The queue itself
     /// becomes ready earlier: as soon as it is closed and drained, while other processes still work on
     /// messages that may be given back.
     ///
@@ -274,15 +275,15 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     /// use mp_queue::{Queue, select};
     ///
     /// let (jobs, stop) = (Queue::<u32>::bounded(4)?, Queue::<()>::bounded(1)?);
-    /// let tasks = jobs.ack_ready();
+    /// let tasks = jobs.lease_ready();
     /// assert_eq!(select(&[&tasks, &stop], Some(Duration::ZERO))?, None);
     /// jobs.put(7)?;
     /// assert_eq!(select(&[&tasks, &stop], None)?, Some(0));
-    /// assert_eq!(jobs.try_get_ack()?.expect("it is open").ack(), 7);
+    /// assert_eq!(jobs.try_get_lease()?.expect("it is open").ack(), 7);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn ack_ready(&self) -> AckReady {
-        AckReady(self.raw().clone())
+    pub fn lease_ready(&self) -> LeaseReady {
+        LeaseReady(self.raw().clone())
     }
 
     /// Takes a message that was delivered as often as the queue allows and never acknowledged. Returns `None`
@@ -293,8 +294,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     ///
     /// let queue = QueueOptions::new().deliveries(1).create::<String>()?;
     /// queue.put("a job that kills".to_string())?;
-    /// drop(queue.get_ack()?);
-    /// assert!(queue.try_get_ack().is_err()); // it is not delivered again
+    /// drop(queue.get_lease()?);
+    /// assert!(queue.try_get_lease().is_err()); // it is not delivered again
     /// assert_eq!(queue.dead_letter()?.as_deref(), Some("a job that kills"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -318,13 +319,13 @@ mod tests {
     fn a_lease_that_was_taken_back_is_not_done() {
         let queue = Queue::bounded(1).unwrap();
         queue.put(5_u32).unwrap();
-        let lease = queue.get_ack().unwrap().unwrap();
+        let lease = queue.get_lease().unwrap().unwrap();
         let given_back = lease.of.leased.as_ref().is_some_and(|l| queue.raw().memory().give_back(l));
         assert!(given_back);
         assert_eq!(lease.ack(), 5);
-        let again = queue.try_get_ack().unwrap().unwrap();
+        let again = queue.try_get_lease().unwrap().unwrap();
         assert_eq!((*again, again.deliveries()), (5, 2));
         again.ack();
-        assert!(queue.try_get_ack().unwrap_err().is_empty());
+        assert!(queue.try_get_lease().unwrap_err().is_empty());
     }
 }

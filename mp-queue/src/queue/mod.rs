@@ -61,7 +61,7 @@ use crate::raw::waiting::PeerGone;
 ///   than 64 GiB of addresses). Further puts fail at once.
 /// - On x86-64, a message of up to 10 bytes when encoded is stored in the queue's 16-byte slot and needs no
 ///   envelope. This applies from the first put on, while no consumer takes messages [with
-///   acknowledgement](Self::get_ack).
+///   acknowledgement](Self::get_lease).
 /// - Any other message takes an envelope of 256 bytes. A message of more than 216 bytes (200 if the queue has
 ///   a bound of bytes) needs additional memory. The number of envelopes is the arena's number of messages.
 ///   All queues of all processes share them. Each thread caches up to 64 envelopes.

@@ -93,7 +93,7 @@ impl QueueOptions {
         Self { bytes, ..self }
     }
 
-    /// Limits how often [`Queue::get_ack`] delivers a message before the message is set aside
+    /// Limits how often [`Queue::get_lease`] delivers a message before the message is set aside
     /// ([`Queue::dead_letter`]). 0 means no limit. Values above 127 count as 127.
     pub const fn deliveries(self, times: u32) -> Self {
         Self { deliveries: if times > 127 { 127 } else { times }, ..self }

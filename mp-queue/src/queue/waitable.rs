@@ -38,7 +38,7 @@ fn has_room(raw: &RawQueue, bytes: u64, peer_gone: impl FnOnce() -> Option<PeerG
 /// since it does not check which processes are left. After a wait, call `get` or
 /// [`get_timeout`](Queue::get_timeout). To wait for room, see [`put_ready`](Queue::put_ready). For messages
 /// that are taken with acknowledgement and may be given back after the end, see
-/// [`ack_ready`](Queue::ack_ready).
+/// [`lease_ready`](Queue::lease_ready).
 ///
 /// ```
 /// use mp_queue::{Queue, wait};
@@ -132,25 +132,25 @@ impl<T: Message> Waitable for Sender<T> {
 /// works on a task that might be given back.
 impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
     fn place(&self) -> WaitPoint<'_> {
-        AckReady::place_of(self.queue().raw())
+        LeaseReady::place_of(self.queue().raw())
     }
 
     fn is_ready(&self) -> bool {
-        AckReady::ready_of(self.queue().raw())
+        LeaseReady::ready_of(self.queue().raw())
     }
 }
 
-/// Waitable for messages that are taken with acknowledgement: see [`Queue::ack_ready`].
+/// Waitable for messages that are taken with acknowledgement: see [`Queue::lease_ready`].
 #[derive(Clone)]
-pub struct AckReady(pub(crate) RawQueue);
+pub struct LeaseReady(pub(crate) RawQueue);
 
-impl fmt::Debug for AckReady {
+impl fmt::Debug for LeaseReady {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AckReady").field("ready", &self.is_ready()).finish()
+        f.debug_struct("LeaseReady").field("ready", &self.is_ready()).finish()
     }
 }
 
-impl AckReady {
+impl LeaseReady {
     fn place_of(raw: &RawQueue) -> WaitPoint<'static> {
         // After the end, a message may be given back. A forked copy must not read the memory.
         if raw.arena().me().is_ok() && raw.memory().is_at_end() {
@@ -167,10 +167,10 @@ impl AckReady {
     }
 }
 
-/// Ready when [`try_get_ack`](Queue::try_get_ack) would not wait: there is a message, or the queue is at its
+/// Ready when [`try_get_lease`](Queue::try_get_lease) would not wait: there is a message, or the queue is at its
 /// end. The end is reached when the queue is closed and no other process works on a message that might be
 /// given back.
-impl Waitable for AckReady {
+impl Waitable for LeaseReady {
     fn place(&self) -> WaitPoint<'_> {
         Self::place_of(&self.0)
     }

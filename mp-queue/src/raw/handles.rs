@@ -3,7 +3,7 @@
 //!
 //! All handles of a process to one queue share one [`LocalHandles`], whether they were created, cloned or
 //! received. A handle *can put* or *can get*: a `Queue` can do both, a stream only gets, and a sink only
-//! puts. A clone that is only used for waiting (`PutReady`, `AckReady`, a watched future, a lease) can do
+//! puts. A clone that is only used for waiting (`PutReady`, `LeaseReady`, a watched future, a lease) can do
 //! neither and is not counted.
 //!
 //! A handle is *blocked* while a call on it waits without a time-out. Such a call can't do anything else

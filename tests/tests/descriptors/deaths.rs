@@ -49,7 +49,7 @@ fn a_leaseholder_is_killed() {
     let _alone = alone();
     let queue = Queue::<Fd>::bounded(1).unwrap();
     let worker = |_: usize, queue: Queue<Fd>| -> Outcome {
-        let lease: Lease<Fd> = queue.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+        let lease: Lease<Fd> = queue.get_lease_timeout(DEADLINE)?.ok_or("closed")?;
         File::from(lease.0.try_clone()?).write_all(b"first ")?;
         rustix::process::kill_process(rustix::process::getpid(), Signal::KILL)?;
         Ok(())
@@ -57,7 +57,7 @@ fn a_leaseholder_is_killed() {
     let (reader, writer) = pipe();
     queue.put(Fd(writer)).unwrap();
     assert!(killed(&one_process(worker, queue.clone())));
-    let lease = queue.get_ack_timeout(DEADLINE).unwrap().unwrap();
+    let lease = queue.get_lease_timeout(DEADLINE).unwrap().unwrap();
     File::from(lease.ack().0).write_all(b"second").unwrap();
     assert_eq!(said(reader), "first second");
 }

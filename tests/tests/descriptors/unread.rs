@@ -234,12 +234,12 @@ fn queued(writer: Fd) -> Outcome {
     queue.put(Copies::of(writer.0.try_clone()?, MANY)).map_err(PutError::forget)?;
     sender.send(Copies::of(writer.0, MANY)).map_err(PutError::forget)?;
     for _ in 0..2 {
-        let lease = queue.get_ack_timeout(DEADLINE).map(drop).unwrap_err().to_string();
+        let lease = queue.get_lease_timeout(DEADLINE).map(drop).unwrap_err().to_string();
         let received = receiver.recv_timeout(DEADLINE).map(drop).unwrap_err().to_string();
         assert!(lease.contains("RLIMIT_NOFILE") && received.contains("RLIMIT_NOFILE"), "{lease}; {received}");
     }
     raise();
-    let lease = queue.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+    let lease = queue.get_lease_timeout(DEADLINE)?.ok_or("closed")?;
     assert_eq!(lease.ack().write()? + receiver.recv_timeout(DEADLINE)?.write()?, 2 * MANY);
     Ok(())
 }

@@ -305,12 +305,12 @@ fn queues_of_every_kind_are_refused_in_the_copy() {
         here.send(1_u32)?;
         tasks.put(1)?;
         let before = in_use();
-        let lease = Cell::new(queue.get_ack()?);
+        let lease = Cell::new(queue.get_lease()?);
         let code = in_a_fork(|| {
             // Dropped in the child: nothing is returned to the queue.
             drop(lease.take());
             let checks = [
-                ("get_ack", get_is_refused(queue.get_ack())),
+                ("get_lease", get_is_refused(queue.get_lease())),
                 ("put_many", queue.put_many([1, 2]).is_err()),
                 ("get_many", get_is_refused(queue.get_many(&mut Vec::new(), 2))),
                 ("send", put_is_refused(sender.send(2))),
@@ -327,7 +327,7 @@ fn queues_of_every_kind_are_refused_in_the_copy() {
             first_failure(&checks)
         });
         assert_eq!((code, in_use()), (0, before));
-        assert!(queue.try_get_ack().is_err(), "the lease is the parent's still");
+        assert!(queue.try_get_lease().is_err(), "the lease is the parent's still");
         lease.take().ok_or("the parent has its lease")?.ack();
         assert_eq!((receiver.recv()?, there.recv::<u32>()?), (1, 1));
         tasks.get()?.ok_or("closed")?.ack();

@@ -190,12 +190,12 @@ fn take_dead_letters(_: usize, (queue, got, at): (Queue<Numbered>, SharedTensor<
 fn a_taker_of_dead_letters_is_killed_at_every_access() {
     for_every_access(|at| {
         let queue = few(1);
-        (0..FEW).for_each(|_| drop(queue.try_get_ack().unwrap()));
+        (0..FEW).for_each(|_| drop(queue.try_get_lease().unwrap()));
         let got = Tensor::zeros([FEW as usize]).unwrap().share();
         let args = (queue.clone(), got.clone(), at);
         let killed = killed(&one_process(take_dead_letters, args));
         Arena::current().unwrap().sweep().unwrap();
-        assert!(matches!(queue.try_get_ack(), Err(GetError::Empty)), "delivered again");
+        assert!(matches!(queue.try_get_lease(), Err(GetError::Empty)), "delivered again");
         let mut all = dead_letters(&queue);
         all.extend((0..FEW).filter(|&n| got.load(n as usize) != 0));
         let lost = FEW as usize - all.len();
@@ -209,7 +209,7 @@ fn a_taker_of_dead_letters_is_killed_at_every_access() {
 fn give_up_twice(_: usize, (queue, at): (Queue<Numbered>, u64)) -> Outcome {
     inject::arm(at, KILL);
     for _ in 0..2 * FEW {
-        drop(queue.get_ack_timeout(DEADLINE)?.ok_or("closed")?);
+        drop(queue.get_lease_timeout(DEADLINE)?.ok_or("closed")?);
     }
     Ok(())
 }
@@ -223,7 +223,7 @@ fn a_consumer_that_gives_a_message_up_for_the_last_time_is_killed_at_every_acces
         Arena::current().unwrap().sweep().unwrap();
         queue.close();
         let mut all = Vec::new();
-        while let Some(lease) = queue.get_ack_timeout(DEADLINE).unwrap() {
+        while let Some(lease) = queue.get_lease_timeout(DEADLINE).unwrap() {
             assert!(lease.deliveries() <= 2, "delivered {} times", lease.deliveries());
             all.push(whole(lease.ack()));
         }

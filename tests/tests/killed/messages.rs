@@ -383,7 +383,7 @@ type Job = (u64, FrozenTensor<u64>, Vec<u8>);
 fn consume_with_acknowledgement(_: usize, (queue, v): (Queue<Job>, Victim)) -> mp::AnyResult<()> {
     inject::arm(v.at, v.signal);
     for i in 0..MESSAGES {
-        let job = queue.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+        let job = queue.get_lease_timeout(DEADLINE)?.ok_or("closed")?;
         assert_eq!(job.1.get(&[1])?, 77);
         if i == 1 {
             continue; // given back, and got again
@@ -414,7 +414,7 @@ fn a_consumer_with_acknowledgement_is_killed_at_every_access() {
         Arena::current().unwrap().sweep().unwrap();
         queue.close();
         let mut all: BTreeSet<u64> = (0..MESSAGES).filter(|&i| v.got.load(i as usize) == 1).collect();
-        while let Some(job) = queue.get_ack_timeout(DEADLINE).unwrap() {
+        while let Some(job) = queue.get_lease_timeout(DEADLINE).unwrap() {
             all.insert(job.ack().0);
         }
         assert!(all.into_iter().eq(0..MESSAGES), "lost, killed at access {at}");

@@ -22,7 +22,7 @@ fn die_with_queues(_: usize, (): ()) -> Outcome {
         tensors.put((vec![7_u8; 300], Tensor::<u64>::full([1000], i)?.freeze()))?;
     }
     sender.send(small.clone())?;
-    let leased = tensors.get_ack()?;
+    let leased = tensors.get_lease()?;
     assert!(leased.is_some() && receiver.try_recv().is_ok());
     kill_process(getpid(), Signal::KILL)?;
     Err("it outlived SIGKILL".into())

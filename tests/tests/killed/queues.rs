@@ -320,7 +320,7 @@ fn a_sweeper_is_stopped_at_every_change_and_writes_into_no_memory_of_others() {
     for_every_access(|at| {
         let queue = Queue::bounded(1).unwrap();
         give(&queue, 5_u64);
-        drop(queue.get_ack().unwrap());
+        drop(queue.get_lease().unwrap());
         let context = one_process(sweeps, at);
         let (pid, ended) = (context.pids()[0], !stopped(&context));
         if !ended {

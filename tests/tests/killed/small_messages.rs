@@ -76,7 +76,7 @@ fn takes(_: usize, (queue, got, at, signal): Script) -> Outcome {
 fn leases(_: usize, (queue, got, at, signal): Script) -> Outcome {
     inject::arm(at, signal);
     for _ in 0..MESSAGES {
-        let job = queue.get_ack_timeout(DEADLINE)?.expect("it is not closed");
+        let job = queue.get_lease_timeout(DEADLINE)?.expect("it is not closed");
         got.store(*job as usize, 1);
         job.ack();
     }
@@ -185,13 +185,13 @@ fn consumers_say_what_they_do() {
     queue.get().unwrap();
     queue.put(2).unwrap();
     assert_eq!((queue.len(), queued()), (1, before));
-    let job = queue.get_ack().unwrap().expect("the small one");
+    let job = queue.get_lease().unwrap().expect("the small one");
     assert_eq!((*job, job.deliveries()), (2, 1));
     let held = queued();
     queue.put(3).unwrap();
     assert_eq!(queued(), held + 1, "a consumer leases");
     drop(job);
-    let again = queue.get_ack().unwrap().expect("it came back");
+    let again = queue.get_lease().unwrap().expect("it came back");
     assert_eq!((*again, again.deliveries()), (2, 2));
     again.ack();
     assert_eq!(queue.get().unwrap(), Some(3));
@@ -222,7 +222,7 @@ fn what_is_small_is_what_its_bytes_are() {
     // Leased before anything was taken in another way.
     let queue = Queue::bounded(2).unwrap();
     queue.put(5_u64).unwrap();
-    let job = queue.get_ack().unwrap().expect("the small one");
+    let job = queue.get_lease().unwrap().expect("the small one");
     assert_eq!((*job, job.deliveries()), (5, 1));
     job.ack();
 }

@@ -36,7 +36,7 @@ type Things = (
 /// in its own queue, a lock, a permit and memory. Then it is stopped, and killed.
 fn has_much(_: usize, things: Things) -> Outcome {
     let (leases, tasks, deserted, (sender, in_hand, in_queue), full, lock, permits, noted) = things;
-    let lease = leases.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+    let lease = leases.get_lease_timeout(DEADLINE)?.ok_or("closed")?;
     let task = tasks.get_timeout(DEADLINE)?.ok_or("closed")?;
     let own = Queue::unbounded()?;
     own.put(in_queue)?;
@@ -99,7 +99,7 @@ fn things() -> (Things, Here) {
 /// Checks everything that a process can wait for.
 fn others_go_on(here: &Here, at: u64) {
     assert_eq!(here.noted.load(0), 42, "it died too early");
-    let lease = here.leases.get_ack_timeout(DEADLINE).unwrap_or_else(|e| panic!("{e}, at change {at}"));
+    let lease = here.leases.get_lease_timeout(DEADLINE).unwrap_or_else(|e| panic!("{e}, at change {at}"));
     assert_eq!(lease.expect("it is open").ack(), 30, "at change {at}");
     for (i, receiver) in here.receivers.iter().enumerate() {
         let end = receiver.recv_timeout(DEADLINE).unwrap_err();
@@ -203,7 +203,7 @@ fn while_a_sweeper_is_stopped_others_that_die_are_swept() {
 
 /// Leases a message of each queue. Then it is stopped, and killed.
 fn has_leases(_: usize, (first, second): (Queue<u64>, Queue<u64>)) -> Outcome {
-    let leases = (first.get_ack_timeout(DEADLINE)?, second.get_ack_timeout(DEADLINE)?);
+    let leases = (first.get_lease_timeout(DEADLINE)?, second.get_lease_timeout(DEADLINE)?);
     signal(std::process::id(), Signal::STOP);
     drop(leases);
     Ok(())

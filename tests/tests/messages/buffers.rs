@@ -96,7 +96,7 @@ fn they_are_delivered_again() {
     let sent = frame(50_000);
     give(&queue, sent.clone());
     for _ in 0..3 {
-        let lease = queue.get_ack().unwrap().unwrap();
+        let lease = queue.get_lease().unwrap().unwrap();
         assert_eq!(*lease, sent);
         drop(lease);
     }

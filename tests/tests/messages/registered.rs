@@ -248,7 +248,7 @@ fn what_its_sender_does_not_know_is_refused_and_comes_back() {
 #[test]
 fn with_acknowledgement_another_process_gets_it() {
     fn stranger(_: usize, (there, errors): (Queue<AnyValue>, Queue<String>)) -> Outcome {
-        match there.get_ack_timeout(DEADLINE) {
+        match there.get_lease_timeout(DEADLINE) {
             Err(error) => send(&errors, error.to_string()),
             Ok(_) => Err("it was read".into()),
         }
@@ -260,7 +260,7 @@ fn with_acknowledgement_another_process_gets_it() {
     let error = take(&errors);
     assert!(error.contains("Here is not registered in rank-0"), "{error}");
     join(&context).unwrap();
-    let lease = there.get_ack_timeout(DEADLINE).unwrap().unwrap();
+    let lease = there.get_lease_timeout(DEADLINE).unwrap().unwrap();
     assert_eq!(lease.downcast_ref::<Here>(), Some(&Here(5)));
     lease.ack();
 }

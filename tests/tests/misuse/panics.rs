@@ -101,12 +101,12 @@ fn a_value_that_panics_when_it_is_read_is_lost_or_comes_back_alone() {
     assert_eq!(take(&queue), Odd(2));
     // With acknowledgement it is delivered again, until its deliveries are used up.
     let mut deliveries = 0;
-    while panics(|| queue.get_ack_timeout(Duration::ZERO)) {
+    while panics(|| queue.get_lease_timeout(Duration::ZERO)) {
         deliveries += 1;
     }
     assert!(deliveries >= 5, "{deliveries}");
     give(&queue, Odd(4));
-    let lease = queue.get_ack_timeout(DEADLINE).unwrap().unwrap();
+    let lease = queue.get_lease_timeout(DEADLINE).unwrap().unwrap();
     assert_eq!(lease.ack(), Odd(4));
 }
 
@@ -121,9 +121,9 @@ fn a_lease_whose_value_panics_in_its_drop_is_given_back() {
     }
     let queue = Queue::bounded(2).unwrap();
     queue.put(Everywhere(7)).unwrap();
-    let first = queue.get_ack_timeout(DEADLINE).unwrap().unwrap();
+    let first = queue.get_lease_timeout(DEADLINE).unwrap().unwrap();
     assert!(panics(|| drop(first)));
-    let second = queue.get_ack_timeout(DEADLINE).unwrap().unwrap();
+    let second = queue.get_lease_timeout(DEADLINE).unwrap().unwrap();
     assert_eq!(second.deliveries(), 2);
     std::mem::forget(second.ack());
 }

@@ -209,7 +209,7 @@ fn a_message_of_another_version_of_the_wire_that_is_leased_dropped_or_swept() {
         m.store(meta, m.load(meta) & !(0xff << 24) | 9 << 24);
         match round {
             0 => {
-                let error = queue.get_ack().unwrap_err();
+                let error = queue.get_lease().unwrap_err();
                 let GetError::Failed(MessageError::Memory(Error::Version { theirs: 9, .. })) = error else {
                     panic!("{error}")
                 };

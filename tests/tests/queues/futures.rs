@@ -220,8 +220,8 @@ fn tasks_of_dead_consumers_are_told_to_futures() {
     let queue = Queue::bounded(1).unwrap();
     give(&queue, 5);
     block_on(async {
-        drop(queue.get_ack_async().await.unwrap());
-        let again = queue.get_ack_async().await.unwrap().unwrap();
+        drop(queue.get_lease_async().await.unwrap());
+        let again = queue.get_lease_async().await.unwrap().unwrap();
         assert_eq!((*again, again.deliveries()), (5, 2));
         again.ack();
     });

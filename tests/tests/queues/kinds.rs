@@ -135,7 +135,7 @@ type Job = (u64, FrozenTensor<u64>, String);
 fn a_message_with_acknowledgement_goes_to_another_when_its_holder_is_killed() {
     let _alone = alone();
     fn holds(_: usize, (jobs, ready): (Queue<Job>, Queue<u64>)) -> Outcome {
-        let job = jobs.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+        let job = jobs.get_lease_timeout(DEADLINE)?.ok_or("closed")?;
         send(&ready, job.0)?;
         loop {
             std::thread::park();
@@ -152,12 +152,12 @@ fn a_message_with_acknowledgement_goes_to_another_when_its_holder_is_killed() {
     let mut held = [take(&ready), take(&ready)];
     held.sort_unstable();
     assert_eq!(held, [0, 1]);
-    assert!(jobs.try_get_ack().unwrap_err().is_empty());
+    assert!(jobs.try_get_lease().unwrap_err().is_empty());
     context.pids().into_iter().for_each(|pid| signal(pid, Signal::KILL));
     assert!(join(&context).is_err());
     let mut numbers = Vec::new();
     for _ in 0..2 {
-        let job = jobs.get_ack_timeout(DEADLINE).unwrap().expect("it is open");
+        let job = jobs.get_lease_timeout(DEADLINE).unwrap().expect("it is open");
         assert_eq!(job.deliveries(), 2);
         assert!(job.1.iter().all(|v| v == job.0) && job.2.len() as u64 == job.0 * 1000);
         numbers.push(job.ack().0);
@@ -165,7 +165,7 @@ fn a_message_with_acknowledgement_goes_to_another_when_its_holder_is_killed() {
     numbers.sort_unstable();
     assert_eq!(numbers, [0, 1]);
     jobs.close();
-    assert!(jobs.get_ack().unwrap().is_none());
+    assert!(jobs.get_lease().unwrap().is_none());
     drop((jobs, ready, context));
     nothing_is_left((before.0, before.1, 1));
 }
@@ -177,12 +177,12 @@ fn what_comes_back_too_often_is_set_aside() {
     give(&queue, "poison".to_string());
     give(&queue, "fine".to_string());
     for times in 1..=2 {
-        let lease = queue.get_ack().unwrap().expect("it is open");
+        let lease = queue.get_lease().unwrap().expect("it is open");
         assert_eq!((lease.as_str(), lease.deliveries()), ("poison", times));
         lease.give_back();
     }
-    assert_eq!(queue.get_ack().unwrap().expect("it is open").ack(), "fine");
-    assert!(queue.try_get_ack().unwrap_err().is_empty());
+    assert_eq!(queue.get_lease().unwrap().expect("it is open").ack(), "fine");
+    assert!(queue.try_get_lease().unwrap_err().is_empty());
     assert_eq!(queue.dead_letter().unwrap().as_deref(), Some("poison"));
     assert_eq!(queue.dead_letter().unwrap(), None);
 }

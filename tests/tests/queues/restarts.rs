@@ -17,7 +17,7 @@ fn at_most(max: u32) -> Restart {
 #[test]
 fn a_worker_that_crashes_now_and_then_loses_no_message() {
     fn square((numbers, squares): (Queue<u64>, Queue<u64>)) -> Outcome {
-        while let Some(number) = numbers.get_ack_timeout(DEADLINE)? {
+        while let Some(number) = numbers.get_lease_timeout(DEADLINE)? {
             if *number == 3 || current_process().attempt == 3 {
                 std::process::abort();
             }

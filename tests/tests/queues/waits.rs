@@ -71,7 +71,7 @@ fn room_is_room_for_the_message_that_is_to_be_put() {
 }
 
 fn holds_one(_: usize, (jobs, ready): (Queue<u32>, Queue<u32>)) -> Outcome {
-    let job = jobs.get_ack_timeout(DEADLINE)?.ok_or("closed")?;
+    let job = jobs.get_lease_timeout(DEADLINE)?.ok_or("closed")?;
     send(&ready, *job)?;
     loop {
         std::thread::park();
@@ -82,9 +82,9 @@ fn holds_one(_: usize, (jobs, ready): (Queue<u32>, Queue<u32>)) -> Outcome {
 fn behind_the_end_a_consumer_waits_for_leased_messages_and_is_told_their_holders() {
     let _alone = alone();
     let (jobs, told) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
-    let tasks = jobs.ack_ready();
+    let tasks = jobs.lease_ready();
     assert!(wait(&[&tasks], Some(MOMENT)).unwrap().is_empty());
-    assert!(matches!(jobs.try_get_ack(), Err(GetError::Empty)));
+    assert!(matches!(jobs.try_get_lease(), Err(GetError::Empty)));
     give(&jobs, 5);
     assert_eq!(wait(&[&tasks], None).unwrap(), [0]);
     let child = one_process(holds_one, (jobs.clone(), told.clone()));
@@ -93,7 +93,7 @@ fn behind_the_end_a_consumer_waits_for_leased_messages_and_is_told_their_holders
     signal(pid, Signal::STOP);
     eventually("it is stopped", || threads_are(pid, 'T'));
     // Open: a new message may come.
-    assert!(matches!(jobs.get_ack_timeout(MOMENT), Err(GetError::Empty)));
+    assert!(matches!(jobs.get_lease_timeout(MOMENT), Err(GetError::Empty)));
     jobs.close();
     assert!(wait(&[&tasks], Some(MOMENT)).unwrap().is_empty());
     let theirs = |error: GetError| {
@@ -105,19 +105,19 @@ fn behind_the_end_a_consumer_waits_for_leased_messages_and_is_told_their_holders
             "{said}"
         );
     };
-    theirs(jobs.try_get_ack().unwrap_err());
-    theirs(jobs.get_ack_timeout(MOMENT).unwrap_err());
+    theirs(jobs.try_get_lease().unwrap_err());
+    theirs(jobs.get_lease_timeout(MOMENT).unwrap_err());
     assert!(poll_once(&mut pin!(wait_async(tasks.clone()))).is_pending());
     signal(pid, Signal::KILL);
     assert!(join(&child).is_err());
     assert_eq!(wait(&[&tasks], Some(DEADLINE)).unwrap(), [0]);
-    let job = jobs.try_get_ack().unwrap().expect("it came back");
+    let job = jobs.try_get_lease().unwrap().expect("it came back");
     assert_eq!(job.deliveries(), 2);
     // A task in progress in this process can't come from another process.
-    assert!(jobs.try_get_ack().unwrap().is_none());
+    assert!(jobs.try_get_lease().unwrap().is_none());
     job.ack();
     assert_eq!(wait(&[&tasks], None).unwrap(), [0]);
-    assert!(jobs.get_ack().unwrap().is_none());
+    assert!(jobs.get_lease().unwrap().is_none());
 }
 
 fn holds_a_task(_: usize, (tasks, ready): (JoinableQueue<u32>, Queue<u32>)) -> Outcome {

@@ -6,7 +6,7 @@ use mp_tests::{DEADLINE, Outcome, join};
 
 fn dumps(_: usize, (lock, jobs): (Lock<u32>, Queue<u32>)) -> Outcome {
     let guard = lock.lock()?;
-    let leased = jobs.get_ack_timeout(DEADLINE)?;
+    let leased = jobs.get_lease_timeout(DEADLINE)?;
     mp::wait::dump_waits();
     drop((guard, leased));
     eprintln!("and after that");

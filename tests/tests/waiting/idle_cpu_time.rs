@@ -47,8 +47,8 @@ fn waits(way: usize, t: &Things) -> Outcome {
         2 => t.heavy.put_deadline(vec![0; 600], until).is_err(),
         3 => select(&[&t.empty, &t.full.put_ready(), &t.event], Some(TIME))?.is_none(),
         4 => wait(&[&t.heavy.put_ready_for(610)], Some(TIME))?.is_empty(),
-        5 => wait(&[&t.leased.ack_ready()], Some(TIME))?.is_empty(),
-        6 => t.leased.get_ack_deadline(until).is_err(),
+        5 => wait(&[&t.leased.lease_ready()], Some(TIME))?.is_empty(),
+        6 => t.leased.get_lease_deadline(until).is_err(),
         7 => matches!(t.tasks.join_deadline(until), Err(JoinableQueueError::Unfinished { .. })),
         8 => t.lock.lock_deadline(until).is_err() && t.shared.try_read().is_err(),
         9 => t.permits.acquire_timeout(TIME).is_err(),
@@ -101,7 +101,7 @@ fn processes_that_wait_use_no_processor() {
     things.tasks.put(1).unwrap();
     // The last message of a closed queue is with this process.
     give(&things.leased, 7);
-    let lease = things.leased.get_ack().unwrap().expect("it is open");
+    let lease = things.leased.get_lease().unwrap().expect("it is open");
     things.leased.close();
     let _held =
         (things.lock.lock().unwrap(), things.shared.write().unwrap(), things.permits.acquire().unwrap());

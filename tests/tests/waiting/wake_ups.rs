@@ -170,7 +170,7 @@ fn the_last_task_that_is_lost_wakes_a_join() {
 fn a_message_that_came_back_is_there() {
     let queue = Queue::bounded(1).unwrap();
     queue.put(7_u8).unwrap();
-    drop(queue.get_ack().unwrap());
+    drop(queue.get_lease().unwrap());
     assert_eq!(mp::wait(&[&queue], Some(Duration::ZERO)).unwrap(), [0]);
 }
 

@@ -63,7 +63,7 @@ const ALL: [(Call, &str, &str, &str); 24] = [
     (Call::QueuePut, "Queue::put", "queue", "could take from it"),
     (Call::Envelope, "a put without memory for one more message", "queue", "has it"),
     (Call::QueueJoin, "JoinableQueue::join", "queue", "could finish its tasks"),
-    (Call::QueueLeases, "Queue::get_ack (for the end of others' leases)", "queue", "has it"),
+    (Call::QueueLeases, "Queue::get_lease (for the end of others' leases)", "queue", "has it"),
     (Call::ReceiverRecv, "Receiver::recv", "channel", "could feed it"),
     (Call::SenderSend, "Sender::send", "channel", "could take from it"),
     (Call::ConnectionRecv, "Connection::recv", "pipe", "could feed it"),

@@ -54,7 +54,7 @@ fn use_it(queue: &Queue<String>, numbers: &mut Numbers) {
             2 | 3 => _ = queue.try_get(),
             4 => _ = queue.try_put_many(vec![text; 3]),
             5 => _ = queue.try_get_many(&mut Vec::new(), 3),
-            6 => _ = queue.try_get_ack().map(|lease| lease.map(crate::Lease::ack)),
+            6 => _ = queue.try_get_lease().map(|lease| lease.map(crate::Lease::ack)),
             7 => _ = queue.dead_letter(),
             _ => _ = (queue.len(), queue.is_full(), queue.is_ready(), queue.put_ready().is_ready()),
         }

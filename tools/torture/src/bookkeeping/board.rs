@@ -59,7 +59,7 @@ const NAMES: [&str; 36] = [
     "put_many",
     "get",
     "get_many",
-    "get_ack",
+    "get_lease",
     "done",
     "give_back",
     "send",

@@ -250,7 +250,7 @@ impl Worker {
     fn acknowledge(&mut self, queue: &Queue<Job>) -> mp::AnyResult<()> {
         loop {
             self.row.note(Op::Lease, queue.len() as u64);
-            let Some(lease) = queue.get_ack_timeout(LONG)? else { return Ok(()) };
+            let Some(lease) = queue.get_lease_timeout(LONG)? else { return Ok(()) };
             lease.check()?;
             self.ledger.got(lease.number, false)?;
             if self.random.percent(5) {
