@@ -141,7 +141,7 @@ fn an_open_descriptor_is_found() {
 }
 
 #[test]
-fn an_open_descriptor_beside_those_of_the_library_is_found() {
+fn descriptor_in_addition_to_the_librarys_is_found() {
     let text = red("kept descriptor", &["descriptor", "pipe:"]);
     // Both ends of one pipe, without the library's descriptors: twice, since the test is run again.
     assert_eq!(text.matches("descriptor ").count(), 4, "{text}");
@@ -170,7 +170,7 @@ fn remove(text: &str) {
 /// The file is left in the run of all tests, and in the first run of the test by itself, as if another
 /// program had such files at the same time.
 #[test]
-fn files_that_a_test_does_not_leave_each_time_are_no_error() {
+fn files_left_only_sometimes_are_no_error() {
     let path = std::env::temp_dir().join(format!("p{}", std::process::id()));
     let path = path.to_str().unwrap();
     let (green, text) = run(&format!("now and then: {path}"));
@@ -183,7 +183,7 @@ fn files_that_a_test_does_not_leave_each_time_are_no_error() {
 }
 
 #[test]
-fn a_program_that_has_become_an_orphan_says_nothing_of_the_one_that_was_run() {
+fn orphaned_program_reports_nothing_of_its_parent() {
     let (green, text) = run_for("60", "orphan program");
     assert!(green && !text.contains("LEAK"), "{text}");
 }
@@ -210,7 +210,7 @@ fn a_process_is_found_and_ended() {
 }
 
 #[test]
-fn an_orphan_in_a_session_of_its_own_is_found_and_ended() {
+fn orphan_in_its_own_session_is_found_and_ended() {
     let text = red("orphan", &["process", "(sleep) lives: sleep 322"]);
     assert!(gone(&text), "{text}");
 }

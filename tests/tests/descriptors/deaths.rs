@@ -82,7 +82,7 @@ fn all_the_way(_: usize, (queue, at, signal): (Queue<Fd>, u64, i32)) -> Outcome 
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_sending_and_receiving() {
+fn killed_at_every_access_of_a_transfer() {
     for_every_access(|at| {
         let queue = Queue::bounded(4).unwrap();
         let killed = killed(&one_process(all_the_way, (queue.clone(), at, KILL)));
@@ -96,7 +96,7 @@ fn a_process_is_killed_at_every_access_of_sending_and_receiving() {
 
 /// A stopped process keeps its messages until it is killed, and no other process waits for it.
 #[test]
-fn others_go_on_beside_a_process_that_is_stopped_at_any_access() {
+fn others_continue_while_one_is_stopped_anywhere() {
     // Enough compartments for all: a process that is stopped while it adds one prevents others from adding.
     let first = Queue::bounded(8).unwrap();
     (0..8).for_each(|_| first.put(Fd(pipe().1)).unwrap());

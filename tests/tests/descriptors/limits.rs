@@ -179,7 +179,7 @@ fn drops_later(_: usize, queue: Queue<Fd>) -> Outcome {
 }
 
 #[test]
-fn a_message_that_is_dropped_without_descriptors_to_spare() {
+fn message_dropped_without_spare_descriptors() {
     let _alone = alone();
     let queue = Queue::bounded(2).unwrap();
     let (_reader, writer) = pipe();

@@ -76,7 +76,7 @@ pub(crate) fn all_killed(directory: &Path) {
 }
 
 #[test]
-fn after_the_death_of_all_processes_the_next_start_removes_all() {
+fn next_start_removes_files_of_dead_processes() {
     let scratch = Scratch::new("all-killed");
     for round in 0..5 {
         let output = scratch.program("all-killed").output().unwrap();
@@ -99,7 +99,7 @@ fn after_the_death_of_all_processes_the_next_start_removes_all() {
 }
 
 #[test]
-fn a_program_is_killed_at_every_access_of_its_first_use() {
+fn killed_at_every_access_of_the_first_use() {
     let scratch = Scratch::new("killed");
     let mut left = 0;
     until_the_end(100, |at| {
@@ -172,6 +172,6 @@ fn a_child_is_killed_at_every_access_of_its_first_use() {
 }
 
 #[test]
-fn a_child_is_stopped_at_every_access_of_making_a_file() {
+fn child_stopped_at_every_access_of_file_creation() {
     children_at_every_access("child-stopped", 40);
 }

@@ -64,7 +64,7 @@ fn names_are_private_and_gone_at_the_end() {
 }
 
 #[test]
-fn what_is_not_named_as_the_librarys_files_is_not_cleaned_away() {
+fn files_with_foreign_names_are_not_removed() {
     let _alone = alone();
     let scratch = Scratch::new("others");
     fs::DirBuilder::new().mode(0o700).create(scratch.ours()).unwrap();
@@ -162,7 +162,7 @@ pub(crate) fn small_directory(directory: &Path) {
 }
 
 #[test]
-fn a_full_directory_is_an_error_until_something_is_dropped() {
+fn full_directory_is_an_error_until_a_drop() {
     let scratch = Scratch::new("small");
     scratch.run_mounted("size=1m", "small");
 }

@@ -134,7 +134,7 @@ fn an_hour_passes(scratch: &Scratch) {
 }
 
 #[test]
-fn files_of_programs_killed_in_other_namespaces_are_removed_and_no_others() {
+fn only_files_of_dead_foreign_namespaces_are_removed() {
     let _alone = alone();
     if !possible() {
         return;
@@ -180,7 +180,7 @@ fn files_of_programs_killed_in_other_namespaces_are_removed_and_no_others() {
 }
 
 #[test]
-fn a_program_without_proc_removes_the_files_of_killed_programs() {
+fn files_of_killed_programs_are_removed_without_proc() {
     let _alone = alone();
     if !possible() {
         return;

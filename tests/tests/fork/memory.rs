@@ -144,7 +144,7 @@ fn exclusive_tensors_move_to_a_copy_and_back() {
 }
 
 #[test]
-fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
+fn copies_made_under_busy_threads_leave_nothing() {
     let _alone = settled();
     static STOP: AtomicBool = AtomicBool::new(false);
     fn copy(rank: usize, (queue, lock): (Queue<Vec<u8>>, Lock<u64>)) -> Outcome {
@@ -199,7 +199,7 @@ fn copies_made_while_threads_use_everything_work_and_leave_nothing() {
 }
 
 #[test]
-fn what_a_copy_and_its_killed_original_held_is_released() {
+fn copy_and_killed_original_release_all() {
     let _alone = settled();
     fn copy(_: usize, (kept, here): (FrozenTensor<u8>, Queue<u32>)) -> Outcome {
         send(&here, std::process::id())?;
@@ -287,7 +287,7 @@ fn an_original_is_found_dead_while_its_copies_live() {
 }
 
 #[test]
-fn copies_that_are_made_while_the_original_exits_end_with_it() {
+fn copies_made_during_exit_end_with_the_original() {
     let _alone = settled();
     // A child inherits the flag that a thread is exiting, and would wait for ever for that thread to end the
     // process.

@@ -67,7 +67,7 @@ fn no_process_is_copied_unless_it_was_allowed() {
 }
 
 #[test]
-fn tensors_reach_copies_and_return_without_being_copied() {
+fn tensors_reach_copies_without_a_copy() {
     type Args = (u32, u64, FrozenTensor<u64>, SharedTensor<i64>);
     fn work((original, number, rows, sums): Args) -> mp::AnyResult<Bundle<(FrozenTensor<u64>, Tensor<u64>)>> {
         assert!(is_copy_of(original), "a worker is a copy");
@@ -108,7 +108,7 @@ fn tensors_reach_copies_and_return_without_being_copied() {
 }
 
 #[test]
-fn a_killed_copy_costs_one_task_and_another_copy_takes_its_place() {
+fn killed_copy_costs_one_task_and_is_replaced() {
     const TASKS: u64 = 40;
     type Args = (u32, u64, bool, FrozenTensor<u64>);
     fn work((original, number, dies, tensor): Args) -> mp::AnyResult<(u32, FrozenTensor<u64>)> {
@@ -163,7 +163,7 @@ fn a_killed_copy_costs_one_task_and_another_copy_takes_its_place() {
 }
 
 #[test]
-fn dropping_a_pool_of_copies_ends_those_that_work_and_those_that_ignore_it() {
+fn dropping_a_pool_of_copies_ends_all() {
     fn stay((ignore, begun): (bool, Queue<u32>)) -> Outcome {
         if ignore {
             // SAFETY: no handler is installed, and no memory is involved.
@@ -206,7 +206,7 @@ fn dropping_a_pool_of_copies_ends_those_that_work_and_those_that_ignore_it() {
 }
 
 #[test]
-fn results_that_were_copied_along_are_there_whatever_other_threads_did_with_them() {
+fn copied_results_survive_any_use_by_other_threads() {
     type Stream = mp::pool::Imap<std::ops::Range<u32>, u32>;
     static HELD: OnceLock<(MapResult<u32>, MapResult<u32>)> = OnceLock::new();
     static GIVEN_AWAY: Mutex<Option<(Vec<MapResult<u32>>, Stream)>> = Mutex::new(None);
@@ -288,7 +288,7 @@ fn results_that_were_copied_along_are_there_whatever_other_threads_did_with_them
 }
 
 #[test]
-fn a_pool_that_was_copied_along_is_closed_whatever_its_threads_were_doing() {
+fn copied_pool_is_closed_whatever_its_threads_did() {
     static COPIED: OnceLock<Pool> = OnceLock::new();
     static STOP: AtomicBool = AtomicBool::new(false);
     fn copy(_: usize, (): ()) -> Outcome {

@@ -161,7 +161,7 @@ fn the_copy_can_do_nothing_and_releases_nothing() {
 }
 
 #[test]
-fn looking_at_shared_memory_in_the_copy_does_not_crash_it() {
+fn copy_reads_shared_memory_without_crash() {
     let _alone = alone();
     fn worker(_: usize, kept: FrozenTensor<u8>) -> Outcome {
         let queue = Queue::<u8>::bounded(4)?;

@@ -71,7 +71,7 @@ fn produce(queue: &Queue<Padded>, at: u64) -> u64 {
 }
 
 #[test]
-fn a_closer_is_killed_at_every_access_beside_a_producer_and_a_consumer() {
+fn closer_killed_with_producer_and_consumer() {
     for_every_access(|at| {
         let (queue, came) = (Queue::bounded(2).unwrap(), Tensor::zeros([2]).unwrap().share());
         let consumer = one_process(consume, (queue.clone(), came.clone()));
@@ -89,7 +89,7 @@ fn a_closer_is_killed_at_every_access_beside_a_producer_and_a_consumer() {
 }
 
 #[test]
-fn a_closer_of_a_full_queue_or_a_full_segment_is_killed_at_every_access() {
+fn closer_of_a_full_queue_killed_at_every_access() {
     let bounded: fn() -> _ = || Queue::bounded(2);
     // The first segment is full, and there is no other one.
     let growing: fn() -> _ = || Queue::growing(1000);
@@ -126,7 +126,7 @@ fn consume_growing(_: usize, (queue, got, at): (Queue<Padded>, SharedTensor<u64>
 }
 
 #[test]
-fn a_consumer_that_goes_on_to_the_next_segment_is_killed_at_every_access() {
+fn consumer_killed_at_the_next_segment() {
     // In the slots themselves, and in envelopes.
     for padding in [0, 100] {
         for_every_access(|at| {
@@ -215,7 +215,7 @@ fn give_up_twice(_: usize, (queue, at): (Queue<Numbered>, u64)) -> Outcome {
 }
 
 #[test]
-fn a_consumer_that_gives_a_message_up_for_the_last_time_is_killed_at_every_access() {
+fn consumer_killed_at_its_last_negative_ack() {
     for_every_access(|at| {
         let queue = few(2);
         let context = one_process(give_up_twice, (queue.clone(), at));

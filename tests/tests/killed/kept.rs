@@ -42,7 +42,7 @@ fn replace_and_read(_: usize, ((sender, receiver), at, signal): (Watched, u64, i
 }
 
 #[test]
-fn a_process_is_killed_while_it_replaces_and_reads_a_value() {
+fn killed_while_replacing_and_reading_a_value() {
     for_every_access(|at| {
         let (sender, receiver) = watch::channel(numbered(0)).unwrap();
         let there = (sender.clone(), receiver.clone());
@@ -61,7 +61,7 @@ fn a_process_is_killed_while_it_replaces_and_reads_a_value() {
 }
 
 #[test]
-fn others_go_on_while_one_is_stopped_as_it_replaces_and_reads_a_value() {
+fn others_continue_while_a_watch_user_is_stopped() {
     for_every_access(|at| {
         let (sender, receiver) = watch::channel(numbered(0)).unwrap();
         let there = (sender.clone(), receiver.clone());
@@ -90,7 +90,7 @@ fn blocks_of<T>(made: impl FnOnce() -> T) -> u64 {
 
 /// The pin is released with the next value, before its slot is reused.
 #[test]
-fn what_a_killed_reader_had_pinned_is_released_by_the_next_send() {
+fn next_send_releases_pins_of_a_killed_reader() {
     let usual = || {
         let (sender, receiver) = watch::channel(numbered(0)).unwrap();
         sender.send(numbered(100)).unwrap();
@@ -140,7 +140,7 @@ fn received(receiver: &broadcast::Receiver<Numbered>) -> Vec<u64> {
 }
 
 #[test]
-fn a_process_is_killed_while_it_sends_to_all_and_receives() {
+fn killed_while_broadcasting_and_receiving() {
     for_every_access(|at| {
         let (sender, receiver) = broadcast::channel(8).unwrap();
         let there = (sender.clone(), receiver.resubscribe().unwrap());
@@ -159,7 +159,7 @@ fn a_process_is_killed_while_it_sends_to_all_and_receives() {
 }
 
 #[test]
-fn others_go_on_while_one_is_stopped_as_it_sends_to_all_and_receives() {
+fn others_continue_while_a_broadcaster_is_stopped() {
     for_every_access(|at| {
         let (sender, receiver) = broadcast::channel(8).unwrap();
         let there = (sender.clone(), receiver.resubscribe().unwrap());

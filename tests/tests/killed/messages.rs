@@ -206,7 +206,7 @@ fn a_process_is_killed_at_every_access_of_allocating() {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_giving_envelopes_back() {
+fn killed_at_every_access_of_returning_envelopes() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         killed(&start(give_envelopes_back, &v))
@@ -214,7 +214,7 @@ fn a_process_is_killed_at_every_access_of_giving_envelopes_back() {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_many_holders() {
+fn killed_at_every_access_of_many_holders() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         killed(&start(many_holders, &v))
@@ -222,7 +222,7 @@ fn a_process_is_killed_at_every_access_of_many_holders() {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_packing_for_several() {
+fn killed_at_every_access_of_packing_for_several() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         let killed = killed(&start(repeat, &v));
@@ -239,7 +239,7 @@ fn drop_full(_: usize, (outer, at): (Queue<Queue<FrozenTensor<u64>>>, u64)) -> m
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_dropping_a_full_queue() {
+fn killed_at_every_access_of_dropping_a_full_queue() {
     for_every_access(|at| {
         let (outer, inner) = (Queue::bounded(1).unwrap(), Queue::bounded(4).unwrap());
         for size in [10, 1000, 70_000] {
@@ -274,7 +274,7 @@ fn consume_many(_: usize, (queue, at): (Queue<Vec<FrozenTensor<u64>>>, u64)) -> 
 }
 
 #[test]
-fn a_consumer_of_many_tensors_is_killed_at_every_access() {
+fn consumer_of_many_tensors_killed_at_every_access() {
     for_every_access(|at| {
         let queue = Queue::bounded(1).unwrap();
         let tensor = |i| Ok(Tensor::full([1], i as u64)?.freeze());
@@ -362,7 +362,7 @@ fn produce_growing(_: usize, (queue, at): (Queue<u64>, u64)) -> mp::AnyResult<()
 }
 
 #[test]
-fn a_producer_that_makes_a_queue_grow_is_killed_at_every_access() {
+fn producer_of_a_growing_queue_killed() {
     for_every_access(|at| {
         let queue = Queue::unbounded().unwrap();
         let context = one_process(produce_growing, (queue.clone(), at));
@@ -397,7 +397,7 @@ fn consume_with_acknowledgement(_: usize, (queue, v): (Queue<Job>, Victim)) -> m
 }
 
 #[test]
-fn a_consumer_with_acknowledgement_is_killed_at_every_access() {
+fn leasing_consumer_killed_at_every_access() {
     for_every_access(|at| {
         let v = Victim::new(at, Signal::KILL).unwrap();
         let queue = Queue::bounded(4).unwrap();

@@ -44,7 +44,7 @@ fn nothing_is_left_of_killed_children() {
 }
 
 #[test]
-fn a_process_that_never_used_a_queue_releases_those_of_killed_children() {
+fn queueless_parent_releases_queues_of_the_killed() {
     let _alone = alone();
     nothing_is_left_of_killed_children();
 }

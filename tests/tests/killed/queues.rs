@@ -167,7 +167,7 @@ fn send(_: usize, (sender, at): (Sender<Numbered>, u64)) -> Outcome {
 }
 
 #[test]
-fn a_sender_is_killed_at_every_access_and_its_receiver_is_told() {
+fn sender_killed_anywhere_disconnects_its_receiver() {
     for bounded in [false, true] {
         for_every_access(|at| {
             let (sender, receiver) = if bounded { bounded_channel(2) } else { channel() }.unwrap();
@@ -199,7 +199,7 @@ fn receive(_: usize, (receiver, at): (Receiver<Numbered>, u64)) -> Outcome {
 }
 
 #[test]
-fn a_receiver_is_killed_at_every_access_and_its_sender_is_told() {
+fn receiver_killed_anywhere_disconnects_its_sender() {
     for_every_access(|at| {
         let (sender, receiver) = bounded_channel(2).unwrap();
         let context = one_process(receive, (receiver, at));
@@ -223,7 +223,7 @@ fn talk(_: usize, (connection, at): (Connection, u64)) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_a_pipe_and_the_other_end_is_told() {
+fn process_killed_anywhere_disconnects_its_pipe() {
     for_every_access(|at| {
         let (here, there) = pipe().unwrap();
         let context = one_process(talk, (there, at));
@@ -263,7 +263,7 @@ fn do_tasks(_: usize, (tasks, done, at): (JoinableQueue<Numbered>, SharedTensor<
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_a_task_and_join_reports_it() {
+fn join_reports_a_task_killed_at_every_access() {
     for_every_access(|at| {
         let tasks = JoinableQueue::bounded(8).unwrap();
         (0..MESSAGES).for_each(|n| tasks.put(numbered(n)).unwrap());
@@ -316,7 +316,7 @@ fn sweeps(_: usize, at: u64) -> Outcome {
 /// Meanwhile that queue's memory is allocated for another purpose, and the sweeper must not write to it when
 /// it continues.
 #[test]
-fn a_sweeper_is_stopped_at_every_change_and_writes_into_no_memory_of_others() {
+fn stopped_sweeper_writes_no_foreign_memory() {
     for_every_access(|at| {
         let queue = Queue::bounded(1).unwrap();
         give(&queue, 5_u64);

@@ -149,7 +149,7 @@ fn round(at: u64, how: i32, wait: bool) -> bool {
 }
 
 #[test]
-fn a_sweeper_that_is_stopped_holds_up_no_other_process() {
+fn stopped_sweeper_delays_no_other_process() {
     // Most rounds don't wait for the next check for dead processes.
     for_every_access(|at| round(at, STOP, at.is_multiple_of(16)));
 }
@@ -161,7 +161,7 @@ fn a_sweeper_that_is_killed_holds_up_no_other_process() {
 
 /// A stopped sweeper delays only the memory of that dead process: processes that die later are swept.
 #[test]
-fn while_a_sweeper_is_stopped_others_that_die_are_swept() {
+fn stopped_sweeper_prevents_no_other_sweep() {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
@@ -225,7 +225,7 @@ fn visits_leases(_: usize, (things, at): ((Queue<u64>, Queue<u64>), u64)) -> Out
 /// A stopped visitor has read words that it will change when it continues: they must not be reused until
 /// then.
 #[test]
-fn while_a_visitor_is_stopped_no_other_process_sweeps_what_it_visits() {
+fn no_process_sweeps_under_a_stopped_visitor() {
     let _alone = alone();
     Arena::current().unwrap();
     let before = in_use();
@@ -307,7 +307,7 @@ fn leaves(at: u64, again: u64) -> bool {
 
 /// At whatever change it is stopped, and whenever the queue is dropped, no process keeps the messages in it.
 #[test]
-fn a_stopped_process_has_no_message_of_a_queue_that_another_leaves() {
+fn stopped_process_has_no_message_of_a_left_queue() {
     for_every_access(|at| leaves(at, u64::MAX));
 }
 

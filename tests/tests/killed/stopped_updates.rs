@@ -67,7 +67,7 @@ pub(crate) fn beside_one_that_is_stopped(at: u64) {
 }
 
 #[test]
-fn a_process_that_is_stopped_while_it_makes_slabs_holds_up_no_other() {
+fn process_stopped_in_slab_creation_delays_no_other() {
     let scratch = Scratch::new("slabs");
     until_the_end(60, |at| !scratch.run(&format!("stopped {at}")).contains("to the end"));
 }

@@ -41,7 +41,7 @@ fn change_rlock(_: usize, (rlock, _, between, event, at): Locks) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_a_lock_that_it_has_twice() {
+fn killed_at_every_access_of_a_lock_held_twice() {
     for_every_access(|at| {
         let args = locks(at);
         let killed = killed(&one_process(change_rlock, args.clone()));
@@ -76,7 +76,7 @@ fn change_rwlock(_: usize, (_, rwlock, between, event, at): Locks) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_reading_and_writing() {
+fn killed_at_every_access_of_reading_and_writing() {
     for_every_access(|at| {
         let args = locks(at);
         let rwlock = &args.1;
@@ -120,7 +120,7 @@ fn use_permits(_: usize, (semaphore, at): (Semaphore, u64)) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_using_permits() {
+fn killed_at_every_access_of_using_permits() {
     for_every_access(|at| {
         let semaphore = Semaphore::with_limit(2, 2).unwrap();
         let killed = killed(&one_process(use_permits, (semaphore.clone(), at)));
@@ -141,7 +141,7 @@ fn add_permits(_: usize, (semaphore, at): (Semaphore, u64)) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_adding_permits() {
+fn killed_at_every_access_of_adding_permits() {
     for_every_access(|at| {
         let semaphore = Semaphore::with_limit(0, 3).unwrap();
         let killed = killed(&one_process(add_permits, (semaphore.clone(), at)));
@@ -165,7 +165,7 @@ fn set_event(_: usize, (event, at): (Event, u64)) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_setting_an_event() {
+fn killed_at_every_access_of_setting_an_event() {
     for_every_access(|at| {
         let event = Event::new().unwrap();
         let copy = event.clone();
@@ -199,7 +199,7 @@ fn locked(lock: &Lock<u64>) -> mp::sync::LockGuard<'_, u64> {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_waiting_at_a_condition() {
+fn killed_at_every_access_of_a_condition_wait() {
     for_every_access(|at| {
         let args: Shop = (Lock::new(0).unwrap(), Condition::new().unwrap(), at);
         let (jobs, changed, _) = &args;
@@ -316,7 +316,7 @@ fn reset(_: usize, (barrier, at): (Barrier, u64)) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_resetting_a_barrier() {
+fn killed_at_every_access_of_a_barrier_reset() {
     for_every_access(|at| {
         let barrier = Barrier::new(1).unwrap();
         let killed = killed(&one_process(reset, (barrier.clone(), at)));
@@ -337,7 +337,7 @@ fn run_once(_: usize, (once, times, at): (Once, RawValue<u64>, u64)) -> Outcome 
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_doing_something_once() {
+fn killed_at_every_access_of_once() {
     for_every_access(|at| {
         let (once, times) = (Once::new().unwrap(), RawValue::new(0).unwrap());
         let args = (once.clone(), times.clone(), at);
@@ -360,7 +360,7 @@ fn stop_in_all(_: usize, (semaphore, event, barrier, at): (Semaphore, Event, Bar
 }
 
 #[test]
-fn a_process_is_stopped_at_every_access_and_only_delays_itself() {
+fn process_stopped_anywhere_delays_only_itself() {
     for_every_access(|at| {
         let args = (Semaphore::new(2).unwrap(), Event::new().unwrap(), Barrier::new(1).unwrap(), at);
         let context = one_process(stop_in_all, args.clone());

@@ -71,7 +71,7 @@ fn a_process_is_killed_at_every_access_of_locking() {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_while_another_wants_the_lock() {
+fn killed_at_every_access_under_contention() {
     for_every_access(|at| {
         let pair = Lock::new(Pair { a: 0, b: 0 }).unwrap();
         let (list, done) = (ShareableList::new([1.into()]).unwrap(), RawValue::new(0).unwrap());
@@ -134,7 +134,7 @@ fn change_list(_: usize, (list, at): (ShareableList, u64)) -> Outcome {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_changing_a_list() {
+fn killed_at_every_access_of_changing_a_list() {
     let before: [ListItem; 3] = ["before".into(), 1.into(), 0.5.into()];
     let after: [ListItem; 3] = ["after it, and longer than a word".into(), 2.into(), ListItem::None];
     for_every_access(|at| {

@@ -157,7 +157,7 @@ fn a_worker_is_killed_at_every_access_of_a_batch() {
 }
 
 #[test]
-fn a_worker_is_killed_at_every_access_of_reading_its_dataset_and_from_init_on() {
+fn worker_killed_at_every_access_from_init_on() {
     for when in [When::Reading, When::Init] {
         for_every_access(|at| is_killed(when, at) && at <= 60);
     }
@@ -176,7 +176,7 @@ fn a_worker_is_killed_before_and_after_each_row() {
 }
 
 #[test]
-fn a_worker_is_stopped_at_some_accesses_and_its_batch_is_made_by_another() {
+fn batch_of_a_stopped_worker_is_made_by_another() {
     let _alone = alone();
     for (when, most) in [(When::Fetch(1), 300), (When::Init, 40), (When::Reading, 40)] {
         for at in (1..most).step_by(19) {
@@ -222,6 +222,6 @@ where
 }
 
 #[test]
-fn a_trainer_is_killed_at_every_fifth_access_and_nothing_is_left() {
+fn trainer_killed_at_each_fifth_access_leaves_nothing() {
     kill_at_every_fifth_access(trainer);
 }

@@ -43,7 +43,7 @@ fn caller(_: usize, (at, log): (u64, Proxy<Log>)) -> AnyResult<()> {
 }
 
 #[test]
-fn a_caller_is_killed_at_every_access_and_its_calls_run_once_or_not_at_all() {
+fn calls_of_a_killed_caller_run_at_most_once() {
     for_every_access(|at| {
         let manager = Manager::start().unwrap();
         let log = manager.create(Log::new).unwrap().with_timeout(DEADLINE);
@@ -60,7 +60,7 @@ fn a_caller_is_killed_at_every_access_and_its_calls_run_once_or_not_at_all() {
 }
 
 #[test]
-fn a_server_is_killed_at_every_fifth_access_and_each_call_ends() {
+fn each_call_ends_when_its_server_is_killed() {
     for_every_access(|at| {
         // A caller detects the server's death after some 100 ms.
         let at = 5 * at;

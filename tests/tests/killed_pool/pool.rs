@@ -80,7 +80,7 @@ fn a_worker_is_killed_at_every_access() {
 }
 
 #[test]
-fn a_worker_is_stopped_at_some_accesses_and_another_one_goes_on() {
+fn stopped_worker_delays_no_other() {
     let _alone = alone();
     for at in (1..300).step_by(7) {
         let (pool, pid, results) = round(at, Sent::STOP);
@@ -100,7 +100,7 @@ fn a_worker_is_stopped_at_some_accesses_and_another_one_goes_on() {
 /// The stop may also come after the task, before its answer: then the task is done, and its answer is never
 /// sent.
 #[test]
-fn a_worker_that_is_stopped_at_some_accesses_is_killed_when_its_time_is_over() {
+fn stopped_worker_is_killed_at_its_time_limit() {
     let _alone = alone();
     let all = Tensor::full([2000], 77).unwrap().freeze();
     for at in (1..150).step_by(7) {

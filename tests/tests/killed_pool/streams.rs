@@ -146,7 +146,7 @@ fn is_killed(when: When, at: u64, (window, expected): &(u64, Vec<Bytes>)) -> boo
 }
 
 #[test]
-fn a_worker_is_killed_at_every_access_of_a_batch_of_a_stream() {
+fn stream_worker_killed_at_every_access_of_a_batch() {
     // From the open of a shard in the middle of a lane on. In a window, from a read of its second half on.
     for (when, window) in [(When::Open(2, false), 0), (When::Read(0, 3, false), 4)] {
         let all = (window, expected(window));
@@ -155,7 +155,7 @@ fn a_worker_is_killed_at_every_access_of_a_batch_of_a_stream() {
 }
 
 #[test]
-fn a_worker_of_a_stream_is_killed_at_accesses_of_reading_its_dataset_and_from_init_on() {
+fn stream_worker_killed_at_accesses_from_init_on() {
     let all = (0, expected(0));
     for when in [When::Reading, When::Init] {
         for_every_access(|at| is_killed(when, at, &all) && at <= 60);
@@ -163,7 +163,7 @@ fn a_worker_of_a_stream_is_killed_at_accesses_of_reading_its_dataset_and_from_in
 }
 
 #[test]
-fn a_worker_is_killed_before_and_after_each_open_read_and_row() {
+fn stream_worker_killed_around_each_row() {
     let _alone = alone();
     let all = [0, 4].map(|window| (window, expected(window)));
     for after in [false, true] {
@@ -180,7 +180,7 @@ fn a_worker_is_killed_before_and_after_each_open_read_and_row() {
 }
 
 #[test]
-fn a_worker_of_a_stream_is_stopped_at_some_accesses_and_another_has_its_lane() {
+fn lane_of_a_stopped_worker_moves_to_another() {
     let _alone = alone();
     let expected = expected(4);
     for (when, most) in [(When::Open(2, false), 300), (When::Read(1, 2, true), 300)] {
@@ -210,6 +210,6 @@ fn trainer((at, pids): (u64, Queue<Vec<u32>>)) -> AnyResult<()> {
 }
 
 #[test]
-fn a_trainer_of_a_stream_is_killed_at_every_fifth_access_and_nothing_is_left() {
+fn stream_trainer_killed_anywhere_leaves_nothing() {
     kill_at_every_fifth_access(trainer);
 }

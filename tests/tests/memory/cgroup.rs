@@ -92,13 +92,13 @@ fn within(name: &str, start: impl FnOnce((PathBuf, String)) -> Result<ProcessCon
 }
 
 #[test]
-fn too_little_for_the_group_is_an_error_before_the_kernel_kills() {
+fn group_limit_is_an_error_before_the_kernel_kills() {
     let _alone = mp_tests::alone();
     within("asks", |group| start_processes(worker, group, SpawnOptions::nprocs(1)));
 }
 
 #[test]
-fn a_process_that_the_kernel_kills_for_want_of_memory_is_told_from_others() {
+fn out_of_memory_kill_is_distinguished() {
     let _alone = mp_tests::alone();
     within("eats", |group| start_processes(parent, group, SpawnOptions::nprocs(1)));
 }

@@ -233,7 +233,7 @@ fn weak_references_race_with_the_last_drop() {
 }
 
 #[test]
-fn more_messages_hold_one_tensor_than_a_block_has_seats() {
+fn more_messages_hold_a_tensor_than_a_block_has_seats() {
     let _alone = alone();
     fn worker(_: usize, (queue, sums): (Queue<FrozenTensor<i32>>, Queue<i64>)) -> Outcome {
         let all: Vec<FrozenTensor<i32>> = queue.iter().collect::<Result<_, _>>()?;

@@ -191,7 +191,7 @@ fn a_process_is_killed_while_it_changes_sizes() {
 
 /// Seats are in a structure's header, and then in pages, which need memory.
 #[test]
-fn what_found_no_room_to_be_a_part_can_be_made_one_later() {
+fn tensor_becomes_a_part_after_memory_is_freed() {
     let _alone = alone();
     let arena = arena();
     let before = in_use();
@@ -243,7 +243,7 @@ fn unsent(sent: Result<(), PutError<Rows>>) -> Rows {
 
 /// There is room for one of its vectors, and not for the others.
 #[test]
-fn what_readers_can_not_be_sent_in_a_full_arena_comes_back_and_costs_them_nothing() {
+fn broadcast_in_a_full_arena_returns_its_value() {
     let _alone = alone();
     arena();
     let (cell, seen) = watch::channel(rows(1)).unwrap();

@@ -77,7 +77,7 @@ fn keep(_: usize, (there, back): Kept) -> Outcome {
 }
 
 #[test]
-fn many_live_tensors_are_a_handful_of_files_and_mappings() {
+fn many_tensors_share_few_files_and_mappings() {
     const MANY: u64 = 100_000;
     let _alone = alone();
     let (there, back) = (Queue::bounded(1024).unwrap(), Queue::bounded(1).unwrap());
@@ -227,7 +227,7 @@ fn mapped_huge() -> u64 {
 }
 
 #[test]
-fn large_tensors_get_huge_pages_where_the_kernel_has_some() {
+fn large_tensors_get_huge_pages_where_available() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     if let Err(why) = arena.set_huge_pages(true) {
@@ -295,7 +295,7 @@ fn wait_for_the_end(_: usize, end: Queue<()>) -> Outcome {
 }
 
 #[test]
-fn the_memory_of_a_burst_is_given_back_while_processes_wait() {
+fn memory_of_a_burst_is_returned_while_waiting() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     arena.empty_cache().unwrap();
@@ -323,7 +323,7 @@ fn burst_that_frees_nothing(_: usize, (): ()) -> Outcome {
 }
 
 #[test]
-fn where_the_kernel_takes_no_memory_back_messages_use_it_again() {
+fn unreturned_memory_is_reused_by_messages() {
     let _alone = alone();
     join(&one_process(burst_that_frees_nothing, ())).unwrap();
 }

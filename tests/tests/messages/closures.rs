@@ -4,7 +4,7 @@ use mp::{Closure, FrozenTensor, Process, Queue, SpawnError, SpawnOptions, Tensor
 use mp_tests::join;
 
 #[test]
-fn a_closure_with_a_tensor_and_a_queue_runs_in_other_processes() {
+fn closure_with_tensor_and_queue_runs_elsewhere() {
     let weights = Tensor::<f32>::from_slice(&[1.0, 2.0, 3.0], [3]).unwrap().freeze();
     let sums = Queue::<(usize, f32)>::bounded(4).unwrap();
     let work = closure!([weights, out = sums.clone()] |rank: usize, factor: f32| {
@@ -18,7 +18,7 @@ fn a_closure_with_a_tensor_and_a_queue_runs_in_other_processes() {
 }
 
 #[test]
-fn closures_travel_through_queues_and_come_back_as_results() {
+fn closures_pass_through_queues() {
     let tasks = Queue::<Closure<u64, u64>>::bounded(4).unwrap();
     let server = |tasks: Queue<Closure<u64, u64>>| -> mp::AnyResult<(Vec<u64>, Closure<(), u64>)> {
         let mut results = Vec::new();

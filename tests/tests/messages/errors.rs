@@ -337,7 +337,7 @@ fn those_of_tasks() {
 
 /// A function may return it to another, and `wait` returns it.
 #[test]
-fn a_result_with_an_error_of_this_library_is_a_message() {
+fn result_with_a_library_error_is_a_message() {
     let (queue, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let worker = |_: usize, (queue, back): (Queue<u8>, Queue<Result<u8, Error>>)| -> mp_tests::Outcome {
         let got = queue.get_timeout(DEADLINE)?.ok_or("closed")?;

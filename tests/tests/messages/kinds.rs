@@ -258,7 +258,7 @@ fn misread<A: Serialize + 'static, B: DeserializeOwned + 'static>(a: A) -> Strin
 }
 
 #[test]
-fn another_type_on_the_other_side_is_an_error_that_names_both() {
+fn type_mismatch_names_both_types() {
     let error = misread::<_, Queue<Vec<f32>>>(Queue::<i16>::bounded(1).unwrap());
     assert!(error.contains("a queue of i16") && error.contains("one of alloc::vec::Vec<f32>"), "{error}");
     let frozen = || counting(&[8]).freeze();

@@ -82,7 +82,7 @@ fn parcel(mood: Mood) -> Parcel {
 }
 
 #[test]
-fn a_serialize_that_fails_in_the_middle_gives_the_value_back() {
+fn failing_serialize_returns_the_value() {
     leaves_nothing(|| {
         let queue = Queue::bounded(1).unwrap();
         let error = queue.put(parcel(Mood::FailsToLeave)).unwrap_err();
@@ -112,7 +112,7 @@ fn a_serialize_that_panics_leaks_nothing() {
 }
 
 #[test]
-fn a_deserialize_that_fails_loses_the_message_and_nothing_else() {
+fn failing_deserialize_loses_only_its_message() {
     leaves_nothing(|| {
         let queue = Queue::bounded(2).unwrap();
         give(&queue, parcel(Mood::FailsToArrive));
@@ -154,7 +154,7 @@ fn a_put_that_does_not_happen_gives_the_value_back() {
 }
 
 #[test]
-fn a_value_that_does_not_read_what_it_wrote_comes_back_too() {
+fn value_that_misreads_its_own_bytes_is_returned() {
     leaves_nothing(|| {
         let queue = Queue::bounded(1).unwrap();
         give(&queue, parcel(Mood::Fine));
@@ -201,7 +201,7 @@ fn a_serialize_may_use_queues_itself() {
 }
 
 #[test]
-fn a_tensor_whose_storage_is_kept_leaves_and_the_storage_keeps_its_memory() {
+fn storage_keeps_its_memory_after_its_tensor_is_sent() {
     leaves_nothing(|| {
         let queue = Queue::bounded(1).unwrap();
         let tensor = Tensor::full([9], 7_u32).unwrap();
@@ -216,7 +216,7 @@ fn a_tensor_whose_storage_is_kept_leaves_and_the_storage_keeps_its_memory() {
 
 /// All values share one block while one of them is alive.
 #[test]
-fn bytes_keep_the_memory_that_they_came_in_and_vectors_do_not() {
+fn bytes_retain_the_message_and_vectors_do_not() {
     let _alone = alone();
     let queue: Queue<(Vec<u8>, bytes::Bytes, String)> = Queue::bounded(1).unwrap();
     let value = || (vec![1; 100_000], bytes::Bytes::from(vec![2; 100_000]), "3".repeat(100_000));

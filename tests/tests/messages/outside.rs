@@ -19,7 +19,7 @@ struct Saved<T> {
 }
 
 #[test]
-fn serialising_outside_of_a_message_is_an_error_that_says_so() {
+fn serializing_outside_a_message_is_an_error() {
     fn refused(kind: &str, value: &impl Serialize) {
         let error = rmp_serde::to_vec(value).unwrap_err().to_string();
         assert!(error.contains(kind) && error.contains("inside of a message"), "{error}");
@@ -99,7 +99,7 @@ fn read<T: Message>(mut value: impl Message) -> mp_core::Result<T> {
 }
 
 #[test]
-fn handle_bytes_in_a_message_without_the_attachment_are_an_error() {
+fn handle_without_its_attachment_is_an_error() {
     fn refused<T: Message>(value: impl Message) {
         let error = read::<T>(value).err().unwrap().to_string();
         assert!(error.contains("attachment 0") && error.contains("does not exist"), "{error}");
@@ -176,7 +176,7 @@ fn an_empty_view_with_absurd_dimensions_is_no_panic() {
 }
 
 #[test]
-fn what_was_attached_as_one_kind_is_not_read_as_another() {
+fn attachment_is_not_read_as_another_kind() {
     let handle = || handle(DType::F32, 0, &[1], &[1]);
     let refused = |error: mp_core::Error| {
         let text = error.to_string();
@@ -231,7 +231,7 @@ fn another_element_type_is_an_error_that_names_both() {
 }
 
 #[test]
-fn an_exclusive_tensor_whose_elements_overlap_is_refused() {
+fn exclusive_tensor_with_overlap_is_refused() {
     let exclusive = |out: &mut Outgoing| tensor().encode::<MessagePack>(out).unwrap();
     let shared = |out: &mut Outgoing| tensor().share().encode::<MessagePack>(out).unwrap();
     for (shape, strides) in [(&[2, 3][..], &[1, 1][..]), (&[4], &[0]), (&[2, 2], &[0, 1]), (&[2, 3], &[2, 1])]
@@ -266,7 +266,7 @@ fn a_storage_is_all_of_it_or_refused() {
 }
 
 #[test]
-fn a_storage_has_no_more_bytes_than_its_block_and_no_fewer_than_its_view() {
+fn storage_size_is_between_view_and_block() {
     let frozen = |out: &mut Outgoing| tensor().freeze().encode::<MessagePack>(out).unwrap();
     let read = |bytes| {
         reread::<FrozenTensor<f32>>(frozen, handle_of(handle(DType::F32, 1, &[2], &[]), bytes))
@@ -295,7 +295,7 @@ fn an_exclusive_tensor_is_taken_from_a_message_once() {
 
 /// A tensor taken back from another message's envelope is no larger than its memory.
 #[test]
-fn a_tensor_takes_nothing_back_that_it_does_not_fit_into() {
+fn tensor_takes_back_only_fitting_storage() {
     let arena = Arena::current().unwrap();
     let (mut large, mut small) = (Tensor::<f32>::zeros([1000]).unwrap(), Tensor::<f32>::zeros([1]).unwrap());
     let (mut one, mut other) = (Outgoing::default(), Outgoing::default());

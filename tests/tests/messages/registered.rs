@@ -231,7 +231,7 @@ fn a_process_that_does_not_know_a_type_says_so() {
 }
 
 #[test]
-fn what_its_sender_does_not_know_is_refused_and_comes_back() {
+fn unregistered_value_is_refused_and_returned() {
     let queue = Queue::bounded(1).unwrap();
     let error = queue.put(vec![AnyValue::new(Nowhere(3))]).unwrap_err();
     let text = error.to_string();
@@ -288,7 +288,7 @@ fn a_type_that_is_registered_twice() {
 }
 
 #[test]
-fn functions_that_fail_or_panic_are_errors_with_the_type() {
+fn failing_functions_are_errors_with_the_type() {
     let queue = Queue::bounded(1).unwrap();
     for (how, says) in [(0, "it refuses to be reduced"), (1, "a panic: while it is reduced")] {
         let error = queue.put((1_u8, AnyValue::new(Faulty(how)))).unwrap_err();

@@ -390,7 +390,7 @@ fn random_mentions_arrive_as_they_were() {
 
 /// Tensors need none of this: they are one storage however often they are mentioned, of any kind.
 #[test]
-fn tensors_and_storages_that_are_mentioned_twice_are_one() {
+fn repeated_tensors_and_storages_stay_one() {
     let make = || {
         let frozen = Tensor::from_slice(&[1_u8, 2, 3, 4], [2, 2]).unwrap().freeze();
         let shared = Tensor::<f32>::zeros([3]).unwrap().share();

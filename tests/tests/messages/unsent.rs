@@ -266,7 +266,7 @@ fn far_down(top: usize, room: usize, work: &mut dyn FnMut()) {
 /// A tensor that lies deeper than a thread's stack has room for is not returned, and no other tensor takes
 /// its place.
 #[test]
-fn each_tensor_into_its_own_place_also_where_the_stack_is_short() {
+fn tensors_return_to_their_places_on_a_short_stack() {
     const LEVELS: u64 = 25;
     // Larger than the stacks of other tests' threads, which are reused.
     const STACK: usize = 8 << 20;
@@ -378,7 +378,7 @@ fn a_tensor_whose_storage_is_kept_leaves() {
 
 /// User code that runs when a sent value is dropped can't reach the tensor, which is the receiver's.
 #[test]
-fn a_tensor_that_was_sent_is_empty_where_its_value_is_dropped() {
+fn sent_tensor_is_empty_in_its_dropped_value() {
     static STOLEN: Mutex<Option<Tensor<u64>>> = Mutex::new(None);
     #[derive(Message)]
     struct Thief(Tensor<u64>);

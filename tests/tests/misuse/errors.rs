@@ -140,7 +140,7 @@ fn an_empty_shape_with_absurd_dimensions_is_no_panic() {
 }
 
 #[test]
-fn with_few_files_there_are_as_many_tensors_and_queues() {
+fn few_descriptors_limit_no_tensors_and_queues() {
     let _alone = alone();
     fn worker(_: usize, (): ()) -> Outcome {
         limit(Resource::Nofile, 32);

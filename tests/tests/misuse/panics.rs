@@ -79,7 +79,7 @@ fn a_value_whose_drop_panics_is_put() {
 }
 
 #[test]
-fn a_batch_whose_iterator_panics_has_put_what_came_before() {
+fn panicking_iterator_puts_its_earlier_items() {
     let queue = Queue::bounded(10).unwrap();
     let values = (0..9_u64).inspect(|&x| {
         if x == 5 {
@@ -93,7 +93,7 @@ fn a_batch_whose_iterator_panics_has_put_what_came_before() {
 }
 
 #[test]
-fn a_value_that_panics_when_it_is_read_is_lost_or_comes_back_alone() {
+fn value_that_panics_when_read_harms_no_other() {
     let queue = Queue::bounded(8).unwrap();
     (0..4).for_each(|x| give(&queue, Odd(x)));
     assert_eq!(take(&queue), Odd(0));
@@ -111,7 +111,7 @@ fn a_value_that_panics_when_it_is_read_is_lost_or_comes_back_alone() {
 }
 
 #[test]
-fn a_lease_whose_value_panics_in_its_drop_is_given_back() {
+fn lease_is_returned_if_its_value_panics_in_drop() {
     #[derive(Debug, Serialize, Deserialize)]
     struct Everywhere(u32);
     impl Drop for Everywhere {
@@ -204,7 +204,7 @@ fn cloning(clones: &'static Clones) -> Waker {
 }
 
 #[test]
-fn a_waker_whose_clone_panics_costs_nothing_but_its_future() {
+fn panicking_waker_clone_costs_only_its_future() {
     let waker = cloning(Box::leak(Box::new(Clones(Box::new(|| resume_unwind(Box::new(bomb(2))))))));
     let polled = |future: &mut dyn FnMut(&mut Context<'_>) -> bool| {
         assert!(panics(|| future(&mut Context::from_waker(&waker))), "it was not cloned");
@@ -249,7 +249,7 @@ fn holds_up_no_other_task(poll: impl FnOnce(&mut Context<'_>) + Send + 'static) 
 }
 
 #[test]
-fn a_waker_whose_clone_takes_long_holds_up_no_other_task() {
+fn slow_waker_clone_delays_no_other_task() {
     let queue = Queue::<u32>::bounded(1).unwrap();
     holds_up_no_other_task(move |context| assert!(pin!(queue.get_async()).poll(context).is_pending()));
     let (_there, here) = UnixStream::pair().unwrap();

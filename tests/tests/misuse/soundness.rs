@@ -43,7 +43,7 @@ fn a_tensor_is_in_one_message_at_a_time() {
 /// A hand-written `Message` may skip an empty tensor and take back all of its parts: the first one was
 /// emptied by a message that is gone, under the number of the second one.
 #[test]
-fn what_is_left_of_a_tensor_takes_nothing_back_of_another_message() {
+fn moved_tensor_takes_nothing_of_another_message() {
     let mut gone = Outgoing::default();
     let mut left = Tensor::full([8], 1_f32).unwrap();
     left.encode::<MessagePack>(&mut gone).unwrap();
@@ -128,7 +128,7 @@ impl<'de> serde::Deserialize<'de> for Thief {
 }
 
 #[test]
-fn a_tensor_is_not_taken_out_of_a_message_that_is_being_written() {
+fn tensor_stays_in_a_message_being_written() {
     let mut shape = Outgoing::default();
     Tensor::<u64>::zeros([8]).unwrap().encode::<MessagePack>(&mut shape).unwrap();
     let mut out = Outgoing::default();

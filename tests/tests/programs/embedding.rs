@@ -201,7 +201,7 @@ fn with_command(host: &mut Command, words: &[&str]) {
 }
 
 #[test]
-fn a_library_in_a_program_in_c_does_all_that_a_program_does() {
+fn library_in_a_c_program_does_everything() {
     let folder = Folder::new("loaded");
     let host = folder.host("host.c", &["-ldl"]);
     for (what, first) in [("everything", ""), ("fork server", ""), ("fork", COPIED)] {
@@ -212,7 +212,7 @@ fn a_library_in_a_program_in_c_does_all_that_a_program_does() {
 }
 
 #[test]
-fn a_library_that_was_loaded_by_a_relative_path_is_found_from_elsewhere() {
+fn library_with_a_relative_path_is_found_elsewhere() {
     let folder = Folder::new("relative");
     let host = folder.host("host.c", &["-ldl"]);
     folder.library();
@@ -228,7 +228,7 @@ fn a_library_that_was_loaded_by_a_relative_path_is_found_from_elsewhere() {
 }
 
 #[test]
-fn a_program_that_is_linked_with_the_library_needs_no_command_either() {
+fn linked_program_needs_no_command() {
     let folder = Folder::new("linked");
     let path = folder.library();
     let run_path = format!("-Wl,-rpath,{}", folder.0.display());
@@ -272,7 +272,7 @@ fn python_is_a_host_too() {
 /// A program that is linked with this library itself is a host like any other: its own workers belong to the
 /// program's copy, and the library's workers to the library's copy.
 #[test]
-fn two_copies_in_one_process_start_workers_of_their_own() {
+fn two_library_copies_start_their_own_workers() {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args([
         "--exact",
@@ -307,7 +307,7 @@ fn helper_loads_the_library() {
 }
 
 #[test]
-fn a_program_without_the_hook_becomes_a_worker_by_init() {
+fn program_without_hook_becomes_a_worker_by_init() {
     let shared = Shared::new("init");
     let host = shared.compile("bin", "rust_host.rs", "host");
     let said = run(&mut shared.command(&host));
@@ -322,7 +322,7 @@ fn a_program_without_the_hook_becomes_a_worker_by_init() {
 }
 
 #[test]
-fn functions_of_a_library_that_is_loaded_later_are_found_in_workers() {
+fn functions_of_a_late_library_are_found() {
     let shared = Shared::new("plugin");
     let host = shared.compile("bin", "rust_host.rs", "host");
     let plugin = shared.compile("cdylib", "plugin.rs", "libplugin.so");
@@ -343,7 +343,7 @@ fn hosts_become_workers_by_a_command() {
 }
 
 #[test]
-fn a_command_that_makes_no_worker_is_an_error_that_says_so() {
+fn command_without_a_worker_is_a_clear_error() {
     let folder = Folder::new("no-command");
     let host = folder.host("host.c", &["-ldl"]);
     for (words, expected) in [
@@ -402,7 +402,7 @@ fn a_library_that_was_replaced_or_deleted_is_refused() {
 }
 
 #[test]
-fn a_path_that_the_loader_can_not_be_told_is_an_error_that_says_what_to_do() {
+fn path_unusable_for_the_loader_is_a_clear_error() {
     let folder = Folder::new("blank");
     let host = folder.host("host.c", &["-ldl"]);
     let path = folder.0.join("a library.so");
@@ -415,7 +415,7 @@ fn a_path_that_the_loader_can_not_be_told_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
-fn a_token_of_another_program_is_left_alone_and_nothing_is_started() {
+fn token_of_another_program_starts_nothing() {
     let folder = Folder::new("tokens");
     let host = folder.host("host.c", &["-ldl"]);
     // No token, a program's token, and a token of another build of the library.

@@ -169,7 +169,7 @@ async fn a_message_ends_a_future() {
 }
 
 #[test]
-fn a_copy_is_at_the_same_place_and_a_new_receiver_at_the_end() {
+fn clone_has_the_same_position_and_new_the_end() {
     let _alone = alone();
     let (sender, receiver) = broadcast::channel(3).unwrap();
     assert_eq!(sender.capacity(), 3);

@@ -118,7 +118,7 @@ fn put_three(_: usize, (queue, at): (Sized, u64)) -> Outcome {
 }
 
 #[test]
-fn the_bytes_of_a_producer_that_is_killed_at_any_access_are_back() {
+fn killed_producer_returns_its_bytes() {
     for_every_access(|at| {
         let queue: Sized = bounded(8 * KIB as u64);
         let killed = killed(&one_process(put_three, (queue.clone(), at)));
@@ -142,7 +142,7 @@ fn take_two(_: usize, (queue, at): (Sized, u64)) -> Outcome {
 }
 
 #[test]
-fn the_bytes_of_a_consumer_that_is_killed_at_any_access_are_back() {
+fn killed_consumer_returns_its_bytes() {
     for_every_access(|at| {
         let queue: Sized = bounded(8 * KIB as u64);
         (0..3).for_each(|n| queue.try_put((n, tensor(n, 2 * KIB))).unwrap());

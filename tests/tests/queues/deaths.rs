@@ -119,12 +119,12 @@ fn is_declared_dead(joins_at_once: bool) {
 }
 
 #[test]
-fn a_killed_process_is_dead_although_a_copy_of_it_keeps_its_files() {
+fn killed_process_is_dead_despite_a_copys_files() {
     is_declared_dead(true);
 }
 
 #[test]
-fn a_killed_process_that_has_joined_late_is_dead_although_a_copy_of_it_keeps_its_files() {
+fn late_joiner_is_dead_despite_a_copys_files() {
     is_declared_dead(false);
 }
 
@@ -143,7 +143,7 @@ fn waiting_for_a_process_that_has_ended_ends() {
 }
 
 #[test]
-fn as_long_as_another_process_has_the_queue_the_wait_goes_on() {
+fn wait_continues_while_another_process_has_it() {
     let _alone = alone();
     let held = held_by(2);
     let before = Arena::current().unwrap().memory_stats().deaths;

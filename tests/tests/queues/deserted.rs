@@ -54,7 +54,7 @@ fn goes_on(queue: &Queue<u32>) {
 }
 
 #[test]
-fn a_clone_of_this_process_keeps_a_get_waiting_until_it_is_dropped() {
+fn get_waits_until_the_local_clone_is_dropped() {
     let _alone = alone();
     let queue = left(DesertedWhen::default());
     let clone = queue.clone();
@@ -64,7 +64,7 @@ fn a_clone_of_this_process_keeps_a_get_waiting_until_it_is_dropped() {
 }
 
 #[test]
-fn a_clone_of_this_process_keeps_a_put_waiting_until_it_is_dropped() {
+fn put_waits_until_the_local_clone_is_dropped() {
     let _alone = alone();
     let queue = left(DesertedWhen::default());
     give(&queue, 1);
@@ -76,7 +76,7 @@ fn a_clone_of_this_process_keeps_a_put_waiting_until_it_is_dropped() {
 }
 
 #[test]
-fn what_another_thread_puts_arrives_long_after_the_other_process_has_ended() {
+fn local_puts_arrive_after_the_peer_has_ended() {
     let _alone = alone();
     let queue = left(DesertedWhen::default());
     let (clone, (go, told)) = (queue.clone(), mpsc::channel());
@@ -92,7 +92,7 @@ fn what_another_thread_puts_arrives_long_after_the_other_process_has_ended() {
 }
 
 #[test]
-fn a_get_that_is_asleep_hears_at_once_that_the_last_other_handle_was_dropped() {
+fn sleeping_get_ends_at_the_last_other_drop() {
     let _alone = alone();
     let queue = left(DesertedWhen::default());
     let clone = queue.clone();
@@ -115,7 +115,7 @@ fn holds_until_killed(_: usize, (_queue, ready): (Queue<u32>, Queue<()>)) -> Out
 }
 
 #[test]
-fn threads_that_all_wait_for_a_killed_process_all_hear_of_it() {
+fn all_waiting_threads_end_when_the_peer_is_killed() {
     let _alone = alone();
     let (queue, ready) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(holds_until_killed, (queue.clone(), ready.clone()));
@@ -133,7 +133,7 @@ fn threads_that_all_wait_for_a_killed_process_all_hear_of_it() {
 }
 
 #[test]
-fn a_thread_that_waits_with_a_time_out_may_put_when_that_is_over() {
+fn timed_out_waiter_may_put_afterwards() {
     let _alone = alone();
     let queue = left(DesertedWhen::default());
     let clone = queue.clone();
@@ -161,7 +161,7 @@ fn a_handle_in_a_message_keeps_a_get_waiting() {
 }
 
 #[test]
-fn a_joinable_queue_waits_for_the_threads_of_this_process_too() {
+fn joinable_queue_waits_for_local_threads() {
     let _alone = alone();
     fn has(_: usize, queue: JoinableQueue<u32>) -> Outcome {
         drop(queue);
@@ -213,7 +213,7 @@ fn waiting_for_several_things_is_not_deserted_either() {
 }
 
 #[test]
-fn a_queue_can_be_told_to_look_at_other_processes_only() {
+fn deserted_when_counts_only_other_processes() {
     let _alone = alone();
     let queue = left(DesertedWhen::NoOtherProcess);
     let _clone = queue.clone();
@@ -221,7 +221,7 @@ fn a_queue_can_be_told_to_look_at_other_processes_only() {
 }
 
 #[test]
-fn threads_that_share_one_handle_can_have_a_queue_that_is_never_deserted() {
+fn shared_handle_can_be_never_deserted() {
     let _alone = alone();
     let queue = left(DesertedWhen::Never);
     goes_on(&queue);
@@ -291,17 +291,17 @@ fn hears_of_the_last_drop(rounds: usize, asleep: bool, waits: Waits) {
 }
 
 #[test]
-fn a_get_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
+fn get_ends_within_a_poll_interval_of_the_last_drop() {
     hears_of_the_last_drop(3000, false, GETS);
 }
 
 #[test]
-fn a_wait_for_several_things_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
+fn wait_ends_within_a_poll_interval_of_the_last_drop() {
     hears_of_the_last_drop(300, true, WAITS_FOR_SEVERAL);
 }
 
 #[test]
-fn a_task_hears_of_the_last_drop_of_another_process_before_a_poll_interval_ends() {
+fn task_ends_within_a_poll_interval_of_the_last_drop() {
     hears_of_the_last_drop(300, true, WAITS_AS_A_TASK);
 }
 
@@ -368,29 +368,29 @@ fn hears_of_a_drop_that_is_stopped(begins: Begins, waits: Waits) {
 }
 
 #[test]
-fn a_get_that_begins_while_the_last_other_process_drops_its_handle_hears_of_it() {
+fn get_begun_during_the_last_drop_ends() {
     hears_of_a_drop_that_is_stopped(Begins::Meanwhile, GETS);
 }
 
 #[test]
-fn a_wait_for_several_things_that_begins_while_the_last_other_process_drops_its_handle_hears_of_it() {
+fn wait_begun_during_the_last_drop_ends() {
     hears_of_a_drop_that_is_stopped(Begins::Meanwhile, WAITS_FOR_SEVERAL);
 }
 
 #[test]
-fn a_task_that_begins_while_the_last_other_process_drops_its_handle_hears_of_it() {
+fn task_begun_during_the_last_drop_ends() {
     hears_of_a_drop_that_is_stopped(Begins::Meanwhile, WAITS_AS_A_TASK);
 }
 
 #[test]
-fn waiters_that_two_processes_leave_at_once_hear_of_the_last_one() {
+fn waiters_end_when_two_processes_leave_at_once() {
     for waits in [GETS, WAITS_FOR_SEVERAL, WAITS_AS_A_TASK] {
         hears_of_a_drop_that_is_stopped(Begins::Before, waits);
     }
 }
 
 #[test]
-fn a_waiter_that_begins_when_one_process_has_left_and_another_is_about_to_hears_of_it() {
+fn waiter_begun_between_two_departures_ends() {
     for waits in [GETS, WAITS_FOR_SEVERAL, WAITS_AS_A_TASK] {
         hears_of_a_drop_that_is_stopped(Begins::BehindAnother, waits);
     }
@@ -405,7 +405,7 @@ fn hears_of_it(_: usize, (queue, begun): (Queue<u32>, Queue<u32>)) -> mp::AnyRes
 
 /// The most common case: the process that created the queue drops it, and one other process has it.
 #[test]
-fn the_process_that_made_the_queue_drops_its_last_handle() {
+fn creator_drops_its_last_handle() {
     let _alone = alone();
     for before_it_begins in [false, true] {
         let (queue, begun) = (Queue::bounded(4).unwrap(), Queue::bounded(1).unwrap());

@@ -194,7 +194,7 @@ fn a_message_of_another_version_of_the_wire() {
 }
 
 #[test]
-fn a_message_of_another_version_of_the_wire_that_is_leased_dropped_or_swept() {
+fn message_of_another_wire_version_is_released() {
     let _alone = alone();
     let arena = arena();
     let before = in_use();

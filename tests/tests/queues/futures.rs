@@ -292,7 +292,7 @@ fn a_process_is_killed_at_every_access_of_its_futures() {
 }
 
 #[test]
-fn many_tasks_share_queues_of_another_process_and_time_outs_lose_nothing() {
+fn timed_out_futures_of_many_tasks_lose_nothing() {
     let _alone = alone();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     const NUMBERS: u64 = 600;

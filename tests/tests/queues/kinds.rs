@@ -26,7 +26,7 @@ fn nothing_is_left(before: (u64, u64, u64)) {
 /// `Storage` is for crates below the tensors: a crate that exposes the memory of an exclusive tensor violates
 /// its contract.
 #[test]
-fn an_exclusive_tensor_whose_memory_was_opened_to_others_is_not_sent_and_not_lost() {
+fn opened_exclusive_tensor_is_returned_unsent() {
     let _alone = alone();
     let before = in_use();
     let queue = Queue::bounded(1).unwrap();
@@ -46,7 +46,7 @@ fn an_exclusive_tensor_whose_memory_was_opened_to_others_is_not_sent_and_not_los
 }
 
 #[test]
-fn a_queue_grows_and_keeps_its_order_between_processes() {
+fn growing_queue_keeps_its_order_between_processes() {
     let _alone = alone();
     fn produce(rank: usize, queue: Queue<(usize, u32)>) -> Outcome {
         (0..20_000).try_for_each(|i| queue.try_put((rank, i)).map_err(|e| e.to_string().into()))
@@ -109,7 +109,7 @@ fn many_at_once_are_given_back_where_they_do_not_fit() {
 }
 
 #[test]
-fn batches_and_tasks_are_waited_for_no_longer_than_told() {
+fn batch_and_task_waits_keep_their_time_limit() {
     let _alone = alone();
     let queue = Queue::bounded(2).unwrap();
     let error = queue.put_many_timeout(0..5, MOMENT).unwrap_err();
@@ -132,7 +132,7 @@ fn batches_and_tasks_are_waited_for_no_longer_than_told() {
 type Job = (u64, FrozenTensor<u64>, String);
 
 #[test]
-fn a_message_with_acknowledgement_goes_to_another_when_its_holder_is_killed() {
+fn leased_message_of_a_killed_holder_is_redelivered() {
     let _alone = alone();
     fn holds(_: usize, (jobs, ready): (Queue<Job>, Queue<u64>)) -> Outcome {
         let job = jobs.get_lease_timeout(DEADLINE)?.ok_or("closed")?;

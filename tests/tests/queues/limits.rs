@@ -82,7 +82,7 @@ fn crowd() -> (Queue<Vec<usize>>, usize, PutError<Vec<usize>>) {
 }
 
 #[test]
-fn an_unbounded_queue_of_small_messages_fails_at_its_limit() {
+fn unbounded_queue_of_small_messages_has_a_limit() {
     in_a_thread(|| {
         arena();
         let queue = Queue::<u8>::unbounded().unwrap();
@@ -190,7 +190,7 @@ impl<'de> Deserialize<'de> for Relay {
 }
 
 #[test]
-fn what_is_put_while_a_value_is_written_is_not_of_that_values_share() {
+fn nested_put_is_not_counted_for_the_outer_value() {
     in_a_thread(|| {
         arena();
         let _crowd = crowd();
@@ -205,7 +205,7 @@ fn what_is_put_while_a_value_is_written_is_not_of_that_values_share() {
 }
 
 #[test]
-fn a_put_beyond_the_limit_waits_in_a_queue_with_a_bound() {
+fn put_beyond_the_limit_waits_in_a_bounded_queue() {
     in_a_thread(|| {
         arena();
         let (crowd, put, _) = crowd();
@@ -238,7 +238,7 @@ fn a_put_beyond_the_limit_waits_in_a_queue_with_a_bound() {
 }
 
 #[test]
-fn a_put_that_waits_for_others_ends_when_the_queue_is_closed() {
+fn waiting_put_ends_when_the_queue_is_closed() {
     in_a_thread(|| {
         arena();
         let (crowd, put, _) = crowd();
@@ -363,7 +363,7 @@ fn the_environment_says_how_much_fits() {
 
 /// Broadcast messages stay, so the sender takes envelopes as they become free: no receiver makes room.
 #[test]
-fn a_sender_to_all_is_told_that_no_more_can_be_on_their_way() {
+fn broadcast_beyond_the_limit_is_an_error() {
     in_a_thread(|| {
         arena();
         let (crowd, ..) = crowd();

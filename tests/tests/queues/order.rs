@@ -130,7 +130,7 @@ fn closing_wakes_consumers_that_wait() {
 }
 
 #[test]
-fn closing_wakes_producers_that_wait_and_gives_their_values_back() {
+fn closing_returns_values_of_waiting_producers() {
     let _alone = alone();
     fn worker(rank: usize, (queue, back): (Queue<Tensor<u8>>, Queue<Tensor<u8>>)) -> Outcome {
         let value = Tensor::full([100], rank as u8)?;

@@ -15,7 +15,7 @@ fn at_most(max: u32) -> Restart {
 /// Messages of a crashed worker are delivered again, also to its successor. A message that crashes each
 /// worker is set aside.
 #[test]
-fn a_worker_that_crashes_now_and_then_loses_no_message() {
+fn occasionally_crashing_worker_loses_no_message() {
     fn square((numbers, squares): (Queue<u64>, Queue<u64>)) -> Outcome {
         while let Some(number) = numbers.get_lease_timeout(DEADLINE)? {
             if *number == 3 || current_process().attempt == 3 {
@@ -46,7 +46,7 @@ fn a_worker_that_crashes_now_and_then_loses_no_message() {
 
 /// A waiting caller can't tell whether the other process runs or is being restarted.
 #[test]
-fn a_queue_is_not_deserted_and_a_channel_not_disconnected_before_the_supervision_ends() {
+fn supervision_keeps_queue_and_channel_connected() {
     fn answer((words, tell): (Queue<String>, mp::queue::Sender<u32>)) -> Outcome {
         let attempt = current_process().attempt;
         if attempt < 3 {

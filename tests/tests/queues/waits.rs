@@ -79,7 +79,7 @@ fn holds_one(_: usize, (jobs, ready): (Queue<u32>, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn behind_the_end_a_consumer_waits_for_leased_messages_and_is_told_their_holders() {
+fn consumer_at_the_end_names_holders_of_leases() {
     let _alone = alone();
     let (jobs, told) = (Queue::bounded(4).unwrap(), Queue::bounded(4).unwrap());
     let tasks = jobs.lease_ready();
@@ -129,7 +129,7 @@ fn holds_a_task(_: usize, (tasks, ready): (JoinableQueue<u32>, Queue<u32>)) -> O
 }
 
 #[test]
-fn a_join_that_times_out_names_the_processes_it_waited_for() {
+fn timed_out_join_names_its_processes() {
     let _alone = alone();
     let (tasks, told) = (JoinableQueue::unbounded().unwrap(), Queue::bounded(4).unwrap());
     (0..3).for_each(|task| tasks.put(task).unwrap());
@@ -164,7 +164,7 @@ fn takes_all(_: usize, (queue, until): (Queue<FrozenTensor<u64>>, Queue<()>)) ->
 }
 
 #[test]
-fn a_future_that_is_given_up_gives_back_what_it_was_to_put() {
+fn dropped_future_returns_its_value() {
     let _alone = alone();
     let before = in_use();
     let (queue, until) = (Queue::bounded(2).unwrap(), Queue::bounded(1).unwrap());

@@ -38,7 +38,7 @@ fn look(_: usize, receiver: Receiver<Weights>) -> mp::AnyResult<u64> {
 }
 
 #[test]
-fn readers_in_several_processes_see_whole_values_and_the_last_one() {
+fn readers_see_whole_values_and_the_last_one() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(weights(0)).unwrap();
     let context = start_processes(look, receiver, SpawnOptions::nprocs(3)).unwrap();
@@ -111,7 +111,7 @@ fn a_sender_is_told_when_the_last_reader_is_killed() {
 }
 
 #[test]
-fn a_value_stays_as_long_as_it_is_held_and_is_decoded_once() {
+fn held_value_stays_and_is_decoded_once() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(weights(0)).unwrap();
     let other = receiver.clone();
@@ -176,7 +176,7 @@ fn each_receiver_has_seen_what_it_has_seen() {
 }
 
 #[test]
-fn a_change_or_a_predicate_that_panics_changes_nothing() {
+fn panicking_change_or_predicate_changes_nothing() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(vec![1]).unwrap();
     let change = || {
@@ -195,7 +195,7 @@ fn a_change_or_a_predicate_that_panics_changes_nothing() {
 }
 
 #[test]
-fn a_future_and_a_wait_end_when_the_other_side_is_gone() {
+fn future_and_wait_end_when_the_peer_is_gone() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(0_u32).unwrap();
     woken_by(receiver.changed(), || sender.send(1).unwrap()).unwrap();
@@ -233,7 +233,7 @@ impl Serialize for Meanwhile {
 
 /// Another sender is faster: between the read of the newest value and its replacement.
 #[test]
-fn what_is_replaced_was_the_newest_until_then_and_what_is_not_modified_stays() {
+fn replaced_was_newest_and_unmodified_stays() {
     let _alone = alone();
     let (sender, receiver) = watch::channel(Meanwhile(1)).unwrap();
     let before = |number| {

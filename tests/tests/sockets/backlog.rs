@@ -54,7 +54,7 @@ fn one_thread_connects_and_sends_and_then_accepts() {
 }
 
 #[test]
-fn what_a_program_sent_that_left_before_it_was_accepted_is_received() {
+fn messages_of_a_departed_client_are_received() {
     let _alone = alone();
     let listener = Listener::bind(name("left")).unwrap();
     for i in 0..3_u32 {
@@ -89,7 +89,7 @@ fn as_many_are_queued_as_the_backlog_says() {
 }
 
 #[test]
-fn a_key_on_the_other_side_only_is_the_error_of_the_first_receive() {
+fn one_sided_key_fails_the_first_receive() {
     let _alone = alone();
     let listener = SocketOptions::new().authkey("secret").listen(name("key")).unwrap();
     let meets = || {
@@ -121,7 +121,7 @@ fn a_key_on_the_other_side_only_is_the_error_of_the_first_receive() {
 }
 
 #[test]
-fn a_foreign_listener_is_the_error_of_the_first_receive() {
+fn foreign_listener_fails_the_first_receive() {
     let _alone = alone();
     let address = SocketAddr::from_abstract_name(&name("foreign")[1..]).unwrap();
     let foreign = UnixListener::bind_addr(&address).unwrap();

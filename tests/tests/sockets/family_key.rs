@@ -26,7 +26,7 @@ fn met(listener: &Listener) -> Result<String, ConnectError> {
 }
 
 #[test]
-fn a_process_proves_the_key_that_it_was_given_by_its_parent() {
+fn process_proves_the_key_of_its_parent() {
     let _alone = mp_tests::alone();
     let (address, listener) = host("child");
     let child = Process::spawn(guest, address).unwrap();

@@ -51,7 +51,7 @@ fn answer(_: usize, at: String) -> Outcome {
 }
 
 #[test]
-fn futures_of_three_processes_answer_one_that_waits_for_all() {
+fn one_process_awaits_futures_of_three() {
     let _alone = alone();
     let listener = SocketOptions::new().listen(name("answer")).unwrap();
     let context = start_processes(answer, name("answer"), SpawnOptions::nprocs(3)).unwrap();
@@ -99,7 +99,7 @@ fn what_is_dropped_at_any_poll_has_received_nothing() {
 }
 
 #[test]
-fn a_message_that_is_begun_is_sent_to_its_end_and_one_that_is_not_is_not_sent() {
+fn dropped_future_sends_all_or_nothing() {
     let _alone = alone();
     let files = open_files();
     let (here, there) = pair("begun");
@@ -136,7 +136,7 @@ fn threads_that_block_and_futures_share_one_end() {
 }
 
 #[test]
-fn a_silent_program_is_given_up_while_a_future_waits_and_keeps_no_other_out() {
+fn silent_program_blocks_no_future() {
     let _alone = alone();
     let options = SocketOptions::new().handshake_timeout(MOMENT);
     let listener = options.listen(name("silent")).unwrap();

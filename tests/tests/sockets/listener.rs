@@ -133,7 +133,7 @@ fn what_is_in_shared_memory_does_not_leave_it() {
 }
 
 #[test]
-fn long_messages_come_through_and_longer_ones_are_refused() {
+fn long_messages_pass_and_longer_are_refused() {
     let _alone = alone();
     let options = SocketOptions::new().max_message(20 << 20);
     let (here, there) = pair(&options, &name("long"));
@@ -238,7 +238,7 @@ fn another_user_is_refused() {
 }
 
 #[test]
-fn a_silent_program_keeps_no_other_out_and_is_given_up() {
+fn silent_program_blocks_no_other_and_times_out() {
     let _alone = alone();
     let name = name("silent");
     let options = SocketOptions::new().handshake_timeout(Duration::from_millis(500));
@@ -408,7 +408,7 @@ fn resident() -> u64 {
 }
 
 #[test]
-fn a_message_that_comes_in_pieces_is_waited_for_in_pieces() {
+fn message_in_pieces_is_received_piecewise() {
     let _alone = alone();
     let name = name("pieces");
     let listener = Listener::bind(name.as_str()).unwrap();
@@ -433,7 +433,7 @@ fn a_message_that_comes_in_pieces_is_waited_for_in_pieces() {
 }
 
 #[test]
-fn a_process_that_keeps_the_directory_locked_is_named_and_keeps_none_from_leaving() {
+fn process_that_locks_the_directory_is_named() {
     let _alone = alone();
     let (at, other) = (path("locked"), path("locked").with_file_name("other"));
     let listener = Listener::bind(at.clone()).unwrap();
@@ -451,7 +451,7 @@ fn a_process_that_keeps_the_directory_locked_is_named_and_keeps_none_from_leavin
 }
 
 #[test]
-fn a_path_is_replaced_only_if_no_process_listens_there() {
+fn path_is_replaced_only_without_a_listener() {
     let _alone = alone();
     fn listens(_: usize, (path, ready): (PathBuf, Queue<()>)) -> Outcome {
         let _listener = Listener::bind(path)?;

@@ -84,7 +84,7 @@ fn a_flood_of_refusals_makes_no_receive_longer() {
 
 /// A side that receives nothing more may send for ever: a send does not read all of that.
 #[test]
-fn a_send_looks_for_a_refusal_only_when_the_other_side_is_gone() {
+fn send_reads_a_refusal_only_when_the_peer_is_gone() {
     let _alone = alone();
     let (here, mut there) = connected("endless");
     there.write_all(&[note(), five()].concat()).unwrap();

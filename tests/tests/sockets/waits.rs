@@ -40,7 +40,7 @@ fn receives(_: usize, name: String) -> Outcome {
 }
 
 #[test]
-fn a_sender_to_a_stopped_process_waits_no_longer_than_told() {
+fn send_to_a_stopped_process_keeps_its_time_limit() {
     let _alone = alone();
     let name = name("stopped");
     let listener = Listener::bind(name.clone()).unwrap();

@@ -54,7 +54,7 @@ fn party(barrier: &Barrier, enrolled: bool) -> (ProcessContext, u32) {
 }
 
 #[test]
-fn a_barrier_breaks_when_a_party_that_waits_or_is_enrolled_is_killed() {
+fn barrier_breaks_when_a_party_is_killed() {
     let _alone = alone();
     for enrolled in [false, true] {
         let barrier = Barrier::new(3).unwrap();
@@ -84,7 +84,7 @@ fn a_barrier_breaks_when_a_party_that_waits_or_is_enrolled_is_killed() {
 }
 
 #[test]
-fn a_stopped_party_is_waited_for_until_the_time_is_over() {
+fn stopped_party_is_waited_for_until_the_time_out() {
     let _alone = alone();
     let barrier = Barrier::new(3).unwrap();
     let (context, pid) = party(&barrier, true);
@@ -163,7 +163,7 @@ fn act_for_long(_: usize, (barrier, ready): (Barrier, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn a_party_that_acts_breaks_the_barrier_when_killed_and_delays_it_when_stopped() {
+fn killed_leader_breaks_and_stopped_leader_delays() {
     let _alone = alone();
     let (barrier, ready) = (Barrier::new(2).unwrap(), Queue::bounded(1).unwrap());
     for killed in [true, false] {

@@ -108,7 +108,7 @@ fn one_of_a_ring_is_told(order: &[(Which, Which)]) -> String {
 }
 
 #[test]
-fn two_locks_in_opposite_orders_are_an_error_of_one_process() {
+fn opposite_lock_orders_are_an_error_of_one_process() {
     let _alone = alone();
     let text = one_of_a_ring_is_told(&[(Which::Lock, Which::Array), (Which::Array, Which::Lock)]);
     for part in [
@@ -174,7 +174,7 @@ fn readers_that_want_to_write_are_told() {
 
 /// A waiting writer has the lock of writers, and also waits for the reader that wants to write.
 #[test]
-fn a_reader_that_wants_to_write_beside_a_writer_is_told() {
+fn upgrading_reader_with_a_writer_is_reported() {
     let _alone = alone();
     let lock = RwLock::new(0_u64).unwrap();
     let ((reads, reading), (go, gone)) = (mpsc::channel(), mpsc::channel());
@@ -464,7 +464,7 @@ fn the_environment_switches_it_off_for_a_process() {
 /// A thread that returns from a condition to an `RLock` of which it has other guards must get the lock: the
 /// other thread's wait fails, though it began earlier.
 #[test]
-fn a_thread_that_must_have_its_lock_again_does_not_give_up() {
+fn condition_waiter_reacquires_despite_deadlock() {
     let _alone = alone();
     let (desk, bell, other) =
         (RLock::new(0_u8).unwrap(), Condition::new().unwrap(), Lock::new(0_u64).unwrap());
@@ -516,7 +516,7 @@ fn dine(rank: usize, (forks, millis, ready): Table) -> Outcome {
 
 /// Locks that all take in one order, under load, while holders are killed and stopped.
 #[test]
-fn philosophers_with_ordered_forks_never_hear_of_a_deadlock() {
+fn ordered_philosophers_report_no_deadlock() {
     let _alone = alone();
     let forks: Vec<_> = (0..4).map(|_| Lock::new(0_u64).unwrap()).collect();
     let ready = Queue::bounded(16).unwrap();

@@ -105,7 +105,7 @@ fn died<T>(result: Result<T, LockError>, pid: u32) {
 const SHORT: Duration = Duration::from_millis(20);
 
 #[test]
-fn a_killed_holder_is_reported_to_all_until_a_process_recovers() {
+fn killed_holder_poisons_until_recovery() {
     let _alone = alone();
     let locks = locks();
     let (context, pid) = holder(&locks, Held::Lock);
@@ -144,7 +144,7 @@ fn a_holder_that_had_it_twice_is_reported() {
 }
 
 #[test]
-fn a_lock_is_locked_as_long_as_a_process_that_lives_has_it() {
+fn lock_stays_locked_while_its_process_lives() {
     let _alone = alone();
     for held in [Held::Lock, Held::RLock] {
         let locks = locks();
@@ -258,7 +258,7 @@ fn a_stopped_holder_is_waited_for_and_named() {
 
 /// Whatever place it has among the readers.
 #[test]
-fn a_stopped_reader_is_named_and_not_a_reader_beside_it_that_goes_on() {
+fn only_the_stopped_reader_is_named() {
     let _alone = alone();
     let locks = locks();
     let readers = [holder(&locks, Held::Read), holder(&locks, Held::Read), holder(&locks, Held::Read)];

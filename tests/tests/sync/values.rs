@@ -57,7 +57,7 @@ fn hold(_: usize, (pair, ready): (Lock<Pair>, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn a_killed_holder_is_reported_to_all_until_a_process_recovers() {
+fn killed_holder_poisons_until_recovery() {
     let _alone = alone();
     let pair = Lock::new(Pair { a: 1, b: 1 }).unwrap();
     let ready = Queue::bounded(1).unwrap();

@@ -53,7 +53,7 @@ fn keep_permits(_: usize, (semaphore, ready): (Semaphore, Queue<u32>)) -> Outcom
 }
 
 #[test]
-fn permits_of_a_killed_process_return_and_those_of_a_stopped_process_do_not() {
+fn permits_return_of_killed_not_of_stopped() {
     let _alone = alone();
     let (semaphore, ready) = (Semaphore::new(3).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(keep_permits, (semaphore.clone(), ready.clone()));
@@ -82,7 +82,7 @@ fn permits_of_a_killed_process_return_and_those_of_a_stopped_process_do_not() {
 }
 
 #[test]
-fn permits_are_added_up_to_the_limit_and_bounded_ones_are_not() {
+fn permits_are_added_up_to_the_limit() {
     let _alone = alone();
     let semaphore = Semaphore::with_limit(0, 2).unwrap();
     assert!(matches!(semaphore.try_acquire(), Err(AcquireError::Held { holders }) if holders.is_empty()));
@@ -108,7 +108,7 @@ fn wait_for_event(_: usize, (event, ready): (Event, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn an_event_wakes_all_waiters_also_when_it_is_cleared_at_once() {
+fn event_cleared_at_once_wakes_all_waiters() {
     let _alone = alone();
     let (event, ready) = (Event::new().unwrap(), Queue::bounded(4).unwrap());
     let args = (event.clone(), ready.clone());
@@ -166,7 +166,7 @@ fn wait_once(_: usize, ((jobs, changed, ready), told): (Shop, Queue<u32>)) -> Ou
 }
 
 #[test]
-fn the_notification_of_a_killed_process_goes_to_another() {
+fn notification_of_the_killed_reaches_another() {
     let _alone = alone();
     let (shop, told) = (shop(), Queue::bounded(4).unwrap());
     let start = || one_process(wait_once, (shop.clone(), told.clone()));
@@ -237,7 +237,7 @@ fn notifications_are_counted_and_go_round() {
 }
 
 #[test]
-fn waiting_at_a_condition_ends_in_time_and_with_the_lock() {
+fn condition_wait_ends_in_time_with_the_lock() {
     let _alone = alone();
     let (lock, condition) = (Lock::new(1_u64).unwrap(), Condition::with_waiters(1).unwrap());
     let (guard, notified) = condition.wait_timeout(lock.lock().unwrap(), SHORT).unwrap();
@@ -275,7 +275,7 @@ fn consume_inside(_: usize, ((jobs, changed, ready), times): (Desk, u64)) -> Out
 }
 
 #[test]
-fn a_lock_that_is_held_several_times_is_let_go_of_and_taken_back() {
+fn lock_held_several_times_is_released_and_retaken() {
     let _alone = alone();
     let desk: Desk = (RLock::new(0).unwrap(), Condition::new().unwrap(), Queue::bounded(8).unwrap());
     let context = start_processes(consume_inside, (desk.clone(), 200), SpawnOptions::nprocs(3)).unwrap();
@@ -297,7 +297,7 @@ fn hold_and_die(_: usize, (jobs, ready): (RLock<u64>, Queue<u32>)) -> Outcome {
 }
 
 #[test]
-fn a_waiter_with_other_guards_comes_back_with_the_lock_whatever_happens() {
+fn waiter_with_other_guards_returns_with_the_lock() {
     let _alone = alone();
     let desk: Desk =
         (RLock::new(7).unwrap(), Condition::with_waiters(1).unwrap(), Queue::bounded(1).unwrap());

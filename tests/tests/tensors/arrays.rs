@@ -5,7 +5,7 @@ use mp_tests::{Outcome, give, join, next, one_process, send, take};
 use ndarray::{Array, Axis, IxDyn};
 
 #[test]
-fn arrays_are_the_same_memory_and_come_back_by_one_copy() {
+fn arrays_share_memory_and_return_by_one_copy() {
     fn worker(_: usize, (there, back): (Queue<FrozenTensor<f64>>, Queue<Tensor<f64>>)) -> Outcome {
         let x = next(&there)?.ok_or("nothing came")?;
         // Without a copy here, and with a copy for the result.
@@ -25,7 +25,7 @@ fn arrays_are_the_same_memory_and_come_back_by_one_copy() {
 }
 
 #[test]
-fn views_written_as_arrays_touch_their_own_elements_only() {
+fn written_array_views_touch_only_their_elements() {
     let mut t = Tensor::<u8>::zeros([4, 4]).unwrap();
     let (mut left, mut right) = t.split_at_mut(2, 1).unwrap();
     std::thread::scope(|scope| {

@@ -121,7 +121,7 @@ fn a_storage_has_as_many_bytes_at_its_receiver() {
 }
 
 #[test]
-fn gradients_are_wanted_there_as_well_and_history_stays_here() {
+fn requires_grad_travels_and_history_stays() {
     let leaf = || {
         let mut t = Tensor::<f32>::full([2, 2], 1.5).unwrap();
         t.set_requires_grad(true).unwrap();
@@ -179,7 +179,7 @@ fn tensors_without_memory_travel() {
 }
 
 #[test]
-fn whole_tensors_are_compared_mapped_filled_and_copied() {
+fn tensors_are_compared_mapped_filled_and_copied() {
     let x = Tensor::<i32>::from_fn(&[2, 3], |i| i as i32).unwrap();
     let t = x.view().t().unwrap().contiguous().unwrap();
     assert!(t == x.view().t().unwrap() && t.to_vec() == [0, 3, 1, 4, 2, 5]);

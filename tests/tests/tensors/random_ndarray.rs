@@ -237,7 +237,7 @@ fn apply_mut<'a>(t: TensorViewMut<'a, i32>, op: &Op) -> Option<Result<TensorView
 }
 
 #[test]
-fn what_is_written_through_a_view_is_what_the_view_shows() {
+fn view_shows_what_was_written_through_it() {
     let run = runner(2000).run(&inputs(), |(shape, ops)| {
         let n = shape.iter().product::<usize>();
         let mut t = Tensor::from_fn(&shape, |i| i as i32).unwrap();

@@ -232,7 +232,7 @@ fn a_receiver_hears_that_the_last_sender_was_killed() {
 }
 
 #[test]
-fn a_waiter_of_a_lock_hears_that_its_holder_was_killed() {
+fn lock_waiter_ends_when_the_holder_is_killed() {
     measure("Lock::lock");
 }
 
@@ -247,12 +247,12 @@ fn a_waiter_of_a_permit_gets_that_of_a_killed_process() {
 }
 
 #[test]
-fn a_waiter_of_several_things_gets_the_permit_of_a_killed_process() {
+fn wait_gets_the_permit_of_a_killed_process() {
     measure("wait(&[&semaphore])");
 }
 
 #[test]
-fn a_waiter_at_a_barrier_hears_that_a_party_was_killed() {
+fn barrier_waiter_ends_when_a_party_is_killed() {
     measure("Barrier::wait");
 }
 
@@ -262,7 +262,7 @@ fn a_waiter_gets_the_notification_of_a_killed_process() {
 }
 
 #[test]
-fn a_process_that_is_stopped_is_waited_for_until_the_time_is_over() {
+fn stopped_process_is_waited_for_until_the_time_out() {
     let _alone = alone();
     for call in ALL {
         println!("{call:32} {} us late", late(call, true));

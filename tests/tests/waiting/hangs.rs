@@ -154,7 +154,7 @@ fn joins_while_it_has_the_lock((): ()) -> Outcome {
 }
 
 #[test]
-fn a_join_of_a_process_that_waits_for_a_lock_of_its_parent() {
+fn join_of_a_child_that_waits_for_the_parents_lock() {
     let text = said(joins_while_it_has_the_lock, &[], HANG);
     has(&text, &["in join of rank-0", "in lock of lock \"weights\"", "all of these processes wait"]);
 }
@@ -216,7 +216,7 @@ fn sends_a_handle((): ()) -> Outcome {
 }
 
 #[test]
-fn a_message_on_its_way_that_has_a_handle_may_end_a_wait() {
+fn handle_in_transit_may_end_a_wait() {
     let text = may_end(sends_a_handle);
     has(&text, &["1 message(s) on the way"]);
 }

@@ -118,7 +118,7 @@ fn processes_that_wait_use_no_processor() {
 }
 
 #[test]
-fn a_connection_and_a_channel_wait_for_nothing_at_no_cost() {
+fn idle_connection_and_channel_use_no_processor_time() {
     let _alone = alone();
     let now = || {
         let time = clock_gettime(ClockId::ThreadCPUTime);
@@ -186,7 +186,7 @@ fn leaves(_: usize, queue: Queue<u32>) -> Outcome {
 
 /// A wait that never sleeps detects the end of the others, too.
 #[test]
-fn a_queue_that_never_sleeps_hears_that_it_is_deserted() {
+fn spinning_queue_learns_that_it_is_deserted() {
     let _alone = alone();
     let queue = QueueOptions::new().spin(Spin::Busy).create::<u32>().unwrap();
     let context = one_process(leaves, queue.clone());

@@ -133,7 +133,7 @@ fn waits_for_nothing(way: usize, (queue, event, words): Things) -> mp::AnyResult
 }
 
 #[test]
-fn workers_that_are_told_of_ctrl_c_end_their_waits_and_return() {
+fn ctrl_c_ends_waits_of_graceful_workers() {
     with_each_method(|terminal| {
         let things = things()?;
         let options = SpawnOptions::nprocs(9).interrupt(Interrupt::Graceful);
@@ -169,7 +169,7 @@ fn returns_it(rank: usize, (queue, event, words): Things) -> mp::AnyResult<()> {
 }
 
 #[test]
-fn an_error_after_ctrl_c_ends_no_other_process_and_is_one_error() {
+fn error_after_ctrl_c_ends_no_other_process() {
     with_each_method(|terminal| {
         let things = things()?;
         let options = SpawnOptions::nprocs(2).interrupt(Interrupt::Graceful);
@@ -228,7 +228,7 @@ fn waits(_: usize, (_, event, words): Things) -> Outcome {
 /// From the first instruction of a worker to the last, none is ended by it, and a graceful worker is
 /// interrupted by each that comes after its start.
 #[test]
-fn ctrl_c_at_any_moment_of_a_start_ends_no_worker_that_ignores_it() {
+fn ctrl_c_during_start_spares_ignoring_workers() {
     with_each_method(|terminal| {
         handle_it_here();
         let over = AtomicBool::new(false);
@@ -253,7 +253,7 @@ fn ctrl_c_at_any_moment_of_a_start_ends_no_worker_that_ignores_it() {
 
 /// The pool waits for its workers in a thread that an interrupt concerns as little as the workers.
 #[test]
-fn a_pool_of_a_program_that_is_told_of_ctrl_c_works_on() {
+fn pool_of_a_graceful_program_continues() {
     with_each_method(|terminal| {
         // This enables interrupts in the program.
         start_processes(quick, (), SpawnOptions::nprocs(1).interrupt(Interrupt::Graceful))?.join()?;
@@ -295,7 +295,7 @@ fn ends_early((item, queue, words): (u64, Queue<u32>, SharedTensor<u64>)) -> mp:
 }
 
 #[test]
-fn a_pool_that_is_told_of_ctrl_c_cancels_what_has_not_begun_and_goes_on() {
+fn graceful_pool_cancels_tasks_that_have_not_begun() {
     with_each_method(|terminal| {
         let pool = Pool::builder().processes(2).interrupt(Interrupt::Graceful).build()?;
         let (queue, _, words) = things()?;
@@ -348,7 +348,7 @@ fn a_pool_that_is_told_of_ctrl_c_cancels_what_has_not_begun_and_goes_on() {
 
 /// A worker may receive Ctrl-C before its program does.
 #[test]
-fn an_interrupted_task_is_not_tried_again_before_the_program_knows() {
+fn interrupted_task_is_reported_before_its_retry() {
     let _alone = alone();
     let pool = Pool::builder().processes(1).interrupt(Interrupt::Graceful).build().unwrap();
     let (queue, _, words) = things().unwrap();
@@ -369,7 +369,7 @@ fn an_interrupted_task_is_not_tried_again_before_the_program_knows() {
 const GO_ON: usize = 1;
 
 #[test]
-fn what_is_behind_a_task_that_does_not_listen_is_cancelled_at_once() {
+fn tasks_after_a_busy_task_are_cancelled_at_once() {
     with_each_method(|terminal| {
         let pool = Pool::builder().processes(2).interrupt(Interrupt::Graceful).build()?;
         let (_, _, words) = things()?;
@@ -397,7 +397,7 @@ fn what_is_behind_a_task_that_does_not_listen_is_cancelled_at_once() {
 }
 
 #[test]
-fn a_pool_of_a_program_that_handles_ctrl_c_itself_loses_nothing_and_tells_its_workers() {
+fn pool_with_own_ctrl_c_handler_loses_nothing() {
     with_each_method(|terminal| {
         handle_it_here();
         let pool = Pool::builder().processes(1).interrupt(Interrupt::Graceful).build()?;

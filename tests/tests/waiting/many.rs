@@ -141,7 +141,7 @@ fn answers(_: usize, (there, back, empty): (Queue<u64>, Queue<u64>, Queue<u64>))
 }
 
 #[test]
-fn a_sleeper_is_woken_and_not_only_found_after_a_poll_interval() {
+fn sleeper_is_woken_before_its_poll_interval() {
     let _alone = alone();
     let queue = || Queue::bounded(1).unwrap();
     let (there, back, empty) = (queue(), queue(), queue());
@@ -239,7 +239,7 @@ fn a_timer_is_waited_for_beside_a_queue() {
 }
 
 #[test]
-fn each_of_several_that_are_always_ready_gets_its_share() {
+fn always_ready_sources_are_served_fairly() {
     let _alone = alone();
     let queues: Vec<Queue<u8>> = (0..5).map(|_| Queue::bounded(1).unwrap()).collect();
     // One of them never is.
@@ -293,7 +293,7 @@ fn looks_for_ever(_: usize, (a, b, ready): Two) -> Outcome {
 }
 
 #[test]
-fn waiters_that_are_killed_or_stopped_keep_nothing_from_others() {
+fn killed_or_stopped_waiters_withhold_nothing() {
     let _alone = alone();
     fn takes(_: usize, (a, _, got): Two) -> Outcome {
         while let Some(value) = next(&a)? {
@@ -339,7 +339,7 @@ fn waits_and_takes(_: usize, (a, b, at): (Queue<u64>, Receiver<u64>, u64)) -> Ou
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_waiting_for_two() {
+fn killed_at_every_access_of_a_wait_for_two() {
     mp_tests::kill::for_every_access(|at| {
         let a = Queue::bounded(4).unwrap();
         let (sender, receiver) = channel().unwrap();
@@ -390,7 +390,7 @@ fn forbid_futex_waitv() -> std::io::Result<()> {
 }
 
 #[test]
-fn it_works_where_the_kernel_can_sleep_on_one_word_only() {
+fn wait_works_without_futex_waitv() {
     let _alone = alone();
     let queues: (Queue<u8>, Queue<u8>) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let context = one_process(on_an_old_kernel, queues.clone());

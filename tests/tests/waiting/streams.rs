@@ -49,7 +49,7 @@ impl Seen {
 
 /// If a push, or a take, blocked the only thread, the other one could never follow.
 #[test]
-fn one_thread_pushes_and_takes_where_there_is_room_for_one() {
+fn one_thread_pushes_and_takes_with_capacity_one() {
     const TASKS: u64 = 500;
     let _alone = alone();
     let pool = Pool::new(2).unwrap();
@@ -74,7 +74,7 @@ fn one_thread_pushes_and_takes_where_there_is_room_for_one() {
 }
 
 #[test]
-fn many_tasks_push_to_lanes_and_take_while_a_bounded_pool_is_full() {
+fn many_tasks_push_to_lanes_of_a_full_pool() {
     const EACH: u64 = 250;
     const PUSHERS: u64 = 6;
     let _alone = alone();

@@ -127,7 +127,7 @@ fn three(method: StartMethod) -> SpawnOptions {
 }
 
 #[test]
-fn messages_flow_both_ways_and_no_thread_waits_beside_a_runtime_of_one() {
+fn one_runtime_thread_waits_for_both_directions() {
     let _alone = alone();
     for method in [StartMethod::Spawn, StartMethod::ForkServer] {
         let args = (name(&format!("one-{method}")), Queue::bounded(2).unwrap());
@@ -136,7 +136,7 @@ fn messages_flow_both_ways_and_no_thread_waits_beside_a_runtime_of_one() {
 }
 
 #[test]
-fn messages_flow_both_ways_and_no_thread_waits_beside_a_runtime_of_several() {
+fn runtime_threads_wait_for_both_directions() {
     let _alone = alone();
     let args = (name("many"), Queue::bounded(2).unwrap());
     join(&start_processes(many_threads, args, three(StartMethod::Spawn)).unwrap()).unwrap();
@@ -321,7 +321,7 @@ fn receives_one(_: usize, (at, go): (String, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn a_message_that_is_begun_is_sent_to_its_end_when_no_thread_runs_its_runtime() {
+fn begun_message_is_sent_without_a_running_runtime() {
     let _alone = alone();
     let go = Queue::bounded(1).unwrap();
     let listener = SocketOptions::new().listen(name("begun")).unwrap();
@@ -379,7 +379,7 @@ fn is_copied(_: usize, (at, listening): (String, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn a_copy_by_fork_does_not_touch_what_its_original_waits_for() {
+fn fork_copy_leaves_waits_of_its_original_alone() {
     let _alone = alone();
     let args = (name("fork"), Queue::bounded(2).unwrap());
     join(&one_process(is_copied, args)).unwrap();

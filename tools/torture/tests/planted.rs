@@ -157,7 +157,7 @@ fn a_deadlock_that_is_not_noticed_is_found() {
 /// A resumed trainer continues after batches that it never received.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_state_of_a_loader_that_counts_what_was_prefetched_is_found() {
+fn loader_state_with_prefetched_batches_is_found() {
     is_found_in("loader", "loader.state.counts-prefetched", Where::Workers, &["Torn: ", "Lost: "]);
 }
 
@@ -171,13 +171,13 @@ fn random_numbers_of_a_loaders_worker_are_found() {
 /// A worker continues with a reader that has moved.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_reader_of_a_stream_that_is_used_wherever_it_is_is_found() {
+fn stream_reader_at_the_wrong_position_is_found() {
     is_found_in("loader", "stream.open.wherever-it-is", Where::Workers, &["Torn: ", "Lost: ", "Failed: "]);
 }
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_place_of_a_lane_that_is_taken_from_the_wrong_reply_is_found() {
+fn lane_position_of_the_wrong_reply_is_found() {
     // The loader itself reports that a shard has changed.
     is_found_in("loader", "stream.place.of-another-reply", Where::Workers, &["Torn: ", "Lost: ", "Failed: "]);
 }
@@ -185,6 +185,6 @@ fn a_place_of_a_lane_that_is_taken_from_the_wrong_reply_is_found() {
 /// The simulated GPU detects the writers of memory: `cargo build -p mp-cuda-sim` makes it.
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn memory_of_a_gpu_that_a_killed_writer_may_write_to_yet_is_found() {
+fn gpu_memory_reused_under_a_killed_writer_is_found() {
     is_found_in("cuda", "cuda.given.open-use-ignored", Where::Workers, &["Torn: "]);
 }

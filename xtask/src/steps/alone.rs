@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_have_a_strategy_and_what_is_added_comes_alone_and_with_all() {
+    fn sets_have_a_strategy_and_added_features() {
         let names = ["file_descriptor", "file_system", "a", "b"].map(str::to_owned);
         let sets = sets(&names);
         assert_eq!(sets.len(), 4 + 2 * (1 + 2 + 1) + ADDED.len() + 1);

@@ -337,7 +337,7 @@ fn an_end_for_a_party_that_acts_is_found_out() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_party_that_leaves_the_end_to_the_last_waits_for_ever() {
+fn party_that_leaves_the_end_to_the_last_hangs() {
     explore(2, 1, 0, (1, 0), Bug::NoHelp);
 }
 

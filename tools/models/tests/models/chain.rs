@@ -228,7 +228,7 @@ impl Setup {
 const BASE: Setup = Setup { producers: 1, items: 3, consumers: 1, closers: 0, sweepers: 0 };
 
 #[test]
-fn a_growing_queue_loses_nothing_when_its_producer_is_killed() {
+fn growing_queue_survives_its_killed_producer() {
     BASE.explore(1, 0);
     Setup { items: 2, sweepers: 1, ..BASE }.explore(1, 0);
 }

@@ -284,7 +284,7 @@ impl Setup {
 }
 
 #[test]
-fn the_receiver_is_told_when_the_last_sender_has_left_or_was_killed() {
+fn receiver_learns_when_the_last_sender_is_gone() {
     BASE.explore(1, 0);
     Setup { items: 2, ..BASE }.explore(1, 1);
     Setup { senders: 2, ..BASE }.explore(1, 0);

@@ -514,7 +514,7 @@ fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u3
 const ALL: [Act; 4] = [Act::Cut(Share::Half), Act::Journal, Act::Cut(Share::All), Act::Journal];
 
 #[test]
-fn each_item_has_one_outcome_while_items_are_taken_back() {
+fn each_item_has_one_outcome_while_stolen() {
     for late in 0..3 {
         explore(&[4, 2], late, &ALL, (0, 0), Bug::None);
         explore(&[4, 2], late, &[Act::Cut(Share::All), Act::Cut(Share::Half)], (0, 0), Bug::None);
@@ -538,7 +538,7 @@ fn a_stopped_worker_keeps_what_it_has_begun() {
 }
 
 #[test]
-fn a_condemned_worker_costs_the_item_whose_time_was_over() {
+fn condemned_worker_costs_its_timed_out_item() {
     for late in 0..3 {
         for acts in [&[Act::Condemn][..], &[Act::Condemn, Act::Cut(Share::All), Act::Condemn, Act::Journal]] {
             explore(&[3, 2], late, acts, (0, 0), Bug::None);
@@ -588,6 +588,6 @@ fn an_item_that_runs_again_is_found_out() {
 
 #[test]
 #[should_panic(expected = "a death costs 2 items")]
-fn a_worker_that_is_condemned_without_a_look_is_found_out() {
+fn condemning_without_reading_the_journal_is_found() {
     explore(&[3], 9, &[Act::Condemn], (1, 0), Bug::CondemnsWithoutLook);
 }

@@ -344,7 +344,7 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_token_that_is_left_with_a_dead_waiter_is_found_out() {
+fn token_left_with_a_dead_waiter_is_found() {
     explore(1, 1, 0, true, Bug::NoTakeOver);
 }
 

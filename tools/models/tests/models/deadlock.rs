@@ -508,7 +508,7 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "waits for none of")]
-fn a_thread_that_goes_on_saying_that_it_waits_makes_false_alarms() {
+fn stale_wait_record_makes_false_alarms() {
     explore(two(Bug::KeepsNote), 0, 0);
 }
 

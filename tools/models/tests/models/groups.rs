@@ -267,7 +267,7 @@ use Op::{Empty, Fill, Use};
 const ABSENT: Group = Group::Absent { base: BEGIN[1] + 1 };
 
 #[test]
-fn memory_goes_and_comes_under_processes_with_stale_hints() {
+fn memory_returns_under_stale_hints() {
     explore(Group::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (2, 0), Bug::None);
     explore(Group::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (1, 1), Bug::None);
 }
@@ -330,7 +330,7 @@ fn words_of_a_group_that_was_filled_in_part_stay() {
 
 #[test]
 #[should_panic(expected = "an envelope leaks")]
-fn envelopes_of_a_group_that_is_being_filled_are_swept() {
+fn envelopes_of_a_half_filled_group_are_swept() {
     explore(Group::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 1), Bug::FillingNotSwept);
 }
 

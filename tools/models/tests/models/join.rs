@@ -444,7 +444,7 @@ fn the_visitor_is_killed_too() {
 }
 
 #[test]
-fn a_stopped_consumer_holds_up_only_waiters_for_its_task() {
+fn stopped_consumer_delays_only_joins_of_its_task() {
     explore(ONE, ALL, (0, 1), Bug::None);
     explore(GROWS, FEW, (0, 1), Bug::None);
     explore(ONE, FEW, (1, 1), Bug::None);
@@ -467,12 +467,12 @@ fn a_join_that_looks_once_ends_too_early() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn without_a_visit_the_task_of_a_dead_consumer_is_waited_for() {
+fn unvisited_dead_consumer_blocks_join() {
     explore(ONE, FEW, (1, 0), Bug::NoVisit);
 }
 
 #[test]
 #[should_panic(expected = "tasks are lost")]
-fn a_stopped_process_that_is_taken_for_dead_is_found_out() {
+fn stopped_process_taken_for_dead_is_found() {
     explore(ONE, ALL, (0, 1), Bug::TimeIsDeath);
 }

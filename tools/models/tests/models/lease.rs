@@ -387,7 +387,7 @@ const BASE: Setup = Setup {
 };
 
 #[test]
-fn a_message_with_acknowledgement_survives_its_consumer() {
+fn leased_message_survives_its_consumer() {
     BASE.explore(1);
     Setup { items: 2, consumers: 1, ..BASE }.explore(1);
 }
@@ -398,7 +398,7 @@ fn it_survives_the_sweeper_too() {
 }
 
 #[test]
-fn a_consumer_that_is_stopped_with_a_message_delays_no_other() {
+fn consumer_stopped_with_a_message_delays_no_other() {
     let s = Setup { items: 2, slots: 2, ..BASE };
     s.check(s.world(), 0, 1);
     let s = Setup { producers: 2, consumers: 1, ..BASE };
@@ -436,7 +436,7 @@ fn what_is_given_back_comes_again_until_the_limit() {
 /// A consumer is stopped between its scan of the envelopes and its note that there was nothing, while others
 /// find nothing, too, and return a message: no sweeper notes it again.
 #[test]
-fn a_consumer_that_found_nothing_hides_nothing_that_came_back_since() {
+fn empty_get_hides_no_returned_message() {
     Setup { items: 2, gives_back: 2, sweepers: 0, ..BASE }.explore(0);
 }
 

@@ -209,7 +209,7 @@ fn long_random_schedules() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_holder_that_forgets_the_other_sleepers_leaves_them_asleep() {
+fn holder_that_forgets_sleepers_leaves_them_asleep() {
     explore(3, 1, 0, 0, false, Bug::ForgetsSleepers);
 }
 

@@ -217,7 +217,7 @@ fn a_process_that_does_it_again_is_killed_too() {
 }
 
 #[test]
-fn a_stopped_process_holds_up_none_that_comes_when_it_is_done() {
+fn stopped_process_delays_no_later_caller() {
     explore(3, (0, 1), true, Bug::None);
     explore(3, (1, 1), true, Bug::None);
 }
@@ -245,7 +245,7 @@ fn what_is_said_too_early_is_found_out() {
 
 #[test]
 #[should_panic(expected = "two do it")]
-fn a_stopped_process_that_is_taken_for_dead_is_found_out() {
+fn stopped_process_taken_for_dead_is_found() {
     explore(2, (0, 1), true, Bug::TimeIsDeath);
 }
 

@@ -352,6 +352,6 @@ fn a_reader_looks_at_the_tick_behind_the_name() {
 
 #[test]
 #[should_panic(expected = "has another event")]
-fn what_an_earlier_owner_has_left_is_not_the_next_ones() {
+fn next_owner_ignores_earlier_entries() {
     explore(&[WITH, WITHOUT], &[Role::Reader(1)], (0, 0), Bug::EpochNotCompared);
 }

@@ -371,19 +371,19 @@ fn beside_another_holder_with_kills() {
 /// all seats that a scan for holders has yet to read.
 #[test]
 #[should_panic(expected = "seat 0 of block 0")]
-fn seats_of_dead_members_are_given_up_from_the_first_on() {
+fn seats_of_dead_members_are_freed_in_order() {
     explore(with_bug(world(BESIDE), Bug::Downward), 2, 0);
 }
 
 #[test]
 #[should_panic(expected = "the whole leaks")]
-fn a_part_that_is_freed_without_its_seat_leaves_the_whole() {
+fn freeing_a_part_without_its_seat_leaks_the_parent() {
     explore(with_bug(world(GIVEN), Bug::Forgets), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "the whole leaks")]
-fn a_seat_that_is_not_noted_is_left_where_its_maker_is_killed() {
+fn unrecorded_seat_of_a_killed_maker_leaks() {
     let mut w = world(&[&[Make, Drop(WHOLE), Drop(PART)], &[]]);
     w.memory.lose([ENTRY]);
     explore(w, 1, 0);
@@ -393,13 +393,13 @@ fn a_seat_that_is_not_noted_is_left_where_its_maker_is_killed() {
 /// the seats.
 #[test]
 #[should_panic(expected = "freed while held")]
-fn a_seat_that_is_the_parts_at_once_does_not_keep_the_whole() {
+fn seat_assigned_early_does_not_retain_the_parent() {
     explore(with_bug(world(BESIDE), Bug::AtOnce), 1, 0);
 }
 
 #[test]
 #[should_panic(expected = "freed while held")]
-fn without_the_version_the_whole_is_freed_under_its_part() {
+fn unversioned_parent_is_freed_under_its_part() {
     let mut w = world(BESIDE);
     w.memory.lose_additions();
     explore(w, 0, 0);

@@ -355,7 +355,7 @@ fn closing_strands_nothing() {
 }
 
 #[test]
-fn batches_are_put_and_taken_by_processes_that_are_killed_and_stopped() {
+fn batches_survive_killed_and_stopped_processes() {
     let s = Setup { producers: 1, items: 3, consumers: 1, slots: 2, batches: true, ..Setup::default() };
     s.explore(1, 0);
     s.explore(0, 1);

@@ -386,6 +386,6 @@ fn a_stopped_holder_taken_for_dead_is_found_out() {
 
 #[test]
 #[should_panic(expected = "and its depth says")]
-fn a_thread_that_comes_back_with_too_few_levels_is_found_out() {
+fn relock_with_too_few_levels_is_found() {
     explore(&[WAITS, ONCE], (0, 0), false, Bug::ForgetsOthers);
 }

@@ -435,7 +435,7 @@ fn seats_beside_each_other_with_kills() {
 
 #[test]
 #[should_panic(expected = "freed while held")]
-fn without_the_version_seats_in_pages_are_freed_while_held() {
+fn unversioned_page_seats_are_freed_while_held() {
     // The second message's seat was taken last and is free again: the actor that frees begins its scan there.
     let mut w = paged(1, &[&[Send, Send, Drop], &[Receive, Send, Drop], &[Receive, Drop]]);
     w.memory.lose_additions();

@@ -217,7 +217,7 @@ fn a_process_that_gives_them_back_is_killed_too() {
 }
 
 #[test]
-fn a_stopped_process_keeps_its_permit_and_nothing_else() {
+fn stopped_process_retains_only_its_permit() {
     explore(3, 2, 1, (0, 1), true, Bug::None);
     explore(2, 1, 1, (1, 1), true, Bug::None);
 }

@@ -439,19 +439,19 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 }
 
 #[test]
-fn a_stale_intent_takes_no_message_of_a_queue_that_its_member_does_not_hold() {
+fn stale_intent_takes_no_message_of_an_unheld_queue() {
     explore(APART.taken(), 0, 0);
 }
 
 #[test]
-fn a_visitor_that_holds_the_queue_may_lease_it_for_the_other_dead_member() {
+fn visitor_may_lease_for_another_dead_member() {
     explore(Setup { stale_holds: true, ..APART }.taken(), 0, 0);
 }
 
 /// The message is in no slot yet when a visitor reads them, and its producer is done with it when that
 /// visitor asks.
 #[test]
-fn a_message_that_is_just_being_put_is_not_taken_for_one_without_an_owner() {
+fn message_being_put_is_not_taken_for_ownerless() {
     explore(Setup { stale_holds: true, ..BASE }.put(), 0, 0);
 }
 
@@ -476,12 +476,12 @@ fn long_random_schedules() {
 /// The message is leased for a member that has no seat in the queue, through which its return would be found.
 #[test]
 #[should_panic(expected = "wedged")]
-fn without_asking_for_the_seat_the_message_is_never_found() {
+fn without_a_seat_request_the_message_is_lost() {
     explore(Setup { asks: false, ..APART }.taken(), 0, 0);
 }
 
 #[test]
 #[should_panic(expected = "swept while it is visited")]
-fn a_sweeper_that_does_not_look_for_others_sweeps_under_their_hands() {
+fn sweeper_that_ignores_others_sweeps_live_memory() {
     explore(Setup { rash: true, ..BASE }.alone(), 0, 1);
 }

@@ -154,7 +154,7 @@ fn of_three_neither() {
 }
 
 #[test]
-fn a_stopped_process_holds_up_exclusive_updates_at_most() {
+fn stopped_process_delays_only_exclusive_updates() {
     explore(world(&[&[X, X], &[X, X]], &[]), 0, 1);
     // A process that makes other updates is never delayed.
     explore(world(&[&[X], &[T, T]], &[]), 0, 1);

@@ -446,13 +446,13 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
 }
 
 #[test]
-fn a_process_that_leaves_a_queue_leaves_no_message_to_a_stopped_process() {
+fn leaving_a_queue_strands_no_message_with_stopped() {
     explore(world(BASE), 0, 1);
     explore(world(BASE), 1, 0);
 }
 
 #[test]
-fn a_visitor_that_comes_late_changes_nothing_that_is_in_use_again() {
+fn late_visitor_changes_nothing_reused() {
     explore(world(Setup { reuses: true, ..BASE }), 0, 0);
 }
 
@@ -473,13 +473,13 @@ fn with(bug: Bug) -> World<Process> {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_sweeper_that_gives_up_seats_in_queues_has_their_messages() {
+fn sweeper_that_frees_queue_seats_owns_messages() {
     explore(with(Bug::OldOrder), 0, 1);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_sweeper_that_takes_what_has_no_seats_has_its_messages() {
+fn sweeper_that_claims_seatless_blocks_owns_messages() {
     explore(with(Bug::Greedy), 0, 1);
 }
 
@@ -492,6 +492,6 @@ fn seats_that_are_given_up_are_not_yet_recovered() {
 
 #[test]
 #[should_panic(expected = "tells a queue that it doesn't have")]
-fn a_sweeper_that_does_not_look_for_others_gives_up_seats_under_their_hands() {
+fn sweeper_that_ignores_others_frees_live_seats() {
     explore(with(Bug::Rash), 0, 0);
 }

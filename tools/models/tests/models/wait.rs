@@ -239,13 +239,13 @@ fn no_waiter_oversleeps_beside_one_that_waits_for_two() {
 }
 
 #[test]
-fn killed_actors_keep_no_waiter_asleep_beyond_a_poll_interval() {
+fn killed_actors_delay_waiters_one_poll_interval() {
     explore(1, (1, 1), (1, 0), true, Bug::None);
     explore(1, (2, 0), (2, 0), true, Bug::None);
 }
 
 #[test]
-fn stopped_actors_keep_no_waiter_asleep_beyond_a_poll_interval() {
+fn stopped_actors_delay_waiters_one_poll_interval() {
     explore(1, (1, 1), (0, 1), true, Bug::None);
     explore(1, (2, 0), (0, 1), true, Bug::None);
     explore(1, (2, 0), (1, 1), true, Bug::None);
@@ -268,19 +268,19 @@ fn a_wake_up_that_is_not_passed_on_is_found_out() {
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn a_waiter_that_does_not_look_at_all_of_them_oversleeps() {
+fn waiter_that_skips_a_source_oversleeps() {
     explore(0, (0, 1), (0, 0), false, Bug::LooksAtOne);
 }
 
 /// A maker that makes something, and is stopped before it wakes a waiter.
 #[test]
 #[should_panic(expected = "wedged")]
-fn without_poll_intervals_stopped_actors_keep_others_asleep() {
+fn without_polling_stopped_actors_block_others() {
     explore(0, (1, 0), (0, 1), false, Bug::None);
 }
 
 #[test]
 #[should_panic(expected = "wedged")]
-fn without_poll_intervals_killed_actors_keep_others_asleep() {
+fn without_polling_killed_actors_block_others() {
     explore(0, (1, 0), (1, 0), false, Bug::None);
 }

@@ -53,7 +53,7 @@ const OF_STRUCTURES: &[Area] = &[
         &[
             ("mp-models/models", "groups::"),
             ("mp-tests/memory", "statistics::the_memory_of_a_burst"),
-            ("mp-tests/killed", "messages::a_process_is_killed_at_every_access_of_giving_envelopes_back"),
+            ("mp-tests/killed", "messages::killed_at_every_access_of_returning_envelopes"),
         ],
     ),
     (
@@ -430,10 +430,7 @@ const OF_STRUCTURES: &[Area] = &[
     ("member.", DEATHS),
     ("visit.", DEATHS),
     ("sweep.", DEATHS),
-    (
-        "sweep.group",
-        &[("mp-tests/killed", "messages::a_process_is_killed_at_every_access_of_giving_envelopes_back")],
-    ),
+    ("sweep.group", &[("mp-tests/killed", "messages::killed_at_every_access_of_returning_envelopes")]),
     (
         "queue.",
         &[
