@@ -81,7 +81,7 @@ pub use queue::options::QueueOptions;
 pub use queue::stream::{QueueSink, QueueStream};
 pub use queue::waitable::{LeaseReady, PutReady};
 pub use queue::{Queue, SimpleQueue};
-pub use raw::handles::DesertedWhen;
+pub use raw::deserted::DesertedWhen;
 
 /// Compiles the example of the README as a test.
 #[cfg(doctest)]

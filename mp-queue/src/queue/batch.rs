@@ -9,7 +9,8 @@ use crate::error::{GetError, PutError};
 use crate::queue::Queue;
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
-use crate::raw::payload::{Payload, PendingMessage};
+use crate::raw::payload::Payload;
+use crate::raw::pending::PendingMessage;
 use crate::ring::{Position, PutOutcome};
 
 /// Number of messages that are put or taken before sleepers are woken.

@@ -22,7 +22,8 @@ use crate::queue::lease::{Lease, read};
 use crate::queue::waitable::{EnvelopeReady, LeaseReady};
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
-use crate::raw::payload::{Payload, PendingMessage};
+use crate::raw::payload::Payload;
+use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::{PeerGone, WaitError};
 use crate::ring::GetOutcome;
 

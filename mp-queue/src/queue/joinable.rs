@@ -3,7 +3,7 @@
 use std::fmt;
 
 use mp_core::waits::Call;
-use mp_core::{AdaptiveSpin, Wait};
+use mp_core::{AdaptiveSpin, Wait, WaitPoint, Waitable};
 use mp_reduce::Error;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ use crate::queue::Queue;
 use crate::queue::batch::PutManyError;
 use crate::queue::lease::{Lease, LeaseFilter};
 use crate::queue::options::QueueOptions;
-use crate::queue::waitable::PutReady;
+use crate::queue::waitable::{LeaseReady, PutReady};
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::MessageCounts;
 
@@ -305,5 +305,18 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     #[doc(alias = "empty")]
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+}
+
+/// Ready when [`try_get`](JoinableQueue::try_get) would not return [`Empty`](crate::GetError::Empty): there
+/// is a task, or the queue is at its end. The end is reached when the queue is closed and no other process
+/// works on a task that might be given back.
+impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
+    fn place(&self) -> WaitPoint<'_> {
+        LeaseReady::place_of(self.queue().raw())
+    }
+
+    fn is_ready(&self) -> bool {
+        LeaseReady::ready_of(self.queue().raw())
     }
 }

@@ -27,8 +27,10 @@ use crate::error::{GetError, PutError};
 use crate::queue::options::QueueOptions;
 use crate::queue::waitable::PutReady;
 use crate::raw::RawQueue;
-use crate::raw::handles::{Capabilities, DesertedWhen, WaitPurpose};
-use crate::raw::payload::{Payload, PendingMessage};
+use crate::raw::deserted::DesertedWhen;
+use crate::raw::handles::{Capabilities, WaitPurpose};
+use crate::raw::payload::Payload;
+use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::PeerGone;
 
 /// A first-in, first-out queue of messages between processes, with any number of producers and consumers.

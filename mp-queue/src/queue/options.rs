@@ -4,7 +4,7 @@ use mp_core::{Message, Spin};
 use mp_reduce::Error;
 
 use crate::queue::Queue;
-use crate::raw::handles::DesertedWhen;
+use crate::raw::deserted::DesertedWhen;
 
 /// Options for creating a [`Queue`].
 ///

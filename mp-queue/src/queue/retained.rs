@@ -14,7 +14,7 @@ use crate::error::{GetError, PutError};
 use crate::queue::channel::{ChannelEnd, ends_for};
 use crate::raw::RawQueue;
 use crate::raw::memory::retained::{ReadOutcome, RetainedRing};
-use crate::raw::payload::PendingMessage;
+use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::{WaitError, WaitSite};
 use crate::ring::{Position, PutOutcome, Slot};
 

@@ -18,7 +18,7 @@ use crate::queue::future::{poll_get, poll_put};
 use crate::queue::waitable::EnvelopeReady;
 use crate::raw::RawQueue;
 use crate::raw::handles::{Capabilities, WaitPurpose};
-use crate::raw::payload::PendingMessage;
+use crate::raw::pending::PendingMessage;
 use crate::raw::waiting::PeerGone;
 
 /// Stream of the messages of a [`Queue`] or a [`Receiver`]: see [`Queue::stream`].

@@ -3,12 +3,9 @@
 use std::fmt;
 
 use mp_core::{Message, WaitPoint, Waitable};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use crate::queue::Queue;
 use crate::queue::channel::{Receiver, Sender};
-use crate::queue::joinable::JoinableQueue;
 use crate::raw::RawQueue;
 use crate::raw::handles::WaitPurpose;
 use crate::raw::waiting::PeerGone;
@@ -127,19 +124,6 @@ impl<T: Message> Waitable for Sender<T> {
     }
 }
 
-/// Ready when [`try_get`](JoinableQueue::try_get) would not return [`Empty`](crate::GetError::Empty): there
-/// is a task, or the queue is at its end. The end is reached when the queue is closed and no other process
-/// works on a task that might be given back.
-impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
-    fn place(&self) -> WaitPoint<'_> {
-        LeaseReady::place_of(self.queue().raw())
-    }
-
-    fn is_ready(&self) -> bool {
-        LeaseReady::ready_of(self.queue().raw())
-    }
-}
-
 /// Waitable for messages that are taken with acknowledgement: see [`Queue::lease_ready`].
 #[derive(Clone)]
 pub struct LeaseReady(pub(crate) RawQueue);
@@ -151,7 +135,7 @@ impl fmt::Debug for LeaseReady {
 }
 
 impl LeaseReady {
-    fn place_of(raw: &RawQueue) -> WaitPoint<'static> {
+    pub(crate) fn place_of(raw: &RawQueue) -> WaitPoint<'static> {
         // After the end, a message may be given back. A forked copy must not read the memory.
         if raw.arena().me().is_ok() && raw.memory().is_at_end() {
             WaitPoint::Parking(raw.memory().finished().into())
@@ -160,7 +144,7 @@ impl LeaseReady {
         }
     }
 
-    fn ready_of(raw: &RawQueue) -> bool {
+    pub(crate) fn ready_of(raw: &RawQueue) -> bool {
         let memory = raw.memory();
         has_message(raw, || raw.deserted(WaitPurpose::Message))
             && (!memory.is_at_end() || memory.any_returned() || !raw.has_other_leases())

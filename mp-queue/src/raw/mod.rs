@@ -1,10 +1,12 @@
 //! The untyped queue on which all public queue types are built.
 
+pub(crate) mod deserted;
 pub(crate) mod handles;
 pub(crate) mod header;
 pub(crate) mod memory;
 pub(crate) mod pace;
 pub(crate) mod payload;
+pub(crate) mod pending;
 pub(crate) mod waiting;
 
 use std::sync::Arc;
@@ -14,7 +16,8 @@ use mp_core::{AdaptiveSpin, Arena, Hold, Spin, Wait};
 use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
-use crate::raw::handles::{Capabilities, CountedHandle, DesertedWhen, LocalHandles, WaitPurpose};
+use crate::raw::deserted::DesertedWhen;
+use crate::raw::handles::{Capabilities, CountedHandle, LocalHandles, WaitPurpose};
 use crate::raw::header::{CreateParams, Size};
 use crate::raw::memory::retained::slots_for;
 use crate::raw::memory::{LAYER, RingMemory};

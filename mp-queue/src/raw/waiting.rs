@@ -10,7 +10,8 @@ use mp_reduce::Error;
 
 use crate::error::{GetError, PutError};
 use crate::raw::RawQueue;
-use crate::raw::handles::{BlockedGuard, DesertedWhen, WaitPurpose};
+use crate::raw::deserted::DesertedWhen;
+use crate::raw::handles::{BlockedGuard, WaitPurpose};
 use crate::raw::pace::Pace;
 
 /// Reason why a wait ended without success.

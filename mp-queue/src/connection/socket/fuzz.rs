@@ -4,7 +4,10 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{AddressFamily, SendFlags, SocketFlags, SocketType, send, socketpair};
 
+use mp_reduce::Error;
+
 use super::*;
+use crate::connection::socket::frame::{frame_of, note_of, value_of};
 use crate::connection::socket::handshake::{HELLO, check_hello, hello};
 
 /// Limit on the bytes of a message.
@@ -28,7 +31,7 @@ fn arrived(bytes: &[u8]) -> OwnedFd {
 pub(crate) fn frames(bytes: &[u8]) {
     let Some((greeted, bytes)) = bytes.split_first() else { return };
     let greeting = (greeted % 2 == 1).then(Greeting::empty);
-    let (fd, mut reader) = (arrived(bytes), FrameReader { greeting, ..FrameReader::default() });
+    let (fd, mut reader) = (arrived(bytes), FrameReader::new(greeting));
     match reader.is_greeted(fd.as_fd()) {
         Ok(true) => {}
         Ok(false) => return,

@@ -7,45 +7,25 @@
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use mp_core::{Wait, fnv1a, socket};
+use mp_core::{Wait, socket};
 use mp_reduce::Error;
 use rustix::io::Errno;
-use rustix::net::RecvFlags;
 
-use super::frame::{FrameEvent, NOTES_AT_ONCE, Socket, is_note_start};
-use super::outbox::WriteError;
+use super::endpoint::Socket;
+use super::frame::{INVITATION, is_note_start, peek};
+use super::reader::{FrameEvent, NOTES_AT_ONCE};
 use super::tcp;
+use super::writer::WriteError;
 use crate::error::GetError;
-
-const NAME: &[u8; 56] = b"an invitation, for Connection::accept_invitation to take";
-const FRAME: [u8; 14 + NAME.len()] = frame();
-
-/// Returns the frame: no bytes, fingerprint of the type, length of its name, name.
-const fn frame() -> [u8; 14 + NAME.len()] {
-    let mut frame = [0; 14 + NAME.len()];
-    let fingerprint = fnv1a(NAME).to_le_bytes();
-    let mut i = 0;
-    while i < 8 {
-        frame[4 + i] = fingerprint[i];
-        i += 1;
-    }
-    frame[12] = NAME.len() as u8;
-    i = 0;
-    while i < NAME.len() {
-        frame[14 + i] = NAME[i];
-        i += 1;
-    }
-    frame
-}
 
 impl Socket {
     /// Sends the invitation if there is room. Returns `true` if it was sent.
     pub(in crate::connection) fn send_invitation(&self, way: BorrowedFd<'_>) -> Result<bool, WriteError> {
         let mut writer = self.writer.lock();
-        if !writer.flush(self)? {
+        if !writer.flush(&self.stream)? {
             return Ok(false);
         }
-        match socket::send(self.as_fd(), &FRAME, Some(way)) {
+        match socket::send(self.as_fd(), &INVITATION, Some(way)) {
             Ok(()) => Ok(true),
             Err(Errno::AGAIN) => Ok(false),
             Err(e) if tcp::is_gone(e) => Err(WriteError::Gone),
@@ -66,7 +46,7 @@ impl Socket {
         if !reader.has_early() && !reader.is_greeted(self.as_fd())? {
             return Ok(None);
         }
-        let (mut found, mut notes) = ([0; FRAME.len()], 0);
+        let (mut found, mut notes) = ([0; INVITATION.len()], 0);
         let has = loop {
             let has = match peek(self.as_fd(), &mut found) {
                 Ok(0) | Err(Errno::CONNRESET) if reader.is_between_messages() => return Err(reader.gone()),
@@ -85,7 +65,7 @@ impl Socket {
             }
         };
         // The frame is sent by one call and so arrives complete.
-        if !reader.is_between_messages() || found[..has] != FRAME {
+        if !reader.is_between_messages() || found[..has] != INVITATION {
             let why = "a message comes before it, or in its place: receive that first";
             return Err(GetError::Failed(mp_core::Error::NoInvitation(why.into()).into()));
         }
@@ -94,17 +74,6 @@ impl Socket {
             || mp_core::Error::NoInvitation("it came without its socket: is RLIMIT_NOFILE reached?".into());
         Ok(Some(way.ok_or_else(|| Error::from(lost()))?))
     }
-}
-
-/// Reads the next bytes without consuming them.
-fn peek(socket: BorrowedFd<'_>, into: &mut [u8]) -> Result<usize, Errno> {
-    rustix::net::recv(socket, into, RecvFlags::PEEK | RecvFlags::DONTWAIT).map(|(_, has)| has)
-}
-
-/// Returns `true` if the next data is an invitation.
-pub(super) fn is_invitation(socket: BorrowedFd<'_>) -> bool {
-    let mut found = [0; FRAME.len()];
-    peek(socket, &mut found) == Ok(FRAME.len()) && found == FRAME
 }
 
 fn failed(e: Errno) -> Error {

@@ -2,19 +2,24 @@
 
 mod address;
 mod connect;
+mod endpoint;
 mod error;
 mod events;
 mod frame;
 #[cfg(any(test, feature = "fuzz"))]
-pub(crate) use frame::fuzz;
+pub(crate) use reader::fuzz;
 mod handshake;
 mod incoming;
 mod invitation;
 mod key;
 mod listener;
 mod outbox;
+mod reader;
+mod recv;
 mod send;
+mod stream;
 mod tcp;
+mod writer;
 
 use std::fmt;
 use std::sync::Arc;
@@ -26,13 +31,13 @@ use mp_core::sent::ByteString;
 
 pub use address::Address;
 use connect::ConnectAttempt;
+pub(crate) use endpoint::Socket;
 pub use error::ConnectError;
-pub(crate) use frame::Socket;
 use handshake::Handshake;
 pub use incoming::Incoming;
 use key::Key;
 pub use listener::Listener;
-pub(in crate::connection) use outbox::WriteError;
+pub(in crate::connection) use writer::WriteError;
 
 use crate::connection::{Connection, Transport};
 

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use mp_core::{Message, SharedWaitable, Wait};
 
+use super::endpoint::{Socket, WritableSocket, left};
 use super::error::refusal;
-use super::frame::{Socket, WritableSocket, frame_of, head_of, left, length};
-use super::outbox::{OutgoingFrame, PendingSend, WriteError};
+use super::frame::{frame_of, head_of, length};
+use super::outbox::PendingSend;
+use super::writer::{OutgoingFrame, WriteError};
 use crate::connection::bytes::Bytes;
 use crate::error::PutError;
 

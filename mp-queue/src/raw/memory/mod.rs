@@ -11,7 +11,7 @@ use mp_core::mem::{Mem, Word, run, run_straight};
 use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
 use mp_core::{Arena, Envelope, Hold, Parking};
 
-use crate::raw::handles::DesertedWhen;
+use crate::raw::deserted::DesertedWhen;
 use crate::raw::header::{CreateParams, Header, consumers};
 use crate::raw::payload::Payload;
 use crate::ring::{

@@ -1,0 +1,152 @@
+//! End of a connection over a socket: its descriptor and the state of its messages.
+//!
+//! A receiver or sender locks the state of the current message, advances it as far as possible, and unlocks
+//! it before it waits. So threads and futures may use one end at the same time, and one of them continues a
+//! message that another has begun. A message is *begun* when a part of it is sent. It is sent completely
+//! before the next one begins, also if its sender is a future that is dropped: see [`outbox`](super::outbox).
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::mutex::Mutex;
+use mp_core::{Descriptor, Wait, WaitPoint, Waitable};
+use rustix::event::PollFlags;
+use rustix::net::Shutdown;
+
+use super::handshake::{HandshakeResult, PeerIdentity};
+use super::reader::FrameReader;
+use super::stream::{Stream, found};
+use super::tcp;
+use super::writer::FrameWriter;
+
+/// End of a connection between two programs.
+pub(crate) struct Socket {
+    pub(super) stream: Stream,
+    /// Process that has connected. A forked copy does not read the data of the original.
+    process: u32,
+    pub(super) limit: usize,
+    /// Name in this process.
+    name: Mutex<Option<String>>,
+    pub(super) reader: Mutex<FrameReader>,
+    pub(super) writer: Mutex<FrameWriter>,
+}
+
+impl Socket {
+    pub(crate) fn new(result: HandshakeResult, limit: usize) -> Self {
+        let HandshakeResult { fd, peer, greeting } = result;
+        let reader = Mutex::new(FrameReader::new(greeting));
+        let (process, name) = (std::process::id(), Mutex::default());
+        Self { stream: Stream { fd, peer }, process, limit, name, reader, writer: Mutex::default() }
+    }
+
+    pub(crate) fn set_name(&self, name: &str) {
+        *self.name.lock() = Some(name.into());
+    }
+
+    pub(crate) fn given_name(&self) -> Option<String> {
+        self.name.lock().clone()
+    }
+
+    /// Returns the description for reports.
+    pub(crate) fn described(&self) -> String {
+        let name = self.given_name().map(|name| format!(" {name:?}")).unwrap_or_default();
+        match self.stream.peer {
+            PeerIdentity::Process(process) => format!("socket{name} to pid {}", process.pid),
+            PeerIdentity::Host(host) => format!("socket{name} to {host}"),
+        }
+    }
+
+    pub(crate) fn peer(&self) -> PeerIdentity {
+        self.stream.peer
+    }
+
+    pub(crate) fn shut_down(&self) {
+        // If the other end is gone, this fails, and nothing is left to do.
+        _ = rustix::net::shutdown(self.as_fd(), Shutdown::Both);
+    }
+
+    /// Returns `true` if the other end is gone. Its messages may still be unread.
+    pub(crate) fn is_disconnected(&self) -> bool {
+        self.stream.is_disconnected()
+    }
+
+    /// Returns `true` if there is something to receive: a message or its beginning, the end, or the other
+    /// side's refusal.
+    pub(crate) fn has_arrived(&self) -> bool {
+        while Descriptor(self.as_fd()).is_ready() {
+            if !self.reader.lock().greet(self.as_fd()) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Waitable for bytes that arrive at a socket.
+pub(super) struct ReadableSocket(pub(super) Arc<Socket>);
+
+impl Waitable for ReadableSocket {
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Readable(self.0.as_fd())
+    }
+
+    fn is_ready(&self) -> bool {
+        self.0.has_arrived()
+    }
+
+    fn described(&self) -> Option<String> {
+        Some(self.0.described())
+    }
+}
+
+/// Waitable for room in a socket.
+pub(super) struct WritableSocket(pub(super) Arc<Socket>);
+
+impl Waitable for WritableSocket {
+    fn place(&self) -> WaitPoint<'_> {
+        WaitPoint::Writable(self.0.as_fd())
+    }
+
+    fn is_ready(&self) -> bool {
+        found(self.0.as_fd(), PollFlags::OUT) != PollFlags::empty()
+    }
+
+    fn described(&self) -> Option<String> {
+        Some(format!("room in {}", self.0.described()))
+    }
+}
+
+/// Returns the remaining time to wait: `None` for no waiting, `Some(None)` for no limit.
+pub(super) fn left(wait: Wait) -> Option<Option<Duration>> {
+    match wait {
+        Wait::Never => None,
+        Wait::Forever => Some(None),
+        Wait::Until(deadline) => Some(Some(deadline.saturating_duration_since(Instant::now()))),
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        if self.stream.peer.host().is_some() && self.process == std::process::id() {
+            tcp::discard(self.as_fd());
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Socket")
+            .field("name", &self.given_name())
+            .field("peer", &self.stream.peer)
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}

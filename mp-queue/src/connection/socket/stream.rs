@@ -1,0 +1,44 @@
+//! Connected socket, without the state of its messages.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::event::{PollFd, PollFlags, Timespec};
+
+use super::handshake::PeerIdentity;
+
+/// Descriptor and other end of a connected socket.
+pub(super) struct Stream {
+    pub(super) fd: OwnedFd,
+    pub(super) peer: PeerIdentity,
+}
+
+impl Stream {
+    /// Returns `true` if the other end is gone. Its messages may still be unread.
+    pub(super) fn is_disconnected(&self) -> bool {
+        // Over TCP, the end of the other side alone is not a hang-up.
+        let gone = PollFlags::HUP | PollFlags::ERR | PollFlags::RDHUP;
+        found(self.as_fd(), PollFlags::RDHUP).intersects(gone)
+    }
+
+    /// Returns `true` if sending would be useless. For a Unix socket, the kernel reports this by itself. Over
+    /// TCP, the kernel accepts bytes until the host of the other side has refused them.
+    pub(super) fn is_peer_closed(&self) -> bool {
+        self.peer.host().is_some() && self.is_disconnected()
+    }
+}
+
+impl AsFd for Stream {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// Polls a descriptor without waiting.
+pub(super) fn found(fd: BorrowedFd<'_>, asked: PollFlags) -> PollFlags {
+    let mut fds = [PollFd::from_borrowed_fd(fd, asked)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    match rustix::event::poll(&mut fds, Some(&now)) {
+        Ok(_) => fds[0].revents(),
+        Err(_) => PollFlags::empty(),
+    }
+}

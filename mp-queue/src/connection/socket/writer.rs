@@ -1,0 +1,190 @@
+//! State of the message that is being sent over a socket.
+
+use std::os::fd::AsFd;
+
+use mp_reduce::Error;
+use rustix::io::Errno;
+use rustix::net::{SendFlags, Shutdown};
+
+use super::stream::Stream;
+use super::tcp;
+use crate::error::PutError;
+
+/// The message that is being sent, if any.
+#[derive(Default)]
+pub(super) struct FrameWriter {
+    pub(super) frame: Vec<u8>,
+    pub(super) sent: usize,
+    /// Number of messages that were begun, and number that were sent completely.
+    begun: u64,
+    pub(super) done: u64,
+    /// `true` if the sender has the rest of the message.
+    pub(super) lent: bool,
+    pub(super) closed: bool,
+}
+
+/// Bytes of a message to be sent.
+pub(super) struct OutgoingFrame<'a> {
+    pub(super) head: Vec<u8>,
+    /// Bytes after the head that the caller still owns.
+    pub(super) body: &'a [u8],
+}
+
+impl From<Vec<u8>> for OutgoingFrame<'_> {
+    fn from(head: Vec<u8>) -> Self {
+        Self { head, body: &[] }
+    }
+}
+
+impl OutgoingFrame<'_> {
+    /// Joins both parts if the body is short, so that one system call sends them.
+    pub(super) fn joined(mut self) -> Self {
+        if self.body.len() <= SHORT {
+            self.head.extend_from_slice(self.body);
+            self.body = &[];
+        }
+        self
+    }
+
+    fn len(&self) -> usize {
+        self.head.len() + self.body.len()
+    }
+
+    /// Returns the bytes of one part that follow the first `sent`.
+    fn after(&self, sent: usize) -> &[u8] {
+        match sent.checked_sub(self.head.len()) {
+            Some(of_body) => &self.body[of_body..],
+            None => &self.head[sent..],
+        }
+    }
+
+    /// Returns the bytes of both parts that follow the first `sent`.
+    pub(super) fn rest(&self, sent: usize) -> Vec<u8> {
+        let head = self.head.len();
+        [&self.head[sent.min(head)..], &self.body[sent.saturating_sub(head)..]].concat()
+    }
+
+    /// Sends bytes from `sent` on while there is room. Returns the total number of bytes sent.
+    fn send(&self, stream: &Stream, mut sent: usize) -> Result<usize, WriteError> {
+        while sent < self.len() {
+            match send(stream, self.after(sent))? {
+                0 => break,
+                n => sent += n,
+            }
+        }
+        Ok(sent)
+    }
+}
+
+/// Longest body that is copied after its head.
+const SHORT: usize = 1 << 14;
+
+pub(in crate::connection) enum WriteError {
+    Gone,
+    Failed(mp_core::Error),
+}
+
+impl From<mp_core::Error> for WriteError {
+    fn from(e: mp_core::Error) -> Self {
+        Self::Failed(e)
+    }
+}
+
+impl WriteError {
+    /// Converts into an error with the value.
+    pub(super) fn with<T>(self, value: T) -> PutError<T> {
+        match self {
+            Self::Gone => PutError::Disconnected(value),
+            Self::Failed(e) => PutError::Failed { value, error: Error::from(e) },
+        }
+    }
+}
+
+impl FrameWriter {
+    /// Sends the rest of the message while there is room. Returns `true` if nothing is left.
+    pub(super) fn flush(&mut self, stream: &Stream) -> Result<bool, WriteError> {
+        if self.closed {
+            return Err(WriteError::Gone);
+        }
+        if self.lent {
+            return Ok(false);
+        }
+        while self.begun > self.done {
+            self.sent += match send(stream, &self.frame[self.sent..]) {
+                Ok(0) => return Ok(false),
+                Ok(n) => n,
+                Err(e) => {
+                    self.closed = true;
+                    self.frame = Vec::new();
+                    return Err(e);
+                }
+            };
+            if self.sent == self.frame.len() {
+                self.frame = Vec::new();
+                self.done = self.begun;
+            }
+        }
+        Ok(true)
+    }
+
+    /// Begins a message if the previous one is complete and there is room for a byte. Returns its number.
+    pub(super) fn begin(
+        &mut self,
+        stream: &Stream,
+        frame: &mut OutgoingFrame<'_>,
+    ) -> Result<Option<u64>, WriteError> {
+        if !self.flush(stream)? {
+            return Ok(None);
+        }
+        if stream.is_peer_closed() {
+            return Err(WriteError::Gone);
+        }
+        let sent = send(stream, frame.after(0))?;
+        if sent == 0 {
+            return Ok(None);
+        }
+        self.begun += 1;
+        if sent == frame.len() {
+            self.done = self.begun;
+        } else if frame.body.is_empty() {
+            (self.frame, self.sent) = (std::mem::take(&mut frame.head), sent);
+        } else {
+            (self.lent, self.sent) = (true, sent);
+        }
+        Ok(Some(self.begun))
+    }
+
+    /// Continues a message whose rest its sender has. Returns `true` if it is complete.
+    pub(super) fn lend(&mut self, stream: &Stream, frame: &OutgoingFrame<'_>) -> Result<bool, WriteError> {
+        let sent = frame.send(stream, self.sent);
+        match sent {
+            Ok(sent) => self.sent = sent,
+            Err(_) => (self.closed, self.lent) = (true, false),
+        }
+        let all = sent? == frame.len();
+        if all {
+            (self.lent, self.done) = (false, self.begun);
+        }
+        Ok(all)
+    }
+}
+
+/// Sends some of these bytes. Returns 0 if there is no room.
+fn send(stream: &Stream, bytes: &[u8]) -> Result<usize, WriteError> {
+    loop {
+        return match rustix::net::send(stream.as_fd(), bytes, SendFlags::NOSIGNAL) {
+            Ok(n) => Ok(n),
+            Err(Errno::INTR) => continue,
+            Err(Errno::AGAIN) => Ok(0),
+            Err(e) if tcp::is_gone(e) => Err(WriteError::Gone),
+            Err(e) => {
+                // No other message can follow a partial message.
+                _ = rustix::net::shutdown(stream.as_fd(), Shutdown::Both);
+                Err(WriteError::Failed(mp_core::Error::Os {
+                    what: "sending over a socket",
+                    source: e.into(),
+                }))
+            }
+        };
+    }
+}

@@ -1,0 +1,107 @@
+//! Messages that are encoded and not yet put.
+
+use mp_core::user_code::drop_caught;
+use mp_core::{Message, Wait};
+use mp_reduce::{Error, LoanedParts, TypeFingerprint, pack_unless};
+
+use crate::error::PutError;
+use crate::raw::RawQueue;
+use crate::raw::payload::{Payload, pack_envelope, put_error};
+use crate::raw::waiting::PeerGone;
+use crate::ring::SmallMessage;
+
+/// The message of a value, encoded for a queue and not yet put. It owns the exclusive parts of the value
+/// until it is [committed](Self::commit) or moved [back](Self::into_value). The value itself stays in place.
+#[derive(Debug)]
+pub(crate) struct PendingMessage {
+    pub(crate) payload: Payload,
+    lent: LoanedParts,
+}
+
+impl PendingMessage {
+    /// Encodes a value. Waits like a put.
+    ///
+    /// # Errors
+    /// Returns the cause if the value could not be encoded. The value is unchanged.
+    #[inline]
+    pub(crate) fn encode<T: Message>(
+        raw: &RawQueue,
+        fingerprint: TypeFingerprint<T>,
+        value: &mut T,
+        wait: Wait,
+        peer_gone: impl Fn() -> Option<PeerGone>,
+    ) -> Result<Self, PutError<()>> {
+        match Self::encode_once(raw, fingerprint, value) {
+            Ok(unsent) => Ok(unsent),
+            Err(error) => Self::encode_waiting(raw, fingerprint, value, error, wait, peer_gone),
+        }
+    }
+
+    /// Like [`encode`](Self::encode), without waiting: returns [`PutError::Full`] instead.
+    #[inline]
+    pub(crate) fn try_encode<T: Message>(
+        raw: &RawQueue,
+        fingerprint: TypeFingerprint<T>,
+        value: &mut T,
+    ) -> Result<Self, PutError<()>> {
+        Self::encode_once(raw, fingerprint, value).map_err(|error| put_error(raw, error))
+    }
+
+    /// Encodes a value without waiting. Pass an error to [`encode_waiting`](Self::encode_waiting).
+    #[inline]
+    pub(crate) fn encode_once<T: Message>(
+        raw: &RawQueue,
+        fingerprint: TypeFingerprint<T>,
+        value: &mut T,
+    ) -> Result<Self, Error> {
+        if let Some(payload) = Payload::from_small(raw, value) {
+            return Ok(Self { payload, lent: LoanedParts::none() });
+        }
+        let small = |bytes: &[u8]| {
+            if raw.memory().accepts_small() { SmallMessage::new(bytes).map(Payload::Small) } else { None }
+        };
+        let (payload, lent) =
+            pack_unless(value, small, |out| pack_envelope(raw, out, fingerprint).map(Payload::Envelope))?;
+        Ok(Self { payload, lent })
+    }
+
+    /// Encodes a value whose first attempt failed, perhaps for lack of envelopes. If there are too many
+    /// messages and the queue has a bound, it waits.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn encode_waiting<T: Message>(
+        raw: &RawQueue,
+        fingerprint: TypeFingerprint<T>,
+        value: &mut T,
+        error: Error,
+        wait: Wait,
+        peer_gone: impl Fn() -> Option<PeerGone>,
+    ) -> Result<Self, PutError<()>> {
+        let refusal = put_error(raw, error);
+        if !refusal.is_full() {
+            return Err(refusal);
+        }
+        let attempt = || match Self::try_encode(raw, fingerprint, value) {
+            Err(PutError::Full(())) => None,
+            end => Some(end),
+        };
+        raw.wait_for_envelope(wait, attempt, peer_gone)
+    }
+
+    /// Drops the value after its message was put. A panic in its `Drop` is caught, since the message was
+    /// sent.
+    #[inline]
+    pub(crate) fn commit<T>(self, value: T) {
+        self.lent.commit();
+        drop_caught(value);
+    }
+
+    /// Returns the value, unchanged, after its message was not put.
+    #[cold]
+    pub(crate) fn into_value<T: Message>(self, mut value: T) -> T {
+        if let Payload::Envelope(envelope) = self.payload {
+            self.lent.restore(&mut value, envelope);
+        }
+        value
+    }
+}
