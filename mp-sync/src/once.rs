@@ -89,7 +89,7 @@ impl Once {
     }
 
     mp_core::forms! {
-        "Calls `f`, unless a run has finished already":
+        "Calls `f`, unless a call has already completed":
         call_once(; f: impl FnOnce(&OnceState)) -> Result<(), LockError>,
         or "[`LockError::Held`], which names the process that runs its closure";
         |once, wait| once.call_once_wait(wait, f);

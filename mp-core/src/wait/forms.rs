@@ -10,13 +10,13 @@
 /// struct Door(bool);
 ///
 /// impl Door {
-///     fn pass_within(&self, name: &str, wait: Wait) -> Result<String, String> {
+///     fn pass_wait(&self, name: &str, wait: Wait) -> Result<String, String> {
 ///         if self.0 { Ok(format!("{name} is in")) } else { Err(format!("{name}, {wait:?}")) }
 ///     }
 ///
 ///     mp_core::forms! {
-///         "Passes the door": pass(name: &str) -> Result<String, String>, or "A text, if the door stays closed";
-///         |door, wait| door.pass_within(name, wait);
+///         "Passes the door": pass(name: &str) -> Result<String, String>, or "a text";
+///         |door, wait| door.pass_wait(name, wait);
 ///         #[inline] never try_pass;
 ///         at_most pass_timeout;
 ///         until pass_deadline;
@@ -52,10 +52,11 @@ macro_rules! forms {
         ($($before:ident: $of_before:ty),* $(; $($after:ident: $of_after:ty),*)?) ($out:ty)
         ($handle:ident $wait:ident $core:expr)
     ) => {
-        #[doc = concat!($does, "; does not wait. Else as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        #[doc = concat!($does, ". Does not block. See [`", stringify!($of), "`](Self::", stringify!($of), ").")]
         #[doc = ""]
         #[doc = "# Errors"]
-        #[doc = concat!($late, ", and as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        #[doc = concat!("If the call would block, returns ", $late, ".")]
+        #[doc = concat!("Otherwise, returns the same errors as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
         $($attributes)*
         pub fn $name<$($types)*>(&self, $($before: $of_before,)* $($($after: $of_after),*)?) -> $out {
             let ($handle, $wait) = (self, $crate::Wait::Never);
@@ -67,10 +68,11 @@ macro_rules! forms {
         ($($before:ident: $of_before:ty),* $(; $($after:ident: $of_after:ty),*)?) ($out:ty)
         ($handle:ident $wait:ident $core:expr)
     ) => {
-        #[doc = concat!($does, "; waits at most `timeout`. Else as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        #[doc = concat!($does, ". Blocks for at most `timeout`. See [`", stringify!($of), "`](Self::", stringify!($of), ").")]
         #[doc = ""]
         #[doc = "# Errors"]
-        #[doc = concat!($late, ", and as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        #[doc = concat!("If the time is over, returns ", $late, ".")]
+        #[doc = concat!("Otherwise, returns the same errors as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
         $($attributes)*
         pub fn $name<$($types)*>(
             &self,
@@ -87,10 +89,11 @@ macro_rules! forms {
         ($($before:ident: $of_before:ty),* $(; $($after:ident: $of_after:ty),*)?) ($out:ty)
         ($handle:ident $wait:ident $core:expr)
     ) => {
-        #[doc = concat!($does, "; waits until `deadline` at most. Else as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        #[doc = concat!($does, ". Blocks until `deadline` at most. See [`", stringify!($of), "`](Self::", stringify!($of), ").")]
         #[doc = ""]
         #[doc = "# Errors"]
-        #[doc = concat!($late, ", and as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
+        #[doc = concat!("If the time is over, returns ", $late, ".")]
+        #[doc = concat!("Otherwise, returns the same errors as [`", stringify!($of), "`](Self::", stringify!($of), ").")]
         $($attributes)*
         pub fn $name<$($types)*>(
             &self,

@@ -34,8 +34,8 @@ impl Connection {
     }
 
     mp_core::forms! {
-        "Sends bytes as they are": send_bytes(bytes: &[u8]) -> Result<(), PutError<Vec<u8>>>,
-        or "[`PutError::Full`] when there was no room for the first byte (see [`send_timeout`](Self::send_timeout))";
+        "Sends bytes as one message": send_bytes(bytes: &[u8]) -> Result<(), PutError<Vec<u8>>>,
+        or "[`PutError::Full`], unless a byte was sent (see [`send_timeout`](Self::send_timeout))";
         |connection, wait| connection.send_bytes_wait(bytes, wait);
         never try_send_bytes;
         at_most send_bytes_timeout;

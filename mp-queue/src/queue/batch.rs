@@ -148,7 +148,7 @@ impl<T: Message> Queue<T> {
 
     mp_core::forms! {
         "Puts values": put_many[I: IntoIterator<Item = T>](values: I) -> Result<usize, PutManyError<T, I::IntoIter>>,
-        or "[`PutError::Full`] with the first value that found no room, in the time for all of them";
+        or "[`PutError::Full`] with the first value that found no room. The time is that of the whole call";
         |queue, wait| queue.put_many_wait(values.into_iter(), wait);
         never try_put_many;
         at_most put_many_timeout;
@@ -212,7 +212,7 @@ impl<T: Message> Queue<T> {
 
     mp_core::forms! {
         "Takes up to `most` messages": get_many(into: &mut Vec<T>, most: usize) -> Result<usize, GetError>,
-        or "[`GetError::Empty`] if there was no first one";
+        or "[`GetError::Empty`], unless a message was taken";
         |queue, wait| queue.get_many_wait(into, most, wait);
         never try_get_many;
         at_most get_many_timeout;

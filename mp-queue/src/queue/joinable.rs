@@ -179,8 +179,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
 
     mp_core::forms! {
         "Takes the oldest task": get() -> Result<Option<Lease<T>>, GetError>,
-        or "[`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may \
-            come back";
+        or "[`GetError::Empty`], or [`GetError::Leased`] with the leaseholders if the queue is closed and their \
+            messages may be given back";
         |tasks, wait| tasks.queue.lease_wait(wait);
         never try_get;
         at_most get_timeout;

@@ -244,10 +244,10 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     }
 
     mp_core::forms! {
-        "Takes the oldest message, to say later that it is [done](Lease::ack)":
+        "Takes the oldest message as a [`Lease`]":
         get_lease() -> Result<Option<Lease<T>>, GetError>,
-        or "[`GetError::Empty`]; [`GetError::Leased`], with the processes, if the queue is closed and what they work on may \
-            come back";
+        or "[`GetError::Empty`], or [`GetError::Leased`] with the leaseholders if the queue is closed and their \
+            messages may be given back";
         |queue, wait| queue.lease_wait(wait);
         never try_get_lease;
         at_most get_lease_timeout;

@@ -130,9 +130,9 @@ impl Barrier {
     }
 
     mp_core::forms! {
-        "Waits until all parties arrived, or breaks the barrier for all":
+        "Waits until all parties have arrived":
         wait() -> Result<usize, BarrierError>,
-        or "[`BarrierError::TimedOut`]";
+        or "[`BarrierError::TimedOut`], and the barrier is broken for all parties";
         |barrier, wait| barrier.wait_with(wait, NO_ACTION);
         at_most wait_timeout;
         until wait_deadline;
@@ -166,9 +166,9 @@ impl Barrier {
     }
 
     mp_core::forms! {
-        "Waits until all parties arrived and the last one ran `action`, or breaks the barrier for all":
+        "Waits until all parties have arrived and the last one has run `action`":
         wait_then(; action: impl FnOnce()) -> Result<usize, BarrierError>,
-        or "[`BarrierError::TimedOut`] (not in the party that runs `action`: its time is not limited)";
+        or "[`BarrierError::TimedOut`], and the barrier is broken for all parties. The time does not limit `action`";
         |barrier, wait| barrier.wait_with(wait, Some(action));
         at_most wait_then_timeout;
         until wait_then_deadline;
