@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn the_bytes_of_sockets_and_slots_are_those_of_the_golden_file() {
+    fn sockets_and_slots_match_the_golden_file() {
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/src/golden.txt");
         mp_harness::hostile::golden(file, "mp-sock version 8, wire version 6", &super::samples());
     }

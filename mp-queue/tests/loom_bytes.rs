@@ -147,7 +147,7 @@ fn loom_an_envelope_put_again_takes_no_room() {
 /// next one. The values that it has read of the newest message don't apply to those. There is room at all
 /// times, and the producer finds it.
 #[test]
-fn loom_a_ticket_that_others_publish_under_takes_no_room() {
+fn loom_position_published_by_others_is_rechecked() {
     check(|| {
         let m = memory();
         // The bytes of the one message in the queue end at 3.

@@ -121,7 +121,7 @@ mod tests {
 
     /// A message with the fingerprint of the expected type and the name of another type.
     #[test]
-    fn a_value_with_the_fingerprint_and_another_name_is_of_another_type() {
+    fn value_with_equal_fingerprint_is_checked_by_name() {
         let received = |name: &str| {
             let bytes = [&(name.len() as u16).to_le_bytes(), name.as_bytes(), &[1, 5]].concat();
             let decoded = Named::<u8>::decode::<MessagePack>(&mut Incoming::from_plain(bytes.clone()));

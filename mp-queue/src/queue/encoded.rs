@@ -169,7 +169,7 @@ mod tests {
     /// A message that had no envelope in its former queue counts in a queue with a bound of bytes, and so do
     /// the messages before and after it.
     #[test]
-    fn a_bound_of_bytes_holds_around_a_small_message_of_another_queue() {
+    fn byte_bound_counts_packed_small_messages() {
         let other = Queue::<Vec<u8>>::bounded(4).unwrap();
         let bound = QueueOptions::new().capacity(8).bytes(1000).create::<Vec<u8>>().unwrap();
         let large = vec![7; 600];

@@ -471,7 +471,7 @@ mod tests {
 
     /// Names of two types may have the same fingerprint.
     #[test]
-    fn a_queue_of_a_type_that_has_the_fingerprint_and_another_name_is_refused() {
+    fn queue_with_equal_fingerprint_is_refused_by_name() {
         let long = |end: &str| format!("{}{end}", "a".repeat(122));
         let named = |name: &str| RawQueue::create(Some(1), false, 0, (7, name), false).unwrap();
         for name in ["there::Point", "", &long("-hundred"), &"ä".repeat(100)] {

@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_replaced_before_it_was_read_is_not_there_any_more() {
+    fn replaced_message_reads_as_none() {
         let (sender, receiver) = ends(1);
         let newest = || receiver.retained().unwrap().newest().unwrap();
         let read = |at| receiver.read(TypeFingerprint::<u32>::new(), at, || {}).unwrap();
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_channel_of_a_type_that_has_the_fingerprint_and_another_name_is_refused() {
+    fn channel_with_equal_fingerprint_is_refused_by_name() {
         let (_sender, receiver) = ends(1);
         let queue = crate::Queue::bounded(1).unwrap();
         queue.put(Misnamed(receiver)).unwrap();

@@ -151,7 +151,7 @@ fn a_message_that_names_no_envelope_is_taken_away() {
 
 /// A message to be leased is copied before it is taken, and the copy consists of one message.
 #[test]
-fn a_small_message_that_is_to_be_leased_stays_and_is_whole() {
+fn small_message_stays_whole_until_leased() {
     let m = memory();
     put_small(&m, b"first one");
     let found = run(FindOldest::new(ring()).leasing(), &m);
@@ -237,7 +237,7 @@ fn a_put_that_was_overtaken_has_its_envelope_again() {
 
 /// A put that is restricted to one position uses no other.
 #[test]
-fn a_put_at_one_ticket_is_not_made_at_another() {
+fn put_at_one_position_is_not_made_at_another() {
     let m = memory();
     set(&m, 0, SlotState::Full(Content::of(1)));
     assert!(matches!(run(to_put(ring(), 0).at(position(0)), &m), PutOutcome::Full(_)));
@@ -264,7 +264,7 @@ fn a_small_message_is_leased_before_its_slot_is_taken() {
 
 /// Another process took the message first, and the slot has another message, or the same one in a later lap.
 #[test]
-fn a_small_message_that_another_process_took_is_not_leased() {
+fn taken_small_message_is_not_leased() {
     let other_lap = Slot { lap: LAP + 1, state: Slot::unpack(full(b"task")).state }.pack();
     for found in [full(b"last"), other_lap] {
         let m = memory();
@@ -297,7 +297,7 @@ fn returned(m: &HeapMem, e: EnvelopeId, ring: BlockId) {
 }
 
 #[test]
-fn what_came_back_to_this_queue_is_found_wherever_it_is() {
+fn returned_messages_are_found_in_any_envelope() {
     let m = memory();
     returned(&m, 0, 9);
     returned(&m, ENVELOPES - 1, ring().block);
@@ -308,7 +308,7 @@ fn what_came_back_to_this_queue_is_found_wherever_it_is() {
 
 /// A consumer that loses a message to another consumer continues with the next one.
 #[test]
-fn losing_what_came_back_to_another_consumer_is_not_the_end() {
+fn lost_returned_message_continues_the_scan() {
     let m = memory();
     returned(&m, 0, ring().block);
     returned(&m, 1, ring().block);
@@ -370,7 +370,7 @@ fn settled(m: &HeapMem, context: TestContext) -> (SettleOutcome, Holder) {
 }
 
 #[test]
-fn an_envelope_that_a_dead_member_took_is_its_own_or_its_lease() {
+fn settled_envelope_is_owned_or_leased_by_the_dead() {
     let m = memory();
     let (dead, held) = (Member::new(2, 1), ring().block);
     for (redelivers, end, now) in [

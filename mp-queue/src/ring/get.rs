@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn a_consumer_that_loses_a_message_to_another_intends_nothing() {
+    fn consumer_that_loses_a_race_clears_its_intent() {
         let m = memory();
         m.store(ring().slot(0), Slot { lap: 1, state: SlotState::Full(Content::of(0)) }.pack());
         m.store(OWNERS.of(0), Owner { holder: Holder::Queued, seq: 1 }.pack());

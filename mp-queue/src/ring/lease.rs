@@ -307,7 +307,7 @@ mod tests {
     /// A message that is returned after its envelope was scanned, and noted before the scan ends, is found by
     /// the same call: there may be no other call.
     #[test]
-    fn what_comes_back_during_the_look_is_found() {
+    fn message_returned_during_a_scan_is_found() {
         let m = HeapMem::new(16);
         m.store(COUNT, 2);
         m.store(GROUPS.of(0), Group::InUse.pack());

@@ -179,7 +179,7 @@ proptest! {
 }
 
 #[test]
-fn long_ones_are_beside_the_message_and_others_are_not() {
+fn only_long_buffers_are_attached() {
     for (bytes, beside) in [(LONG - 8, 0), (LONG, 1), (10 * LONG, 1)] {
         for part in [0, 1, 2, 3, 4, 5, 9, 10, 11, 12] {
             let (attached, len) = message_of(record(part, bytes));
@@ -242,7 +242,7 @@ where
 }
 
 #[test]
-fn what_is_read_as_another_type_is_converted_or_refused() {
+fn buffer_read_as_another_type_converts_or_fails() {
     for len in [40, ROW, LONG] {
         let (ones, bytes) = (vec![1_u16; len], vec![1_u8; len]);
         assert_eq!(read_as::<_, Vec<u8>>(ones.clone()).unwrap(), format!("{bytes:?}"));
@@ -338,7 +338,7 @@ enum Part {
 }
 
 #[test]
-fn sequences_of_several_types_or_of_another_length_arrive() {
+fn mixed_and_mislabelled_sequences_round_trip() {
     let numbers: Vec<u32> = (0..100).map(|i| i << (i % 30)).collect();
     for says in [None, Some(0), Some(1), Some(100), Some(101), Some(64_000), Some(usize::MAX)] {
         for then in [None, Some("then".to_owned())] {
@@ -373,7 +373,7 @@ impl<I: Iterator> Iterator for Says<I> {
 }
 
 #[test]
-fn iterators_that_say_another_length_are_written_as_what_comes() {
+fn wrong_size_hint_does_not_change_the_encoding() {
     struct Collected(Says<std::vec::IntoIter<u64>>);
     impl Serialize for Collected {
         fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
@@ -429,7 +429,7 @@ impl<'de> Deserialize<'de> for Busy {
 }
 
 #[test]
-fn buffers_of_a_message_within_another_are_each_their_own() {
+fn nested_messages_have_separate_buffers() {
     let busy = |len| Busy(many_numbers(len));
     super::same((
         vec![1_u8; LONG],
@@ -454,7 +454,7 @@ fn by_str<'de, D: Deserializer<'de>>(d: D) -> Result<String, D::Error> {
 }
 
 #[test]
-fn what_is_beside_the_message_can_be_borrowed_as_what_is_in_it() {
+fn attached_bytes_can_be_borrowed() {
     for len in [3, LONG - 1, LONG] {
         super::same(vec![Borrowing { text: "a".repeat(len), other: "b".repeat(len) }; 3]);
     }

@@ -250,7 +250,7 @@ fn is_refused<T: Message + Send>(deep: fn() -> T, inner: fn(T) -> Option<T>) {
 }
 
 #[test]
-fn a_hundred_thousand_levels_come_back_to_their_sender() {
+fn refused_deep_value_returns_to_its_sender() {
     is_refused(
         || (0..VERY_DEEP).fold(Newtype(None), |v, _| Newtype(Some(Box::new(v)))),
         |v: Newtype| v.0.map(|inner| *inner),

@@ -43,7 +43,7 @@ fn a_part_stands_before_the_value_that_mentions_it() {
 }
 
 #[test]
-fn a_part_that_leads_to_itself_is_an_error_of_its_reader() {
+fn cyclic_part_is_an_error_when_read() {
     let inner = [&[0x81, 0xa3][..], b"all", &[0x91], FIRST].concat();
     let forged = message(&[ONE_PART, &[inner.len() as u8], &inner, &inner]);
     let error = read::<Node>(&forged).unwrap_err().to_string();
@@ -79,7 +79,7 @@ fn forged_parts_are_errors() {
 
 /// Includes the long buffers of a part, which are attached to the message.
 #[test]
-fn a_message_that_can_not_be_read_has_the_bytes_of_its_parts() {
+fn undecodable_error_contains_the_bytes_of_parts() {
     #[derive(Serialize)]
     struct Unreadable;
     impl<'de> Deserialize<'de> for Unreadable {

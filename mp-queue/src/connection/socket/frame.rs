@@ -138,7 +138,7 @@ mod tests {
 
     /// A message with the fingerprint of the expected type and the name of another type.
     #[test]
-    fn a_message_with_the_fingerprint_and_another_name_is_of_another_type() {
+    fn frame_with_equal_fingerprint_is_checked_by_name() {
         let received = |name: &str| {
             let fingerprint = TypeFingerprint::<u8>::new().get();
             value_of::<u8>(ReceivedFrame { bytes: vec![1, 5], fingerprint, name: name.into() })
@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_that_is_told_is_the_one_that_was_hit() {
+    fn error_names_the_limit_that_was_exceeded() {
         for (len, limit) in [(0, 0), (10, 10), (u32::MAX as usize, usize::MAX)] {
             assert_eq!(length(len, limit).unwrap() as usize, len);
         }

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_proof_holds_for_one_key_one_direction_and_one_meeting() {
+    fn proof_is_bound_to_key_role_and_nonces() {
         let (a, b, c) = (nonce().unwrap(), nonce().unwrap(), nonce().unwrap());
         let key = Key::new(b"secret");
         let said = |listener, provers, others| ProofInput { listener, provers, others };

@@ -111,7 +111,7 @@ fn words_of_a_ring_may_be_anything() {
 /// A slot names a message that is in no queue or in another queue. The call returns one error, and no message
 /// is lost.
 #[test]
-fn a_slot_that_names_a_message_that_is_not_in_it_is_an_error() {
+fn slot_that_names_a_missing_message_is_an_error() {
     let queue = Queue::<String>::bounded(1).unwrap();
     let memory = queue.raw().memory();
     let (arena, ring) = (memory.arena, memory.chain.first);

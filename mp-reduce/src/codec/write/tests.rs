@@ -49,7 +49,7 @@ fn room_that_ends_anywhere_is_made_anew() {
 /// A buffer of at most 64 KiB is reused for the thread's next message: reserving room must not enlarge it
 /// beyond that.
 #[test]
-fn a_message_of_less_than_64_kib_leaves_a_buffer_that_is_kept() {
+fn buffer_of_a_short_message_is_reused() {
     for kib in [1, 8, 30, 31, 32, 33, 48, 60, 63] {
         let (value, mut bytes) = (pieces(kib << 10), vec![255]);
         appended(&mut bytes, &value).unwrap();
@@ -156,7 +156,7 @@ impl Serialize for GoesOn {
 
 /// The following parts are complete, and the failed one is omitted.
 #[test]
-fn a_type_that_goes_on_after_an_error_is_written_without_what_failed() {
+fn writer_continues_after_a_failed_element() {
     let maps: &[u8] = &[0x82, 1, 1, 3, 3];
     for (value, wanted) in [
         (GoesOn::Sequence, &[0x92, 1, 3][..]),

@@ -469,7 +469,7 @@ fn every_message_is_read_or_counted_as_missed() {
 
 /// Slots of a stopped reader are skipped: their positions have no messages, and are not counted.
 #[test]
-fn tickets_that_are_passed_over_are_not_counted() {
+fn skipped_positions_are_not_counted() {
     let s = Setup { senders: 1, items: 4, readers: 2, all: true, slots: 3, keep: 1, ..Setup::default() };
     at_random(|| {
         s.explore(1, 1);
