@@ -17,16 +17,17 @@ const PAGE: usize = 4096;
 /// Announces that newly allocated memory will be filled. A large piece gets huge pages, if the kernel has any
 /// and provides them on advice (madvise(2), `MADV_HUGEPAGE`). Without them each 4 KiB cost a page fault,
 /// which takes longer than the copy into it.
-pub fn will_fill(memory: &mut [u8]) {
-    if memory.len() < LARGE || cfg!(miri) {
+pub fn will_fill<T>(memory: &mut [T]) {
+    let bytes = size_of_val(memory);
+    if bytes < LARGE || cfg!(miri) {
         return;
     }
-    let first = memory.as_ptr().align_offset(PAGE);
-    let Some(pages) = memory.get_mut(first..) else { return };
-    let len = pages.len() - pages.len() % PAGE;
+    let start = memory.as_mut_ptr().cast::<u8>();
+    let first = start.align_offset(PAGE);
+    let len = bytes.saturating_sub(first) / PAGE * PAGE;
     // SAFETY: the range is inside of the slice, and the advice doesn't change its contents. Kernels without
     // huge pages ignore it.
-    _ = unsafe { rustix::mm::madvise(pages.as_mut_ptr().cast(), len, Advice::LinuxHugepage) };
+    _ = unsafe { rustix::mm::madvise(start.wrapping_add(first).cast(), len, Advice::LinuxHugepage) };
 }
 
 /// Configures the C library's allocator to keep up to `most` free bytes at the end of a heap instead of

@@ -8,8 +8,8 @@
 //!
 //! Any byte of a frame may be wrong. A length beyond the limit ends the connection. Whatever the length, the
 //! memory used never exceeds twice the number of bytes received. After 4 MiB, this limit applies to pages and
-//! not to addresses. If another type is expected, the error contains the name, but only if the fingerprint is
-//! the hash of it.
+//! not to addresses, and the kernel may round it up to a huge page. If another type is expected, the error
+//! contains the name, but only if the fingerprint is the hash of it.
 
 use std::os::fd::BorrowedFd;
 

@@ -56,8 +56,9 @@ pub(super) enum FrameEvent {
 /// the buffer for each read would make the cost of a long message quadratic.
 fn read_more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
     let start = into.len();
-    let has_room = start < into.capacity() || start >= WHOLE && into.try_reserve_exact(len - start).is_ok();
-    if !has_room {
+    if start == into.capacity() && start >= WHOLE && into.try_reserve_exact(len - start).is_ok() {
+        mp_core::will_fill(into.spare_capacity_mut());
+    } else if start == into.capacity() {
         into.reserve_exact(len.min(start + start.max(FIRST)) - start);
     }
     if into.capacity() <= len {

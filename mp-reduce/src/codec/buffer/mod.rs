@@ -207,9 +207,8 @@ fn fill_with<P: Pod + StaticType + DeserializeOwned>(bytes: &[u8], visitor: Type
     let (elements, _) = bytes.split_at(bytes.len() - bytes.len() % size_of::<P>());
     // For many elements, the kernel provides the zeros.
     let mut all = vec![P::zeroed(); elements.len() / size_of::<P>()];
-    let to = bytemuck::cast_slice_mut(&mut all);
-    mp_core::will_fill(to);
-    to.copy_from_slice(elements);
+    mp_core::will_fill(&mut all);
+    bytemuck::cast_slice_mut(&mut all).copy_from_slice(elements);
     place.put(all);
 }
 
