@@ -4,7 +4,7 @@ use proc_macro2::TokenStream as Tokens;
 use quote::{format_ident, quote};
 use syn::{Data, DeriveInput, Error, Fields, Path, parse_quote};
 
-use crate::fresh::{Fresh, locals, primitive};
+use crate::unused_names::{UnusedNames, locals, primitive};
 use crate::{known, options};
 
 /// Returns the path of the module that contains `Batch`.
@@ -51,7 +51,7 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
     let shapes = names.iter().map(|name| format!("Shape of a row of `{name}`, or `()` if it has none."));
     let rows = names.iter().map(|name| format!("Row in the column `{name}`."));
     let texts: Vec<String> = names.iter().map(|name| syn::ext::IdentExt::unraw(*name).to_string()).collect();
-    let Fresh { codec, lifetime } = Fresh::of(input);
+    let UnusedNames { codec, lifetime } = UnusedNames::of(input);
     let locals = locals(fields);
     let (ok, some) = (quote!(::core::result::Result::Ok), quote!(::core::option::Option::Some));
     let (next, extend) = (quote!(::core::iter::Iterator::next), quote!(::core::iter::Extend::extend));

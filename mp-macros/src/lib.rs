@@ -1,7 +1,7 @@
 //! Derive macros of `mp`. Use them through the crate `mp` or `mp_reduce`, which re-exports them.
 
 mod batch;
-mod fresh;
+mod unused_names;
 
 use proc_macro::TokenStream;
 use proc_macro_crate::{FoundCrate, crate_name};
@@ -11,7 +11,7 @@ use syn::ext::IdentExt;
 use syn::spanned::Spanned;
 use syn::{Data, DeriveInput, Fields, Member, Path, parse_macro_input, parse_quote};
 
-use crate::fresh::{Fresh, primitive};
+use crate::unused_names::{UnusedNames, primitive};
 
 /// Implements `Message` for a struct or enum whose fields are messages, such as exclusive tensors and plain
 /// data.
@@ -123,7 +123,7 @@ fn default_path() -> Path {
 }
 
 /// Generated code for the fields of a struct or a variant.
-struct Parts {
+struct FieldCode {
     /// Pattern that binds all fields.
     pattern: Tokens,
     /// Calls that write the fields.
@@ -134,9 +134,9 @@ struct Parts {
     read: Tokens,
 }
 
-fn fields(fields: &Fields, m: &Tokens, variant: &str, fresh: &Fresh) -> Parts {
-    let codec = &fresh.codec;
-    let locals = fresh::locals(fields);
+fn fields(fields: &Fields, m: &Tokens, variant: &str, unused: &UnusedNames) -> FieldCode {
+    let codec = &unused.codec;
+    let locals = unused_names::locals(fields);
     let names: Vec<_> =
         (0..).map(Member::from).zip(fields).map(|(i, f)| f.ident.clone().map_or(i, Member::from)).collect();
     let write = quote!(#(#m::Message::encode::<#codec>(#locals, __mp_out)?;)*);
@@ -150,13 +150,13 @@ fn fields(fields: &Fields, m: &Tokens, variant: &str, fresh: &Fresh) -> Parts {
     });
     // Also valid for a tuple or unit struct: `Name { 0: … }`.
     let (pattern, read) = (quote!({ #(#names: #locals),* }), quote!({ #(#names: #reads),* }));
-    Parts { pattern, write, back, read }
+    FieldCode { pattern, write, back, read }
 }
 
 /// Expands a type that is sent as bytes. The compiler reports an error at the option if the type is not
 /// `Pod`.
 fn expand_as_bytes(input: &DeriveInput, m: &Tokens, span: Span) -> Tokens {
-    let (name, codec) = (&input.ident, Fresh::of(input).codec);
+    let (name, codec) = (&input.ident, UnusedNames::of(input).codec);
     let (impl_generics, type_generics, where_clause) = input.generics.split_for_impl();
     let write = quote_spanned!(span=> #m::write_as_bytes::<Self, #codec>(__mp_out, self));
     let read_into = quote_spanned!(span=> #m::read_as_bytes_into::<Self, #codec>(__mp_inc, __mp_slot));
@@ -201,16 +201,16 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
     if let Some(span) = as_bytes {
         return Ok(expand_as_bytes(&input, &m, span));
     }
-    let fresh = Fresh::of(&input);
-    let (codec, ok) = (&fresh.codec, quote!(::core::result::Result::Ok));
+    let unused = UnusedNames::of(&input);
+    let (codec, ok) = (&unused.codec, quote!(::core::result::Result::Ok));
     let (encode, take_back, decode) = match &input.data {
         Data::Enum(e) => {
             let (u32, name) = (primitive("u32"), input.ident.unraw().to_string());
             let (mut writes, mut backs, mut reads) = (Vec::new(), Vec::new(), Vec::new());
             for (i, v) in e.variants.iter().enumerate() {
                 let (name, i) = (&v.ident, i as u32);
-                let Parts { pattern, write, back, read } =
-                    fields(&v.fields, &m, &format!("{}.", name.unraw()), &fresh);
+                let FieldCode { pattern, write, back, read } =
+                    fields(&v.fields, &m, &format!("{}.", name.unraw()), &unused);
                 writes.push(
                     quote!(Self::#name #pattern => { <#codec as #m::Codec>::write(__mp_out, &#i)?; #write }),
                 );
@@ -230,7 +230,7 @@ fn expand(mut input: DeriveInput) -> syn::Result<Tokens> {
             )
         }
         Data::Struct(s) => {
-            let Parts { pattern, write, back, read } = fields(&s.fields, &m, "", &fresh);
+            let FieldCode { pattern, write, back, read } = fields(&s.fields, &m, "", &unused);
             let bind = quote!(let Self #pattern = self;);
             (quote!({ #bind #write }), quote!({ #bind #back }), quote!(#ok(Self #read)))
         }

@@ -50,7 +50,7 @@ struct Flat {
 }
 
 #[derive(Serialize, Deserialize, Clone, Debug)]
-struct Values {
+struct FuzzValues {
     id: u64,
     signed: (i8, i16, i64),
     floats: (f32, f64),
@@ -79,12 +79,12 @@ impl Debug for Graph {
 /// A list that trusts its length hint, as types of users may.
 #[derive(Serialize, Debug)]
 #[serde(transparent)]
-struct Counted(Vec<u8>);
+struct CountedSequence(Vec<u8>);
 
-impl<'de> Deserialize<'de> for Counted {
+impl<'de> Deserialize<'de> for CountedSequence {
     fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct List;
-        impl<'de> serde::de::Visitor<'de> for List {
+        struct ListVisitor;
+        impl<'de> serde::de::Visitor<'de> for ListVisitor {
             type Value = Vec<u8>;
             fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 f.write_str("a list")
@@ -100,7 +100,7 @@ impl<'de> Deserialize<'de> for Counted {
                 Ok(all)
             }
         }
-        d.deserialize_seq(List).map(Counted)
+        d.deserialize_seq(ListVisitor).map(CountedSequence)
     }
 }
 
@@ -147,7 +147,7 @@ fn is_of_bytes(error: &Error, bytes: &[u8]) {
 fn values(bytes: &[u8]) {
     let Some((which, bytes)) = bytes.split_first() else { return };
     match which % 11 {
-        0 => read::<Values>(bytes),
+        0 => read::<FuzzValues>(bytes),
         1 => read::<Untagged>(bytes),
         2 => read::<Tree>(bytes),
         3 => read::<Internally>(bytes),
@@ -156,7 +156,7 @@ fn values(bytes: &[u8]) {
         6 => read::<Bundle<(String, Vec<f64>)>>(bytes),
         7 => read::<Vec<Vec<Vec<()>>>>(bytes),
         8 => read_plain::<(u8, String)>(bytes),
-        10 => read::<Counted>(bytes),
+        10 => read::<CountedSequence>(bytes),
         _ => read_plain::<u64>(bytes),
     }
 }
@@ -179,7 +179,7 @@ fn seeds() -> Vec<Vec<u8>> {
     let last = Arc::new(Graph { id: 1, to: vec![] });
     let middle = Arc::new(Graph { id: 2, to: vec![last.clone(), last.clone()] });
     let graph = Graph { id: 3, to: vec![middle.clone(), last, middle] };
-    let values = Values {
+    let values = FuzzValues {
         id: 1 << 40,
         signed: (-3, -300, i64::MIN),
         floats: (0.5, -1e300),
@@ -211,8 +211,8 @@ fn seeds() -> Vec<Vec<u8>> {
         of(7, vec![vec![vec![(); 3]; 2]; 2]),
         of(8, (7_u8, "text".to_owned())),
         of(9, 70_000_u64),
-        of(10, Counted(vec![1, 2, 3])),
-        of(10, Counted(vec![7; 70_000])),
+        of(10, CountedSequence(vec![1, 2, 3])),
+        of(10, CountedSequence(vec![7; 70_000])),
     ]
 }
 

@@ -83,7 +83,7 @@ pub(crate) struct CreateParams<'a> {
 
 /// Location of the words in a queue's block.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Header {
+pub(crate) struct QueueHeader {
     base: Word,
 }
 
@@ -95,7 +95,7 @@ pub(crate) mod consumers {
     pub(crate) const GET: u64 = 2;
 }
 
-impl Header {
+impl QueueHeader {
     pub(crate) const fn at(base: Word) -> Self {
         Self { base }
     }

@@ -139,7 +139,7 @@ impl RawQueue {
         {
             pace.back_off();
         }
-        let mut waiter = Waiter {
+        let mut waiter = QueueWaiter {
             raw: self,
             at,
             wait,
@@ -185,7 +185,7 @@ impl RawQueue {
 }
 
 /// A thread that waits at a queue.
-struct Waiter<'a, Attempt, Gone> {
+struct QueueWaiter<'a, Attempt, Gone> {
     raw: &'a RawQueue,
     at: WaitSite,
     wait: Wait,
@@ -202,7 +202,7 @@ struct Waiter<'a, Attempt, Gone> {
     unswept: Option<Instant>,
 }
 
-impl<R, E, Attempt, Gone> Waiter<'_, Attempt, Gone>
+impl<R, E, Attempt, Gone> QueueWaiter<'_, Attempt, Gone>
 where
     E: From<WaitError>,
     Attempt: FnMut() -> Option<Result<R, E>>,
@@ -223,7 +223,7 @@ where
     }
 }
 
-impl<R, E, Attempt, Gone> Blocking for Waiter<'_, Attempt, Gone>
+impl<R, E, Attempt, Gone> Blocking for QueueWaiter<'_, Attempt, Gone>
 where
     E: From<WaitError>,
     Attempt: FnMut() -> Option<Result<R, E>>,

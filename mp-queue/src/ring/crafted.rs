@@ -370,7 +370,7 @@ fn settled(m: &HeapMem, context: TestContext) -> (SettleOutcome, Holder) {
 }
 
 #[test]
-fn settled_envelope_is_owned_or_leased_by_the_dead() {
+fn settled_envelope_goes_to_the_crashed_member() {
     let m = memory();
     let (dead, held) = (Member::new(2, 1), ring().block);
     for (redelivers, end, now) in [

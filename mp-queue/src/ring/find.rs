@@ -4,20 +4,10 @@
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::EnvelopeId;
 
+use super::RingAt;
+use super::outcome::{GetOutcome, OldestMessage};
 use super::slot::{Lag, Position, Slot, SlotState, Turns};
-use super::{GetOutcome, RingAt, SmallMessage};
-
-/// Result of [`FindOldest`].
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum OldestMessage {
-    /// An envelope in the slot with this word, at this position. It is not taken yet.
-    Envelope(u64, Position),
-    /// The slot named an envelope that does not exist. The slot is taken.
-    Stray(EnvelopeId),
-    /// A small message, taken at this position. If it is to be leased, it is still in the slot, for
-    /// [`Enclose`](super::Enclose).
-    Small(SmallMessage, Position),
-}
+use super::small_message::SmallMessage;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {

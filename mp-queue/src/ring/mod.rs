@@ -68,20 +68,23 @@ mod find;
 mod get;
 mod lease;
 mod newest;
+mod outcome;
 mod put;
 mod retained;
 mod settle;
 mod slot;
 mod small;
+mod small_message;
 
 pub use byte_bound::{CheckRoom, PutByteBounded, Weight};
 pub use census::{Census, MessageCounts};
 pub use chain::{ChainAt, CloseChain, Extend, Link};
 pub use close::Close;
-pub use find::{FindOldest, OldestMessage};
-pub use get::{Get, GetOutcome, TakenMessage};
+pub use find::FindOldest;
+pub use get::Get;
 pub use lease::{NoteReturned, Reclaim, Return, ReturnWords, may_have_returned};
 pub use newest::{AssignNumber, FindNewest, FindNext, NextMessage, ReadNumber};
+pub use outcome::{GetOutcome, OldestMessage, TakenMessage};
 pub use put::{Advance, Put, PutOutcome};
 pub use retained::{
     Collect, CollectOutcome, FindPublishSlot, Pin, PinOutcome, Pins, PublishSlot, Retire, SkipPosition, Unpin,
@@ -91,7 +94,8 @@ pub(crate) use slot::PositionState;
 pub use slot::{Content, Position, Slot, SlotState};
 #[cfg(any(test, feature = "fuzz"))]
 pub(crate) use small::small_words;
-pub use small::{Enclose, PutSmall, SmallMessage};
+pub use small::{Enclose, PutSmall};
+pub use small_message::SmallMessage;
 
 #[cfg(doc)]
 use mp_core::mem::Mem;

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use mp_core::words::EnvelopeId;
 
-use super::SmallMessage;
+use super::small_message::SmallMessage;
 
 const LAP_BITS: u32 = 38;
 const LAP_MASK: u64 = (1 << LAP_BITS) - 1;
@@ -135,6 +135,23 @@ impl Slot {
             _ => SlotState::Empty,
         };
         Self { lap: (self.lap + 1) & LAP_MASK, state }
+    }
+}
+
+impl SmallMessage {
+    /// Returns the small message in a slot with these words, if it contains one.
+    #[inline]
+    pub const fn in_slot([first, rest]: [u64; 2]) -> Option<Self> {
+        match Slot::unpack(first).content() {
+            Some(content) => content.small_message(rest),
+            None => None,
+        }
+    }
+
+    /// Returns the words of a slot with this message.
+    #[inline]
+    pub(super) fn slot(self, lap: u64) -> [u64; 2] {
+        [Slot { lap, state: SlotState::Full(Content::small(self.head())) }.pack(), self.rest()]
     }
 }
 

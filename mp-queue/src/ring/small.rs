@@ -26,69 +26,12 @@
 //! Delivery is at least once, as leases promise.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::message::FewBytes;
 use mp_core::words::{Holder, Member, Owner, Place};
 
+use super::RingAt;
+use super::put::PutOutcome;
 use super::slot::{Content, Lag, Position, Slot, SlotState, Turns};
-use super::{PutOutcome, RingAt};
-
-/// A message of up to [`MOST`](Self::MOST) bytes.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct SmallMessage {
-    /// `0 4 | len 4 | second byte 8 | first byte 8`.
-    head: u32,
-    rest: u64,
-}
-
-impl SmallMessage {
-    /// Largest number of bytes.
-    pub const MOST: usize = FewBytes::MOST;
-
-    /// Returns the message with these bytes, or `None` if there are too many.
-    #[inline]
-    pub fn new(bytes: &[u8]) -> Option<Self> {
-        FewBytes::new(bytes).map(Self::of)
-    }
-
-    /// Returns the message with these bytes.
-    #[inline]
-    pub fn of(bytes: FewBytes) -> Self {
-        let [a, b, rest @ ..] = bytes.all();
-        let len = bytes.len() as u32;
-        let head = len << 16 | u32::from(b) << 8 | u32::from(a);
-        Self { head, rest: u64::from_le_bytes(rest) }
-    }
-
-    /// Returns the bytes of the message.
-    #[inline]
-    pub fn bytes(self) -> FewBytes {
-        let [a, b, c, d, e, f, g, h] = self.rest.to_le_bytes();
-        let len = (self.head >> 16 & 15) as usize;
-        // The length may be garbage.
-        let len = if len < Self::MOST { len } else { Self::MOST };
-        FewBytes::first(len, [self.head as u8, (self.head >> 8) as u8, a, b, c, d, e, f, g, h])
-    }
-
-    /// Returns the small message in a slot with these words, if it contains one.
-    #[inline]
-    pub const fn in_slot([first, rest]: [u64; 2]) -> Option<Self> {
-        match Slot::unpack(first).content() {
-            Some(content) => content.small_message(rest),
-            None => None,
-        }
-    }
-
-    #[inline]
-    pub(super) const fn from_words(head: u32, rest: u64) -> Self {
-        Self { head, rest }
-    }
-
-    /// Returns the words of a slot with this message.
-    #[inline]
-    fn slot(self, lap: u64) -> [u64; 2] {
-        [Slot { lap, state: SlotState::Full(Content::small(self.head)) }.pack(), self.rest]
-    }
-}
+use super::small_message::SmallMessage;
 
 /// Returns the words of a slot in this lap, with or without a message.
 #[cfg(any(test, feature = "fuzz"))]
@@ -280,12 +223,12 @@ impl Steps for Enclose {
             // The slot may have become the last one since.
             EnclosePc::Load => {
                 self.slot = Slot::unpack(m.load(slot_at));
-                let same = self.slot.content() == Some(Content::small(self.message.head));
+                let same = self.slot.content() == Some(Content::small(self.message.head()));
                 let same = same && (self.position.lag(self.slot) == Lag::Equal);
                 self.pc = if same { EnclosePc::Take } else { EnclosePc::Unlease };
             }
             EnclosePc::Take => {
-                let full = [self.slot.pack(), self.message.rest];
+                let full = [self.slot.pack(), self.message.rest()];
                 let taken = m.cas_pair(slot_at, full, [self.slot.after_take().pack(), 0]);
                 self.pc = if taken { EnclosePc::Advance } else { EnclosePc::Unlease };
             }

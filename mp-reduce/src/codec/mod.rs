@@ -45,9 +45,9 @@ const LONG: usize = 5;
 const BYTES_HEAD: usize = 2;
 
 /// A value that is a byte string.
-struct Bytes<'a>(&'a [u8]);
+struct ByteStringValue<'a>(&'a [u8]);
 
-impl Serialize for Bytes<'_> {
+impl Serialize for ByteStringValue<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
         s.serialize_bytes(self.0)
     }
@@ -99,7 +99,7 @@ impl Codec for MessagePack {
                 to.extend_from_slice(bytes);
                 Ok(())
             }
-            _ => Self::write(out, &Bytes(bytes)),
+            _ => Self::write(out, &ByteStringValue(bytes)),
         }
     }
 

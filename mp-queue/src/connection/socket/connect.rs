@@ -17,7 +17,8 @@ use rustix::event::{PollFlags, epoll};
 use rustix::io::Errno;
 
 use super::events::{Timer, until};
-use super::handshake::{Handshake, io_error};
+use super::handshake::Handshake;
+use super::io::io_error;
 use super::stream::found;
 use super::{Address, ConnectError, SocketOptions, error, tcp, wait_for};
 use crate::connection::Connection;

@@ -16,29 +16,29 @@ use rustix::event::PollFlags;
 use rustix::net::Shutdown;
 
 use super::handshake::{HandshakeResult, PeerIdentity};
-use super::reader::FrameReader;
-use super::stream::{Stream, found};
+use super::reader::MessageReader;
+use super::stream::{SocketStream, found};
 use super::tcp;
-use super::writer::FrameWriter;
+use super::writer::MessageWriter;
 
 /// End of a connection between two programs.
 pub(crate) struct Socket {
-    pub(super) stream: Stream,
+    pub(super) stream: SocketStream,
     /// Process that has connected. A forked copy does not read the data of the original.
     process: u32,
     pub(super) limit: usize,
     /// Name in this process.
     name: Mutex<Option<String>>,
-    pub(super) reader: Mutex<FrameReader>,
-    pub(super) writer: Mutex<FrameWriter>,
+    pub(super) reader: Mutex<MessageReader>,
+    pub(super) writer: Mutex<MessageWriter>,
 }
 
 impl Socket {
     pub(crate) fn new(result: HandshakeResult, limit: usize) -> Self {
         let HandshakeResult { fd, peer, greeting } = result;
-        let reader = Mutex::new(FrameReader::new(greeting));
+        let reader = Mutex::new(MessageReader::new(greeting));
         let (process, name) = (std::process::id(), Mutex::default());
-        Self { stream: Stream { fd, peer }, process, limit, name, reader, writer: Mutex::default() }
+        Self { stream: SocketStream { fd, peer }, process, limit, name, reader, writer: Mutex::default() }
     }
 
     pub(crate) fn set_name(&self, name: &str) {

@@ -26,12 +26,12 @@ impl Waitable for DescriptorEvents {
 }
 
 /// Error of a future that ends without a connection.
-enum Ended {
+enum WaitFailure {
     Refused(ConnectError),
     Failed(mp_core::Error),
 }
 
-impl From<mp_core::Error> for Ended {
+impl From<mp_core::Error> for WaitFailure {
     fn from(e: mp_core::Error) -> Self {
         Self::Failed(e)
     }
@@ -44,10 +44,10 @@ pub(super) async fn until<R>(
     mut poll: impl FnMut() -> Result<Option<R>, ConnectError>,
 ) -> Result<R, ConnectError> {
     let what = || Arc::new(DescriptorEvents(events.clone())) as mp_core::SharedWaitable;
-    let found = mp_core::until(what, || poll().map_err(Ended::Refused)).await;
+    let found = mp_core::until(what, || poll().map_err(WaitFailure::Refused)).await;
     found.map_err(|e| match e {
-        Ended::Refused(e) => e,
-        Ended::Failed(e) => waiting(address, e),
+        WaitFailure::Refused(e) => e,
+        WaitFailure::Failed(e) => waiting(address, e),
     })
 }
 

@@ -31,7 +31,7 @@ fn arrived(bytes: &[u8]) -> OwnedFd {
 pub(crate) fn frames(bytes: &[u8]) {
     let Some((greeted, bytes)) = bytes.split_first() else { return };
     let greeting = (greeted % 2 == 1).then(Greeting::empty);
-    let (fd, mut reader) = (arrived(bytes), FrameReader::new(greeting));
+    let (fd, mut reader) = (arrived(bytes), MessageReader::new(greeting));
     match reader.is_greeted(fd.as_fd()) {
         Ok(true) => {}
         Ok(false) => return,

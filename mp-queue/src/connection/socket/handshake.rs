@@ -19,7 +19,6 @@
 //! Every part has a fixed length, is read into a buffer of that length, and must arrive before the deadline.
 //! The sockets are non-blocking, so a process that is silent or stopped does not block the listener.
 
-use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -27,8 +26,9 @@ use std::time::{Duration, Instant};
 
 use mp_core::peer;
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags};
+use rustix::net::SendFlags;
 
+use super::io::read;
 use super::key::{self, Key, NONCE, PROOF, ProofInput};
 use super::{Address, ConnectError};
 
@@ -288,14 +288,4 @@ fn send_short(fd: BorrowedFd<'_>, bytes: &[u8]) -> Result<(), ConnectError> {
         Ok(n) if n == bytes.len() => Ok(()),
         _ => Err(ConnectError::Gone),
     }
-}
-
-/// Reads available bytes.
-pub(crate) fn read(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> Result<usize, Errno> {
-    rustix::net::recv(fd, buffer, RecvFlags::empty()).map(|(_, n)| n)
-}
-
-/// Converts the error into one of the standard library.
-pub(crate) fn io_error(e: Errno) -> io::Error {
-    e.into()
 }

@@ -14,7 +14,8 @@ use rustix::net::SocketFlags;
 
 use super::address::ListeningSocket;
 use super::events::{Timer, until};
-use super::handshake::{Handshake, io_error};
+use super::handshake::Handshake;
+use super::io::io_error;
 use super::{Address, ConnectError, SocketOptions, address, tcp, wait_for};
 use crate::connection::Connection;
 

@@ -11,6 +11,7 @@ pub(crate) use reader::fuzz;
 mod handshake;
 mod incoming;
 mod invitation;
+mod io;
 mod key;
 mod listener;
 mod outbox;

@@ -10,7 +10,8 @@ use rustix::net::{RecvFlags, Shutdown};
 use super::ConnectError;
 use super::error::refusal;
 use super::frame::{HEAD, MAX_NOTE, ReceivedFrame, is_invitation, is_note_start, refusal_of};
-use super::handshake::{Greeting, read};
+use super::handshake::Greeting;
+use super::io::read;
 use super::tcp;
 use crate::connection::named::MAX_NAME;
 use crate::error::{GetError, TypeRefusal};
@@ -27,7 +28,7 @@ const WHOLE: usize = 4 << 20;
 /// Received part of the next message. It is retained when a receive times out. No thread waits while it holds
 /// the lock.
 #[derive(Default)]
-pub(super) struct FrameReader {
+pub(super) struct MessageReader {
     /// Handshake part that precedes the first message.
     greeting: Option<Greeting>,
     /// Error of the greeting, until a call returns it.
@@ -71,7 +72,7 @@ fn read_more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize
     n
 }
 
-impl FrameReader {
+impl MessageReader {
     /// Creates the reader of a socket. `greeting` is the part of the handshake that is still expected.
     pub(super) fn new(greeting: Option<Greeting>) -> Self {
         Self { greeting, ..Self::default() }

@@ -7,12 +7,12 @@ use rustix::event::{PollFd, PollFlags, Timespec};
 use super::handshake::PeerIdentity;
 
 /// Descriptor and other end of a connected socket.
-pub(super) struct Stream {
+pub(super) struct SocketStream {
     pub(super) fd: OwnedFd,
     pub(super) peer: PeerIdentity,
 }
 
-impl Stream {
+impl SocketStream {
     /// Returns `true` if the other end is gone. Its messages may still be unread.
     pub(super) fn is_disconnected(&self) -> bool {
         // Over TCP, the end of the other side alone is not a hang-up.
@@ -27,7 +27,7 @@ impl Stream {
     }
 }
 
-impl AsFd for Stream {
+impl AsFd for SocketStream {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }

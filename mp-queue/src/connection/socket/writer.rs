@@ -6,13 +6,13 @@ use mp_reduce::Error;
 use rustix::io::Errno;
 use rustix::net::{SendFlags, Shutdown};
 
-use super::stream::Stream;
+use super::stream::SocketStream;
 use super::tcp;
 use crate::error::PutError;
 
 /// The message that is being sent, if any.
 #[derive(Default)]
-pub(super) struct FrameWriter {
+pub(super) struct MessageWriter {
     pub(super) frame: Vec<u8>,
     pub(super) sent: usize,
     /// Number of messages that were begun, and number that were sent completely.
@@ -65,7 +65,7 @@ impl OutgoingFrame<'_> {
     }
 
     /// Sends bytes from `sent` on while there is room. Returns the total number of bytes sent.
-    fn send(&self, stream: &Stream, mut sent: usize) -> Result<usize, WriteError> {
+    fn send(&self, stream: &SocketStream, mut sent: usize) -> Result<usize, WriteError> {
         while sent < self.len() {
             match send(stream, self.after(sent))? {
                 0 => break,
@@ -100,9 +100,9 @@ impl WriteError {
     }
 }
 
-impl FrameWriter {
+impl MessageWriter {
     /// Sends the rest of the message while there is room. Returns `true` if nothing is left.
-    pub(super) fn flush(&mut self, stream: &Stream) -> Result<bool, WriteError> {
+    pub(super) fn flush(&mut self, stream: &SocketStream) -> Result<bool, WriteError> {
         if self.closed {
             return Err(WriteError::Gone);
         }
@@ -130,7 +130,7 @@ impl FrameWriter {
     /// Begins a message if the previous one is complete and there is room for a byte. Returns its number.
     pub(super) fn begin(
         &mut self,
-        stream: &Stream,
+        stream: &SocketStream,
         frame: &mut OutgoingFrame<'_>,
     ) -> Result<Option<u64>, WriteError> {
         if !self.flush(stream)? {
@@ -155,7 +155,11 @@ impl FrameWriter {
     }
 
     /// Continues a message whose rest its sender has. Returns `true` if it is complete.
-    pub(super) fn lend(&mut self, stream: &Stream, frame: &OutgoingFrame<'_>) -> Result<bool, WriteError> {
+    pub(super) fn lend(
+        &mut self,
+        stream: &SocketStream,
+        frame: &OutgoingFrame<'_>,
+    ) -> Result<bool, WriteError> {
         let sent = frame.send(stream, self.sent);
         match sent {
             Ok(sent) => self.sent = sent,
@@ -170,7 +174,7 @@ impl FrameWriter {
 }
 
 /// Sends some of these bytes. Returns 0 if there is no room.
-fn send(stream: &Stream, bytes: &[u8]) -> Result<usize, WriteError> {
+fn send(stream: &SocketStream, bytes: &[u8]) -> Result<usize, WriteError> {
     loop {
         return match rustix::net::send(stream.as_fd(), bytes, SendFlags::NOSIGNAL) {
             Ok(n) => Ok(n),

@@ -12,7 +12,7 @@ use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner};
 use mp_core::{Arena, Envelope, Hold, Parking};
 
 use crate::raw::deserted::DesertedWhen;
-use crate::raw::header::{CreateParams, Header, consumers};
+use crate::raw::header::{CreateParams, QueueHeader, consumers};
 use crate::raw::payload::Payload;
 use crate::ring::{
     Advance, ChainAt, CheckRoom, CloseChain, Extend, FindOldest, Get, GetOutcome, Link, OldestMessage,
@@ -32,7 +32,7 @@ pub(crate) use layer::LAYER;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RingMemory {
     arena: Arena,
-    header: Header,
+    header: QueueHeader,
     chain: ChainAt,
     /// Bound of bytes. 0 means no bound.
     bytes: u64,
@@ -50,11 +50,11 @@ impl RingMemory {
 
     /// Creates a queue in shared memory.
     pub(crate) fn create(arena: Arena, params: CreateParams<'_>) -> mp_core::Result<(Hold, Self)> {
-        let plan = Header::at(Word::at(0)).chain(0, params.size);
+        let plan = QueueHeader::at(Word::at(0)).chain(0, params.size);
         let pins = if params.retain > 0 { retained::pin_bytes() } else { 0 };
-        let bytes = Header::bytes(&plan) + pins;
+        let bytes = QueueHeader::bytes(&plan) + pins;
         let hold = if plan.segments > 1 { arena.alloc_growing(bytes)? } else { arena.alloc(bytes)? };
-        let header = Header::at(arena.block_words(&hold).0);
+        let header = QueueHeader::at(arena.block_words(&hold).0);
         let chain = header.chain(hold.block(), params.size).of(arena.most_messages());
         header.write(Self::words(arena), &chain, params);
         let small_slots = header.small_slots(Self::words(arena));
@@ -76,7 +76,7 @@ impl RingMemory {
 
     /// Opens the queue at `base`.
     pub(crate) fn at(arena: Arena, block: BlockId, base: Word, len: u64) -> Option<Self> {
-        let header = Header::at(base);
+        let header = QueueHeader::at(base);
         let chain = header.read(Self::words(arena), block, len)?.of(arena.most_messages());
         let bytes = Self::words(arena).load_relaxed(header.byte_bound());
         let small_slots = bytes == 0 && header.small_slots(Self::words(arena));
@@ -149,7 +149,7 @@ impl RingMemory {
         let Some(link) = self.chain.link(i) else { return Ok(Link::End) };
         match self.link(i) {
             Link::None => {
-                let (from, len) = Header::segment_bytes(&self.chain, i + 1);
+                let (from, len) = QueueHeader::segment_bytes(&self.chain, i + 1);
                 self.arena.grow(hold, from, len)?;
                 Ok(run(Extend::new(self.chain.segment(i), link), Self::words(self.arena)))
             }

@@ -12,18 +12,18 @@ use syn::spanned::Spanned;
 use syn::{DeriveInput, Field, Lifetime};
 
 /// Identifiers that the type does not use.
-pub(crate) struct Fresh {
+pub(crate) struct UnusedNames {
     /// Type parameter of functions that take a codec.
     pub(crate) codec: Ident,
     /// Lifetime of the types that accompany a batch.
     pub(crate) lifetime: Lifetime,
 }
 
-impl Fresh {
-    pub(crate) fn of(input: &DeriveInput) -> Fresh {
+impl UnusedNames {
+    pub(crate) fn of(input: &DeriveInput) -> UnusedNames {
         let mut used = HashSet::new();
         collect(input.to_token_stream(), &mut used);
-        Fresh {
+        UnusedNames {
             codec: unused(&used, "__MpCodec"),
             lifetime: Lifetime::new(&format!("'{}", unused(&used, "s")), Span::call_site()),
         }
