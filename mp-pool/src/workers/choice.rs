@@ -49,7 +49,9 @@ impl State {
     fn takes(&self, worker: usize) -> Takes {
         let idle = self.workers[worker].outstanding == 0;
         let is_gone = |other: &Worker| !other.ready || other.suspect || !other.stays();
-        let may = |other: &Worker| is_gone(other) || idle && !other.is_idle();
+        // Another thread that feeds an idle worker may be about to give it the first task of its lane.
+        let is_busy = |other: &Worker| !other.is_idle() && (other.outstanding > 0 || !other.feeding);
+        let may = |other: &Worker| is_gone(other) || idle && is_busy(other);
         Takes { worker, lanes_of: self.workers.iter().map(may).collect() }
     }
 }
@@ -68,10 +70,11 @@ mod tests {
             worker.ready = true;
             worker
         };
-        let mut state = State::new(vec![worker(), worker(), worker(), worker()]);
+        let mut state = State::new(vec![worker(), worker(), worker(), worker(), worker()]);
         state.workers[2].outstanding = 1;
         state.workers[3].ready = false;
-        assert_eq!(state.takes(0).lanes_of, [false, false, true, true]);
-        assert_eq!(state.takes(2).lanes_of, [false, false, false, true], "it has work");
+        state.workers[4].feeding = true;
+        assert_eq!(state.takes(0).lanes_of, [false, false, true, true, false]);
+        assert_eq!(state.takes(2).lanes_of, [false, false, false, true, false], "it has work");
     }
 }
