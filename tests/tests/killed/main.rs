@@ -2,7 +2,7 @@
 //! file for each area. Programs that must begin without shared memory are this program, started again.
 
 mod ends;
-mod kept;
+mod retained;
 mod late_joining;
 mod messages;
 mod queues;

@@ -19,11 +19,9 @@ use std::path::Path;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-pub(crate) use page::check;
-
 use crate::args::Args;
 use crate::session::{Outcome, Session};
-use crate::tidy::Tree;
+use crate::tidy::{Finding, Tree};
 use page::Page;
 use programs::{Programs, Run};
 use table::Table;
@@ -32,6 +30,12 @@ use trial::{End, Limit};
 /// Minimum number of mutations, and minimum percentage of mutations that tests find.
 const LEAST: usize = 150;
 const PERCENT: usize = 95;
+
+/// Returns differences between areas, page, table, and the sources.
+pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+    let areas: Vec<Run> = areas::all().collect();
+    [page::check(tree), page::gone(tree, areas.iter())].concat()
+}
 
 /// Arguments of one call.
 struct Wanted {

@@ -120,7 +120,7 @@ fn bare(cell: &str) -> String {
 }
 
 /// Returns differences between the page, the table of mutations, and the sources.
-pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
+pub(super) fn check(tree: &Tree) -> Vec<Finding> {
     let found = |line, message: String| Finding::new(PAGE, line, message);
     let read = Table::load(tree).and_then(|table| Ok((table, Page::load(tree)?)));
     let (table, page) = match read {
@@ -156,10 +156,22 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
             findings.push(Finding::new(LIST, 1, format!("{name}: there is no test {}", run.filter)));
         }
     }
+    findings.extend(gone(tree, page.found.values().filter(|run| !run.is_program())));
     if !page.text.contains(&page.figure(switches.len())) {
         findings.push(found(1, "its figures are old: `cargo xtask mutate --only none --write`".to_owned()));
     }
     findings
+}
+
+/// Returns runs whose modules don't exist.
+pub(super) fn gone<'r>(tree: &Tree, runs: impl Iterator<Item = &'r Run>) -> Vec<Finding> {
+    let modules = tree.modules();
+    let is_gone = |name: &&str| !modules.contains(name) && !tree.has_function(name);
+    let complain = |run: &Run| {
+        let name = run.filter.rsplit("::").skip(1).find(is_gone)?;
+        Some(Finding::new(LIST, 1, format!("{run}: there is no module {name}")))
+    };
+    runs.filter_map(complain).collect()
 }
 
 #[cfg(test)]
@@ -196,6 +208,14 @@ mod tests {
         }
         let order: Vec<_> = page.found_others_like("a.b.d").into_iter().map(|run| run.filter).collect();
         assert_eq!(order, ["near", "often", "once"]);
+    }
+
+    #[test]
+    fn runs_of_modules_that_are_gone_are_found() {
+        let tree = Tree::of(&[("mp-x/tests/a/b.rs", "mod inner {\n    fn f() {}\n}\n")]);
+        let found = |filter: &str| gone(&tree, [Run::new("mp-x/a", filter)].iter()).len();
+        assert_eq!(["", "f", "b::", "b::inner::f", "a::"].map(found), [0; 5]);
+        assert_eq!(["kept::", "kept::f", "b::kept::f"].map(found), [1; 3]);
     }
 
     #[test]

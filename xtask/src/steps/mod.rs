@@ -102,11 +102,18 @@ fn some_accesses() -> String {
     format!("{EVERY}+{}", u32::from_str_radix(&head, 16).unwrap_or(0) % EVERY)
 }
 
-/// Slowest exhaustive models, almost half of the time of all. `ci --long` runs them.
-const LONG_MODELS: [&str; 7] = [
+/// Slowest exhaustive models, more than half of the time of all. `ci --long` runs them.
+const LONG_MODELS: [&str; 14] = [
     "chain::closing_under_two_producers_strands_nothing",
+    "chain::random_schedules_find_it_too",
     "chain::two_producers_open_the_next_segment",
-    "kept::every_message_is_read_or_counted_as_missed",
+    "deadlock::a_writer_waits_for_each_reader",
+    "join::stopped_consumer_delays_only_joins_of_its_task",
+    "join::the_task_of_a_killed_consumer_is_counted_as_lost",
+    "retained::every_message_is_read_or_counted_as_missed",
+    "retained::two_readers_of_one_message_leave_it_together",
+    "lost_handles::handle_in_a_message_of_a_dead_process_is_noted",
+    "ring::batches_of_several_meet",
     "ring::small_messages_and_envelopes_of_two_producers_meet",
     "ring::small_messages_need_no_envelope",
     "update::three_processes_one_is_killed",
@@ -167,10 +174,20 @@ pub(crate) fn programs(session: &Session) -> Command {
 /// Step of `ci --long` that runs the tests which the step `test` leaves out.
 fn every(session: &mut Session) -> Outcome {
     let mut models = session.cargo(&["test", "-p", "mp-models", "--test", "models", "--", "--exact"]);
-    session.run(models.args(LONG_MODELS));
+    let ran = session.run(models.args(LONG_MODELS));
+    if ran.ok && ran.tally.passed != LONG_MODELS.len() as u64 {
+        session.fail(format!(
+            "{} of {} long models ran: was one renamed?",
+            ran.tally.passed,
+            LONG_MODELS.len()
+        ));
+    }
     session.run(&mut session.cargo(&["test", "-p", "mp-tests", "--test", "killed", "--test", "killed_pool"]));
     let mut many = session.cargo(&["test", "-p", "mp-cuda-sim", "--test", "processes", "--", "--ignored"]);
-    session.run(many.args(["--exact", MANY]));
+    let ran = session.run(many.args(["--exact", MANY]));
+    if ran.ok && ran.tally.passed != 1 {
+        session.fail(format!("`{MANY}` did not run: was it renamed?"));
+    }
     session.outcome()
 }
 
@@ -185,5 +202,20 @@ fn missing(subcommand: &str, install: &str) -> Option<String> {
     match output.is_ok_and(|output| output.status.success()) {
         true => None,
         false => Some(format!("no cargo {subcommand} here: {install}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_models_exist() {
+        for model in LONG_MODELS {
+            let (module, name) = model.split_once("::").unwrap();
+            let path = format!("../tools/models/tests/models/{module}.rs");
+            let text = std::fs::read_to_string(&path).unwrap_or_default();
+            assert!(text.contains(&format!("fn {name}()")), "no {name} in {path}");
+        }
     }
 }

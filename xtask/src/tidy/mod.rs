@@ -138,6 +138,17 @@ impl Tree {
         self.rust().any(|file| file.has_function(name))
     }
 
+    /// Returns the names of all modules: of files, folders, and modules inside of files.
+    pub(crate) fn modules(&self) -> HashSet<&str> {
+        let inline = |line| str::trim(line).strip_suffix(" {")?.rsplit_once("mod ").map(|(_, name)| name);
+        let mut names = HashSet::new();
+        for file in self.rust() {
+            names.extend(file.path.trim_end_matches(".rs").split('/'));
+            names.extend(file.text.lines().filter_map(inline));
+        }
+        names
+    }
+
     fn get(&self, path: &str) -> Option<&File> {
         self.files.iter().find(|file| file.path == path)
     }

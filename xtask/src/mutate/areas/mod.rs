@@ -191,25 +191,29 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "ring.kept.",
         &[
-            ("mp-models/models", "kept::"),
+            ("mp-models/models", "retained::"),
             ("mp-tests/queues", "broadcast::"),
             ("mp-tests/queues", "watch::"),
-            ("mp-tests/killed", "kept::"),
+            ("mp-tests/killed", "retained::"),
         ],
     ),
     ("queue.get.", &[("mp-tests/descriptors", "limits::"), ("mp-tests/queues", "deaths::")]),
     ("queue.spin.", &[("mp-tests/waiting", "idle_cpu_time::")]),
     (
         "queue.watch.",
-        &[("mp-tests/queues", "watch::"), ("mp-queue/lib", "watch"), ("mp-tests/killed", "kept::")],
+        &[("mp-tests/queues", "watch::"), ("mp-queue/lib", "watch"), ("mp-tests/killed", "retained::")],
     ),
     (
         "queue.broadcast.",
-        &[("mp-tests/queues", "broadcast::"), ("mp-queue/lib", ""), ("mp-tests/killed", "kept::")],
+        &[("mp-tests/queues", "broadcast::"), ("mp-queue/lib", ""), ("mp-tests/killed", "retained::")],
     ),
     (
         "queue.kept.",
-        &[("mp-tests/queues", "broadcast::"), ("mp-tests/queue_limits", ""), ("mp-tests/killed", "kept::")],
+        &[
+            ("mp-tests/queues", "broadcast::"),
+            ("mp-tests/queue_limits", ""),
+            ("mp-tests/killed", "retained::"),
+        ],
     ),
     ("ring.lease.", RETURNS),
     ("ring.return.", RETURNS),
@@ -483,6 +487,12 @@ pub(super) fn runs(name: &str) -> Result<Vec<Run>, String> {
         format!("{name}: no area begins like that; give it its tests in xtask/src/mutate/areas")
     })?;
     Ok(runs.iter().map(|(suite, filter)| Run::new(suite, filter)).collect())
+}
+
+/// Returns the tests of all areas.
+pub(super) fn all() -> impl Iterator<Item = Run> {
+    let areas = OF_STRUCTURES.iter().chain(OF_PROCESSES);
+    areas.flat_map(|(_, runs)| runs.iter().map(|(suite, filter)| Run::new(suite, filter)))
 }
 
 #[cfg(test)]
