@@ -63,8 +63,8 @@ impl Session {
     }
 
     /// Creates the session of a step of `ci`. Incremental builds are off, which saves a quarter of the
-    /// compile time, unless the caller sets `CARGO_INCREMENTAL`. Where `CI` is set, debug information is off as
-    /// well. Failed tests are run again unless `strict`.
+    /// compile time, unless the caller sets `CARGO_INCREMENTAL`. Where `CI` is set, debug information is off
+    /// as well. Failed tests are run again unless `strict`.
     pub(crate) fn of_all(strict: bool, ran: &Path) -> Self {
         let is_set = |name: &str| std::env::var_os(name).is_some();
         let builds_once = !is_set("CARGO_INCREMENTAL");

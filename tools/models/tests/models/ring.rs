@@ -38,8 +38,8 @@ struct Process {
     producers: usize,
     /// First of the sweepers.
     sweepers: usize,
-    /// `true` if it puts and gets in batches. `run` has the positions of the first and the last message of the
-    /// present batch.
+    /// `true` if it puts and gets in batches. `run` has the positions of the first and the last message of
+    /// the present batch.
     batches: bool,
     run: Option<(Position, Position)>,
     doing: Doing,
