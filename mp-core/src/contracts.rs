@@ -17,7 +17,7 @@ use crate::messages::lease::Leased;
 use crate::parking::Parking;
 use crate::parking::detach_notice::Gone;
 use crate::waiting::lock::{RawGuard, RawLock};
-use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Kind, Member, Owner};
+use crate::words::{BlockId, BlockKind, BlockState, EnvelopeId, Holder, Member, Owner};
 
 /// Possible location of a message that both a dead member and a living thread were handling.
 #[doc(hidden)]
@@ -186,7 +186,7 @@ impl Arena {
     /// ([`Arena::set_ring_layer`]).
     pub unsafe fn become_ring(&self, hold: &Hold) {
         let at = self.block_at(hold.block()).state;
-        let state = BlockState { kind: Kind::Ring, ..BlockState::unpack(self.map().load(at)) };
+        let state = BlockState { kind: BlockKind::Ring, ..BlockState::unpack(self.map().load(at)) };
         self.map().store(at, state.pack());
         self.holds_a_ring(hold);
     }

@@ -7,4 +7,4 @@ pub use crate::sys::foreign::{
     Seals, file_of, is_writable, length, memfd_of, open, open_to_read, read_at, seal_shrink, seals,
 };
 pub use crate::sys::locks::{try_lock_file, unlock_file};
-pub use crate::sys::region::{MapFor, Region};
+pub use crate::sys::region::{MapMode, Region};

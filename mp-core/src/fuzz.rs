@@ -1,7 +1,9 @@
 //! Fuzz targets of this crate, for `cargo xtask fuzz` and the unit tests: envelopes, packets of the locker,
 //! invitations, and names of shared memory.
 
-use crate::invitation::way::fuzz::{invitation_samples, invitation_seeds, invitations, place_seeds, places};
+use crate::invitation::handshake::fuzz::{
+    invitation_samples, invitation_seeds, invitations, place_seeds, places,
+};
 use crate::messages::fuzz::{
     envelope_samples, envelope_seeds, envelopes, parcel_samples, parcel_seeds, parcels,
 };

@@ -23,21 +23,22 @@ use crate::sys::at_exit;
 /// Time limit for resources that ending threads are about to close or free.
 const TIME_LIMIT: Duration = Duration::from_secs(5);
 
-struct Wanted {
+struct LeakCheck {
     inherited: Vec<RawFd>,
     report: PathBuf,
 }
 
-struct Kept {
+struct LongLivedFd {
     what: &'static str,
     fd: RawFd,
     target: PathBuf,
 }
 
-static WANTED: PerProcess<OnceLock<Wanted>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
-static KEPT: PerProcess<Mutex<Vec<Kept>>> = PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
+static CHECK: PerProcess<OnceLock<LeakCheck>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static LONG_LIVED: PerProcess<Mutex<Vec<LongLivedFd>>> =
+    PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
-static GARBAGE: PerProcess<OnceLock<()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+static MEMORY_SKIPPED: PerProcess<OnceLock<()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
 
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 at_exit::before_main!(begin);
@@ -51,8 +52,8 @@ fn begin() {
     if crate::gained_privileges() {
         return;
     }
-    let Ok(wanted) = std::env::var("MP_LEAKS") else { return };
-    let mut words = wanted.splitn(3, ' ');
+    let Ok(check) = std::env::var("MP_LEAKS") else { return };
+    let mut words = check.splitn(3, ' ');
     let (Some(parent), Some(inherited), Some(report)) = (words.next(), words.next(), words.next()) else {
         return;
     };
@@ -61,55 +62,55 @@ fn begin() {
     }
     let inherited = inherited.split(',').filter_map(|fd| fd.parse().ok()).collect();
     let report = format!("{report}-{}", std::process::id()).into();
-    if WANTED.set(Wanted { inherited, report }).is_ok() {
-        at_exit::at_last(look);
+    if CHECK.set(LeakCheck { inherited, report }).is_ok() {
+        at_exit::on_exit_last(write_report);
     }
 }
 
-/// Implements [`kept`](crate::kept).
-pub(crate) fn keep(what: &'static str, fd: RawFd) {
-    if WANTED.get().is_none() {
+/// Implements [`known`](crate::known).
+pub(crate) fn register(what: &'static str, fd: RawFd) {
+    if CHECK.get().is_none() {
         return;
     }
     let Some(target) = target(fd) else { return };
-    let mut all = KEPT.lock();
-    all.retain(|kept| kept.what != what || kept.target != target);
-    all.push(Kept { what, fd, target });
+    let mut all = LONG_LIVED.lock();
+    all.retain(|known| known.what != what || known.target != target);
+    all.push(LongLivedFd { what, fd, target });
 }
 
-/// Implements [`arena_is_garbage`](crate::kept::arena_is_garbage).
-pub(crate) fn memory_says_nothing() {
-    _ = GARBAGE.set(());
+/// Implements [`arena_is_garbage`](crate::known::arena_is_garbage).
+pub(crate) fn skip_memory_check() {
+    _ = MEMORY_SKIPPED.set(());
 }
 
 fn target(fd: RawFd) -> Option<PathBuf> {
     fs::read_link(format!("/proc/self/fd/{fd}")).ok()
 }
 
-fn look() {
-    let Some(wanted) = WANTED.get() else { return };
+fn write_report() {
+    let Some(check) = CHECK.get() else { return };
     // In a new thread, because the thread-local variables of this one are destroyed.
     let thread = std::thread::Builder::new().spawn(|| {
         let until = Instant::now() + TIME_LIMIT;
-        let mut found = findings(wanted);
+        let mut found = findings(check);
         while !found.is_empty() && Instant::now() < until {
             std::thread::sleep(Duration::from_millis(10)); // sleep: between two looks at what others are to close
-            found = findings(wanted);
+            found = findings(check);
         }
-        _ = fs::write(&wanted.report, format!("looked\n{found}"));
+        _ = fs::write(&check.report, format!("looked\n{found}"));
     });
     _ = thread.map(std::thread::JoinHandle::join);
 }
 
 /// Returns one line for each finding.
-fn findings(wanted: &Wanted) -> String {
+fn findings(check: &LeakCheck) -> String {
     let mut found = String::new();
-    descriptors(wanted, &mut found);
+    descriptors(check, &mut found);
     memory(&mut found);
     found
 }
 
-fn descriptors(wanted: &Wanted, found: &mut String) {
+fn descriptors(check: &LeakCheck, found: &mut String) {
     let Ok(entries) = fs::read_dir("/proc/self/fd") else { return };
     let all: Vec<RawFd> =
         entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect();
@@ -117,15 +118,15 @@ fn descriptors(wanted: &Wanted, found: &mut String) {
     for fd in all {
         // The descriptor of the directory that was read is closed.
         let Some(target) = target(fd) else { continue };
-        let kept = KEPT.lock().iter().any(|kept| kept.fd == fd && kept.target == target);
-        if !kept && !wanted.inherited.contains(&fd) && !of_arena.contains(&fd) {
+        let known = LONG_LIVED.lock().iter().any(|known| known.fd == fd && known.target == target);
+        if !known && !check.inherited.contains(&fd) && !of_arena.contains(&fd) {
             _ = writeln!(found, "descriptor {fd} is open: {}", target.display());
         }
     }
 }
 
 fn memory(found: &mut String) {
-    let Some(arena) = Arena::get().filter(|_| GARBAGE.get().is_none()) else { return };
+    let Some(arena) = Arena::get().filter(|_| MEMORY_SKIPPED.get().is_none()) else { return };
     _ = arena.sweep();
     // A program that is not linked with the layer of queues can't check the queues of dead processes.
     if arena.leaves_some_to_others() {

@@ -63,11 +63,11 @@ mod error;
 pub mod foreign;
 pub mod fork;
 mod invitation;
-#[doc(hidden)]
-pub mod kept;
 mod layout;
 #[cfg(all(feature = "inject", not(mp_loom)))]
 mod leaks;
+#[doc(hidden)]
+pub mod long_lived_fds;
 pub mod mem;
 mod members;
 pub mod message;
@@ -105,12 +105,14 @@ pub use authkey::{AuthKey, authkey, set_authkey};
 pub use bytemuck;
 pub use contracts::{InDoubt, RingLayer};
 #[doc(hidden)]
-pub use error::sent;
+pub use error::serde_with;
 #[doc(hidden)]
-pub use error::{Bytes, INTERRUPTED, is_filtered, refused_call, show};
+pub use error::{Bytes, INTERRUPTED, denied_syscall, is_seccomp_filtered, show};
 pub use error::{Error, ErrorChain, MessagesInFlight, QueuedMessages, Result};
 #[doc(hidden)]
-pub use invitation::way::{Acceptance, accept_held, accept_inherited, invite_command, invite_holder};
+pub use invitation::handshake::{
+    Acceptance, accept_by_socket, accept_inherited, invite_by_socket, invite_command,
+};
 pub use invitation::{Invitation, InvitationState};
 pub use members::membership::MemberInfo;
 pub use message::Message;
@@ -130,7 +132,7 @@ pub use parking::{Announce, Notify, NotifyAll, POLL_INTERVAL, Parking, TakeBack}
 pub use process::children;
 pub use process::interrupt::{interrupted, take_interrupt};
 #[doc(hidden)]
-pub use process::interrupt::{note_interrupt, uninterrupted};
+pub use process::interrupt::{record_interrupt, with_interrupts_masked};
 pub use process::mutex;
 #[doc(hidden)]
 pub use process::pauses;
@@ -148,9 +150,9 @@ pub use structure::{Holders, Structure};
 #[cfg(feature = "inject")]
 pub use sys::inject;
 #[doc(hidden)]
-pub use sys::{gained_privileges, inherited, monotonic, peer, socket, under_valgrind};
+pub use sys::{advise_huge_pages, set_malloc_thresholds};
 #[doc(hidden)]
-pub use sys::{keep_freed_memory, will_fill};
+pub use sys::{gained_privileges, inherited, monotonic, peer, socket, under_valgrind};
 #[doc(hidden)]
 pub use wait::is_asking_a_runtime;
 pub use wait::{

@@ -12,7 +12,7 @@ use crate::mem::Word;
 use crate::mem::bytes;
 use crate::sync::shared::AtomicU64;
 use crate::sys::foreign;
-use crate::sys::region::{MapFor, Region};
+use crate::sys::region::{MapMode, Region};
 
 /// Named shared memory under `/dev/shm`, which any process of the same user can open. Compatible with
 /// Python's `multiprocessing.shared_memory.SharedMemory`.
@@ -59,10 +59,10 @@ use crate::sys::region::{MapFor, Region};
 /// # Clones
 /// Clones share one mapping and one descriptor. Cloning increments a counter.
 #[derive(Clone)]
-pub struct SharedMemory(Arc<Opened>);
+pub struct SharedMemory(Arc<SharedMemoryInner>);
 
 /// State shared by all clones of a handle.
-struct Opened {
+struct SharedMemoryInner {
     name: String,
     region: Region,
     file: OwnedFd,
@@ -107,7 +107,7 @@ impl SharedMemory {
             return Err(Error::InvalidArgument("shared memory of 0 bytes: ask for one at least".into()));
         }
         let file = foreign::create(name, len as u64)?;
-        match Region::new(file.as_fd(), len as u64, MapFor::Sharing) {
+        match Region::new(file.as_fd(), len as u64, MapMode::ReadWrite) {
             Ok(region) => {
                 let maker = Some(std::process::id());
                 Ok(Self::of(name, region, file, maker))
@@ -133,12 +133,18 @@ impl SharedMemory {
             return Err(Error::NotShareable(format!("{name:?} has 0 bytes: is it still being made?")));
         }
         foreign::commit(file.as_fd(), len)?;
-        let region = Region::new(file.as_fd(), len, MapFor::Sharing)?;
+        let region = Region::new(file.as_fd(), len, MapMode::ReadWrite)?;
         Ok(Self::of(name, region, file, None))
     }
 
     fn of(name: &str, region: Region, file: OwnedFd, maker: Option<u32>) -> Self {
-        Self(Arc::new(Opened { name: name.to_owned(), region, file, maker, unlink: OnceLock::new() }))
+        Self(Arc::new(SharedMemoryInner {
+            name: name.to_owned(),
+            region,
+            file,
+            maker,
+            unlink: OnceLock::new(),
+        }))
     }
 
     /// Removes the name. Processes that have the memory open keep it.
@@ -261,7 +267,7 @@ impl AsFd for SharedMemory {
     }
 }
 
-impl Drop for Opened {
+impl Drop for SharedMemoryInner {
     fn drop(&mut self) {
         // Not in a forked copy, and not if the name meanwhile belongs to another file.
         if self.unlink.get().is_some()

@@ -5,7 +5,7 @@
 
 use mp_core::fork::Fork;
 use mp_core::message::{Incoming, Outgoing};
-use mp_core::words::{Access, Grant, Kind};
+use mp_core::words::{Access, BlockKind, Grant};
 use mp_core::{Arena, ArenaOptions, Error, Storage, Structure};
 
 const EXCLUSIVE: Grant = Grant::new(Access::Exclusive, 1);
@@ -41,24 +41,24 @@ fn a_handle_that_holds_nothing_has_no_memory() {
     assert!(arena().grow(hold, 0, 1).is_err());
     assert!(matches!(Structure::open(hold.clone(), "test"), Err(Error::Malformed(_))));
     assert_eq!(left.downgrade().upgrade(), None);
-    left.open_to_others(Kind::Frozen);
+    left.share_as(BlockKind::Frozen);
 }
 
 /// (For a queue's memory, see the unit tests of `mp-queue`.)
 #[test]
-fn a_structure_stays_one_whatever_its_memory_is_opened_as() {
-    for kind in [Kind::Frozen, Kind::Shared] {
+fn shared_structure_stays_a_structure() {
+    for kind in [BlockKind::Frozen, BlockKind::Shared] {
         let structure = Structure::new("test", 2).unwrap();
-        Storage::of(structure.hold().clone(), 16).open_to_others(kind);
+        Storage::of(structure.hold().clone(), 16).share_as(kind);
         Structure::open(structure.hold().clone(), "test").unwrap();
     }
 }
 
 #[test]
-fn memory_that_was_opened_never_has_an_exclusive_owner_again() {
-    for kinds in [[Kind::Frozen, Kind::Shared], [Kind::Shared, Kind::Frozen]] {
+fn shared_memory_has_no_exclusive_owner() {
+    for kinds in [[BlockKind::Frozen, BlockKind::Shared], [BlockKind::Shared, BlockKind::Frozen]] {
         let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
-        kinds.iter().for_each(|kind| storage.open_to_others(*kind));
+        kinds.iter().for_each(|kind| storage.share_as(*kind));
         // SAFETY: it is the only handle, and nothing reaches its memory.
         let refused = unsafe { storage.lend(out.attached(), EXCLUSIVE) };
         assert!(matches!(refused, Err(Error::Unsendable(_))), "{kinds:?}: {refused:?}");
@@ -69,12 +69,12 @@ fn memory_that_was_opened_never_has_an_exclusive_owner_again() {
 /// The same holds if the memory is opened while the message is in flight, through a handle that keeps the
 /// memory and does not count as one of the tensor's.
 #[test]
-fn memory_that_was_opened_on_its_way_does_not_arrive_as_exclusive() {
+fn memory_shared_in_transit_arrives_not_exclusive() {
     let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
     let weak = storage.downgrade();
     // SAFETY: it is the only handle, and nothing reaches its memory.
     unsafe { storage.lend(out.attached(), EXCLUSIVE) }.unwrap();
-    weak.upgrade().expect("the message keeps it").open_to_others(Kind::Frozen);
+    weak.upgrade().expect("the message keeps it").share_as(BlockKind::Frozen);
     let taken = out.into_incoming().arrived().take(0, EXCLUSIVE);
     assert!(matches!(taken, Err(Error::Malformed(_))), "{taken:?}");
 }
@@ -138,7 +138,7 @@ fn arena_of(storage: &Storage) -> Arena {
 
 /// Another holder could access the object, too.
 #[test]
-fn an_object_moves_only_if_no_other_handle_or_message_has_it() {
+fn object_moves_only_without_other_holders() {
     let mut object = Structure::new("test", 1).unwrap();
     let refused = |object: &mut Structure| {
         let refused = object.lend(Outgoing::default().attached());

@@ -281,7 +281,7 @@ fn an_owner_of_clocks_is_killed_at_every_access() {
 
 /// The clocks of a stopped owner stay its own, and other processes use other clocks.
 #[test]
-fn others_go_on_beside_an_owner_that_is_stopped_at_any_access() {
+fn others_continue_while_an_owner_is_stopped() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     for_every_access(60, |at| {
@@ -320,7 +320,7 @@ fn promised(object: &mut Structure, exclusive: bool) -> Promise {
 }
 
 #[test]
-fn a_process_is_killed_at_every_access_of_having_an_object_keep_a_descriptor() {
+fn killed_at_every_access_of_keep_descriptor() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     for_every_access(60, |at| {
@@ -349,7 +349,7 @@ fn a_process_is_killed_at_every_access_of_having_an_object_keep_a_descriptor() {
 /// A process reads the descriptor kept by an object while the object is freed and the next object gets its
 /// block and its compartment.
 #[test]
-fn a_look_at_what_is_kept_finds_nothing_of_the_next_object() {
+fn kept_descriptor_of_a_freed_object_is_not_found() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     let keeps = || {
@@ -401,7 +401,7 @@ fn in_use() -> u64 {
 
 /// With and without a holder of the whole in this process.
 #[test]
-fn a_process_is_killed_at_every_access_of_making_a_part() {
+fn killed_at_every_access_of_set_parent() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     for held_here in [true, false] {
@@ -427,7 +427,7 @@ fn a_process_is_killed_at_every_access_of_making_a_part() {
 
 /// While a process that makes a part is stopped, others release the whole.
 #[test]
-fn a_process_is_stopped_at_every_access_of_making_a_part() {
+fn stopped_at_every_access_of_set_parent() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     let before = in_use();
@@ -451,7 +451,7 @@ fn a_process_is_stopped_at_every_access_of_making_a_part() {
 }
 
 #[test]
-fn the_last_holder_of_a_part_is_killed_at_every_access() {
+fn last_holder_of_a_child_killed_at_every_access() {
     let _alone = alone();
     let arena = Arena::current().unwrap();
     let before = in_use();

@@ -6,7 +6,7 @@
 use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::{HeapMem, Mem, Word, run};
-use mp_core::steps::clock::{ClaimClock, ClockAt, EndClock, GiveUpClock, LookAtTick, TickLook};
+use mp_core::steps::clock::{CheckTick, ClaimClock, ClockAt, EndClock, ReleaseClock, TickStatus};
 use mp_core::words::{ClockPhase, ClockState, END_OF_TICKS, Member, Tick};
 
 const CLOCK: ClockAt = ClockAt(Word::at(0));
@@ -20,8 +20,8 @@ fn tick(epoch: u16, count: u64) -> Tick {
     Tick::new(0, Tick::base(epoch) + count)
 }
 
-fn look(m: &HeapMem, tick: Tick) -> TickLook {
-    run(LookAtTick::new(CLOCK, tick), m)
+fn look(m: &HeapMem, tick: Tick) -> TickStatus {
+    run(CheckTick::new(CLOCK, tick), m)
 }
 
 /// Creates a clock of member 0, with its first tick done, and its second one submitted.
@@ -48,7 +48,7 @@ fn loom_a_tick_is_told() {
             })
         };
         if m.load(TOLD) == 1 {
-            assert_eq!(look(&m, tick(1, 1)), TickLook::Complete);
+            assert_eq!(look(&m, tick(1, 1)), TickStatus::Complete);
         }
         owner.join().unwrap();
     });
@@ -80,7 +80,7 @@ fn loom_an_old_tick_stays() {
                 assert!(run(EndClock::new(CLOCK, Some(Member::new(0, 1)), 1), &m));
             } else {
                 m.store(CLOCK.done(), tick(1, 2).value());
-                assert!(run(GiveUpClock::new(CLOCK, tick(1, 2).value()), &m));
+                assert!(run(ReleaseClock::new(CLOCK, tick(1, 2).value()), &m));
             }
             let m = Arc::new(m);
             let next = {
@@ -92,7 +92,7 @@ fn loom_an_old_tick_stays() {
             };
             let found = look(&m, tick(1, 2));
             assert!(
-                matches!((found, died), (TickLook::Complete, false) | (TickLook::Died(_), true)),
+                matches!((found, died), (TickStatus::Complete, false) | (TickStatus::Died(_), true)),
                 "{found:?}"
             );
             next.join().unwrap();
@@ -131,7 +131,7 @@ fn loom_a_look_beside_the_end() {
                 thread::spawn(move || assert!(end(&m)))
             };
             match (count, look(&m, tick(1, count))) {
-                (1, TickLook::Complete) | (2, TickLook::Pending | TickLook::Died(Some(1))) => {}
+                (1, TickStatus::Complete) | (2, TickStatus::Pending | TickStatus::Died(Some(1))) => {}
                 found => panic!("{found:?}"),
             }
             other.join().unwrap();

@@ -7,20 +7,22 @@ use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Mem, Word, run};
-use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
+use mp_core::steps::lock::{
+    AcquireLock, DeadHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock, SetParked,
+};
 use mp_core::words::Member;
 
 const LOCK: LockAt = LockAt(Word::at(0));
 const DATA: Word = Word::at(24);
 const DEAD: Word = Word::at(32);
 
-fn acquire(m: &HeapMem, me: u32, dead: Option<DeadHolder>) -> Acquired {
-    let who = Who { pid: me + 1, tid: me + 1 };
-    run(Acquire::new(LOCK, Member::new(me, 1), who, false, dead), m)
+fn acquire(m: &HeapMem, me: u32, dead: Option<DeadHolder>) -> LockAttempt {
+    let who = OsThread { pid: me + 1, tid: me + 1 };
+    run(AcquireLock::new(LOCK, Member::new(me, 1), who, false, dead), m)
 }
 
 fn locked(m: &HeapMem, me: u32) {
-    while let Acquired::Held(_) = acquire(m, me, None) {
+    while let LockAttempt::Held(_) = acquire(m, me, None) {
         thread::yield_now();
     }
 }
@@ -33,7 +35,7 @@ fn loom_lock_orders() {
         let add = |m: &HeapMem, me: u32| {
             locked(m, me);
             m.store_relaxed(DATA, m.load_relaxed(DATA) + 1);
-            run(Unlock::new(LOCK, false), m);
+            run(ReleaseLock::new(LOCK, false), m);
         };
         let other = {
             let m = Arc::clone(&m);
@@ -51,15 +53,15 @@ fn loom_lock_orders() {
 fn loom_lock_adopted_once() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(8));
-        let Acquired::Mine(held) = acquire(&m, 0, None) else { panic!("it is free") };
+        let LockAttempt::Acquired(held) = acquire(&m, 0, None) else { panic!("it is free") };
         let adopt = move |m: &HeapMem, me: u32| {
             // The verdict is published with release, and read with acquire.
             while m.load(DEAD) == 0 {
                 thread::yield_now();
             }
             let dead = DeadHolder { word: held, pid: 0 };
-            let Acquired::Mine(word) = acquire(m, me, Some(dead)) else { return false };
-            assert!(word.is_marked());
+            let LockAttempt::Acquired(word) = acquire(m, me, Some(dead)) else { return false };
+            assert!(word.is_poisoned());
             assert_eq!(m.load_relaxed(DATA), 5);
             true
         };
@@ -80,14 +82,14 @@ fn loom_lock_adopted_once() {
 fn loom_lock_sleep_and_wake() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(8));
-        assert!(matches!(acquire(&m, 0, None), Acquired::Mine(_)));
+        assert!(matches!(acquire(&m, 0, None), LockAttempt::Acquired(_)));
         let holder = {
             let m = Arc::clone(&m);
-            thread::spawn(move || run(Unlock::new(LOCK, false), &*m))
+            thread::spawn(move || run(ReleaseLock::new(LOCK, false), &*m))
         };
         let parked = match acquire(&m, 1, None) {
-            Acquired::Mine(_) => None,
-            Acquired::Held(word) => run(Park::new(LOCK, word), &*m),
+            LockAttempt::Acquired(_) => None,
+            LockAttempt::Held(word) => run(SetParked::new(LOCK, word), &*m),
         };
         // FUTEX_WAIT: compares, and sleeps only then.
         let sleeps = parked.is_some_and(|LockWord(word)| m.load(LOCK.word()) as u32 == word as u32);

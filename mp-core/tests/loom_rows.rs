@@ -7,12 +7,13 @@
 use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::{HeapMem, Mem, Word, run};
-use mp_core::steps::row::{
-    BeginPiece, EndUse, Joining, LookAtReturned, Returned, RowAt, begin_use, joining, mix,
+use mp_core::steps::device::use_record::{
+    EndUse, LastUseChange, ReadUseRecord, ResetUseRecord, UseRecord, UseRecordAt, begin_use, last_use_change,
+    mark_mixed,
 };
 use mp_core::words::Tick;
 
-const ROW: RowAt = RowAt(Word::at(0));
+const ROW: UseRecordAt = UseRecordAt(Word::at(0));
 const SEATS: Word = Word::at(16);
 
 fn tick(holder: u32, joins: bool) -> Tick {
@@ -24,10 +25,10 @@ fn leaves(m: &HeapMem, holder: u32) {
     begin_use(ROW, m);
     loop {
         let old = m.load(ROW.last_use());
-        let how = joining(Tick::from_raw(old), &[tick(holder, false)], |_| Some(false), |_| false);
-        let Joining::Swap { tick: own, mixes } = how else { unreachable!("no process is dead") };
+        let how = last_use_change(Tick::from_raw(old), &[tick(holder, false)], |_| Some(false), |_| false);
+        let LastUseChange::Swap { tick: own, mixes } = how else { unreachable!("no process is dead") };
         if mixes {
-            mix(ROW, m);
+            mark_mixed(ROW, m);
         }
         let new = own.unwrap_or(tick(holder, true));
         if m.cas(ROW.last_use(), old, new.raw()).is_ok() {
@@ -56,7 +57,7 @@ fn loom_what_two_holders_left() {
             thread::spawn(move || leaves(&m, holder))
         });
         if m.load(SEATS) == 0 {
-            let Returned { last_use, whole, mixed } = run(LookAtReturned::new(ROW), &*m);
+            let UseRecord { last_use, whole, mixed } = run(ReadUseRecord::new(ROW), &*m);
             assert!(whole && mixed, "a use is not seen that had ended");
             let last = Tick::from_raw(last_use).expect("a use");
             assert!([0, 1].map(|holder| tick(holder, true)).contains(&last), "{last:?} is behind one alone");
@@ -80,8 +81,8 @@ fn loom_two_uses_end() {
         };
         ends(&m);
         other.join().unwrap();
-        assert!(run(LookAtReturned::new(ROW), &*m).whole);
-        run(BeginPiece::new(ROW), &*m);
+        assert!(run(ReadUseRecord::new(ROW), &*m).whole);
+        run(ResetUseRecord::new(ROW), &*m);
         assert_eq!((m.load(ROW.last_use()), m.load(ROW.uses())), (0, 0));
     });
 }

@@ -9,11 +9,13 @@ use mp_core::detach_notice::{Gone, LastGone, give_up, is_alone};
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
 use mp_core::steps::{
-    BlockAt, Claim, FreeCheck, HintGroup, HintsAt, LeaveWhole, Left, Made, MakePart, Members, Note, Oracle,
-    Plan, Publish, Release, Released, SlabSeen, Take, Taken, Unclaim, UnmarkGroup, Update, UpdateAt,
-    UpdateEnd,
+    AttachRecord, BlockAt, ClaimBlock, DeathOracle, FreeCheck, HintGroup, HintsAt, JoinOutcome, JoinParent,
+    LeaveOutcome, LeaveParent, LiveMembers, PublishBlock, ReleaseOutcome, ReleaseSeat, SlabSnapshot,
+    TakeOutcome, TakeSeat, UnclaimBlock, UnmarkGroup, Update, UpdateAt, UpdateOutcome, UpdatePlan,
 };
-use mp_core::words::{Access, Attach, BlockId, BlockState, Current, Grant, Kind, Life, Member, Seat, SeatAt};
+use mp_core::words::{
+    Access, Attachment, BlockId, BlockKind, BlockLife, BlockState, CurrentUpdate, Grant, Member, Seat, SeatAt,
+};
 use mp_core::{Announce, Notify, NotifyAll, count_up};
 
 const BLOCK: BlockAt = BlockAt { id: 0, state: Word::at(0), inline: 2, per_page: 1 };
@@ -30,23 +32,23 @@ fn no_pages(_: BlockId) -> Option<Word> {
 }
 
 /// Creates memory with a block that the first member holds and has written to.
-fn held(kind: Kind) -> Arc<HeapMem> {
+fn held(kind: BlockKind) -> Arc<HeapMem> {
     let m = Arc::new(HeapMem::new(16));
-    m.store(BLOCK.state, BlockState { life: Life::Live, kind, version: 1 }.pack());
+    m.store(BLOCK.state, BlockState { life: BlockLife::Live, kind, version: 1 }.pack());
     m.store(BLOCK.seat(0), Seat::Member(member(0)).pack());
     m.store_relaxed(PAYLOAD, 7);
     m
 }
 
 fn release(m: &HeapMem, me: u32, seat: u32, holder: Seat, beside: bool) -> bool {
-    let steps = Release::new(BLOCK, no_pages as fn(_) -> _, member(me), BLOCK.seat(seat), holder);
-    let steps = steps.beside(beside.then_some(BLOCK.seat(1 - seat)));
+    let steps = ReleaseSeat::new(BLOCK, no_pages as fn(_) -> _, member(me), BLOCK.seat(seat), holder);
+    let steps = steps.neighbor(beside.then_some(BLOCK.seat(1 - seat)));
     match run(steps, m) {
-        Released::Held => false,
-        Released::ToFree(state) => {
+        ReleaseOutcome::Held => false,
+        ReleaseOutcome::MustFree(state) => {
             // The thread that frees the block sees every holder's writes.
             assert_eq!(m.load_relaxed(PAYLOAD), 7);
-            run(Unclaim::new(BLOCK, state), m);
+            run(UnclaimBlock::new(BLOCK, state), m);
             true
         }
     }
@@ -67,14 +69,14 @@ fn loom_hand_over_beside() {
 
 fn hand_over(beside: bool) {
     loom::model(move || {
-        let m = held(Kind::Data);
+        let m = held(BlockKind::Data);
         let receiver = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 while m.load(QUEUED) == 0 {
                     thread::yield_now();
                 }
-                let attach = Attach::unpack(m.load_relaxed(ENTRY)).expect("noted before it was queued");
+                let attach = Attachment::unpack(m.load_relaxed(ENTRY)).expect("noted before it was queued");
                 assert_eq!(m.load_relaxed(PAYLOAD), 7);
                 let mine = Seat::Member(member(1));
                 let at = BLOCK.seat_word(attach.seat, no_pages).expect("in the header");
@@ -82,14 +84,15 @@ fn hand_over(beside: bool) {
                 release(&m, 1, attach.seat.page().unwrap_err(), mine, beside)
             })
         };
-        let note = Note { entry: ENTRY, count: COUNT, counted: 1, grant: Grant::new(Access::Frozen, 0) };
-        let take = Take::new(BLOCK, no_pages as fn(_) -> _, Seat::Envelope(0), note);
-        assert_eq!(run(take, &*m), Taken::Seat(SeatAt::inline(1)));
+        let note =
+            AttachRecord { entry: ENTRY, count: COUNT, counted: 1, grant: Grant::new(Access::Frozen, 0) };
+        let take = TakeSeat::new(BLOCK, no_pages as fn(_) -> _, Seat::Envelope(0), note);
+        assert_eq!(run(take, &*m), TakeOutcome::Seat(SeatAt::inline(1)));
         m.store(QUEUED, 1);
         let here = release(&m, 0, 0, Seat::Member(member(0)), beside);
         let there = receiver.join().unwrap();
         assert!(here != there, "freed by {}", if here { "both" } else { "neither" });
-        assert_eq!(BlockState::unpack(m.load(BLOCK.state)).life, Life::Free);
+        assert_eq!(BlockState::unpack(m.load(BLOCK.state)).life, BlockLife::Free);
     });
 }
 
@@ -98,7 +101,7 @@ fn hand_over(beside: bool) {
 #[test]
 fn loom_part() {
     loom::model(|| {
-        let m = held(Kind::Object);
+        let m = held(BlockKind::Object);
         let receiver = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
@@ -108,29 +111,30 @@ fn loom_part() {
                 assert_eq!(m.load_relaxed(PAYLOAD), 7);
                 let (pages, at): (fn(_) -> _, fn(_) -> _) =
                     (no_pages, |id| (id == BLOCK.id).then_some(BLOCK));
-                match run(LeaveWhole::new(9, ENTRY, member(1), pages, at), &*m) {
-                    Left::Held => false,
-                    Left::ToFree(_, state) => {
+                match run(LeaveParent::new(9, ENTRY, member(1), pages, at), &*m) {
+                    LeaveOutcome::Held => false,
+                    LeaveOutcome::MustFree(_, state) => {
                         assert_eq!(m.load_relaxed(PAYLOAD), 7);
-                        run(Unclaim::new(BLOCK, state), &*m);
+                        run(UnclaimBlock::new(BLOCK, state), &*m);
                         true
                     }
                 }
             })
         };
-        let note = Note { entry: ENTRY, count: COUNT, counted: 1, grant: Grant::new(Access::Object, 0) };
-        let make = MakePart::new(BLOCK, no_pages as fn(_) -> _, member(0), 9, note);
-        assert_eq!(run(make, &*m), Made::Part);
+        let note =
+            AttachRecord { entry: ENTRY, count: COUNT, counted: 1, grant: Grant::new(Access::Object, 0) };
+        let make = JoinParent::new(BLOCK, no_pages as fn(_) -> _, member(0), 9, note);
+        assert_eq!(run(make, &*m), JoinOutcome::Joined);
         m.store(QUEUED, 1);
         let here = release(&m, 0, 0, Seat::Member(member(0)), false);
         let there = receiver.join().unwrap();
         assert!(here != there, "freed by {}", if here { "both" } else { "neither" });
-        assert_eq!(BlockState::unpack(m.load(BLOCK.state)).life, Life::Free);
+        assert_eq!(BlockState::unpack(m.load(BLOCK.state)).life, BlockLife::Free);
     });
 }
 
 fn busy() -> BlockState {
-    BlockState { life: Life::Busy(member(0)), kind: Kind::Data, version: 1 }
+    BlockState { life: BlockLife::Busy(member(0)), kind: BlockKind::Data, version: 1 }
 }
 
 /// A process that finds a block live finds the seat of its claimer.
@@ -141,10 +145,10 @@ fn loom_publish_and_look() {
         m.store(BLOCK.state, busy().pack());
         let publisher = {
             let m = Arc::clone(&m);
-            thread::spawn(move || _ = run(Publish::new(BLOCK, member(0), busy(), Kind::Data), &*m))
+            thread::spawn(move || _ = run(PublishBlock::new(BLOCK, member(0), busy(), BlockKind::Data), &*m))
         };
         let look = FreeCheck::new(BLOCK, no_pages as fn(_) -> _, member(1));
-        assert_eq!(run(look, &*m), Released::Held);
+        assert_eq!(run(look, &*m), ReleaseOutcome::Held);
         publisher.join().unwrap();
     });
 }
@@ -158,19 +162,19 @@ fn loom_free_and_claim() {
         let last = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
-                let generation = run(Publish::new(BLOCK, member(0), busy(), Kind::Data), &*m);
-                run(Unclaim::new(BLOCK, busy().bumped()), &*m);
+                let generation = run(PublishBlock::new(BLOCK, member(0), busy(), BlockKind::Data), &*m);
+                run(UnclaimBlock::new(BLOCK, busy().bumped()), &*m);
                 generation
             })
         };
-        let slab = SlabSeen { word: PAYLOAD, value: 0 };
+        let slab = SlabSnapshot { word: PAYLOAD, value: 0 };
         let state = loop {
-            match run(Claim::new(BLOCK, member(1), slab), &*m) {
+            match run(ClaimBlock::new(BLOCK, member(1), slab), &*m) {
                 Some(state) => break state,
                 None => thread::yield_now(),
             }
         };
-        let generation = run(Publish::new(BLOCK, member(1), state, Kind::Data), &*m);
+        let generation = run(PublishBlock::new(BLOCK, member(1), state, BlockKind::Data), &*m);
         assert_eq!(generation, last.join().unwrap() + 1);
     });
 }
@@ -269,8 +273,8 @@ fn gives_up(m: &HeapMem, i: u32) {
     };
     let releases = || {
         let mine = Seat::Member(member(i));
-        let release = Release::new(RING, no_pages as fn(_) -> _, member(i), RING.seat(i), mine);
-        assert_eq!(run(release, m), Released::Held);
+        let release = ReleaseSeat::new(RING, no_pages as fn(_) -> _, member(i), RING.seat(i), mine);
+        assert_eq!(run(release, m), ReleaseOutcome::Held);
     };
     if give_up(m, ASKED, says, releases) {
         m.add(NOTICED, 1);
@@ -294,7 +298,7 @@ fn loom_giving_up(both: bool) {
     model.preemption_bound = Some(if both { 3 } else { 5 });
     model.check(move || {
         let m = Arc::new(HeapMem::new(16));
-        m.store(RING.state, BlockState { life: Life::Live, kind: Kind::Ring, version: 1 }.pack());
+        m.store(RING.state, BlockState { life: BlockLife::Live, kind: BlockKind::Ring, version: 1 }.pack());
         (0..2 + u32::from(both)).for_each(|i| m.store(RING.seat(i), Seat::Member(member(i)).pack()));
         let goes = |i| {
             let m = Arc::clone(&m);
@@ -316,7 +320,7 @@ fn loom_a_process_gives_a_queue_up_and_a_waiter_comes() {
 
 /// Two processes do so at once.
 #[test]
-fn loom_two_processes_give_a_queue_up_and_a_waiter_comes() {
+fn loom_two_processes_leave_while_a_waiter_arrives() {
     loom_giving_up(true);
 }
 
@@ -327,7 +331,7 @@ const AT: UpdateAt =
 
 /// Exchanges A and B.
 struct Swap;
-impl Plan for Swap {
+impl UpdatePlan for Swap {
     fn reads(&self) -> &[Word] {
         &[A, B]
     }
@@ -341,7 +345,7 @@ impl Plan for Swap {
 
 /// Moves one from A to B.
 struct Move;
-impl Plan for Move {
+impl UpdatePlan for Move {
     fn reads(&self) -> &[Word] {
         &[A, B]
     }
@@ -355,19 +359,19 @@ impl Plan for Move {
 
 /// The other member of two.
 struct Other(u32);
-impl Oracle for Other {
+impl DeathOracle for Other {
     fn is_dead(&self, _: Member) -> bool {
         false
     }
 }
-impl Members for Other {
+impl LiveMembers for Other {
     fn others(&self) -> Vec<Member> {
         vec![member(self.0)]
     }
 }
 
 /// Returns a model in which two processes each change two words together. It checks the final values.
-fn updates<P: Plan + 'static>(plans: fn(u32) -> P) -> impl Fn() {
+fn updates<P: UpdatePlan + 'static>(plans: fn(u32) -> P) -> impl Fn() {
     move || {
         let m = Arc::new(HeapMem::new(13 + 2 * UpdateAt::OWN_WORDS as usize));
         m.store(A, 1);
@@ -375,11 +379,11 @@ fn updates<P: Plan + 'static>(plans: fn(u32) -> P) -> impl Fn() {
         let update = move |m: &HeapMem, me: u32| {
             loop {
                 match run(Update::new(AT, member(me), plans(me), Other(1 - me)), m) {
-                    UpdateEnd::Done(read) => {
+                    UpdateOutcome::Done(read) => {
                         assert_eq!(read[0].wrapping_add(read[1]), 3, "torn");
                         return;
                     }
-                    UpdateEnd::Held(_) => thread::yield_now(),
+                    UpdateOutcome::Busy(_) => thread::yield_now(),
                 }
             }
         };
@@ -408,7 +412,7 @@ fn loom_updates() {
 
 /// Restores the previous value of A.
 struct Back;
-impl Plan for Back {
+impl UpdatePlan for Back {
     fn reads(&self) -> &[Word] {
         &[A]
     }
@@ -422,7 +426,7 @@ impl Plan for Back {
 
 /// Reads A.
 struct Look;
-impl Plan for Look {
+impl UpdatePlan for Look {
     fn reads(&self) -> &[Word] {
         &[A]
     }
@@ -447,12 +451,12 @@ fn loom_a_late_swap() {
         for (i, part) in [A.offset(), 1, 2].into_iter().enumerate() {
             m.store(record.plus(i as u64), part);
         }
-        m.store(AT.current, Current { making: Some((member(2), 1)), number: 7 }.pack());
+        m.store(AT.current, CurrentUpdate { making: Some((member(2), 1)), number: 7 }.pack());
         let helper = {
             let m = Arc::clone(&m);
             thread::spawn(move || _ = run(Update::new(AT, member(1), Look, Other(0)), &*m))
         };
-        while matches!(run(Update::new(AT, member(0), Back, Other(1)), &*m), UpdateEnd::Held(_)) {
+        while matches!(run(Update::new(AT, member(0), Back, Other(1)), &*m), UpdateOutcome::Busy(_)) {
             thread::yield_now();
         }
         helper.join().unwrap();

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use mp_core::Error;
-use mp_core::message::{Codec, FewBytes, Incoming, Message, Outgoing, Returned, Undecodable, scope};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, SmallBytes, Undecodable, scope};
 use mp_reduce::MessagePack;
 use mp_spawn::CallFailure;
 
@@ -15,7 +15,7 @@ pub(crate) enum MessageBody {
     In(Box<Incoming>),
     /// Few bytes without attachments, received or to be sent; `read` of them were read.
     Few {
-        few: FewBytes,
+        few: SmallBytes,
         read: u8,
     },
 }
@@ -40,11 +40,11 @@ fn recycle_buffer(mut out: Box<Outgoing>) {
 }
 
 impl MessageBody {
-    const EMPTY: MessageBody = MessageBody::Few { few: FewBytes::EMPTY, read: 0 };
+    const EMPTY: MessageBody = MessageBody::Few { few: SmallBytes::EMPTY, read: 0 };
 
     /// Creates a body from the contents of a [`empty_buffer`].
     pub(crate) fn of(out: Box<Outgoing>) -> MessageBody {
-        let Some(few) = out.plain().and_then(FewBytes::new) else { return MessageBody::Out(out) };
+        let Some(few) = out.plain().and_then(SmallBytes::new) else { return MessageBody::Out(out) };
         recycle_buffer(out);
         MessageBody::Few { few, read: 0 }
     }
@@ -52,29 +52,32 @@ impl MessageBody {
     /// Encodes `head` and a value, if they are few bytes and no user code encodes them, as for a number.
     #[inline(always)]
     pub(crate) fn few<const N: usize, V: Message>(head: [u8; N], value: &V) -> Option<MessageBody> {
-        MessageBody::Few { few: value.to_few_bytes::<MessagePack>()?, read: 0 }
+        MessageBody::Few { few: value.to_small_bytes::<MessagePack>()?, read: 0 }
             .with_head(head)
             .map(|few| MessageBody::Few { few, read: 0 })
     }
 
     /// Puts `head` before the bytes, if they are few and none was read.
     #[inline(always)]
-    pub(crate) fn with_head<const N: usize>(&self, head: [u8; N]) -> Option<FewBytes> {
+    pub(crate) fn with_head<const N: usize>(&self, head: [u8; N]) -> Option<SmallBytes> {
         let MessageBody::Few { few, read: 0 } = *self else { return None };
-        let mut all = [0; FewBytes::MOST];
+        let mut all = [0; SmallBytes::MOST];
         all[..N].copy_from_slice(&head);
-        all[N..].copy_from_slice(&few.all()[..FewBytes::MOST - N]);
+        all[N..].copy_from_slice(&few.all()[..SmallBytes::MOST - N]);
         let len = N + few.len();
-        (len <= FewBytes::MOST).then(|| FewBytes::first(len, all))
+        (len <= SmallBytes::MOST).then(|| SmallBytes::first(len, all))
     }
 
     /// Splits the first `N` bytes off few bytes.
     #[inline(always)]
-    pub(crate) fn split_head<const N: usize>(few: FewBytes) -> Option<([u8; N], MessageBody)> {
+    pub(crate) fn split_head<const N: usize>(few: SmallBytes) -> Option<([u8; N], MessageBody)> {
         let (all, len) = (few.all(), few.len().checked_sub(N)?);
-        let mut rest = [0; FewBytes::MOST];
-        rest[..FewBytes::MOST - N].copy_from_slice(&all[N..]);
-        Some((std::array::from_fn(|i| all[i]), MessageBody::Few { few: FewBytes::first(len, rest), read: 0 }))
+        let mut rest = [0; SmallBytes::MOST];
+        rest[..SmallBytes::MOST - N].copy_from_slice(&all[N..]);
+        Some((
+            std::array::from_fn(|i| all[i]),
+            MessageBody::Few { few: SmallBytes::first(len, rest), read: 0 },
+        ))
     }
 
     /// Moves the body into another message, once.
@@ -260,13 +263,13 @@ impl Message for CallAnswer {
     }
 
     #[inline(always)]
-    fn to_few_bytes<C: Codec>(&self) -> Option<FewBytes> {
+    fn to_small_bytes<C: Codec>(&self) -> Option<SmallBytes> {
         let CallAnswer::Done(body) = self else { return None };
         body.with_head([DONE])
     }
 
     #[inline(always)]
-    fn from_few_bytes<C: Codec>(few: FewBytes) -> Option<Self> {
+    fn from_small_bytes<C: Codec>(few: SmallBytes) -> Option<Self> {
         match MessageBody::split_head(few)? {
             ([DONE], body) => Some(CallAnswer::Done(body)),
             _ => None,

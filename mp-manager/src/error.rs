@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mp_core::INTERRUPTED;
 use mp_core::message::Undecodable;
-use mp_core::sent;
+use mp_core::serde_with;
 use mp_queue::{Address, ConnectError};
 use mp_spawn::{ProcessRaised, SpawnError};
 use serde::{Deserialize, Serialize};
@@ -177,7 +177,7 @@ pub enum CallError {
         why: String,
         /// For an error in the server: the type, the path of the part that could not be decoded, and the
         /// bytes.
-        #[serde(with = "sent::shared::option")]
+        #[serde(with = "serde_with::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
     },
     /// The result could not be encoded in the server or decoded in this process.
@@ -186,7 +186,7 @@ pub enum CallError {
         why: String,
         /// For an error in this process: the type, the path of the part that could not be decoded, and the
         /// bytes.
-        #[serde(with = "sent::shared::option")]
+        #[serde(with = "serde_with::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
     },
     /// The connection to the server of [another program](crate::RemoteProxy#sent-to-other-processes) failed.

@@ -1,7 +1,7 @@
 //! Fuzz targets for this crate's parsers, used by `cargo xtask fuzz` and the unit tests: requests as received
 //! by an object's thread, and answers as received by a caller.
 
-use mp_core::message::{FewBytes, Incoming, Message, Outgoing, Undecodable};
+use mp_core::message::{Incoming, Message, Outgoing, SmallBytes, Undecodable};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, StateClosure, closure};
 
@@ -20,7 +20,7 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
 /// Decodes a message in an envelope, and the same without: both succeed, or neither.
 fn both<M: Message>(bytes: &[u8]) -> Option<[M; 2]> {
     let long = M::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec()));
-    let few = FewBytes::new(bytes).and_then(M::from_few_bytes::<MessagePack>);
+    let few = SmallBytes::new(bytes).and_then(M::from_small_bytes::<MessagePack>);
     let short = few.map_or_else(|| M::decode_plain::<MessagePack>(bytes), Ok);
     let text = |read: &mp_core::Result<M>| read.as_ref().err().map(ToString::to_string);
     assert_eq!(text(&long), text(&short));
@@ -30,7 +30,7 @@ fn both<M: Message>(bytes: &[u8]) -> Option<[M; 2]> {
 fn encode_args<M: Message>(mut message: M) -> Vec<u8> {
     // Keeps long texts in the bytes.
     let mut out = Outgoing::in_band();
-    let few = message.to_few_bytes::<MessagePack>();
+    let few = message.to_small_bytes::<MessagePack>();
     message.encode::<MessagePack>(&mut out).unwrap();
     assert!(few.is_none_or(|few| few.as_slice() == out.bytes()), "{few:?} and {:?}", out.bytes());
     std::mem::take(out.bytes())
@@ -40,7 +40,7 @@ fn requests(bytes: &[u8]) {
     match both::<ObjectRequest>(bytes) {
         Some([ObjectRequest::Call { mut body, .. }, ObjectRequest::Call { body: short, .. }]) => {
             assert_eq!(body.unread(), short.unread());
-            let few = FewBytes::new(bytes).and_then(ObjectRequest::from_few_bytes::<MessagePack>);
+            let few = SmallBytes::new(bytes).and_then(ObjectRequest::from_small_bytes::<MessagePack>);
             assert!(few.is_none_or(|few| encode_args(few) == bytes));
             // Same reads as in the object's thread, for any types of the closure.
             let all = body.unread().len();

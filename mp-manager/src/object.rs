@@ -7,9 +7,9 @@ use std::rc::Rc;
 
 #[cfg(feature = "authkey")]
 use mp_core::message::Outgoing;
-use mp_core::message::level::of_its_own;
+use mp_core::message::level::as_separate_message;
 use mp_core::message::{IntoOutcome, Message, Number, Undecodable, scope};
-use mp_core::user_code::{Apart, drop_caught};
+use mp_core::user_code::{UserValue, drop_caught};
 use mp_reduce::MessagePack;
 use mp_spawn::{BorrowedState, CallFailure, Closure, Code, StateClosure, StateSlot};
 
@@ -133,7 +133,7 @@ enum CallClosure<'a, A: 'static, R: 'static> {
     /// Closure used for all calls.
     Cached(&'a Closure<A, R>),
     /// Closure of one call, which drops it.
-    Owned(Apart<Closure<A, R>>),
+    Owned(UserValue<Closure<A, R>>),
 }
 
 impl<A: 'static, R: 'static> CallClosure<'_, A, R> {
@@ -272,7 +272,7 @@ fn written_result<V: Message>(value: &mut V, placement: ResultPlacement) -> Resu
         #[cfg(feature = "authkey")]
         ResultPlacement::Inline => Box::new(Outgoing::in_band()),
     };
-    of_its_own::<V, _>(|| value.encode::<MessagePack>(&mut out))
+    as_separate_message::<V, _>(|| value.encode::<MessagePack>(&mut out))
         .map_err(|error| CallAnswer::Unsendable(error.to_string()))?;
     Ok(match placement {
         ResultPlacement::SharedMemory => MessageBody::of(out),
@@ -303,6 +303,6 @@ fn read_closure<'a, A: 'static, R: 'static>(
     Ok(if len == 0 {
         CallClosure::Cached(cached.get_or_init(|| closure))
     } else {
-        CallClosure::Owned(Apart::new(closure))
+        CallClosure::Owned(UserValue::new(closure))
     })
 }

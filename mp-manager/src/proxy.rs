@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::message::level::afresh;
+use mp_core::message::level::with_nested_message;
 use mp_core::message::{IntoOutcome, Message, PlainOutcome};
 use mp_core::mutex::Mutex;
 use mp_queue::{GetError, Sender, channel};
@@ -191,8 +191,11 @@ impl<T: 'static> Proxy<T> {
     ) -> Result<R::Value, CallError> {
         let mut args = args;
         let mut write = || write_call(&closure, &mut args);
-        let encode_args =
-            if is_written_here(&closure) { Ok(write()) } else { CallFailure::catch(|| afresh(&mut write)) };
+        let encode_args = if is_written_here(&closure) {
+            Ok(write())
+        } else {
+            CallFailure::catch(|| with_nested_message(&mut write))
+        };
         let body = match encode_args {
             Ok(Ok(body)) => body,
             Ok(Err(mp_core::Error::Unsendable(why))) => {

@@ -11,7 +11,7 @@
 //! read. If the rest can't be decoded, that is an error of the caller.
 
 use mp_core::Error;
-use mp_core::message::{Codec, FewBytes, Incoming, Message, Outgoing, Returned};
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, SmallBytes};
 use mp_queue::{Receiver, Sender};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
@@ -116,14 +116,14 @@ impl Message for ObjectRequest {
     }
 
     #[inline(always)]
-    fn to_few_bytes<C: Codec>(&self) -> Option<FewBytes> {
+    fn to_small_bytes<C: Codec>(&self) -> Option<SmallBytes> {
         let ObjectRequest::Call { caller, code, body } = self else { return None };
         let ([a, b], [c, d, e, f]) = (code.to_le_bytes(), caller.to_le_bytes());
         body.with_head([a, b, c, d, e, f])
     }
 
     #[inline(always)]
-    fn from_few_bytes<C: Codec>(few: FewBytes) -> Option<Self> {
+    fn from_small_bytes<C: Codec>(few: SmallBytes) -> Option<Self> {
         let ([a, b, c, d, e, f], body) = MessageBody::split_head(few)?;
         let (code, caller) = (u16::from_le_bytes([a, b]), u32::from_le_bytes([c, d, e, f]));
         let is_call = usize::from(code) < MOST_CODES;

@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 use mp_core::Arena;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::Mutex;
-use mp_core::user_code::{Apart, caught, drop_caught};
+use mp_core::user_code::{UserValue, catch_panic, drop_caught};
 use mp_queue::{GetError, PutError, Receiver, Sender};
 use mp_spawn::CallFailure;
 use serde::{Deserialize, Serialize};
@@ -105,7 +105,7 @@ impl ManagerServer {
         let run = move || {
             let _working = working;
             // User code runs only in places that catch its panics.
-            caught(run);
+            catch_panic(run);
         };
         thread::Builder::new().name(name).spawn(run).map(drop)
     }
@@ -344,7 +344,7 @@ fn call(state: &ObjectState, caller: &CallerState, code: u16, body: MessageBody)
 
 /// Creates the object, or returns an error answer.
 fn make(maker: LazyClosure<ObjectResult>) -> Result<ServedObject, CallAnswer> {
-    let maker = Apart::new(maker.read().map_err(CallAnswer::Unreadable)?);
+    let maker = UserValue::new(maker.read().map_err(CallAnswer::Unreadable)?);
     let Some(maker) = maker.get() else { return Err(CallAnswer::Freed) };
     let failed = |error: BoxedError| match error.downcast::<BadArguments>() {
         Ok(bad) => CallAnswer::Undecodable(bad.0),

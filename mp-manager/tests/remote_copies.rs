@@ -68,7 +68,7 @@ fn copied(run: impl FnOnce() -> bool) -> u32 {
     if pid == 0 {
         // SAFETY: ends this process after a time.
         unsafe { libc::alarm(120) };
-        let code = if mp_core::user_code::caught(run) == Some(true) { 7 } else { 8 };
+        let code = if mp_core::user_code::catch_panic(run) == Some(true) { 7 } else { 8 };
         // SAFETY: ends this process.
         unsafe { libc::_exit(code) };
     }
@@ -98,7 +98,7 @@ impl Drop for Copy {
 /// Returns the exit value of the fork, which must end in time.
 fn says(pid: u32) -> bool {
     let mut ended = None;
-    let in_time = mp_core::user_code::caught(|| {
+    let in_time = mp_core::user_code::catch_panic(|| {
         eventually("the copy ends", || {
             ended = waitpid(Pid::from_raw(pid.cast_signed()), WaitOptions::NOHANG).unwrap();
             ended.is_some()
@@ -151,7 +151,7 @@ fn killed_program_releases_objects_despite_a_copy() {
     let program = Process::spawn(program, (served.address.clone(), copies.clone(), killed.clone())).unwrap();
     let copy = take(&copies);
     program.kill().unwrap();
-    let given_up = mp_core::user_code::caught(|| {
+    let given_up = mp_core::user_code::catch_panic(|| {
         served.one_is_dropped();
         eventually("its connections end", || served.connections() == before);
     });

@@ -16,9 +16,9 @@
 use std::any::Any;
 use std::fmt;
 
-use mp_core::message::level::afresh;
+use mp_core::message::level::with_nested_message;
 use mp_core::message::{Message, Outgoing};
-use mp_core::user_code::Apart;
+use mp_core::user_code::UserValue;
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Capture, Closure};
 use serde::{Deserialize, Serialize};
@@ -62,7 +62,7 @@ enum Once<A> {
 impl<A: Capture + Clone> Once<A> {
     fn encode(mut args: A) -> Result<Once<A>, mp_reduce::Error> {
         let mut out = Outgoing::in_band();
-        match CallFailure::catch(|| afresh(|| args.encode::<MessagePack>(&mut out))) {
+        match CallFailure::catch(|| with_nested_message(|| args.encode::<MessagePack>(&mut out))) {
             Ok(written) => written?,
             Err(raise) => {
                 let why = format!("its `Serialize` panicked: {}", raise.message());
@@ -87,7 +87,7 @@ impl<A: Capture + Clone> Once<A> {
 #[derive(Default)]
 pub(crate) struct Held {
     make: Option<MakeState>,
-    value: Option<Apart<Box<dyn Any>>>,
+    value: Option<UserValue<Box<dyn Any>>>,
     /// `true` while a task uses the state. If still `true` after the task, the task has panicked.
     lent: bool,
 }
@@ -108,7 +108,7 @@ impl Held {
         self.value = None;
         self.lent = false;
         if let Some(make) = &self.make {
-            self.value = Some(Apart::new(make.call(())?));
+            self.value = Some(UserValue::new(make.call(())?));
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Held {
         match value.downcast() {
             Ok(state) => Some(state),
             Err(other) => {
-                self.value = Some(Apart::new(other));
+                self.value = Some(UserValue::new(other));
                 None
             }
         }
@@ -133,7 +133,7 @@ impl Held {
     /// Puts the state back. `None` means that the task using it has panicked.
     pub(crate) fn give_back<S: 'static>(&mut self, state: Option<Box<S>>) {
         self.lent = state.is_none();
-        self.value = state.map(|state| Apart::new(state as Box<dyn Any>));
+        self.value = state.map(|state| UserValue::new(state as Box<dyn Any>));
     }
 
     /// Borrows the state for a task, and the flag that must be `true` while the task uses it.

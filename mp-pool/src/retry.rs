@@ -17,7 +17,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_core::user_code::{Apart, caught};
+use mp_core::user_code::{UserValue, catch_panic};
 use mp_spawn::Backoff;
 use mp_spawn::RaisedKind;
 
@@ -31,7 +31,7 @@ pub(crate) struct Retry {
     /// Maximum number of retries.
     pub(crate) times: u32,
     /// Filter of errors.
-    when: Option<Arc<Apart<Box<When>>>>,
+    when: Option<Arc<UserValue<Box<When>>>>,
     pub(crate) backoff: Backoff,
 }
 
@@ -48,7 +48,7 @@ impl Retry {
     /// Sets the number of retries and the filter of errors.
     pub(crate) fn set(&mut self, times: u32, when: impl Fn(&TaskError) -> bool + Send + Sync + 'static) {
         self.times = times;
-        self.when = Some(Arc::new(Apart::new(Box::new(when))));
+        self.when = Some(Arc::new(UserValue::new(Box::new(when))));
     }
 
     /// Returns the delay before the next attempt at a task that was begun `tries` times, or `None` if it is
@@ -57,8 +57,8 @@ impl Retry {
         let tries_left = tries <= self.times && self.times > 0;
         // A worker may receive Ctrl-C before this process does.
         let told = matches!(error, TaskError::Raised(raised) if raised.kind == RaisedKind::Interrupted);
-        let wanted = || self.when.as_deref().and_then(Apart::get).is_some_and(|when| when(error));
-        if !tries_left || told || !caught(wanted).unwrap_or(false) {
+        let wanted = || self.when.as_deref().and_then(UserValue::get).is_some_and(|when| when(error));
+        if !tries_left || told || !catch_panic(wanted).unwrap_or(false) {
             return None;
         }
         Some(self.backoff.before(tries.saturating_add(1)))

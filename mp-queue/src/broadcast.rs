@@ -132,7 +132,7 @@ pub fn channel<T: Serialize + DeserializeOwned + 'static>(
     let most = RingAt::MAX_SLOTS as usize - 512;
     if capacity == 0 || capacity > most {
         let why = format!("a broadcast channel that keeps {capacity} messages: 1 to {most} are possible");
-        return Err(mp_core::Error::not_within(capacity > 0, why).into());
+        return Err(mp_core::Error::out_of_range(capacity > 0, why).into());
     }
     let (sender, receiver) = RetainedEnd::create(capacity as u32, type_of::<T>())?;
     let fingerprint = TypeFingerprint::new();
@@ -294,7 +294,7 @@ fn is_ready(end: &RetainedEnd, next: Position) -> bool {
 
 /// Ready when [`try_recv`](Receiver::try_recv) would not return [`Empty`](RecvError::Empty).
 impl<T> Waitable for Receiver<T> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Parking(self.end.receiver_parking().into())
     }
 
@@ -311,7 +311,7 @@ struct NewMessageReady {
 }
 
 impl Waitable for NewMessageReady {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Parking(self.end.receiver_parking().into())
     }
 

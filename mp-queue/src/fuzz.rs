@@ -62,7 +62,7 @@ fn slots(bytes: &[u8]) {
     assert_eq!(SmallMessage::new(bytes).unwrap().bytes(), few);
     _ = unpack_plain::<(u8, String)>(bytes);
     let number = unpack_plain::<u64>(bytes).ok();
-    assert!(u64::from_few_bytes::<MessagePack>(few).is_none_or(|few| Some(few) == number), "{small:?}");
+    assert!(u64::from_small_bytes::<MessagePack>(few).is_none_or(|few| Some(few) == number), "{small:?}");
 }
 
 fn samples() -> Vec<(&'static str, Vec<u8>)> {

@@ -7,8 +7,8 @@ use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Word, run};
-use mp_core::steps::{BlockAt, EnvelopesAt, Release, Released, Unclaim};
-use mp_core::words::{BlockId, BlockState, Group, Holder, Kind, Life, Member, Owner, Seat};
+use mp_core::steps::{BlockAt, EnvelopesAt, ReleaseOutcome, ReleaseSeat, UnclaimBlock};
+use mp_core::words::{BlockId, BlockKind, BlockLife, BlockState, GroupState, Holder, Member, Owner, Seat};
 use mp_queue::ring::{
     Advance, Close, Extend, Get, GetOutcome, IntentContext, Link, NoteReturned, Position, Put, PutOutcome,
     PutSmall, Reclaim, Return, ReturnWords, RingAt, Settle, SettleOutcome, Slot, SlotState, SmallMessage,
@@ -292,7 +292,7 @@ fn loom_return_and_reclaim() {
         let at = ReturnWords { returned: Word::at(24), limit: 0 };
         let count = Word::at(64);
         m.store(count, 1);
-        m.store(GROUPS.of(0), Group::InUse.pack());
+        m.store(GROUPS.of(0), GroupState::InUse.pack());
         let all = EnvelopesAt { count, groups: GROUPS, owners: OWNER, places: PLACE };
         let leased = Owner { holder: Holder::Leased(member(0)), seq: 5 };
         m.store(OWNER.of(0), leased.pack());
@@ -322,7 +322,7 @@ fn loom_two_find_nothing() {
         let at = ReturnWords { returned: Word::at(24), limit: 0 };
         let count = Word::at(64);
         m.store(count, 1);
-        m.store(GROUPS.of(0), Group::InUse.pack());
+        m.store(GROUPS.of(0), GroupState::InUse.pack());
         let all = EnvelopesAt { count, groups: GROUPS, owners: OWNER, places: PLACE };
         run(NoteReturned::new(at), &*m);
         let leased = Owner { holder: Holder::Leased(member(0)), seq: 5 };
@@ -403,19 +403,22 @@ fn loom_the_last_sender_leaves() {
         let m = memory(1);
         let pages: fn(BlockId) -> Option<Word> = |_| None;
         let mine = Seat::Member(member(0));
-        m.store(TOKEN.state, BlockState { life: Life::Live, kind: Kind::Object, version: 1 }.pack());
+        m.store(
+            TOKEN.state,
+            BlockState { life: BlockLife::Live, kind: BlockKind::Object, version: 1 }.pack(),
+        );
         m.store(TOKEN.seat(0), mine.pack());
         let sender = {
             let m = Arc::clone(&m);
             thread::spawn(move || {
                 assert!(matches!(put(&m, 1, 0, 0), PutOutcome::Done(_)));
-                let release = Release::new(TOKEN, pages, member(0), TOKEN.seat(0), mine);
-                let Released::ToFree(state) = run(release, &*m) else { panic!("it was the last") };
-                run(Unclaim::new(TOKEN, state), &*m);
+                let release = ReleaseSeat::new(TOKEN, pages, member(0), TOKEN.seat(0), mine);
+                let ReleaseOutcome::MustFree(state) = run(release, &*m) else { panic!("it was the last") };
+                run(UnclaimBlock::new(TOKEN, state), &*m);
             })
         };
         let look = || run(Get::new(ring(1), intent(1), OWNER, member(1)), &*m);
-        if look() == GetOutcome::Empty && BlockState::unpack(m.load(TOKEN.state)).life != Life::Live {
+        if look() == GetOutcome::Empty && BlockState::unpack(m.load(TOKEN.state)).life != BlockLife::Live {
             assert!(
                 matches!(look(), GetOutcome::Done(TakenMessage::Envelope(0, ..))),
                 "told so before all was received"

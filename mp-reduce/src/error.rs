@@ -18,7 +18,7 @@ pub enum Error {
     TypeMismatch {
         /// Name of the expected type.
         // (Written in full: for plain `str`, serde would borrow from its input.)
-        #[serde(with = "mp_core::sent::text")]
+        #[serde(with = "mp_core::serde_with::text")]
         expected: &'static std::primitive::str,
         /// Name of the received type, or `None` if the message does not contain it.
         found: Option<String>,

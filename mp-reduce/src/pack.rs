@@ -6,7 +6,7 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::thread::LocalKey;
 
-use mp_core::message::level::{afresh, of_its_own};
+use mp_core::message::level::{as_separate_message, with_nested_message};
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Undecodable, taken};
 use mp_core::user_code::drop_caught;
 use mp_core::{Arena, Envelope, Repeated, fnv1a};
@@ -161,7 +161,7 @@ impl LoanedParts {
         match self.0 {
             Some(mut out) => {
                 let mut back = out.returned(Some(envelope));
-                afresh(|| value.take_back(&mut back));
+                with_nested_message(|| value.take_back(&mut back));
             }
             // The value has all the handles still.
             None => envelope.received(),
@@ -182,7 +182,7 @@ fn recycle(mut out: Box<Outgoing>) {
 fn restore_after_error<T: Message>(value: &mut T, out: &mut Outgoing, error: mp_core::Error) -> Error {
     if out.lends() {
         let mut back = out.returned(None);
-        afresh(|| value.take_back(&mut back));
+        with_nested_message(|| value.take_back(&mut back));
     }
     error.into()
 }
@@ -199,7 +199,7 @@ pub fn pack_unless<T: Message, M>(
     seal: impl FnOnce(&mut Outgoing) -> mp_core::Result<M>,
 ) -> Result<(M, LoanedParts)> {
     let mut out = take_buffers(&OUTGOING);
-    if let Err(e) = of_its_own::<T, _>(|| value.encode::<MessagePack>(&mut out)) {
+    if let Err(e) = as_separate_message::<T, _>(|| value.encode::<MessagePack>(&mut out)) {
         let error = out.refusal().unwrap_or(e);
         return Err(restore_after_error(value, &mut out, error));
     }
@@ -247,7 +247,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Encoded<T> {
     /// If the value's `Serialize` returns an error, or memory is exhausted.
     pub fn new(arena: Arena, value: &T) -> Result<Encoded<T>> {
         let mut out = Outgoing::default();
-        afresh(|| MessagePack::write_whole(&mut out, value))?;
+        with_nested_message(|| MessagePack::write_whole(&mut out, value))?;
         Encoded::finish(arena, out)
     }
 
@@ -317,7 +317,7 @@ pub fn unpack_into<T: Message>(
 /// See [`unpack`].
 #[inline]
 pub fn unpack_plain<T: Message>(bytes: &[u8]) -> Result<T> {
-    match of_its_own::<T, _>(|| T::decode_plain::<MessagePack>(bytes)) {
+    match as_separate_message::<T, _>(|| T::decode_plain::<MessagePack>(bytes)) {
         Ok(value) => Ok(value),
         Err(e) => Err(undecodable::<T>(e, bytes)),
     }
@@ -366,13 +366,13 @@ pub fn to_bytes<T: Message>(value: &mut T) -> Result<Vec<u8>> {
 pub fn to_bytes_after<T: Message>(start: Vec<u8>, value: &mut T) -> Result<Vec<u8>> {
     let mut out = Outgoing::in_band();
     *out.bytes() = start;
-    let written = afresh(|| value.encode::<MessagePack>(&mut out)).and_then(|()| {
+    let written = with_nested_message(|| value.encode::<MessagePack>(&mut out)).and_then(|()| {
         let stays = "tensors, queues or locks can't leave this memory; send their contents instead";
         out.plain().map(drop).ok_or_else(|| mp_core::Error::Unsendable(stays.into()))
     });
     if out.lends() {
         let mut back = out.returned(None);
-        afresh(|| value.take_back(&mut back));
+        with_nested_message(|| value.take_back(&mut back));
     }
     written?;
     Ok(std::mem::take(out.bytes()))
@@ -399,7 +399,7 @@ pub(crate) fn decode<T: Message>(inc: &mut Incoming) -> Result<T> {
 
 #[inline]
 fn decode_into<T: Message>(inc: &mut Incoming, slot: &mut Option<T>) -> Result<()> {
-    match afresh(|| T::decode_into::<MessagePack>(inc, slot)) {
+    match with_nested_message(|| T::decode_into::<MessagePack>(inc, slot)) {
         Ok(()) => Ok(()),
         Err(e) => match inc.refusal() {
             Some(refusal) => Err(refusal.into()),

@@ -153,7 +153,7 @@ impl Event {
 /// # Ok::<(), mp_core::Error>(())
 /// ```
 impl Waitable for Event {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Parking(self.parking().into())
     }
 

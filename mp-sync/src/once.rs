@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use mp_core::steps::lock::Died;
+use mp_core::steps::lock::DeathRecord;
 use mp_core::words::LockKind;
 use mp_core::{AdaptiveSpin, LockError, Result, Wait};
 
@@ -45,12 +45,12 @@ pub struct Once {
 /// Argument of the closure of [`Once::call_once`].
 #[derive(Clone, Copy, Debug)]
 pub struct OnceState {
-    died: Option<Died>,
+    died: Option<DeathRecord>,
 }
 
 impl OnceState {
     /// Returns the process that died during an earlier run, if any.
-    pub fn died(&self) -> Option<Died> {
+    pub fn died(&self) -> Option<DeathRecord> {
         self.died
     }
 }

@@ -12,7 +12,7 @@ use crate::error::{AcquireError, PeerProcess};
 use crate::handle::handle;
 use crate::shared::Shared;
 use crate::steps::slot::{
-    ClaimSlot, EMPTY, FindSlot, HELD, KEPT, OPEN, ObservedSlot, ReplaceSlot, Slot, Slots, set,
+    ClaimSlot, EMPTY, FindSlot, HELD, HolderSlot, OPEN, ObservedSlot, RETAINED, ReplaceSlot, Slots, set,
 };
 use crate::wait;
 
@@ -50,10 +50,10 @@ impl Permits {
     fn new(name: &str, permits: u32, limit: u32) -> Result<Self, Error> {
         if permits > limit || limit > MOST {
             let why = format!("a semaphore of {permits} permits, at most {limit}: up to {MOST} are possible");
-            return Err(Error::not_within(limit > MOST, why));
+            return Err(Error::out_of_range(limit > MOST, why));
         }
         let made = Self::of(Shared::new(name, SLOTS + u64::from(limit))?);
-        let open = Slot::unpack(0).given_back(OPEN).pack();
+        let open = HolderSlot::unpack(0).vacated(OPEN).pack();
         (0..permits.into()).for_each(|i| made.shared.store(SLOTS + i, open));
         made.shared.store(USED, permits.into());
         Ok(made)
@@ -101,7 +101,7 @@ impl Permits {
         })
     }
 
-    fn change(&self, seen: ObservedSlot, to: Slot) -> bool {
+    fn change(&self, seen: ObservedSlot, to: HolderSlot) -> bool {
         self.shared.run(ReplaceSlot::new(self.slots().at(seen.index), seen.slot, to))
     }
 
@@ -115,8 +115,8 @@ impl Permits {
                 asked.last().is_some_and(|&(_, dead)| dead)
             }
         };
-        let theirs = self.find(set(&[HELD, KEPT])).filter(|seen| dead(seen.slot.member));
-        theirs.filter(|&seen| self.change(seen, seen.slot.given_back(OPEN))).count()
+        let theirs = self.find(set(&[HELD, RETAINED])).filter(|seen| dead(seen.slot.member));
+        theirs.filter(|&seen| self.change(seen, seen.slot.vacated(OPEN))).count()
     }
 
     /// Releases the permits of dead processes, and wakes waiters if there are permits for more than the
@@ -130,7 +130,7 @@ impl Permits {
     #[cold]
     fn holders(&self) -> Vec<PeerProcess> {
         let mut holders: Vec<PeerProcess> = Vec::new();
-        for ObservedSlot { slot: Slot { member, .. }, .. } in self.find(set(&[HELD, KEPT])) {
+        for ObservedSlot { slot: HolderSlot { member, .. }, .. } in self.find(set(&[HELD, RETAINED])) {
             if !holders.iter().any(|h| h.member == member) {
                 holders.push(PeerProcess { member, pid: self.shared.arena().pid_of(member) });
             }
@@ -141,9 +141,9 @@ impl Permits {
     /// Releases a permit that this process keeps. Returns `false` if there is none.
     fn release_forgotten(&self) -> Result<bool, AcquireError> {
         let me = self.shared.me()?;
-        let mut kept = self.find(set(&[KEPT])).filter(|seen| seen.slot.member == me);
+        let mut kept = self.find(set(&[RETAINED])).filter(|seen| seen.slot.member == me);
         // Another thread may release it first.
-        let released = kept.any(|seen| self.change(seen, seen.slot.given_back(OPEN)));
+        let released = kept.any(|seen| self.change(seen, seen.slot.vacated(OPEN)));
         if released {
             self.parking().wake_one();
         }
@@ -170,7 +170,7 @@ impl Permit {
     /// Keeps the permit without a handle. It is released by the semaphore's `release` in any thread of this
     /// process, or by the death of the process. For callers that acquire in one place and release in another.
     pub fn keep(mut self) {
-        self.to = KEPT;
+        self.to = RETAINED;
     }
 
     /// Removes the permit: the semaphore has one permit less.
@@ -186,7 +186,7 @@ impl Drop for Permit {
         if permits.shared.me().ok() != Some(*me) {
             return;
         }
-        let then = if *to == KEPT { seen.slot.into_state(KEPT) } else { seen.slot.given_back(*to) };
+        let then = if *to == RETAINED { seen.slot.into_state(RETAINED) } else { seen.slot.vacated(*to) };
         permits.change(*seen, then);
         if *to == OPEN {
             permits.hint.store(seen.index, Ordering::Relaxed);
@@ -293,7 +293,7 @@ macro_rules! semaphore {
         }
 
         impl Waitable for $name {
-            fn place(&self) -> WaitPoint<'_> {
+            fn wait_point(&self) -> WaitPoint<'_> {
                 WaitPoint::Parking(self.0.parking().into())
             }
 
@@ -301,7 +301,7 @@ macro_rules! semaphore {
                 self.available() > 0
             }
 
-            fn is_ready_after_all(&self) -> bool {
+            fn is_ready_recheck(&self) -> bool {
                 self.0.release_and_wake();
                 self.is_ready()
             }

@@ -7,7 +7,7 @@ use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Mem, Word, run};
-use mp_core::steps::lock::{Acquire, Acquired, LockAt, Unlock, Who};
+use mp_core::steps::lock::{AcquireLock, LockAt, LockAttempt, OsThread, ReleaseLock};
 use mp_core::words::Member;
 use mp_core::{Announce, Notify, NotifyAll};
 use mp_sync::steps::condition::{ASLEEP, NOTIFIED, NotifyOutcome, WAITING};
@@ -15,7 +15,7 @@ use mp_sync::steps::event::{EventWord, Set};
 use mp_sync::steps::once::{IsDone, SetDone};
 use mp_sync::steps::rwlock::{AddRead, Enter, EnterOutcome, Leave, Readers};
 use mp_sync::steps::slot::{
-    ClaimSlot, EMPTY, FindSlot, HELD, OPEN, ObservedSlot, ReplaceSlot, Slot, Slots, set,
+    ClaimSlot, EMPTY, FindSlot, HELD, HolderSlot, OPEN, ObservedSlot, ReplaceSlot, Slots, set,
 };
 
 const DATA: Word = Word::at(0);
@@ -35,13 +35,13 @@ fn claim(m: &HeapMem, me: u32) -> Option<ObservedSlot> {
 }
 
 fn give_back(m: &HeapMem, seen: ObservedSlot) {
-    assert!(run(ReplaceSlot::new(SLOTS.at(seen.index), seen.slot, seen.slot.given_back(OPEN)), m));
+    assert!(run(ReplaceSlot::new(SLOTS.at(seen.index), seen.slot, seen.slot.vacated(OPEN)), m));
 }
 
 /// A semaphore with one permit.
 fn one_permit() -> Arc<HeapMem> {
     let m = memory();
-    m.store(SLOTS.first, Slot::unpack(0).given_back(OPEN).pack());
+    m.store(SLOTS.first, HolderSlot::unpack(0).vacated(OPEN).pack());
     m.store(SLOTS.used, 1);
     m
 }
@@ -161,14 +161,17 @@ fn loom_reader_or_writer() {
                 EnterOutcome::Full => unreachable!(),
             })
         };
-        let who = Who { pid: 2, tid: 2 };
-        assert!(matches!(run(Acquire::new(lock, member(1), who, false, None), &*m), Acquired::Mine(_)));
+        let who = OsThread { pid: 2, tid: 2 };
+        assert!(matches!(
+            run(AcquireLock::new(lock, member(1), who, false, None), &*m),
+            LockAttempt::Acquired(_)
+        ));
         let wrote = run(FindSlot::new(SLOTS, set(&[HELD]), 0), &*m).is_none();
         if wrote {
             m.store_relaxed(DATA, 1);
             m.store_relaxed(PARKING, 1);
         }
-        run(Unlock::new(lock, false), &*m);
+        run(ReleaseLock::new(lock, false), &*m);
         reader.join().unwrap();
     });
 }
@@ -195,7 +198,7 @@ fn loom_notify_and_fall_asleep() {
             && m.load(SLOTS.at(0)) as u32 == asleep.pack() as u32;
         let woken = notifier.join().unwrap();
         assert!(!sleeps || woken, "a lost wake-up");
-        assert_eq!(Slot::unpack(m.load(SLOTS.at(0))).state, NOTIFIED);
+        assert_eq!(HolderSlot::unpack(m.load(SLOTS.at(0))).state, NOTIFIED);
         assert_eq!(m.load_relaxed(PARKING), 5);
     });
 }

@@ -18,7 +18,7 @@ use crate::{aliasing_methods, grad_methods, shape_methods, view_methods};
 use mp_core::DType;
 use mp_core::Storage;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, PlainOutcome, Returned, scope};
-use mp_core::words::{Access, Kind};
+use mp_core::words::{Access, BlockKind};
 use mp_core::{Error, Result};
 
 /// A tensor whose element type is a runtime value, in any [`Mode`]: [`AnyTensor`], [`AnyTensor<Frozen>`],
@@ -176,13 +176,13 @@ impl AnyTensor<Exclusive> {
 
     /// Makes the tensor readable by any process. It can never be written again.
     pub fn freeze(self) -> AnyTensor<Frozen> {
-        AnyTensor { raw: self.raw.open(Kind::Frozen), dtype: self.dtype }
+        AnyTensor { raw: self.raw.open(BlockKind::Frozen), dtype: self.dtype }
     }
 
     /// Makes the tensor readable and writable by any process, through relaxed atomics.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> AnyTensor<Shared> {
-        AnyTensor { raw: self.raw.open(Kind::Shared), dtype: self.dtype }
+        AnyTensor { raw: self.raw.open(BlockKind::Shared), dtype: self.dtype }
     }
 }
 

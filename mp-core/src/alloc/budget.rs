@@ -27,7 +27,7 @@ use crate::layout::size_class::size_of;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
-use crate::words::{BlockId, Kind};
+use crate::words::{BlockId, BlockKind};
 
 /// Limit of this process in bytes, also before it has joined an arena. 0 means no limit.
 static LIMIT: PerProcess<AtomicU64> = PerProcess::new([const { AtomicU64::new(0) }; GENERATIONS]);
@@ -107,7 +107,7 @@ impl Arena {
         if self.0.budget.is_limited() {
             self.alloc_limited(class)
         } else {
-            self.alloc_uncounted(class, Kind::Data)
+            self.alloc_uncounted(class, BlockKind::Data)
         }
     }
 
@@ -132,7 +132,7 @@ impl Arena {
                 Err(now) => held = now,
             }
         }
-        let hold = self.alloc_uncounted(class, Kind::Data);
+        let hold = self.alloc_uncounted(class, BlockKind::Data);
         let bytes = hold.as_ref().map_or(0, |hold| self.data_of(hold.block()).1);
         self.add_held(bytes.wrapping_sub(asked));
         hold

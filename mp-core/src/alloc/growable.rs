@@ -19,7 +19,7 @@ use crate::layout::size_class::{commits_alone, size_of};
 use crate::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word};
 use crate::sys::memory;
-use crate::words::{BlockId, Kind};
+use crate::words::{BlockId, BlockKind};
 
 impl Arena {
     /// Number of bytes of a growing block that have pages from the start.
@@ -33,7 +33,7 @@ impl Arena {
     pub fn alloc_growing(&self, len: u64) -> Result<Hold> {
         // Smaller blocks share their pages with others.
         let least = crate::layout::size_class::SLAB_COMMIT;
-        self.alloc_kind(len.max(least), Kind::Ring)
+        self.alloc_kind(len.max(least), BlockKind::Ring)
     }
 
     /// Ensures that `len` bytes of a growing block have pages, beginning at byte `from`. New pages read as

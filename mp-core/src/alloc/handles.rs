@@ -10,9 +10,9 @@ use crate::layout::SLAB_BLOCKS;
 use crate::mem::{Mem, run_straight};
 use crate::parking::detach_notice;
 use crate::parking::detach_notice::Gone;
-use crate::steps::{Release, Released, generation_of};
+use crate::steps::{ReleaseOutcome, ReleaseSeat, generation_of};
 use crate::sync::shared::{AtomicU64, Ordering};
-use crate::words::{Access, Attach, BlockId, EnvelopeId, Kind, Seat, SeatAt};
+use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Seat, SeatAt};
 
 /// An entry packs the number of handles (31 bits), a ring flag (1 bit) and the seat (32 bits). A ring is
 /// notified when the last handle is dropped. The flag repeats the block's state word, which other processes
@@ -90,7 +90,7 @@ impl Hold {
 
     /// Returns `true` if the block was never frozen or shared.
     pub(crate) fn was_never_opened(&self) -> bool {
-        !self.is_nowhere() && (self.arena.kind_of(self.block) == Kind::Data)
+        !self.is_nowhere() && (self.arena.kind_of(self.block) == BlockKind::Data)
     }
 
     /// Returns the block's entry in the table of this process's holds.
@@ -147,8 +147,8 @@ impl Drop for Hold {
 
 impl Arena {
     /// Returns the first handle of this process to a block that it has just claimed.
-    pub(crate) fn first_hold(&self, block: BlockId, kind: Kind) -> Hold {
-        let first = entry(kind == Kind::Ring, SeatAt::inline(0));
+    pub(crate) fn first_hold(&self, block: BlockId, kind: BlockKind) -> Hold {
+        let first = entry(kind == BlockKind::Ring, SeatAt::inline(0));
         self.holds()[block as usize].store(first, Ordering::Release);
         Hold { arena: *self, block }
     }
@@ -212,9 +212,9 @@ impl Arena {
         let is_told = e & RING != 0;
         let (at, m) = (self.block_at(block), *self.map());
         let releases = || {
-            let release =
-                Release::new(at, self.pages(), me, word, Seat::Member(me)).beside(at.beside(seat(e), word));
-            if let Released::ToFree(state) = run_straight(release, &m) {
+            let release = ReleaseSeat::new(at, self.pages(), me, word, Seat::Member(me))
+                .neighbor(at.neighbor(seat(e), word));
+            if let ReleaseOutcome::MustFree(state) = run_straight(release, &m) {
                 self.finish_free(block, state);
             }
         };
@@ -232,7 +232,7 @@ impl Arena {
     ///
     /// This process owns the envelope. If the process already holds the block, the seat is only released.
     #[inline(always)]
-    pub(crate) fn adopt(&self, e: EnvelopeId, attach: Attach) -> Result<Hold> {
+    pub(crate) fn adopt(&self, e: EnvelopeId, attach: Attachment) -> Result<Hold> {
         self.adopt_seat(e, attach)?;
         Ok(self.adopted(attach))
     }
@@ -241,13 +241,13 @@ impl Arena {
     /// and could return the handle only through memory, from where it would be
     /// [copied](crate::messages::push).
     #[inline(always)]
-    pub(crate) fn adopted(&self, attach: Attach) -> Hold {
+    pub(crate) fn adopted(&self, attach: Attachment) -> Hold {
         Hold { arena: *self, block: attach.block }
     }
 
     /// Same as [`adopt`](Self::adopt), but does not return the handle.
     #[inline(always)]
-    pub(crate) fn adopt_seat(&self, e: EnvelopeId, attach: Attach) -> Result<()> {
+    pub(crate) fn adopt_seat(&self, e: EnvelopeId, attach: Attachment) -> Result<()> {
         let me = self.me()?;
         let gone = || Error::Malformed(format!("an attachment of the message names no block: {attach:?}"));
         let Some(at) = self.existing(attach.block) else { return Err(gone()) };
@@ -276,7 +276,7 @@ impl Arena {
             } else {
                 // A ring is always attached as an object.
                 let ring =
-                    attach.grant.access() == Access::Object && self.kind_of(attach.block) == Kind::Ring;
+                    attach.grant.access() == Access::Object && self.kind_of(attach.block) == BlockKind::Ring;
                 let first = entry(ring, attach.seat);
                 match mine.compare_exchange_weak(now, first, Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => {

@@ -28,9 +28,9 @@ use crate::error::{Error, Result, SIZE_SETTINGS};
 use crate::layout::size_class::{SEAT_PAGES, blocks_of, class_of, is_near, near, size_of, span_of};
 use crate::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word, run, run_straight};
-use crate::steps::{Claim, Publish, SlabSeen, Unclaim};
+use crate::steps::{ClaimBlock, PublishBlock, SlabSnapshot, UnclaimBlock};
 use crate::sync::Ordering;
-use crate::words::{BlockId, BlockState, Kind, Member};
+use crate::words::{BlockId, BlockKind, BlockState, Member};
 
 /// Maximum block size for which each process begins with its own slab, of 128 KiB at most.
 const OWN_SLAB: u64 = 2 << 10;
@@ -63,7 +63,7 @@ fn forget_rings() {
 
 impl Arena {
     /// Allocates a block of the class, or a somewhat larger one. The contents are unspecified.
-    fn alloc_once(&self, class: u32, kind: Kind) -> Result<Hold> {
+    fn alloc_once(&self, class: u32, kind: BlockKind) -> Result<Hold> {
         let me = self.me()?;
         if size_of(class) <= OWN_SLAB && self.0.cursors[class as usize].load(Ordering::Relaxed) == NO_CURSOR {
             self.begin_apart(class, me);
@@ -72,23 +72,23 @@ impl Arena {
         let m = *self.map();
         loop {
             while let Some((block, c, slab)) = self.find_free(class, me) {
-                let Some(state) = run_straight(Claim::new(self.block_at(block), me, slab), &m) else {
+                let Some(state) = run_straight(ClaimBlock::new(self.block_at(block), me, slab), &m) else {
                     continue;
                 };
                 let committed = match kind {
-                    Kind::Ring => self.commit_start(block, c).map(|()| true),
+                    BlockKind::Ring => self.commit_start(block, c).map(|()| true),
                     _ => self.commit_block(block, c),
                 };
                 let fresh = match committed {
                     Ok(fresh) => fresh,
                     Err(e) => {
-                        run(Unclaim::new(self.block_at(block), state), self.map());
+                        run(UnclaimBlock::new(self.block_at(block), state), self.map());
                         self.hint_free(block);
                         return Err(e);
                     }
                 };
                 let at = self.block_at(block);
-                run_straight(Publish::new(at, me, state, kind), &m);
+                run_straight(PublishBlock::new(at, me, state, kind), &m);
                 self.count_alloc(me, size_of(c), fresh);
                 return Ok(self.first_hold(block, kind));
             }
@@ -110,7 +110,7 @@ impl Arena {
     /// # Errors
     /// [`Error::OutOfMemory`] or [`Error::ArenaFull`]. The arena is then unchanged.
     pub fn alloc(&self, len: u64) -> Result<Hold> {
-        self.alloc_kind(len, Kind::Data)
+        self.alloc_kind(len, BlockKind::Data)
     }
 
     /// Same as [`alloc`](Self::alloc), but in the kind of memory that this process's sharing strategy
@@ -136,12 +136,12 @@ impl Arena {
 
     /// Same as [`alloc`](Self::alloc). If memory is exhausted, returns the pages of free blocks of other
     /// sizes to the kernel and retries once.
-    pub(crate) fn alloc_kind(&self, len: u64, kind: Kind) -> Result<Hold> {
-        let class = if kind == Kind::Seats { SEAT_PAGES } else { self.class_for(len)? };
+    pub(crate) fn alloc_kind(&self, len: u64, kind: BlockKind) -> Result<Hold> {
+        let class = if kind == BlockKind::Seats { SEAT_PAGES } else { self.class_for(len)? };
         self.alloc_in(class, kind)
     }
 
-    fn alloc_in(&self, class: u32, kind: Kind) -> Result<Hold> {
+    fn alloc_in(&self, class: u32, kind: BlockKind) -> Result<Hold> {
         let hold = self.alloc_uncounted(class, kind)?;
         self.charge(hold.block());
         Ok(hold)
@@ -149,7 +149,7 @@ impl Arena {
 
     /// Same as [`alloc_in`](Self::alloc_in), for a caller that charges the block to the budget itself.
     #[inline]
-    fn alloc_uncounted(&self, class: u32, kind: Kind) -> Result<Hold> {
+    fn alloc_uncounted(&self, class: u32, kind: BlockKind) -> Result<Hold> {
         match self.alloc_once(class, kind) {
             Err(Error::OutOfMemory { .. }) if self.empty_cache()? > 0 => self.alloc_once(class, kind),
             done => done,
@@ -178,7 +178,7 @@ impl Arena {
 
     /// Returns a block for the class that is probably free, with the block's own class and slab. Takes its
     /// hint.
-    fn find_free(&self, class: u32, me: Member) -> Option<(BlockId, u32, SlabSeen)> {
+    fn find_free(&self, class: u32, me: Member) -> Option<(BlockId, u32, SlabSnapshot)> {
         let cursor = &self.0.cursors[class as usize];
         let last = cursor.load(Ordering::Relaxed);
         let mut found = None;
@@ -196,7 +196,7 @@ impl Arena {
 
     /// Searches for a block of the class in all slabs that have free blocks, beginning at the slab of the
     /// last block.
-    fn search(&self, class: u32, last: BlockId, me: Member) -> Option<(BlockId, u32, SlabSeen)> {
+    fn search(&self, class: u32, last: BlockId, me: Member) -> Option<(BlockId, u32, SlabSnapshot)> {
         let end = self.map().load(Word::at(control::CLASS_ENDS + 8 * u64::from(class))) as u32;
         let first = match last {
             // Members begin at different slabs, so they rarely write the same words.
@@ -272,7 +272,7 @@ impl Arena {
         me: Member,
         last: BlockId,
         will_do: impl Fn(u32) -> bool,
-    ) -> Option<(BlockId, u32, SlabSeen)> {
+    ) -> Option<(BlockId, u32, SlabSnapshot)> {
         let seen = self.slab_seen(slab);
         let (class, base) = described(seen.value)?;
         if !will_do(class) || !self.slab_is_chosen(base) {
@@ -306,13 +306,15 @@ impl Arena {
     /// Messages in a ring may hold other rings. These are added to a list, so the stack does not grow with
     /// their depth.
     pub(crate) fn finish_free(&self, block: BlockId, state: BlockState) {
-        if matches!(state.kind, Kind::Descriptors | Kind::Keeper) && !self.close_descriptors(block, state) {
+        if matches!(state.kind, BlockKind::Descriptors | BlockKind::Keeper)
+            && !self.close_descriptors(block, state)
+        {
             return;
         }
-        if state.kind == Kind::Part {
+        if state.kind == BlockKind::Child {
             self.leave_whole(block);
         }
-        if state.kind != Kind::Ring {
+        if state.kind != BlockKind::Ring {
             return self.free_claimed(block, state);
         }
         let first = RINGS_TO_FREE.with(|list| {
@@ -342,10 +344,10 @@ impl Arena {
         self.free_seat_pages(block);
         // The size of the block is readable as long as the block is claimed.
         let bytes = self.data_of(block).1;
-        if state.kind == Kind::Ring {
+        if state.kind == BlockKind::Ring {
             self.shrink(block);
         }
-        run(Unclaim::new(at, state), self.map());
+        run(UnclaimBlock::new(at, state), self.map());
         self.hint_free(block);
         self.count_free(bytes);
     }

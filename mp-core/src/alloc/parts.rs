@@ -4,7 +4,7 @@
 //! knows the part. The process that frees the part releases the seat: its last holder, or a sweep. So a
 //! message with a part need not carry the whole.
 //!
-//! Word 7 of the part's header stores the seat. The block's kind, [`Kind::Part`], marks that there may be
+//! Word 7 of the part's header stores the seat. The block's kind, [`BlockKind::Child`], marks that there may be
 //! one.
 //!
 //! The process that frees a part checks whether the whole has another holder, beginning at the seat that was
@@ -28,8 +28,8 @@ use crate::error::{Error, Result};
 use crate::layout::SLAB_BLOCKS;
 use crate::mem::{Mem, Word, run};
 use crate::messages::incoming::OBJECT;
-use crate::steps::{LeaveWhole, Left, Made, MakePart, Note};
-use crate::words::{Attach, BlockId, BlockState, Kind, Member};
+use crate::steps::{AttachRecord, JoinOutcome, JoinParent, LeaveOutcome, LeaveParent};
+use crate::words::{Attachment, BlockId, BlockKind, BlockState, Member};
 
 /// Word of a structure's header that stores the seat of its whole.
 const WHOLE: u64 = 7;
@@ -41,19 +41,19 @@ impl Arena {
         whole.arena().me()?;
         let refused = |why| Err(Error::InvalidArgument(format!("a structure can't be made a part: {why}")));
         // A part can't have parts, so freeing a part frees at most one other block.
-        let is_whole =
-            !whole.is_nowhere() && matches!(self.kind_of(whole.block()), Kind::Object | Kind::Keeper);
+        let is_whole = !whole.is_nowhere()
+            && matches!(self.kind_of(whole.block()), BlockKind::Object | BlockKind::Keeper);
         if !is_whole {
             return refused("what it would be a part of is a part itself");
         }
         let is_unknown = !part.is_nowhere() && part.count() == 1 && self.is_only_holder(part);
-        if !is_unknown || self.object_becomes(part.block(), Kind::Part).is_err() {
+        if !is_unknown || self.object_becomes(part.block(), BlockKind::Child).is_err() {
             return refused("others have it, or it is one already, or it keeps a descriptor");
         }
         let made = self.take_seat_for(part.block(), whole.block(), me);
         // Restored, so the caller can retry.
         made.inspect_err(|_| {
-            let more = BlockState::kind_bits(Kind::Part) & !BlockState::kind_bits(Kind::Object);
+            let more = BlockState::kind_bits(BlockKind::Child) & !BlockState::kind_bits(BlockKind::Object);
             self.map().store(self.whole_word(part.block()), 0);
             self.map().and(self.block_at(part.block()).state, !more);
         })
@@ -62,12 +62,13 @@ impl Arena {
     fn take_seat_for(&self, part: BlockId, whole: BlockId, me: Member) -> Result<()> {
         let (entry, first) = (self.whole_word(part), Word::at(self.data_of(part).0));
         // The step that counts notes has nothing to count here: it writes the present value.
-        let note = Note { entry, count: first, counted: self.map().load_relaxed(first), grant: OBJECT };
+        let note =
+            AttachRecord { entry, count: first, counted: self.map().load_relaxed(first), grant: OBJECT };
         loop {
-            let make = MakePart::new(self.block_at(whole), self.pages(), me, part, note);
+            let make = JoinParent::new(self.block_at(whole), self.pages(), me, part, note);
             match run(make, self.map()) {
-                Made::Part => return Ok(()),
-                Made::NoneFree => self.add_seat_page(whole)?,
+                JoinOutcome::Joined => return Ok(()),
+                JoinOutcome::NoSeat => self.add_seat_page(whole)?,
             }
         }
     }
@@ -77,13 +78,13 @@ impl Arena {
     }
 
     /// Returns the seat that a held part has of its whole.
-    pub(crate) fn whole_of(&self, part: &Hold) -> Result<Attach> {
+    pub(crate) fn whole_of(&self, part: &Hold) -> Result<Attachment> {
         part.arena().me()?;
         let none = || Error::Malformed("a structure arrived that is a part of none".into());
-        if part.is_nowhere() || self.kind_of(part.block()) != Kind::Part {
+        if part.is_nowhere() || self.kind_of(part.block()) != BlockKind::Child {
             return Err(none());
         }
-        let whole = Attach::unpack(self.map().load(self.whole_word(part.block())));
+        let whole = Attachment::unpack(self.map().load(self.whole_word(part.block())));
         whole.filter(|whole| self.block_exists(whole.block)).ok_or_else(none)
     }
 
@@ -123,8 +124,8 @@ impl Arena {
             }
             exists.then(|| self.block_at(whole))
         };
-        let leave = LeaveWhole::new(part, self.whole_word(part), me, self.pages(), at);
-        if let Left::ToFree(whole, state) = run(leave, self.map()) {
+        let leave = LeaveParent::new(part, self.whole_word(part), me, self.pages(), at);
+        if let LeaveOutcome::MustFree(whole, state) = run(leave, self.map()) {
             self.finish_free(whole, state);
         }
     }

@@ -11,7 +11,7 @@ use crate::layout::SLAB_BLOCKS;
 use crate::layout::size_class::SEAT_PAGE;
 use crate::mem::{Mem, Word, run};
 use crate::steps::{FreePages, LinkPage, link_of, page_next, page_owner};
-use crate::words::{BlockId, Kind};
+use crate::words::{BlockId, BlockKind};
 
 impl Arena {
     /// Frees the pages of seats of a block that this process has claimed for freeing.
@@ -41,7 +41,7 @@ impl Arena {
     /// Links an additional page of seats to a block that this process holds.
     pub(crate) fn add_seat_page(&self, block: BlockId) -> Result<()> {
         let me = self.me()?;
-        let mut hold = self.alloc_kind(SEAT_PAGE, Kind::Seats)?;
+        let mut hold = self.alloc_kind(SEAT_PAGE, BlockKind::Seats)?;
         let page = hold.block();
         let first = Word::at(self.data_of(page).0);
         // The handle is consumed: its seat is handed over to the block.

@@ -6,7 +6,7 @@ use crate::arena::Arena;
 use crate::layout::size_class::{CLASSES, blocks_of, commits_alone, size_of, twin_in_arena};
 use crate::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word};
-use crate::words::{BlockId, BlockState, EnvelopeId, Holder, Life, Member, Owner, Seat};
+use crate::words::{BlockId, BlockLife, BlockState, EnvelopeId, Holder, Member, Owner, Seat};
 
 /// Blocks of one size.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -160,11 +160,11 @@ impl Arena {
             for i in 0..blocks_of(class) {
                 let block = slab * SLAB_BLOCKS + i;
                 match BlockState::unpack(self.map().load(self.block_at(block).state)).life {
-                    Life::Free if committed >> i & 1 == 1 || !commits_alone(class) && committed != 0 => {
+                    BlockLife::Free if committed >> i & 1 == 1 || !commits_alone(class) && committed != 0 => {
                         stats.cached += 1;
                     }
-                    Life::Free => {}
-                    Life::Live | Life::Busy(_) => {
+                    BlockLife::Free => {}
+                    BlockLife::Live | BlockLife::Busy(_) => {
                         stats.live += 1;
                         self.each_seat(block, |seat| {
                             let seat = self.map().load_relaxed(seat);

@@ -23,8 +23,8 @@ use crate::error::Result;
 use crate::layout::size_class::{CLASSES, blocks_of, commits_alone, size_of};
 use crate::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Claim, Unclaim};
-use crate::words::{BlockId, BlockState, Life, Member};
+use crate::steps::{ClaimBlock, UnclaimBlock};
+use crate::words::{BlockId, BlockLife, BlockState, Member};
 
 /// Minimum size of blocks that are returned when too many of them are idle.
 pub(crate) const LARGE: u64 = 2 << 20;
@@ -127,7 +127,8 @@ impl Arena {
         let committed = self.slab_committed(slab);
         for i in (0..blocks_of(class)).filter(|i| committed >> i & 1 == 1) {
             let block = slab * SLAB_BLOCKS + i;
-            let free = BlockState::unpack(self.map().load(self.block_at(block).state)).life == Life::Free;
+            let free =
+                BlockState::unpack(self.map().load(self.block_at(block).state)).life == BlockLife::Free;
             if free {
                 f(block);
             }
@@ -144,11 +145,11 @@ impl Arena {
         if !described(seen.value).is_some_and(|(class, _)| is_one(class)) {
             return 0;
         }
-        let Some(state) = run(Claim::new(at, me, seen), self.map()) else { return 0 };
+        let Some(state) = run(ClaimBlock::new(at, me, seen), self.map()) else { return 0 };
         let (offset, len) = self.data_of(block);
         self.map().and(self.slab_word(slab, 2), !bit);
         self.punch_at(offset, len);
-        run(Unclaim::new(at, state), self.map());
+        run(UnclaimBlock::new(at, state), self.map());
         self.hint_free(block);
         len
     }

@@ -23,7 +23,7 @@ use crate::setup::{attach, configure, strategy};
 use crate::steps::{BlockAt, INLINE_SEATS, PAGE_HEADER};
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
-use crate::sys::{Mapping, directory, identity::Identity, limits, memory, os, private, under_valgrind};
+use crate::sys::{Mapping, directory, identity::Identity, limits, memory, os, private_table, under_valgrind};
 use crate::waiting::reports as waits;
 use crate::words::{BlockId, Member, SeatAt};
 
@@ -233,7 +233,7 @@ impl Arena {
         let own = memory::reopen(fd.as_fd())?;
         if !strategy::SharingStrategy::FileDescriptor.supported() {
             // A named file, which the parent holds as long as the parent lives.
-            directory::hold(own.as_fd()).map_err(os("flock of an arena"))?;
+            directory::lock_shared(own.as_fd()).map_err(os("flock of an arena"))?;
         }
         drop(fd);
         let said = memory::read_word(own.as_fd(), Layout::ENVELOPES_AT)?;
@@ -308,7 +308,7 @@ impl Arena {
         // The identity of this process follows the table of its holds, on its own cache line in the same
         // mapping.
         let blocks = (layout.slabs * layout::SLAB_BLOCKS) as usize;
-        let (holds, line) = private::table(blocks + 16)?.split_at(blocks);
+        let (holds, line) = private_table::table(blocks + 16)?.split_at(blocks);
         let cursors = (0..size_class::CLASSES).map(|_| AtomicU32::new(NO_CURSOR)).collect();
         // The real tag is set once this process is a member. Until then `me` must not be called.
         let inner = Inner {

@@ -5,7 +5,7 @@ use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::mem::Mem;
 use crate::steps::generation_of;
-use crate::words::{BlockId, BlockState, Life};
+use crate::words::{BlockId, BlockLife, BlockState};
 
 impl Arena {
     /// Returns the mark of a held block, never 0: `block + 1` in 24 bits, the generation in 40 bits.
@@ -41,6 +41,6 @@ impl Arena {
         // claimed meanwhile.
         let same = is_same();
         let state = BlockState::unpack(map.load(at.state));
-        same && state.life == Life::Live && is_same()
+        same && state.life == BlockLife::Live && is_same()
     }
 }

@@ -15,7 +15,7 @@ use crate::arena::Arena;
 use crate::clocks::clock_at;
 use crate::mem::{Mem, run};
 use crate::steps::clock::{ClockAt, EndClock};
-use crate::sys::peer::{self, Life};
+use crate::sys::peer::{self, Liveness};
 use crate::sys::{memory, readiness};
 use crate::words::{ClockPhase, ClockState};
 
@@ -51,11 +51,11 @@ impl Arena {
             return true;
         }
         let (pid, start) = (self.map().load(clock.process()) as u32, self.map().load(clock.start()));
-        match peer::life(pid) {
-            Life::Ended => true,
+        match peer::liveness(pid) {
+            Liveness::Ended => true,
             // Without an answer from the kernel, the locks decide: the process is dead.
-            Life::Unknown => true,
-            Life::Lives(process) => {
+            Liveness::Unknown => true,
+            Liveness::Alive(process) => {
                 readiness::is_ready(process.as_fd(), false)
                     || !is_the_owner(start, memory::start_time_of(pid))
             }

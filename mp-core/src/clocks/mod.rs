@@ -20,7 +20,7 @@ use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::layout::{CLOCKS, control};
 use crate::mem::{Mem, Word, run};
-use crate::steps::clock::{ClaimClock, ClockAt, EndClock, GiveUpClock};
+use crate::steps::clock::{ClaimClock, ClockAt, EndClock, ReleaseClock};
 use crate::sys::memory;
 use crate::words::{ClockPhase, ClockState};
 
@@ -183,7 +183,7 @@ impl Clock {
 impl Drop for Clock {
     fn drop(&mut self) {
         if self.arena.is_here()
-            && run(GiveUpClock::new(clock_at(self.index), self.submitted), self.arena.map())
+            && run(ReleaseClock::new(clock_at(self.index), self.submitted), self.arena.map())
         {
             self.arena.hint_clock(self.index);
         }

@@ -1,5 +1,5 @@
 //! Ordering of each device's streams, and the events of streams that don't write their clocks:
-//! [`steps::orders`](crate::steps::orders) describes the words of both tables and their state after a death.
+//! [`steps::device::stream_order`](crate::steps::device::stream_order) describes the words of both tables and their state after a death.
 
 use std::os::fd::AsFd;
 
@@ -8,8 +8,10 @@ use crate::clocks::{Clock, Clocks, TickState};
 use crate::error::{Error, Result};
 use crate::layout::{EVENTS, ORDERS, control};
 use crate::mem::{Mem, Word, run};
-use crate::steps::orders::{ChooseOrder, NamesAt, ReadName, WriteNames, entry};
-use crate::sys::peer::{self, Life};
+use crate::steps::device::stream_order::{
+    ChooseOrder, EventNamesAt, ReadEventName, WriteEventNames, order_entry,
+};
+use crate::sys::peer::{self, Liveness};
 use crate::sys::readiness;
 use crate::words::Tick;
 
@@ -21,9 +23,9 @@ const HANDLE_WORDS: u64 = 8;
 const PAGE: u64 = 4096;
 
 /// Returns the row of a clock's events.
-fn names(clock: u32) -> NamesAt {
+fn names(clock: u32) -> EventNamesAt {
     let row = Word::at(control::EVENTS + EVENTS * u64::from(clock % Clocks::COUNT));
-    NamesAt { row, words: HANDLE_WORDS }
+    EventNamesAt { row, words: HANDLE_WORDS }
 }
 
 impl Clocks {
@@ -59,7 +61,7 @@ impl Clocks {
     /// [`Error::Forked`].
     pub fn choose_order(&self, key: u64, order: u8) -> Result<u8> {
         self.committed_orders()?;
-        let choose = ChooseOrder::new(Word::at(control::ORDERS), ORDERS, entry(key, order));
+        let choose = ChooseOrder::new(Word::at(control::ORDERS), ORDERS, order_entry(key, order));
         let full = Error::ArenaFull { what: "devices", asked: 1, limit: ORDERS };
         run(choose, self.0.map()).ok_or(full)
     }
@@ -97,7 +99,7 @@ impl Clocks {
             return Ok(None);
         }
         let (names, clock) = (names(tick.clock()), super::clock_at(tick.clock()));
-        let read = ReadName::new(names, clock, tick, Self::event_of(tick) as u64, key & KEY);
+        let read = ReadEventName::new(names, clock, tick, Self::event_of(tick) as u64, key & KEY);
         let Some(words) = run(read, self.0.map()) else { return Ok(None) };
         let mut handle = [0; 64];
         let eights = handle.as_chunks_mut::<8>().0.iter_mut();
@@ -112,10 +114,10 @@ impl Clocks {
         if !self.0.is_here() {
             return false;
         }
-        match peer::life(self.0.map().load(super::clock_at(clock).process()) as u32) {
-            Life::Ended => true,
-            Life::Lives(process) => readiness::is_ready(process.as_fd(), false),
-            Life::Unknown => false,
+        match peer::liveness(self.0.map().load(super::clock_at(clock).process()) as u32) {
+            Liveness::Ended => true,
+            Liveness::Alive(process) => readiness::is_ready(process.as_fd(), false),
+            Liveness::Unknown => false,
         }
     }
 
@@ -157,7 +159,7 @@ impl Clock {
         let eights = events.as_flattened().as_chunks::<8>().0;
         let words: [u64; Clocks::EVENTS * HANDLE_WORDS as usize] =
             std::array::from_fn(|i| u64::from_le_bytes(eights[i]));
-        let write = WriteNames::new(names(self.index), key & KEY, self.next()?.epoch(), words);
+        let write = WriteEventNames::new(names(self.index), key & KEY, self.next()?.epoch(), words);
         run(write, self.arena.map());
         Ok(())
     }

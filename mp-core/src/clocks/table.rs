@@ -7,7 +7,7 @@ use crate::clocks::clock_at;
 use crate::error::Result;
 use crate::layout::{CLOCK, CLOCKS, control};
 use crate::mem::{Mem, run};
-use crate::steps::clock::{ClockAt, LookAtTick, TickLook};
+use crate::steps::clock::{CheckTick, ClockAt, TickStatus};
 use crate::words::{ClockState, Member, Tick};
 
 /// State of a tick, as far as the calling process can tell.
@@ -97,11 +97,11 @@ impl Clocks {
         if !self.0.is_here() || tick.clock() >= self.0.clocks_used() {
             return TickState::Forged;
         }
-        match run(LookAtTick::new(clock_at(tick.clock()), tick), self.0.map()) {
-            TickLook::Complete => TickState::Complete,
-            TickLook::Pending => TickState::Pending,
-            TickLook::Died(pid) => TickState::Died { pid },
-            TickLook::Forged => TickState::Forged,
+        match run(CheckTick::new(clock_at(tick.clock()), tick), self.0.map()) {
+            TickStatus::Complete => TickState::Complete,
+            TickStatus::Pending => TickState::Pending,
+            TickStatus::Died(pid) => TickState::Died { pid },
+            TickStatus::Forged => TickState::Forged,
         }
     }
 

@@ -23,8 +23,10 @@ use crate::error::Result;
 use crate::layout::{ENVELOPE, control};
 use crate::mem::{Column, Mem, Word, run};
 use crate::recovery::reclaim::Dead;
-use crate::steps::{AdoptGroup, Adopted, BeginFill, EmptyGroup, EnvelopesAt, FillGroup, GroupAt, HintsAt};
-use crate::words::{EnvelopeId, Group, Member, Owner};
+use crate::steps::{
+    AdoptGroup, AdoptedGroup, BeginFill, EmptyGroup, EnvelopesAt, FillGroup, GroupAt, HintsAt,
+};
+use crate::words::{EnvelopeId, GroupState, Member, Owner};
 
 /// Number of free groups that keep their memory: 1 MiB.
 const KEPT: u32 = 64;
@@ -35,7 +37,7 @@ const AT_A_LOOK: u32 = 256;
 /// Number of counts of idle groups in a second.
 const LOOKS: u64 = 10;
 /// Size of a group in bytes.
-const BYTES: u64 = ENVELOPE * Group::ENVELOPES as u64;
+const BYTES: u64 = ENVELOPE * GroupState::ENVELOPES as u64;
 
 /// The word of idle groups: number of counts, minimum number of free groups in these counts, and number of
 /// surplus groups.
@@ -77,12 +79,12 @@ impl Arena {
     }
 
     fn group_at(&self, group: u32) -> GroupAt {
-        let (first, len) = (group * Group::ENVELOPES, Group::ENVELOPES);
+        let (first, len) = (group * GroupState::ENVELOPES, GroupState::ENVELOPES);
         GroupAt { word: self.envelopes_at().groups.of(group), owners: self.owner_words(), first, len }
     }
 
-    pub(crate) fn group(&self, group: u32) -> Group {
-        Group::unpack(self.map().load(self.envelopes_at().groups.of(group)))
+    pub(crate) fn group(&self, group: u32) -> GroupState {
+        GroupState::unpack(self.map().load(self.envelopes_at().groups.of(group)))
     }
 
     /// Returns the word of hints of a group: the envelopes that are probably free.
@@ -130,29 +132,29 @@ impl Arena {
     /// Returns the number of groups that were ever in use.
     fn used_groups(&self) -> u32 {
         let used = self.map().load(Word::at(control::ENVELOPES)).min(self.layout().envelopes.into());
-        used as u32 / Group::ENVELOPES
+        used as u32 / GroupState::ENVELOPES
     }
 
     pub(crate) fn ordinary_groups(&self) -> Range<u32> {
-        0..self.layout().ordinary() / Group::ENVELOPES
+        0..self.layout().ordinary() / GroupState::ENVELOPES
     }
 
     pub(crate) fn share_groups(&self) -> Range<u32> {
-        self.ordinary_groups().end..self.layout().envelopes / Group::ENVELOPES
+        self.ordinary_groups().end..self.layout().envelopes / GroupState::ENVELOPES
     }
 
     /// Returns `true` if an envelope may be in use: its group is in use.
     pub fn may_be_in_use(&self, e: EnvelopeId) -> bool {
-        let group = e / Group::ENVELOPES;
-        group < self.used_groups() && self.group(group).is_looked_at()
+        let group = e / GroupState::ENVELOPES;
+        group < self.used_groups() && self.group(group).is_scanned()
     }
 
     /// Returns all envelopes that may be in use, beginning at `from`, the first envelope of its group.
     pub fn envelopes_in_use(&self, from: EnvelopeId) -> impl Iterator<Item = EnvelopeId> + use<> {
         let arena = *self;
         let groups =
-            (from / Group::ENVELOPES..arena.used_groups()).filter(move |&g| arena.group(g).is_looked_at());
-        groups.flat_map(|group| group * Group::ENVELOPES..(group + 1) * Group::ENVELOPES)
+            (from / GroupState::ENVELOPES..arena.used_groups()).filter(move |&g| arena.group(g).is_scanned());
+        groups.flat_map(|group| group * GroupState::ENVELOPES..(group + 1) * GroupState::ENVELOPES)
     }
 
     /// Returns the number of groups to search for an envelope: those up to the last one in use, or all.
@@ -165,7 +167,7 @@ impl Arena {
     /// Returns `true` if there is a group that could be filled.
     pub(crate) fn could_fill(&self, mut of: Range<u32>) -> bool {
         let used = self.used_groups();
-        used < of.end || of.any(|group| matches!(self.group(group), Group::Absent { .. }))
+        used < of.end || of.any(|group| matches!(self.group(group), GroupState::Absent { .. }))
     }
 
     /// Adds 64 envelopes, from these groups.
@@ -176,7 +178,7 @@ impl Arena {
         loop {
             let (used, hint) = (self.used_groups(), self.map().load(hint_at));
             let from = if all { of.start } else { hint as u32 };
-            let absent = |&group: &u32| matches!(self.group(group), Group::Absent { .. });
+            let absent = |&group: &u32| matches!(self.group(group), GroupState::Absent { .. });
             let found = (from..used.min(of.end)).find(absent);
             if !all {
                 // Fails if a group has become absent meanwhile, which increments the high bits.
@@ -198,15 +200,15 @@ impl Arena {
         for word in [self.group_hints(group), self.group_map(group), self.group_at(group).word] {
             self.commit_at(word.offset() & !4095, 4096)?;
         }
-        let used = u64::from(group) * u64::from(Group::ENVELOPES);
-        _ = self.map().cas(Word::at(control::ENVELOPES), used, used + u64::from(Group::ENVELOPES));
+        let used = u64::from(group) * u64::from(GroupState::ENVELOPES);
+        _ = self.map().cas(Word::at(control::ENVELOPES), used, used + u64::from(GroupState::ENVELOPES));
         Ok(())
     }
 
     /// Reserves the memory of a group, and initializes its envelopes. Returns `true` if the group was absent.
     fn fill_group(&self, group: u32, me: Member) -> Result<bool> {
         let at = self.group_at(group);
-        let Group::Absent { base } = self.group(group) else { return Ok(false) };
+        let GroupState::Absent { base } = self.group(group) else { return Ok(false) };
         // Reserved first, so no process reads missing memory, and a failure leaves the group absent.
         if let Err(e) = self.commit_at(self.layout().envelopes_at + u64::from(group) * BYTES, BYTES) {
             self.note_absent(group);
@@ -237,7 +239,7 @@ impl Arena {
 
     /// Returns `true` if a group is in use and all of its envelopes are free, according to hints.
     fn seems_free(&self, group: u32) -> bool {
-        self.map().load_relaxed(self.group_hints(group)) == u64::MAX && self.group(group) == Group::InUse
+        self.map().load_relaxed(self.group_hints(group)) == u64::MAX && self.group(group) == GroupState::InUse
     }
 
     /// Returns the memory of free groups to the kernel, last groups first, except `kept` groups, and at most
@@ -250,7 +252,7 @@ impl Arena {
         let share = self.trim_part(self.share_groups(), me, 1, most.saturating_sub(ordinary));
         let given = ordinary + share;
         if given > 0 {
-            let in_use = (0..self.used_groups()).rfind(|&group| self.group(group).is_looked_at());
+            let in_use = (0..self.used_groups()).rfind(|&group| self.group(group).is_scanned());
             let end = in_use.map_or(0, |last| u64::from(last) + 1);
             self.map().store(Word::at(control::ABSENT_TO), end);
         }
@@ -294,13 +296,13 @@ impl Arena {
 
     /// Sets the hints of the free envelopes of a group that could not be emptied.
     fn hint_free_ones(&self, group: u32) {
-        if self.group(group) == Group::InUse {
-            let first = group * Group::ENVELOPES;
+        if self.group(group) == GroupState::InUse {
+            let first = group * GroupState::ENVELOPES;
             let free = |i: &u32| {
                 let word = self.map().load(self.owner_words().of(first + i));
                 Owner::claimable(word).is_some()
             };
-            let bits = (0..Group::ENVELOPES).filter(free).map(|i| 1 << i).sum();
+            let bits = (0..GroupState::ENVELOPES).filter(free).map(|i| 1 << i).sum();
             self.hint_group(group, bits);
         }
     }
@@ -316,14 +318,14 @@ impl Arena {
                 // The memory stays. The words must have the same values as without it.
                 self.clear_owners(group);
             }
-            self.map().store(self.group_at(group).word, Group::Absent { base }.pack());
+            self.map().store(self.group_at(group).word, GroupState::Absent { base }.pack());
             self.note_absent(group);
         }
     }
 
     fn clear_owners(&self, group: u32) {
-        let first = group * Group::ENVELOPES;
-        (first..first + Group::ENVELOPES).for_each(|e| self.map().store(self.owner_words().of(e), 0));
+        let first = group * GroupState::ENVELOPES;
+        (first..first + GroupState::ENVELOPES).for_each(|e| self.map().store(self.owner_words().of(e), 0));
     }
 
     /// Finishes emptying and filling groups that dead members had begun.
@@ -332,7 +334,9 @@ impl Arena {
         for group in 0..self.used_groups() {
             let at = self.group_at(group);
             let found = self.map().load(at.word);
-            let (Group::Emptying { by, .. } | Group::Filling { by, .. }) = Group::unpack(found) else {
+            let (GroupState::Emptying { by, .. } | GroupState::Filling { by, .. }) =
+                GroupState::unpack(found)
+            else {
                 continue;
             };
             if !theirs(by) {
@@ -340,8 +344,8 @@ impl Arena {
             }
             match run(AdoptGroup::new(at, me, found), self.map()) {
                 None => {}
-                Some(Adopted::ToEmpty(base)) => self.make_absent(&[(group, base)]),
-                Some(Adopted::ToFill(base)) => {
+                Some(AdoptedGroup::ToEmpty(base)) => self.make_absent(&[(group, base)]),
+                Some(AdoptedGroup::ToFill(base)) => {
                     run(FillGroup::new(at, base), self.map());
                     self.raise(Word::at(control::ABSENT_TO), u64::from(group) + 1);
                 }
@@ -353,7 +357,8 @@ impl Arena {
     #[cfg(feature = "inject")]
     #[doc(hidden)]
     pub fn unfinished_groups(&self) -> usize {
-        let unfinished = |group: &u32| !matches!(self.group(*group), Group::InUse | Group::Absent { .. });
+        let unfinished =
+            |group: &u32| !matches!(self.group(*group), GroupState::InUse | GroupState::Absent { .. });
         (0..self.used_groups()).filter(unfinished).count()
     }
 

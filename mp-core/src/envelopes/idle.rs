@@ -22,7 +22,7 @@ use crate::error::{ENVELOPES, Error, Result};
 use crate::mem::{Mem, run, run_straight};
 use crate::messages::envelope::Envelope;
 use crate::steps::{HintGroup, UnmarkGroup};
-use crate::words::{BlockId, EnvelopeId, Holder, Owner, Place};
+use crate::words::{BlockId, EnvelopeId, Holder, Owner, RingPlace};
 
 /// Maximum number of idle envelopes that a thread keeps.
 const IDLE: usize = 64;
@@ -142,7 +142,7 @@ impl Arena {
                 Holder::Free => free = free.or(Owner::claimable(found).map(|_| (e, found))),
                 Holder::Member(_) => {}
                 Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
-                    let ring = Place::unpack(self.map().load_relaxed(self.place_words().of(e))).ring;
+                    let ring = RingPlace::unpack(self.map().load_relaxed(self.place_words().of(e))).ring;
                     had += usize::from(queue == Some(ring));
                 }
             }
@@ -242,7 +242,7 @@ impl Arena {
                 // Excludes hints that another process has taken meanwhile.
                 let taken = self.map().and(at, !wanted);
                 wanted &= taken;
-                if !self.group(group).is_looked_at() {
+                if !self.group(group).is_scanned() {
                     continue;
                 }
                 // Prefetch all at once, instead of waiting for each: another process freed them.

@@ -1,10 +1,10 @@
 //! Error types of shared memory.
 
+mod denied_syscall;
 mod dtype;
 mod messages_in_flight;
-mod refused;
 #[doc(hidden)]
-pub mod sent;
+pub mod serde_with;
 mod undecodable;
 
 use std::fmt;
@@ -13,10 +13,10 @@ use std::io;
 use serde::{Deserialize, Serialize};
 
 use crate::words::{DType, Member};
-pub use messages_in_flight::{MessagesInFlight, QueuedMessages};
 #[doc(hidden)]
-pub use refused::{is_filtered, refused_call};
-pub use sent::ErrorChain;
+pub use denied_syscall::{denied_syscall, is_seccomp_filtered};
+pub use messages_in_flight::{MessagesInFlight, QueuedMessages};
+pub use serde_with::ErrorChain;
 pub use undecodable::{Undecodable, in_field};
 
 /// `Result` with this crate's [`Error`].
@@ -44,22 +44,22 @@ pub enum Error {
         /// Operation that failed.
         // The full path is needed: serde would borrow from its input if the type were written `str`. The same
         // holds below.
-        #[serde(with = "sent::text")]
+        #[serde(with = "serde_with::text")]
         what: &'static std::primitive::str,
         /// Error returned by the kernel.
-        #[serde(with = "sent::io")]
+        #[serde(with = "serde_with::io")]
         source: io::Error,
     },
     /// The directory for named shared memory can't be used.
     Directory {
         /// Path of the directory.
-        #[serde(with = "sent::path")]
+        #[serde(with = "serde_with::path")]
         path: std::path::PathBuf,
         /// Problem with the directory.
-        #[serde(with = "sent::text")]
+        #[serde(with = "serde_with::text")]
         what: &'static std::primitive::str,
         /// Error returned by the kernel.
-        #[serde(with = "sent::io")]
+        #[serde(with = "serde_with::io")]
         source: io::Error,
     },
     /// There is not enough memory for the request. Nothing was changed. The call can succeed after memory was
@@ -75,7 +75,7 @@ pub enum Error {
     /// A table of the arena, or its address range, is full.
     ArenaFull {
         /// Requested kind of object.
-        #[serde(with = "sent::text")]
+        #[serde(with = "serde_with::text")]
         what: &'static std::primitive::str,
         /// Requested amount.
         asked: u64,
@@ -93,11 +93,11 @@ pub enum Error {
     /// The file to attach is not an arena.
     NotAnArena(String),
     /// This process already has an arena, which stays unchanged. The text names the remedy.
-    ArenaExists(#[serde(with = "sent::text")] &'static std::primitive::str),
+    ArenaExists(#[serde(with = "serde_with::text")] &'static std::primitive::str),
     /// The arena was created by another version of this library.
     Version {
         /// Property that differs.
-        #[serde(with = "sent::text")]
+        #[serde(with = "serde_with::text")]
         what: &'static std::primitive::str,
         /// Value in the arena.
         theirs: u64,
@@ -111,7 +111,7 @@ pub enum Error {
     /// A lock of the arena is held by a process that makes no progress (stopped, or very slow).
     Held {
         /// Locked resource.
-        #[serde(with = "sent::text")]
+        #[serde(with = "serde_with::text")]
         what: &'static std::primitive::str,
         /// Holder of the lock.
         holder: Member,
@@ -139,7 +139,7 @@ pub enum Error {
     /// A tensor computed from tensors that require gradients can't be sent.
     NonLeaf,
     /// A handle was serialized or deserialized outside of a message.
-    OutsideMessage(#[serde(with = "sent::text")] &'static std::primitive::str),
+    OutsideMessage(#[serde(with = "serde_with::text")] &'static std::primitive::str),
     /// A value can't be sent: its `Serialize` failed or panicked, or it contains a part that can't be sent to
     /// the destination.
     Unsendable(String),
@@ -164,7 +164,7 @@ pub enum Error {
         /// Requested name.
         asked: String,
         /// Supported names.
-        #[serde(with = "sent::texts")]
+        #[serde(with = "serde_with::texts")]
         supported: Vec<&'static str>,
     },
 }
@@ -185,7 +185,7 @@ impl Error {
     }
 
     /// Returns `true` if the message can be sent after other messages in flight have arrived.
-    pub fn is_for_lack_of_room(&self) -> bool {
+    pub fn is_out_of_space(&self) -> bool {
         self.is_out_of_envelopes() || matches!(self, Error::TooManyDescriptors(_))
     }
 
@@ -196,7 +196,7 @@ impl Error {
     /// Creates the error for a number that is out of bounds: above the maximum if `above`, else below the
     /// minimum.
     #[doc(hidden)]
-    pub fn not_within(above: bool, why: String) -> Self {
+    pub fn out_of_range(above: bool, why: String) -> Self {
         if above { Error::LimitExceeded(why) } else { Error::InvalidArgument(why) }
     }
 
@@ -273,11 +273,11 @@ impl fmt::Display for Error {
             Error::NotPut(why) => write!(f, "a message was not put, and was dropped: {why}"),
             Error::Os { what, source } => {
                 write!(f, "{what}: {source}")?;
-                refused_call(what, source).map_or(Ok(()), |why| write!(f, ". {why}"))
+                denied_syscall(what, source).map_or(Ok(()), |why| write!(f, ". {why}"))
             }
             Error::Directory { path, what, source } => {
                 write!(f, "the directory {} can't keep shared memory: {what}: {source}; ", path.display())?;
-                match refused_call(what, source) {
+                match denied_syscall(what, source) {
                     Some(why) => f.write_str(&why),
                     None => f.write_str("repair it, or choose another with set_sharing_directory()"),
                 }

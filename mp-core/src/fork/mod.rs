@@ -65,26 +65,26 @@ pub fn forbidden() -> Option<&'static str> {
 
 /// Process that has inherited nothing except what it was executed with.
 // fork: a process id, which a copy recognizes as not its own.
-static ON_ITS_OWN: AtomicU32 = AtomicU32::new(0);
+static CLEAN_PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Records that this process was copied from a process in which nothing was in use, so that it inherits as
 /// little as an executed one.
 #[doc(hidden)]
-pub fn begin_on_its_own() {
-    ON_ITS_OWN.store(std::process::id(), Ordering::Relaxed);
+pub fn record_clean_copy() {
+    CLEAN_PROCESS.store(std::process::id(), Ordering::Relaxed);
 }
 
 /// Returns `true` if this process was executed, or is equivalent to an executed one. In a copy, the files of
 /// a runtime may also be open in the original.
 #[cfg(feature = "tokio")]
-pub(crate) fn nothing_is_inherited() -> bool {
+pub(crate) fn inherits_nothing() -> bool {
     const NO_PROCESS: u32 = u32::MAX;
     let this = std::process::id();
-    match ON_ITS_OWN.load(Ordering::Relaxed) {
+    match CLEAN_PROCESS.load(Ordering::Relaxed) {
         // All callers compute the same value.
         0 => {
             let executed = sys::identity::was_executed();
-            ON_ITS_OWN.store(if executed { this } else { NO_PROCESS }, Ordering::Relaxed);
+            CLEAN_PROCESS.store(if executed { this } else { NO_PROCESS }, Ordering::Relaxed);
             executed
         }
         process => process == this,
@@ -97,7 +97,7 @@ pub(crate) fn nothing_is_inherited() -> bool {
 pub struct Fork {
     inherited: Inherited,
     /// Empty file that replaces files of the original.
-    plug: OwnedFd,
+    placeholder: OwnedFd,
 }
 
 impl Fork {
@@ -106,9 +106,9 @@ impl Fork {
     /// # Errors
     /// [`Error::Os`] if no descriptor is available.
     pub fn prepare() -> Result<Self> {
-        sys::look_up_everything();
-        let plug = sys::plug::new().map_err(sys::os("eventfd"))?;
-        Ok(Self { inherited: Arena::before_fork(), plug })
+        sys::evaluate_lookups();
+        let placeholder = sys::placeholder::new().map_err(sys::os("eventfd"))?;
+        Ok(Self { inherited: Arena::before_fork(), placeholder })
     }
 
     /// Makes the copy a process of its own, which is not a member of any arena. Called first in the copy. It
@@ -123,13 +123,13 @@ impl Fork {
     /// - The numbers `more` belong to files that the calling thread kept other threads from closing when it
     ///   made the copy, and that are not used in the copy.
     pub unsafe fn begin(self, more: &[RawFd]) -> Result<()> {
-        let Self { inherited, plug } = self;
+        let Self { inherited, placeholder } = self;
         // First, before an allocation can get those addresses.
         let reserved = inherited.reserve_addresses();
         for &fd in inherited.files().iter().chain(more) {
             // SAFETY: files of the original that are not used in the copy: the arena's own, whose users
             // detect that they were copied and return an error, and the files that the caller vouches for.
-            unsafe { sys::plug::put(fd, plug.as_fd()) };
+            unsafe { sys::placeholder::replace(fd, placeholder.as_fd()) };
         }
         // The locks stay locked: no thread uses them any more.
         std::mem::forget(inherited);

@@ -16,7 +16,7 @@ pub(crate) fn invitations(bytes: &[u8]) {
 
 pub(crate) fn invitation_samples() -> Vec<(&'static str, Vec<u8>)> {
     let ticket = Ticket::from_bytes(&[5; Ticket::BYTES]).unwrap();
-    let place = Place { fd: 7, maker: 4711 };
+    let place = FdAddress { fd: 7, maker: 4711 };
     vec![("invitation", packet_of(ticket)), ("place of an invitation", place.to_string().into_bytes())]
 }
 
@@ -25,10 +25,10 @@ pub(crate) fn invitation_seeds() -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn places(bytes: &[u8]) {
-    match Place::read(OsStr::from_bytes(bytes)) {
+    match FdAddress::read(OsStr::from_bytes(bytes)) {
         Ok(place) => {
             assert!(place.fd >= 0);
-            assert_eq!(Place::read(OsStr::new(&place.to_string())).unwrap(), place);
+            assert_eq!(FdAddress::read(OsStr::new(&place.to_string())).unwrap(), place);
         }
         Err(Error::NoInvitation(_) | Error::Version { .. }) => {}
         Err(other) => panic!("an error of something else than bytes: {other:?}"),

@@ -17,7 +17,7 @@
 //! | state | situation | changed by |
 //! |---|---|---|
 //! | open | the inviter owns the envelope, which is promised; the packet is in the socket | an accepting process: receives the packet (which no other process can receive after that), joins, claims the envelope by one swap → claimed; the inviter: takes the envelope back by the same swap → lapsed |
-//! | claimed | the invited process owns the envelope and reads the value; the inviter reports the invitation as open | the invited process: has read the value, and sends [`way::READ`] → accepted; can't read it, and sends [`way::NOT_READ`], or ends → lapsed |
+//! | claimed | the invited process owns the envelope and reads the value; the inviter reports the invitation as open | the invited process: has read the value, and sends [`handshake::READ`] → accepted; can't read it, and sends [`handshake::NOT_READ`], or ends → lapsed |
 //! | accepted | the invited process has the value | final |
 //! | lapsed | the envelope was emptied, and the objects held by the value are released | final |
 //!
@@ -39,7 +39,7 @@
 //!
 //! The kernel frees the arena's file in a socket whose ends are both closed.
 
-pub(crate) mod way;
+pub(crate) mod handshake;
 
 use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,11 +52,11 @@ use crate::messages::envelope::Envelope;
 use crate::messages::promise::Promise;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
-use crate::sys::socket::{self, News};
+use crate::sys::socket::{self, SocketEvent};
 use crate::wait::{Descriptor, WaitPoint, Waitable, wait};
 
 /// Invitations of this process that may be open.
-static OPEN: PerProcess<Mutex<Vec<Arc<Sent>>>> =
+static OPEN: PerProcess<Mutex<Vec<Arc<InvitationInner>>>> =
     PerProcess::new([const { Mutex::new(Vec::new()) }; GENERATIONS]);
 
 /// State of an [`Invitation`].
@@ -83,45 +83,45 @@ pub enum InvitationState {
 ///
 /// It can be [waited for](crate::wait()): it is ready when it is no longer open.
 #[derive(Clone)]
-pub struct Invitation(Arc<Sent>);
+pub struct Invitation(Arc<InvitationInner>);
 
-struct Sent {
+struct InvitationInner {
     /// Process that created it. A forked copy has no rights to it.
     process: u32,
     socket: OwnedFd,
-    standing: Mutex<Standing>,
+    phase: Mutex<Phase>,
 }
 
-enum Standing {
+enum Phase {
     Open(Promise),
     /// A process has claimed the envelope, and has not reported that the value was read.
     Claimed,
     Ended(InvitationState),
 }
 
-impl Sent {
+impl InvitationInner {
     /// Returns the state. The invitation lapses if no process can accept it.
-    fn look(&self) -> InvitationState {
-        let mut standing = self.standing.lock();
-        match &*standing {
-            Standing::Ended(state) => return *state,
+    fn poll(&self) -> InvitationState {
+        let mut phase = self.phase.lock();
+        match &*phase {
+            Phase::Ended(state) => return *state,
             // In a forked copy, the original owns the invitation.
             _ if self.process != std::process::id() => return InvitationState::Open,
             _ => {}
         }
-        let Some(news) = socket::news(&self.socket) else { return InvitationState::Open };
-        let lost = Self::claim_back(&mut standing);
-        let was_read = matches!(news, News::Said(way::READ)) && lost.is_none();
+        let Some(peek_event) = socket::peek_event(&self.socket) else { return InvitationState::Open };
+        let lost = Self::claim_back(&mut phase);
+        let was_read = matches!(peek_event, SocketEvent::Byte(handshake::READ)) && lost.is_none();
         let state = if was_read { InvitationState::Accepted } else { InvitationState::Lapsed };
-        *standing = Standing::Ended(state);
-        drop(standing);
+        *phase = Phase::Ended(state);
+        drop(phase);
         drop(lost);
         state
     }
 
     /// Takes the message back, unless a process has claimed it.
-    fn claim_back(standing: &mut Standing) -> Option<Envelope> {
-        let Standing::Open(promise) = std::mem::replace(standing, Standing::Claimed) else { return None };
+    fn claim_back(phase: &mut Phase) -> Option<Envelope> {
+        let Phase::Open(promise) = std::mem::replace(phase, Phase::Claimed) else { return None };
         promise.take_back()
     }
 }
@@ -129,9 +129,9 @@ impl Sent {
 impl Invitation {
     /// Creates the handle of an invitation that was just sent.
     fn new(socket: OwnedFd, promise: Promise) -> Self {
-        Arena::before_sweeps(look_at_all);
-        let (process, standing) = (std::process::id(), Mutex::new(Standing::Open(promise)));
-        let sent = Arc::new(Sent { process, socket, standing });
+        Arena::before_sweeps(poll_all);
+        let (process, phase) = (std::process::id(), Mutex::new(Phase::Open(promise)));
+        let sent = Arc::new(InvitationInner { process, socket, phase });
         OPEN.lock().push(sent.clone());
         Self(sent)
     }
@@ -141,7 +141,7 @@ impl Invitation {
     /// While its command exists, an invitation stays open until it is accepted, since the command may start
     /// another process.
     pub fn state(&self) -> InvitationState {
-        self.0.look()
+        self.0.poll()
     }
 
     /// Blocks until the invitation is no longer open.
@@ -192,16 +192,16 @@ impl Invitation {
     /// Returns the message, unless a process has claimed it, or the invitation has lapsed.
     #[doc(hidden)]
     pub fn take_back(&self) -> Option<Envelope> {
-        let mut standing = self.0.standing.lock();
+        let mut phase = self.0.phase.lock();
         // In a forked copy, the original owns the invitation.
         if self.0.process != std::process::id() {
             return None;
         }
-        match &*standing {
-            Standing::Open(_) => {
-                let back = Sent::claim_back(&mut standing);
+        match &*phase {
+            Phase::Open(_) => {
+                let back = InvitationInner::claim_back(&mut phase);
                 if back.is_some() {
-                    *standing = Standing::Ended(InvitationState::Lapsed);
+                    *phase = Phase::Ended(InvitationState::Lapsed);
                 }
                 back
             }
@@ -211,7 +211,7 @@ impl Invitation {
 }
 
 impl Waitable for Invitation {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Readable(self.as_fd())
     }
 
@@ -234,9 +234,9 @@ impl fmt::Debug for Invitation {
 }
 
 /// Checks all invitations that may be open. An invitation that no process can accept lapses.
-fn look_at_all() {
+fn poll_all() {
     let all = std::mem::take(&mut *OPEN.lock());
-    let open = all.into_iter().filter(|sent| sent.look() == InvitationState::Open);
+    let open = all.into_iter().filter(|sent| sent.poll() == InvitationState::Open);
     let open: Vec<_> = open.collect();
     OPEN.lock().extend(open);
 }

@@ -34,7 +34,7 @@ use crate::error::{Error, Result};
 use crate::mem::{Column, Mem, Word};
 use crate::steps::UpdateAt;
 use crate::steps::clock::ClockAt;
-use crate::steps::wait_note::WaitNotesAt;
+use crate::steps::lock::wait_note::WaitNotesAt;
 use crate::waiting::reports::table as waits;
 use crate::words::{Member, Tick};
 

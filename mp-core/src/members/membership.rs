@@ -154,7 +154,7 @@ impl Arena {
         let t = self.tenancy(m.slot());
         match t.presence {
             Presence::Live if Member::new(m.slot(), t.epoch) == m => false,
-            Presence::Dead(_) | Presence::Vacating(_) | Presence::Sweeping(_)
+            Presence::Dead(_) | Presence::Vacating(_) | Presence::Reclaiming(_)
                 if Member::new(m.slot(), t.epoch) == m =>
             {
                 let seen = self.map().load(self.layout().member(m.slot(), RECOVERED));

@@ -45,15 +45,15 @@ const RESERVE: usize = 128 << 10;
 /// Enters a level if `left` and the stack allow it. Returns `true` if the level was entered; the caller
 /// leaves it by adding one to `left`.
 #[inline]
-pub fn down(left: &Cell<u16>) -> bool {
-    down_to(left, 0)
+pub fn try_enter(left: &Cell<u16>) -> bool {
+    try_enter_above(left, 0)
 }
 
-/// Enters a level, like [`down`], if more than `last` levels can be entered.
+/// Enters a level, like [`try_enter`], if more than `last` levels can be entered.
 #[inline]
-pub fn down_to(left: &Cell<u16>, last: u16) -> bool {
+pub fn try_enter_above(left: &Cell<u16>, last: u16) -> bool {
     let n = left.get();
-    if n <= MAX_NESTING - FREE && (n <= last || is_end()) {
+    if n <= MAX_NESTING - FREE && (n <= last || is_stack_used_up()) {
         return false;
     }
     left.set(n - 1);
@@ -62,30 +62,30 @@ pub fn down_to(left: &Cell<u16>, last: u16) -> bool {
 
 #[cold]
 #[inline(never)]
-fn is_end() -> bool {
+fn is_stack_used_up() -> bool {
     let end = STACK_END.get();
     crate::sys::stack::left().is_some_and(|(rest, all)| rest < RESERVE.min(all / 4).max(end))
 }
 
 /// Calls `f` while levels are entered only within the next [`READER_STACK`] bytes of this thread's stack.
 /// Returns `None` if the stack can't be measured.
-pub fn within<R>(f: impl FnOnce() -> R) -> Option<R> {
-    struct Before(usize);
-    impl Drop for Before {
+pub fn with_reader_stack<R>(f: impl FnOnce() -> R) -> Option<R> {
+    struct Restore(usize);
+    impl Drop for Restore {
         fn drop(&mut self) {
             STACK_END.set(self.0);
         }
     }
     let (rest, _) = crate::sys::stack::left()?;
-    let _before = Before(STACK_END.replace(rest.saturating_sub(READER_STACK)));
+    let _before = Restore(STACK_END.replace(rest.saturating_sub(READER_STACK)));
     Some(f())
 }
 
 /// Checks that this thread's stack has room for a message inside another one that is being written or read.
 #[cold]
 #[inline(never)]
-pub(super) fn room() -> Result<()> {
-    if !is_end() {
+pub(super) fn check_stack() -> Result<()> {
+    if !is_stack_used_up() {
         return Ok(());
     }
     let (rest, all) = crate::sys::stack::left().unwrap_or_default();
@@ -109,7 +109,7 @@ impl Level {
     #[inline]
     pub fn enter() -> Result<Self> {
         const LAST: u16 = MAX_NESTING - SHALLOW;
-        LEFT.with(|left| if down_to(left, LAST) { Ok(Self(())) } else { Err(too_deep(left, LAST)) })
+        LEFT.with(|left| if try_enter_above(left, LAST) { Ok(Self(())) } else { Err(too_deep(left, LAST)) })
     }
 }
 
@@ -151,9 +151,9 @@ pub fn too_deep(left: &Cell<u16>, last: u16) -> Error {
 }
 
 /// Count to restore on drop, also after an error or a panic.
-struct Before(u16);
+struct Restore(u16);
 
-impl Drop for Before {
+impl Drop for Restore {
     #[inline]
     fn drop(&mut self) {
         LEFT.set(self.0);
@@ -163,10 +163,10 @@ impl Drop for Before {
 /// Calls `f` with the number of levels that can be entered, for a codec to decrement and increment. Restores
 /// the number afterwards, also after an error or a panic.
 #[inline]
-pub fn counted<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
+pub fn with_depth<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
     // Not `with`, which is not an inline function: the value would be written or read in a separate function.
     let ended = LEFT.try_with(|left| {
-        let _before = Before(left.get());
+        let _before = Restore(left.get());
         f(left)
     });
     match ended {
@@ -180,9 +180,9 @@ pub fn counted<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
 /// Calls `f` like [`counted`], for a value that is a whole message unless it is inside another one. At the
 /// end of the message, its [`memo`] is dropped.
 #[inline]
-pub fn whole<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
-    struct Ends(bool);
-    impl Drop for Ends {
+pub fn with_message<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
+    struct MemoEnd(bool);
+    impl Drop for MemoEnd {
         #[inline]
         fn drop(&mut self) {
             if self.0 {
@@ -190,25 +190,25 @@ pub fn whole<R>(f: impl FnOnce(&Cell<u16>) -> R) -> R {
             }
         }
     }
-    let _ends = Ends(LEFT.get() == MAX_NESTING);
-    counted(f)
+    let _ends = MemoEnd(LEFT.get() == MAX_NESTING);
+    with_depth(f)
 }
 
 /// Calls `f` for an independent message: a value that sends or receives messages while it is written or read
 /// does not share its levels and its memo with them.
 #[inline]
-pub fn afresh<R>(f: impl FnOnce() -> R) -> R {
-    let _before = Before(LEFT.replace(MAX_NESTING));
-    let _memo = memo::Hidden::new();
+pub fn with_nested_message<R>(f: impl FnOnce() -> R) -> R {
+    let _before = Restore(LEFT.replace(MAX_NESTING));
+    let _memo = memo::HiddenMemo::new();
     f()
 }
 
-/// Writes or reads a `T` as an independent message: [`afresh`], unless it is a [`Number`], which has neither
+/// Writes or reads a `T` as an independent message: [`with_nested_message`], unless it is a [`Number`], which has neither
 /// levels nor a memo.
 #[inline(always)]
-pub fn of_its_own<T: 'static, R>(f: impl FnOnce() -> R) -> R {
+pub fn as_separate_message<T: 'static, R>(f: impl FnOnce() -> R) -> R {
     // A constant for each type.
-    if Number::has::<T>() { f() } else { afresh(f) }
+    if Number::has::<T>() { f() } else { with_nested_message(f) }
 }
 
 #[cfg(test)]
@@ -219,13 +219,13 @@ mod tests {
     fn levels_are_left_however_they_end() {
         let all: Vec<Level> = (0..SHALLOW).map(|_| Level::enter().unwrap()).collect();
         assert!(Level::enter().is_err());
-        afresh(|| assert!(Level::enter().is_ok()));
+        with_nested_message(|| assert!(Level::enter().is_ok()));
         assert!(Level::enter().is_err());
         drop(all);
-        counted(|left| left.set(3));
+        with_depth(|left| left.set(3));
         assert_eq!(LEFT.get(), MAX_NESTING);
         let panics = || {
-            counted(|left| {
+            with_depth(|left| {
                 left.set(3);
                 panic!("in the middle");
             })

@@ -18,7 +18,7 @@ thread_local! {
 
 /// Returns `true` if there is a memo for the message that this thread writes or reads.
 #[inline]
-pub fn is_there() -> bool {
+pub fn exists() -> bool {
     IS_THERE.get()
 }
 
@@ -61,16 +61,16 @@ fn take() -> Option<Box<dyn Any>> {
 /// Hides the memo of the enclosing message until it is dropped.
 #[derive(Debug)]
 #[must_use = "it is seen again when this is dropped"]
-pub(super) struct Hidden(Option<Box<dyn Any>>);
+pub(super) struct HiddenMemo(Option<Box<dyn Any>>);
 
-impl Hidden {
+impl HiddenMemo {
     #[inline]
     pub(super) fn new() -> Self {
         Self(if IS_THERE.get() { take() } else { None })
     }
 }
 
-impl Drop for Hidden {
+impl Drop for HiddenMemo {
     #[inline]
     fn drop(&mut self) {
         end();
@@ -82,7 +82,7 @@ impl Drop for Hidden {
 
 #[cfg(test)]
 mod tests {
-    use super::super::level::{Level, afresh, whole};
+    use super::super::level::{Level, with_message, with_nested_message};
     use super::*;
 
     fn push(n: u8) -> Vec<u8> {
@@ -95,18 +95,20 @@ mod tests {
 
     #[test]
     fn it_is_of_one_message() {
-        whole(|_| assert_eq!((push(1), push(2)), (vec![1], vec![1, 2])));
-        assert!(!is_there(), "left of a message that is done");
+        with_message(|_| assert_eq!((push(1), push(2)), (vec![1], vec![1, 2])));
+        assert!(!exists(), "left of a message that is done");
         let level = Level::enter().unwrap();
-        whole(|_| assert_eq!(push(3), [3]));
-        afresh(|| whole(|_| assert_eq!(push(4), [4])));
-        let panics = || afresh(|| whole(|_| -> () { panic!("with {:?}", push(5)) }));
+        with_message(|_| assert_eq!(push(3), [3]));
+        with_nested_message(|| with_message(|_| assert_eq!(push(4), [4])));
+        let panics = || with_nested_message(|| with_message(|_| -> () { panic!("with {:?}", push(5)) }));
         assert!(std::panic::catch_unwind(panics).is_err());
-        whole(|_| assert_eq!(push(6), [3, 6], "several values are one message"));
+        with_message(|_| assert_eq!(push(6), [3, 6], "several values are one message"));
         drop(level);
-        assert!(!is_there());
-        assert!(std::panic::catch_unwind(|| whole(|_| -> () { panic!("with {:?}", push(7)) })).is_err());
-        assert!(!is_there());
+        assert!(!exists());
+        assert!(
+            std::panic::catch_unwind(|| with_message(|_| -> () { panic!("with {:?}", push(7)) })).is_err()
+        );
+        assert!(!exists());
     }
 
     #[test]
@@ -118,7 +120,7 @@ mod tests {
                 panic!("dropped");
             }
         }
-        whole(|_| with(|_: &mut Panics| ()).unwrap());
-        assert!(!is_there());
+        with_message(|_| with(|_: &mut Panics| ()).unwrap());
+        assert!(!exists());
     }
 }

@@ -4,12 +4,12 @@
 //! bytes. A value whose memory must not be copied attaches its block instead, and writes the number of the
 //! attachment.
 
-mod few;
 pub mod level;
 pub mod memo;
 mod outcome;
 mod plain;
 pub mod scope;
+mod small_bytes;
 
 use std::any::{Any, TypeId};
 
@@ -20,12 +20,12 @@ use crate::error::Error;
 pub use crate::error::Result;
 pub use crate::error::{Undecodable, in_field};
 pub use crate::messages::{Arrived, Attached, Buffer, Claimed, Incoming, Lent, Outgoing, Returned};
-pub use few::FewBytes;
 pub use level::{Level, MAX_NESTING};
 pub use outcome::{IntoOutcome, PlainOutcome};
 pub use plain::{AsBytes, as_bytes};
 #[doc(hidden)]
 pub use plain::{read_as_bytes_into, read_as_bytes_plain, write_as_bytes};
+pub use small_bytes::SmallBytes;
 
 /// Value that can be sent to another process.
 ///
@@ -73,7 +73,7 @@ pub trait Message: Sized + 'static {
     /// written without user code. `None` makes no statement about the value.
     #[doc(hidden)]
     #[inline(always)]
-    fn to_few_bytes<C: Codec>(&self) -> Option<FewBytes> {
+    fn to_small_bytes<C: Codec>(&self) -> Option<SmallBytes> {
         None
     }
 
@@ -119,11 +119,11 @@ pub trait Message: Sized + 'static {
         None
     }
 
-    /// Reads a value that [`to_few_bytes`](Self::to_few_bytes) wrote, without user code. Returns `None` for
+    /// Reads a value that [`to_small_bytes`](Self::to_small_bytes) wrote, without user code. Returns `None` for
     /// bytes that need [`decode_plain`](Self::decode_plain).
     #[doc(hidden)]
     #[inline(always)]
-    fn from_few_bytes<C: Codec>(_bytes: FewBytes) -> Option<Self> {
+    fn from_small_bytes<C: Codec>(_bytes: SmallBytes) -> Option<Self> {
         None
     }
 }
@@ -169,8 +169,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 
     #[inline(always)]
-    fn to_few_bytes<C: Codec>(&self) -> Option<FewBytes> {
-        C::number_in_few(Number::of(self)?)
+    fn to_small_bytes<C: Codec>(&self) -> Option<SmallBytes> {
+        C::number_to_small_bytes(Number::of(self)?)
     }
 
     #[inline(always)]
@@ -179,8 +179,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     }
 
     #[inline(always)]
-    fn from_few_bytes<C: Codec>(few: FewBytes) -> Option<Self> {
-        Self::decode_number::<C>(few.as_slice())
+    fn from_small_bytes<C: Codec>(small_bytes: SmallBytes) -> Option<Self> {
+        Self::decode_number::<C>(small_bytes.as_slice())
     }
 }
 
@@ -331,7 +331,7 @@ pub trait Codec {
     /// Returns the bytes that [`write_number`](Self::write_number) appends, if they are few.
     #[doc(hidden)]
     #[inline(always)]
-    fn number_in_few(_number: Number) -> Option<FewBytes> {
+    fn number_to_small_bytes(_number: Number) -> Option<SmallBytes> {
         None
     }
 
@@ -386,7 +386,7 @@ pub trait Codec {
     /// Any error of `read`, and an error if the message is too short.
     #[doc(hidden)]
     #[inline]
-    fn read_few_bytes(_inc: &mut Incoming, _read: impl FnOnce(&[u8]) -> Result<()>) -> Result<bool> {
+    fn read_small_bytes(_inc: &mut Incoming, _read: impl FnOnce(&[u8]) -> Result<()>) -> Result<bool> {
         Ok(false)
     }
 

@@ -149,7 +149,7 @@ pub fn read_as_bytes_into<T: Pod, C: Codec>(inc: &mut Incoming, slot: &mut Optio
         bytes_of_mut(slot.insert(T::zeroed())).copy_from_slice(bytes);
         Ok(())
     };
-    if !C::read_few_bytes(inc, read)? {
+    if !C::read_small_bytes(inc, read)? {
         *slot = Some(C::read::<AsBytes<T>>(inc)?.0);
     }
     Ok(())

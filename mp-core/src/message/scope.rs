@@ -49,7 +49,7 @@ impl<T> Scope<T> {
     /// stack limits them.
     #[inline]
     fn has_room(&self) -> Result<()> {
-        if self.before.is_some() { level::room() } else { Ok(()) }
+        if self.before.is_some() { level::check_stack() } else { Ok(()) }
     }
 }
 

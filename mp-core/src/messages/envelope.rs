@@ -25,8 +25,8 @@ use crate::messages::Incoming;
 use crate::messages::incoming::Claimed;
 use crate::messages::incoming::DESCRIPTORS;
 use crate::messages::outgoing::pack::AttachRequest;
-use crate::steps::{Release, Released};
-use crate::words::{Attach, EnvelopeId, Holder, Kind, Owner, Seat};
+use crate::steps::{ReleaseOutcome, ReleaseSeat};
+use crate::words::{Attachment, BlockKind, EnvelopeId, Holder, Owner, Seat};
 
 /// Number of inline bytes of an envelope.
 pub(crate) const INLINE: usize = (ENVELOPE - field::INLINE) as usize;
@@ -185,7 +185,7 @@ impl Envelope {
         let map = arena.map();
         let meta = Meta::of_any_version(map.load_relaxed(arena.envelope_word(id, field::META)));
         let (entries, n) = arena.attachments_at(id, meta);
-        let attached = |k| Attach::unpack(map.load_relaxed(entries.plus(k)));
+        let attached = |k| Attachment::unpack(map.load_relaxed(entries.plus(k)));
         let sizes = (0..n).filter_map(attached).map(|a| arena.data_of(a.block).1);
         meta.bytes as u64 + sizes.sum::<u64>()
     }
@@ -232,10 +232,10 @@ impl Envelope {
             return Ok(claimed);
         }
         let (entries, n) = arena.attachments_at(id, meta);
-        for attach in (0..n).filter_map(|k| Attach::unpack(map.load_relaxed(entries.plus(k)))) {
+        for attach in (0..n).filter_map(|k| Attachment::unpack(map.load_relaxed(entries.plus(k)))) {
             if attach.grant == DESCRIPTORS
                 && arena.block_exists(attach.block)
-                && arena.kind_of(attach.block) == Kind::Descriptors
+                && arena.kind_of(attach.block) == BlockKind::Descriptors
             {
                 claimed.add(arena, attach.block)?;
             }
@@ -277,14 +277,14 @@ impl Envelope {
         if meta.attachments == 0 && spill == 0 && meta.bytes <= INLINE {
             arena.read_inline(id, 0, meta.bytes, inc.buffer());
         } else {
-            self.open_attached(meta, Attach::unpack(spill), inc)?;
+            self.open_attached(meta, Attachment::unpack(spill), inc)?;
         }
         arena.keep(id, std::mem::replace(&mut self.owner, Owner::free(0).pack()));
         Ok(())
     }
 
     /// Same as [`open`](Self::open), with attachments or a spill block.
-    fn open_attached(&self, meta: Meta, spill: Option<Attach>, inc: &mut Incoming) -> Result<()> {
+    fn open_attached(&self, meta: Meta, spill: Option<Attachment>, inc: &mut Incoming) -> Result<()> {
         let (arena, id) = (self.arena, self.id());
         let map = arena.map();
         if !meta.spilled {
@@ -297,7 +297,7 @@ impl Envelope {
         let Parts { from } = meta.parts(room)?;
         let list = list.filter(|_| meta.spilled).map(Word::at);
         let entries = list.unwrap_or(arena.envelope_word(id, field::INLINE));
-        let attached = |k: usize| Attach::unpack(map.load_relaxed(entries.plus(k as u64)));
+        let attached = |k: usize| Attachment::unpack(map.load_relaxed(entries.plus(k as u64)));
         for k in 0..meta.attachments {
             let ahead = k + AHEAD;
             if ahead < meta.attachments
@@ -394,7 +394,7 @@ impl Arena {
     /// Returns the position of an envelope's list of attachments, and the number of entries, limited to the
     /// available space.
     pub(crate) fn attachments_at(&self, id: EnvelopeId, meta: Meta) -> (Word, u64) {
-        let spill = Attach::unpack(self.map().load_relaxed(self.envelope_word(id, field::SPILL)));
+        let spill = Attachment::unpack(self.map().load_relaxed(self.envelope_word(id, field::SPILL)));
         let (at, room) = match spill.filter(|a| meta.spilled && self.block_exists(a.block)) {
             Some(attach) => {
                 let (at, len) = self.data_of(attach.block);
@@ -412,10 +412,10 @@ impl Arena {
         let meta_word = self.envelope_word(id, field::META);
         let meta = Meta::of_any_version(map.load_relaxed(meta_word));
         let spill_word = self.envelope_word(id, field::SPILL);
-        let spill = Attach::unpack(map.load_relaxed(spill_word));
+        let spill = Attachment::unpack(map.load_relaxed(spill_word));
         let (entries, n) = self.attachments_at(id, meta);
         for k in 0..n {
-            if let Some(attach) = Attach::unpack(map.load_relaxed(entries.plus(k))) {
+            if let Some(attach) = Attachment::unpack(map.load_relaxed(entries.plus(k))) {
                 self.release_attachment(id, attach);
                 map.store(entries.plus(k), 0);
             }
@@ -451,7 +451,7 @@ impl Arena {
     fn fetch_early(&self, id: EnvelopeId, attachments: usize) {
         for k in 0..attachments.min(4) as u64 {
             let entry = self.map().load_relaxed(self.envelope_word(id, field::INLINE).plus(k));
-            if let Some(attach) = Attach::unpack(entry) {
+            if let Some(attach) = Attachment::unpack(entry) {
                 self.fetch_seat(attach);
             }
         }
@@ -459,7 +459,7 @@ impl Arena {
 
     /// Prefetches the seat of an attachment that will be taken over.
     #[inline]
-    fn fetch_seat(&self, attach: Attach) {
+    fn fetch_seat(&self, attach: Attachment) {
         if attach.block / SLAB_BLOCKS < self.layout().slabs
             && let Some(seat) = self.seat_word(attach.block, attach.seat)
         {
@@ -467,7 +467,7 @@ impl Arena {
         }
     }
 
-    fn release_attachment(&self, e: EnvelopeId, attach: Attach) {
+    fn release_attachment(&self, e: EnvelopeId, attach: Attachment) {
         let Ok(me) = self.me() else { return };
         if !self.block_exists(attach.block) {
             return;
@@ -476,8 +476,8 @@ impl Arena {
         // This process may have to free it.
         self.touch(me, attach.block / SLAB_BLOCKS);
         let at = self.block_at(attach.block);
-        let release = Release::new(at, self.pages(), me, word, Seat::Envelope(e));
-        if let Released::ToFree(state) = run(release, self.map()) {
+        let release = ReleaseSeat::new(at, self.pages(), me, word, Seat::Envelope(e));
+        if let ReleaseOutcome::MustFree(state) = run(release, self.map()) {
             self.finish_free(attach.block, state);
         }
     }

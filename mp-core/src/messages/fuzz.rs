@@ -11,7 +11,7 @@ use crate::messages::envelope::{INLINE, Meta};
 use crate::messages::{Incoming, Outgoing};
 use crate::setup::fd_store::{PARCEL, Parcel};
 use crate::sys::packets;
-use crate::words::{Access, Attach, Grant, SeatAt};
+use crate::words::{Access, Attachment, Grant, SeatAt};
 
 /// Fingerprint of the messages.
 const TYPE: u64 = 7;
@@ -36,7 +36,8 @@ pub(crate) fn envelopes(bytes: &[u8]) {
     for room in [None, Some(0), Some(64), Some(600), Some(u64::from(u32::MAX))] {
         lengths(meta, room);
     }
-    for attach in (0..).map_while(|at| word(bytes, at)).filter_map(|word| Some((word, Attach::unpack(word)?)))
+    for attach in
+        (0..).map_while(|at| word(bytes, at)).filter_map(|word| Some((word, Attachment::unpack(word)?)))
     {
         assert_eq!(attach.1.pack(), attach.0, "{attach:?}");
     }
@@ -95,7 +96,7 @@ pub(crate) fn envelope_samples() -> Vec<(&'static str, Vec<u8>)> {
     let long = packed(arena, SPILLED, &[1]);
     let attach = |access, tag| {
         let seat = SeatAt::inline(3);
-        Attach { block: 0x12_3456, seat, grant: Grant::new(access, tag) }.pack().to_le_bytes().to_vec()
+        Attachment { block: 0x12_3456, seat, grant: Grant::new(access, tag) }.pack().to_le_bytes().to_vec()
     };
     let full = Meta { attachments: 300, spilled: true, bytes: 70_000 };
     vec![
@@ -116,7 +117,7 @@ pub(crate) fn envelope_samples() -> Vec<(&'static str, Vec<u8>)> {
 pub(crate) fn envelope_seeds() -> Vec<Vec<u8>> {
     let of = |flags: u8, meta: Meta, bytes: &[u8]| [&[flags], &meta.pack().to_le_bytes()[..], bytes].concat();
     let none = Meta { attachments: 0, spilled: false, bytes: 40 };
-    let attach = Attach { block: 1, seat: SeatAt::inline(0), grant: Grant::new(Access::Frozen, 0) };
+    let attach = Attachment { block: 1, seat: SeatAt::inline(0), grant: Grant::new(Access::Frozen, 0) };
     let list = attach.pack().to_le_bytes().repeat(4);
     vec![
         of(0, none, &[7; 40]),

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::arena::Arena;
 use crate::error::{MessagesInFlight, QueuedMessages};
 use crate::mem::Mem;
-use crate::words::{BlockId, Holder, Owner, Place, Seat};
+use crate::words::{BlockId, Holder, Owner, RingPlace, Seat};
 
 /// Maximum number of queues named, and of processes named for each.
 const NAMED: usize = 4;
@@ -21,7 +21,7 @@ impl Arena {
                 Holder::Free => {}
                 Holder::Member(_) => owned += 1,
                 Holder::Queued | Holder::Leased(_) | Holder::Returned | Holder::Undeliverable => {
-                    let place = Place::unpack(map.load_relaxed(self.place_words().of(e)));
+                    let place = RingPlace::unpack(map.load_relaxed(self.place_words().of(e)));
                     *by_queue.entry(place.ring).or_default() += 1;
                 }
             }

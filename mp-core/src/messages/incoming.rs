@@ -11,7 +11,7 @@ use crate::messages::bytes::spilled;
 use crate::messages::envelope::Spill;
 use crate::messages::outgoing::pack::AttachRequest;
 use crate::messages::{KEEP, push};
-use crate::words::{Access, BlockId, Grant, Kind};
+use crate::words::{Access, BlockId, BlockKind, Grant};
 
 /// Grant for a buffer: frozen elements, of any type.
 pub(crate) const BUFFER: Grant = Grant::new(Access::Frozen, 0);
@@ -180,7 +180,7 @@ impl Arrived {
         let objects = self.list.iter().filter(|given| given.grant == DESCRIPTORS);
         for hold in objects.filter_map(|given| given.hold.as_ref()) {
             let (arena, block) = (hold.arena(), hold.block());
-            if arena.kind_of(block) == Kind::Descriptors
+            if arena.kind_of(block) == BlockKind::Descriptors
                 && !self.claimed.has(block)
                 && let Err(error) = self.claimed.add(arena, block)
             {

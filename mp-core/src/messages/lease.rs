@@ -13,8 +13,8 @@ use crate::mem::{Column, Mem, Word};
 use crate::messages::Incoming;
 use crate::messages::envelope::{Envelope, Meta, Spill};
 use crate::messages::outgoing::pack::AttachRequest;
-use crate::steps::Note;
-use crate::words::{Access, Attach, EnvelopeId, Owner, Seat, delivered, deliveries};
+use crate::steps::AttachRecord;
+use crate::words::{Access, Attachment, EnvelopeId, Owner, Seat, delivered, deliveries};
 
 /// A message that this process has leased: its owner word is `LEASED`. Dropping this value changes nothing.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl Leased {
         let word = |f| self.arena.envelope_word(self.id, f);
         let meta = Meta::unpack(map.load_relaxed(word(field::META)))?;
         inc.typed(map.load_relaxed(word(field::TYPE)));
-        let spill = Attach::unpack(map.load_relaxed(word(field::SPILL)));
+        let spill = Attachment::unpack(map.load_relaxed(word(field::SPILL)));
         let spill = spill.filter(|a| self.arena.block_exists(a.block));
         let parts = meta.parts(spill.map(|a| self.arena.data_of(a.block).1))?;
         if meta.attachments != 0 || spill.is_some() {
@@ -63,7 +63,7 @@ impl Leased {
             // Holds each seat for a moment.
             let between = self.arena.spare_envelope()?;
             for k in 0..meta.attachments as u64 {
-                let attach = Attach::unpack(map.load_relaxed(entries.plus(k)))
+                let attach = Attachment::unpack(map.load_relaxed(entries.plus(k)))
                     .ok_or_else(|| Error::Malformed("an attachment of a message is missing".into()))?;
                 if attach.grant.access() == Access::Exclusive {
                     let why = "an exclusive tensor can't be leased: no other process could get it then";
@@ -86,16 +86,16 @@ impl Leased {
 impl Arena {
     /// Makes this process a holder of a block, as described by this attachment. The block must have another
     /// holder until this returns.
-    pub(crate) fn share(&self, between: &Envelope, attach: Attach) -> Result<Hold> {
+    pub(crate) fn share(&self, between: &Envelope, attach: Attachment) -> Result<Hold> {
         if !self.block_exists(attach.block) {
             return Err(Error::Malformed(format!("an attachment of the message names no block: {attach:?}")));
         }
         let entry = self.envelope_word(between.id(), field::INLINE);
         let count = self.envelope_word(between.id(), field::META);
         let counted = Meta { attachments: 1, ..Meta::default() }.pack();
-        let note = Note { entry, count, counted, grant: attach.grant };
+        let note = AttachRecord { entry, count, counted, grant: attach.grant };
         self.share_block_seat(Seat::Envelope(between.id()), note, attach.block)?;
-        let noted = Attach::unpack(self.map().load_relaxed(entry));
+        let noted = Attachment::unpack(self.map().load_relaxed(entry));
         let taken = noted.ok_or_else(|| Error::Malformed("an attachment vanished".into()))?;
         let hold = self.adopt(between.id(), taken);
         self.map().store(count, Meta::default().pack());

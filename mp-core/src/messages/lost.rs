@@ -22,7 +22,7 @@ use crate::mem::Mem;
 use crate::messages::envelope::{Envelope, Meta};
 use crate::messages::incoming::OBJECT;
 use crate::parking::detach_notice::Gone;
-use crate::words::{Attach, Kind};
+use crate::words::{Attachment, BlockKind};
 
 impl Envelope {
     /// Discards a message that process `pid` never received. Queues whose handles are in the message count
@@ -46,9 +46,9 @@ impl Envelope {
         let (entries, n) = arena.attachments_at(id, meta);
         let mut any = false;
         for k in 0..n {
-            let ring = Attach::unpack(map.load_relaxed(entries.plus(k)))
+            let ring = Attachment::unpack(map.load_relaxed(entries.plus(k)))
                 .filter(|attach| attach.grant == OBJECT && arena.block_exists(attach.block))
-                .filter(|attach| arena.kind_of(attach.block) == Kind::Ring);
+                .filter(|attach| arena.kind_of(attach.block) == BlockKind::Ring);
             let Some(hold) = ring.and_then(|attach| arena.adopt(id, attach).ok()) else { continue };
             map.store(entries.plus(k), 0);
             arena.ring_holder_gone(hold.block(), Gone::NeverJoined, pid);

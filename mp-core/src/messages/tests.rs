@@ -8,7 +8,7 @@ use crate::layout::{SLAB_BLOCKS, control, envelope as field};
 use crate::mem::{Mem, Word};
 use crate::messages::envelope::{INLINE, Meta};
 use crate::messages::{Incoming, Outgoing};
-use crate::words::{Access, Attach, EnvelopeId, Grant, Holder, Member, Owner, Seat, SeatAt};
+use crate::words::{Access, Attachment, EnvelopeId, Grant, Holder, Member, Owner, Seat, SeatAt};
 
 fn arena() -> (Arena, Member) {
     let arena = Arena::current().unwrap();
@@ -30,7 +30,7 @@ fn with_attachment(arena: Arena, len: u64, access: Access) -> crate::messages::e
     std::mem::forget(hold);
     arena.holds()[block as usize].store(0, crate::sync::Ordering::Release);
     let envelope = arena.pack(&mut Outgoing::default(), 7).unwrap();
-    let attach = Attach { block, seat: SeatAt::inline(0), grant: Grant::new(access, 0) };
+    let attach = Attachment { block, seat: SeatAt::inline(0), grant: Grant::new(access, 0) };
     arena.map().store(arena.block_at(block).seat(0), Seat::Envelope(envelope.id()).pack());
     arena.map().store(arena.envelope_word(envelope.id(), field::INLINE), attach.pack());
     let meta = Meta { attachments: 1, spilled: false, bytes: 0 };
@@ -38,8 +38,8 @@ fn with_attachment(arena: Arena, len: u64, access: Access) -> crate::messages::e
     envelope
 }
 
-fn attached(arena: Arena, e: EnvelopeId) -> Attach {
-    Attach::unpack(arena.map().load(arena.envelope_word(e, field::INLINE))).unwrap()
+fn attached(arena: Arena, e: EnvelopeId) -> Attachment {
+    Attachment::unpack(arena.map().load(arena.envelope_word(e, field::INLINE))).unwrap()
 }
 
 /// A sweep visits only slabs that the dead member has touched.

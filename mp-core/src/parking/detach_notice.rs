@@ -41,7 +41,7 @@
 //! | a leaving process, at any point | the same as after any death: the death is noticed, and the processes that recover it note it in its queues |
 //! | a waiter that has asked | a number that no process depends on: at most one additional increment of *noticed* |
 //!
-//! Checked by `loom_two_processes_give_a_queue_up_and_a_waiter_comes`, and by
+//! Checked by `loom_two_processes_leave_while_a_waiter_arrives`, and by
 //! `tests/tests/queues/deserted.rs` at each access.
 
 use crate::mem::{Mem, Word};

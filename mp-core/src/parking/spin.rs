@@ -140,7 +140,7 @@ impl AdaptiveSpin {
 
     /// Creates a strategy of this kind. Does not spin if there is only one processor.
     pub fn with(kind: Spin) -> Self {
-        if processors::only_one() {
+        if processors::is_single() {
             return Self::none();
         }
         let nanos = match kind {

@@ -45,7 +45,7 @@ impl Children {
 static CHILDREN: PerProcess<Children> = PerProcess::new([const { Children::new() }; GENERATIONS]);
 
 /// Records a running child.
-pub fn started(pid: u32) {
+pub fn record_start(pid: u32) {
     let mut all = CHILDREN.all.lock();
     // An older process with this id has ended.
     all.retain(|child| child.pid != pid);
@@ -59,12 +59,12 @@ pub fn started(pid: u32) {
 }
 
 /// Records the failure of a child.
-pub fn failed(pid: u32, failure: &str) {
+pub fn record_failure(pid: u32, failure: &str) {
     CHILDREN.change(pid, |child| child.failure = Some(failure.into()));
 }
 
 /// Records the end of a child. No failure is reported after that.
-pub fn ended(pid: u32) {
+pub fn record_end(pid: u32) {
     CHILDREN.change(pid, |child| child.ended = true);
     CHILDREN.all.lock().retain(|child| !child.ended || child.failure.is_some());
 }
@@ -85,7 +85,7 @@ pub fn last_failures(most: usize) -> Vec<Arc<str>> {
 
 /// Blocks until the failure or the end of a child is known: once for each child, for 250 ms and until `until`
 /// at most. A child that has dropped its handles may continue to run without a limit.
-pub fn await_fate(pid: u32, until: Option<Instant>) {
+pub fn wait_for_failure(pid: u32, until: Option<Instant>) {
     let last = Instant::now() + REPORTED_WITHIN;
     let until = until.map_or(last, |until| until.min(last));
     let mut all = CHILDREN.all.lock();
@@ -107,28 +107,28 @@ mod tests {
     #[test]
     fn failures_are_found_by_process_id() {
         for pid in [1 << 30, (1 << 30) + 1] {
-            started(pid);
+            record_start(pid);
             assert_eq!(failure_of(pid), None);
         }
-        failed(1 << 30, "it burned");
-        ended(1 << 30);
-        ended((1 << 30) + 1);
+        record_failure(1 << 30, "it burned");
+        record_end(1 << 30);
+        record_end((1 << 30) + 1);
         assert_eq!(failure_of(1 << 30).as_deref(), Some("it burned"));
         assert_eq!(failure_of((1 << 30) + 1), None);
         assert!(last_failures(9).iter().any(|failure| &**failure == "it burned"));
-        started(1 << 30);
+        record_start(1 << 30);
         assert_eq!(failure_of(1 << 30), None, "another process has the id now");
-        ended(1 << 30);
+        record_end(1 << 30);
     }
 
     #[test]
     fn waiter_for_a_living_child_waits_once() {
         let pid = (1 << 30) + 2;
-        started(pid);
-        await_fate(pid, None);
+        record_start(pid);
+        wait_for_failure(pid, None);
         let again = Instant::now();
-        await_fate(pid, Some(again + Duration::from_secs(600)));
+        wait_for_failure(pid, Some(again + Duration::from_secs(600)));
         assert!(again.elapsed() < REPORTED_WITHIN);
-        ended(pid);
+        record_end(pid);
     }
 }

@@ -16,7 +16,7 @@ use crate::sync::shared::{AtomicU32, Ordering};
 
 static INTERRUPTS: PerProcess<AtomicU32> = PerProcess::new([const { AtomicU32::new(0) }; GENERATIONS]);
 
-thread_local!(static DEAF: Cell<bool> = const { Cell::new(false) });
+thread_local!(static INTERRUPTS_MASKED: Cell<bool> = const { Cell::new(false) });
 
 /// Returns `true` if this process was interrupted by SIGINT (Ctrl-C) or SIGTERM since the last
 /// [`take_interrupt`]. Always `false` in processes that handle these signals in another way, or not at all.
@@ -49,24 +49,24 @@ pub fn take_interrupt() -> bool {
 /// Records an interrupt. Returns the number of previous ones. For signal handlers: changes one word and
 /// nothing else.
 #[doc(hidden)]
-pub fn note_interrupt() -> u32 {
+pub fn record_interrupt() -> u32 {
     INTERRUPTS.fetch_add(1, Ordering::Relaxed)
 }
 
 /// Calls `f` with waits that ignore interrupts, for the library's own waits.
 #[doc(hidden)]
-pub fn uninterrupted<R>(f: impl FnOnce() -> R) -> R {
-    struct Before(bool);
-    impl Drop for Before {
+pub fn with_interrupts_masked<R>(f: impl FnOnce() -> R) -> R {
+    struct MaskRestore(bool);
+    impl Drop for MaskRestore {
         fn drop(&mut self) {
-            DEAF.set(self.0);
+            INTERRUPTS_MASKED.set(self.0);
         }
     }
-    let _before = Before(DEAF.replace(true));
+    let _before = MaskRestore(INTERRUPTS_MASKED.replace(true));
     f()
 }
 
 /// Returns `true` if a wait that would sleep must end now.
-pub(crate) fn ends_waits() -> bool {
-    interrupted() && !DEAF.get()
+pub(crate) fn should_end_waits() -> bool {
+    interrupted() && !INTERRUPTS_MASKED.get()
 }

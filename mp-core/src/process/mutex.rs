@@ -28,7 +28,7 @@
 use std::ops::{Deref, DerefMut};
 use std::sync::{
     Condvar as StdCondvar, Mutex as StdMutex, MutexGuard as StdGuard, PoisonError, TryLockError,
-    WaitTimeoutResult,
+    WaitTimeoutResult as StdWaitTimeoutResult,
 };
 use std::thread;
 use std::time::{Duration, Instant};
@@ -150,29 +150,29 @@ impl Condvar {
 
     /// Blocks like [`wait`](Self::wait), at most until `until`, and then until no other thread holds the
     /// lock.
-    pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> Waited {
-        let mut over = false;
+    pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, until: Instant) -> WaitTimeoutResult {
+        let mut timed_out = false;
         guard.replace(|held| {
             let left = until.saturating_duration_since(Instant::now());
             let waited = self.0.wait_timeout(held, left);
-            let (held, result): (_, WaitTimeoutResult) = waited.unwrap_or_else(PoisonError::into_inner);
-            over = result.timed_out();
+            let (held, result): (_, StdWaitTimeoutResult) = waited.unwrap_or_else(PoisonError::into_inner);
+            timed_out = result.timed_out();
             held
         });
-        Waited { over }
+        WaitTimeoutResult { timed_out }
     }
 }
 
 /// Result of a wait with a deadline.
 #[derive(Clone, Copy, Debug)]
-pub struct Waited {
-    over: bool,
+pub struct WaitTimeoutResult {
+    timed_out: bool,
 }
 
-impl Waited {
+impl WaitTimeoutResult {
     /// Returns `true` if the deadline was reached.
     pub fn timed_out(self) -> bool {
-        self.over
+        self.timed_out
     }
 }
 

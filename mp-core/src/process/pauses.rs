@@ -15,12 +15,12 @@ const LATE: Duration = Duration::from_millis(20);
 
 /// Sleeps of one thread.
 #[derive(Debug, Default)]
-pub struct Pauses {
+pub struct PauseDetector {
     /// Planned end of the present piece.
     until: Option<Instant>,
 }
 
-impl Pauses {
+impl PauseDetector {
     /// Returns the end of the next piece of a sleep until `until`. `shortest` is the shortest time that the
     /// thread watches.
     pub fn piece(&mut self, now: Instant, until: Instant, shortest: Duration) -> Instant {
@@ -41,7 +41,7 @@ impl Pauses {
 /// Waits with `wait` until it returns `true` or `time` is over. Pauses do not count. `wait` sleeps at most
 /// until the instant passed to it.
 pub fn wait_without_pauses(time: Duration, mut wait: impl FnMut(Instant) -> bool) -> bool {
-    let (mut pauses, mut now) = (Pauses::default(), Instant::now());
+    let (mut pauses, mut now) = (PauseDetector::default(), Instant::now());
     // A time beyond the range of the clock becomes 136 years.
     let mut until = now.checked_add(time).unwrap_or_else(|| now + Duration::from_secs(1 << 32));
     loop {
@@ -62,7 +62,7 @@ mod tests {
 
     #[test]
     fn late_ends_of_sleeps_are_pauses() {
-        let (mut pauses, now) = (Pauses::default(), Instant::now());
+        let (mut pauses, now) = (PauseDetector::default(), Instant::now());
         let (second, minute) = (Duration::from_secs(1), Duration::from_secs(60));
         assert_eq!(pauses.pause(now), Duration::ZERO, "no sleep");
         assert_eq!(pauses.piece(now, now + minute, minute), now + second);

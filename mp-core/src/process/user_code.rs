@@ -11,7 +11,7 @@ use std::ops::{Deref, DerefMut};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Calls user code. Returns `None` if it panicked.
-pub fn caught<R>(call: impl FnOnce() -> R) -> Option<R> {
+pub fn catch_panic<R>(call: impl FnOnce() -> R) -> Option<R> {
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(value) => Some(value),
         Err(payload) => {
@@ -35,17 +35,17 @@ pub fn drop_caught<T>(value: T) {
     if std::mem::needs_drop::<T>() {
         // In place: a closure that captures the value would copy it.
         let mut value = Some(value);
-        caught(|| value = None);
+        catch_panic(|| value = None);
     }
 }
 
 /// User value whose drop lets no panic out.
-pub struct Apart<T>(Option<T>);
+pub struct UserValue<T>(Option<T>);
 
-impl<T> Apart<T> {
+impl<T> UserValue<T> {
     /// Wraps a value.
     pub fn new(value: T) -> Self {
-        Apart(Some(value))
+        UserValue(Some(value))
     }
 
     /// Returns the value.
@@ -64,13 +64,13 @@ impl<T> Apart<T> {
     }
 }
 
-impl<T> fmt::Debug for Apart<T> {
+impl<T> fmt::Debug for UserValue<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Apart(..)")
     }
 }
 
-impl<T> Drop for Apart<T> {
+impl<T> Drop for UserValue<T> {
     fn drop(&mut self) {
         if let Some(value) = self.0.take() {
             drop_caught(value);
@@ -79,27 +79,27 @@ impl<T> Drop for Apart<T> {
 }
 
 /// User values; each is dropped separately, and lets no panic out.
-pub struct Each<T>(VecDeque<T>);
+pub struct UserValues<T>(VecDeque<T>);
 
-impl<T> Default for Each<T> {
+impl<T> Default for UserValues<T> {
     fn default() -> Self {
-        Each(VecDeque::new())
+        UserValues(VecDeque::new())
     }
 }
 
-impl<T> From<VecDeque<T>> for Each<T> {
+impl<T> From<VecDeque<T>> for UserValues<T> {
     fn from(values: VecDeque<T>) -> Self {
-        Each(values)
+        UserValues(values)
     }
 }
 
-impl<T> fmt::Debug for Each<T> {
+impl<T> fmt::Debug for UserValues<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Each({})", self.0.len())
     }
 }
 
-impl<T> Deref for Each<T> {
+impl<T> Deref for UserValues<T> {
     type Target = VecDeque<T>;
 
     fn deref(&self) -> &VecDeque<T> {
@@ -107,13 +107,13 @@ impl<T> Deref for Each<T> {
     }
 }
 
-impl<T> DerefMut for Each<T> {
+impl<T> DerefMut for UserValues<T> {
     fn deref_mut(&mut self) -> &mut VecDeque<T> {
         &mut self.0
     }
 }
 
-impl<T> Drop for Each<T> {
+impl<T> Drop for UserValues<T> {
     fn drop(&mut self) {
         if std::mem::needs_drop::<T>() {
             while let Some(value) = self.0.pop_front() {
@@ -142,17 +142,17 @@ mod tests {
 
     #[test]
     fn what_is_dropped_lets_no_panic_out() {
-        drop(Apart::new(Bomb(3)));
-        drop(Each::from(VecDeque::from([Bomb(3), Bomb(1), Bomb(2)])));
-        assert!(caught::<()>(|| resume_unwind(Box::new(Bomb(2)))).is_none());
-        assert_eq!(caught(|| 1), Some(1));
-        assert_eq!(Apart::new(5).into_inner(), Some(5));
+        drop(UserValue::new(Bomb(3)));
+        drop(UserValues::from(VecDeque::from([Bomb(3), Bomb(1), Bomb(2)])));
+        assert!(catch_panic::<()>(|| resume_unwind(Box::new(Bomb(2)))).is_none());
+        assert_eq!(catch_panic(|| 1), Some(1));
+        assert_eq!(UserValue::new(5).into_inner(), Some(5));
     }
 
     #[test]
     fn also_while_a_panic_unwinds() {
-        let both = caught::<()>(|| {
-            let _values = Each::from(VecDeque::from([Bomb(1), Bomb(1)]));
+        let both = catch_panic::<()>(|| {
+            let _values = UserValues::from(VecDeque::from([Bomb(1), Bomb(1)]));
             resume_unwind(Box::new(Bomb(1)));
         });
         assert!(both.is_none());

@@ -30,11 +30,11 @@ use crate::parking::POLL_INTERVAL;
 use crate::parking::detach_notice::Gone;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess, SetOnce};
-use crate::steps::{INLINE_SEATS, PAGE_HEADER, Plan, Release, Released, link_of, page_next};
+use crate::steps::{INLINE_SEATS, PAGE_HEADER, ReleaseOutcome, ReleaseSeat, UpdatePlan, link_of, page_next};
 use crate::sync::shared::{AtomicU64, Ordering};
 use crate::sys::memory;
 use crate::words::{
-    BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Presence, Seat, Tenancy,
+    BlockId, BlockKind, BlockLife, BlockState, EnvelopeId, Holder, Member, Owner, Presence, Seat, Tenancy,
 };
 
 /// Maximum number of pages of seats that a walk follows. More mean that the links form a cycle.
@@ -73,7 +73,7 @@ static VISITS: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }
 
 /// The empty plan: completes an update that another process had begun.
 struct Complete;
-impl Plan for Complete {
+impl UpdatePlan for Complete {
     fn reads(&self) -> &[Word] {
         &[]
     }
@@ -249,8 +249,8 @@ impl Arena {
     /// Becomes the sweeper of a member whose sweeper is dead.
     fn take_over(&self, dead: &Dead, me: Member) -> bool {
         let t = self.tenancy(dead.member.slot());
-        let sweeper_died = matches!(t.presence, Presence::Sweeping(by) if by != me && self.is_dead(by));
-        let mine = Tenancy { presence: Presence::Sweeping(me), epoch: dead.epoch };
+        let sweeper_died = matches!(t.presence, Presence::Reclaiming(by) if by != me && self.is_dead(by));
+        let mine = Tenancy { presence: Presence::Reclaiming(me), epoch: dead.epoch };
         sweeper_died && t.epoch == dead.epoch && self.change_tenancy(dead.member.slot(), t, mine)
     }
 
@@ -285,7 +285,7 @@ impl Arena {
         }
         for d in dead {
             self.map().add(Word::at(control::DEATHS), 1);
-            let sweeping = Tenancy { presence: Presence::Sweeping(me), epoch: d.epoch };
+            let sweeping = Tenancy { presence: Presence::Reclaiming(me), epoch: d.epoch };
             let free = Tenancy { presence: Presence::Free, ..sweeping };
             self.change_tenancy(d.member.slot(), sweeping, free);
         }
@@ -329,10 +329,10 @@ impl Arena {
         let found = self.map().load(at.state);
         let state = BlockState::unpack(found);
         match state.life {
-            Life::Free if self.block_exists(block) => self.hint_free(block),
-            Life::Free => {}
-            Life::Busy(m) if dead.iter().any(|d| d.member == m) => {
-                let mine = state.with(Life::Busy(me));
+            BlockLife::Free if self.block_exists(block) => self.hint_free(block),
+            BlockLife::Free => {}
+            BlockLife::Busy(m) if dead.iter().any(|d| d.member == m) => {
+                let mine = state.with(BlockLife::Busy(me));
                 if self.map().cas(at.state, found, mine.pack()).is_ok() {
                     // The member may have died before it cleared its seat, or after it set one.
                     for i in 0..INLINE_SEATS {
@@ -341,8 +341,8 @@ impl Arena {
                     self.finish_free(block, mine);
                 }
             }
-            Life::Busy(_) => {}
-            Life::Live => self.each_seat(block, |seat| {
+            BlockLife::Busy(_) => {}
+            BlockLife::Live => self.each_seat(block, |seat| {
                 let holder = Seat::unpack(self.map().load(seat));
                 if let Some(d) = dead.iter().find(|d| holder == Seat::Member(d.member)) {
                     self.release_dead_seat(block, state.kind, seat, d, me);
@@ -353,16 +353,17 @@ impl Arena {
 
     /// Releases the seat of a dead member. A page of seats that the member had already linked is handed over
     /// to its block.
-    fn release_dead_seat(&self, block: BlockId, kind: Kind, seat: Word, dead: &Dead, me: Member) {
+    fn release_dead_seat(&self, block: BlockId, kind: BlockKind, seat: Word, dead: &Dead, me: Member) {
         let theirs = Seat::Member(dead.member).pack();
-        if kind == Kind::Seats
+        if kind == BlockKind::Seats
             && let Some(owner) = self.page_is_linked(block)
         {
             _ = self.map().cas(seat, theirs, Seat::Block(owner).pack());
             return;
         }
-        let release = Release::new(self.block_at(block), self.pages(), me, seat, Seat::Member(dead.member));
-        if let Released::ToFree(state) = run(release, self.map()) {
+        let release =
+            ReleaseSeat::new(self.block_at(block), self.pages(), me, seat, Seat::Member(dead.member));
+        if let ReleaseOutcome::MustFree(state) = run(release, self.map()) {
             self.finish_free(block, state);
         }
     }
@@ -391,7 +392,7 @@ impl Arena {
             return false;
         }
         let mut held =
-            BlockState::unpack(self.map().load(self.block_at(block).state)).life == Life::Busy(member);
+            BlockState::unpack(self.map().load(self.block_at(block).state)).life == BlockLife::Busy(member);
         self.each_seat(block, |seat| held |= self.map().load(seat) == Seat::Member(member).pack());
         held
     }

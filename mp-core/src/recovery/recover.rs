@@ -1,6 +1,6 @@
 //! Visits to dead members: any number of processes at once recover everything that other processes wait for.
 //!
-//! [`Visit`] describes the interplay of visits and the sweep, and the state after a death or a stop. A visit
+//! [`BeginRecovery`] describes the interplay of visits and the sweep, and the state after a death or a stop. A visit
 //! makes these steps in order:
 //!
 //! 1. The intents of the dead member's threads: each names the one envelope whose owner may be in doubt. The
@@ -46,10 +46,10 @@ use crate::mem::{Mem, Word, run};
 use crate::messages::envelope::Meta;
 use crate::parking::detach_notice::Gone;
 use crate::recovery::reclaim::{Dead, RINGS};
-use crate::steps::{Alone, EndVisit, FreeCheck, Release, Released, Visit};
+use crate::steps::{BeginRecovery, CheckSoleRecovery, EndRecovery, FreeCheck, ReleaseOutcome, ReleaseSeat};
 use crate::words::{
-    Attach, BlockId, BlockState, EnvelopeId, Holder, Kind, Life, Member, Owner, Presence, Seat, Tenancy,
-    Visiting,
+    Attachment, BlockId, BlockKind, BlockLife, BlockState, EnvelopeId, Holder, Member, Owner, Presence,
+    RecoveringSlots, Seat, Tenancy,
 };
 
 /// A queue that no living process holds, and a dead member that holds it.
@@ -91,10 +91,10 @@ impl Arena {
         let slots = || dead.iter().map(|d| d.member.slot());
         let (Some(first), Some(last)) = (slots().min(), slots().max()) else { return (Vec::new(), false) };
         let mine = self.visiting_word(me.slot());
-        self.map().store(mine, Visiting { first, last }.pack());
+        self.map().store(mine, RecoveringSlots { first, last }.pack());
         let begun = |&dead: &Dead| {
             let word = self.tenancy_word(dead.member.slot());
-            let counted = run(Visit::new(word, dead.epoch), self.map())?;
+            let counted = run(BeginRecovery::new(word, dead.epoch), self.map())?;
             Some(Visited { dead, counted, alone: self.visits_alone(dead.member.slot(), me) })
         };
         let visited = dead.iter().filter_map(begun);
@@ -103,7 +103,7 @@ impl Arena {
         let mut disturbed = false;
         let mut end = |v: Visited| {
             let word = self.tenancy_word(v.dead.member.slot());
-            let next = if v.alone { run(EndVisit::new(word, v.counted, me), self.map()) } else { None };
+            let next = if v.alone { run(EndRecovery::new(word, v.counted, me), self.map()) } else { None };
             disturbed |= next.is_none();
             next.map(|counted| Visited { counted, ..v })
         };
@@ -145,7 +145,7 @@ impl Arena {
     fn visits_alone(&self, slot: u32, me: Member) -> bool {
         let live = self.used_slots().filter(|&(s, t)| t.presence == Presence::Live && s != me.slot());
         let others = live.map(|(s, t)| (self.visiting_word(s), Member::new(s, t.epoch))).collect();
-        run(Alone::new(slot, others, |m| self.is_dead(m)), self.map())
+        run(CheckSoleRecovery::new(slot, others, |m| self.is_dead(m)), self.map())
     }
 
     /// Recovers everything that others wait for. Returns the remaining doubts for each member, and the queues
@@ -239,11 +239,11 @@ impl Arena {
         let meta = Meta::of_any_version(self.map().load(self.envelope_word(e, field::META)));
         let (entries, n) = self.attachments_at(e, meta);
         for k in 0..n {
-            let Some(attach) = Attach::unpack(self.map().load(entries.plus(k))) else { continue };
+            let Some(attach) = Attachment::unpack(self.map().load(entries.plus(k))) else { continue };
             if self.block_exists(attach.block)
                 && let Some(seat) = self.seat_word(attach.block, attach.seat)
             {
-                match (self.kind_of(attach.block) == Kind::Ring, queues) {
+                match (self.kind_of(attach.block) == BlockKind::Ring, queues) {
                     (true, Queues::Tell) => self.give_to_dead(dead, attach.block, (seat, e), found),
                     (true, Queues::Vacate) => self.lose_handle(dead, e, attach),
                     (false, _) => {
@@ -270,7 +270,7 @@ impl Arena {
 
     /// Takes the handle of a queue out of a message of a dead member, notifies the queue, and drops the
     /// handle.
-    fn lose_handle(&self, dead: Member, e: EnvelopeId, attach: Attach) {
+    fn lose_handle(&self, dead: Member, e: EnvelopeId, attach: Attachment) {
         if let Ok(hold) = self.adopt(e, attach) {
             self.ring_holder_gone(attach.block, Gone::Member(dead), self.pid_of(dead));
             drop(hold);
@@ -282,12 +282,17 @@ impl Arena {
     fn give_up_for(&self, dead: Member, block: BlockId, seat: (Word, Seat), deserted: &mut Vec<Deserted>) {
         // So the sweeper of that member finds it.
         self.touch(dead, block / SLAB_BLOCKS);
-        let release = Release::new(self.block_at(block), self.pages(), dead, seat.0, seat.1);
+        let release = ReleaseSeat::new(self.block_at(block), self.pages(), dead, seat.0, seat.1);
         Self::claimed(block, run(release, self.map()), deserted);
     }
 
-    fn claimed(block: BlockId, end: Released, deserted: &mut Vec<Deserted>) {
-        if let Released::ToFree(BlockState { life: Life::Busy(had), kind: Kind::Ring, .. }) = end {
+    fn claimed(block: BlockId, end: ReleaseOutcome, deserted: &mut Vec<Deserted>) {
+        if let ReleaseOutcome::MustFree(BlockState {
+            life: BlockLife::Busy(had),
+            kind: BlockKind::Ring,
+            ..
+        }) = end
+        {
             deserted.push((block, had));
         }
     }
@@ -296,30 +301,37 @@ impl Arena {
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
         match (state.life, state.kind) {
             // The member died while it drained the ring, or a visitor gave up the last other holder's seat.
-            (Life::Busy(m), Kind::Ring) if dead.iter().any(|d| d.member == m) => {
+            (BlockLife::Busy(m), BlockKind::Ring) if dead.iter().any(|d| d.member == m) => {
                 found.deserted.push((block, m))
             }
-            (Life::Busy(_) | Life::Free, _) => {}
+            (BlockLife::Busy(_) | BlockLife::Free, _) => {}
             // A process without a ring layer visits members that never had queues: the process that gave up
             // this queue's seats handles it.
-            (Life::Live, Kind::Ring) if RINGS.get().is_none() => {}
-            (Life::Live, kind) => self.recover_seats(block, kind, dead, queues, found),
+            (BlockLife::Live, BlockKind::Ring) if RINGS.get().is_none() => {}
+            (BlockLife::Live, kind) => self.recover_seats(block, kind, dead, queues, found),
         }
     }
 
-    fn recover_seats(&self, block: BlockId, kind: Kind, dead: &[Dead], queues: Queues, found: &mut Found) {
+    fn recover_seats(
+        &self,
+        block: BlockId,
+        kind: BlockKind,
+        dead: &[Dead],
+        queues: Queues,
+        found: &mut Found,
+    ) {
         let mut held = false;
         let mut had = None;
         self.each_seat(block, |seat| {
             let holder = Seat::unpack(self.map().load(seat));
             match (dead.iter().find(|d| holder == Seat::Member(d.member)), kind) {
-                (Some(d), Kind::Ring) if queues == Queues::Tell => {
+                (Some(d), BlockKind::Ring) if queues == Queues::Tell => {
                     self.ring_holder_gone(block, Gone::Member(d.member), d.pid);
                     had = Some(d.member);
                 }
                 // A page of seats is treated differently if it is linked to its block, so the sweep handles
                 // it.
-                (Some(_), Kind::Seats) => held = true,
+                (Some(_), BlockKind::Seats) => held = true,
                 (Some(d), _) => self.give_up_for(d.member, block, (seat, holder), &mut found.deserted),
                 (None, _) => held |= holder != Seat::Free,
             }
@@ -350,7 +362,7 @@ impl Arena {
         // A holder that takes one more seat already has one, and increments the state before it gives that
         // one up.
         let before = self.map().load(at);
-        let mut only = BlockState::unpack(before).life == Life::Live;
+        let mut only = BlockState::unpack(before).life == BlockLife::Live;
         self.each_seat(block, |seat| {
             only &= match Seat::unpack(self.map().load(seat)) {
                 Seat::Free => true,

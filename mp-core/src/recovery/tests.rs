@@ -12,8 +12,8 @@ use crate::messages::envelope::Meta;
 use crate::recovery::reclaim::Dead;
 use crate::steps::{INLINE_SEATS, link_of};
 use crate::words::{
-    Access, Attach, BlockId, BlockState, Current, EnvelopeId, Grant, Holder, Kind, Life, Owner, Presence,
-    Seat, SeatAt, Tenancy, Visiting,
+    Access, Attachment, BlockId, BlockKind, BlockLife, BlockState, CurrentUpdate, EnvelopeId, Grant, Holder,
+    Owner, Presence, RecoveringSlots, Seat, SeatAt, Tenancy,
 };
 
 /// Serializes these tests: they count objects of the arena, which all tests share.
@@ -47,7 +47,7 @@ fn state(arena: Arena, block: BlockId) -> BlockState {
     BlockState::unpack(arena.map().load(arena.block_at(block).state))
 }
 
-fn set_state(arena: Arena, block: BlockId, life: Life) {
+fn set_state(arena: Arena, block: BlockId, life: BlockLife) {
     arena.map().store(arena.block_at(block).state, state(arena, block).with(life).pack());
 }
 
@@ -79,7 +79,7 @@ fn touched(arena: Arena, d: Dead, blocks: &[BlockId]) {
 /// Returns an envelope of this member, to which `block` is attached, in its second seat.
 fn envelope_with(arena: Arena, d: Dead, block: BlockId) -> (EnvelopeId, Owner) {
     let (e, owner) = arena.pack(&mut Outgoing::default(), 7).unwrap().into_raw();
-    let attach = Attach { block, seat: SeatAt::inline(1), grant: Grant::new(Access::Frozen, 0) };
+    let attach = Attachment { block, seat: SeatAt::inline(1), grant: Grant::new(Access::Frozen, 0) };
     set_seat(arena, block, 1, Seat::Envelope(e));
     arena.map().store(arena.envelope_word(e, field::INLINE), attach.pack());
     let meta = Meta { attachments: 1, spilled: false, bytes: 0 };
@@ -124,7 +124,7 @@ fn all_that_a_dead_member_had_is_free_after_a_sweep() {
     // The member died while it claimed or freed this one.
     let claimed = data_of(arena, 43 << 10, its);
     set_seat(arena, claimed, 3, its);
-    set_state(arena, claimed, Life::Busy(dead.member));
+    set_state(arena, claimed, BlockLife::Busy(dead.member));
     // The member gave up the last seat, and did not check whether it was the last one.
     let let_go = data_of(arena, 85 << 10, Seat::Free);
     // The member took the hint of this one.
@@ -147,7 +147,7 @@ fn all_that_a_dead_member_had_is_free_after_a_sweep() {
     for block in [held, claimed, let_go, attached] {
         assert_eq!(
             state(arena, block).life,
-            Life::Free,
+            BlockLife::Free,
             "{block} of {:?}",
             [held, claimed, let_go, attached]
         );
@@ -175,8 +175,8 @@ fn begin_update(arena: Arena, d: Dead, word: Word, (old, new): (u64, u64)) {
     }
     loop {
         let found = m.load(at.current);
-        let now = Current { making: Some((d.member, 1)), ..Current::unpack(found) };
-        if Current::unpack(found).making.is_none() && m.cas(at.current, found, now.pack()).is_ok() {
+        let now = CurrentUpdate { making: Some((d.member, 1)), ..CurrentUpdate::unpack(found) };
+        if CurrentUpdate::unpack(found).making.is_none() && m.cas(at.current, found, now.pack()).is_ok() {
             return;
         }
     }
@@ -192,17 +192,20 @@ fn a_page_of_seats_that_a_dead_member_had_linked_is_its_blocks() {
     arena.add_seat_page(block.block()).unwrap();
     let linked = link_of(arena.map().load(arena.block_at(block.block()).link())).unwrap();
     set_seat(arena, linked, 0, Seat::Member(dead.member));
-    let page = arena.alloc_kind(crate::layout::size_class::SEAT_PAGE, Kind::Seats).unwrap();
+    let page = arena.alloc_kind(crate::layout::size_class::SEAT_PAGE, BlockKind::Seats).unwrap();
     let alone = block_of(arena, page, Seat::Member(dead.member));
     arena.map().store(crate::steps::page_owner(Word::at(arena.data_of(alone).0)), 0);
     touched(arena, dead, &[linked, alone]);
     kill(arena, dead);
     arena.sweep().unwrap();
-    assert_eq!((seat(arena, linked, 0), state(arena, linked).life), (Seat::Block(block.block()), Life::Live));
-    assert_eq!((seat(arena, alone, 0), state(arena, alone).life), (Seat::Free, Life::Free));
+    assert_eq!(
+        (seat(arena, linked, 0), state(arena, linked).life),
+        (Seat::Block(block.block()), BlockLife::Live)
+    );
+    assert_eq!((seat(arena, alone, 0), state(arena, alone).life), (Seat::Free, BlockLife::Free));
     // Both are freed with the block.
     drop(block);
-    assert_eq!(state(arena, linked).life, Life::Free);
+    assert_eq!(state(arena, linked).life, BlockLife::Free);
 }
 
 /// A dead member is not swept while another process also visits it. Everything that others wait for is
@@ -214,7 +217,7 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
     let m = arena.map();
     let (dead, visitor) = (living(arena), living(arena));
     let slot = dead.member.slot();
-    m.store(arena.visiting_word(visitor.member.slot()), Visiting { first: slot, last: slot }.pack());
+    m.store(arena.visiting_word(visitor.member.slot()), RecoveringSlots { first: slot, last: slot }.pack());
     let held = data_of(arena, 21 << 10, Seat::Member(dead.member));
     let attached = data_of(arena, 170 << 10, Seat::Free);
     // The envelope may be promised to a child, by this owner word.
@@ -226,7 +229,7 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
         arena.sweep().unwrap();
         assert!(matches!(presence(arena, dead), Presence::Dead(_)), "{:?}", presence(arena, dead));
         for block in [held, attached] {
-            assert_eq!(state(arena, block).life, Life::Busy(dead.member));
+            assert_eq!(state(arena, block).life, BlockLife::Busy(dead.member));
         }
     }
     assert_eq!(owner(arena, e).holder, Holder::Member(dead.member));
@@ -238,7 +241,7 @@ fn what_others_wait_for_does_not_wait_for_another_visitor() {
         assert!(arena.sweep().unwrap() > 0, "{:?}", presence(arena, dead));
     }
     for block in [held, attached] {
-        assert_eq!(state(arena, block).life, Life::Free);
+        assert_eq!(state(arena, block).life, BlockLife::Free);
     }
 }
 
@@ -248,9 +251,9 @@ fn another_sweeper_takes_over_from_a_dead_sweeper_and_not_from_one_that_lives() 
     let (_one, arena) = one();
     let (dead, sweeper) = (living(arena), living(arena));
     kill(arena, dead);
-    set_presence(arena, dead, Presence::Sweeping(sweeper.member));
+    set_presence(arena, dead, Presence::Reclaiming(sweeper.member));
     arena.sweep().unwrap();
-    assert_eq!(presence(arena, dead), Presence::Sweeping(sweeper.member));
+    assert_eq!(presence(arena, dead), Presence::Reclaiming(sweeper.member));
     kill(arena, sweeper);
     arena.sweep().unwrap();
     arena.sweep().unwrap();

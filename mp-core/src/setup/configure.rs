@@ -61,7 +61,7 @@ impl ArenaOptions {
             Some(bytes) if !(Layout::MIN..=MOST_SIZE).contains(&bytes) => {
                 let (least, most) = (Bytes(Layout::MIN), Bytes(MOST_SIZE));
                 let why = format!("an arena of {}: {least} to {most} are possible", Bytes(bytes));
-                return Err(Error::not_within(bytes > MOST_SIZE, why));
+                return Err(Error::out_of_range(bytes > MOST_SIZE, why));
             }
             size => size.map(|bytes| bytes.next_multiple_of(GRAIN)),
         };
@@ -69,7 +69,7 @@ impl ArenaOptions {
         let messages = match self.messages {
             Some(n) if !(least..=most).contains(&n) => {
                 let why = format!("an arena for {n} messages on their way: {least} to {most} are possible");
-                return Err(Error::not_within(n > most, why));
+                return Err(Error::out_of_range(n > most, why));
             }
             messages => messages.map(|n| n.next_multiple_of(512)),
         };

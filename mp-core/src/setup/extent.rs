@@ -229,7 +229,7 @@ impl Arena {
     /// Creates an extent for slabs of the class.
     fn make_extent(&self, class: u32, directory: &Path, me: Member) -> Result<()> {
         let full = Error::ArenaFull { what: "files with names", asked: 1, limit: u64::from(EXTENTS) };
-        let grain = Directory::make(directory)?.grain();
+        let grain = Directory::create_in(directory)?.grain();
         let first = HEADER.next_multiple_of(grain);
         let (limit, limited_by) = limits::file_size();
         let most = self.layout().slot().min(limit) / grain * grain;

@@ -461,15 +461,15 @@ impl Arena {
     fn let_go(&self) {
         let files = self.files();
         for file in files.named.iter().filter_map(OnceLock::get) {
-            directory::let_go(file.fd.as_fd());
+            directory::unlock(file.fd.as_fd());
         }
         for (_, fd) in &files.opening.lock().early {
-            directory::let_go(fd.as_fd());
+            directory::unlock(fd.as_fd());
         }
         if !SharingStrategy::FileDescriptor.supported()
             && let Some(own) = &files.own
         {
-            directory::let_go(own.as_fd());
+            directory::unlock(own.as_fd());
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Updates of several words at once, without a lock: any process completes the current update.
 //!
 //! A process that wants an update reads the words, writes the new value of each into its own record, and then
-//! names itself in one word that all updates use ([`Current`]). The update has happened with that swap. Any
+//! names itself in one word that all updates use ([`CurrentUpdate`]). The update has happened with that swap. Any
 //! process can make the rest of it, from the record: for each word, a swap of the old value to the new one.
 //! So no process waits for the one that wanted the update, even if it is killed or stopped.
 //!
@@ -26,7 +26,7 @@
 //! processes have completed the update. The swap must fail then: the word must not have its old value
 //! *again*. An update that only writes values that its words have never had (a count, a frontier, a row that
 //! is used for the first time) can't restore one. A plan that may write an earlier value is
-//! [exclusive](Plan::exclusive): it is made only if no other process is making an update. So a process that
+//! [exclusive](UpdatePlan::exclusive): it is made only if no other process is making an update. So a process that
 //! is stopped there delays exclusive updates, and no others.
 //!
 //! That check finds every process that may be late. A process that makes update n sets "making", by a
@@ -37,7 +37,7 @@
 //! A record is read while its member may already write the next one. So current is read once more afterwards.
 
 use crate::mem::{Column, Mem, Steps, Word};
-use crate::words::{Current, Member};
+use crate::words::{CurrentUpdate, Member};
 
 /// Maximum number of words that one update reads or writes.
 pub(crate) const MAX_WORDS: usize = 6;
@@ -67,7 +67,7 @@ impl UpdateAt {
 }
 
 /// Change of several words: reads some words, and computes new values for some of them.
-pub trait Plan {
+pub trait UpdatePlan {
     /// Returns the words to read, at most [six](UpdateAt).
     fn reads(&self) -> &[Word];
 
@@ -81,59 +81,59 @@ pub trait Plan {
 }
 
 /// Knowledge of dead members.
-pub trait Oracle {
+pub trait DeathOracle {
     /// Returns `true` if the member is known to be dead.
     fn is_dead(&self, m: Member) -> bool;
 }
 
-impl<F: Fn(Member) -> bool> Oracle for F {
+impl<F: Fn(Member) -> bool> DeathOracle for F {
     fn is_dead(&self, m: Member) -> bool {
         self(m)
     }
 }
 
 /// Members that may be making updates.
-pub trait Members: Oracle {
+pub trait LiveMembers: DeathOracle {
     /// Returns all members but the caller that are not known to be dead.
     fn others(&self) -> Vec<Member>;
 }
 
 /// Result of an update.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub enum UpdateEnd {
+pub enum UpdateOutcome {
     /// The update has happened; these values were read.
     Done([u64; MAX_WORDS]),
     /// The update is exclusive, and this member is making another one; try again.
-    Held(Member),
+    Busy(Member),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
-    Look,
+    Load,
     // Steps of another member's update.
     Help,
-    IsStill,
+    CheckCurrent,
     Position(usize),
     Old(usize),
     New(usize),
-    WasStill(usize),
-    Other(usize),
-    OtherDone,
-    Rest,
+    RecheckCurrent(usize),
+    HelpSwap(usize),
+    HelpEnd,
+    HelpDone,
     // Steps of the own update.
     Barrier,
-    Alone(usize),
+    CheckOther(usize),
     Read(usize),
     Confirm,
     Record(usize, usize),
-    Say,
-    Name,
-    Make(usize),
-    Made,
-    Withdraw(bool),
+    Announce,
+    Publish,
+    Swap(usize),
+    End,
+    ClearFlag(bool),
 }
 
-/// Makes one [`Plan`] happen, after completing the current update of another member. Each member makes one
+/// Makes one [`UpdatePlan`] happen, after completing the current update of another member. Each member makes one
 /// update at a time.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Update<P, D> {
@@ -149,12 +149,12 @@ pub struct Update<P, D> {
     pc: Pc,
 }
 
-impl<P: Plan, D: Members> Update<P, D> {
+impl<P: UpdatePlan, D: LiveMembers> Update<P, D> {
     /// Creates the steps to make `plan` happen, by `me`.
     pub fn new(at: UpdateAt, me: Member, plan: P, members: D) -> Self {
         let (others, writes) = (Vec::new(), Vec::new());
         let (entry, values) = ([0; 3], [0; MAX_WORDS]);
-        Self { at, me, plan, members, found: 0, others, entry, values, writes, pc: Pc::Look }
+        Self { at, me, plan, members, found: 0, others, entry, values, writes, pc: Pc::Load }
     }
 
     fn reads(&self) -> &[Word] {
@@ -181,21 +181,21 @@ impl<P: Plan, D: Members> Update<P, D> {
     }
 
     /// Returns the word current while this update is being made.
-    fn named(&self) -> Current {
+    fn named(&self) -> CurrentUpdate {
         let making = Some((self.me, self.writes.len() as u32));
-        Current { making, ..Current::unpack(self.found) }
+        CurrentUpdate { making, ..CurrentUpdate::unpack(self.found) }
     }
 }
 
-impl<P: Plan, D: Members> Steps for Update<P, D> {
-    type Out = UpdateEnd;
+impl<P: UpdatePlan, D: LiveMembers> Steps for Update<P, D> {
+    type Out = UpdateOutcome;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<UpdateEnd> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<UpdateOutcome> {
         let (at, making) = (self.at, self.at.making(self.me.slot()));
         match self.pc {
-            Pc::Look => {
+            Pc::Load => {
                 self.found = m.load(at.current);
-                self.pc = match (Current::unpack(self.found).making, self.plan.exclusive()) {
+                self.pc = match (CurrentUpdate::unpack(self.found).making, self.plan.exclusive()) {
                     (Some(_), _) => Pc::Help,
                     (None, true) => Pc::Barrier,
                     (None, _) => self.begin_to_read(),
@@ -204,42 +204,43 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
             Pc::Help => {
                 m.or(making, 1);
                 m.fence_after_rmw();
-                self.pc = Pc::IsStill;
+                self.pc = Pc::CheckCurrent;
             }
-            Pc::IsStill => self.pc = self.still(m, Pc::Position(0)),
+            Pc::CheckCurrent => self.pc = self.if_current(m, Pc::Position(0)),
             Pc::Position(i) => self.load_entry(m, i, 0, Pc::Old(i)),
             Pc::Old(i) => self.load_entry(m, i, 1, Pc::New(i)),
-            Pc::New(i) => self.load_entry(m, i, 2, Pc::WasStill(i)),
-            Pc::WasStill(i) => self.pc = self.still(m, Pc::Other(i)),
-            Pc::Other(i) => {
+            Pc::New(i) => self.load_entry(m, i, 2, Pc::RecheckCurrent(i)),
+            Pc::RecheckCurrent(i) => self.pc = self.if_current(m, Pc::HelpSwap(i)),
+            Pc::HelpSwap(i) => {
                 let [position, old, new] = self.entry;
                 // If this fails, another process was faster.
                 _ = m.cas(Word::at(position), old, new);
-                let words = Current::unpack(self.found).making.map_or(0, |(_, words)| words as usize);
-                self.pc = if i + 1 < words.min(MAX_WORDS) { Pc::Position(i + 1) } else { Pc::OtherDone };
+                let words = CurrentUpdate::unpack(self.found).making.map_or(0, |(_, words)| words as usize);
+                self.pc = if i + 1 < words.min(MAX_WORDS) { Pc::Position(i + 1) } else { Pc::HelpEnd };
             }
-            Pc::OtherDone => {
-                _ = m.cas(at.current, self.found, Current::unpack(self.found).after().pack());
-                self.pc = Pc::Rest;
+            Pc::HelpEnd => {
+                _ = m.cas(at.current, self.found, CurrentUpdate::unpack(self.found).after().pack());
+                self.pc = Pc::HelpDone;
             }
-            Pc::Rest => {
+            Pc::HelpDone => {
                 m.store(making, 0);
-                self.pc = Pc::Look;
+                self.pc = Pc::Load;
             }
             // Between the read of current and the reads of the other members' words.
             Pc::Barrier => {
                 m.or(making, 0);
                 m.fence_after_rmw();
                 self.others = self.members.others();
-                self.pc = if self.others.is_empty() { self.begin_to_read() } else { Pc::Alone(0) };
+                self.pc = if self.others.is_empty() { self.begin_to_read() } else { Pc::CheckOther(0) };
             }
-            Pc::Alone(i) => {
+            Pc::CheckOther(i) => {
                 let other = self.others[i];
                 let is_dead = self.members.is_dead(other);
                 if m.load(at.making(other.slot())) != 0 && !is_dead {
-                    return Some(UpdateEnd::Held(other));
+                    return Some(UpdateOutcome::Busy(other));
                 }
-                self.pc = if i + 1 < self.others.len() { Pc::Alone(i + 1) } else { self.begin_to_read() };
+                self.pc =
+                    if i + 1 < self.others.len() { Pc::CheckOther(i + 1) } else { self.begin_to_read() };
             }
             Pc::Read(i) => {
                 self.values[i] = m.load(self.reads()[i]);
@@ -248,58 +249,58 @@ impl<P: Plan, D: Members> Steps for Update<P, D> {
             // Nothing to change, if the words had these values at one moment.
             Pc::Confirm => {
                 if m.load(at.current) == self.found {
-                    return Some(UpdateEnd::Done(self.values));
+                    return Some(UpdateOutcome::Done(self.values));
                 }
-                self.pc = Pc::Look;
+                self.pc = Pc::Load;
             }
             Pc::Record(i, part) => {
                 m.store(at.record(self.me, i)[part], self.recorded(i, part));
                 self.pc = match (part, i + 1 < self.writes.len()) {
                     (0 | 1, _) => Pc::Record(i, part + 1),
                     (_, true) => Pc::Record(i + 1, 0),
-                    (_, false) => Pc::Say,
+                    (_, false) => Pc::Announce,
                 };
             }
             // A process that reads a later number also sees this.
-            Pc::Say => {
+            Pc::Announce => {
                 m.store(making, 1);
-                self.pc = Pc::Name;
+                self.pc = Pc::Publish;
             }
-            Pc::Name => {
+            Pc::Publish => {
                 let named = m.cas(at.current, self.found, self.named().pack());
                 let named = named.is_ok();
-                self.pc = if named { Pc::Make(0) } else { Pc::Withdraw(false) };
+                self.pc = if named { Pc::Swap(0) } else { Pc::ClearFlag(false) };
             }
-            Pc::Make(i) => {
+            Pc::Swap(i) => {
                 let (index, to) = self.writes[i];
                 // If this fails, another process was faster.
                 _ = m.cas(self.reads()[index], self.values[index], to);
-                self.pc = if i + 1 < self.writes.len() { Pc::Make(i + 1) } else { Pc::Made };
+                self.pc = if i + 1 < self.writes.len() { Pc::Swap(i + 1) } else { Pc::End };
             }
-            Pc::Made => {
+            Pc::End => {
                 _ = m.cas(at.current, self.named().pack(), self.named().after().pack());
-                self.pc = Pc::Withdraw(true);
+                self.pc = Pc::ClearFlag(true);
             }
-            Pc::Withdraw(happened) => {
+            Pc::ClearFlag(happened) => {
                 m.store(making, 0);
                 if happened {
-                    return Some(UpdateEnd::Done(self.values));
+                    return Some(UpdateOutcome::Done(self.values));
                 }
-                self.pc = Pc::Look;
+                self.pc = Pc::Load;
             }
         }
         None
     }
 }
 
-impl<P: Plan, D: Members> Update<P, D> {
+impl<P: UpdatePlan, D: LiveMembers> Update<P, D> {
     /// Continues with `then` if the update that was found is still the current one.
-    fn still<M: Mem + ?Sized>(&self, m: &M, then: Pc) -> Pc {
-        if m.load(self.at.current) == self.found { then } else { Pc::Rest }
+    fn if_current<M: Mem + ?Sized>(&self, m: &M, then: Pc) -> Pc {
+        if m.load(self.at.current) == self.found { then } else { Pc::HelpDone }
     }
 
     fn load_entry<M: Mem + ?Sized>(&mut self, m: &M, i: usize, part: usize, then: Pc) {
-        if let Some((by, _)) = Current::unpack(self.found).making {
+        if let Some((by, _)) = CurrentUpdate::unpack(self.found).making {
             self.entry[part] = m.load(self.at.record(by, i)[part]);
         }
         self.pc = then;

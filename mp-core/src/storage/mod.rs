@@ -19,7 +19,7 @@ use crate::alloc::handles::Hold;
 use crate::arena::Arena;
 use crate::error::{Bytes, Error, Result};
 use crate::message::Attached;
-use crate::words::{Grant, Kind};
+use crate::words::{BlockKind, Grant};
 
 /// A block of shared memory held by this process. Tensors are views of a storage.
 ///
@@ -91,7 +91,7 @@ impl Storage {
     /// # Errors
     /// [`Error::Malformed`] if the length is less than `end`, or greater than the block.
     #[inline]
-    pub fn ends_at(&mut self, end: usize, bytes: Option<NonZero<u64>>) -> Result<()> {
+    pub fn set_end(&mut self, end: usize, bytes: Option<NonZero<u64>>) -> Result<()> {
         let wanted = bytes.map_or(end as u64, NonZero::get);
         if wanted < end as u64 || wanted > self.bytes as u64 {
             return Err(Error::Malformed(format!(
@@ -124,11 +124,11 @@ impl Storage {
     /// queue's, has neither kind.
     ///
     /// # Panics
-    /// If `kind` is neither [`Kind::Frozen`] nor [`Kind::Shared`].
-    pub fn open_to_others(&self, kind: Kind) {
-        assert!(matches!(kind, Kind::Frozen | Kind::Shared), "{kind:?} is not for elements");
+    /// If `kind` is neither [`BlockKind::Frozen`] nor [`BlockKind::Shared`].
+    pub fn share_as(&self, kind: BlockKind) {
+        assert!(matches!(kind, BlockKind::Frozen | BlockKind::Shared), "{kind:?} is not for elements");
         if self.hold.arena().is_here() && !self.hold.is_nowhere() {
-            self.hold.arena().open_to_others(self.hold.block(), kind);
+            self.hold.arena().share_as(self.hold.block(), kind);
         }
     }
 

@@ -9,7 +9,7 @@
 //! | 7 | the descriptor that it keeps in the locker: see `messages::object_descriptors`; zero: none | its creator; a holder later |
 //! | 7, of a part | its seat in its whole: see `alloc::parts` | its creator |
 //!
-//! The block has kind [`Object`](Kind::Object) from its creation, and only this crate creates such blocks. So
+//! The block has kind [`Object`](BlockKind::Object) from its creation, and only this crate creates such blocks. So
 //! every header in such a block was written here, and its words are accessed only through the structure.
 
 use crate::alloc::handles::Hold;
@@ -17,7 +17,7 @@ use crate::arena::Arena;
 use crate::error::{Error, Result};
 use crate::mem::{Mem, Word};
 use crate::waiting::reports::table as waits;
-use crate::words::{BlockId, Kind};
+use crate::words::{BlockId, BlockKind};
 
 /// Mark of a structure, in word 0.
 const STRUCTURE: u64 = waits::STRUCTURE;
@@ -52,7 +52,7 @@ impl Header {
         let arena = Arena::current()?;
         let too_many = || arena.too_large(u64::MAX);
         let bytes = self.words.checked_mul(8).and_then(|n| n.checked_add(Self::BYTES));
-        let hold = arena.alloc_kind(bytes.ok_or_else(too_many)?, Kind::Object)?;
+        let hold = arena.alloc_kind(bytes.ok_or_else(too_many)?, BlockKind::Object)?;
         let base = Self::base(arena, hold.block());
         let words = [STRUCTURE, self.fingerprint, self.words].into_iter().chain([0; 5]);
         words.zip(0..).for_each(|(v, i)| arena.map().store_relaxed(base.plus(i), v));
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     #[cfg_attr(miri, ignore = "takes long")]
-    fn a_block_with_another_header_is_no_structure_of_that_name() {
+    fn block_with_another_header_is_rejected() {
         let hold = Header::new("test::One", 3).allocate().unwrap();
         let check = |name: &str| Header::check(&hold, name, crate::fnv1a(name.as_bytes()));
         assert_eq!(check("test::One").unwrap(), 3);

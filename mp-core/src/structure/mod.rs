@@ -1,9 +1,9 @@
 //! Words of the arena for the structures of layers above.
 
+mod attach;
 mod bytes;
 mod header;
 mod holders;
-mod moving;
 
 pub use holders::Holders;
 

@@ -11,11 +11,11 @@ mod process;
 mod sleep;
 
 pub use files::socket;
-pub(crate) use files::{directory, foreign, locks, packets, plug, region};
-pub use mapped::fresh::{keep_freed_memory, will_fill};
+pub(crate) use files::{directory, foreign, locks, packets, placeholder, region};
+use mapped::cmpxchg16b;
+pub use mapped::malloc::{advise_huge_pages, set_malloc_thresholds};
 pub(crate) use mapped::mapping::Mapping;
-use mapped::pair;
-pub(crate) use mapped::{huge, memory, private};
+pub(crate) use mapped::{huge_pages, memory, private_table};
 use process::backoff;
 pub use process::clock::monotonic;
 #[cfg(feature = "inject")]
@@ -24,7 +24,7 @@ pub use process::privileges::gained_privileges;
 #[cfg(feature = "inject")]
 use process::raise;
 pub use process::valgrind::under_valgrind;
-pub(crate) use process::{at_exit, identity, on_signal, processors, stack};
+pub(crate) use process::{at_exit, identity, processors, signal_counter, stack};
 pub use process::{inherited, peer};
 pub(crate) use rustix::io::Errno;
 pub(crate) use sleep::{epoll, futex, readiness};
@@ -33,8 +33,8 @@ use crate::error::Error;
 
 /// Evaluates all values that a process looks up once. A copy made during such a lookup would wait for it for
 /// ever.
-pub(crate) fn look_up_everything() {
-    processors::only_one();
+pub(crate) fn evaluate_lookups() {
+    processors::is_single();
     futex::can_wait_for_many();
 }
 

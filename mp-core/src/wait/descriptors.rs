@@ -23,11 +23,11 @@ use std::task::Waker;
 
 use crate::process::mutex::Mutex;
 
-use super::many::no_thread;
+use super::select::no_thread;
 use crate::error::{Error, Result};
-use crate::kept::kept;
+use crate::long_lived_fds;
 use crate::parking::POLL_INTERVAL;
-use crate::process::user_code::caught;
+use crate::process::user_code::catch_panic;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sys::epoll::{self, Epoll};
 
@@ -57,7 +57,7 @@ impl Poller {
         }
         let process = std::process::id();
         let poller = Arc::new(Self { epoll: Epoll::new()?, process, waiting: Mutex::default() });
-        kept("epoll of waits for descriptors", &poller.epoll);
+        long_lived_fds::register("epoll of waits for descriptors", &poller.epoll);
         let thread = std::thread::Builder::new().name("mp-descriptors".into());
         let works = poller.clone();
         thread.spawn(move || works.work()).map_err(no_thread)?;
@@ -78,7 +78,7 @@ impl Poller {
             for id in ready {
                 let waker = self.waiting.lock().wakers.remove(&id);
                 // The waker is user code: its panic must not end this thread.
-                caught(|| waker.map(Waker::wake));
+                catch_panic(|| waker.map(Waker::wake));
             }
         }
     }

@@ -35,21 +35,21 @@
 
 mod descriptors;
 mod forms;
-mod many;
+mod future;
 mod reactor;
-mod ready;
+mod ready_fd;
 #[cfg(feature = "tokio")]
 mod runtime;
-mod task;
+mod select;
 
 use std::fmt;
 use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-pub use many::{select, wait};
-pub use ready::ReadyFd;
-pub use task::{WakeRegistration, poll_until, until, wait_async};
+pub use future::{WakeRegistration, poll_until, until, wait_async};
+pub use ready_fd::ReadyFd;
+pub use select::{select, wait};
 
 use crate::parking::Parking;
 use crate::sys::readiness;
@@ -61,7 +61,7 @@ use crate::sys::readiness;
 /// another process may be faster.
 pub trait Waitable {
     /// Returns the place to sleep at until the object may have become ready.
-    fn place(&self) -> WaitPoint<'_>;
+    fn wait_point(&self) -> WaitPoint<'_>;
 
     /// Returns `true` if the object is ready now. Objects in the arena are never ready in a forked copy of
     /// the process.
@@ -69,12 +69,12 @@ pub trait Waitable {
 
     /// Returns `true` if the object is ready, like [`is_ready`](Self::is_ready), after it has recovered the
     /// effects of dead processes, which may take a while. Called by waiters once a poll interval.
-    fn is_ready_after_all(&self) -> bool {
+    fn is_ready_recheck(&self) -> bool {
         self.is_ready()
     }
 
     /// Returns a description for reports of long waits, such as `socket "results" to pid 42`, or `None`.
-    fn described(&self) -> Option<String> {
+    fn description(&self) -> Option<String> {
         None
     }
 }
@@ -104,7 +104,7 @@ pub enum WaitPoint<'a> {
 /// use mp_core::{WaitPoint, Waitable};
 ///
 /// fn kept(thing: &impl Waitable) {
-///     if let WaitPoint::Parking(point) = thing.place() {
+///     if let WaitPoint::Parking(point) = thing.wait_point() {
 ///         point.announce();
 ///     }
 /// }
@@ -170,7 +170,7 @@ pub type SharedWaitable = Arc<dyn Waitable + Send + Sync>;
 pub struct Descriptor<F>(pub F);
 
 impl<F: AsFd> Waitable for Descriptor<F> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Readable(self.0.as_fd())
     }
 

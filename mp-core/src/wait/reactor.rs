@@ -22,12 +22,12 @@ use std::time::{Duration, Instant};
 
 use crate::process::mutex::Mutex;
 
-use super::{SharedWaitable, many};
+use super::{SharedWaitable, select};
 use crate::arena::Arena;
 use crate::error::Result;
 use crate::parking::missed_wakes;
 use crate::parking::{POLL_INTERVAL, Parking};
-use crate::process::user_code::{caught, drop_caught};
+use crate::process::user_code::{catch_panic, drop_caught};
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::shared::{AtomicU32, Ordering};
 use crate::sys::futex;
@@ -60,20 +60,20 @@ impl WordGroup {
 }
 
 /// State of one thread, by the addresses of its words.
-struct Thread {
+struct ReactorThread {
     control: &'static AtomicU32,
     groups: HashMap<usize, WordGroup>,
 }
 
 /// Makes the thread that sleeps on this word check its groups again. Called without the lock, which the
 /// thread acquires first.
-fn kick(control: &AtomicU32) {
+fn notify(control: &AtomicU32) {
     control.fetch_add(1, Ordering::Release);
     futex::wake(control, 1);
 }
 
 struct Reactor {
-    threads: Vec<Thread>,
+    threads: Vec<ReactorThread>,
     next_id: u64,
 }
 
@@ -82,8 +82,8 @@ static REACTOR: PerProcess<Mutex<Reactor>> =
 
 impl Reactor {
     /// Returns the thread for a word: the thread that already has it, else one with room, else a new one.
-    fn thread_for(&mut self, key: usize) -> Result<&mut Thread> {
-        let has = |t: &Thread| t.groups.contains_key(&key);
+    fn thread_for(&mut self, key: usize) -> Result<&mut ReactorThread> {
+        let has = |t: &ReactorThread| t.groups.contains_key(&key);
         let found = self.threads.iter().position(has);
         let i = match found.or_else(|| self.threads.iter().position(|t| t.groups.len() < MOST)) {
             Some(i) => i,
@@ -92,8 +92,8 @@ impl Reactor {
                 // Leaked, because the thread never ends.
                 let control: &'static AtomicU32 = Box::leak(Box::new(AtomicU32::new(0)));
                 let thread = std::thread::Builder::new().name("mp-reactor".into());
-                thread.spawn(move || work(i, control)).map_err(many::no_thread)?;
-                self.threads.push(Thread { control, groups: HashMap::new() });
+                thread.spawn(move || work(i, control)).map_err(select::no_thread)?;
+                self.threads.push(ReactorThread { control, groups: HashMap::new() });
                 i
             }
         };
@@ -186,7 +186,7 @@ impl WordEntry {
         let control = (is_new || moved).then_some(thread.control);
         drop(reactor);
         if let Some(control) = control {
-            kick(control);
+            notify(control);
         }
         drop(before);
         wake(changed);
@@ -201,7 +201,7 @@ impl Drop for WordEntry {
         {
             let taken = REACTOR.lock().take(self.key(), id);
             if let Some((_, Some(control))) = taken {
-                kick(control);
+                notify(control);
             }
         }
     }
@@ -211,7 +211,7 @@ impl Drop for WordEntry {
 fn wake(waiting: Vec<WordWaiter>) {
     for WordWaiter { waker, what, .. } in waiting {
         drop_caught(what);
-        caught(|| waker.wake());
+        catch_panic(|| waker.wake());
     }
 }
 
@@ -266,7 +266,7 @@ fn work(i: usize, control: &'static AtomicU32) {
         }
         let due = Instant::now() >= next_look;
         if due || news {
-            look(i, news, &deaths);
+            check_words(i, news, &deaths);
         }
         if due {
             next_look = Instant::now() + POLL_INTERVAL;
@@ -277,7 +277,7 @@ fn work(i: usize, control: &'static AtomicU32) {
 /// Checks, once a poll interval and when a death was noticed: sweeps if that is due, and wakes waiters whose
 /// objects are ready although no waker came. Callers that sleep in `poll` check themselves, so `news` of a
 /// death wakes them.
-fn look(i: usize, news: bool, deaths: &[(Arena, u32)]) {
+fn check_words(i: usize, news: bool, deaths: &[(Arena, u32)]) {
     let (mut arenas, mut watched): (Vec<Arena>, Vec<_>) = Default::default();
     let mut callers = Vec::new();
     if let Some(thread) = REACTOR.lock().threads.get_mut(i) {
@@ -300,7 +300,7 @@ fn look(i: usize, news: bool, deaths: &[(Arena, u32)]) {
     // Can't fail in a thread of a member.
     arenas.iter().for_each(|arena| _ = arena.sweep_if_due());
     for (key, id, slept_on, what) in watched {
-        let is_ready = caught(|| what.is_ready_after_all()).unwrap_or(true);
+        let is_ready = catch_panic(|| what.is_ready_recheck()).unwrap_or(true);
         if is_ready {
             let taken = REACTOR.lock().take(key, id);
             if !news {

@@ -23,7 +23,7 @@
 //! |---|---|---|
 //! | no runtime, or one without I/O | there is no driver | `descriptors` |
 //! | a program that aborts when it panics | a runtime panics if it has no I/O, and there is no other way to query it | `descriptors` |
-//! | a copy of a process that was not executed ([`fork::nothing_is_inherited`]) | the runtime may be the original's, and both share the kernel's table of watched descriptors: an entry of the copy would reach the original as an event with an invalid address | `descriptors` |
+//! | a copy of a process that was not executed ([`fork::inherits_nothing`]) | the runtime may be the original's, and both share the kernel's table of watched descriptors: an entry of the copy would reach the original as an event with an invalid address | `descriptors` |
 //! | an entry that existed when the process was copied, in the copy | the same | an error; dropping it removes nothing, and leaves its descriptor open |
 //!
 //! Private to the process; no shared memory is used here.
@@ -68,7 +68,7 @@ fn current() -> Option<Id> {
         return None;
     }
     let runtime = Handle::try_current().ok()?.id();
-    let serves = fork::nothing_is_inherited() && !WITHOUT_IO.lock().contains(&runtime);
+    let serves = fork::inherits_nothing() && !WITHOUT_IO.lock().contains(&runtime);
     serves.then_some(runtime)
 }
 

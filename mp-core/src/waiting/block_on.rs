@@ -138,7 +138,7 @@ fn wait_on<B: Blocking>(waiter: &mut B, patience: &AdaptiveSpin, wait: Wait) -> 
         if over {
             return None;
         }
-        if interrupt::ends_waits()
+        if interrupt::should_end_waits()
             && let Some(found) = waiter.interrupted()
         {
             return Some(found);

@@ -2,8 +2,8 @@
 //! and one of them gets an error.
 //!
 //! A thread that has waited for a lock for a poll interval, without a time-out, writes a
-//! [note](crate::steps::wait_note) with the lock that it waits for. After each poll interval it searches for
-//! a [cycle](crate::steps::lock_cycle) that leads back to itself. So a deadlock is found within about 200 ms
+//! [note](crate::steps::lock::wait_note) with the lock that it waits for. After each poll interval it searches for
+//! a [cycle](crate::steps::lock::cycle) that leads back to itself. So a deadlock is found within about 200 ms
 //! after the last of its threads began to wait. A lock that is acquired sooner costs nothing extra.
 //!
 //! Included are waits without a time-out for `Lock`, `Array`, `RLock`, `RwLock` and `Once`. Not included are:
@@ -22,8 +22,8 @@ use crate::layout::control;
 use crate::mem::{Mem, Word, run};
 use crate::parking::POLL_INTERVAL;
 use crate::process::{GENERATIONS, PerProcess};
-use crate::steps::lock_cycle::{CycleStep, FindCycle, LockCycle, MemberThread};
-use crate::steps::wait_note::{TakeNoteBack, WaitNotesAt, WriteNote, WrittenNote};
+use crate::steps::lock::cycle::{CycleStep, FindCycle, LockCycle, MemberThread};
+use crate::steps::lock::wait_note::{TakeNoteBack, WaitNotesAt, WriteNote, WrittenNote};
 use crate::sys::{identity, memory, monotonic};
 use crate::waiting::block_on::Wait;
 use crate::waiting::reports::table::name_of;
@@ -226,8 +226,8 @@ impl LockWait {
         }
         self.note?;
         let cycle = run(FindCycle::new(notes, who), map)?;
-        let dies = |step: &CycleStep| self.arena.is_dead(step.who.member);
-        if cycle.gives_up() != Some(who) || cycle.steps.iter().any(dies) {
+        let dies = |step: &CycleStep| self.arena.is_dead(step.thread.member);
+        if cycle.victim() != Some(who) || cycle.steps.iter().any(dies) {
             return None;
         }
         Some(Box::new(self.describe(&cycle)))
@@ -237,7 +237,7 @@ impl LockWait {
     fn describe(&self, cycle: &LockCycle) -> Deadlock {
         let now = monotonic();
         let describe = |step: &CycleStep| {
-            let MemberThread { member, thread } = step.who;
+            let MemberThread { member, thread } = step.thread;
             let (pid, block) = (self.arena.pid_of(member), self.arena.block_around(step.goal.lock));
             let known = |name: String| Some(name).filter(|name| !name.is_empty());
             DeadlockStep {
@@ -287,7 +287,7 @@ mod tests {
         let steps = vec![
             step(1, Some("main"), LockKind::Lock, 31),
             step(2, Some("worker 1"), LockKind::Write, 32),
-            step(0, None, LockKind::RLockAgain, 0),
+            step(0, None, LockKind::RLockReentry, 0),
         ];
         assert_eq!(
             Deadlock { steps }.to_string(),

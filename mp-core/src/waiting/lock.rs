@@ -17,7 +17,10 @@ use crate::arena::Arena;
 use crate::error::Error;
 use crate::mem::{Mem, Word, run};
 use crate::parking::spin::AdaptiveSpin;
-use crate::steps::lock::{Acquire, Acquired, DeadHolder, Died, IsMine, LockAt, LockWord, Park, Unlock, Who};
+use crate::steps::lock::{
+    AcquireLock, CheckHolder, DeadHolder, DeathRecord, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock,
+    SetParked,
+};
 use crate::sync::shared::AtomicU32;
 use crate::sys::{futex, identity};
 use crate::waiting::block_on::{Blocking, LivenessTimer, Wait, block_on};
@@ -96,7 +99,7 @@ impl From<Error> for LockError {
     }
 }
 
-impl Who {
+impl OsThread {
     /// Returns the identity of the calling thread.
     #[inline]
     pub fn here() -> Self {
@@ -149,10 +152,10 @@ impl RawLock {
         patience: &AdaptiveSpin,
     ) -> Result<RawGuard<'_>, LockError> {
         let me = self.arena.me()?;
-        let who = Who::here();
-        match run(Acquire::new(self.at, me, who, false, None), self.arena.map()) {
-            Acquired::Mine(word) => Ok(self.guard(me, word)),
-            Acquired::Held(word) => self.wait((me, who), word, kind, wait, patience),
+        let who = OsThread::here();
+        match run(AcquireLock::new(self.at, me, who, false, None), self.arena.map()) {
+            LockAttempt::Acquired(word) => Ok(self.guard(me, word)),
+            LockAttempt::Held(word) => self.wait((me, who), word, kind, wait, patience),
         }
     }
 
@@ -169,7 +172,7 @@ impl RawLock {
 
     #[inline(always)]
     fn guard(&self, me: Member, word: LockWord) -> RawGuard<'_> {
-        RawGuard { lock: self, me, marked: word.is_marked(), recovered: false, thread: PhantomData }
+        RawGuard { lock: self, me, marked: word.is_poisoned(), recovered: false, thread: PhantomData }
     }
 
     /// Returns the holder, if it is dead.
@@ -182,21 +185,21 @@ impl RawLock {
     /// Returns the error that names the holder.
     fn held_by(&self, word: LockWord) -> LockError {
         let holder = word.holder().unwrap_or(Member::from_raw(0));
-        let signed = Who::of(self.arena.map().load(self.at.by()), word);
+        let signed = OsThread::of(self.arena.map().load(self.at.by()), word);
         LockError::Held { holder, pid: signed.map_or_else(|| self.arena.pid_of(holder), |who| who.pid) }
     }
 
     #[cold]
     fn wait(
         &self,
-        (me, who): (Member, Who),
+        (me, who): (Member, OsThread),
         seen: LockWord,
         kind: LockKind,
         wait: Wait,
         patience: &AdaptiveSpin,
     ) -> Result<RawGuard<'_>, LockError> {
         let map = self.arena.map();
-        if seen.holder() == Some(me) && run(IsMine::new(self.at, seen, who), map) {
+        if seen.holder() == Some(me) && run(CheckHolder::new(self.at, seen, who), map) {
             return Err(LockError::WouldDeadlock);
         }
         let asking = LivenessTimer::default();
@@ -224,7 +227,7 @@ impl RawLock {
 struct Waiter<'a> {
     lock: &'a RawLock,
     me: Member,
-    who: Who,
+    who: OsThread,
     /// Lock word as last read.
     seen: LockWord,
     slept: bool,
@@ -236,9 +239,9 @@ struct Waiter<'a> {
 impl Waiter<'_> {
     fn acquire(&mut self, dead: Option<DeadHolder>) -> Option<Result<LockWord, LockError>> {
         let RawLock { at, arena, .. } = *self.lock;
-        match run(Acquire::new(at, self.me, self.who, self.slept, dead), arena.map()) {
-            Acquired::Mine(word) => Some(Ok(word)),
-            Acquired::Held(word) => {
+        match run(AcquireLock::new(at, self.me, self.who, self.slept, dead), arena.map()) {
+            LockAttempt::Acquired(word) => Some(Ok(word)),
+            LockAttempt::Held(word) => {
                 self.seen = word;
                 None
             }
@@ -269,7 +272,7 @@ impl Blocking for Waiter<'_> {
     }
 
     fn announce(&mut self) -> Option<u64> {
-        run(Park::new(self.lock.at, self.seen), self.lock.arena.map()).map(|parked| parked.0)
+        run(SetParked::new(self.lock.at, self.seen), self.lock.arena.map()).map(|parked| parked.0)
     }
 
     /// Not needed: the announcement is a swap of the lock word, which was held at that time.
@@ -296,13 +299,13 @@ impl RawGuard<'_> {
     /// Returns `true` if a process died while it held the lock, and no holder has marked the data as
     /// recovered since.
     #[inline]
-    pub fn is_marked(&self) -> bool {
+    pub fn is_poisoned(&self) -> bool {
         self.marked
     }
 
-    /// Returns the process that died while it held the lock, if [`is_marked`](Self::is_marked).
-    pub fn died(&self) -> Option<Died> {
-        self.marked.then(|| Died::unpack(self.lock.arena.map().load(self.lock.at.died())))
+    /// Returns the process that died while it held the lock, if [`is_poisoned`](Self::is_poisoned).
+    pub fn died(&self) -> Option<DeathRecord> {
+        self.marked.then(|| DeathRecord::unpack(self.lock.arena.map().load(self.lock.at.died())))
     }
 
     /// Marks the data as recovered: dropping the guard, except during a panic, removes the mark.
@@ -321,7 +324,7 @@ impl Drop for RawGuard<'_> {
             return;
         }
         let sound = self.recovered && !std::thread::panicking();
-        if run(Unlock::new(self.lock.at, sound), self.lock.arena.map()) {
+        if run(ReleaseLock::new(self.lock.at, sound), self.lock.arena.map()) {
             self.lock.wake();
         }
     }

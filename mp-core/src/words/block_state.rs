@@ -5,7 +5,7 @@ use super::{Member, bits};
 /// Use of a block; decides the actions before it is freed.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(u8)]
-pub enum Kind {
+pub enum BlockKind {
     /// Elements of tensors, with one owner.
     Data = 0,
     /// Ring of a queue. Its envelopes are released first.
@@ -28,30 +28,30 @@ pub enum Kind {
     Shared = 8,
     /// [`Object`](Self::Object) that is a part of another one. Its seat in the whole is released first. Its
     /// bits are those of an object, and one more.
-    Part = 13,
+    Child = 13,
 }
 
-impl Kind {
+impl BlockKind {
     /// Returns `true` for a structure created by this layer.
     pub const fn is_object(self) -> bool {
-        matches!(self, Self::Object | Self::Keeper | Self::Part)
+        matches!(self, Self::Object | Self::Keeper | Self::Child)
     }
 
     /// Looks the kind up in a table, since this is done several times for every allocation.
     #[inline]
     const fn from_bits(b: u64) -> Self {
-        const KINDS: [Kind; 16] = {
-            let mut kinds = [Kind::Data; 16];
+        const KINDS: [BlockKind; 16] = {
+            let mut kinds = [BlockKind::Data; 16];
             let named = [
-                Kind::Ring,
-                Kind::Seats,
-                Kind::Spill,
-                Kind::Frozen,
-                Kind::Object,
-                Kind::Descriptors,
-                Kind::Keeper,
-                Kind::Shared,
-                Kind::Part,
+                BlockKind::Ring,
+                BlockKind::Seats,
+                BlockKind::Spill,
+                BlockKind::Frozen,
+                BlockKind::Object,
+                BlockKind::Descriptors,
+                BlockKind::Keeper,
+                BlockKind::Shared,
+                BlockKind::Child,
             ];
             let mut i = 0;
             while i < named.len() {
@@ -60,7 +60,7 @@ impl Kind {
             }
             // Opened in both ways at once, by two threads: under neither kind does it have an exclusive
             // owner.
-            kinds[Kind::Frozen as usize | Kind::Shared as usize] = Kind::Shared;
+            kinds[BlockKind::Frozen as usize | BlockKind::Shared as usize] = BlockKind::Shared;
             kinds
         };
         KINDS[(b & 15) as usize]
@@ -69,7 +69,7 @@ impl Kind {
 
 /// Life cycle of a block.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Life {
+pub enum BlockLife {
     /// May be claimed.
     Free,
     /// Held through its seats.
@@ -82,9 +82,9 @@ pub enum Life {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BlockState {
     /// Life cycle.
-    pub life: Life,
+    pub life: BlockLife,
     /// Use of the block.
-    pub kind: Kind,
+    pub kind: BlockKind,
     /// Number of times that an additional seat was taken, or the block changed hands.
     pub version: u64,
 }
@@ -97,9 +97,9 @@ impl BlockState {
     /// Returns the word.
     pub const fn pack(self) -> u64 {
         let (life, member) = match self.life {
-            Life::Free => (0, 0),
-            Life::Live => (1, 0),
-            Life::Busy(m) => (2, m.raw()),
+            BlockLife::Free => (0, 0),
+            BlockLife::Live => (1, 0),
+            BlockLife::Busy(m) => (2, m.raw()),
         };
         life | (self.kind as u64) << 2 | member << 6 | self.version << Self::VERSION_AT
     }
@@ -108,20 +108,20 @@ impl BlockState {
     #[inline(always)]
     pub const fn unpack(w: u64) -> Self {
         let life = match w & 3 {
-            0 => Life::Free,
-            1 => Life::Live,
-            _ => Life::Busy(Member::from_raw(w >> 6)),
+            0 => BlockLife::Free,
+            1 => BlockLife::Live,
+            _ => BlockLife::Busy(Member::from_raw(w >> 6)),
         };
-        Self { life, kind: Kind::from_bits(bits(w, 2, 4)), version: w >> Self::VERSION_AT }
+        Self { life, kind: BlockKind::from_bits(bits(w, 2, 4)), version: w >> Self::VERSION_AT }
     }
 
     /// Returns the bits of the word for this kind.
-    pub const fn kind_bits(kind: Kind) -> u64 {
+    pub const fn kind_bits(kind: BlockKind) -> u64 {
         (kind as u64) << 2
     }
 
     /// Returns the state of the same block with another life cycle.
-    pub const fn with(self, life: Life) -> Self {
+    pub const fn with(self, life: BlockLife) -> Self {
         Self { life, ..self }
     }
 

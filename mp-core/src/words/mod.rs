@@ -6,13 +6,13 @@
 //! | [`Seat`] | kind 2 (`FREE`, `MEMBER`, `ENVELOPE`, `BLOCK`), member / envelope / block 24 |
 //! | [`BlockState`] | state 2 (`FREE`, `LIVE`, `BUSY`), kind 4, member 24, version 34 |
 //! | [`Owner`] (of an envelope) | state 2 (`FREE`, `MEMBER`, `QUEUED`, `LEASED`), member 24, sequence 38 |
-//! | [`Group`] (of 64 envelopes) | state 2 (`ABSENT`, `EMPTYING`, `IN USE`, `FILLING`), member 24, base of the sequences 38 |
-//! | [`Place`] (of a queued envelope) | slot index 32, ring's block 32 |
+//! | [`GroupState`] (of 64 envelopes) | state 2 (`ABSENT`, `EMPTYING`, `IN USE`, `FILLING`), member 24, base of the sequences 38 |
+//! | [`RingPlace`] (of a queued envelope) | slot index 32, ring's block 32 |
 //! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `SWEEPING`), visits 30 or sweeper 24, epoch 32 |
 //! | [`Tick`] | value 52 (count 36, epoch 16), clock 12 |
 //! | [`ClockState`] | phase 3 (`FREE`, `LIVE`, `LEFT`, `ENDING`, `DEAD`, `CLAIMING`), member 24, epoch 16, first epoch that a death ended 16 |
-//! | [`Visiting`] (of a member) | one visits 1, first slot 31, last slot 32 |
-//! | [`Slot`](slot::Slot) (of a permit, a reader, a waiter at a condition) | state 2, member 24, sequence 16, thread 22 |
+//! | [`RecoveringSlots`] (of a member) | one visits 1, first slot 31, last slot 32 |
+//! | [`HolderSlot`](holder_slot::HolderSlot) (of a permit, a reader, a waiter at a condition) | state 2, member 24, sequence 16, thread 22 |
 //! | [`WaitMark`] (of a thread's wait note) | state 2 (`FREE`, `WRITING`, `WAITING`), thread 22, sequence 40 |
 //! | [`WaitGoal`] (of a wait note, two words) | kind 8, lock 56; readers' count 8, limit 24, slots 32 |
 //!
@@ -21,15 +21,15 @@
 //! very instant. One comparison uses their order: the latest sequence of 64 envelopes, when their memory is
 //! returned ([`Owner::later`]). It assumes that they are less than 2^37 changes apart.
 
-mod attach;
+mod attachment;
 mod block_state;
 mod clock;
-mod current;
+mod current_update;
 mod dtype;
-mod group;
+mod group_state;
+pub mod holder_slot;
 mod owner;
 mod seat_at;
-pub mod slot;
 mod tenancy;
 mod wait_note;
 
@@ -37,15 +37,15 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use attach::{Access, Attach, Grant};
-pub use block_state::{BlockState, Kind, Life};
+pub use attachment::{Access, Attachment, Grant};
+pub use block_state::{BlockKind, BlockLife, BlockState};
 pub use clock::{ClockPhase, ClockState, END_OF_TICKS, Tick};
-pub use current::Current;
+pub use current_update::CurrentUpdate;
 pub use dtype::DType;
-pub use group::Group;
-pub use owner::{Holder, Owner, Place, delivered, deliveries};
+pub use group_state::GroupState;
+pub use owner::{Holder, Owner, RingPlace, delivered, deliveries};
 pub use seat_at::SeatAt;
-pub use tenancy::{Presence, Tenancy, Visiting};
+pub use tenancy::{Presence, RecoveringSlots, Tenancy};
 pub use wait_note::{LockKind, ReadersAt, WaitGoal, WaitMark, WaitState};
 
 const fn bits(v: u64, at: u32, len: u32) -> u64 {
@@ -186,8 +186,8 @@ mod tests {
         for s in [Seat::Free, Seat::Member(m), Seat::Envelope(0xff_ffff), Seat::Block(0xff_fffe)] {
             assert_eq!(Seat::unpack(s.pack()), s);
         }
-        for life in [Life::Free, Life::Live, Life::Busy(m)] {
-            let b = BlockState { life, kind: Kind::Spill, version: (1 << 34) - 1 };
+        for life in [BlockLife::Free, BlockLife::Live, BlockLife::Busy(m)] {
+            let b = BlockState { life, kind: BlockKind::Spill, version: (1 << 34) - 1 };
             assert_eq!(BlockState::unpack(b.pack()), b);
             assert_eq!(BlockState::unpack(b.pack().wrapping_add(BlockState::BUMP)), b.bumped());
             assert_eq!(b.bumped().version, 0);
@@ -207,15 +207,15 @@ mod tests {
             }
         }
         for seat in [SeatAt::inline(5), SeatAt::paged(0xff_fffe, 255), SeatAt::paged(0, 3)] {
-            let a = Attach { block: 0xff_fffe, seat, grant: Grant::new(Access::Shared, 31) };
-            assert_eq!(Attach::unpack(a.pack()), Some(a));
+            let a = Attachment { block: 0xff_fffe, seat, grant: Grant::new(Access::Shared, 31) };
+            assert_eq!(Attachment::unpack(a.pack()), Some(a));
         }
         assert_eq!(SeatAt::inline(5).page(), Err(5));
         assert_eq!(SeatAt::paged(7, 255).page(), Ok((7, 255)));
-        assert_eq!(Attach::unpack(0), None);
+        assert_eq!(Attachment::unpack(0), None);
         let meta = (0..200).fold(5 << 32 | 77, |meta, _| delivered(meta));
         assert_eq!((deliveries(meta), meta >> 32, meta & 0xffff), (127, 5, 77));
-        let p = Place { ring: 7, slot: u32::MAX };
-        assert_eq!(Place::unpack(p.pack()), p);
+        let p = RingPlace { ring: 7, slot: u32::MAX };
+        assert_eq!(RingPlace::unpack(p.pack()), p);
     }
 }

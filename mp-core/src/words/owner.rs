@@ -9,13 +9,13 @@ pub enum Holder {
     Free,
     /// Process that fills or empties the envelope.
     Member(Member),
-    /// Ring, given by [`Place`].
+    /// Ring, given by [`RingPlace`].
     Queued,
     /// Process that has a lease. If it dies, another process gets the message.
     Leased(Member),
-    /// Queue named by [`Place`], after a lease: the leasing process died, or returned the message.
+    /// Queue named by [`RingPlace`], after a lease: the leasing process died, or returned the message.
     Returned,
-    /// Queue named by [`Place`], after as many returns as the queue allows.
+    /// Queue named by [`RingPlace`], after as many returns as the queue allows.
     Undeliverable,
 }
 
@@ -121,14 +121,14 @@ impl Owner {
 
 /// Ring and slot in which an envelope is queued. Written by the envelope's owner before it queues it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Place {
+pub struct RingPlace {
     /// Block that contains the ring.
     pub ring: BlockId,
     /// Index of the slot.
     pub slot: u32,
 }
 
-impl Place {
+impl RingPlace {
     /// Returns the word.
     pub const fn pack(self) -> u64 {
         self.slot as u64 | (self.ring as u64) << 32

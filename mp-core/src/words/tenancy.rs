@@ -9,13 +9,13 @@ pub enum Presence {
     Free,
     /// Not known to be dead.
     Live,
-    /// Dead, with this number of visits begun (modulo 2^29): see [`Visit`](crate::steps::Visit).
+    /// Dead, with this number of visits begun (modulo 2^29): see [`BeginRecovery`](crate::steps::BeginRecovery).
     Dead(u32),
     /// Dead; everything that live processes wait for was recovered, and its seats in queues are released.
     /// Visits continue to be counted.
     Vacating(u32),
     /// Dead, without seats in queues; this member releases the rest.
-    Sweeping(Member),
+    Reclaiming(Member),
 }
 
 impl Presence {
@@ -24,7 +24,7 @@ impl Presence {
         match self {
             Self::Dead(n) => Some(Self::Dead(bits(n as u64 + 1, 0, 29) as u32)),
             Self::Vacating(n) => Some(Self::Vacating(bits(n as u64 + 1, 0, 29) as u32)),
-            Self::Free | Self::Live | Self::Sweeping(_) => None,
+            Self::Free | Self::Live | Self::Reclaiming(_) => None,
         }
     }
 }
@@ -46,7 +46,7 @@ impl Tenancy {
             Presence::Live => 1,
             Presence::Dead(visits) => 2 | bits(visits as u64, 0, 29) << 2,
             Presence::Vacating(visits) => 2 | bits(visits as u64, 0, 29) << 2 | 1 << 31,
-            Presence::Sweeping(by) => 3 | by.raw() << 2,
+            Presence::Reclaiming(by) => 3 | by.raw() << 2,
         };
         low | (self.epoch as u64) << 32
     }
@@ -58,7 +58,7 @@ impl Tenancy {
             1 => Presence::Live,
             2 if bits(w, 31, 1) == 0 => Presence::Dead(bits(w, 2, 29) as u32),
             2 => Presence::Vacating(bits(w, 2, 29) as u32),
-            _ => Presence::Sweeping(Member::from_raw(w >> 2)),
+            _ => Presence::Reclaiming(Member::from_raw(w >> 2)),
         };
         Self { presence, epoch: (w >> 32) as u32 }
     }
@@ -66,14 +66,14 @@ impl Tenancy {
 
 /// Dead members that a member visits: none (0), or some with slots from `first` to `last`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Visiting {
+pub struct RecoveringSlots {
     /// First slot.
     pub first: u32,
     /// Last slot.
     pub last: u32,
 }
 
-impl Visiting {
+impl RecoveringSlots {
     /// Returns the word.
     pub const fn pack(self) -> u64 {
         1 | (self.first as u64) << 1 | (self.last as u64) << 32
@@ -94,15 +94,15 @@ mod tests {
         let by = Member::new(4095, 17);
         let most = (1 << 29) - 1;
         let dead = [Presence::Dead(0), Presence::Dead(most), Presence::Vacating(0), Presence::Vacating(most)];
-        for presence in [Presence::Free, Presence::Live, Presence::Sweeping(by)].into_iter().chain(dead) {
+        for presence in [Presence::Free, Presence::Live, Presence::Reclaiming(by)].into_iter().chain(dead) {
             let t = Tenancy { presence, epoch: u32::MAX };
             assert_eq!(Tenancy::unpack(t.pack()), t);
         }
         let visited = [Presence::Dead(1), Presence::Dead(0), Presence::Vacating(1), Presence::Vacating(0)];
         assert_eq!(dead.map(Presence::visited), visited.map(Some));
-        assert_eq!(Presence::Sweeping(by).visited(), None);
-        let word = Visiting { first: 0, last: 3 }.pack();
-        assert!(Visiting::covers(word, 0) && Visiting::covers(word, 3));
-        assert!(!Visiting::covers(word, 4) && !Visiting::covers(0, 0));
+        assert_eq!(Presence::Reclaiming(by).visited(), None);
+        let word = RecoveringSlots { first: 0, last: 3 }.pack();
+        assert!(RecoveringSlots::covers(word, 0) && RecoveringSlots::covers(word, 3));
+        assert!(!RecoveringSlots::covers(word, 4) && !RecoveringSlots::covers(0, 0));
     }
 }

@@ -61,7 +61,7 @@ pub enum LockKind {
     /// An `RLock`.
     RLock,
     /// An `RLock` of which the thread already has guards: it can't continue without the lock.
-    RLockAgain,
+    RLockReentry,
     /// An `RwLock`, to read.
     Read,
     /// An `RwLock`, to write.
@@ -72,11 +72,11 @@ pub enum LockKind {
 
 impl LockKind {
     const ALL: [Self; 7] =
-        [Self::Lock, Self::Array, Self::RLock, Self::RLockAgain, Self::Read, Self::Write, Self::Once];
+        [Self::Lock, Self::Array, Self::RLock, Self::RLockReentry, Self::Read, Self::Write, Self::Once];
 
     /// Returns `true` if the waiter can continue without the lock.
-    pub const fn may_give_up(self) -> bool {
-        !matches!(self, Self::RLockAgain)
+    pub const fn may_be_victim(self) -> bool {
+        !matches!(self, Self::RLockReentry)
     }
 
     /// Returns the name of the lock's type.
@@ -84,7 +84,7 @@ impl LockKind {
         match self {
             Self::Lock => "Lock",
             Self::Array => "Array",
-            Self::RLock | Self::RLockAgain => "RLock",
+            Self::RLock | Self::RLockReentry => "RLock",
             Self::Read | Self::Write => "RwLock",
             Self::Once => "Once",
         }

@@ -135,7 +135,7 @@ mod tests {
     fn a_piece_arrives_as_what_it_was_sent() {
         let slab = slab();
         let one = piece(&slab, 3, 5000);
-        assert!(one.open_to_others(Mode::Shared));
+        assert!(one.share_as(Mode::Shared));
         let (mut inc, number) = sent(&one);
         let same = Piece::take(inc.arrived(), number, Mode::Shared).unwrap();
         assert!(same.is(&one) && same.bytes() == 5000 && same.uuid() == Uuid([7; 16]) && same.is_mine());
@@ -171,7 +171,7 @@ mod tests {
     fn a_piece_keeps_its_slab() {
         let (arena, slab) = (mp_core::Arena::current().unwrap(), slab());
         let one = piece(&slab, 3, 5000);
-        assert!(one.open_to_others(Mode::Frozen));
+        assert!(one.share_as(Mode::Frozen));
         let (mut inc, number) = sent(&one);
         let (mark, id) = (slab.object().mark(), one.id());
         drop((one, slab));
@@ -192,7 +192,7 @@ mod tests {
         let all: Vec<Piece> = (0..200).map(|unit| piece(&slab, unit, u64::from(unit) + 1)).collect();
         for _ in 0..2 {
             for one in &all {
-                assert!(one.open_to_others(Mode::Frozen));
+                assert!(one.share_as(Mode::Frozen));
                 let (mut inc, number) = sent(one);
                 let same = Piece::take(inc.arrived(), number, Mode::Frozen).unwrap();
                 assert!(same.is(one) && same.bytes() == one.bytes());
@@ -206,7 +206,7 @@ mod tests {
         let slab = slab();
         let take = |unit, bytes| {
             let object = PieceObject::new(slab.object(), unit, bytes).unwrap();
-            assert!(object.seen.open_to_others(object.hold.arena(), Mode::Frozen));
+            assert!(object.seen.share_as(object.hold.arena(), Mode::Frozen));
             let mut out = Outgoing::default();
             let number = out.attached().attach_object(&object.hold).unwrap();
             Piece::take(out.into_incoming().arrived(), number, Mode::Frozen)

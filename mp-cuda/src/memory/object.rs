@@ -9,7 +9,7 @@
 //! | 7 | 0 | its maker |
 //! | 8 to 15 | only for memory of another library: its legacy handle, if it has one | its maker |
 //! | first + 2*r* | *last use* of the piece that has row *r*: a tick, or 0 | holders of the piece, by one swap each; its maker, before the piece is sent |
-//! | first + 2*r* + 1 | *uses* of that piece with write access: begun (32 bits), *mixed* (1 bit, see `mp_core::steps::row`), ended (31 bits) | holders of the piece, by one change each; its maker, before |
+//! | first + 2*r* + 1 | *uses* of that piece with write access: begun (32 bits), *mixed* (1 bit, see `mp_core::steps::device::use_record`), ended (31 bits) | holders of the piece, by one change each; its maker, before |
 //!
 //! The first row begins at word 8, and for memory of another library at word 16. A slab that is cut up has a
 //! row for each unit, and a piece has the row of its first unit. Pieces of memory of another library may
@@ -45,7 +45,9 @@ use std::os::fd::OwnedFd;
 use crate::driver::api::IpcHandle;
 use crate::error::{Error, Result};
 use crate::uuid::Uuid;
-use mp_core::steps::row::{self, BeginPiece, EndUse, LookAtReturned, Returned, RowAt};
+use mp_core::steps::device::use_record::{
+    self, EndUse, ReadUseRecord, ResetUseRecord, UseRecord, UseRecordAt,
+};
 
 const SLAB: &str = "mp_cuda::Slab";
 const PIECE: &str = "mp_cuda::Piece";
@@ -297,7 +299,7 @@ impl Row {
     /// Notes that this process may write to the piece, before its first write.
     pub fn begin_use(&self) {
         if self.is_here() {
-            row::begin_use(self.at(), words(self.arena));
+            use_record::begin_use(self.at(), words(self.arena));
         }
     }
 
@@ -311,22 +313,22 @@ impl Row {
     /// Notes that the last use is about to cover work of several processes.
     pub(crate) fn mix(&self) {
         if self.is_here() {
-            row::mix(self.at(), words(self.arena));
+            use_record::mark_mixed(self.at(), words(self.arena));
         }
     }
 
     /// Returns what the holders left of a piece that has no holder any more.
-    pub(crate) fn returned(&self) -> Returned {
-        run(LookAtReturned::new(self.at()), words(self.arena))
+    pub(crate) fn returned(&self) -> UseRecord {
+        run(ReadUseRecord::new(self.at()), words(self.arena))
     }
 
     /// Resets the row for a new piece, which no other process knows.
     pub(crate) fn begin(&self) {
-        run(BeginPiece::new(self.at()), words(self.arena));
+        run(ResetUseRecord::new(self.at()), words(self.arena));
     }
 
-    fn at(&self) -> RowAt {
-        RowAt(self.first)
+    fn at(&self) -> UseRecordAt {
+        UseRecordAt(self.first)
     }
 
     /// Returns `false` in a forked copy of the process, which has no rows.
@@ -398,7 +400,7 @@ impl Seen {
     }
 
     /// Opens the piece to others for good. Returns `true` if it was exclusive, or had that mode.
-    pub(crate) fn open_to_others(self, arena: Arena, mode: Mode) -> bool {
+    pub(crate) fn share_as(self, arena: Arena, mode: Mode) -> bool {
         let set = words(arena).cas(self.mode, Mode::Exclusive as u64, mode as u64);
         set.map_or_else(|found| found == mode as u64, |()| true)
     }

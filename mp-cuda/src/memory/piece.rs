@@ -59,7 +59,7 @@ pub(super) struct Held {
     pub(super) object: Option<Hold>,
     /// View of the tensor whose piece was moved into a message.
     pub(super) view: Option<Arc<View>>,
-    /// `true` if the piece was [opened to others](Piece::open_to_others), and is in the process's table (see
+    /// `true` if the piece was [opened to others](Piece::share_as), and is in the process's table (see
     /// [`here`]).
     is_listed: bool,
 }
@@ -110,7 +110,7 @@ impl Piece {
     }
 
     /// Returns a piece that arrived as exclusive. This process has no other piece of the same memory, and
-    /// gets none until this piece is [opened](Self::open_to_others). So the table is not searched.
+    /// gets none until this piece is [opened](Self::share_as). So the table is not searched.
     #[inline(always)]
     pub(super) fn exclusive(slab: Arc<Slab>, object: PieceObject) -> Self {
         Self(Inner::exclusive(slab, object))
@@ -203,11 +203,11 @@ impl Piece {
 
     /// Opens the piece to others for good. Returns `true` if the piece was exclusive, or was opened in the
     /// same mode before.
-    pub fn open_to_others(&self, mode: Mode) -> bool {
+    pub fn share_as(&self, mode: Mode) -> bool {
         if !self.0.is_here() {
             return false;
         }
-        let opens = |hold: &Hold| self.0.seen.open_to_others(hold.arena(), mode);
+        let opens = |hold: &Hold| self.0.seen.share_as(hold.arena(), mode);
         if let Some(hold) = &self.0.shared {
             return opens(hold);
         }

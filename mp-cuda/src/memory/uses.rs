@@ -26,7 +26,7 @@ use crate::error::{Error, Result};
 use crate::stream::Stream;
 use crate::stream::order::clock::{are_of_one_stream, is_complete, note};
 use crate::sync::{AtomicBool, Ordering};
-use mp_core::steps::row::{Joining, joining};
+use mp_core::steps::device::use_record::{LastUseChange, last_use_change};
 
 /// Access of a use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -355,8 +355,9 @@ impl Noted {
         loop {
             let raw = row.last_use();
             let last = Tick::from_raw(raw);
-            let how = joining(last, &ticks, |tick| is_complete(tick).ok(), |tick| has(&one.waited, tick));
-            let Joining::Swap { tick, mixes } = how else { return Ok(()) };
+            let how =
+                last_use_change(last, &ticks, |tick| is_complete(tick).ok(), |tick| has(&one.waited, tick));
+            let LastUseChange::Swap { tick, mixes } = how else { return Ok(()) };
             if mixes {
                 row.mix();
             }

@@ -203,7 +203,7 @@ mod tests {
     /// Receives a message with a frozen tensor of these elements, whose work this tick covers.
     fn received(offset: usize, elements: usize, tick: Tick) -> CoreResult<Raw<Frozen>> {
         let piece = Piece::without_driver(Uuid([7; 16]), BYTES).unwrap();
-        assert!(piece.open_to_others(Mode::Frozen));
+        assert!(piece.share_as(Mode::Frozen));
         let mut out = Outgoing::default();
         let number = piece.attach(out.attached()).unwrap();
         let view = row_major(offset, &[elements])?;

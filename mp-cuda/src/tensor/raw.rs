@@ -84,7 +84,7 @@ impl Raw<Exclusive> {
     pub(super) fn open<M: CudaMode>(self) -> Raw<M> {
         // It is the only tensor of its piece, which was never opened.
         if let Some(piece) = &self.piece {
-            _ = piece.open_to_others(M::MODE);
+            _ = piece.share_as(M::MODE);
         }
         Raw::of(self.piece, self.view, self.grad)
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 use mp_spawn::CaughtPanic;
 
 use crate::batch::Fill;
@@ -336,7 +336,7 @@ impl<B: Batch> Context<B> {
             }
             Ok(B::unwritten(&mut one, OTHERWISE)?.iter().any(|row| row.column == column))
         };
-        matches!(caught(again), Some(Ok(true)))
+        matches!(catch_panic(again), Some(Ok(true)))
     }
 
     /// The batch. What lacks a row is an error of that row's sample.

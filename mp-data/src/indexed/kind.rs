@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::marker::PhantomData;
 
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 use mp_spawn::CallFailure;
 
 use crate::error::failure::{Source, raised};
@@ -62,7 +62,7 @@ impl Cursor {
     /// Returns the number of batches in the epoch, if that is known. A sampler of the user's that panics says
     /// so at the batch that it is asked for.
     pub(crate) fn batches(&self) -> Option<u64> {
-        caught(|| self.order.batches()).flatten()
+        catch_panic(|| self.order.batches()).flatten()
     }
 
     /// No epoch has a batch, so that there is no end to looking for one.

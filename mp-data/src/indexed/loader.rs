@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 
 use crate::indexed::batches::Batches;
 use crate::indexed::kind::{Cursor, Indexed};
@@ -176,7 +176,7 @@ impl<D: Dataset> DataLoader<D> {
     #[must_use]
     #[doc(alias = "__len__")]
     pub fn batches_in_epoch(&self, epoch: u64) -> Option<u64> {
-        caught(|| self.inner.plan.epoch(epoch).batches()).flatten()
+        catch_panic(|| self.inner.plan.epoch(epoch).batches()).flatten()
     }
 
     /// Returns the plan, which assigns samples to batches.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 
 use mp_spawn::CallFailure;
 
@@ -132,7 +132,7 @@ impl<D: Dataset> DataLoader<D> {
                 let exact = !(failure.lost && inner.settings.threads > 1);
                 let nth = failure.note.filter(|_| exact).and_then(|note| (note as usize).checked_sub(1));
                 let item = nth.and_then(|nth| items.get(nth)).copied();
-                let what = item.and_then(|item| caught(|| inner.dataset.describe(item.index)).flatten());
+                let what = item.and_then(|item| catch_panic(|| inner.dataset.describe(item.index)).flatten());
                 let (worker, attempts) = (failure.worker, failure.attempts);
                 Box::new(LoadError { item, what, worker, attempts, ..*not_made(number, failure.source) })
             };
@@ -162,7 +162,7 @@ impl<D: Dataset> DataLoader<D> {
             let differs = others.find_map(|other| difference(&planned.items, first, other));
             found.differences.extend(differs.map(|(row, column, not_written)| {
                 let item = planned.items[row];
-                let what = caught(|| inner.dataset.describe(item.index)).flatten();
+                let what = catch_panic(|| inner.dataset.describe(item.index)).flatten();
                 let column_name = name_of(first, column);
                 Difference { batch: number, item, shard: None, what, column, column_name, not_written }
             }));

@@ -1,6 +1,6 @@
 //! Settings beside which others would do nothing.
 
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 
 use super::builder::setting;
 use super::{Batching, PlanBuilder, PlanError, Sampler};
@@ -43,7 +43,7 @@ impl PlanBuilder {
             excludes(batching, &sizes, "makes batches itself, of any size")?;
             let order = ["shuffle", "shuffle_by", "sampler", "index_sampler"];
             excludes(batching, &order, "makes batches itself, in any order")?;
-            let unknown = || caught(|| sampler.batches(0)) == Some(None);
+            let unknown = || catch_panic(|| sampler.batches(0)) == Some(None);
             if self.uneven.is_some() && self.world > 1 && unknown() {
                 let why = format!(
                     "the sampler of `{batching}` doesn't say how many batches there are: give it `BatchSampler::batches`, or leave `uneven` out"

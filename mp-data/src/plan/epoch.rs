@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 
 use super::bucketing::{WindowStart, Windows};
 use super::{Batching, Inner, Item, PlanError, PlanState, Sampler, Shuffle, Uneven, permutation};
@@ -38,7 +38,7 @@ pub(super) struct Order {
 
 impl EpochOrder {
     pub(super) fn new(plan: Arc<Inner>, epoch: u64) -> Self {
-        let told = caught(|| plan.draws(epoch));
+        let told = catch_panic(|| plan.draws(epoch));
         let (table, windows) = (PerCopy::default(), Windows::default());
         Self { inner: Arc::new(Order { plan, epoch, told, table, windows }) }
     }

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::marker::PhantomData;
 use std::sync::Arc;
 
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 
 use super::dataset::IterableDataset;
 use super::lane::{After, Lane};
@@ -240,7 +240,7 @@ impl<D: IterableDataset> Kind for Streamed<D> {
     fn describe(dataset: &D, failed: &Failed) -> Option<String> {
         let shard = failed.shard?;
         // A panic costs the name alone.
-        caught(|| dataset.describe(shard)).flatten()
+        catch_panic(|| dataset.describe(shard)).flatten()
     }
 
     fn without(plan: &StreamPlan, cursor: &mut Cursor, part: &mut Part, failed: &Failed) -> Without {

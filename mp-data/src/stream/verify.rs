@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 
 use super::dataset::IterableDataset;
 use super::kind::{Cursor, Part, Place, Streamed};
@@ -101,7 +101,7 @@ impl<D: IterableDataset> StreamLoader<D> {
             found.differences.extend(differs.and_then(|(row, column, not_written)| {
                 let item = *items.get(row).or(others.get(row))?;
                 let shard = shards.get(row).copied();
-                let what = shard.and_then(|shard| caught(|| inner.dataset.describe(shard)).flatten());
+                let what = shard.and_then(|shard| catch_panic(|| inner.dataset.describe(shard)).flatten());
                 let column_name =
                     first.batch.as_ref().map(|batch| name_of(batch, column)).unwrap_or_default();
                 Some(Difference { batch: number, item, shard, what, column, column_name, not_written })

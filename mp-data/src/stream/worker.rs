@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Instant;
 
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 use serde::{Deserialize, Serialize};
 
 use super::dataset::IterableDataset;
@@ -146,7 +146,7 @@ impl<D: IterableDataset> StreamWorker<D> {
         }
         let task = StreamTask { poison: Some(OTHERWISE), opens: true, ..task.clone() };
         let mut again = self.context(&task).looking(true);
-        caught(|| self.made(&task, &mut again).map(drop))?.ok()?;
+        catch_panic(|| self.made(&task, &mut again).map(drop))?.ok()?;
         let is_again = |seen: &&(Item, Unwritten)| again.unwritten().contains(seen);
         cx.unwritten().iter().find(is_again).cloned()
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use mp_core::Arena;
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 
 use crate::error::failure::Failure;
 use crate::error::text::{NoneLeft, without_its_batch};
@@ -143,7 +143,7 @@ impl<K: Kind> Prefetch<K> {
                 match K::without(&self.inner.plan, &mut self.cursor, &mut slot.part, &at) {
                     Without::Impossible => OnError::Report,
                     without => {
-                        let text = caught(|| error.to_string());
+                        let text = catch_panic(|| error.to_string());
                         let why = text.unwrap_or_else(|| "an error whose text can't be made".into());
                         slot.skipped.push(skipped(&at, why));
                         (slot.attempts, slot.threads) = (0, threads);
@@ -183,7 +183,7 @@ impl<K: Kind> Prefetch<K> {
     }
 
     pub(crate) fn described(&self, at: &Failed) -> Option<String> {
-        caught(|| K::describe(&self.inner.dataset, at)).flatten()
+        catch_panic(|| K::describe(&self.inner.dataset, at)).flatten()
     }
 
     /// Leaves out the error in the place of a batch.

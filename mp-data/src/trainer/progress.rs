@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 use std::time::{Duration, Instant};
 
 use indicatif::ProgressBar;
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 
 use crate::{LoadError, Loaded};
 
@@ -73,12 +73,12 @@ where
             Some(Ok(batch)) => self.samples += batch.info.items.len(),
             Some(Err(_)) => {}
             None => {
-                caught(|| self.show(true));
+                catch_panic(|| self.show(true));
                 return None;
             }
         }
         // The bar's style may be code of the user's: its panic costs no batch.
-        caught(|| {
+        catch_panic(|| {
             self.bar.inc(1);
             self.show(false);
         });

@@ -26,10 +26,10 @@ pub(crate) fn warn_if_large<D: Serialize>(dataset: &Sent<D>) {
     if !log::log_enabled!(target: "mp::data", log::Level::Warn) {
         return;
     }
-    let bytes = mp_core::user_code::caught(|| encoded_bytes(dataset)).unwrap_or(0);
+    let bytes = mp_core::user_code::catch_panic(|| encoded_bytes(dataset)).unwrap_or(0);
     if bytes > LARGE {
         // The logger is the program's.
-        _ = mp_core::user_code::caught(|| {
+        _ = mp_core::user_code::catch_panic(|| {
             log::warn!(
                 target: "mp::data",
                 "the dataset {} is {} MiB in each worker: put long lists into `FrozenStrings` and `FrozenTensor`, which all workers share",

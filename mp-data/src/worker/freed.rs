@@ -18,7 +18,7 @@ const MAPPED: usize = 32 << 20;
 pub(crate) fn keep() {
     let is_set = is_set(|name| std::env::var_os(name));
     if !is_set {
-        mp_core::keep_freed_memory(MOST, MAPPED);
+        mp_core::set_malloc_thresholds(MOST, MAPPED);
     }
 }
 

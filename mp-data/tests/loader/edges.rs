@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fmt;
 use std::sync::OnceLock;
 
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 use mp_data::plan::{BatchSampler, Batching, IndexSampler, Plan, PlanError};
 use mp_data::{
     AnyResult, BuildError, Context, DataLoader, DataLoaderBuilder, Dataset, Item, LoadError, LoaderState,
@@ -365,7 +365,7 @@ fn sampler_panic_anywhere_is_an_error() {
                 _ = batches.size_hint();
                 assert!(next(&mut batches).unwrap().unwrap_err().to_string().contains(&said));
             }
-            let direct = caught(|| loader.plan().epoch(1));
+            let direct = catch_panic(|| loader.plan().epoch(1));
             assert!(direct.is_some(), "{what}: nothing is asked before there is a batch");
         }
         let refused = |error: BuildError| match error {
@@ -552,7 +552,7 @@ fn dataset_panic_in_serde_or_drop_is_an_error() {
         let (made, errors) = outcomes(&loader, 0);
         assert_eq!((made, errors.len()), (vec![0, 2, 3], 1));
         assert!(errors[0].to_string().contains("sample 1"), "{}", errors[0]);
-        caught(|| drop(loader));
+        catch_panic(|| drop(loader));
     }
 }
 

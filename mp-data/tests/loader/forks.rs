@@ -44,13 +44,13 @@ fn in_a_copy(says: impl FnOnce() -> bool) -> bool {
     // SAFETY: the copy touches what it has copied, and ends without destructors.
     let pid = unsafe { libc::fork() };
     if pid == 0 {
-        let code = if mp_core::user_code::caught(says) == Some(true) { 7 } else { 8 };
+        let code = if mp_core::user_code::catch_panic(says) == Some(true) { 7 } else { 8 };
         // SAFETY: it ends this process.
         unsafe { libc::_exit(code) };
     }
     let copy = Pid::from_raw(pid).unwrap();
     let mut code = None;
-    let in_time = mp_core::user_code::caught(|| {
+    let in_time = mp_core::user_code::catch_panic(|| {
         eventually("the copy ends", || {
             code = waitpid(Some(copy), WaitOptions::NOHANG).unwrap();
             code.is_some()

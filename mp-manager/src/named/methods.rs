@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use mp_core::message::{Incoming, IntoOutcome, Message};
-use mp_core::sent::ByteString;
+use mp_core::serde_with::ByteString;
 use mp_spawn::{Closure, StateClosure};
 use serde::{Deserialize, Serialize};
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mp_core::message::Message;
-use mp_core::message::level::afresh;
+use mp_core::message::level::with_nested_message;
 use mp_core::mutex::Mutex;
 use mp_queue::{Address, ConnectError, Connection, GetError, PutError, SocketOptions};
 use mp_spawn::CallFailure;
@@ -210,7 +210,7 @@ pub(super) fn not_a_copy(process: u32) -> Result<(), CallError> {
 pub(super) fn encode_args(args: impl Message) -> Result<MessageBody, CallError> {
     let mut args = args;
     let unsendable = |why| CallError::Arguments { why, undecodable: None };
-    match CallFailure::catch(|| afresh(|| write_args(&mut args))) {
+    match CallFailure::catch(|| with_nested_message(|| write_args(&mut args))) {
         Ok(Ok(body)) => Ok(MessageBody::Out(body)),
         Ok(Err(mp_core::Error::Unsendable(why))) => Err(unsendable(why)),
         Ok(Err(error)) => Err(error.into()),

@@ -5,8 +5,8 @@ use std::sync::{Arc, Weak};
 use std::thread;
 
 use mp_core::message::{Incoming, Outgoing};
-use mp_core::peer::{self, Life};
-use mp_core::sent::ByteString;
+use mp_core::peer::{self, Liveness};
+use mp_core::serde_with::ByteString;
 use mp_queue::{Connection, GetError, PutError, channel};
 use mp_spawn::Closure;
 
@@ -152,11 +152,14 @@ impl ConnectionRole {
         let Framed { head, body } = request;
         match (&*self, head) {
             (ConnectionRole::Unknown, Ask::Open { version: VERSION, travels }) => {
-                let life = match connection.peer_pid().filter(|_| !travels).map_or(Life::Unknown, peer::life)
+                let life = match connection
+                    .peer_pid()
+                    .filter(|_| !travels)
+                    .map_or(Liveness::Unknown, peer::liveness)
                 {
-                    Life::Lives(life) => Some(life),
-                    Life::Unknown => None,
-                    Life::Ended => return Err(RequestError::Refused("its process has ended".into())),
+                    Liveness::Alive(life) => Some(life),
+                    Liveness::Unknown => None,
+                    Liveness::Ended => return Err(RequestError::Refused("its process has ended".into())),
                 };
                 let session = here.named.open();
                 let opened = Reply::Opened { session: session.number, server: std::process::id() };

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_core::user_code::Each;
+use mp_core::user_code::UserValues;
 use mp_reduce::Message;
 use mp_spawn::Backoff;
 
@@ -199,7 +199,7 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
 
     /// Sends tasks, regardless of the limit on waiting tasks.
     fn send(&self, items: VecDeque<A>) -> Arc<Job> {
-        let (count, items) = (items.len(), Each::from(items));
+        let (count, items) = (items.len(), UserValues::from(items));
         let source = Arc::new(Items::new(self.terms.retry.times > 0));
         let job = self.job(Arc::clone(&source) as _, Order::AsGiven);
         self.shared.submit(&job, count, || source.bring(items));

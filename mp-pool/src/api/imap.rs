@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::user_code::Each;
+use mp_core::user_code::UserValues;
 use mp_reduce::Message;
 
 use crate::api::result::read_values;
@@ -42,7 +42,7 @@ pub struct Imap<I: Iterator, T> {
     /// Outcomes that are read some at a time, and the number already read.
     run: Option<(Run, usize)>,
     /// Values that were read and not returned, and the error after them.
-    values: Each<T>,
+    values: UserValues<T>,
     error: Option<TaskError>,
     sent: usize,
     received: usize,
@@ -62,7 +62,7 @@ impl<I: Iterator, T> Imap<I, T> {
         (iter, items): (I, Arc<Items<I::Item>>),
         (ahead, chosen): (usize, bool),
     ) -> Self {
-        let (run, values, error) = (None, Each::default(), None);
+        let (run, values, error) = (None, UserValues::default(), None);
         let (sent, received, exhausted) = (0, 0, false);
         Imap { shared, job, iter, items, ahead, chosen, run, values, error, sent, received, exhausted }
     }
@@ -92,7 +92,7 @@ impl<I: Iterator, T> Imap<I, T> {
             }
             let portion = under_way.max(1).min(ahead - under_way);
             // Items before a panic of the iterator are sent. The iterator is not polled again.
-            let mut items = Each::default();
+            let mut items = UserValues::default();
             let panicked = catch_unwind(AssertUnwindSafe(|| {
                 while items.len() < portion
                     && let Some(item) = self.iter.next()

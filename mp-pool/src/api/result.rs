@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use mp_core::message::Undecodable;
-use mp_core::user_code::Each;
+use mp_core::user_code::UserValues;
 use mp_core::{WaitPoint, Waitable};
 use mp_reduce::{Message, MessagePack, TypeFingerprint, Unread};
 use mp_spawn::CallFailure;
@@ -90,7 +90,7 @@ fn read_each<T: Message>(
 pub(crate) fn read_values<T: Message>(
     run: &mut Run,
     which: Range<usize>,
-    into: &mut Each<T>,
+    into: &mut UserValues<T>,
 ) -> Option<TaskError> {
     let (mut failed, first, before) = (None, run.first + which.start, into.len());
     read_each(run, which, |result| match result {
@@ -195,7 +195,7 @@ impl<T: Message> ResultKind<T> for Multiple {
 
     fn read(slots: &mut Taking<'_>) -> Result<Vec<T>, TaskError> {
         // If one result is an error, the values before it are dropped one by one.
-        let mut values = Each::default();
+        let mut values = UserValues::default();
         // Reserves for all results, so that they are not moved while the vector grows.
         values.reserve(slots.job.slots().progress().total);
         while let Some(mut run) = slots.next() {
@@ -422,11 +422,11 @@ impl<T, S> AsyncResult<T, S> {
 }
 
 impl<T, S> Waitable for AsyncResult<T, S> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         match self.job.done_pipe() {
             Some(pipe) => WaitPoint::Readable(pipe),
             None if self.is_copied() => WaitPoint::Nowhere,
-            None => self.shared.replies.place(),
+            None => self.shared.replies.wait_point(),
         }
     }
 
@@ -434,7 +434,7 @@ impl<T, S> Waitable for AsyncResult<T, S> {
         self.ready()
     }
 
-    fn described(&self) -> Option<String> {
+    fn description(&self) -> Option<String> {
         if !self.job.is_ours() {
             return None;
         }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use mp_core::message::Outgoing;
-use mp_core::user_code::Apart;
+use mp_core::user_code::UserValue;
 use mp_queue::EncodedMessage;
 
 use crate::calls::job::Job;
@@ -17,7 +17,7 @@ pub(crate) enum Kept {
     /// Bytes of the arguments.
     Plain(Slice),
     /// Arguments with attachments, taken from their message.
-    Original(Apart<Box<dyn Keep>>),
+    Original(UserValue<Box<dyn Keep>>),
     Not,
 }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU64;
-use mp_core::user_code::{Apart, caught};
+use mp_core::user_code::{UserValue, catch_panic};
 use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_spawn::Closure;
 
@@ -61,7 +61,7 @@ pub(crate) struct About {
 pub(crate) struct Code {
     pub(crate) number: u64,
     /// Closure of the user, with its captures.
-    pub(crate) runner: Apart<Closure<(), Runner>>,
+    pub(crate) runner: UserValue<Closure<(), Runner>>,
     /// Pool that is notified when the last user is dropped.
     pub(crate) pool: Weak<dyn Functions>,
 }
@@ -303,10 +303,10 @@ impl Job {
         }
         // Panics in user code have reached the panic hook. The pool continues.
         for waker in wakers {
-            caught(|| waker.into_inner().map(Waker::wake));
+            catch_panic(|| waker.into_inner().map(Waker::wake));
         }
         if let Some(on_done) = on_done {
-            caught(|| on_done.into_inner().map(|call| call()));
+            catch_panic(|| on_done.into_inner().map(|call| call()));
         }
     }
 
@@ -329,7 +329,7 @@ impl Job {
 
     /// Calls `call` when all tasks are done, immediately if they are.
     pub(crate) fn on_done(&self, call: Box<dyn FnOnce() + Send>) {
-        self.slots.lock().on_done = Some(Apart::new(call));
+        self.slots.lock().on_done = Some(UserValue::new(call));
         self.notify();
     }
 
@@ -369,7 +369,7 @@ impl Job {
             }
         }
         // Cloning and dropping a waker are user code, so they run without the lock.
-        let waker = Apart::new(waker.clone());
+        let waker = UserValue::new(waker.clone());
         let mut slots = self.slots.lock();
         let waits = !so(&slots);
         if waits {
@@ -450,7 +450,7 @@ pub(crate) mod tests {
     pub(crate) fn job(tasks: usize, terms: Terms) -> Arc<Job> {
         let function = |_: u64| 0_u64;
         let runner = Closure::from_parts((), move |(): &(), (): ()| Runner::new(function));
-        let code = Code { number: 1, runner: Apart::new(runner), pool: Weak::<NoPool>::new() };
+        let code = Code { number: 1, runner: UserValue::new(runner), pool: Weak::<NoPool>::new() };
         let source = Arc::new(Items::<u64>::new(false));
         let job = Job::new(Arc::new(code), terms, source, Order::AsGiven);
         job.expect(tasks);
@@ -507,7 +507,7 @@ pub(crate) mod tests {
     fn a_task_that_is_to_be_tried_again_ends_with_its_call() {
         let job = job(1, Terms::default());
         let kept: Box<dyn Keep> = Box::new(Original(7_u64));
-        job.again(Lost { index: 0, tries: 1, kept: Kept::Original(Apart::new(kept)) });
+        job.again(Lost { index: 0, tries: 1, kept: Kept::Original(UserValue::new(kept)) });
         let ((lost, ..), _) = job.cancel(&TaskError::Terminated);
         assert_eq!(lost.iter().map(|lost| lost.index).collect::<Vec<_>>(), [0]);
     }

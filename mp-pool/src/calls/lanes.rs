@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ops::Range;
 
 use mp_core::mutex::Mutex;
-use mp_core::user_code::{Apart, Each};
+use mp_core::user_code::{UserValue, UserValues};
 use mp_reduce::Message;
 
 use crate::calls::hand::Hand;
@@ -47,7 +47,7 @@ pub(crate) struct Pushed<A> {
 
 struct Waiting<A> {
     /// Tasks of each lane that has some, and of no lane (`None`), the oldest first, with their indices.
-    rows: HashMap<Option<u64>, VecDeque<(usize, Apart<A>)>>,
+    rows: HashMap<Option<u64>, VecDeque<(usize, UserValue<A>)>>,
     /// First task of each row and its lane, by the worker that ran the lane last.
     heads: HashMap<Option<usize>, BTreeMap<usize, Option<u64>>>,
     count: usize,
@@ -86,7 +86,7 @@ impl<A> Waiting<A> {
         changed
     }
 
-    fn push(&mut self, index: usize, lane: Option<u64>, args: Apart<A>) {
+    fn push(&mut self, index: usize, lane: Option<u64>, args: UserValue<A>) {
         if let Some(lane) = lane {
             self.lanes.insert(index, lane);
         }
@@ -122,7 +122,7 @@ impl<A> Waiting<A> {
     }
 
     /// Takes tasks of one lane with consecutive indices.
-    fn take(&mut self, most: usize, takes: Option<&Takes>) -> (VecDeque<Apart<A>>, usize) {
+    fn take(&mut self, most: usize, takes: Option<&Takes>) -> (VecDeque<UserValue<A>>, usize) {
         let Some(lane) = self.find(takes) else { return (VecDeque::new(), 0) };
         let first = self.head(lane).unwrap_or_default();
         let taken = self.change(lane, |waiting| {
@@ -151,7 +151,7 @@ impl<A> Pushed<A> {
 
     /// Adds a task with this index, of a lane or of none.
     pub(crate) fn push(&self, index: usize, lane: Option<u64>, args: A) {
-        let args = Apart::new(args);
+        let args = UserValue::new(args);
         self.waiting.lock().push(index, lane, args);
     }
 
@@ -170,7 +170,12 @@ impl<A: Message + Send> Source for Pushed<A> {
                 hand.take(taken.0.len());
                 taken
             };
-            (Each::from(taken.into_iter().filter_map(Apart::into_inner).collect::<VecDeque<A>>()), first)
+            (
+                UserValues::from(
+                    taken.into_iter().filter_map(UserValue::into_inner).collect::<VecDeque<A>>(),
+                ),
+                first,
+            )
         });
     }
 

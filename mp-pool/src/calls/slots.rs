@@ -5,7 +5,7 @@ use std::io::PipeWriter;
 use std::task::Waker;
 use std::time::Instant;
 
-use mp_core::user_code::Apart;
+use mp_core::user_code::UserValue;
 
 use crate::calls::brought::Brought;
 use crate::calls::outcomes::Run;
@@ -51,8 +51,8 @@ pub(crate) struct Slots {
     pub(super) runs: Runs,
     pub(super) progress: Progress,
     pub(super) brought: Brought,
-    pub(super) wakers: Vec<Apart<Waker>>,
-    pub(super) on_done: Option<Apart<Box<dyn FnOnce() + Send>>>,
+    pub(super) wakers: Vec<UserValue<Waker>>,
+    pub(super) on_done: Option<UserValue<Box<dyn FnOnce() + Send>>>,
     /// Writing end of a pipe that is dropped when all tasks are done: then the other end is readable.
     pub(super) done_pipe: Option<PipeWriter>,
     pub(super) waiters: Waiters,

@@ -4,9 +4,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use mp_core::message::Outgoing;
-use mp_core::message::level::afresh;
+use mp_core::message::level::with_nested_message;
 use mp_core::mutex::Mutex;
-use mp_core::user_code::{Apart, Each, drop_caught};
+use mp_core::user_code::{UserValue, UserValues, drop_caught};
 use mp_reduce::{Message, MessagePack};
 use mp_spawn::CallFailure;
 
@@ -88,7 +88,7 @@ impl<A: Message + Send> Keep for Original<A> {
 
 /// Encodes arguments. Calls user code: a panic of it is returned as an error.
 fn encode<A: Message>(args: &mut A, out: &mut Outgoing) -> Result<(), Unsendable> {
-    match CallFailure::catch(|| afresh(|| args.encode::<MessagePack>(out))) {
+    match CallFailure::catch(|| with_nested_message(|| args.encode::<MessagePack>(out))) {
         Ok(written) => written.map_err(unsendable),
         Err(raise) => Err(panicked(&raise)),
     }
@@ -132,32 +132,32 @@ pub(crate) trait Source: Send + Sync {
 /// Arguments that are in memory.
 pub(crate) struct Items<A> {
     /// Items, and the index of the first.
-    queue: Mutex<(Each<A>, usize)>,
+    queue: Mutex<(UserValues<A>, usize)>,
     /// `true` if arguments are kept for a retry.
     keeps: bool,
 }
 
 impl<A> Items<A> {
     pub(crate) fn new(keeps: bool) -> Self {
-        Self { queue: Mutex::new((Each::default(), 0)), keeps }
+        Self { queue: Mutex::new((UserValues::default(), 0)), keeps }
     }
 
     /// Sets the first items.
-    pub(crate) fn bring(&self, items: Each<A>) {
+    pub(crate) fn bring(&self, items: UserValues<A>) {
         self.queue.lock().0 = items;
     }
 
-    pub(crate) fn push(&self, mut items: Each<A>) {
+    pub(crate) fn push(&self, mut items: UserValues<A>) {
         self.queue.lock().0.append(&mut items);
     }
 
-    fn taken(&self, most: usize, hand: &Hand) -> (Each<A>, usize) {
+    fn taken(&self, most: usize, hand: &Hand) -> (UserValues<A>, usize) {
         let mut queue = self.queue.lock();
         let count = most.min(queue.0.len());
         let first = queue.1;
         queue.1 += count;
         hand.take(count);
-        (Each::from(queue.0.drain(..count).collect::<VecDeque<A>>()), first)
+        (UserValues::from(queue.0.drain(..count).collect::<VecDeque<A>>()), first)
     }
 }
 
@@ -166,7 +166,7 @@ pub(crate) fn encode_rows<A: Message + Send>(
     most: usize,
     keeps: bool,
     into: &mut Vec<Piece>,
-    mut taken: impl FnMut(usize) -> (Each<A>, usize),
+    mut taken: impl FnMut(usize) -> (UserValues<A>, usize),
 ) {
     let before = into.len();
     let mut encoder = Encoder { first: 0, out: Outgoing::default(), ends: Ends::default(), into };
@@ -246,11 +246,11 @@ impl Encoder<'_> {
     }
 
     /// Encodes the first of these items, and the following ones until an item must be sent alone.
-    fn encode<A: Message + Send>(&mut self, items: &mut Each<A>, keeps: bool) {
+    fn encode<A: Message + Send>(&mut self, items: &mut UserValues<A>, keeps: bool) {
         // The item is declared outside, so that it is dropped separately whatever panics.
         let mut item = None;
         let failed = CallFailure::catch(|| {
-            afresh(|| {
+            with_nested_message(|| {
                 while let Some(args) = items.pop_front() {
                     let args = item.insert(args);
                     args.encode_wide::<MessagePack>(&mut self.out)?;
@@ -286,7 +286,7 @@ impl Encoder<'_> {
         self.end();
         let index = self.first;
         self.first += 1;
-        let item = Apart::new(item);
+        let item = UserValue::new(item);
         let args = match failed {
             Ok(Ok(())) => Ok(alone),
             Ok(Err(error)) => Err(unsendable(error)),
@@ -306,9 +306,9 @@ const MOVES: &str = "the call is to be tried again if it fails, and an exclusive
     first attempt: freeze or share it, or call it without `retries` and `retry_if`";
 
 /// Keeps arguments that were encoded without moving any part.
-fn kept_as_it_is<A: Message + Send>(item: Apart<Option<A>>) -> Kept {
+fn kept_as_it_is<A: Message + Send>(item: UserValue<Option<A>>) -> Kept {
     match item.into_inner().flatten() {
-        Some(args) => Kept::Original(Apart::new(Box::new(Original(args)) as Box<dyn Keep>)),
+        Some(args) => Kept::Original(UserValue::new(Box::new(Original(args)) as Box<dyn Keep>)),
         None => Kept::Not,
     }
 }

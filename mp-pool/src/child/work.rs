@@ -28,7 +28,7 @@ use std::sync::OnceLock;
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::message::Outgoing;
-use mp_core::user_code::Apart;
+use mp_core::user_code::UserValue;
 use mp_queue::{GetError, PutError, Queue};
 use mp_spawn::{CallFailure, Closure};
 use serde::{Deserialize, Serialize};
@@ -120,7 +120,7 @@ struct Run {
     args: Args,
 }
 
-type Known = Result<Apart<Runner>, Unknown>;
+type Known = Result<UserValue<Runner>, Unknown>;
 
 /// Reason why a function is unknown.
 struct Unknown {
@@ -205,7 +205,7 @@ impl Life {
     /// Reads a function.
     fn learn(&mut self, code: u64, runner: Sent) -> Rc<Known> {
         let known = Rc::new(match runner.read() {
-            Ok(runner) => Ok(Apart::new(runner)),
+            Ok(runner) => Ok(UserValue::new(runner)),
             Err(NotRead::Never(why)) => Err(Unknown { why, for_now: false }),
             Err(NotRead::Yet(runner, why)) => {
                 self.unread.insert(code, runner);
@@ -232,7 +232,7 @@ impl Life {
         while item < count {
             let end = if timed { item + 1 } else { count.min(item + self.may_do()) };
             let mut row = Row::new(&mut self.own, &mut part, &mut args, item..end);
-            let ran = match known.as_ref().map(Apart::get) {
+            let ran = match known.as_ref().map(UserValue::get) {
                 Ok(Some(runner)) => runner.run(&mut self.held, &mut row),
                 Err(Unknown { why, for_now }) => {
                     let why = format!("the function can't be read: {why}");
@@ -356,7 +356,7 @@ fn answer(
         Err(PutError::Failed { error, .. }) => Ok(Some(error.to_string())),
         Err(error) => Err(error.to_string()),
     };
-    let why = match CallFailure::catch(|| mp_core::uninterrupted(put)) {
+    let why = match CallFailure::catch(|| mp_core::with_interrupts_masked(put)) {
         Ok(Ok(None)) => return Ok(()),
         Ok(Ok(Some(why))) => Reply::Unsendable { worker, id, item, result: true, why },
         Ok(Err(error)) => return Err(error.into()),
@@ -366,7 +366,7 @@ fn answer(
 }
 
 fn say(replies: &Queue<Reply>, reply: Reply) -> Result<(), Failure> {
-    mp_core::uninterrupted(|| replies.put(reply).map_err(|error| error.to_string().into()))
+    mp_core::with_interrupts_masked(|| replies.put(reply).map_err(|error| error.to_string().into()))
 }
 
 /// Blocks until the pool, which has decided to kill this worker, does so.

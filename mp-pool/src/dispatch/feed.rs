@@ -127,7 +127,7 @@ impl Shared {
         }
         let (code, timed) = (chunk.job.code.number, chunk.job.terms.timeout.is_some());
         match self.packed(Task::Run { id: chunk.id, code, timed, args }) {
-            Err(why) if is_kept && why.is_for_lack_of_room() => {
+            Err(why) if is_kept && why.is_out_of_space() => {
                 *room = false;
                 Ok(ForWorker::Kept)
             }
@@ -194,7 +194,7 @@ impl Shared {
             let runner = Sent::Out(runner);
             match self.packed(Task::Learn { code: code.number, runner }) {
                 Ok(packed) => notes.push((code.number, packed)),
-                Err(why) if why.is_for_lack_of_room() => {
+                Err(why) if why.is_out_of_space() => {
                     *room = false;
                     waiting.push(code.number);
                 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use mp_core::mutex::Mutex;
-use mp_core::user_code::{Apart, caught};
+use mp_core::user_code::{UserValue, catch_panic};
 
 use crate::dispatch::shared::Shared;
 
@@ -23,7 +23,7 @@ pub(crate) struct RoomLine(Mutex<Line>);
 struct Line {
     /// Next position; grows during the life of the pool.
     next: u64,
-    waiting: BTreeMap<u64, Apart<Waker>>,
+    waiting: BTreeMap<u64, UserValue<Waker>>,
 }
 
 impl RoomLine {
@@ -31,18 +31,18 @@ impl RoomLine {
     pub(crate) fn wake(&self, room: usize) {
         for _ in 0..room {
             let Some((_, waker)) = self.0.lock().waiting.pop_first() else { return };
-            caught(|| waker.into_inner().map(Waker::wake));
+            catch_panic(|| waker.into_inner().map(Waker::wake));
         }
     }
 
     /// Wakes all futures that wait now. No lock may be held.
     pub(crate) fn wake_all(&self) {
         let waiting = std::mem::take(&mut self.0.lock().waiting);
-        waiting.into_values().for_each(|waker| _ = caught(|| waker.into_inner().map(Waker::wake)));
+        waiting.into_values().for_each(|waker| _ = catch_panic(|| waker.into_inner().map(Waker::wake)));
     }
 
     /// Stores a waker at its position, or at the end.
-    fn wait(&self, place: Option<u64>, waker: Apart<Waker>) -> u64 {
+    fn wait(&self, place: Option<u64>, waker: UserValue<Waker>) -> u64 {
         // The previous waker is dropped without the lock.
         let (place, _before) = {
             let mut line = self.0.lock();
@@ -79,7 +79,7 @@ impl Future for UntilRoom {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         if self.shared.is_full() {
             // Cloning a waker is user code, so it happens without the lock.
-            let waker = Apart::new(context.waker().clone());
+            let waker = UserValue::new(context.waker().clone());
             self.place = Some(self.shared.room.wait(self.place, waker));
             // Tasks that were settled before have woken other futures.
             if self.shared.is_full() {

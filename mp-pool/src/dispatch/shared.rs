@@ -15,7 +15,7 @@ use mp_core::message::IntoOutcome;
 use mp_core::mutex::{Condvar, Mutex};
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::{AtomicU64, AtomicUsize};
-use mp_core::user_code::{Apart, drop_caught};
+use mp_core::user_code::{UserValue, drop_caught};
 use mp_core::waits::{Call, On, Subject, wait_at};
 use mp_queue::Queue;
 use mp_reduce::Message;
@@ -126,7 +126,7 @@ impl Shared {
 
     fn code(self: &Arc<Self>, runner: Closure<(), Runner>) -> Arc<Code> {
         let pool: Weak<Self> = Arc::downgrade(self);
-        Arc::new(Code { number: self.next_id(), runner: Apart::new(runner), pool })
+        Arc::new(Code { number: self.next_id(), runner: UserValue::new(runner), pool })
     }
 
     /// Returns the code of a function, which is sent to each worker once.

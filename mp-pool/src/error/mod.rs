@@ -70,7 +70,7 @@ pub enum TaskError {
         /// Process id of the worker.
         pid: u32,
         /// [Name](crate::PoolBuilder::name) of the pool, if any.
-        #[serde(with = "mp_core::sent::shared::text")]
+        #[serde(with = "mp_core::serde_with::shared::text")]
         pool: Option<Arc<str>>,
         /// Time-out of the task.
         timeout: Duration,
@@ -89,11 +89,11 @@ pub enum TaskError {
     /// The pool accepts no more tasks.
     Closed {
         /// [Name](crate::PoolBuilder::name) of the pool, if any.
-        #[serde(with = "mp_core::sent::shared::text")]
+        #[serde(with = "mp_core::serde_with::shared::text")]
         pool: Option<Arc<str>>,
     },
     /// No worker could be started or stay alive. Contains the reason and the number of starts.
-    Broken(#[serde(with = "mp_core::sent::shared")] Arc<Broken>),
+    Broken(#[serde(with = "mp_core::serde_with::shared")] Arc<Broken>),
     /// The arguments could not be encoded in this process or decoded in the worker.
     Arguments {
         /// Description of the cause.
@@ -102,7 +102,7 @@ pub enum TaskError {
         /// worker: the type, the path of the part that could not be decoded, and the bytes, so that no data
         /// is lost ([`undecodable`](Self::undecodable)). `None` if the function could not be decoded, or if
         /// the arguments can't be kept for [another attempt](crate::Call::retry_if).
-        #[serde(with = "mp_core::sent::shared::option")]
+        #[serde(with = "mp_core::serde_with::shared::option")]
         cause: Option<Arc<mp_reduce::Error>>,
         /// The arguments, if the worker had no free descriptors for those in them: see
         /// [`unread`](Self::unread).
@@ -117,7 +117,7 @@ pub enum TaskError {
         why: String,
         /// If the value arrived and could not be decoded: its type, the path of the part that could not be
         /// decoded, and its bytes, so that no data is lost. See also [`bytes`](Self::bytes).
-        #[serde(with = "mp_core::sent::shared::option")]
+        #[serde(with = "mp_core::serde_with::shared::option")]
         undecodable: Option<Arc<Undecodable>>,
         /// The result, if this process had no free descriptors for those in it: see [`unread`](Self::unread).
         #[serde(skip)]
@@ -240,7 +240,7 @@ impl TaskError {
 #[non_exhaustive]
 pub struct Broken {
     /// [Name](crate::PoolBuilder::name) of the pool, if any.
-    #[serde(with = "mp_core::sent::shared::text")]
+    #[serde(with = "mp_core::serde_with::shared::text")]
     pub pool: Option<Arc<str>>,
     /// Description of the last failed start, or of another cause.
     pub why: String,
@@ -304,7 +304,7 @@ pub struct WorkerLost {
     /// Process id of the worker.
     pub pid: u32,
     /// [Name](crate::PoolBuilder::name) of the pool, if any.
-    #[serde(with = "mp_core::sent::shared::text")]
+    #[serde(with = "mp_core::serde_with::shared::text")]
     pub pool: Option<Arc<str>>,
     /// Exit code or signal.
     pub exit: ExitStatus,
@@ -411,7 +411,7 @@ impl Unsendable {
     }
 
     /// Returns `true` if the value can be sent after other messages have been received.
-    pub(crate) fn is_for_lack_of_room(&self) -> bool {
+    pub(crate) fn is_out_of_space(&self) -> bool {
         use mp_reduce::Error::Memory;
         matches!(self.cause.as_deref(), Some(Memory(why)) if why.is_out_of_envelopes())
     }
@@ -435,7 +435,7 @@ pub enum PoolError {
     /// [closure](crate::PoolBuilder::per_worker) that configures workers panicked.
     Settings(String),
     /// No worker could be started or stay alive. Contains the reason and the number of starts.
-    Broken(#[serde(with = "mp_core::sent::shared")] Arc<Broken>),
+    Broken(#[serde(with = "mp_core::serde_with::shared")] Arc<Broken>),
     /// The pool belongs to another process, from which this process was forked.
     OtherProcess {
         /// Process that created the pool.
@@ -444,7 +444,7 @@ pub enum PoolError {
     /// The pool is closed or terminating, and can't be changed.
     Closed {
         /// [Name](crate::PoolBuilder::name) of the pool, if any.
-        #[serde(with = "mp_core::sent::shared::text")]
+        #[serde(with = "mp_core::serde_with::shared::text")]
         pool: Option<Arc<str>>,
     },
     /// A [callback](crate::AsyncResult::on_done) of the pool can't wait for the pool's end, because it runs

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use mp_core::Error;
-use mp_core::message::level::of_its_own;
+use mp_core::message::level::as_separate_message;
 use mp_core::message::{Incoming, IntoOutcome, Message, Undecodable};
 use mp_core::user_code::drop_caught;
 use mp_reduce::{MessagePack, TypeFingerprint};
@@ -136,7 +136,7 @@ fn in_a_row<A: Message, R: IntoOutcome>(mut function: impl FnMut(A) -> R, row: &
             row.reached = Reached::Result;
             let out = &mut row.part.out;
             // Encoding a number calls no user code.
-            let written = of_its_own::<R::Value, _>(|| value.encode_wide::<MessagePack>(out));
+            let written = as_separate_message::<R::Value, _>(|| value.encode_wide::<MessagePack>(out));
             if let Err(error) = written {
                 return Ran::Unsendable(error.to_string());
             }

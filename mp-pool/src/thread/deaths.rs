@@ -91,7 +91,7 @@ impl Death<'_> {
         let level = if exit.success() { log::Level::Info } else { log::Level::Warn };
         let end = if is_replaced { ", and is replaced" } else { "" };
         // The logger belongs to the program and may panic.
-        mp_core::user_code::caught(
+        mp_core::user_code::catch_panic(
             || log::log!(target: "mp::pool", level, "worker {number} (pid {pid}) {exit}{end}"),
         );
     }

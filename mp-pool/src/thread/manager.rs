@@ -17,7 +17,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::pauses::Pauses;
+use mp_core::pauses::PauseDetector;
 use mp_queue::GetError;
 use mp_reduce::Unread;
 use mp_spawn::{CallFailure, ExitStatus, FailureReports, ProcessName, ProcessStatus, SpawnError};
@@ -56,7 +56,7 @@ pub(crate) struct Manager {
     why: String,
     cause: Option<SpawnError>,
     deaths: FailureReports,
-    pub(super) pauses: Pauses,
+    pub(super) pauses: PauseDetector,
     /// Ends of this thread's recent pauses, on the clock of tasks, and their durations.
     pub(super) paused: VecDeque<(u64, Duration)>,
 }
@@ -70,7 +70,7 @@ impl Manager {
             why: String::new(),
             cause: None,
             deaths: FailureReports::default(),
-            pauses: Pauses::default(),
+            pauses: PauseDetector::default(),
             paused: VecDeque::new(),
         }
     }
@@ -113,9 +113,9 @@ impl Manager {
             if self.shared.heeds_interrupts() && !mp_core::interrupted() {
                 self.hear((until, shortest), &mut replies);
             } else {
-                mp_core::uninterrupted(|| self.hear((until, shortest), &mut replies));
+                mp_core::with_interrupts_masked(|| self.hear((until, shortest), &mut replies));
             }
-            mp_core::uninterrupted(|| self.look_after_all(until, &mut replies));
+            mp_core::with_interrupts_masked(|| self.look_after_all(until, &mut replies));
         }
     }
 

@@ -127,7 +127,7 @@ impl Connection {
             return Err(PutError::Failed { value, error });
         }
         let sent = hand_over(value, |envelope| {
-            let (invitation, way) = mp_core::invite_holder(envelope)
+            let (invitation, way) = mp_core::invite_by_socket(envelope)
                 .map_err(|(e, back)| (SendFailure::Failed(e.into()), back))?;
             let unsent = match socket.send_invitation(way.as_fd()) {
                 Ok(true) => return Ok(invitation),
@@ -171,7 +171,7 @@ impl Connection {
         }
         let way = socket.recv_invitation(wait)?;
         self.update_ready_fd();
-        Ok(read_accepted(mp_core::accept_held(way).map_err(Error::from)?)?)
+        Ok(read_accepted(mp_core::accept_by_socket(way).map_err(Error::from)?)?)
     }
 }
 

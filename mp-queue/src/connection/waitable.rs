@@ -10,7 +10,7 @@ use crate::queue::waitable::{has_message, messages, room};
 /// Ready when a receive would not wait: there is a message, the other end is gone, or this end only sends, so
 /// that receiving returns an error.
 impl Waitable for Connection {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         match self.transport() {
             Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => messages(into.raw()),
             Transport::SendOnly(out) => room(out.raw()),
@@ -28,9 +28,9 @@ impl Waitable for Connection {
         }
     }
 
-    fn described(&self) -> Option<String> {
+    fn description(&self) -> Option<String> {
         match (self.transport(), self.given_name()) {
-            (Transport::Socket(socket), _) => Some(socket.described()),
+            (Transport::Socket(socket), _) => Some(socket.description()),
             (_, Some(name)) => Some(format!("pipe {name:?}")),
             (_, None) => Some("pipe".into()),
         }

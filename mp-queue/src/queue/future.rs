@@ -333,7 +333,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
 struct JoinReady<T: Serialize + DeserializeOwned + 'static>(Queue<T>);
 
 impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinReady<T> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Parking(self.0.raw().memory().finished().into())
     }
 

@@ -312,7 +312,7 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
 /// is a task, or the queue is at its end. The end is reached when the queue is closed and no other process
 /// works on a task that might be given back.
 impl<T: Serialize + DeserializeOwned + 'static> Waitable for JoinableQueue<T> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         LeaseReady::place_of(self.queue().raw())
     }
 

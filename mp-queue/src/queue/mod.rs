@@ -465,7 +465,7 @@ impl<'de, T: Message> Deserialize<'de> for Queue<T> {
 #[cfg(all(test, not(mp_loom)))]
 mod tests {
     use mp_core::Storage;
-    use mp_core::words::Kind;
+    use mp_core::words::BlockKind;
 
     use super::*;
 
@@ -486,10 +486,10 @@ mod tests {
     /// The block remains a queue for its whole life: dropping it releases the messages in it.
     #[test]
     fn a_queue_stays_one_whatever_its_memory_is_opened_as() {
-        for kind in [Kind::Frozen, Kind::Shared] {
+        for kind in [BlockKind::Frozen, BlockKind::Shared] {
             let queue = Queue::<Vec<u8>>::bounded(2).unwrap();
             queue.put(vec![7; 500]).unwrap();
-            Storage::of(queue.raw.hold().clone(), 16).open_to_others(kind);
+            Storage::of(queue.raw.hold().clone(), 16).share_as(kind);
             let arena = queue.raw.arena();
             assert!(arena.ring_memory(queue.raw.hold().block()).is_some(), "{kind:?}");
             queue.put(vec![8; 500]).unwrap();

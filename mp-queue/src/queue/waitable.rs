@@ -48,7 +48,7 @@ fn has_room(raw: &RawQueue, bytes: u64, peer_gone: impl FnOnce() -> Option<PeerG
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<T: Message> Waitable for Queue<T> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         messages(self.raw())
     }
 
@@ -65,7 +65,7 @@ pub struct PutReady<T: Message> {
 
 /// Ready when [`try_put`](Queue::try_put) would not return [`Full`](crate::PutError::Full).
 impl<T: Message> Waitable for PutReady<T> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         room(self.queue.raw())
     }
 
@@ -90,7 +90,7 @@ impl<T: Message> fmt::Debug for PutReady<T> {
 pub(crate) struct EnvelopeReady(pub(crate) RawQueue);
 
 impl Waitable for EnvelopeReady {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         room(&self.0)
     }
 
@@ -103,7 +103,7 @@ impl Waitable for EnvelopeReady {
 /// Ready when [`try_recv`](Receiver::try_recv) would not return [`Empty`](crate::GetError::Empty): there is a
 /// message, or the channel is at its end.
 impl<T: Message> Waitable for Receiver<T> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         messages(self.end().raw())
     }
 
@@ -115,7 +115,7 @@ impl<T: Message> Waitable for Receiver<T> {
 /// Ready when [`try_send`](Sender::try_send) would not return [`Full`](crate::PutError::Full): there is room,
 /// or there are no receivers.
 impl<T: Message> Waitable for Sender<T> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         room(self.end().raw())
     }
 
@@ -155,7 +155,7 @@ impl LeaseReady {
 /// end. The end is reached when the queue is closed and no other process works on a message that might be
 /// given back.
 impl Waitable for LeaseReady {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         Self::place_of(&self.0)
     }
 

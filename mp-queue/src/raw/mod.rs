@@ -102,7 +102,7 @@ impl RawQueue {
             if wanted == 0 {
                 why.push_str(CAPACITY_ADVICE);
             }
-            return Err(mp_core::Error::not_within(wanted > 0, why).into());
+            return Err(mp_core::Error::out_of_range(wanted > 0, why).into());
         };
         let arena = Self::arena_for_rings()?;
         // A queue never holds more messages than the arena has room for.

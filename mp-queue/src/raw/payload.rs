@@ -20,7 +20,7 @@ impl Payload {
     #[inline(always)]
     pub(crate) fn from_small<T: Message>(raw: &RawQueue, value: &T) -> Option<Self> {
         // Known at compile time for most types.
-        let few = value.to_few_bytes::<MessagePack>()?;
+        let few = value.to_small_bytes::<MessagePack>()?;
         raw.memory().accepts_small().then(|| Payload::Small(SmallMessage::of(few)))
     }
 
@@ -28,7 +28,7 @@ impl Payload {
     #[inline(always)]
     pub(crate) fn unpack_small<T: Message>(&self) -> Option<T> {
         match self {
-            Payload::Small(small) => T::from_few_bytes::<MessagePack>(small.bytes()),
+            Payload::Small(small) => T::from_small_bytes::<MessagePack>(small.bytes()),
             Payload::Envelope(_) => None,
         }
     }
@@ -134,7 +134,7 @@ fn unpack_attached<T: Message>(
 #[cold]
 pub(super) fn put_error(raw: &RawQueue, error: Error) -> PutError<()> {
     let Error::Memory(why) = &error else { return PutError::Failed { value: (), error } };
-    if !why.is_for_lack_of_room() {
+    if !why.is_out_of_space() {
         PutError::Failed { value: (), error }
     } else if raw.memory().is_put_closed() {
         PutError::Closed(())

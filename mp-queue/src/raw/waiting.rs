@@ -217,7 +217,7 @@ where
         }
         if let PeerGone::Deserted(_, pid) = peer_gone {
             let until = if let Wait::Until(deadline) = self.wait { Some(deadline) } else { None };
-            children::await_fate(pid, until);
+            children::wait_for_failure(pid, until);
         }
         Some(Err(WaitError::PeerGone(peer_gone).into()))
     }

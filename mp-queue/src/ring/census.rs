@@ -10,7 +10,7 @@
 
 use mp_core::mem::{Mem, Steps};
 use mp_core::steps::EnvelopesAt;
-use mp_core::words::{EnvelopeId, Group, Holder, Owner, Place};
+use mp_core::words::{EnvelopeId, GroupState, Holder, Owner, RingPlace};
 
 use super::slot::{Position, Slot, Turns};
 use super::{ChainAt, Link};
@@ -82,7 +82,7 @@ impl Census {
     /// Skips this many envelopes.
     fn skip(&mut self, envelopes: u32) -> Option<MessageCounts> {
         self.envelope += envelopes;
-        self.pc = if self.envelope.is_multiple_of(Group::ENVELOPES) { Pc::Group } else { Pc::Owner };
+        self.pc = if self.envelope.is_multiple_of(GroupState::ENVELOPES) { Pc::Group } else { Pc::Owner };
         if u64::from(self.envelope) < self.count {
             return None;
         }
@@ -119,9 +119,9 @@ impl Steps for Census {
                 self.pc = if self.count == 0 { Pc::Link } else { Pc::Group };
             }
             // An absent group has no messages, and its memory must not be touched.
-            Pc::Group => match Group::unpack(m.load(self.envelopes.group_of(self.envelope))) {
-                group if group.is_looked_at() => self.pc = Pc::Owner,
-                _ => return self.skip(Group::ENVELOPES),
+            Pc::Group => match GroupState::unpack(m.load(self.envelopes.group_of(self.envelope))) {
+                group if group.is_scanned() => self.pc = Pc::Owner,
+                _ => return self.skip(GroupState::ENVELOPES),
             },
             Pc::Owner => {
                 self.holder = Owner::unpack(m.load(self.envelopes.owners.of(self.envelope))).holder;
@@ -134,7 +134,7 @@ impl Steps for Census {
             }
             // Read after the owner: the place belongs to this envelope's message, or to one published since.
             Pc::Place => {
-                let place = Place::unpack(m.load(self.envelopes.places.of(self.envelope)));
+                let place = RingPlace::unpack(m.load(self.envelopes.places.of(self.envelope)));
                 let lost = self.holder == Holder::Undeliverable;
                 self.found.lost += usize::from(place.ring == self.chain.block() && lost);
                 self.found.unfinished += usize::from(place.ring == self.chain.block() && !lost);

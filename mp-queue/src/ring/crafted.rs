@@ -4,7 +4,7 @@
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Column, Mem, Steps, Word, run};
 use mp_core::steps::EnvelopesAt;
-use mp_core::words::{EnvelopeId, Group, Holder, Member, Owner, Place};
+use mp_core::words::{EnvelopeId, GroupState, Holder, Member, Owner, RingPlace};
 
 use super::slot::Content;
 use super::*;
@@ -40,7 +40,7 @@ fn memory() -> HeapMem {
     (0..3).for_each(|i| set(&m, i, SlotState::Empty));
     (0..ENVELOPES).for_each(|e| m.store(OWNERS.of(e), owner(Holder::Member(me())).pack()));
     m.store(COUNT, ENVELOPES.into());
-    m.store(GROUPS.of(0), Group::InUse.pack());
+    m.store(GROUPS.of(0), GroupState::InUse.pack());
     m
 }
 
@@ -214,7 +214,7 @@ fn the_place_is_written_before_the_envelope_is_queued() {
     let m = memory();
     let mut put = to_put(RingAt { before: 8, ..ring() }, 0);
     steps(&mut put, &m, |m| holder(m, 0) == Holder::Queued);
-    assert_eq!(Place::unpack(m.load(PLACES.of(0))), Place { ring: 4, slot: 8 });
+    assert_eq!(RingPlace::unpack(m.load(PLACES.of(0))), RingPlace { ring: 4, slot: 8 });
 }
 
 /// Another process publishes first, in the last free slot. The caller still owns the envelope.
@@ -255,7 +255,7 @@ fn a_small_message_is_leased_before_its_slot_is_taken() {
     let at = put_small(&m, b"task");
     let mut steps_of = enclose(small(b"task"), at);
     steps(&mut steps_of, &m, |m| holder(m, 0) == Holder::Leased(me()));
-    assert_eq!(Place::unpack(m.load(PLACES.of(0))), Place { ring: 4, slot: 8 });
+    assert_eq!(RingPlace::unpack(m.load(PLACES.of(0))), RingPlace { ring: 4, slot: 8 });
     assert_eq!(slot(&m, 0).lap, LAP, "it is taken before a death would bring it back");
     let (now, leased) = run(steps_of, &m);
     assert!(leased && now.pack() == m.load(OWNERS.of(0)));
@@ -292,7 +292,7 @@ fn reclaim() -> Reclaim {
 
 fn returned(m: &HeapMem, e: EnvelopeId, ring: BlockId) {
     m.store(OWNERS.of(e), owner(Holder::Returned).pack());
-    m.store(PLACES.of(e), Place { ring, slot: 0 }.pack());
+    m.store(PLACES.of(e), RingPlace { ring, slot: 0 }.pack());
     run(NoteReturned::new(RETURNS), m);
 }
 
@@ -362,7 +362,7 @@ impl IntentContext for TestContext {
 
 /// Settles envelope 1, which the dead member intends, and returns its holder.
 fn settled(m: &HeapMem, context: TestContext) -> (SettleOutcome, Holder) {
-    m.store(PLACES.of(1), Place { ring: ring().block, slot: 0 }.pack());
+    m.store(PLACES.of(1), RingPlace { ring: ring().block, slot: 0 }.pack());
     m.store(INTENT, 2);
     let end = run(Settle::new(INTENT, (OWNERS, PLACES), context), m);
     assert_eq!(m.load(INTENT), 0);
@@ -406,7 +406,7 @@ fn an_intent_beyond_the_envelopes_reaches_none() {
     let m = memory();
     // Words as of an envelope beyond the last one that exists.
     m.store(OWNERS.of(ENVELOPES), owner(Holder::Queued).pack());
-    m.store(PLACES.of(ENVELOPES), Place { ring: ring().block, slot: 0 }.pack());
+    m.store(PLACES.of(ENVELOPES), RingPlace { ring: ring().block, slot: 0 }.pack());
     m.store(INTENT, u64::from(ENVELOPES) + 1);
     let context = TestContext { held: ring().block, redelivers: false };
     assert_eq!(run(Settle::new(INTENT, (OWNERS, PLACES), context), &m), SettleOutcome::Cleared);

@@ -38,7 +38,7 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::EnvelopesAt;
-use mp_core::words::{BlockId, EnvelopeId, Group, Holder, Owner, Place, deliveries};
+use mp_core::words::{BlockId, EnvelopeId, GroupState, Holder, Owner, RingPlace, deliveries};
 
 use super::RingAt;
 
@@ -211,7 +211,7 @@ impl Reclaim {
     fn skip(&mut self, envelopes: u32) -> Option<Option<(EnvelopeId, Owner)>> {
         self.envelope += envelopes;
         if u64::from(self.envelope) < self.count {
-            let first = self.envelope.is_multiple_of(Group::ENVELOPES);
+            let first = self.envelope.is_multiple_of(GroupState::ENVELOPES);
             self.pc = if first { ReclaimPc::Group } else { ReclaimPc::Owner };
             return None;
         }
@@ -241,9 +241,9 @@ impl Steps for Reclaim {
                 self.pc = if self.count == 0 { ReclaimPc::Rest } else { ReclaimPc::Group };
             }
             // An absent group has no messages, and its memory must not be touched.
-            ReclaimPc::Group => match Group::unpack(m.load(self.envelopes.group_of(self.envelope))) {
-                group if group.is_looked_at() => self.pc = ReclaimPc::Owner,
-                _ => return self.skip(Group::ENVELOPES),
+            ReclaimPc::Group => match GroupState::unpack(m.load(self.envelopes.group_of(self.envelope))) {
+                group if group.is_scanned() => self.pc = ReclaimPc::Owner,
+                _ => return self.skip(GroupState::ENVELOPES),
             },
             ReclaimPc::Owner => {
                 self.owner = Owner::unpack(m.load(self.envelopes.owners.of(self.envelope)));
@@ -255,7 +255,7 @@ impl Steps for Reclaim {
             // The place belongs to this owner word only if the word has not changed. Otherwise the swap
             // fails.
             ReclaimPc::Place => {
-                let place = Place::unpack(m.load(self.envelopes.places.of(self.envelope)));
+                let place = RingPlace::unpack(m.load(self.envelopes.places.of(self.envelope)));
                 if place.ring != self.ring {
                     return self.next();
                 }
@@ -310,7 +310,7 @@ mod tests {
     fn message_returned_during_a_scan_is_found() {
         let m = HeapMem::new(16);
         m.store(COUNT, 2);
-        m.store(GROUPS.of(0), Group::InUse.pack());
+        m.store(GROUPS.of(0), GroupState::InUse.pack());
         let leased = Owner { holder: Holder::Leased(Member::new(2, 1)), seq: 5 };
         m.store(OWNERS.of(0), leased.pack());
         // A message was noted, and another process has it by now.

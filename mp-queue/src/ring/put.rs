@@ -1,7 +1,7 @@
 //! Puts of envelopes into a ring.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
+use mp_core::words::{EnvelopeId, Holder, Member, Owner, RingPlace};
 
 use super::RingAt;
 use super::slot::{Content, Lag, Position, Slot, SlotState, Turns};
@@ -173,7 +173,7 @@ impl Steps for Put {
                 self.pc = Pc::Tail;
             }
             Pc::Place => {
-                let place = Place {
+                let place = RingPlace {
                     ring: self.ring.block,
                     slot: self.ring.before + self.ring.index(self.position.index),
                 };

@@ -1,7 +1,7 @@
 //! Decision on the owner of the one envelope that a dead member's thread was putting or getting.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
-use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
+use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, RingPlace};
 
 use super::slot::Slot;
 
@@ -106,7 +106,7 @@ pub struct Settle<S> {
     context: S,
     envelope: EnvelopeId,
     owner: Owner,
-    place: Place,
+    place: RingPlace,
     /// Location and contents of its slot, if there is one.
     slot: Option<(Word, u64)>,
     out: SettleOutcome,
@@ -124,7 +124,7 @@ impl<S: IntentContext> Settle<S> {
             context,
             envelope: 0,
             owner: Owner { holder: Holder::Free, seq: 0 },
-            place: Place { ring: 0, slot: 0 },
+            place: RingPlace { ring: 0, slot: 0 },
             slot: None,
             out: SettleOutcome::Cleared,
             pc: Pc::Intent,
@@ -153,7 +153,7 @@ impl<S: IntentContext> Steps for Settle<S> {
                 };
             }
             Pc::Place => {
-                self.place = Place::unpack(m.load(self.places.of(self.envelope)));
+                self.place = RingPlace::unpack(m.load(self.places.of(self.envelope)));
                 self.pc = Pc::Again;
             }
             // The place belongs to this owner word only if the word did not change meanwhile.

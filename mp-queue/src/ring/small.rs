@@ -26,7 +26,7 @@
 //! Delivery is at least once, as leases promise.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::words::{Holder, Member, Owner, Place};
+use mp_core::words::{Holder, Member, Owner, RingPlace};
 
 use super::RingAt;
 use super::put::PutOutcome;
@@ -208,7 +208,7 @@ impl Steps for Enclose {
         let slot_at = self.ring.slot(self.position.index);
         match self.pc {
             EnclosePc::Place => {
-                let place = Place {
+                let place = RingPlace {
                     ring: self.ring.block,
                     slot: self.ring.before + self.ring.index(self.position.index),
                 };

@@ -1,6 +1,6 @@
 //! Messages of a few bytes.
 
-use mp_core::message::FewBytes;
+use mp_core::message::SmallBytes;
 
 /// A message of up to [`MOST`](Self::MOST) bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -12,17 +12,17 @@ pub struct SmallMessage {
 
 impl SmallMessage {
     /// Largest number of bytes.
-    pub const MOST: usize = FewBytes::MOST;
+    pub const MOST: usize = SmallBytes::MOST;
 
     /// Returns the message with these bytes, or `None` if there are too many.
     #[inline]
     pub fn new(bytes: &[u8]) -> Option<Self> {
-        FewBytes::new(bytes).map(Self::of)
+        SmallBytes::new(bytes).map(Self::of)
     }
 
     /// Returns the message with these bytes.
     #[inline]
-    pub fn of(bytes: FewBytes) -> Self {
+    pub fn of(bytes: SmallBytes) -> Self {
         let [a, b, rest @ ..] = bytes.all();
         let len = bytes.len() as u32;
         let head = len << 16 | u32::from(b) << 8 | u32::from(a);
@@ -31,12 +31,12 @@ impl SmallMessage {
 
     /// Returns the bytes of the message.
     #[inline]
-    pub fn bytes(self) -> FewBytes {
+    pub fn bytes(self) -> SmallBytes {
         let [a, b, c, d, e, f, g, h] = self.rest.to_le_bytes();
         let len = (self.head >> 16 & 15) as usize;
         // The length may be garbage.
         let len = if len < Self::MOST { len } else { Self::MOST };
-        FewBytes::first(len, [self.head as u8, (self.head >> 8) as u8, a, b, c, d, e, f, g, h])
+        SmallBytes::first(len, [self.head as u8, (self.head >> 8) as u8, a, b, c, d, e, f, g, h])
     }
 
     #[inline]

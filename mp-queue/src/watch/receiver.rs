@@ -240,7 +240,7 @@ fn is_ready(end: &RetainedEnd, seen: Position) -> bool {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 impl<T> Waitable for Receiver<T> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Parking(self.end.receiver_parking().into())
     }
 
@@ -256,7 +256,7 @@ struct ChangeReady {
 }
 
 impl Waitable for ChangeReady {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Parking(self.end.receiver_parking().into())
     }
 

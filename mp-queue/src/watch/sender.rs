@@ -170,7 +170,7 @@ impl<T> Sender<T> {
 struct ClosedReady(RetainedEnd);
 
 impl Waitable for ClosedReady {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Parking(self.0.sender_parking().into())
     }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::io;
 
 use mp_core::ErrorChain;
-use mp_core::sent::IoError;
+use mp_core::serde_with::IoError;
 
 use super::BoxError;
 use crate::reduce::Reduce;

@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 
 use crate::reduce::Reduce;
 pub use mp_core::ErrorChain;
-pub use mp_core::sent::{ByteString, IoError};
+pub use mp_core::serde_with::{ByteString, IoError};
 pub use time::{MonotonicTime, SinceEpoch};
 
 type BoxError = Box<dyn Error + Send + Sync>;

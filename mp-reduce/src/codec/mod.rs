@@ -12,7 +12,7 @@ mod write;
 use std::cell::Cell;
 
 use mp_core::message::level::{MAX_NESTING, SHALLOW};
-use mp_core::message::{Codec, FewBytes, Incoming, Number, Outgoing, Undecodable, level, scope, taken};
+use mp_core::message::{Codec, Incoming, Number, Outgoing, SmallBytes, Undecodable, level, scope, taken};
 use mp_core::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
@@ -78,8 +78,8 @@ impl Codec for MessagePack {
     }
 
     #[inline(always)]
-    fn number_in_few(number: Number) -> Option<FewBytes> {
-        let mut few = FewBytes::default();
+    fn number_to_small_bytes(number: Number) -> Option<SmallBytes> {
+        let mut few = SmallBytes::default();
         number::append(&mut few, number);
         Some(few)
     }
@@ -118,7 +118,7 @@ impl Codec for MessagePack {
     }
 
     #[inline]
-    fn read_few_bytes(inc: &mut Incoming, read: impl FnOnce(&[u8]) -> Result<()>) -> Result<bool> {
+    fn read_small_bytes(inc: &mut Incoming, read: impl FnOnce(&[u8]) -> Result<()>) -> Result<bool> {
         let (head, len) = split_length(inc.rest())?;
         match &inc.rest()[head..head + len] {
             [first::BIN_8, n, bytes @ ..] if usize::from(*n) == bytes.len() => read(bytes)?,
@@ -140,12 +140,14 @@ impl Codec for MessagePack {
         let (head, len) = split_length(inc.rest())?;
         inc.advance(head);
         let read = |bytes: &[u8]| {
-            level::whole(|left| match read::from_slice(shared_parts::record_parts(&bytes[..len])?, left) {
-                Ok(value) => {
-                    *slot = Some(value);
-                    Ok(())
+            level::with_message(|left| {
+                match read::from_slice(shared_parts::record_parts(&bytes[..len])?, left) {
+                    Ok(value) => {
+                        *slot = Some(value);
+                        Ok(())
+                    }
+                    Err(e) => Err(e),
                 }
-                Err(e) => Err(e),
             })
         };
         let read: std::result::Result<(), CodecError> = scope::with_incoming(inc, read)?;
@@ -157,7 +159,7 @@ impl Codec for MessagePack {
     fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T> {
         let (head, len) = split_length(bytes)?;
         let value = &bytes[head..head + len];
-        let read = || level::whole(|left| read::from_slice(shared_parts::record_parts(value)?, left));
+        let read = || level::with_message(|left| read::from_slice(shared_parts::record_parts(value)?, left));
         scope::with_nothing(read).map_err(|e| undecodable::<T>(&e, bytes))
     }
 
@@ -216,7 +218,7 @@ fn append<T: Serialize + ?Sized>(
         bytes.push(MORE);
         1
     };
-    level::whole(|left| {
+    level::with_message(|left| {
         let written = write::append(bytes, (left, last), value).map_err(|e| Box::new(unencodable(&e)))?;
         if written.wide || written.deep {
             verify_readable(&bytes[start + head..], written).map_err(Box::new)?;
@@ -245,10 +247,14 @@ fn too_long() -> Box<Error> {
 /// reading is tried.
 #[cold]
 fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) -> Result<()> {
-    let read = || level::counted(|left| read::from_slice::<T>(bytes, left).map(drop));
+    let read = || level::with_depth(|left| read::from_slice::<T>(bytes, left).map(drop));
     let tried = shared_parts::with_written(|| {
         scope::with_written(|| {
-            if written.deep { level::within(read).unwrap_or_else(|| Err(unmeasured())) } else { read() }
+            if written.deep {
+                level::with_reader_stack(read).unwrap_or_else(|| Err(unmeasured()))
+            } else {
+                read()
+            }
         })
     });
     tried.or_else(|e| {
@@ -292,7 +298,7 @@ pub(crate) fn write_part<T: Serialize + ?Sized, B: DeserializeOwned>(
     value: &T,
 ) -> std::result::Result<Vec<u8>, CodecError> {
     let mut bytes = Vec::new();
-    let written = level::counted(|left| write::append(&mut bytes, (left, MAX_NESTING - SHALLOW), value))?;
+    let written = level::with_depth(|left| write::append(&mut bytes, (left, MAX_NESTING - SHALLOW), value))?;
     if written.wide {
         verify_readable::<B>(&bytes, written).map_err(CodecError::message)?;
     }
@@ -301,7 +307,7 @@ pub(crate) fn write_part<T: Serialize + ?Sized, B: DeserializeOwned>(
 
 /// Decodes the output of [`write_part`], within the message that contains it.
 pub(crate) fn read_part<B: DeserializeOwned>(bytes: &[u8]) -> std::result::Result<B, CodecError> {
-    level::counted(|left| read::from_slice(bytes, left))
+    level::with_depth(|left| read::from_slice(bytes, left))
 }
 
 /// Decodes the output of [`to_part`], within the message that contains it.

@@ -3,26 +3,26 @@
 //! The bytes are the same as those of rmp-serde: the shortest form. This code uses neither a serializer nor a
 //! scope for attachments, which take several times as long as the number.
 
-use mp_core::message::{FewBytes, Number};
+use mp_core::message::{Number, SmallBytes};
 
 /// Destination of a number.
 pub(super) trait NumberSink {
     /// Writes the first `len` of these bytes. The rest of the array is zero. `len` is known at compile time.
-    fn put(&mut self, len: usize, bytes: [u8; FewBytes::MOST]);
+    fn put(&mut self, len: usize, bytes: [u8; SmallBytes::MOST]);
 }
 
 impl NumberSink for Vec<u8> {
     #[inline(always)]
-    fn put(&mut self, len: usize, bytes: [u8; FewBytes::MOST]) {
+    fn put(&mut self, len: usize, bytes: [u8; SmallBytes::MOST]) {
         self.extend_from_slice(&bytes[..len]);
     }
 }
 
 /// Holds a single number.
-impl NumberSink for FewBytes {
+impl NumberSink for SmallBytes {
     #[inline(always)]
-    fn put(&mut self, len: usize, bytes: [u8; FewBytes::MOST]) {
-        *self = FewBytes::first(len, bytes);
+    fn put(&mut self, len: usize, bytes: [u8; SmallBytes::MOST]) {
+        *self = SmallBytes::first(len, bytes);
     }
 }
 
@@ -58,7 +58,7 @@ pub(super) fn append_wide(to: &mut Vec<u8>, number: Number, size: usize) {
 /// Writes the length, a byte with the kind, and the bytes of the number.
 #[inline]
 fn after<const N: usize>(to: &mut impl NumberSink, marker: u8, bytes: [u8; N]) {
-    let mut all = [0; FewBytes::MOST];
+    let mut all = [0; SmallBytes::MOST];
     (all[0], all[1]) = (N as u8 + 1, marker);
     all[2..2 + N].copy_from_slice(&bytes);
     to.put(2 + N, all);
@@ -125,7 +125,7 @@ mod tests {
     fn same(number: Number, value: impl Serialize + std::fmt::Debug) {
         let mut bytes = Vec::new();
         append(&mut bytes, number);
-        let mut few = FewBytes::default();
+        let mut few = SmallBytes::default();
         append(&mut few, number);
         assert_eq!(few.as_slice(), bytes);
         let expected = rmp_serde::to_vec_named(&value).unwrap();

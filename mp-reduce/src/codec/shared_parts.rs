@@ -115,7 +115,7 @@ pub(crate) fn write_reference<P: Any + Clone>(
 /// Inserts the parts that the value at `at` refers to first before this value.
 #[inline]
 pub(super) fn insert_parts(to: &mut Vec<u8>, at: usize) -> std::result::Result<(), Box<Error>> {
-    if memo::is_there() { insert_before(to, at).map_err(Box::new) } else { Ok(()) }
+    if memo::exists() { insert_before(to, at).map_err(Box::new) } else { Ok(()) }
 }
 
 #[cold]
@@ -194,7 +194,7 @@ fn record<'a>(
 
 /// Returns `true` if a message with parts is being read, so that shared values are references.
 pub(crate) fn has_parts() -> bool {
-    memo::is_there() && memo::with(|memo: &mut PartTable| !memo.read.is_empty()).unwrap_or_default()
+    memo::exists() && memo::with(|memo: &mut PartTable| !memo.read.is_empty()).unwrap_or_default()
 }
 
 /// Returns the part with this number. Calls `read` if it was not read before.
@@ -230,7 +230,7 @@ pub(crate) fn read_reference<P: Any + Clone>(
 
 /// Calls `f` with the written parts available for reading, to check that they can be read.
 pub(super) fn with_written<R>(f: impl FnOnce() -> R) -> R {
-    if !memo::is_there() {
+    if !memo::exists() {
         return f();
     }
     let exchange = |parts| memo::with(|memo: &mut PartTable| std::mem::replace(&mut memo.read, parts));

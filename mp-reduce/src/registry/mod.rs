@@ -211,7 +211,7 @@ macro_rules! register {
 /// Runs the registration of [`register!`](crate::register!) before `main`.
 #[doc(hidden)]
 pub fn registered_at_start(register: impl FnOnce() -> Result<()>) {
-    if let Some(Err(error)) = mp_core::user_code::caught(register) {
+    if let Some(Err(error)) = mp_core::user_code::catch_panic(register) {
         eprintln!("a type can't be sent by this process: {error}");
     }
 }

@@ -214,7 +214,7 @@ fn with_level<R>(call: impl FnOnce() -> Result<R, String>) -> Result<R, String> 
         }
     }
     let _before = RestoreLevels(LEFT.get());
-    if LEFT.with(|left| level::down_to(left, LAST)) {
+    if LEFT.with(|left| level::try_enter_above(left, LAST)) {
         call()
     } else {
         Err(LEFT.with(|left| level::too_deep(left, LAST)).to_string())

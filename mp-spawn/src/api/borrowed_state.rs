@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::fmt;
 use std::rc::Rc;
 
-use mp_core::user_code::Apart;
+use mp_core::user_code::UserValue;
 
 /// A state that is lent to a [`StateClosure`](crate::StateClosure) during a call. Arguments must be free of
 /// lifetimes, so that it can't be a reference. If the closure panics, the state returns to its home, if it
 /// has one. Otherwise it is dropped, and a panic in its destructor is caught.
 #[doc(hidden)]
 pub struct BorrowedState<S> {
-    state: Option<Apart<Box<S>>>,
+    state: Option<UserValue<Box<S>>>,
     home: Option<StateSlot<S>>,
 }
 
@@ -21,14 +21,14 @@ pub type StateSlot<S> = Rc<Cell<Option<Box<S>>>>;
 
 impl<S> BorrowedState<S> {
     pub fn new(state: Box<S>) -> Self {
-        BorrowedState { state: Some(Apart::new(state)), home: None }
+        BorrowedState { state: Some(UserValue::new(state)), home: None }
     }
 
     /// Borrows the state from its home, to which it returns when this is dropped. Returns `None` while it is
     /// lent.
     pub fn borrow_from(home: &StateSlot<S>) -> Option<Self> {
         let state = home.take()?;
-        Some(BorrowedState { state: Some(Apart::new(state)), home: Some(Rc::clone(home)) })
+        Some(BorrowedState { state: Some(UserValue::new(state)), home: Some(Rc::clone(home)) })
     }
 
     pub fn into_inner(mut self) -> Option<Box<S>> {
@@ -56,7 +56,7 @@ pub fn with_borrowed_state<S, R>(
     mut lent: BorrowedState<S>,
     body: impl FnOnce(&mut S) -> R,
 ) -> (BorrowedState<S>, R) {
-    let state = lent.state.as_mut().and_then(Apart::get_mut);
+    let state = lent.state.as_mut().and_then(UserValue::get_mut);
     let state = state.expect("a state that is lent is there until it is given back");
     let result = body(state);
     (lent, result)
@@ -78,7 +78,7 @@ mod tests {
         assert!(BorrowedState::borrow_from(&home).is_none(), "it is lent");
         drop(lent);
         let panics =
-            mp_core::user_code::caught(|| push.call((BorrowedState::borrow_from(&home).unwrap(), 2)).1);
+            mp_core::user_code::catch_panic(|| push.call((BorrowedState::borrow_from(&home).unwrap(), 2)).1);
         assert!(panics.is_none());
         assert_eq!(home.take(), Some(Box::new(vec![1, 2])));
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::message::{IntoOutcome, Message};
 use mp_core::mutex::Mutex;
-use mp_core::user_code::Apart;
+use mp_core::user_code::UserValue;
 
 use crate::api::closure::Closure;
 use crate::api::process::Process;
@@ -412,7 +412,7 @@ impl ProcessBuilder<Supervised> {
         mut self,
         call: impl Fn(ProcessEvent) + Send + Sync + 'static,
     ) -> ProcessBuilder<Supervised> {
-        self.supervision.listener = Some(Arc::new(Apart::new(Box::new(call))));
+        self.supervision.listener = Some(Arc::new(UserValue::new(Box::new(call))));
         self
     }
 

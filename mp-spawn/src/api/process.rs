@@ -295,7 +295,7 @@ impl<T> Process<T> {
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
 impl<T> Waitable for Process<T> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Readable(self.sentinel())
     }
 

@@ -214,7 +214,7 @@ impl ParentProcess {
 
 /// Ready when the parent has ended.
 impl Waitable for ParentProcess {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Readable(self.sentinel())
     }
 

@@ -93,7 +93,7 @@ pub(crate) fn serve(
             Ok(CloneSide::Sibling) => {
                 if serve.preload.is_none() {
                     // No code of the user has run.
-                    mp_core::fork::begin_on_its_own();
+                    mp_core::fork::record_clean_copy();
                 }
                 let token = name_next_worker(parent, nonce, &mine);
                 if fds.next().is_some_and(|end| !lifeline::hold(end)) {

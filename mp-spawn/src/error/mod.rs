@@ -128,7 +128,7 @@ pub enum SpawnError {
     /// has not called [`allow_fork`](crate::allow_fork), or the process has a part that can't be copied, such
     /// as a GPU's driver.
     // (The path is written in full because serde would borrow from the input if the type were just `str`.)
-    ForkRefused(#[serde(with = "mp_core::sent::text")] &'static std::primitive::str),
+    ForkRefused(#[serde(with = "mp_core::serde_with::text")] &'static std::primitive::str),
     /// The child refused to call the function.
     Refused {
         /// Process that refused.
@@ -169,7 +169,7 @@ pub enum SpawnError {
         /// Process that did not report.
         who: Box<ProcessName>,
         /// Program that was started.
-        #[serde(with = "mp_core::sent::path")]
+        #[serde(with = "mp_core::serde_with::path")]
         program: PathBuf,
         /// Start method.
         method: StartMethod,
@@ -186,7 +186,7 @@ pub enum SpawnError {
         /// Process that exited.
         who: Box<ProcessName>,
         /// Program that was started. With a fork server, the program that the server runs.
-        #[serde(with = "mp_core::sent::path")]
+        #[serde(with = "mp_core::serde_with::path")]
         program: PathBuf,
         /// Start method.
         method: StartMethod,
@@ -208,7 +208,7 @@ pub enum SpawnError {
         /// Signal that was not sent.
         signal: Signal,
         /// Error of the system call.
-        #[serde(with = "mp_core::sent::io")]
+        #[serde(with = "mp_core::serde_with::io")]
         source: Arc<io::Error>,
     },
     /// The rank does not exist.
@@ -289,17 +289,17 @@ pub struct ProcessExited {
 #[non_exhaustive]
 pub struct LaunchError {
     /// System call or step that failed.
-    #[serde(with = "mp_core::sent::text")]
+    #[serde(with = "mp_core::serde_with::text")]
     pub what: &'static std::primitive::str,
     /// Program that was to run, if the step involved one.
-    #[serde(with = "mp_core::sent::path::option")]
+    #[serde(with = "mp_core::serde_with::path::option")]
     pub program: Option<PathBuf>,
     /// Limit that was reached, with its value, if the error implies a limit.
     pub limit: Option<String>,
     /// Cause and remedy, if the error number doesn't show them: no `/proc`, a seccomp filter.
     pub cause: Option<String>,
     /// Error of the system.
-    #[serde(with = "mp_core::sent::io")]
+    #[serde(with = "mp_core::serde_with::io")]
     pub source: Arc<io::Error>,
 }
 

@@ -96,7 +96,7 @@ pub(crate) fn of(what: &str, program: Option<&Path>, error: Option<Errno>) -> Op
             Some(no_proc("the running program is executed through it"))
         }
         Errno::PERM | Errno::NOSYS if MAKES_PROCESSES.contains(&what) => Some(filtered(what)),
-        refused @ (Errno::PERM | Errno::NOSYS) => mp_core::refused_call(what, &refused.into()),
+        refused @ (Errno::PERM | Errno::NOSYS) => mp_core::denied_syscall(what, &refused.into()),
         _ => None,
     }
 }
@@ -116,7 +116,7 @@ pub(crate) fn of_memory() -> Option<String> {
 
 /// Describes the cause of a call that the kernel itself would not refuse with such an error.
 fn filtered(what: &str) -> String {
-    let by = if mp_core::is_filtered() {
+    let by = if mp_core::is_seccomp_filtered() {
         "a seccomp filter is in force for this process, and refuses the system call"
     } else {
         "most likely a seccomp filter or a security module refuses the system call"

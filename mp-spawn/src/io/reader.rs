@@ -17,7 +17,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::kept::kept;
+use mp_core::long_lived_fds;
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, epoll, eventfd};
@@ -89,8 +89,8 @@ impl OutputReader {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(refused("eventfd"))?;
         epoll::add(&poll, &bell, epoll::EventData::new_u64(BELL), epoll::EventFlags::IN)
             .map_err(refused(OWN_WATCH))?;
-        kept("output: epoll", &poll);
-        kept("output: bell", &bell);
+        long_lived_fds::register("output: epoll", &poll);
+        long_lived_fds::register("output: bell", &bell);
         let reader = Arc::new(OutputReader {
             process: std::process::id(),
             poll,

@@ -332,7 +332,7 @@ impl WatchedChild {
     /// restart.
     pub(crate) fn close(mut self) {
         let (group, rank) = (Arc::clone(&self.group), self.rank);
-        children::ended(self.who.pid);
+        children::record_end(self.who.pid);
         // Done after its failure is recorded, because a waiter that this wakes names the failure.
         if let Some(promise) = self.promise.take() {
             promise.lose(self.who.pid);

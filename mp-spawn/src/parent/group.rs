@@ -8,7 +8,7 @@ use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use mp_core::pauses::wait_without_pauses;
 use mp_core::sync::Ordering;
 use mp_core::sync::shared::AtomicU32;
-use mp_core::user_code::{Apart, caught};
+use mp_core::user_code::{UserValue, catch_panic};
 use mp_core::waits::{Call, On, Service, Subject, Watch, serves_no_more};
 use mp_core::{Wait, children};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -55,7 +55,7 @@ pub(crate) struct ChildGroup {
 }
 
 /// Callback for the end of all processes.
-struct EndCallback(Apart<Box<dyn FnOnce() + Send>>);
+struct EndCallback(UserValue<Box<dyn FnOnce() + Send>>);
 
 impl std::fmt::Debug for EndCallback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -117,7 +117,7 @@ impl ChildGroup {
         if let Some(last) = self.pids.get(rank) {
             last.store(pid_number(pid), Ordering::Relaxed);
         }
-        children::started(pid_number(pid));
+        children::record_start(pid_number(pid));
         self.change(rank, |rank| {
             rank.pid = Some(pid);
             rank.running = Some(running);
@@ -275,7 +275,7 @@ impl ChildGroup {
         self.change(rank, |rank| {
             let ended_by_us = rank.ending.is_some_and(|(since, _)| since <= at);
             if rank.failure.is_none() && !ended_by_us {
-                children::failed(rank.pid_number(), &error.to_string());
+                children::record_failure(rank.pid_number(), &error.to_string());
                 rank.failure = Some((at, error));
             }
         });
@@ -302,7 +302,7 @@ impl ChildGroup {
             return;
         }
         serves_no_more(Service::Supervisor);
-        self.end_callbacks.lock().push(EndCallback(Apart::new(Box::new(call))));
+        self.end_callbacks.lock().push(EndCallback(UserValue::new(Box::new(call))));
         self.run_end_callbacks();
         // Watches the processes, so that the supervisor notices the end at once.
         let running = |rank: &RankState| rank.running.as_ref().map(|running| running.id);
@@ -316,7 +316,7 @@ impl ChildGroup {
             for EndCallback(call) in calls {
                 // A panic of the callback, which the hook has printed, must not end the thread that watches
                 // all processes.
-                caught(|| call.into_inner().map(|call| call()));
+                catch_panic(|| call.into_inner().map(|call| call()));
             }
         }
     }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, OnceLock};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
-use mp_core::kept::kept;
+use mp_core::long_lived_fds;
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::parent::group::ChildGroup;
@@ -56,7 +56,7 @@ impl ChildGroup {
         if nothing.get().is_none()
             && let Ok(readable) = eventfd(1, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
         {
-            kept("copy: sentinel", &readable);
+            long_lived_fds::register("copy: sentinel", &readable);
             // Another thread may have set it first. Either value is valid.
             let _ = nothing.set(readable);
         }

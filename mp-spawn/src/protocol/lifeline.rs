@@ -24,7 +24,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 
 use mp_core::fork::{GENERATIONS, PerProcess, SetOnce};
-use mp_core::kept::kept;
+use mp_core::long_lived_fds;
 use mp_core::mutex::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags};
@@ -49,8 +49,8 @@ impl Pipe {
     fn new() -> io::Result<Pipe> {
         let (read, write) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
         let pipe = Pipe { read: above_standard(read)?, write: above_standard(write)? };
-        kept("lifeline: read", &pipe.read);
-        kept("lifeline: write", &pipe.write);
+        long_lived_fds::register("lifeline: read", &pipe.read);
+        long_lived_fds::register("lifeline: write", &pipe.write);
         Ok(pipe)
     }
 

@@ -28,7 +28,7 @@
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
-use mp_core::message::level::afresh;
+use mp_core::message::level::with_nested_message;
 use mp_core::message::{Codec, Incoming, Message, Outgoing};
 use mp_core::words::Member;
 use mp_core::{Arena, Envelope, Promise, Ticket};
@@ -75,7 +75,8 @@ impl ChildPayload {
     /// Encodes arguments, to be packed for each of several children.
     pub(crate) fn encode<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<EncodedArgs<A>> {
         let mut out = Outgoing::default();
-        afresh(|| MessagePack::write_whole(&mut out, args)).map_err(|e| unencodable(e.into()))?;
+        with_nested_message(|| MessagePack::write_whole(&mut out, args))
+            .map_err(|e| unencodable(e.into()))?;
         match out.into_plain(MOST_PLAIN) {
             Ok(bytes) => Ok(EncodedArgs::Plain(bytes)),
             Err(out) => Ok(EncodedArgs::Shared(Encoded::finish(arena()?, out).map_err(unencodable)?)),
@@ -95,7 +96,7 @@ impl ChildPayload {
     /// Moves arguments to one child.
     pub(crate) fn pack_moved<A: Message>(mut args: A) -> Result<ChildPayload> {
         let mut out = Outgoing::default();
-        afresh(|| args.encode::<MessagePack>(&mut out)).map_err(|e| unencodable(e.into()))?;
+        with_nested_message(|| args.encode::<MessagePack>(&mut out)).map_err(|e| unencodable(e.into()))?;
         // The value now belongs to the message.
         mp_core::user_code::drop_caught(args);
         match out.into_plain(MOST_PLAIN) {
@@ -174,7 +175,7 @@ impl ParentPayload {
     pub(crate) fn unpack<A: Message>(mut self) -> Result<A, (String, Option<Envelope>)> {
         if !matches!(self.bytes.first(), Some(&TICKET)) {
             let args = self.bytes.split_off(self.bytes.len().min(1));
-            let decoded = afresh(|| A::decode::<MessagePack>(&mut Incoming::from_plain(args)));
+            let decoded = with_nested_message(|| A::decode::<MessagePack>(&mut Incoming::from_plain(args)));
             return decoded.map_err(|e| (mp_reduce::Error::from(e).to_string(), None));
         }
         let envelope = self.claim().map_err(|why| (why, None))?;
@@ -201,7 +202,7 @@ impl ReturnValue {
     /// In a child: packs the return value of its function.
     pub(crate) fn pack<T: Message>(mut value: T) -> mp_reduce::Result<ReturnValue> {
         let mut out = Outgoing::default();
-        afresh(|| value.encode::<MessagePack>(&mut out))?;
+        with_nested_message(|| value.encode::<MessagePack>(&mut out))?;
         // The value now belongs to the message.
         mp_core::user_code::drop_caught(value);
         match out.into_plain(MOST_PLAIN) {
@@ -245,7 +246,7 @@ impl ReceivedValue {
     pub(crate) fn unpack<T: Message>(self) -> mp_reduce::Result<T> {
         match self {
             ReceivedValue::Plain(bytes) => {
-                Ok(afresh(|| T::decode::<MessagePack>(&mut Incoming::from_plain(bytes)))?)
+                Ok(with_nested_message(|| T::decode::<MessagePack>(&mut Incoming::from_plain(bytes)))?)
             }
             ReceivedValue::Shared(envelope) => mp_reduce::unpack(envelope),
             ReceivedValue::Unread(unread) => unread.read(),

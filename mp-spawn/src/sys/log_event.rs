@@ -13,7 +13,7 @@
 #[cfg(feature = "log")]
 macro_rules! event {
     ($level:ident, $($what:tt)+) => {
-        _ = ::mp_core::user_code::caught(|| {
+        _ = ::mp_core::user_code::catch_panic(|| {
             ::log::log!(target: "mp::process", ::log::Level::$level, $($what)+);
         })
     };

@@ -55,7 +55,7 @@ impl Barrier {
 
     pub(super) fn leave(&self, seen: ObservedSlot) {
         let at = self.enrolled().at(seen.index);
-        self.shared.run(ReplaceSlot::new(at, seen.slot, seen.slot.given_back(EMPTY)));
+        self.shared.run(ReplaceSlot::new(at, seen.slot, seen.slot.vacated(EMPTY)));
     }
 }
 

@@ -73,7 +73,7 @@ impl Barrier {
     pub fn new(parties: u32) -> Result<Self> {
         if !(1..=MOST).contains(&parties) {
             let why = format!("a barrier for {parties} parties: 1 to {MOST} are possible");
-            return Err(Error::not_within(parties > MOST, why));
+            return Err(Error::out_of_range(parties > MOST, why));
         }
         Ok(Self::of(Shared::new(NAME, COLUMNS + 4 * u64::from(parties))?))
     }

@@ -8,7 +8,7 @@
 
 use std::sync::Arc;
 
-use mp_core::steps::lock::Died;
+use mp_core::steps::lock::DeathRecord;
 use mp_core::words::{LockKind, Member};
 use mp_core::{AdaptiveSpin, Error, LockError, RawGuard, RawLock, Result, Wait};
 use serde::Deserializer;
@@ -105,7 +105,7 @@ impl LockCell {
         let mut guard = self.lock.acquire(kind, wait, &self.spin)?;
         if recovering {
             guard.mark_recovered();
-        } else if guard.is_marked() {
+        } else if guard.is_poisoned() {
             return Err(owner_died(&guard));
         }
         Ok(guard)
@@ -115,7 +115,8 @@ impl LockCell {
 /// Creates the error of a lock whose holder died.
 #[cold]
 pub(crate) fn owner_died(guard: &RawGuard<'_>) -> LockError {
-    let Died { member, pid } = guard.died().unwrap_or(Died { member: Member::from_raw(0), pid: 0 });
+    let DeathRecord { member, pid } =
+        guard.died().unwrap_or(DeathRecord { member: Member::from_raw(0), pid: 0 });
     LockError::OwnerDied { member, pid }
 }
 

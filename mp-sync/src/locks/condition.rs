@@ -11,7 +11,7 @@ use crate::handle::handle;
 use crate::locks::relock::{ConditionGuard, WaitToken};
 use crate::shared::Shared;
 use crate::steps::condition::{ASLEEP, NOTIFIED, Notify, NotifyOutcome, WAITING};
-use crate::steps::slot::{ClaimSlot, EMPTY, FindSlot, ObservedSlot, ReplaceSlot, Slot, Slots, set};
+use crate::steps::slot::{ClaimSlot, EMPTY, FindSlot, HolderSlot, ObservedSlot, ReplaceSlot, Slots, set};
 
 const NAME: &str = "mp_sync::Condition";
 const USED: u64 = 0;
@@ -93,7 +93,7 @@ impl Condition {
     pub fn with_waiters(waiters: u32) -> Result<Self> {
         if !(1..=1 << 20).contains(&waiters) {
             let why = format!("a condition for {waiters} that wait: 1 to {} are possible", 1 << 20);
-            return Err(Error::not_within(waiters > 0, why));
+            return Err(Error::out_of_range(waiters > 0, why));
         }
         Ok(Self::of(Shared::new(NAME, SLOTS + u64::from(waiters))?))
     }
@@ -262,18 +262,18 @@ impl Condition {
         Ok((G::relock(unlocked, again, WaitToken::TOKEN)?, notified))
     }
 
-    fn change(&self, seen: ObservedSlot, to: Slot) -> bool {
+    fn change(&self, seen: ObservedSlot, to: HolderSlot) -> bool {
         self.shared.run(ReplaceSlot::new(self.slots().at(seen.index), seen.slot, to))
     }
 
     /// Releases the slot. Returns `false` if its word has changed.
     fn leave(&self, seen: ObservedSlot) -> bool {
-        self.change(seen, seen.slot.given_back(EMPTY))
+        self.change(seen, seen.slot.vacated(EMPTY))
     }
 
     /// Loads the slot of this thread.
     fn load_slot(&self, mine: ObservedSlot) -> ObservedSlot {
-        ObservedSlot { slot: Slot::unpack(self.shared.load(SLOTS + u64::from(mine.index))), ..mine }
+        ObservedSlot { slot: HolderSlot::unpack(self.shared.load(SLOTS + u64::from(mine.index))), ..mine }
     }
 
     /// Waits for a token. Returns `true` if one arrived.

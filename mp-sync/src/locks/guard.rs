@@ -14,7 +14,7 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
 use bytemuck::Pod;
-use mp_core::steps::lock::Died;
+use mp_core::steps::lock::DeathRecord;
 use mp_core::{LockError, RawGuard, Wait};
 
 use crate::locks::cell::LockCell;
@@ -38,7 +38,7 @@ unsafe impl<T: ?Sized + Sync> Sync for LockGuard<'_, T> {}
 
 impl<T: ?Sized> LockGuard<'_, T> {
     /// Returns the process that died while it held the lock, if the data has to be checked for that reason.
-    pub fn died(&self) -> Option<Died> {
+    pub fn died(&self) -> Option<DeathRecord> {
         self.lock.died()
     }
 }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 use mp_core::mem::Word;
-use mp_core::steps::lock::Died;
+use mp_core::steps::lock::DeathRecord;
 use mp_core::words::{LockKind, Member};
 use mp_core::{AdaptiveSpin, Error, LockError, Result, Wait};
 
@@ -68,7 +68,7 @@ pub struct RLockGuard<'a, T: Plain + Send>(GuardedData<T, LevelGuard<'a, T>>);
 pub(crate) struct LevelGuard<'a, T: Plain + Send> {
     lock: &'a RLock<T>,
     me: Member,
-    died: Option<Died>,
+    died: Option<DeathRecord>,
     thread: PhantomData<*const ()>,
 }
 
@@ -174,7 +174,7 @@ impl<T: Plain + Send> RLock<T> {
         let lock = self.shared.lock(LOCK);
         let mut died = None;
         match lock.acquire(LockKind::RLock, wait, &self.spin) {
-            Ok(guard) if guard.is_marked() && !recovering => return Err(owner_died(&guard)),
+            Ok(guard) if guard.is_poisoned() && !recovering => return Err(owner_died(&guard)),
             Ok(guard) => {
                 died = guard.died();
                 self.shared.run(SetDepth(self.depth(), Depth::new(1, recovering)));
@@ -220,11 +220,11 @@ impl<'a, T: Plain + Send> UnlockedLevels<'a, T> {
         // The other guards rely on the lock, even in a deadlock: another thread of the cycle gets the error.
         let (kind, wait) = match self.others {
             0 => (LockKind::RLock, wait),
-            _ => (LockKind::RLockAgain, Wait::Forever),
+            _ => (LockKind::RLockReentry, Wait::Forever),
         };
         let guard = raw.acquire(kind, wait, &lock.spin)?;
         let others = std::mem::take(&mut self.others);
-        let died = guard.is_marked().then(|| owner_died(&guard));
+        let died = guard.is_poisoned().then(|| owner_died(&guard));
         let depth = if died.is_some() { others } else { others + 1 };
         if depth > 0 {
             shared.run(SetDepth(lock.depth(), Depth::new(depth, false)));
@@ -300,7 +300,7 @@ impl<T: Plain + Send> RLockGuard<'_, T> {
     }
 
     /// Returns the process that died while it held the lock, if the data has to be checked for that reason.
-    pub fn died(&self) -> Option<Died> {
+    pub fn died(&self) -> Option<DeathRecord> {
         self.0.key.died
     }
 }

@@ -25,14 +25,14 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 
-use super::slot::{HELD, KEPT, OPEN, ObservedSlot, Slot, Slots};
+use super::slot::{HELD, HolderSlot, OPEN, ObservedSlot, RETAINED, Slots};
 
 /// The owner waits, awake.
 pub const WAITING: u8 = OPEN;
 /// The owner waits, and has to be woken.
 pub const ASLEEP: u8 = HELD;
 /// The owner has been notified.
-pub const NOTIFIED: u8 = KEPT;
+pub const NOTIFIED: u8 = RETAINED;
 
 /// Result of [`Notify`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -55,8 +55,8 @@ enum Pc {
     Used,
     Turn,
     Load,
-    Deliver(Slot),
-    RecordTurn(Slot),
+    Deliver(HolderSlot),
+    RecordTurn(HolderSlot),
 }
 
 /// Gives one token to a waiter.
@@ -103,7 +103,7 @@ impl Steps for Notify {
                 self.pc = Pc::Load;
             }
             Pc::Load => {
-                let slot = Slot::unpack(m.load(self.slots.at(self.at)));
+                let slot = HolderSlot::unpack(m.load(self.slots.at(self.at)));
                 match slot.state {
                     WAITING | ASLEEP => self.pc = Pc::Deliver(slot),
                     _ => match self.next() {

@@ -8,7 +8,7 @@ use mp_core::words::Member;
 use super::barrier::{Arrive, ArriveOutcome, BarrierAt, Phase};
 use super::rlock::{AddLevel, AddLevelOutcome, Depth};
 use super::rwlock::{AddRead, ClaimReader, Enter, EnterOutcome, Readers};
-use super::slot::{EMPTY, HELD, Slot, Slots};
+use super::slot::{EMPTY, HELD, HolderSlot, Slots};
 
 const WORD: Word = Word::at(0);
 const SLOTS: Slots = Slots { used: Word::at(8), first: Word::at(16), limit: 4 };
@@ -20,7 +20,7 @@ fn me() -> Member {
 
 /// Returns `true` if any reader has a slot.
 fn are_reading(m: &HeapMem) -> bool {
-    (0..4).any(|i| Slot::unpack(m.load(SLOTS.at(i))).state == HELD)
+    (0..4).any(|i| HolderSlot::unpack(m.load(SLOTS.at(i))).state == HELD)
 }
 
 #[test]
@@ -65,7 +65,7 @@ fn reader_reports_that_it_stepped_back() {
 #[test]
 fn marked_lock_blocks_readers() {
     const MARKED: LockWord = LockWord(4);
-    assert!(MARKED.is_marked() && MARKED.holder().is_none());
+    assert!(MARKED.is_poisoned() && MARKED.holder().is_none());
     let m = HeapMem::new(16);
     m.store(WORD, MARKED.0);
     let end = run(Enter::new(WORD, READERS, me(), 7), &m);

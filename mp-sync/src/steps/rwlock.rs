@@ -88,7 +88,7 @@ impl Enter {
 }
 
 fn blocks(word: LockWord) -> bool {
-    word.holder().is_some() || word.is_marked()
+    word.holder().is_some() || word.is_poisoned()
 }
 
 impl Steps for Enter {
@@ -121,7 +121,7 @@ impl Steps for Enter {
                 _ = m.cas(
                     self.claim.readers.slots.at(seen.index),
                     seen.slot.pack(),
-                    seen.slot.given_back(EMPTY).pack(),
+                    seen.slot.vacated(EMPTY).pack(),
                 );
                 return Some(EnterOutcome::Blocked { by, stepped_back: true });
             }
@@ -255,7 +255,7 @@ impl Steps for Leave {
             LeavePc::Back => {
                 let ObservedSlot { index, slot } = self.seen;
                 return Some(
-                    m.cas(self.readers.slots.at(index), slot.pack(), slot.given_back(EMPTY).pack()).is_ok(),
+                    m.cas(self.readers.slots.at(index), slot.pack(), slot.vacated(EMPTY).pack()).is_ok(),
                 );
             }
         }

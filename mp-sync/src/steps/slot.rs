@@ -24,7 +24,7 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::words::Member;
-pub use mp_core::words::slot::{EMPTY, HELD, KEPT, OPEN, Slot, set};
+pub use mp_core::words::holder_slot::{EMPTY, HELD, HolderSlot, OPEN, RETAINED, set};
 
 /// Location of a structure's slots.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -50,14 +50,14 @@ pub struct ObservedSlot {
     /// Index of the slot.
     pub index: u32,
     /// Content when it was loaded, or after the change.
-    pub slot: Slot,
+    pub slot: HolderSlot,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
     Used,
     Load,
-    Swap(Slot),
+    Swap(HolderSlot),
     Grow,
 }
 
@@ -100,7 +100,7 @@ impl Steps for ClaimSlot {
                 self.pc = if self.used == 0 { Pc::Grow } else { Pc::Load };
             }
             Pc::Load => {
-                let slot = Slot::unpack(m.load(self.slots.at(self.at)));
+                let slot = HolderSlot::unpack(m.load(self.slots.at(self.at)));
                 if slot.state == self.from {
                     self.pc = Pc::Swap(slot);
                 } else {
@@ -153,7 +153,7 @@ pub struct ReplaceSlot {
 
 impl ReplaceSlot {
     /// Change of the slot at `at`.
-    pub fn new(at: Word, from: Slot, to: Slot) -> Self {
+    pub fn new(at: Word, from: HolderSlot, to: HolderSlot) -> Self {
         Self { at, from: from.pack(), to: to.pack() }
     }
 }
@@ -195,7 +195,7 @@ impl Steps for FindSlot {
         if self.at >= used {
             return Some(None);
         }
-        let (index, slot) = (self.at, Slot::unpack(m.load(self.slots.at(self.at))));
+        let (index, slot) = (self.at, HolderSlot::unpack(m.load(self.slots.at(self.at))));
         self.at += 1;
         slot.is_in(self.states).then_some(Some(ObservedSlot { index, slot }))
     }
@@ -221,7 +221,7 @@ mod tests {
         let find = |from| mp_core::mem::run(FindSlot::new(slots, set(&[HELD]), from), &m);
         let second = find(1).unwrap();
         assert_eq!((second.index, second.slot.member, second.slot.thread), (1, me, 7));
-        let back = ReplaceSlot::new(slots.at(1), second.slot, second.slot.given_back(EMPTY));
+        let back = ReplaceSlot::new(slots.at(1), second.slot, second.slot.vacated(EMPTY));
         assert!(mp_core::mem::run(back, &m) && !mp_core::mem::run(back, &m));
         assert_eq!(find(1).unwrap().index, 2);
         assert_eq!(claim(false).unwrap().index, 1);

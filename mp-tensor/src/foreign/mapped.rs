@@ -14,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use super::copy::fits;
 use crate::{Element, Tensor};
-use mp_core::foreign::{self, MapFor, Region};
+use mp_core::foreign::{self, MapMode, Region};
 use mp_core::mem::Word;
 use mp_core::{Error, Result};
 
@@ -91,9 +91,9 @@ impl<T: Element> MappedFile<T> {
         let frozen = seals.shrink && seals.write;
         let writable = !seals.write && foreign::is_writable(file);
         let what_for = match (frozen, writable) {
-            (true, _) => MapFor::Reading,
-            (false, true) => MapFor::Sharing,
-            (false, false) => MapFor::Looking,
+            (true, _) => MapMode::ReadPrivate,
+            (false, true) => MapMode::ReadWrite,
+            (false, false) => MapMode::ReadShared,
         };
         let file_len = foreign::length(file)?;
         fits::<T>(file_len, offset, len)?;

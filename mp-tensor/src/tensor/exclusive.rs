@@ -10,7 +10,7 @@ use crate::wire::handle::Handle;
 use crate::{FrozenTensor, SharedTensor, Tensor};
 use mp_core::Storage;
 use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned};
-use mp_core::words::{Access, Kind};
+use mp_core::words::{Access, BlockKind};
 use mp_core::{Error, Result};
 
 impl Raw<Exclusive> {
@@ -22,8 +22,8 @@ impl Raw<Exclusive> {
     }
 
     /// Changes the mode.
-    pub(crate) fn open<M: Mode<Keep = Storage>>(self, kind: Kind) -> Raw<M> {
-        self.keep.open_to_others(kind);
+    pub(crate) fn open<M: Mode<Keep = Storage>>(self, kind: BlockKind) -> Raw<M> {
+        self.keep.share_as(kind);
         Raw { keep: self.keep, view: self.view, grad: self.grad }
     }
 }
@@ -103,13 +103,13 @@ impl<T: Element> Tensor<T, Exclusive> {
 
     /// Makes the tensor readable by any process. It can never be written again.
     pub fn freeze(self) -> FrozenTensor<T> {
-        Tensor::<T, Frozen>::of(self.raw.open(Kind::Frozen))
+        Tensor::<T, Frozen>::of(self.raw.open(BlockKind::Frozen))
     }
 
     /// Makes the tensor readable and writable by any process, through relaxed atomics.
     #[doc(alias = "share_memory_")]
     pub fn share(self) -> SharedTensor<T> {
-        Tensor::<T, Shared>::of(self.raw.open(Kind::Shared))
+        Tensor::<T, Shared>::of(self.raw.open(BlockKind::Shared))
     }
 }
 

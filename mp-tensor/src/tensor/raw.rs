@@ -106,7 +106,7 @@ impl<M: Mode<Keep = Storage>> Raw<M> {
         let mut keep = Storage::received(inc.take(what.attachment(), grant(access, dtype))?);
         match view.end().and_then(|end| end.checked_mul(dtype.size())) {
             Some(end) if end <= keep.len() => {
-                keep.ends_at(end, storage)?;
+                keep.set_end(end, storage)?;
             }
             _ => return Err(view.beyond(keep.len() / dtype.size())),
         }

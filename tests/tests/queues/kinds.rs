@@ -9,7 +9,7 @@ use mp::{
     Connection, FrozenTensor, GetError, JoinableQueue, PutError, Queue, QueueOptions, Receiver, Sender,
     SpawnOptions, Tensor, bounded_channel, channel, pipe, start_processes,
 };
-use mp_core::words::Kind;
+use mp_core::words::BlockKind;
 use mp_tests::{
     DEADLINE, Outcome, alone, eventually, eventually_in_use, give, in_use, join, one_process, send, signal,
     take,
@@ -31,7 +31,7 @@ fn opened_exclusive_tensor_is_returned_unsent() {
     let before = in_use();
     let queue = Queue::bounded(1).unwrap();
     let tensor = Tensor::<u8>::full([100], 7).unwrap();
-    tensor.storage().open_to_others(Kind::Shared);
+    tensor.storage().share_as(BlockKind::Shared);
     let error = queue.put(tensor).unwrap_err();
     assert!(error.to_string().contains("open_to_others"), "{error}");
     assert!(queue.is_empty());

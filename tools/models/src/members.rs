@@ -1,6 +1,6 @@
 //! Actors of a world as members of an arena, and their knowledge of each other.
 
-use mp_core::steps::{Members, Oracle};
+use mp_core::steps::{DeathOracle, LiveMembers};
 use mp_core::words::Member;
 
 use crate::explore::Fate;
@@ -41,13 +41,13 @@ impl Known {
     }
 }
 
-impl Oracle for Known {
+impl DeathOracle for Known {
     fn is_dead(&self, m: Member) -> bool {
         self.dead.contains(&actor_of(m))
     }
 }
 
-impl Members for Known {
+impl LiveMembers for Known {
     fn others(&self) -> Vec<Member> {
         self.others.iter().map(|&a| member(a)).collect()
     }

@@ -2,7 +2,7 @@
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::EnvelopesAt;
-use mp_core::words::{BlockId, Group, Holder, Member, Owner};
+use mp_core::words::{BlockId, GroupState, Holder, Member, Owner};
 use mp_queue::ring::{
     ChainAt, IntentContext, Position, ReturnWords, RingAt, Settle, SettleOutcome, Slot, SlotState,
     SmallMessage,
@@ -111,7 +111,7 @@ pub fn memory(chain: &ChainAt, lap: u64) -> Memory {
     m.poke(ring.tail, first);
     (0..ring.slots).for_each(|i| m.poke(ring.slot(i), Slot { lap, state: SlotState::Empty }.pack()));
     m.poke(COUNT, u64::from(ENVELOPES));
-    m.poke(GROUP, Group::InUse.pack());
+    m.poke(GROUP, GroupState::InUse.pack());
     m
 }
 

@@ -3,7 +3,9 @@
 
 use mp_core::mem::Word;
 use mp_core::steps::BlockAt;
-use mp_core::words::{BlockId, BlockState, Kind, Life, Member, Presence, Seat, Tenancy, Visiting};
+use mp_core::words::{
+    BlockId, BlockKind, BlockLife, BlockState, Member, Presence, RecoveringSlots, Seat, Tenancy,
+};
 
 use crate::explore::{Fate, Memory};
 use crate::members::{is_killed, member};
@@ -61,7 +63,7 @@ pub fn seats(m: &Memory, block: BlockAt) -> impl Iterator<Item = (Word, Seat)> +
 
 /// Returns `true` if a block is live, and has no holder. Not an access.
 pub fn has_no_seats(m: &Memory, block: BlockAt) -> bool {
-    state(m, block).life == Life::Live && seats(m, block).all(|(_, seat)| seat == Seat::Free)
+    state(m, block).life == BlockLife::Live && seats(m, block).all(|(_, seat)| seat == Seat::Free)
 }
 
 /// Returns the presence in an actor's word. Not an access.
@@ -71,7 +73,8 @@ pub fn presence(m: &Memory, actor: usize) -> Presence {
 
 /// Returns `true` if an actor that is not dead announces a visit to this one. Not an access.
 pub fn is_visited(m: &Memory, fates: &[Fate], dead: usize) -> bool {
-    let visits = |a: usize| fates[a] != Fate::Killed && Visiting::covers(m.peek(visiting(a)), dead as u32);
+    let visits =
+        |a: usize| fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(visiting(a)), dead as u32);
     (0..fates.len()).any(visits)
 }
 
@@ -84,27 +87,27 @@ pub fn is_remembered(m: &Memory, fates: &[Fate]) -> bool {
 pub fn is_deserted(m: &Memory, fates: &[Fate]) -> bool {
     let dead = |p: Member| is_killed(fates, p);
     let is_left = |seat| matches!(seat, Seat::Free) || matches!(seat, Seat::Member(p) if dead(p));
-    state(m, QUEUE).life == Life::Live && seats(m, QUEUE).all(|(_, seat)| is_left(seat))
+    state(m, QUEUE).life == BlockLife::Live && seats(m, QUEUE).all(|(_, seat)| is_left(seat))
 }
 
 /// Returns `true` if a visit changes anything for others. Not an access. Processes visit in any case.
 pub fn is_waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
     let queue = state(m, QUEUE);
     let has = seats(m, QUEUE).any(|(_, seat)| seat == seat_of(dead));
-    let claimed = queue.life == Life::Busy(member(dead)) && queue.kind == Kind::Ring;
-    let deserted = is_deserted(m, fates) && queue.kind == Kind::Ring;
-    state(m, TOKEN).life == Life::Live
+    let claimed = queue.life == BlockLife::Busy(member(dead)) && queue.kind == BlockKind::Ring;
+    let deserted = is_deserted(m, fates) && queue.kind == BlockKind::Ring;
+    state(m, TOKEN).life == BlockLife::Live
         && (claimed || deserted && has || has_no_seats(m, QUEUE) || has_no_seats(m, TOKEN))
 }
 
 /// Returns the initial memory: the dead actor and the leaver have the queue, with a message in it.
 pub fn memory() -> Memory {
     let m = Memory::new(9 + 2 * ACTORS);
-    let live = |kind| BlockState { life: Life::Live, kind, version: 1 }.pack();
-    m.poke(QUEUE.state, live(Kind::Ring));
+    let live = |kind| BlockState { life: BlockLife::Live, kind, version: 1 }.pack();
+    m.poke(QUEUE.state, live(BlockKind::Ring));
     m.poke(QUEUE.seat(0), seat_of(DEAD).pack());
     m.poke(QUEUE.seat(1), seat_of(LEAVER).pack());
-    m.poke(TOKEN.state, live(Kind::Object));
+    m.poke(TOKEN.state, live(BlockKind::Object));
     m.poke(TOKEN.seat(0), MESSAGE.pack());
     // Once an actor is dead, its word says so.
     let dead = Tenancy { presence: Presence::Dead(0), epoch: 1 };

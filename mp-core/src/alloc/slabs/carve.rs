@@ -11,9 +11,9 @@ use crate::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word, run};
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
-use crate::steps::{Members, Oracle, Plan, SlabSeen, Update, UpdateEnd};
+use crate::steps::{DeathOracle, LiveMembers, SlabSnapshot, Update, UpdateOutcome, UpdatePlan};
 use crate::sync::Ordering;
-use crate::words::{BlockId, BlockState, Current, Kind, Life, Member, Presence};
+use crate::words::{BlockId, BlockKind, BlockLife, BlockState, CurrentUpdate, Member, Presence};
 
 /// Serializes the updates of this process, which has only one word to announce an update.
 static UPDATES: PerProcess<Mutex<()>> = PerProcess::new([const { Mutex::new(()) }; GENERATIONS]);
@@ -63,7 +63,7 @@ pub(crate) fn fits(class: u32, frontier: u64, end: u64) -> bool {
     base(class, frontier).checked_add(span_of(class)).is_some_and(|to| to <= end)
 }
 
-impl Plan for NewSlab {
+impl UpdatePlan for NewSlab {
     fn reads(&self) -> &[Word] {
         &self.reads
     }
@@ -95,13 +95,13 @@ impl Plan for NewSlab {
 /// The other members of an arena.
 struct Others(Arena);
 
-impl Oracle for Others {
+impl DeathOracle for Others {
     fn is_dead(&self, m: Member) -> bool {
         self.0.is_dead(m)
     }
 }
 
-impl Members for Others {
+impl LiveMembers for Others {
     fn others(&self) -> Vec<Member> {
         let me = self.0.me().ok();
         let live = self.0.used_slots().filter(|(_, t)| t.presence == Presence::Live);
@@ -119,9 +119,9 @@ impl Arena {
     }
 
     /// Returns the present class and base of a slab.
-    pub(crate) fn slab_seen(&self, slab: u32) -> SlabSeen {
+    pub(crate) fn slab_seen(&self, slab: u32) -> SlabSnapshot {
         let word = self.slab_word(slab, 0);
-        SlabSeen { word, value: self.map().load(word) }
+        SlabSnapshot { word, value: self.map().load(word) }
     }
 
     pub(crate) fn slab(&self, slab: u32) -> Option<(u32, u64)> {
@@ -160,18 +160,22 @@ impl Arena {
     }
 
     /// Returns the kind of a held block.
-    pub(crate) fn kind_of(&self, block: BlockId) -> Kind {
+    pub(crate) fn kind_of(&self, block: BlockId) -> BlockKind {
         BlockState::unpack(self.map().load(self.block_at(block).state)).kind
     }
 
-    /// Changes a held [`Kind::Object`] block to a kind that extends it. Returns the block's kind as an error
+    /// Changes a held [`BlockKind::Object`] block to a kind that extends it. Returns the block's kind as an error
     /// if the block is not a plain object.
-    pub(crate) fn object_becomes(&self, block: BlockId, kind: Kind) -> std::result::Result<(), Kind> {
+    pub(crate) fn object_becomes(
+        &self,
+        block: BlockId,
+        kind: BlockKind,
+    ) -> std::result::Result<(), BlockKind> {
         let at = self.block_at(block).state;
         let mut found = self.map().load(at);
         loop {
             let was = BlockState::unpack(found).kind;
-            if was != Kind::Object {
+            if was != BlockKind::Object {
                 return Err(was);
             }
             // Other processes may increment the version meanwhile.
@@ -182,10 +186,10 @@ impl Arena {
         }
     }
 
-    /// Makes a held [`Kind::Data`] block frozen or shared, before any such handle exists. A block of another
+    /// Makes a held [`BlockKind::Data`] block frozen or shared, before any such handle exists. A block of another
     /// kind is unchanged.
-    pub(crate) fn open_to_others(&self, block: BlockId, kind: Kind) {
-        if self.kind_of(block) == Kind::Data {
+    pub(crate) fn share_as(&self, block: BlockId, kind: BlockKind) {
+        if self.kind_of(block) == BlockKind::Data {
             // Bits are set: other processes may increment the version meanwhile.
             self.map().or(self.block_at(block).state, BlockState::kind_bits(kind));
         }
@@ -205,7 +209,7 @@ impl Arena {
         }
         let at = base + u64::from(i) * len;
         let state = BlockState::unpack(self.map().load(self.block_at(block).state));
-        (state.life != Life::Free && (state.kind == Kind::Ring)).then_some((Word::at(at), len))
+        (state.life != BlockLife::Free && (state.kind == BlockKind::Ring)).then_some((Word::at(at), len))
     }
 
     /// Adds a slab of the class.
@@ -241,14 +245,14 @@ impl Arena {
             self.touch(me, slab);
             self.touch(me, slab + 1);
             match self.update(me, NewSlab { class, slab, limit, reads }) {
-                UpdateEnd::Done(read) if read[1] == u64::from(slab) && fits(class, read[0], limit) => {
+                UpdateOutcome::Done(read) if read[1] == u64::from(slab) && fits(class, read[0], limit) => {
                     let slab = slab + u32::from(gap(class, read[0]) != 0);
                     self.hint_new_slab(slab, class);
                     self.0.cursors[class as usize].store(slab * SLAB_BLOCKS, Ordering::Relaxed);
                     return Ok(());
                 }
                 // Another process was faster. It may be stopped or dead before it has set the hints.
-                UpdateEnd::Done(_) | UpdateEnd::Held(_) => {
+                UpdateOutcome::Done(_) | UpdateOutcome::Busy(_) => {
                     for slab in slab..self.slab_count() {
                         self.hint_slab(slab);
                     }
@@ -285,21 +289,21 @@ impl Arena {
     fn hint_slab(&self, slab: u32) {
         let Some((class, _)) = self.slab(slab) else { return };
         for block in (0..blocks_of(class)).map(|i| slab * SLAB_BLOCKS + i) {
-            if BlockState::unpack(self.map().load(self.block_at(block).state)).life == Life::Free {
+            if BlockState::unpack(self.map().load(self.block_at(block).state)).life == BlockLife::Free {
                 self.hint_free(block);
             }
         }
     }
 
     /// Makes several changes at once, or returns the member that is making conflicting changes.
-    pub(crate) fn update(&self, me: Member, plan: impl Plan) -> UpdateEnd {
+    pub(crate) fn update(&self, me: Member, plan: impl UpdatePlan) -> UpdateOutcome {
         let _one = UPDATES.lock();
         run(Update::new(self.layout().updates(), me, plan, Others(*self)), self.map())
     }
 
     /// Returns `true` if this member has begun an update that no process has completed.
     pub(crate) fn update_is_of(&self, m: Member) -> bool {
-        let current = Current::unpack(self.map().load(self.layout().updates().current));
+        let current = CurrentUpdate::unpack(self.map().load(self.layout().updates().current));
         current.making.is_some_and(|(by, _)| by == m)
     }
 }

@@ -5,7 +5,7 @@ use crate::error::{Error, Result};
 use crate::layout::size_class::span_of;
 use crate::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word};
-use crate::sys::huge;
+use crate::sys::huge_pages;
 
 impl Arena {
     /// Enables or disables requests for huge pages (2 MiB on x86-64) for blocks of at least that size, for
@@ -14,7 +14,7 @@ impl Arena {
     /// ```
     /// let arena = mp_core::Arena::current()?;
     /// match arena.set_huge_pages(true) {
-    ///     Ok(()) => println!("tensors from 2 MiB up get huge pages from now on"),
+    ///     Ok(()) => println!("tensors from 2 MiB up get huge_pages pages from now on"),
     ///     // Most kernels begin with `never`; the error names the file to write `advise` into.
     ///     Err(why) => println!("{why}"),
     /// }
@@ -39,7 +39,7 @@ impl Arena {
     pub fn set_huge_pages(&self, on: bool) -> Result<()> {
         if on {
             self.file().map_err(|_| Error::Local)?;
-            huge::allowed()?;
+            huge_pages::allowed()?;
         }
         self.map().store(Word::at(control::HUGE), u64::from(on));
         Ok(())
@@ -48,7 +48,7 @@ impl Arena {
     /// Requests huge pages for a slab of large blocks, if enabled, and creates them for a block that has no
     /// pages yet. If that fails, the block gets small pages.
     pub(crate) fn ask_for_huge_pages(&self, slab: u32, class: u32, at: u64, len: u64) {
-        if len < huge::SIZE || self.map().load(Word::at(control::HUGE)) == 0 {
+        if len < huge_pages::SIZE || self.map().load(Word::at(control::HUGE)) == 0 {
             return;
         }
         // For the whole slab, so that many blocks are one more mapping, not one each.

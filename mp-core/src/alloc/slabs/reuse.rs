@@ -30,7 +30,7 @@
 //! at the end of the first.
 //!
 //! **Stale hints are harmless.** A process that takes a hint reads the slab's word, claims the block, and
-//! reads the word again ([`Claim`]). If the word has changed, the process returns the block. While the block
+//! reads the word again ([`ClaimBlock`]). If the word has changed, the process returns the block. While the block
 //! is claimed, the word can't change, because retiring needs all blocks. In `models::reuse` a claimer loses
 //! this race. Without the second read, blocks of two sizes would overlap.
 //!
@@ -44,8 +44,8 @@ use crate::error::{Error, Result};
 use crate::layout::size_class::{SEAT_PAGES, alignment_of, blocks_of, is_in_files, span_of};
 use crate::layout::{SLAB_BLOCKS, control};
 use crate::mem::{Mem, Word, run};
-use crate::steps::{Claim, Plan, SlabSeen, Unclaim, UpdateEnd};
-use crate::words::{BlockState, Life, Member};
+use crate::steps::{ClaimBlock, SlabSnapshot, UnclaimBlock, UpdateOutcome, UpdatePlan};
+use crate::words::{BlockLife, BlockState, Member};
 
 /// Number of searches for addresses, if others change the slabs during a search.
 const TRIES: u32 = 8;
@@ -81,7 +81,7 @@ impl Change {
     }
 }
 
-impl Plan for Change {
+impl UpdatePlan for Change {
     fn reads(&self) -> &[Word] {
         &self.reads
     }
@@ -169,7 +169,7 @@ impl Arena {
                 Some(SEAT_PAGES) => false,
                 Some(class) => (0..blocks_of(class)).all(|i| {
                     let state = self.map().load(self.block_at(slab * SLAB_BLOCKS + i).state);
-                    BlockState::unpack(state).life == Life::Free
+                    BlockState::unpack(state).life == BlockLife::Free
                 }),
             };
             (span != 0 && self.extent_of(base).is_none()).then_some(Range {
@@ -258,10 +258,10 @@ impl Arena {
     fn retire(&self, e: &Range, me: Member) -> Result<bool> {
         let Some((class, _)) = described(e.word) else { return Ok(true) };
         self.touch(me, e.slab);
-        let seen = SlabSeen { word: self.slab_word(e.slab, 0), value: e.word };
+        let seen = SlabSnapshot { word: self.slab_word(e.slab, 0), value: e.word };
         let mut claimed = Vec::new();
         for block in (0..blocks_of(class)).map(|i| e.slab * SLAB_BLOCKS + i) {
-            match run(Claim::new(self.block_at(block), me, seen), self.map()) {
+            match run(ClaimBlock::new(self.block_at(block), me, seen), self.map()) {
                 Some(state) => claimed.push((block, state)),
                 None => break,
             }
@@ -280,7 +280,7 @@ impl Arena {
             Ok(false)
         };
         for (block, state) in claimed {
-            run(Unclaim::new(self.block_at(block), state), self.map());
+            run(UnclaimBlock::new(self.block_at(block), state), self.map());
             self.hint_free(block);
         }
         done
@@ -372,12 +372,12 @@ impl Arena {
         let start = Instant::now();
         loop {
             match self.update(me, change.clone()) {
-                UpdateEnd::Done(read) => return Ok(read[..change.seen.len()] == change.seen),
-                UpdateEnd::Held(holder) if start.elapsed() > TIME_LIMIT => {
+                UpdateOutcome::Done(read) => return Ok(read[..change.seen.len()] == change.seen),
+                UpdateOutcome::Busy(holder) if start.elapsed() > TIME_LIMIT => {
                     let what = "the table of slabs, in which no addresses are left,";
                     return Err(Error::Held { what, holder, pid: self.pid_of(holder) });
                 }
-                UpdateEnd::Held(_) => std::thread::yield_now(),
+                UpdateOutcome::Busy(_) => std::thread::yield_now(),
             }
         }
     }

@@ -4,7 +4,7 @@
 //! A compartment is one direction of a socket pair. The pairs are in the packets of the locker's table
 //! (`setup::locker`), which any member can peek at and no member removes: pair `k` is in packet `k + 1` as
 //! long as the arena lives. A compartment's word in the arena names its user: the message's block of kind
-//! [`Kind::Descriptors`], which the message holds like tensors. The first word of that block names its
+//! [`BlockKind::Descriptors`], which the message holds like tensors. The first word of that block names its
 //! compartment.
 //!
 //! | step | state if killed after it | cleared by |
@@ -37,7 +37,7 @@ use crate::sys::packets::{Packet, refused};
 use crate::sys::{Errno, packets};
 use crate::waiting::block_on::Wait;
 use crate::waiting::lock::{LockError, RawLock};
-use crate::words::{BlockId, BlockState, Kind, LockKind};
+use crate::words::{BlockId, BlockKind, BlockState, LockKind};
 
 /// The locker's control words.
 const PAIRS: Word = Word::at(control::LOCKER);
@@ -82,7 +82,7 @@ impl Parking {
         let arena = Arena::current()?;
         arena.close_what_was_left();
         arena.locker()?;
-        let hold = arena.alloc_kind(16, Kind::Descriptors)?;
+        let hold = arena.alloc_kind(16, BlockKind::Descriptors)?;
         let words = Word::at(hold.memory().0);
         (0..2).for_each(|i| arena.map().store(words.plus(i), 0));
         let i = arena.take_compartment(hold.block(), words)?;
@@ -251,7 +251,7 @@ impl Arena {
     /// [`Error::OutOfDescriptors`], [`Error::Unsupported`], or [`Error::Malformed`].
     pub(crate) fn descriptors_of(&self, block: BlockId) -> Result<Vec<OwnedFd>> {
         let nothing = || Error::Malformed(format!("block {block} has no descriptors"));
-        if self.kind_of(block) != Kind::Descriptors {
+        if self.kind_of(block) != BlockKind::Descriptors {
             return Err(nothing());
         }
         let i = self.compartment_of(block).ok_or_else(nothing)?;
@@ -325,7 +325,7 @@ mod tests {
         let mut parking = Parking::new().unwrap();
         assert_eq!(parking.push(file.as_fd()).unwrap(), Some(0));
         let named = arena.map().load(Word::at(parking.hold().memory().0));
-        let other = arena.alloc_kind(16, Kind::Descriptors).unwrap();
+        let other = arena.alloc_kind(16, BlockKind::Descriptors).unwrap();
         arena.map().store(Word::at(other.memory().0), named);
         drop(other);
         let block = parking.hold().block();

@@ -1,7 +1,7 @@
 //! Descriptors kept by objects. Any member can copy them, any number of times, as long as the object lives.
 //!
 //! An object's descriptor is in a compartment of the locker, like the descriptors of messages (see
-//! `descriptors`). The object's block then has the kind [`Kind::Keeper`], and word 7 of the structure's
+//! `descriptors`). The object's block then has the kind [`BlockKind::Keeper`], and word 7 of the structure's
 //! header stores the compartment and whether the descriptor is in it. Members peek at the packet and leave it
 //! there. The process that frees the block, the last holder or a sweep, first empties the compartment, as for
 //! the blocks of messages.
@@ -27,7 +27,7 @@ use crate::mem::{Mem, Word};
 use crate::messages::attachments::descriptors::look;
 use crate::sys::Errno;
 use crate::sys::packets::{self, refused};
-use crate::words::{BlockId, Kind};
+use crate::words::{BlockId, BlockKind};
 
 /// Word of a structure's header for its kept descriptor.
 const KEPT: u64 = 7;
@@ -47,7 +47,7 @@ impl Arena {
         self.close_what_was_left();
         self.locker()?;
         let (block, word) = (hold.block(), self.kept_word(hold.block()));
-        if self.object_becomes(block, Kind::Keeper) == Err(Kind::Part) {
+        if self.object_becomes(block, BlockKind::Keeper) == Err(BlockKind::Child) {
             let why =
                 "a structure that is a part of another one can't keep a descriptor: have that one keep it";
             return Err(Error::InvalidArgument(why.into()));
@@ -76,8 +76,8 @@ impl Arena {
     /// Returns the word in which a block stores its compartment, if its kind has one.
     pub(crate) fn compartment_word(&self, block: BlockId) -> Option<Word> {
         match self.kind_of(block) {
-            Kind::Descriptors => Some(Word::at(self.data_of(block).0)),
-            Kind::Keeper => Some(self.kept_word(block)),
+            BlockKind::Descriptors => Some(Word::at(self.data_of(block).0)),
+            BlockKind::Keeper => Some(self.kept_word(block)),
             _ => None,
         }
     }
@@ -95,7 +95,7 @@ impl Arena {
     pub fn kept_descriptor(&self, mark: u64) -> Result<Option<OwnedFd>> {
         self.me()?;
         let (true, Some(block)) = (self.lives(mark), Self::marked(mark)) else { return Ok(None) };
-        if self.kind_of(block) != Kind::Keeper || self.map().load(self.kept_word(block)) & READY == 0 {
+        if self.kind_of(block) != BlockKind::Keeper || self.map().load(self.kept_word(block)) & READY == 0 {
             return Ok(None);
         }
         let found = self.look_at_kept(block);

@@ -19,8 +19,8 @@ use crate::messages::envelope::Envelope;
 use crate::messages::envelope::{INLINE, Meta, TAIL};
 use crate::messages::incoming::OBJECT;
 use crate::messages::outgoing::pack::AttachRequest;
-use crate::steps::Note;
-use crate::words::{Access, Kind};
+use crate::steps::AttachRecord;
+use crate::words::{Access, BlockKind};
 
 /// A message that can be packed any number of times.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Repeated {
         let apart = head <= INLINE - TAIL && head + bytes.len() > INLINE;
         let mut block = None;
         if apart && bytes.len() <= u32::MAX as usize {
-            let hold = arena.alloc_kind(bytes.len() as u64, Kind::Spill)?;
+            let hold = arena.alloc_kind(bytes.len() as u64, BlockKind::Spill)?;
             crate::messages::bytes::write_own(arena.map(), arena.data_of(hold.block()).0, &bytes);
             block = Some(hold);
         }
@@ -80,7 +80,7 @@ impl Repeated {
         let meta = Meta { attachments: self.attachments.len(), spilled: false, bytes: self.bytes.len() };
         let counted = meta.pack();
         map.store(count, counted);
-        let note = |entry, grant| Note { entry, count, counted, grant };
+        let note = |entry, grant| AttachRecord { entry, count, counted, grant };
         let share = || {
             arena.share_seat(envelope.id(), note(word(field::SPILL), OBJECT), block)?;
             let mut attached = (0..).zip(&self.attachments);

@@ -24,7 +24,7 @@ use crate::messages::incoming::{Arrived, BUFFER, DESCRIPTORS, Incoming, OBJECT};
 use crate::messages::outgoing::pack::AttachRequest;
 use crate::messages::{KEEP, push};
 use crate::sync::shared::{AtomicU64, Ordering};
-use crate::words::{Access, BlockId, Grant, Kind};
+use crate::words::{Access, BlockId, BlockKind, Grant};
 
 /// A message being written.
 ///
@@ -168,7 +168,7 @@ impl Attached {
             return None;
         }
         let arena = Arena::current().ok()?;
-        let hold = arena.alloc_kind(bytes.len() as u64, Kind::Frozen).ok()?;
+        let hold = arena.alloc_kind(bytes.len() as u64, BlockKind::Frozen).ok()?;
         write_own(arena.map(), arena.data_of(hold.block()).0, bytes);
         // No other handle of the block is attached: the block was free.
         let free = self.place(&hold, BUFFER).ok()?.err()?;
@@ -216,7 +216,7 @@ impl Attached {
     ///
     /// # Errors
     /// Same as for [`attach`](Self::attach). The handle is then unchanged. [`Error::Unsendable`] also if its
-    /// memory was [opened to others](crate::Storage::open_to_others): no receiver would accept it as
+    /// memory was [opened to others](crate::Storage::share_as): no receiver would accept it as
     /// exclusive.
     ///
     /// # Safety

@@ -8,8 +8,8 @@ use crate::mem::{Mem, Word, run_straight};
 use crate::messages::Outgoing;
 use crate::messages::envelope::{AHEAD, Envelope, INLINE, MAX_ATTACHMENTS, Meta, TAIL};
 use crate::messages::incoming::OBJECT;
-use crate::steps::{Note, Take, Taken};
-use crate::words::{Access, Attach, BlockId, EnvelopeId, Grant, Kind, Seat};
+use crate::steps::{AttachRecord, TakeOutcome, TakeSeat};
+use crate::words::{Access, Attachment, BlockId, BlockKind, EnvelopeId, Grant, Seat};
 
 /// An attachment of a message. Only handles can create one, so the receiver's access to a block follows from
 /// the type of the sender's handle.
@@ -90,7 +90,7 @@ impl Arena {
             // The last words of an envelope with a spill block are free for its queue.
             meta.spilled = head > INLINE - TAIL;
             let spill_head = if meta.spilled { head } else { 0 };
-            let hold = self.alloc_kind((spill_head + bytes.len()) as u64, Kind::Spill)?;
+            let hold = self.alloc_kind((spill_head + bytes.len()) as u64, BlockKind::Spill)?;
             let at = self.data_of(hold.block()).0;
             data = Some(at + spill_head as u64);
             if meta.spilled {
@@ -118,7 +118,7 @@ impl Arena {
             if a.grant.access() == Access::Exclusive && self.move_seat(id, entry, a) {
                 continue;
             }
-            let note = Note { entry, count: meta_word, counted: meta.pack(), grant: a.grant };
+            let note = AttachRecord { entry, count: meta_word, counted: meta.pack(), grant: a.grant };
             if let Err(error) = self.share_seat(id, note, &a.hold) {
                 self.take_seats_back(id, entries, &mut attachments[..k]);
                 // The sender has all the handles: none of them is lost with the envelope.
@@ -136,7 +136,7 @@ impl Arena {
         let map = self.map();
         for (k, a) in attachments.iter_mut().enumerate().filter(|(_, a)| a.hold.is_nowhere()) {
             let entry = entries.plus(k as u64);
-            let back = Attach::unpack(map.load_relaxed(entry)).map(|attach| self.adopt(id, attach));
+            let back = Attachment::unpack(map.load_relaxed(entry)).map(|attach| self.adopt(id, attach));
             // The seat belongs to this envelope, which this process owns: taking it back can't fail.
             if let Some(Ok(hold)) = back {
                 a.hold = hold;
@@ -156,7 +156,7 @@ impl Arena {
         }
         let mut bytes = Vec::new();
         self.read_inline(id, listed, meta.bytes, &mut bytes);
-        let hold = self.alloc_kind(meta.bytes as u64, Kind::Spill)?;
+        let hold = self.alloc_kind(meta.bytes as u64, BlockKind::Spill)?;
         crate::messages::bytes::write_own(map, self.data_of(hold.block()).0, &bytes);
         let mut spill = AttachRequest { hold, grant: OBJECT };
         self.move_seat(id, spill_word, &mut spill);
@@ -167,7 +167,7 @@ impl Arena {
     pub(crate) fn move_seat(&self, e: EnvelopeId, entry: Word, request: &mut AttachRequest) -> bool {
         let (Ok(me), block) = (self.me(), request.hold.block()) else { return false };
         let Some(seat) = self.take_seat(&mut request.hold) else { return false };
-        self.map().store(entry, Attach { block, seat, grant: request.grant }.pack());
+        self.map().store(entry, Attachment { block, seat, grant: request.grant }.pack());
         if let Some(word) = self.seat_word(block, seat) {
             _ = self.map().cas(word, Seat::Member(me).pack(), Seat::Envelope(e).pack());
         }
@@ -175,18 +175,18 @@ impl Arena {
     }
 
     /// Takes another seat for an envelope.
-    pub(crate) fn share_seat(&self, e: EnvelopeId, note: Note, hold: &Hold) -> Result<()> {
+    pub(crate) fn share_seat(&self, e: EnvelopeId, note: AttachRecord, hold: &Hold) -> Result<()> {
         self.share_block_seat(Seat::Envelope(e), note, hold.block())
     }
 
     /// Takes another seat of a block, which must have another holder until this returns.
-    pub(crate) fn share_block_seat(&self, who: Seat, note: Note, block: BlockId) -> Result<()> {
+    pub(crate) fn share_block_seat(&self, who: Seat, note: AttachRecord, block: BlockId) -> Result<()> {
         let m = *self.map();
         loop {
-            let take = Take::new(self.block_at(block), self.pages(), who, note);
+            let take = TakeSeat::new(self.block_at(block), self.pages(), who, note);
             match run_straight(take, &m) {
-                Taken::Seat(_) => return Ok(()),
-                Taken::NoneFree => self.add_seat_page(block)?,
+                TakeOutcome::Seat(_) => return Ok(()),
+                TakeOutcome::NoSeat => self.add_seat_page(block)?,
             }
         }
     }
@@ -261,7 +261,7 @@ mod tests {
         assert!(arena.take_seat(&mut hold).is_none() && !hold.is_nowhere());
         drop(hold);
         assert!(arena.is_held(block, arena.generation(block)) && other.was_never_opened());
-        arena.open_to_others(block, Kind::Frozen);
+        arena.share_as(block, BlockKind::Frozen);
         assert!(!other.was_never_opened(), "others may have handles in other processes");
     }
 }

@@ -177,7 +177,7 @@ fn a_look_during_which_another_thread_had_the_processor_has_not_paid() {
     Arena::current().unwrap();
     // In a separate thread, because it stays on one processor.
     let looks = std::thread::spawn(|| {
-        processors::stay_on_this_one();
+        processors::pin_to_current();
         let until = Instant::now() + Duration::from_secs(10);
         // In the others, the answer came in time or after the spin.
         let late = || while_another_thread_runs().filter(|(_, took)| *took > Duration::from_micros(400));

@@ -6,7 +6,7 @@ use crate::words::{ClockPhase, ClockState, Member, Tick};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
-    Look,
+    Load,
     LeftSubmitted(ClockState),
     LeftDone(ClockState, u64),
     Swap(ClockState),
@@ -35,7 +35,7 @@ pub struct ClaimClock {
 impl ClaimClock {
     /// Creates the steps for `me`, with its process id and start time. `dead`: accept a dead clock.
     pub fn new(at: ClockAt, me: Member, process: (u32, u64), dead: bool) -> Self {
-        Self { at, me, process, dead, pc: Pc::Look }
+        Self { at, me, process, dead, pc: Pc::Load }
     }
 }
 
@@ -45,7 +45,7 @@ impl Steps for ClaimClock {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
         let at = self.at;
         self.pc = match self.pc {
-            Pc::Look => {
+            Pc::Load => {
                 let state = ClockState::unpack(m.load(at.state()));
                 match state.phase {
                     // No epoch is left for another owner.
@@ -110,20 +110,20 @@ impl Steps for ClaimClock {
 /// Releases a clock of the caller in this epoch, to which it submits nothing more. Ends with `true` if the
 /// clock is free, and `false` if its last ticks are not done.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct GiveUpClock {
+pub struct ReleaseClock {
     at: ClockAt,
     submitted: u64,
     pc: Option<(ClockState, Option<bool>)>,
 }
 
-impl GiveUpClock {
+impl ReleaseClock {
     /// Creates the steps. `submitted`: the last tick that the owner submitted.
     pub fn new(at: ClockAt, submitted: u64) -> Self {
         Self { at, submitted, pc: None }
     }
 }
 
-impl Steps for GiveUpClock {
+impl Steps for ReleaseClock {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {

@@ -6,7 +6,7 @@ use crate::words::{ClockPhase, ClockState, END_OF_TICKS, Member, Tick};
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Pc {
-    Look,
+    Load,
     Begin(ClockState),
     Back(ClockState, ClockPhase),
     DiedAt(ClockState),
@@ -16,7 +16,7 @@ enum Pc {
     When(ClockState),
     Dead(ClockState),
     // For a dead clock: checks if a late write of its device has turned it back.
-    Again(ClockState),
+    Recheck(ClockState),
     ReleaseAgain(u64),
 }
 
@@ -33,7 +33,7 @@ pub struct EndClock {
 impl EndClock {
     /// Creates the steps, which apply only if the clock belongs to this member. `now` is in milliseconds.
     pub fn new(at: ClockAt, member: Option<Member>, now: u64) -> Self {
-        Self { at, member, now, pc: Pc::Look }
+        Self { at, member, now, pc: Pc::Load }
     }
 }
 
@@ -43,10 +43,10 @@ impl Steps for EndClock {
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
         let at = self.at;
         self.pc = match self.pc {
-            Pc::Look => {
+            Pc::Load => {
                 let state = ClockState::unpack(m.load(at.state()));
                 match state.phase {
-                    ClockPhase::Dead => Pc::Again(state),
+                    ClockPhase::Dead => Pc::Recheck(state),
                     _ if state.member().is_none() || state.member() != self.member => {
                         return Some(false);
                     }
@@ -59,7 +59,7 @@ impl Steps for EndClock {
             // The value of a claimer is above all ticks of the ended epoch: it may stay.
             Pc::Back(state, phase) => {
                 _ = m.cas(at.state(), state.pack(), state.with(phase).pack());
-                Pc::Look
+                Pc::Load
             }
             // From here on no process claims it.
             Pc::Begin(state) => {
@@ -67,27 +67,27 @@ impl Steps for EndClock {
                 let ending = state.with(ClockPhase::Ending(member));
                 match m.cas(at.state(), state.pack(), ending.pack()) {
                     Ok(()) => Pc::DiedAt(ending),
-                    Err(_) => Pc::Look,
+                    Err(_) => Pc::Load,
                 }
             }
             Pc::DiedAt(state) => Pc::Done(state, m.load(at.died_at())),
             Pc::Done(state, died) => match m.load(at.done()) {
                 END_OF_TICKS => Pc::When(state),
                 // Other processes have ended it, and it has another owner.
-                done if Tick::epoch_of(done) > state.epoch => Pc::Look,
+                done if Tick::epoch_of(done) > state.epoch => Pc::Load,
                 // The progress is recorded before it is overwritten.
                 done if died < done => Pc::Raise(state, died, done),
                 done => Pc::Release(state, done),
             },
             Pc::Raise(state, died, done) => match m.cas(at.died_at(), died, done) {
                 Ok(()) => Pc::Release(state, done),
-                Err(_) => Pc::Look,
+                Err(_) => Pc::Load,
             },
             Pc::Release(state, done) => {
                 let end = END_OF_TICKS;
                 match m.cas(at.done(), done, end) {
                     Ok(()) => Pc::When(state),
-                    Err(_) => Pc::Look,
+                    Err(_) => Pc::Load,
                 }
             }
             Pc::When(state) => {
@@ -99,10 +99,10 @@ impl Steps for EndClock {
                 let dead = ClockState { phase: ClockPhase::Dead, first_died, ..state };
                 match m.cas(at.state(), state.pack(), dead.pack()) {
                     Ok(()) => return Some(true),
-                    Err(_) => Pc::Look,
+                    Err(_) => Pc::Load,
                 }
             }
-            Pc::Again(state) => {
+            Pc::Recheck(state) => {
                 let done = m.load(at.done());
                 // A claimer that died may have begun the next epoch, and so may one that is alive by now.
                 let next = Tick::epoch_of(done) > state.epoch;

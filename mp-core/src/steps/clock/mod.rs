@@ -57,11 +57,11 @@
 
 mod claim;
 mod end;
-mod look;
+mod tick;
 
-pub use claim::{ClaimClock, GiveUpClock};
+pub use claim::{ClaimClock, ReleaseClock};
 pub use end::EndClock;
-pub use look::{LookAtTick, TickLook};
+pub use tick::{CheckTick, TickStatus};
 
 use crate::mem::Word;
 #[cfg(doc)]
@@ -139,13 +139,13 @@ mod tests {
         if dies {
             assert!(run(EndClock::new(CLOCK, Some(Member::new(1, 1)), 1), m));
         } else {
-            assert!(run(GiveUpClock::new(CLOCK, tick(epoch, 2).value()), m));
+            assert!(run(ReleaseClock::new(CLOCK, tick(epoch, 2).value()), m));
         }
         epoch
     }
 
-    fn look(m: &HeapMem, tick: Tick) -> TickLook {
-        run(LookAtTick::new(CLOCK, tick), m)
+    fn look(m: &HeapMem, tick: Tick) -> TickStatus {
+        run(CheckTick::new(CLOCK, tick), m)
     }
 
     #[test]
@@ -157,25 +157,25 @@ mod tests {
             assert_eq!(epoch(&m, done, dies), i as u16 + 1);
         }
         let second = |epoch| look(&m, tick(epoch, 2));
-        assert_eq!(second(1), TickLook::Complete, "before any owner died");
-        assert_eq!(second(2), TickLook::Died(None));
-        assert_eq!(second(3), TickLook::Complete, "given up after one had died");
-        assert_eq!(second(4), TickLook::Complete, "its owner died when all was done");
-        assert_eq!((look(&m, tick(5, 1)), second(5)), (TickLook::Complete, TickLook::Died(None)));
-        assert_eq!(second(6), TickLook::Complete);
-        assert_eq!(look(&m, tick(6, 3)), TickLook::Forged);
-        assert_eq!((look(&m, tick(7, 1)), look(&m, tick(0, 1))), (TickLook::Forged, TickLook::Forged));
+        assert_eq!(second(1), TickStatus::Complete, "before any owner died");
+        assert_eq!(second(2), TickStatus::Died(None));
+        assert_eq!(second(3), TickStatus::Complete, "given up after one had died");
+        assert_eq!(second(4), TickStatus::Complete, "its owner died when all was done");
+        assert_eq!((look(&m, tick(5, 1)), second(5)), (TickStatus::Complete, TickStatus::Died(None)));
+        assert_eq!(second(6), TickStatus::Complete);
+        assert_eq!(look(&m, tick(6, 3)), TickStatus::Forged);
+        assert_eq!((look(&m, tick(7, 1)), look(&m, tick(0, 1))), (TickStatus::Forged, TickStatus::Forged));
         // So long ago that only the absence of deaths is known.
         (0..70).for_each(|_| _ = epoch(&m, 2, well));
         assert_eq!(
             (second(1), second(3), second(14)),
-            (TickLook::Complete, TickLook::Died(None), TickLook::Complete)
+            (TickStatus::Complete, TickStatus::Died(None), TickStatus::Complete)
         );
     }
 
     /// The value written by a dead claimer is above all ticks, and so is the next claimer's.
     #[test]
-    fn a_dead_clock_whose_claimer_died_stays_as_that_left_it() {
+    fn dead_clock_keeps_the_value_of_a_dead_claimer() {
         let m = HeapMem::new(8);
         epoch(&m, 1, true);
         m.store(CLOCK.done(), Tick::base(2));
@@ -184,7 +184,7 @@ mod tests {
         // A late write is different.
         m.store(CLOCK.done(), tick(1, 2).value());
         assert!(run(EndClock::new(CLOCK, None, 2), &m));
-        assert_eq!((m.load(CLOCK.done()), look(&m, tick(1, 2))), (END_OF_TICKS, TickLook::Died(Some(7))));
+        assert_eq!((m.load(CLOCK.done()), look(&m, tick(1, 2))), (END_OF_TICKS, TickStatus::Died(Some(7))));
     }
 
     #[test]

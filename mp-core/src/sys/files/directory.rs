@@ -73,7 +73,7 @@ pub(crate) const GRACE: Duration = Duration::from_secs(10);
 
 impl Directory {
     /// Opens the directory of this user below `parent`, and creates it if it is missing.
-    pub(crate) fn make(parent: &Path) -> Result<Self> {
+    pub(crate) fn create_in(parent: &Path) -> Result<Self> {
         let path = Self::path_in(parent);
         let fail = |what, e: Errno| Error::Directory { path: path.clone(), what, source: e.into() };
         match rustix::fs::mkdir(&path, Mode::RWXU) {
@@ -127,24 +127,25 @@ impl Directory {
         let mode = Mode::RUSR | Mode::WUSR;
         let fd = rustix::fs::openat(&self.fd, file_name(name), flags, mode)
             .map_err(self.fail("no file can be made in it"))?;
-        let made = hold(fd.as_fd()).map_err(self.fail("a new file in it can't be locked")).and_then(|held| {
-            if !held {
-                return Err(self.fail("a new file in it was removed at once, by another process")(
-                    Errno::AGAIN,
-                ));
-            }
-            let mut len = len;
-            loop {
-                // The caller has checked RLIMIT_FSIZE: beyond it this raises SIGXFSZ.
-                match rustix::fs::ftruncate(&fd, len) {
-                    Ok(()) => return Ok(len),
-                    Err(Errno::FBIG | Errno::INVAL | Errno::NOSPC) if len / 2 >= least => {
-                        len = (len / 2).next_multiple_of(self.grain());
-                    }
-                    Err(e) => return Err(self.fail("ftruncate of a new file in it")(e)),
+        let made =
+            lock_shared(fd.as_fd()).map_err(self.fail("a new file in it can't be locked")).and_then(|held| {
+                if !held {
+                    return Err(self.fail("a new file in it was removed at once, by another process")(
+                        Errno::AGAIN,
+                    ));
                 }
-            }
-        });
+                let mut len = len;
+                loop {
+                    // The caller has checked RLIMIT_FSIZE: beyond it this raises SIGXFSZ.
+                    match rustix::fs::ftruncate(&fd, len) {
+                        Ok(()) => return Ok(len),
+                        Err(Errno::FBIG | Errno::INVAL | Errno::NOSPC) if len / 2 >= least => {
+                            len = (len / 2).next_multiple_of(self.grain());
+                        }
+                        Err(e) => return Err(self.fail("ftruncate of a new file in it")(e)),
+                    }
+                }
+            });
         match made {
             Ok(len) => Ok((fd, len)),
             Err(e) => {
@@ -160,7 +161,7 @@ impl Directory {
         let gone = "shared memory in it is gone (was it removed from outside?)";
         let fd = rustix::fs::openat(&self.fd, file_name(name), flags, Mode::empty())
             .map_err(self.fail("a file in it can't be opened"))?;
-        if !hold(fd.as_fd()).map_err(self.fail("a file in it can't be locked"))? {
+        if !lock_shared(fd.as_fd()).map_err(self.fail("a file in it can't be locked"))? {
             return Err(self.fail(gone)(Errno::NOENT));
         }
         let stat = rustix::fs::fstat(&fd).map_err(self.fail("fstat of a file in it"))?;
@@ -196,7 +197,7 @@ impl Directory {
     }
 
     fn remove_unheld(&self, name: &str, owners: Reader) -> bool {
-        let Ok(Some(file)) = self.look_into(name) else { return false };
+        let Ok(Some(file)) = self.open_stale(name) else { return false };
         // Checked first, so that a file in use is never locked.
         if !self.may_be_removed(&file, owners) || !lock_alone(&file) || !self.may_be_removed(&file, owners) {
             return false;
@@ -205,7 +206,7 @@ impl Directory {
     }
 
     /// Opens a file in it to read. Returns `None` if the name does not exist.
-    fn look_into(&self, name: &str) -> Result<Option<fs::File>, Errno> {
+    fn open_stale(&self, name: &str) -> Result<Option<fs::File>, Errno> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let file = match rustix::fs::openat(&self.fd, name, flags, Mode::empty()) {
             Ok(fd) => fs::File::from(fd),
@@ -227,7 +228,7 @@ impl Directory {
 
     /// Returns `true` if the program whose first file is `first` has ended.
     fn is_over(&self, first: u128, owners: Reader) -> bool {
-        match self.look_into(&file_name(first)) {
+        match self.open_stale(&file_name(first)) {
             // The first file is removed only after the end of its program.
             Ok(None) => true,
             Ok(Some(file)) => match owners(&head_of(file.as_fd())) {
@@ -308,7 +309,7 @@ pub(crate) fn name_of(file: &Path) -> Option<u128> {
 
 /// Acquires a shared lock of a file, and checks that the file still has its name. Returns `false` if another
 /// process is removing it.
-pub(crate) fn hold(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
+pub(crate) fn lock_shared(fd: BorrowedFd<'_>) -> Result<bool, Errno> {
     loop {
         match rustix::fs::flock(fd, FlockOperation::NonBlockingLockShared) {
             Ok(()) => return Ok(rustix::fs::fstat(fd)?.st_nlink > 0),
@@ -340,7 +341,7 @@ pub(crate) fn create_named(
     loop {
         let name = random_name()?;
         named(name);
-        let made = Directory::make(parent).and_then(|d| d.create(name, len, least));
+        let made = Directory::create_in(parent).and_then(|d| d.create(name, len, least));
         attempt += 1;
         match made {
             // A cleaner removed the file, or the directory with it.
@@ -359,7 +360,7 @@ pub(crate) fn process_namespace() -> u64 {
 }
 
 /// Releases the lock by which this process holds a file.
-pub(crate) fn let_go(fd: BorrowedFd<'_>) {
+pub(crate) fn unlock(fd: BorrowedFd<'_>) {
     _ = rustix::fs::flock(fd, FlockOperation::Unlock);
 }
 
@@ -373,7 +374,7 @@ mod tests {
     fn a_file_that_was_cut_off_is_refused() {
         let parent = std::env::temp_dir().join(format!("mp-cut-off-{}", std::process::id()));
         fs::create_dir(&parent).unwrap();
-        let directory = Directory::make(&parent).unwrap();
+        let directory = Directory::create_in(&parent).unwrap();
         let (file, len) = directory.create(7, 1 << 20, 1 << 20).unwrap();
         assert!(directory.open_file(7, len).is_ok());
         rustix::fs::ftruncate(&file, len - 1).unwrap();

@@ -4,6 +4,6 @@ pub(crate) mod directory;
 pub(crate) mod foreign;
 pub(crate) mod locks;
 pub(crate) mod packets;
-pub(crate) mod plug;
+pub(crate) mod placeholder;
 pub(crate) mod region;
 pub mod socket;

@@ -24,13 +24,13 @@ use crate::sys::{foreign, os};
 
 /// Purpose of a mapping.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum MapFor {
+pub enum MapMode {
     /// Reading and writing, visible to other processes.
-    Sharing,
+    ReadWrite,
     /// Reading the writes of other processes.
-    Looking,
+    ReadShared,
     /// Reading data that no process can change.
-    Reading,
+    ReadPrivate,
 }
 
 /// Mapped file.
@@ -53,15 +53,15 @@ impl Region {
     ///
     /// # Errors
     /// [`Error::NotShareable`] if the file is shorter, or not regular; [`Error::Os`] if it can't be mapped.
-    pub fn new(fd: BorrowedFd<'_>, len: u64, what_for: MapFor) -> Result<Self> {
+    pub fn new(fd: BorrowedFd<'_>, len: u64, mode: MapMode) -> Result<Self> {
         // Never empty, and always whole words: the rest of the last page is mapped as well.
         let size = usize::try_from(len.max(1))
             .map_err(|_| Error::LimitExceeded(format!("{len} bytes can't be mapped")))?;
-        let (prot, flags) = match what_for {
-            MapFor::Sharing => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
-            MapFor::Looking => (ProtFlags::READ, MapFlags::SHARED),
+        let (prot, flags) = match mode {
+            MapMode::ReadWrite => (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED),
+            MapMode::ReadShared => (ProtFlags::READ, MapFlags::SHARED),
             // Private: kernels before 6.7 refuse a shared mapping of a file that is sealed against writing.
-            MapFor::Reading => (ProtFlags::READ, MapFlags::PRIVATE),
+            MapMode::ReadPrivate => (ProtFlags::READ, MapFlags::PRIVATE),
         };
         // SAFETY: a fresh mapping at an address of the kernel's choice; no existing memory is touched.
         let at = unsafe { rustix::mm::mmap(std::ptr::null_mut(), size, prot, flags, fd, 0) }
@@ -147,12 +147,12 @@ mod tests {
     #[test]
     fn a_region_is_not_longer_than_its_file() {
         let file = foreign::memfd_of(&[7; 5000]).unwrap();
-        for what_for in [MapFor::Sharing, MapFor::Looking, MapFor::Reading] {
-            let region = Region::new(file.as_fd(), 5000, what_for).unwrap();
+        for mode in [MapMode::ReadWrite, MapMode::ReadShared, MapMode::ReadPrivate] {
+            let region = Region::new(file.as_fd(), 5000, mode).unwrap();
             assert_eq!(region.load(Word::at(4992)), u64::from_ne_bytes([7; 8]));
             // In the last page of the file, and after it.
             for len in [5001, 8193, u64::MAX] {
-                let error = Region::new(file.as_fd(), len, what_for).unwrap_err();
+                let error = Region::new(file.as_fd(), len, mode).unwrap_err();
                 let said = error.to_string();
                 assert!(said.contains("5000") && said.contains("SIGBUS") || len == u64::MAX, "{said}");
             }

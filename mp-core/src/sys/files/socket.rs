@@ -73,20 +73,20 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> Result<(usize, Optio
 }
 
 /// Event at the other end of a socket.
-pub(crate) enum News {
-    Said(u8),
+pub(crate) enum SocketEvent {
+    Byte(u8),
     Closed,
 }
 
 /// Returns the first byte sent by the other end, which stays in the socket, or that the other end is closed.
 /// Returns `None` if it is open and has sent nothing.
-pub(crate) fn news(socket: &impl AsFd) -> Option<News> {
+pub(crate) fn peek_event(socket: &impl AsFd) -> Option<SocketEvent> {
     let mut byte = [0];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
     match retry_on_intr(|| rustix::net::recv(socket, &mut byte, flags)) {
-        Ok((_, 1..)) => Some(News::Said(byte[0])),
+        Ok((_, 1..)) => Some(SocketEvent::Byte(byte[0])),
         // This error means that the other end was closed before it received the data.
-        Ok(_) | Err(Errno::CONNRESET) => Some(News::Closed),
+        Ok(_) | Err(Errno::CONNRESET) => Some(SocketEvent::Closed),
         Err(_) => None,
     }
 }

@@ -336,12 +336,13 @@ impl crate::mem::Mem for Mapping {
     }
     #[inline(always)]
     fn has_pairs(&self) -> bool {
-        crate::sys::pair::is_there()
+        crate::sys::cmpxchg16b::is_supported()
     }
     #[inline(always)]
     fn cas_pair(&self, w: crate::mem::Word, old: [u64; 2], new: [u64; 2]) -> bool {
         hook(true);
-        w.offset().is_multiple_of(16) && crate::sys::pair::swap(self.pair_at(w.offset()), old, new)
+        w.offset().is_multiple_of(16)
+            && crate::sys::cmpxchg16b::compare_exchange(self.pair_at(w.offset()), old, new)
     }
     #[inline(always)]
     fn will_write(&self, w: crate::mem::Word) {
@@ -372,7 +373,7 @@ impl crate::mem::Mem for Mapping {
     }
     #[inline(always)]
     fn lost(&self) {
-        crate::sys::backoff::hold_off();
+        crate::sys::backoff::back_off();
     }
     #[inline(always)]
     fn ticks(&self) -> u32 {

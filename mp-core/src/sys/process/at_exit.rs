@@ -57,7 +57,7 @@ pub(crate) use before_main;
 /// Runs `what` when the process exits, after all functions that are registered later. Only the first call
 /// registers a function.
 #[cfg(all(feature = "inject", not(mp_loom)))]
-pub(crate) fn at_last(what: fn()) {
+pub(crate) fn on_exit_last(what: fn()) {
     static LAST: PerProcess<OnceLock<fn()>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
     extern "C" fn at_exit() {
         if let Some(what) = LAST.get() {

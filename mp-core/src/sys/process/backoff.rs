@@ -34,8 +34,8 @@ thread_local! {
 
 /// Pauses for a moment, after another process was faster.
 #[cold]
-pub(crate) fn hold_off() {
-    if processors::only_one() {
+pub(crate) fn back_off() {
+    if processors::is_single() {
         return;
     }
     let at = Instant::now();

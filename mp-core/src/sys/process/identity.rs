@@ -6,7 +6,7 @@ use crate::sync::Ordering;
 use crate::sync::shared::AtomicU64;
 
 /// Tag of this process as a member, in a word that reads 0 in a forked copy of the process (see
-/// [`crate::sys::private`]).
+/// [`crate::sys::private_table`]).
 #[derive(Debug)]
 pub(crate) struct Identity(&'static AtomicU64);
 

@@ -7,11 +7,11 @@ pub(crate) mod identity;
 pub mod inherited;
 #[cfg(feature = "inject")]
 pub mod inject;
-pub(crate) mod on_signal;
 pub mod peer;
 pub(crate) mod privileges;
 pub(crate) mod processors;
 #[cfg(feature = "inject")]
 pub(crate) mod raise;
+pub(crate) mod signal_counter;
 pub(crate) mod stack;
 pub(crate) mod valgrind;

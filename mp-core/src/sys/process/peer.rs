@@ -49,9 +49,9 @@ pub fn of(socket: BorrowedFd<'_>) -> io::Result<Peer> {
 
 /// Observable state of a process.
 #[derive(Debug)]
-pub enum Life {
+pub enum Liveness {
     /// Alive. The descriptor is readable once the process has ended, even if copies of it live.
-    Lives(OwnedFd),
+    Alive(OwnedFd),
     /// Ended.
     Ended,
     /// Unknown: the process is in another pid namespace, or no descriptor is available, or the kernel has no
@@ -62,12 +62,12 @@ pub enum Life {
 /// Returns the state of the process with this [`pid`](Peer::pid). If the id was reused, the result is the
 /// state of the new process. Reference: `pidfd_open(2)`, since Linux 5.3.
 #[must_use]
-pub fn life(pid: u32) -> Life {
-    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Life::Unknown };
+pub fn liveness(pid: u32) -> Liveness {
+    let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return Liveness::Unknown };
     match pidfd_open(pid, PidfdFlags::empty()) {
-        Ok(life) => Life::Lives(life),
-        Err(Errno::SRCH) => Life::Ended,
-        Err(_) => Life::Unknown,
+        Ok(life) => Liveness::Alive(life),
+        Err(Errno::SRCH) => Liveness::Ended,
+        Err(_) => Liveness::Unknown,
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 ///
 /// A process that is pinned to one processor waits for processes on other ones, so pinning does not count. A
 /// machine with one processor, or a quota of one, does.
-pub(crate) fn only_one() -> bool {
+pub(crate) fn is_single() -> bool {
     // Looked up once, since it reads files.
     // fork: the machine and its quota are the same, and pinning does not matter. It is looked up before a
     // fork, so that no copy has it half looked up.
@@ -29,7 +29,7 @@ pub(crate) fn current() -> u32 {
 
 /// Pins this thread, and the threads that it starts, to its present processor.
 #[cfg(test)]
-pub(crate) fn stay_on_this_one() {
+pub(crate) fn pin_to_current() {
     let mut only = rustix::thread::CpuSet::new();
     only.set(current() as usize);
     rustix::thread::sched_setaffinity(None, &only).unwrap();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::Ordering;
-use crate::sys::{identity, on_signal};
+use crate::sys::{identity, signal_counter};
 use crate::waiting::reports::table;
 use crate::waiting::reports::table::Service;
 use crate::waiting::reports::{DUMPS, ENTRIES, held, report};
@@ -78,15 +78,15 @@ pub fn listen() {
     if crate::gained_privileges() {
         return;
     }
-    let Some(signal) = on_signal::number(&wanted) else {
+    let Some(signal) = signal_counter::number(&wanted) else {
         eprintln!(
             "mp: {VARIABLE}={wanted} is ignored: it takes the name or number of a signal that a program can handle, as {VARIABLE}=USR1"
         );
         return;
     };
     // Read before the handler is installed, so no signal is missed.
-    let before = on_signal::seen();
-    if !on_signal::listen(signal) {
+    let before = signal_counter::count();
+    if !signal_counter::install(signal) {
         eprintln!("mp: {VARIABLE}={wanted} is ignored: {}", std::io::Error::last_os_error());
         return;
     }
@@ -94,9 +94,9 @@ pub fn listen() {
         table::serves(Service::Dump);
         let mut seen = before;
         loop {
-            let now = on_signal::seen();
+            let now = signal_counter::count();
             if now == seen {
-                on_signal::sleep(seen);
+                signal_counter::wait_for_change(seen);
             } else {
                 seen = now;
                 dump();

@@ -7,11 +7,11 @@ use crate::arena::Arena;
 use crate::mem::{Mem, Word};
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
-use crate::steps::lock::{LockAt, LockWord, Who};
+use crate::steps::lock::{LockAt, LockWord, OsThread};
 use crate::sync::Ordering;
 use crate::sys::identity;
 use crate::waiting::reports::table;
-use crate::words::{BlockId, Holder, Member, Owner, Place};
+use crate::words::{BlockId, Holder, Member, Owner, RingPlace};
 
 /// Returns lines for a dump, each with its line end.
 type Section = fn() -> String;
@@ -65,8 +65,8 @@ fn locks(text: &mut String, arena: Arena, me: Member) {
             continue;
         }
         let word = LockWord(arena.map().load(lock.word()));
-        let holder = Who::of(arena.map().load(lock.by()), word);
-        if let Some(Who { pid, tid }) = holder.filter(|_| word.holder() == Some(me))
+        let holder = OsThread::of(arena.map().load(lock.by()), word);
+        if let Some(OsThread { pid, tid }) = holder.filter(|_| word.holder() == Some(me))
             && pid == identity::process()
         {
             _ = writeln!(text, "mp: thread {tid} holds the {}", named(arena, "lock", block));
@@ -79,7 +79,7 @@ fn leases(text: &mut String, arena: Arena, me: Member) {
     for envelope in arena.envelopes_in_use(0) {
         let owner = Owner::unpack(arena.map().load(arena.owner_words().of(envelope)));
         if owner.holder == Holder::Leased(me) {
-            let place = Place::unpack(arena.map().load(arena.place_words().of(envelope)));
+            let place = RingPlace::unpack(arena.map().load(arena.place_words().of(envelope)));
             *queues.entry(place.ring).or_default() += 1;
         }
     }

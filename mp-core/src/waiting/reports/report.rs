@@ -176,7 +176,7 @@ pub(super) fn publish(text: &str, hang: bool) {
     print(text);
     #[cfg(feature = "log")]
     {
-        _ = crate::process::user_code::caught(|| log::warn!(target: "mp::waits", "{}", text.trim_end()));
+        _ = crate::process::user_code::catch_panic(|| log::warn!(target: "mp::waits", "{}", text.trim_end()));
     }
     if let Some(hook) = settings::hook() {
         hook(text, hang);

@@ -270,7 +270,7 @@ impl Arena {
         let offset = match self.kind_of(block) {
             _ if len < 64 => return None,
             kind if kind.is_object() && self.map().load(base) == STRUCTURE => STRUCTURE_NAME,
-            crate::words::Kind::Ring if len >= 1024 => RING_NAME,
+            crate::words::BlockKind::Ring if len >= 1024 => RING_NAME,
             _ => return None,
         };
         Some(base.plus(offset))

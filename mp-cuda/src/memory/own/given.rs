@@ -19,7 +19,7 @@ use mp_core::clocks::Tick;
 use super::cut::Ranges;
 use crate::memory::object::SlabObject;
 use crate::memory::ticks::{self, State};
-use mp_core::steps::row::Returned;
+use mp_core::steps::device::use_record::UseRecord;
 
 /// Piece that was given away: the mark of its object, and its units.
 #[derive(Debug)]
@@ -61,8 +61,8 @@ impl Given {
             let back = ticks::is_gone(one.mark).then(|| slab.row(one.units.start).returned());
             let back = back.map(|found| (found, ticks::state(found.last_use)));
             let waits =
-                |(found, state): &(Returned, State)| found.whole && found.mixed && *state == State::Pending;
-            let Some((Returned { last_use: last, whole, .. }, state)) = back.filter(|back| !waits(back))
+                |(found, state): &(UseRecord, State)| found.whole && found.mixed && *state == State::Pending;
+            let Some((UseRecord { last_use: last, whole, .. }, state)) = back.filter(|back| !waits(back))
             else {
                 self.next += 1;
                 continue;

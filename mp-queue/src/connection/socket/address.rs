@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use mp_core::message::PlainOutcome;
-use mp_core::sent;
+use mp_core::serde_with;
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
@@ -70,7 +70,7 @@ pub struct Address(AddressKind);
 
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
 enum AddressKind {
-    Path(#[serde(with = "sent::path")] PathBuf),
+    Path(#[serde(with = "serde_with::path")] PathBuf),
     Name(Vec<u8>),
     /// Never empty, unless it was received so. An empty address can't be connected to.
     Tcp(Vec<SocketAddr>),

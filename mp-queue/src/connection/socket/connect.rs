@@ -68,7 +68,7 @@ enum WaitCondition<'a> {
 struct ConnectingSocket<'a>(BorrowedFd<'a>);
 
 impl Waitable for ConnectingSocket<'_> {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Writable(self.0)
     }
 

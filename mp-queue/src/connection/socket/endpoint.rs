@@ -50,7 +50,7 @@ impl Socket {
     }
 
     /// Returns the description for reports.
-    pub(crate) fn described(&self) -> String {
+    pub(crate) fn description(&self) -> String {
         let name = self.given_name().map(|name| format!(" {name:?}")).unwrap_or_default();
         match self.stream.peer {
             PeerIdentity::Process(process) => format!("socket{name} to pid {}", process.pid),
@@ -88,7 +88,7 @@ impl Socket {
 pub(super) struct ReadableSocket(pub(super) Arc<Socket>);
 
 impl Waitable for ReadableSocket {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Readable(self.0.as_fd())
     }
 
@@ -96,8 +96,8 @@ impl Waitable for ReadableSocket {
         self.0.has_arrived()
     }
 
-    fn described(&self) -> Option<String> {
-        Some(self.0.described())
+    fn description(&self) -> Option<String> {
+        Some(self.0.description())
     }
 }
 
@@ -105,7 +105,7 @@ impl Waitable for ReadableSocket {
 pub(super) struct WritableSocket(pub(super) Arc<Socket>);
 
 impl Waitable for WritableSocket {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Writable(self.0.as_fd())
     }
 
@@ -113,8 +113,8 @@ impl Waitable for WritableSocket {
         found(self.0.as_fd(), PollFlags::OUT) != PollFlags::empty()
     }
 
-    fn described(&self) -> Option<String> {
-        Some(format!("room in {}", self.0.described()))
+    fn description(&self) -> Option<String> {
+        Some(format!("room in {}", self.0.description()))
     }
 }
 

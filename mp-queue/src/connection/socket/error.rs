@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use mp_core::sent;
+use mp_core::serde_with;
 use serde::{Deserialize, Serialize};
 
 use super::Address;
@@ -19,12 +19,12 @@ pub enum ConnectError {
     /// `NotFound`.
     Io {
         /// Operation that failed.
-        #[serde(with = "sent::text")]
+        #[serde(with = "serde_with::text")]
         what: &'static std::primitive::str,
         /// Address of the operation.
         address: Address,
         /// Error of the kernel.
-        #[serde(with = "sent::io")]
+        #[serde(with = "serde_with::io")]
         source: io::Error,
     },
     /// The other side belongs to another user.
@@ -57,7 +57,7 @@ pub enum ConnectError {
         address: Address,
     },
     /// The other side does not use this library, or uses an incompatible version.
-    Incompatible(#[serde(with = "sent::text")] &'static std::primitive::str),
+    Incompatible(#[serde(with = "serde_with::text")] &'static std::primitive::str),
     /// The other side closed the connection during the handshake: it ended, or refused this side.
     Gone,
     /// The other side did not answer in time.

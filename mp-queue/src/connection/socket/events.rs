@@ -16,7 +16,7 @@ use super::{Address, ConnectError, waiting};
 struct DescriptorEvents(Arc<OwnedFd>);
 
 impl Waitable for DescriptorEvents {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Readable(self.0.as_fd())
     }
 

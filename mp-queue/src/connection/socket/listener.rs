@@ -349,7 +349,7 @@ impl AsFd for Listener {
 }
 
 impl Waitable for Listener {
-    fn place(&self) -> WaitPoint<'_> {
+    fn wait_point(&self) -> WaitPoint<'_> {
         WaitPoint::Readable(self.as_fd())
     }
 
@@ -357,7 +357,7 @@ impl Waitable for Listener {
         Descriptor(self.as_fd()).is_ready()
     }
 
-    fn described(&self) -> Option<String> {
+    fn description(&self) -> Option<String> {
         let name = self.given_name().map(|name| format!(" {name:?}")).unwrap_or_default();
         Some(format!("listener{name} at {}", self.address))
     }

@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use mp_core::Waitable;
 #[cfg(feature = "authkey")]
-use mp_core::sent::ByteString;
+use mp_core::serde_with::ByteString;
 
 pub use address::Address;
 use connect::ConnectAttempt;

@@ -58,7 +58,7 @@ pub(super) enum FrameEvent {
 fn read_more(fd: BorrowedFd<'_>, into: &mut Vec<u8>, len: usize) -> Result<usize, Errno> {
     let start = into.len();
     if start == into.capacity() && start >= WHOLE && into.try_reserve_exact(len - start).is_ok() {
-        mp_core::will_fill(into.spare_capacity_mut());
+        mp_core::advise_huge_pages(into.spare_capacity_mut());
     } else if start == into.capacity() {
         into.reserve_exact(len.min(start + start.max(FIRST)) - start);
     }

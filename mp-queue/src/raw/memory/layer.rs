@@ -7,7 +7,7 @@
 
 use mp_core::detach_notice::Gone;
 use mp_core::mem::{Mem, Word, run};
-use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, Place};
+use mp_core::words::{BlockId, EnvelopeId, Holder, Member, Owner, RingPlace};
 use mp_core::{Arena, InDoubt, RingLayer};
 
 use super::RingMemory;
@@ -70,7 +70,7 @@ fn settle(arena: Arena, (dead, intents): (Member, &[Word]), others: &dyn Fn() ->
 fn take_back(arena: Arena, e: EnvelopeId, owner: Owner) {
     let m = RingMemory::words(arena);
     // If the message has another owner by now, it is not returned.
-    let place = Place::unpack(m.load(arena.place_words().of(e)));
+    let place = RingPlace::unpack(m.load(arena.place_words().of(e)));
     if let Some(ring) = RingMemory::open(arena, place.ring) {
         ring.return_for_dead_holder(e, owner);
     }

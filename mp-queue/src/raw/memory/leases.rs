@@ -6,7 +6,7 @@
 
 use mp_core::mem::{Mem, run};
 use mp_core::message::Outgoing;
-use mp_core::words::{EnvelopeId, Holder, Member, Owner, Place};
+use mp_core::words::{EnvelopeId, Holder, Member, Owner, RingPlace};
 use mp_core::{Envelope, Leased};
 
 use super::RingMemory;
@@ -219,7 +219,7 @@ impl RingMemory {
     fn has(&self, e: EnvelopeId, is: impl Fn(Holder) -> bool) -> bool {
         let (m, arena) = (Self::words(self.arena), self.arena);
         is(Owner::unpack(m.load(arena.owner_words().of(e))).holder)
-            && Place::unpack(m.load(arena.place_words().of(e))).ring == self.chain.block()
+            && RingPlace::unpack(m.load(arena.place_words().of(e))).ring == self.chain.block()
     }
 
     /// Calls `each` with every message that is in this queue or was returned to it. No living process has it.

@@ -106,7 +106,7 @@ impl RowElement<'_> {
     #[inline]
     fn wrapped<T>(self, read: impl FnOnce(Self) -> Result<T, CodecError>) -> Result<T, CodecError> {
         let left = self.left;
-        if !level::down(left) {
+        if !level::try_enter(left) {
             return Err(too_deep(left, 0));
         }
         let value = read(self);

@@ -207,7 +207,7 @@ fn fill_with<P: Pod + StaticType + DeserializeOwned>(bytes: &[u8], visitor: Type
     let (elements, _) = bytes.split_at(bytes.len() - bytes.len() % size_of::<P>());
     // For many elements, the kernel provides the zeros.
     let mut all = vec![P::zeroed(); elements.len() / size_of::<P>()];
-    mp_core::will_fill(&mut all);
+    mp_core::advise_huge_pages(&mut all);
     bytemuck::cast_slice_mut(&mut all).copy_from_slice(elements);
     place.put(all);
 }

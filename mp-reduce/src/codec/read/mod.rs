@@ -113,7 +113,7 @@ impl<'de> ValueReader<'de, '_> {
 
     #[inline]
     fn enter(&mut self) -> Result<(), CodecError> {
-        if level::down(self.message.left) { Ok(()) } else { Err(too_deep(self.message.left, 0)) }
+        if level::try_enter(self.message.left) { Ok(()) } else { Err(too_deep(self.message.left, 0)) }
     }
 
     #[inline]

@@ -56,7 +56,7 @@ impl<'a> OutputBuffer<'a> {
 
     #[inline]
     pub(super) fn enter(&mut self) -> Result<(), CodecError> {
-        if !level::down_to(self.left, self.last) {
+        if !level::try_enter_above(self.left, self.last) {
             return Err(too_deep(self.left, self.last));
         }
         self.written.deep |= self.left.get() < MAX_NESTING - SHALLOW;

@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use mp_core::kept::kept;
+use mp_core::long_lived_fds;
 use mp_core::mutex::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, retry_on_intr};
@@ -184,8 +184,8 @@ impl ForkServer {
             pending: None,
             lost: None,
         };
-        kept("fork server: socket", &server.socket);
-        kept("fork server: process", &process.handle.sentinel());
+        long_lived_fds::register("fork server: socket", &server.socket);
+        long_lived_fds::register("fork server: process", &process.handle.sentinel());
         supervisor::watch_server(&process)?;
         let what = preload.as_ref().map(|preload| preload.name.clone()).unwrap_or_default();
         let mut answer = server.serve(preload, file.as_fd(), ServerDeadline::of(timeout));
@@ -317,7 +317,7 @@ impl ForkServer {
             append(&mut bytes, FrameKind::Ask, &[])?;
         }
         // From here on the process may be made, even if the server crashes before all is sent.
-        kept("fork server: socket of the next process", &ours);
+        long_lived_fds::register("fork server: socket of the next process", &ours);
         self.pending = Some(PendingChild { socket: ours, nonce });
         self.send(&bytes, &fds, limit).map(Ok)
     }

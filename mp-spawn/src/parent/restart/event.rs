@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use mp_core::user_code::Apart;
+use mp_core::user_code::UserValue;
 
 use crate::error::SpawnError;
 use crate::error::exit_status::ExitStatus;
@@ -87,4 +87,4 @@ impl fmt::Display for ProcessEvent {
 }
 
 /// Callback for the events of a process.
-pub(crate) type EventListener = Apart<Box<dyn Fn(ProcessEvent) + Send + Sync>>;
+pub(crate) type EventListener = UserValue<Box<dyn Fn(ProcessEvent) + Send + Sync>>;

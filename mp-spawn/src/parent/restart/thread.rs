@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
-use mp_core::user_code::caught;
+use mp_core::user_code::catch_panic;
 
 use crate::error::{Result, launch_error};
 use crate::parent::group::ChildGroup;
@@ -188,7 +188,7 @@ impl Restarter {
                         }
                     };
                     // A panic of the listener, which the hook has printed, ends here.
-                    caught(|| listener.get().map(|call| call(event)));
+                    catch_panic(|| listener.get().map(|call| call(event)));
                     drop(listener);
                 });
             } else if let Some(at) = queue.waiting.iter().position(|waiting| waiting.is_due(now)) {

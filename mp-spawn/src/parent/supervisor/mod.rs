@@ -218,10 +218,10 @@ fn begin() -> Result<Arc<Supervisor>> {
     for (fd, event) in [(&wake, WAKE), (&timer, TIMER)] {
         epoll::add(&poll, fd, epoll::EventData::new_u64(event), epoll::EventFlags::IN)
             .map_err(refused(OWN_WATCH))?;
-        mp_core::kept::kept("supervisor: wake or timer", fd);
+        mp_core::long_lived_fds::register("supervisor: wake or timer", fd);
     }
-    mp_core::kept::kept("supervisor: over", &over);
-    mp_core::kept::kept("supervisor: epoll", &poll);
+    mp_core::long_lived_fds::register("supervisor: over", &over);
+    mp_core::long_lived_fds::register("supervisor: epoll", &poll);
     let (requests, incoming) = channel();
     let process = std::process::id();
     let (requests, watches, servers) = (Mutex::new(requests), Mutex::default(), Mutex::default());

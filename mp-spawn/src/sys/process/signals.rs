@@ -94,18 +94,18 @@ extern "C" fn on_interrupt(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_
     if is_terminate(signal, info) {
         end_by(signal);
     } else {
-        mp_core::note_interrupt();
+        mp_core::record_interrupt();
     }
 }
 
 extern "C" fn on_first_interrupt(signal: c_int, _: *mut libc::siginfo_t, _: *mut c_void) {
-    if mp_core::note_interrupt() > 0 {
+    if mp_core::record_interrupt() > 0 {
         end_by(signal);
     }
 }
 
 extern "C" fn on_first_interrupt_in_worker(signal: c_int, info: *mut libc::siginfo_t, _: *mut c_void) {
-    if is_terminate(signal, info) || mp_core::note_interrupt() > 0 {
+    if is_terminate(signal, info) || mp_core::record_interrupt() > 0 {
         end_by(signal);
     }
 }

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use mp_core::RawGuard;
-use mp_core::steps::lock::Died;
+use mp_core::steps::lock::DeathRecord;
 use mp_core::words::Member;
 
 use super::{RwLock, WRITING};
@@ -33,7 +33,7 @@ pub(crate) struct ReadHold<'a, T: Plain + Send + Sync> {
 pub(crate) struct WriteHold<'a, T: Plain + Send + Sync> {
     lock: &'a RwLock<T>,
     me: Member,
-    died: Option<Died>,
+    died: Option<DeathRecord>,
     /// Released after `WRITING` is reset.
     _raw: RawGuard<'a>,
 }
@@ -45,7 +45,7 @@ impl<'a, T: Plain + Send + Sync> ReadHold<'a, T> {
 }
 
 impl<'a, T: Plain + Send + Sync> WriteHold<'a, T> {
-    pub(super) fn new(lock: &'a RwLock<T>, me: Member, died: Option<Died>, raw: RawGuard<'a>) -> Self {
+    pub(super) fn new(lock: &'a RwLock<T>, me: Member, died: Option<DeathRecord>, raw: RawGuard<'a>) -> Self {
         Self { lock, me, died, _raw: raw }
     }
 }
@@ -76,7 +76,7 @@ impl<T: Plain + Send + Sync> Drop for WriteHold<'_, T> {
 
 impl<T: Plain + Send + Sync> WriteGuard<'_, T> {
     /// Returns the process that died while it wrote, if the data has to be checked for that reason.
-    pub fn died(&self) -> Option<Died> {
+    pub fn died(&self) -> Option<DeathRecord> {
         self.0.key.died
     }
 }

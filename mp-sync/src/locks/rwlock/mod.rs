@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Instant;
 
-use mp_core::steps::lock::Who;
+use mp_core::steps::lock::OsThread;
 use mp_core::sync::{Ordering, compiler_fence};
 use mp_core::waits::Call;
 use mp_core::words::{LockKind, Member, ReadersAt, WaitGoal};
@@ -92,7 +92,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
         data::check::<T>()?;
         if !(1..=1 << 20).contains(&readers) {
             let why = format!("a lock for {readers} readers: 1 to {} are possible", 1 << 20);
-            return Err(Error::not_within(readers > 0, why));
+            return Err(Error::out_of_range(readers > 0, why));
         }
         let made = Self::of(Shared::new(&data::name_of::<T>(NAME), Self::words_for(readers))?);
         match made.write() {
@@ -185,7 +185,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     }
 
     fn read_wait(&self, wait: Wait) -> Result<ReadGuard<'_, T>, LockError> {
-        let (me, thread, readers) = (self.shared.me()?, Who::here().tid, self.reader_words());
+        let (me, thread, readers) = (self.shared.me()?, OsThread::here().tid, self.reader_words());
         match self.shared.run(Enter::new(self.shared.at(LOCK), readers, me, thread)) {
             EnterOutcome::Reading(seen) => return Ok(self.reading(me, seen)),
             EnterOutcome::Blocked { stepped_back: true, .. } => self.parking().notify_all(),
@@ -240,7 +240,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     fn release_dead(&self) {
         for seen in self.readers() {
             if self.shared.arena().is_dead(seen.slot.member) {
-                let back = seen.slot.given_back(EMPTY);
+                let back = seen.slot.vacated(EMPTY);
                 self.shared.run(ReplaceSlot::new(self.reader_words().slots.at(seen.index), seen.slot, back));
             }
         }
@@ -249,7 +249,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     /// Returns an error if the data may be torn. A holder that died before it began to write, or as a reader,
     /// left it whole: then the mark is removed.
     fn check_whole(&self, guard: &mut RawGuard<'_>) -> Result<(), LockError> {
-        if !guard.is_marked() {
+        if !guard.is_poisoned() {
             return Ok(());
         }
         if self.shared.load(WRITING) != 0 {
@@ -273,7 +273,7 @@ impl<T: Plain + Send + Sync> RwLock<T> {
     }
 
     fn write_wait(&self, wait: Wait, recovering: bool) -> Result<WriteGuard<'_, T>, LockError> {
-        let (me, thread) = (self.shared.me()?, Who::here().tid);
+        let (me, thread) = (self.shared.me()?, OsThread::here().tid);
         let mut guard = self.raw.acquire(LockKind::Write, wait, &self.spin)?;
         let torn = self.check_whole(&mut guard);
         let died = guard.died().filter(|_| torn.is_err());

@@ -296,8 +296,8 @@ impl Worker {
                 return Ok(self.piece(piece).0.open(&Device::new(device)?)?);
             }
             Do::Id(piece) => return Ok(self.piece(piece).0.id()),
-            Do::Freeze(piece) => self.open_to_others(piece, Mode::Frozen),
-            Do::Share(piece) => self.open_to_others(piece, Mode::Shared),
+            Do::Freeze(piece) => self.share_as(piece, Mode::Frozen),
+            Do::Share(piece) => self.share_as(piece, Mode::Shared),
             Do::Give(piece, frozen) => {
                 let mode = if frozen { Mode::Frozen } else { Mode::Shared };
                 answer.parcel = Some(Parcel(self.piece(piece).0, mode));
@@ -350,9 +350,9 @@ impl Worker {
         self.pieces[&piece].clone()
     }
 
-    fn open_to_others(&mut self, piece: u32, mode: Mode) {
+    fn share_as(&mut self, piece: u32, mode: Mode) {
         let (opened, now) = self.pieces.get_mut(&piece).unwrap();
-        assert!(opened.open_to_others(mode));
+        assert!(opened.share_as(mode));
         *now = mode;
     }
 

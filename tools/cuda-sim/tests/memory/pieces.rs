@@ -173,7 +173,7 @@ fn a_piece_that_is_not_what_its_message_says_is_refused() {
     queue.put(Parcel(piece.clone(), Mode::Frozen)).unwrap();
     let refused = queue.get().unwrap_err().to_string();
     assert!(refused.contains("has mode 2, and arrived as Frozen"), "{refused}");
-    assert!(!piece.open_to_others(Mode::Frozen), "once, and for good");
+    assert!(!piece.share_as(Mode::Frozen), "once, and for good");
     // Without a driver, it can be forwarded, but not opened.
     queue.put(Parcel(piece.clone(), Mode::Shared)).unwrap();
     let Parcel(same, _) = queue.get().unwrap().unwrap();

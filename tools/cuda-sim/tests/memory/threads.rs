@@ -45,7 +45,7 @@ fn makes(parcels: Queue<Parcel>) -> Outcome {
                 let bytes = if round % 50 == 7 { 17 << 20 } else { 1000 * (thread + 1) + round };
                 let piece = Piece::allocate(&device, bytes, &stream).map_err(said)?;
                 piece.open(&device).map_err(said)?;
-                if !piece.open_to_others(Mode::Shared) {
+                if !piece.share_as(Mode::Shared) {
                     return Err("it was opened before".into());
                 }
                 for _ in 0..2 {

@@ -9,7 +9,7 @@ use mp_models::random::at_random;
 use mp_sync::steps::barrier::{
     Arrive, ArriveOutcome, BarrierAt, Break, BreakCause, CompletePhase, Phase, PhaseOutcome, Reset,
 };
-use mp_sync::steps::slot::{FindSlot, HELD, Slot, Slots, set};
+use mp_sync::steps::slot::{FindSlot, HELD, HolderSlot, Slots, set};
 
 fn at(parties: u32) -> BarrierAt {
     BarrierAt { phase: Word::at(0), arrivals: Word::at(16), parties }
@@ -235,7 +235,7 @@ fn explore(parties: u32, times: u32, resets: usize, (kills, stops): (u32, u32), 
     let slots = enrolled(parties, parties);
     memory.poke(slots.used, parties.into());
     for i in 0..parties {
-        memory.poke(slots.at(i), Slot::unpack(0).then(HELD, Member::new(i, 1), 0).pack());
+        memory.poke(slots.at(i), HolderSlot::unpack(0).then(HELD, Member::new(i, 1), 0).pack());
     }
     let world = World::new(memory, actors, Ghost { processes: parties, ..Ghost::default() });
     check(world, parties as usize, resets, (kills, stops));
@@ -251,7 +251,7 @@ fn act(parties: u32, processes: u32, times: u32, (kills, stops): (u32, u32), bug
     let slots = enrolled(parties, enroll);
     memory.poke(slots.used, enroll.into());
     for i in 0..enroll {
-        memory.poke(slots.at(i), Slot::unpack(0).then(HELD, Member::new(i, 1), 0).pack());
+        memory.poke(slots.at(i), HolderSlot::unpack(0).then(HELD, Member::new(i, 1), 0).pack());
     }
     let ghost = Ghost { processes: enroll, acted: Some(Vec::new()), ..Ghost::default() };
     let world = World::new(memory, vec![waits; processes as usize], ghost);

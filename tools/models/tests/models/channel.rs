@@ -6,8 +6,8 @@
 //! sender keeps the channel connected. A killed one does not.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::{BlockAt, FreeCheck, Release, Released, Unclaim};
-use mp_core::words::{BlockId, BlockState, Holder, Kind, Life, Member, Owner, Seat};
+use mp_core::steps::{BlockAt, FreeCheck, ReleaseOutcome, ReleaseSeat, UnclaimBlock};
+use mp_core::words::{BlockId, BlockKind, BlockLife, BlockState, Holder, Member, Owner, Seat};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{actor_of, is_killed, member};
 use mp_models::random::at_random;
@@ -26,8 +26,8 @@ enum Doing {
     // sender
     Claim,
     Put(Put),
-    Drop(Release<Pages>),
-    Unclaim(BlockState),
+    Drop(ReleaseSeat<Pages>),
+    UnclaimBlock(BlockState),
     // receiver
     Get(Get),
     /// The queue is empty: checks whether any sender is left.
@@ -37,7 +37,7 @@ enum Doing {
     Look,
     Settle(Box<Settle<TestContext>>),
     Own(u32, u64),
-    Seat(Release<Pages>),
+    Seat(ReleaseSeat<Pages>),
     Busy(u64),
     Check(FreeCheck<Pages>),
 }
@@ -84,13 +84,19 @@ impl Process {
         let state = m.peek(TOKEN.state);
         let seats = (0..TOKEN.inline).map(|i| (i, Seat::unpack(m.peek(TOKEN.seat(i)))));
         let life = BlockState::unpack(state).life;
-        if life == Life::Live {
+        if life == BlockLife::Live {
             let mut of_dead = seats.clone().filter_map(|(i, seat)| match seat {
                 Seat::Member(p) if dead(p) => Some((i, p)),
                 _ => None,
             });
             if let Some((i, p)) = of_dead.next() {
-                return Some(Doing::Seat(Release::new(TOKEN, NO_PAGES, p, TOKEN.seat(i), Seat::Member(p))));
+                return Some(Doing::Seat(ReleaseSeat::new(
+                    TOKEN,
+                    NO_PAGES,
+                    p,
+                    TOKEN.seat(i),
+                    Seat::Member(p),
+                )));
             }
             let any = (0..fates.len()).find(|&a| fates[a] == Fate::Killed);
             if let (Some(any), true) = (any, seats.clone().all(|(_, seat)| seat == Seat::Free)) {
@@ -99,7 +105,7 @@ impl Process {
         }
         match (found, life) {
             (Some(Left::Envelope(e, owner)), _) => Some(Doing::Own(e, owner.pack())),
-            (_, Life::Busy(p)) if dead(p) => Some(Doing::Busy(state)),
+            (_, BlockLife::Busy(p)) if dead(p) => Some(Doing::Busy(state)),
             _ => None,
         }
     }
@@ -120,7 +126,7 @@ impl Actor for Process {
                 }
                 None => {
                     let (seat, holder) = (TOKEN.seat(me as u32), Seat::Member(member(me)));
-                    Doing::Drop(Release::new(TOKEN, NO_PAGES, member(me), seat, holder))
+                    Doing::Drop(ReleaseSeat::new(TOKEN, NO_PAGES, member(me), seat, holder))
                 }
             },
             Doing::Put(put) => {
@@ -149,12 +155,12 @@ impl Actor for Process {
                 }
                 match end {
                     None => doing,
-                    Some(Released::ToFree(state)) => Doing::Unclaim(state),
-                    Some(Released::Held) => return true,
+                    Some(ReleaseOutcome::MustFree(state)) => Doing::UnclaimBlock(state),
+                    Some(ReleaseOutcome::Held) => return true,
                 }
             }
-            Doing::Unclaim(state) => {
-                Unclaim::new(TOKEN, *state).step(m);
+            Doing::UnclaimBlock(state) => {
+                UnclaimBlock::new(TOKEN, *state).step(m);
                 if is_sender {
                     return true;
                 }
@@ -184,7 +190,7 @@ impl Actor for Process {
                 Some(GetOutcome::Closed) => unreachable!("no actor closes"),
             },
             Doing::Ask => {
-                self.told = BlockState::unpack(m.load(TOKEN.state)).life != Life::Live;
+                self.told = BlockState::unpack(m.load(TOKEN.state)).life != BlockLife::Live;
                 if self.told && self.hasty {
                     assert_eq!(ghost.sent, ghost.received, "told so before all was received");
                     return true;
@@ -213,9 +219,9 @@ impl Actor for Process {
                 Some(_) => Doing::Look,
             },
             Doing::Busy(found) => {
-                let state = BlockState::unpack(*found).with(Life::Busy(member(me)));
+                let state = BlockState::unpack(*found).with(BlockLife::Busy(member(me)));
                 let won = m.cas(TOKEN.state, *found, state.pack()).is_ok();
-                if won { Doing::Unclaim(state) } else { Doing::Look }
+                if won { Doing::UnclaimBlock(state) } else { Doing::Look }
             }
             Doing::Check(check) => match check.step(m) {
                 None => doing,
@@ -243,7 +249,7 @@ impl Setup {
     fn world(self) -> World<Process> {
         let chain = chain(self.slots, 0);
         let m = memory(&chain, 1);
-        let live = BlockState { life: Life::Live, kind: Kind::Object, version: 1 };
+        let live = BlockState { life: BlockLife::Live, kind: BlockKind::Object, version: 1 };
         m.poke(TOKEN.state, live.pack());
         (0..self.senders).for_each(|i| m.poke(TOKEN.seat(i as u32), Seat::Member(member(i)).pack()));
         let actors = (0..self.senders + 1 + self.sweepers).map(|i| {

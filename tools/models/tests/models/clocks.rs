@@ -9,7 +9,7 @@
 use std::collections::BTreeMap;
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::clock::{ClaimClock, ClockAt, EndClock, GiveUpClock, LookAtTick, TickLook};
+use mp_core::steps::clock::{CheckTick, ClaimClock, ClockAt, EndClock, ReleaseClock, TickStatus};
 use mp_core::words::{ClockPhase, ClockState, Tick};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{actor_of, is_killed, member};
@@ -51,11 +51,11 @@ enum Pc {
     Claim(ClaimClock),
     Order(u64),
     Submit(u64),
-    GiveUp(GiveUpClock),
+    GiveUp(ReleaseClock),
     Free,
     Write(u64),
     /// Check with two flags from its beginning: the tick was told, and its outcome was known.
-    Look(Tick, LookAtTick, [bool; 2]),
+    Look(Tick, CheckTick, [bool; 2]),
     End(EndClock),
 }
 
@@ -78,7 +78,7 @@ struct Ghost {
     told: BTreeMap<u64, usize>,
     done: Vec<u64>,
     /// Outcomes of ticks, which are final.
-    verdicts: BTreeMap<u64, TickLook>,
+    verdicts: BTreeMap<u64, TickStatus>,
     /// `true` if a device wrote after its owner was gone.
     late: bool,
     /// Owners of the clock.
@@ -95,7 +95,7 @@ impl Process {
     fn judge(
         &self,
         tick: Tick,
-        found: TickLook,
+        found: TickStatus,
         [was_told, known]: [bool; 2],
         ghost: &mut Ghost,
         fates: &[Fate],
@@ -104,26 +104,26 @@ impl Process {
         let owner = ghost.told.get(&value).copied();
         if owner.is_none() {
             // A tick of an ended epoch may get any answer that does not make a process wait.
-            assert_ne!(found, TickLook::Pending, "{tick:?} is waited for, and was not told");
+            assert_ne!(found, TickStatus::Pending, "{tick:?} is waited for, and was not told");
         }
         if !was_told {
             return;
         }
         match found {
-            TickLook::Complete => assert!(ghost.done.contains(&value), "{tick:?} is called complete"),
-            TickLook::Died(_) => {
+            TickStatus::Complete => assert!(ghost.done.contains(&value), "{tick:?} is called complete"),
+            TickStatus::Died(_) => {
                 let owner = owner.expect("it was told");
                 assert_eq!(fates[owner], Fate::Killed, "{tick:?} died, and its owner lives");
                 assert!(ghost.late || !ghost.done.contains(&value), "{tick:?} died, and is done");
             }
-            TickLook::Forged => panic!("{tick:?} is called forged"),
-            TickLook::Pending => assert!(!known, "{tick:?} is pending again"),
+            TickStatus::Forged => panic!("{tick:?} is called forged"),
+            TickStatus::Pending => assert!(!known, "{tick:?} is pending again"),
         }
-        if matches!(found, TickLook::Complete | TickLook::Died(_)) {
+        if matches!(found, TickStatus::Complete | TickStatus::Died(_)) {
             let of = |look| std::mem::discriminant(&look);
             let before = *ghost.verdicts.entry(value).or_insert(found);
             // A late write may be observed by one process only.
-            let late = ghost.late && before == TickLook::Complete;
+            let late = ghost.late && before == TickStatus::Complete;
             assert!(late || of(before) == of(found), "{tick:?} was {before:?}, and is {found:?}");
         }
     }
@@ -170,7 +170,7 @@ impl Actor for Process {
                 } else if self.bug == Bug::FreeWithWork {
                     Pc::Free
                 } else {
-                    Pc::GiveUp(GiveUpClock::new(CLOCK, value))
+                    Pc::GiveUp(ReleaseClock::new(CLOCK, value))
                 }
             }
             (Pc::Free, Role::Owner { .. }) => {
@@ -215,7 +215,7 @@ impl Actor for Process {
                 self.role = Role::Looker(n - 1);
                 let tick = Tick::new(0, value);
                 let before = [ghost.told.contains_key(&value), ghost.verdicts.contains_key(&value)];
-                Pc::Look(tick, LookAtTick::new(CLOCK, tick), before)
+                Pc::Look(tick, CheckTick::new(CLOCK, tick), before)
             }
             (Pc::Look(tick, mut steps, before), _) => match steps.step(m) {
                 None => Pc::Look(tick, steps, before),

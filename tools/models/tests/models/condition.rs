@@ -6,7 +6,7 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
 use mp_models::random::at_random;
 use mp_sync::steps::condition::{ASLEEP, NOTIFIED, Notify, NotifyOutcome, WAITING};
-use mp_sync::steps::slot::{ClaimSlot, EMPTY, FindSlot, ObservedSlot, ReplaceSlot, Slot, Slots, set};
+use mp_sync::steps::slot::{ClaimSlot, EMPTY, FindSlot, HolderSlot, ObservedSlot, ReplaceSlot, Slots, set};
 
 const TURN: Word = Word::at(8);
 const SLOTS: Slots = Slots { used: Word::at(0), first: Word::at(16), limit: 4 };
@@ -66,12 +66,12 @@ struct Ghost {
     spare: u32,
 }
 
-fn change(seen: ObservedSlot, to: Slot) -> ReplaceSlot {
+fn change(seen: ObservedSlot, to: HolderSlot) -> ReplaceSlot {
     ReplaceSlot::new(SLOTS.at(seen.index), seen.slot, to)
 }
 
 fn leave(seen: ObservedSlot) -> ReplaceSlot {
-    change(seen, seen.slot.given_back(EMPTY))
+    change(seen, seen.slot.vacated(EMPTY))
 }
 
 fn find(from: u32) -> FindSlot {
@@ -80,12 +80,12 @@ fn find(from: u32) -> FindSlot {
 
 /// Returns the number of slots with a token.
 fn tokens(m: &Memory) -> u32 {
-    (0..SLOTS.limit).filter(|&i| Slot::unpack(m.peek(SLOTS.at(i))).state == NOTIFIED).count() as u32
+    (0..SLOTS.limit).filter(|&i| HolderSlot::unpack(m.peek(SLOTS.at(i))).state == NOTIFIED).count() as u32
 }
 
 impl Process {
     fn new(tokens: u32, bug: Bug) -> Self {
-        let mine = ObservedSlot { index: 0, slot: Slot::unpack(0) };
+        let mine = ObservedSlot { index: 0, slot: HolderSlot::unpack(0) };
         let doing = if tokens > 0 { Doing::Notify(Notify::new(SLOTS, TURN)) } else { Doing::Begin };
         Self { doing, mine, tokens, bug }
     }
@@ -123,7 +123,7 @@ impl Actor for Process {
                 }
             }
             Doing::Look => {
-                let now = Slot::unpack(m.load(SLOTS.at(self.mine.index)));
+                let now = HolderSlot::unpack(m.load(SLOTS.at(self.mine.index)));
                 self.doing = match now.state {
                     NOTIFIED => Doing::Leave(leave(ObservedSlot { slot: now, ..self.mine })),
                     _ if self.bug == Bug::NoTakeOver || !ghost.poll_interval => self.fall_asleep(ghost),
@@ -161,7 +161,8 @@ impl Actor for Process {
                 };
             }
             Doing::LookAtOwn(taken) => {
-                let own = ObservedSlot { slot: Slot::unpack(m.load(SLOTS.at(self.mine.index))), ..self.mine };
+                let own =
+                    ObservedSlot { slot: HolderSlot::unpack(m.load(SLOTS.at(self.mine.index))), ..self.mine };
                 assert_eq!(own.slot.state, NOTIFIED);
                 self.doing = match self.bug {
                     Bug::KeepsBoth => Doing::LeaveOwn(leave(own), *taken),
@@ -254,7 +255,8 @@ fn explore(tokens: u32, kills: u32, stops: u32, poll_interval: bool, bug: Bug) {
 fn all_wait(memory: &Memory, waiters: &mut [Process]) {
     memory.poke(SLOTS.used, waiters.len() as u64);
     for (i, waiter) in waiters.iter_mut().enumerate() {
-        waiter.mine = ObservedSlot { index: i as u32, slot: Slot::unpack(0).then(WAITING, member(i), 0) };
+        waiter.mine =
+            ObservedSlot { index: i as u32, slot: HolderSlot::unpack(0).then(WAITING, member(i), 0) };
         waiter.doing = Doing::Look;
         memory.poke(SLOTS.at(waiter.mine.index), waiter.mine.slot.pack());
     }

@@ -4,9 +4,9 @@
 //! stopped thread. The steps are the ones that run in processes.
 
 use mp_core::mem::{Steps, Word};
-use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlock, Who};
-use mp_core::steps::lock_cycle::{FindCycle, LockCycle, MemberThread};
-use mp_core::steps::wait_note::{TakeNoteBack, WaitNotesAt, WriteNote, WrittenNote};
+use mp_core::steps::lock::cycle::{FindCycle, LockCycle, MemberThread};
+use mp_core::steps::lock::wait_note::{TakeNoteBack, WaitNotesAt, WriteNote, WrittenNote};
+use mp_core::steps::lock::{AcquireLock, DeadHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock};
 use mp_core::words::{LockKind, ReadersAt, WaitGoal};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{actor_of, member};
@@ -58,12 +58,12 @@ enum Doing {
     Begin,
     /// A reader's attempt, which does not wait.
     Enter(Enter),
-    Acquire(Acquire),
+    Acquire(AcquireLock),
     /// Has found it held. The next action depends on whether the owner is dead.
     Refused(LockWord),
     /// A reader that has the lock of writers.
     ClaimReader(ClaimReader),
-    LetOthersIn(Unlock),
+    LetOthersIn(ReleaseLock),
     /// A writer that has the lock of writers, and checks whether readers are left.
     Readers(FindSlot),
     GiveBack(ReplaceSlot),
@@ -72,7 +72,7 @@ enum Doing {
     /// Has its lock, or has given up: its note is outdated.
     TakeBack(TakeNoteBack),
     Leave(Leave),
-    Unlock(Unlock),
+    Unlock(ReleaseLock),
 }
 
 /// Takes its locks one after the other, and releases them in turn.
@@ -158,8 +158,8 @@ impl Thread {
     }
 
     fn acquire(&self, me: usize, dead: Option<DeadHolder>) -> Doing {
-        let who = Who { pid: me as u32 + 1, tid: me as u32 + 1 };
-        Doing::Acquire(Acquire::new(lock(self.lock()), member(me), who, false, dead))
+        let who = OsThread { pid: me as u32 + 1, tid: me as u32 + 1 };
+        Doing::Acquire(AcquireLock::new(lock(self.lock()), member(me), who, false, dead))
     }
 
     fn thread(me: usize) -> MemberThread {
@@ -172,9 +172,9 @@ impl Thread {
     }
 
     fn found(&mut self, me: usize, cycle: &LockCycle, fates: &[Fate], ghost: &mut Ghost) -> Doing {
-        let threads: Vec<usize> = cycle.steps.iter().map(|step| actor_of(step.who.member)).collect();
+        let threads: Vec<usize> = cycle.steps.iter().map(|step| actor_of(step.thread.member)).collect();
         let dead = threads.iter().any(|&a| fates[a] == Fate::Killed);
-        let mine = cycle.gives_up() == Some(Self::thread(me)) || self.bug == Bug::AllGiveUp;
+        let mine = cycle.victim() == Some(Self::thread(me)) || self.bug == Bug::AllGiveUp;
         if dead && self.bug != Bug::IgnoresDeath || !mine || self.bug == Bug::NeverLooks {
             return self.again(me);
         }
@@ -266,12 +266,12 @@ impl Thread {
     /// Releases the lock taken last. A writer that gives up also has the lock of writers.
     fn back(&self) -> Doing {
         if self.inside {
-            return Doing::Unlock(Unlock::new(lock(WRITERS), true));
+            return Doing::Unlock(ReleaseLock::new(lock(WRITERS), true));
         }
         match (self.wants[self.has - 1], self.reads) {
             (Read, Some(seen)) => Doing::Leave(Leave::new(READERS, seen)),
-            (Alone(i), _) => Doing::Unlock(Unlock::new(lock(i), true)),
-            _ => Doing::Unlock(Unlock::new(lock(WRITERS), true)),
+            (Alone(i), _) => Doing::Unlock(ReleaseLock::new(lock(i), true)),
+            _ => Doing::Unlock(ReleaseLock::new(lock(WRITERS), true)),
         }
     }
 
@@ -317,8 +317,8 @@ impl Actor for Thread {
                 }
                 match end {
                     None => {}
-                    Some(Acquired::Held(word)) => self.doing = Doing::Refused(word),
-                    Some(Acquired::Mine(_)) => self.doing = self.over(me, ghost),
+                    Some(LockAttempt::Held(word)) => self.doing = Doing::Refused(word),
+                    Some(LockAttempt::Acquired(_)) => self.doing = self.over(me, ghost),
                 }
             }
             Doing::Refused(word) => {
@@ -333,7 +333,7 @@ impl Actor for Thread {
                 if let Some(seen) = steps.step(m) {
                     self.reads = Some(seen.expect("there is a place for each"));
                     ghost.reads[me] = true;
-                    self.doing = Doing::LetOthersIn(Unlock::new(lock(WRITERS), true));
+                    self.doing = Doing::LetOthersIn(ReleaseLock::new(lock(WRITERS), true));
                 }
             }
             Doing::LetOthersIn(steps) => {
@@ -345,7 +345,7 @@ impl Actor for Thread {
                 None => {}
                 Some(None) => self.doing = self.over(me, ghost),
                 Some(Some(seen)) if fates[actor_of(seen.slot.member)] == Fate::Killed => {
-                    let back = seen.slot.given_back(EMPTY);
+                    let back = seen.slot.vacated(EMPTY);
                     self.doing = Doing::GiveBack(ReplaceSlot::new(SLOTS.at(seen.index), seen.slot, back));
                 }
                 Some(Some(_)) => self.doing = self.wait(me, ghost),

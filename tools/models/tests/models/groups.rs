@@ -3,8 +3,8 @@
 //! included. The steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Mem, Steps, Word};
-use mp_core::steps::{AdoptGroup, Adopted, BeginFill, EmptyGroup, FillGroup, GroupAt};
-use mp_core::words::{Group, Holder, Member, Owner};
+use mp_core::steps::{AdoptGroup, AdoptedGroup, BeginFill, EmptyGroup, FillGroup, GroupAt};
+use mp_core::words::{GroupState, Holder, Member, Owner};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
 use mp_models::random::at_random;
@@ -99,15 +99,15 @@ impl Process {
         // After its program, a process sweeps.
         let dead = |p: Member| is_killed(fates, p);
         let found = m.peek(GROUP);
-        let group = Group::unpack(found);
-        if let Group::Emptying { by, .. } | Group::Filling { by, .. } = group
+        let group = GroupState::unpack(found);
+        if let GroupState::Emptying { by, .. } | GroupState::Filling { by, .. } = group
             && dead(by)
         {
             return Some(Doing::Adopt(AdoptGroup::new(AT, member(me), found)));
         }
         let looked_at = match self.bug {
-            Bug::FillingNotSwept => group == Group::InUse,
-            _ => group.is_looked_at(),
+            Bug::FillingNotSwept => group == GroupState::InUse,
+            _ => group.is_scanned(),
         };
         let left = (0..ENVELOPES).filter(|_| looked_at).find_map(|e| {
             let found = m.peek(OWNER.of(e));
@@ -116,13 +116,13 @@ impl Process {
         left.map(|(e, found)| Doing::TakeOver(e, found))
     }
 
-    fn adopted(&self, adopted: Adopted) -> Doing {
+    fn adopted(&self, adopted: AdoptedGroup) -> Doing {
         match (adopted, self.bug) {
-            (Adopted::ToEmpty(base), _) | (Adopted::ToFill(base), Bug::HalfFilledEmptied) => {
+            (AdoptedGroup::ToEmpty(base), _) | (AdoptedGroup::ToFill(base), Bug::HalfFilledEmptied) => {
                 Doing::Punch(0, base)
             }
-            (Adopted::ToFill(base), Bug::WordsOverwritten) => Doing::Overwrite(0, base),
-            (Adopted::ToFill(base), _) => Doing::Fill(FillGroup::new(AT, base)),
+            (AdoptedGroup::ToFill(base), Bug::WordsOverwritten) => Doing::Overwrite(0, base),
+            (AdoptedGroup::ToFill(base), _) => Doing::Fill(FillGroup::new(AT, base)),
         }
     }
 }
@@ -165,7 +165,7 @@ impl Actor for Process {
                 Some(Some(base)) => Doing::Punch(0, base),
             },
             Doing::SayAbsentFirst(base) => {
-                m.store(GROUP, Group::Absent { base }.pack());
+                m.store(GROUP, GroupState::Absent { base }.pack());
                 Doing::Punch(0, base)
             }
             // The kernel frees pages one after another.
@@ -175,13 +175,13 @@ impl Actor for Process {
             }
             Doing::SayAbsent(base) => {
                 if self.bug != Bug::AbsentTooEarly {
-                    m.store(GROUP, Group::Absent { base }.pack());
+                    m.store(GROUP, GroupState::Absent { base }.pack());
                 }
                 Doing::Next
             }
             // Then the kernel provides memory.
-            Doing::Begin => match Group::unpack(m.load(GROUP)) {
-                Group::Absent { base } => Doing::Swap(BeginFill::new(AT, member(me), base), base),
+            Doing::Begin => match GroupState::unpack(m.load(GROUP)) {
+                GroupState::Absent { base } => Doing::Swap(BeginFill::new(AT, member(me), base), base),
                 _ => Doing::Next,
             },
             Doing::Swap(mut steps, base) => match steps.step(m).expect("one step") {
@@ -198,7 +198,7 @@ impl Actor for Process {
                 Doing::Overwrite(e + 1, base)
             }
             Doing::Overwrite(..) => {
-                m.store(GROUP, Group::InUse.pack());
+                m.store(GROUP, GroupState::InUse.pack());
                 Doing::Next
             }
             Doing::Adopt(mut steps) => match steps.step(m) {
@@ -222,7 +222,7 @@ impl Actor for Process {
                 latest[e] = seq;
             }
         }
-        if let Group::Absent { .. } = Group::unpack(m.peek(GROUP)) {
+        if let GroupState::Absent { .. } = GroupState::unpack(m.peek(GROUP)) {
             assert_eq!(after, [0; ENVELOPES as usize], "an absent group has memory");
         }
         false
@@ -230,10 +230,10 @@ impl Actor for Process {
 }
 
 /// Explores the programs with two more processes, which sweep when all before them have ended.
-fn explore(group: Group, programs: &[&[Op]], (kills, stops): (u32, u32), bug: Bug) {
+fn explore(group: GroupState, programs: &[&[Op]], (kills, stops): (u32, u32), bug: Bug) {
     let m = Memory::new(1 + ENVELOPES as usize);
     m.poke(GROUP, group.pack());
-    if group == Group::InUse {
+    if group == GroupState::InUse {
         (0..ENVELOPES).for_each(|e| m.poke(OWNER.of(e), Owner::free(BEGIN[e as usize]).pack()));
     }
     let process =
@@ -246,16 +246,16 @@ fn explore(group: Group, programs: &[&[Op]], (kills, stops): (u32, u32), bug: Bu
             return;
         }
         let fate = |p: Member| w.fates[p.slot() as usize];
-        let group = Group::unpack(w.memory.peek(GROUP));
-        if let Group::Emptying { by, .. } | Group::Filling { by, .. } = group {
+        let group = GroupState::unpack(w.memory.peek(GROUP));
+        if let GroupState::Emptying { by, .. } | GroupState::Filling { by, .. } = group {
             assert_eq!(fate(by), Fate::Stopped, "a group leaks");
         }
         for w in words(&w.memory) {
             match Owner::unpack(w).holder {
                 // Delayed with its group, by the process that empties it.
-                Holder::Member(_) if matches!(group, Group::Emptying { .. }) => {}
+                Holder::Member(_) if matches!(group, GroupState::Emptying { .. }) => {}
                 Holder::Member(p) => assert_eq!(fate(p), Fate::Stopped, "an envelope leaks"),
-                _ => assert!(w != 0 || group != Group::InUse, "an envelope is lost"),
+                _ => assert!(w != 0 || group != GroupState::InUse, "an envelope is lost"),
             }
         }
     };
@@ -264,18 +264,18 @@ fn explore(group: Group, programs: &[&[Op]], (kills, stops): (u32, u32), bug: Bu
 
 use Op::{Empty, Fill, Use};
 
-const ABSENT: Group = Group::Absent { base: BEGIN[1] + 1 };
+const ABSENT: GroupState = GroupState::Absent { base: BEGIN[1] + 1 };
 
 #[test]
 fn memory_returns_under_stale_hints() {
-    explore(Group::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (2, 0), Bug::None);
-    explore(Group::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (1, 1), Bug::None);
+    explore(GroupState::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (2, 0), Bug::None);
+    explore(GroupState::InUse, &[&[Use(1), Use(0)], &[Empty, Fill, Use(1)]], (1, 1), Bug::None);
 }
 
 #[test]
 fn two_empty_a_group_at_once() {
-    explore(Group::InUse, &[&[Empty, Fill], &[Empty, Use(0)]], (2, 0), Bug::None);
-    explore(Group::InUse, &[&[Empty, Fill], &[Empty, Use(0)]], (1, 1), Bug::None);
+    explore(GroupState::InUse, &[&[Empty, Fill], &[Empty, Use(0)]], (2, 0), Bug::None);
+    explore(GroupState::InUse, &[&[Empty, Fill], &[Empty, Use(0)]], (1, 1), Bug::None);
 }
 
 #[test]
@@ -286,7 +286,7 @@ fn two_fill_a_group_at_once() {
 
 #[test]
 fn a_group_goes_and_comes_twice() {
-    explore(Group::InUse, &[&[Use(0)], &[Empty, Fill, Empty, Fill]], (2, 0), Bug::None);
+    explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill, Empty, Fill]], (2, 0), Bug::None);
 }
 
 #[test]
@@ -294,48 +294,48 @@ fn random_programs() {
     at_random(|| {
         let programs: [&[Op]; 3] =
             [&[Use(0), Empty, Use(1), Fill], &[Fill, Use(0), Empty, Fill], &[Use(1), Use(1), Empty, Use(0)]];
-        explore(Group::InUse, &programs, (3, 1), Bug::None);
+        explore(GroupState::InUse, &programs, (3, 1), Bug::None);
     });
 }
 
 #[test]
 #[should_panic(expected = "again")]
 fn without_the_base_a_sequence_comes_again() {
-    explore(Group::InUse, &[&[Use(0)], &[Empty, Fill]], (0, 0), Bug::BaseLost);
+    explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (0, 0), Bug::BaseLost);
 }
 
 #[test]
 #[should_panic(expected = "was taken from its owner")]
 fn without_claims_memory_goes_under_an_owner() {
-    explore(Group::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::NotClaimed);
+    explore(GroupState::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::NotClaimed);
 }
 
 #[test]
 #[should_panic(expected = "again")]
 fn zero_is_no_free_envelope() {
-    explore(Group::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::ZeroClaimed);
+    explore(GroupState::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::ZeroClaimed);
 }
 
 #[test]
 #[should_panic(expected = "was taken from its owner")]
 fn what_was_filled_in_part_is_not_emptied() {
-    explore(Group::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 0), Bug::HalfFilledEmptied);
+    explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 0), Bug::HalfFilledEmptied);
 }
 
 #[test]
 #[should_panic(expected = "again")]
 fn words_of_a_group_that_was_filled_in_part_stay() {
-    explore(Group::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 0), Bug::WordsOverwritten);
+    explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 0), Bug::WordsOverwritten);
 }
 
 #[test]
 #[should_panic(expected = "an envelope leaks")]
 fn envelopes_of_a_half_filled_group_are_swept() {
-    explore(Group::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 1), Bug::FillingNotSwept);
+    explore(GroupState::InUse, &[&[Use(0)], &[Empty, Fill]], (1, 1), Bug::FillingNotSwept);
 }
 
 #[test]
 #[should_panic(expected = "an absent group has memory")]
 fn a_group_is_absent_after_its_memory_is_gone() {
-    explore(Group::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::AbsentTooEarly);
+    explore(GroupState::InUse, &[&[Use(0)], &[Empty]], (0, 0), Bug::AbsentTooEarly);
 }

@@ -2,7 +2,9 @@
 //! The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
+use mp_core::steps::lock::{
+    AcquireLock, DeadHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock, SetParked,
+};
 use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::member;
@@ -15,16 +17,16 @@ const B: Word = Word::at(32);
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
-    Acquire(Acquire),
+    Acquire(AcquireLock),
     /// Has found it held. The next action depends on whether the holder is dead.
     Refused(LockWord),
-    Park(Park),
+    SetParked(SetParked),
     Asleep(LockWord),
     ReadA,
     ReadB,
     WriteA,
     WriteB,
-    Unlock(Unlock),
+    Unlock(ReleaseLock),
 }
 
 /// Adds one to two words under the lock, several times.
@@ -65,9 +67,9 @@ impl Process {
     }
 
     fn acquire(&self, me: usize, dead: Option<DeadHolder>) -> Doing {
-        let who = Who { pid: me as u32 + 1, tid: me as u32 + 1 };
+        let who = OsThread { pid: me as u32 + 1, tid: me as u32 + 1 };
         let parked = self.slept && self.bug != Bug::ForgetsSleepers;
-        Doing::Acquire(Acquire::new(LOCK, member(me), who, parked, dead))
+        Doing::Acquire(AcquireLock::new(LOCK, member(me), who, parked, dead))
     }
 }
 
@@ -79,13 +81,13 @@ impl Actor for Process {
             Doing::Asleep(LockWord(u64::MAX)) => self.doing = self.acquire(me, None),
             Doing::Acquire(steps) => match steps.step(m) {
                 None => {}
-                Some(Acquired::Held(word)) => self.doing = Doing::Refused(word),
-                Some(Acquired::Mine(word)) => {
+                Some(LockAttempt::Held(word)) => self.doing = Doing::Refused(word),
+                Some(LockAttempt::Acquired(word)) => {
                     if let Some(other) = ghost.inside {
                         assert!(fates[other] == Fate::Killed, "two inside");
                     }
                     ghost.inside = Some(me);
-                    self.marked = word.is_marked();
+                    self.marked = word.is_poisoned();
                     self.doing = Doing::ReadA;
                 }
             },
@@ -98,10 +100,10 @@ impl Actor for Process {
                 };
                 self.doing = match dead {
                     true => self.acquire(me, Some(DeadHolder { word, pid: 0 })),
-                    false => Doing::Park(Park::new(LOCK, word)),
+                    false => Doing::SetParked(SetParked::new(LOCK, word)),
                 };
             }
-            Doing::Park(steps) => match steps.step(m) {
+            Doing::SetParked(steps) => match steps.step(m) {
                 None => {}
                 Some(None) => self.doing = self.acquire(me, None),
                 Some(Some(word)) => {
@@ -136,7 +138,7 @@ impl Actor for Process {
                 m.store(B, self.b + 1);
                 ghost.inside = None;
                 ghost.done += 1;
-                self.doing = Doing::Unlock(Unlock::new(LOCK, true));
+                self.doing = Doing::Unlock(ReleaseLock::new(LOCK, true));
             }
             Doing::Unlock(steps) => {
                 if steps.step(m).expect("one step") {
@@ -161,7 +163,7 @@ fn explore(processes: usize, times: u32, kills: u32, stops: u32, poll_interval: 
     let world = World::new(Memory::new(5), vec![Process::new(times, bug); processes], ghost);
     let end = |w: &World<Process>| {
         let word = LockWord(w.memory.peek(LOCK.word()));
-        if word.holder().is_none() && !word.is_marked() {
+        if word.holder().is_none() && !word.is_poisoned() {
             let (a, b) = (w.memory.peek(A), w.memory.peek(B));
             assert_eq!(a, b, "torn");
             assert!(a >= w.ghost.done, "{} done, {a} seen", w.ghost.done);

@@ -7,8 +7,11 @@
 //! itself; no actor writes into the queue without a seat there; nothing is freed twice, nothing leaks.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::{Alone, BlockAt, EndVisit, FreeCheck, Release, Released, Unclaim, Visit};
-use mp_core::words::{BlockState, Kind, Life, Presence, Seat, Tenancy, Visiting};
+use mp_core::steps::{
+    BeginRecovery, BlockAt, CheckSoleRecovery, EndRecovery, FreeCheck, ReleaseOutcome, ReleaseSeat,
+    UnclaimBlock,
+};
+use mp_core::words::{BlockKind, BlockLife, BlockState, Presence, RecoveringSlots, Seat, Tenancy};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{Known, is_killed, killed, member};
 use mp_models::random::at_random;
@@ -54,7 +57,7 @@ const BASE: Setup = Setup { bug: Bug::None, queued: true, waits: true, visitors:
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     // the leaver and the waiter
-    Leave(BlockAt, Release<Pages>),
+    Leave(BlockAt, ReleaseSeat<Pages>),
     Wait,
     Reuse,
     Reused(BlockState),
@@ -62,13 +65,13 @@ enum Doing {
     // an actor takes the handle of a message that is lost
     Take { then: Box<Doing> },
     Note { then: Box<Doing> },
-    Drop { release: Release<Pages>, then: Box<Doing> },
+    Drop { release: ReleaseSeat<Pages>, then: Box<Doing> },
     Free { block: BlockAt, claimed: BlockState, then: Box<Doing> },
     // visitors
     Look,
     Announce,
-    Visit(Visit),
-    Alone(Alone<Known>),
+    Visit(BeginRecovery),
+    Alone(CheckSoleRecovery<Known>),
     Message,
     Block(BlockAt),
     Seat(BlockAt),
@@ -76,7 +79,7 @@ enum Doing {
     Tell { then: Box<Doing> },
     Only,
     OnlyAgain(BlockState),
-    Vacate(BlockAt, Release<Pages>),
+    Vacate(BlockAt, ReleaseSeat<Pages>),
     Check(BlockAt, FreeCheck<Pages>),
     Contents,
     End,
@@ -101,8 +104,8 @@ struct Process {
     doing: Doing,
 }
 
-fn release(block: BlockAt, by: usize, at: Word, seat: Seat) -> Release<Pages> {
-    Release::new(block, NO_PAGES, member(by), at, seat)
+fn release(block: BlockAt, by: usize, at: Word, seat: Seat) -> ReleaseSeat<Pages> {
+    ReleaseSeat::new(block, NO_PAGES, member(by), at, seat)
 }
 
 fn waiter(fates: &[Fate]) -> usize {
@@ -119,7 +122,8 @@ fn is_notified(m: &Memory, fates: &[Fate]) -> bool {
 /// Returns `true` if only dead actors have the queue in which the message lies.
 fn is_deserted(m: &Memory, fates: &[Fate]) -> bool {
     let left = |seat| matches!(seat, Seat::Member(p) if is_killed(fates, p));
-    state(m, QUEUE).life == Life::Live && seats(m, QUEUE).all(|(_, seat)| seat == Seat::Free || left(seat))
+    state(m, QUEUE).life == BlockLife::Live
+        && seats(m, QUEUE).all(|(_, seat)| seat == Seat::Free || left(seat))
 }
 
 impl Process {
@@ -136,7 +140,7 @@ impl Process {
     fn helps(&self, m: &Memory, fates: &[Fate], d: usize) -> bool {
         let handle = Seat::unpack(m.peek(RING.seat(1)));
         let queue = state(m, QUEUE);
-        let claimed = queue.life == Life::Busy(member(d));
+        let claimed = queue.life == BlockLife::Busy(member(d));
         let lost = if self.setup.queued { claimed || is_deserted(m, fates) } else { d == DEAD };
         fates[waiter(fates)] == Fate::Running
             && (handle == MESSAGE && lost || handle == seat_of(d) && m.peek(NOTE) == 0)
@@ -152,7 +156,7 @@ impl Process {
                 {
                     return Some(Doing::Announce);
                 }
-                Presence::Sweeping(by) if killed(fates).any(|k| k != me && member(k) == by) => {
+                Presence::Reclaiming(by) if killed(fates).any(|k| k != me && member(k) == by) => {
                     return Some(Doing::TakeOver(m.peek(tenancy(d))));
                 }
                 _ => {}
@@ -169,8 +173,8 @@ impl Process {
         }
     }
 
-    fn claimed(&mut self, block: BlockAt, end: Released) -> Doing {
-        self.deserted |= block.id == QUEUE.id && matches!(end, Released::ToFree(_));
+    fn claimed(&mut self, block: BlockAt, end: ReleaseOutcome) -> Doing {
+        self.deserted |= block.id == QUEUE.id && matches!(end, ReleaseOutcome::MustFree(_));
         self.after(block)
     }
 
@@ -205,12 +209,12 @@ impl Actor for Process {
             }
             Doing::Leave(block, leaves) => match leaves.step(m) {
                 None => doing,
-                Some(Released::Held) => Doing::Gone,
-                Some(Released::ToFree(claimed)) if block.id == QUEUE.id => {
+                Some(ReleaseOutcome::Held) => Doing::Gone,
+                Some(ReleaseOutcome::MustFree(claimed)) if block.id == QUEUE.id => {
                     let free = Doing::Free { block: QUEUE, claimed, then: Doing::Gone.into() };
                     Doing::Take { then: free.into() }
                 }
-                Some(Released::ToFree(claimed)) => {
+                Some(ReleaseOutcome::MustFree(claimed)) => {
                     *reused = true;
                     Doing::Reused(claimed)
                 }
@@ -241,14 +245,18 @@ impl Actor for Process {
             }
             Doing::Drop { release, then } => match release.step(m) {
                 None => doing,
-                Some(Released::Held) => *then.clone(),
+                Some(ReleaseOutcome::Held) => *then.clone(),
                 // On behalf of the dead actor: the sweeper frees it.
-                Some(Released::ToFree(claimed)) if claimed.life != Life::Busy(member(me)) => *then.clone(),
-                Some(Released::ToFree(claimed)) => Doing::Free { block: RING, claimed, then: then.clone() },
+                Some(ReleaseOutcome::MustFree(claimed)) if claimed.life != BlockLife::Busy(member(me)) => {
+                    *then.clone()
+                }
+                Some(ReleaseOutcome::MustFree(claimed)) => {
+                    Doing::Free { block: RING, claimed, then: then.clone() }
+                }
             },
             Doing::Free { block, claimed, then } => {
                 assert_eq!(state(m, *block), *claimed, "freed by two");
-                Unclaim::new(*block, *claimed).step(m);
+                UnclaimBlock::new(*block, *claimed).step(m);
                 *then.clone()
             }
             Doing::Look => match self.look(me, m, fates) {
@@ -262,8 +270,8 @@ impl Actor for Process {
             },
             Doing::Announce => {
                 let slot = dead as u32;
-                m.store(visiting(me), Visiting { first: slot, last: slot }.pack());
-                Doing::Visit(Visit::new(tenancy(dead), 1))
+                m.store(visiting(me), RecoveringSlots { first: slot, last: slot }.pack());
+                Doing::Visit(BeginRecovery::new(tenancy(dead), 1))
             }
             Doing::Visit(visit) => match visit.step(m) {
                 None => doing,
@@ -272,7 +280,7 @@ impl Actor for Process {
                     self.counted = counted;
                     let others = (VISITORS..VISITORS + self.setup.visitors).filter(|&a| a != me);
                     let others = others.map(|a| (visiting(a), member(a))).collect();
-                    Doing::Alone(Alone::new(dead as u32, others, Known::new(me, fates)))
+                    Doing::Alone(CheckSoleRecovery::new(dead as u32, others, Known::new(me, fates)))
                 }
             },
             Doing::Alone(alone) => match alone.step(m) {
@@ -289,9 +297,9 @@ impl Actor for Process {
                 let block = *block;
                 let found = BlockState::unpack(m.load(block.state));
                 match found.life {
-                    Life::Live => Doing::Seat(block),
+                    BlockLife::Live => Doing::Seat(block),
                     life => {
-                        self.deserted |= block.id == QUEUE.id && life == Life::Busy(member(dead));
+                        self.deserted |= block.id == QUEUE.id && life == BlockLife::Busy(member(dead));
                         self.after(block)
                     }
                 }
@@ -338,7 +346,7 @@ impl Actor for Process {
             Doing::Vacate(block, release) => match release.step(m) {
                 None => doing,
                 // It may have another seat there, which was a message's.
-                Some(Released::Held) => Doing::Seat(*block),
+                Some(ReleaseOutcome::Held) => Doing::Seat(*block),
                 Some(end) => {
                     let block = *block;
                     self.claimed(block, end)
@@ -359,7 +367,7 @@ impl Actor for Process {
             Doing::End => match self.counted.filter(|_| self.alone) {
                 None => Doing::Quit { sweeps: false },
                 Some(counted) => {
-                    self.counted = EndVisit::new(tenancy(dead), counted, member(me)).step(m).flatten();
+                    self.counted = EndRecovery::new(tenancy(dead), counted, member(me)).step(m).flatten();
                     let vacates_now = !std::mem::replace(&mut self.goes_on, true);
                     match self.counted.map(|t| t.presence) {
                         Some(Presence::Vacating(_)) if self.told[0] && vacates_now => Doing::Block(QUEUE),
@@ -385,23 +393,23 @@ impl Actor for Process {
                 return false;
             }
             Doing::TakeOver(found) => {
-                let mine = Tenancy { presence: Presence::Sweeping(member(me)), epoch: 1 };
+                let mine = Tenancy { presence: Presence::Reclaiming(member(me)), epoch: 1 };
                 let won = m.cas(tenancy(dead), *found, mine.pack()).is_ok();
                 if won { Doing::Own(QUEUE) } else { Doing::Look }
             }
             Doing::Own(block) => {
                 let found = BlockState::unpack(m.load(block.state));
                 let has = seats(m, *block).any(|(_, seat)| seat == seat_of(dead));
-                assert!(found.life != Life::Live || !has, "a sweeper in a queue");
+                assert!(found.life != BlockLife::Live || !has, "a sweeper in a queue");
                 match found.life {
-                    Life::Busy(by) if by == member(dead) => Doing::Claimed(*block, found),
+                    BlockLife::Busy(by) if by == member(dead) => Doing::Claimed(*block, found),
                     _ if block.id == QUEUE.id => Doing::Own(RING),
                     _ => Doing::Swept,
                 }
             }
             Doing::Claimed(block, found) => {
                 let next = if block.id == QUEUE.id { Doing::Own(RING) } else { Doing::Swept };
-                let mine = found.with(Life::Busy(member(me)));
+                let mine = found.with(BlockLife::Busy(member(me)));
                 match m.cas(block.state, found.pack(), mine.pack()) {
                     Ok(()) => Doing::Free { block: *block, claimed: mine, then: next.into() },
                     Err(_) => next,
@@ -418,7 +426,7 @@ impl Actor for Process {
 
 fn memory(setup: Setup) -> Memory {
     let m = Memory::new(FIRST as usize + 5);
-    let live = BlockState { life: Life::Live, kind: Kind::Ring, version: 1 };
+    let live = BlockState { life: BlockLife::Live, kind: BlockKind::Ring, version: 1 };
     if setup.queued {
         m.poke(QUEUE.state, live.pack());
         m.poke(QUEUE.seat(0), seat_of(DEAD).pack());
@@ -455,8 +463,8 @@ fn explore(setup: Setup, kills: u32, stops: u32) {
         let m = &w.memory;
         let swept = killed(&w.fates).all(|d| presence(m, d) == Presence::Free);
         if swept && !w.fates.contains(&Fate::Stopped) {
-            assert_eq!(state(m, QUEUE).life, Life::Free, "the outer queue leaks");
-            assert_eq!(state(m, RING).life, Life::Free, "the queue leaks");
+            assert_eq!(state(m, QUEUE).life, BlockLife::Free, "the outer queue leaks");
+            assert_eq!(state(m, RING).life, BlockLife::Free, "the queue leaks");
         }
     };
     let wedged = |w: &World<Process>| {
@@ -465,7 +473,7 @@ fn explore(setup: Setup, kills: u32, stops: u32) {
         // Such an actor has the queue, like any process that is stopped with a handle.
         let has = |a: usize| {
             let holds = seats(&w.memory, RING).any(|(_, seat)| seat == seat_of(a));
-            holds || state(&w.memory, RING).life == Life::Busy(member(a))
+            holds || state(&w.memory, RING).life == BlockLife::Busy(member(a))
         };
         let excused = stopped(LEAVER) || visitors.clone().any(|a| stopped(a) && has(a));
         w.count(visitors, Fate::Running) > 0 && !excused

@@ -3,7 +3,9 @@
 //! two initialize at the same time. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Park, Unlock, Who};
+use mp_core::steps::lock::{
+    AcquireLock, DeadHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock, SetParked,
+};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::member;
 use mp_models::random::at_random;
@@ -32,16 +34,16 @@ enum Bug {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Look(IsDone),
-    Acquire(Acquire),
+    Acquire(AcquireLock),
     /// Has found it held. The next action depends on whether the holder is dead.
     Refused(LockWord),
-    Park(Park),
+    SetParked(SetParked),
     Asleep(LockWord),
     LookAgain(IsDone),
     WriteA,
     WriteB,
     Say(SetDone),
-    Unlock(Unlock),
+    Unlock(ReleaseLock),
     ReadA,
     ReadB(u64),
 }
@@ -68,13 +70,13 @@ impl Process {
     }
 
     fn acquire(&self, me: usize, dead: Option<DeadHolder>) -> Doing {
-        let who = Who { pid: me as u32 + 1, tid: me as u32 + 1 };
-        Doing::Acquire(Acquire::new(LOCK, member(me), who, self.slept, dead))
+        let who = OsThread { pid: me as u32 + 1, tid: me as u32 + 1 };
+        Doing::Acquire(AcquireLock::new(LOCK, member(me), who, self.slept, dead))
     }
 
     /// Returns `true` if it waits for the lock.
     fn is_in_line(&self) -> bool {
-        matches!(self.doing, Doing::Acquire(_) | Doing::Refused(_) | Doing::Park(_) | Doing::Asleep(_))
+        matches!(self.doing, Doing::Acquire(_) | Doing::Refused(_) | Doing::SetParked(_) | Doing::Asleep(_))
     }
 
     /// Returns the next step with the lock.
@@ -98,11 +100,11 @@ impl Actor for Process {
             },
             Doing::Acquire(steps) => match steps.step(m) {
                 None => return false,
-                Some(Acquired::Held(word)) => Doing::Refused(word),
-                Some(Acquired::Mine(word)) => {
+                Some(LockAttempt::Held(word)) => Doing::Refused(word),
+                Some(LockAttempt::Acquired(word)) => {
                     // Only a process that gets a death may find half of it.
                     let half = ghost.doing.is_some() && !ghost.said;
-                    assert!(word.is_marked() || !half, "half of it is done, and it is not told");
+                    assert!(word.is_poisoned() || !half, "half of it is done, and it is not told");
                     match self.bug {
                         Bug::NoSecondLook => self.begin(me, fates, ghost),
                         _ => Doing::LookAgain(IsDone(DONE)),
@@ -110,7 +112,7 @@ impl Actor for Process {
                 }
             },
             Doing::LookAgain(look) => match look.step(m).expect("one step") {
-                true => Doing::Unlock(Unlock::new(LOCK, true)),
+                true => Doing::Unlock(ReleaseLock::new(LOCK, true)),
                 false => self.begin(me, fates, ghost),
             },
             Doing::WriteA => {
@@ -120,7 +122,7 @@ impl Actor for Process {
             Doing::WriteB => {
                 m.store(B, me as u64 + 1);
                 match self.bug {
-                    Bug::SaidTooEarly | Bug::NotSaid => Doing::Unlock(Unlock::new(LOCK, true)),
+                    Bug::SaidTooEarly | Bug::NotSaid => Doing::Unlock(ReleaseLock::new(LOCK, true)),
                     _ => Doing::Say(SetDone(DONE)),
                 }
             }
@@ -129,7 +131,7 @@ impl Actor for Process {
                 ghost.said = true;
                 match self.bug {
                     Bug::SaidTooEarly => Doing::WriteA,
-                    _ => Doing::Unlock(Unlock::new(LOCK, true)),
+                    _ => Doing::Unlock(ReleaseLock::new(LOCK, true)),
                 }
             }
             Doing::Unlock(steps) => {
@@ -150,10 +152,10 @@ impl Actor for Process {
                 };
                 match dead {
                     true => self.acquire(me, Some(DeadHolder { word, pid: 0 })),
-                    false => Doing::Park(Park::new(LOCK, word)),
+                    false => Doing::SetParked(SetParked::new(LOCK, word)),
                 }
             }
-            Doing::Park(steps) => match steps.step(m) {
+            Doing::SetParked(steps) => match steps.step(m) {
                 None => return false,
                 Some(None) => self.acquire(me, None),
                 Some(Some(word)) => {

@@ -6,8 +6,10 @@
 use std::collections::BTreeMap;
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::clock::{ClaimClock, ClockAt, EndClock, GiveUpClock};
-use mp_core::steps::orders::{ChooseOrder, NamesAt, ReadName, WriteNames, entry};
+use mp_core::steps::clock::{ClaimClock, ClockAt, EndClock, ReleaseClock};
+use mp_core::steps::device::stream_order::{
+    ChooseOrder, EventNamesAt, ReadEventName, WriteEventNames, order_entry,
+};
 use mp_core::words::{ClockState, Tick};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{actor_of, is_killed, member};
@@ -50,7 +52,7 @@ mod order {
 
     impl Chooser {
         fn new(me: usize, key: u64, bug: Bug) -> Self {
-            let steps = ChooseOrder::new(TABLE, ENTRIES, entry(key, me as u8 + 1));
+            let steps = ChooseOrder::new(TABLE, ENTRIES, order_entry(key, me as u8 + 1));
             Self { key, bug, left: 2, steps, at: (0, false) }
         }
 
@@ -58,7 +60,7 @@ mod order {
             if self.bug == Bug::None {
                 return self.steps.step(m);
             }
-            let ((i, free), mine) = (self.at, entry(self.key, me as u8 + 1));
+            let ((i, free), mine) = (self.at, order_entry(self.key, me as u8 + 1));
             let at = TABLE.plus(i);
             if free && self.bug == Bug::Stored {
                 m.store(at, mine);
@@ -102,7 +104,7 @@ mod order {
             let entries: Vec<u64> = (0..ENTRIES).map(|i| w.memory.peek(TABLE.plus(i))).collect();
             for (key, order) in &w.ghost {
                 let of_key = entries.iter().filter(|word| **word >> 8 == *key);
-                assert!(of_key.eq([&entry(*key, *order)]), "{entries:x?} say another order of {key}");
+                assert!(of_key.eq([&order_entry(*key, *order)]), "{entries:x?} say another order of {key}");
             }
         };
         world.explore(kills, stops, end, |_| true);
@@ -128,7 +130,7 @@ mod order {
 }
 
 const CLOCK: ClockAt = ClockAt(Word::at(0));
-const NAMES: NamesAt = NamesAt { row: Word::at(64), words: 2 };
+const NAMES: EventNamesAt = EventNamesAt { row: Word::at(64), words: 2 };
 const KEY: u64 = 9;
 /// Number of words of each name. A torn name has no owner.
 const WORDS: usize = 2;
@@ -149,11 +151,11 @@ enum Role {
 enum Pc {
     Next,
     Claim(ClaimClock),
-    Write(WriteNames<WORDS>),
+    Write(WriteEventNames<WORDS>),
     Order,
     Submit,
-    GiveUp(GiveUpClock),
-    Read(Tick, ReadName<WORDS>),
+    GiveUp(ReleaseClock),
+    Read(Tick, ReadEventName<WORDS>),
     /// Reader with a planted bug: the words that it has read, and the next one.
     Blindly(Tick, [u64; 2 + WORDS], usize),
     End(EndClock),
@@ -188,10 +190,10 @@ impl Process {
     }
 
     fn write(&self, me: usize) -> Pc {
-        Pc::Write(WriteNames::new(NAMES, KEY, Tick::epoch_of(self.first), name_of(me)))
+        Pc::Write(WriteEventNames::new(NAMES, KEY, Tick::epoch_of(self.first), name_of(me)))
     }
 
-    /// Does the same as [`ReadName`], with a planted bug.
+    /// Does the same as [`ReadEventName`], with a planted bug.
     fn blindly(&mut self, tick: Tick, mut words: [u64; 4], i: usize, m: &Memory, ghost: &Ghost) -> Pc {
         if i < words.len() {
             words[i] = m.load(NAMES.row.plus(i as u64));
@@ -223,7 +225,7 @@ impl Actor for Process {
             },
             (Pc::Write(mut steps), Role::Owner { .. }) => match steps.step(m) {
                 None => Pc::Write(steps),
-                Some(()) if self.bug == Bug::TickFirst => Pc::GiveUp(GiveUpClock::new(CLOCK, self.first)),
+                Some(()) if self.bug == Bug::TickFirst => Pc::GiveUp(ReleaseClock::new(CLOCK, self.first)),
                 Some(()) => Pc::Order,
             },
             // Its stream takes the order: not a shared access.
@@ -237,7 +239,7 @@ impl Actor for Process {
                 if has_events && self.bug == Bug::TickFirst {
                     self.write(me)
                 } else {
-                    Pc::GiveUp(GiveUpClock::new(CLOCK, self.first))
+                    Pc::GiveUp(ReleaseClock::new(CLOCK, self.first))
                 }
             }
             (Pc::GiveUp(mut steps), Role::Owner { .. }) => match steps.step(m) {
@@ -267,7 +269,7 @@ impl Actor for Process {
                     // It was reported, so it is pending, or was.
                     Bug::TickLookedAtFirst if m.load(CLOCK.done()) >= value => Pc::Next,
                     Bug::TickLookedAtFirst => Pc::Blindly(tick, [0; 4], 0),
-                    _ => Pc::Read(tick, ReadName::new(NAMES, CLOCK, tick, 0, KEY)),
+                    _ => Pc::Read(tick, ReadEventName::new(NAMES, CLOCK, tick, 0, KEY)),
                 }
             }
             (Pc::Blindly(tick, words, i), _) => self.blindly(tick, words, i, m, ghost),

@@ -4,10 +4,10 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
-    BlockAt, Claim, FreeCheck, FreePages, LinkPage, PAGE_HEADER, Publish, Release, Released, SlabSeen,
-    Unclaim, link_of, with_link,
+    BlockAt, ClaimBlock, FreeCheck, FreePages, LinkPage, PAGE_HEADER, PublishBlock, ReleaseOutcome,
+    ReleaseSeat, SlabSnapshot, UnclaimBlock, link_of, with_link,
 };
-use mp_core::words::{BlockId, BlockState, Kind, Life, Member, Seat};
+use mp_core::words::{BlockId, BlockKind, BlockLife, BlockState, Member, Seat};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
 
@@ -49,12 +49,12 @@ enum Op {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     Next,
-    Claim(BlockId, BlockId, Claim),
-    Publish(BlockId, BlockId, Publish),
+    Claim(BlockId, BlockId, ClaimBlock),
+    Publish(BlockId, BlockId, PublishBlock),
     Link(LinkPage<Pages>),
-    Release(BlockId, Release<Pages>),
+    Release(BlockId, ReleaseSeat<Pages>),
     Pages(BlockState, BlockId, FreePages<Pages, At>),
-    Unclaim(Unclaim),
+    UnclaimBlock(UnclaimBlock),
     // sweep
     Busy(BlockId, u64),
     Clear(BlockId, BlockState, u32),
@@ -96,20 +96,20 @@ impl Process {
                 Op::Grow(b, page) => Doing::Claim(
                     b,
                     page,
-                    Claim::new(block(page), member(me), SlabSeen { word: SLAB, value: 0 }),
+                    ClaimBlock::new(block(page), member(me), SlabSnapshot { word: SLAB, value: 0 }),
                 ),
                 Op::Drop(b) => {
                     let (i, _) = seats(m, b).find(|&(_, s)| s == mine).expect("it holds the block");
                     let at = block(b).seat(i);
-                    Doing::Release(b, Release::new(block(b), PAGES, member(me), at, mine))
+                    Doing::Release(b, ReleaseSeat::new(block(b), PAGES, member(me), at, mine))
                 }
             });
         }
         let dead = |p: Member| is_killed(fates, p);
         for id in 0..BLOCKS {
             match state(m, id).life {
-                Life::Busy(p) if dead(p) => return Some(Doing::Busy(id, m.peek(block(id).state))),
-                Life::Live => {
+                BlockLife::Busy(p) if dead(p) => return Some(Doing::Busy(id, m.peek(block(id).state))),
+                BlockLife::Live => {
                     for (i, seat) in seats(m, id) {
                         if !matches!(seat, Seat::Member(p) if dead(p)) {
                             continue;
@@ -120,14 +120,14 @@ impl Process {
                         let at = block(id).seat(i);
                         return Some(Doing::Release(
                             id,
-                            Release::new(block(id), PAGES, member(me), at, seat),
+                            ReleaseSeat::new(block(id), PAGES, member(me), at, seat),
                         ));
                     }
                     if seats(m, id).all(|(_, seat)| seat == Seat::Free) {
                         return Some(Doing::Check(id, FreeCheck::new(block(id), PAGES, member(me))));
                     }
                 }
-                Life::Free | Life::Busy(_) => {}
+                BlockLife::Free | BlockLife::Busy(_) => {}
             }
         }
         None
@@ -151,9 +151,11 @@ impl Actor for Process {
             Doing::Claim(b, page, mut claim) => match claim.step(m) {
                 None => Doing::Claim(b, page, claim),
                 Some(None) => Doing::Next,
-                Some(Some(state)) => {
-                    Doing::Publish(b, page, Publish::new(block(page), member(me), state, Kind::Seats))
-                }
+                Some(Some(state)) => Doing::Publish(
+                    b,
+                    page,
+                    PublishBlock::new(block(page), member(me), state, BlockKind::Seats),
+                ),
             },
             Doing::Publish(b, page, mut publish) => match publish.step(m) {
                 None => Doing::Publish(b, page, publish),
@@ -168,19 +170,19 @@ impl Actor for Process {
             },
             Doing::Release(id, mut release) => match release.step(m) {
                 None => Doing::Release(id, release),
-                Some(Released::Held) => Doing::Next,
-                Some(Released::ToFree(state)) => free(me, id, state),
+                Some(ReleaseOutcome::Held) => Doing::Next,
+                Some(ReleaseOutcome::MustFree(state)) => free(me, id, state),
             },
             Doing::Pages(state, id, mut pages) => match pages.step(m) {
                 None => Doing::Pages(state, id, pages),
-                Some(_) => Doing::Unclaim(Unclaim::new(block(id), state)),
+                Some(_) => Doing::UnclaimBlock(UnclaimBlock::new(block(id), state)),
             },
-            Doing::Unclaim(mut unclaim) => {
+            Doing::UnclaimBlock(mut unclaim) => {
                 unclaim.step(m);
                 Doing::Next
             }
             Doing::Busy(id, found) => {
-                let state = BlockState::unpack(found).with(Life::Busy(member(me)));
+                let state = BlockState::unpack(found).with(BlockLife::Busy(member(me)));
                 match m.cas(block(id).state, found, state.pack()) {
                     Ok(()) => Doing::Clear(id, state, 0),
                     Err(_) => Doing::Next,
@@ -196,8 +198,8 @@ impl Actor for Process {
             }
             Doing::Check(id, mut check) => match check.step(m) {
                 None => Doing::Check(id, check),
-                Some(Released::Held) => Doing::Next,
-                Some(Released::ToFree(state)) => free(me, id, state),
+                Some(ReleaseOutcome::Held) => Doing::Next,
+                Some(ReleaseOutcome::MustFree(state)) => free(me, id, state),
             },
         };
         false
@@ -208,17 +210,17 @@ impl Actor for Process {
 /// pages.
 fn world(pages: u32, holds: &[&[BlockId]], programs: &[&[Op]]) -> World<Process> {
     let m = Memory::new(WORDS);
-    let live = |kind| BlockState { life: Life::Live, kind, version: 1 }.pack();
+    let live = |kind| BlockState { life: BlockLife::Live, kind, version: 1 }.pack();
     for (i, held) in holds.iter().enumerate() {
         for &b in *held {
-            m.poke(block(b).state, live(Kind::Data));
+            m.poke(block(b).state, live(BlockKind::Data));
             let (free, _) = seats(&m, b).find(|&(_, s)| s == Seat::Free).expect("a free seat");
             m.poke(block(b).seat(free), Seat::Member(member(i)).pack());
         }
     }
     let mut link = block(0).link();
     for page in FIRST_PAGE..FIRST_PAGE + pages {
-        m.poke(block(page).state, live(Kind::Seats));
+        m.poke(block(page).state, live(BlockKind::Seats));
         m.poke(block(page).seat(0), Seat::Block(0).pack());
         m.poke(first(page), 1);
         m.poke(link, with_link(0, Some(page)));
@@ -234,16 +236,16 @@ fn explore(world: World<Process>, kills: u32) {
         let killed = |p: Member| is_killed(&w.fates, p);
         // Deaths after the last living process checked are left to the next sweep.
         let left = (0..BLOCKS).any(|id| match state(m, id).life {
-            Life::Busy(p) => killed(p),
-            Life::Live => {
+            BlockLife::Busy(p) => killed(p),
+            BlockLife::Live => {
                 seats(m, id).any(|(_, s)| matches!(s, Seat::Member(p) if killed(p)))
                     || seats(m, id).all(|(_, s)| s == Seat::Free)
             }
-            Life::Free => false,
+            BlockLife::Free => false,
         });
         if w.count(0..w.fates.len(), Fate::Ended) > 0 && !left {
             for id in 0..BLOCKS {
-                assert_eq!(state(m, id).life, Life::Free, "block {id} leaks: {m:?}");
+                assert_eq!(state(m, id).life, BlockLife::Free, "block {id} leaks: {m:?}");
             }
         }
     };

@@ -4,9 +4,10 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
-    BlockAt, FreeCheck, LeaveWhole, Left, Made, MakePart, Note, Release, Released, Take, Taken, Unclaim,
+    AttachRecord, BlockAt, FreeCheck, JoinOutcome, JoinParent, LeaveOutcome, LeaveParent, ReleaseOutcome,
+    ReleaseSeat, TakeOutcome, TakeSeat, UnclaimBlock,
 };
-use mp_core::words::{Access, Attach, BlockId, BlockState, Grant, Kind, Life, Member, Seat};
+use mp_core::words::{Access, Attachment, BlockId, BlockKind, BlockLife, BlockState, Grant, Member, Seat};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
 
@@ -46,15 +47,15 @@ enum Op {
 enum Doing {
     Next,
     Note,
-    Make(MakePart<Pages>),
-    Take(Take<Pages>),
+    Make(JoinParent<Pages>),
+    Take(TakeSeat<Pages>),
     Entry,
-    Found(Take<Pages>),
-    Release(BlockAt, Release<Pages>),
+    Found(TakeSeat<Pages>),
+    Release(BlockAt, ReleaseSeat<Pages>),
     /// The part is claimed: releases its seat of the whole, then itself.
-    Leave(BlockState, LeaveWhole<Pages, At>),
-    LeftLast(BlockState, Unclaim),
-    Unclaim(Unclaim),
+    Leave(BlockState, LeaveParent<Pages, At>),
+    LeftLast(BlockState, UnclaimBlock),
+    UnclaimBlock(UnclaimBlock),
     // sweep
     Busy(BlockAt, u64),
     Check(BlockAt, FreeCheck<Pages>),
@@ -114,20 +115,20 @@ fn claimed(
         };
         assert!(!held, "freed while held by {seat:?}");
     }
-    if state.kind == Kind::Part && bug != Some(Bug::Forgets) {
-        Doing::Leave(state, LeaveWhole::new(PART.id, ENTRY, member(me), PAGES, AT))
+    if state.kind == BlockKind::Child && bug != Some(Bug::Forgets) {
+        Doing::Leave(state, LeaveParent::new(PART.id, ENTRY, member(me), PAGES, AT))
     } else {
-        Doing::Unclaim(Unclaim::new(block, state))
+        Doing::UnclaimBlock(UnclaimBlock::new(block, state))
     }
 }
 
 /// Takes a seat in this block for that holder.
-fn take(block: BlockAt, who: Seat, note: Note) -> Take<Pages> {
-    Take::new(block, PAGES, who, note)
+fn take(block: BlockAt, who: Seat, note: AttachRecord) -> TakeSeat<Pages> {
+    TakeSeat::new(block, PAGES, who, note)
 }
 
-fn note(entry: Word, count: Word, counted: u64) -> Note {
-    Note { entry, count, counted, grant: Grant::new(Access::Object, 0) }
+fn note(entry: Word, count: Word, counted: u64) -> AttachRecord {
+    AttachRecord { entry, count, counted, grant: Grant::new(Access::Object, 0) }
 }
 
 impl Process {
@@ -145,7 +146,7 @@ impl Process {
                 Op::Find if mine(PART).is_some() => Doing::Entry,
                 Op::Find => Doing::Next,
                 Op::Drop(block) => mine(block).map_or(Doing::Next, |(i, who)| {
-                    Doing::Release(block, Release::new(block, PAGES, member(me), block.seat(i), who))
+                    Doing::Release(block, ReleaseSeat::new(block, PAGES, member(me), block.seat(i), who))
                 }),
             });
         }
@@ -153,15 +154,15 @@ impl Process {
         let dead = |p: Member| is_killed(fates, p);
         for block in [WHOLE, PART] {
             match state(m, block).life {
-                Life::Busy(p) if dead(p) => return Some(Doing::Busy(block, m.peek(block.state))),
-                Life::Live => {
+                BlockLife::Busy(p) if dead(p) => return Some(Doing::Busy(block, m.peek(block.state))),
+                BlockLife::Live => {
                     let theirs = |(_, seat): &(u32, Seat)| matches!(seat, Seat::Member(p) if dead(*p));
                     let mut all: Vec<_> = seats(m, block).collect();
                     if self.bug == Some(Bug::Downward) {
                         all.reverse();
                     }
                     if let Some((i, who)) = all.into_iter().find(theirs) {
-                        let release = Release::new(block, PAGES, member(me), block.seat(i), who);
+                        let release = ReleaseSeat::new(block, PAGES, member(me), block.seat(i), who);
                         return Some(Doing::Release(block, release));
                     }
                     // Only a killed actor can leave it like this. Otherwise the actor that released the last
@@ -170,7 +171,7 @@ impl Process {
                         return Some(Doing::Check(block, FreeCheck::new(block, PAGES, member(me))));
                     }
                 }
-                Life::Free | Life::Busy(_) => {}
+                BlockLife::Free | BlockLife::Busy(_) => {}
             }
         }
         None
@@ -183,8 +184,8 @@ impl Actor for Process {
     fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], _: &mut ()) -> bool {
         let bug = self.bug;
         let ended = |released, block| match released {
-            Released::Held => Doing::Next,
-            Released::ToFree(state) => claimed(m, block, state, me, fates, bug),
+            ReleaseOutcome::Held => Doing::Next,
+            ReleaseOutcome::MustFree(state) => claimed(m, block, state, me, fates, bug),
         };
         let next = match &mut self.doing {
             Doing::Next => match self.next(me, m, fates) {
@@ -195,11 +196,11 @@ impl Actor for Process {
                 }
             },
             Doing::Note => {
-                m.or(PART.state, BlockState::kind_bits(Kind::Part));
+                m.or(PART.state, BlockState::kind_bits(BlockKind::Child));
                 if bug == Some(Bug::AtOnce) {
                     Doing::Take(take(WHOLE, Seat::Block(PART.id), note(ENTRY, FIRST, STRUCTURE)))
                 } else {
-                    Doing::Make(MakePart::new(
+                    Doing::Make(JoinParent::new(
                         WHOLE,
                         PAGES,
                         member(me),
@@ -211,28 +212,28 @@ impl Actor for Process {
             Doing::Make(make) => match make.step(m) {
                 None => return false,
                 Some(made) => {
-                    assert_eq!(made, Made::Part, "there are as many seats as holders");
+                    assert_eq!(made, JoinOutcome::Joined, "there are as many seats as holders");
                     Doing::Next
                 }
             },
             Doing::Take(take) => match take.step(m) {
                 None => return false,
                 Some(taken) => {
-                    assert!(matches!(taken, Taken::Seat(_)), "there are as many seats as holders");
+                    assert!(matches!(taken, TakeOutcome::Seat(_)), "there are as many seats as holders");
                     Doing::Next
                 }
             },
             Doing::Entry => {
-                let whole = Attach::unpack(m.load(ENTRY)).expect("it is a part of something");
+                let whole = Attachment::unpack(m.load(ENTRY)).expect("it is a part of something");
                 assert_eq!(whole.block, WHOLE.id);
                 Doing::Found(take(WHOLE, Seat::Member(member(me)), note(SCRATCH, SCRATCH.plus(1), 0)))
             }
             Doing::Found(take) => {
-                assert_eq!(state(m, WHOLE).life, Life::Live, "the whole of a held part is gone");
+                assert_eq!(state(m, WHOLE).life, BlockLife::Live, "the whole of a held part is gone");
                 match take.step(m) {
                     None => return false,
                     Some(taken) => {
-                        assert!(matches!(taken, Taken::Seat(_)), "there are as many seats as holders");
+                        assert!(matches!(taken, TakeOutcome::Seat(_)), "there are as many seats as holders");
                         Doing::Next
                     }
                 }
@@ -243,22 +244,22 @@ impl Actor for Process {
             },
             Doing::Leave(part, leave) => match leave.step(m) {
                 None => return false,
-                Some(Left::Held) => Doing::Unclaim(Unclaim::new(PART, *part)),
-                Some(Left::ToFree(_, whole)) => match claimed(m, WHOLE, whole, me, fates, bug) {
-                    Doing::Unclaim(unclaim) => Doing::LeftLast(*part, unclaim),
+                Some(LeaveOutcome::Held) => Doing::UnclaimBlock(UnclaimBlock::new(PART, *part)),
+                Some(LeaveOutcome::MustFree(_, whole)) => match claimed(m, WHOLE, whole, me, fates, bug) {
+                    Doing::UnclaimBlock(unclaim) => Doing::LeftLast(*part, unclaim),
                     other => panic!("the whole is a part itself: {other:?}"),
                 },
             },
             Doing::LeftLast(part, unclaim) => {
                 unclaim.step(m);
-                Doing::Unclaim(Unclaim::new(PART, *part))
+                Doing::UnclaimBlock(UnclaimBlock::new(PART, *part))
             }
-            Doing::Unclaim(unclaim) => {
+            Doing::UnclaimBlock(unclaim) => {
                 unclaim.step(m);
                 Doing::Next
             }
             Doing::Busy(block, found) => {
-                let mine = BlockState::unpack(*found).with(Life::Busy(member(me)));
+                let mine = BlockState::unpack(*found).with(BlockLife::Busy(member(me)));
                 match m.cas(block.state, *found, mine.pack()) {
                     Ok(()) => claimed(m, *block, mine, me, fates, bug),
                     Err(_) => Doing::Next,
@@ -278,7 +279,7 @@ impl Actor for Process {
 /// first is the last of the whole's, so that a scan for other holders reaches it after the part's.
 fn world(programs: &[&[Op]]) -> World<Process> {
     let m = Memory::new(WORDS);
-    let live = BlockState { life: Life::Live, kind: Kind::Object, version: 1 };
+    let live = BlockState { life: BlockLife::Live, kind: BlockKind::Object, version: 1 };
     for block in [WHOLE, PART] {
         m.poke(block.state, live.pack());
     }
@@ -315,7 +316,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         }
         for block in blocks {
             let life = state(m, block).life;
-            assert!(!matches!(life, Life::Busy(p) if dead(p)), "a dead member frees block {}", block.id);
+            assert!(!matches!(life, BlockLife::Busy(p) if dead(p)), "a dead member frees block {}", block.id);
             for (i, seat) in seats(m, block) {
                 assert!(
                     !matches!(seat, Seat::Member(p) if dead(p)),
@@ -323,7 +324,7 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
                     block.id
                 );
                 assert!(
-                    life != Life::Free || seat == Seat::Free,
+                    life != BlockLife::Free || seat == Seat::Free,
                     "a free block has a seat that nothing clears: {seat:?}"
                 );
             }
@@ -331,8 +332,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let in_use =
             blocks.iter().any(|block| seats(m, *block).any(|(_, seat)| matches!(seat, Seat::Member(_))));
         if !in_use {
-            assert_eq!(state(m, PART).life, Life::Free, "the part leaks");
-            assert_eq!(state(m, WHOLE).life, Life::Free, "the whole leaks");
+            assert_eq!(state(m, PART).life, BlockLife::Free, "the part leaks");
+            assert_eq!(state(m, WHOLE).life, BlockLife::Free, "the whole leaks");
         }
     };
     let wedged = |w: &World<Process>| w.fates.contains(&Fate::Running);

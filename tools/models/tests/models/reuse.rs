@@ -4,10 +4,10 @@
 
 use mp_core::mem::{Column, Mem, Steps, Word};
 use mp_core::steps::{
-    BlockAt, Claim, FreeCheck, Plan, Publish, Release, Released, SlabSeen, Unclaim, Update, UpdateAt,
-    UpdateEnd,
+    BlockAt, ClaimBlock, FreeCheck, PublishBlock, ReleaseOutcome, ReleaseSeat, SlabSnapshot, UnclaimBlock,
+    Update, UpdateAt, UpdateOutcome, UpdatePlan,
 };
-use mp_core::words::{BlockId, BlockState, Current, Kind, Life, Member, Seat};
+use mp_core::words::{BlockId, BlockKind, BlockLife, BlockState, CurrentUpdate, Member, Seat};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{Known, is_killed, member};
 
@@ -62,7 +62,7 @@ struct Set {
     to: u64,
 }
 
-impl Plan for Set {
+impl UpdatePlan for Set {
     fn reads(&self) -> &[Word] {
         &[SLAB]
     }
@@ -79,14 +79,14 @@ enum Doing {
     Next,
     // use
     Look(u64, u32),
-    Claim(u64, u32, Claim),
-    Publish(u64, u32, Publish),
+    Claim(u64, u32, ClaimBlock),
+    Publish(u64, u32, PublishBlock),
     Held(u64, u32),
-    Release(Release<Pages>, u32),
-    Freed(Unclaim),
+    Release(ReleaseSeat<Pages>, u32),
+    Freed(UnclaimBlock),
     // make
     LookToMake(u64),
-    ClaimAll(u64, u64, u32, Claim),
+    ClaimAll(u64, u64, u32, ClaimBlock),
     Retire(u64, Update<Set, Known>),
     GiveBack(u64),
     GiveClass(u64, Update<Set, Known>),
@@ -122,7 +122,7 @@ impl Process {
         }
         // After its program, a process sweeps.
         let dead = |p: Member| is_killed(fates, p);
-        if let Some((p, _)) = Current::unpack(m.peek(UPDATES.current)).making
+        if let Some((p, _)) = CurrentUpdate::unpack(m.peek(UPDATES.current)).making
             && dead(p)
         {
             return Some(Doing::Complete(self.set(me, fates, RETIRED, RETIRED)));
@@ -130,13 +130,13 @@ impl Process {
         // All blocks that a slab of any size can have.
         for i in 0..BLOCKS {
             match (state(m, i).life, seat(m, i)) {
-                (Life::Busy(p), _) if dead(p) => return Some(Doing::Busy(i, m.peek(block(i).state))),
-                (Life::Live, Seat::Member(p)) if dead(p) => {
+                (BlockLife::Busy(p), _) if dead(p) => return Some(Doing::Busy(i, m.peek(block(i).state))),
+                (BlockLife::Live, Seat::Member(p)) if dead(p) => {
                     let at = block(i).seat(0);
-                    let release = Release::new(block(i), PAGES, member(me), at, Seat::Member(p));
+                    let release = ReleaseSeat::new(block(i), PAGES, member(me), at, Seat::Member(p));
                     return Some(Doing::Release(release, i));
                 }
-                (Life::Live, Seat::Free) => {
+                (BlockLife::Live, Seat::Free) => {
                     return Some(Doing::Check(FreeCheck::new(block(i), PAGES, member(me)), i));
                 }
                 _ => {}
@@ -150,13 +150,13 @@ impl Process {
         Update::new(UPDATES, member(me), Set { from, to }, known)
     }
 
-    fn claim(&self, me: usize, i: u32, seen: u64) -> Claim {
+    fn claim(&self, me: usize, i: u32, seen: u64) -> ClaimBlock {
         let slab = if self.careless {
-            SlabSeen { word: CONSTANT, value: 0 }
+            SlabSnapshot { word: CONSTANT, value: 0 }
         } else {
-            SlabSeen { word: SLAB, value: seen }
+            SlabSnapshot { word: SLAB, value: seen }
         };
-        Claim::new(block(i), member(me), slab)
+        ClaimBlock::new(block(i), member(me), slab)
     }
 }
 
@@ -183,7 +183,7 @@ impl Actor for Process {
                 None => Doing::Claim(size, i, claim),
                 Some(None) => Doing::Next,
                 Some(Some(state)) => {
-                    Doing::Publish(size, i, Publish::new(block(i), member(me), state, Kind::Data))
+                    Doing::Publish(size, i, PublishBlock::new(block(i), member(me), state, BlockKind::Data))
                 }
             },
             Doing::Publish(size, i, mut publish) => match publish.step(m) {
@@ -192,12 +192,12 @@ impl Actor for Process {
             },
             Doing::Held(_, i) => {
                 let (at, mine) = (block(i).seat(0), Seat::Member(member(me)));
-                Doing::Release(Release::new(block(i), PAGES, member(me), at, mine), i)
+                Doing::Release(ReleaseSeat::new(block(i), PAGES, member(me), at, mine), i)
             }
             Doing::Release(mut release, i) => match release.step(m) {
                 None => Doing::Release(release, i),
-                Some(Released::Held) => Doing::Next,
-                Some(Released::ToFree(state)) => Doing::Freed(Unclaim::new(block(i), state)),
+                Some(ReleaseOutcome::Held) => Doing::Next,
+                Some(ReleaseOutcome::MustFree(state)) => Doing::Freed(UnclaimBlock::new(block(i), state)),
             },
             Doing::Freed(mut unclaim) => {
                 unclaim.step(m);
@@ -222,39 +222,39 @@ impl Actor for Process {
             },
             Doing::Retire(to, mut update) => match update.step(m) {
                 None => Doing::Retire(to, update),
-                Some(UpdateEnd::Held(_)) => {
+                Some(UpdateOutcome::Busy(_)) => {
                     let from = m.peek(SLAB);
                     Doing::Retire(to, self.set(me, fates, from, RETIRED))
                 }
-                Some(UpdateEnd::Done(_)) => Doing::GiveBack(to),
+                Some(UpdateOutcome::Done(_)) => Doing::GiveBack(to),
             },
             Doing::GiveBack(to) => match self.claimed.pop() {
                 Some((i, state)) => {
-                    Unclaim::new(block(i), state).step(m);
+                    UnclaimBlock::new(block(i), state).step(m);
                     Doing::GiveBack(to)
                 }
                 None => Doing::GiveClass(to, self.set(me, fates, RETIRED, to)),
             },
             Doing::GiveClass(to, mut update) => match update.step(m) {
                 None => Doing::GiveClass(to, update),
-                Some(UpdateEnd::Held(_)) => Doing::GiveClass(to, self.set(me, fates, RETIRED, to)),
-                Some(UpdateEnd::Done(_)) => Doing::Next,
+                Some(UpdateOutcome::Busy(_)) => Doing::GiveClass(to, self.set(me, fates, RETIRED, to)),
+                Some(UpdateOutcome::Done(_)) => Doing::Next,
             },
             Doing::Complete(mut update) => match update.step(m) {
                 None => Doing::Complete(update),
                 Some(_) => Doing::Next,
             },
             Doing::Busy(i, found) => {
-                let state = BlockState::unpack(found).with(Life::Busy(member(me)));
+                let state = BlockState::unpack(found).with(BlockLife::Busy(member(me)));
                 match m.cas(block(i).state, found, state.pack()) {
-                    Ok(()) => Doing::Freed(Unclaim::new(block(i), state)),
+                    Ok(()) => Doing::Freed(UnclaimBlock::new(block(i), state)),
                     Err(_) => Doing::Next,
                 }
             }
             Doing::Check(mut check, i) => match check.step(m) {
                 None => Doing::Check(check, i),
-                Some(Released::Held) => Doing::Next,
-                Some(Released::ToFree(state)) => Doing::Freed(Unclaim::new(block(i), state)),
+                Some(ReleaseOutcome::Held) => Doing::Next,
+                Some(ReleaseOutcome::MustFree(state)) => Doing::Freed(UnclaimBlock::new(block(i), state)),
             },
         };
         false
@@ -278,15 +278,15 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let m = &w.memory;
         let killed = |p: Member| is_killed(&w.fates, p);
         let all = 0..w.fates.len();
-        let left = (0..BLOCKS).any(|i| matches!(state(m, i).life, Life::Busy(p) if killed(p)))
+        let left = (0..BLOCKS).any(|i| matches!(state(m, i).life, BlockLife::Busy(p) if killed(p)))
             || (0..BLOCKS).any(|i| matches!(seat(m, i), Seat::Member(p) if killed(p)))
-            || (0..BLOCKS).any(|i| state(m, i).life == Life::Live && seat(m, i) == Seat::Free);
+            || (0..BLOCKS).any(|i| state(m, i).life == BlockLife::Live && seat(m, i) == Seat::Free);
         // Deaths after the last living process checked are left to the next sweep. Stopped actors may
         // continue.
         let swept = w.count(all.clone(), Fate::Ended) > 0 && !left;
         if swept && w.count(all.clone(), Fate::Stopped) == 0 {
             for i in 0..BLOCKS {
-                assert_eq!(state(m, i).life, Life::Free, "block {i} leaks");
+                assert_eq!(state(m, i).life, BlockLife::Free, "block {i} leaks");
             }
         }
         if w.count(all.clone(), Fate::Ended) == all.len() {

@@ -3,7 +3,9 @@
 //! the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, IsMine, LockAt, LockWord, Park, Unlock, Who};
+use mp_core::steps::lock::{
+    AcquireLock, CheckHolder, DeadHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock, SetParked,
+};
 use mp_core::words::Member;
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
@@ -37,11 +39,11 @@ enum Bug {
 enum Doing {
     /// Wants the lock, for the first time or again.
     Begin,
-    Acquire(Acquire),
+    Acquire(AcquireLock),
     /// Has found it held. The next action depends on the holder.
     Refused(LockWord),
-    Mine(IsMine, LockWord),
-    Park(Park),
+    Mine(CheckHolder, LockWord),
+    SetParked(SetParked),
     Asleep(LockWord),
     SetDepth(SetDepth),
     AddLevel(AddLevel),
@@ -52,7 +54,7 @@ enum Doing {
     /// Releases all levels, to wait.
     LetGo(ReadDepth),
     ReleaseLevel(ReleaseLevel),
-    Unlock(Unlock),
+    Unlock(ReleaseLock),
 }
 
 /// Thread: takes the lock, takes it again, and drops both levels, perhaps with a wait in between.
@@ -97,8 +99,8 @@ fn member(actor: usize) -> Member {
     Member::new(process_of(actor) as u32, 1)
 }
 
-fn who(actor: usize) -> Who {
-    Who { pid: process_of(actor) as u32 + 1, tid: actor as u32 + 1 }
+fn who(actor: usize) -> OsThread {
+    OsThread { pid: process_of(actor) as u32 + 1, tid: actor as u32 + 1 }
 }
 
 impl Thread {
@@ -117,7 +119,7 @@ impl Thread {
     }
 
     fn acquire(&self, me: usize, dead: Option<DeadHolder>) -> Doing {
-        Doing::Acquire(Acquire::new(LOCK, member(me), who(me), self.slept, dead))
+        Doing::Acquire(AcquireLock::new(LOCK, member(me), who(me), self.slept, dead))
     }
 
     /// Checks that the depth equals the thread's own count.
@@ -131,7 +133,7 @@ impl Thread {
         if let Some(other) = ghost.inside.replace(me) {
             assert!(is_process_killed(process_of(other), fates), "two inside");
         }
-        let torn = word.is_marked();
+        let torn = word.is_poisoned();
         let depth = match self.let_go {
             // A holder has died since it released: it returns with the levels of its other guards.
             n if n > 0 && torn => Depth::new(n - 1, false),
@@ -139,7 +141,7 @@ impl Thread {
             _ if torn && !self.recovering => {
                 ghost.inside = None;
                 self.recovering = true;
-                return Doing::Unlock(Unlock::new(LOCK, false));
+                return Doing::Unlock(ReleaseLock::new(LOCK, false));
             }
             _ => Depth::new(1, self.recovering && self.bug != Bug::ForgetsRecovering),
         };
@@ -165,8 +167,8 @@ impl Actor for Thread {
             Doing::Begin => self.acquire(me, None),
             Doing::Acquire(steps) => match steps.step(m) {
                 None => doing,
-                Some(Acquired::Held(word)) => Doing::Refused(word),
-                Some(Acquired::Mine(word)) => self.taken(me, m, word, fates, ghost),
+                Some(LockAttempt::Held(word)) => Doing::Refused(word),
+                Some(LockAttempt::Acquired(word)) => self.taken(me, m, word, fates, ghost),
             },
             Doing::Refused(word) => {
                 let word = *word;
@@ -177,9 +179,9 @@ impl Actor for Thread {
                     _ => is_process_killed(process, fates),
                 };
                 match dead {
-                    _ if holder == member(me) => Doing::Mine(IsMine::new(LOCK, word, who(me)), word),
+                    _ if holder == member(me) => Doing::Mine(CheckHolder::new(LOCK, word, who(me)), word),
                     true => self.acquire(me, Some(DeadHolder { word, pid: 0 })),
-                    false => Doing::Park(Park::new(LOCK, word)),
+                    false => Doing::SetParked(SetParked::new(LOCK, word)),
                 }
             }
             Doing::Mine(steps, word) => {
@@ -187,11 +189,11 @@ impl Actor for Thread {
                     true => Doing::AddLevel(AddLevel::new(DEPTH)),
                     false => {
                         assert_eq!(self.levels, 0, "it is inside, and doesn't know it");
-                        Doing::Park(Park::new(LOCK, *word))
+                        Doing::SetParked(SetParked::new(LOCK, *word))
                     }
                 }
             }
-            Doing::Park(steps) => match steps.step(m) {
+            Doing::SetParked(steps) => match steps.step(m) {
                 None => doing,
                 Some(None) => self.acquire(me, None),
                 Some(Some(word)) => {
@@ -248,7 +250,7 @@ impl Actor for Thread {
                 self.check(m);
                 (self.let_go, self.levels) = (depth.levels(), 0);
                 ghost.inside = None;
-                Doing::Unlock(Unlock::new(LOCK, depth.is_recovering()))
+                Doing::Unlock(ReleaseLock::new(LOCK, depth.is_recovering()))
             }
             Doing::ReleaseLevel(steps) => match steps.step(m) {
                 None => doing,
@@ -256,7 +258,7 @@ impl Actor for Thread {
                     self.levels -= 1;
                     self.check(m);
                     match self.bug {
-                        Bug::ReleasesEarly => Doing::Unlock(Unlock::new(LOCK, false)),
+                        Bug::ReleasesEarly => Doing::Unlock(ReleaseLock::new(LOCK, false)),
                         _ => Doing::ReleaseLevel(ReleaseLevel::new(DEPTH)),
                     }
                 }
@@ -264,7 +266,7 @@ impl Actor for Thread {
                     assert_eq!(self.levels, 1, "the lock is released, and it has it {} times", self.levels);
                     (self.levels, self.let_go) = (0, 0);
                     ghost.inside = None;
-                    Doing::Unlock(Unlock::new(LOCK, depth.is_recovering()))
+                    Doing::Unlock(ReleaseLock::new(LOCK, depth.is_recovering()))
                 }
             },
             Doing::Unlock(steps) => {
@@ -274,7 +276,7 @@ impl Actor for Thread {
                     // waker.
                     ghost.sleepers.wake_one();
                 }
-                let marked = LockWord(m.peek(LOCK.word())).is_marked();
+                let marked = LockWord(m.peek(LOCK.word())).is_poisoned();
                 assert!(!recovered || !marked, "it is repaired, and still marked");
                 if recovered {
                     self.recovering = false;
@@ -301,7 +303,7 @@ fn explore(threads: &[(u32, bool)], (kills, stops): (u32, u32), poll_interval: b
     let world = World::new(Memory::new(6), actors, ghost);
     let end = |w: &World<Thread>| {
         let word = LockWord(w.memory.peek(LOCK.word()));
-        if word.holder().is_none() && !word.is_marked() {
+        if word.holder().is_none() && !word.is_poisoned() {
             assert_eq!(w.memory.peek(A), w.memory.peek(B), "torn");
         }
     };

@@ -7,12 +7,14 @@
 //! work of the old one may, except late reads of dead processes.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::row::{BeginPiece, EndUse, Joining, LookAtReturned, RowAt, begin_use, joining, mix};
+use mp_core::steps::device::use_record::{
+    EndUse, LastUseChange, ReadUseRecord, ResetUseRecord, UseRecordAt, begin_use, last_use_change, mark_mixed,
+};
 use mp_core::words::Tick;
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
 
-const ROW: RowAt = RowAt(Word::at(0));
+const ROW: UseRecordAt = UseRecordAt(Word::at(0));
 /// Bit set of the holders.
 const SEATS: Word = Word::at(16);
 
@@ -71,8 +73,8 @@ enum Pc {
     /// The maker waits for the last holder.
     Holders,
     Sweep(u64),
-    Returned(LookAtReturned),
-    Cut(BeginPiece),
+    Returned(ReadUseRecord),
+    Cut(ResetUseRecord),
     Give,
 }
 
@@ -187,8 +189,8 @@ impl Process {
                 let waited = |tick: Tick| ghost.op(self.tick).waits.contains(&tick.raw());
                 let own = [Tick::from_raw(self.tick).expect("a tick")];
                 let found = Tick::from_raw(old);
-                let plan = joining(found, &own, |tick| over(ghost, tick.raw()), waited);
-                let Joining::Swap { tick, mixes } = plan else {
+                let plan = last_use_change(found, &own, |tick| over(ghost, tick.raw()), waited);
+                let LastUseChange::Swap { tick, mixes } = plan else {
                     self.pc = self.ends(writes);
                     return false;
                 };
@@ -208,7 +210,7 @@ impl Process {
                 if mixes && self.bug != Bug::NotMixed { Pc::Mix { old, new } } else { Pc::Swap { old, new } }
             }
             Pc::Mix { old, new } => {
-                mix(ROW, m);
+                mark_mixed(ROW, m);
                 Pc::Swap { old, new }
             }
             Pc::Swap { new, .. } if self.bug == Bug::NotCompared => {
@@ -248,7 +250,7 @@ impl Process {
                 let now = m.load(SEATS);
                 let dead = (1..devices(fates)).find(|a| now & 1 << a != 0 && fates[*a] == Fate::Killed);
                 match dead {
-                    _ if now == 0 => Pc::Returned(LookAtReturned::new(ROW)),
+                    _ if now == 0 => Pc::Returned(ReadUseRecord::new(ROW)),
                     Some(dead) => Pc::Sweep(1 << dead),
                     None => Pc::Holders,
                 }
@@ -276,7 +278,7 @@ impl Process {
                     if usize::from(ghost.returned) == seats.len() {
                         return true;
                     }
-                    Pc::Cut(BeginPiece::new(ROW))
+                    Pc::Cut(ResetUseRecord::new(ROW))
                 }
             },
             Pc::Cut(mut steps) => match steps.step(m) {

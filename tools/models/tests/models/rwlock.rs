@@ -2,7 +2,7 @@
 //! dead reader keeps no thread waiting. The steps are the ones that run in processes.
 
 use mp_core::mem::{Mem, Steps, Word};
-use mp_core::steps::lock::{Acquire, Acquired, DeadHolder, LockAt, LockWord, Unlock, Who};
+use mp_core::steps::lock::{AcquireLock, DeadHolder, LockAt, LockAttempt, LockWord, OsThread, ReleaseLock};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::member;
 use mp_models::random::at_random;
@@ -44,11 +44,11 @@ enum Doing {
     Enter(Enter),
     /// Takes a place without reading the lock afterwards.
     Slip(ClaimReader),
-    Acquire(Acquire),
+    Acquire(AcquireLock),
     Refused(LockWord),
     LookWriting,
     ClaimReader(ClaimReader),
-    LetOthersIn(Unlock, ObservedSlot),
+    LetOthersIn(ReleaseLock, ObservedSlot),
     ReadA(ObservedSlot),
     /// Reads, and begins to read once more.
     EnterAgain(Enter, ObservedSlot),
@@ -65,7 +65,7 @@ enum Doing {
     StoreA,
     StoreB,
     ClearWriting,
-    Unlock(Unlock),
+    Unlock(ReleaseLock),
 }
 
 /// Reads once or writes once, and repairs a torn state that it meets.
@@ -87,8 +87,8 @@ struct Ghost {
 }
 
 fn acquire(me: usize, dead: Option<DeadHolder>) -> Doing {
-    let who = Who { pid: me as u32 + 1, tid: me as u32 + 1 };
-    Doing::Acquire(Acquire::new(LOCK, member(me), who, false, dead))
+    let who = OsThread { pid: me as u32 + 1, tid: me as u32 + 1 };
+    Doing::Acquire(AcquireLock::new(LOCK, member(me), who, false, dead))
 }
 
 fn inside(me: usize) -> ClaimReader {
@@ -116,8 +116,8 @@ impl Process {
         Doing::LeaveFirst(Leave::new(READERS, first), seen)
     }
 
-    fn unlock(&self) -> Unlock {
-        Unlock::new(LOCK, self.marked)
+    fn unlock(&self) -> ReleaseLock {
+        ReleaseLock::new(LOCK, self.marked)
     }
 }
 
@@ -146,9 +146,9 @@ impl Actor for Process {
             }
             Doing::Acquire(steps) => match steps.step(m) {
                 None => {}
-                Some(Acquired::Held(word)) => self.doing = Doing::Refused(word),
-                Some(Acquired::Mine(word)) => {
-                    self.marked = word.is_marked();
+                Some(LockAttempt::Held(word)) => self.doing = Doing::Refused(word),
+                Some(LockAttempt::Acquired(word)) => {
+                    self.marked = word.is_poisoned();
                     self.doing = if self.marked { Doing::LookWriting } else { self.has_lock(me) };
                 }
             },
@@ -231,7 +231,7 @@ impl Actor for Process {
                 None => {}
                 Some(None) => self.doing = Doing::StoreWriting,
                 Some(Some(seen)) if killed(seen.slot.thread as usize) && self.bug != Bug::NoSweep => {
-                    let back = seen.slot.given_back(EMPTY);
+                    let back = seen.slot.vacated(EMPTY);
                     self.doing = Doing::GiveBack(ReplaceSlot::new(SLOTS.at(seen.index), seen.slot, back));
                 }
                 Some(Some(_)) => self.doing = readers(),

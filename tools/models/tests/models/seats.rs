@@ -5,10 +5,11 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
-    BlockAt, FreeCheck, Note, PAGE_HEADER, Release, Released, Take, Taken, Unclaim, with_link,
+    AttachRecord, BlockAt, FreeCheck, PAGE_HEADER, ReleaseOutcome, ReleaseSeat, TakeOutcome, TakeSeat,
+    UnclaimBlock, with_link,
 };
 use mp_core::words::{
-    Access, Attach, BlockId, BlockState, Grant, Holder, Kind, Life, Member, Owner, Seat, SeatAt,
+    Access, Attachment, BlockId, BlockKind, BlockLife, BlockState, Grant, Holder, Member, Owner, Seat, SeatAt,
 };
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{is_killed, member};
@@ -72,7 +73,7 @@ enum Doing {
     Claim(u32, u64),
     Clear(u32),
     Count(u32),
-    Take(u32, Take<Pages>),
+    Take(u32, TakeSeat<Pages>),
     Publish(u32),
     GiveBack(u32),
     // receive: take the envelope, make its seat the process's own, empty and free it
@@ -81,14 +82,14 @@ enum Doing {
     Adopt(u32, SeatAt),
     Emptied(u32),
     // drop: release the process's seat
-    Release(Release<Pages>, After),
-    Freed(Unclaim, After),
+    Release(ReleaseSeat<Pages>, After),
+    Freed(UnclaimBlock, After),
     // sweep
     Own(u32, u64),
     Attached(u32),
     Seat(u32, usize),
     Busy(u64),
-    Unclaim(BlockState),
+    UnclaimBlock(BlockState),
     Check(FreeCheck<Pages>),
 }
 
@@ -141,8 +142,8 @@ impl Process {
                     .map(|e| Doing::Grab(e, m.peek(owner_at(e)))),
                 Op::Drop => self.seat.take().map(|i| {
                     let holder = Seat::Member(member(me));
-                    let release = Release::new(block, PAGES, member(me), seat_at(block, i), holder)
-                        .beside(block.beside(i, seat_at(block, i)));
+                    let release = ReleaseSeat::new(block, PAGES, member(me), seat_at(block, i), holder)
+                        .neighbor(block.neighbor(i, seat_at(block, i)));
                     Doing::Release(release, After::Next)
                 }),
                 Op::Send => None,
@@ -161,8 +162,8 @@ impl Process {
         }
         let state = m.peek(block.state);
         match BlockState::unpack(state).life {
-            Life::Busy(p) if dead(p) => return Some(Doing::Busy(state)),
-            Life::Live => {
+            BlockLife::Busy(p) if dead(p) => return Some(Doing::Busy(state)),
+            BlockLife::Live => {
                 for i in 0..SEATS {
                     if let Seat::Member(p) = seat(m, block, i)
                         && dead(p)
@@ -177,7 +178,7 @@ impl Process {
                     return Some(Doing::Check(FreeCheck::new(block, PAGES, member(me))));
                 }
             }
-            Life::Free | Life::Busy(_) => {}
+            BlockLife::Free | BlockLife::Busy(_) => {}
         }
         None
     }
@@ -211,18 +212,18 @@ impl Actor for Process {
             }
             Doing::Count(e) => {
                 m.store(count_at(*e), 1);
-                let note = Note {
+                let note = AttachRecord {
                     entry: entry_at(*e),
                     count: count_at(*e),
                     counted: 1,
                     grant: Grant::new(Access::Frozen, 0),
                 };
-                Doing::Take(*e, Take::new(block, PAGES, Seat::Envelope(*e), note))
+                Doing::Take(*e, TakeSeat::new(block, PAGES, Seat::Envelope(*e), note))
             }
             Doing::Take(e, take) => match take.step(m) {
                 None => return false,
-                Some(Taken::Seat(_)) => Doing::Publish(*e),
-                Some(Taken::NoneFree) => Doing::GiveBack(*e),
+                Some(TakeOutcome::Seat(_)) => Doing::Publish(*e),
+                Some(TakeOutcome::NoSeat) => Doing::GiveBack(*e),
             },
             Doing::Publish(e) => {
                 let owner = envelope(m, *e).then(Holder::Queued);
@@ -237,7 +238,7 @@ impl Actor for Process {
                 Ok(()) => Doing::Entry(*e),
                 Err(_) => Doing::Next,
             },
-            Doing::Entry(e) => match Attach::unpack(m.load(entry_at(*e))) {
+            Doing::Entry(e) => match Attachment::unpack(m.load(entry_at(*e))) {
                 Some(attach) => Doing::Adopt(*e, attach.seat),
                 None => panic!("a message without its attachment"),
             },
@@ -259,10 +260,10 @@ impl Actor for Process {
             }
             Doing::Release(release, then) => match release.step(m) {
                 None => return false,
-                Some(Released::Held) => after(*then),
-                Some(Released::ToFree(state)) => {
+                Some(ReleaseOutcome::Held) => after(*then),
+                Some(ReleaseOutcome::MustFree(state)) => {
                     check_without_holder(m, block, fates);
-                    Doing::Freed(Unclaim::new(block, state), *then)
+                    Doing::Freed(UnclaimBlock::new(block, state), *then)
                 }
             },
             Doing::Freed(unclaim, then) => {
@@ -276,11 +277,11 @@ impl Actor for Process {
             Doing::Attached(e) => {
                 // Read together with the number, which only this process can change now.
                 let n = m.peek(count_at(*e));
-                match Attach::unpack(m.load(entry_at(*e))).filter(|_| n > 0) {
+                match Attachment::unpack(m.load(entry_at(*e))).filter(|_| n > 0) {
                     None => Doing::Emptied(*e),
                     Some(attach) => {
                         let (at, holder) = (seat_at(block, attach.seat), Seat::Envelope(*e));
-                        let release = Release::new(block, PAGES, member(me), at, holder);
+                        let release = ReleaseSeat::new(block, PAGES, member(me), at, holder);
                         Doing::Release(release, After::Emptied(*e))
                     }
                 }
@@ -288,25 +289,25 @@ impl Actor for Process {
             Doing::Seat(i, dead) => {
                 let holder = Seat::Member(member(*dead));
                 let at = seat_at(block, nth(block, *i));
-                Doing::Release(Release::new(block, PAGES, member(me), at, holder), After::Next)
+                Doing::Release(ReleaseSeat::new(block, PAGES, member(me), at, holder), After::Next)
             }
             Doing::Busy(found) => {
-                let state = BlockState::unpack(*found).with(Life::Busy(member(me)));
+                let state = BlockState::unpack(*found).with(BlockLife::Busy(member(me)));
                 match m.cas(block.state, *found, state.pack()) {
-                    Ok(()) => Doing::Unclaim(state),
+                    Ok(()) => Doing::UnclaimBlock(state),
                     Err(_) => Doing::Next,
                 }
             }
-            Doing::Unclaim(state) => {
-                Unclaim::new(block, *state).step(m);
+            Doing::UnclaimBlock(state) => {
+                UnclaimBlock::new(block, *state).step(m);
                 Doing::Next
             }
             Doing::Check(check) => match check.step(m) {
                 None => return false,
-                Some(Released::Held) => Doing::Next,
-                Some(Released::ToFree(state)) => {
+                Some(ReleaseOutcome::Held) => Doing::Next,
+                Some(ReleaseOutcome::MustFree(state)) => {
                     check_without_holder(m, block, fates);
-                    Doing::Unclaim(state)
+                    Doing::UnclaimBlock(state)
                 }
             },
         };
@@ -332,7 +333,7 @@ fn beside(last: u32, programs: &[&[Op]]) -> World<Process> {
 
 fn world_of(block: BlockAt, last: Option<SeatAt>, programs: &[&[Op]]) -> World<Process> {
     let m = Memory::new(WORDS);
-    let live = BlockState { life: Life::Live, kind: Kind::Data, version: 1 };
+    let live = BlockState { life: BlockLife::Live, kind: BlockKind::Data, version: 1 };
     m.poke(block.state, live.pack());
     m.poke(block.seat(0), Seat::Member(member(0)).pack());
     if block.inline < SEATS {
@@ -364,16 +365,16 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let seen = w.count(0..w.fates.len(), Fate::Ended) > 0
             && (0..ENVELOPES).all(|e| !matches!(envelope(m, e).holder, Holder::Member(p) if killed(p)))
             && (0..SEATS).all(|i| !matches!(seat(m, block, i), Seat::Member(p) if killed(p)))
-            && !matches!(BlockState::unpack(m.peek(block.state)).life, Life::Busy(p) if killed(p));
+            && !matches!(BlockState::unpack(m.peek(block.state)).life, BlockLife::Busy(p) if killed(p));
         let in_use = (0..ENVELOPES).any(|e| envelope(m, e).holder != Holder::Free)
             || (0..SEATS).any(|i| matches!(seat(m, block, i), Seat::Member(_)));
         let live_without_seats = (0..SEATS).all(|i| seat(m, block, i) == Seat::Free)
-            && BlockState::unpack(m.peek(block.state)).life == Life::Live
+            && BlockState::unpack(m.peek(block.state)).life == BlockLife::Live
             && w.count(0..w.fates.len(), Fate::Killed) > 0;
         // Deaths after the last living process checked are left to the next sweep. Stopped actors may
         // continue.
         if seen && w.count(0..w.fates.len(), Fate::Stopped) == 0 && !in_use && !live_without_seats {
-            assert_eq!(BlockState::unpack(m.peek(block.state)).life, Life::Free, "the block leaks");
+            assert_eq!(BlockState::unpack(m.peek(block.state)).life, BlockLife::Free, "the block leaks");
         }
     };
     let wedged = |w: &World<Process>| w.fates.contains(&Fate::Running);

@@ -8,7 +8,9 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::is_killed;
 use mp_models::random::at_random;
 use mp_models::sleepers::Sleepers;
-use mp_sync::steps::slot::{ClaimSlot, FindSlot, HELD, OPEN, ObservedSlot, ReplaceSlot, Slot, Slots, set};
+use mp_sync::steps::slot::{
+    ClaimSlot, FindSlot, HELD, HolderSlot, OPEN, ObservedSlot, ReplaceSlot, Slots, set,
+};
 
 const PARKING: Word = Word::at(8);
 
@@ -97,7 +99,7 @@ impl Actor for Process {
                     };
                     self.next = seen.index + 1;
                     self.doing = if dead {
-                        let back = seen.slot.given_back(OPEN);
+                        let back = seen.slot.vacated(OPEN);
                         Doing::GiveBack(ReplaceSlot::new(slots.at(seen.index), seen.slot, back))
                     } else {
                         Doing::FindSlot(FindSlot::new(slots, set(&[HELD]), self.next))
@@ -132,7 +134,7 @@ impl Actor for Process {
                 self.doing = Doing::Release(ReplaceSlot::new(
                     slots.at(seen.index),
                     seen.slot,
-                    seen.slot.given_back(OPEN),
+                    seen.slot.vacated(OPEN),
                 ));
                 ghost.inside.retain(|&i| i != me);
             }
@@ -175,7 +177,7 @@ fn explore(
 ) {
     let memory = Memory::new(2 + permits as usize);
     memory.poke(Word::at(0), permits.into());
-    let open = Slot::unpack(0).given_back(OPEN);
+    let open = HolderSlot::unpack(0).vacated(OPEN);
     (0..permits).for_each(|i| memory.poke(slots(permits).at(i), open.pack()));
     let process = Process { left: times, permits, doing: Doing::Begin, next: 0, bug };
     let world = World::new(
@@ -185,7 +187,7 @@ fn explore(
     );
     let end = |w: &World<Process>| {
         for i in 0..permits {
-            let slot = Slot::unpack(w.memory.peek(slots(permits).at(i)));
+            let slot = HolderSlot::unpack(w.memory.peek(slots(permits).at(i)));
             let holder = slot.member.slot() as usize;
             assert!(slot.state == OPEN || w.fates[holder] != Fate::Ended, "a permit of {holder} is lost");
         }

@@ -7,8 +7,8 @@
 //! sweeps it, so that its lane, its seats and its slot stay unchanged.
 
 use mp_core::mem::{Mem, Steps};
-use mp_core::steps::{Alone, EndVisit, Visit};
-use mp_core::words::{Holder, Owner, Place, Presence, Tenancy, Visiting};
+use mp_core::steps::{BeginRecovery, CheckSoleRecovery, EndRecovery};
+use mp_core::words::{Holder, Owner, Presence, RecoveringSlots, RingPlace, Tenancy};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{Known, actor_of, is_killed, killed, member};
 use mp_models::random::at_random;
@@ -43,8 +43,8 @@ enum Doing {
     // visitors
     Look,
     Announce,
-    Visit(Visit),
-    Alone(Alone<Known>),
+    Visit(BeginRecovery),
+    Alone(CheckSoleRecovery<Known>),
     Settle(Box<Settle<TestContext>>),
     Envelope,
     Return(Return),
@@ -103,7 +103,8 @@ fn waited_for(m: &Memory, fates: &[Fate], dead: usize) -> bool {
 
 /// Returns `true` if an actor that is not dead announces a visit to this one. Not an access.
 fn visited(m: &Memory, fates: &[Fate], dead: usize) -> bool {
-    let visits = |a: usize| fates[a] != Fate::Killed && Visiting::covers(m.peek(visiting(a)), dead as u32);
+    let visits =
+        |a: usize| fates[a] != Fate::Killed && RecoveringSlots::covers(m.peek(visiting(a)), dead as u32);
     (0..fates.len()).any(visits)
 }
 
@@ -123,7 +124,7 @@ impl Process {
                 {
                     return Some(Doing::Announce);
                 }
-                Presence::Sweeping(by) if actor_of(by) != me && is_killed(fates, by) => {
+                Presence::Reclaiming(by) if actor_of(by) != me && is_killed(fates, by) => {
                     return Some(Doing::TakeOver(m.peek(tenancy(d))));
                 }
                 _ => {}
@@ -200,8 +201,8 @@ impl Actor for Process {
             },
             Doing::Announce => {
                 let slot = dead as u32;
-                m.store(visiting(me), Visiting { first: slot, last: slot }.pack());
-                Doing::Visit(Visit::new(tenancy(dead), 1))
+                m.store(visiting(me), RecoveringSlots { first: slot, last: slot }.pack());
+                Doing::Visit(BeginRecovery::new(tenancy(dead), 1))
             }
             Doing::Visit(visit) => match visit.step(m) {
                 None => doing,
@@ -211,7 +212,7 @@ impl Actor for Process {
                     let living = SWEEPERS.filter(|&a| a != me).map(|a| (visiting(a), member(a)));
                     let oracle = Known::new(me, fates);
                     let others = if self.rash { Vec::new() } else { living.collect() };
-                    Doing::Alone(Alone::new(dead as u32, others, oracle))
+                    Doing::Alone(CheckSoleRecovery::new(dead as u32, others, oracle))
                 }
             },
             Doing::Alone(alone) => match alone.step(m) {
@@ -265,7 +266,7 @@ impl Actor for Process {
             }
             Doing::Begin => match self.counted {
                 Some(counted) if self.alone && self.settled => {
-                    self.counted = EndVisit::new(tenancy(dead), counted, member(me)).step(m).flatten();
+                    self.counted = EndRecovery::new(tenancy(dead), counted, member(me)).step(m).flatten();
                     match self.counted.map(|t| t.presence) {
                         Some(Presence::Vacating(_)) => Doing::Vacate,
                         presence => Doing::End { sweeps: presence.is_some() },
@@ -293,7 +294,7 @@ impl Actor for Process {
                 if *sweeps { Doing::Own } else { Doing::Look }
             }
             Doing::TakeOver(found) => {
-                let mine = Tenancy { presence: Presence::Sweeping(member(me)), epoch: 1 };
+                let mine = Tenancy { presence: Presence::Reclaiming(member(me)), epoch: 1 };
                 let won = m.cas(tenancy(dead), *found, mine.pack()).is_ok();
                 if won { Doing::Own } else { Doing::Look }
             }
@@ -338,7 +339,7 @@ impl Setup {
         let queued = Owner { holder: Holder::Queued, seq: 1 };
         m.poke(COUNT, u64::from(MESSAGE) + 1);
         m.poke(OWNER.of(MESSAGE), queued.pack());
-        m.poke(PLACE.of(MESSAGE), Place { ring: 0, slot: 0 }.pack());
+        m.poke(PLACE.of(MESSAGE), RingPlace { ring: 0, slot: 0 }.pack());
         m.poke(ring(1).slot(0), Slot { lap: 1, state: SlotState::Full(Content::of(MESSAGE)) }.pack());
         m.poke(intent(STALE), u64::from(MESSAGE) + 1);
         let holders = [TAKER, OTHER].into_iter().chain(self.stale_holds.then_some(STALE));

@@ -3,8 +3,8 @@
 //! steps are the ones that run in processes.
 
 use mp_core::mem::{Column, Steps, Word};
-use mp_core::steps::{Plan, Update, UpdateAt, UpdateEnd};
-use mp_core::words::Current;
+use mp_core::steps::{Update, UpdateAt, UpdateOutcome, UpdatePlan};
+use mp_core::words::CurrentUpdate;
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{Known, member};
 use mp_models::random::at_random;
@@ -30,7 +30,7 @@ enum Kind {
     Careless,
 }
 
-impl Plan for Kind {
+impl UpdatePlan for Kind {
     fn reads(&self) -> &[Word] {
         match self {
             Kind::Transfer => &[C, D],
@@ -71,8 +71,8 @@ impl Actor for Process {
         let mut doing = self.doing.take().unwrap_or_else(|| self.begin(me, fates));
         match doing.step(m) {
             None => self.doing = Some(doing),
-            Some(UpdateEnd::Held(_)) => {}
-            Some(UpdateEnd::Done(v)) => {
+            Some(UpdateOutcome::Busy(_)) => {}
+            Some(UpdateOutcome::Done(v)) => {
                 // They did not change since they were read, and no partial update is visible.
                 assert_eq!(v[0] + v[1], SUM, "torn, and read so");
                 match self.program.remove(0) {
@@ -100,7 +100,7 @@ fn world(programs: &[&[Kind]], lossy: &[Word]) -> World<Process> {
 fn explore(world: World<Process>, kills: u32, stops: u32) {
     let end = |w: &World<Process>| {
         // If no process is left to complete it, the next one would.
-        if Current::unpack(w.memory.peek(AT.current)).making.is_some() {
+        if CurrentUpdate::unpack(w.memory.peek(AT.current)).making.is_some() {
             return;
         }
         let [a, b, c, d] = [A, B, C, D].map(|word| w.memory.peek(word));

@@ -8,9 +8,10 @@
 
 use mp_core::mem::{Mem, Steps, Word};
 use mp_core::steps::{
-    Alone, BlockAt, Claim, EndVisit, FreeCheck, Publish, Release, Released, SlabSeen, Unclaim, Visit,
+    BeginRecovery, BlockAt, CheckSoleRecovery, ClaimBlock, EndRecovery, FreeCheck, PublishBlock,
+    ReleaseOutcome, ReleaseSeat, SlabSnapshot, UnclaimBlock,
 };
-use mp_core::words::{BlockState, Kind, Life, Presence, Seat, Tenancy, Visiting};
+use mp_core::words::{BlockKind, BlockLife, BlockState, Presence, RecoveringSlots, Seat, Tenancy};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{Known, killed, member};
 use mp_models::random::at_random;
@@ -26,40 +27,40 @@ const MOST: u32 = 2;
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Doing {
     // the leaver
-    Leave(Release<Pages>),
-    Claim(Claim),
-    Publish(Publish),
+    Leave(ReleaseSeat<Pages>),
+    Claim(ClaimBlock),
+    Publish(PublishBlock),
     Write,
     Read,
-    Again(Release<Pages>),
+    Again(ReleaseSeat<Pages>),
     Gone,
     // the last holder of the queue: its contents, and its memory
-    Drain(Release<Pages>, BlockState),
+    Drain(ReleaseSeat<Pages>, BlockState),
     FreeToken(BlockState, BlockState),
     Free(BlockAt, BlockState),
     // visitors
     Look,
     Announce,
-    Visit(Visit),
-    Alone(Alone<Known>),
+    Visit(BeginRecovery),
+    Alone(CheckSoleRecovery<Known>),
     Queue,
     Seat,
     Tell,
     Only,
     OnlyAgain(BlockState),
-    Vacate(Release<Pages>),
+    Vacate(ReleaseSeat<Pages>),
     Check(FreeCheck<Pages>),
     Token,
     TokenCheck(FreeCheck<Pages>),
     Contents,
-    GiveUp(Release<Pages>),
+    GiveUp(ReleaseSeat<Pages>),
     End,
     Quit { sweeps: bool },
     // the sweeper
     TakeOver(u64),
     Own(BlockAt),
     Claimed(BlockAt, BlockState),
-    Take(Release<Pages>),
+    Take(ReleaseSeat<Pages>),
     Greedy(FreeCheck<Pages>),
     Swept,
 }
@@ -122,7 +123,7 @@ impl Process {
                 {
                     return Some(Doing::Announce);
                 }
-                Presence::Sweeping(by) if killed(fates).any(|k| k != me && member(k) == by) => {
+                Presence::Reclaiming(by) if killed(fates).any(|k| k != me && member(k) == by) => {
                     return Some(Doing::TakeOver(m.peek(tenancy(d))));
                 }
                 _ => {}
@@ -135,7 +136,9 @@ impl Process {
     fn after(&self, me: usize, block: BlockAt) -> Doing {
         match (me, block.id == QUEUE.id) {
             (LEAVER, _) if !self.setup.reuses => Doing::Gone,
-            (LEAVER, _) => Doing::Claim(Claim::new(QUEUE, member(me), SlabSeen { word: SLAB, value: 0 })),
+            (LEAVER, _) => {
+                Doing::Claim(ClaimBlock::new(QUEUE, member(me), SlabSnapshot { word: SLAB, value: 0 }))
+            }
             (_, true) => Doing::Own(TOKEN),
             (_, false) => Doing::Swept,
         }
@@ -150,20 +153,22 @@ impl Process {
     }
 
     /// Continues after something of the queue was released for the dead actor.
-    fn claimed(&mut self, end: Released) -> Doing {
-        self.deserted |= matches!(end, Released::ToFree(BlockState { kind: Kind::Ring, .. }));
+    fn claimed(&mut self, end: ReleaseOutcome) -> Doing {
+        self.deserted |= matches!(end, ReleaseOutcome::MustFree(BlockState { kind: BlockKind::Ring, .. }));
         self.token()
     }
 }
 
-fn release(me: usize, seat: Word, holder: Seat) -> Release<Pages> {
-    Release::new(QUEUE, NO_PAGES, member(me), seat, holder)
+fn release(me: usize, seat: Word, holder: Seat) -> ReleaseSeat<Pages> {
+    ReleaseSeat::new(QUEUE, NO_PAGES, member(me), seat, holder)
 }
 
 /// Drains the queue, which `me` has alone.
 fn drain(me: usize, state: BlockState) -> Doing {
     match state.kind {
-        Kind::Ring => Doing::Drain(Release::new(TOKEN, NO_PAGES, member(me), TOKEN.seat(0), MESSAGE), state),
+        BlockKind::Ring => {
+            Doing::Drain(ReleaseSeat::new(TOKEN, NO_PAGES, member(me), TOKEN.seat(0), MESSAGE), state)
+        }
         _ => Doing::Free(QUEUE, state),
     }
 }
@@ -178,13 +183,15 @@ impl Actor for Process {
         self.doing = match &mut doing {
             Doing::Leave(release) => match release.step(m) {
                 None => doing,
-                Some(Released::Held) => self.after(me, QUEUE),
-                Some(Released::ToFree(state)) => drain(me, state),
+                Some(ReleaseOutcome::Held) => self.after(me, QUEUE),
+                Some(ReleaseOutcome::MustFree(state)) => drain(me, state),
             },
             Doing::Claim(claim) => match claim.step(m) {
                 None => doing,
                 Some(None) => Doing::Gone,
-                Some(Some(state)) => Doing::Publish(Publish::new(QUEUE, member(me), state, Kind::Data)),
+                Some(Some(state)) => {
+                    Doing::Publish(PublishBlock::new(QUEUE, member(me), state, BlockKind::Data))
+                }
             },
             Doing::Publish(publish) => match publish.step(m) {
                 None => doing,
@@ -206,25 +213,25 @@ impl Actor for Process {
                 *reused &= Seat::unpack(m.peek(QUEUE.seat(0))) == seat_of(me);
                 match end {
                     None => doing,
-                    Some(Released::Held) => Doing::Gone,
-                    Some(Released::ToFree(state)) => Doing::Free(QUEUE, state),
+                    Some(ReleaseOutcome::Held) => Doing::Gone,
+                    Some(ReleaseOutcome::MustFree(state)) => Doing::Free(QUEUE, state),
                 }
             }
             Doing::Gone => unreachable!("it has ended"),
             Doing::Drain(release, queue) => match release.step(m) {
                 None => doing,
-                Some(Released::Held) => Doing::Free(QUEUE, *queue),
-                Some(Released::ToFree(token)) => Doing::FreeToken(token, *queue),
+                Some(ReleaseOutcome::Held) => Doing::Free(QUEUE, *queue),
+                Some(ReleaseOutcome::MustFree(token)) => Doing::FreeToken(token, *queue),
             },
             Doing::FreeToken(token, queue) => {
                 assert_eq!(state(m, TOKEN), *token, "freed by two");
-                Unclaim::new(TOKEN, *token).step(m);
+                UnclaimBlock::new(TOKEN, *token).step(m);
                 Doing::Free(QUEUE, *queue)
             }
             Doing::Free(block, claimed) => {
                 assert_eq!(state(m, *block), *claimed, "freed by two");
-                Unclaim::new(*block, *claimed).step(m);
-                let again = claimed.kind == Kind::Data && me == LEAVER;
+                UnclaimBlock::new(*block, *claimed).step(m);
+                let again = claimed.kind == BlockKind::Data && me == LEAVER;
                 if again { Doing::Gone } else { self.after(me, *block) }
             }
             Doing::Look => match self.look(me, m, fates) {
@@ -232,14 +239,14 @@ impl Actor for Process {
                 None => {
                     let stopped = fates.contains(&Fate::Stopped);
                     let swept = killed(fates).all(|d| presence(m, d) == Presence::Free);
-                    let told = state(m, TOKEN).life != Life::Live || fates[LEAVER] == Fate::Stopped;
+                    let told = state(m, TOKEN).life != BlockLife::Live || fates[LEAVER] == Fate::Stopped;
                     return fates[LEAVER].gone() && told && (stopped || swept);
                 }
             },
             Doing::Announce => {
                 let slot = dead as u32;
-                m.store(visiting(me), Visiting { first: slot, last: slot }.pack());
-                Doing::Visit(Visit::new(tenancy(dead), 1))
+                m.store(visiting(me), RecoveringSlots { first: slot, last: slot }.pack());
+                Doing::Visit(BeginRecovery::new(tenancy(dead), 1))
             }
             Doing::Visit(visit) => match visit.step(m) {
                 None => doing,
@@ -249,7 +256,7 @@ impl Actor for Process {
                     let others = (VISITORS..VISITORS + self.setup.visitors)
                         .filter(|&a| a != me && self.setup.bug != Bug::Rash);
                     let others = others.map(|a| (visiting(a), member(a))).collect();
-                    Doing::Alone(Alone::new(dead as u32, others, Known::new(me, fates)))
+                    Doing::Alone(CheckSoleRecovery::new(dead as u32, others, Known::new(me, fates)))
                 }
             },
             Doing::Alone(alone) => match alone.step(m) {
@@ -262,9 +269,10 @@ impl Actor for Process {
             Doing::Queue => {
                 let queue = BlockState::unpack(m.load(QUEUE.state));
                 match queue.life {
-                    Life::Live => Doing::Seat,
+                    BlockLife::Live => Doing::Seat,
                     life => {
-                        self.deserted |= life == Life::Busy(member(dead)) && queue.kind == Kind::Ring;
+                        self.deserted |=
+                            life == BlockLife::Busy(member(dead)) && queue.kind == BlockKind::Ring;
                         self.token()
                     }
                 }
@@ -275,7 +283,7 @@ impl Actor for Process {
                 _ = m.load(at);
                 match (seat, self.vacates()) {
                     // A seat in something that isn't a queue is released at once.
-                    (Seat::Member(_), false) if state(m, QUEUE).kind == Kind::Ring => Doing::Tell,
+                    (Seat::Member(_), false) if state(m, QUEUE).kind == BlockKind::Ring => Doing::Tell,
                     (Seat::Member(_), _) => Doing::Vacate(release(dead, at, seat)),
                     _ if has_no_seats(m, QUEUE) && !(self.setup.bug == Bug::Trusting && self.vacates()) => {
                         Doing::Check(FreeCheck::new(QUEUE, NO_PAGES, member(dead)))
@@ -321,7 +329,7 @@ impl Actor for Process {
             },
             Doing::Contents if self.deserted => {
                 self.deserted = false;
-                let of_queue = Release::new(TOKEN, NO_PAGES, member(dead), TOKEN.seat(0), MESSAGE);
+                let of_queue = ReleaseSeat::new(TOKEN, NO_PAGES, member(dead), TOKEN.seat(0), MESSAGE);
                 Doing::GiveUp(of_queue)
             }
             Doing::Contents => Doing::End,
@@ -332,12 +340,12 @@ impl Actor for Process {
             Doing::End => match self.counted.filter(|_| self.alone) {
                 None => Doing::Quit { sweeps: false },
                 Some(counted) if self.setup.bug == Bug::OldOrder => {
-                    let mine = Tenancy { presence: Presence::Sweeping(member(me)), ..counted };
+                    let mine = Tenancy { presence: Presence::Reclaiming(member(me)), ..counted };
                     let sweeps = m.cas(tenancy(dead), counted.pack(), mine.pack()).is_ok();
                     Doing::Quit { sweeps }
                 }
                 Some(counted) => {
-                    self.counted = EndVisit::new(tenancy(dead), counted, member(me)).step(m).flatten();
+                    self.counted = EndRecovery::new(tenancy(dead), counted, member(me)).step(m).flatten();
                     self.goes_on = true;
                     match self.counted.map(|t| t.presence) {
                         Some(Presence::Vacating(_)) if self.told => Doing::Queue,
@@ -362,7 +370,7 @@ impl Actor for Process {
                 return false;
             }
             Doing::TakeOver(found) => {
-                let mine = Tenancy { presence: Presence::Sweeping(member(me)), epoch: 1 };
+                let mine = Tenancy { presence: Presence::Reclaiming(member(me)), epoch: 1 };
                 let won = m.cas(tenancy(dead), *found, mine.pack()).is_ok();
                 if won { Doing::Own(QUEUE) } else { Doing::Look }
             }
@@ -370,19 +378,19 @@ impl Actor for Process {
                 let found = BlockState::unpack(m.load(block.state));
                 let of_dead = seats(m, *block).find(|(_, seat)| *seat == seat_of(dead));
                 match (found.life, of_dead) {
-                    (Life::Busy(by), _) if by == member(dead) => Doing::Claimed(*block, found),
-                    (Life::Live, Some((at, seat))) if self.setup.bug == Bug::OldOrder => {
+                    (BlockLife::Busy(by), _) if by == member(dead) => Doing::Claimed(*block, found),
+                    (BlockLife::Live, Some((at, seat))) if self.setup.bug == Bug::OldOrder => {
                         Doing::Take(release(me, at, seat))
                     }
-                    (Life::Live, Some(_)) => unreachable!("a sweeper in a queue"),
-                    (Life::Live, None) if self.setup.bug == Bug::Greedy && *block == QUEUE => {
+                    (BlockLife::Live, Some(_)) => unreachable!("a sweeper in a queue"),
+                    (BlockLife::Live, None) if self.setup.bug == Bug::Greedy && *block == QUEUE => {
                         Doing::Greedy(FreeCheck::new(QUEUE, NO_PAGES, member(me)))
                     }
                     _ => self.after(me, *block),
                 }
             }
             Doing::Claimed(block, found) => {
-                let mine = found.with(Life::Busy(member(me)));
+                let mine = found.with(BlockLife::Busy(member(me)));
                 match m.cas(block.state, found.pack(), mine.pack()) {
                     Ok(()) if *block == QUEUE => drain(me, mine),
                     Ok(()) => Doing::Free(*block, mine),
@@ -391,13 +399,13 @@ impl Actor for Process {
             }
             Doing::Take(release) => match release.step(m) {
                 None => doing,
-                Some(Released::Held) => self.after(me, QUEUE),
-                Some(Released::ToFree(state)) => drain(me, state),
+                Some(ReleaseOutcome::Held) => self.after(me, QUEUE),
+                Some(ReleaseOutcome::MustFree(state)) => drain(me, state),
             },
             Doing::Greedy(check) => match check.step(m) {
                 None => doing,
-                Some(Released::Held) => self.after(me, QUEUE),
-                Some(Released::ToFree(state)) => drain(me, state),
+                Some(ReleaseOutcome::Held) => self.after(me, QUEUE),
+                Some(ReleaseOutcome::MustFree(state)) => drain(me, state),
             },
             Doing::Swept => {
                 m.store(tenancy(dead), Tenancy { presence: Presence::Free, epoch: 1 }.pack());
@@ -408,7 +416,7 @@ impl Actor for Process {
             return true;
         }
         if *reused && fates[LEAVER] != Fate::Killed {
-            assert_eq!(state(m, QUEUE).life, Life::Live, "taken away from its holder");
+            assert_eq!(state(m, QUEUE).life, BlockLife::Live, "taken away from its holder");
         }
         false
     }
@@ -433,8 +441,8 @@ fn explore(world: World<Process>, kills: u32, stops: u32) {
         let m = &w.memory;
         let swept = killed(&w.fates).all(|d| presence(m, d) == Presence::Free);
         if swept && !w.fates.contains(&Fate::Stopped) {
-            assert_eq!(state(m, QUEUE).life, Life::Free, "the queue leaks");
-            assert_eq!(state(m, TOKEN).life, Life::Free, "the token leaks");
+            assert_eq!(state(m, QUEUE).life, BlockLife::Free, "the queue leaks");
+            assert_eq!(state(m, TOKEN).life, BlockLife::Free, "the token leaks");
         }
     };
     let wedged = |w: &World<Process>| {

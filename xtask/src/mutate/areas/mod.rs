@@ -91,7 +91,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "lock-cycle.",
         &[
-            ("mp-core/lib", "steps::lock_cycle"),
+            ("mp-core/lib", "steps::lock::cycle"),
             ("mp-models/models", "deadlock::"),
             ("mp-tests/sync", "deadlocks::"),
         ],
@@ -99,7 +99,7 @@ const OF_STRUCTURES: &[Area] = &[
     (
         "wait-note.",
         &[
-            ("mp-core/lib", "steps::lock_cycle"),
+            ("mp-core/lib", "steps::lock::cycle"),
             ("mp-models/models", "deadlock::"),
             ("mp-core/lib", "waiting::deadlock"),
             ("mp-tests/sync", "deadlocks::"),

@@ -1,0 +1,115 @@
+//! Making a block a part of another one, its whole, and leaving the whole when the part is freed.
+//!
+//! The seat in the whole belongs to the caller before it belongs to the part. If it belonged to the part at
+//! once, a process that checks the holders of the whole could do so before the version is incremented, and
+//! find the caller's own seat released, because the caller was killed in between: it would free the whole
+//! while the part needs it. (For messages, visitors prevent that: they empty a dead member's envelopes before
+//! they release its seats.)
+
+use super::{AttachRecord, BlockAt, ReleaseOutcome, ReleaseSeat, TakeOutcome, TakeSeat};
+use crate::mem::{Mem, Steps, Word};
+use crate::words::{Attachment, BlockId, BlockState, Member, Seat};
+
+/// Result of making a part.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum JoinOutcome {
+    /// The part has a seat of the whole.
+    Joined,
+    /// All seats that were checked are taken: link a page with more, and try again.
+    NoSeat,
+}
+
+/// Takes a seat of a block for another block. The caller holds the whole until this has ended, and no other
+/// process knows the part.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct JoinParent<F> {
+    parent: BlockAt,
+    pages: F,
+    mine: Seat,
+    child: Seat,
+    take: TakeSeat<F>,
+    taken: Option<Word>,
+}
+
+impl<F: Fn(BlockId) -> Option<Word> + Clone> JoinParent<F> {
+    /// Creates the steps to make `child` a part of `parent`, for `me`. `note` is the place where the part
+    /// records its seat.
+    pub fn new(parent: BlockAt, pages: F, me: Member, child: BlockId, note: AttachRecord) -> Self {
+        let (mine, child) = (Seat::Member(me), Seat::Block(child));
+        let first = mine;
+        let take = TakeSeat::new(parent, pages.clone(), first, note);
+        Self { parent, pages, mine, child, take, taken: None }
+    }
+}
+
+impl<F: Fn(BlockId) -> Option<Word>> Steps for JoinParent<F> {
+    type Out = JoinOutcome;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<JoinOutcome> {
+        if let Some(seat) = self.taken {
+            // The seat belongs to this process until here.
+            _ = m.cas(seat, self.mine.pack(), self.child.pack());
+            return Some(JoinOutcome::Joined);
+        }
+        match self.take.step(m)? {
+            TakeOutcome::NoSeat => return Some(JoinOutcome::NoSeat),
+            TakeOutcome::Seat(at) => self.taken = Some(self.parent.seat_word(at, &self.pages)?),
+        }
+        None
+    }
+}
+
+/// Result of leaving a whole.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LeaveOutcome {
+    /// The whole has other holders, or another process frees it; or the part had no whole.
+    Held,
+    /// The caller must free the whole: its state is `BUSY(me)`, with this value.
+    MustFree(BlockId, BlockState),
+}
+
+/// Releases the seat of a part in its whole. The caller has claimed the part, and frees it afterwards. Has no
+/// effect if the seat was already released.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct LeaveParent<F, A> {
+    child: BlockId,
+    entry: Word,
+    me: Member,
+    pages: F,
+    at: A,
+    release: Option<(BlockId, ReleaseSeat<F>)>,
+}
+
+impl<F: Fn(BlockId) -> Option<Word> + Clone, A: Fn(BlockId) -> Option<BlockAt>> LeaveParent<F, A> {
+    /// Creates the steps for `child`, which has recorded its seat in `entry`. `at` returns the positions of
+    /// the block named there, and is called before the caller may have to free that block.
+    pub fn new(child: BlockId, entry: Word, me: Member, pages: F, at: A) -> Self {
+        Self { child, entry, me, pages, at, release: None }
+    }
+}
+
+impl<F: Fn(BlockId) -> Option<Word> + Clone, A: Fn(BlockId) -> Option<BlockAt>> Steps for LeaveParent<F, A> {
+    type Out = LeaveOutcome;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<LeaveOutcome> {
+        if let Some((parent, release)) = &mut self.release {
+            return match release.step(m)? {
+                ReleaseOutcome::Held => Some(LeaveOutcome::Held),
+                ReleaseOutcome::MustFree(state) => Some(LeaveOutcome::MustFree(*parent, state)),
+            };
+        }
+        let noted = Attachment::unpack(m.load(self.entry));
+        let found = noted.and_then(|noted| {
+            let parent = (self.at)(noted.block)?;
+            let seat = parent.seat_word(noted.seat, &self.pages)?;
+            let release =
+                ReleaseSeat::new(parent, self.pages.clone(), self.me, seat, Seat::Block(self.child));
+            Some((noted.block, release.neighbor(parent.neighbor(noted.seat, seat))))
+        });
+        match found {
+            Some(found) => self.release = Some(found),
+            _ => return Some(LeaveOutcome::Held),
+        }
+        None
+    }
+}

@@ -1,0 +1,145 @@
+//! Holders of a block, as steps of one shared access each.
+//!
+//! A block has a state word and **seats**. Each process with handles to the block holds one seat, each
+//! message in flight that carries it holds one, and the block is free when all seats are. A count is not
+//! sufficient: the increment and the record of the process that made it are two steps, and a process killed
+//! between them leaves a count that no process can correct. A seat names its holder in the same word that
+//! makes it a holder.
+//!
+//! # Words of a block, and the processes that change them
+//! | word | states | changed by |
+//! |---|---|---|
+//! | state | `FREE(v)` | a claimer → `BUSY(me, v)` |
+//! |  | `BUSY(m, v)` | `m` → `LIVE(v+1)` or `FREE(v+1)`; if `m` is dead, its sweeper → `BUSY(sweeper, v)` |
+//! |  | `LIVE(v)` | a holder that takes a second seat: `+1`; a process that saw all seats free at `v` → `BUSY(me, v)`, a visitor of a dead member → `BUSY(that member, v)` |
+//! | seat | `FREE` | a holder of **another** seat → its new holder |
+//! |  | a holder | that holder (or its sweeper) → `FREE`, or directly → the next holder |
+//! | link | 0 | a holder → the page with more seats; only the process that frees the block resets it |
+//!
+//! # Effects of a death
+//! | killed process | the sweep finds | and does |
+//! |---|---|---|
+//! | while claiming or freeing | `BUSY(dead)` | takes it over and finishes freeing it |
+//! | before its seat was released | a seat that names the dead process | frees the seat, then checks if the block is free |
+//! | between releasing the last seat and freeing | `LIVE` without any seat | frees the block |
+//! | while taking seats for a message | an envelope owned by the dead process, whose attachments name them | frees exactly these seats |
+//!
+//! # Pages of seats
+//! If a header has too few seats, pages of seats are linked to the block in a chain, which only grows, at its
+//! end, while the block lives. A seat's position contains its page ([`SeatAt`]), so no process traverses the
+//! chain to reach a seat. Searches treat the chain as a circle that begins at the seat taken last: [`TakeSeat`]
+//! searches for a free seat, [`FreeCheck`] for a held one. Both are fast if seats are released in about the
+//! order in which they were taken. The beginning is a hint: it doesn't change the contents of a circle.
+//!
+//! Once there are pages, seats are only taken in them. A process that releases a seat first checks the
+//! neighboring seat, on the cache line that it has just written ([`BlockAt::neighbor`]): if that seat is
+//! taken, the block is held. So a block with many messages in flight is received and released without access
+//! to its own line, which its sender writes for each of them. In a stream of messages with the same hundred
+//! tensors, that line limited both processes.
+//!
+//! A seat is taken in this order: record it in the envelope (write-ahead), swap the seat, increment the
+//! version, and only then release the holder's own seat. The freeing process reads the version before it
+//! checks the seats, and swaps the state only if the version is the same: a seat that moved meanwhile has
+//! incremented it.
+
+mod child;
+mod claim;
+mod cursor;
+mod page;
+mod release;
+mod take;
+
+pub use child::{JoinOutcome, JoinParent, LeaveOutcome, LeaveParent};
+pub use claim::{ClaimBlock, PublishBlock, SlabSnapshot, UnclaimBlock};
+#[cfg(test)]
+pub(super) use cursor::last_taken;
+pub(crate) use cursor::{page_next, page_owner};
+pub use page::{FreePages, LinkPage};
+pub use release::{FreeCheck, ReleaseOutcome, ReleaseSeat};
+pub use take::{AttachRecord, TakeOutcome, TakeSeat};
+
+use crate::mem::Word;
+use crate::words::{BlockId, SeatAt};
+
+/// Number of seats in the header of an arena's block.
+pub const INLINE_SEATS: u32 = 6;
+
+/// Positions of a block's words.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BlockAt {
+    /// Index of the block.
+    pub id: BlockId,
+    /// State word; the link follows it, then the seats.
+    pub state: Word,
+    /// Number of seats in the header.
+    pub inline: u32,
+    /// Number of seats in a page of seats, at most 253.
+    pub per_page: u32,
+}
+
+/// Number of words before the seats of a page: the block to which it belongs, the next page, and, in a
+/// block's first page, the seat taken last (a hint for the start of a search).
+pub const PAGE_HEADER: u32 = 3;
+
+impl BlockAt {
+    /// Returns the word `generation 40 | link 24`; the link is the next page's block + 1, or 0.
+    pub const fn link(&self) -> Word {
+        self.state.plus(1)
+    }
+
+    /// Returns an inline seat.
+    pub const fn seat(&self, i: u32) -> Word {
+        self.state.plus(2 + i as u64)
+    }
+
+    /// Returns the word of a seat; `None` if it does not exist. `pages` returns the first word of a page's
+    /// memory for its block.
+    #[inline]
+    pub fn seat_word(&self, at: SeatAt, pages: impl Fn(BlockId) -> Option<Word>) -> Option<Word> {
+        match at.page() {
+            Err(i) => (i < self.inline).then(|| self.seat(i)),
+            Ok((page, word)) => {
+                let seats = PAGE_HEADER..PAGE_HEADER + self.per_page;
+                pages(page).filter(|_| seats.contains(&word)).map(|first| first.plus(word.into()))
+            }
+        }
+    }
+
+    /// Returns a seat on the same cache line as this one, if it is in a page: the next seat, which is taken
+    /// after it; at the end of a line, the previous one.
+    #[inline(always)]
+    pub fn neighbor(&self, at: SeatAt, word: Word) -> Option<Word> {
+        let (_, n) = at.page().ok()?;
+        let last_of_line = n % WORDS_OF_LINE == WORDS_OF_LINE - 1;
+        if !last_of_line && n + 1 < PAGE_HEADER + self.per_page {
+            Some(word.plus(1))
+        } else {
+            (n > PAGE_HEADER).then(|| Word::at(word.offset() - 8))
+        }
+    }
+}
+
+/// Words of a cache line; pages begin with one.
+const WORDS_OF_LINE: u32 = 8;
+
+/// Extracts the link from its word.
+pub const fn link_of(w: u64) -> Option<BlockId> {
+    match (w & 0xff_ffff) as u32 {
+        0 => None,
+        b => Some(b - 1),
+    }
+}
+
+/// Returns the word with another link.
+pub const fn with_link(w: u64, page: Option<BlockId>) -> u64 {
+    let link = match page {
+        None => 0,
+        Some(b) => b as u64 + 1,
+    };
+    w & !0xff_ffff | link
+}
+
+/// Extracts the generation from its word: the number of times that the block was claimed, modulo 2^40.
+pub const fn generation_of(w: u64) -> u64 {
+    w >> 24
+}

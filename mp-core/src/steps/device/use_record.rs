@@ -1,0 +1,183 @@
+//! Rows: two words in which holders of a piece of memory, for example of a device, record their use for the
+//! process that created it, as steps of one shared access each. A use that was interrupted by a death is
+//! detected, and its piece is not reused.
+//!
+//! | a holder | the creator, when the piece has no holder |
+//! |---|---|
+//! | records that it writes: begun + 1 | reads *last use*, and then compares begun with ended ([`ReadUseRecord`]): |
+//! | … submits work to its streams … | if they differ: never reuses the piece |
+//! | joins its ticks into *last use* ([`last_use_change`]), in a loop | if they are equal, after *last use* has run: reuses it ([`ResetUseRecord`]) |
+//! | records that this is done: ended + 1 ([`EndUse`]) | earlier, if *last use* is *plain*: for streams that wait for it |
+//! | releases its seat | |
+//!
+//! A last use is plain if it follows only work of its own process. A last use that follows work of another
+//! process, which had not run, is *mixed*: if its process dies, streams that wait for it continue, and that
+//! work may not have run.
+
+use crate::mem::{Mem, Steps, Word};
+use crate::words::Tick;
+
+/// A begun use, in the word of uses; an ended use is 1.
+const BEGUN: u64 = 1 << 32;
+/// In the word of uses, above 31 bits of ended uses: the last use is mixed, or was.
+const MIXED: u64 = 1 << 31;
+
+/// Position of a row: its first word.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct UseRecordAt(pub Word);
+
+impl UseRecordAt {
+    /// Returns the word of the last use: a tick, or 0.
+    pub const fn last_use(self) -> Word {
+        self.0
+    }
+
+    /// Returns the word of uses with write access: `begun 32, mixed 1, ended 31`.
+    pub const fn uses(self) -> Word {
+        self.0.plus(1)
+    }
+}
+
+/// Records that a holder may write from now on: one access.
+pub fn begin_use<M: Mem + ?Sized>(at: UseRecordAt, m: &M) {
+    m.add(at.uses(), BEGUN);
+}
+
+/// Records that *last use* follows all writes of a holder.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EndUse {
+    at: UseRecordAt,
+    loaded: Option<u64>,
+}
+
+impl EndUse {
+    /// Creates the steps for a use that has begun.
+    pub const fn new(at: UseRecordAt) -> Self {
+        Self { at, loaded: None }
+    }
+}
+
+impl Steps for EndUse {
+    type Out = ();
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
+        let uses = self.at.uses();
+        let Some(now) = self.loaded else {
+            self.loaded = Some(m.load(uses));
+            return None;
+        };
+        // Without a carry into the neighboring bits: the count is modulo 2^31.
+        match m.cas(uses, now, (now & !(MIXED - 1)) | ((now + 1) & (MIXED - 1))) {
+            Ok(()) => Some(()),
+            Err(found) => {
+                self.loaded = Some(found);
+                None
+            }
+        }
+    }
+}
+
+/// Records that a holder makes the last use a mixed one: one access, before it does so.
+pub fn mark_mixed<M: Mem + ?Sized>(at: UseRecordAt, m: &M) {
+    m.or(at.uses(), MIXED);
+}
+
+/// Change of *last use* by a process that leaves with work of its streams.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum LastUseChange {
+    /// Unchanged: it is work of a dead process, which the creator has to find.
+    Unchanged,
+    /// Swap to a tick that follows all work, after a [record](mark_mixed) if that makes it mixed.
+    Swap {
+        /// Own tick of the process; `None`: a tick of a stream that waits for the last use, and for all own
+        /// ticks.
+        tick: Option<Tick>,
+        /// `true` if it follows work of other processes that had not run.
+        mixes: bool,
+    },
+}
+
+/// Determines how the ticks of a process, at least one, join the last use found. `over`: returns
+/// `Some(true)` if a tick's work has run, `Some(false)` if not yet, and `None` if it never will. `waited`:
+/// returns `true` if the stream of the first own tick has waited for the given last use before its work.
+pub fn last_use_change(
+    last: Option<Tick>,
+    own: &[Tick],
+    over: impl Fn(Tick) -> Option<bool>,
+    waited: impl Fn(Tick) -> bool,
+) -> LastUseChange {
+    let one = own.first().copied();
+    let (follows, mixes) = match last.map(|tick| (tick, over(tick))) {
+        Some((_, None)) => return LastUseChange::Unchanged,
+        None | Some((_, Some(true))) => (true, false),
+        Some((tick, Some(false))) => (waited(tick), true),
+    };
+    LastUseChange::Swap { tick: one.filter(|_| own.len() == 1 && follows), mixes }
+}
+
+/// Contents of the row of a piece without holders.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct UseRecord {
+    /// Tick, or 0.
+    pub last_use: u64,
+    /// `true` if each use with write access was ended. Otherwise a process died during a use.
+    pub whole: bool,
+    /// `true` if the last use may follow work of several processes.
+    pub mixed: bool,
+}
+
+/// Reads the row of a piece without holders, by its creator.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ReadUseRecord {
+    at: UseRecordAt,
+    last: Option<u64>,
+}
+
+impl ReadUseRecord {
+    /// Creates the steps for a piece without holders.
+    pub const fn new(at: UseRecordAt) -> Self {
+        Self { at, last: None }
+    }
+}
+
+impl Steps for ReadUseRecord {
+    type Out = UseRecord;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<UseRecord> {
+        let Some(last_use) = self.last else {
+            self.last = Some(m.load(self.at.last_use()));
+            return None;
+        };
+        let now = m.load(self.at.uses());
+        let whole = (now / BEGUN) % MIXED == now % MIXED;
+        Some(UseRecord { last_use, whole, mixed: now & MIXED != 0 })
+    }
+}
+
+/// Initializes the row of a piece that no other process has, by its creator.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct ResetUseRecord {
+    at: UseRecordAt,
+    cleared: bool,
+}
+
+impl ResetUseRecord {
+    /// Creates the steps for a piece that no other process knows yet.
+    pub const fn new(at: UseRecordAt) -> Self {
+        Self { at, cleared: false }
+    }
+}
+
+impl Steps for ResetUseRecord {
+    type Out = ();
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
+        if self.cleared {
+            m.store(self.at.uses(), 0);
+            return Some(());
+        }
+        m.store(self.at.last_use(), 0);
+        self.cleared = true;
+        None
+    }
+}

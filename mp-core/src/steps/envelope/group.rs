@@ -1,0 +1,271 @@
+//! Memory of envelopes, returned and committed in groups of 64.
+//!
+//! An envelope's owner word is read by processes without a claim to it: a consumer that lost a message to
+//! another one, a visitor, a pass over all envelopes. So the word stays at its address while the memory is
+//! returned, and reads as zero, which no envelope in use has. Zero can't be claimed ([`Owner::claimable`]),
+//! and no process expects it in a swap.
+//!
+//! # Words of a group, and the processes that change them
+//! | word | states | changed by |
+//! |---|---|---|
+//! | group | `ABSENT(base)` | a process that needs envelopes, after the kernel has committed memory → `FILLING(me, base)` |
+//! |  | `FILLING(m, base)` | `m` → `IN USE`; if `m` is dead, its sweeper → `FILLING(sweeper, base)` |
+//! |  | `IN USE` | the owner of all of its envelopes → `EMPTYING(me, base)` |
+//! |  | `EMPTYING(m, base)` | `m` → `ABSENT(base)`; if `m` is dead, its sweeper → `EMPTYING(sweeper, base)` |
+//! | owner of each envelope | as always | in `FILLING`, also 0 → `FREE(base)`, by the process named there; in `EMPTYING`, the kernel makes it 0 |
+//!
+//! A process that empties a group first claims each of its envelopes, like for use. Then no other process
+//! owns one of them, and the process owns the group. The base is after all sequences of the group's
+//! envelopes.
+//!
+//! In `FILLING`, envelopes whose owner word is already written may be claimed: by a process that took a hint
+//! before the group was emptied, and was stopped since. So passes over all envelopes include a group that is
+//! being filled. It has memory then: the kernel committed it before the swap to `FILLING`, which fails if the
+//! group was used meanwhile, since its base is then different. So no pass reads uncommitted memory, and a
+//! sweeper can complete the work.
+//!
+//! # Effects of a death
+//! | killed process | left behind | the sweep |
+//! |---|---|---|
+//! | claiming the envelopes | some of them `MEMBER(dead)` | frees them, like idle ones |
+//! | returning the memory | `EMPTYING(dead, base)`; words that are `MEMBER(dead)` or 0 | takes it over, returns the memory once more |
+//! | between committing memory and the swap | an absent group with 16 KiB of zeros | nothing: they are used when it is filled |
+//! | writing words | `FILLING(dead, base)` | takes it over, and writes the others |
+//! | filled, its hints not set | envelopes without hints | hints are set |
+//!
+//! A process that is stopped there blocks these envelopes, and no other process: it empties few groups at
+//! once, and at most half of the free ones (`arena::messages::groups`).
+
+use crate::mem::{Column, Mem, Steps, Word};
+use crate::words::{EnvelopeId, GroupState, Holder, Member, Owner};
+
+/// Positions of the words of all envelopes, for passes over all of them.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EnvelopesAt {
+    /// Number of envelopes that were ever in use, a multiple of 64.
+    pub count: Word,
+    /// Words of the groups.
+    pub groups: Column,
+    /// Owner words.
+    pub owners: Column,
+    /// Place words.
+    pub places: Column,
+}
+
+impl EnvelopesAt {
+    /// Returns the word of an envelope's group.
+    pub const fn group_of(&self, e: EnvelopeId) -> Word {
+        self.groups.of(e / GroupState::ENVELOPES)
+    }
+}
+
+/// Positions of the words of one group.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct GroupAt {
+    /// Word of the group.
+    pub word: Word,
+    /// Owner words of all envelopes.
+    pub owners: Column,
+    /// First envelope of the group.
+    pub first: EnvelopeId,
+    /// Number of envelopes in the group.
+    pub len: u32,
+}
+
+impl GroupAt {
+    const fn owner(&self, i: u32) -> Word {
+        self.owners.of(self.first + i)
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum EmptyPc {
+    Load,
+    Owner,
+    Claim(u64),
+    Announce,
+    Owned,
+    Free(Owner),
+}
+
+/// Claims all envelopes of a group: `IN USE → EMPTYING(me, base)`. Ends with the base, or `None` if one of
+/// them is not free.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EmptyGroup {
+    at: GroupAt,
+    me: Member,
+    claimed: u32,
+    latest: Option<u64>,
+    pc: EmptyPc,
+}
+
+impl EmptyGroup {
+    /// Creates the steps to empty a group.
+    pub fn new(at: GroupAt, me: Member) -> Self {
+        Self { at, me, claimed: 0, latest: None, pc: EmptyPc::Load }
+    }
+
+    fn base(&self) -> u64 {
+        Owner::free(self.latest.unwrap_or(0) + 1).seq
+    }
+
+    /// Releases the last claimed envelope, if there is one.
+    fn back(&mut self) -> Option<Option<u64>> {
+        if self.claimed == 0 {
+            return Some(None);
+        }
+        self.claimed -= 1;
+        self.pc = EmptyPc::Owned;
+        None
+    }
+}
+
+impl Steps for EmptyGroup {
+    type Out = Option<u64>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
+        match self.pc {
+            EmptyPc::Load => {
+                if GroupState::unpack(m.load(self.at.word)) != GroupState::InUse {
+                    return Some(None);
+                }
+                self.pc = EmptyPc::Owner;
+            }
+            EmptyPc::Owner => {
+                let found = m.load(self.at.owner(self.claimed));
+                if Owner::claimable(found).is_none() {
+                    return self.back();
+                }
+                self.pc = EmptyPc::Claim(found);
+            }
+            EmptyPc::Claim(found) => {
+                let mine = Owner::unpack(found).then(Holder::Member(self.me));
+                if m.cas(self.at.owner(self.claimed), found, mine.pack()).is_err() {
+                    return self.back();
+                }
+                self.claimed += 1;
+                self.latest = Some(self.latest.map_or(mine.seq, |latest| Owner::later(latest, mine.seq)));
+                self.pc = if self.claimed < self.at.len { EmptyPc::Owner } else { EmptyPc::Announce };
+            }
+            EmptyPc::Announce => {
+                let base = self.base();
+                let emptying = GroupState::Emptying { by: self.me, base };
+                // The swap can only fail if the word is corrupt: this process owns the envelopes.
+                if m.cas(self.at.word, GroupState::InUse.pack(), emptying.pack()).is_err() {
+                    return self.back();
+                }
+                return Some(Some(base));
+            }
+            EmptyPc::Owned => {
+                let owner = Owner::unpack(m.load(self.at.owner(self.claimed)));
+                self.pc = EmptyPc::Free(owner);
+            }
+            EmptyPc::Free(owner) => {
+                m.store(self.at.owner(self.claimed), owner.freed().pack());
+                return self.back();
+            }
+        }
+        None
+    }
+}
+
+/// Begins to fill a group that was found absent, and whose memory was committed since: `ABSENT(base) →
+/// FILLING(me, base)`. Ends with `false` if the group was used meanwhile, since it then has another base.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BeginFill {
+    at: GroupAt,
+    me: Member,
+    base: u64,
+}
+
+impl BeginFill {
+    /// Creates the steps for a group whose sequences begin at `base`.
+    pub fn new(at: GroupAt, me: Member, base: u64) -> Self {
+        Self { at, me, base }
+    }
+}
+
+impl Steps for BeginFill {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let (absent, filling) =
+            (GroupState::Absent { base: self.base }, GroupState::Filling { by: self.me, base: self.base });
+        Some(m.cas(self.at.word, absent.pack(), filling.pack()).is_ok())
+    }
+}
+
+/// Writes the owner words of a group that this process fills and that has memory: `FILLING(me, base) → IN
+/// USE`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct FillGroup {
+    at: GroupAt,
+    base: u64,
+    written: u32,
+}
+
+impl FillGroup {
+    /// Creates the steps for a group whose sequences begin at `base`.
+    pub fn new(at: GroupAt, base: u64) -> Self {
+        Self { at, base, written: 0 }
+    }
+}
+
+impl Steps for FillGroup {
+    type Out = ();
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<()> {
+        if self.written == self.at.len {
+            m.store(self.at.word, GroupState::InUse.pack());
+            return Some(());
+        }
+        let (word, free) = (self.at.owner(self.written), Owner::free(self.base).pack());
+        // A non-zero word is from the dead process whose work this continues; it may be claimed by now.
+        _ = m.cas(word, 0, free);
+        self.written += 1;
+        None
+    }
+}
+
+/// Remaining work of a sweeper on a group.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AdoptedGroup {
+    /// The group is `EMPTYING(me, base)`: return its memory, then make it `ABSENT(base)`.
+    ToEmpty(u64),
+    /// The group is `FILLING(me, base)` and has memory: [`FillGroup`].
+    ToFill(u64),
+}
+
+/// Takes over a group that a dead process was emptying or filling. Ends with `None` if another sweeper was
+/// faster.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct AdoptGroup {
+    at: GroupAt,
+    me: Member,
+    found: u64,
+}
+
+impl AdoptGroup {
+    /// Creates the steps for a group whose word is `found`, which names a dead process.
+    pub fn new(at: GroupAt, me: Member, found: u64) -> Self {
+        Self { at, me, found }
+    }
+}
+
+impl Steps for AdoptGroup {
+    type Out = Option<AdoptedGroup>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Self::Out> {
+        let by = self.me;
+        let (mine, adopted) = match GroupState::unpack(self.found) {
+            GroupState::Emptying { base, .. } => {
+                (GroupState::Emptying { by, base }, AdoptedGroup::ToEmpty(base))
+            }
+            GroupState::Filling { base, .. } => {
+                (GroupState::Filling { by, base }, AdoptedGroup::ToFill(base))
+            }
+            GroupState::Absent { .. } | GroupState::InUse => return Some(None),
+        };
+        Some(m.cas(self.at.word, self.found, mine.pack()).is_ok().then_some(adopted))
+    }
+}

@@ -1,0 +1,153 @@
+//! Visits: recovery of the objects of a dead member, and their reuse.
+//!
+//! A *visit* makes everything available that live processes wait for. **Any number of processes visit the
+//! same dead member at once**, so that no process waits for a visitor that is stopped or killed. That works
+//! because a visitor takes nothing for itself, and frees nothing: each of its changes is a swap of a word
+//! that names the dead member, to a value that follows from it. A block without a holder after that is
+//! claimed *in the name of the dead member*. So everything that a visitor has read of the dead member's
+//! objects stays true, or a swap detects the change, as long as none of them is reused. There are two kinds
+//! of visits, one after the other:
+//!
+//! * `DEAD`: the dead member's leases are returned, its seats in messages and tokens are released, its queues
+//!   are notified, in their own memory. Its seats in queues stay, so that no visitor writes into memory of
+//!   other processes.
+//! * `VACATING`: its seats in queues are released. Nothing is written into a queue any more. Either live
+//!   processes hold the queue, and it belongs only to them from then on; or it is claimed for the dead
+//!   member, with its contents, whose attachments are released.
+//!
+//! Reusing objects of a dead member (envelopes, blocks, the member's slot and lanes) is the *sweep*. It has
+//! one sweeper, and begins when the visits have left nothing to do and no process is visiting. No process
+//! waits for a sweeper: it only frees memory. Even a process that leaves a queue at the last moment finds no
+//! sweeper in it, since the seats in queues are released before the sweep begins.
+//!
+//! | word | states | changed by |
+//! |---|---|---|
+//! | of the dead member ([`Tenancy`]) | `DEAD(n)` | a visitor, to begin with → `DEAD(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `VACATING(n)` |
+//! |  | `VACATING(n)` | a visitor, to begin with → `VACATING(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `SWEEPING(me)` |
+//! |  | `SWEEPING(s)` | `s` → `FREE`; if `s` is dead, another process → `SWEEPING(me)` |
+//! | of the visitor ([`RecoveringSlots`]) | 0, or slots | the visitor, **before** it begins, and after it has ended |
+//!
+//! **Being alone.** A visitor counts its visit (`n`), *then* reads the words of all other live members,
+//! *then* visits, then swaps `DEAD(n) → VACATING(n)`, or `VACATING(n) → SWEEPING(me)`. A visitor that began
+//! earlier had set its word before, and is found there unless it has ended. A visitor that begins later makes
+//! the swap fail. So no other process visited between the check and the swap, and the visit has left nothing
+//! to do.
+//!
+//! A visitor that has made the first swap continues with the second kind of visit, without counting or
+//! checking again. It was alone at the swap. A visitor that begins after that is counted, and makes the next
+//! swap fail. So a visitor that makes the next swap was alone since its check.
+//!
+//! **Late visitors.** No process is in a visit of the first kind when the state is `VACATING`, so none
+//! notifies a queue whose memory may have been reused. A visitor of the second kind that was stopped, while
+//! other processes have continued, can only do the following. It releases a seat that still names the dead
+//! member, a name that no other process ever writes. It claims a block for the dead member, if that is live
+//! and has no seat; the swap of the block's state ensures that it was the same block throughout. It reads a
+//! queue that is claimed for the dead member, and stays so, as there is no sweeper while this visitor's word
+//! shows its visit.
+//!
+//! | killed, or stopped for a week | left behind | other processes |
+//! |---|---|---|
+//! | anywhere in a visit | `DEAD` or `VACATING`, a visitor's word | visit as well; objects that live processes wait for are available at once. The word of a dead visitor is ignored; while a visitor is stopped, the members that it visits are not swept: their memory is held |
+//! | between the swap and the end of the sweep | `SWEEPING(it)` | wait for nothing; if it is dead, another process continues the sweep |
+//!
+//! (A visitor that is stopped between its check and its swap while other processes make exactly 2^29 visits
+//! does not notice them.)
+
+use super::DeathOracle;
+use crate::mem::{Mem, Steps, Word};
+use crate::words::{Member, Presence, RecoveringSlots, Tenancy};
+
+/// Begins a visit to the tenant `epoch` of a slot. The caller has recorded in its own word that it visits
+/// that slot. Ends with the slot's new word, with this visit counted; `None` if there is no such tenant to
+/// visit.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct BeginRecovery {
+    at: Word,
+    epoch: u32,
+    found: Option<Tenancy>,
+}
+
+impl BeginRecovery {
+    /// Creates the steps to visit the tenant whose word is `at`.
+    pub fn new(at: Word, epoch: u32) -> Self {
+        Self { at, epoch, found: None }
+    }
+}
+
+impl Steps for BeginRecovery {
+    type Out = Option<Tenancy>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Tenancy>> {
+        let Some(found) = self.found.take() else {
+            let found = Tenancy::unpack(m.load(self.at));
+            self.found = Some(found);
+            let is_there = (found.epoch == self.epoch) && found.presence.visited().is_some();
+            return (!is_there).then_some(None);
+        };
+        let Some(presence) = found.presence.visited() else { return Some(None) };
+        let counted = Tenancy { presence, ..found };
+        m.cas(self.at, found.pack(), counted.pack()).is_ok().then_some(Some(counted))
+    }
+}
+
+/// Checks that no other process visits the tenant of a slot. The caller has [begun](BeginRecovery) a visit to it.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct CheckSoleRecovery<D> {
+    slot: u32,
+    others: Vec<(Word, Member)>,
+    dead: D,
+    at: usize,
+}
+
+impl<D: DeathOracle> CheckSoleRecovery<D> {
+    /// Creates the steps. `others` are all members that are not known to be dead, without the caller, and the
+    /// words with their visits. `dead` returns `true` for a dead member.
+    pub fn new(slot: u32, others: Vec<(Word, Member)>, dead: D) -> Self {
+        Self { slot, others, dead, at: 0 }
+    }
+}
+
+impl<D: DeathOracle> Steps for CheckSoleRecovery<D> {
+    type Out = bool;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
+        let Some(&(word, member)) = self.others.get(self.at) else { return Some(true) };
+        let is_dead = self.dead.is_dead(member);
+        if RecoveringSlots::covers(m.load(word), self.slot) && !is_dead {
+            return Some(false);
+        }
+        self.at += 1;
+        None
+    }
+}
+
+/// Ends a visit that has left nothing to do: `DEAD → VACATING`, or `VACATING → SWEEPING(me)`. Ends with the
+/// slot's new word, or `None` if another process has begun a visit meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct EndRecovery {
+    at: Word,
+    counted: Tenancy,
+    me: Member,
+}
+
+impl EndRecovery {
+    /// Creates the steps. `counted` is the value of the word when the caller's visit began, after which it
+    /// has found itself [alone](CheckSoleRecovery); or the result of an `EndRecovery` of the caller.
+    pub fn new(at: Word, counted: Tenancy, me: Member) -> Self {
+        Self { at, counted, me }
+    }
+}
+
+impl Steps for EndRecovery {
+    type Out = Option<Tenancy>;
+
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Tenancy>> {
+        let presence = match self.counted.presence {
+            Presence::Dead(n) => Presence::Vacating(n),
+            Presence::Vacating(_) => Presence::Reclaiming(self.me),
+            Presence::Free | Presence::Live | Presence::Reclaiming(_) => return Some(None),
+        };
+        let next = Tenancy { presence, ..self.counted };
+        Some(m.cas(self.at, self.counted.pack(), next.pack()).is_ok().then_some(next))
+    }
+}

@@ -1,0 +1,26 @@
+//! # Safety
+//! Replaces files in a forked copy of a process. Unsafe, because any code may use a file's number. Sound,
+//! because the callers vouch that no code does, and because the number stays in use: an owner that still
+//! closes it closes the replacement, and affects no other file.
+#![allow(unsafe_code)]
+
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
+
+use rustix::event::EventfdFlags;
+use rustix::io::Errno;
+
+/// Creates the replacement file.
+pub(crate) fn new() -> Result<OwnedFd, Errno> {
+    rustix::event::eventfd(0, EventfdFlags::CLOEXEC)
+}
+
+/// Closes the file `fd`, and makes the number refer to `placeholder`. Reference: `dup2(2)`.
+///
+/// # Safety
+/// `fd` is open, and no code in this process relies on the file.
+pub(crate) unsafe fn replace(fd: RawFd, placeholder: BorrowedFd<'_>) {
+    // SAFETY: numbers of open files; the caller vouches that `fd` may be closed. It can't fail for such
+    // numbers except with EINTR by a signal, which are blocked, or EBUSY, while another thread opens files,
+    // of which there is none.
+    _ = unsafe { libc::dup3(placeholder.as_raw_fd(), fd, libc::O_CLOEXEC) };
+}

@@ -1,0 +1,92 @@
+//! Word for an attachment of a message.
+
+use super::{BlockId, SeatAt, bits};
+
+/// Access of the receiver to an attached block. The sender's handle decides it, so that the bytes of a
+/// message can't change it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[repr(u8)]
+pub enum Access {
+    /// Read and write access for one owner at a time.
+    Exclusive = 0,
+    /// Read access for any number of holders, for ever.
+    Frozen = 1,
+    /// Access through relaxed atomics for any number of holders.
+    Shared = 2,
+    /// Access through a structure in the block, for example a queue.
+    Object = 3,
+}
+
+/// Rights that a handle in a message gives to its receiver: the access, and the element type (at most 31), if
+/// it restricts the access.
+///
+/// One word: a struct that is written in parts and then moved as a whole stalls the processor, and the parts
+/// of a message are moved often.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Grant(u64);
+
+impl Grant {
+    /// Creates a grant of this access, to elements of the type with this number.
+    #[inline]
+    pub const fn new(access: Access, tag: u8) -> Self {
+        Self(access as u64 | (tag as u64) << 2)
+    }
+
+    /// Returns the access.
+    #[inline]
+    pub const fn access(self) -> Access {
+        Access::of_bits(self.0)
+    }
+
+    /// Returns the number of the element type.
+    #[inline]
+    pub const fn tag(self) -> u8 {
+        (self.0 >> 2) as u8
+    }
+}
+
+impl std::fmt::Debug for Grant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} (element type {})", self.access(), self.tag())
+    }
+}
+
+impl Access {
+    /// Returns the access with these two bits.
+    #[inline]
+    const fn of_bits(w: u64) -> Self {
+        match w & 3 {
+            0 => Self::Exclusive,
+            1 => Self::Frozen,
+            2 => Self::Shared,
+            _ => Self::Object,
+        }
+    }
+}
+
+/// Attachment of an envelope: the block, and the envelope's seat in it (held, or about to be taken).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Attachment {
+    /// Block, less than 2^24.
+    pub block: BlockId,
+    /// Position of the seat.
+    pub seat: SeatAt,
+    /// Rights of the receiver.
+    pub grant: Grant,
+}
+
+impl Attachment {
+    /// Returns the word, which is never 0.
+    pub const fn pack(self) -> u64 {
+        1 | (self.grant.0 & 127) << 1 | (self.seat.raw() as u64) << 8 | (self.block as u64) << 40
+    }
+
+    /// Creates an attachment from a word. Returns `None` for 0.
+    pub const fn unpack(w: u64) -> Option<Self> {
+        if w & 1 == 0 {
+            return None;
+        }
+        let seat = SeatAt::from_raw(bits(w, 8, 32) as u32);
+        Some(Self { block: (w >> 40) as u32, seat, grant: Grant(bits(w, 1, 7)) })
+    }
+}
