@@ -165,9 +165,9 @@ impl<T> PutError<T> {
 /// queue.close();
 /// let Err(Error::NotPut(why)) = produce(&queue) else { panic!("it is closed") };
 /// assert!(why.contains("closed"));
-/// // RetainedRing instead: it may go elsewhere.
-/// let retained = queue.put(Tensor::zeros(&[1])?).unwrap_err().into_value();
-/// assert_eq!(retained.len(), 1);
+/// // The value is returned, and may go elsewhere.
+/// let value = queue.put(Tensor::zeros(&[1])?).unwrap_err().into_value();
+/// assert_eq!(value.len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///

@@ -30,7 +30,7 @@ pub enum DesertedWhen {
     /// default.
     ///
     /// A clone in this or another thread keeps waits going until it is dropped. Only handles are counted:
-    /// threads that share *one* handle by reference (`Arc<Queue>`, a static, scoped threads) poll like one
+    /// threads that share *one* handle by reference (`Arc<Queue>`, a static, scoped threads) look like one
     /// thread. Give each thread a clone, or create the queue with [`Never`](Self::Never).
     #[default]
     NoHandleIsLeft,

@@ -26,7 +26,7 @@ pub struct Receiver<T> {
     state: Mutex<ReceiverState<T>>,
 }
 
-/// ReceiverState of a receiver. No code of the value runs under its lock.
+/// State of a receiver. No code of the value runs under its lock.
 struct ReceiverState<T> {
     seen: Position,
     /// Value that was read last.

@@ -179,7 +179,7 @@ impl Listener {
     /// let other = std::thread::spawn(|| {
     ///     let connection = connect("@example-of-accept-async").unwrap();
     ///     let said: String = connection.recv().unwrap();
-    ///     connection.send(input.len()).unwrap();
+    ///     connection.send(said.len()).unwrap();
     /// });
     /// let got = block_on(async {
     ///     let connection = listener.accept_async().await?;

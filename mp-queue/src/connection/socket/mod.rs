@@ -319,7 +319,7 @@ pub fn connect(address: impl Into<Address>) -> Result<Connection, ConnectError> 
 /// #     loop {
 /// #         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
 /// #             Poll::Ready(v) => return v,
-/// #             Poll::WaitCondition => std::thread::park(),
+/// #             Poll::Pending => std::thread::park(),
 /// #         }
 /// #     }
 /// # }

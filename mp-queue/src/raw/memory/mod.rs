@@ -380,7 +380,7 @@ impl RingMemory {
             let get = Get::new(ring, intent, arena.owner_words(), me);
             match run_straight(get.found(word, position), &m) {
                 GetOutcome::Done(TakenMessage::Envelope(id, owner, _)) => {
-                    // SAFETY: `Get` has just params this process its owner, and ends once.
+                    // SAFETY: `Get` has just made this process its owner, and ends once.
                     *into = Some(Payload::Envelope(unsafe { arena.envelope_from_raw(id, owner) }));
                     GetOutcome::Done(())
                 }

@@ -13,7 +13,7 @@ use serde::forward_to_deserialize_any;
 use super::{NumberKind, id};
 use crate::codec::error::{CodecError, too_deep};
 
-/// RowNumber of a row.
+/// Number of a row.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(in crate::codec) enum RowNumber {
     Unsigned(u64),
@@ -94,10 +94,10 @@ impl<'de> SeqAccess<'de> for &mut NumberRow<'_, '_> {
     }
 }
 
-/// RowNumber of a row, read like a separate value.
+/// Number of a row, read like a separate value.
 struct RowElement<'l> {
     number: RowNumber,
-    /// RowNumber of levels that may still be entered.
+    /// Number of levels that may still be entered.
     left: &'l Cell<u16>,
 }
 

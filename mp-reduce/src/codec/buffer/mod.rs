@@ -212,7 +212,7 @@ fn fill_with<P: Pod + StaticType + DeserializeOwned>(bytes: &[u8], visitor: Type
     place.put(all);
 }
 
-/// RowNumber of bytes before the numbers of a row that is stored in the message.
+/// Number of bytes before the numbers of a row that is stored in the message.
 pub(super) const HEAD: usize = 10;
 
 /// Returns the head of a row of `len` bytes.

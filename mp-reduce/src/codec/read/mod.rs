@@ -86,7 +86,7 @@ struct ValueReader<'de, 'l> {
 
 /// State shared by all readers of a message.
 struct ReadState<'de, 'l> {
-    /// RowNumber of levels that may still be entered.
+    /// Number of levels that may still be entered.
     left: &'l Cell<u16>,
     /// End of the list of attachments that lend their bytes.
     kept: Cell<&'de AttachmentList>,

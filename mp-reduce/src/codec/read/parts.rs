@@ -7,7 +7,7 @@ use serde::de::{
 
 use super::{CodecError, ValueReader};
 
-/// ValueReader of the elements of a sequence.
+/// Reader of the elements of a sequence.
 pub(super) struct SequenceReader<'de, 'l> {
     pub(super) reader: ValueReader<'de, 'l>,
     pub(super) left: usize,
@@ -38,7 +38,7 @@ impl<'de> SeqAccess<'de> for SequenceReader<'de, '_> {
     }
 }
 
-/// ValueReader of the entries of a map, or of the fields of a struct.
+/// Reader of the entries of a map, or of the fields of a struct.
 pub(super) struct MapReader<'de, 'l> {
     pub(super) reader: ValueReader<'de, 'l>,
     pub(super) left: usize,
@@ -82,10 +82,10 @@ impl<'de> MapAccess<'de> for MapReader<'de, '_> {
     }
 }
 
-/// RowNumber of names of variants that are compared.
+/// Number of names of variants that are compared.
 const FEW: usize = 8;
 
-/// ValueReader of a variant of an enum: its name and its content.
+/// Reader of a variant of an enum: its name and its content.
 pub(super) struct VariantReader<'r, 'de, 'l> {
     /// Bytes from the name on.
     pub(super) name: &'de [u8],

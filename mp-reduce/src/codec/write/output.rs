@@ -18,10 +18,10 @@ const AHEAD: usize = 4 << 10;
 /// capacity.
 const ROUND: usize = 64 << 10;
 
-/// ValueProperties bytes, followed by room.
+/// Written bytes, followed by room.
 pub(super) struct OutputBuffer<'a> {
     bytes: &'a mut Vec<u8>,
-    /// RowNumber of levels that may still be entered, and its lower limit `last`.
+    /// Number of levels that may still be entered, and its lower limit `last`.
     left: &'a Cell<u16>,
     last: u16,
     /// Properties of the value that some readers can't represent.

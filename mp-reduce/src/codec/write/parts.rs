@@ -29,7 +29,7 @@ pub(super) struct SequenceWriter<'w, 'a> {
 struct RowState(usize);
 
 impl RowState {
-    /// SequenceWriter are not written as a row.
+    /// Elements are not written as a row.
     const NO: Self = Self(0);
     /// A row may begin, if the first element is one of many numbers.
     const MAY_BEGIN: Self = Self(1);
@@ -200,7 +200,7 @@ pub(super) struct MapWriter<'w, 'a> {
     /// Position of the map.
     start: usize,
     len: usize,
-    /// RowNumber of keys written.
+    /// Number of keys written.
     count: usize,
     /// Position of the last key.
     key: usize,
