@@ -262,18 +262,20 @@ impl fmt::Display for CallError {
                 f.write_str(if *sent {
                     "), or that is stopped; it is not taken back"
                 } else {
-                    "), which is stopped, or has as many files open or threads as it may (`ulimit -n`, `ulimit -u`): it does not run"
+                    "), which is stopped, or has as many files open or threads as it may (`ulimit -n`, \
+                     `ulimit -u`): it does not run"
                 })
             }
             CallError::Freed { call } => write!(f, "{call} came after the object was freed (Proxy::free)"),
             CallError::ServerGone { server } => write!(
                 f,
-                "the manager's server (pid {server}) is gone, and all its objects with it: it died, or its owner has shut it down or \
-                 dropped the Manager"
+                "the manager's server (pid {server}) is gone, and all its objects with it: it died, or its \
+                 owner has shut it down or dropped the Manager"
             ),
             CallError::OwnObject { call } => write!(
                 f,
-                "{call} was made within a call of the same object, and would wait for itself: do it in that call, by its `&mut`"
+                "{call} was made within a call of the same object, and would wait for itself: do it in that \
+                 call, by its `&mut`"
             ),
             CallError::Cycle { call, waiting } => {
                 write!(f, "{call} would wait for itself: the object is in a call that waits for this one")?;
@@ -310,7 +312,8 @@ impl fmt::Display for CallError {
             CallError::NoThread { why } => {
                 write!(
                     f,
-                    "the manager's server has no thread for another object: {why}; free some, or put several values into one object"
+                    "the manager's server has no thread for another object: {why}; free some, or put \
+                     several values into one object"
                 )
             }
             CallError::Interrupted => f.write_str(INTERRUPTED),

@@ -238,7 +238,8 @@ impl ManagerHandle {
     /// use mp_spawn::closure;
     ///
     /// let words = vec!["a".to_string(), "b".to_string()];
-    /// let seen = manager.create_closure(closure!([words] || words.iter().cloned().collect::<HashSet<_>>()))?;
+    /// let seen = closure!([words] || words.iter().cloned().collect::<HashSet<_>>());
+    /// let seen = manager.create_closure(seen)?;
     /// assert_eq!(seen.call(closure!([] |seen: &mut HashSet<String>| seen.len()))?, 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

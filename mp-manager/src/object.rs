@@ -191,7 +191,8 @@ pub(crate) fn write_args<A: Message>(args: &mut A) -> mp_core::Result<Box<Outgoi
     args.encode::<MessagePack>(&mut out)?;
     if out.plain().is_none() {
         return Err(mp_core::Error::Unsendable(
-            "a tensor, queue, lock or descriptor is in this program's memory, which another program does not have: send what is in it"
+            "a tensor, queue, lock or descriptor is in this program's memory, which another program does \
+             not have: send what is in it"
                 .into(),
         ));
     }

@@ -144,9 +144,12 @@ impl<T: 'static> Proxy<T> {
     /// # use mp_spawn::closure;
     /// # let manager = Manager::start()?;
     /// let lines = manager.create(|| vec!["a", "b", "c"])?;
-    /// let open = closure!([] |lines: &mut Vec<&'static str>, from: usize| lines.split_off(from).into_iter());
+    /// let open = closure!([] |lines: &mut Vec<&'static str>, from: usize| {
+    ///     lines.split_off(from).into_iter()
+    /// });
     /// let cursor: Proxy<std::vec::IntoIter<&str>> = lines.call_to_object(open, 1)?;
-    /// let next = || cursor.call(closure!([] |lines: &mut std::vec::IntoIter<&'static str>| lines.next().map(String::from)));
+    /// let next = closure!([] |lines: &mut std::vec::IntoIter<&'static str>| lines.next().map(String::from));
+    /// let next = || cursor.call(next.clone());
     /// assert_eq!([next()?, next()?, next()?], [Some("b".into()), Some("c".into()), None]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

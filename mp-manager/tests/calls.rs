@@ -158,7 +158,8 @@ fn objects_keep_and_call_others() {
     drop(inner); // the outer one has it
     let push = closure!([] |outer: &mut Outer, number: u32| -> Result<usize, CallError> {
         let inner = outer.inner.as_ref().expect("it was given");
-        inner.call_with(closure!([] |all: &mut Vec<u32>, number: u32| { all.push(number); all.len() }), number)
+        let push = closure!([] |all: &mut Vec<u32>, number: u32| { all.push(number); all.len() });
+        inner.call_with(push, number)
     });
     assert_eq!(outer.call_with(push.clone(), 7).unwrap(), 1);
     assert_eq!(outer.call_with(push, 8).unwrap(), 2);

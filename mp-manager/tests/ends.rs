@@ -20,7 +20,11 @@ fn shutdown_waits_for_calls_and_drops_objects() {
     let gate = Gate::new();
     let (server, handle) = (manager.server_pid(), manager.handle());
     thread::scope(|threads| {
-        let stop = closure!([gate = gate.clone()] |object: &mut common::Noisy| { gate.pass(); object.value += 1; object.value });
+        let stop = closure!([gate = gate.clone()] |object: &mut common::Noisy| {
+            gate.pass();
+            object.value += 1;
+            object.value
+        });
         let running = threads.spawn(|| object.call(stop));
         gate.arrived();
         let waiting = threads.spawn(|| object.call(closure!([] |object: &mut common::Noisy| object.value)));

@@ -42,7 +42,8 @@ fn noisy(dropped: &Queue<u32>, gate: &Gate) -> Methods<Noisy> {
         .try_method_to_object(
             "no child",
             "Noisy",
-            closure!([] |noisy: &mut Noisy| -> Result<Noisy, String> { Err(format!("{} has none", noisy.value)) }),
+            closure!([] |noisy: &mut Noisy| -> Result<Noisy, String> { Err(format!("{} has \
+                                                                                    none", noisy.value)) }),
         )
         .method_to_object("words", "Words", closure!([] |_noisy: &mut Noisy| vec!["a".to_string()]))
 }
@@ -191,8 +192,8 @@ fn a_method_returns_an_object_that_is_there() {
         let dropped = served.dropped.clone();
         made(&other, closure!([dropped] || Noisy { value: 8, dropped: dropped.clone() }))
     };
-    let find = closure!([kept = kept.clone(), foreign] |_n: &mut u32, own: bool| -> Result<Proxy<Noisy>, String> {
-        Ok(if own { kept.clone() } else { foreign.clone() })
+    let find = closure!([kept = kept.clone(), foreign] |_n: &mut u32, own: bool| {
+        Ok::<Proxy<Noisy>, String>(if own { kept.clone() } else { foreign.clone() })
     });
     let index = Methods::<u32>::of("Index").constructor(closure!([] || 0_u32));
     served.manager.register(index.method_to_proxy("find", "Noisy", find)).unwrap();

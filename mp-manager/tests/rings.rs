@@ -58,9 +58,9 @@ fn a_wait_that_has_timed_out_is_in_no_ring() {
         // The first object waits for the second, which is in a call, and times out.
         let soon = second.clone().with_timeout(Duration::from_millis(20));
         let error = first
-            .call(
-                closure!([soon] |_own: &mut u32| Ok::<Answer, String>(soon.call(closure!([] |n: &mut u32| *n)))),
-            )
+            .call(closure!([soon] |_own: &mut u32| {
+                Ok::<Answer, String>(soon.call(closure!([] |n: &mut u32| *n)))
+            }))
             .unwrap()
             .unwrap_err();
         assert!(matches!(error, CallError::TimedOut { .. }), "{error}");
@@ -130,7 +130,9 @@ fn cycle_through_another_process_times_out() {
     let manager = manager();
     let object = made(&manager, closure!([] || 7_u32)).with_timeout(Duration::from_millis(50));
     let ask = closure!([object = object.clone()] |_own: &mut u32| {
-        let worker = |object: Proxy<u32>| object.call(closure!([] |n: &mut u32| *n)).map_err(|error| error.to_string());
+        let worker = |object: Proxy<u32>| {
+            object.call(closure!([] |n: &mut u32| *n)).map_err(|error| error.to_string())
+        };
         let process = mp_spawn::Process::spawn(worker, object.clone()).map_err(|error| error.to_string())?;
         Ok::<Result<u32, String>, String>(process.join().map_err(|error| error.to_string()))
     });
@@ -144,7 +146,9 @@ fn a_wait_that_is_over_closes_no_ring() {
     let (gate, told) = (Gate::new(), Queue::<Result<u32, String>>::unbounded().unwrap());
     let (first, second) = (made(&manager, closure!([] || 1_u32)), made(&manager, closure!([] || 2_u32)));
     let hasty = second.with_timeout(Duration::from_millis(10));
-    let ask = closure!([gate = gate.clone(), told = told.clone()] |_n: &mut u32, hasty: Proxy<u32>, own: Proxy<u32>| {
+    let captured = (gate.clone(), told.clone());
+    let ask = closure!([captured] |_n: &mut u32, hasty: Proxy<u32>, own: Proxy<u32>| {
+        let (gate, told) = captured;
         // The wait has ended, while the other object is still in that call.
         let stop = closure!([gate = gate.clone(), told = told.clone()] |_n: &mut u32, first: Proxy<u32>| {
             gate.pass();

@@ -83,7 +83,8 @@ impl<K: Entry + Eq + Hash, V: Entry> Dict<K, V> {
     #[doc(alias = "setdefault")]
     #[track_caller]
     pub fn get_or_insert(&self, key: impl Into<K>, value: V) -> Result<V, CallError> {
-        let get = closure!([] |map: &mut HashMap<K, V>, key: K, value: V| -> Result<V, std::convert::Infallible> {
+        type Found<V> = Result<V, std::convert::Infallible>;
+        let get = closure!([] |map: &mut HashMap<K, V>, key: K, value: V| -> Found<V> {
             Ok(map.entry(key).or_insert(value).clone())
         });
         self.proxy().call_with(get, (key.into(), value))

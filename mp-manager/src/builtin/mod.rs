@@ -56,7 +56,8 @@ pub(crate) use ready;
 /// types.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be kept in a `Dict`, `List` or `Namespace`",
-    note = "it takes what is `Serialize + DeserializeOwned + Clone + Send + 'static`; for other types there is `manager.create`, and calls"
+    note = "it takes what is `Serialize + DeserializeOwned + Clone + Send + 'static`; for other types there \
+            is `manager.create`, and calls"
 )]
 pub trait Entry: serde::Serialize + serde::de::DeserializeOwned + Clone + Send + 'static {}
 

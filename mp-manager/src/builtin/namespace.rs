@@ -99,7 +99,9 @@ impl Namespace {
     /// See the table at [`CallError`].
     #[track_caller]
     pub fn names(&self) -> Result<Vec<String>, CallError> {
-        let names = closure!([] |attributes: &mut Attributes| -> Vec<String> { attributes.0.keys().cloned().collect() });
+        let names = closure!([] |attributes: &mut Attributes| -> Vec<String> {
+            attributes.0.keys().cloned().collect()
+        });
         self.proxy().call(names)
     }
 }

@@ -25,7 +25,10 @@ pub(crate) type Constructor = Closure<ByteString, ObjectResult>;
 ///
 /// let methods = Methods::<Account>::of("Account")
 ///     .constructor(closure!([] |balance: u64| Account { balance }))
-///     .method("deposit", closure!([] |account: &mut Account, amount: u64| { account.balance += amount; account.balance }))
+///     .method("deposit", closure!([] |account: &mut Account, amount: u64| {
+///         account.balance += amount;
+///         account.balance
+///     }))
 ///     .method("withdraw", closure!([] |account: &mut Account, amount: u64| {
 ///         account.balance = account.balance.checked_sub(amount).ok_or("there is less in it")?;
 ///         Ok::<u64, &str>(account.balance)
@@ -93,7 +96,8 @@ impl RegisteredType {
             returned.filter(|(_, object)| object.name == named.name && object.type_name != named.type_name);
         wrong.next().map(|(method, object)| {
             format!(
-                "the method `{method}` of `{}` returns objects of the type `{}`, and `{}` is the name of `{}`",
+                "the method `{method}` of `{}` returns objects of the type `{}`, and `{}` is the name of \
+                 `{}`",
                 self.name, object.type_name, named.name, named.type_name
             )
         })
@@ -168,9 +172,12 @@ impl<T: 'static> Methods<T> {
     /// manager.register(
     ///     Methods::<Folder>::of("Folder")
     ///         .constructor(closure!([] || Folder(vec![7, 8])))
-    ///         .method_to_object("open", "Reader", closure!([] |folder: &mut Folder| Reader(folder.0.clone().into_iter()))),
+    ///         .method_to_object("open", "Reader", closure!([] |folder: &mut Folder| {
+    ///             Reader(folder.0.clone().into_iter())
+    ///         })),
     /// )?;
-    /// manager.register(Methods::<Reader>::of("Reader").method("next", closure!([] |reader: &mut Reader| reader.0.next())))?;
+    /// let next = closure!([] |reader: &mut Reader| reader.0.next());
+    /// manager.register(Methods::<Reader>::of("Reader").method("next", next))?;
     /// manager.serve("@example-of-method-to-object", b"a secret")?;
     ///
     /// // In another program:

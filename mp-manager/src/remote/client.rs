@@ -98,14 +98,16 @@ impl RemoteManager {
     /// use mp_spawn::closure;
     ///
     /// let manager = Manager::start()?;
-    /// manager.register(Methods::<u8>::of("Slow").constructor(closure!([] || -> u8 { std::thread::park(); 1 })))?;
+    /// let slow = closure!([] || -> u8 { std::thread::park(); 1 });
+    /// manager.register(Methods::<u8>::of("Slow").constructor(slow))?;
     /// manager.serve("@example-of-create-timeout", b"a secret")?;
     ///
     /// let remote = RemoteManager::connect("@example-of-create-timeout", b"a secret")?;
     /// let remote = remote.with_timeout(Duration::from_millis(20));
     /// let error = remote.create("Slow", ()).unwrap_err();
     /// assert!(matches!(error, CallError::TimedOut { .. }));
-    /// assert!(error.to_string().contains("`constructor`") && error.to_string().contains("@example-of-create-timeout"));
+    /// let error = error.to_string();
+    /// assert!(error.contains("`constructor`") && error.contains("@example-of-create-timeout"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -69,12 +69,15 @@ impl ManagerHandle {
     /// use mp_spawn::closure;
     ///
     /// let manager = Manager::start()?;
-    /// manager.register(Methods::<Vec<u32>>::of("Scores").method("push", closure!([] |all: &mut Vec<u32>, n: u32| all.push(n))))?;
+    /// let push = closure!([] |all: &mut Vec<u32>, n: u32| all.push(n));
+    /// manager.register(Methods::<Vec<u32>>::of("Scores").method("push", push))?;
     /// let scores = manager.create(Vec::<u32>::new)?;
     /// manager.publish("scores", &scores)?;
     /// manager.serve("@example-of-publish", b"a secret")?;
     ///
-    /// RemoteManager::connect("@example-of-publish", b"a secret")?.get("scores")?.call::<()>("push", 7_u32)?; // another program
+    /// // In another program:
+    /// let remote = RemoteManager::connect("@example-of-publish", b"a secret")?;
+    /// remote.get("scores")?.call::<()>("push", 7_u32)?;
     /// assert_eq!(scores.call(closure!([] |all: &mut Vec<u32>| all.clone()))?, [7]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -53,7 +53,8 @@ use crate::remote::wire::{Ask, Framed, Reply};
 /// use mp_spawn::{Process, closure, current_process};
 ///
 /// # let manager = Manager::start()?;
-/// # manager.register(Methods::<u64>::of("Total").constructor(closure!([] || 0)).method("add", closure!([] |n: &mut u64, by: u64| { *n += by; *n })))?;
+/// # let add = closure!([] |n: &mut u64, by: u64| { *n += by; *n });
+/// # manager.register(Methods::<u64>::of("Total").constructor(closure!([] || 0)).method("add", add))?;
 /// # manager.serve("@example-of-sent-on", b"a secret")?;
 /// // Key of this process and of the processes that it starts.
 /// current_process().set_authkey(b"a secret");

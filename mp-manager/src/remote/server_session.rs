@@ -348,8 +348,8 @@ impl MethodCall {
     /// Returns the reply with a value.
     fn value(&self, value: MessageBody) -> Result<Framed<Reply>, CallError> {
         let body = plain(value.into_incoming()).ok_or_else(|| CallError::Value {
-            why: "a tensor, queue, lock or descriptor is in the memory of the manager's program, which another program does not \
-                  have: return what is in it"
+            why: "a tensor, queue, lock or descriptor is in the memory of the manager's program, which \
+                  another program does not have: return what is in it"
                 .into(),
             undecodable: None,
         })?;
