@@ -13,8 +13,9 @@ use serde::de::DeserializeOwned;
     message = "this closure can't run in another process: it captures something of this one, or borrows it",
     label = "captures a variable",
     note = "pass what it needs as the argument: `mp::spawn(|rank, name: String| …, name, nprocs)`",
-    note = "or list the captures, which are sent along: `mp::closure!([name] |rank: usize, (): ()| …)`, for `mp::process::start_closure`; \
-            for a pool, `pool.task_closure(mp::closure!([name] |x: u64| …)).map(…)`"
+    note = "or list the captures, which are sent along: `mp::closure!([name] |rank: usize, (): ()| …)`, for \
+            `mp::process::start_closure`; for a pool, `pool.task_closure(mp::closure!([name] |x: u64| \
+            …)).map(…)`"
 )]
 pub trait CapturesNothing: Copy + Send + 'static {}
 
@@ -27,11 +28,12 @@ impl<F: Copy + Send + 'static> CapturesNothing for F {}
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't be the argument of several processes",
     label = "each process gets a copy of its argument, which this can't be",
-    note = "a type of your own: `#[derive(Serialize, Deserialize)]`; `#[derive(Message)]` is for what moves, through a queue or to the \
-            one process of `mp::Process::spawn`",
-    note = "an exclusive tensor: `freeze()` or `share()` it, put it into a queue, or start one process by `mp::Process::spawn`",
-    note = "a reference: what it points to, as `String` or `Vec`; an `Rc` or `Arc`: what is in it; a file: its path, or \
-            `SpawnOptions::inherit_fds`; a lock or channel of the standard library: that of `mp`"
+    note = "a type of your own: `#[derive(Serialize, Deserialize)]`; `#[derive(Message)]` is for what \
+            moves, through a queue or to the one process of `mp::Process::spawn`",
+    note = "an exclusive tensor: `freeze()` or `share()` it, put it into a queue, or start one process by \
+            `mp::Process::spawn`",
+    note = "a reference: what it points to, as `String` or `Vec`; an `Rc` or `Arc`: what is in it; a file: \
+            its path, or `SpawnOptions::inherit_fds`; a lock or channel of the standard library: that of `mp`"
 )]
 pub trait Argument: Serialize + DeserializeOwned + 'static {}
 

@@ -17,7 +17,8 @@ use crate::protocol::message::{
     ServerAnswer, StartMessage, unpack,
 };
 use crate::protocol::outbox::ReceivedFiles;
-use crate::protocol::payload::{ParentPayload, TICKET};
+use crate::protocol::payload::TICKET;
+use crate::protocol::payload::receive::ParentPayload;
 use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token::{Token, TokenTarget};
 

@@ -150,7 +150,7 @@ pub use mp_core::{interrupted, take_interrupt};
 pub use parent::active::{ActiveChild, active_children};
 pub use parent::fork_server::set_forkserver_preload;
 pub use parent::options::{OnFailure, SpawnOptions};
-pub use parent::rank::ProcessStatus;
+pub use parent::process_status::ProcessStatus;
 pub use parent::restart::Restart;
 pub use parent::restart::backoff::Backoff;
 pub use parent::restart::event::ProcessEvent;

@@ -135,7 +135,8 @@ static CHOSEN: PerProcess<Mutex<Chosen>> =
 /// for method in get_all_start_methods() {
 ///     assert_eq!(method.to_string().parse(), Ok(*method));
 /// }
-/// assert!("thread".parse::<StartMethod>().unwrap_err().to_string().contains("there are spawn, forkserver, fork"));
+/// let error = "thread".parse::<StartMethod>().unwrap_err();
+/// assert!(error.to_string().contains("there are spawn, forkserver, fork"));
 /// ```
 #[must_use]
 pub fn get_all_start_methods() -> &'static [StartMethod] {

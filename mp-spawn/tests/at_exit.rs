@@ -176,7 +176,7 @@ fn contexts_and_processes_are_treated_alike_at_exit() {
         let (_, context) = start(kind, true);
         join(&context).unwrap();
         let (meeting, context) = start(kind, false);
-        let sleeper: u32 = meeting.hear().parse().unwrap();
+        let sleeper: u32 = meeting.recv().parse().unwrap();
         assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "{kind}: it did not wait");
         assert!(alive(sleeper));
         eventually("it listens", || say(&format!("{}-go", meeting.name), "go").is_ok());

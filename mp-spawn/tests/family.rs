@@ -47,8 +47,9 @@ fn until_gone(pids: &[u32]) -> Duration {
 
 /// Returns the process ids that `count` processes have sent, at the beginning of their lines.
 fn pids(meeting: &Meeting, count: usize) -> Vec<u32> {
-    let heard = (0..count).map(|_| meeting.hear());
-    let pids: Vec<u32> = heard.map(|heard| heard.split(' ').next().unwrap().parse().unwrap()).collect();
+    let received = (0..count).map(|_| meeting.recv());
+    let pids: Vec<u32> =
+        received.map(|received| received.split(' ').next().unwrap().parse().unwrap()).collect();
     assert!(pids.iter().all(|pid| alive(*pid)), "{pids:?}");
     pids
 }
@@ -73,11 +74,11 @@ fn no_process_outlives_a_parent_that_was_killed() {
         within_a_second("child and grandchild of a parent that was killed", || {
             let meeting = Meeting::new("killed");
             let context = start_processes(middle, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
-            let child: u32 = meeting.hear().parse().unwrap();
-            let heard = meeting.hear();
-            let grandchild: u32 = heard.split(' ').next().unwrap().parse().unwrap();
+            let child: u32 = meeting.recv().parse().unwrap();
+            let received = meeting.recv();
+            let grandchild: u32 = received.split(' ').next().unwrap().parse().unwrap();
             assert_eq!(context.pids(), [child]);
-            assert!(heard.contains(&format!("Some({child})")), "{heard}");
+            assert!(received.contains(&format!("Some({child})")), "{received}");
             assert!(alive(child) && alive(grandchild));
             context.kill(0).unwrap();
             let took = until_gone(&[child, grandchild]);

@@ -269,7 +269,7 @@ fn the_thread_that_started_a_copy_may_end() {
         copies.kill(0).unwrap();
         let error = failure(&copies);
         assert!(
-            matches!(&error, SpawnError::ProcessExited(exited) if exited.detail == Some(ExitDetail::Requested)),
+            matches!(&error, SpawnError::ProcessExited(e) if e.detail == Some(ExitDetail::Requested)),
             "{error:?}"
         );
         eventually("both are gone", || !pids.iter().any(|pid| alive(*pid)));
@@ -352,7 +352,7 @@ fn no_copy_outlives_the_original() {
         };
         let child = Process::builder().start_method(StartMethod::Spawn).spawn(original, meeting.name.clone());
         let child = child.unwrap();
-        let pids: Vec<u32> = (0..3).map(|_| meeting.hear().parse().unwrap()).collect();
+        let pids: Vec<u32> = (0..3).map(|_| meeting.recv().parse().unwrap()).collect();
         signal(child.pid(), how);
         eventually("all are gone", || !pids.iter().any(|pid| alive(*pid)));
         assert!(child.join().is_err());

@@ -215,7 +215,7 @@ fn no_process_outlives_the_parent() {
     };
     let parent =
         Process::builder().start_method(StartMethod::Spawn).spawn(parent, meeting.name.clone()).unwrap();
-    let pids: Vec<u32> = meeting.hear().split(' ').map(|pid| pid.parse().unwrap()).collect();
+    let pids: Vec<u32> = meeting.recv().split(' ').map(|pid| pid.parse().unwrap()).collect();
     assert!(pids.len() == 5 && pids.iter().all(|pid| alive(*pid)), "{pids:?}");
     parent.kill().unwrap();
     eventually("all are gone", || !pids.iter().any(|pid| alive(*pid)));

@@ -82,7 +82,7 @@ fn forkserver_worker_handles_interrupts() {
             };
             let waits = |name: String| common::say(&name, "here").and_then(|()| common::wait_for_the_end());
             let child = Process::builder().start_method(method).spawn(waits, name).unwrap();
-            meeting.hear();
+            meeting.recv();
             press_ctrl_c();
             let error = child.join().unwrap_err();
             let SpawnError::ProcessExited(exited) = &error else { panic!("{method}: {error:?}") };

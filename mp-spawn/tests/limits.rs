@@ -98,8 +98,8 @@ fn reports_arrive_while_sigchld_is_ignored() {
         // SAFETY: this installs no handler. The kernel then reaps children by itself.
         unsafe { libc::signal(libc::SIGCHLD, libc::SIG_IGN) };
         mp_spawn::spawn(|_: usize, (): ()| {}, (), 2)?;
-        let error = mp_spawn::spawn(|_: usize, (): ()| panic!("heard anyway"), (), 1).unwrap_err();
-        assert!(error.to_string().contains("heard anyway"), "{error}");
+        let error = mp_spawn::spawn(|_: usize, (): ()| panic!("received anyway"), (), 1).unwrap_err();
+        assert!(error.to_string().contains("received anyway"), "{error}");
         let error = mp_spawn::spawn(|_: usize, (): ()| std::process::exit(3), (), 1).unwrap_err();
         assert!(error.to_string().contains("unknown"), "{error}");
         Ok(())
@@ -127,8 +127,8 @@ fn closed_standard_streams_are_not_taken_by_sockets() {
     }
     let meeting = Meeting::new("streams");
     let context = start_processes(test, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
-    let heard = meeting.hear();
-    assert_eq!(heard.matches("/dev/null").count(), 3, "{heard}");
+    let received = meeting.recv();
+    assert_eq!(received.matches("/dev/null").count(), 3, "{received}");
     join(&context).unwrap();
 }
 

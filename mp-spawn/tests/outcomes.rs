@@ -41,11 +41,11 @@ fn four_ranks_with_arguments() {
         SpawnOptions::nprocs(4),
     )
     .unwrap();
-    let mut heard: Vec<String> = (0..4).map(|_| meeting.hear()).collect();
-    heard.sort();
+    let mut received: Vec<String> = (0..4).map(|_| meeting.recv()).collect();
+    received.sort();
     let expected: Vec<String> =
         (0..4).map(|rank| format!("{rank} [1.5, -2.0] Some('x') rank-{rank} Some({rank})")).collect();
-    assert_eq!(heard, expected);
+    assert_eq!(received, expected);
     join(&context).unwrap();
     join(&context).unwrap();
     assert!((0..4).all(|rank| matches!(context.status(rank), Ok(ProcessStatus::Ended))));
@@ -303,7 +303,7 @@ fn a_sigkill_from_outside_is_told_apart_from_ours() {
     let meeting = Meeting::new("outside");
     let options = SpawnOptions::nprocs(2).on_failure(OnFailure::Continue);
     let context = start_processes(worker, meeting.name.clone(), options).unwrap();
-    let _ = (meeting.hear(), meeting.hear());
+    let _ = (meeting.recv(), meeting.recv());
     let pid = i32::try_from(context.pids()[0]).unwrap();
     // SAFETY: the process was started above and has not been reaped, so its id is not reused.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);

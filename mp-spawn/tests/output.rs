@@ -228,7 +228,7 @@ fn a_grandchild_that_keeps_the_pipe_delays_no_process() {
     }
     let meeting = Meeting::new("keeper");
     let process = Process::builder().stdout(Stdio::Capture).spawn(middle, meeting.name.clone()).unwrap();
-    let sleeper: i32 = meeting.hear().parse().unwrap();
+    let sleeper: i32 = meeting.recv().parse().unwrap();
     assert!(process.wait_timeout(DEADLINE));
     assert_eq!(process.stdout().text(), "done\n");
     process.join().unwrap();

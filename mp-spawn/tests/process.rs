@@ -76,10 +76,10 @@ fn a_process_from_start_to_end() {
         wait_for_word(&go)
     };
     let child = Process::builder().name("loader").spawn(worker, (meeting.name.clone(), go.clone())).unwrap();
-    let heard = meeting.hear();
+    let received = meeting.recv();
     assert!(
-        heard.contains("name: \"loader\"") && heard.contains(&format!("pid: {}", child.pid())),
-        "{heard}"
+        received.contains("name: \"loader\"") && received.contains(&format!("pid: {}", child.pid())),
+        "{received}"
     );
     assert!(child.is_alive() && !child.wait_timeout(Duration::ZERO));
     assert_eq!((child.name(), child.exit(), child.daemon()), ("loader", None, false));
@@ -165,7 +165,7 @@ fn exit_waits_for_started_processes() {
     let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
     assert!(!context.join_timeout(Duration::from_millis(50)).unwrap(), "it did not wait");
     eventually("the late one listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
-    assert_eq!(meeting.hear(), "late");
+    assert_eq!(meeting.recv(), "late");
     join(&context).unwrap();
 }
 
@@ -187,7 +187,7 @@ fn detached_ranks_outlive_their_context() {
     for rank in [0, 1] {
         eventually("the late one listens", || say(&format!("{}-go-{rank}", meeting.name), "go").is_ok());
     }
-    assert_eq!(meeting.hear(), "late");
+    assert_eq!(meeting.recv(), "late");
     join(&context).unwrap();
     let text = context.stderr(0).unwrap().text();
     assert!(text.contains("rank 1 failed at last"), "{text}");
@@ -204,9 +204,9 @@ fn no_rank_waits_for_another_to_begin() {
     };
     let meeting = Meeting::new("all-at-once");
     let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(RANKS)).unwrap();
-    let mut heard: Vec<String> = (0..RANKS).map(|_| meeting.hear()).collect();
-    heard.sort_unstable();
-    assert_eq!(heard, (0..RANKS).map(|rank| rank.to_string()).collect::<Vec<_>>());
+    let mut received: Vec<String> = (0..RANKS).map(|_| meeting.recv()).collect();
+    received.sort_unstable();
+    assert_eq!(received, (0..RANKS).map(|rank| rank.to_string()).collect::<Vec<_>>());
     for rank in 0..RANKS {
         eventually("each listens", || say(&format!("{}-go-{rank}", meeting.name), "go").is_ok());
     }
@@ -253,11 +253,11 @@ fn daemons_that_ignore_sigterm_share_one_grace() {
     };
     let meeting = Meeting::new("grace");
     let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
-    let hear_all = || (0..DAEMONS).map(|_| meeting.hear()).collect::<Vec<_>>();
-    assert_eq!(hear_all(), ["stands"; DAEMONS]);
+    let recv_all = || (0..DAEMONS).map(|_| meeting.recv()).collect::<Vec<_>>();
+    assert_eq!(recv_all(), ["stands"; DAEMONS]);
     eventually("the parent listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
     // No process gets a SIGKILL before every process got a SIGTERM.
-    assert_eq!(hear_all(), ["asked, and the others live"; DAEMONS]);
+    assert_eq!(recv_all(), ["asked, and the others live"; DAEMONS]);
     let pids = context.join().unwrap().remove(0);
     assert!(!pids.into_iter().any(alive), "processes that ignored it were ended all the same");
 }
@@ -398,7 +398,7 @@ fn sentinels_report_ends_and_terminate_all_works() {
     };
     let options = SpawnOptions::nprocs(4).on_failure(OnFailure::Continue);
     let context = start_processes(worker, meeting.name.clone(), options).unwrap();
-    (0..4).for_each(|_| assert_eq!(meeting.hear(), "here"));
+    (0..4).for_each(|_| assert_eq!(meeting.recv(), "here"));
     let ends: Vec<_> = context.sentinels().into_iter().map(Descriptor).collect();
     let ended = |time| {
         let things: Vec<_> = ends.iter().map(|end| end as &dyn Waitable).collect();

@@ -74,7 +74,7 @@ fn a_stopped_process_is_not_replaced() {
     let worker = |name: String| say(&name, "here").and_then(|()| wait_for_the_end());
     let (builder, events) = supervised(at_most(5));
     let child = builder.spawn(worker, meeting.name.clone()).unwrap();
-    meeting.hear();
+    meeting.recv();
     signal(child.pid(), libc::SIGSTOP);
     assert!(!child.wait_timeout(Duration::from_millis(100)));
     assert!(matches!(child.status(), ProcessStatus::Running));
@@ -131,7 +131,7 @@ fn a_program_that_exits_starts_nothing_again() {
         let meeting = Meeting::new(&format!("exits-{daemon}"));
         let program = Process::spawn(leaves, (1, daemon, meeting.name.clone())).unwrap();
         if !daemon {
-            let worker: u32 = meeting.hear().parse().unwrap();
+            let worker: u32 = meeting.recv().parse().unwrap();
             assert!(!program.wait_timeout(Duration::from_millis(50)), "it waits for its process");
             assert!(alive(worker));
             eventually("it listens", || say(&format!("{}-go", meeting.name), "go").is_ok());
@@ -173,7 +173,7 @@ fn graceful_interrupt_prevents_restarts() {
         let (builder, events) = supervised(after(HOUR));
         let waiting = builder.interrupt(Interrupt::Graceful).spawn(|(): ()| Err::<(), _>("no"), ()).unwrap();
         until_it_waits(&events);
-        (0..2).for_each(|_| _ = meeting.hear());
+        (0..2).for_each(|_| _ = meeting.recv());
         press_ctrl_c();
         for (child, events) in &running {
             ended(child);
@@ -202,7 +202,7 @@ fn a_process_that_sigint_ends_is_not_started_again() {
     };
     let (builder, events) = supervised(Restart::always());
     let child = builder.spawn(worker, meeting.name.clone()).unwrap();
-    meeting.hear();
+    meeting.recv();
     signal(child.pid(), libc::SIGINT);
     ended(&child);
     assert!(matches!(child.join(), Err(SpawnError::ProcessExited(_))));

@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use common::supervised::{
-    at_most, ended, flaky, gave_up, heard, kinds, next, rest, supervised, until_it_runs,
+    at_most, ended, flaky, gave_up, kinds, next, rest, supervised, until_it_runs, with_events,
 };
 use common::{
     DEADLINE, Folder, Meeting, alive, alone, children, eventually, say, server, signal, wait_for_the_end,
@@ -31,7 +31,7 @@ fn restarts_succeed_after_failures_by_every_method() {
         by_every_method(|method| {
             let numbers = Tensor::<u64>::from_slice(&[1, 2, 3, 4], [4]).unwrap().freeze();
             let builder = get_context(method).process().name("worker").restart(at_most(2));
-            let (builder, events) = heard(builder);
+            let (builder, events) = with_events(builder);
             let child = builder.spawn(flaky, numbers).unwrap();
             ended(&child);
             assert_eq!(child.join().unwrap(), (3, 10), "{method}");
@@ -149,7 +149,7 @@ fn process_killed_by_another_program_is_restarted() {
     let child = builder.spawn(worker, meeting.name.clone()).unwrap();
     for attempt in 1..4 {
         let pid = until_it_runs(&events);
-        assert_eq!(meeting.hear(), attempt.to_string());
+        assert_eq!(meeting.recv(), attempt.to_string());
         assert_eq!(child.pid(), pid);
         signal(pid, libc::SIGKILL);
     }

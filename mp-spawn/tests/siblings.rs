@@ -53,7 +53,7 @@ fn siblings_that_ignore_sigterm_get_sigkill() {
     let ready = format!("{}-ready", meeting.name);
     let options = SpawnOptions::nprocs(2).grace_period(Duration::from_millis(50));
     let context = start_processes(worker, (meeting.name.clone(), ready.clone()), options).unwrap();
-    assert_eq!(meeting.hear(), "deaf");
+    assert_eq!(meeting.recv(), "deaf");
     eventually("rank 0 listens", || say(&ready, "go").is_ok());
     assert_eq!(failure(&context).rank(), Some(0));
     let status = context.status(1).unwrap();
@@ -76,9 +76,9 @@ fn others_run_on_if_asked_to() {
     let options = SpawnOptions::nprocs(4).on_failure(OnFailure::Continue);
     let context = start_processes(worker, meeting.name.clone(), options).unwrap();
     eventually("two failures", || context.failures().len() == 2);
-    let mut heard = [meeting.hear(), meeting.hear()];
-    heard.sort();
-    assert_eq!(heard, ["2", "3"]);
+    let mut received = [meeting.recv(), meeting.recv()];
+    received.sort();
+    assert_eq!(received, ["2", "3"]);
     assert!(failure(&context).rank().is_some_and(|rank| rank < 2));
     assert!(matches!(context.status(2), Ok(ProcessStatus::Ended)));
     assert!(matches!(context.status(3), Ok(ProcessStatus::Ended)));
@@ -110,7 +110,7 @@ fn a_join_with_a_time_out_comes_back() {
         wait_for_the_end()
     };
     let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
-    meeting.hear();
+    meeting.recv();
     assert!(!context.join_timeout(Duration::from_millis(1)).unwrap());
     assert!(!context.join_timeout(Duration::ZERO).unwrap());
     assert!(matches!(context.status(0), Ok(ProcessStatus::Running)));
@@ -134,7 +134,7 @@ fn dropping_the_context_ends_and_reaps() {
     };
     let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(3)).unwrap();
     let pids = context.pids();
-    (0..3).for_each(|_| drop(meeting.hear()));
+    (0..3).for_each(|_| drop(meeting.recv()));
     drop(context);
     for pid in pids {
         // Not even a zombie is left.
@@ -153,12 +153,12 @@ fn the_thread_that_started_a_process_may_end() {
     }
     let args = (meeting.name.clone(), listening.clone());
     let thread = std::thread::spawn(move || start_processes(worker, args, SpawnOptions::nprocs(1)).unwrap());
-    assert_eq!(meeting.hear(), "started");
+    assert_eq!(meeting.recv(), "started");
     let context = thread.join().unwrap();
     // The thread has ended, and the kernel has had time to send the signal that must not arrive.
     assert!(!context.join_timeout(Duration::from_millis(100)).unwrap());
     eventually("it listens", || say(&listening, "go").is_ok());
-    assert_eq!(meeting.hear(), "still here");
+    assert_eq!(meeting.recv(), "still here");
     join(&context).unwrap();
 }
 
@@ -205,7 +205,7 @@ fn grandchild_with_the_socket_does_not_delay_the_end() {
     };
     let meeting = Meeting::new("grandchild");
     let context = start_processes(worker, meeting.name.clone(), SpawnOptions::nprocs(1)).unwrap();
-    let grandchild: i32 = meeting.hear().parse().unwrap();
+    let grandchild: i32 = meeting.recv().parse().unwrap();
     let begin = Instant::now();
     join(&context).unwrap();
     assert!(begin.elapsed() < Duration::from_secs(30));

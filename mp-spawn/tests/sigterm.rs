@@ -58,7 +58,7 @@ fn graceful_processes_return_after_sigterm() {
             let options = SpawnOptions::nprocs(2).start_method(method).interrupt(Interrupt::Graceful);
             let context = start_processes(work, meeting.name.clone(), options).unwrap();
             for _ in 0..2 {
-                meeting.hear();
+                meeting.recv();
             }
             stop_the_group();
             eventually("the parent is informed", interrupted);
@@ -89,13 +89,13 @@ fn ignoring_process_is_ended_by_its_parent_only() {
             };
             let child =
                 started(method).interrupt(Interrupt::Ignore).spawn(work, meeting.name.clone()).unwrap();
-            meeting.hear();
+            meeting.recv();
             stop_the_group();
             kill(&child.pid().to_string());
             eventually("the parent is informed", interrupted);
             assert!(take_interrupt());
             eventually("the word is taken", || say(&format!("{}-word", meeting.name), "go").is_ok());
-            assert_eq!(meeting.hear(), "still here", "{method}");
+            assert_eq!(meeting.recv(), "still here", "{method}");
             child.terminate().unwrap();
             let error = child.join().unwrap_err();
             assert!(ended_by_sigterm(&error), "{method}: {error}");
@@ -111,7 +111,7 @@ fn terminate_ends_a_graceful_process() {
             let work = |name: String| say(&name, "here").and_then(|()| wait_for_the_end());
             let child =
                 started(method).interrupt(Interrupt::Graceful).spawn(work, meeting.name.clone()).unwrap();
-            meeting.hear();
+            meeting.recv();
             child.terminate().unwrap();
             let error = child.join().unwrap_err();
             assert!(ended_by_sigterm(&error), "{method}: {error}");
@@ -128,7 +128,7 @@ fn signals_left_out_keep_their_default_effect() {
             let child =
                 started(method).interrupt(Interrupt::Ignore).interrupt_signals(InterruptSignals::Sigint);
             let child = child.spawn(work, meeting.name.clone()).unwrap();
-            meeting.hear();
+            meeting.recv();
             kill(&child.pid().to_string());
             let error = child.join().unwrap_err();
             assert!(ended_by_sigterm(&error), "{method}: {error}");

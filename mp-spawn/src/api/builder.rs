@@ -20,13 +20,13 @@ use crate::parent::active;
 use crate::parent::options::SpawnOptions;
 use crate::parent::restart::Restart;
 use crate::parent::restart::event::{EventListener, ProcessEvent};
-use crate::parent::restart::supervised::RestartTerms;
+use crate::parent::restart::supervision::RestartTerms;
 use crate::parent::start::{self, ProcessNames, StartPlan};
 use crate::protocol::function::PlainFunction;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::limits::Limits;
 use crate::protocol::outcome::is_unit;
-use crate::protocol::payload::ChildPayload;
+use crate::protocol::payload::send::ChildPayload;
 use crate::start_method::StartMethod;
 
 /// Configuration of a process.
@@ -64,6 +64,30 @@ pub struct ProcessBuilder<S = Unsupervised> {
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Unsupervised;
+
+impl Process {
+    /// Starts a process that runs `function(args)`.
+    ///
+    /// It takes the same functions and arguments as [`start_processes`](crate::start_processes), but no rank.
+    /// The arguments move to the process, and may contain exclusive tensors.
+    ///
+    /// # Errors
+    ///
+    /// See [`start_processes`](crate::start_processes).
+    pub fn spawn<F, A, R>(function: F, args: A) -> Result<Process<R::Value>>
+    where
+        F: Fn(A) -> R + CapturesNothing,
+        A: Message,
+        R: IntoOutcome,
+    {
+        Process::builder().spawn(function, args)
+    }
+
+    /// Returns a builder, which configures a process and starts it.
+    pub fn builder() -> ProcessBuilder {
+        ProcessBuilder::new()
+    }
+}
 
 impl ProcessBuilder {
     pub(crate) fn new() -> ProcessBuilder {
@@ -245,7 +269,7 @@ impl<S> ProcessBuilder<S> {
         let setup = ProcessOptions { number: Some(number), ..self.setup };
         let setup = if self.replaces { setup.appending() } else { setup };
         let plan = StartPlan {
-            function: start::reference(PlainFunction::<F, A, R>::DESC)?,
+            function: PlainFunction::<F, A, R>::DESC.start_reference()?,
             returns: !is_unit::<R::Value>(),
             daemon: self.daemon,
             ranked: false,

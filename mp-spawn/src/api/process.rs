@@ -6,17 +6,15 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use mp_core::message::{IntoOutcome, Message};
+use mp_core::message::Message;
 use mp_core::{Descriptor, WaitPoint, Waitable};
 
-use crate::api::builder::ProcessBuilder;
 use crate::api::spawn;
-use crate::bounds::CapturesNothing;
 use crate::error::Result;
 use crate::error::exit_status::{ExitStatus, Signal};
 use crate::io::captured::CapturedOutput;
 use crate::parent::group::ChildGroup;
-use crate::parent::rank::ProcessStatus;
+use crate::parent::process_status::ProcessStatus;
 use crate::sys::clock::deadline;
 
 /// A process that runs a function. `T` is the type of the function's result.
@@ -46,30 +44,6 @@ pub struct Process<T = ()> {
     name: String,
     daemon: bool,
     value: PhantomData<fn() -> T>,
-}
-
-impl Process {
-    /// Starts a process that runs `function(args)`.
-    ///
-    /// It takes the same functions and arguments as [`start_processes`](crate::start_processes), but no rank.
-    /// The arguments move to the process, and may contain exclusive tensors.
-    ///
-    /// # Errors
-    ///
-    /// See [`start_processes`](crate::start_processes).
-    pub fn spawn<F, A, R>(function: F, args: A) -> Result<Process<R::Value>>
-    where
-        F: Fn(A) -> R + CapturesNothing,
-        A: Message,
-        R: IntoOutcome,
-    {
-        Process::builder().spawn(function, args)
-    }
-
-    /// Returns a builder, which configures a process and starts it.
-    pub fn builder() -> ProcessBuilder {
-        ProcessBuilder::new()
-    }
 }
 
 impl<T: Message> Process<T> {

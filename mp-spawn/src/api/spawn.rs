@@ -16,13 +16,15 @@ use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
 use crate::error::{ProcessExited, Result, SpawnError};
 use crate::io::captured::CapturedOutput;
 use crate::parent::active;
-use crate::parent::group::{ChildGroup, GRACE};
+use crate::parent::control::signals::GRACE;
+use crate::parent::group::ChildGroup;
 use crate::parent::options::{OnFailure, SpawnOptions};
-use crate::parent::rank::ProcessStatus;
+use crate::parent::process_status::ProcessStatus;
 use crate::parent::start::{self, ProcessNames, StartPlan};
 use crate::protocol::function::RankedFunction;
 use crate::protocol::outcome::is_unit;
-use crate::protocol::payload::{ChildPayload, ReceivedValue};
+use crate::protocol::payload::result::ReceivedValue;
+use crate::protocol::payload::send::ChildPayload;
 use crate::sys::clock::deadline;
 
 /// Starts `nprocs` processes that run `function(rank, args)`, and waits for all of them.
@@ -122,7 +124,7 @@ where
     // Only its type is needed, which identifies the function.
     let _ = function;
     let plan = StartPlan {
-        function: start::reference(RankedFunction::<F, A, R>::DESC)?,
+        function: RankedFunction::<F, A, R>::DESC.start_reference()?,
         returns: !is_unit::<R::Value>(),
         daemon: options.daemon,
         ranked: true,

@@ -4,12 +4,12 @@
 //!
 //! This file may hold `unsafe`: it calls `clone3(2)` (or `clone(2)`), which returns twice, and maps a page
 //! that two processes share. The copy is made by a process that has one thread ([`SingleThreadProof`]), so no
-//! lock in it is held by a thread that is missing in the copy. The page is mapped for as long as it is used, can't
-//! shrink (it is sealed), and is only accessed as an atomic word.
+//! lock in it is held by a thread that is missing in the copy. The page is mapped for as long as it is used,
+//! can't shrink (it is sealed), and is only accessed as an atomic word.
 //!
-//! # The slip
+//! # The pid cell
 //!
-//! The kernel writes the process id of the copy on the *slip*, a word that the parent maps too, before the
+//! The kernel writes the process id of the copy on the *pid cell*, a word that the parent maps too, before the
 //! copy runs its first instruction. So the parent can find every child, even if the process that made it is
 //! killed right after.
 //!
@@ -51,29 +51,29 @@ pub(crate) struct PidCell {
 unsafe impl Send for PidCell {}
 
 impl PidCell {
-    /// Creates a slip, and the file that others map.
+    /// Creates a pid cell, and the file that others map.
     pub(crate) fn new() -> io::Result<(PidCell, OwnedFd)> {
-        let file = rustix::fs::memfd_create("mp-slip", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+        let file = rustix::fs::memfd_create("mp-pid-cell", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         rustix::fs::ftruncate(&file, PAGE as u64)?;
         rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok((PidCell::map(file.as_fd())?, file))
     }
 
-    /// Maps the slip in a file.
+    /// Maps the pid cell in a file.
     pub(crate) fn map(file: BorrowedFd<'_>) -> io::Result<PidCell> {
         if !rustix::fs::fcntl_get_seals(file)?.contains(SealFlags::SHRINK)
             || rustix::fs::fstat(file)?.st_size < PAGE as i64
         {
-            return Err(io::Error::other("the fork server got a file that is not a slip"));
+            return Err(io::Error::other("the fork server got a file that is not a pid cell"));
         }
         let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED | MapFlags::POPULATE);
         // SAFETY: a fresh mapping at an address of the kernel's choice.
         let at = unsafe { rustix::mm::mmap(ptr::null_mut(), PAGE, prot, flags, file, 0) }?;
         let none = || io::Error::other("mmap gave address 0");
-        let slip = PidCell { at: NonNull::new(at.cast()).ok_or_else(none)?, process: std::process::id() };
+        let pid_cell = PidCell { at: NonNull::new(at.cast()).ok_or_else(none)?, process: std::process::id() };
         // SAFETY: the range is the mapping just made, and the advice doesn't change its contents.
         unsafe { rustix::mm::madvise(at, PAGE, Advice::LinuxDontFork) }?;
-        Ok(slip)
+        Ok(pid_cell)
     }
 
     fn word(&self) -> &AtomicU32 {
@@ -82,7 +82,7 @@ impl PidCell {
         unsafe { self.at.as_ref() }
     }
 
-    /// Resets the slip, before a process is requested.
+    /// Resets the pid cell, before a process is requested.
     pub(crate) fn clear(&self) {
         self.word().store(0, Ordering::Release);
     }
@@ -144,13 +144,13 @@ pub(crate) enum CloneSide {
 }
 
 /// Copies this process. The copy is a child of this process's parent, like this process, and its id is
-/// written on the slip.
-pub(crate) fn make(single_thread: &SingleThreadProof, slip: &PidCell) -> io::Result<CloneSide> {
+/// written on the pid cell.
+pub(crate) fn make(single_thread: &SingleThreadProof, pid_cell: &PidCell) -> io::Result<CloneSide> {
     // SAFETY: all zeroes is a `clone_args` that asks for nothing.
     let mut args: libc::clone_args = unsafe { mem::zeroed() };
     // The copy gets this process's exit signal, SIGCHLD: see CLONE_PARENT.
     args.flags = (libc::CLONE_PARENT | libc::CLONE_PARENT_SETTID) as u64;
-    args.parent_tid = slip.at.addr().get() as u64;
+    args.parent_tid = pid_cell.at.addr().get() as u64;
     if single_thread.thread_id != 0 {
         // Same as in `fork` of the C library, so that its record of the thread's number is correct.
         args.flags |= (libc::CLONE_CHILD_SETTID | libc::CLONE_CHILD_CLEARTID) as u64;
@@ -159,9 +159,9 @@ pub(crate) fn make(single_thread: &SingleThreadProof, slip: &PidCell) -> io::Res
     // SAFETY:
     // - The arguments are as large as they say, and name no stack and no shared address space: this is a
     //   fork.
-    // - `parent_tid` is the slip, valid for writes. `child_tid` was returned by the kernel itself.
-    // - The process has one thread (`SingleThreadProof`), so the copy finds no locked lock and no inconsistent data. No
-    //   foreign code has run since the check.
+    // - `parent_tid` is the pid cell, valid for writes. `child_tid` was returned by the kernel itself.
+    // - The process has one thread (`SingleThreadProof`), so the copy finds no locked lock and no
+    //   inconsistent data. No foreign code has run since the check.
     let mut made = unsafe { libc::syscall(libc::SYS_clone3, &raw const args, size_of_val(&args)) };
     if made == -1 && matches!(io::Error::last_os_error().raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) {
         // Seccomp filters of containers return this, because they can't read the arguments.

@@ -76,7 +76,8 @@ pub fn parent_pid() -> Option<u32> {
 /// use mp_spawn::{Process, current_process};
 ///
 /// assert_eq!(current_process().name, "main");
-/// let child = Process::builder().name("loader").spawn(|(): ()| Ok::<_, String>(current_process().name), ())?;
+/// let name = |(): ()| Ok::<_, String>(current_process().name);
+/// let child = Process::builder().name("loader").spawn(name, ())?;
 /// assert_eq!(child.join()?, "loader");
 /// # Ok::<(), mp_spawn::SpawnError>(())
 /// ```
@@ -157,7 +158,8 @@ impl CurrentProcess {
 /// assert!(parent_process().is_none());
 /// let child = |(): ()| {
 ///     let parent = parent_process().ok_or("no parent")?;
-///     Ok::<_, Box<dyn std::error::Error + Send + Sync>>((parent.pid(), parent.wait_timeout(Duration::ZERO)?))
+///     let ended = parent.wait_timeout(Duration::ZERO)?;
+///     Ok::<_, Box<dyn std::error::Error + Send + Sync>>((parent.pid(), ended))
 /// };
 /// assert_eq!(Process::spawn(child, ())?.join()?, (std::process::id(), false));
 /// # Ok::<(), mp_spawn::SpawnError>(())

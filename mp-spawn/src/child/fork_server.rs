@@ -52,8 +52,8 @@ pub(crate) fn serve(
     let ignores_interrupts = sys::ignore_interrupts();
     sys::ignore_foreign_sigterm();
     sys::unblock_interrupts();
-    let [slip] = fds else { return Err(io::Error::other("the fork server got no slip")) };
-    let slip = PidCell::map(slip.as_fd())?;
+    let [pid_cell] = fds else { return Err(io::Error::other("the fork server got no pid cell")) };
+    let pid_cell = PidCell::map(pid_cell.as_fd())?;
     // Shown by `ps`.
     sys::name_thread("mp-forkserver");
     let prepared = unfit.map_or_else(|| prepare(socket, serve), |why| Ok(Err(why.clone())))?;
@@ -89,7 +89,7 @@ pub(crate) fn serve(
         let (Ok(nonce), Some(mine)) = (nonce, fds.next()) else {
             return Err(io::Error::other("a request for a process has a number and a socket"));
         };
-        last = Some(match clone::make(&single_thread, &slip) {
+        last = Some(match clone::make(&single_thread, &pid_cell) {
             Ok(CloneSide::Sibling) => {
                 if serve.preload.is_none() {
                     // No code of the user has run.

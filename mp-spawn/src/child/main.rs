@@ -36,10 +36,12 @@ use crate::protocol::function;
 use crate::protocol::inherited_files;
 use crate::protocol::interrupt::{Interrupt, InterruptSignals};
 use crate::protocol::lifeline;
-use crate::protocol::message::{EnvironmentChanges, Hello, Report, ServeMessage, StartMessage};
+use crate::protocol::message::{EnvironmentChanges, Hello, MemberJoined, Report, ServeMessage, StartMessage};
 use crate::protocol::outbox::ReceivedFiles;
 use crate::protocol::outcome::{CallOutcome, ErrorText};
-use crate::protocol::payload::{self, ParentPayload, ReturnValue};
+use crate::protocol::payload::receive::ParentPayload;
+use crate::protocol::payload::result::ReturnValue;
+use crate::protocol::payload::shared_memory;
 use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token::Token;
 use crate::start_method::{self, Chosen, get_all_start_methods};
@@ -51,6 +53,7 @@ use crate::sys::pid_number;
 use mp_core::Ticket;
 use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::sync::shared::{AtomicBool, Ordering};
+use mp_core::words::Member;
 
 /// Exit code after a failure that was reported.
 const FAILED: i32 = 1;
@@ -87,11 +90,11 @@ fn run_child(
     let prepared = occupy_standard_streams().and_then(|()| receive(&socket));
     let (files, changes, start, args) = match prepared {
         Ok(Assignment::Work(files, changes, start, args)) => (files, changes, start, args),
-        Ok(Assignment::Serve(serve, slip)) => {
-            match fork_server::serve(token.parent, &socket, &slip, &serve, fit.as_ref().err()) {
+        Ok(Assignment::Serve(serve, pid_cell)) => {
+            match fork_server::serve(token.parent, &socket, &pid_cell, &serve, fit.as_ref().err()) {
                 // Runs in each copy.
                 Ok(Some(ForkedChild { token, socket: mine, ignores_interrupts })) => {
-                    drop((socket, slip));
+                    drop((socket, pid_cell));
                     return run_child(token, mine, fit, Some(ignores_interrupts));
                 }
                 Ok(None) => return 0,
@@ -125,7 +128,7 @@ fn run_child(
     let attached = fit.and_then(|()| limits::apply(&start.limits)).and_then(|()| {
         // A process of another user could not join later.
         let now = args.need_memory() || start.limits.changes_user();
-        let attached = payload::child_attach(memory, now);
+        let attached = shared_memory::child_attach(memory, now, report_joined);
         attached.map_err(|error| format!("joining the shared memory failed: {error}"))
     });
     let attached = attached.and_then(|member| limits::change_user(&start.limits).map(|()| member));
@@ -163,6 +166,14 @@ fn handle_interrupts(interrupt: Interrupt, signals: InterruptSignals, server_ign
         Interrupt::Graceful => sys::record_interrupts(libc::SIGTERM),
     }
     sys::unblock_interrupts();
+}
+
+/// Reports that this process has joined the shared memory, so that its parent declares it dead at its end. If
+/// the parent is gone, nothing is reported.
+fn report_joined(me: Member) {
+    if let Some(line) = control_socket::get() {
+        _ = line.send(FrameKind::Joined, &MemberJoined { member: me.raw() as u32 });
+    }
 }
 
 /// Sends the report, and returns the exit code. A parent that doesn't listen still gets the exit code.
@@ -222,7 +233,7 @@ fn occupy_standard_streams() -> io::Result<()> {
 #[derive(Debug)]
 enum Assignment {
     Work(ReceivedFiles, Option<EnvironmentChanges>, Box<StartMessage>, ParentPayload),
-    /// Runs as a fork server, with the slip.
+    /// Runs as a fork server, with the pid cell.
     Serve(ServeMessage, Vec<OwnedFd>),
 }
 

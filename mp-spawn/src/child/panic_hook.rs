@@ -14,7 +14,8 @@ use crate::child::current;
 use crate::error::backtrace::write_short;
 use crate::protocol::control_socket;
 use crate::protocol::frame::FrameKind;
-use crate::protocol::message::{PanicNote, cut};
+use crate::protocol::message::PanicNote;
+use crate::protocol::text::cut;
 use crate::sys;
 
 thread_local! {
@@ -79,9 +80,9 @@ pub(crate) fn install_hook() {
     }));
 }
 
-/// Records the places of panics [under `with_panics_recorded`](with_panics_recorded) from now on, in a process that is
-/// not a worker. The current hook runs as before, and other panics are not recorded. A hook that the program installs later
-/// replaces this one, unless it calls it.
+/// Records the places of panics [under `with_panics_recorded`](with_panics_recorded) from now on, in a
+/// process that is not a worker. The current hook runs as before, and other panics are not recorded. A hook
+/// that the program installs later replaces this one, unless it calls it.
 pub fn record_panics() {
     // A thread that panics can't change the hook.
     let can = || !std::thread::panicking() && !INSTALLED.swap(true, Ordering::Relaxed);

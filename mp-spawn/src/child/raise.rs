@@ -9,7 +9,8 @@ use crate::child::panic_hook;
 use crate::error::backtrace::__rust_begin_short_backtrace;
 use crate::error::process_name::ProcessName;
 use crate::error::{ProcessRaised, RaisedKind};
-use crate::protocol::message::{PanicNote, cut, sources};
+use crate::protocol::message::PanicNote;
+use crate::protocol::text::{cut, sources};
 
 /// Error or panic as text, to be sent to the process that requested the call.
 #[derive(Clone, Debug, Serialize, Deserialize)]

@@ -78,8 +78,8 @@ fn can_be_loaded(library: &Object, identity: &BuildIdentity) -> io::Result<()> {
     let name = path.as_os_str().as_bytes();
     if !name.starts_with(b"/") || name.iter().any(|byte| b" :\n".contains(byte)) {
         return Err(io::Error::other(
-            "its path can't be in LD_PRELOAD, where blanks and colons are separators: move it, or start processes by a \
-             command that calls its mp_child_main (see `set_command`)",
+            "its path can't be in LD_PRELOAD, where blanks and colons are separators: move it, or start \
+             processes by a command that calls its mp_child_main (see `set_command`)",
         ));
     }
     let gone = |error: io::Error| {
@@ -94,8 +94,8 @@ fn can_be_loaded(library: &Object, identity: &BuildIdentity) -> io::Result<()> {
     let found = elf::build(path).map_err(gone)?;
     if !library.is(&found) {
         return Err(io::Error::other(format!(
-            "it was replaced by another build since this program has loaded it: {found}, expected {identity}. Start the \
-             program anew"
+            "it was replaced by another build since this program has loaded it: {found}, expected \
+             {identity}. Start the program anew"
         )));
     }
     *checked = Some(stamp);

@@ -57,12 +57,10 @@ impl fmt::Display for ExitStatus {
                 let core = if *core_dumped { ", core dumped" } else { "" };
                 write!(f, "was killed by {} (signal {}{core})", signal.name(), signal.number())
             }
-            ExitStatus::Unknown => {
-                f.write_str(
-                    "ended with unknown exit status: this program ignores SIGCHLD, or other code in it reaped the \
-                     process",
-                )
-            }
+            ExitStatus::Unknown => f.write_str(
+                "ended with unknown exit status: this program ignores SIGCHLD, or other code in it \
+                     reaped the process",
+            ),
         }
     }
 }
@@ -270,8 +268,8 @@ impl fmt::Display for ExitReport<'_> {
             Some(detail) => write!(f, ": {detail}")?,
             None if exit.is_kill() => {
                 f.write_str(
-                    ", which mp did not send: a user, another process or the kernel's out-of-memory (OOM) killer \
-                     did (see `dmesg`)",
+                    ", which mp did not send: a user, another process or the kernel's out-of-memory (OOM) \
+                     killer did (see `dmesg`)",
                 )?;
             }
             None => {}

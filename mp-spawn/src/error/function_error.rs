@@ -37,19 +37,23 @@ impl fmt::Display for FunctionError {
             FunctionError::OtherBuild { found, expected } => {
                 write!(
                     f,
-                    "the child runs another build: {found}, expected {expected}. If the program was rebuilt while it \
-                     ran, start it again"
+                    "the child runs another build: {found}, expected {expected}. If the program was rebuilt \
+                     while it ran, start it again"
                 )
             }
-            FunctionError::OutOfBounds => f.write_str("the function's reference points outside of the program"),
+            FunctionError::OutOfBounds => f.write_str(
+                "the function's reference points outside of the \
+                                                       program",
+            ),
             FunctionError::Misaligned => f.write_str("the function's reference is not aligned"),
             FunctionError::NoFunction => f.write_str("the function's reference does not point to a function"),
             FunctionError::OtherTypes { found } => {
                 write!(f, "the reference points to a function with other types, `{found}`")
             }
             FunctionError::OtherCopy => f.write_str(
-                "the function is in a shared library with its own copy of mp, and the child runs another copy: start \
-                 it with a command that loads the library and calls its mp_child_main (see `set_command`)",
+                "the function is in a shared library with its own copy of mp, and the child runs another \
+                 copy: start it with a command that loads the library and calls its mp_child_main (see \
+                 `set_command`)",
             ),
         }
     }

@@ -111,9 +111,10 @@ mod tests {
             earlier: vec![earlier(1, "one\nand more"), earlier(2, "two")],
             last: error("three\nand more"),
         };
-        let expected = "loader was started 3 times and is given up: the arguments could not be encoded: three\nand more\n  \
-                        before that, attempt 2, after 3.0s: the arguments could not be encoded: two\n  \
-                        before that, attempt 1, after 1.5s: the arguments could not be encoded: one";
+        let expected = "loader was started 3 times and is given up: the arguments could not be encoded: \
+                        three\nand more\n  before that, attempt 2, after 3.0s: the arguments could not be \
+                        encoded: two\n  before that, attempt 1, after 1.5s: the arguments could not be \
+                        encoded: one";
         assert_eq!(gave_up.to_string(), expected);
         let once = GaveUp { attempts: 1, earlier: vec![], reason: GaveUpReason::Stopped, ..gave_up };
         assert!(once.to_string().starts_with("loader was started once and was ended while it waited"));

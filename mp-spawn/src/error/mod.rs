@@ -377,12 +377,12 @@ impl SpawnError {
     }
 }
 
-const HINT: &str = "Only a program that links this crate can be a worker. If this program runs through a loader \
-                    or a wrapper, name the program itself with `SpawnOptions::executable`; where no start-up hook \
-                    runs (outside Linux with glibc, or in a program that is linked with a shared library of this \
-                    crate), `main` must call `mp::init()` first; and a command that was set with `set_command` from a \
-                    shared library must load the library and call its `mp_child_main`. A set-user-ID program, or one \
-                    with file capabilities, can't be a worker";
+const HINT: &str = "Only a program that links this crate can be a worker. If this program runs through a \
+                    loader or a wrapper, name the program itself with `SpawnOptions::executable`; where no \
+                    start-up hook runs (outside Linux with glibc, or in a program that is linked with a \
+                    shared library of this crate), `main` must call `mp::init()` first; and a command that \
+                    was set with `set_command` from a shared library must load the library and call its \
+                    `mp_child_main`. A set-user-ID program, or one with file capabilities, can't be a worker";
 
 /// Writes possible faults of a program that was executed. Copies need no hint, because they run a program
 /// that has worked.
@@ -396,8 +396,8 @@ impl fmt::Display for SpawnError {
             SpawnError::ProcessRaised(raised) => raised.fmt(f),
             SpawnError::ProcessExited(exited) => exited.fmt(f),
             SpawnError::NotInitialised => f.write_str(
-                "this process was started as a worker and has not become one: mp::init() must run first, or a \
-                 library's mp_child_main() (the environment variable MP_CHILD is still set)",
+                "this process was started as a worker and has not become one: mp::init() must run first, or \
+                 a library's mp_child_main() (the environment variable MP_CHILD is still set)",
             ),
             SpawnError::ForkRefused(why) => write!(f, "could not start a process by `fork`: {why}"),
             SpawnError::Refused { who, function, reason } => {
@@ -421,7 +421,8 @@ impl fmt::Display for SpawnError {
                 }
                 write!(
                     f,
-                    " and did not report within {waited:?} (see `handshake_timeout` of `SpawnOptions` and `ProcessBuilder`)"
+                    " and did not report within {waited:?} (see `handshake_timeout` of `SpawnOptions` and \
+                     `ProcessBuilder`)"
                 )?;
                 if !doing.is_empty() {
                     write!(f, ": {doing}")?;
@@ -437,8 +438,8 @@ impl fmt::Display for SpawnError {
                 write!(f, " and {exit} before it reported as a worker")?;
                 if *exit == ExitStatus::Code(EXIT_USELESS) {
                     return f.write_str(
-                        ". This code says that it could not become a worker; it has written the reason to its standard \
-                         error",
+                        ". This code says that it could not become a worker; it has written the reason to \
+                         its standard error",
                     );
                 }
                 hint(f, *method)
@@ -448,8 +449,8 @@ impl fmt::Display for SpawnError {
             }
             SpawnError::NotSignalled { who, signal, source } => write!(
                 f,
-                "{who} could not be sent {signal}: {source}. It continues; if it is another user's by now, that user or root \
-                 can send it, and it ends by itself when what it waits for is closed"
+                "{who} could not be sent {signal}: {source}. It continues; if it is another user's by now, \
+                 that user or root can send it, and it ends by itself when what it waits for is closed"
             ),
             SpawnError::NoSuchRank { rank, nprocs } => {
                 write!(f, "there is no rank {rank} among {nprocs} processes")
@@ -457,8 +458,8 @@ impl fmt::Display for SpawnError {
             SpawnError::OtherProcess { owner } => {
                 write!(
                     f,
-                    "these processes are children of process {owner}, from which this one was forked: only that process \
-                     can join or signal them"
+                    "these processes are children of process {owner}, from which this one was forked: only \
+                     that process can join or signal them"
                 )
             }
         }

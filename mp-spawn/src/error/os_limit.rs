@@ -51,8 +51,9 @@ fn watches(folder: &Path) -> String {
     let most = fs::read_to_string(folder.join("max_user_watches"));
     let most = most.map_or_else(|_| "unknown".into(), |most| most.trim().to_string());
     format!(
-        "fs.epoll.max_user_watches = {most}, for all processes of this user together: start fewer processes at a time, end programs \
-         that watch many descriptors, or raise it (sysctl -w fs.epoll.max_user_watches=NUMBER)"
+        "fs.epoll.max_user_watches = {most}, for all processes of this user together: start fewer processes \
+         at a time, end programs that watch many descriptors, or raise it (sysctl -w \
+         fs.epoll.max_user_watches=NUMBER)"
     )
 }
 
@@ -174,7 +175,13 @@ mod tests {
         };
         let full = said(Errno::NOSPC);
         let most = fs::read_to_string("/proc/sys/fs/epoll/max_user_watches").unwrap();
-        assert!(full.starts_with("could not start a process: the watch over its end and its messages (epoll_ctl) failed: No space"), "{full}");
+        assert!(
+            full.starts_with(
+                "could not start a process: the watch over its end and its messages \
+                                  (epoll_ctl) failed: No space"
+            ),
+            "{full}"
+        );
         assert!(full.contains(&format!("fs.epoll.max_user_watches = {}, for", most.trim())), "{full}");
         assert!(full.contains("sysctl -w fs.epoll.max_user_watches="), "{full}");
         assert!(said(Errno::NOMEM).contains("The limit is the memory"));

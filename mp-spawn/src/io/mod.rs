@@ -4,4 +4,5 @@ pub(crate) mod captured;
 mod pattern;
 pub(crate) mod reader;
 pub(crate) mod setup;
+pub(crate) mod streams;
 pub(crate) mod tee;

@@ -45,8 +45,8 @@ pub(crate) fn expand(path: &Path, number: usize, name: &str) -> io::Result<PathB
 
 fn invalid(what: &str) -> io::Error {
     let why = format!(
-        "the file name has {what}: it may have `{{rank}}` and `{{name}}`, whose process has no `/` in its name, and `{{{{` and `}}}}` \
-         for braces"
+        "the file name has {what}: it may have `{{rank}}` and `{{name}}`, whose process has no `/` in its \
+         name, and `{{{{` and `}}}}` for braces"
     );
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }

@@ -73,7 +73,8 @@ impl Stdio {
 /// use mp_spawn::{SpawnOptions, start_processes};
 ///
 /// // A device for each rank, as torchrun does it.
-/// let options = SpawnOptions::nprocs(2).per_rank(|rank, setup| setup.env("CUDA_VISIBLE_DEVICES", rank.to_string()));
+/// let options = SpawnOptions::nprocs(2)
+///     .per_rank(|rank, setup| setup.env("CUDA_VISIBLE_DEVICES", rank.to_string()));
 /// let worker = |rank: usize, (): ()| {
 ///     assert_eq!(std::env::var("CUDA_VISIBLE_DEVICES"), Ok(rank.to_string()));
 /// };

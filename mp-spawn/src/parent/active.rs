@@ -8,7 +8,8 @@ use mp_core::mutex::Mutex;
 
 use crate::error::SpawnError;
 use crate::io::reader;
-use crate::parent::group::{ChildGroup, GRACE};
+use crate::parent::control::signals::GRACE;
+use crate::parent::group::ChildGroup;
 use crate::parent::supervisor;
 use crate::sys;
 
@@ -61,7 +62,12 @@ pub fn active_children() -> Vec<ActiveChild> {
     remove_ended(&mut family);
     let groups: Vec<_> = family.iter().filter_map(TrackedGroup::group).collect();
     drop(family);
-    groups.iter().filter(|group| group.check_owner().is_ok()).flat_map(|group| group.active()).collect()
+    groups
+        .iter()
+        .filter(|group| group.check_owner().is_ok())
+        .flat_map(|group| group.active())
+        .map(|(name, pid)| ActiveChild { name, pid })
+        .collect()
 }
 
 impl TrackedGroup {

@@ -36,7 +36,7 @@ pub(crate) enum FrameKind {
     Report = 7,
     /// To the child: its result has been taken.
     Taken = 8,
-    /// To a fork server, with the file descriptor of the slip: request to serve.
+    /// To a fork server, with the file descriptor of the pid cell: request to serve.
     Serve = 9,
     /// To a fork server: request for a process, with its socket and its end of the lifeline.
     Fork = 10,

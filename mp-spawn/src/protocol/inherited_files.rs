@@ -22,7 +22,7 @@ use crate::error::Result;
 use crate::error::launch_error;
 use crate::protocol::lifeline;
 use crate::sys;
-use crate::sys::descriptors::MOST_INHERITED;
+use crate::sys::descriptors::{MOST_INHERITED, moved_off};
 
 const WHAT: &str = "the inheritance of file descriptors";
 
@@ -61,20 +61,11 @@ pub(crate) fn ready(all: &[InheritedFile]) -> Result<Vec<(RawFd, Arc<OwnedFd>)>>
     }
     let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
     for (_, file) in &mut files {
-        if let Some(moved) = out_of_the_way(file.as_fd(), &numbers).map_err(refused)? {
+        if let Some(moved) = moved_off(file.as_fd(), &numbers).map_err(refused)? {
             *file = Arc::new(moved);
         }
     }
     Ok(files)
-}
-
-/// Duplicates the file to a number that is not among `numbers`, if its own number is.
-pub(crate) fn out_of_the_way(file: BorrowedFd<'_>, numbers: &[RawFd]) -> io::Result<Option<OwnedFd>> {
-    if !numbers.contains(&file.as_raw_fd()) {
-        return Ok(None);
-    }
-    let most = numbers.iter().max().copied().unwrap_or(0);
-    Ok(Some(rustix::io::fcntl_dupfd_cloexec(file, most.saturating_add(1))?))
 }
 
 /// In a worker that was made by a fork server: moves files to their numbers, and `own` files away from these
@@ -92,9 +83,7 @@ pub(crate) fn place(
     let mut files = files;
     let all = own.iter_mut().map(|own| &mut **own).chain(files.iter_mut().map(|(_, file)| file));
     for file in all {
-        if let Some(moved) =
-            out_of_the_way(file.as_fd(), &numbers).map_err(|e| refused(file.as_raw_fd(), &e))?
-        {
+        if let Some(moved) = moved_off(file.as_fd(), &numbers).map_err(|e| refused(file.as_raw_fd(), &e))? {
             *file = moved;
         }
     }
@@ -115,7 +104,7 @@ pub(crate) fn replace(
     socket: &mut OwnedFd,
 ) -> std::result::Result<(), String> {
     let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
-    let moved = out_of_the_way(socket.as_fd(), &numbers)
+    let moved = moved_off(socket.as_fd(), &numbers)
         .map_err(|error| format!("it can't make way for what it inherits: {error}"))?;
     if let Some(moved) = moved {
         *socket = moved;

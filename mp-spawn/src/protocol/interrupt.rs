@@ -15,7 +15,8 @@ use std::ffi::c_int;
 ///     }
 ///     Ok::<_, mp_core::Error>(rank)
 /// };
-/// // Neither Ctrl-C nor `systemctl stop` ends this process or the workers: they finish their steps, and `join` returns.
+/// // Neither Ctrl-C nor `systemctl stop` ends this process or the workers: they finish their steps, and
+/// // `join` returns.
 /// let workers = start_processes(worker, (), SpawnOptions::nprocs(2).interrupt(Interrupt::Graceful))?;
 /// assert_eq!(workers.join()?, [0, 1]);
 /// # Ok::<(), mp_spawn::SpawnError>(())

@@ -34,9 +34,8 @@ use rustix::pipe::PipeFlags;
 use crate::error::Result;
 use crate::error::launch_error;
 use crate::protocol::control_socket::identity;
-use crate::protocol::inherited_files;
 use crate::sys;
-use crate::sys::descriptors::above_standard;
+use crate::sys::descriptors::{above_standard, moved_off};
 
 #[derive(Debug)]
 struct Pipe {
@@ -94,7 +93,7 @@ fn current() -> Option<&'static OwnedFd> {
 /// number that is reserved for another file.
 pub(crate) fn free_numbers(numbers: &[RawFd]) -> io::Result<Option<RawFd>> {
     let Some(own) = LIFELINE.get() else { return Ok(None) };
-    let Some(moved) = inherited_files::out_of_the_way(own.as_fd(), numbers)? else { return Ok(None) };
+    let Some(moved) = moved_off(own.as_fd(), numbers)? else { return Ok(None) };
     MOVED.set(moved);
     Ok(Some(own.as_raw_fd()))
 }

@@ -15,11 +15,6 @@ use crate::protocol::limits::Limits;
 use crate::protocol::settings::InheritedSettings;
 use mp_core::Ticket;
 
-/// Maximum length of a text that a child sends, in bytes. The rest is cut.
-const TEXT: usize = 64 << 10;
-/// Maximum length of a chain of sources that a child sends.
-const CHAIN: usize = 32;
-
 /// Start message: identity and duty of the child.
 #[derive(Debug)]
 pub(crate) struct StartMessage {
@@ -306,24 +301,6 @@ impl FromChild {
     }
 }
 
-/// Cuts a text that is too long to send, at a character boundary.
-pub(crate) fn cut(mut text: String) -> String {
-    if text.len() > TEXT {
-        let end = (0..=TEXT).rfind(|&at| text.is_char_boundary(at)).unwrap_or(0);
-        text.truncate(end);
-        text.push_str(" … (cut)");
-    }
-    text
-}
-
-/// Returns the sources of an error, outermost first.
-pub(crate) fn sources(error: &(dyn std::error::Error + 'static)) -> Vec<String> {
-    std::iter::successors(error.source(), |error| error.source())
-        .take(CHAIN)
-        .map(|error| cut(error.to_string()))
-        .collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -333,12 +310,6 @@ mod tests {
         let crash = Crash { at: 5, address: 0xdead, signal: 11, cause: CrashCause::StackOverflow };
         assert_eq!(Crash::from_bytes(&crash.to_bytes()), Some(crash));
         assert_eq!(Crash::from_bytes(&[0; 10]), None);
-    }
-
-    #[test]
-    fn long_texts_are_cut_between_characters() {
-        let text = cut("ä".repeat(TEXT));
-        assert!(text.len() < TEXT + 20 && text.ends_with("(cut)"));
     }
 
     #[test]

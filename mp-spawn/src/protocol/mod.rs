@@ -14,4 +14,5 @@ pub(crate) mod outbox;
 pub(crate) mod outcome;
 pub(crate) mod payload;
 pub(crate) mod settings;
+pub(crate) mod text;
 pub(crate) mod token;

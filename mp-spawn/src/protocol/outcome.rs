@@ -6,8 +6,8 @@ use std::error::Error;
 use mp_core::Envelope;
 use mp_core::message::{IntoOutcome, Message};
 
-use crate::protocol::message::{cut, sources};
-use crate::protocol::payload::ReturnValue;
+use crate::protocol::payload::result::ReturnValue;
+use crate::protocol::text::{cut, sources};
 
 /// Error as text.
 #[derive(Debug)]

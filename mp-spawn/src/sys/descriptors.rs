@@ -1,7 +1,7 @@
 //! File descriptors: inheritance, numbers above the standard streams, limits of a message.
 
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use crate::sys;
 
@@ -17,6 +17,15 @@ pub(crate) const MAX_FDS: usize = OWN_FDS + MOST_INHERITED;
 pub(crate) fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
     const FIRST: i32 = 3;
     if fd.as_raw_fd() >= FIRST { Ok(fd) } else { Ok(rustix::io::fcntl_dupfd_cloexec(&fd, FIRST)?) }
+}
+
+/// Duplicates a file to a number that is not among `numbers`, if its own number is.
+pub(crate) fn moved_off(file: BorrowedFd<'_>, numbers: &[RawFd]) -> io::Result<Option<OwnedFd>> {
+    if !numbers.contains(&file.as_raw_fd()) {
+        return Ok(None);
+    }
+    let most = numbers.iter().max().copied().unwrap_or(0);
+    Ok(Some(rustix::io::fcntl_dupfd_cloexec(file, most.saturating_add(1))?))
 }
 
 /// Returns the numbers of the files that an executed program would inherit, except the standard streams.

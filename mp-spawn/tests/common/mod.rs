@@ -131,7 +131,7 @@ impl Meeting {
     }
 
     /// Waits for a worker and reads its line.
-    pub fn hear(&self) -> String {
+    pub fn recv(&self) -> String {
         let mut guest = None;
         eventually("a worker came", || {
             guest = self.listener.accept().ok();

@@ -22,13 +22,15 @@ pub fn after(delay: Duration) -> Restart {
 }
 
 /// Adds a channel that receives the events of the process.
-pub fn heard(builder: ProcessBuilder<Supervised>) -> (ProcessBuilder<Supervised>, Receiver<ProcessEvent>) {
+pub fn with_events(
+    builder: ProcessBuilder<Supervised>,
+) -> (ProcessBuilder<Supervised>, Receiver<ProcessEvent>) {
     let (tell, events) = channel();
     (builder.on_event(move |event| _ = tell.send(event)), events)
 }
 
 pub fn supervised(restart: Restart) -> (ProcessBuilder<Supervised>, Receiver<ProcessEvent>) {
-    heard(Process::builder().name("worker").restart(restart))
+    with_events(Process::builder().name("worker").restart(restart))
 }
 
 pub fn next(events: &Receiver<ProcessEvent>) -> ProcessEvent {

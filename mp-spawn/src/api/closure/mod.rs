@@ -430,7 +430,8 @@ macro_rules! closure {
     ) => {
         $crate::closure!(@check $crate::parts(
             $crate::closure!(@values $($captures)*),
-            $bar $crate::closure!(@names $($captures)*), (lent, $args): ($crate::BorrowedState<$held>, $types) $bar {
+            $bar $crate::closure!(@names $($captures)*),
+            (lent, $args): ($crate::BorrowedState<$held>, $types) $bar {
                 $crate::with_borrowed_state(lent, $bar $state: &mut $held $bar -> $result { $body })
             },
         ))
@@ -438,7 +439,8 @@ macro_rules! closure {
     (@state $bar:tt [$($captures:tt)*] ($state:ident, $held:ty) ($args:pat) ($types:ty) $body:expr) => {
         $crate::closure!(@check $crate::parts(
             $crate::closure!(@values $($captures)*),
-            $bar $crate::closure!(@names $($captures)*), (lent, $args): ($crate::BorrowedState<$held>, $types) $bar {
+            $bar $crate::closure!(@names $($captures)*),
+            (lent, $args): ($crate::BorrowedState<$held>, $types) $bar {
                 $crate::with_borrowed_state(lent, $bar $state: &mut $held $bar $body)
             },
         ))

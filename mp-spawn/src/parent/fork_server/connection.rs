@@ -1,6 +1,6 @@
 //! Connection to a fork server: see [`forkserver`](crate::parent::fork_server).
 //!
-//! At most one process is ordered in advance. Its number is on the [slip](crate::child::clone) from its
+//! At most one process is ordered in advance. Its number is on the [pid cell](crate::child::clone) from its
 //! creation until a start has taken it, so it can be ended whatever happens to the server. The parent has no
 //! other information about a process that was made in advance: the server answers only when asked. (A waiting
 //! answer would be read just when the process is to begin, and reading it would wake the server, which waits
@@ -14,9 +14,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use mp_core::long_lived_fds;
-use mp_core::mutex::Mutex;
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::io::{Errno, retry_on_intr};
+use rustix::event::{PollFd, PollFlags};
+use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
 use rustix::process::{Pid, Signal};
 
@@ -25,17 +24,21 @@ use crate::error::exit_status::ExitStatus;
 use crate::error::launch_error;
 use crate::error::{Result, SpawnError};
 use crate::parent::fork_server::deadline::ServerDeadline;
-use crate::parent::launch::{self, Command, LaunchOptions, LaunchedProcess};
+use crate::parent::fork_server::pending_child::{EXIT_TIME, PendingChild, ReadyChild, hung_up, reap};
+use crate::parent::launch;
+use crate::parent::launch::command::{LaunchCommand, LaunchOptions};
+use crate::parent::launch::launched::{LaunchedProcess, nonce, socket_pair};
 use crate::parent::supervisor;
+use crate::parent::supervisor::server_process::{AFTER_KILL, ServerProcess};
 use crate::protocol::frame::{self, FrameKind, Inbox};
 use crate::protocol::function::FunctionRef;
 use crate::protocol::lifeline;
 use crate::protocol::message::{ServeMessage, ServerAnswer};
 use crate::protocol::outbox::Outbox;
-use crate::sys::clock::{deadline, timespec};
+use crate::sys::clock::timespec;
 use crate::sys::pid_number;
 use crate::sys::proc_stat::ProcessActivity;
-use crate::sys::process_handle::{self, ProcessHandle};
+use crate::sys::process_handle::ProcessHandle;
 
 /// Reason why a server can't be used any more. Its exit status is reported in addition.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,10 +80,6 @@ pub(crate) struct EndedServer {
     pub(crate) is_replaceable: bool,
 }
 
-/// Time to wait for a process that got a SIGKILL.
-const AFTER_KILL: Duration = Duration::from_secs(10);
-/// Time to wait for a process that has closed its files, the last step before its end.
-const EXIT_TIME: Duration = Duration::from_secs(1);
 const MALFORMED: &str = "its answer is malformed";
 
 /// Fork server, and the connection to it.
@@ -88,83 +87,27 @@ const MALFORMED: &str = "its answer is malformed";
 pub(crate) struct ForkServer {
     /// Process that it belongs to. Differs from the current process after a fork.
     owner: u32,
-    /// Command that it was started by.
-    command: Command,
+    /// LaunchCommand that it was started by.
+    command: LaunchCommand,
     process: Arc<ServerProcess>,
     /// Nonblocking.
     socket: OwnedFd,
     inbox: Inbox,
-    slip: PidCell,
+    pid_cell: PidCell,
     pending: Option<PendingChild>,
     /// Process that was made in advance and found dead.
     lost: Option<Pid>,
 }
 
-/// Process that was requested from a server and that no start has taken yet.
-#[derive(Debug)]
-struct PendingChild {
-    /// Parent's end of its socket.
-    socket: OwnedFd,
-    nonce: u64,
-}
-
-/// Process that a server has made.
-struct ReadyChild {
-    pid: Pid,
-    handle: ProcessHandle,
-    pending: PendingChild,
-}
-
-impl ReadyChild {
-    fn of(pid: Pid, pending: PendingChild) -> Result<ReadyChild> {
-        match ProcessHandle::find(pid) {
-            Ok(handle) => Ok(ReadyChild { pid, handle, pending }),
-            Err(error) => {
-                // The process is alive, so its number can't be reused.
-                if !hung_up(&pending.socket) {
-                    process_handle::end(pid);
-                }
-                Err(error)
-            }
-        }
-    }
-
-    /// Returns `true` if the process waits for its start message. Otherwise reaps it.
-    ///
-    /// A process that has waited for a long time may have ended and been reaped, by the kernel if SIGCHLD is
-    /// ignored, or by code that waits for any child. Then the handle may refer to another process. It does
-    /// not if the other end of the socket is open now, because the handle was made before this check.
-    fn is_there(&self) -> bool {
-        let sentinel = self.handle.sentinel();
-        let mut both =
-            [PollFd::new(&self.pending.socket, PollFlags::empty()), PollFd::new(&sentinel, PollFlags::IN)];
-        // Neither descriptor has events to report.
-        let asked = retry_on_intr(|| rustix::event::poll(&mut both, Some(&Timespec::default())));
-        let is_there = asked == Ok(0);
-        if !is_there {
-            reap(&self.handle, EXIT_TIME);
-        }
-        is_there
-    }
-}
-
-/// State of a fork server process.
-#[derive(Debug)]
-pub(crate) struct ServerProcess {
-    pub(crate) pid: u32,
-    pub(crate) handle: ProcessHandle,
-    exit: Mutex<Option<ExitStatus>>,
-}
-
 impl ForkServer {
     /// Starts a server, and waits until it is ready.
-    pub(crate) fn begin(
-        command: &Command,
+    pub(crate) fn start(
+        command: &LaunchCommand,
         preload: Option<FunctionRef>,
         timeout: Duration,
     ) -> Result<std::result::Result<ForkServer, EndedServer>> {
         let refused = |error| launch_error("the start of the fork server", Some(&command.program), error);
-        let (slip, file) = PidCell::new().map_err(refused)?;
+        let (pid_cell, file) = PidCell::new().map_err(refused)?;
         let start = {
             let command = command.clone();
             // The server ignores interrupts as soon as it can.
@@ -172,15 +115,15 @@ impl ForkServer {
                 launch::launch(&command, &LaunchOptions { interrupts_wait: true, ..LaunchOptions::default() })
             }
         };
-        let LaunchedProcess { pid, handle, socket, .. } = supervisor::on_lasting_thread(start)?;
-        let process = Arc::new(ServerProcess { pid: pid_number(pid), handle, exit: Mutex::new(None) });
+        let LaunchedProcess { pid, handle, socket, .. } = supervisor::run_on_lasting_thread(start)?;
+        let process = Arc::new(ServerProcess::new(pid, handle));
         let mut server = ForkServer {
             owner: std::process::id(),
             command: command.clone(),
             process: Arc::clone(&process),
             socket,
             inbox: Inbox::default(),
-            slip,
+            pid_cell,
             pending: None,
             lost: None,
         };
@@ -188,10 +131,10 @@ impl ForkServer {
         long_lived_fds::register("fork server: process", &process.handle.sentinel());
         supervisor::watch_server(&process)?;
         let what = preload.as_ref().map(|preload| preload.name.clone()).unwrap_or_default();
-        let mut answer = server.serve(preload, file.as_fd(), ServerDeadline::of(timeout));
+        let mut answer = server.send_start(preload, file.as_fd(), ServerDeadline::of(timeout));
         let preloads = matches!(answer, Ok(ServerAnswer::Preloading));
         if preloads {
-            answer = server.hear(&mut ServerDeadline::preloading(what, timeout));
+            answer = server.recv_answer(&mut ServerDeadline::preloading(what, timeout));
         }
         let why = match answer {
             Ok(ServerAnswer::Done) => return Ok(Ok(server)),
@@ -212,8 +155,8 @@ impl ForkServer {
     }
 
     /// Returns `true` if the server belongs to this process and was started by such a command.
-    pub(crate) fn is_of(&self, command: &Command) -> bool {
-        self.owner == std::process::id() && self.command.is_as(command)
+    pub(crate) fn is_started_by(&self, command: &LaunchCommand) -> bool {
+        self.owner == std::process::id() && self.command.is_same_as(command)
     }
 
     pub(crate) fn has_ended(&self) -> bool {
@@ -223,21 +166,21 @@ impl ForkServer {
     /// Starts a process: sends these frames to the process that was made in advance, if it lives, or else to
     /// another one, and requests the next process. The outer error means that this server can't be used any
     /// more.
-    pub(crate) fn start(
+    pub(crate) fn start_process(
         &mut self,
         outbox: &mut Outbox,
         timeout: Duration,
     ) -> Result<Result<LaunchedProcess>, ServerFailure> {
         let mut limit = ServerDeadline::of(timeout);
         let ahead = self.pending.is_some();
-        let mut made = self.take(&mut limit)?;
+        let mut made = self.take_child(&mut limit)?;
         if ahead {
             match made {
-                Ok(waiting) if waiting.is_there() => made = Ok(waiting),
+                Ok(waiting) if waiting.is_waiting() => made = Ok(waiting),
                 // The request may have been refused for lack of a resource that is available by now.
                 gone => {
                     self.lost = gone.ok().map(|gone| gone.pid);
-                    made = self.take(&mut limit)?;
+                    made = self.take_child(&mut limit)?;
                 }
             }
         }
@@ -246,7 +189,7 @@ impl ForkServer {
             // process, sends the rest, and determines the cause of a failure.
             let _ = outbox.flush(socket.as_fd());
             // From here on this start owns the process.
-            self.slip.clear();
+            self.pid_cell.clear();
             self.request_next(&mut limit);
             LaunchedProcess { pid, handle, socket, nonce }
         }))
@@ -254,30 +197,30 @@ impl ForkServer {
 
     /// Returns the process that was made in advance and had ended before the last start needed it, if there
     /// was one.
-    pub(crate) fn lost(&mut self) -> Option<u32> {
+    pub(crate) fn take_lost(&mut self) -> Option<u32> {
         self.lost.take().map(pid_number)
     }
 
     /// Takes a process that waits for its start message.
-    fn take(&mut self, limit: &mut ServerDeadline) -> Result<Result<ReadyChild>, ServerFailure> {
+    fn take_child(&mut self, limit: &mut ServerDeadline) -> Result<Result<ReadyChild>, ServerFailure> {
         let answer = if self.pending.is_none() {
-            if let Err(error) = self.order(true, limit)? {
+            if let Err(error) = self.request_child(true, limit)? {
                 return Ok(Err(error));
             }
-            self.hear(limit)?
-        } else if self.slip.read().is_some() {
+            self.recv_answer(limit)?
+        } else if self.pid_cell.read().is_some() {
             ServerAnswer::Done
         } else {
             // The process is being made, or could not be made.
             let mut bytes = Vec::new();
             append(&mut bytes, FrameKind::Ask, &[])?;
             self.send(&bytes, &[], limit)?;
-            self.hear(limit)?
+            self.recv_answer(limit)?
         };
-        match (answer, self.slip.read()) {
+        match (answer, self.pid_cell.read()) {
             (ServerAnswer::Done, Some(pid)) => {
                 let pending = self.pending.take().ok_or(MALFORMED)?;
-                Ok(ReadyChild::of(pid, pending))
+                Ok(ReadyChild::new(pid, pending))
             }
             (ServerAnswer::Refused(number), None) => {
                 self.pending = None;
@@ -293,13 +236,17 @@ impl ForkServer {
     /// the error.
     fn request_next(&mut self, limit: &mut ServerDeadline) {
         if self.pending.is_none() {
-            let _ = self.order(false, limit);
+            let _ = self.request_child(false, limit);
         }
     }
 
     /// Requests a process. With `and_ask`, also requests an answer when it is made.
-    fn order(&mut self, and_ask: bool, limit: &mut ServerDeadline) -> Result<Result<()>, ServerFailure> {
-        let (ours, theirs) = match launch::socket_pair() {
+    fn request_child(
+        &mut self,
+        and_ask: bool,
+        limit: &mut ServerDeadline,
+    ) -> Result<Result<()>, ServerFailure> {
+        let (ours, theirs) = match socket_pair() {
             Ok(pair) => pair,
             Err(error) => return Ok(Err(launch_error("socketpair", None, error))),
         };
@@ -309,8 +256,8 @@ impl ForkServer {
         };
         let fds: Vec<_> =
             [Some(theirs.as_fd()), lifeline.as_ref().map(AsFd::as_fd)].into_iter().flatten().collect();
-        let nonce = launch::nonce();
-        self.slip.clear();
+        let nonce = nonce();
+        self.pid_cell.clear();
         let mut bytes = Vec::new();
         append(&mut bytes, FrameKind::Fork, &nonce.to_le_bytes())?;
         if and_ask {
@@ -323,17 +270,17 @@ impl ForkServer {
     }
 
     /// Sends the start message of the server.
-    fn serve(
+    fn send_start(
         &mut self,
         preload: Option<FunctionRef>,
-        slip: BorrowedFd<'_>,
+        pid_cell: BorrowedFd<'_>,
         mut limit: ServerDeadline,
     ) -> Result<ServerAnswer, ServerFailure> {
         let payload = rmp_serde::to_vec(&ServeMessage { preload }).map_err(|error| error.to_string())?;
         let mut bytes = Vec::new();
         append(&mut bytes, FrameKind::Serve, &payload)?;
-        self.send(&bytes, &[slip], &mut limit)?;
-        self.hear(&mut limit)
+        self.send(&bytes, &[pid_cell], &mut limit)?;
+        self.recv_answer(&mut limit)
     }
 
     fn send(
@@ -363,7 +310,7 @@ impl ForkServer {
         Ok(())
     }
 
-    fn hear(&mut self, limit: &mut ServerDeadline) -> Result<ServerAnswer, ServerFailure> {
+    fn recv_answer(&mut self, limit: &mut ServerDeadline) -> Result<ServerAnswer, ServerFailure> {
         loop {
             if let Some(frame) = self.inbox.next().map_err(|error| error.to_string())? {
                 if frame.kind != FrameKind::Answer {
@@ -423,19 +370,19 @@ impl ForkServer {
     /// Ends the server, and a process that it may have made and that no start has taken yet.
     fn end(&mut self) -> Option<ExitStatus> {
         let ended = self.process.end();
-        if let (Some(PendingChild { socket, .. }), Some(pid)) = (self.pending.take(), self.slip.read())
+        if let (Some(PendingChild { socket, .. }), Some(pid)) = (self.pending.take(), self.pid_cell.read())
             && let Ok(handle) = ProcessHandle::find(pid)
         {
             let is_there = !hung_up(&socket);
             // The process exits when its socket is closed, also if this process may not signal it.
             drop(socket);
             if is_there {
-                // See `ReadyChild::is_there`.
+                // See `ReadyChild::is_waiting`.
                 let _ = handle.signal(Signal::KILL);
             }
             reap(&handle, if is_there { AFTER_KILL } else { EXIT_TIME });
         }
-        self.slip.clear();
+        self.pid_cell.clear();
         ended
     }
 }
@@ -450,57 +397,6 @@ impl Drop for ForkServer {
 
 fn append(out: &mut Vec<u8>, kind: FrameKind, payload: &[u8]) -> Result<(), ServerFailure> {
     frame::append(out, kind, payload).map_err(|error| error.to_string().into())
-}
-
-/// Returns `true` if the process at the other end of this socket is gone.
-fn hung_up(socket: &OwnedFd) -> bool {
-    let mut end = [PollFd::new(socket, PollFlags::empty())];
-    let asked = retry_on_intr(|| rustix::event::poll(&mut end, Some(&Timespec::default())));
-    asked.is_ok() && end[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
-}
-
-/// Reaps a process that has ended, or is about to.
-fn reap(handle: &ProcessHandle, time: Duration) {
-    let until = deadline(time);
-    while handle.reap().is_none() && until.is_none_or(|until| Instant::now() < until) {
-        let left = until.map_or(time, |until| until.saturating_duration_since(Instant::now()));
-        // After an interrupted or refused wait the loop checks again.
-        let _ =
-            rustix::event::poll(&mut [PollFd::new(&handle.sentinel(), PollFlags::IN)], Some(&timespec(left)));
-    }
-}
-
-impl ServerProcess {
-    /// Returns the exit status, if the server has ended, and reaps it.
-    pub(crate) fn exit(&self) -> Option<ExitStatus> {
-        let mut exit = self.exit.lock();
-        if exit.is_none() {
-            *exit = self.handle.reap();
-        }
-        *exit
-    }
-
-    /// Kills the server, and waits for its end.
-    fn end(&self) -> Option<ExitStatus> {
-        let over = self.exit();
-        if over.is_some() {
-            return over;
-        }
-        // Fails only if the server has just ended.
-        let _ = self.handle.signal(Signal::KILL);
-        // The processes that it has made are known only after its end.
-        let until = deadline(AFTER_KILL);
-        loop {
-            let left = until.map_or(AFTER_KILL, |until| until.saturating_duration_since(Instant::now()));
-            match rustix::event::poll(
-                &mut [PollFd::new(&self.handle.sentinel(), PollFlags::IN)],
-                Some(&timespec(left)),
-            ) {
-                Err(Errno::INTR) => {}
-                Ok(_) | Err(_) => return self.exit(),
-            }
-        }
-    }
 }
 
 #[cfg(test)]
@@ -518,13 +414,13 @@ mod tests {
 
     /// Returns a stand-in for a server that was asked for a process, its child, its number, and the end of
     /// the socket that the process would have.
-    fn server(slip: PidCell) -> (ForkServer, Child, Pid, OwnedFd) {
+    fn server(pid_cell: PidCell) -> (ForkServer, Child, Pid, OwnedFd) {
         let (child, pid) = sleeper();
         let handle = ProcessHandle::of(pid).unwrap();
-        let process = Arc::new(ServerProcess { pid: pid_number(pid), handle, exit: Mutex::new(None) });
-        let (socket, _) = launch::socket_pair().unwrap();
-        let (ours, theirs) = launch::socket_pair().unwrap();
-        let command = Command::new(None, &FunctionRef::example()).unwrap();
+        let process = Arc::new(ServerProcess::new(pid, handle));
+        let (socket, _) = socket_pair().unwrap();
+        let (ours, theirs) = socket_pair().unwrap();
+        let command = LaunchCommand::new(None, &FunctionRef::example()).unwrap();
         let pending = Some(PendingChild { socket: ours, nonce: 0 });
         let owner = std::process::id();
         (
@@ -534,7 +430,7 @@ mod tests {
                 process,
                 socket,
                 inbox: Inbox::default(),
-                slip,
+                pid_cell,
                 pending,
                 lost: None,
             },
@@ -550,10 +446,10 @@ mod tests {
 
     #[test]
     fn process_in_the_pid_cell_ends_with_its_server() {
-        let (slip, _) = PidCell::new().unwrap();
+        let (pid_cell, _) = PidCell::new().unwrap();
         let (_child, unknown) = sleeper();
-        slip.write(unknown);
-        let (server, _server, pid, _theirs) = server(slip);
+        pid_cell.write(unknown);
+        let (server, _server, pid, _theirs) = server(pid_cell);
         let error = server.shut_down("a test", &ServerFailure::Gone).error;
         assert!(error.to_string().contains("SIGKILL"), "{error}");
         // Reaped: no process has these numbers any more.
@@ -562,10 +458,10 @@ mod tests {
 
     #[test]
     fn ended_process_is_reaped_with_its_server() {
-        let (slip, _) = PidCell::new().unwrap();
+        let (pid_cell, _) = PidCell::new().unwrap();
         let (mut child, unknown) = sleeper();
-        slip.write(unknown);
-        let (server, _server, pid, theirs) = server(slip);
+        pid_cell.write(unknown);
+        let (server, _server, pid, theirs) = server(pid_cell);
         drop(theirs);
         child.kill().unwrap();
         drop(server);
@@ -573,35 +469,12 @@ mod tests {
     }
 
     #[test]
-    fn a_signal_at_the_look_takes_no_process_for_gone() {
-        let (mut child, pid) = sleeper();
-        let (socket, _theirs) = launch::socket_pair().unwrap();
-        let made = ReadyChild {
-            pid,
-            handle: ProcessHandle::of(pid).unwrap(),
-            pending: PendingChild { socket, nonce: 0 },
-        };
-        let until = Instant::now() + std::time::Duration::from_secs(60);
-        crate::sys::interrupted(|handled| {
-            let before = handled();
-            while handled().wrapping_sub(before) < 1_000 {
-                assert!(Instant::now() < until, "no signals arrive");
-                assert!(made.is_there(), "it waits for its start message");
-                assert!(!hung_up(&made.pending.socket));
-            }
-        });
-        child.kill().unwrap();
-        child.wait().unwrap();
-        assert!(!made.is_there());
-    }
-
-    #[test]
     fn a_process_that_was_handed_out_is_not_touched() {
-        let (slip, _) = PidCell::new().unwrap();
+        let (pid_cell, _) = PidCell::new().unwrap();
         let (mut child, known) = sleeper();
-        slip.write(known);
-        slip.clear();
-        let (server, _server, pid, _theirs) = server(slip);
+        pid_cell.write(known);
+        pid_cell.clear();
+        let (server, _server, pid, _theirs) = server(pid_cell);
         drop(server.shut_down("a test", &ServerFailure::Gone));
         assert!(!is_there(pid) && is_there(known));
         child.kill().unwrap();

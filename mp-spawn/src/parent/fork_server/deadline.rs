@@ -64,11 +64,11 @@ impl ServerDeadline {
                     let (time, doing) =
                         (self.time, doing.map_or_else(String::new, |doing| format!(": {doing}")));
                     // Logged later, because the servers are locked here.
-                    supervisor::call_later(move || {
+                    supervisor::run_later(move || {
                         event!(
                             Warn,
-                            "a fork server (pid {pid}) has called {what} for {time:?}, and a thread that starts a \
-                            process by it waits for that{doing}"
+                            "a fork server (pid {pid}) has called {what} for {time:?}, and a thread that \
+                             starts a process by it waits for that{doing}"
                         );
                     });
                 }

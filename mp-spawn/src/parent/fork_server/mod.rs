@@ -32,6 +32,7 @@
 
 pub(crate) mod connection;
 pub(crate) mod deadline;
+mod pending_child;
 
 use std::time::Duration;
 
@@ -42,9 +43,10 @@ use crate::bounds::CapturesNothing;
 use crate::error::Result;
 use crate::error::exit_status::ExitStatus;
 use crate::parent::fork_server::connection::{EndedServer, ForkServer, ServerFailure};
-use crate::parent::launch::{Command, LaunchedProcess};
-use crate::parent::start;
-use crate::protocol::function::{FunctionRef, PreloadFunction};
+use crate::parent::launch::command::LaunchCommand;
+use crate::parent::launch::launched::LaunchedProcess;
+use crate::parent::launch::preload;
+use crate::protocol::function::PreloadFunction;
 use crate::protocol::outbox::Outbox;
 use crate::sys::log_event::event;
 
@@ -52,8 +54,6 @@ use crate::sys::log_event::event;
 const WHAT: &str = "the fork server";
 
 static SERVER: PerProcess<Mutex<Option<ForkServer>>> =
-    PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
-static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
     PerProcess::new([const { Mutex::new(None) }; GENERATIONS]);
 
 /// Sets the function that fork servers call once when they start, before they make processes. The setting
@@ -94,20 +94,10 @@ static PRELOAD: PerProcess<Mutex<Option<FunctionRef>>> =
 pub fn set_forkserver_preload<F: Fn() + CapturesNothing>(function: F) -> Result<()> {
     // Only its type is needed, which identifies the function.
     let _ = function;
-    *PRELOAD.lock() = Some(start::reference(PreloadFunction::<F>::DESC)?);
+    preload::set(Some(PreloadFunction::<F>::DESC.start_reference()?));
     let old = SERVER.lock().take();
     drop(old);
     Ok(())
-}
-
-/// Returns the function set by [`set_forkserver_preload`].
-pub(crate) fn preload() -> Option<FunctionRef> {
-    PRELOAD.lock().clone()
-}
-
-/// Sets the function, in a copy of the process that has set it.
-pub(crate) fn inherit_preload(preload: Option<FunctionRef>) {
-    *PRELOAD.lock() = preload;
 }
 
 /// Number of dead servers in succession that one start replaces. After that the start fails, because
@@ -116,17 +106,21 @@ const MAX_DEAD: usize = 4;
 
 /// Starts a process: takes the one that was made in advance, or asks the server. If there is no server, or it
 /// has died, starts one first. May be called from any thread.
-pub(crate) fn launch(command: &Command, outbox: &mut Outbox, timeout: Duration) -> Result<LaunchedProcess> {
+pub(crate) fn launch(
+    command: &LaunchCommand,
+    outbox: &mut Outbox,
+    timeout: Duration,
+) -> Result<LaunchedProcess> {
     let mut slot = SERVER.lock();
     let mut dead: Vec<EndedServer> = Vec::new();
     let (server, begun, launched) = loop {
-        let (mut server, begun) = match slot.take().filter(|server| server.is_of(command)) {
+        let (mut server, begun) = match slot.take().filter(|server| server.is_started_by(command)) {
             Some(server) if server.has_ended() => {
                 dead.push(server.shut_down(WHAT, &ServerFailure::Gone));
                 continue;
             }
             Some(server) => (server, None),
-            None => match ForkServer::begin(command, preload(), timeout)? {
+            None => match ForkServer::start(command, preload::get(), timeout)? {
                 Ok(server) => {
                     let pid = server.pid();
                     (server, Some(pid))
@@ -139,7 +133,7 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, timeout: Duration) 
             },
         };
         // If this fails, no process has got the start message.
-        match server.start(outbox, timeout) {
+        match server.start_process(outbox, timeout) {
             Ok(launched) => break (server, begun, launched),
             Err(why) => {
                 let buried = server.shut_down(WHAT, &why);
@@ -151,7 +145,7 @@ pub(crate) fn launch(command: &Command, outbox: &mut Outbox, timeout: Duration) 
         }
     };
     let server = slot.insert(server);
-    let lost = server.lost();
+    let lost = server.take_lost();
     drop(slot);
     for EndedServer { pid, exit, .. } in dead {
         let exit = exit.unwrap_or(ExitStatus::Unknown);

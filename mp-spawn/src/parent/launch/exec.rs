@@ -39,15 +39,15 @@ use std::{mem, ptr};
 use mp_core::sync::shared::{AtomicBool, Ordering};
 use rustix::process::{Pid, WaitId, WaitIdOptions};
 
-use crate::parent::launch::above_standard;
+use crate::sys::descriptors::above_standard;
 use crate::sys::process_handle;
 use crate::sys::{self, INHERITED_IGNORED, Program, STANDARD_SIGNALS};
 
 /// Process that was made just now, with its pidfd, if the kernel made one.
 pub(crate) type StartedProcess = (Pid, Option<OwnedFd>);
 
-/// Starts a program. The standard signals are at their default, except the ignored ones of `INHERITED_IGNORED`.
-/// No signal is blocked, except SIGINT and SIGTERM if `interrupts_wait` is set.
+/// Starts a program. The standard signals are at their default, except the ignored ones of
+/// `INHERITED_IGNORED`. No signal is blocked, except SIGINT and SIGTERM if `interrupts_wait` is set.
 ///
 /// # Errors
 /// The name of the call that failed, and its error.

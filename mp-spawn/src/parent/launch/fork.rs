@@ -44,8 +44,9 @@ use crate::child::main;
 use crate::error::{EXIT_USELESS, launch_error};
 use crate::error::{Result, SpawnError};
 use crate::io::setup::ProcessOptions;
-use crate::parent::fork_server;
-use crate::parent::launch::{self, LaunchOptions, LaunchedProcess};
+use crate::parent::launch::command::LaunchOptions;
+use crate::parent::launch::launched::{LaunchedProcess, nonce, socket_pair};
+use crate::parent::launch::preload;
 use crate::protocol::function::FunctionRef;
 use crate::protocol::inherited_files;
 use crate::protocol::outbox::Outbox;
@@ -60,8 +61,9 @@ pub(crate) fn check() -> Result<()> {
     why.map_or(Ok(()), |why| Err(SpawnError::ForkRefused(why)))
 }
 
-const NOT_ALLOWED: &str = "the program has not called `allow_fork`, because a copy inherits the locks that other threads hold \
-     and whatever they have half done: read its documentation and call it, or use another start method";
+const NOT_ALLOWED: &str = "the program has not called `allow_fork`, because a copy inherits the locks that \
+                           other threads hold and whatever they have half done: read its documentation and \
+                           call it, or use another start method";
 
 /// Starts a process: copies this one. `files` are those that the copy does not need. No thread closes them
 /// meanwhile. The kernel ends the copy when the calling thread ends.
@@ -72,8 +74,8 @@ pub(crate) fn launch(
     files: &[RawFd],
 ) -> Result<LaunchedProcess> {
     let refused = |what| move |error: io::Error| launch_error(what, None, error);
-    let (ours, theirs) = launch::socket_pair().map_err(refused("socketpair"))?;
-    let nonce = launch::nonce();
+    let (ours, theirs) = socket_pair().map_err(refused("socketpair"))?;
+    let nonce = nonce();
     // The copy finds the data at its first read. The supervisor sends the rest later.
     outbox.flush(ours.as_fd()).map_err(refused("sendmsg"))?;
     let inherited = CopySettings {
@@ -83,7 +85,7 @@ pub(crate) fn launch(
             nonce,
             taker: TokenTarget::Program,
         },
-        preload: fork_server::preload(),
+        preload: preload::get(),
         thread: !sys::on_main_thread(),
     };
     // Another thread would deadlock here with a thread that prints and waits for it.
@@ -148,7 +150,7 @@ impl CopySettings {
         sys::skip_exit_handlers_so_far();
         sys::reset_signal_handlers(launch_options.interrupts_wait);
         main::set_on_thread_stack(thread);
-        fork_server::inherit_preload(preload);
+        preload::set(preload);
         entry::change_environment(setup.environment.iter().cloned());
         let LaunchOptions { ends, files, .. } = launch_options;
         let streams = ends.install().map_err(|error| format!("setting its streams failed: {error}"));

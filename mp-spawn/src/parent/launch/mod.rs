@@ -1,196 +1,31 @@
 //! Start of one process: its socket, its environment.
 
+pub(crate) mod command;
 pub(crate) mod current_exe;
 pub(crate) mod exec;
 pub(crate) mod fork;
+pub(crate) mod launched;
+pub(crate) mod preload;
 
-use std::ffi::{CString, NulError, OsStr};
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
-use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use rustix::process::Pid;
-
-use crate::child::shared_library;
 use crate::error::{Result, launch_error};
-use crate::io::setup::ProcessOptions;
-use crate::parent::launch::current_exe::{ProgramCommand, own_command};
-use crate::protocol::command::{self, CommandLine};
-use crate::protocol::function::FunctionRef;
-use crate::protocol::inherited_files;
-use crate::protocol::interrupt::Interrupt;
-use crate::protocol::outbox::StreamEnds;
-use crate::protocol::token::{self, Token, TokenTarget};
+use crate::parent::launch::command::{LaunchCommand, LaunchOptions};
+use crate::parent::launch::launched::{LaunchedProcess, nonce, socket_pair};
+use crate::protocol::token::{self, Token};
 use crate::sys::Program;
-use crate::sys::descriptors::above_standard;
-use crate::sys::environment::Environment;
-use crate::sys::file_privileges;
+use crate::sys::descriptors::moved_off;
 use crate::sys::process_handle::ProcessHandle;
 
-/// Common properties of all children of one start.
-#[derive(Clone, Debug)]
-pub(crate) struct Command {
-    /// Program, as errors name it.
-    pub(crate) program: PathBuf,
-    path: CString,
-    argv: Vec<CString>,
-    /// `true` if it is the running program.
-    is_own: bool,
-    taker: TokenTarget,
-    /// Library that the loader loads before the program begins.
-    library: Option<PathBuf>,
-    environment: OnceLock<Environment>,
-    /// Set when the program was found to be safe to execute.
-    is_checked: OnceLock<()>,
-}
-
-/// Properties of a single process of a start.
-#[derive(Debug, Default)]
-pub(crate) struct LaunchOptions {
-    /// Environment, if it differs from that of the command.
-    pub(crate) environment: Option<Environment>,
-    /// Standard streams that are not inherited.
-    pub(crate) ends: StreamEnds,
-    /// Inherited files and their numbers.
-    pub(crate) files: Vec<(RawFd, Arc<OwnedFd>)>,
-    /// `true` if SIGINT and SIGTERM are blocked until the process has set their effect.
-    pub(crate) interrupts_wait: bool,
-}
-
-impl Command {
-    /// Returns the properties of a process with this setup.
-    pub(crate) fn launch_options(&self, setup: &ProcessOptions) -> Result<LaunchOptions> {
-        let files = inherited_files::ready(&setup.inherited)?;
-        let interrupts_wait = setup.interrupt != Interrupt::Default;
-        if setup.environment.is_empty() {
-            return Ok(LaunchOptions { files, interrupts_wait, ..LaunchOptions::default() });
-        }
-        let mut environment = Environment::without(token::VARIABLE);
-        for (name, value) in &setup.environment {
-            environment = environment.with(name, value.as_ref()).map_err(|why| {
-                let error = io::Error::new(io::ErrorKind::InvalidInput, why);
-                launch_error("the setting of an environment variable", Some(Path::new(name)), error)
-            })?;
-        }
-        let environment = Some(self.with_library(environment));
-        Ok(LaunchOptions { environment, files, interrupts_wait, ..LaunchOptions::default() })
-    }
-
-    /// Creates the command for a function: this program, or the command that was set instead.
-    pub(crate) fn new(words: Option<&CommandLine>, function: &FunctionRef) -> Result<Command> {
-        let default_command = command::default_command();
-        let words = words.or(default_command.as_ref());
-        let ProgramCommand { program, path, argv } = match words {
-            None => own_command(),
-            Some(words) => {
-                let refused = |error| launch_error("the lookup", Some(words.name().as_ref()), error);
-                let path = words.find().map_err(refused)?;
-                let argv = [words.name().to_owned()].into_iter().chain(words.args.iter().cloned()).collect();
-                ProgramCommand { program: path.clone(), path, argv }
-            }
-        };
-        let (taker, library) = shared_library::taker(words.is_some(), function)?;
-        let invalid =
-            |error: NulError| launch_error("the conversion to a C string", Some(&program), error.into());
-        let word = |word: &OsStr| CString::new(word.as_bytes()).map_err(invalid);
-        let argv = argv.iter().map(|arg| word(arg)).collect::<Result<_>>()?;
-        let path = word(path.as_os_str())?;
-        let is_own = words.is_none();
-        let (environment, is_checked) = (OnceLock::new(), OnceLock::new());
-        Ok(Command { program, path, argv, is_own, taker, library, environment, is_checked })
-    }
-
-    /// Returns an error if a program that the calling thread executes can't be a worker of this process,
-    /// because it has, or gets, privileges that this process's user lacks. Both the privileges of this
-    /// process and those of the executed file are checked: a process that has dropped its privileges gets
-    /// them back by the file. Programs that a command executes are not checked. A privileged
-    /// program ignores its environment. Executed anew, it would run `main` once more, and start others, and
-    /// so on.
-    ///
-    /// The privileges of a program depend on flags of the calling thread. A single thread executes all
-    /// processes of a start.
-    fn check_privileges(&self) -> Result<()> {
-        if self.is_checked.get().is_some() {
-            return Ok(());
-        }
-        let refused = |why: String| {
-            let error = io::Error::new(io::ErrorKind::PermissionDenied, why);
-            Err(launch_error("the start of a worker", Some(&self.program), error))
-        };
-        if self.is_own && mp_core::gained_privileges() {
-            return refused(
-                "this program is set-user-ID, set-group-ID or has file capabilities, and would get these privileges \
-                 under the control of the process that executes it: no such program is executed as a worker. Use \
-                 `StartMethod::Fork`, or name another program without privileges with `SpawnOptions::executable`"
-                    .to_string(),
-            );
-        }
-        let users = [rustix::process::getuid(), rustix::process::geteuid()].map(|user| user.as_raw());
-        let groups = [rustix::process::getgid(), rustix::process::getegid()].map(|group| group.as_raw());
-        for (kind, [real, effective]) in [("user", users), ("group", groups)] {
-            if real != effective {
-                return refused(format!(
-                    "this process has the real {kind} {real} and the effective {kind} {effective}, and a program that \
-                     is executed like that does not trust its parent. Use `StartMethod::Fork`, or make them the same \
-                     first (see `setresuid(2)`)"
-                ));
-            }
-        }
-        let path = Path::new(OsStr::from_bytes(self.path.to_bytes()));
-        if let Some(privileges) = file_privileges::privileges(path) {
-            let user = users[0];
-            return refused(format!(
-                "this program {privileges}, and this process runs as user {user}: executed from here, it does not trust \
-                 its parent, and runs `main` again instead of becoming a worker. Use `StartMethod::Fork`, or name a \
-                 program without privileges with `SpawnOptions::executable` or `SpawnOptions::command`"
-            ));
-        }
-        _ = self.is_checked.set(());
-        Ok(())
-    }
-
-    /// Returns `true` if both commands start the same program.
-    pub(crate) fn is_as(&self, other: &Command) -> bool {
-        let of = |one: &Command| (one.path.clone(), one.argv.clone(), one.taker, one.library.clone());
-        of(self) == of(other)
-    }
-
-    /// Returns the environment of this process at the first call. Copies inherit it anyway.
-    fn environment(&self) -> &Environment {
-        self.environment.get_or_init(|| self.with_library(Environment::without(token::VARIABLE)))
-    }
-
-    fn with_library(&self, environment: Environment) -> Environment {
-        match &self.library {
-            Some(library) => shared_library::with_library(&environment, library),
-            None => environment,
-        }
-    }
-}
-
-/// Process that was started just now.
-#[derive(Debug)]
-pub(crate) struct LaunchedProcess {
-    pub(crate) pid: Pid,
-    pub(crate) handle: ProcessHandle,
-    /// Parent's end of its socket. Reads and writes don't block.
-    pub(crate) socket: OwnedFd,
-    pub(crate) nonce: u64,
-}
-
 /// Starts a process. The kernel ends it when the calling thread ends.
-pub(crate) fn launch(command: &Command, launch_options: &LaunchOptions) -> Result<LaunchedProcess> {
+pub(crate) fn launch(command: &LaunchCommand, launch_options: &LaunchOptions) -> Result<LaunchedProcess> {
     command.check_privileges()?;
     let (ours, mut theirs) = socket_pair().map_err(|error| launch_error("socketpair", None, error))?;
     let LaunchOptions { environment, ends, files, interrupts_wait } = launch_options;
     let numbers: Vec<_> = files.iter().map(|(number, _)| *number).collect();
-    let moved = |fd: BorrowedFd<'_>| {
-        inherited_files::out_of_the_way(fd, &numbers).map_err(|error| launch_error("fcntl", None, error))
-    };
+    let moved =
+        |fd: BorrowedFd<'_>| moved_off(fd, &numbers).map_err(|error| launch_error("fcntl", None, error));
     if let Some(elsewhere) = moved(theirs.as_fd())? {
         theirs = elsewhere;
     }
@@ -216,19 +51,4 @@ pub(crate) fn launch(command: &Command, launch_options: &LaunchOptions) -> Resul
     .map_err(|(what, error)| launch_error(what, Some(&command.program), error))?;
     let handle = pidfd.map_or_else(|| ProcessHandle::of(pid), |pidfd| Ok(ProcessHandle::with(pid, pidfd)))?;
     Ok(LaunchedProcess { pid, handle, socket: ours, nonce })
-}
-
-/// Returns a random number that can't be guessed.
-pub(crate) fn nonce() -> u64 {
-    RandomState::new().build_hasher().finish()
-}
-
-/// Creates a socket pair. Both ends are close-on-exec and have numbers above the standard streams. The first
-/// end doesn't block.
-pub(crate) fn socket_pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let (ours, theirs) =
-        rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    let (ours, theirs) = (above_standard(ours)?, above_standard(theirs)?);
-    rustix::io::ioctl_fionbio(&ours, true)?;
-    Ok((ours, theirs))
 }

@@ -11,7 +11,8 @@ use std::time::Duration;
 /// use std::time::Duration;
 /// use mp_spawn::Backoff;
 ///
-/// let patient = Backoff::new(Duration::from_millis(100)).factor(3.0).max(Duration::from_secs(5)).jitter(0.5);
+/// let (first, longest) = (Duration::from_millis(100), Duration::from_secs(5));
+/// let patient = Backoff::new(first).factor(3.0).max(longest).jitter(0.5);
 /// // Before the second attempt 50 to 100 ms, before the third 150 to 300, and 5 s at most.
 /// assert_eq!(patient.before(1), Duration::ZERO);
 /// assert!((Duration::from_millis(50)..=Duration::from_millis(100)).contains(&patient.before(2)));

@@ -1,11 +1,11 @@
 //! Supervision: processes that are restarted after they have ended.
 //!
-//! A supervised process is a [`ChildGroup`](crate::parent::group::ChildGroup) of one rank for its whole life. The state
-//! of the rank describes its present process, or the last one. The group is over when the process is not
-//! restarted. So waits, callbacks, the sentinel (an eventfd here) and the exit of this program refer to that
-//! end, and need no special case for restarts.
+//! A supervised process is a [`ChildGroup`](crate::parent::group::ChildGroup) of one rank for its whole life.
+//! The state of the rank describes its present process, or the last one. The group is over when the process
+//! is not restarted. So waits, callbacks, the sentinel (an eventfd here) and the exit of this program refer
+//! to that end, and need no special case for restarts.
 //!
-//! | [`RestartPhase`](supervised::RestartPhase) | process | next phase | when |
+//! | [`RestartPhase`](supervision::RestartPhase) | process | next phase | when |
 //! |---|---|---|---|
 //! | starting | none, or about to exist | running | the supervisor watches the process |
 //! | | | waiting, or done | the start has failed |
@@ -30,8 +30,8 @@ pub(crate) mod backoff;
 pub(crate) mod event;
 pub(crate) mod failure_reports;
 pub(crate) mod history;
-pub(crate) mod supervised;
-pub(crate) mod thread;
+pub(crate) mod restarter;
+pub(crate) mod supervision;
 
 use std::time::Duration;
 
@@ -49,7 +49,8 @@ use crate::parent::restart::backoff::Backoff;
 /// // The same, always at once.
 /// let quick = Restart::OnFailure { max: 5, backoff: Duration::ZERO.into() };
 /// // For ever, also when its function returns; half a minute apart at most.
-/// let service = Restart::Always { backoff: Backoff::new(Duration::from_secs(1)).max(Duration::from_secs(30)) };
+/// let backoff = Backoff::new(Duration::from_secs(1)).max(Duration::from_secs(30));
+/// let service = Restart::Always { backoff };
 /// # let _ = (crashing, quick, service);
 /// ```
 ///

@@ -1,4 +1,4 @@
-//! Identification of the build of a file on disk, before it is loaded.
+//! Identification of builds: of a file on disk, before it is loaded, and by the notes of an object.
 
 use std::fs::File;
 use std::io;
@@ -6,9 +6,9 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use crate::protocol::function::build_id::BuildIdentity;
-use crate::protocol::function::loaded_objects::build_id_in;
 
 const PT_NOTE: u32 = 4;
+const NT_GNU_BUILD_ID: u32 = 3;
 /// Maximum number of program headers. Programs have a dozen.
 const MOST_HEADERS: u64 = 1 << 10;
 /// Maximum size of a note segment, in bytes. A build-id note has some forty bytes.
@@ -82,6 +82,23 @@ fn build_id(file: &File) -> io::Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
+/// Returns the build-id in a note segment: entries of name size, description size, type, name, description.
+#[inline]
+pub(crate) fn build_id_in(mut notes: &[u8]) -> Option<Vec<u8>> {
+    let padded = |length: u32| usize::try_from(length).ok().map(|length| length.next_multiple_of(4));
+    loop {
+        let (name_size, rest) = notes.split_first_chunk()?;
+        let (id_size, rest) = rest.split_first_chunk()?;
+        let (kind, rest) = rest.split_first_chunk()?;
+        let id_size = u32::from_ne_bytes(*id_size);
+        let (name, rest) = rest.split_at_checked(padded(u32::from_ne_bytes(*name_size))?)?;
+        if u32::from_ne_bytes(*kind) == NT_GNU_BUILD_ID && name == b"GNU\0" {
+            return rest.get(..usize::try_from(id_size).ok()?).map(<[u8]>::to_vec);
+        }
+        notes = rest.get(padded(id_size)?..)?;
+    }
+}
+
 fn word(file: &File, at: u64) -> io::Result<u64> {
     let mut bytes = [0; size_of::<usize>()];
     file.read_exact_at(&mut bytes, at)?;
@@ -103,6 +120,17 @@ mod tests {
     fn a_file_is_the_build_that_was_loaded_from_it() {
         let here = loaded_objects::program().unwrap();
         assert!(here.is(&build(Path::new("/proc/self/exe")).unwrap()));
+    }
+
+    #[test]
+    fn notes_that_lie_about_their_sizes() {
+        let entry = |name: u32, id: u32, rest: &[u8]| {
+            [&name.to_ne_bytes(), &id.to_ne_bytes(), &NT_GNU_BUILD_ID.to_ne_bytes(), rest].concat()
+        };
+        assert_eq!(build_id_in(&entry(4, 2, b"GNU\0ab\0\0")), Some(b"ab".to_vec()));
+        assert_eq!(build_id_in(&entry(4, 200, b"GNU\0ab\0\0")), None);
+        assert_eq!(build_id_in(&entry(u32::MAX, u32::MAX, b"GNU\0")), None);
+        assert_eq!(build_id_in(b"abc"), None);
     }
 
     #[test]

@@ -25,7 +25,6 @@ type ProgramHeader = libc::Elf64_Phdr;
 #[cfg(target_pointer_width = "32")]
 type ProgramHeader = libc::Elf32_Phdr;
 
-const NT_GNU_BUILD_ID: u32 = 3;
 const DT_NULL: usize = 0;
 const DT_INIT_ARRAY: usize = 25;
 const DT_INIT_ARRAYSZ: usize = 27;
@@ -241,8 +240,8 @@ struct ObjectWalk {
 #[inline]
 fn walk(most: usize) -> Vec<Object> {
     let mut walk = ObjectWalk { objects: Vec::with_capacity(1), most };
-    // SAFETY: `add_object` has the signature that the function asks for, and `data` is the exclusive reference that
-    // it converts back, valid until the call returns.
+    // SAFETY: `add_object` has the signature that the function asks for, and `data` is the exclusive
+    // reference that it converts back, valid until the call returns.
     unsafe { libc::dl_iterate_phdr(Some(add_object), (&raw mut walk).cast()) };
     walk.objects
 }
@@ -294,27 +293,10 @@ fn describe(base: usize, path: PathBuf, headers: &[ProgramHeader], is_program: b
         // SAFETY: the range lies within a readable segment of this object, which stays loaded during the
         // walk; notes are read-only data.
         let notes = unsafe { slice::from_raw_parts(ptr::with_exposed_provenance(part.start), part.len()) };
-        build_id_in(notes)
+        elf::build_id_in(notes)
     });
     let dynamic = of_type(libc::PT_DYNAMIC).find(|part| part.start % mem::align_of::<usize>() == 0);
     Object { base, path, build_id, dynamic, is_program, segments }
-}
-
-/// Returns the build-id in a note segment: entries of name size, description size, type, name, description.
-#[inline]
-pub(crate) fn build_id_in(mut notes: &[u8]) -> Option<Vec<u8>> {
-    let padded = |length: u32| usize::try_from(length).ok().map(|length| length.next_multiple_of(4));
-    loop {
-        let (name_size, rest) = notes.split_first_chunk()?;
-        let (id_size, rest) = rest.split_first_chunk()?;
-        let (kind, rest) = rest.split_first_chunk()?;
-        let id_size = u32::from_ne_bytes(*id_size);
-        let (name, rest) = rest.split_at_checked(padded(u32::from_ne_bytes(*name_size))?)?;
-        if u32::from_ne_bytes(*kind) == NT_GNU_BUILD_ID && name == b"GNU\0" {
-            return rest.get(..usize::try_from(id_size).ok()?).map(<[u8]>::to_vec);
-        }
-        notes = rest.get(padded(id_size)?..)?;
-    }
 }
 
 /// Converts a word of an ELF structure of this machine, whose width is that of an address.
@@ -359,17 +341,6 @@ mod tests {
         let (first, end) = (here.base + array, here.base + array + size);
         assert_eq!(here.initialisers_after(first), first + size_of::<usize>()..end);
         assert!(here.initialisers_after(end).is_empty());
-    }
-
-    #[test]
-    fn notes_that_lie_about_their_sizes() {
-        let entry = |name: u32, id: u32, rest: &[u8]| {
-            [&name.to_ne_bytes(), &id.to_ne_bytes(), &NT_GNU_BUILD_ID.to_ne_bytes(), rest].concat()
-        };
-        assert_eq!(build_id_in(&entry(4, 2, b"GNU\0ab\0\0")), Some(b"ab".to_vec()));
-        assert_eq!(build_id_in(&entry(4, 200, b"GNU\0ab\0\0")), None);
-        assert_eq!(build_id_in(&entry(u32::MAX, u32::MAX, b"GNU\0")), None);
-        assert_eq!(build_id_in(b"abc"), None);
     }
 
     #[test]

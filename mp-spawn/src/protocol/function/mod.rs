@@ -1,15 +1,15 @@
 //! References to functions: a parent names a function in such a way that a child can find it, and the child
 //! verifies the function before it calls it.
 //!
-//! Each use of a function makes one [`FunctionDesc`], a constant of the program. A reference to it consists of the
-//! build of the object that holds it, and its offset there. The child looks up the same build, checks that
-//! the offset is that of a `FunctionDesc`, and then compares the types of function, arguments and result. Names and
-//! addresses alone are not sufficient: two closures can share both.
+//! Each use of a function makes one [`FunctionDesc`], a constant of the program. A reference to it consists
+//! of the build of the object that holds it, and its offset there. The child looks up the same build, checks
+//! that the offset is that of a `FunctionDesc`, and then compares the types of function, arguments and
+//! result. Names and addresses alone are not sufficient: two closures can share both.
 //!
 //! # Safety
 //!
-//! This file may hold `unsafe`: it reads a `FunctionDesc` at a computed address, and creates a value of a function's
-//! type, which has no bytes.
+//! This file may hold `unsafe`: it reads a `FunctionDesc` at a computed address, and creates a value of a
+//! function's type, which has no bytes.
 #![allow(unsafe_code)]
 
 pub(crate) mod build_id;
@@ -28,11 +28,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::backtrace::__rust_begin_short_backtrace;
 use crate::error::function_error::FunctionError;
+use crate::error::{SpawnError, launch_error};
 use crate::protocol::fields::{FieldReader, put_bytes, put_number};
 use crate::protocol::function::build_id::BuildIdentity;
 use crate::protocol::function::loaded_objects::{CrateMarker, MARKER, Object};
 use crate::protocol::outcome::CallOutcome;
-use crate::protocol::payload::ParentPayload;
+use crate::protocol::payload::receive::ParentPayload;
 
 /// Magic number of this layout. Another layout has another number.
 const MAGIC: [u64; 2] = [0x6d70_5f73_7061_776e, 0x9e4d_b1c6_20f7_835c];
@@ -75,6 +76,18 @@ impl<E: 'static> FunctionDesc<E> {
             loaded_objects::find(inside, |object| object.identity().zip(object.offset_of(address)))??;
         let (fingerprint, name) = (self.head.fingerprint(), (self.head.name)().to_string());
         Some(FunctionRef { object, offset, fingerprint, name })
+    }
+}
+
+impl<E: 'static> FunctionDesc<E> {
+    /// Returns a reference to this constant, for a start.
+    ///
+    /// # Errors
+    /// If the object that holds it can't be identified.
+    pub(crate) fn start_reference(&'static self) -> Result<FunctionRef, SpawnError> {
+        let unknown =
+            || std::io::Error::other("this program's build can't be identified: link it with a build-id");
+        self.reference().ok_or_else(|| launch_error("the lookup", None, unknown()))
     }
 }
 
@@ -274,24 +287,24 @@ pub(crate) fn resolve<E: 'static>(
         return Err(FunctionError::Misaligned);
     }
     let place: *const FunctionDesc<E> = ptr::with_exposed_provenance(address);
-    // SAFETY: the bytes lie within one readable segment of a loaded object, aligned for a `FunctionDesc`, which
-    // begins with the magic number. Any bytes are a `[u64; 2]`. They may be a mutable static of the program
-    // when the reference is forged: hence volatile.
+    // SAFETY: the bytes lie within one readable segment of a loaded object, aligned for a `FunctionDesc`,
+    // which begins with the magic number. Any bytes are a `[u64; 2]`. They may be a mutable static of the
+    // program when the reference is forged: hence volatile.
     let magic = unsafe { ptr::read_volatile(place.cast::<[u64; 2]>()) };
     if magic != MAGIC {
         return Err(FunctionError::NoFunction);
     }
-    // SAFETY: data that begins with the magic number is a `FunctionDesc`, of any copy of this crate, and the field
-    // lies within it. Any bytes are an address. Volatile, as above.
+    // SAFETY: data that begins with the magic number is a `FunctionDesc`, of any copy of this crate, and the
+    // field lies within it. Any bytes are an address. Volatile, as above.
     let marker =
         unsafe { ptr::read_volatile(place.wrapping_byte_add(offset_of!(DescHead, marker)).cast::<usize>()) };
     if marker != (&raw const MARKER).addr() {
         return Err(FunctionError::OtherCopy);
     }
     // SAFETY: the object is of the very build that made the reference, so the data with the magic number
-    // there is the `FunctionDesc` that it was made from or another one: constants that nothing writes to, which begin
-    // with a `DescHead` (`repr(C)`). Objects that hold code of this crate's users stay loaded: a program that
-    // unloads a library whose function a worker runs breaks the contract of `dlclose`.
+    // there is the `FunctionDesc` that it was made from or another one: constants that nothing writes to,
+    // which begin with a `DescHead` (`repr(C)`). Objects that hold code of this crate's users stay loaded: a
+    // program that unloads a library whose function a worker runs breaks the contract of `dlclose`.
     let head = unsafe { &*place.cast::<DescHead>() };
     // The fingerprint is a hash: if two functions have the same one, their names differ.
     let same = (head.fingerprint() == reference.fingerprint) && ((head.name)() == reference.name);
@@ -342,9 +355,10 @@ mod tests {
             FunctionError::NoFunction
         );
         let other = reference(other).unwrap();
-        assert!(
-            matches!(resolve(&with(other.offset)), Err(FunctionError::OtherTypes { found }) if found.ends_with("other"))
-        );
+        assert!(matches!(
+            resolve(&with(other.offset)),
+            Err(FunctionError::OtherTypes { found }) if found.ends_with("other")
+        ));
         let foreign = FunctionRef { object: BuildIdentity::BuildId(vec![1, 2]), ..good };
         let refusal = resolve(&foreign).unwrap_err();
         assert!(refusal.to_string().contains("expected build-id 0102"), "{refusal}");

@@ -5,46 +5,16 @@ use std::time::Instant;
 
 use rustix::io::Errno;
 use rustix::process::Pid;
-use serde::{Deserialize, Serialize};
 
 use crate::error::SpawnError;
 use crate::error::exit_status::{ExitStatus, Signal};
-use crate::io::captured::OutputStreams;
-use crate::parent::restart::supervised::Supervision;
-use crate::protocol::payload::ReceivedValue;
+use crate::io::streams::OutputStreams;
+use crate::parent::process_status::ProcessStatus;
+use crate::parent::restart::event::ProcessEvent;
+use crate::parent::restart::supervision::{RestartPhase, Supervision};
+use crate::protocol::payload::result::ReceivedValue;
 use crate::sys::pid_number;
 use crate::sys::process_handle::ProcessHandle;
-
-/// Status of a process.
-///
-/// ```
-/// use mp_spawn::{SpawnOptions, ProcessStatus, start_processes};
-///
-/// let context = start_processes(|_rank: usize, (): ()| {}, (), SpawnOptions::nprocs(1))?;
-/// context.wait()?;
-/// assert!(matches!(context.status(0)?, ProcessStatus::Ended));
-/// # Ok::<(), mp_spawn::SpawnError>(())
-/// ```
-#[derive(Clone, Debug, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum ProcessStatus {
-    /// The process runs.
-    Running,
-    /// The process ended without a failure: its function returned, or it called `exit(0)`.
-    Ended,
-    /// The process failed. It may not have exited yet.
-    Failed(SpawnError),
-    /// The process has ended and waits for a restart, or is being started: see [`Restart`](crate::Restart).
-    Restarting {
-        /// Number of the next start. The first start was 1.
-        attempt: u32,
-        /// Failure of its last process, if that failed.
-        error: Option<SpawnError>,
-    },
-    /// The process was ended because another one failed, or because it was no longer needed. Has the last
-    /// signal that was sent.
-    Terminated(Signal),
-}
 
 /// Process that has not been reaped.
 #[derive(Clone, Debug)]
@@ -110,6 +80,21 @@ impl RankState {
             streams: OutputStreams::default(),
             over: false,
             supervision: None,
+        }
+    }
+
+    /// Records that the process was started, and sends it a signal that the program has sent before.
+    pub(crate) fn record_start(&mut self) {
+        let (pid, late) =
+            (self.pid_number(), self.requested_signal.or(self.ending.map(|(_, signal)| signal)));
+        let Some(supervision) = &mut self.supervision else { return };
+        supervision.phase = RestartPhase::Running;
+        supervision.since = Instant::now();
+        let attempt = supervision.attempt();
+        supervision.queue_event(|| ProcessEvent::Started { name: self.name.clone(), pid, attempt });
+        if let Some(signal) = late {
+            // Fails if the process has just ended.
+            let _ = self.signal(signal);
         }
     }
 

@@ -20,7 +20,7 @@ use mp_core::mutex::Mutex;
 
 use crate::error::{LaunchError, Result, SpawnError};
 use crate::parent::supervisor;
-use crate::protocol::payload;
+use crate::protocol::payload::shared_memory;
 
 /// Number of reserved places.
 static RESERVED: PerProcess<Mutex<usize>> = PerProcess::new([const { Mutex::new(0) }; GENERATIONS]);
@@ -33,11 +33,11 @@ pub(crate) struct MemberReservation {
 
 /// Reserves places for `count` processes.
 pub(crate) fn reserve(count: usize) -> Result<MemberReservation> {
-    let arena = payload::arena()?;
+    let arena = shared_memory::arena()?;
     let mut reserved = RESERVED.lock();
     // The order matters, here and below: a child that joins in between is counted as a child or as a member,
     // never as neither.
-    let children = supervisor::outside();
+    let children = supervisor::not_joined();
     let (limit, members) = arena.most_members();
     // This fast check is usually sufficient. It counts some members that have left.
     if count > limit.saturating_sub(members + children.len() + *reserved) {
@@ -54,7 +54,7 @@ pub(crate) fn reserve(count: usize) -> Result<MemberReservation> {
 /// counted once.
 #[cold]
 fn count_processes(arena: &Arena) -> usize {
-    let mut children = supervisor::outside();
+    let mut children = supervisor::not_joined();
     // Crashed processes occupy their places until they are swept. Fails only in a forked process, which has
     // no children.
     let _ = arena.sweep();
@@ -71,8 +71,8 @@ fn too_many(count: usize, free: usize, limit: usize) -> SpawnError {
         what: "the start of that many processes",
         program: None,
         limit: Some(format!(
-            "{limit} processes that share memory (256 where less than 4 GiB of addresses can be mapped), the first one of \
-             the tree included; {runs} run or are being started"
+            "{limit} processes that share memory (256 where less than 4 GiB of addresses can be mapped), \
+             the first one of the tree included; {runs} run or are being started"
         )),
         cause: None,
         source: io::Error::new(io::ErrorKind::QuotaExceeded, why).into(),

@@ -1,6 +1,5 @@
 //! State of one process in the supervisor: data to be sent to it, its reports, its end.
 
-use std::collections::VecDeque;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,14 +16,15 @@ use crate::error::exit_status::ExitStatus;
 use crate::error::launch_error;
 use crate::error::process_name::ProcessName;
 use crate::io::setup::ProcessOptions;
-use crate::parent::diagnosis::{self, DiagnosedProcess, Evidence};
 use crate::parent::group::ChildGroup;
-use crate::parent::launch::LaunchedProcess;
-use crate::parent::rank::RunningProcess;
+use crate::parent::group::rank::RunningProcess;
+use crate::parent::launch::launched::LaunchedProcess;
+use crate::parent::supervisor::diagnosis::{self, DiagnosedProcess, Evidence};
 use crate::protocol::frame::{FrameKind, Inbox};
 use crate::protocol::message::{FromChild, Hello, MemberJoined, Report};
 use crate::protocol::outbox::Outbox;
-use crate::protocol::payload::{self, ReceivedValue};
+use crate::protocol::payload::result::ReceivedValue;
+use crate::protocol::payload::shared_memory;
 use crate::start_method::StartMethod;
 use crate::sys::clock::{deadline, now, now_is_late};
 use crate::sys::log_event::event;
@@ -219,13 +219,13 @@ impl WatchedChild {
                     self.evidence.returned = true;
                 }
                 FromChild::Report(Report::Value(ticket)) => {
-                    self.group.set_value(self.rank, ReceivedValue::Shared(payload::claim(ticket)?));
+                    self.group.set_value(self.rank, ReceivedValue::Shared(shared_memory::claim(ticket)?));
                     self.evidence.done = true;
                     self.evidence.returned = true;
                     self.send_taken()?;
                 }
                 FromChild::Report(Report::Unread(message, ticket)) => {
-                    let unread = payload::claim(ticket).ok().and_then(|args| Unread::of(args).ok());
+                    let unread = shared_memory::claim(ticket).ok().and_then(|args| Unread::of(args).ok());
                     let who = Some(self.who.clone().into());
                     self.group.record_failure(
                         self.rank,
@@ -295,7 +295,7 @@ impl WatchedChild {
     /// Kills the process and waits for its end, because it can't be watched.
     pub(crate) fn abandon(self) {
         self.handle.end();
-        payload::child_died(self.member);
+        shared_memory::child_died(self.member);
         self.close();
     }
 
@@ -303,7 +303,7 @@ impl WatchedChild {
     pub(crate) fn reap(&mut self) -> bool {
         self.read(CHUNKS_AT_END);
         let Some(exit) = self.handle.reap() else { return false };
-        self.swept = payload::child_died(self.member);
+        self.swept = shared_memory::child_died(self.member);
         self.group.record_exit(self.rank, exit, self.evidence.hello);
         let asked = self.group.requested_signal(self.rank);
         let mut evidence = std::mem::take(&mut self.evidence);
@@ -341,6 +341,3 @@ impl WatchedChild {
         group.handle_end(rank);
     }
 }
-
-/// Processes that wait to be started, in order.
-pub(crate) type LaunchOrders = VecDeque<LaunchOrder>;

@@ -1,5 +1,8 @@
 //! Starts of processes, from a function, arguments and options.
 
+pub(crate) mod batch;
+pub(crate) mod member_quota;
+
 use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -8,25 +11,25 @@ use std::time::Duration;
 use mp_core::mutex::Mutex;
 
 use crate::child::current::is_child;
-use crate::error::launch_error;
 use crate::error::{Result, SpawnError};
 use crate::io::setup::ProcessOptions;
-use crate::parent::child_state::{BatchProperties, LaunchOrder, LaunchOrders};
+use crate::parent::active;
 use crate::parent::group::ChildGroup;
-use crate::parent::launch::Command;
+use crate::parent::launch::command::LaunchCommand;
 use crate::parent::launch::fork;
-use crate::parent::member_quota::{self, MemberReservation};
 use crate::parent::options::SpawnOptions;
-use crate::parent::restart::supervised::{RespawnFn, RestartTerms, Supervision};
-use crate::parent::supervisor::{self, Batch};
+use crate::parent::restart::supervision::{PreparedStart, RespawnFn, RestartTerms, Supervision};
+use crate::parent::start::batch::{Batch, LaunchOrders};
+use crate::parent::start::member_quota::MemberReservation;
+use crate::parent::supervisor::child::{BatchProperties, LaunchOrder};
 use crate::protocol::command;
 use crate::protocol::frame::{self, FrameKind, WireError};
+use crate::protocol::function::FunctionRef;
 use crate::protocol::function::loaded_objects;
-use crate::protocol::function::{FunctionDesc, FunctionRef};
 use crate::protocol::interrupt::Interrupt;
 use crate::protocol::message::StartMessage;
 use crate::protocol::outbox::Outbox;
-use crate::protocol::payload::ChildPayload;
+use crate::protocol::payload::send::ChildPayload;
 use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token;
 use crate::start_method::{self, Chosen, StartMethod, get_all_start_methods, get_start_method};
@@ -70,35 +73,28 @@ impl ProcessNames {
     }
 }
 
-/// Returns the reference to a function of this program.
-pub(crate) fn reference<E: 'static>(desc: &'static FunctionDesc<E>) -> Result<FunctionRef> {
-    let unknown =
-        || std::io::Error::other("this program's build can't be identified: link it with a build-id");
-    desc.reference().ok_or_else(|| launch_error("the lookup", None, unknown()))
-}
-
 /// Common settings of all processes of a start, and of their restarts.
 #[derive(Debug, Clone)]
-struct PreparedStart {
+struct StartTemplate {
     function: FunctionRef,
     library: Option<PathBuf>,
     returns: bool,
     ranked: bool,
     daemon: bool,
     method: StartMethod,
-    command: Command,
+    command: LaunchCommand,
     settings: InheritedSettings,
     /// Time within which a process must send its hello.
     timeout: Duration,
 }
 
-impl PreparedStart {
-    fn new(plan: StartPlan, options: &SpawnOptions) -> Result<(PreparedStart, Vec<String>)> {
+impl StartTemplate {
+    fn new(plan: StartPlan, options: &SpawnOptions) -> Result<(StartTemplate, Vec<String>)> {
         let StartPlan { function, returns, daemon, ranked, names } = plan;
-        let prepared = PreparedStart {
+        let template = StartTemplate {
             library: loaded_objects::file_of(&function.object),
             settings: settings(options)?,
-            command: Command::new(options.command.as_ref(), &function)?,
+            command: LaunchCommand::new(options.command.as_ref(), &function)?,
             method: method(options),
             timeout: options.handshake,
             function,
@@ -106,7 +102,7 @@ impl PreparedStart {
             ranked,
             daemon,
         };
-        Ok((prepared, names.all()))
+        Ok((template, names.all()))
     }
 
     /// Creates the order for one process.
@@ -139,7 +135,7 @@ impl PreparedStart {
 
     /// Creates the batch of all orders.
     fn batch(self, group: &Arc<ChildGroup>, orders: LaunchOrders, reservation: MemberReservation) -> Batch {
-        let common = BatchProperties {
+        let properties = BatchProperties {
             group: Arc::clone(group),
             program: Arc::new(self.command.program.clone()),
             function: Arc::from(self.function.name.as_str()),
@@ -147,7 +143,7 @@ impl PreparedStart {
             returns: self.returns,
             method: self.method,
         };
-        Batch { command: self.command, common, orders, reservation }
+        Batch { command: self.command, properties, orders, reservation }
     }
 }
 
@@ -174,11 +170,11 @@ pub(crate) fn start(
     mut pack: impl FnMut(usize) -> Result<ChildPayload>,
 ) -> Result<Arc<ChildGroup>> {
     let reservation = reserve(method(options), plan.names.count())?;
-    let (prepared, names) = PreparedStart::new(plan, options)?;
-    let group = Arc::new(ChildGroup::new(names.iter().cloned(), prepared.ranked));
-    let order = |(rank, name)| prepared.order(rank, name, 1, options.setup(rank), pack(rank)?);
+    let (template, names) = StartTemplate::new(plan, options)?;
+    let group = Arc::new(ChildGroup::new(names.iter().cloned(), template.ranked));
+    let order = |(rank, name)| template.order(rank, name, 1, options.setup(rank), pack(rank)?);
     let orders: LaunchOrders = names.into_iter().enumerate().map(order).collect::<Result<_>>()?;
-    begin(prepared.batch(&group, orders, reservation), group)
+    begin(template.batch(&group, orders, reservation), group)
 }
 
 /// Starts a process that is restarted after its end according to the terms. `pack` creates the arguments for
@@ -189,7 +185,7 @@ pub(crate) fn start_supervised(
     terms: RestartTerms,
     mut pack: impl FnMut() -> Result<ChildPayload> + Send + 'static,
 ) -> Result<Arc<ChildGroup>> {
-    let (prepared, mut names) = PreparedStart::new(plan, options)?;
+    let (template, mut names) = StartTemplate::new(plan, options)?;
     let name = names.pop().unwrap_or_default();
     let (setup, named) = (options.setup(0), name.clone());
     let graceful = setup.interrupt == Interrupt::Graceful;
@@ -197,29 +193,38 @@ pub(crate) fn start_supervised(
     // referenced as long as there may be another start: a queue among them does not lose its last peer
     // meanwhile, and a channel is not disconnected.
     let mut ahead: Option<ChildPayload> = None;
-    let respawn = move |group: &Arc<ChildGroup>, attempt: u32| {
-        let reservation = reserve(prepared.method, 1)?;
+    let group = Arc::new(ChildGroup::new([name].into_iter(), template.ranked));
+    let weak = Arc::downgrade(&group);
+    let mut next_batch = move |attempt: u32| -> Result<Batch> {
+        // A restart holds the group.
+        let group = weak.upgrade().ok_or(SpawnError::NotInitialised)?;
+        let reservation = reserve(template.method, 1)?;
         let setup = if attempt > 1 { setup.clone().appending() } else { setup.clone() };
         let args = ahead.take().map_or_else(&mut pack, Ok)?;
         // If there is no room for them now, there may be later.
         ahead = pack().ok();
-        let order = prepared.order(0, named.clone(), attempt, setup, args)?;
-        Ok(prepared.clone().batch(group, LaunchOrders::from([order]), reservation))
+        let order = template.order(0, named.clone(), attempt, setup, args)?;
+        Ok(template.clone().batch(&group, LaunchOrders::from([order]), reservation))
+    };
+    let first = next_batch(1)?;
+    let respawn = move |attempt| {
+        let batch = next_batch(attempt)?;
+        Ok(Box::new(move || batch::start(batch)) as PreparedStart)
     };
     let respawn: Arc<RespawnFn> = Arc::new(Mutex::new(Box::new(respawn)));
-    let group =
-        Arc::new(ChildGroup::supervised(name, Supervision::new(terms, graceful, Arc::clone(&respawn))?));
-    let batch = (*respawn.lock())(&group, 1)?;
-    begin(batch, group)
+    group.supervise(Supervision::new(terms, graceful, respawn)?);
+    begin(first, group)
 }
 
 /// Starts the processes of a group for the first time.
 fn begin(batch: Batch, group: Arc<ChildGroup>) -> Result<Arc<ChildGroup>> {
-    let method = batch.common.method;
+    let method = batch.properties.method;
+    // At exit, output is written that was read from the streams of the processes and not passed on.
+    active::register_exit_handler();
     for order in batch.orders.iter().filter(|order| order.setup.interrupt == Interrupt::Graceful) {
         sys::record_first_interrupt(order.setup.interrupt_signals.numbers(), is_child());
     }
-    match supervisor::start(batch) {
+    match batch::start(batch) {
         Ok(()) => {
             let started = if log_event::wanted() { group.pids() } else { Vec::new() };
             for (rank, pid) in started.into_iter().enumerate() {

@@ -23,7 +23,7 @@ impl ChildGroup {
     /// Returns the sentinels of the processes, by rank. They stay open from now on, also after the ends of
     /// the processes.
     pub(crate) fn sentinels(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let ours = self.may_lock().is_ok();
+        let ours = self.check_owner().is_ok();
         let all = self.sentinels.iter().enumerate();
         all.filter_map(move |(rank, kept)| {
             if !ours {

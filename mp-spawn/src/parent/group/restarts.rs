@@ -1,152 +1,21 @@
-//! Life of a supervised process across its starts: see [`restart`](crate::parent::restart) for its phases.
+//! Restarts of a supervised process: see [`restart`](crate::parent::restart) for its phases.
 
-use std::fmt;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-use mp_core::mutex::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
+use std::time::Duration;
 
 use crate::error::exit_status::ExitStatus;
 use crate::error::gave_up::GaveUpReason;
 use crate::error::process_name::ProcessName;
-use crate::error::{RaisedKind, Result, SpawnError, launch_error};
+use crate::error::{RaisedKind, SpawnError};
 use crate::parent::group::ChildGroup;
-use crate::parent::rank::{ProcessStatus, RankState};
-use crate::parent::restart::Restart;
-use crate::parent::restart::event::{EventListener, ProcessEvent};
-use crate::parent::restart::failure_reports::FailureReports;
-use crate::parent::restart::history::{RestartDecision, RestartHistory};
-use crate::parent::restart::thread::{RestarterHandle, acquire};
-use crate::parent::supervisor::{self, Batch};
+use crate::parent::group::rank::RankState;
+use crate::parent::process_status::ProcessStatus;
+use crate::parent::restart::event::ProcessEvent;
+use crate::parent::restart::history::RestartDecision;
+use crate::parent::restart::restarter::Restartable;
+use crate::parent::restart::supervision::{RespawnFn, RestartPhase, RestartResources};
 use crate::sys::clock::now;
-use crate::sys::log_event::{self, event};
-
-/// Terms of the supervision of a process.
-#[derive(Debug)]
-pub(crate) struct RestartTerms {
-    pub(crate) restart: Restart,
-    pub(crate) healthy_after: Duration,
-    pub(crate) listener: Option<Arc<EventListener>>,
-}
-
-/// Function that creates the batch for the start with this number.
-pub(crate) type RespawnFn = Mutex<Box<dyn FnMut(&Arc<ChildGroup>, u32) -> Result<Batch> + Send>>;
-
-/// Phase of the life of a supervised process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RestartPhase {
-    Starting,
-    Running,
-    Waiting,
-    Done,
-}
-
-/// State of a supervised process, in addition to its rank.
-pub(crate) struct Supervision {
-    history: RestartHistory,
-    phase: RestartPhase,
-    /// Start time of the present process.
-    since: Instant,
-    /// `true` if the process must not be restarted.
-    forbidden: bool,
-    /// `true` if the process and this program are notified of Ctrl-C ([`mp_core::interrupted`]).
-    graceful: bool,
-    reports: FailureReports,
-    /// Resources that are needed until the end.
-    needed: Option<RestartResources>,
-}
-
-/// Resources that are dropped at the end, because they may be large or belong to the program.
-struct RestartResources {
-    /// Becomes readable at the end.
-    end: Arc<OwnedFd>,
-    respawn: Arc<RespawnFn>,
-    listener: Option<Arc<EventListener>>,
-    thread: RestarterHandle,
-}
-
-impl fmt::Debug for Supervision {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Supervision")
-            .field("ledger", &self.history)
-            .field("phase", &self.phase)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Supervision {
-    /// Creates the state for a process that is about to be started for the first time.
-    pub(crate) fn new(terms: RestartTerms, graceful: bool, respawn: Arc<RespawnFn>) -> Result<Supervision> {
-        let RestartTerms { restart, healthy_after, listener } = terms;
-        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|error| launch_error("eventfd", None, error.into()))?;
-        Ok(Supervision {
-            history: RestartHistory::new(restart, healthy_after),
-            phase: RestartPhase::Starting,
-            since: Instant::now(),
-            forbidden: false,
-            graceful,
-            reports: FailureReports::default(),
-            needed: Some(RestartResources { end: Arc::new(end), respawn, listener, thread: acquire()? }),
-        })
-    }
-
-    /// Returns the descriptor that becomes readable at the end, until the end is reached.
-    pub(crate) fn end(&self) -> Option<&Arc<OwnedFd>> {
-        self.needed.as_ref().map(|needed| &needed.end)
-    }
-
-    /// Returns `true` if the process is restarted however it ends.
-    pub(crate) fn is_endless(&self) -> bool {
-        self.history.is_endless()
-    }
-
-    /// Returns the number of the last start.
-    pub(crate) fn attempt(&self) -> u32 {
-        self.history.attempt
-    }
-
-    fn queue_event(&self, event: impl FnOnce() -> ProcessEvent) {
-        if let Some(RestartResources { listener: Some(listener), thread, .. }) = &self.needed {
-            thread.queue_event(listener, event());
-        }
-    }
-
-    /// Reports a failure on stderr, unless the program receives the events of the process.
-    fn report(&mut self, name: &str, error: &SpawnError, after: Duration) {
-        let Some(RestartResources { listener: None, thread, .. }) = &self.needed else { return };
-        let Some(failures) = self.reports.failed(Instant::now()).filter(|_| !log_event::wanted()) else {
-            return;
-        };
-        let (attempt, error) = (self.history.attempt, error.to_string());
-        let error = error.lines().next().unwrap_or_default();
-        let since = match failures {
-            1 => String::new(),
-            failures => format!(" ({failures} failures since the last report)"),
-        };
-        thread.queue_report(format!(
-            "mp: attempt {attempt} of {name} failed{since}, and attempt {} follows in {after:.1?}: {error}\n",
-            attempt.saturating_add(1)
-        ));
-    }
-
-    /// Returns the status of a process that is not over.
-    pub(crate) fn status(&self, failure: Option<&SpawnError>) -> ProcessStatus {
-        let restarting = |attempt, error: Option<&SpawnError>| ProcessStatus::Restarting {
-            attempt,
-            error: error.cloned(),
-        };
-        match self.phase {
-            RestartPhase::Waiting => restarting(self.attempt().saturating_add(1), failure),
-            RestartPhase::Starting if self.attempt() > 1 => {
-                restarting(self.attempt(), self.history.failure_before())
-            }
-            RestartPhase::Starting | RestartPhase::Running | RestartPhase::Done => ProcessStatus::Running,
-        }
-    }
-}
+use crate::sys::log_event::event;
 
 /// Action after the end of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,21 +26,6 @@ enum NextStep {
 
 /// All of these are called with the ranks locked.
 impl RankState {
-    /// Records that the process was started, and sends it a signal that the program has sent before.
-    pub(crate) fn is_started(&mut self) {
-        let (pid, late) =
-            (self.pid_number(), self.requested_signal.or(self.ending.map(|(_, signal)| signal)));
-        let Some(supervision) = &mut self.supervision else { return };
-        supervision.phase = RestartPhase::Running;
-        supervision.since = Instant::now();
-        let attempt = supervision.attempt();
-        supervision.queue_event(|| ProcessEvent::Started { name: self.name.clone(), pid, attempt });
-        if let Some(signal) = late {
-            // Fails if the process has just ended.
-            let _ = self.signal(signal);
-        }
-    }
-
     /// Handles the end of the process, which was reaped.
     fn has_ended(&mut self) -> NextStep {
         let (pid, exit) = (self.pid_number(), self.exit.unwrap_or(ExitStatus::Unknown));
@@ -240,7 +94,10 @@ impl RankState {
     fn was_interrupted(&self) -> bool {
         let by_signal =
             matches!(self.exit, Some(ExitStatus::Signal { signal, .. }) if signal.number() == libc::SIGINT);
-        let is_interrupt_reported = matches!(&self.failure, Some((_, SpawnError::ProcessRaised(raised))) if raised.kind == RaisedKind::Interrupted);
+        let is_interrupt_reported = match &self.failure {
+            Some((_, SpawnError::ProcessRaised(raised))) => raised.kind == RaisedKind::Interrupted,
+            _ => false,
+        };
         by_signal || is_interrupt_reported || mp_core::interrupted()
     }
 
@@ -270,13 +127,13 @@ impl RankState {
 
     /// Begins a restart. Returns the function that creates its batch, and the number of the start, or `None`
     /// if no restart is needed or the process is over.
-    fn begin(&mut self) -> Option<(Arc<RespawnFn>, u32)> {
+    fn begin_restart(&mut self) -> Option<(Arc<RespawnFn>, u32)> {
         let supervision = self.supervision.as_mut().filter(|its| its.phase == RestartPhase::Waiting)?;
         if mp_core::interrupted() {
             self.give_up(GaveUpReason::Interrupted);
             return None;
         }
-        let respawn = Arc::clone(&supervision.needed.as_ref()?.respawn);
+        let respawn = Arc::clone(&supervision.resources.as_ref()?.respawn);
         supervision.phase = RestartPhase::Starting;
         supervision.history.record_restart(self.failure.take().map(|(_, error)| error));
         self.exit = None;
@@ -300,9 +157,10 @@ impl ChildGroup {
         let next = self.with_rank(number, |rank| {
             let next = change(rank)?;
             if let (NextStep::Wait(delay), Some(its)) = (next, &rank.supervision)
-                && let Some(RestartResources { thread, .. }) = &its.needed
+                && let Some(RestartResources { thread, .. }) = &its.resources
             {
-                thread.start_after(delay, self, its.graceful);
+                let process: Arc<dyn Restartable> = Arc::clone(self) as _;
+                thread.start_after(delay, process, its.graceful);
             }
             Some(next)
         });
@@ -326,8 +184,11 @@ impl ChildGroup {
     pub(crate) fn forbid_restart(&self, number: usize) -> bool {
         let over = self.with_rank(number, |rank| {
             let over = rank.forbid();
-            let thread =
-                rank.supervision.as_ref().and_then(|its| its.needed.as_ref()).map(|needed| &needed.thread);
+            let thread = rank
+                .supervision
+                .as_ref()
+                .and_then(|its| its.resources.as_ref())
+                .map(|resources| &resources.thread);
             (over, thread.filter(|_| over).and_then(|thread| thread.cancel(self)))
         });
         let (over, kept) = over.unwrap_or_default();
@@ -338,10 +199,11 @@ impl ChildGroup {
         drop(kept);
         over
     }
+}
 
-    /// Restarts the process after its delay. Blocks until it is started.
-    pub(crate) fn restart_process(self: &Arc<ChildGroup>) {
-        let Some((respawn, attempt)) = self.with_rank(0, RankState::begin).flatten() else {
+impl Restartable for ChildGroup {
+    fn restart(self: Arc<Self>) {
+        let Some((respawn, attempt)) = self.with_rank(0, RankState::begin_restart).flatten() else {
             let given_up = self.with_rank(0, |rank| {
                 !rank.over && rank.supervision.as_ref().is_some_and(|its| its.phase == RestartPhase::Done)
             });
@@ -350,9 +212,10 @@ impl ChildGroup {
             }
             return;
         };
-        let batch = (*respawn.lock())(self, attempt);
+        let prepared = (*respawn.lock())(attempt);
+        // Released before the start: if the process is over soon, its arguments must not stay referenced.
         drop(respawn);
-        match batch.and_then(supervisor::start) {
+        match prepared.and_then(|start| start()) {
             Ok(()) => event!(Info, "{} was started again (attempt {attempt})", self.name(0)),
             Err(error) => {
                 event!(Warn, "{} was not started again (attempt {attempt}): {error}", self.name(0));
@@ -361,34 +224,37 @@ impl ChildGroup {
         }
     }
 
-    /// Makes the sentinel readable at the end, and drops the resources for further starts.
-    pub(crate) fn release_supervision(&self, number: usize) {
-        let needed =
-            self.with_rank(number, |rank| rank.supervision.as_mut().and_then(|its| its.needed.take()));
-        if let Some(RestartResources { end, .. }) = needed.flatten() {
-            // Can't fail, because no other thread adds to the counter.
-            let _ = rustix::io::write(&end, &1u64.to_ne_bytes());
-        }
+    fn next_start(&self) -> Option<(String, u32, Option<SpawnError>)> {
+        self.with_rank(0, |rank| match rank.status() {
+            ProcessStatus::Restarting { attempt, error } => Some((rank.name.clone(), attempt, error)),
+            _ => None,
+        })
+        .flatten()
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use mp_core::mutex::Mutex;
     use rustix::event::{PollFd, PollFlags};
     use rustix::process::Pid;
 
     use super::*;
     use crate::error::exit_status::Signal;
-    use crate::parent::rank::RunningProcess;
+    use crate::parent::group::rank::RunningProcess;
+    use crate::parent::restart::Restart;
+    use crate::parent::restart::supervision::{RestartTerms, Supervision};
     use crate::sys::clock::timespec;
     use crate::sys::process_handle::ProcessHandle;
 
     /// Creates a group whose process is about to be started.
     fn starting() -> Arc<ChildGroup> {
-        let respawn: Arc<RespawnFn> = Arc::new(Mutex::new(Box::new(|_, _| Err(SpawnError::NotInitialised))));
+        let respawn: Arc<RespawnFn> = Arc::new(Mutex::new(Box::new(|_| Err(SpawnError::NotInitialised))));
+        let group = Arc::new(ChildGroup::new(["one".to_string()].into_iter(), false));
         let terms = RestartTerms { restart: Restart::always(), healthy_after: Duration::MAX, listener: None };
         let supervision = Supervision::new(terms, false, respawn).unwrap();
-        Arc::new(ChildGroup::supervised("one".to_string(), supervision))
+        group.supervise(supervision);
+        group
     }
 
     #[test]

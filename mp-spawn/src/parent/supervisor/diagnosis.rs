@@ -128,7 +128,7 @@ pub(crate) fn exit_failure(
     }
     let crash = evidence.crash.filter(|crash| killer.is_some_and(|signal| signal.number() == crash.signal));
     // The handler sees a signal that a process sends.
-    let unheard =
+    let unhandled =
         killer == Some(Signal::from_number(libc::SIGSEGV)) && evidence.hello && evidence.crash.is_none();
     let aborted = killer == Some(Signal::from_number(libc::SIGABRT));
     let panics = || evidence.panics.iter().rev().map(one_line).collect();
@@ -148,7 +148,7 @@ pub(crate) fn exit_failure(
         }
         _ if evidence.out_of_memory => Some(ExitDetail::OutOfMemory),
         _ if killer.is_some() && !evidence.hello => Some(ExitDetail::NotBegun),
-        _ if unheard => Some(ExitDetail::LikelyStackOverflow),
+        _ if unhandled => Some(ExitDetail::LikelyStackOverflow),
         _ if good => Some(ExitDetail::NoValue),
         _ => None,
     };

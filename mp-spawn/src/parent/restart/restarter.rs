@@ -7,6 +7,7 @@
 //! restarts of others, but neither their ends nor starts that the program requests.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io::Write as _;
 use std::ops::Deref;
 use std::sync::Arc;
@@ -17,9 +18,7 @@ use mp_core::fork::{GENERATIONS, PerProcess};
 use mp_core::mutex::{Condvar, Mutex, MutexGuard};
 use mp_core::user_code::catch_panic;
 
-use crate::error::{Result, launch_error};
-use crate::parent::group::ChildGroup;
-use crate::parent::rank::ProcessStatus;
+use crate::error::{Result, SpawnError, launch_error};
 use crate::parent::restart::event::{EventListener, ProcessEvent};
 use crate::sys;
 use crate::sys::clock::deadline;
@@ -54,10 +53,20 @@ enum Delivery {
     Report(String),
 }
 
+/// Supervised process, as the thread sees it.
+pub(crate) trait Restartable: fmt::Debug + Send + Sync {
+    /// Restarts the process after its delay. Blocks until it is started.
+    fn restart(self: Arc<Self>);
+
+    /// Returns the name of the process, the number of its next start and the failure of its last process.
+    /// Returns `None` if it does not wait for a start.
+    fn next_start(&self) -> Option<(String, u32, Option<SpawnError>)>;
+}
+
 /// Process that waits for its next start.
 #[derive(Debug)]
 struct DelayedRestart {
-    group: Arc<ChildGroup>,
+    process: Arc<dyn Restartable>,
     /// Time of the next start. `None` means never.
     until: Option<Instant>,
     /// `true` if the process and this program are notified of Ctrl-C ([`mp_core::interrupted`]).
@@ -128,17 +137,16 @@ fn begin() -> Result<Arc<Restarter>> {
 fn describe_delays() -> String {
     let Some(restarter) = RESTARTER.lock().clone() else { return String::new() };
     let now = Instant::now();
-    let waiting =
-        restarter.queue.lock().waiting.iter().map(|one| (Arc::clone(&one.group), one.until)).collect();
-    let line = |(group, until): (Arc<ChildGroup>, Option<Instant>)| {
+    let waiting: Vec<(Arc<dyn Restartable>, Option<Instant>)> =
+        restarter.queue.lock().waiting.iter().map(|one| (Arc::clone(&one.process), one.until)).collect();
+    let line = |(process, until): (Arc<dyn Restartable>, Option<Instant>)| {
         let left = until.map_or(Duration::MAX, |until| until.saturating_duration_since(now));
-        let Ok(ProcessStatus::Restarting { attempt, error }) = group.status(0) else { return String::new() };
+        let Some((name, attempt, error)) = process.next_start() else { return String::new() };
         let cause = error.map_or_else(String::new, |error| {
             format!(": {}", error.to_string().lines().next().unwrap_or_default())
         });
-        format!("mp: attempt {attempt} of {} follows in {left:.1?}{cause}\n", group.name(0))
+        format!("mp: attempt {attempt} of {name} follows in {left:.1?}{cause}\n")
     };
-    let waiting: Vec<(Arc<ChildGroup>, Option<Instant>)> = waiting;
     waiting.into_iter().map(line).collect()
 }
 
@@ -155,19 +163,20 @@ impl Restarter {
         self.changed.notify_one();
     }
 
-    /// Restarts the process of this group after this delay.
-    pub(crate) fn start_after(&self, delay: Duration, group: &Arc<ChildGroup>, graceful: bool) {
-        let waiting = DelayedRestart { group: Arc::clone(group), until: deadline(delay), graceful };
+    /// Restarts the process after this delay.
+    pub(crate) fn start_after(&self, delay: Duration, process: Arc<dyn Restartable>, graceful: bool) {
+        let waiting = DelayedRestart { process, until: deadline(delay), graceful };
         self.queue.lock().waiting.push(waiting);
         self.changed.notify_one();
     }
 
-    /// Cancels the restart. The resources of the group are freed when the returned value is dropped.
+    /// Cancels the restart. The resources of the process are freed when the returned value is dropped.
     #[must_use]
-    pub(crate) fn cancel(&self, group: &ChildGroup) -> Option<Arc<ChildGroup>> {
+    pub(crate) fn cancel(&self, process: &dyn Restartable) -> Option<Arc<dyn Restartable>> {
         let mut queue = self.queue.lock();
-        let at = queue.waiting.iter().position(|waiting| std::ptr::eq(&*waiting.group, group))?;
-        Some(queue.waiting.swap_remove(at).group)
+        let is_it = |one: &DelayedRestart| std::ptr::addr_eq(Arc::as_ptr(&one.process), process);
+        let at = queue.waiting.iter().position(is_it)?;
+        Some(queue.waiting.swap_remove(at).process)
     }
 
     fn run(&self) {
@@ -192,8 +201,8 @@ impl Restarter {
                     drop(listener);
                 });
             } else if let Some(at) = queue.waiting.iter().position(|waiting| waiting.is_due(now)) {
-                let DelayedRestart { group, .. } = queue.waiting.swap_remove(at);
-                MutexGuard::unlocked(&mut queue, move || group.restart_process());
+                let DelayedRestart { process, .. } = queue.waiting.swap_remove(at);
+                MutexGuard::unlocked(&mut queue, move || process.restart());
             } else {
                 match queue.waiting.iter().filter_map(|waiting| waiting.next(now)).min() {
                     Some(until) => _ = self.changed.wait_until(&mut queue, until),

@@ -1,0 +1,354 @@
+//! State of the processes of one start, shared between the supervisor and waiters.
+//!
+//! In a copy of the process that started them, which does not have these children, no locks are taken:
+//! another thread may have held the lock when the copy was made, and no thread of the copy unlocks it.
+
+pub(crate) mod rank;
+pub(crate) mod restarts;
+pub(crate) mod sentinels;
+
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, OnceLock};
+
+use mp_core::children;
+use mp_core::mutex::{Condvar, Mutex};
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU32;
+use mp_core::user_code::{UserValue, catch_panic};
+use rustix::event::{EventfdFlags, eventfd};
+use rustix::process::Pid;
+
+use crate::error::exit_status::{ExitDetail, ExitStatus, Signal};
+use crate::error::process_name::ProcessName;
+use crate::error::{RaisedKind, Result, SpawnError};
+use crate::io::streams::OutputStreams;
+use crate::parent::group::rank::{RankState, RunningProcess};
+use crate::parent::restart::supervision::Supervision;
+use crate::protocol::payload::result::ReceivedValue;
+use crate::sys::pid_number;
+
+/// Processes of one start.
+#[derive(Debug)]
+pub(crate) struct ChildGroup {
+    /// Process that started them.
+    owner: u32,
+    /// Last process id of each rank, 0 before its start. Readable without a lock, for copies of the owner.
+    pids: Vec<AtomicU32>,
+    /// `true` if errors name the processes by their ranks.
+    ranked: bool,
+    pub(super) ranks: Mutex<Vec<RankState>>,
+    pub(super) changed: Condvar,
+    /// Eventfd that becomes permanently readable at the next change. Used by callers that wait for the end of
+    /// the last process.
+    change_event: Mutex<Option<Arc<OwnedFd>>>,
+    /// Sentinels that a caller requested, by rank. They stay open as long as the group. All others are closed
+    /// when their processes are over.
+    sentinels: Vec<OnceLock<Arc<OwnedFd>>>,
+    /// Sentinel of processes that were over at the request. Permanently readable.
+    over_sentinel: OnceLock<Arc<OwnedFd>>,
+    /// Callbacks for the end of all processes.
+    pub(super) end_callbacks: Mutex<Vec<EndCallback>>,
+}
+
+/// Callback for the end of all processes.
+pub(super) struct EndCallback(pub(super) UserValue<Box<dyn FnOnce() + Send>>);
+
+impl std::fmt::Debug for EndCallback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("AtEnd")
+    }
+}
+
+impl ChildGroup {
+    pub(crate) fn new(names: impl Iterator<Item = String>, ranked: bool) -> ChildGroup {
+        let ranks: Vec<_> = names.map(RankState::new).collect();
+        ChildGroup {
+            owner: std::process::id(),
+            ranked,
+            pids: ranks.iter().map(|_| AtomicU32::new(0)).collect(),
+            sentinels: ranks.iter().map(|_| OnceLock::new()).collect(),
+            ranks: Mutex::new(ranks),
+            changed: Condvar::new(),
+            change_event: Mutex::new(None),
+            over_sentinel: OnceLock::new(),
+            end_callbacks: Mutex::new(Vec::new()),
+        }
+    }
+
+    /// Sets the supervision of the process of this group, which may be restarted.
+    pub(crate) fn supervise(&self, supervision: Supervision) {
+        self.with_rank(0, |rank| rank.supervision = Some(Box::new(supervision)));
+    }
+
+    /// Returns an error in a process that was forked from the owner.
+    pub(crate) fn check_owner(&self) -> Result<()> {
+        if self.owner == std::process::id() {
+            Ok(())
+        } else {
+            Err(SpawnError::OtherProcess { owner: self.owner })
+        }
+    }
+
+    /// Returns the number of the last start of a supervised process.
+    pub(crate) fn attempt(&self) -> Option<u32> {
+        self.check_owner().ok()?;
+        self.with_rank(0, |rank| rank.supervision.as_ref().map(|its| its.attempt())).flatten()
+    }
+
+    /// Calls a function with the state of a rank, if the rank exists.
+    pub(crate) fn with_rank<R>(&self, rank: usize, call: impl FnOnce(&mut RankState) -> R) -> Option<R> {
+        self.ranks.lock().get_mut(rank).map(call)
+    }
+
+    pub(crate) fn name(&self, rank: usize) -> String {
+        self.ranks.lock().get(rank).map(|rank| rank.name.clone()).unwrap_or_default()
+    }
+
+    /// Returns the name of this process for errors.
+    pub(crate) fn process_name(&self, rank: usize) -> ProcessName {
+        let ranks = self.ranks.lock();
+        let (name, pid) =
+            ranks.get(rank).map(|rank| (rank.name.clone(), rank.pid_number())).unwrap_or_default();
+        ProcessName::new(self.ranked.then_some(rank), name, pid)
+    }
+
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        self.pids.iter().map(|pid| pid.load(Ordering::Relaxed)).collect()
+    }
+
+    pub(crate) fn record_start(&self, rank: usize, pid: Pid, running: RunningProcess) {
+        if let Some(last) = self.pids.get(rank) {
+            last.store(pid_number(pid), Ordering::Relaxed);
+        }
+        children::record_start(pid_number(pid));
+        self.change(rank, |rank| {
+            rank.pid = Some(pid);
+            rank.running = Some(running);
+            rank.record_start();
+        });
+    }
+
+    /// Sets the streams of this rank.
+    pub(crate) fn set_streams(&self, rank: usize, streams: OutputStreams) {
+        if let Some(rank) = self.ranks.lock().get_mut(rank) {
+            rank.streams = streams;
+        }
+    }
+
+    /// Returns the streams of a rank.
+    pub(crate) fn streams(&self, rank: usize) -> Result<OutputStreams> {
+        self.check_owner()?;
+        let ranks = self.ranks.lock();
+        let nprocs = ranks.len();
+        ranks.get(rank).map(|rank| rank.streams.clone()).ok_or(SpawnError::NoSuchRank { rank, nprocs })
+    }
+
+    /// Reads the remaining output of a rank that has ended. Returns the last lines of its standard error, if
+    /// it is captured. Does not block.
+    pub(crate) fn drain(&self, rank: usize) -> Option<String> {
+        let streams = self.streams(rank).ok()?;
+        streams.drain();
+        streams.last_words()
+    }
+
+    /// Stores the value that the function of this rank returned.
+    pub(crate) fn set_value(&self, rank: usize, value: ReceivedValue) {
+        if let Some(rank) = self.ranks.lock().get_mut(rank) {
+            rank.value = Some(value);
+        }
+    }
+
+    /// Takes the value that the function of this rank returned.
+    ///
+    /// # Errors
+    /// The reason, in words, if the value is missing.
+    pub(crate) fn take_value(&self, rank: usize) -> Result<ReceivedValue, &'static str> {
+        let mut ranks = self.ranks.lock();
+        let rank = ranks.get_mut(rank).ok_or("there is no such rank")?;
+        let before = std::mem::replace(&mut rank.value_taken, true);
+        rank.value.take().ok_or(if before { "an earlier call has taken it" } else { "it did not arrive" })
+    }
+
+    /// Puts a value back that was not read, so that a later call takes it.
+    pub(crate) fn return_value(&self, rank: usize, value: ReceivedValue) {
+        value.put_aside();
+        if let Some(rank) = self.ranks.lock().get_mut(rank) {
+            rank.value = Some(value);
+            rank.value_taken = false;
+        }
+    }
+
+    /// Records the exit status of the process of this rank.
+    pub(crate) fn record_exit(&self, rank: usize, exit: ExitStatus, begun: bool) {
+        if let Some(rank) = self.ranks.lock().get_mut(rank) {
+            rank.exit = Some(exit);
+            rank.begun = begun;
+        }
+    }
+
+    /// Returns `true` if the process of this rank, which has ended, had reported as a worker.
+    pub(crate) fn has_begun(&self, rank: usize) -> bool {
+        self.ranks.lock().get(rank).is_some_and(|rank| rank.begun)
+    }
+
+    /// Returns the exit status and the failure of the present process of this rank.
+    pub(crate) fn outcome(&self, rank: usize) -> (Option<ExitStatus>, Option<SpawnError>) {
+        let outcome =
+            |rank: &mut RankState| (rank.exit, rank.failure.as_ref().map(|(_, error)| error.clone()));
+        self.with_rank(rank, outcome).unwrap_or_default()
+    }
+
+    /// Records that all failures so far were returned to the program.
+    pub(crate) fn mark_all_reported(&self) {
+        self.ranks.lock().iter_mut().for_each(RankState::mark_reported);
+    }
+
+    /// Records that the status of this rank was returned to the program.
+    pub(crate) fn mark_reported(&self, rank: usize) {
+        if self.check_owner().is_ok()
+            && let Some(rank) = self.ranks.lock().get_mut(rank)
+        {
+            rank.mark_reported();
+        }
+    }
+
+    /// Returns the first failure that was not returned to the program, and that no signal of the program
+    /// caused.
+    pub(crate) fn unreported_failure(&self) -> Option<SpawnError> {
+        let ranks = self.ranks.lock();
+        let unreported = ranks.iter().filter(|rank| !rank.reported).filter_map(|rank| rank.failure.as_ref());
+        let is_requested = |error: &SpawnError| match error {
+            SpawnError::ProcessExited(exited) => exited.detail == Some(ExitDetail::Requested),
+            _ => false,
+        };
+        let unreported = unreported.filter(|(_, error)| !is_requested(error));
+        unreported.min_by_key(|(at, _)| *at).map(|(_, error)| error.clone())
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.pids.len()
+    }
+
+    /// Returns `true` if all processes are over.
+    pub(crate) fn all_over(&self) -> bool {
+        self.ranks.lock().iter().all(|rank| rank.over)
+    }
+
+    /// Records a failure of the rank at this time, unless it failed before, or failed only because it was
+    /// being ended.
+    pub(crate) fn record_failure(&self, rank: usize, at: u64, error: SpawnError) {
+        self.change(rank, |rank| {
+            let ended_by_us = rank.ending.is_some_and(|(since, _)| since <= at);
+            if rank.failure.is_none() && !ended_by_us {
+                children::record_failure(rank.pid_number(), &error.to_string());
+                rank.failure = Some((at, error));
+            }
+        });
+    }
+
+    /// Records that the process was reaped, or never started, and is not restarted.
+    pub(crate) fn mark_over(&self, rank: usize) {
+        self.change(rank, |rank| {
+            rank.running = None;
+            rank.over = true;
+            if rank.failure.is_some() || rank.ending.is_some() {
+                // It was killed after it had sent the value. No caller will ask for the value, and its memory
+                // may be large.
+                rank.value = None;
+            }
+        });
+        let released = self.with_rank(rank, |rank| rank.supervision.as_mut().and_then(|its| its.release()));
+        if let Some(resources) = released.flatten() {
+            resources.announce_end();
+        }
+        self.run_end_callbacks();
+    }
+
+    pub(super) fn run_end_callbacks(&self) {
+        if self.all_over() {
+            let calls = std::mem::take(&mut *self.end_callbacks.lock());
+            for EndCallback(call) in calls {
+                // A panic of the callback, which the hook has printed, must not end the thread that watches
+                // all processes.
+                catch_panic(|| call.into_inner().map(|call| call()));
+            }
+        }
+    }
+
+    /// Returns the last signal that the program sent to this rank alone.
+    pub(crate) fn requested_signal(&self, rank: usize) -> Option<Signal> {
+        self.ranks.lock().get(rank).and_then(|rank| rank.requested_signal)
+    }
+
+    fn change(&self, rank: usize, change: impl FnOnce(&mut RankState)) {
+        if let Some(rank) = self.ranks.lock().get_mut(rank) {
+            change(rank);
+        }
+        self.notify_changed();
+    }
+
+    /// Wakes threads that wait for changes.
+    pub(crate) fn notify_changed(&self) {
+        self.changed.notify_all();
+        if let Some(event) = self.change_event.lock().take() {
+            // Can't fail, because no other thread adds to the counter.
+            let _ = rustix::io::write(&event, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Returns the earliest failure.
+    pub(crate) fn first_failure(&self) -> Option<SpawnError> {
+        let ranks = self.ranks.lock();
+        let failures = ranks.iter().filter_map(|rank| rank.failure.as_ref());
+        // Failures from an interrupt come last, so that they are returned only if there is no other failure.
+        failures.min_by_key(|(at, error)| (!ends_others(error), *at)).map(|(_, error)| error.clone())
+    }
+
+    /// Returns `true` if there is a failure that ends the other processes.
+    pub(crate) fn ends_others(&self) -> bool {
+        self.ranks.lock().iter().filter_map(|rank| rank.failure.as_ref()).any(|(_, error)| ends_others(error))
+    }
+
+    /// Returns the event of the next change. Called with the ranks locked, so that no change is missed.
+    pub(super) fn change_event(&self) -> Option<Arc<OwnedFd>> {
+        let mut event = self.change_event.lock();
+        if event.is_none() {
+            *event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok().map(Arc::new);
+        }
+        event.clone()
+    }
+
+    /// Returns a line for each rank.
+    pub(crate) fn describe(&self) -> Vec<String> {
+        if let Err(error) = self.check_owner() {
+            return self.pids().into_iter().map(|pid| format!("pid {pid}: {error}")).collect();
+        }
+        self.ranks.lock().iter().map(RankState::describe).collect()
+    }
+}
+
+/// Returns `true` if a failure ends the other processes. A failure from Ctrl-C alone does not.
+pub(super) fn ends_others(error: &SpawnError) -> bool {
+    let SpawnError::ProcessRaised(raised) = error else { return true };
+    raised.kind != RaisedKind::Interrupted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_failure_is_the_earliest_in_time() {
+        let failure = |rank| SpawnError::NoSuchRank { rank, nprocs: 0 };
+        for recorded in [[0, 1], [1, 0]] {
+            let group = ChildGroup::new(["a".to_string(), "b".to_string()].into_iter(), true);
+            for rank in recorded {
+                // Rank 1 fails before rank 0 does.
+                group.record_failure(rank, 200 - 100 * rank as u64, failure(rank));
+            }
+            assert_eq!(group.first_failure().and_then(|error| error.rank()), Some(1), "{recorded:?}");
+            let order: Vec<_> = group.failures().iter().map(SpawnError::rank).collect();
+            assert_eq!(order, [Some(1), Some(0)], "{recorded:?}");
+        }
+    }
+}

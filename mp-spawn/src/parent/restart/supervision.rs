@@ -1,0 +1,160 @@
+//! State of a supervised process across its starts: see [`restart`](crate::parent::restart) for its phases.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::mutex::Mutex;
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::error::{Result, SpawnError, launch_error};
+use crate::parent::process_status::ProcessStatus;
+use crate::parent::restart::Restart;
+use crate::parent::restart::event::{EventListener, ProcessEvent};
+use crate::parent::restart::failure_reports::FailureReports;
+use crate::parent::restart::history::RestartHistory;
+use crate::parent::restart::restarter::{RestarterHandle, acquire};
+use crate::sys::log_event;
+
+/// Terms of the supervision of a process.
+#[derive(Debug)]
+pub(crate) struct RestartTerms {
+    pub(crate) restart: Restart,
+    pub(crate) healthy_after: Duration,
+    pub(crate) listener: Option<Arc<EventListener>>,
+}
+
+/// Start of a process that is ready: the call starts the process.
+pub(crate) type PreparedStart = Box<dyn FnOnce() -> Result<()>>;
+
+/// Function that prepares the start with this number.
+pub(crate) type RespawnFn = Mutex<Box<dyn FnMut(u32) -> Result<PreparedStart> + Send>>;
+
+/// Phase of the life of a supervised process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RestartPhase {
+    Starting,
+    Running,
+    Waiting,
+    Done,
+}
+
+/// State of a supervised process, in addition to its rank.
+pub(crate) struct Supervision {
+    pub(crate) history: RestartHistory,
+    pub(crate) phase: RestartPhase,
+    /// Start time of the present process.
+    pub(crate) since: Instant,
+    /// `true` if the process must not be restarted.
+    pub(crate) forbidden: bool,
+    /// `true` if the process and this program are notified of Ctrl-C ([`mp_core::interrupted`]).
+    pub(crate) graceful: bool,
+    reports: FailureReports,
+    /// Resources that are needed until the end.
+    pub(crate) resources: Option<RestartResources>,
+}
+
+/// Resources that are dropped at the end, because they may be large or belong to the program.
+pub(crate) struct RestartResources {
+    /// Becomes readable at the end.
+    end: Arc<OwnedFd>,
+    pub(crate) respawn: Arc<RespawnFn>,
+    listener: Option<Arc<EventListener>>,
+    pub(crate) thread: RestarterHandle,
+}
+
+impl fmt::Debug for Supervision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Supervision")
+            .field("ledger", &self.history)
+            .field("phase", &self.phase)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Supervision {
+    /// Creates the state for a process that is about to be started for the first time.
+    pub(crate) fn new(terms: RestartTerms, graceful: bool, respawn: Arc<RespawnFn>) -> Result<Supervision> {
+        let RestartTerms { restart, healthy_after, listener } = terms;
+        let end = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|error| launch_error("eventfd", None, error.into()))?;
+        Ok(Supervision {
+            history: RestartHistory::new(restart, healthy_after),
+            phase: RestartPhase::Starting,
+            since: Instant::now(),
+            forbidden: false,
+            graceful,
+            reports: FailureReports::default(),
+            resources: Some(RestartResources { end: Arc::new(end), respawn, listener, thread: acquire()? }),
+        })
+    }
+
+    /// Returns the descriptor that becomes readable at the end, until the end is reached.
+    pub(crate) fn end(&self) -> Option<&Arc<OwnedFd>> {
+        self.resources.as_ref().map(|resources| &resources.end)
+    }
+
+    /// Returns `true` if the process is restarted however it ends.
+    pub(crate) fn is_endless(&self) -> bool {
+        self.history.is_endless()
+    }
+
+    /// Returns the number of the last start.
+    pub(crate) fn attempt(&self) -> u32 {
+        self.history.attempt
+    }
+
+    pub(crate) fn queue_event(&self, event: impl FnOnce() -> ProcessEvent) {
+        if let Some(RestartResources { listener: Some(listener), thread, .. }) = &self.resources {
+            thread.queue_event(listener, event());
+        }
+    }
+
+    /// Reports a failure on stderr, unless the program receives the events of the process.
+    pub(crate) fn report(&mut self, name: &str, error: &SpawnError, after: Duration) {
+        let Some(RestartResources { listener: None, thread, .. }) = &self.resources else { return };
+        let Some(failures) = self.reports.failed(Instant::now()).filter(|_| !log_event::wanted()) else {
+            return;
+        };
+        let (attempt, error) = (self.history.attempt, error.to_string());
+        let error = error.lines().next().unwrap_or_default();
+        let since = match failures {
+            1 => String::new(),
+            failures => format!(" ({failures} failures since the last report)"),
+        };
+        thread.queue_report(format!(
+            "mp: attempt {attempt} of {name} failed{since}, and attempt {} follows in {after:.1?}: {error}\n",
+            attempt.saturating_add(1)
+        ));
+    }
+
+    /// Returns the status of a process that is not over.
+    pub(crate) fn status(&self, failure: Option<&SpawnError>) -> ProcessStatus {
+        let restarting = |attempt, error: Option<&SpawnError>| ProcessStatus::Restarting {
+            attempt,
+            error: error.cloned(),
+        };
+        match self.phase {
+            RestartPhase::Waiting => restarting(self.attempt().saturating_add(1), failure),
+            RestartPhase::Starting if self.attempt() > 1 => {
+                restarting(self.attempt(), self.history.failure_before())
+            }
+            RestartPhase::Starting | RestartPhase::Running | RestartPhase::Done => ProcessStatus::Running,
+        }
+    }
+
+    /// Takes the resources for further starts, at the end.
+    pub(crate) fn release(&mut self) -> Option<RestartResources> {
+        self.resources.take()
+    }
+}
+
+impl RestartResources {
+    /// Makes the sentinel readable, and drops the resources. Called without locks, because they may be large
+    /// or belong to the program.
+    pub(crate) fn announce_end(self) {
+        // Can't fail, because no other thread adds to the counter.
+        let _ = rustix::io::write(&self.end, &1u64.to_ne_bytes());
+    }
+}
