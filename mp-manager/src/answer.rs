@@ -192,7 +192,7 @@ pub(crate) fn bytes<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u8; 
 /// Answer of an object.
 pub(crate) enum CallAnswer {
     /// The object is created, with this number in its server.
-    Made { object: u64 },
+    Created { object: u64 },
     /// The call is done, with this result.
     Done(MessageBody),
     /// The call, or the closure that creates the object, failed or panicked.
@@ -211,7 +211,7 @@ pub(crate) enum CallAnswer {
     NoThread(String),
 }
 
-const MADE: u8 = 0;
+const CREATED: u8 = 0;
 const DONE: u8 = 1;
 const RAISED: u8 = 2;
 const UNDECODABLE: u8 = 3;
@@ -224,7 +224,7 @@ const NO_THREAD: u8 = 8;
 impl CallAnswer {
     fn kind(&self) -> u8 {
         match self {
-            CallAnswer::Made { .. } => MADE,
+            CallAnswer::Created { .. } => CREATED,
             CallAnswer::Done(_) => DONE,
             CallAnswer::Raised(_) => RAISED,
             CallAnswer::Undecodable(_) => UNDECODABLE,
@@ -242,7 +242,7 @@ impl Message for CallAnswer {
         let kind = self.kind();
         out.bytes().push(kind);
         match self {
-            CallAnswer::Made { object } => C::write(out, object),
+            CallAnswer::Created { object } => C::write(out, object),
             CallAnswer::Done(body) => body.write(out),
             CallAnswer::Raised(raise) => C::write(out, raise),
             CallAnswer::Undecodable(arguments) => {
@@ -279,7 +279,7 @@ impl Message for CallAnswer {
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         let [kind] = bytes(inc)?;
         match kind {
-            MADE => Ok(CallAnswer::Made { object: C::read(inc)? }),
+            CREATED => Ok(CallAnswer::Created { object: C::read(inc)? }),
             DONE => Ok(CallAnswer::Done(MessageBody::rest(inc))),
             RAISED => Ok(CallAnswer::Raised(C::read(inc)?)),
             UNDECODABLE => {

@@ -29,7 +29,10 @@ pub struct CallName {
 impl CallName {
     /// Names a call at the location of the caller, by `#[track_caller]`.
     #[track_caller]
-    pub(crate) fn here(closure: impl Into<Cow<'static, str>>, object: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn at_caller(
+        closure: impl Into<Cow<'static, str>>,
+        object: impl Into<Cow<'static, str>>,
+    ) -> Self {
         CallName { closure: closure.into(), object: object.into(), location: Location::caller().into() }
     }
 }

@@ -95,7 +95,7 @@ fn answer_seeds() -> Vec<Vec<u8>> {
     let why = || "why".to_string();
     let undecodable = Undecodable::from_parts(["u64".into(), "a field".into(), why()], vec![1, 2]);
     let all = [
-        CallAnswer::Made { object: 300 },
+        CallAnswer::Created { object: 300 },
         done(Some(7)),
         done(Some(1 << 32)),
         done(None),

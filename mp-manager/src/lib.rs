@@ -55,8 +55,6 @@ mod error;
 #[doc(hidden)]
 pub mod fuzz;
 mod manager;
-#[cfg(feature = "authkey")]
-mod named;
 mod object;
 mod proxy;
 #[cfg(feature = "authkey")]
@@ -74,13 +72,13 @@ pub use error::{CallError, CallLocation, CallName, ManagerError};
 pub use manager::{Manager, ManagerHandle};
 pub use mp_core::message::IntoOutcome;
 pub use mp_spawn::{Closure, StateClosure, closure};
-#[cfg(feature = "authkey")]
-pub use named::methods::Methods;
 pub use proxy::Proxy;
 #[cfg(feature = "authkey")]
 pub use remote::client::RemoteManager;
 #[cfg(feature = "authkey")]
 pub use remote::key::{IntoAuthKey, NoKey, no_key};
+#[cfg(feature = "authkey")]
+pub use remote::methods::Methods;
 #[cfg(feature = "authkey")]
 pub use remote::proxy::RemoteProxy;
 

@@ -301,7 +301,7 @@ impl ManagerHandle {
         closure: &'static str,
         maker: Closure<(), ObjectResult>,
     ) -> Result<Proxy<T>, CallError> {
-        let call = CallName::here(closure, type_name::<T>());
+        let call = CallName::at_caller(closure, type_name::<T>());
         let (requests, object) = channel::<ObjectRequest>()?;
         match self.control.send(Control::Serve { requests: object }) {
             Ok(()) => {

@@ -133,7 +133,7 @@ impl<T: 'static> Proxy<T> {
         closure: StateClosure<T, A, R>,
         args: A,
     ) -> Result<R::Value, CallError> {
-        self.call_as(CallName::here(closure.name(), type_name::<T>()), closure, args)
+        self.call_as(CallName::at_caller(closure.name(), type_name::<T>()), closure, args)
     }
 
     /// Calls a closure with the object and arguments (`()` for none), and turns the result into an object of
@@ -167,7 +167,7 @@ impl<T: 'static> Proxy<T> {
         closure: StateClosure<T, A, U>,
         args: A,
     ) -> Result<Proxy<U>, CallError> {
-        let call = CallName::here(closure.name(), type_name::<T>());
+        let call = CallName::at_caller(closure.name(), type_name::<T>());
         self.call_as(call, to_object(closure), args).map(|made| Proxy { timeout: self.timeout, ..made })
     }
 
@@ -182,7 +182,7 @@ impl<T: 'static> Proxy<T> {
         closure: StateClosure<T, A, Result<U, E>>,
         args: A,
     ) -> Result<Proxy<U>, CallError> {
-        let call = CallName::here(closure.name(), type_name::<T>());
+        let call = CallName::at_caller(closure.name(), type_name::<T>());
         self.call_as(call, try_to_object(closure), args).map(|made| Proxy { timeout: self.timeout, ..made })
     }
 
@@ -249,7 +249,7 @@ impl<T: 'static> Proxy<T> {
     /// See the table at [`CallError`]. Freeing an object twice is not an error.
     #[track_caller]
     pub fn free(&self) -> Result<(), CallError> {
-        self.link.free(self.timeout, CallName::here("Proxy::free", type_name::<T>()), || false)
+        self.link.free(self.timeout, CallName::at_caller("Proxy::free", type_name::<T>()), || false)
     }
 
     /// Sets a time-out for calls by this handle, its clones and copies that are sent. A call that times out
@@ -349,7 +349,7 @@ impl ObjectLink {
         let request = ObjectRequest::Make { caller: caller.number(), maker: LazyClosure::Out(maker) };
         send(&requests, request, server)?;
         match answer(&requests, &mut caller, server, None, &call, gone)? {
-            CallAnswer::Made { object } => {
+            CallAnswer::Created { object } => {
                 Ok(ObjectLink::new(requests, server, object, Some(IdleCaller(Box::new(caller)))))
             }
             other => Err(answer_error(other, server, call)),
@@ -471,7 +471,7 @@ pub(crate) fn answer_error(answer: CallAnswer, server: u32, call: CallName) -> C
         CallAnswer::WrongType(found) => CallError::WrongType { call, found },
         CallAnswer::Freed => CallError::Freed { call },
         CallAnswer::NoThread(why) => CallError::NoThread { why },
-        CallAnswer::Made { .. } | CallAnswer::Done(_) => {
+        CallAnswer::Created { .. } | CallAnswer::Done(_) => {
             mp_core::Error::Malformed("an answer to another request".into()).into()
         }
     }

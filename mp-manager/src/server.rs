@@ -273,7 +273,7 @@ impl ObjectThread {
                 let answer = match made {
                     Ok(made) => {
                         self.state = ObjectState::Present(made);
-                        CallAnswer::Made { object }
+                        CallAnswer::Created { object }
                     }
                     Err(answer) => {
                         self.state = ObjectState::Refused;

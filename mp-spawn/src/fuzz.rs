@@ -206,7 +206,7 @@ fn frame_seeds() -> Vec<Vec<u8>> {
 }
 
 fn tokens(bytes: &[u8]) {
-    match Token::read(bytes) {
+    match Token::parse(bytes) {
         Ok(token) => {
             assert_eq!(token.to_string().parse(), Ok(token));
             let parts = |bytes: &[u8]| bytes.iter().filter(|byte| **byte == b':').count();

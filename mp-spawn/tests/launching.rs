@@ -172,8 +172,10 @@ fn stopped_process_gets_its_handshake_time_again() {
     assert!(!context.join_timeout(10 * short).unwrap());
     drop(std::fs::File::options().write(true).open(&gate).unwrap());
     let error = failure(&context);
-    let SpawnError::Timeout { method: StartMethod::Spawn, doing, .. } = &error else { panic!("{error:?}") };
-    assert!(doing.contains("sleeps"), "{error}");
+    let SpawnError::Timeout { method: StartMethod::Spawn, activity, .. } = &error else {
+        panic!("{error:?}")
+    };
+    assert!(activity.contains("sleeps"), "{error}");
     assert!(error.to_string().contains("was started by spawn"), "{error}");
 }
 

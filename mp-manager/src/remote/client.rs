@@ -129,7 +129,7 @@ impl RemoteManager {
     /// [`CallError::Raised`] if the constructor fails. For other errors see the table at [`CallError`].
     #[track_caller]
     pub fn create<A: Message>(&self, type_name: &str, args: A) -> Result<RemoteProxy, CallError> {
-        let call = CallName::here("constructor", type_name.to_string());
+        let call = CallName::at_caller("constructor", type_name.to_string());
         let body = encode_args(args)?;
         let ask = |handle| Framed { head: Ask::Create { type_name: type_name.to_string(), handle }, body };
         let held = self.session.request_object(ask, self.timeout, &call)?;
@@ -142,7 +142,7 @@ impl RemoteManager {
     /// [`CallError::NoSuchObject`]. For other errors see the table at [`CallError`].
     #[track_caller]
     pub fn get(&self, name: &str) -> Result<RemoteProxy, CallError> {
-        let call = CallName::here("RemoteManager::get", name.to_string());
+        let call = CallName::at_caller("RemoteManager::get", name.to_string());
         let ask = |handle| Framed::bare(Ask::Find { name: name.to_string(), handle });
         let held = self.session.request_object(ask, self.timeout, &call)?;
         Ok(RemoteProxy::new(held, self.timeout))
@@ -174,7 +174,7 @@ impl RemoteManager {
 
     #[track_caller]
     fn names(&self) -> Result<OfferedNames, CallError> {
-        let call = CallName::here("names", "RemoteManager");
+        let call = CallName::at_caller("names", "RemoteManager");
         match self.session.request(Framed::bare(Ask::Names), self.timeout, &call)?.head {
             Reply::Names(names) => Ok(names),
             other => Err(reply_error(other, &call)),

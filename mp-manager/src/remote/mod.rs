@@ -19,9 +19,11 @@
 
 pub(crate) mod client;
 mod client_session;
+mod connection;
 pub(crate) mod key;
+pub(crate) mod methods;
 pub(crate) mod proxy;
-mod server_session;
+mod registry;
 mod wire;
 
 use std::any::type_name;
@@ -33,12 +35,12 @@ use mp_spawn::{Closure, closure};
 use crate::caller::CHECK_INTERVAL;
 use crate::error::CallError;
 use crate::manager::ManagerHandle;
-use crate::named::NameRegistry;
-use crate::named::methods::{Methods, RegisteredType};
 use crate::object::ServedObject;
 use crate::proxy::Proxy;
+use crate::remote::connection::ServerContext;
 use crate::remote::key::IntoAuthKey;
-use crate::remote::server_session::ServerContext;
+use crate::remote::methods::{Methods, RegisteredType};
+use crate::remote::registry::NameRegistry;
 use crate::server::{ManagerServer, RetryPause};
 
 /// Serving other programs.
@@ -54,7 +56,7 @@ impl ManagerHandle {
         let maker = Closure::from_parts(
             (methods.registered, ()),
             |(registered, ()): &(RegisteredType, ()), (): ()| {
-                NameRegistry::here()?.register(registered.clone()).map(ServedObject::new)
+                NameRegistry::of_server()?.register(registered.clone()).map(ServedObject::new)
             },
         );
         self.make::<()>("ManagerHandle::register", maker).map(drop)
@@ -90,7 +92,9 @@ impl ManagerHandle {
         let captures = (name.into(), (object.clone(), ()));
         let maker =
             Closure::from_parts(captures, |(name, (object, ())): &(String, (Proxy<T>, ())), (): ()| {
-                NameRegistry::here()?.publish(name, type_name::<T>(), object.link()).map(ServedObject::new)
+                NameRegistry::of_server()?
+                    .publish(name, type_name::<T>(), object.link())
+                    .map(ServedObject::new)
             });
         self.make::<()>("ManagerHandle::publish", maker).map(drop)
     }
@@ -103,7 +107,7 @@ impl ManagerHandle {
     #[track_caller]
     pub fn unpublish(&self, name: impl Into<String>) -> Result<bool, CallError> {
         let maker = Closure::from_parts((name.into(), ()), |(name, ()): &(String, ()), (): ()| {
-            Ok(ServedObject::new(NameRegistry::here()?.objects.lock().remove(name).is_some()))
+            Ok(ServedObject::new(NameRegistry::of_server()?.objects.lock().remove(name).is_some()))
         });
         self.make::<bool>("ManagerHandle::unpublish", maker)?.call(closure!([] |was: &mut bool| *was))
     }
@@ -151,9 +155,9 @@ impl ManagerHandle {
         let maker = Closure::from_parts(captures, |(address, (parts, ())): &Captures, (): ()| {
             let listener = SocketOptions::from_parts(parts.clone()).listen(address)?;
             let address = listener.address().clone();
-            let (server, named) = (ManagerServer::current()?, NameRegistry::here()?);
-            let here = ServerContext { server, named };
-            server.start("connections".into(), move || accept(&listener, here))?;
+            let (server, registry) = (ManagerServer::current()?, NameRegistry::of_server()?);
+            let context = ServerContext { server, registry };
+            server.start("connections".into(), move || accept(&listener, context))?;
             Ok(ServedObject::new(address))
         });
         self.make::<Address>("ManagerHandle::serve", maker)?
@@ -162,14 +166,14 @@ impl ManagerHandle {
 }
 
 /// Starts a thread for each program that connects, until the manager ends.
-fn accept(listener: &Listener, here: ServerContext) {
-    let server = here.server;
+fn accept(listener: &Listener, context: ServerContext) {
+    let server = context.server;
     let mut backoff = RetryPause::default();
     while !server.is_stopping() {
         let started = match listener.accept_timeout(CHECK_INTERVAL) {
             Ok(Some(connection)) => {
-                let number = here.named.number();
-                server.start("connection".into(), move || server_session::serve(&connection, number, here))
+                let number = context.registry.number();
+                server.start("connection".into(), move || connection::serve(&connection, number, context))
             }
             // For example, this process lacks descriptors.
             Err(ConnectError::Io { source, .. }) => Err(source),

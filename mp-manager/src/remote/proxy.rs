@@ -102,9 +102,9 @@ struct RemoteObject {
 /// Location of this process's handle of the object.
 enum ShareState {
     /// In a session of this process.
-    Own(Arc<RemoteHandle>),
+    Local(Arc<RemoteHandle>),
     /// In the session that arrived with a message.
-    ReceivedShare(Arc<ReceivedShare>),
+    Received(Arc<ReceivedShare>),
 }
 
 struct ReceivedShare {
@@ -139,7 +139,7 @@ impl RemoteProxy {
             address: held.session.address.clone(),
             limits: held.session.options.limits(),
             process: std::process::id(),
-            place: Mutex::new(ShareState::Own(Arc::new(held))),
+            place: Mutex::new(ShareState::Local(Arc::new(held))),
         };
         RemoteProxy { object_ref: Arc::new(object_ref), timeout, options: None }
     }
@@ -166,7 +166,7 @@ impl RemoteProxy {
     /// [`CallError::NoSuchMethod`], with the known methods. For other errors see the table at [`CallError`].
     #[track_caller]
     pub fn call<R: Message>(&self, method: &str, args: impl Message) -> Result<R, CallError> {
-        let call = CallName::here(method.to_string(), self.object_ref.type_name.clone());
+        let call = CallName::at_caller(method.to_string(), self.object_ref.type_name.clone());
         let body = encode_args(args)?;
         let held = self.held(&call)?;
         let ask = Ask::Call { handle: held.number, method: method.to_string(), object: None };
@@ -188,7 +188,7 @@ impl RemoteProxy {
     #[doc(alias = "method_to_typeid")]
     #[track_caller]
     pub fn call_to_object(&self, method: &str, args: impl Message) -> Result<RemoteProxy, CallError> {
-        let call = CallName::here(method.to_string(), self.object_ref.type_name.clone());
+        let call = CallName::at_caller(method.to_string(), self.object_ref.type_name.clone());
         let body = encode_args(args)?;
         let held = self.held(&call)?;
         let ask = |object| {
@@ -205,7 +205,7 @@ impl RemoteProxy {
     /// See the table at [`CallError`]. Freeing an object twice is not an error.
     #[track_caller]
     pub fn free(&self) -> Result<(), CallError> {
-        let call = CallName::here("RemoteProxy::free", self.object_ref.type_name.clone());
+        let call = CallName::at_caller("RemoteProxy::free", self.object_ref.type_name.clone());
         let held = self.held(&call)?;
         let ask = Framed::bare(Ask::Free { handle: held.number });
         match held.session.request(ask, self.timeout, &call)?.head {
@@ -253,8 +253,8 @@ impl RemoteProxy {
     fn held(&self, call: &CallName) -> Result<Arc<RemoteHandle>, CallError> {
         not_a_copy(self.object_ref.process)?;
         let arrived = match &*self.object_ref.place.lock() {
-            ShareState::Own(held) => return Ok(Arc::clone(held)),
-            ShareState::ReceivedShare(arrived) => Arc::clone(arrived),
+            ShareState::Local(held) => return Ok(Arc::clone(held)),
+            ShareState::Received(arrived) => Arc::clone(arrived),
         };
         let RemoteObject { server, address, limits: (bytes, time), .. } = &*self.object_ref;
         let limit = RequestLimit::new(call, self.timeout, *server, address);
@@ -280,9 +280,9 @@ impl RemoteProxy {
         let mut place = self.object_ref.place.lock();
         match &*place {
             // Another thread was faster. Its calls and this one use the same session.
-            ShareState::Own(first) => Ok(Arc::clone(first)),
-            ShareState::ReceivedShare(_) => {
-                *place = ShareState::Own(Arc::clone(&held));
+            ShareState::Local(first) => Ok(Arc::clone(first)),
+            ShareState::Received(_) => {
+                *place = ShareState::Local(Arc::clone(&held));
                 Ok(held)
             }
         }
@@ -293,10 +293,10 @@ impl RemoteProxy {
         not_a_copy(self.object_ref.process)?;
         let held = match &*self.object_ref.place.lock() {
             // Shared as received: one socket, which several messages have.
-            ShareState::ReceivedShare(arrived) => return Ok(Arc::clone(arrived)),
-            ShareState::Own(held) => Arc::clone(held),
+            ShareState::Received(arrived) => return Ok(Arc::clone(arrived)),
+            ShareState::Local(held) => Arc::clone(held),
         };
-        let call = CallName::here("a share of it", self.object_ref.type_name.clone());
+        let call = CallName::at_caller("a share of it", self.object_ref.type_name.clone());
         let timeout = self.timeout.map_or(TIME_LIMIT, |timeout| timeout.min(TIME_LIMIT));
         let limit = RequestLimit::new(&call, Some(timeout), self.object_ref.server, &self.object_ref.address);
         let (socket, session) = held.session.shared(held.number, ONLY, &limit)?;
@@ -328,7 +328,7 @@ impl<'de> Deserialize<'de> for RemoteProxy {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let sent = RemoteProxyParts::<Fd<OwnedFd>>::deserialize(deserializer)?;
         let RemoteProxyParts { server, object, type_name, address, limits, timeout, session, socket } = sent;
-        let place = Mutex::new(ShareState::ReceivedShare(Arc::new(ReceivedShare { socket, session })));
+        let place = Mutex::new(ShareState::Received(Arc::new(ReceivedShare { socket, session })));
         let process = std::process::id();
         let object_ref = RemoteObject { server, object, type_name, address, limits, process, place };
         Ok(RemoteProxy { object_ref: Arc::new(object_ref), timeout, options: None })
@@ -378,8 +378,7 @@ mod tests {
         let address = format!("@mp-manager-proxy-{}", std::process::id());
         let listener = SocketOptions::new().authkey(KEY).listen(&*address).unwrap();
         let (socket, _) = std::io::pipe().unwrap();
-        let place =
-            ShareState::ReceivedShare(Arc::new(ReceivedShare { socket: Fd(socket.into()), session: 9 }));
+        let place = ShareState::Received(Arc::new(ReceivedShare { socket: Fd(socket.into()), session: 9 }));
         let process = std::process::id();
         let object_ref = RemoteObject {
             server: process,

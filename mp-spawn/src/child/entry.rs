@@ -103,7 +103,7 @@ fn become_worker(token: Result<Token, String>) -> ! {
 /// copy of the crate stays.
 fn take_token() -> Option<Result<Token, String>> {
     let text = env::var_os(token::VARIABLE)?;
-    let token = Token::read(text.as_bytes());
+    let token = Token::parse(text.as_bytes());
     if mp_core::gained_privileges() {
         // The user that started this process must not control it, and processes that it starts must not find
         // the variable.
@@ -183,7 +183,7 @@ mod hook {
             return;
         }
         let Some(own) = loaded_objects::own() else { return };
-        let token = Token::read(text);
+        let token = Token::parse(text);
         if own.is_program {
             if token.as_ref().is_ok_and(|token| token.taker != TokenTarget::Program) {
                 return;

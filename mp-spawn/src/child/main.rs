@@ -154,13 +154,13 @@ fn handle_interrupts(interrupt: Interrupt, signals: InterruptSignals, server_ign
         return;
     }
     if !server_ignores.unwrap_or_else(sys::ignores_interrupts) {
-        match interrupt.at(libc::SIGINT, signals) {
+        match interrupt.effect_on(libc::SIGINT, signals) {
             Interrupt::Default => sys::restore_default(libc::SIGINT),
             Interrupt::Ignore => _ = sys::ignore_interrupts(),
             Interrupt::Graceful => sys::record_interrupts(libc::SIGINT),
         }
     }
-    match interrupt.at(libc::SIGTERM, signals) {
+    match interrupt.effect_on(libc::SIGTERM, signals) {
         Interrupt::Default => sys::restore_default(libc::SIGTERM),
         Interrupt::Ignore => sys::ignore_foreign_sigterm(),
         Interrupt::Graceful => sys::record_interrupts(libc::SIGTERM),

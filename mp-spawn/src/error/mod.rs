@@ -177,7 +177,7 @@ pub enum SpawnError {
         /// waits for a disk, or has had no processor.
         waited: Duration,
         /// Activity of the process at that time, in words. Empty if unknown.
-        doing: String,
+        activity: String,
     },
     /// The child exited by itself, with an exit code, before it reported that it is a worker. It probably ran
     /// a program that does not support workers. (A child that a signal ends before its report is a
@@ -414,7 +414,7 @@ impl fmt::Display for SpawnError {
             }
             SpawnError::Launch(launch) => launch.fmt(f),
             SpawnError::GaveUp(gave_up) => gave_up.fmt(f),
-            SpawnError::Timeout { who, program, method, waited, doing } => {
+            SpawnError::Timeout { who, program, method, waited, activity } => {
                 write!(f, "{who} was started by {method}")?;
                 if *method == StartMethod::Spawn {
                     write!(f, ", runs {}", program.display())?;
@@ -424,8 +424,8 @@ impl fmt::Display for SpawnError {
                     " and did not report within {waited:?} (see `handshake_timeout` of `SpawnOptions` and \
                      `ProcessBuilder`)"
                 )?;
-                if !doing.is_empty() {
-                    write!(f, ": {doing}")?;
+                if !activity.is_empty() {
+                    write!(f, ": {activity}")?;
                 }
                 hint(f, *method)
             }

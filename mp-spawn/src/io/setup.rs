@@ -159,7 +159,7 @@ impl ProcessOptions {
     /// Adds file descriptors of the parent that the process inherits under the same numbers: see
     /// [`SpawnOptions::inherit_fds`](crate::SpawnOptions::inherit_fds).
     pub fn inherit_fds<F: AsFd>(mut self, fds: impl IntoIterator<Item = F>) -> ProcessOptions {
-        self.inherited.extend(fds.into_iter().map(|fd| InheritedFile::of(fd.as_fd())));
+        self.inherited.extend(fds.into_iter().map(|fd| InheritedFile::new(fd.as_fd())));
         self
     }
 

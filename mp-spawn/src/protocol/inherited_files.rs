@@ -35,7 +35,7 @@ pub(crate) struct InheritedFile {
 }
 
 impl InheritedFile {
-    pub(crate) fn of(fd: BorrowedFd<'_>) -> InheritedFile {
+    pub(crate) fn new(fd: BorrowedFd<'_>) -> InheritedFile {
         let file = rustix::io::fcntl_dupfd_cloexec(fd, 3).map(Arc::new);
         InheritedFile { number: fd.as_raw_fd(), file }
     }

@@ -92,7 +92,7 @@ impl Interrupt {
     }
 
     /// Returns the effect of one signal if this effect applies to `signals`.
-    pub(crate) fn at(self, signal: c_int, signals: InterruptSignals) -> Interrupt {
+    pub(crate) fn effect_on(self, signal: c_int, signals: InterruptSignals) -> Interrupt {
         if signals.numbers().contains(&signal) { self } else { Interrupt::Default }
     }
 }

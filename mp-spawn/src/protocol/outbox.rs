@@ -2,7 +2,7 @@
 //! of them.
 //!
 //! Common data of many processes is encoded first ([`Outbox::new`]). Data of a single process is added just
-//! before its start ([`Outbox::address`]), so that no file is open before it is needed.
+//! before its start ([`Outbox::prepend`]), so that no file is open before it is needed.
 
 use std::ffi::OsString;
 use std::io::{self, IoSlice};
@@ -61,7 +61,7 @@ impl Outbox {
 
     /// Puts the data of this process first: its lifeline, its streams, changes to its environment, and
     /// inherited files, unless it has them from the start.
-    pub(crate) fn address(
+    pub(crate) fn prepend(
         &mut self,
         lifeline: Option<OwnedFd>,
         ends: StreamEnds,

@@ -72,7 +72,7 @@ impl FromStr for Token {
 impl Token {
     /// Parses the value of the variable.
     #[inline]
-    pub(crate) fn read(bytes: &[u8]) -> Result<Token, String> {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Token, String> {
         let token = std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok());
         token.ok_or_else(|| {
             format!("{VARIABLE} holds {:?}, which is not a valid token", String::from_utf8_lossy(bytes))

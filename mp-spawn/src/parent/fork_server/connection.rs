@@ -131,7 +131,7 @@ impl ForkServer {
         long_lived_fds::register("fork server: process", &process.handle.sentinel());
         supervisor::watch_server(&process)?;
         let what = preload.as_ref().map(|preload| preload.name.clone()).unwrap_or_default();
-        let mut answer = server.send_start(preload, file.as_fd(), ServerDeadline::of(timeout));
+        let mut answer = server.send_start(preload, file.as_fd(), ServerDeadline::new(timeout));
         let preloads = matches!(answer, Ok(ServerAnswer::Preloading));
         if preloads {
             answer = server.recv_answer(&mut ServerDeadline::preloading(what, timeout));
@@ -171,7 +171,7 @@ impl ForkServer {
         outbox: &mut Outbox,
         timeout: Duration,
     ) -> Result<Result<LaunchedProcess>, ServerFailure> {
-        let mut limit = ServerDeadline::of(timeout);
+        let mut limit = ServerDeadline::new(timeout);
         let ahead = self.pending.is_some();
         let mut made = self.take_child(&mut limit)?;
         if ahead {
@@ -339,13 +339,13 @@ impl ForkServer {
         let mut fds = [PollFd::new(&self.socket, ready), PollFd::new(&sentinel, PollFlags::IN)];
         match rustix::event::poll(&mut fds, left.as_ref()) {
             Ok(0) => {
-                let doing = ProcessActivity::of(self.process.pid);
-                if limit.extend(self.process.pid, doing.as_ref()) {
+                let activity = ProcessActivity::read(self.process.pid);
+                if limit.extend(self.process.pid, activity.as_ref()) {
                     return Ok(());
                 }
-                let doing = doing.map_or_else(String::new, |doing| format!(": {doing}"));
+                let activity = activity.map_or_else(String::new, |activity| format!(": {activity}"));
                 let see = "see `handshake_timeout` of `SpawnOptions` and `ProcessBuilder`";
-                Err(format!("it did not report in time ({see}){doing}").into())
+                Err(format!("it did not report in time ({see}){activity}").into())
             }
             // Its messages are read before its end is handled.
             Ok(_) if fds[0].revents().is_empty() => Err(ServerFailure::Gone),
@@ -416,7 +416,7 @@ mod tests {
     /// the socket that the process would have.
     fn server(pid_cell: PidCell) -> (ForkServer, Child, Pid, OwnedFd) {
         let (child, pid) = sleeper();
-        let handle = ProcessHandle::of(pid).unwrap();
+        let handle = ProcessHandle::open(pid).unwrap();
         let process = Arc::new(ServerProcess::new(pid, handle));
         let (socket, _) = socket_pair().unwrap();
         let (ours, theirs) = socket_pair().unwrap();

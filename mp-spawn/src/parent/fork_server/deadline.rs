@@ -36,7 +36,7 @@ enum Extensions {
 }
 
 impl ServerDeadline {
-    pub(crate) fn of(time: Duration) -> ServerDeadline {
+    pub(crate) fn new(time: Duration) -> ServerDeadline {
         ServerDeadline { time, until: deadline(time), more: Extensions::Times(5) }
     }
 
@@ -50,30 +50,32 @@ impl ServerDeadline {
     }
 
     /// Extends an expired deadline and returns `true`, if the rule allows that. `pid` is the process id of
-    /// the server, and `doing` its activity, if known.
-    pub(crate) fn extend(&mut self, pid: u32, doing: Option<&ProcessActivity>) -> bool {
+    /// the server, and `activity` its activity, if known.
+    pub(crate) fn extend(&mut self, pid: u32, activity: Option<&ProcessActivity>) -> bool {
         let left = match &mut self.more {
             Extensions::Times(more) => {
-                let excused = doing.is_some_and(|doing| doing.is_excused(self.time) && !doing.is_stopped());
+                let excused =
+                    activity.is_some_and(|activity| activity.is_excused(self.time) && !activity.is_stopped());
                 let left = *more > 0 && excused;
                 *more = more.saturating_sub(1);
                 left
             }
             Extensions::Preloading { what, before } => {
                 if let Some(what) = what.take().filter(|_| log_event::wanted()) {
-                    let (time, doing) =
-                        (self.time, doing.map_or_else(String::new, |doing| format!(": {doing}")));
+                    let (time, activity) =
+                        (self.time, activity.map_or_else(String::new, |activity| format!(": {activity}")));
                     // Logged later, because the servers are locked here.
                     supervisor::run_later(move || {
                         event!(
                             Warn,
                             "a fork server (pid {pid}) has called {what} for {time:?}, and a thread that \
-                             starts a process by it waits for that{doing}"
+                             starts a process by it waits for that{activity}"
                         );
                     });
                 }
-                let stopped = doing.is_some_and(ProcessActivity::is_stopped) && before.as_ref() == doing;
-                *before = doing.cloned();
+                let stopped =
+                    activity.is_some_and(ProcessActivity::is_stopped) && before.as_ref() == activity;
+                *before = activity.cloned();
                 !stopped
             }
         };
@@ -94,11 +96,11 @@ mod tests {
         let child = std::process::Command::new("sh").args(["-c", "kill -STOP $$"]).spawn().unwrap();
         let until = Instant::now() + Duration::from_secs(60);
         loop {
-            let doing = ProcessActivity::of(child.id()).unwrap();
-            if doing.is_stopped() {
-                return (child, doing);
+            let activity = ProcessActivity::read(child.id()).unwrap();
+            if activity.is_stopped() {
+                return (child, activity);
             }
-            assert!(Instant::now() < until, "{doing}");
+            assert!(Instant::now() < until, "{activity}");
             std::thread::yield_now();
         }
     }
@@ -106,18 +108,18 @@ mod tests {
     #[test]
     fn only_a_stopped_server_exceeds_its_preload_time() {
         let (mut child, stopped) = stopped();
-        let running = ProcessActivity::of(std::process::id()).unwrap();
+        let running = ProcessActivity::read(std::process::id()).unwrap();
         let mut limit = ServerDeadline::preloading("f".to_string(), Duration::from_millis(1));
-        for doing in
+        for activity in
             [Some(&running), Some(&running), None, Some(&running), Some(&stopped), None, Some(&stopped)]
         {
-            assert!(limit.extend(child.id(), doing), "{doing:?}");
+            assert!(limit.extend(child.id(), activity), "{activity:?}");
         }
         // Stopped since the last deadline.
         assert!(!limit.extend(child.id(), Some(&stopped)));
         // A stopped server that must answer gets no extension.
-        assert!(!ServerDeadline::of(Duration::from_millis(1)).extend(child.id(), Some(&stopped)));
-        assert!(!ServerDeadline::of(Duration::from_millis(1)).extend(child.id(), None));
+        assert!(!ServerDeadline::new(Duration::from_millis(1)).extend(child.id(), Some(&stopped)));
+        assert!(!ServerDeadline::new(Duration::from_millis(1)).extend(child.id(), None));
         child.kill().unwrap();
         child.wait().unwrap();
     }

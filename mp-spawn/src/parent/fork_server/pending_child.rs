@@ -94,7 +94,7 @@ mod tests {
         let (socket, _theirs) = socket_pair().unwrap();
         let made = ReadyChild {
             pid,
-            handle: ProcessHandle::of(pid).unwrap(),
+            handle: ProcessHandle::open(pid).unwrap(),
             pending: PendingChild { socket, nonce: 0 },
         };
         let until = Instant::now() + std::time::Duration::from_secs(60);

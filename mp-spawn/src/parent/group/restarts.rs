@@ -265,7 +265,7 @@ mod tests {
         #[allow(clippy::zombie_processes, reason = "the handle reaps it")]
         let child = std::process::Command::new("sleep").arg("100").spawn().unwrap();
         let pid = Pid::from_raw(child.id().cast_signed()).unwrap();
-        let handle = Arc::new(ProcessHandle::of(pid).unwrap());
+        let handle = Arc::new(ProcessHandle::open(pid).unwrap());
         group.record_start(
             0,
             pid,

@@ -103,7 +103,7 @@ pub(crate) fn launch(
         Ok(Some(pid)) => {
             sys::restore_signal_mask(&signals);
             drop((memory, printing, launch_options));
-            Ok(LaunchedProcess { pid, handle: ProcessHandle::of(pid)?, socket: ours, nonce })
+            Ok(LaunchedProcess { pid, handle: ProcessHandle::open(pid)?, socket: ours, nonce })
         }
         Ok(None) => {
             // Done first, because the following code would wait for ever if the original was exiting, which

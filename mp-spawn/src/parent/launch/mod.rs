@@ -49,6 +49,7 @@ pub(crate) fn launch(command: &LaunchCommand, launch_options: &LaunchOptions) ->
         stderr: err.as_ref().or(stderr.as_ref()).map(AsFd::as_fd),
     })
     .map_err(|(what, error)| launch_error(what, Some(&command.program), error))?;
-    let handle = pidfd.map_or_else(|| ProcessHandle::of(pid), |pidfd| Ok(ProcessHandle::with(pid, pidfd)))?;
+    let handle =
+        pidfd.map_or_else(|| ProcessHandle::open(pid), |pidfd| Ok(ProcessHandle::from_pidfd(pid, pidfd)))?;
     Ok(LaunchedProcess { pid, handle, socket: ours, nonce })
 }

@@ -119,7 +119,7 @@ fn launch(supervisor: &Supervisor, batch: &Batch, mut order: LaunchOrder) -> Res
             let launched = launch::launch(&batch.command, &launch_options)?;
             // Done only now, because the process takes some time until it needs this data.
             let addressed = lifeline::new_end()
-                .and_then(|end| outbox.address(end, StreamEnds::default(), &[], &[]).map_err(refused));
+                .and_then(|end| outbox.prepend(end, StreamEnds::default(), &[], &[]).map_err(refused));
             if let Err(error) = addressed {
                 launched.handle.end();
                 return Err(error);
@@ -127,12 +127,12 @@ fn launch(supervisor: &Supervisor, batch: &Batch, mut order: LaunchOrder) -> Res
             launched
         }
         StartMethod::ForkServer => {
-            outbox.address(None, ends, &setup.environment, &launch_options.files).map_err(refused)?;
+            outbox.prepend(None, ends, &setup.environment, &launch_options.files).map_err(refused)?;
             fork_server::launch(&batch.command, outbox, batch.properties.timeout)?
         }
         StartMethod::Fork => {
             launch_options.ends = ends;
-            outbox.address(lifeline::new_end()?, StreamEnds::default(), &[], &[]).map_err(refused)?;
+            outbox.prepend(lifeline::new_end()?, StreamEnds::default(), &[], &[]).map_err(refused)?;
             supervisor.with_unneeded_files(|files| fork::launch(launch_options, setup, outbox, files))?
         }
     };

@@ -263,10 +263,10 @@ impl WatchedChild {
         // meanwhile.
         self.receive();
         let Some(until) = self.hello_until.take() else { return };
-        let doing = ProcessActivity::of(self.who.pid);
+        let activity = ProcessActivity::read(self.who.pid);
         // This process was stopped, and so was the child, if the whole program was stopped.
         let paused = now_is_late(until);
-        if paused || doing.as_ref().is_some_and(|doing| doing.is_excused(self.timeout)) {
+        if paused || activity.as_ref().is_some_and(|activity| activity.is_excused(self.timeout)) {
             self.hello_until = deadline(self.timeout);
             return;
         }
@@ -275,7 +275,7 @@ impl WatchedChild {
             program: self.program.as_ref().clone(),
             method: self.method,
             waited: self.timeout,
-            doing: doing.map_or_else(String::new, |doing| doing.to_string()),
+            activity: activity.map_or_else(String::new, |activity| activity.to_string()),
         });
     }
 

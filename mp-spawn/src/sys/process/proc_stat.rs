@@ -22,7 +22,7 @@ pub(crate) struct ProcessActivity {
 
 impl ProcessActivity {
     /// Reads the activity of a process. Returns `None` if there is no such process.
-    pub(crate) fn of(pid: u32) -> Option<ProcessActivity> {
+    pub(crate) fn read(pid: u32) -> Option<ProcessActivity> {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let (state, ticks) = state_and_ticks(&stat)?;
         let a_second = rustix::param::clock_ticks_per_second().max(1);
@@ -54,8 +54,8 @@ impl ProcessActivity {
 #[doc(hidden)]
 #[must_use]
 pub fn is_stopped(pid: u32) -> bool {
-    if let Some(doing) = ProcessActivity::of(pid) {
-        return doing.is_stopped();
+    if let Some(activity) = ProcessActivity::read(pid) {
+        return activity.is_stopped();
     }
     let Some(pid) = i32::try_from(pid).ok().and_then(Pid::from_raw) else { return false };
     // The stop stays visible to other waiters.
@@ -100,19 +100,19 @@ mod tests {
         assert_eq!(state_and_ticks(stat), Some(('D', 42)));
         assert_eq!(state_and_ticks("4242 (a"), None);
         assert_eq!(state_and_ticks("4242 (a) S 1 2"), None);
-        let own = ProcessActivity::of(std::process::id()).unwrap();
+        let own = ProcessActivity::read(std::process::id()).unwrap();
         assert!(own.to_string().contains(" of CPU time"), "{own}");
-        assert_eq!(ProcessActivity::of(u32::MAX), None);
+        assert_eq!(ProcessActivity::read(u32::MAX), None);
     }
 
     #[test]
     fn process_that_could_not_report_is_excused() {
-        let doing = |state, ran| ProcessActivity { state, ran: Duration::from_millis(ran), place: None };
+        let activity = |state, ran| ProcessActivity { state, ran: Duration::from_millis(ran), place: None };
         let waited = Duration::from_secs(10);
         for state in ['T', 't', 'D'] {
-            assert!(doing(state, 0).is_excused(waited) && doing(state, 9999).is_excused(waited));
+            assert!(activity(state, 0).is_excused(waited) && activity(state, 9999).is_excused(waited));
         }
-        assert!(doing('R', 900).is_excused(waited) && !doing('R', 1000).is_excused(waited));
-        assert!(!doing('S', 0).is_excused(waited) && !doing('Z', 0).is_excused(waited));
+        assert!(activity('R', 900).is_excused(waited) && !activity('R', 1000).is_excused(waited));
+        assert!(!activity('S', 0).is_excused(waited) && !activity('Z', 0).is_excused(waited));
     }
 }

@@ -46,13 +46,13 @@ pub(crate) struct ProcessHandle {
 impl ProcessHandle {
     /// Creates the handle of a process that was made just now and has not been reaped. If this fails, the
     /// process is ended and reaped.
-    pub(crate) fn of(pid: Pid) -> Result<ProcessHandle> {
+    pub(crate) fn open(pid: Pid) -> Result<ProcessHandle> {
         // No process would learn of its end.
         ProcessHandle::find(pid).inspect_err(|_| end(pid))
     }
 
     /// Creates the handle of a process that was made just now together with its pidfd.
-    pub(crate) fn with(pid: Pid, pidfd: OwnedFd) -> ProcessHandle {
+    pub(crate) fn from_pidfd(pid: Pid, pidfd: OwnedFd) -> ProcessHandle {
         ProcessHandle::new(pid, Arc::new(pidfd), true)
     }
 
@@ -215,7 +215,7 @@ mod tests {
             let child = Command::new("sh").args(["-c", script]).spawn().unwrap();
             Pid::from_raw(child.id().cast_signed()).unwrap()
         };
-        [ProcessHandle::of(start()).unwrap(), ProcessHandle::without_pidfd(start()).unwrap()]
+        [ProcessHandle::open(start()).unwrap(), ProcessHandle::without_pidfd(start()).unwrap()]
     }
 
     fn wait(handle: &ProcessHandle) {
@@ -240,7 +240,7 @@ mod tests {
     /// The number may be reused by then. Here it belongs to a process that we can't reap, and that lives.
     #[test]
     fn no_signal_is_sent_to_a_number_that_was_reaped() {
-        let handle = ProcessHandle::of(rustix::process::getpid()).unwrap();
+        let handle = ProcessHandle::open(rustix::process::getpid()).unwrap();
         assert_eq!(handle.reap(), Some(ExitStatus::Unknown));
         assert_eq!(handle.signal(Signal::CONT), Err(Errno::SRCH));
     }

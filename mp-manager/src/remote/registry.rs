@@ -1,8 +1,6 @@
 //! Types and objects that other programs use by name, and sessions, which contain the handles of each
 //! program.
 
-pub(crate) mod methods;
-
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::hash::{BuildHasher, RandomState};
@@ -13,9 +11,9 @@ use mp_core::mutex::Mutex;
 use mp_queue::Connection;
 
 use crate::error::CallError;
-use crate::named::methods::RegisteredType;
 use crate::object::BoxedError;
 use crate::proxy::ObjectLink;
+use crate::remote::methods::RegisteredType;
 use crate::server::ManagerServer;
 
 /// Names and sessions of a server.
@@ -137,7 +135,7 @@ static NAMED: PerProcess<OnceLock<NameRegistry>> = PerProcess::new([const { Once
 
 impl NameRegistry {
     /// Returns the names of the server that this process is.
-    pub(crate) fn here() -> Result<&'static NameRegistry, BoxedError> {
+    pub(crate) fn of_server() -> Result<&'static NameRegistry, BoxedError> {
         ManagerServer::current()?;
         Ok(NAMED.get_or_init(NameRegistry::default))
     }

@@ -14,10 +14,10 @@ use crate::answer::{CallAnswer, MessageBody};
 use crate::caller::CHECK_INTERVAL;
 use crate::caller::send;
 use crate::error::{CallError, CallName};
-use crate::named::methods::{Constructor, RegisteredType};
-use crate::named::{HandleError, NameRegistry, ObjectHandle, ServerSession};
 use crate::object::ObjectResult;
 use crate::proxy::{ObjectLink, Proxy, answer_error, read_value};
+use crate::remote::methods::{Constructor, RegisteredType};
+use crate::remote::registry::{HandleError, NameRegistry, ObjectHandle, ServerSession};
 use crate::remote::wire::{Ask, Framed, OfferedNames, Reply, VERSION};
 use crate::request::{LazyClosure, ObjectRequest};
 use crate::server::ManagerServer;
@@ -26,7 +26,7 @@ use crate::server::ManagerServer;
 #[derive(Clone, Copy)]
 pub(super) struct ServerContext {
     pub(super) server: &'static ManagerServer,
-    pub(super) named: &'static NameRegistry,
+    pub(super) registry: &'static NameRegistry,
 }
 
 /// Purpose of a connection.
@@ -52,22 +52,22 @@ impl From<CallError> for RequestError {
 }
 
 /// Serves one connection until its program closes it, or the manager ends.
-pub(super) fn serve(connection: &Connection, number: u64, here: ServerContext) {
+pub(super) fn serve(connection: &Connection, number: u64, context: ServerContext) {
     // From here on, the end of the manager shuts the connection down, or was seen by the check below.
-    here.server.connections.lock().insert(number, connection.clone());
+    context.server.connections.lock().insert(number, connection.clone());
     let mut role = ConnectionRole::Unknown;
-    serve_requests(connection, number, here, &mut role);
+    serve_requests(connection, number, context, &mut role);
     match role {
         ConnectionRole::Unknown => {}
         ConnectionRole::Keeps(session, _) => session.end(),
         ConnectionRole::Calls(session) => _ = session.upgrade().map(|session| session.leave(number)),
     }
-    let last = here.server.connections.lock().remove(&number);
+    let last = context.server.connections.lock().remove(&number);
     drop(last);
 }
 
-fn serve_requests(connection: &Connection, number: u64, here: ServerContext, role: &mut ConnectionRole) {
-    let server = here.server;
+fn serve_requests(connection: &Connection, number: u64, context: ServerContext, role: &mut ConnectionRole) {
+    let server = context.server;
     while !server.is_stopping() {
         let request = match connection.try_recv::<Framed<Ask>>() {
             Ok(request) => request,
@@ -88,7 +88,7 @@ fn serve_requests(connection: &Connection, number: u64, here: ServerContext, rol
             Err(_) => return,
         };
         let requested = request.head.handle();
-        let framed = match role.handle_request(request, (connection, number), here) {
+        let framed = match role.handle_request(request, (connection, number), context) {
             Ok(None) => continue,
             Ok(Some(framed)) => framed,
             Err(RequestError::Failed(error)) => Framed::bare(Reply::Failed(error)),
@@ -147,7 +147,7 @@ impl ConnectionRole {
         &mut self,
         request: Framed<Ask>,
         (connection, number): (&Connection, u64),
-        here: ServerContext,
+        context: ServerContext,
     ) -> Result<Option<Framed<Reply>>, RequestError> {
         let Framed { head, body } = request;
         match (&*self, head) {
@@ -161,7 +161,7 @@ impl ConnectionRole {
                     Liveness::Unknown => None,
                     Liveness::Ended => return Err(RequestError::Refused("its process has ended".into())),
                 };
-                let session = here.named.open();
+                let session = context.registry.open();
                 let opened = Reply::Opened { session: session.number, server: std::process::id() };
                 *self = ConnectionRole::Keeps(session, life);
                 Ok(Some(Framed::bare(opened)))
@@ -171,7 +171,7 @@ impl ConnectionRole {
                 Err(RequestError::Refused(why))
             }
             (ConnectionRole::Unknown, Ask::Join { session }) => {
-                let open = here.named.session(session).filter(|session| {
+                let open = context.registry.session(session).filter(|session| {
                     session.upgrade().is_some_and(|session| session.join(number, connection))
                 });
                 let ended = || RequestError::Refused(format!("there is no session {session}"));
@@ -181,7 +181,7 @@ impl ConnectionRole {
             (_, head) => {
                 let out_of_order = || RequestError::Refused("it is not of a session that goes on".into());
                 let session = self.session().ok_or_else(out_of_order)?;
-                session.handle_request(head, body.into_incoming(), connection, here)
+                session.handle_request(head, body.into_incoming(), connection, context)
             }
         }
     }
@@ -193,39 +193,39 @@ impl ServerSession {
         request: Ask,
         args: Incoming,
         connection: &Connection,
-        here: ServerContext,
+        context: ServerContext,
     ) -> Result<Option<Framed<Reply>>, RequestError> {
-        let ServerContext { server, named } = here;
+        let ServerContext { server, registry } = context;
         let framed = match request {
             Ask::Open { .. } | Ask::Join { .. } => {
                 return Err(RequestError::Refused("the connection is of a session already".into()));
             }
             Ask::Names => {
-                let types = named.types.lock();
+                let types = registry.types.lock();
                 let types = types.values().map(|known| (known.name.clone(), known.method_names())).collect();
-                let objects = named.objects.lock();
+                let objects = registry.objects.lock();
                 let objects =
                     objects.iter().map(|(name, handle)| (name.clone(), handle.registered.name.clone()));
                 Framed::bare(Reply::Names(OfferedNames { types, objects: objects.collect() }))
             }
             Ask::Create { type_name, handle } => {
-                let registered = named.registered(&type_name)?;
-                let call = CallName::here("constructor", type_name);
+                let registered = registry.registered(&type_name)?;
+                let call = CallName::at_caller("constructor", type_name);
                 let Some(constructor) = registered.constructor.clone() else {
                     return Err(CallError::NoSuchMethod { call, known: registered.method_names() }.into());
                 };
                 let link = Arc::new(make(server, constructor, args, call)?);
                 object_reply(self.insert(handle, ObjectHandle { link, registered }))?
             }
-            Ask::Find { name, handle } => object_reply(self.insert(handle, named.published(&name)?))?,
+            Ask::Find { name, handle } => object_reply(self.insert(handle, registry.published(&name)?))?,
             Ask::Share { session, of, handle } => {
-                let other = named.session(session).and_then(|session| session.upgrade());
+                let other = registry.session(session).and_then(|session| session.upgrade());
                 let none =
                     || RequestError::Refused(format!("there is no handle {of} in a session {session}"));
                 object_reply(self.insert(handle, other.and_then(|other| other.handle(of)).ok_or_else(none)?))?
             }
             Ask::Call { handle, method, object } => {
-                let called = MethodCall::new(&self.find_handle(handle)?, method, object.is_some(), named)?;
+                let called = MethodCall::new(&self.find_handle(handle)?, method, object.is_some(), registry)?;
                 let value = called.call(args, connection)?;
                 match object {
                     None => called.value(value)?,
@@ -234,7 +234,7 @@ impl ServerSession {
             }
             Ask::Free { handle } => {
                 let ObjectHandle { link, registered } = self.find_handle(handle)?;
-                let call = CallName::here("RemoteProxy::free", registered.name.clone());
+                let call = CallName::at_caller("RemoteProxy::free", registered.name.clone());
                 link.free(None, call, || connection.is_disconnected())?;
                 Framed::bare(Reply::Freed)
             }
@@ -293,15 +293,16 @@ impl MethodCall {
         handle: &ObjectHandle,
         method: String,
         to_object: bool,
-        named: &NameRegistry,
+        registry: &NameRegistry,
     ) -> Result<MethodCall, CallError> {
-        let (registered, call) = (&handle.registered, CallName::here(method, handle.registered.name.clone()));
+        let (registered, call) =
+            (&handle.registered, CallName::at_caller(method, handle.registered.name.clone()));
         let found = registered.methods.iter().enumerate().find(|(_, method)| method.name == call.closure);
         let Some((method, found)) = found else {
             return Err(CallError::NoSuchMethod { call, known: registered.method_names() });
         };
         let returned = match (&found.object, to_object) {
-            (Some(object), true) => Some(named.registered(&object.name)?),
+            (Some(object), true) => Some(registry.registered(&object.name)?),
             (None, false) => None,
             (Some(_), false) => {
                 return Err(kind_mismatch(
