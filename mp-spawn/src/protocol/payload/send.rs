@@ -35,7 +35,8 @@ impl ChildPayload {
     /// Encodes arguments, to be packed for each of several children.
     pub(crate) fn encode<A: Serialize + DeserializeOwned + 'static>(args: &A) -> Result<EncodedArgs<A>> {
         let mut out = Outgoing::default();
-        with_nested_message(|| MessagePack::write_whole(&mut out, args)).map_err(|e| unencodable(e.into()))?;
+        with_nested_message(|| MessagePack::write_whole(&mut out, args))
+            .map_err(|e| unencodable(e.into()))?;
         match out.into_plain(MOST_PLAIN) {
             Ok(bytes) => Ok(EncodedArgs::Plain(bytes)),
             Err(out) => Ok(EncodedArgs::Shared(Encoded::finish(arena()?, out).map_err(unencodable)?)),
