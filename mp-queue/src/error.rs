@@ -195,20 +195,22 @@ impl<T> fmt::Display for PutError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PutError::Full(_) => f.write_str(
-                "the queue is full, or too many messages are on their way in all, and there was no room in the time given: wait (longer) \
-                 for consumers, or make it with more room",
+                "the queue is full, or the arena has no room for further messages: wait longer for consumers, or \
+                 create the queue or the arena with more room",
             ),
-            PutError::Closed(_) => f.write_str("the queue was closed: nothing more can be put; call close() after the last put of all producers"),
+            PutError::Closed(_) => f.write_str(
+                "the queue is closed, so no message can be put: call close() after the last put of all producers",
+            ),
             PutError::Disconnected(_) => f.write_str(
-                "the other side is gone, so that no process would receive it: all handles there were dropped, or their processes \
-                 ended",
+                "the other side is gone, so no process can receive the message: all its handles were dropped, or \
+                 their processes ended",
             ),
             PutError::NoReceivers { channel, .. } => {
                 let name = if channel.is_empty() { String::new() } else { format!(" {channel:?}") };
                 write!(
                     f,
-                    "the watch channel{name} of {} has no receivers: all were dropped, or their processes ended. `send_replace` \
-                     replaces the value without receivers",
+                    "the watch channel{name} of {} has no receivers: all were dropped, or their processes ended. \
+                     `send_replace` replaces the value without receivers",
                     std::any::type_name::<T>()
                 )
             }
@@ -216,12 +218,12 @@ impl<T> fmt::Display for PutError<T> {
             PutError::Interrupted(_) => f.write_str(INTERRUPTED),
             PutError::TooLarge { bytes, limit, .. } => write!(
                 f,
-                "the message has {bytes} bytes, and no more than {limit} may be in the queue: make it smaller, or the \
-                 queue with a higher bound (QueueOptions::bytes)"
+                "the message has {bytes} bytes, and the queue may contain at most {limit}: send a smaller message, or \
+                 create the queue with a higher bound (QueueOptions::bytes)"
             ),
             PutError::Deserted { last, pid, .. } => write!(
                 f,
-                "the queue is full and no other process has it any more: {}",
+                "the queue is full, and no other process has it any more: {}",
                 LastProcess(*last, *pid)
             ),
             PutError::Failed { error, .. } => error.fmt(f),
@@ -245,9 +247,11 @@ impl fmt::Display for LastProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self(last, pid) = *self;
         match (last, pid) {
-            (Some(member), pid) => write!(f, "the last one, {}, is gone", member.process(pid))?,
-            (None, 0) => f.write_str("the process to which it was sent is gone, and never received it")?,
-            (None, pid) => write!(f, "process {pid}, to which it was sent, is gone, and never received it")?,
+            (Some(member), pid) => {
+                write!(f, "the last process that had it, {}, is gone", member.process(pid))?
+            }
+            (None, 0) => f.write_str("the process to which it was sent ended and never received it")?,
+            (None, pid) => write!(f, "process {pid}, to which it was sent, ended and never received it")?,
         }
         match children::failure_of(pid) {
             Some(failure) => write!(f, ": {failure}"),
@@ -271,8 +275,9 @@ impl fmt::Display for TypeRefusal {
         let sent = if sent.is_empty() { "another type" } else { sent };
         write!(
             f,
-            "the other side is gone; it had got a message of type {sent} from here, where it expects {expected}; types have to be \
-             named alike on both sides: put the type into a crate that both programs use, or send tuples or bytes"
+            "the other side is gone: it refused a message of type {sent} from this side, because it expected \
+             {expected}; both programs must use the same type name: define the type in a crate that both use, or \
+             send tuples or bytes"
         )
     }
 }
@@ -354,21 +359,24 @@ impl GetError {
 impl fmt::Display for GetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            GetError::Empty => f.write_str("the queue is empty, and nothing came in the time given: wait longer, or without a time-out"),
+            GetError::Empty => f.write_str(
+                "the queue is empty, and no message arrived in time: wait longer, or without a time-out",
+            ),
             GetError::Leased { holders } => {
                 f.write_str(
-                    "the queue is closed and empty, but messages may come back that other processes work on",
+                    "the queue is closed and empty, but other processes have leases of messages, which may be given back",
                 )?;
                 list(f, holders)
             }
             GetError::Interrupted => f.write_str(INTERRUPTED),
             GetError::Disconnected => f.write_str(
-                "the other side is gone, and no message is left: all handles there were dropped, or their processes ended",
+                "the other side is gone, and no message is left: all its handles were dropped, or their processes \
+                 ended",
             ),
             GetError::TypeRefused(refusal) => refusal.fmt(f),
             GetError::Deserted { last, pid } => write!(
                 f,
-                "the queue is empty and no other process has it any more: {}",
+                "the queue is empty, and no other process has it any more: {}",
                 LastProcess(*last, *pid)
             ),
             GetError::Failed(e) => e.fmt(f),
@@ -408,7 +416,11 @@ impl fmt::Display for RecvIntoError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RecvIntoError::TooShort(m) => {
-                write!(f, "the message has {} bytes, more than the buffer: it is in this error", m.len())
+                write!(
+                    f,
+                    "the message has {} bytes, more than the buffer; this error contains the message",
+                    m.len()
+                )
             }
             RecvIntoError::Get(e) => e.fmt(f),
         }

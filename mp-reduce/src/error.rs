@@ -61,15 +61,14 @@ impl fmt::Display for Error {
             Error::TypeMismatch { expected, found: Some(found), .. } => {
                 write!(
                     f,
-                    "a message of type {found} arrived where {expected} is expected; types have to be named \
-                     alike on both sides: put the type into a crate that both programs use, or send tuples \
-                     or bytes"
+                    "a message has type {found}, and {expected} is expected; both programs must use the same \
+                     type name: define the type in a crate that both use, or send tuples or bytes"
                 )
             }
             Error::TypeMismatch { expected, found: None, .. } => write!(
                 f,
-                "a message of another type, whose name it does not carry, arrived where {expected} is \
-                 expected; read it as the type that was sent"
+                "a message has another type, whose name it does not contain, and {expected} is expected: \
+                 receive it as the type that was sent"
             ),
         }
     }

@@ -102,7 +102,7 @@ impl Clone for Connection {
 }
 
 fn one_way(what: &str) -> Error {
-    mp_core::Error::Unsupported(format!("this end of a one-way pipe can't {what}: the other one can")).into()
+    mp_core::Error::Unsupported(format!("this end of a one-way pipe can't {what}: use its other end")).into()
 }
 
 impl Connection {
@@ -400,7 +400,7 @@ impl Serialize for Connection {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
         if let Transport::Socket(_) = self.transport {
             return Err(S::Error::custom(
-                "a Connection over a socket can't be sent; connect there once more",
+                "a Connection over a socket can't be sent to another process: connect there instead",
             ));
         }
         let attach = |end: Option<&ChannelEnd>| end.map(|end| end.attach(NAME)).transpose();
@@ -421,7 +421,7 @@ impl<'de> Deserialize<'de> for Connection {
             (Some(into), Some(out)) => Transport::Duplex { recv: into, send: out },
             (Some(into), None) => Transport::RecvOnly(into),
             (None, Some(out)) => Transport::SendOnly(out),
-            (None, None) => return Err(D::Error::custom("a Connection without ends arrived")),
+            (None, None) => return Err(D::Error::custom("a received Connection has no ends")),
         };
         Ok(Self::of(ends))
     }

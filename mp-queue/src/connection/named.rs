@@ -43,10 +43,12 @@ impl<T: Message> Message for Named<T> {
 
     fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
         let (name, _) = split(inc.rest()).ok_or_else(|| {
-            mp_core::Error::Malformed("a message of a connection is shorter than the name of its type".into())
+            mp_core::Error::Malformed("a message of a connection is shorter than its type name".into())
         })?;
         if !is_name_of::<T>(name) {
-            return Err(mp_core::Error::Malformed("it is of another type, with the same fingerprint".into()));
+            return Err(mp_core::Error::Malformed(
+                "the message has another type with the same fingerprint".into(),
+            ));
         }
         let before = LENGTH + name.len();
         inc.advance(before);

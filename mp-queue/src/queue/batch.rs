@@ -38,7 +38,7 @@ impl<T, I> fmt::Debug for PutManyError<T, I> {
 
 impl<T, I> fmt::Display for PutManyError<T, I> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "after {} values: {}", self.put, self.error)
+        write!(f, "{} values were put, and the next one failed: {}", self.put, self.error)
     }
 }
 

@@ -110,7 +110,7 @@ impl ChannelEnd {
         }
         let mine = raw.memory().token(receivers);
         if raw.arena().mark(&token) != mine {
-            return Err(format!("the attachments are no {what}"));
+            return Err(format!("the attachments are not those of {what}"));
         }
         let theirs = raw.memory().token(!receivers);
         Ok(Self { raw, token: Some(token), mine, theirs })

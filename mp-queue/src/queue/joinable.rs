@@ -82,7 +82,7 @@ impl fmt::Display for JoinableQueueError {
             JoinableQueueError::Lost(n) => {
                 write!(
                     f,
-                    "{n} tasks were not done: their consumers died or gave up (dead_letter returns them)"
+                    "{n} tasks were not done: their consumers died or gave them back (dead_letter() returns them)"
                 )
             }
             JoinableQueueError::Unfinished { tasks, holders } => {

@@ -79,7 +79,9 @@ impl RetainedEnd {
     }
 
     fn retained_ring(end: &ChannelEnd) -> mp_core::Result<RetainedRing> {
-        let none = || mp_core::Error::Malformed("the attachment is a queue whose messages are taken".into());
+        let none = || {
+            mp_core::Error::Malformed("the attachment is a queue, not a watch or broadcast channel".into())
+        };
         end.raw().memory().retained().ok_or_else(none)
     }
 

@@ -79,8 +79,8 @@ impl Clone for RawQueue {
 
 /// Advice for a capacity of 0, which the caller may have meant as Python's queue without a limit or as a
 /// rendezvous channel.
-const CAPACITY_ADVICE: &str = ". For any number: `Queue::unbounded()`, or `channel()`. So that a sender waits until its message was \
-    taken: a `JoinableQueue`, and its `join()`";
+const CAPACITY_ADVICE: &str = ". For a queue without a limit, use `Queue::unbounded()` or `channel()`. To wait until a message was \
+    taken, use a `JoinableQueue` and its `join()`";
 
 impl RawQueue {
     /// Creates a queue in the current arena.
@@ -166,7 +166,7 @@ impl RawQueue {
     pub(crate) fn open(hold: Hold, capable: Option<Capabilities>) -> Result<Self, Error> {
         hold.arena().set_ring_layer(&LAYER)?;
         let memory = RingMemory::open(hold.arena(), hold.block())
-            .ok_or_else(|| mp_core::Error::Malformed("the attachment is no queue".into()))?;
+            .ok_or_else(|| mp_core::Error::Malformed("the attachment is not a queue".into()))?;
         Ok(Self::of(hold, memory, capable))
     }
 

@@ -110,7 +110,7 @@ fn read_newest<T: Message>(
 #[cold]
 fn empty() -> Error {
     mp_core::Error::Malformed(
-        "the cell has no value: some process wrote into memory that is not its own".into(),
+        "the watch channel has no value: a process overwrote memory that is not its own".into(),
     )
     .into()
 }

@@ -64,14 +64,14 @@ impl ReadPart {
 
 #[cold]
 fn no_message() -> String {
-    "this thread is ending".into()
+    "the thread is ending, and its thread-local data is gone".into()
 }
 
 #[cold]
 fn cycle<P>() -> String {
     format!(
-        "a {} leads to itself, and a message can't have cycles: leave out the way back (`#[serde(skip)]`), and let the receiver make \
-         it again",
+        "a {} leads to itself, and a message can't have cycles: skip the reference back (`#[serde(skip)]`), and \
+         restore it in the receiver",
         type_name::<P>()
     )
 }
@@ -133,7 +133,7 @@ fn insert_before(to: &mut Vec<u8>, at: usize) -> Result<()> {
     let mut before = parts_head(parts.len());
     for part in parts {
         write_length(&mut before, part.len()).ok_or_else(|| {
-            Error::LimitExceeded("a shared part of more than 4 GiB: put it in a tensor".into())
+            Error::LimitExceeded("a shared part has more than 4 GiB: put it into a tensor".into())
         })?;
         before.extend_from_slice(&part);
     }

@@ -257,6 +257,9 @@ pub mod registered {
         let entry = super::entry_of_type::<T>().map_err(D::Error::custom)?;
         let ByteString(bytes) = ByteString::deserialize(d)?;
         let value = entry.read(&bytes).map_err(D::Error::custom)?;
-        value.downcast().map(|value| *value).map_err(|_| D::Error::custom("a registered type is another one"))
+        value
+            .downcast()
+            .map(|value| *value)
+            .map_err(|_| D::Error::custom("the registered functions return another type"))
     }
 }

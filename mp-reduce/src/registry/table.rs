@@ -59,8 +59,8 @@ pub(super) fn of_name(name: &str) -> Result<&'static RegistryEntry, String> {
 #[cold]
 fn unknown(name: &str) -> String {
     format!(
-        "the type {name} is not registered in {}: `register!` makes it known to all processes \
-         of a program, `register` to one",
+        "the type {name} is not registered in {}: `register!` registers it in all processes of a program, \
+         `register` in one process",
         this_process()
     )
 }
@@ -101,12 +101,15 @@ where
         let value = value.downcast_ref::<T>().ok_or_else(|| unknown(type_name::<T>()))?;
         let handle = catch_call::<T, _>("reduced", || reduce(value))?;
         write_part::<H, H>(&handle)
-            .map_err(|e| format!("what {} is reduced to: {}{e}", type_name::<T>(), position_prefix(&e)))
+            .map_err(|e| format!("the reduced form of {}: {}{e}", type_name::<T>(), position_prefix(&e)))
     };
     let read = move |bytes: &[u8]| {
         let handle = read_part::<H>(bytes).map_err(|e| {
             let (this, handle) = (type_name::<T>(), type_name::<H>());
-            format!("{this}, as {handle}: {}{e}; is it registered alike on both sides?", position_prefix(&e))
+            format!(
+                "{this}, as {handle}: {}{e}; is it registered in the same way on both sides?",
+                position_prefix(&e)
+            )
         })?;
         let value = catch_call::<T, _>("rebuilt", || rebuild(handle))?;
         Ok(Box::new(value) as Box<dyn Any>)
@@ -145,8 +148,8 @@ fn add_entry(entry: RegistryEntry) -> Result<()> {
 /// Returns the error of a name that the type `taken_by` has, for the type `type_name`.
 pub(super) fn name_taken(name: &str, taken_by: &str, type_name: &str) -> Error {
     Error::InvalidArgument(format!(
-        "{name:?} is the name of the registered type {taken_by} already: give {type_name} another one, \
-         by `register_as`"
+        "{name:?} is the name of the registered type {taken_by} already: register {type_name} under another \
+         name (`register_as`)"
     ))
 }
 
@@ -160,8 +163,7 @@ impl RegistryEntry {
         match (same_type, same_name) {
             (false, false) => None,
             (true, _) => Some(Err(Error::InvalidArgument(format!(
-                "the type {} is registered already, as {:?}, with other functions: a type is \
-                 registered once in a process",
+                "the type {} is registered already, as {:?}, with other functions: register each type once",
                 self.type_name, self.name
             )))),
             (false, true) => Some(Err(name_taken(&self.name, self.type_name, other.type_name))),
@@ -182,13 +184,13 @@ impl RegistryEntry {
     pub(super) fn read_shared(&self, bytes: &[u8]) -> Result<Box<dyn Any + Send + Sync>, String> {
         let local = || {
             format!(
-                "a {} can't be an `AnyValue`: it is registered by `register_local`, for a type that is not \
-                 `Send` and `Sync`",
+                "a {} can't be an `AnyValue`: it was registered by `register_local`, for types that are not `Send` and \
+                 `Sync`",
                 self.type_name
             )
         };
         let share = self.share.ok_or_else(local)?;
-        share(self.read(bytes)?).ok_or_else(|| "a registered type is another one".into())
+        share(self.read(bytes)?).ok_or_else(|| "the registered functions return another type".into())
     }
 
     /// Returns the name of the type in this program.

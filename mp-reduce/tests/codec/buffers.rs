@@ -513,7 +513,7 @@ fn a_forged_row_is_an_error_that_says_what_is_wrong() {
     for (kind, len, attachment, says) in [
         (0x12, 1 << 40, 0, "a buffer of 1099511627776 is read there"),
         (0x12, u64::MAX, 0, "a buffer of 18446744073709551615 is read there"),
-        (0x12, long - 1, 0, "are no row of numbers of 4 bytes"),
+        (0x12, long - 1, 0, "are not a whole number of numbers of 4 bytes"),
         (0x12, long, 1, "attachment 1 of the message does not exist"),
         (0x12, long, u32::MAX, "does not exist"),
         (0x1d, long, 0, "a buffer of the unknown kind 0x1d"),

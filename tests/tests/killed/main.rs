@@ -2,10 +2,10 @@
 //! file for each area. Programs that must begin without shared memory are this program, started again.
 
 mod ends;
-mod retained;
 mod late_joining;
 mod messages;
 mod queues;
+mod retained;
 mod small_messages;
 mod stopped_producers;
 mod stopped_sweepers;

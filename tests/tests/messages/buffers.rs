@@ -192,9 +192,10 @@ fn a_forged_length_is_refused() {
     };
     assert_eq!(read(20_000).unwrap(), vec![3; 5000]);
     assert_eq!(read(8).unwrap(), [3; 2]);
-    for (len, says) in
-        [(19_999, "are no row of numbers of 4 bytes"), (1 << 20, "a buffer of 1048576 is read there")]
-    {
+    for (len, says) in [
+        (19_999, "are not a whole number of numbers of 4 bytes"),
+        (1 << 20, "a buffer of 1048576 is read there"),
+    ] {
         let why = read(len).unwrap_err();
         assert!(why.contains(says), "{why}");
     }

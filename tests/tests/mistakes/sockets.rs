@@ -112,8 +112,8 @@ fn another_key_or_none() {
         client.join().unwrap();
         error
     };
-    says(meet(key("theirs"), "key"), &["another authentication key", "use the same on both"]);
-    says(meet(SocketOptions::new(), "no-key"), &["no authentication key", "use the same on both"]);
+    says(meet(key("theirs"), "key"), &["another authentication key", "use the same key on both sides"]);
+    says(meet(SocketOptions::new(), "no-key"), &["only this side has an", "use the same key on both sides"]);
 }
 
 #[test]

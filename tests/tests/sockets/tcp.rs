@@ -188,7 +188,7 @@ fn addresses_are_tried_in_order() {
     let ConnectError::Io { source, .. } = &taken else { panic!("{taken}") };
     assert_eq!(source.kind(), std::io::ErrorKind::AddrInUse);
     let refused = connect(Address::tcp(&[refusing, refusing][..]).unwrap()).unwrap_err();
-    assert!(refused.to_string().contains("start the one that has the Listener first"), "{refused}");
+    assert!(refused.to_string().contains("start the process with the Listener first"), "{refused}");
     assert!(Address::tcp("no colon").is_err());
 }
 

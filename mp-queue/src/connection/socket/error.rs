@@ -116,16 +116,16 @@ impl fmt::Display for ConnectError {
             ConnectError::Io { what, address, source } => {
                 let advice = match source.kind() {
                     io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound if *what == CONNECTING => {
-                        "; no process listens there: start the one that has the Listener first"
+                        "; no process listens there: start the process with the Listener first"
                     }
-                    io::ErrorKind::AddrInUse => "; another Listener is there: end it, or choose another address",
+                    io::ErrorKind::AddrInUse => "; another Listener uses the address: end it, or choose another address",
                     io::ErrorKind::InvalidFilename => "; an address has at most 107 bytes",
                     _ => "",
                 };
                 write!(f, "{what} {address}: {source}{advice}")
             }
             ConnectError::OtherUser { uid, pid } => {
-                write!(f, "the other side (pid {pid}) belongs to user {uid}; both have to be of the same user")
+                write!(f, "the other side (pid {pid}) runs as user {uid}; both sides must run as the same user")
             }
             ConnectError::KeyMismatch { pid, host } => {
                 f.write_str("the other side (")?;
@@ -133,26 +133,28 @@ impl fmt::Display for ConnectError {
                     Some(host) => host.fmt(f),
                     None => write!(f, "pid {pid}"),
                 }?;
-                f.write_str(") has another authentication key; use the same on both")
+                f.write_str(") has another authentication key; use the same key on both sides")
             }
             ConnectError::KeyMissing { here } => write!(
                 f,
-                "{} has no authentication key, and the other one has; use the same on both",
-                if *here { "this side" } else { "the other side" }
+                "only {} has an authentication key; use the same key on both sides",
+                if *here { "the other side" } else { "this side" }
             ),
             ConnectError::EmptyKey => f.write_str(
-                "the authentication key is empty (is a variable not set?); give a key, or say explicitly that there is none: `no_key()`",
+                "the authentication key is empty (is an environment variable not set?): set a key, or call `no_key()` to \
+                 use none",
             ),
             ConnectError::KeyRequired { address } => write!(
                 f,
-                "other machines can reach {address}, so an authentication key is required there: give one (`authkey`), \
-                 or use a loopback address, such as 127.0.0.1"
+                "other machines can reach {address}, so an authentication key is required: set one (`authkey`), or use \
+                 a loopback address, such as 127.0.0.1"
             ),
             ConnectError::Incompatible(why) => {
-                write!(f, "the other side is no connection of this library, or of another version: {why}")
+                write!(f, "the other side does not use this library, or uses another version of it: {why}")
             }
             ConnectError::Gone => f.write_str(
-                "the other side went away before the connection was made: it ended, or refused; its own error says why",
+                "the other side closed the connection during the handshake: it ended or refused this side; its own error \
+                 has the cause",
             ),
             ConnectError::TimedOut(after) => {
                 write!(f, "the other side did not answer within {after:?}; is it stopped, or busy?")

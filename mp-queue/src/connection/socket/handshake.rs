@@ -264,10 +264,10 @@ pub(super) fn hello(key: bool, mine: &[u8; NONCE]) -> [u8; HELLO] {
 pub(super) fn check_hello(hello: &[u8; HELLO], key: bool) -> Result<[u8; NONCE], ConnectError> {
     let (magic, rest) = hello.split_at(MAGIC.len());
     if magic[..7] != MAGIC[..7] {
-        return Err(ConnectError::Incompatible("it said something else than hello"));
+        return Err(ConnectError::Incompatible("it sent no valid hello"));
     }
     if magic[7] != MAGIC[7] {
-        return Err(ConnectError::Incompatible("it speaks another version"));
+        return Err(ConnectError::Incompatible("it uses another version of the protocol"));
     }
     let has_key = match rest[0] {
         0 => false,

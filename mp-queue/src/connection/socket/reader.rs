@@ -119,12 +119,12 @@ impl MessageReader {
                 read(fd, &mut self.head[self.have..])
             } else if len > limit {
                 let why = format!(
-                    "a message of {len} bytes arrives, and {limit} is the limit here (SocketOptions::max_message)"
+                    "a message of {len} bytes arrived, and {limit} is the limit of this side (SocketOptions::max_message)"
                 );
                 return Err(self.end(fd, mp_core::Error::LimitExceeded(why)));
             } else if name > MAX_NAME {
                 let why = format!(
-                    "a message arrives whose type has a name of {name} bytes, and {MAX_NAME} is the limit"
+                    "a message arrived whose type name has {name} bytes, and {MAX_NAME} is the limit"
                 );
                 return Err(self.end(fd, mp_core::Error::LimitExceeded(why)));
             } else if self.name.len() < name {
@@ -149,7 +149,7 @@ impl MessageReader {
                     return Err(self.gone());
                 }
                 Ok(0) => {
-                    let why = "the other end is gone, in the middle of a message";
+                    let why = "the other side closed the connection in the middle of a message";
                     return Err(self.end(fd, mp_core::Error::Malformed(why.into())));
                 }
                 Ok(n) if self.have < HEAD => self.have += n,

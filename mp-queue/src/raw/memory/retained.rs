@@ -307,7 +307,7 @@ impl RetainedRing {
     /// Returns the error for too many concurrent readers.
     #[cold]
     pub(crate) fn busy_error(&self) -> Error {
-        let why = format!("more than {PINS} threads read one value at once: are they stopped?");
+        let why = format!("more than {PINS} threads read one value at the same time; are they stopped?");
         Error::LimitExceeded(why)
     }
 }

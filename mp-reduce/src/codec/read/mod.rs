@@ -243,7 +243,7 @@ impl<'de> ValueReader<'de, '_> {
             && !bytes.len().is_multiple_of(kind.size())
         {
             return Err(CodecError::message(format!(
-                "{} bytes are no row of numbers of {} bytes",
+                "{} bytes are not a whole number of numbers of {} bytes",
                 bytes.len(),
                 kind.size()
             )));
