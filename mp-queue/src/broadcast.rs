@@ -81,7 +81,8 @@ impl fmt::Display for RecvError {
             RecvError::Lagged(n) => {
                 write!(
                     f,
-                    "the receiver was too slow and has missed {n} messages: receive faster, or keep more of them"
+                    "the receiver was too slow and has missed {n} messages: receive faster, or keep more of \
+                     them"
                 )
             }
             RecvError::Closed => f.write_str("the channel is empty and has no sender any more"),

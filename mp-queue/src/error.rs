@@ -195,22 +195,23 @@ impl<T> fmt::Display for PutError<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             PutError::Full(_) => f.write_str(
-                "the queue is full, or the arena has no room for further messages: wait longer for consumers, or \
-                 create the queue or the arena with more room",
+                "the queue is full, or the arena has no room for further messages: wait longer for \
+                 consumers, or create the queue or the arena with more room",
             ),
             PutError::Closed(_) => f.write_str(
-                "the queue is closed, so no message can be put: call close() after the last put of all producers",
+                "the queue is closed, so no message can be put: call close() after the last put of all \
+                 producers",
             ),
             PutError::Disconnected(_) => f.write_str(
-                "the other side is gone, so no process can receive the message: all its handles were dropped, or \
-                 their processes ended",
+                "the other side is gone, so no process can receive the message: all its handles were \
+                 dropped, or their processes ended",
             ),
             PutError::NoReceivers { channel, .. } => {
                 let name = if channel.is_empty() { String::new() } else { format!(" {channel:?}") };
                 write!(
                     f,
-                    "the watch channel{name} of {} has no receivers: all were dropped, or their processes ended. \
-                     `send_replace` replaces the value without receivers",
+                    "the watch channel{name} of {} has no receivers: all were dropped, or their processes \
+                     ended. `send_replace` replaces the value without receivers",
                     std::any::type_name::<T>()
                 )
             }
@@ -218,8 +219,8 @@ impl<T> fmt::Display for PutError<T> {
             PutError::Interrupted(_) => f.write_str(INTERRUPTED),
             PutError::TooLarge { bytes, limit, .. } => write!(
                 f,
-                "the message has {bytes} bytes, and the queue may contain at most {limit}: send a smaller message, or \
-                 create the queue with a higher bound (QueueOptions::bytes)"
+                "the message has {bytes} bytes, and the queue may contain at most {limit}: send a smaller \
+                 message, or create the queue with a higher bound (QueueOptions::bytes)"
             ),
             PutError::Deserted { last, pid, .. } => write!(
                 f,
@@ -275,9 +276,9 @@ impl fmt::Display for TypeRefusal {
         let sent = if sent.is_empty() { "another type" } else { sent };
         write!(
             f,
-            "the other side is gone: it refused a message of type {sent} from this side, because it expected \
-             {expected}; both programs must use the same type name: define the type in a crate that both use, or \
-             send tuples or bytes"
+            "the other side is gone: it refused a message of type {sent} from this side, because it \
+             expected {expected}; both programs must use the same type name: define the type in a crate \
+             that both use, or send tuples or bytes"
         )
     }
 }
@@ -364,14 +365,15 @@ impl fmt::Display for GetError {
             ),
             GetError::Leased { holders } => {
                 f.write_str(
-                    "the queue is closed and empty, but other processes have leases of messages, which may be given back",
+                    "the queue is closed and empty, but other processes have leases of messages, which may \
+                     be given back",
                 )?;
                 list(f, holders)
             }
             GetError::Interrupted => f.write_str(INTERRUPTED),
             GetError::Disconnected => f.write_str(
-                "the other side is gone, and no message is left: all its handles were dropped, or their processes \
-                 ended",
+                "the other side is gone, and no message is left: all its handles were dropped, or their \
+                 processes ended",
             ),
             GetError::TypeRefused(refusal) => refusal.fmt(f),
             GetError::Deserted { last, pid } => write!(

@@ -50,8 +50,9 @@
 //!   put. A receiver whose stack has no room gets an error with the message's bytes. (Recursion that serde
 //!   keeps to itself is not seen, and not counted: a variant of an untagged enum that holds the enum in a
 //!   `Box` and nothing else, and tuple variants within internally tagged enums and flattened fields.)
-//! - Numbers of 128 bits can't be in untagged or internally tagged enums, nor in flattened fields: serde has no place for them
-//!   where it buffers values. They are refused at `put`. (To find out, a value with such numbers is read once when it is put.)
+//! - Numbers of 128 bits can't be in untagged or internally tagged enums, nor in flattened fields: serde has
+//!   no place for them where it buffers values. They are refused at `put`. (To find out, a value with such
+//!   numbers is read once when it is put.)
 //! - A message that can't be read is not lost: the error says its type and the place in it, and has its bytes
 //!   ([`Error::bytes`]).
 

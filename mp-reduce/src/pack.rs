@@ -115,8 +115,8 @@ pub fn pack<T: Message>(mut value: T) -> Result<Envelope, PackError<T>> {
 }
 
 /// Encodes a value, and lets `seal` put the encoded bytes into an envelope. The value stays in place. Its
-/// exclusive parts are in the message until the message is [committed](LoanedParts::commit) or the value gets them
-/// [back](LoanedParts::restore).
+/// exclusive parts are in the message until the message is [committed](LoanedParts::commit) or the value
+/// gets them [back](LoanedParts::restore).
 ///
 /// # Errors
 /// If the value's `Serialize` or `seal` returns an error. The value is unchanged then.

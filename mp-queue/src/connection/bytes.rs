@@ -70,7 +70,8 @@ impl Connection {
     }
 
     mp_core::forms! {
-        "Receives the next message as bytes": recv_bytes() -> Result<Vec<u8>, GetError>, or "[`GetError::Empty`]";
+        "Receives the next message as bytes": recv_bytes() -> Result<Vec<u8>, GetError>,
+        or "[`GetError::Empty`]";
         |connection, wait| connection.recv_bytes_wait(wait);
         never try_recv_bytes;
         at_most recv_bytes_timeout;

@@ -157,7 +157,8 @@ impl Connection {
     }
 
     mp_core::forms! {
-        "Accepts an invitation": accept_invitation[T: Message]() -> Result<T, GetError>, or "[`GetError::Empty`]";
+        "Accepts an invitation": accept_invitation[T: Message]() -> Result<T, GetError>,
+        or "[`GetError::Empty`]";
         |connection, wait| connection.accept_wait(wait);
         at_most accept_invitation_timeout;
     }
@@ -183,8 +184,8 @@ fn pipe(instead: &str) -> Error {
 fn tcp(socket: &Socket) -> Option<Error> {
     let host = socket.peer().host()?;
     let why = format!(
-        "an invitation leads to memory of this machine, and TCP (to {host}) can't carry it: connect by a path or \
-         a name (@…) instead"
+        "an invitation leads to memory of this machine, and TCP (to {host}) can't carry it: connect by a \
+         path or a name (@…) instead"
     );
     Some(mp_core::Error::Unsupported(why).into())
 }

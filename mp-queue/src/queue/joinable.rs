@@ -82,7 +82,8 @@ impl fmt::Display for JoinableQueueError {
             JoinableQueueError::Lost(n) => {
                 write!(
                     f,
-                    "{n} tasks were not done: their consumers died or gave them back (dead_letter() returns them)"
+                    "{n} tasks were not done: their consumers died or gave them back (dead_letter() returns \
+                     them)"
                 )
             }
             JoinableQueueError::Unfinished { tasks, holders } => {
@@ -179,8 +180,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
 
     mp_core::forms! {
         "Takes the oldest task": get() -> Result<Option<Lease<T>>, GetError>,
-        or "[`GetError::Empty`], or [`GetError::Leased`] with the leaseholders if the queue is closed and their \
-            messages may be given back";
+        or "[`GetError::Empty`], or [`GetError::Leased`] with the leaseholders if the queue is closed and \
+            their messages may be given back";
         |tasks, wait| tasks.queue.lease_wait(wait);
         never try_get;
         at_most get_timeout;
@@ -232,7 +233,8 @@ impl<T: Serialize + DeserializeOwned + 'static> JoinableQueue<T> {
     }
 
     mp_core::forms! {
-        "Waits until no task is unfinished": join() -> Result<(), JoinableQueueError>, or "[`JoinableQueueError::Unfinished`]";
+        "Waits until no task is unfinished": join() -> Result<(), JoinableQueueError>,
+        or "[`JoinableQueueError::Unfinished`]";
         |tasks, wait| tasks.join_wait(wait);
         at_most join_timeout;
         until join_deadline;

@@ -246,8 +246,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Queue<T> {
     mp_core::forms! {
         "Takes the oldest message as a [`Lease`]":
         get_lease() -> Result<Option<Lease<T>>, GetError>,
-        or "[`GetError::Empty`], or [`GetError::Leased`] with the leaseholders if the queue is closed and their \
-            messages may be given back";
+        or "[`GetError::Empty`], or [`GetError::Leased`] with the leaseholders if the queue is closed and \
+            their messages may be given back";
         |queue, wait| queue.lease_wait(wait);
         never try_get_lease;
         at_most get_lease_timeout;

@@ -47,8 +47,8 @@ use crate::raw::waiting::PeerGone;
 /// ```
 ///
 /// # Order
-/// Each message gets a position when it is published. Messages are taken in the order of their positions, so the messages of
-/// one thread are taken in the order in which it put them.
+/// Each message gets a position when it is published. Messages are taken in the order of their positions, so
+/// the messages of one thread are taken in the order in which it put them.
 ///
 /// # Blocking
 /// [`put`](Self::put) waits while the queue is full, and [`get`](Self::get) waits while it is empty. A

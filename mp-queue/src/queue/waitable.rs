@@ -151,9 +151,9 @@ impl LeaseReady {
     }
 }
 
-/// Ready when [`try_get_lease`](Queue::try_get_lease) would not wait: there is a message, or the queue is at its
-/// end. The end is reached when the queue is closed and no other process works on a message that might be
-/// given back.
+/// Ready when [`try_get_lease`](Queue::try_get_lease) would not wait: there is a message, or the queue is at
+/// its end. The end is reached when the queue is closed and no other process works on a message that might
+/// be given back.
 impl Waitable for LeaseReady {
     fn wait_point(&self) -> WaitPoint<'_> {
         Self::place_of(&self.0)

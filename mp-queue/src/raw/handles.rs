@@ -22,8 +22,8 @@
 //! protects all counts. They are not shared with other processes.
 //!
 //! **One queue has one `LocalHandles`.** It is found by the number of the queue's block. A
-//! [`RawQueue`](crate::raw::RawQueue) drops its share before it releases the block, so no `LocalHandles` is left when the
-//! block is reused for another queue.
+//! [`RawQueue`](crate::raw::RawQueue) drops its share before it releases the block, so no `LocalHandles` is
+//! left when the block is reused for another queue.
 //!
 //! In a forked copy of the process, handles are not counted: nothing can wait there.
 //!
@@ -101,8 +101,9 @@ impl LocalHandles {
         })
     }
 
-    /// Registers the `LocalState` that some of the `RawQueue`s share. Each `RawQueue` holds the queue before and for as long
-    /// as it has a share of the `LocalState`. So the number of shares never exceeds the process's count of holds.
+    /// Registers the `LocalState` that some of the `RawQueue`s share. Each `RawQueue` holds the queue before
+    /// and for as long as it has a share of the `LocalState`. So the number of shares never exceeds the
+    /// process's count of holds.
     pub(crate) fn register(&self, local: &Arc<LocalState>) {
         let mut locals = self.locals.lock();
         locals.retain(|local| local.strong_count() > 0);
@@ -145,7 +146,8 @@ impl Drop for LocalHandles {
 pub(crate) struct CountedHandle {
     of: Arc<LocalHandles>,
     capable: Capabilities,
-    /// Number of its calls that wait without a time-out, by [`WaitPurpose`]. Changed while the counts are locked.
+    /// Number of its calls that wait without a time-out, by [`WaitPurpose`]. Changed while the counts are
+    /// locked.
     calls: Mutex<[u32; 2]>,
     memory: RingMemory,
 }

@@ -79,8 +79,8 @@ impl Clone for RawQueue {
 
 /// Advice for a capacity of 0, which the caller may have meant as Python's queue without a limit or as a
 /// rendezvous channel.
-const CAPACITY_ADVICE: &str = ". For a queue without a limit, use `Queue::unbounded()` or `channel()`. To wait until a message was \
-    taken, use a `JoinableQueue` and its `join()`";
+const CAPACITY_ADVICE: &str = ". For a queue without a limit, use `Queue::unbounded()` or `channel()`. To \
+                               wait until a message was taken, use a `JoinableQueue` and its `join()`";
 
 impl RawQueue {
     /// Creates a queue in the current arena.

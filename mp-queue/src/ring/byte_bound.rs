@@ -2,10 +2,10 @@
 //!
 //! The bytes in the ring are counted without a counter, which a killed process could leave wrong. Each
 //! envelope has two words: where its bytes *begin* and *end* if the bytes of all messages are laid out in
-//! the order of positions. A producer that is about to publish position `t` reads the message of `t - 1`. If that message
-//! is still in the ring, the new bytes begin at its end. Otherwise all earlier messages are taken, and the
-//! new bytes begin at 0. The bytes in the ring extend from the beginning of the oldest message to the end of
-//! the newest one.
+//! the order of positions. A producer that is about to publish position `t` reads the message of `t - 1`. If
+//! that message is still in the ring, the new bytes begin at its end. Otherwise all earlier messages are
+//! taken, and the new bytes begin at 0. The bytes in the ring extend from the beginning of the oldest
+//! message to the end of the newest one.
 //!
 //! | word | written by | when |
 //! |---|---|---|
@@ -240,8 +240,8 @@ impl Steps for PutByteBounded {
                 self.pc = Pc::Tail;
             }
             // If the position is free, the oldest message precedes it and the measured bytes are valid.
-            // Otherwise the oldest message may have been published under this or a later position, after bytes
-            // that were not read.
+            // Otherwise the oldest message may have been published under this or a later position, after
+            // bytes that were not read.
             Pc::Full => {
                 let slot = Slot::unpack(m.load(slot_at(self.position)));
                 if (self.position.lag(slot), slot.state) == (Lag::Equal, SlotState::Empty) {

@@ -155,9 +155,8 @@ fn small_message_stays_whole_until_leased() {
     let m = memory();
     put_small(&m, b"first one");
     let found = run(FindOldest::new(ring()).leasing(), &m);
-    assert!(
-        matches!(found, GetOutcome::Done(OldestMessage::Small(message, at)) if text(message) == b"first one" && at == position(0))
-    );
+    assert!(matches!(found, GetOutcome::Done(OldestMessage::Small(message, at))
+            if text(message) == b"first one" && at == position(0)));
     assert_eq!(slot(&m, 0).lap, LAP);
     // Between the two reads, the slot's next message arrives.
     let mut find = FindOldest::new(ring()).leasing();
@@ -166,9 +165,8 @@ fn small_message_stays_whole_until_leased() {
     m.store(ring().slot(0), next);
     m.store(ring().slot(0).plus(1), 0);
     assert!(m.cas_pair(ring().slot(0), [next, 0], [next | 1 << 24, 0]));
-    assert!(
-        !matches!(run(find, &m), GetOutcome::Done(OldestMessage::Small(message, _)) if text(message) == b"first one")
-    );
+    assert!(!matches!(run(find, &m), GetOutcome::Done(OldestMessage::Small(message, _))
+            if text(message) == b"first one"));
 }
 
 #[test]

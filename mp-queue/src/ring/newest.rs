@@ -92,8 +92,8 @@ pub enum NextMessage {
     Message(Slot),
     /// No message yet.
     Nothing,
-    /// The reader continues at this position, and has missed at most this number of positions: 0 if the position
-    /// was passed over. Messages are counted by their numbers ([`ReadNumber`]).
+    /// The reader continues at this position, and has missed at most this number of positions: 0 if the
+    /// position was passed over. Messages are counted by their numbers ([`ReadNumber`]).
     Missed(Position, u64),
 }
 
@@ -192,7 +192,8 @@ struct SetNumber {
 }
 
 impl SetNumber {
-    /// Creates the steps for `position` of `ring`, which [`FindPublishSlot`](super::FindPublishSlot) has found.
+    /// Creates the steps for `position` of `ring`, which [`FindPublishSlot`](super::FindPublishSlot) has
+    /// found.
     fn new(ring: RingAt, position: Position, number: u64) -> Self {
         let empty = Slot { lap: position.lap, state: SlotState::Empty };
         Self { slot: ring.slot(position.index), empty: empty.pack(), number, pc: NumberPc::Read }
@@ -237,7 +238,8 @@ pub struct AssignNumber {
 }
 
 impl AssignNumber {
-    /// Creates the steps for `position` of `ring`, which [`FindPublishSlot`](super::FindPublishSlot) has found.
+    /// Creates the steps for `position` of `ring`, which [`FindPublishSlot`](super::FindPublishSlot) has
+    /// found.
     pub fn new(ring: RingAt, position: Position) -> Self {
         Self { ring, position, pc: AssignNumberPc::FindNewest(FindNewest::new(ring)) }
     }

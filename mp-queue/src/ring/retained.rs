@@ -330,9 +330,9 @@ enum RetirePc {
     Advance(Option<u32>),
 }
 
-/// Retires the oldest message if there are more than the limit, after the position `newest` was published. Ends
-/// with the slot to be collected, after which there may be more to retire, or with `None` if there is no
-/// more.
+/// Retires the oldest message if there are more than the limit, after the position `newest` was published.
+/// Ends with the slot to be collected, after which there may be more to retire, or with `None` if there is
+/// no more.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Retire {
     ring: RingAt,

@@ -233,9 +233,9 @@ impl Position {
         }
     }
 
-    /// Returns the first position that may still be unused, judging by this position's slot, which is used: under
-    /// this position or a later one. So all positions before that are used, too. A hint lags by little, unless a
-    /// process wrote garbage into it.
+    /// Returns the first position that may still be unused, judging by this position's slot, which is used:
+    /// under this position or a later one. So all positions before that are used, too. A hint lags by
+    /// little, unless a process wrote garbage into it.
     pub fn skip_used(self, slot: Slot, slots: u32) -> Self {
         let lap = match self.lag(slot) {
             Lag::Ahead => slot.lap.wrapping_sub(1) & LAP_MASK,

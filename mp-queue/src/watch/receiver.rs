@@ -173,7 +173,8 @@ impl<T> Receiver<T> {
     }
 
     mp_core::forms! {
-        "Waits until there is an unseen value": wait_changed() -> Result<(), GetError>, or "[`GetError::Empty`]";
+        "Waits until there is an unseen value": wait_changed() -> Result<(), GetError>,
+        or "[`GetError::Empty`]";
         |receiver, wait| receiver.block_until_changed(wait);
         at_most wait_changed_timeout;
         until wait_changed_deadline;

@@ -36,7 +36,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Sender<T> {
     /// sender.send(2)?;
     /// assert_eq!(*receiver.borrow()?, 2);
     /// drop(receiver);
-    /// let Err(PutError::NoReceivers { value: 3, .. }) = sender.send(3) else { panic!("there is no reader") };
+    /// let Err(PutError::NoReceivers { value: 3, .. }) = sender.send(3) else { panic!("no reader") };
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///

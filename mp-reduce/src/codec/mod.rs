@@ -267,9 +267,9 @@ fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) 
         }
         let (name, at) = (std::any::type_name::<T>(), position_prefix(&e));
         Err(Error::Unsendable(format!(
-            "a value of type {name} contains a number of 128 bits and can't be decoded: {at}{e}; serde does not support \
-             such numbers in untagged and internally tagged enums and in flattened fields: use two numbers of 64 bits \
-             there, or a text"
+            "a value of type {name} contains a number of 128 bits and can't be decoded: {at}{e}; serde does \
+             not support such numbers in untagged and internally tagged enums and in flattened fields: use \
+             two numbers of 64 bits there, or a text"
         )))
     })
 }
@@ -277,8 +277,8 @@ fn verify_readable<T: DeserializeOwned>(bytes: &[u8], written: ValueProperties) 
 #[cold]
 fn unmeasured() -> CodecError {
     CodecError::new(Cause::TooDeep(format!(
-        "values are nested more than {SHALLOW} deep, and the stack that a receiver needs can't be measured, since \
-         this code does not run on the stack of its thread: send them from another thread"
+        "values are nested more than {SHALLOW} deep, and the stack that a receiver needs can't be measured, \
+         since this code does not run on the stack of its thread: send them from another thread"
     )))
 }
 

@@ -70,8 +70,8 @@ fn no_message() -> String {
 #[cold]
 fn cycle<P>() -> String {
     format!(
-        "a {} leads to itself, and a message can't have cycles: skip the reference back (`#[serde(skip)]`), and \
-         restore it in the receiver",
+        "a {} leads to itself, and a message can't have cycles: skip the reference back (`#[serde(skip)]`), \
+         and restore it in the receiver",
         type_name::<P>()
     )
 }

@@ -184,8 +184,8 @@ impl RegistryEntry {
     pub(super) fn read_shared(&self, bytes: &[u8]) -> Result<Box<dyn Any + Send + Sync>, String> {
         let local = || {
             format!(
-                "a {} can't be an `AnyValue`: it was registered by `register_local`, for types that are not `Send` and \
-                 `Sync`",
+                "a {} can't be an `AnyValue`: it was registered by `register_local`, for types that are not \
+                 `Send` and `Sync`",
                 self.type_name
             )
         };

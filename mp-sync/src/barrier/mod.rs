@@ -168,7 +168,8 @@ impl Barrier {
     mp_core::forms! {
         "Waits until all parties have arrived and the last one has run `action`":
         wait_then(; action: impl FnOnce()) -> Result<usize, BarrierError>,
-        or "[`BarrierError::TimedOut`], and the barrier is broken for all parties. The time does not limit `action`";
+        or "[`BarrierError::TimedOut`], and the barrier is broken for all parties. The time does not limit \
+            `action`";
         |barrier, wait| barrier.wait_with(wait, Some(action));
         at_most wait_then_timeout;
         until wait_then_deadline;

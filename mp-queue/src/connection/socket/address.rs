@@ -259,8 +259,8 @@ impl SocketDirectory {
                 Err(Errno::AGAIN) if Instant::now() < until => std::thread::sleep(PAUSE),
                 Err(Errno::AGAIN) => {
                     let why = format!(
-                        "another process has locked {} (flock) for more than {TIME_LIMIT:?}: use a directory that only this \
-                         user can read, or a name (@…)",
+                        "another process has locked {} (flock) for more than {TIME_LIMIT:?}: use a \
+                         directory that only this user can read, or a name (@…)",
                         directory_of(path).display()
                     );
                     return Err(io::Error::new(io::ErrorKind::TimedOut, why));

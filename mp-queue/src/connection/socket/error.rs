@@ -118,14 +118,21 @@ impl fmt::Display for ConnectError {
                     io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound if *what == CONNECTING => {
                         "; no process listens there: start the process with the Listener first"
                     }
-                    io::ErrorKind::AddrInUse => "; another Listener uses the address: end it, or choose another address",
+                    io::ErrorKind::AddrInUse => {
+                        "; another Listener uses the address: end it, or choose \
+                                                 another address"
+                    }
                     io::ErrorKind::InvalidFilename => "; an address has at most 107 bytes",
                     _ => "",
                 };
                 write!(f, "{what} {address}: {source}{advice}")
             }
             ConnectError::OtherUser { uid, pid } => {
-                write!(f, "the other side (pid {pid}) runs as user {uid}; both sides must run as the same user")
+                write!(
+                    f,
+                    "the other side (pid {pid}) runs as user {uid}; both sides must run as the same \
+                           user"
+                )
             }
             ConnectError::KeyMismatch { pid, host } => {
                 f.write_str("the other side (")?;
@@ -141,20 +148,20 @@ impl fmt::Display for ConnectError {
                 if *here { "the other side" } else { "this side" }
             ),
             ConnectError::EmptyKey => f.write_str(
-                "the authentication key is empty (is an environment variable not set?): set a key, or call `no_key()` to \
-                 use none",
+                "the authentication key is empty (is an environment variable not set?): set a key, or call \
+                 `no_key()` to use none",
             ),
             ConnectError::KeyRequired { address } => write!(
                 f,
-                "other machines can reach {address}, so an authentication key is required: set one (`authkey`), or use \
-                 a loopback address, such as 127.0.0.1"
+                "other machines can reach {address}, so an authentication key is required: set one \
+                 (`authkey`), or use a loopback address, such as 127.0.0.1"
             ),
             ConnectError::Incompatible(why) => {
                 write!(f, "the other side does not use this library, or uses another version of it: {why}")
             }
             ConnectError::Gone => f.write_str(
-                "the other side closed the connection during the handshake: it ended or refused this side; its own error \
-                 has the cause",
+                "the other side closed the connection during the handshake: it ended or refused this side; \
+                 its own error has the cause",
             ),
             ConnectError::TimedOut(after) => {
                 write!(f, "the other side did not answer within {after:?}; is it stopped, or busy?")

@@ -50,7 +50,9 @@ use crate::connection::{Connection, Transport};
 ///
 /// let options = SocketOptions::new().authkey(b"a secret that both sides know").max_message(1 << 20);
 /// let listener = options.listen("@example-of-options")?;
-/// let client = std::thread::spawn(move || options.connect("@example-of-options")?.send("hello".to_string()).map_err(Into::into));
+/// let client = std::thread::spawn(move || {
+///     options.connect("@example-of-options")?.send("hello".to_string()).map_err(Into::into)
+/// });
 /// assert_eq!(listener.accept()?.recv::<String>()?, "hello");
 /// # let _: Result<(), Box<dyn std::error::Error + Send + Sync>> = client.join().unwrap();
 /// # }
@@ -158,7 +160,9 @@ impl SocketOptions {
     /// let listener = SocketOptions::new().authkey_of_family()?.listen("@example-of-family")?;
     /// // In any process of the family, or as here in the same:
     /// let options = SocketOptions::new().authkey_of_family()?;
-    /// let client = std::thread::spawn(move || options.connect("@example-of-family")?.send(1).map_err(Into::into));
+    /// let client = std::thread::spawn(move || {
+    ///     options.connect("@example-of-family")?.send(1).map_err(Into::into)
+    /// });
     /// assert_eq!(listener.accept()?.recv::<i32>()?, 1);
     /// # let _: Result<(), Box<dyn std::error::Error + Send + Sync>> = client.join().unwrap();
     /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -1,7 +1,7 @@
 //! Sending over a socket that may be full.
 //!
-//! A message is *begun* when its first byte is sent. From then on, the socket's [`MessageWriter`](super::writer::MessageWriter) stores its rest,
-//! and the next send finishes it first.
+//! A message is *begun* when its first byte is sent. From then on, the socket's
+//! [`MessageWriter`](super::writer::MessageWriter) stores its rest, and the next send finishes it first.
 //!
 //! A blocking send of long bytes lends them instead: the rest of the message stays with the caller, and only
 //! its thread continues the message. Other senders have no room until it is done. If the call gives up, the

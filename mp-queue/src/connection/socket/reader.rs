@@ -119,7 +119,8 @@ impl MessageReader {
                 read(fd, &mut self.head[self.have..])
             } else if len > limit {
                 let why = format!(
-                    "a message of {len} bytes arrived, and {limit} is the limit of this side (SocketOptions::max_message)"
+                    "a message of {len} bytes arrived, and {limit} is the limit of this side \
+                     (SocketOptions::max_message)"
                 );
                 return Err(self.end(fd, mp_core::Error::LimitExceeded(why)));
             } else if name > MAX_NAME {

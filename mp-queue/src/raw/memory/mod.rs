@@ -404,8 +404,8 @@ impl RingMemory {
     pub(super) fn stray_error(&self, e: EnvelopeId) -> mp_core::Error {
         let block = self.chain.block();
         mp_core::Error::Malformed(format!(
-            "a slot of the queue in block {block} names message {e}, which is not in it: a process overwrote memory \
-             that is not its own"
+            "a slot of the queue in block {block} names message {e}, which is not in it: a process \
+             overwrote memory that is not its own"
         ))
     }
 

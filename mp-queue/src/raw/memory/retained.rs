@@ -122,8 +122,8 @@ impl RetainedRing {
     }
 
     /// Publishes a message and retires older ones beyond the limit. With `after`, only if the newest message
-    /// has this position, and otherwise returns [`PutOutcome::Closed`]. Unless it returns `Done`, the caller still
-    /// owns the message.
+    /// has this position, and otherwise returns [`PutOutcome::Closed`]. Unless it returns `Done`, the caller
+    /// still owns the message.
     pub(crate) fn publish(
         &self,
         payload: &mut Payload,
@@ -135,8 +135,8 @@ impl RetainedRing {
         for _ in 0..TURNS {
             match run(FindPublishSlot::new(self.ring), m) {
                 PublishSlot::Free(position) => {
-                    // All earlier positions are complete: their newest message stays the newest until this one
-                    // is published.
+                    // All earlier positions are complete: their newest message stays the newest until this
+                    // one is published.
                     if after.is_some_and(|after| self.newest().is_none_or(|(_, newest)| newest != after)) {
                         return Ok(PutOutcome::Closed(()));
                     }

@@ -105,7 +105,9 @@ macro_rules! plain {
             #[inline]
             fn number(self, bytes: &[u8]) -> Option<RowNumber> {
                 match self {
-                    $(NumberKind::$kind => bytes.try_into().ok().map(|bytes| <$first>::from_ne_bytes(bytes).into()),)*
+                    $(NumberKind::$kind => {
+                        bytes.try_into().ok().map(|bytes| <$first>::from_ne_bytes(bytes).into())
+                    })*
                 }
             }
         }
@@ -115,11 +117,11 @@ macro_rules! plain {
         #[inline(always)]
         pub(super) fn number_of<T: ?Sized>(value: &T) -> Option<(NumberKind, &[u8])> {
             $(
-                if let Some(n) = cast::cast_ref::<T, $first>(value).or_else(|| cast::cast_referent::<T, $first>(value)) {
+                if let Some(n) = number::<T, $first>(value) {
                     return Some((NumberKind::$kind, bytemuck::bytes_of(n)));
                 }
                 $(
-                    if let Some(n) = cast::cast_ref::<T, $also>(value).or_else(|| cast::cast_referent::<T, $also>(value)) {
+                    if let Some(n) = number::<T, $also>(value) {
                         return Some((NumberKind::$kind, bytemuck::bytes_of(n)));
                     }
                 )?
@@ -187,6 +189,13 @@ impl NumberKind {
     }
 }
 
+/// Returns the number, if `value` is a `P` or a reference to one.
+#[inline(always)]
+fn number<T: ?Sized, P: StaticType>(value: &T) -> Option<&P> {
+    cast::cast_ref::<T, P>(value).or_else(|| cast::cast_referent::<T, P>(value))
+}
+
+/// Returns the elements, if `value` is a reference to a `Vec` or slice of them.
 #[inline(always)]
 fn elements<T: ?Sized, P: StaticType>(value: &T) -> Option<&[P]> {
     cast::cast_referent::<T, Vec<P>>(value).map(Vec::as_slice).or_else(|| cast::slice::<T, P>(value))

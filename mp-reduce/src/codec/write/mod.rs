@@ -284,8 +284,10 @@ impl<'w, 'a> Serializer for Writer<'w, 'a> {
     type SerializeStructVariant = StructWriter<'w, 'a>;
 
     numbers! {
-        serialize_u8: u8, unsigned; serialize_u16: u16, unsigned; serialize_u32: u32, unsigned; serialize_u64: u64, unsigned;
-        serialize_i8: i8, signed; serialize_i16: i16, signed; serialize_i32: i32, signed; serialize_i64: i64, signed;
+        serialize_u8: u8, unsigned; serialize_u16: u16, unsigned;
+        serialize_u32: u32, unsigned; serialize_u64: u64, unsigned;
+        serialize_i8: i8, signed; serialize_i16: i16, signed;
+        serialize_i32: i32, signed; serialize_i64: i64, signed;
     }
 
     #[inline]

@@ -296,7 +296,11 @@ macro_rules! fields {
             type Error = CodecError;
 
             #[inline]
-            fn serialize_field<T: Serialize + ?Sized>(&mut self, name: &'static str, value: &T) -> Result<(), CodecError> {
+            fn serialize_field<T: Serialize + ?Sized>(
+                &mut self,
+                name: &'static str,
+                value: &T,
+            ) -> Result<(), CodecError> {
                 self.field(name, value)
             }
 

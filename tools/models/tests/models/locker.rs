@@ -3,8 +3,8 @@
 //!
 //! The code makes system calls between its accesses, so it can't be `Steps`: this model follows
 //! `mp-core/src/messages/attachments/descriptors.rs`, with one access or call in each step. A socket is a
-//! word here: the packets in it, the oldest in the lowest byte, each with its message and its number. The peek
-//! offset (`SO_PEEK_OFF`) is a word, too, since it belongs to the socket and not to the caller.
+//! word here: the packets in it, the oldest in the lowest byte, each with its message and its number. The
+//! peek offset (`SO_PEEK_OFF`) is a word, too, since it belongs to the socket and not to the caller.
 
 use mp_core::mem::{Mem, Word};
 use mp_models::explore::{Actor, Fate, Memory, World};
