@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use indicatif::{ProgressBar, ProgressStyle};
 use mp::data::{
-    Batch, Context, FrozenStrings, IterableDataset, LoadError, Loaded, SampleOf, Samples, ShardPosition,
+    Batch, Context, FrozenStrings, IterableDataset, LoadError, LoadedBatch, SampleOf, Samples, ShardPosition,
     ShardReader, StreamLoader, StreamState, Strings,
 };
 use mp::{AnyResult, Tensor};
@@ -118,7 +118,7 @@ impl IterableDataset for Tars {
 }
 
 /// Batch, or the reason why it is missing.
-type Given = Result<Loaded<Images>, LoadError>;
+type Given = Result<LoadedBatch<Images>, LoadError>;
 
 /// Summary of the received batches.
 #[derive(Default)]

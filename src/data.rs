@@ -48,10 +48,10 @@ pub use mp_data::WithProgress;
 #[doc(hidden)]
 pub use mp_data::derive;
 pub use mp_data::{
-    Affinity, AnyResult, Batch, BatchInfo, Batches, BuildError, Chain, ChainReader, ConcatDataset, Context,
-    DataLoader, DataLoaderBuilder, Dataset, DatasetError, Difference, FrozenStrings, Item, IterableDataset,
-    LoadError, Loaded, LoaderMetrics, LoaderState, Next, NotReady, OnError, Other, Ragged, RowDataset, RowOf,
-    SampleOf, Samples, ShapesOf, ShardPosition, ShardReader, Skipped, SplitLength, StackDataset,
-    StreamBatches, StreamLoader, StreamLoaderBuilder, StreamState, Strings, Subset, TensorDataset, Verified,
-    Whole, WorkerInfo, plan, random_split,
+    Affinity, AnyResult, Batch, BatchInfo, Batches, BuildError, ChainDataset, ChainDatasetReader,
+    ConcatDataset, Context, DataLoader, DataLoaderBuilder, Dataset, DatasetError, Difference, FrozenStrings,
+    Item, IterableDataset, LoadError, LoadedBatch, LoaderMetrics, LoaderState, NextBatch, NotReadyError,
+    Objects, OnError, Ragged, RowDataset, RowOf, SampleOf, Samples, ShapesOf, ShardPosition, ShardReader,
+    SkippedSample, SplitLength, StackDataset, StreamBatches, StreamLoader, StreamLoaderBuilder, StreamState,
+    Strings, Subset, TensorDataset, VerifyReport, Whole, WorkerInfo, plan, random_split,
 };

@@ -18,8 +18,8 @@
 #[doc(no_inline)]
 pub use crate::{AsyncResult, Pool, TaskError};
 pub use mp_pool::{
-    AsCompleted, Attempts, Backoff, Broken, Call, FailedStarts, FailureKind, Imap, Latencies, MapResult,
-    Multiple, NotYet, Outcome, PoolBuilder, PoolError, PoolMetrics, Progress, PushError, ResultKind,
-    RunningTask, Single, StatePool, StatePoolBuilder, Stream, TaskRaised, Ticket, TryApplyError, TupleFn,
+    AsCompleted, Attempts, Backoff, BrokenPool, Call, FailedStarts, FailureKind, Imap, Latencies, MapResult,
+    Multiple, Outcome, PendingError, PoolBuilder, PoolError, PoolMetrics, Progress, PushError, ResultKind,
+    RunningTask, Single, StatePool, StatePoolBuilder, TaskRaised, TaskStream, Ticket, TryApplyError, TupleFn,
     TupleStateFn, WorkerLost, WorkerMetrics, WorkerState, as_completed, current_worker, note,
 };

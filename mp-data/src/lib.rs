@@ -19,32 +19,37 @@ mod batch;
 mod dataset;
 mod datasets;
 mod error;
+mod fork_local;
 mod indexed;
-mod per_copy;
+mod loader;
 pub mod plan;
 mod settings;
 mod stream;
-mod trainer;
 mod worker;
 
 #[doc(hidden)]
 pub use batch::derive;
-pub use batch::{Batch, Other, Ragged, Strings, Whole};
+pub use batch::{Batch, Objects, Ragged, Strings, Whole};
 pub use dataset::Dataset;
 pub use dataset::context::Context;
 pub use dataset::frozen_strings::FrozenStrings;
-pub use dataset::info::{BatchInfo, Loaded, Skipped, WorkerInfo};
+pub use dataset::info::{BatchInfo, LoadedBatch, SkippedSample, WorkerInfo};
 pub use dataset::samples::Samples;
 pub use datasets::{
     ConcatDataset, DatasetError, RowDataset, RowOf, ShapesOf, SplitLength, StackDataset, Subset,
     TensorDataset, random_split,
 };
-pub use error::{BuildError, LoadError, NotReady};
+pub use error::{BuildError, LoadError, NotReadyError};
 pub use indexed::batches::Batches;
 pub use indexed::builder::DataLoaderBuilder;
 pub use indexed::loader::DataLoader;
 pub use indexed::state::LoaderState;
-pub use indexed::verify::{Difference, Verified};
+pub use indexed::verify::{Difference, VerifyReport};
+pub use loader::metrics::LoaderMetrics;
+pub use loader::prefetch::NextBatch;
+#[cfg(feature = "indicatif")]
+#[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
+pub use loader::progress::WithProgress;
 pub use mp_macros::Batch;
 /// Column of a batch, as most datasets make it.
 #[doc(no_inline)]
@@ -53,14 +58,9 @@ pub use plan::Item;
 pub use settings::OnError;
 pub use settings::affinity::Affinity;
 pub use stream::{
-    Chain, ChainReader, IterableDataset, SampleOf, ShardPosition, ShardReader, StreamBatches, StreamLoader,
-    StreamLoaderBuilder, StreamState,
+    ChainDataset, ChainDatasetReader, IterableDataset, SampleOf, ShardPosition, ShardReader, StreamBatches,
+    StreamLoader, StreamLoaderBuilder, StreamState,
 };
-pub use trainer::metrics::LoaderMetrics;
-pub use trainer::prefetch::Next;
-#[cfg(feature = "indicatif")]
-#[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
-pub use trainer::progress::WithProgress;
 
 /// A result with any error: what functions of a dataset return.
 pub type AnyResult<T, E = Box<dyn std::error::Error + Send + Sync>> = Result<T, E>;

@@ -4,7 +4,7 @@ mod common;
 
 use common::{alive, eventually, next};
 use mp_core::{Arena, ArenaOptions};
-use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, OnError, Other};
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Objects, OnError};
 use mp_tensor::Tensor;
 use serde::{Deserialize, Serialize};
 
@@ -148,7 +148,7 @@ fn what_is_given_up_lacks_what_it_lacked() {
 struct Texts(usize, u64);
 
 impl Dataset for Texts {
-    type Batch = Other<String>;
+    type Batch = Objects<String>;
 
     fn len(&self) -> usize {
         8

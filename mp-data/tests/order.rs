@@ -468,7 +468,13 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn ranks_together_have_each_sample_once(len in 0u64..300, size in 1u64..8, world in 1u32..5, by in 0..5, seed: u64) {
+    fn ranks_together_have_each_sample_once(
+        len in 0u64..300,
+        size in 1u64..8,
+        world in 1u32..5,
+        by in 0..5,
+        seed: u64,
+    ) {
         let lengths: Arc<[u32]> = (0..len as u32).map(|i| i * 7 % 31).collect();
         let plan = |rank| {
             let b = Plan::builder(len).distributed(rank, world).seed(seed);
@@ -477,8 +483,14 @@ proptest! {
                 0 => b,
                 1 => b.shuffle(true),
                 2 => b.shuffle_by(Shuffle::Feistel),
-                3 => b.shuffle(true).batching(Batching::BucketByLength { lengths: lengths.clone(), window: 3 }),
-                _ => b.shuffle(true).batching(Batching::MaxTokens { lengths: lengths.clone(), tokens: 60, window: 25 }),
+                3 => {
+                    let lengths = lengths.clone();
+                    b.shuffle(true).batching(Batching::BucketByLength { lengths, window: 3 })
+                }
+                _ => {
+                    let lengths = lengths.clone();
+                    b.shuffle(true).batching(Batching::MaxTokens { lengths, tokens: 60, window: 25 })
+                }
             }
             .build()
             .unwrap()
@@ -504,7 +516,8 @@ proptest! {
     #[test]
     fn another_world_goes_on_with_the_same_order(len in 0u64..300, seed: u64) {
         let plan = |rank, world| {
-            Plan::builder(len).global_batch_size(12).distributed(rank, world).shuffle(true).seed(seed).build().unwrap()
+            let builder = Plan::builder(len).global_batch_size(12).distributed(rank, world);
+            builder.shuffle(true).seed(seed).build().unwrap()
         };
         let text = serde_json::to_string(&plan(0, 2).state(5, 3)).unwrap();
         prop_assert!(text.len() < 500);

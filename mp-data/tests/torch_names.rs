@@ -11,7 +11,9 @@ use common::{
     signal, threads_are,
 };
 use mp_data::plan::{BatchSampler, Sampler};
-use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, LoadError, Other, Ragged, Strings, WorkerInfo};
+use mp_data::{
+    AnyResult, Context, DataLoader, Dataset, Item, LoadError, Objects, Ragged, Strings, WorkerInfo,
+};
 use mp_pool::TaskError;
 use mp_queue::Queue;
 use mp_spawn::Process;
@@ -32,7 +34,8 @@ fn plain(len: usize) -> Plain {
 }
 
 impl Dataset for Plain {
-    type Batch = (Tensor<u64>, Other<BTreeMap<String, usize>>, Strings, Ragged<u16>, Tensor<f32>, Tensor<u8>);
+    type Batch =
+        (Tensor<u64>, Objects<BTreeMap<String, usize>>, Strings, Ragged<u16>, Tensor<f32>, Tensor<u8>);
 
     fn len(&self) -> usize {
         self.len
@@ -297,7 +300,7 @@ fn test_partial_workers_and_out_of_order() {
     }
     assert!(batches.next_timeout(Duration::from_millis(1)).is_err());
     let state = batches.state();
-    assert_eq!((state.next(), state.beyond()), (0, &[1, 2, 3, 4, 5, 6, 7, 8, 9][..]));
+    assert_eq!((state.next(), state.out_of_order()), (0, &[1, 2, 3, 4, 5, 6, 7, 8, 9][..]));
     let other = builder(40, 1).in_order(false).build().unwrap();
     let rest = all(other.resume(&state).unwrap());
     assert_eq!(rest.len(), 1);
@@ -439,7 +442,7 @@ fn states_are_of_what_was_given() {
         let state = batches.state();
         let text = serde_json::to_string(&state).unwrap();
         assert!(text.len() < 600, "{text}");
-        assert_eq!((state.next(), state.beyond().len()), (given, 0));
+        assert_eq!((state.next(), state.out_of_order().len()), (given, 0));
         kept.push(serde_json::from_str(&text).unwrap());
         assert_eq!(bytes(&next(&mut batches).unwrap().unwrap()), expected[given as usize]);
     }

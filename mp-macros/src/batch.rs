@@ -72,21 +72,21 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
         #[automatically_derived]
         impl #batch for #name {
             type Shapes<#lifetime> = #spec<#lifetime>;
-            type Making = (#(<#types as #batch>::Making,)*);
+            type Builder = (#(<#types as #batch>::Builder,)*);
             type Row<#lifetime> = #row<#lifetime>;
 
             fn begin(
                 __mp_rows: #usize,
                 __mp_shapes: #spec<'_>,
                 __mp_fill: #d::Fill,
-            ) -> #d::AnyResult<Self::Making> {
+            ) -> #d::AnyResult<Self::Builder> {
                 #ok((#(<#types as #batch>::begin(__mp_rows, __mp_shapes.#names, __mp_fill)?,)*))
             }
 
-            fn rows(__mp_making: &mut Self::Making) -> #d::AnyResult<#vec<#row<'_>>> {
+            fn rows(__mp_builder: &mut Self::Builder) -> #d::AnyResult<#vec<#row<'_>>> {
                 #(let mut #locals =
                     ::core::iter::IntoIterator::into_iter(
-                        <#types as #batch>::rows(&mut __mp_making.#places)?
+                        <#types as #batch>::rows(&mut __mp_builder.#places)?
                     );)*
                 let mut __mp_all = #vec::new();
                 loop {
@@ -101,21 +101,21 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
             }
 
             fn unwritten(
-                __mp_making: &mut Self::Making,
+                __mp_builder: &mut Self::Builder,
                 __mp_byte: #u8,
-            ) -> #d::AnyResult<#vec<#d::Unwritten>> {
+            ) -> #d::AnyResult<#vec<#d::UnwrittenRow>> {
                 let mut __mp_all = #vec::new();
-                #(#extend(&mut __mp_all, #d::unwritten_in(
+                #(#extend(&mut __mp_all, #d::prefix_unwritten(
                     #texts,
-                    <#types as #batch>::unwritten(&mut __mp_making.#places, __mp_byte)?,
+                    <#types as #batch>::unwritten(&mut __mp_builder.#places, __mp_byte)?,
                 ));)*
                 #ok(__mp_all)
             }
 
-            fn finish(__mp_making: Self::Making) -> #d::AnyResult<Self> {
+            fn finish(__mp_builder: Self::Builder) -> #d::AnyResult<Self> {
                 #ok(Self {
-                    #(#names: <#types as #batch>::finish(__mp_making.#places)
-                        .map_err(|__mp_why| #d::in_column(#texts, __mp_why))?),*
+                    #(#names: <#types as #batch>::finish(__mp_builder.#places)
+                        .map_err(|__mp_why| #d::prefix_error(#texts, __mp_why))?),*
                 })
             }
 
@@ -145,9 +145,12 @@ pub(crate) fn expand(input: &DeriveInput) -> syn::Result<Tokens> {
                 __mp_all
             }
 
-            fn columns(&self) -> #vec<#d::Column> {
+            fn columns(&self) -> #vec<#d::ColumnInfo> {
                 let mut __mp_all = #vec::new();
-                #(#extend(&mut __mp_all, #d::within(#texts, <#types as #batch>::columns(&self.#names)));)*
+                #(
+                    let __mp_columns = <#types as #batch>::columns(&self.#names);
+                    #extend(&mut __mp_all, #d::prefix_columns(#texts, __mp_columns));
+                )*
                 __mp_all
             }
         }

@@ -5,10 +5,10 @@ use mp_core::message::{Incoming, Message, Outgoing};
 use mp_reduce::MessagePack;
 use mp_spawn::{CallFailure, Closure};
 
-use crate::message::{Reply, Sent, Task, Value, Values};
-use crate::run::ends::{AllOf, Ends};
-use crate::run::runner::Runner;
-use crate::run::values::{Args, Many, Plain, Slice};
+use crate::worker::end_positions::{EndPositions, ValuesView};
+use crate::worker::message::{FunctionMessage, ManyValues, Reply, SingleValue, WorkerRequest};
+use crate::worker::runner::Runner;
+use crate::worker::values::{PackedRange, PackedValues, ReceivedValues, TaskArgs};
 
 /// Name, function to test with bytes, and encoded seeds.
 #[allow(
@@ -19,7 +19,7 @@ pub const TARGETS: &[(&str, fn(&[u8]), fn() -> Vec<Vec<u8>>)] =
     &[("tasks", tasks, task_seeds), ("replies", replies, reply_seeds)];
 
 /// Maximum number of values of a chunk that are checked.
-const LOOKED_AT: usize = 1000;
+const MOST_CHECKED: usize = 1000;
 
 fn read<M: Message>(bytes: &[u8]) -> Option<M> {
     M::decode::<MessagePack>(&mut Incoming::from_plain(bytes.to_vec()))
@@ -35,24 +35,27 @@ fn written<M: Message>(mut message: M) -> Vec<u8> {
 }
 
 fn tasks(bytes: &[u8]) {
-    match read::<Task>(bytes) {
-        Some(Task::Run { args: Args::Many(many), .. }) => values(&many),
-        Some(Task::Run { args: Args::One(inc), .. }) => assert!(bytes.ends_with(inc.rest())),
-        Some(Task::Learn { runner, .. }) => _ = runner.read(),
-        Some(Task::Forget { .. }) | None => {}
-        Some(Task::Run { .. }) => panic!("it was read as what is to be sent"),
+    match read::<WorkerRequest>(bytes) {
+        Some(WorkerRequest::Run { args: TaskArgs::Received(many), .. }) => values(&many),
+        Some(WorkerRequest::Run { args: TaskArgs::ReceivedSingle(inc), .. }) => {
+            assert!(bytes.ends_with(inc.rest()))
+        }
+        Some(WorkerRequest::Learn { runner, .. }) => _ = runner.read(),
+        Some(WorkerRequest::Forget { .. }) | None => {}
+        Some(WorkerRequest::Run { .. }) => panic!("it was read as what is to be sent"),
     }
 }
 
 fn replies(bytes: &[u8]) {
     let Some(reply) = read::<Reply>(bytes) else { return };
-    _ = reply.ran();
+    _ = reply.duration();
     match reply {
-        Reply::Part { values: Values::In(many), .. } => values(&many),
-        Reply::Done { value: Value::In(inc), .. } | Reply::Unread { arguments: Value::In(inc), .. } => {
+        Reply::Results { values: ManyValues::Received(many), .. } => values(&many),
+        Reply::Done { value: SingleValue::Received(inc), .. }
+        | Reply::Unread { arguments: SingleValue::Received(inc), .. } => {
             assert!(bytes.ends_with(inc.rest()));
         }
-        Reply::Part { .. } | Reply::Done { .. } | Reply::Unread { .. } => {
+        Reply::Results { .. } | Reply::Done { .. } | Reply::Unread { .. } => {
             panic!("it was read as what is to be sent")
         }
         // All other replies consist of serde values: encoding and decoding restores them.
@@ -65,15 +68,15 @@ fn replies(bytes: &[u8]) {
 
 /// Checks that no value exists after the last, that each lies within the message, and that encoding and
 /// decoding restores all values.
-fn values(many: &Many) {
+fn values(many: &ReceivedValues) {
     let all = many.all();
     assert!(all.get(many.count).is_none() && all.get(usize::MAX).is_none());
-    let first = many.count.min(LOOKED_AT);
+    let first = many.count.min(MOST_CHECKED);
     let there: Vec<&[u8]> = (0..first).map_while(|i| all.get(i)).collect();
     // Each value begins at the end of the previous one.
     let bytes = there.concat();
     let mut end = 0;
-    let ends: Ends = there
+    let ends: EndPositions = there
         .iter()
         .map(|value| {
             end += value.len();
@@ -82,13 +85,13 @@ fn values(many: &Many) {
         .collect();
     let mut out = Outgoing::default();
     ends.write(0..ends.len(), &bytes, &mut out);
-    let again = AllOf::of(out.bytes(), there.len());
+    let again = ValuesView::of(out.bytes(), there.len());
     assert!((0..there.len()).all(|i| again.get(i) == Some(there[i])));
     assert_eq!(again.get(there.len()), None);
 }
 
-fn plain(values: &[&str]) -> Plain {
-    let mut plain = Plain::default();
+fn plain(values: &[&str]) -> PackedValues {
+    let mut plain = PackedValues::default();
     for value in values {
         plain.bytes.extend_from_slice(value.as_bytes());
         plain.ends.push(plain.bytes.len());
@@ -99,27 +102,28 @@ fn plain(values: &[&str]) -> Plain {
 const VALUES: [&[&str]; 4] = [&["abc"; 40], &["abc", "", "defg"], &["a"], &["", ""]];
 
 fn task_seeds() -> Vec<Vec<u8>> {
-    let run = |values: &&[&str], timed| Task::Run {
+    let run = |values: &&[&str], timed| WorkerRequest::Run {
         id: 7,
         code: 3,
         timed,
-        args: Args::Plain(Slice::of(plain(values))),
+        args: TaskArgs::Packed(PackedRange::of(plain(values))),
     };
-    let alone = |timed| Task::Run { id: 7, code: 3, timed, args: Args::Alone(Outgoing::default()) };
+    let alone =
+        |timed| WorkerRequest::Run { id: 7, code: 3, timed, args: TaskArgs::Single(Outgoing::default()) };
     let runner = Closure::from_parts((), |(): &(), (): ()| Runner::new(|x: u64| x + 1));
     let runs = VALUES.iter().flat_map(|values| [run(values, false), run(values, true)]);
-    let learn = Task::Learn { code: 3, runner: Sent::Out(runner) };
-    runs.chain([alone(false), alone(true), learn, Task::Forget { code: 3 }]).map(written).collect()
+    let learn = WorkerRequest::Learn { code: 3, runner: FunctionMessage::ToSend(runner) };
+    runs.chain([alone(false), alone(true), learn, WorkerRequest::Forget { code: 3 }]).map(written).collect()
 }
 
 fn reply_seeds() -> Vec<Vec<u8>> {
     let (worker, id, item) = (1, 7, 2);
-    let parts = VALUES.iter().map(|values| Reply::Part {
+    let parts = VALUES.iter().map(|values| Reply::Results {
         worker,
         id,
         item,
         nanos: 5,
-        values: Values::Out(plain(values)),
+        values: ManyValues::ToSend(plain(values)),
     });
     let raise = CallFailure::error(&std::io::Error::other("why"));
     let arguments =
@@ -127,9 +131,9 @@ fn reply_seeds() -> Vec<Vec<u8>> {
     let unsendable = |result| Reply::Unsendable { worker, id, item, result, why: "why".into() };
     let others = [
         Reply::Ready { worker, pid: 4711 },
-        Reply::Remaking { worker },
-        Reply::Noted { worker, code: 3 },
-        Reply::Done { worker, id, item, value: Value::Out(Outgoing::default()) },
+        Reply::StateReset { worker },
+        Reply::FunctionChanged { worker, code: 3 },
+        Reply::Done { worker, id, item, value: SingleValue::ToSend(Outgoing::default()) },
         Reply::Raised { worker, id, item, note: 9, raise },
         Reply::Undecodable { worker, id, item, arguments: Box::new(arguments) },
         Reply::Unread {
@@ -138,7 +142,7 @@ fn reply_seeds() -> Vec<Vec<u8>> {
             item,
             fingerprint: 5,
             why: "ä".into(),
-            arguments: Value::Out(Outgoing::default()),
+            arguments: SingleValue::ToSend(Outgoing::default()),
         },
         unsendable(true),
         unsendable(false),

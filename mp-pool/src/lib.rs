@@ -25,7 +25,7 @@
 //! | [`Pool::apply`], [`Pool::map`], [`Pool::imap`], … | calls of a function in the workers |
 //! | [`Pool::task`], [`Call`] | the same with options: chunks, time-outs, retries ([`Backoff`]) |
 //! | [`AsyncResult`], [`MapResult`], [`Imap`] | pending results: block, poll, await or set a callback |
-//! | [`Stream`] | open-ended call: tasks are pushed, and results taken, one by one |
+//! | [`TaskStream`] | open-ended call: tasks are pushed, and results taken, one by one |
 //! | [`Pool::resize`], [`Pool::recycle`] | more workers, fewer workers or new workers at run time |
 //! | [`Pool::metrics`], [`PoolMetrics`] | statistics: tasks, times, workers |
 //! | [`Pool::running`], [`note`](note()) | running tasks and the progress that they report |
@@ -44,26 +44,16 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod api;
-mod calls;
-mod child;
-mod clock;
-mod dispatch;
+mod dispatcher;
 mod error;
 #[cfg(all(any(test, feature = "fuzz"), not(mp_loom)))]
 #[doc(hidden)]
 pub mod fuzz;
-mod held;
-mod maker;
-mod message;
 mod metrics;
-mod retry;
-mod run;
-mod shared_bytes;
 #[doc(hidden)]
 pub mod steps;
-mod thread;
-mod tuple_fn;
-mod watch;
+mod tasks;
+mod worker;
 mod workers;
 
 pub use api::as_completed::{AsCompleted, as_completed};
@@ -73,17 +63,16 @@ pub use api::imap::Imap;
 pub use api::pool::Pool;
 pub use api::result::{AsyncResult, MapResult, Multiple, ResultKind, Single};
 pub use api::state_pool::{StatePool, StatePoolBuilder};
-pub use api::stream::{NotYet, Outcome, PushError, Stream, Ticket};
-pub use calls::slots::Progress;
-pub use child::note::note;
-pub use child::work::current_worker;
-pub use error::attempts::{Attempts, FailureKind, TaskRaised};
-pub use error::{Broken, PoolError, TaskError, WorkerLost};
+pub use api::stream::{Outcome, PendingError, PushError, TaskStream, Ticket};
+pub use api::tuple_fn::{TupleFn, TupleStateFn};
+pub use error::{Attempts, BrokenPool, FailureKind, PoolError, TaskError, TaskRaised, WorkerLost};
 pub use metrics::running::RunningTask;
-pub use metrics::shown::{FailedStarts, Latencies, PoolMetrics, WorkerMetrics, WorkerState};
+pub use metrics::snapshot::{FailedStarts, Latencies, PoolMetrics, WorkerMetrics, WorkerState};
 pub use mp_core::message::IntoOutcome;
 pub use mp_spawn::Backoff;
-pub use tuple_fn::{TupleFn, TupleStateFn};
+pub use tasks::call_outcomes::Progress;
+pub use worker::main_loop::current_worker;
+pub use worker::note::note;
 
 /// Compiles and runs the example of the README.
 #[cfg(doctest)]

@@ -63,7 +63,7 @@ fn different_functions_share_a_pool() {
 }
 
 #[test]
-fn what_a_closure_captures_is_released_when_its_tasks_are_done() {
+fn captures_are_dropped_after_the_last_task() {
     let pool = Pool::new(2).unwrap();
     let log = Queue::<u64>::unbounded().unwrap();
     let mine = log.clone();
@@ -231,7 +231,7 @@ fn reports(numbers: Vec<u32>) -> Result<Report, String> {
 }
 
 #[test]
-fn a_result_that_can_not_be_decoded_is_in_the_error_with_type_place_and_bytes() {
+fn undecodable_result_has_type_path_and_bytes() {
     let pool = Pool::new(1).unwrap();
     let sent = |numbers| mp_reduce::to_bytes(&mut report(numbers)).unwrap();
     let check = |error: TaskError, numbers: Vec<u32>, path: &str, why: &str| {
@@ -266,7 +266,7 @@ fn a_result_that_can_not_be_decoded_is_in_the_error_with_type_place_and_bytes() 
 
 /// Arguments that the worker can't decode: one task of many, one alone, and one with a tensor.
 #[test]
-fn arguments_that_a_worker_can_not_read_come_back_with_their_place_and_bytes() {
+fn undecodable_arguments_have_path_and_bytes() {
     let pool = Pool::new(1).unwrap();
     let report = |numbers: &[u32]| report(numbers.to_vec());
     let count = |report: Report| report.parts.len();
@@ -334,7 +334,7 @@ fn an_endless_iterator_is_read_a_bounded_number_ahead() {
         *read += 1;
         Some((gate.clone(), *read))
     });
-    let mut results = pool.task(stop_at).ahead(10).imap(items);
+    let mut results = pool.task(stop_at).max_in_flight(10).imap(items);
     std::thread::scope(|scope| {
         let first = scope.spawn(|| results.next().unwrap().unwrap());
         // The iterator waits for the first result, with the maximum number of items in flight.
@@ -350,7 +350,7 @@ fn an_endless_iterator_is_read_a_bounded_number_ahead() {
     let read = *read.lock();
     assert!((100..=110).contains(&read), "{read}");
     let mut count = 0_u64;
-    let mut results = pool.task(square).ahead(10).imap(std::iter::from_fn(|| {
+    let mut results = pool.task(square).max_in_flight(10).imap(std::iter::from_fn(|| {
         count += 1;
         Some(count)
     }));
@@ -386,7 +386,7 @@ fn results_come_in_order_or_as_they_are_done() {
 }
 
 #[test]
-fn a_chunk_that_a_busy_worker_has_not_begun_goes_to_others() {
+fn unbegun_chunk_of_a_busy_worker_moves() {
     let pool = Pool::new(2).unwrap();
     let (gate, quick) = (Gate::new(), Gate::new());
     quick.open(1000);
@@ -437,7 +437,7 @@ fn given_ahead(pool: &Pool) -> usize {
 }
 
 #[test]
-fn a_worker_is_given_many_quick_tasks_ahead_and_slow_ones_one_by_one() {
+fn short_tasks_are_queued_and_long_ones_are_not() {
     let pool = Pool::new(1).unwrap();
     assert_eq!(given_ahead(&pool), 1, "it is not known yet how long they take");
     let mut ahead = 0;

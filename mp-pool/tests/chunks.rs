@@ -23,7 +23,7 @@ fn counts(tasks: usize) -> SharedTensor<u64> {
 }
 
 #[test]
-fn a_worker_that_is_stopped_in_a_chunk_delays_the_item_that_it_is_at() {
+fn worker_stopped_in_a_chunk_delays_one_item() {
     const TASKS: usize = 8;
     let pool = Pool::new(2).unwrap();
     let (begun, gate, other) = (counts(TASKS), Gate::new(), Gate::new());
@@ -138,7 +138,7 @@ fn after_a_cancel_a_worker_begins_no_more() {
 }
 
 #[test]
-fn a_worker_that_has_done_as_many_as_it_may_leaves_the_rest_of_its_chunk() {
+fn worker_at_its_task_limit_leaves_its_chunk() {
     const TASKS: usize = 20;
     for most in [3, 5] {
         let pool = Pool::builder().processes(2).max_tasks_per_child(most).build().unwrap();
@@ -291,7 +291,7 @@ fn what_fails_among_quick_items_is_said_of_itself() {
 
 /// Hundreds of items may run between two reads of the clock.
 #[test]
-fn a_worker_that_dies_among_quick_items_costs_the_one_that_it_was_at() {
+fn death_among_short_items_loses_one() {
     const TASKS: usize = 3000;
     let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
     for deadly in [700, 1999] {
@@ -319,7 +319,7 @@ fn a_worker_that_dies_among_quick_items_costs_the_one_that_it_was_at() {
 }
 
 #[test]
-fn the_one_among_quick_items_that_takes_long_is_the_one_that_runs() {
+fn running_names_the_long_item_of_a_chunk() {
     const TASKS: usize = 3000;
     let pool = Pool::new(1).unwrap();
     for long in [700, 1999] {
@@ -349,7 +349,7 @@ fn the_one_among_quick_items_that_takes_long_is_the_one_that_runs() {
 }
 
 #[test]
-fn the_time_of_an_item_that_is_answered_alone_is_not_that_of_the_next_ones() {
+fn time_of_single_reply_excludes_next_items() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     let way = gate.clone();
@@ -374,7 +374,7 @@ fn the_time_of_an_item_that_is_answered_alone_is_not_that_of_the_next_ones() {
 }
 
 #[test]
-fn an_idle_worker_gets_half_of_what_another_has_not_begun() {
+fn idle_worker_steals_half_of_a_chunk() {
     const TASKS: usize = 64;
     let pool = Pool::new(2).unwrap();
     let (begun, gate) = (counts(TASKS), Gate::new());
@@ -396,7 +396,7 @@ fn an_idle_worker_gets_half_of_what_another_has_not_begun() {
 }
 
 #[test]
-fn results_come_while_the_next_item_of_their_chunk_takes_long() {
+fn results_arrive_while_the_next_item_runs() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     let way = gate.clone();
@@ -441,7 +441,7 @@ fn fragile(begun: &SharedTensor<u64>, item: usize) -> usize {
 }
 
 #[test]
-fn an_item_of_a_chunk_is_tried_again_with_its_bytes_or_its_copy() {
+fn chunk_item_is_retried_from_bytes_or_copy() {
     const TASKS: usize = 16;
     let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
     let begun_once = |item: usize| if item % 8 == 3 { 2 } else { 1 };

@@ -31,7 +31,7 @@ impl<'de> Deserialize<'de> for Unreadable {
 }
 
 #[test]
-fn what_can_not_be_read_in_a_worker_is_an_error_of_its_tasks() {
+fn undecodable_function_fails_its_tasks() {
     let pool = Pool::new(2).unwrap();
     assert_eq!(pool.map(|x: u32| x, 0..50).unwrap().len(), 50);
     let pids = pool.pids();
@@ -62,7 +62,7 @@ fn what_kills_each_worker_that_reads_it_is_lost() {
 }
 
 #[test]
-fn a_stopped_worker_that_is_to_forget_much_delays_no_caller() {
+fn stopped_worker_with_unused_functions_delays_none() {
     const ROOM: u64 = 1024; // in the queue of a worker
     const CLOSURES: u32 = 2200; // so that one of them learns more than that
     let pool = Pool::new(2).unwrap();
@@ -100,7 +100,7 @@ fn a_stopped_worker_that_is_to_forget_much_delays_no_caller() {
 }
 
 #[test]
-fn a_stopped_worker_gives_back_what_came_with_a_function_that_it_does_not_know() {
+fn stopped_worker_returns_tasks_of_unknown_function() {
     let pool = Pool::new(2).unwrap();
     // The function is fast, so the worker receives many tasks at once.
     pool.task(|x: u32| x).chunksize(50).map(0..1000).unwrap();

@@ -17,8 +17,8 @@ use std::time::Duration;
 use common::{DEADLINE, Gate, eventually, got, stop_at};
 use mp_core::{Waitable, select, wait};
 use mp_pool::{
-    AsCompleted, AsyncResult, Call, Imap, MapResult, Pool, PoolError, PushError, StatePool, Stream,
-    TaskError, TaskRaised, Ticket, as_completed,
+    AsCompleted, AsyncResult, Call, Imap, MapResult, Pool, PoolError, PushError, StatePool, TaskError,
+    TaskRaised, TaskStream, Ticket, as_completed,
 };
 use mp_spawn::{Closure, Process, StartMethod, closure};
 
@@ -27,7 +27,7 @@ struct Borrowed {
     pool: Pool,
     states: StatePool<u64>,
     call: Call<u64, u64>,
-    stream: Stream<u64, u64>,
+    stream: TaskStream<u64, u64>,
     ticket: Ticket,
     waits: MapResult<u32>,
     done: MapResult<u32>,
@@ -42,7 +42,7 @@ struct Owned {
     both: [AsyncResult<u32>; 2],
     completed: AsCompleted<u32>,
     imap: Imap<std::ops::Range<u64>, u64>,
-    stream: Stream<u64, u64>,
+    stream: TaskStream<u64, u64>,
 }
 
 static BORROWED: Mutex<Option<Arc<Borrowed>>> = Mutex::new(None);
@@ -119,7 +119,7 @@ const CALLS: &[(&str, Check)] = &[
     ("Pool::starmap", |b, _| ended(b.pool.starmap(of_two, [(7, 8)]))),
     ("Pool::starmap_async", |b, _| all_ended(b.pool.starmap_async(of_two, [(7, 8)]).results())),
     ("Pool::task", |b, _| {
-        let call = b.pool.task(same).chunksize(2).retries(3).timeout(DEADLINE).ahead(4);
+        let call = b.pool.task(same).chunksize(2).retries(3).timeout(DEADLINE).max_in_flight(4);
         all_ended(call.map_async(0..3).results())?;
         all_ended(call.imap(0..3))
     }),
@@ -223,7 +223,7 @@ const CALLS: &[(&str, Check)] = &[
         ended(o.imap.next().ok_or("no result")?)?;
         check(o.imap.next_timeout(Duration::ZERO).is_ok_and(|next| next.is_none()), "more")
     }),
-    ("Stream: pushes", |b, _| {
+    ("TaskStream: pushes", |b, _| {
         refused(b.stream.push(7))?;
         refused(b.stream.push_to(1, 7))?;
         refused(b.stream.try_push(7))?;
@@ -233,14 +233,14 @@ const CALLS: &[(&str, Check)] = &[
         refused(at_once(b.stream.push_async(7))?)?;
         refused(at_once(b.stream.push_to_async(1, 7))?)
     }),
-    ("Stream: results", |b, o| {
+    ("TaskStream: results", |b, o| {
         check(b.stream.next().is_none() && b.stream.take(b.ticket).is_none(), &b.stream)?;
         check(b.stream.try_next().is_ok_and(|next| next.is_none()), &b.stream)?;
         check(b.stream.next_timeout(DEADLINE).is_ok_and(|next| next.is_none()), &b.stream)?;
         check(b.stream.take_timeout(b.ticket, DEADLINE).is_ok_and(|next| next.is_none()), &b.stream)?;
         check(at_once(b.stream.next_async())?.is_none(), &b.stream)?;
         check(at_once(b.stream.take_async(b.ticket))?.is_none(), &b.stream)?;
-        check(b.stream.under_way() == 0 && b.stream.running().is_empty(), &b.stream)?;
+        check(b.stream.in_flight() == 0 && b.stream.running().is_empty(), &b.stream)?;
         b.stream.close();
         check(o.stream.in_order().next().is_none(), "a result")
     }),
@@ -328,7 +328,7 @@ fn each_call_in_a_copy_returns_and_changes_nothing() {
         for _ in 0..2 {
             scope.spawn(|| {
                 while !STOP.load(Ordering::Relaxed) {
-                    _ = (borrowed.pool.metrics(), borrowed.waits.progress(), borrowed.stream.under_way());
+                    _ = (borrowed.pool.metrics(), borrowed.waits.progress(), borrowed.stream.in_flight());
                     assert_eq!(borrowed.states.pool().apply(same, 3).unwrap(), 3);
                 }
             });

@@ -137,7 +137,7 @@ fn a_lost_task_is_tried_again_if_that_is_asked_for() {
 }
 
 #[test]
-fn metrics_say_what_became_of_each_task_and_what_workers_do() {
+fn metrics_count_outcomes_and_show_workers() {
     let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
     let gate = Gate::new();
     let at_gate = pool.map_async(stop_at, (0..4).map(|x| (gate.clone(), x)));
@@ -272,7 +272,7 @@ fn tasks_that_have_not_begun_can_be_cancelled() {
 }
 
 #[test]
-fn tasks_in_the_queue_of_a_busy_worker_can_be_cancelled() {
+fn cancel_takes_tasks_of_a_busy_worker() {
     let pool = Pool::new(1).unwrap();
     let (gate, quick) = (Gate::new(), Gate::new());
     quick.open(1);
@@ -438,7 +438,7 @@ fn random_kills_cost_a_task_each_at_most() {
 }
 
 #[test]
-fn what_a_worker_had_written_stays_when_another_one_takes_its_place() {
+fn replacement_keeps_the_output_of_a_dead_worker() {
     let folder = std::env::temp_dir().join(format!("mp-pool-logs-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let file = folder.join("pool-worker-0.log");
@@ -471,7 +471,7 @@ fn what_a_worker_had_written_stays_when_another_one_takes_its_place() {
 /// For each item of a chunk at which its worker dies: earlier results are preserved, and later items run in
 /// another worker, once.
 #[test]
-fn a_worker_that_dies_in_a_chunk_costs_the_item_that_it_was_at() {
+fn death_in_a_chunk_loses_the_running_item() {
     const CHUNK: usize = 6;
     let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
     for deadly in 0..CHUNK {

@@ -123,11 +123,11 @@ fn it_is_dropped_while_a_panic_unwinds() {
     let result = pool.apply_async(stop_at, (gate.clone(), 1));
     gate.arrived();
     ends("the panic", move || {
-        let caught = panic::catch_unwind(AssertUnwindSafe(move || {
+        let catch_panic = panic::catch_unwind(AssertUnwindSafe(move || {
             let _pool = pool;
             panic!("with a pool at work");
         }));
-        assert!(caught.is_err());
+        assert!(catch_panic.is_err());
     });
     assert!(matches!(got(result), Err(TaskError::Terminated)));
     assert!(pids.into_iter().all(|pid| !alive(pid)));
@@ -151,7 +151,7 @@ fn it_is_dropped_in_a_callback() {
 }
 
 #[test]
-fn a_callback_that_would_wait_for_its_own_thread_is_told_so() {
+fn waiting_in_a_callback_is_an_error() {
     let _alone = alone();
     let pool = Arc::new(Pool::new(1).unwrap());
     let pid = pool.pids()[0];
@@ -256,7 +256,7 @@ fn no_more_tasks_wait_than_may() {
 }
 
 #[test]
-fn a_callback_may_give_more_tasks_than_there_is_room_for() {
+fn callback_may_submit_to_a_full_pool() {
     let _alone = alone();
     let pool = Arc::new(Pool::builder().processes(1).max_waiting(1).build().unwrap());
     let (tell, told) = mpsc::channel();
@@ -386,7 +386,7 @@ fn a_future_that_found_room_by_itself_is_in_no_line() {
 }
 
 #[test]
-fn a_call_is_kept_and_cloned_and_does_not_keep_its_pool() {
+fn call_is_cloned_and_does_not_keep_its_pool() {
     let _alone = alone();
     fn is_kept<T: Clone + Send + Sync + 'static>(call: T) -> T {
         call

@@ -44,7 +44,7 @@ fn all_messages() -> Vec<Queue<String>> {
 
 /// Short tasks in chunks of one are assigned far in advance; the tests of `workers::state` check how far.
 #[test]
-fn quick_tasks_of_many_workers_are_done_where_few_messages_can_be_on_their_way() {
+fn short_tasks_finish_with_few_messages() {
     let _alone = few_messages();
     let pool = Pool::new(4).unwrap();
     // A pool that knows the duration of a task assigns many more.
@@ -90,7 +90,7 @@ fn all_messages_beside(pool: &Pool) -> [Vec<Queue<String>>; 2] {
 
 /// Tasks that wait for room can be cancelled, and the others outlive their worker.
 #[test]
-fn tasks_that_wait_for_room_are_cancelled_or_done_by_another_worker() {
+fn tasks_without_room_are_cancelled_or_moved() {
     let _alone = few_messages();
     let pool = Pool::new(1).unwrap();
     let (pid, task) = (pool.apply(|_: u64| std::process::id(), 0).unwrap(), pool.task(|x: u64| x + 1));

@@ -5,7 +5,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
-use mp_pool::{Pool, Stream, TaskError};
+use mp_pool::{Pool, TaskError, TaskStream};
 use mp_spawn::{Interrupt, Process, StartMethod, interrupted, take_interrupt};
 
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -54,7 +54,7 @@ fn alone<F: Fn(()) + Copy + Send + 'static>(test: F) {
 }
 
 #[track_caller]
-fn result_of(stream: &Stream<u64, u64>, x: u64) -> Result<u64, TaskError> {
+fn result_of(stream: &TaskStream<u64, u64>, x: u64) -> Result<u64, TaskError> {
     let ticket = stream.push(x).unwrap();
     match stream.take_timeout(ticket, DEADLINE) {
         Ok(Some(result)) => result,
@@ -64,7 +64,7 @@ fn result_of(stream: &Stream<u64, u64>, x: u64) -> Result<u64, TaskError> {
 
 /// Tasks that are pushed meanwhile are refused, and nothing else.
 #[test]
-fn a_stream_goes_on_when_the_program_has_taken_note_of_ctrl_c() {
+fn stream_continues_after_take_interrupt() {
     alone(|(): ()| {
         rustix::process::setpgid(None, None).unwrap();
         // SAFETY: this installs no handler.

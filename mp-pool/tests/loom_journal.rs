@@ -11,8 +11,8 @@ use loom::sync::Arc;
 use loom::thread;
 use mp_core::mem::HeapMem;
 use mp_core::mem::{Mem, Word, run};
-use mp_pool::steps::chunk::{Begin, ChunkWord, Claim, Cut, Share, Turn};
-use mp_pool::steps::journal::{Finished, Journal, Read};
+use mp_pool::steps::chunk::{BeginChunk, ChunkWord, ClaimItem, CutChunk, CutShare, Turn};
+use mp_pool::steps::journal::{Journal, JournalResults, ReadJournal};
 
 const CHUNK: Word = Word::at(0);
 const JOURNAL: Word = Word::at(8);
@@ -29,7 +29,7 @@ fn keep(m: &HeapMem, journal: &mut Journal, item: usize) {
 }
 
 /// Checks that results are complete and consecutive. Returns the index of the item after them.
-fn check(found: &Finished) -> usize {
+fn check(found: &JournalResults) -> usize {
     let mut begin = 0;
     for (item, &end) in (found.first..).zip(&found.ends) {
         assert_eq!(found.bytes[begin..end as usize], value(item), "item {item}");
@@ -39,7 +39,7 @@ fn check(found: &Finished) -> usize {
 }
 
 #[test]
-fn results_are_whole_while_the_journal_grows_and_begins_anew() {
+fn results_are_whole_while_the_journal_changes() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(WORDS));
         let mut journal = Journal::new(JOURNAL);
@@ -53,17 +53,17 @@ fn results_are_whole_while_the_journal_grows_and_begins_anew() {
                 keep(&m, &mut journal, 2);
             })
         };
-        if let Some(found) = run(Read::new(JOURNAL, ID), &*m) {
+        if let Some(found) = run(ReadJournal::new(JOURNAL, ID), &*m) {
             check(&found);
         }
         worker.join().unwrap();
-        let left = run(Read::new(JOURNAL, ID), &*m).expect("no other writes");
+        let left = run(ReadJournal::new(JOURNAL, ID), &*m).expect("no other writes");
         assert_eq!((left.first, check(&left)), (2, 3));
     });
 }
 
 #[test]
-fn what_the_chunk_word_says_is_finished_is_in_the_journal() {
+fn journal_has_what_the_chunk_word_calls_finished() {
     loom::model(|| {
         let m = Arc::new(HeapMem::new(WORDS));
         let worker = {
@@ -71,18 +71,18 @@ fn what_the_chunk_word_says_is_finished_is_in_the_journal() {
             thread::spawn(move || {
                 let mut journal = Journal::new(JOURNAL);
                 journal.begin(ID, 0, |w, v| m.store(w, v));
-                let mut turn = run(Begin::new(CHUNK, ChunkWord::default(), ID, 3), &*m);
+                let mut turn = run(BeginChunk::new(CHUNK, ChunkWord::default(), ID, 3), &*m);
                 while let Turn::Go(word) = turn {
                     keep(&m, &mut journal, word.next() - 1);
-                    turn = run(Claim::new(CHUNK, word), &*m);
+                    turn = run(ClaimItem::new(CHUNK, word), &*m);
                 }
             })
         };
-        let cut = run(Cut::new(CHUNK, ID, Share::Half), &*m);
+        let cut = run(CutChunk::new(CHUNK, ID, CutShare::Half), &*m);
         let word = ChunkWord(m.load(CHUNK));
         if word.is_of(ID) {
             assert!(cut.is_none_or(|from| word.next() <= from), "an item that was taken back is claimed");
-            let found = run(Read::new(JOURNAL, ID), &*m).expect("it does not begin anew");
+            let found = run(ReadJournal::new(JOURNAL, ID), &*m).expect("it does not begin anew");
             assert!(check(&found) + 1 >= word.next(), "a result is missing");
         }
         worker.join().unwrap();

@@ -9,20 +9,21 @@ use mp_pool::{Pool, TaskError, note};
 use mp_spawn::closure;
 
 /// Notes numbers up to `number`, then waits. Notes nothing if it is 0.
-fn noting((gate, number): (Gate, u64)) -> u64 {
+fn with_panics_recorded((gate, number): (Gate, u64)) -> u64 {
     (1..=number).for_each(note);
     gate.pass(number as u32);
     number
 }
 
 #[test]
-fn a_task_that_is_lost_or_takes_too_long_says_how_far_it_was() {
+fn lost_and_timed_out_tasks_have_their_note() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     // Alone, and in a chunk. The note of the previous task does not apply to this one.
-    let alone = |number| pool.apply_async(noting, (gate.clone(), number));
+    let alone = |number| pool.apply_async(with_panics_recorded, (gate.clone(), number));
     let captured = gate.clone();
-    let of_chunk = pool.task_closure(closure!([captured] |number: u64| noting((captured.clone(), number))));
+    let of_chunk = pool
+        .task_closure(closure!([captured] |number: u64| with_panics_recorded((captured.clone(), number))));
     for (number, expected) in [(9, Some(9)), (0, None)] {
         let (first, second) = (alone(5), alone(number));
         gate.arrived();
@@ -64,11 +65,12 @@ fn what_runs_can_be_seen_with_its_note() {
     assert!(pool.running().is_empty());
     let (gate, of_alone) = (Gate::new(), Gate::new());
     let captured = gate.clone();
-    let of_chunk = pool.task_closure(closure!([captured] |number: u64| noting((captured.clone(), number))));
+    let of_chunk = pool
+        .task_closure(closure!([captured] |number: u64| with_panics_recorded((captured.clone(), number))));
     for timeout in [None, Some(Duration::from_secs(600))] {
         let call = of_chunk.clone().chunksize(4);
         let call = if let Some(timeout) = timeout { call.timeout(timeout) } else { call };
-        let alone = pool.apply_async(noting, (of_alone.clone(), 1000));
+        let alone = pool.apply_async(with_panics_recorded, (of_alone.clone(), 1000));
         let (_, first) = of_alone.arrived();
         let chunk = call.map_async([3, 0, 8]);
         let (_, second) = gate.arrived();

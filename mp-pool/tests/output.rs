@@ -81,7 +81,7 @@ fn each_worker_has_a_file_of_its_number() {
 }
 
 #[test]
-fn a_worker_that_takes_the_place_of_another_writes_behind_it() {
+fn replacement_appends_to_the_output_file() {
     let folder = Folder::new("places");
     let to = Stdio::file(folder.0.join("{rank}.txt"));
     let pool = Pool::builder().processes(2).stdout(to).build().unwrap();
@@ -135,7 +135,7 @@ fn what_a_lost_worker_wrote_last_is_in_the_error() {
 }
 
 #[test]
-fn the_killer_of_a_worker_is_told_as_it_is_of_other_processes() {
+fn lost_worker_error_names_the_killer() {
     let pool = Pool::builder().processes(1).stderr(Stdio::Capture).build().unwrap();
     let gate = Gate::new();
     let result = pool.apply_async(stop_at, (gate.clone(), 0));
@@ -150,7 +150,7 @@ fn the_killer_of_a_worker_is_told_as_it_is_of_other_processes() {
 }
 
 #[test]
-fn a_pool_whose_workers_never_get_ready_shows_what_they_wrote() {
+fn broken_pool_error_contains_stderr() {
     let initializer = |(): ()| -> () {
         eprintln!("the licence has run out");
         std::process::abort()

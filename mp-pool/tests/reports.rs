@@ -41,7 +41,7 @@ impl Drop for Ends<'_> {
 }
 
 #[test]
-fn a_wait_for_a_pool_says_for_which_task_and_worker_and_is_called_no_hang() {
+fn wait_report_names_task_and_worker() {
     on_report(|text, hang| {
         SAID.lock().unwrap_or_else(PoisonError::into_inner).push((text.to_owned(), hang));
     });

@@ -20,7 +20,7 @@ fn imap_next_timeout_loses_no_result() {
         let call = pool.task(stop_at).chunksize(1);
         let mut results = if ordered { call.imap(items) } else { call.imap_unordered(items) };
         let late = results.next_timeout(Duration::from_millis(1)).unwrap_err();
-        assert_eq!((late.under_way, late.to_string().contains("6 tasks are on their way")), (6, true));
+        assert_eq!((late.in_flight, late.to_string().contains("6 tasks are on their way")), (6, true));
         assert!(results.next_timeout(Duration::ZERO).is_err());
         let mut seen = Vec::new();
         gate.open(6);
@@ -44,7 +44,7 @@ fn as_completed_returns_results_as_they_come() {
     gates.iter().for_each(|gate| _ = gate.arrived());
     let mut completed = as_completed(results);
     assert_eq!(completed.len(), 3);
-    assert_eq!(completed.next_timeout(Duration::from_millis(1)).unwrap_err().under_way, 3);
+    assert_eq!(completed.next_timeout(Duration::from_millis(1)).unwrap_err().in_flight, 3);
     for place in [2, 0] {
         gates[place].open(1);
         let (at, value) = completed.next_timeout(DEADLINE).unwrap().unwrap();

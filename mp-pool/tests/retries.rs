@@ -91,7 +91,7 @@ fn varies((begun, task): (Begun, usize)) -> Result<(), String> {
 }
 
 #[test]
-fn each_error_says_how_often_it_was_tried_and_how_that_went() {
+fn errors_list_all_attempts() {
     let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
     let call = pool.task(varies).timeout(A_WHILE).retry_if(9, |error| {
         // The filter gets the attempts, too.
@@ -144,7 +144,7 @@ fn an_item_of_a_chunk_is_tried_again_by_itself() {
 }
 
 #[test]
-fn a_back_off_occupies_no_worker_and_ends_with_its_call_or_pool() {
+fn backoff_uses_no_worker_and_ends_with_its_call() {
     for close in [false, true] {
         let pool = Pool::new(1).unwrap();
         let fails = pool.task(|x: u32| Err::<u32, _>(format!("{x}"))).retry_if(9, |_| true).backoff(LONG);
@@ -204,7 +204,7 @@ fn attempts_are_as_far_apart_as_the_back_off_says() {
 }
 
 #[test]
-fn a_condition_that_panics_and_a_worker_that_dies_meanwhile() {
+fn panicking_retry_filter_during_a_worker_death() {
     let pool = Pool::new(1).unwrap();
     let fails = |x: u32| Err::<u32, _>(format!("{x}"));
     let result = got(pool.task(fails).retry_if(3, |_| panic!("undecided")).apply_async(7));
@@ -226,7 +226,7 @@ fn a_condition_that_panics_and_a_worker_that_dies_meanwhile() {
 }
 
 #[test]
-fn what_is_attached_to_arguments_is_kept_unless_it_moves() {
+fn attachments_are_kept_for_retry_unless_moved() {
     let pool = Pool::builder().processes(1).stderr(Stdio::Null).build().unwrap();
     // Not `Clone`, and with tensors: the value itself is kept.
     #[derive(Serialize, Deserialize)]

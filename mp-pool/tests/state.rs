@@ -49,7 +49,7 @@ fn counters(processes: usize) -> (StatePool<Counter>, SharedTensor<u64>) {
 }
 
 #[test]
-fn each_worker_makes_its_state_once_and_drops_it_at_its_end() {
+fn state_is_created_once_and_dropped_at_exit() {
     let (pool, life) = counters(1);
     assert_eq!(pool.map(Counter::count, 0..100).unwrap(), (1..=100).collect::<Vec<u64>>());
     assert_eq!(life.to_vec(), [1, 0]);
@@ -137,7 +137,7 @@ fn the_arguments_of_a_state_are_encoded_once() {
 }
 
 #[test]
-fn what_can_not_be_encoded_is_told_when_the_pool_is_built() {
+fn build_fails_if_arguments_are_not_encodable() {
     #[derive(Clone, Deserialize)]
     struct Refuses;
     impl Serialize for Refuses {
@@ -153,7 +153,7 @@ fn what_can_not_be_encoded_is_told_when_the_pool_is_built() {
 }
 
 #[test]
-fn a_state_that_can_not_be_made_breaks_the_pool_and_says_how_often_and_why() {
+fn failing_state_breaks_the_pool_with_count() {
     let broken = |how: u32| {
         let init = |how: u32| match how {
             0 => Err("no licence"),
@@ -187,7 +187,7 @@ fn init_at_first(first: fn(u64, &Gate), args: (SharedTensor<u64>, Gate)) -> Resu
 }
 
 #[test]
-fn one_that_hangs_or_is_stopped_or_killed_while_it_begins_is_a_failed_start() {
+fn hanging_or_killed_init_is_a_failed_start() {
     let init = |args: (SharedTensor<u64>, Gate)| {
         init_at_first(
             |number, gate| {
@@ -239,7 +239,7 @@ fn a_panic_costs_the_state_and_an_error_does_not() {
 }
 
 #[test]
-fn a_state_that_fails_when_it_is_made_anew_costs_no_task() {
+fn failing_state_recreation_loses_no_task() {
     for how in 0..3_u32 {
         let init = |(how, count): (u32, SharedTensor<u64>)| match (count.fetch_add(0, 1), how) {
             (1, 0) => Err("not again"),
@@ -270,7 +270,7 @@ fn a_state_that_fails_when_it_is_made_anew_costs_no_task() {
 }
 
 #[test]
-fn while_a_state_is_made_anew_others_do_the_tasks_and_one_that_hangs_is_killed() {
+fn others_work_while_a_state_is_recreated() {
     for timeout in [None, Some(Duration::from_secs(1))] {
         let init = |(count, gate): (SharedTensor<u64>, Gate)| {
             if count.fetch_add(0, 1) == 2 {

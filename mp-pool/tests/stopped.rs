@@ -37,7 +37,7 @@ fn warm(pool: &Pool, begun: &SharedTensor<u64>) {
 }
 
 #[test]
-fn what_a_stopped_worker_has_not_begun_is_done_by_another_once() {
+fn unbegun_tasks_of_a_stopped_worker_run_once() {
     const TASKS: usize = 40;
     let pool = Pool::new(2).unwrap();
     let begun: SharedTensor<u64> = Tensor::zeros([TASKS + 1]).unwrap().share();
@@ -66,7 +66,7 @@ fn what_a_stopped_worker_has_not_begun_is_done_by_another_once() {
 }
 
 #[test]
-fn also_with_a_function_that_it_does_not_know_and_with_a_time_out() {
+fn unknown_function_and_timeout_of_stopped_worker() {
     let pool = Pool::new(2).unwrap();
     let unused: SharedTensor<u64> = Tensor::zeros([1]).unwrap().share();
     warm(&pool, &unused);

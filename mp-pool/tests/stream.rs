@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
 use common::{DEADLINE, Gate, Random, eventually, got, in_use, join, kill, lost, stop_at};
-use mp_pool::{NotYet, Pool, PushError, Stream, TaskError, Ticket};
+use mp_pool::{PendingError, Pool, PushError, TaskError, TaskStream, Ticket};
 use mp_reduce::Message;
 use mp_spawn::Stdio;
 use mp_tensor::{SharedTensor, Tensor};
@@ -21,7 +21,7 @@ const SOON: Duration = Duration::from_millis(20);
 
 /// Returns the next result, which must arrive.
 #[track_caller]
-fn next<A: Message + Send, T: Message + Send>(stream: &Stream<A, T>) -> (Ticket, Result<T, TaskError>) {
+fn next<A: Message + Send, T: Message + Send>(stream: &TaskStream<A, T>) -> (Ticket, Result<T, TaskError>) {
     match stream.next_timeout(DEADLINE) {
         Ok(Some(next)) => next,
         Ok(None) => panic!("the stream is at its end: {stream:?}"),
@@ -31,7 +31,10 @@ fn next<A: Message + Send, T: Message + Send>(stream: &Stream<A, T>) -> (Ticket,
 
 /// Returns the result of a task, which must arrive.
 #[track_caller]
-fn of<A: Message + Send, T: Message + Send>(stream: &Stream<A, T>, ticket: Ticket) -> Result<T, TaskError> {
+fn of<A: Message + Send, T: Message + Send>(
+    stream: &TaskStream<A, T>,
+    ticket: Ticket,
+) -> Result<T, TaskError> {
     match stream.take_timeout(ticket, DEADLINE) {
         Ok(Some(result)) => result,
         other => panic!("not within {DEADLINE:?}: {}", other.is_err()),
@@ -51,10 +54,10 @@ fn pid_at((gate, number): (Option<Gate>, u32)) -> Result<u32, String> {
 }
 
 #[test]
-fn results_are_taken_as_they_come_in_order_or_by_ticket() {
+fn results_are_taken_by_arrival_order_or_ticket() {
     let pool = Pool::new(2).unwrap();
     let gates = [Gate::new(), Gate::new()];
-    let push = |stream: &Stream<(Gate, u32), u32>| {
+    let push = |stream: &TaskStream<(Gate, u32), u32>| {
         [0, 1].map(|i| stream.push((gates[i as usize].clone(), i)).unwrap())
     };
     let both_began = || gates.iter().for_each(|gate| _ = gate.arrived());
@@ -62,7 +65,7 @@ fn results_are_taken_as_they_come_in_order_or_by_ticket() {
     let tickets = push(&as_done);
     assert_eq!(tickets.map(Ticket::number), [0, 1]);
     both_began();
-    assert_eq!(as_done.try_next().unwrap_err().under_way, 2);
+    assert_eq!(as_done.try_next().unwrap_err().in_flight, 2);
     gates[1].open(1);
     assert_eq!(next(&as_done).0, tickets[1]);
     gates[0].open(1);
@@ -86,14 +89,14 @@ fn results_are_taken_as_they_come_in_order_or_by_ticket() {
     assert!(by_ticket.take_timeout(tickets[0], SOON).is_err());
     gates[0].open(1);
     assert_eq!(of(&by_ticket, tickets[0]).unwrap(), 0);
-    assert_eq!(by_ticket.under_way(), 0);
+    assert_eq!(by_ticket.in_flight(), 0);
     drop((as_done, in_order, by_ticket));
     join(&pool);
 }
 
 /// Results that arrive together can still be taken one by one.
 #[test]
-fn quick_tasks_travel_together_and_are_taken_in_any_order() {
+fn short_tasks_share_messages_and_keep_tickets() {
     let pool = Pool::new(2).unwrap();
     let stream =
         pool.task(|x: u64| if x % 7 == 3 { Err("odd one") } else { Ok(3 * x) }).chunksize(10).stream();
@@ -118,7 +121,7 @@ fn quick_tasks_travel_together_and_are_taken_in_any_order() {
 }
 
 #[test]
-fn a_lane_stays_with_its_worker_and_an_idle_one_helps_a_busy_one() {
+fn lane_stays_with_its_worker_until_it_is_busy() {
     const ROUNDS: usize = 50;
     /// Time after which an idle worker takes a task that another one has not begun.
     const SLOW: Duration = Duration::from_millis(100);
@@ -158,7 +161,7 @@ fn a_lane_stays_with_its_worker_and_an_idle_one_helps_a_busy_one() {
 }
 
 #[test]
-fn when_the_worker_of_a_lane_is_killed_the_others_go_on_with_it() {
+fn killed_worker_hands_its_lane_to_others() {
     for retries in [0, 1] {
         let pool = Pool::builder().processes(2).stderr(Stdio::Null).build().unwrap();
         let stream = pool.task(pid_at).retries(retries).stream();
@@ -194,11 +197,11 @@ fn when_the_worker_of_a_lane_is_killed_the_others_go_on_with_it() {
 #[test]
 fn random_kills_cost_a_stream_with_retries_nothing() {
     let pool = Pool::builder().processes(3).stderr(Stdio::Null).build().unwrap();
-    let stream = pool.task(|x: u64| x + 1).retries(1000).ahead(40).stream();
+    let stream = pool.task(|x: u64| x + 1).retries(1000).max_in_flight(40).stream();
     let mut random = Random(7);
     let (mut next_task, mut seen) = (0, BTreeSet::new());
     while seen.len() < 600 {
-        while next_task < 600 && stream.under_way() < 40 {
+        while next_task < 600 && stream.in_flight() < 40 {
             let lane = random.below(6);
             let pushed = if lane < 5 { stream.push_to(lane, next_task) } else { stream.push(next_task) };
             assert_eq!(pushed.unwrap().number() as u64, next_task);
@@ -252,7 +255,7 @@ fn count((gate, begun): (Gate, SharedTensor<u64>)) -> u64 {
 }
 
 #[test]
-fn dropped_in_the_middle_it_cancels_what_has_not_begun_and_holds_up_nothing() {
+fn drop_cancels_unbegun_tasks_and_delays_nothing() {
     let pool = Pool::new(2).unwrap();
     let (gate, begun) = (Gate::new(), Tensor::zeros([1]).unwrap().share());
     let stream = pool.stream(count);
@@ -316,7 +319,7 @@ fn closed_it_takes_nothing_and_gives_what_is_left() {
 #[test]
 fn no_more_are_on_their_way_than_there_is_room_for() {
     let pool = Pool::new(1).unwrap();
-    let stream = pool.task(stop_at).ahead(2).stream();
+    let stream = pool.task(stop_at).max_in_flight(2).stream();
     let gate = Gate::new();
     let task = |x| (gate.clone(), x);
     stream.push(task(0)).unwrap();
@@ -333,7 +336,7 @@ fn no_more_are_on_their_way_than_there_is_room_for() {
         let pushes =
             scope.spawn(|| (2..6).map(|x| stream.push(task(x)).unwrap().number()).collect::<Vec<_>>());
         for x in 0..6 {
-            assert!(stream.under_way() <= 2, "{stream:?}");
+            assert!(stream.in_flight() <= 2, "{stream:?}");
             assert_eq!(next(&stream).1.unwrap(), x);
         }
         assert_eq!(pushes.join().unwrap(), [2, 3, 4, 5]);
@@ -345,18 +348,18 @@ fn no_more_are_on_their_way_than_there_is_room_for() {
     stream.push((gate.clone(), 7)).unwrap();
     assert!(matches!(stream.try_push((gate.clone(), 8)), Err(PushError::Full((_, 8)))));
     assert!(matches!(stream.push_timeout((gate.clone(), 8), SOON), Err(PushError::Full((_, 8)))));
-    assert_eq!(stream.under_way(), 1, "nothing was pushed");
+    assert_eq!(stream.in_flight(), 1, "nothing was pushed");
     gate.open(1);
     assert_eq!(next(&stream).1.unwrap(), 7);
 }
 
 #[test]
-fn streams_and_other_calls_share_a_pool_and_go_to_other_threads() {
+fn streams_and_calls_share_a_pool_across_threads() {
     fn is_shared<T: Send + Sync + 'static>(_: &T) {}
     let pool = Pool::new(2).unwrap();
     let [double, triple] = [pool.stream(|x: u64| 2 * x), pool.stream(|x: u64| 3 * x)];
     is_shared(&double);
-    let run = |stream: Stream<u64, u64>, factor: u64| {
+    let run = |stream: TaskStream<u64, u64>, factor: u64| {
         std::thread::spawn(move || {
             let mut results = BTreeMap::new();
             for x in 0..300 {
@@ -442,9 +445,9 @@ fn woken_by<F: Future>(future: F, what: impl FnOnce()) -> F::Output {
 }
 
 #[test]
-fn futures_wait_for_room_and_for_results_without_blocking() {
+fn futures_wait_for_room_and_results() {
     let pool = Pool::new(1).unwrap();
-    let stream = pool.task(stop_at).ahead(1).stream();
+    let stream = pool.task(stop_at).max_in_flight(1).stream();
     let gate = Gate::new();
     let first = stream.push((gate.clone(), 1)).unwrap();
     let (ticket, result) = woken_by(stream.next_async(), || gate.open(1)).unwrap();
@@ -461,7 +464,7 @@ fn futures_wait_for_room_and_for_results_without_blocking() {
     let mut context = Context::from_waker(Waker::noop());
     assert!(pin!(stream.push_to_async(1, (gate.clone(), 5))).poll(&mut context).is_pending());
     assert!(pin!(stream.next_async()).poll(&mut context).is_pending());
-    assert_eq!(stream.under_way(), 1);
+    assert_eq!(stream.in_flight(), 1);
     // After the close, no push waits for room, and the last result is the end.
     let refused = woken_by(stream.push_async((gate.clone(), 6)), || stream.close());
     assert!(matches!(refused, Err(PushError::Closed((_, 6)))));
@@ -475,12 +478,12 @@ fn futures_wait_for_room_and_for_results_without_blocking() {
 #[test]
 fn errors_say_what_to_do() {
     let full = PushError::Full(1).to_string();
-    assert!(full.contains("take results") && full.contains("Call::ahead"), "{full}");
+    assert!(full.contains("take results") && full.contains("Call::max_in_flight"), "{full}");
     assert!(PushError::Closed(1).to_string().contains("closed"));
     let pool = Pool::new(1).unwrap();
     let stream = pool.stream(pid);
-    let not_yet: NotYet = stream.try_next().unwrap_err();
+    let not_yet: PendingError = stream.try_next().unwrap_err();
     assert!(not_yet.to_string().contains("0 tasks are on their way"), "{not_yet}");
-    assert_eq!(format!("{stream:?}"), "Stream(0 of 0 tasks done, 0 on their way)");
+    assert_eq!(format!("{stream:?}"), "TaskStream(0 of 0 tasks done, 0 on their way)");
     assert_eq!(PushError::Full(5).into_args(), 5);
 }

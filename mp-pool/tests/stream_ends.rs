@@ -10,11 +10,11 @@ use std::sync::mpsc::channel;
 use std::task::{Context, Poll, Wake, Waker};
 
 use common::{DEADLINE, Gate, eventually, got, join, stop_at};
-use mp_pool::{Pool, PushError, Stream, TaskError, Ticket};
+use mp_pool::{Pool, PushError, TaskError, TaskStream, Ticket};
 
 /// Returns the result of a task, which must arrive.
 #[track_caller]
-fn of(stream: &Stream<(Gate, u32), u32>, ticket: Ticket) -> Result<u32, TaskError> {
+fn of(stream: &TaskStream<(Gate, u32), u32>, ticket: Ticket) -> Result<u32, TaskError> {
     match stream.take_timeout(ticket, DEADLINE) {
         Ok(Some(result)) => result,
         other => panic!("not within {DEADLINE:?}: {}", other.is_err()),
@@ -22,7 +22,7 @@ fn of(stream: &Stream<(Gate, u32), u32>, ticket: Ticket) -> Result<u32, TaskErro
 }
 
 #[test]
-fn a_closed_pool_does_what_was_pushed_before_and_refuses_what_comes_then() {
+fn closed_pool_finishes_earlier_pushes() {
     let pool = Pool::new(1).unwrap();
     let stream = pool.stream(stop_at);
     let gate = Gate::new();
@@ -46,14 +46,14 @@ fn sleeps(thread: &str) -> bool {
 }
 
 /// Creates a pool that has room for one task, and a stream of it.
-fn full_pool() -> (Pool, Gate, Stream<(Gate, u32), u32>) {
+fn full_pool() -> (Pool, Gate, TaskStream<(Gate, u32), u32>) {
     let pool = Pool::builder().processes(1).max_waiting(1).build().unwrap();
     let (gate, stream) = (Gate::new(), pool.stream(stop_at));
     (pool, gate, stream)
 }
 
 #[test]
-fn a_thread_that_waits_for_room_in_the_pool_hears_that_its_stream_is_closed() {
+fn close_wakes_a_thread_that_waits_for_room() {
     let (pool, gate, stream) = full_pool();
     let at_work = pool.apply_async(stop_at, (gate.clone(), 0));
     gate.arrived();
@@ -79,7 +79,7 @@ fn a_thread_that_waits_for_room_in_the_pool_hears_that_its_stream_is_closed() {
 }
 
 #[test]
-fn a_closed_stream_of_a_full_pool_is_closed_and_not_full() {
+fn push_to_closed_stream_of_full_pool_is_closed() {
     let (pool, gate, stream) = full_pool();
     let at_work = pool.apply_async(stop_at, (gate.clone(), 0));
     gate.arrived();
@@ -104,7 +104,7 @@ impl Wake for Woken {
 }
 
 #[test]
-fn futures_that_wait_for_room_in_the_pool_hear_of_the_end_of_their_stream_alone() {
+fn close_ends_only_futures_of_its_stream() {
     let (pool, gate, stream) = full_pool();
     let other = pool.stream(stop_at);
     let at_work = pool.apply_async(stop_at, (gate.clone(), 0));

@@ -111,7 +111,8 @@ fn arguments_that_panic_when_a_stream_is_dropped() {
     let pool = Pool::new(1).unwrap();
     let gate = Gate::new();
     let sent = gate.clone();
-    let mut stream = pool.task(passes).ahead(4000).imap((0..4000).map(move |_| (sent.clone(), bomb(1))));
+    let mut stream =
+        pool.task(passes).max_in_flight(4000).imap((0..4000).map(move |_| (sent.clone(), bomb(1))));
     gate.open(1);
     // Arguments are also dropped when they are sent.
     stream.next().expect("a result").unwrap();
@@ -263,7 +264,7 @@ fn what_panics_in_a_worker_costs_no_worker() {
 }
 
 #[test]
-fn an_iterator_that_panics_loses_none_of_the_items_before() {
+fn panicking_iterator_keeps_earlier_items() {
     let pool = Pool::new(2).unwrap();
     let items = (0..100_u64).inspect(|&x| {
         if x == 50 {
@@ -332,7 +333,7 @@ fn panics(deep: u32) -> u32 {
 
 /// The first backtrace of a process takes long, because its symbols are read.
 #[test]
-fn a_panic_is_no_time_out_however_long_its_backtrace_takes() {
+fn slow_backtrace_is_not_a_timeout() {
     const TIMEOUT: Duration = Duration::from_millis(50);
     let pool = Pool::builder()
         .processes(1)

@@ -7,19 +7,19 @@ use mp_tensor::{Element, Tensor};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use super::rows::{Column, NotWritten, Unwritten};
-use super::{Batch, Fill};
+use super::rows::{ColumnInfo, UnwrittenRow, UnwrittenRowError};
+use super::traits::{Batch, Fill};
 use crate::AnyResult;
 
 impl<T: Element> Batch for Tensor<T> {
     type Shapes<'s> = &'s [usize];
-    type Making = (Tensor<T>, usize);
+    type Builder = (Tensor<T>, usize);
     type Row<'r> = &'r mut [T];
 
     fn begin(rows: usize, shape: &[usize], fill: Fill) -> AnyResult<(Tensor<T>, usize)> {
         let whole: Vec<usize> = std::iter::once(rows).chain(shape.iter().copied()).collect();
         let mut tensor = Tensor::empty(whole)?;
-        if let Fill::With(byte) = fill {
+        if let Fill::Byte(byte) = fill {
             bytemuck::cast_slice_mut::<T, u8>(tensor.as_mut_slice()?).fill(byte);
         }
         Ok((tensor, rows))
@@ -34,13 +34,13 @@ impl<T: Element> Batch for Tensor<T> {
         }
     }
 
-    fn unwritten(making: &mut (Tensor<T>, usize), byte: u8) -> AnyResult<Vec<Unwritten>> {
+    fn unwritten(builder: &mut (Tensor<T>, usize), byte: u8) -> AnyResult<Vec<UnwrittenRow>> {
         let is_all = |row: &[T]| {
             let bytes: &[u8] = bytemuck::cast_slice(row);
             !bytes.is_empty() && bytes.iter().all(|one| *one == byte)
         };
-        let rows = Self::rows(making)?.into_iter().enumerate();
-        Ok(rows.filter(|(_, row)| is_all(row)).map(|(row, _)| Unwritten::row(row)).collect())
+        let rows = Self::rows(builder)?.into_iter().enumerate();
+        Ok(rows.filter(|(_, row)| is_all(row)).map(|(row, _)| UnwrittenRow::row(row)).collect())
     }
 
     fn finish((tensor, _): (Tensor<T>, usize)) -> AnyResult<Self> {
@@ -79,8 +79,8 @@ impl<T: Element> Batch for Tensor<T> {
         vec![bytes.get(row * length..end).unwrap_or_default().to_vec()]
     }
 
-    fn columns(&self) -> Vec<Column> {
-        vec![Column::new(self.shape().first().copied())]
+    fn columns(&self) -> Vec<ColumnInfo> {
+        vec![ColumnInfo::new(self.shape().first().copied())]
     }
 }
 
@@ -88,16 +88,16 @@ impl<T: Element> Batch for Tensor<T> {
 /// trainer; numbers belong into a `Tensor`, and text into [`Strings`](crate::Strings), which are not.
 ///
 /// ```
-/// use mp_data::Other;
+/// use mp_data::Objects;
 ///
-/// let boxes: Other<Vec<(u32, u32)>> = vec![vec![(1, 2)], vec![]].into();
+/// let boxes: Objects<Vec<(u32, u32)>> = vec![vec![(1, 2)], vec![]].into();
 /// assert_eq!(boxes[0], [(1, 2)]);
 /// assert_eq!(boxes.into_inner().len(), 2);
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Other<T>(Vec<T>);
+pub struct Objects<T>(Vec<T>);
 
-impl<T> Other<T> {
+impl<T> Objects<T> {
     /// The values.
     #[must_use]
     pub fn into_inner(self) -> Vec<T> {
@@ -105,13 +105,13 @@ impl<T> Other<T> {
     }
 }
 
-impl<T> From<Vec<T>> for Other<T> {
+impl<T> From<Vec<T>> for Objects<T> {
     fn from(values: Vec<T>) -> Self {
-        Other(values)
+        Objects(values)
     }
 }
 
-impl<T> Deref for Other<T> {
+impl<T> Deref for Objects<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -119,24 +119,24 @@ impl<T> Deref for Other<T> {
     }
 }
 
-impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Other<T> {
+impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Objects<T> {
     type Shapes<'s> = ();
-    type Making = Vec<Option<T>>;
+    type Builder = Vec<Option<T>>;
     type Row<'r> = &'r mut Option<T>;
 
     fn begin(rows: usize, (): (), _: Fill) -> AnyResult<Vec<Option<T>>> {
         Ok((0..rows).map(|_| None).collect())
     }
 
-    fn rows(making: &mut Vec<Option<T>>) -> AnyResult<Vec<&mut Option<T>>> {
-        Ok(making.iter_mut().collect())
+    fn rows(builder: &mut Vec<Option<T>>) -> AnyResult<Vec<&mut Option<T>>> {
+        Ok(builder.iter_mut().collect())
     }
 
-    fn finish(making: Vec<Option<T>>) -> AnyResult<Self> {
-        if let Some(row) = making.iter().position(Option::is_none) {
-            return Err(NotWritten::no_value(row).into());
+    fn finish(builder: Vec<Option<T>>) -> AnyResult<Self> {
+        if let Some(row) = builder.iter().position(Option::is_none) {
+            return Err(UnwrittenRowError::no_value(row).into());
         }
-        Ok(Other(making.into_iter().flatten().collect()))
+        Ok(Objects(builder.into_iter().flatten().collect()))
     }
 
     fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
@@ -146,7 +146,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Other<T> {
     fn get_back(&mut self, _: &mut Returned) {}
 
     fn receive<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
-        C::read(inc).map(Other)
+        C::read(inc).map(Objects)
     }
 
     fn bytes(&self) -> usize {
@@ -163,7 +163,7 @@ impl<T: Serialize + DeserializeOwned + Send + 'static> Batch for Other<T> {
         vec![self.0.get(row).and_then(encode).unwrap_or_default()]
     }
 
-    fn columns(&self) -> Vec<Column> {
-        vec![Column::new(Some(self.0.len()))]
+    fn columns(&self) -> Vec<ColumnInfo> {
+        vec![ColumnInfo::new(Some(self.0.len()))]
     }
 }

@@ -2,29 +2,16 @@
 
 mod columns;
 mod ragged;
+pub(crate) mod row_check;
 pub(crate) mod rows;
 mod spare_rows;
+mod traits;
 mod whole;
 
-use std::fmt;
-
-use mp_core::message::{Codec, Incoming, Level, Outgoing, Returned};
-
-use crate::AnyResult;
-
-pub use columns::Other;
+pub use columns::Objects;
 pub use ragged::{Ragged, Strings};
+pub use traits::{Batch, Fill};
 pub use whole::Whole;
-
-/// Contents of a row before it is written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[doc(hidden)]
-pub enum Fill {
-    /// Contents of the memory before.
-    AsItIs,
-    /// This byte, everywhere.
-    With(u8),
-}
 
 /// Items for the derive.
 #[doc(hidden)]
@@ -33,184 +20,6 @@ pub mod derive {
     pub use mp_core::message::{Codec, Incoming, Level, Outgoing, Returned};
 
     pub use super::Fill;
-    pub use super::rows::{Column, Unwritten, in_column, unwritten_in, within};
+    pub use super::rows::{ColumnInfo, UnwrittenRow, prefix_columns, prefix_error, prefix_unwritten};
     pub use crate::AnyResult;
-}
-
-/// Batch of a [`Dataset`](crate::Dataset): a column, a tuple of up to six, or a struct of columns that
-/// derives this. Columns are [`Tensor`](mp_tensor::Tensor), [`Ragged`], [`Strings`] and [`Other`], and
-/// [`Whole`] around one of them.
-///
-/// ```
-/// use mp_data::{AnyResult, Batch, Context, DataLoader, Dataset, Item, Strings, Tensor};
-/// use serde::{Deserialize, Serialize};
-///
-/// #[derive(Batch)]
-/// struct Images {
-///     pixels: Tensor<f32>,
-///     class: Tensor<i64>,
-///     path: Strings,
-/// }
-///
-/// #[derive(Serialize, Deserialize)]
-/// struct Folder(Vec<String>);
-///
-/// impl Dataset for Folder {
-///     type Batch = Images;
-///
-///     fn len(&self) -> usize {
-///         self.0.len()
-///     }
-///
-///     fn fetch(&mut self, items: &[Item], cx: &mut Context<Images>) -> AnyResult<Images> {
-///         // The derive has made `ImagesSpec` and `ImagesRow`.
-///         cx.rows(items, ImagesSpec { pixels: &[3, 2, 2], class: &[], path: () }, |item, rng, row| {
-///             row.pixels.fill(rng.f32());
-///             row.class[0] = item.index as i64;
-///             row.path.push_str(&self.0[item.index]);
-///             Ok(())
-///         })
-///     }
-/// }
-///
-/// let folder = Folder(vec!["a.png".into(), "b.png".into()]);
-/// let loader = DataLoader::builder(folder).batch_size(2).num_workers(1).build()?;
-/// let Images { pixels, class, path } = loader.epoch(0).next().unwrap()?.into_inner();
-/// assert_eq!((pixels.shape(), class.to_vec(), path.get(1)?), (&[2, 3, 2, 2][..], vec![0, 1], "b.png"));
-/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
-/// ```
-///
-/// | column | shape | row | in shared memory |
-/// |---|---|---|---|
-/// | `Tensor<T>` | `&[usize]`, that of a row | `&mut [T]`, its elements | written in place |
-/// | `Ragged<T>` | `()` | `&mut Vec<T>` | written into a buffer that the worker keeps, and copied once, when the batch is complete |
-/// | `Strings` | `()` | `&mut String` | written into a buffer that the worker keeps, and copied once, when the batch is complete |
-/// | `Other<T>` | `()` | `&mut Option<T>` | encoded with serde |
-///
-/// Each column of a batch has as many rows as the batch has samples: a batch of which one has more or fewer
-/// is an error that names the column. What a batch has as a whole, with any number of rows, is a [`Whole`].
-/// (A tensor without dimensions has no rows, and is not counted.)
-///
-/// With torch's `default_collate`, numbers and tensors of equal shape become a `Tensor`, texts `Strings`, a
-/// mapping or a named tuple a struct of columns, a sequence a tuple of columns, and anything else `Other`.
-///
-/// The methods are for the loader's own use.
-#[doc(alias = "default_collate")]
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` is no column of a batch",
-    label = "a batch has a row of it for each sample",
-    note = "numbers: `Tensor`, or `Ragged` if rows have different lengths; text: `Strings`; any serde type, one a sample: `Other`",
-    note = "several columns: a tuple of up to six, or a struct with `#[derive(Batch)]`"
-)]
-pub trait Batch: Send + Sized + 'static {
-    /// Shapes of its rows, which have to be known before the rows are written.
-    type Shapes<'s>: Copy + PartialEq + fmt::Debug;
-    /// A batch whose rows are being written.
-    #[doc(hidden)]
-    type Making;
-    /// The place of one sample.
-    type Row<'r>: Send;
-
-    #[doc(hidden)]
-    fn begin(rows: usize, shapes: Self::Shapes<'_>, fill: Fill) -> AnyResult<Self::Making>;
-    #[doc(hidden)]
-    fn rows(making: &mut Self::Making) -> AnyResult<Vec<Self::Row<'_>>>;
-    /// The rows of tensors that hold this byte everywhere, as they do if they were filled with it and not
-    /// written. Rows of no bytes hold none.
-    #[doc(hidden)]
-    fn unwritten(_: &mut Self::Making, _: u8) -> AnyResult<Vec<rows::Unwritten>> {
-        Ok(Vec::new())
-    }
-    #[doc(hidden)]
-    fn finish(making: Self::Making) -> AnyResult<Self>;
-    #[doc(hidden)]
-    fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()>;
-    #[doc(hidden)]
-    fn get_back(&mut self, back: &mut Returned);
-    #[doc(hidden)]
-    fn receive<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self>;
-    /// Returns the number of bytes of shared memory.
-    #[doc(hidden)]
-    fn bytes(&self) -> usize;
-    /// The bytes of a row of each column, of a batch of `rows` rows. To be compared.
-    #[doc(hidden)]
-    fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>>;
-    /// Returns the columns, in the order of `row_bytes`.
-    #[doc(hidden)]
-    fn columns(&self) -> Vec<rows::Column>;
-}
-
-macro_rules! tuples {
-    ($($($column:ident $at:tt)+;)*) => {$(
-        impl<$($column: Batch),+> Batch for ($($column,)+) {
-            type Shapes<'s> = ($($column::Shapes<'s>,)+);
-            type Making = ($($column::Making,)+);
-            type Row<'r> = ($($column::Row<'r>,)+);
-
-            fn begin(rows: usize, shapes: Self::Shapes<'_>, fill: Fill) -> AnyResult<Self::Making> {
-                Ok(($($column::begin(rows, shapes.$at, fill)?,)+))
-            }
-
-            #[allow(non_snake_case)]
-            fn rows(making: &mut Self::Making) -> AnyResult<Vec<Self::Row<'_>>> {
-                $(let mut $column = $column::rows(&mut making.$at)?.into_iter();)+
-                let mut rows = Vec::new();
-                while let ($(Some($column),)+) = ($($column.next(),)+) {
-                    rows.push(($($column,)+));
-                }
-                Ok(rows)
-            }
-
-            fn unwritten(making: &mut Self::Making, byte: u8) -> AnyResult<Vec<rows::Unwritten>> {
-                let mut all = Vec::new();
-                $(all.extend(rows::unwritten_in(stringify!($at), $column::unwritten(&mut making.$at, byte)?));)+
-                Ok(all)
-            }
-
-            fn finish(making: Self::Making) -> AnyResult<Self> {
-                Ok(($($column::finish(making.$at).map_err(|why| rows::in_column(stringify!($at), why))?,)+))
-            }
-
-            fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
-                let _level = Level::enter()?;
-                $(self.$at.send::<C>(out)?;)+
-                Ok(())
-            }
-
-            fn get_back(&mut self, back: &mut Returned) {
-                let Ok(_level) = Level::enter() else { return };
-                $(self.$at.get_back(back);)+
-            }
-
-            fn receive<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
-                let _level = Level::enter()?;
-                Ok(($($column::receive::<C>(inc)?,)+))
-            }
-
-            fn bytes(&self) -> usize {
-                0 $(+ self.$at.bytes())+
-            }
-
-            fn row_bytes(&self, row: usize, rows: usize) -> Vec<Vec<u8>> {
-                let mut all = Vec::new();
-                $(all.extend(self.$at.row_bytes(row, rows));)+
-                all
-            }
-
-            fn columns(&self) -> Vec<rows::Column> {
-                let mut all = Vec::new();
-                $(all.extend(rows::within(stringify!($at), self.$at.columns()));)+
-                all
-            }
-        }
-    )*};
-}
-
-tuples! {
-    A 0;
-    A 0 B 1;
-    A 0 B 1 C2 2;
-    A 0 B 1 C2 2 D 3;
-    A 0 B 1 C2 2 D 3 E 4;
-    A 0 B 1 C2 2 D 3 E 4 F 5;
 }

@@ -5,8 +5,9 @@ use std::fmt;
 use mp_core::message::{Codec, Incoming, Level, Message, Outgoing, Returned};
 use mp_tensor::{Element, Tensor};
 
-use super::rows::Column;
-use super::{Batch, Fill, spare_rows};
+use super::rows::ColumnInfo;
+use super::spare_rows;
+use super::traits::{Batch, Fill};
 use crate::AnyResult;
 
 /// A column of rows of any length: all values one after the other, and where each row begins, as nested
@@ -109,20 +110,20 @@ impl<T: Element> Ragged<T> {
 
 impl<T: Element> Batch for Ragged<T> {
     type Shapes<'s> = ();
-    type Making = Vec<Vec<T>>;
+    type Builder = Vec<Vec<T>>;
     type Row<'r> = &'r mut Vec<T>;
 
     fn begin(rows: usize, (): (), _: Fill) -> AnyResult<Vec<Vec<T>>> {
         Ok(spare_rows::take(rows))
     }
 
-    fn rows(making: &mut Vec<Vec<T>>) -> AnyResult<Vec<&mut Vec<T>>> {
-        Ok(making.iter_mut().collect())
+    fn rows(builder: &mut Vec<Vec<T>>) -> AnyResult<Vec<&mut Vec<T>>> {
+        Ok(builder.iter_mut().collect())
     }
 
-    fn finish(making: Vec<Vec<T>>) -> AnyResult<Self> {
-        let made = Ragged::from_rows(&making);
-        spare_rows::keep(making);
+    fn finish(builder: Vec<Vec<T>>) -> AnyResult<Self> {
+        let made = Ragged::from_rows(&builder);
+        spare_rows::keep(builder);
         made
     }
 
@@ -151,8 +152,8 @@ impl<T: Element> Batch for Ragged<T> {
         vec![self.row(row).map(|row| bytemuck::cast_slice(row).to_vec()).unwrap_or_default()]
     }
 
-    fn columns(&self) -> Vec<Column> {
-        vec![Column::new(Some(self.len()))]
+    fn columns(&self) -> Vec<ColumnInfo> {
+        vec![ColumnInfo::new(Some(self.len()))]
     }
 }
 
@@ -220,20 +221,20 @@ impl Strings {
 
 impl Batch for Strings {
     type Shapes<'s> = ();
-    type Making = Vec<String>;
+    type Builder = Vec<String>;
     type Row<'r> = &'r mut String;
 
     fn begin(rows: usize, (): (), _: Fill) -> AnyResult<Vec<String>> {
         Ok(spare_rows::take(rows))
     }
 
-    fn rows(making: &mut Vec<String>) -> AnyResult<Vec<&mut String>> {
-        Ok(making.iter_mut().collect())
+    fn rows(builder: &mut Vec<String>) -> AnyResult<Vec<&mut String>> {
+        Ok(builder.iter_mut().collect())
     }
 
-    fn finish(making: Vec<String>) -> AnyResult<Self> {
-        let made = Strings::from_rows(&making);
-        spare_rows::keep(making);
+    fn finish(builder: Vec<String>) -> AnyResult<Self> {
+        let made = Strings::from_rows(&builder);
+        spare_rows::keep(builder);
         made
     }
 
@@ -257,7 +258,7 @@ impl Batch for Strings {
         self.0.row_bytes(row, rows)
     }
 
-    fn columns(&self) -> Vec<Column> {
+    fn columns(&self) -> Vec<ColumnInfo> {
         self.0.columns()
     }
 }

@@ -3,21 +3,19 @@
 use std::error::Error;
 use std::fmt;
 
-use crate::{AnyResult, Batch};
-
 /// Name and number of rows of a finished column.
 #[derive(Clone, Debug)]
-pub struct Column {
+pub struct ColumnInfo {
     /// Field in a struct or place in a tuple, with a point between one and the next; empty if it is all
     /// of the batch.
     name: String,
     /// `None` if it has no rows.
-    rows: Option<usize>,
+    pub(super) rows: Option<usize>,
 }
 
-impl Column {
-    pub(crate) fn new(rows: Option<usize>) -> Column {
-        Column { name: String::new(), rows }
+impl ColumnInfo {
+    pub(crate) fn new(rows: Option<usize>) -> ColumnInfo {
+        ColumnInfo { name: String::new(), rows }
     }
 
     /// Returns `true` if the batch has several columns.
@@ -40,64 +38,66 @@ fn named(name: &str) -> String {
     }
 }
 
-fn below(outer: &str, name: &str) -> String {
+fn join_names(outer: &str, name: &str) -> String {
     if name.is_empty() { outer.to_owned() } else { format!("{outer}.{name}") }
 }
 
 /// The columns of a field.
 #[must_use]
-pub fn within(field: &str, columns: Vec<Column>) -> Vec<Column> {
-    let named = columns.into_iter().map(|Column { name, rows }| Column { name: below(field, &name), rows });
+pub fn prefix_columns(field: &str, columns: Vec<ColumnInfo>) -> Vec<ColumnInfo> {
+    let named = columns
+        .into_iter()
+        .map(|ColumnInfo { name, rows }| ColumnInfo { name: join_names(field, &name), rows });
     named.collect()
 }
 
 /// The same columns, of which it does not matter how many rows they have.
-pub(crate) fn uncounted(columns: Vec<Column>) -> Vec<Column> {
-    columns.into_iter().map(|column| Column { rows: None, ..column }).collect()
+pub(crate) fn without_rows(columns: Vec<ColumnInfo>) -> Vec<ColumnInfo> {
+    columns.into_iter().map(|column| ColumnInfo { rows: None, ..column }).collect()
 }
 
 /// A row of a tensor that holds what it was filled with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unwritten {
+pub struct UnwrittenRow {
     pub(crate) row: usize,
     pub(crate) column: String,
 }
 
-impl Unwritten {
-    pub(crate) fn row(row: usize) -> Unwritten {
-        Unwritten { row, column: String::new() }
+impl UnwrittenRow {
+    pub(crate) fn row(row: usize) -> UnwrittenRow {
+        UnwrittenRow { row, column: String::new() }
     }
 }
 
 /// The rows of a field's columns.
 #[must_use]
-pub fn unwritten_in(field: &str, rows: Vec<Unwritten>) -> Vec<Unwritten> {
+pub fn prefix_unwritten(field: &str, rows: Vec<UnwrittenRow>) -> Vec<UnwrittenRow> {
     rows.into_iter()
-        .map(|Unwritten { row, column }| Unwritten { row, column: below(field, &column) })
+        .map(|UnwrittenRow { row, column }| UnwrittenRow { row, column: join_names(field, &column) })
         .collect()
 }
 
 /// The function of a row has not written it.
-pub(crate) struct NotWritten {
+pub(crate) struct UnwrittenRowError {
     pub(crate) row: usize,
     column: String,
     /// `true` if the column is a tensor; otherwise a value of a serde type is missing.
     is_of_tensor: bool,
 }
 
-impl NotWritten {
-    pub(crate) fn no_value(row: usize) -> NotWritten {
-        NotWritten { row, column: String::new(), is_of_tensor: false }
+impl UnwrittenRowError {
+    pub(crate) fn no_value(row: usize) -> UnwrittenRowError {
+        UnwrittenRowError { row, column: String::new(), is_of_tensor: false }
     }
 }
 
-impl From<Unwritten> for NotWritten {
-    fn from(Unwritten { row, column }: Unwritten) -> NotWritten {
-        NotWritten { row, column, is_of_tensor: true }
+impl From<UnwrittenRow> for UnwrittenRowError {
+    fn from(UnwrittenRow { row, column }: UnwrittenRow) -> UnwrittenRowError {
+        UnwrittenRowError { row, column, is_of_tensor: true }
     }
 }
 
-impl fmt::Display for NotWritten {
+impl fmt::Display for UnwrittenRowError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "its row of {} was not written: ", named(&self.column))?;
         if self.is_of_tensor {
@@ -110,41 +110,18 @@ impl fmt::Display for NotWritten {
     }
 }
 
-mp_core::readable_debug!(NotWritten);
+mp_core::readable_debug!(UnwrittenRowError);
 
-impl Error for NotWritten {}
+impl Error for UnwrittenRowError {}
 
 /// Says of an error in which field it is, if that matters.
 #[must_use]
-pub fn in_column(field: &str, why: Box<dyn Error + Send + Sync>) -> Box<dyn Error + Send + Sync> {
-    match why.downcast::<NotWritten>() {
+pub fn prefix_error(field: &str, why: Box<dyn Error + Send + Sync>) -> Box<dyn Error + Send + Sync> {
+    match why.downcast::<UnwrittenRowError>() {
         Ok(not_written) => {
-            let column = below(field, &not_written.column);
-            NotWritten { column, ..*not_written }.into()
+            let column = join_names(field, &not_written.column);
+            UnwrittenRowError { column, ..*not_written }.into()
         }
         Err(why) => why,
     }
-}
-
-/// Checks that each column has a row for each sample.
-pub(crate) fn check<B: Batch>(batch: B, samples: usize) -> AnyResult<B> {
-    let columns = batch.columns();
-    let is_wrong = |column: &&Column| column.rows.is_some_and(|rows| rows != samples);
-    let wrong = columns.iter().filter(is_wrong);
-    let wrong: Vec<String> = wrong
-        .map(|column| format!("{} has {}", column.named(), rows(column.rows.unwrap_or_default())))
-        .collect();
-    if wrong.is_empty() {
-        return Ok(batch);
-    }
-    let samples = if samples == 1 { "one sample".to_owned() } else { format!("{samples} samples") };
-    let wrong = wrong.join(", ");
-    Err(format!(
-        "`fetch` was to make a batch of {samples}, a row each, but {wrong} (a column that a batch has as a whole is a `Whole`)"
-    )
-    .into())
-}
-
-fn rows(count: usize) -> String {
-    if count == 1 { "one row".to_owned() } else { format!("{count} rows") }
 }

@@ -13,7 +13,7 @@ thread_local! {
 }
 
 /// Returns this number of empty rows, with the buffers of an earlier batch if there are any.
-pub(super) fn take<R: Buffer>(rows: usize) -> Vec<R> {
+pub(super) fn take<R: RowBuffer>(rows: usize) -> Vec<R> {
     let spare = SPARE.try_with(|spare| spare.borrow_mut().get_mut(&TypeId::of::<R>())?.pop());
     let spare = spare.ok().flatten().and_then(|spare| spare.downcast::<Vec<R>>().ok());
     let mut all = spare.map_or_else(Vec::new, |spare| *spare);
@@ -22,14 +22,14 @@ pub(super) fn take<R: Buffer>(rows: usize) -> Vec<R> {
 }
 
 /// A buffer of a row.
-pub(super) trait Buffer: Default + 'static {
+pub(super) trait RowBuffer: Default + 'static {
     /// Returns the capacity in bytes.
-    fn room(&self) -> usize;
+    fn capacity_bytes(&self) -> usize;
     fn clear(&mut self);
 }
 
-impl<T: 'static> Buffer for Vec<T> {
-    fn room(&self) -> usize {
+impl<T: 'static> RowBuffer for Vec<T> {
+    fn capacity_bytes(&self) -> usize {
         self.capacity() * size_of::<T>()
     }
 
@@ -38,8 +38,8 @@ impl<T: 'static> Buffer for Vec<T> {
     }
 }
 
-impl Buffer for String {
-    fn room(&self) -> usize {
+impl RowBuffer for String {
+    fn capacity_bytes(&self) -> usize {
         self.capacity()
     }
 
@@ -49,8 +49,8 @@ impl Buffer for String {
 }
 
 /// Keeps the buffers of rows, empty, for the next batch; not if they are large.
-pub(super) fn keep<R: Buffer>(mut rows: Vec<R>) {
-    if rows.iter().map(R::room).sum::<usize>() > MOST {
+pub(super) fn keep<R: RowBuffer>(mut rows: Vec<R>) {
+    if rows.iter().map(R::capacity_bytes).sum::<usize>() > MOST {
         return;
     }
     rows.iter_mut().for_each(R::clear);

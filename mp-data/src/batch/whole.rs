@@ -4,8 +4,8 @@ use std::ops::{Deref, DerefMut};
 
 use mp_core::message::{Codec, Incoming, Outgoing, Returned};
 
-use super::rows::{Column, Unwritten, uncounted};
-use super::{Batch, Fill};
+use super::rows::{ColumnInfo, UnwrittenRow, without_rows};
+use super::traits::{Batch, Fill};
 use crate::AnyResult;
 
 /// A column of which a batch has as many rows as its dataset likes, and not one for each sample: the edges of
@@ -84,23 +84,23 @@ impl<C> DerefMut for Whole<C> {
 
 impl<B: Batch> Batch for Whole<B> {
     type Shapes<'s> = B::Shapes<'s>;
-    type Making = B::Making;
+    type Builder = B::Builder;
     type Row<'r> = B::Row<'r>;
 
-    fn begin(rows: usize, shapes: Self::Shapes<'_>, fill: Fill) -> AnyResult<Self::Making> {
+    fn begin(rows: usize, shapes: Self::Shapes<'_>, fill: Fill) -> AnyResult<Self::Builder> {
         B::begin(rows, shapes, fill)
     }
 
-    fn rows(making: &mut Self::Making) -> AnyResult<Vec<Self::Row<'_>>> {
-        B::rows(making)
+    fn rows(builder: &mut Self::Builder) -> AnyResult<Vec<Self::Row<'_>>> {
+        B::rows(builder)
     }
 
-    fn unwritten(making: &mut Self::Making, byte: u8) -> AnyResult<Vec<Unwritten>> {
-        B::unwritten(making, byte)
+    fn unwritten(builder: &mut Self::Builder, byte: u8) -> AnyResult<Vec<UnwrittenRow>> {
+        B::unwritten(builder, byte)
     }
 
-    fn finish(making: Self::Making) -> AnyResult<Self> {
-        B::finish(making).map(Whole)
+    fn finish(builder: Self::Builder) -> AnyResult<Self> {
+        B::finish(builder).map(Whole)
     }
 
     fn send<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
@@ -123,7 +123,7 @@ impl<B: Batch> Batch for Whole<B> {
         self.0.row_bytes(row, rows)
     }
 
-    fn columns(&self) -> Vec<Column> {
-        uncounted(self.0.columns())
+    fn columns(&self) -> Vec<ColumnInfo> {
+        without_rows(self.0.columns())
     }
 }

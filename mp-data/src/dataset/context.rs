@@ -10,12 +10,12 @@ use mp_core::user_code::catch_panic;
 use mp_spawn::CaughtPanic;
 
 use crate::batch::Fill;
-use crate::batch::rows::{NotWritten, Unwritten};
+use crate::batch::rows::{UnwrittenRow, UnwrittenRowError};
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
 use crate::dataset::row_threads::RowThreads;
 use crate::dataset::samples::Samples;
-use crate::plan::{Purpose, SampleRng, epoch_key};
+use crate::plan::{RngPurpose, SampleRng, epoch_key};
 use crate::{AnyResult, Batch, Item};
 
 /// Tools with which [`Dataset::fetch`](crate::Dataset::fetch) makes a batch.
@@ -29,9 +29,9 @@ pub struct Context<B> {
     row_threads: Arc<RowThreads>,
     fill: Fill,
     /// `true` if a search for unwritten rows runs, by the bytes with which rows were filled.
-    looks: bool,
+    checks_unwritten: bool,
     /// The rows of samples of a stream that hold that everywhere, by the place of their sample.
-    unwritten: Vec<(Item, Unwritten)>,
+    unwritten: Vec<(Item, UnwrittenRow)>,
     /// At which of the items it is, from 1; of a stream, see [`Moment`].
     at: AtomicU64,
     in_stream: bool,
@@ -45,12 +45,12 @@ impl<B> fmt::Debug for Context<B> {
 }
 
 /// Contents of unwritten rows in builds with debug assertions.
-pub(crate) const UNWRITTEN: u8 = 0xa5;
+pub(crate) const FIRST_FILL: u8 = 0xa5;
 /// Contents of unwritten rows when a batch is made once more.
-pub(crate) const OTHERWISE: u8 = 0x5a;
+pub(crate) const SECOND_FILL: u8 = 0x5a;
 
 /// Failure of a row.
-enum Failed {
+enum RowFailure {
     Error(Box<dyn std::error::Error + Send + Sync>),
     Panic(CaughtPanic),
 }
@@ -63,17 +63,17 @@ impl<B> Context<B> {
         (threads, row_threads): (usize, Arc<RowThreads>),
         fill: Fill,
     ) -> Self {
-        let (at, looks, unwritten, in_stream) = (AtomicU64::new(0), false, Vec::new(), false);
+        let (at, checks_unwritten, unwritten, in_stream) = (AtomicU64::new(0), false, Vec::new(), false);
         let batch = PhantomData;
         Context {
             worker,
             epoch,
-            key: epoch_key(seed, epoch, Purpose::Sample),
+            key: epoch_key(seed, epoch, RngPurpose::Sample),
             items,
             threads,
             row_threads,
             fill,
-            looks,
+            checks_unwritten,
             unwritten,
             at,
             in_stream,
@@ -82,17 +82,17 @@ impl<B> Context<B> {
     }
 
     /// Looks for rows that are not written.
-    pub(crate) fn looking(self, looks: bool) -> Self {
-        Context { looks, ..self }
+    pub(crate) fn check_unwritten(self, checks_unwritten: bool) -> Self {
+        Context { checks_unwritten, ..self }
     }
 
     /// Returns the rows of a stream's batch that still hold their filling.
-    pub(crate) fn unwritten(&self) -> &[(Item, Unwritten)] {
+    pub(crate) fn unwritten(&self) -> &[(Item, UnwrittenRow)] {
         &self.unwritten
     }
 
     /// Makes it the context of a stream, whose items are known after they are read.
-    pub(crate) fn of_stream(self) -> Self {
+    pub(crate) fn for_stream(self) -> Self {
         Context { in_stream: true, ..self }
     }
 
@@ -119,17 +119,17 @@ impl<B> Context<B> {
         made
     }
 
-    pub(crate) fn has_read(&mut self, items: &[Item]) {
+    pub(crate) fn set_items(&mut self, items: &[Item]) {
         self.items = items.into();
     }
 
     /// Says where in a stream it is.
-    pub(crate) fn is_at(&self, moment: Moment, position: u64) {
+    pub(crate) fn note_moment(&self, moment: Moment, position: u64) {
         self.note(moment.note(position));
     }
 
     /// The note of what it is at, or was at when it failed; 0 if that is not known.
-    pub(crate) fn noted(&self) -> u64 {
+    pub(crate) fn last_note(&self) -> u64 {
         self.at.load(Ordering::Relaxed)
     }
 
@@ -168,7 +168,7 @@ impl<B> Context<B> {
     ///
     /// [`DataLoader::verify`]: crate::DataLoader::verify
     pub fn zeroed(&mut self) -> &mut Self {
-        (self.fill, self.looks) = (Fill::With(0), false);
+        (self.fill, self.checks_unwritten) = (Fill::Byte(0), false);
         self
     }
 
@@ -239,7 +239,7 @@ impl<B> Context<B> {
             self.note(0);
             return Ok(());
         }
-        let (work, failed) = (Mutex::new(work), Mutex::new(None::<(usize, u64, Failed)>));
+        let (work, failed) = (Mutex::new(work), Mutex::new(None::<(usize, u64, RowFailure)>));
         let next = || {
             if lock(&failed).is_some() {
                 return None;
@@ -252,8 +252,8 @@ impl<B> Context<B> {
                 self.note(note);
                 let how = match CaughtPanic::catch(|| function(item, &mut self.rng(item), row)) {
                     Ok(Ok(())) => continue,
-                    Ok(Err(error)) => Failed::Error(error),
-                    Err(panic) => Failed::Panic(panic),
+                    Ok(Err(error)) => RowFailure::Error(error),
+                    Err(panic) => RowFailure::Panic(panic),
                 };
                 // Rows are taken in order: of those that fail, the first has been taken when any has failed.
                 let mut failed = lock(&failed);
@@ -269,9 +269,9 @@ impl<B> Context<B> {
         self.note(note);
         match how {
             None => Ok(()),
-            Some(Failed::Error(error)) => Err(error),
+            Some(RowFailure::Error(error)) => Err(error),
             // Its place is known in the thread that it was in.
-            Some(Failed::Panic(panic)) => panic.resume(),
+            Some(RowFailure::Panic(panic)) => panic.resume(),
         }
     }
 }
@@ -302,23 +302,23 @@ impl<B: Batch> Context<B> {
     where
         F: for<'r> Fn(Item, &mut SampleRng, B::Row<'r>) -> AnyResult<()> + Sync,
     {
-        let mut making = B::begin(items.len(), shapes, self.fill)?;
-        self.each(items, B::rows(&mut making)?, &function)?;
-        for row in self.seen(&mut making)? {
+        let mut builder = B::begin(items.len(), shapes, self.fill)?;
+        self.each(items, B::rows(&mut builder)?, &function)?;
+        for row in self.unwritten_rows(&mut builder)? {
             let item = items[row.row];
             self.begin(item);
             if self.is_unwritten_again(item, &row.column, shapes, &function) {
-                return Err(NotWritten::from(row).into());
+                return Err(UnwrittenRowError::from(row).into());
             }
             self.note(0);
         }
-        self.finish(items, making)
+        self.finish(items, builder)
     }
 
     /// The rows that hold what they were filled with, if that is looked for.
-    fn seen(&self, making: &mut B::Making) -> AnyResult<Vec<Unwritten>> {
+    fn unwritten_rows(&self, builder: &mut B::Builder) -> AnyResult<Vec<UnwrittenRow>> {
         match self.fill {
-            Fill::With(byte) if self.looks => B::unwritten(making, byte),
+            Fill::Byte(byte) if self.checks_unwritten => B::unwritten(builder, byte),
             _ => Ok(Vec::new()),
         }
     }
@@ -330,19 +330,19 @@ impl<B: Batch> Context<B> {
         F: for<'r> Fn(Item, &mut SampleRng, B::Row<'r>) -> AnyResult<()>,
     {
         let again = || -> AnyResult<bool> {
-            let mut one = B::begin(1, shapes, Fill::With(OTHERWISE))?;
+            let mut one = B::begin(1, shapes, Fill::Byte(SECOND_FILL))?;
             for row in B::rows(&mut one)? {
                 function(item, &mut self.rng(item), row)?;
             }
-            Ok(B::unwritten(&mut one, OTHERWISE)?.iter().any(|row| row.column == column))
+            Ok(B::unwritten(&mut one, SECOND_FILL)?.iter().any(|row| row.column == column))
         };
         matches!(catch_panic(again), Some(Ok(true)))
     }
 
     /// The batch. What lacks a row is an error of that row's sample.
-    fn finish(&self, items: &[Item], making: B::Making) -> AnyResult<B> {
-        B::finish(making).inspect_err(|why| {
-            let row = why.downcast_ref::<NotWritten>().map(|not_written| not_written.row);
+    fn finish(&self, items: &[Item], builder: B::Builder) -> AnyResult<B> {
+        B::finish(builder).inspect_err(|why| {
+            let row = why.downcast_ref::<UnwrittenRowError>().map(|not_written| not_written.row);
             if let Some((row, item)) = row.and_then(|row| Some((row, *items.get(row)?))) {
                 self.note(self.note_of(row, item));
             }
@@ -364,12 +364,12 @@ impl<B: Batch> Context<B> {
         F: for<'r> Fn(S, &mut SampleRng, B::Row<'r>) -> AnyResult<()> + Sync,
     {
         let Samples { items, samples } = samples;
-        let mut making = B::begin(items.len(), shapes, self.fill)?;
-        let rows = samples.into_iter().zip(B::rows(&mut making)?).collect();
+        let mut builder = B::begin(items.len(), shapes, self.fill)?;
+        let rows = samples.into_iter().zip(B::rows(&mut builder)?).collect();
         self.each(&items, rows, |_, rng, (sample, row)| function(sample, rng, row))?;
         // The samples are used up: the worker makes the batch once more.
-        let seen = self.seen(&mut making)?;
+        let seen = self.unwritten_rows(&mut builder)?;
         self.unwritten.extend(seen.into_iter().map(|row| (items[row.row], row)));
-        self.finish(&items, making)
+        self.finish(&items, builder)
     }
 }

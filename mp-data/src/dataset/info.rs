@@ -8,15 +8,15 @@ use crate::Item;
 /// A batch that was loaded, with what is known of it.
 #[derive(Debug)]
 #[must_use]
-pub struct Loaded<B> {
+pub struct LoadedBatch<B> {
     /// Description of the batch.
     pub info: BatchInfo,
     batch: B,
 }
 
-impl<B> Loaded<B> {
+impl<B> LoadedBatch<B> {
     pub(crate) fn new(info: BatchInfo, batch: B) -> Self {
-        Loaded { info, batch }
+        LoadedBatch { info, batch }
     }
 
     /// The batch alone.
@@ -30,7 +30,7 @@ impl<B> Loaded<B> {
     }
 }
 
-impl<B> Deref for Loaded<B> {
+impl<B> Deref for LoadedBatch<B> {
     type Target = B;
 
     fn deref(&self) -> &B {
@@ -38,7 +38,7 @@ impl<B> Deref for Loaded<B> {
     }
 }
 
-impl<B> DerefMut for Loaded<B> {
+impl<B> DerefMut for LoadedBatch<B> {
     fn deref_mut(&mut self) -> &mut B {
         &mut self.batch
     }
@@ -61,13 +61,13 @@ pub struct BatchInfo {
     pub valid: usize,
     /// Samples that it lacks, since they could not be made: with
     /// [`OnError::SkipSample`](crate::OnError::SkipSample).
-    pub skipped: Vec<Skipped>,
+    pub skipped: Vec<SkippedSample>,
     /// The worker that made it; `None` if the trainer did.
     pub worker: Option<usize>,
     /// The process that made it.
     pub pid: u32,
     /// Time in which the batch was made.
-    pub took: Duration,
+    pub elapsed: Duration,
 }
 
 impl BatchInfo {
@@ -81,7 +81,7 @@ impl BatchInfo {
 /// A sample that a batch lacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Skipped {
+pub struct SkippedSample {
     /// Sample that is missing.
     pub item: Item,
     /// Shard of the sample, of a stream.

@@ -33,14 +33,16 @@ use crate::{AnyResult, Batch, Item};
 ///
 ///     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
 ///         cx.rows(items, (&[2], &[]), |item, rng, (values, class)| {
-///             values.copy_from_slice(&[item.index as f32, rng.f32()]); // this row of the batch, in shared memory
+///             // This row of the batch, in shared memory.
+///             values.copy_from_slice(&[item.index as f32, rng.f32()]);
 ///             class[0] = (item.index * item.index) as i64;
 ///             Ok(())
 ///         })
 ///     }
 /// }
 ///
-/// let loader = DataLoader::builder(Squares(10)).batch_size(4).shuffle(true).seed(17).num_workers(2).build()?;
+/// let builder = DataLoader::builder(Squares(10)).batch_size(4).shuffle(true).seed(17);
+/// let loader = builder.num_workers(2).build()?;
 /// let mut classes = 0;
 /// for batch in loader.epoch(0) {
 ///     let (values, class) = batch?.into_inner();
@@ -168,8 +170,8 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
     ///
     /// # Time
     /// The [time-out](crate::DataLoaderBuilder::timeout) of batches does not apply to it: while it runs,
-    /// [`NotReady`](crate::NotReady) and the report of a batch that does not come say that the worker is
-    /// starting.
+    /// [`NotReadyError`](crate::NotReadyError) and the report of a batch that does not come say that the
+    /// worker is starting.
     ///
     /// # Errors
     /// A worker that can't begin is started anew, later each time, and the others make the batches: the error
@@ -187,10 +189,10 @@ pub trait Dataset: Serialize + DeserializeOwned + Send + Sync + 'static {
         None
     }
 
-    /// Returns a checksum of the choice of samples, for a dataset that takes some samples of another one, such
-    /// as [`Subset`](crate::Subset). A saved state is refused by a loader whose dataset returns another value.
-    /// A dataset that passes its calls on to other datasets passes this one on, too.
-    fn chosen(&self) -> Option<u64> {
+    /// Returns a checksum of the choice of samples, for a dataset that takes some samples of another one,
+    /// such as [`Subset`](crate::Subset). A saved state is refused by a loader whose dataset returns another
+    /// value. A dataset that passes its calls on to other datasets passes this one on, too.
+    fn selection_checksum(&self) -> Option<u64> {
         None
     }
 }

@@ -4,7 +4,7 @@
 //! | state of the work | may change it | what follows |
 //! |---|---|---|
 //! | none | the caller of `run` | |
-//! | there, and `wanted` threads may begin with it | a thread, which takes one of `wanted` and counts as `at_it` | |
+//! | there, and `wanted` threads may begin with it | a thread, which takes one of `wanted` and counts as `active` | |
 //! | | the caller, whose own part is over | none: no further thread begins; the caller waits for those that are at it |
 //!
 //! A thread that wakes too late finds nothing to do, and is not waited for: on a busy machine the caller has
@@ -13,73 +13,74 @@
 //! # Safety
 //! A kept thread calls a function that borrows from the caller's stack, whose lifetime no type of `std` can
 //! say: the borrow of `std::thread::scope` ends with threads that end. It is sound, since
-//! - the reference is in the state only from `run`'s first lock on until its `AtEnd` is dropped, also when
-//!   the caller's part unwinds;
-//! - a thread copies it and counts itself as `at_it` in one locking, and is at it no more when its call has
+//! - the reference is in the state only from `run`'s first lock on until its `WorkGuard` is dropped, also
+//!   when the caller's part unwinds;
+//! - a thread copies it and counts itself as `active` in one locking, and is at it no more when its call has
 //!   returned or panicked;
-//! - `AtEnd` takes the reference out and then waits until none is at it, so that no call outlives the borrow;
+//! - `WorkGuard` takes the reference out and then waits until none is at it, so that no call outlives the
+//!   borrow;
 //! - the function is `Sync`, and threads have nothing else of it.
 #![allow(unsafe_code)]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
-use crate::per_copy::PerCopy;
+use crate::fork_local::ForkLocal;
 
 /// Function that each thread calls.
-type Work<'w> = &'w (dyn Fn() + Sync);
+type RowWork<'w> = &'w (dyn Fn() + Sync);
 
 /// Kept threads; none before the first work that wants some.
 #[derive(Default)]
 pub(crate) struct RowThreads {
-    shared: Arc<Shared>,
+    shared: Arc<RowThreadsShared>,
     /// A copy of the process (`fork`) has none of the threads, and waits for none of their locks.
-    made_by: PerCopy<()>,
+    owner: ForkLocal<()>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct RowThreadsShared {
+    state: Mutex<WorkState>,
     begin: Condvar,
     ended: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct WorkState {
     /// Number of threads.
     threads: usize,
     /// Some thread's `run` has not returned.
-    runs: bool,
-    work: Option<Work<'static>>,
+    running: bool,
+    work: Option<RowWork<'static>>,
     wanted: usize,
-    at_it: usize,
+    active: usize,
     /// The threads are to end.
-    over: bool,
+    stopping: bool,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl RowThreadsShared {
+    fn lock(&self) -> MutexGuard<'_, WorkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Runs work until the threads are dropped.
     fn serve(&self) {
         let mut state = self.lock();
-        while !state.over {
+        while !state.stopping {
             let Some(work) = state.work.filter(|_| state.wanted > 0) else {
                 state = self.begin.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             state.wanted -= 1;
-            state.at_it += 1;
+            state.active += 1;
             drop(state);
             // Rows catch their panics themselves.
             if let Err(payload) = catch_unwind(AssertUnwindSafe(work)) {
                 mp_core::user_code::drop_payload(payload);
             }
             state = self.lock();
-            state.at_it -= 1;
-            if state.at_it == 0 {
+            state.active -= 1;
+            if state.active == 0 {
                 self.ended.notify_all();
             }
         }
@@ -87,16 +88,16 @@ impl Shared {
 }
 
 /// Takes the work back, and waits for the threads that are at it.
-struct AtEnd<'s>(&'s Shared);
+struct WorkGuard<'s>(&'s RowThreadsShared);
 
-impl Drop for AtEnd<'_> {
+impl Drop for WorkGuard<'_> {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         (state.work, state.wanted) = (None, 0);
-        while state.at_it > 0 {
+        while state.active > 0 {
             state = self.0.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        state.runs = false;
+        state.running = false;
     }
 }
 
@@ -106,13 +107,13 @@ impl RowThreads {
     ///
     /// # Panics
     /// With the panic of this thread's call.
-    pub(crate) fn run(&self, others: usize, work: Work<'_>) {
-        if self.made_by.is_copy() {
+    pub(crate) fn run(&self, others: usize, work: RowWork<'_>) {
+        if self.owner.is_forked() {
             return work();
         }
         let shared = &self.shared;
         let mut state = shared.lock();
-        if std::mem::replace(&mut state.runs, true) {
+        if std::mem::replace(&mut state.running, true) {
             // Another thread's, or this one's, within a row: its threads have enough to do.
             drop(state);
             return work();
@@ -126,11 +127,12 @@ impl RowThreads {
             }
             state.threads += 1;
         }
-        // SAFETY: the borrow outlives each use, since `AtEnd` is dropped before this function returns or unwinds, and by then none is at it.
-        state.work = Some(unsafe { std::mem::transmute::<Work<'_>, Work<'static>>(work) });
+        // SAFETY: the borrow outlives each use, since `WorkGuard` is dropped before this function returns or
+        // unwinds, and by then none is at it.
+        state.work = Some(unsafe { std::mem::transmute::<RowWork<'_>, RowWork<'static>>(work) });
         state.wanted = others;
         drop(state);
-        let _at_end = AtEnd(shared);
+        let _at_end = WorkGuard(shared);
         (0..others).for_each(|_| shared.begin.notify_one());
         work();
     }
@@ -138,10 +140,10 @@ impl RowThreads {
 
 impl Drop for RowThreads {
     fn drop(&mut self) {
-        if self.made_by.is_copy() {
+        if self.owner.is_forked() {
             return;
         }
-        self.shared.lock().over = true;
+        self.shared.lock().stopping = true;
         self.shared.begin.notify_all();
     }
 }
@@ -218,7 +220,7 @@ mod tests {
         let threads = RowThreads::default();
         assert_eq!(called(&threads, 1).len(), 2);
         let shared = Arc::clone(&threads.shared);
-        let threads = RowThreads { shared: Arc::clone(&shared), made_by: PerCopy::default().copied() };
+        let threads = RowThreads { shared: Arc::clone(&shared), owner: ForkLocal::default().as_forked() };
         // As if one of the original's threads had had it just then.
         let _held = shared.lock();
         let count = AtomicU64::new(0);

@@ -10,7 +10,7 @@ use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 
 /// Datasets of one type, one after the other: the samples of the first, then those of the second, and so on.
 /// Datasets of different types are variants of an enum that passes all calls on, also those of methods with a
-/// default, such as [`chosen`](Dataset::chosen).
+/// default, such as [`selection_checksum`](Dataset::selection_checksum).
 ///
 /// ```
 /// use mp_data::{AnyResult, ConcatDataset, DataLoader, Tensor};
@@ -93,10 +93,10 @@ impl<D: RowDataset> Dataset for ConcatDataset<D> {
         dataset.describe(index)
     }
 
-    fn chosen(&self) -> Option<u64> {
-        let chosen: Vec<_> = self.datasets.iter().map(Dataset::chosen).collect();
-        let words = chosen.iter().map(|chosen| chosen.unwrap_or_default());
-        chosen.iter().any(Option::is_some).then(|| checksum(words))
+    fn selection_checksum(&self) -> Option<u64> {
+        let checksums: Vec<_> = self.datasets.iter().map(Dataset::selection_checksum).collect();
+        let words = checksums.iter().map(|checksum| checksum.unwrap_or_default());
+        checksums.iter().any(Option::is_some).then(|| checksum(words))
     }
 }
 

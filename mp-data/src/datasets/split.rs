@@ -2,7 +2,7 @@
 
 use super::{DatasetError, Subset};
 use crate::Dataset;
-use crate::plan::{Purpose, epoch_key, shuffle};
+use crate::plan::{RngPurpose, epoch_key, shuffle};
 
 /// Length of a part of a dataset: a number of samples (`usize`) or a fraction (`f64`).
 pub trait SplitLength: Copy {
@@ -88,7 +88,7 @@ where
     let mut indices = Vec::new();
     indices.try_reserve_exact(len).map_err(|why| DatasetError::Memory(why.to_string()))?;
     indices.extend(0..len as u64);
-    shuffle(&mut indices, epoch_key(seed, 0, Purpose::Split));
+    shuffle(&mut indices, epoch_key(seed, 0, RngPurpose::Split));
     let mut rest = &indices[..];
     let parts = counts.iter().map(|count| {
         let (part, behind) = rest.split_at_checked(*count).unwrap_or((rest, &[]));

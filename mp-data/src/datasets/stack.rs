@@ -28,7 +28,7 @@ use crate::{AnyResult, Context, Dataset, Item, WorkerInfo};
 #[derive(Clone, Serialize, Deserialize)]
 pub struct StackDataset<D>(D);
 
-impl<D: Tuple> fmt::Debug for StackDataset<D> {
+impl<D: DatasetTuple> fmt::Debug for StackDataset<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let lengths = self.0.lengths();
         write!(
@@ -59,12 +59,12 @@ impl<D: Tuple> fmt::Debug for StackDataset<D> {
 pub type TensorDataset<T> = StackDataset<T>;
 
 /// Tuples of datasets.
-pub trait Tuple {
+pub trait DatasetTuple {
     #[doc(hidden)]
     fn lengths(&self) -> Vec<usize>;
 }
 
-impl<D: Tuple> StackDataset<D> {
+impl<D: DatasetTuple> StackDataset<D> {
     /// Puts the datasets of a tuple side by side, and asks each for its length once.
     ///
     /// # Errors
@@ -86,7 +86,7 @@ impl<D: Tuple> StackDataset<D> {
 
 macro_rules! tuples {
     ($($($dataset:ident $at:tt)+;)*) => {$(
-        impl<$($dataset: RowDataset),+> Tuple for ($($dataset,)+) {
+        impl<$($dataset: RowDataset),+> DatasetTuple for ($($dataset,)+) {
             fn lengths(&self) -> Vec<usize> {
                 vec![$(Dataset::len(&self.$at)),+]
             }
@@ -113,10 +113,10 @@ macro_rules! tuples {
                 (!names.is_empty()).then(|| names.join(", "))
             }
 
-            fn chosen(&self) -> Option<u64> {
-                let chosen = [$(self.0.$at.chosen()),+];
-                let words = chosen.iter().map(|chosen| chosen.unwrap_or_default());
-                chosen.iter().any(Option::is_some).then(|| checksum(words))
+            fn selection_checksum(&self) -> Option<u64> {
+                let checksums = [$(self.0.$at.selection_checksum()),+];
+                let words = checksums.iter().map(|checksum| checksum.unwrap_or_default());
+                checksums.iter().any(Option::is_some).then(|| checksum(words))
             }
         }
 

@@ -111,8 +111,8 @@ impl<D: Dataset> Dataset for Subset<D> {
         self.dataset.describe(item.index)
     }
 
-    fn chosen(&self) -> Option<u64> {
-        let inner = self.dataset.chosen();
+    fn selection_checksum(&self) -> Option<u64> {
+        let inner = self.dataset.selection_checksum();
         Some(inner.map_or(self.check, |inner| checksum([inner, self.check].into_iter())))
     }
 }

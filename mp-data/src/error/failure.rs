@@ -5,13 +5,13 @@ use std::error::Error;
 use mp_pool::TaskError;
 use mp_spawn::{CallFailure, ProcessName, SpawnError};
 
-pub(crate) type Source = Box<dyn Error + Send + Sync>;
+pub(crate) type DynError = Box<dyn Error + Send + Sync>;
 
 /// Most sources of an error that are read: an error may be its own source.
 pub(crate) const SOURCES: usize = 64;
 
 /// Causes of failed batches.
-pub(crate) struct Failure {
+pub(crate) struct BatchFailure {
     /// At which of its items, from 1.
     pub(crate) note: Option<u64>,
     pub(crate) worker: Option<usize>,
@@ -22,33 +22,41 @@ pub(crate) struct Failure {
     pub(crate) fatal: bool,
     /// There was no shared memory to send it with.
     pub(crate) no_memory: bool,
-    pub(crate) source: Source,
+    pub(crate) source: DynError,
 }
 
-impl Failure {
+impl BatchFailure {
     /// Creates a failure of `fetch`, or of the loader itself.
-    pub(crate) fn of(source: impl Into<Source>) -> Failure {
+    pub(crate) fn new(source: impl Into<DynError>) -> BatchFailure {
         let source = source.into();
-        Failure { note: None, worker: None, attempts: 1, lost: false, fatal: false, no_memory: false, source }
+        BatchFailure {
+            note: None,
+            worker: None,
+            attempts: 1,
+            lost: false,
+            fatal: false,
+            no_memory: false,
+            source,
+        }
     }
 
     /// After which there is nothing to wait for.
-    pub(crate) fn fatal(source: impl Into<Source>) -> Failure {
-        Failure { fatal: true, ..Failure::of(source) }
+    pub(crate) fn fatal(source: impl Into<DynError>) -> BatchFailure {
+        BatchFailure { fatal: true, ..BatchFailure::new(source) }
     }
 
-    pub(crate) fn at(self, note: u64) -> Failure {
-        Failure { note: Some(note), ..self }
+    pub(crate) fn with_note(self, note: u64) -> BatchFailure {
+        BatchFailure { note: Some(note), ..self }
     }
 }
 
 /// A panic of the user's in the trainer, as an error.
-pub(crate) fn raised(panic: CallFailure) -> Source {
+pub(crate) fn panic_error(panic: CallFailure) -> DynError {
     let name = ProcessName::new(None, "the trainer".into(), std::process::id());
     Box::new(SpawnError::ProcessRaised(Box::new(panic.into_raised(name))))
 }
 
-impl From<TaskError> for Failure {
+impl From<TaskError> for BatchFailure {
     fn from(error: TaskError) -> Self {
         let (note, worker, lost, fatal) = match &error {
             TaskError::Raised(raised) => (raised.note, raised.who.rank, false, false),
@@ -58,7 +66,7 @@ impl From<TaskError> for Failure {
             _ => (None, None, false, true),
         };
         let (attempts, no_memory) = (error.attempts().count().max(1), is_out_of_memory(&error));
-        Failure { note, worker, attempts, lost, fatal, no_memory, source: Box::new(error) }
+        BatchFailure { note, worker, attempts, lost, fatal, no_memory, source: Box::new(error) }
     }
 }
 

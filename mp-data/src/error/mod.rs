@@ -44,7 +44,8 @@ use crate::plan::PlanError;
 /// let error = batches[1].as_ref().unwrap_err();
 /// assert_eq!((error.batch, error.item.map(|item| item.index)), (1, Some(2)));
 /// // batch 1 of epoch 0, sample 2 (the number -1), worker 0 (pid 77): it is negative
-/// assert!(error.to_string().starts_with("batch 1 of epoch 0, sample 2 (the number -1), worker 0 (pid "), "{error}");
+/// let begin = "batch 1 of epoch 0, sample 2 (the number -1), worker 0 (pid ";
+/// assert!(error.to_string().starts_with(begin), "{error}");
 /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
 /// ```
 ///
@@ -58,11 +59,12 @@ pub struct LoadError {
     pub batch: u64,
     /// At which sample it failed, if that is known.
     pub item: Option<Item>,
-    /// Shard of the sample, if it is of a stream and known. Then the item's index is its number in that shard.
+    /// Shard of the sample, if it is of a stream and known. Then the item's index is its number in that
+    /// shard.
     pub shard: Option<usize>,
     /// Name of the sample by [`Dataset::describe`](crate::Dataset::describe), or of its shard by
     /// [`IterableDataset::describe`](crate::IterableDataset::describe).
-    pub what: Option<String>,
+    pub description: Option<String>,
     /// The last worker that tried; `None` in a loader without workers.
     pub worker: Option<usize>,
     /// Number of times that the batch was begun.
@@ -162,7 +164,7 @@ impl From<PoolError> for BuildError {
 /// The next batch is not there yet: see [`Batches::next_timeout`](crate::Batches::next_timeout).
 #[derive(Clone)]
 #[non_exhaustive]
-pub struct NotReady {
+pub struct NotReadyError {
     /// The epoch and the number of the batch that is waited for.
     pub batch: Option<(u64, u64)>,
     /// Activities of the workers, each in a line: batch and sample; or, if no worker has a batch, whether
@@ -170,7 +172,7 @@ pub struct NotReady {
     pub running: Vec<String>,
 }
 
-impl fmt::Display for NotReady {
+impl fmt::Display for NotReadyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.batch {
             Some((epoch, batch)) => write!(f, "batch {batch} of epoch {epoch} is not there yet")?,
@@ -180,6 +182,6 @@ impl fmt::Display for NotReady {
     }
 }
 
-mp_core::readable_debug!(NotReady);
+mp_core::readable_debug!(NotReadyError);
 
-impl Error for NotReady {}
+impl Error for NotReadyError {}

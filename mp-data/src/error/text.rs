@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fmt;
 
-use mp_pool::{Broken, TaskError};
+use mp_pool::{BrokenPool, TaskError};
 use mp_spawn::{ExitReport, ProcessName, SpawnError};
 
 use crate::LoadError;
@@ -17,26 +17,26 @@ pub(crate) const FORKED: &str =
 pub(crate) const CLOSED: &str = "the loader is closed: it makes no batches any more";
 
 /// A batch of which each sample was left out, and why each was.
-pub(crate) struct NoneLeft(pub(crate) Vec<String>);
+pub(crate) struct NoSamplesLeft(pub(crate) Vec<String>);
 
-impl fmt::Display for NoneLeft {
+impl fmt::Display for NoSamplesLeft {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "no sample is left: {}", self.0.join("; and "))
     }
 }
 
-mp_core::readable_debug!(NoneLeft);
+mp_core::readable_debug!(NoSamplesLeft);
 
-impl Error for NoneLeft {}
+impl Error for NoSamplesLeft {}
 
 /// The batch, and its epoch.
-fn named(epoch: u64, batch: u64) -> String {
+fn batch_name(epoch: u64, batch: u64) -> String {
     format!("batch {batch} of epoch {epoch}")
 }
 
 /// Returns a text about a batch without the batch's name, for places that have named it.
-pub(crate) fn without_its_batch(text: &str, epoch: u64, batch: u64) -> &str {
-    let rest = text.strip_prefix(&named(epoch, batch));
+pub(crate) fn without_batch_name(text: &str, epoch: u64, batch: u64) -> &str {
+    let rest = text.strip_prefix(&batch_name(epoch, batch));
     rest.and_then(|rest| rest.strip_prefix(", ").or(rest.strip_prefix(": "))).unwrap_or(text)
 }
 
@@ -46,29 +46,29 @@ fn text_of(error: &(dyn Error + 'static), full: bool) -> String {
 }
 
 /// Returns the error or the end of a process without its name, in which `rank` stands, a trainer's word.
-fn without_its_name(error: &SpawnError, full: bool) -> String {
+fn without_process_name(error: &SpawnError, full: bool) -> String {
     let text = text_of(error, full);
     let who = match error {
         SpawnError::ProcessRaised(raised) => &raised.who,
         SpawnError::ProcessExited(exited) => &exited.who,
         _ => return text,
     };
-    said(text, who)
+    strip_process_name(text, who)
 }
 
-fn said(text: String, who: &ProcessName) -> String {
+fn strip_process_name(text: String, who: &ProcessName) -> String {
     let Some(rest) = text.strip_prefix(&format!("{who} ")) else { return text };
     // What failed was named before.
     rest.strip_prefix("failed: ").unwrap_or(rest).to_owned()
 }
 
 /// The process of the worker, and what became of the batch in it.
-fn of_task(error: &TaskError, full: bool) -> (Option<u32>, String) {
+fn task_text(error: &TaskError, full: bool) -> (Option<u32>, String) {
     match error {
         TaskError::Raised(raised) => {
             let raised = &raised.raised;
             let text = if full { format!("{raised:#}") } else { raised.to_string() };
-            (Some(raised.who.pid), said(text, &raised.who))
+            (Some(raised.who.pid), strip_process_name(text, &raised.who))
         }
         TaskError::WorkerLost(lost) => {
             let detail = lost.detail.as_ref();
@@ -78,7 +78,7 @@ fn of_task(error: &TaskError, full: bool) -> (Option<u32>, String) {
         TaskError::TimedOut { pid, timeout, .. } => {
             (Some(*pid), format!("it took more than {timeout:?}, and its process was killed for it"))
         }
-        TaskError::Broken(broken) => (None, of_broken(broken, full)),
+        TaskError::Broken(broken) => (None, broken_text(broken, full)),
         TaskError::Terminated | TaskError::Closed { .. } | TaskError::Cancelled => {
             (None, "the workers were ended before it was made".to_owned())
         }
@@ -90,8 +90,8 @@ fn of_task(error: &TaskError, full: bool) -> (Option<u32>, String) {
     }
 }
 
-fn of_broken(broken: &Broken, full: bool) -> String {
-    let Broken { starts, why, cause, .. } = broken;
+fn broken_text(broken: &BrokenPool, full: bool) -> String {
+    let BrokenPool { starts, why, cause, .. } = broken;
     let last = match cause {
         Some(cause @ (SpawnError::ProcessRaised(_) | SpawnError::ProcessExited(_))) => {
             let who = match cause {
@@ -101,7 +101,7 @@ fn of_broken(broken: &Broken, full: bool) -> String {
             };
             let name =
                 who.rank.map_or_else(String::new, |number| format!("worker {number} (pid {}): ", who.pid));
-            name + &without_its_name(cause, full)
+            name + &without_process_name(cause, full)
         }
         _ => why.clone(),
     };
@@ -113,9 +113,9 @@ fn of_broken(broken: &Broken, full: bool) -> String {
 
 impl fmt::Display for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LoadError { epoch, batch, item, shard, what, worker, attempts, source } = self;
-        f.write_str(&named(*epoch, *batch))?;
-        if source.is::<NoneLeft>() {
+        let LoadError { epoch, batch, item, shard, description, worker, attempts, source } = self;
+        f.write_str(&batch_name(*epoch, *batch))?;
+        if source.is::<NoSamplesLeft>() {
             // Each of its samples is named there.
             return write!(f, ": {source}");
         }
@@ -125,15 +125,15 @@ impl fmt::Display for LoadError {
         if let Some(shard) = shard {
             write!(f, " of shard {shard}")?;
         }
-        if let Some(what) = what {
-            write!(f, " ({what})")?;
+        if let Some(description) = description {
+            write!(f, " ({description})")?;
         }
         if *attempts > 1 {
             write!(f, ", attempt {attempts}")?;
         }
         let full = f.alternate();
         let (pid, text) = match self.task() {
-            Some(error) => of_task(error, full),
+            Some(error) => task_text(error, full),
             None => (None, text_of(&**source, full)),
         };
         if let Some(worker) = worker {
@@ -142,14 +142,14 @@ impl fmt::Display for LoadError {
         if let (Some(pid), Some(_)) = (pid, worker) {
             write!(f, " (pid {pid})")?;
         }
-        write!(f, ": {}", without_its_batch(&text, *epoch, *batch))
+        write!(f, ": {}", without_batch_name(&text, *epoch, *batch))
     }
 }
 
 /// Text that `unwrap` and a `main` that returns the error show.
 impl fmt::Debug for LoadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.task().is_some() || self.source.is::<NoneLeft>() {
+        if self.task().is_some() || self.source.is::<NoSamplesLeft>() {
             // It says all that its source does.
             return fmt::Display::fmt(self, f);
         }

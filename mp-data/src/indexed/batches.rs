@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::indexed::kind::{Cursor, Indexed, Place};
+use crate::indexed::source::{IndexedCursor, IndexedPosition, IndexedSource};
 use crate::indexed::state::LoaderState;
-use crate::trainer::inner::Inner;
-use crate::trainer::prefetch::{Broken, Prefetch};
-use crate::trainer::shared_methods::of_batches;
-use crate::{Dataset, LoadError, Loaded, OnError};
+use crate::loader::methods::batches_methods;
+use crate::loader::prefetch::{BreakState, Prefetch};
+use crate::loader::shared::LoaderShared;
+use crate::{Dataset, LoadError, LoadedBatch, OnError};
 
-/// The batches of an epoch, or of several: an iterator of [`Loaded`] batches. Made by
+/// The batches of an epoch, or of several: an iterator of [`LoadedBatch`] batches. Made by
 /// [`DataLoader::epoch`](crate::DataLoader::epoch).
 ///
 /// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it
@@ -19,7 +19,7 @@ use crate::{Dataset, LoadError, Loaded, OnError};
 /// A batch that is waited for longer than 10 s, in one call or in several that return without it, is told of
 /// on the standard error, with the worker that has it, its process and the sample (and to the logger, with
 /// the feature `log`); again after 20 s, and so on. `MP_STALL=off` in the environment turns that off.
-pub struct Batches<D: Dataset>(Prefetch<Indexed<D>>);
+pub struct Batches<D: Dataset>(Prefetch<IndexedSource<D>>);
 
 impl<D: Dataset> fmt::Debug for Batches<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,16 +30,20 @@ impl<D: Dataset> fmt::Debug for Batches<D> {
 
 impl<D: Dataset> Batches<D> {
     /// From there on, to the end of epoch `last`; none if that is `None`.
-    pub(crate) fn new(inner: Arc<Inner<Indexed<D>>>, from: Cursor, last: Option<u64>) -> Self {
+    pub(crate) fn new(
+        inner: Arc<LoaderShared<IndexedSource<D>>>,
+        from: IndexedCursor,
+        last: Option<u64>,
+    ) -> Self {
         Batches(Prefetch::new(inner, from, last))
     }
 
-    fn made(&self, place: Place) -> LoaderState {
-        let Place { next: (epoch, next), beyond, window } = place;
+    fn state_at(&self, place: IndexedPosition) -> LoaderState {
+        let IndexedPosition { next: (epoch, next), out_of_order, window } = place;
         let plan = &self.0.inner().plan;
         let rank = plan.rank();
         let plan = plan.state(epoch, next).in_window(window);
-        LoaderState::new(plan, rank, beyond)
+        LoaderState::new(plan, rank, out_of_order)
     }
 
     /// Returns the trainer's place: the batches that were delivered, whatever is prefetched. An error in the
@@ -48,14 +52,14 @@ impl<D: Dataset> Batches<D> {
     #[must_use]
     #[doc(alias = "state_dict")]
     pub fn state(&self) -> LoaderState {
-        self.made(self.0.place())
+        self.state_at(self.0.place())
     }
 
     /// The state as it was when this batch was given: for a trainer that keeps batches in a queue of its own.
     /// `None` if that was more than 1024 batches ago. Of several epochs, the last batch of this number.
     #[must_use]
     pub fn state_after(&self, number: u64) -> Option<LoaderState> {
-        self.0.place_after(number).map(|place| self.made(place.clone()))
+        self.0.place_after(number).map(|place| self.state_at(place.clone()))
     }
 
     /// The same batches; meanwhile the bar shows how many were given of how many, and as its message samples
@@ -96,39 +100,39 @@ impl<D: Dataset> Batches<D> {
         let (epoch, next) = self.0.place().next;
         let epochs = self.0.last.saturating_sub(epoch).saturating_add(1);
         let order = &self.0.cursor.order;
-        let each = self.0.cursor.batches().filter(|_| epochs == 1 || order.is_the_same_length());
+        let each = self.0.cursor.batches().filter(|_| epochs == 1 || order.has_fixed_length());
         let all = each.map(|each| each.saturating_mul(epochs));
         crate::WithProgress::new(self, bar, (next, all))
     }
 
     /// Returns the most batches that are left, if no code of the user's says how many there are: as many, but
     /// for those that are left out, and unless no worker can live.
-    fn left(&self) -> Option<usize> {
-        let Prefetch { cursor, slots, over, broken, last, .. } = &self.0;
-        let Cursor { order, next: (epoch, next), given } = cursor;
+    fn remaining(&self) -> Option<usize> {
+        let Prefetch { cursor, slots, planning_ended, break_state, last, .. } = &self.0;
+        let IndexedCursor { order, next: (epoch, next), delivered } = cursor;
         // More draws are an error in the place of the first batch.
-        let is_known = order.is_the_same_length() && order.samples() >> 48 == 0;
-        if !is_known || !matches!(broken, Broken::Not) || self.0.inner().is_copy() {
+        let is_known = order.has_fixed_length() && order.samples() >> 48 == 0;
+        if !is_known || !matches!(break_state, BreakState::Working) || self.0.inner().is_forked() {
             return None;
         }
-        if *over {
+        if *planning_ended {
             return Some(slots.len());
         }
         let each = order.batches()?;
         let is_planned = |number: &u64| *number < each;
-        let beyond = given.beyond((*epoch, *next)).into_iter().filter(is_planned).count();
-        let here = each.saturating_sub(*next).checked_sub(beyond as u64)?;
+        let out_of_order = delivered.out_of_order((*epoch, *next)).into_iter().filter(is_planned).count();
+        let here = each.saturating_sub(*next).checked_sub(out_of_order as u64)?;
         let all = each.checked_mul(last.checked_sub(*epoch)?)?.checked_add(here)?;
         usize::try_from(all).ok()?.checked_add(slots.len())
     }
 
-    of_batches!();
+    batches_methods!();
 }
 
 impl<D: Dataset> std::iter::FusedIterator for Batches<D> {}
 
 impl<D: Dataset> Iterator for Batches<D> {
-    type Item = Result<Loaded<D::Batch>, LoadError>;
+    type Item = Result<LoadedBatch<D::Batch>, LoadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.0.next()
@@ -139,7 +143,7 @@ impl<D: Dataset> Iterator for Batches<D> {
     /// be left out ([`OnError::Report`]): with fewer it ends only when no worker can live. Else at least 0,
     /// and at most as many as there are, where that is known.
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let Some(left) = self.left() else { return self.0.size_hint() };
+        let Some(left) = self.remaining() else { return self.0.size_hint() };
         let all_come = self.0.inner().settings.on_error == OnError::Report;
         (if all_come { left } else { 0 }, Some(left))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::indexed::loader::DataLoader;
 use crate::plan::{BatchSampler, Batching, IndexSampler, PlanBuilder, Sampler, Shuffle, Uneven};
-use crate::settings::{PlanSettings, Settings, settings};
+use crate::settings::{LoaderSettings, PlanSettings, settings};
 use crate::{BuildError, Dataset};
 
 /// Builder of a [`DataLoader`]. Without settings: batches of one sample, in order, made by the caller.
@@ -44,7 +44,7 @@ use crate::{BuildError, Dataset};
 pub struct DataLoaderBuilder<D> {
     dataset: D,
     plan: PlanSettings,
-    settings: Settings,
+    settings: LoaderSettings,
 }
 
 impl<D> fmt::Debug for DataLoaderBuilder<D> {
@@ -62,7 +62,7 @@ impl<D: Dataset> DataLoader<D> {
 
 impl<D: Dataset> DataLoaderBuilder<D> {
     fn new(dataset: D) -> Self {
-        DataLoaderBuilder { dataset, plan: PlanSettings(Vec::new()), settings: Settings::new() }
+        DataLoaderBuilder { dataset, plan: PlanSettings(Vec::new()), settings: LoaderSettings::new() }
     }
 
     fn plan(mut self, set: impl Fn(PlanBuilder) -> PlanBuilder + Send + Sync + 'static) -> Self {
@@ -142,7 +142,7 @@ impl<D: Dataset> DataLoaderBuilder<D> {
     /// weights, lengths, subset or sampler: from its next batch on in the new order. Without this such a
     /// state is refused.
     pub fn allow_changed_dataset(mut self, allow: bool) -> Self {
-        self.settings.may_have_changed = allow;
+        self.settings.allow_changed_dataset = allow;
         self
     }
 

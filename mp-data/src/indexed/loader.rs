@@ -7,12 +7,12 @@ use std::sync::Arc;
 use mp_core::user_code::catch_panic;
 
 use crate::indexed::batches::Batches;
-use crate::indexed::kind::{Cursor, Indexed};
+use crate::indexed::source::{IndexedCursor, IndexedSource};
 use crate::indexed::state::{FORMAT, LoaderState};
+use crate::loader::methods::loader_methods;
+use crate::loader::shared::LoaderShared;
 use crate::plan::{Plan, PlanError, same};
-use crate::settings::{PlanSettings, Settings};
-use crate::trainer::inner::Inner;
-use crate::trainer::shared_methods::of_loaders;
+use crate::settings::{LoaderSettings, PlanSettings};
 use crate::{BuildError, Dataset};
 
 /// Makes batches of a dataset in worker processes, in shared memory, in an order that is a function of a seed
@@ -37,21 +37,25 @@ use crate::{BuildError, Dataset};
 #[doc(alias = "StatefulDataLoader")]
 #[doc(alias = "persistent_workers")]
 pub struct DataLoader<D: Dataset> {
-    pub(crate) inner: Arc<Inner<Indexed<D>>>,
+    pub(crate) inner: Arc<LoaderShared<IndexedSource<D>>>,
     plan: PlanSettings,
 }
 
 impl<D: Dataset> fmt::Debug for DataLoader<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { plan, settings, .. } = &*self.inner;
+        let LoaderShared { plan, settings, .. } = &*self.inner;
         write!(f, "DataLoader({} samples, {} workers)", plan.len(), settings.num_workers)
     }
 }
 
 impl<D: Dataset> DataLoader<D> {
-    pub(crate) fn start(dataset: Arc<D>, plan: PlanSettings, settings: Settings) -> Result<Self, BuildError> {
+    pub(crate) fn start(
+        dataset: Arc<D>,
+        plan: PlanSettings,
+        settings: LoaderSettings,
+    ) -> Result<Self, BuildError> {
         let order = plan.plan(&*dataset)?;
-        Ok(DataLoader { inner: Inner::start(dataset, order, settings)?, plan })
+        Ok(DataLoader { inner: LoaderShared::start(dataset, order, settings)?, plan })
     }
 
     /// The batches of an epoch. Workers begin with them now, and the results of one that was dropped before
@@ -71,11 +75,11 @@ impl<D: Dataset> DataLoader<D> {
         self.from(self.start_of(epochs.start), last)
     }
 
-    fn start_of(&self, epoch: u64) -> Cursor {
-        Cursor::new(&self.inner.plan, (epoch, 0), &[])
+    fn start_of(&self, epoch: u64) -> IndexedCursor {
+        IndexedCursor::new(&self.inner.plan, (epoch, 0), &[])
     }
 
-    fn from(&self, cursor: Cursor, last: Option<u64>) -> Batches<D> {
+    fn from(&self, cursor: IndexedCursor, last: Option<u64>) -> Batches<D> {
         Batches::new(Arc::clone(&self.inner), cursor, last)
     }
 
@@ -114,7 +118,7 @@ impl<D: Dataset> DataLoader<D> {
     /// given them knows which.
     #[doc(alias = "load_state_dict")]
     pub fn resume(&self, state: &LoaderState) -> Result<Batches<D>, PlanError> {
-        self.go_on(state, Some(state.epoch()))
+        self.continue_from(state, Some(state.epoch()))
     }
 
     /// Resumes as [`resume`](Self::resume) does, and adds the epochs after that one, up to `end`, as of
@@ -124,19 +128,21 @@ impl<D: Dataset> DataLoader<D> {
     /// # Errors
     /// As of [`resume`](Self::resume).
     pub fn resume_until(&self, state: &LoaderState, end: u64) -> Result<Batches<D>, PlanError> {
-        self.go_on(state, end.checked_sub(1).filter(|last| *last >= state.epoch()))
+        self.continue_from(state, end.checked_sub(1).filter(|last| *last >= state.epoch()))
     }
 
-    fn go_on(&self, state: &LoaderState, last: Option<u64>) -> Result<Batches<D>, PlanError> {
+    fn continue_from(&self, state: &LoaderState, last: Option<u64>) -> Result<Batches<D>, PlanError> {
         same("format", &state.format, &FORMAT)?;
-        let Inner { plan, settings, .. } = &*self.inner;
-        if settings.may_have_changed {
+        let LoaderShared { plan, settings, .. } = &*self.inner;
+        if settings.allow_changed_dataset {
             // The numbers behind the next one are of other samples.
             state.check_whole()?;
-            return Ok(self.from(Cursor::new(plan, plan.next_batch_in_changed(&state.plan)?, &[]), last));
+            return Ok(
+                self.from(IndexedCursor::new(plan, plan.next_batch_in_changed(&state.plan)?, &[]), last)
+            );
         }
         let (order, next) = plan.resume(&state.plan)?;
-        if !state.beyond.is_empty() {
+        if !state.out_of_order.is_empty() {
             let (world, rank) = (state.plan.world(), state.rank);
             same(
                 "world (only the rank that was given batches out of order knows which they were)",
@@ -150,7 +156,7 @@ impl<D: Dataset> DataLoader<D> {
             )?;
         }
         state.check_whole()?;
-        Ok(self.from(Cursor::of(order, next, &state.beyond), last))
+        Ok(self.from(IndexedCursor::of(order, next, &state.out_of_order), last))
     }
 
     /// Returns the number of batches of an epoch, of this rank; `None` if it is unknown until they are made
@@ -195,5 +201,5 @@ impl<D: Dataset> DataLoader<D> {
         Ok(())
     }
 
-    of_loaders!();
+    loader_methods!();
 }

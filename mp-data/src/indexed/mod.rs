@@ -1,11 +1,12 @@
 //! Datasets with indices: their loader, its batches and states.
 //!
-//! `kind.rs` says what is particular about them to the [trainer's side](crate::trainer).
+//! `source.rs` implements the interface of the [`loader`](crate::loader) for them.
 
 pub(crate) mod batches;
 pub(crate) mod builder;
-mod given;
-pub(crate) mod kind;
+mod delivered_set;
 pub(crate) mod loader;
+pub(crate) mod source;
 pub(crate) mod state;
 pub(crate) mod verify;
+pub(crate) mod worker;

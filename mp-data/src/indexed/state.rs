@@ -12,10 +12,11 @@ pub struct LoaderState {
     #[serde(deserialize_with = "crate::settings::format::number")]
     pub(crate) format: u32,
     pub(crate) plan: PlanState,
-    /// Whose `beyond` is.
+    /// Whose `out_of_order` is.
     pub(crate) rank: u32,
     /// Batches behind the next one that were given before it.
-    pub(crate) beyond: Vec<u64>,
+    #[serde(rename = "beyond")]
+    pub(crate) out_of_order: Vec<u64>,
     /// Made of all else.
     check: u64,
 }
@@ -24,8 +25,8 @@ pub struct LoaderState {
 pub(crate) const FORMAT: u32 = 1;
 
 impl LoaderState {
-    pub(crate) fn new(plan: PlanState, rank: u32, beyond: Vec<u64>) -> Self {
-        LoaderState { format: FORMAT, plan, rank, beyond, check: 0 }.sealed()
+    pub(crate) fn new(plan: PlanState, rank: u32, out_of_order: Vec<u64>) -> Self {
+        LoaderState { format: FORMAT, plan, rank, out_of_order, check: 0 }.sealed()
     }
 
     /// With the checksums of what it has.
@@ -38,9 +39,9 @@ impl LoaderState {
     }
 
     fn content(&self) -> u64 {
-        let LoaderState { format, plan, rank, beyond, check: _ } = self;
+        let LoaderState { format, plan, rank, out_of_order, check: _ } = self;
         let numbers = [u64::from(*format), plan.check(), u64::from(*rank)];
-        checksum(numbers.into_iter().chain(beyond.iter().copied()))
+        checksum(numbers.into_iter().chain(out_of_order.iter().copied()))
     }
 
     /// Checks that nothing was changed since it was made.
@@ -67,7 +68,7 @@ impl LoaderState {
     /// not, in ascending order. With [`in_order`](crate::DataLoaderBuilder::in_order), as without that
     /// setting, there are none; with `in_order(false)`, 1024 at most.
     #[must_use]
-    pub fn beyond(&self) -> &[u64] {
-        &self.beyond
+    pub fn out_of_order(&self) -> &[u64] {
+        &self.out_of_order
     }
 }

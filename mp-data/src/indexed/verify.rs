@@ -6,23 +6,24 @@ use mp_core::user_code::catch_panic;
 
 use mp_spawn::CallFailure;
 
-use crate::dataset::context::{OTHERWISE, UNWRITTEN};
-use crate::error::failure::{Failure, Source, raised};
+use crate::dataset::context::{FIRST_FILL, SECOND_FILL};
+use crate::error::failure::{BatchFailure, DynError, panic_error};
 use crate::error::text::FORKED;
-use crate::indexed::kind::Indexed;
-use crate::trainer::inner::{Inner, Workers};
-use crate::worker::here::make_here;
-use crate::worker::{Made, Task, Worker};
+use crate::indexed::source::IndexedSource;
+use crate::indexed::worker::{IndexedTask, IndexedWorker};
+use crate::loader::shared::{LoaderShared, Workers};
+use crate::worker::in_process::make_in_process;
+use crate::worker::reply::WorkerReply;
 use crate::{Batch, DataLoader, Dataset, Item, LoadError};
 
 /// Contents of unwritten rows in the first and in the second attempt.
-pub(crate) const POISON: [u8; 2] = [UNWRITTEN, OTHERWISE];
+pub(crate) const POISON: [u8; 2] = [FIRST_FILL, SECOND_FILL];
 
 /// Result of [`DataLoader::verify`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
-pub struct Verified {
+pub struct VerifyReport {
     /// Number of batches that were made twice.
     pub batches: usize,
     /// Number of these batches that one process made alone, since the loader has no workers: what differs
@@ -43,7 +44,7 @@ pub struct Difference {
     /// Shard of the sample, of a stream. Then the item's index is its number in that shard.
     pub shard: Option<usize>,
     /// Name of the sample or its shard by the dataset.
-    pub what: Option<String>,
+    pub description: Option<String>,
     /// The column, from 0.
     pub column: usize,
     /// Name of the column in texts: by its field, ``column `pixels` ``, or by its place, `column 2`.
@@ -58,15 +59,15 @@ impl fmt::Display for Difference {
         if let Some(shard) = self.shard {
             write!(f, " of shard {shard}")?;
         }
-        if let Some(what) = &self.what {
-            write!(f, " ({what})")?;
+        if let Some(description) = &self.description {
+            write!(f, " ({description})")?;
         }
         let how = if self.not_written { "is not written, or not all of it" } else { "is not the same twice" };
         write!(f, ": {} {how}", self.column_name)
     }
 }
 
-impl Verified {
+impl VerifyReport {
     /// Returns `true` if all batches were the same twice.
     #[must_use]
     pub fn is_same(&self) -> bool {
@@ -74,7 +75,7 @@ impl Verified {
     }
 }
 
-impl fmt::Display for Verified {
+impl fmt::Display for VerifyReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} batches made twice, {} of them differ", self.batches, self.differences.len())?;
         if self.by_one_worker > 0 {
@@ -87,7 +88,7 @@ impl fmt::Display for Verified {
 impl<D: Dataset> DataLoader<D> {
     /// Makes the first `batches` batches of epoch 0 twice, in memory that holds something else each time, and
     /// compares them: finds samples that depend on more than their index and their random numbers, and rows
-    /// that are not written. What can't be encoded alone ([`Other`](crate::Other) with tensors) is not
+    /// that are not written. What can't be encoded alone ([`Objects`](crate::Objects) with tensors) is not
     /// compared.
     ///
     /// ```
@@ -110,7 +111,8 @@ impl<D: Dataset> DataLoader<D> {
     ///
     /// let loader = DataLoader::builder(Stamped).batch_size(4).num_workers(1).build()?;
     /// let verified = loader.verify(2)?;
-    /// assert!(verified.to_string().contains("batch 0, sample 0: column 0 is not the same twice"), "{verified}");
+    /// let difference = "batch 0, sample 0: column 0 is not the same twice";
+    /// assert!(verified.to_string().contains(difference), "{verified}");
     /// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
     /// ```
     ///
@@ -119,26 +121,33 @@ impl<D: Dataset> DataLoader<D> {
     ///
     /// # Errors
     /// A batch can't be made.
-    pub fn verify(&self, batches: u64) -> Result<Verified, Box<LoadError>> {
+    pub fn verify(&self, batches: u64) -> Result<VerifyReport, Box<LoadError>> {
         let inner = &*self.inner;
-        if inner.is_copy() {
-            return Err(not_made(0, FORKED.into()));
+        if inner.is_forked() {
+            return Err(load_error(0, FORKED.into()));
         }
         let order = inner.plan.epoch(0);
-        let mut found = Verified { batches: 0, by_one_worker: 0, differences: Vec::new() };
+        let mut found = VerifyReport { batches: 0, by_one_worker: 0, differences: Vec::new() };
         let mut mine = None;
         for number in 0..batches {
-            let failed = |failure: Failure, items: &[Item]| {
+            let failed = |failure: BatchFailure, items: &[Item]| {
                 let exact = !(failure.lost && inner.settings.threads > 1);
                 let nth = failure.note.filter(|_| exact).and_then(|note| (note as usize).checked_sub(1));
                 let item = nth.and_then(|nth| items.get(nth)).copied();
-                let what = item.and_then(|item| catch_panic(|| inner.dataset.describe(item.index)).flatten());
+                let description =
+                    item.and_then(|item| catch_panic(|| inner.dataset.describe(item.index)).flatten());
                 let (worker, attempts) = (failure.worker, failure.attempts);
-                Box::new(LoadError { item, what, worker, attempts, ..*not_made(number, failure.source) })
+                Box::new(LoadError {
+                    item,
+                    description,
+                    worker,
+                    attempts,
+                    ..*load_error(number, failure.source)
+                })
             };
-            let planned = CallFailure::catch(|| order.batch(number)).map_err(|panic| raised(*panic));
-            let planned = planned.and_then(|planned| planned.map_err(|why| Box::new(why) as Source));
-            let planned = planned.map_err(|why| failed(Failure::of(why), &[]))?;
+            let planned = CallFailure::catch(|| order.batch(number)).map_err(|panic| panic_error(*panic));
+            let planned = planned.and_then(|planned| planned.map_err(|why| Box::new(why) as DynError));
+            let planned = planned.map_err(|why| failed(BatchFailure::new(why), &[]))?;
             let Some(planned) = planned else { break };
             let [first, second] = twice(inner, &planned.items).map_err(|why| failed(*why, &planned.items))?;
             found.batches += 1;
@@ -146,15 +155,15 @@ impl<D: Dataset> DataLoader<D> {
             let by_one = first.worker == second.worker;
             found.by_one_worker += usize::from(by_one && !has_workers);
             let third = if by_one && has_workers {
-                let task = Task::new(0, inner.settings.threads, Some(POISON[1]), &planned.items);
-                let made = make_here(&mut mine, || Worker::begin(inner.orders()), &task);
+                let task = IndexedTask::new(0, inner.settings.threads, Some(POISON[1]), &planned.items);
+                let made = make_in_process(&mut mine, || IndexedWorker::begin(inner.worker_init()), &task);
                 Some(made.map_err(|why| failed(why, &planned.items))?)
             } else {
                 None
             };
             let no_memory = [Some(&first), Some(&second), third.as_ref()].into_iter().flatten();
             if let Some(why) = no_memory.filter_map(|made| made.no_memory.clone()).next() {
-                return Err(failed(Failure::of(why), &planned.items));
+                return Err(failed(BatchFailure::new(why), &planned.items));
             }
             let Some(first) = &first.batch else { continue };
             let others = [Some(&second), third.as_ref()].into_iter().flatten();
@@ -162,37 +171,37 @@ impl<D: Dataset> DataLoader<D> {
             let differs = others.find_map(|other| difference(&planned.items, first, other));
             found.differences.extend(differs.map(|(row, column, not_written)| {
                 let item = planned.items[row];
-                let what = catch_panic(|| inner.dataset.describe(item.index)).flatten();
+                let description = catch_panic(|| inner.dataset.describe(item.index)).flatten();
                 let column_name = name_of(first, column);
-                Difference { batch: number, item, shard: None, what, column, column_name, not_written }
+                Difference { batch: number, item, shard: None, description, column, column_name, not_written }
             }));
         }
         Ok(found)
     }
 }
 
-pub(crate) fn not_made(batch: u64, source: Source) -> Box<LoadError> {
-    let (item, shard, what, worker) = (None, None, None, None);
-    Box::new(LoadError { epoch: 0, batch, item, shard, what, worker, attempts: 1, source })
+pub(crate) fn load_error(batch: u64, source: DynError) -> Box<LoadError> {
+    let (item, shard, description, worker) = (None, None, None, None);
+    Box::new(LoadError { epoch: 0, batch, item, shard, description, worker, attempts: 1, source })
 }
 
 fn twice<D: Dataset>(
-    inner: &Inner<Indexed<D>>,
+    inner: &LoaderShared<IndexedSource<D>>,
     items: &[Item],
-) -> Result<[Made<D::Batch, ()>; 2], Box<Failure>> {
+) -> Result<[WorkerReply<D::Batch, ()>; 2], Box<BatchFailure>> {
     let threads = inner.settings.threads;
-    let [first, second] = POISON.map(|poison| Task::new(0, threads, Some(poison), items));
+    let [first, second] = POISON.map(|poison| IndexedTask::new(0, threads, Some(poison), items));
     match &inner.workers {
         Workers::Pool { call, .. } => {
             // Both at once: they go to two workers if there are two.
             let made = [call.apply_async(first), call.apply_async(second)].map(|result| result.get());
-            let [first, second] = made.map(|made| made.map_err(|error| Box::new(Failure::from(error))));
+            let [first, second] = made.map(|made| made.map_err(|error| Box::new(BatchFailure::from(error))));
             Ok([first?, second?])
         }
-        Workers::Here(_) => {
+        Workers::InProcess(_) => {
             let mut worker = None;
-            let begin = || Worker::begin(inner.orders());
-            let mut make = |task| make_here(&mut worker, begin, task).map_err(Box::new);
+            let begin = || IndexedWorker::begin(inner.worker_init());
+            let mut make = |task| make_in_process(&mut worker, begin, task).map_err(Box::new);
             Ok([make(&first)?, make(&second)?])
         }
     }

@@ -1,23 +1,25 @@
 //! Batches of samples of like lengths, which are made in windows of the order.
 
 use mp_core::mutex::{Mutex, MutexGuard};
-use serde::{Deserialize, Serialize};
 
-use super::{
-    Batching, Item, PlanError, PlannedBatch, Uneven, epoch::Order, permutation::shuffle, philox::Purpose,
-    philox::epoch_key,
-};
-use crate::per_copy::PerCopy;
+use super::error::PlanError;
+use super::item::Item;
+use super::order::{DrawOrder, PlannedBatch};
+use super::permutation::shuffle;
+use super::philox::{RngPurpose, epoch_key};
+use super::sampler::{Batching, Uneven};
+use super::window_start::WindowStart;
+use crate::fork_local::ForkLocal;
 
 /// Known windows of an epoch. Those of `BucketByLength` have equally many batches, so any is made
 /// at once. Of `MaxTokens` only those before it tell where a batch is: going to batch k costs the cutting of
 /// the windows from the last one on of which it is known where it begins. That is told by states
 /// ([`WindowStart`]).
 #[derive(Debug, Default)]
-pub(super) struct Windows(PerCopy<Mutex<Known>>);
+pub(super) struct Windows(ForkLocal<Mutex<KnownWindows>>);
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownWindows {
     /// The first window of `MaxTokens` of which it is known where it begins; and how many batches are before
     /// it, and before each of those behind it, as far as they were cut.
     first: u64,
@@ -26,20 +28,7 @@ struct Known {
     window: Option<Window>,
 }
 
-/// Start of a window, which depends on the windows before it: part of a state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct WindowStart {
-    pub(super) number: u64,
-    /// Number of batches in the windows before it, over all ranks. What of them could not be dealt to all
-    /// ranks is dealt with it.
-    pub(super) before: u64,
-}
-
-impl WindowStart {
-    const START: WindowStart = WindowStart { number: 0, before: 0 };
-}
-
-impl Known {
+impl KnownWindows {
     /// The last window, of those of which it is known, that begins at group `k` of `world` batches or before
     /// it.
     fn last_before(&self, k: u64, world: u64) -> WindowStart {
@@ -60,7 +49,7 @@ impl Known {
 
     /// From now on as if the epoch began anew.
     fn forget(&mut self) {
-        *self = Known::default();
+        *self = KnownWindows::default();
     }
 }
 
@@ -88,8 +77,8 @@ impl Window {
 
 impl Windows {
     /// Locks the known windows: in a copy of the process none, at first.
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.0.own().lock()
+    fn known(&self) -> MutexGuard<'_, KnownWindows> {
+        self.0.get().lock()
     }
 
     /// Remembers where a window begins.
@@ -98,10 +87,10 @@ impl Windows {
     }
 
     /// Stores the start of a window from a state. An impossible start is ignored: then all windows are cut.
-    pub(super) fn begins(&self, order: &Order, start: WindowStart) {
+    pub(super) fn begins(&self, order: &DrawOrder, start: WindowStart) {
         let Some(Batching::MaxTokens { window, .. }) = &order.plan.batching else { return };
         let draws = start.number.checked_mul(*window);
-        let all = order.told.unwrap_or(0);
+        let all = order.draw_count.unwrap_or(0);
         let can_be = draws.is_some_and(|draws| draws < all && start.before <= draws);
         if can_be {
             self.note(start);
@@ -110,12 +99,12 @@ impl Windows {
 
     /// Returns the start of the window with batch `k`, or of a window before it; `None` if that costs nothing
     /// to find.
-    pub(super) fn start(&self, order: &Order, k: u64) -> Option<WindowStart> {
+    pub(super) fn start(&self, order: &DrawOrder, k: u64) -> Option<WindowStart> {
         let Some(Batching::MaxTokens { .. }) = &order.plan.batching else { return None };
         Some(self.known().last_before(k, u64::from(order.plan.world))).filter(|start| start.number > 0)
     }
 
-    pub(super) fn batch(&self, order: &Order, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
+    pub(super) fn batch(&self, order: &DrawOrder, k: u64) -> Result<Option<PlannedBatch>, PlanError> {
         let plan = &*order.plan;
         let (world, rank) = (u64::from(plan.world), plan.rank as usize);
         if order.draws() == 0 {
@@ -159,7 +148,7 @@ impl Windows {
     }
 
     /// The window of `MaxTokens` with batch `k` of each rank.
-    fn find(&self, order: &Order, kept: Option<Window>, k: u64) -> Result<Window, PlanError> {
+    fn find(&self, order: &DrawOrder, kept: Option<Window>, k: u64) -> Result<Window, PlanError> {
         let world = u64::from(order.plan.world);
         let start = {
             let mut known = self.known();
@@ -171,7 +160,7 @@ impl Windows {
         };
         let mut window = match kept {
             Some(window) if window.start == start => window,
-            _ => match left_before(order, start, k)? {
+            _ => match leftover_before(order, start, k)? {
                 Some(left) => cut(order, start, left, k)?,
                 None => {
                     // A state has told what can't be.
@@ -192,7 +181,11 @@ impl Windows {
 }
 
 /// The batches that windows before this one have left to it; `None` if those windows have fewer.
-fn left_before(order: &Order, start: WindowStart, k: u64) -> Result<Option<Vec<Vec<Item>>>, PlanError> {
+fn leftover_before(
+    order: &DrawOrder,
+    start: WindowStart,
+    k: u64,
+) -> Result<Option<Vec<Vec<Item>>>, PlanError> {
     let wanted = (start.before % u64::from(order.plan.world)) as usize;
     let mut left = Vec::new();
     for number in (0..start.number).rev() {
@@ -208,7 +201,12 @@ fn left_before(order: &Order, start: WindowStart, k: u64) -> Result<Option<Vec<V
     Ok((left.len() == wanted).then_some(left))
 }
 
-fn cut(order: &Order, start: WindowStart, mut before: Vec<Vec<Item>>, k: u64) -> Result<Window, PlanError> {
+fn cut(
+    order: &DrawOrder,
+    start: WindowStart,
+    mut before: Vec<Vec<Item>>,
+    k: u64,
+) -> Result<Window, PlanError> {
     let (mut batches, last) = batches_of(order, start.number, k)?;
     before.append(&mut batches);
     let left = before.split_off(before.len() - before.len() % order.plan.world as usize);
@@ -216,7 +214,7 @@ fn cut(order: &Order, start: WindowStart, mut before: Vec<Vec<Item>>, k: u64) ->
 }
 
 /// The batches of a window, permuted, and whether it is the last.
-fn batches_of(order: &Order, number: u64, k: u64) -> Result<(Vec<Vec<Item>>, bool), PlanError> {
+fn batches_of(order: &DrawOrder, number: u64, k: u64) -> Result<(Vec<Vec<Item>>, bool), PlanError> {
     let plan = &*order.plan;
     let (lengths, positions, tokens) = match &plan.batching {
         Some(Batching::BucketByLength { lengths, window }) => (lengths, window * plan.global, None),
@@ -248,6 +246,6 @@ fn batches_of(order: &Order, number: u64, k: u64) -> Result<(Vec<Vec<Item>>, boo
     {
         batches.pop();
     }
-    shuffle(&mut batches, epoch_key(plan.seed, order.epoch, Purpose::LengthWindows).wrapping_add(number));
+    shuffle(&mut batches, epoch_key(plan.seed, order.epoch, RngPurpose::LengthWindows).wrapping_add(number));
     Ok((batches, last))
 }

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use super::error::no_such_rank;
-use super::{
-    BatchSampler, Batching, IndexSampler, Inner, Plan, PlanError, Sampler, Shuffle, Uneven,
-    permutation::Alias, state,
-};
+use super::data::{Plan, PlanData, template};
+use super::error::{PlanError, no_such_rank};
+use super::permutation::AliasTable;
+use super::sampler::{BatchSampler, Batching, IndexSampler, Sampler, Shuffle, Uneven};
+use super::state::PlanState;
 
 /// Settings of a [`Plan`]: batches of one, in order, for one rank, seed 0, unless said otherwise.
 #[derive(Clone, Debug)]
 pub struct PlanBuilder {
     pub(super) len: u64,
     /// Checksum of the choice of samples that the dataset is.
-    chosen: Option<u64>,
+    selection_checksum: Option<u64>,
     // What was set, apart from what holds without it: settings that can't both hold are refused.
     pub(super) batch_size: Option<u64>,
     pub(super) global: Option<u64>,
@@ -38,7 +38,7 @@ impl PlanBuilder {
     pub(super) fn new(len: u64) -> Self {
         Self {
             len,
-            chosen: None,
+            selection_checksum: None,
             batch_size: None,
             global: None,
             drop_last: false,
@@ -55,8 +55,8 @@ impl PlanBuilder {
         }
     }
 
-    pub(crate) fn chosen(mut self, chosen: Option<u64>) -> Self {
-        self.chosen = chosen;
+    pub(crate) fn selection_checksum(mut self, selection_checksum: Option<u64>) -> Self {
+        self.selection_checksum = selection_checksum;
         self
     }
 
@@ -168,7 +168,8 @@ impl PlanBuilder {
                 Some(_) => setting(
                     "global_batch_size",
                     format!(
-                        "{global} samples: a multiple of the number of ranks ({world}) from 1 to 2⁴⁰ is possible"
+                        "{global} samples: a multiple of the number of ranks ({world}) from 1 to 2⁴⁰ is \
+                         possible"
                     ),
                 ),
                 None => too_many(size),
@@ -215,7 +216,7 @@ impl PlanBuilder {
                     return Err(setting("sampler", "no weight is above 0"));
                 }
                 if *replacement {
-                    alias = Some(Alias::new(weights));
+                    alias = Some(AliasTable::new(weights));
                 } else if *draws > positive {
                     let reason = format!("{draws} draws without replacement, {positive} weights above 0");
                     return Err(setting("sampler", reason));
@@ -246,9 +247,9 @@ impl PlanBuilder {
                 return Err(setting("batching", "a window is 1 to 2³² − 1 draws"));
             }
         }
-        let mut inner = Inner {
+        let mut inner = PlanData {
             len: self.len,
-            chosen: self.chosen,
+            selection_checksum: self.selection_checksum,
             seed: self.seed,
             batch_size: global / world,
             global,
@@ -261,13 +262,20 @@ impl PlanBuilder {
             shuffle,
             batching,
             alias,
-            template: state::PlanState::default(),
+            template: PlanState::default(),
         };
-        inner.template = state::template(&inner);
+        inner.template = template(&inner);
         let plan = Plan { inner: Arc::new(inner) };
         if plan.inner.uneven == Uneven::Error {
             plan.epoch(0).check_divided()?;
         }
         Ok(plan)
+    }
+}
+
+impl Plan {
+    /// A plan for a dataset of `len` samples.
+    pub fn builder(len: u64) -> PlanBuilder {
+        PlanBuilder::new(len)
     }
 }

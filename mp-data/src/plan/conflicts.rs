@@ -2,8 +2,9 @@
 
 use mp_core::user_code::catch_panic;
 
-use super::builder::setting;
-use super::{Batching, PlanBuilder, PlanError, Sampler};
+use super::builder::{PlanBuilder, setting};
+use super::error::PlanError;
+use super::sampler::{Batching, Sampler};
 
 impl PlanBuilder {
     /// An error that names both, if a setting has no meaning beside another.
@@ -46,7 +47,8 @@ impl PlanBuilder {
             let unknown = || catch_panic(|| sampler.batches(0)) == Some(None);
             if self.uneven.is_some() && self.world > 1 && unknown() {
                 let why = format!(
-                    "the sampler of `{batching}` doesn't say how many batches there are: give it `BatchSampler::batches`, or leave `uneven` out"
+                    "the sampler of `{batching}` doesn't say how many batches there are: give it \
+                     `BatchSampler::batches`, or leave `uneven` out"
                 );
                 return Err(setting("uneven", why));
             }

@@ -36,11 +36,13 @@ impl fmt::Display for PlanError {
             Self::Setting { setting, reason } => write!(f, "the plan's setting `{setting}`: {reason}"),
             Self::IndexOutOfRange { epoch, batch, index, len } => write!(
                 f,
-                "batch {batch} of epoch {epoch}: the sampler gave index {index}, the dataset has {len} samples"
+                "batch {batch} of epoch {epoch}: the sampler gave index {index}, the dataset has {len} \
+                 samples"
             ),
             Self::Uneven { epoch, batch, left, world } => write!(
                 f,
-                "batch {batch} of epoch {epoch}: the last {left} can't be divided evenly among {world} ranks; choose Uneven::Pad or Uneven::Drop"
+                "batch {batch} of epoch {epoch}: the last {left} can't be divided evenly among {world} \
+                 ranks; choose Uneven::Pad or Uneven::Drop"
             ),
             Self::StateChanged => f.write_str(
                 "the state was changed, or is incomplete: its checksum does not match what else is in it",
@@ -58,7 +60,8 @@ impl fmt::Display for PlanError {
                 )?;
                 if *what == "len" || *what == "order" || what.starts_with("hash of the ") {
                     f.write_str(
-                        "; if the dataset was changed on purpose, resume with `allow_changed_dataset(true)` of the builder",
+                        "; if the dataset was changed on purpose, resume with `allow_changed_dataset(true)` \
+                         of the builder",
                     )?;
                 }
                 Ok(())

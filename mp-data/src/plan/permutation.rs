@@ -3,12 +3,12 @@
 //! Frozen: what each named algorithm gives is in the states that users have saved, and in `tests/golden`. One
 //! with other results is another one, with another name (`/2`).
 
-use super::philox::{Purpose, SampleRng, epoch_key, pair, philox, unit};
+use super::philox::{RngPurpose, SampleRng, epoch_key, pair, philox, unit};
 
 /// `fisher-yates/1`: from the end to the beginning, each place takes one of those up to itself.
 pub(crate) fn fisher_yates(n: u32, seed: u64, epoch: u64) -> Vec<u32> {
     let mut list: Vec<u32> = (0..n).collect();
-    shuffle(&mut list, epoch_key(seed, epoch, Purpose::FisherYates));
+    shuffle(&mut list, epoch_key(seed, epoch, RngPurpose::FisherYates));
     list
 }
 
@@ -25,7 +25,7 @@ pub(crate) fn shuffle<T>(list: &mut [T], key: u64) {
 pub(crate) fn feistel(n: u64, at: u64, seed: u64, epoch: u64) -> u64 {
     let bits = (64 - n.saturating_sub(1).leading_zeros()).max(2).div_ceil(2);
     let mask = (1u64 << bits) - 1;
-    let key = epoch_key(seed, epoch, Purpose::Feistel);
+    let key = epoch_key(seed, epoch, RngPurpose::Feistel);
     let key = [key as u32, (key >> 32) as u32];
     let mut x = at;
     loop {
@@ -43,9 +43,9 @@ pub(crate) fn feistel(n: u64, at: u64, seed: u64, epoch: u64) -> u64 {
 
 /// `alias/1`: each column keeps its own index below its threshold, and gives another one above.
 #[derive(Debug)]
-pub(crate) struct Alias(Vec<(f64, u32)>);
+pub(crate) struct AliasTable(Vec<(f64, u32)>);
 
-impl Alias {
+impl AliasTable {
     pub(crate) fn new(weights: &[f64]) -> Self {
         // Divided by the largest first, so that the sum is finite.
         let most = weights.iter().copied().fold(0.0, f64::max);
@@ -73,7 +73,7 @@ impl Alias {
     }
 
     pub(crate) fn draw(&self, k: u64, seed: u64, epoch: u64) -> u64 {
-        let (a, b) = pair(epoch_key(seed, epoch, Purpose::Alias), k);
+        let (a, b) = pair(epoch_key(seed, epoch, RngPurpose::Alias), k);
         let column = ((u128::from(a) * self.0.len() as u128) >> 64) as usize;
         let (threshold, other) = self.0[column];
         if unit(b) < threshold { column as u64 } else { u64::from(other) }
@@ -82,12 +82,12 @@ impl Alias {
 
 /// `replace/1`: draw `k` of the numbers below n.
 pub(crate) fn with_replacement(n: u64, k: u64, seed: u64, epoch: u64) -> u64 {
-    ((u128::from(pair(epoch_key(seed, epoch, Purpose::Replace), k).0) * u128::from(n)) >> 64) as u64
+    ((u128::from(pair(epoch_key(seed, epoch, RngPurpose::Replace), k).0) * u128::from(n)) >> 64) as u64
 }
 
 /// `exponential-keys/1`: the indices by -ln(u)/w, the smallest first.
 pub(crate) fn without_replacement(weights: &[f64], draws: u64, seed: u64, epoch: u64) -> Vec<u32> {
-    let key = epoch_key(seed, epoch, Purpose::ExponentialKeys);
+    let key = epoch_key(seed, epoch, RngPurpose::ExponentialKeys);
     let most = weights.iter().copied().fold(0.0, f64::max);
     let mut keys: Vec<(f64, u32)> = (0u32..)
         .zip(weights)

@@ -29,7 +29,7 @@ pub(crate) fn mix(mut x: u64) -> u64 {
 /// (docs/data.md): never change one, and never use one for something else.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u64)]
-pub(crate) enum Purpose {
+pub(crate) enum RngPurpose {
     Sample = 0,
     FisherYates = 1,
     Feistel = 2,
@@ -43,7 +43,7 @@ pub(crate) enum Purpose {
 }
 
 /// The key of what an epoch draws for one purpose.
-pub(crate) fn epoch_key(seed: u64, epoch: u64, purpose: Purpose) -> u64 {
+pub(crate) fn epoch_key(seed: u64, epoch: u64, purpose: RngPurpose) -> u64 {
     let inner = mix(seed.wrapping_add(0x9E37_79B9_7F4A_7C15));
     mix(mix(inner.wrapping_add(epoch)).wrapping_add((purpose as u64).wrapping_mul(0xD1B5_4A32_D192_ED03)))
 }
@@ -73,7 +73,7 @@ pub struct SampleRng {
 impl SampleRng {
     /// The generator of the draw at `position` of an epoch.
     pub fn new(seed: u64, epoch: u64, position: u64) -> Self {
-        Self::at(epoch_key(seed, epoch, Purpose::Sample), position)
+        Self::at(epoch_key(seed, epoch, RngPurpose::Sample), position)
     }
 
     /// Creates the generator of the draw at `position`, under the key of its epoch's samples.

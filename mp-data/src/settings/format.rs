@@ -6,13 +6,16 @@ use std::fmt;
 use serde::Deserializer;
 use serde::de::{Error, Visitor};
 
-struct Number;
+struct FormatNumber;
 
-impl Visitor<'_> for Number {
+impl Visitor<'_> for FormatNumber {
     type Value = u32;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the number with which the state of a `DataLoader` begins; that of a `StreamLoader` begins with a name")
+        f.write_str(
+            "the number with which the state of a `DataLoader` begins; that of a `StreamLoader` \
+                     begins with a name",
+        )
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<u32, E> {
@@ -20,13 +23,16 @@ impl Visitor<'_> for Number {
     }
 }
 
-struct Name;
+struct FormatName;
 
-impl Visitor<'_> for Name {
+impl Visitor<'_> for FormatName {
     type Value = String;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name with which the state of a `StreamLoader` begins; that of a `DataLoader` begins with a number")
+        f.write_str(
+            "the name with which the state of a `StreamLoader` begins; that of a `DataLoader` begins \
+                     with a number",
+        )
     }
 
     fn visit_str<E: Error>(self, name: &str) -> Result<String, E> {
@@ -36,10 +42,10 @@ impl Visitor<'_> for Name {
 
 /// Reads the format of a state of batches with indices.
 pub(crate) fn number<'de, D: Deserializer<'de>>(from: D) -> Result<u32, D::Error> {
-    from.deserialize_u32(Number)
+    from.deserialize_u32(FormatNumber)
 }
 
 /// Reads the format of a state of a stream.
 pub(crate) fn name<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error> {
-    from.deserialize_string(Name)
+    from.deserialize_string(FormatName)
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use mp_spawn::{CallFailure, StartMethod};
 
-use crate::error::failure::raised;
+use crate::error::failure::panic_error;
 use crate::plan::{Plan, PlanBuilder};
 use crate::{Affinity, BuildError, Dataset};
 
@@ -24,30 +24,31 @@ pub enum OnError {
     /// [`BatchInfo::skipped`](crate::BatchInfo::skipped) names that. If it isn't known which it was, as
     /// `Report`.
     SkipSample,
-    /// Leaves the batch out; [`Batches::left_out`](crate::Batches::left_out) has the error. If all batches of
-    /// a pass over the data are left out and another pass would follow, the iterator ends with an error.
+    /// Leaves the batch out; [`Batches::skipped_batches`](crate::Batches::skipped_batches) has the error. If
+    /// all batches of a pass over the data are left out and another pass would follow, the iterator ends with
+    /// an error.
     SkipBatch,
 }
 
 /// Asks code of the user for what it was set to say; a panic is an error of that setting.
-pub(crate) fn asked<R>(setting: &'static str, ask: impl FnOnce() -> R) -> Result<R, BuildError> {
+pub(crate) fn call_user<R>(setting: &'static str, ask: impl FnOnce() -> R) -> Result<R, BuildError> {
     CallFailure::catch(ask)
-        .map_err(|panic| BuildError::Setting { setting, reason: raised(*panic).to_string() })
+        .map_err(|panic| BuildError::Setting { setting, reason: panic_error(*panic).to_string() })
 }
 
 /// Name of a loader without a name.
 const NAME: &str = "data loader";
 
-type PlanSetting = Arc<dyn Fn(PlanBuilder) -> PlanBuilder + Send + Sync>;
+type PlanOption = Arc<dyn Fn(PlanBuilder) -> PlanBuilder + Send + Sync>;
 
 /// The settings that are no matter of the order.
 #[derive(Clone, Debug)]
-pub(crate) struct Settings {
+pub(crate) struct LoaderSettings {
     pub(crate) name: String,
     pub(crate) num_workers: usize,
     pub(crate) threads: usize,
-    /// `None` if it was not set: as many as [`Meter::prefetch`](crate::trainer::metrics::Meter::prefetch)
-    /// says.
+    /// `None` if it was not set: as many as
+    /// [`LoaderMeter::prefetch`](crate::loader::metrics::LoaderMeter::prefetch) says.
     pub(crate) prefetch: Option<usize>,
     pub(crate) budget: Option<usize>,
     pub(crate) in_order: bool,
@@ -55,15 +56,15 @@ pub(crate) struct Settings {
     pub(crate) retries: u32,
     pub(crate) on_error: OnError,
     pub(crate) method: Option<StartMethod>,
-    pub(crate) most_tasks: u64,
-    pub(crate) may_have_changed: bool,
+    pub(crate) max_tasks: u64,
+    pub(crate) allow_changed_dataset: bool,
     pub(crate) affinity: Affinity,
-    pub(crate) keeps_freed: bool,
+    pub(crate) keep_freed_memory: bool,
 }
 
-impl Settings {
-    pub(crate) fn new() -> Settings {
-        Settings {
+impl LoaderSettings {
+    pub(crate) fn new() -> LoaderSettings {
+        LoaderSettings {
             name: NAME.into(),
             num_workers: 0,
             threads: 1,
@@ -74,10 +75,10 @@ impl Settings {
             retries: 2,
             on_error: OnError::Report,
             method: None,
-            most_tasks: 0,
-            may_have_changed: false,
+            max_tasks: 0,
+            allow_changed_dataset: false,
             affinity: Affinity::Inherit,
-            keeps_freed: true,
+            keep_freed_memory: true,
         }
     }
 
@@ -184,13 +185,13 @@ macro_rules! settings {
         /// page, which was a quarter of the time of such workers. Where the environment sets
         /// `MALLOC_TRIM_THRESHOLD_`, `MALLOC_MMAP_THRESHOLD_`, or either in `GLIBC_TUNABLES`, that decides.
         pub fn keep_freed_memory(mut self, keep: bool) -> Self {
-            self.settings.keeps_freed = keep;
+            self.settings.keep_freed_memory = keep;
             self
         }
 
         /// After this many batches a worker is replaced; 0 is never, as without this. For decoders that leak.
         pub fn max_tasks_per_child(mut self, batches: u64) -> Self {
-            self.settings.most_tasks = batches;
+            self.settings.max_tasks = batches;
             self
         }
     };
@@ -199,14 +200,15 @@ pub(crate) use settings;
 
 /// Settings of the order, which are applied again to another dataset.
 #[derive(Clone)]
-pub(crate) struct PlanSettings(pub(crate) Vec<PlanSetting>);
+pub(crate) struct PlanSettings(pub(crate) Vec<PlanOption>);
 
 impl PlanSettings {
     /// Dataset and samplers of the user say how many samples there are, and what they are called.
     pub(crate) fn plan<D: Dataset>(&self, dataset: &D) -> Result<Plan, BuildError> {
-        let (len, chosen) = asked("dataset", || (dataset.len(), dataset.chosen()))?;
-        let builder = Plan::builder(len as u64).chosen(chosen);
+        let (len, selection_checksum) =
+            call_user("dataset", || (dataset.len(), dataset.selection_checksum()))?;
+        let builder = Plan::builder(len as u64).selection_checksum(selection_checksum);
         let builder = self.0.iter().fold(builder, |builder, set| set(builder));
-        Ok(asked("sampler", || builder.build())??)
+        Ok(call_user("sampler", || builder.build())??)
     }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use super::dataset::IterableDataset;
 use super::loader::StreamLoader;
-use super::order::StreamPlan;
+use super::plan::StreamPlan;
 use crate::BuildError;
-use crate::settings::{Settings, settings};
+use crate::settings::{LoaderSettings, settings};
 
 /// Builder of a [`StreamLoader`], created by [`StreamLoader::builder`](crate::StreamLoader::builder). Without
 /// settings: batches of one sample, of up to 16 lanes, made by the caller.
@@ -17,7 +17,7 @@ pub struct StreamLoaderBuilder<D> {
     plan: StreamPlan,
     shuffle: Option<bool>,
     window: Option<u64>,
-    settings: Settings,
+    settings: LoaderSettings,
 }
 
 impl<D> fmt::Debug for StreamLoaderBuilder<D> {
@@ -34,7 +34,7 @@ impl<D> fmt::Debug for StreamLoaderBuilder<D> {
 
 impl<D: IterableDataset> StreamLoaderBuilder<D> {
     pub(super) fn new(dataset: D) -> Self {
-        let (plan, settings) = (StreamPlan::new(), Settings::new());
+        let (plan, settings) = (StreamPlan::new(), LoaderSettings::new());
         StreamLoaderBuilder { dataset, plan, shuffle: None, window: None, settings }
     }
 
@@ -116,5 +116,12 @@ impl<D: IterableDataset> StreamLoaderBuilder<D> {
             return Err(BuildError::Setting { setting: "shuffle", reason });
         }
         StreamLoader::start(Arc::new(self.dataset), self.plan, self.settings)
+    }
+}
+
+impl<D: IterableDataset> StreamLoader<D> {
+    /// A loader of this dataset of shards, to be set up. Example: at [`IterableDataset`].
+    pub fn builder(dataset: D) -> StreamLoaderBuilder<D> {
+        StreamLoaderBuilder::new(dataset)
     }
 }

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 use crate::dataset::context::Context;
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::samples::Samples;
-use crate::stream::chain::Chain;
 use crate::{AnyResult, Batch};
 
 /// The type of a dataset's samples.
@@ -16,10 +15,11 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// worker once.
 ///
 /// ```
-/// use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, SampleOf, Samples, ShardReader, Tensor};
+/// use mp_data::{AnyResult, Context, IterableDataset, SampleOf, Samples};
+/// use mp_data::{ShardPosition, ShardReader, StreamLoader, Tensor};
 /// use serde::{Deserialize, Serialize};
 ///
-/// /// Each shard counts up from a number.
+/// /// UserValues shard counts up from a number.
 /// #[derive(Serialize, Deserialize)]
 /// struct Ranges(Vec<std::ops::Range<u64>>);
 ///
@@ -53,7 +53,11 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 ///         Ok(Counting { next: at.token.unwrap_or(range.start), end: range.end })
 ///     }
 ///
-///     fn fetch(&mut self, samples: Samples<SampleOf<Self>>, cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
+///     fn fetch(
+///         &mut self,
+///         samples: Samples<SampleOf<Self>>,
+///         cx: &mut Context<Self::Batch>,
+///     ) -> AnyResult<Self::Batch> {
 ///         cx.rows_from(samples, &[2], |number, rng, row| {
 ///             row.copy_from_slice(&[number as f32, rng.f32()]); // this row of the batch, in shared memory
 ///             Ok(())
@@ -62,7 +66,8 @@ pub type SampleOf<D> = <<D as IterableDataset>::Reader as ShardReader>::Sample;
 /// }
 ///
 /// let ranges = Ranges(vec![0..100, 100..150, 150..153]);
-/// let loader = StreamLoader::builder(ranges).batch_size(8).shuffle_window(32).seed(17).num_workers(2).build()?;
+/// let builder = StreamLoader::builder(ranges).batch_size(8).shuffle_window(32).seed(17);
+/// let loader = builder.num_workers(2).build()?;
 /// let mut sum = 0.0;
 /// for batch in loader.epoch(0) {
 ///     let batch = batch?.into_inner();
@@ -133,12 +138,12 @@ pub trait IterableDataset: Serialize + DeserializeOwned + Send + Sync + 'static 
 
     /// The shards of this dataset, and behind them those of another one whose samples are of the same type.
     #[doc(alias = "ChainDataset")]
-    fn chain<B>(self, other: B) -> Chain<Self, B>
+    fn chain<B>(self, other: B) -> ChainDataset<Self, B>
     where
         B: IterableDataset<Batch = Self::Batch>,
         B::Reader: ShardReader<Sample = SampleOf<Self>>,
     {
-        Chain::new(self, other)
+        ChainDataset::new(self, other)
     }
 }
 
@@ -180,5 +185,89 @@ impl<T: Send, I: Iterator<Item = AnyResult<T>> + 'static> ShardReader for I {
 
     fn read(&mut self) -> AnyResult<Option<T>> {
         self.next().transpose()
+    }
+}
+
+/// The shards of two datasets: made by [`IterableDataset::chain`]. The first one makes the batches.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ChainDataset<A, B> {
+    first: A,
+    second: B,
+    /// Number of shards of the first dataset.
+    between: usize,
+}
+
+impl<A: IterableDataset, B> ChainDataset<A, B> {
+    pub(super) fn new(first: A, second: B) -> Self {
+        let between = first.shards();
+        ChainDataset { first, second, between }
+    }
+}
+
+/// The reader of a [`ChainDataset`].
+#[derive(Clone, Debug)]
+pub enum ChainDatasetReader<A, B> {
+    /// Reader of a shard of the first dataset.
+    First(A),
+    /// Reader of a shard of the second.
+    Second(B),
+}
+
+impl<A: ShardReader, B: ShardReader<Sample = A::Sample>> ShardReader for ChainDatasetReader<A, B> {
+    type Sample = A::Sample;
+
+    fn read(&mut self) -> AnyResult<Option<A::Sample>> {
+        match self {
+            ChainDatasetReader::First(reader) => reader.read(),
+            ChainDatasetReader::Second(reader) => reader.read(),
+        }
+    }
+
+    fn token(&self) -> Option<u64> {
+        match self {
+            ChainDatasetReader::First(reader) => reader.token(),
+            ChainDatasetReader::Second(reader) => reader.token(),
+        }
+    }
+}
+
+impl<A, B> IterableDataset for ChainDataset<A, B>
+where
+    A: IterableDataset,
+    B: IterableDataset<Batch = A::Batch>,
+    B::Reader: ShardReader<Sample = SampleOf<A>>,
+{
+    type Batch = A::Batch;
+    type Reader = ChainDatasetReader<A::Reader, B::Reader>;
+
+    fn shards(&self) -> usize {
+        self.between + self.second.shards()
+    }
+
+    fn open(&mut self, shard: usize, at: ShardPosition) -> AnyResult<Self::Reader> {
+        match shard.checked_sub(self.between) {
+            None => self.first.open(shard, at).map(ChainDatasetReader::First),
+            Some(shard) => self.second.open(shard, at).map(ChainDatasetReader::Second),
+        }
+    }
+
+    fn fetch(
+        &mut self,
+        samples: Samples<SampleOf<Self>>,
+        cx: &mut Context<Self::Batch>,
+    ) -> AnyResult<Self::Batch> {
+        self.first.fetch(samples, cx)
+    }
+
+    fn init(&mut self, worker: &WorkerInfo) -> AnyResult<()> {
+        self.first.init(worker)?;
+        self.second.init(worker)
+    }
+
+    fn describe(&self, shard: usize) -> Option<String> {
+        match shard.checked_sub(self.between) {
+            None => self.first.describe(shard),
+            Some(shard) => self.second.describe(shard),
+        }
     }
 }

@@ -18,7 +18,7 @@ pub(crate) const MOST_ROUNDS: u64 = 1 << 40;
 ///
 /// Saved in states: names and order of what it has are part of their format, and a change needs a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct LaneAt {
+pub(crate) struct LanePosition {
     /// Number of the shard among the lane's shards. In states it is called `place`, as their format has it.
     #[serde(rename = "place")]
     pub(crate) shard_in_lane: u64,
@@ -36,7 +36,7 @@ pub(crate) struct LaneAt {
     pub(crate) cuts: Vec<(u64, u64)>,
 }
 
-impl LaneAt {
+impl LanePosition {
     /// Returns the sample before which this shard of the lane ends, if it was cut.
     pub(crate) fn end_of(&self, shard_in_lane: u64) -> u64 {
         let cut = self.cuts.iter().find(|cut| cut.0 == shard_in_lane);
@@ -63,7 +63,7 @@ impl LaneAt {
 /// Saved in states: names and order of what it has are part of their format, and a change needs a new one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Lane {
-    pub(crate) at: LaneAt,
+    pub(crate) at: LanePosition,
     /// The round of its next batch.
     pub(crate) round: u64,
     pub(crate) ended: bool,
@@ -72,17 +72,20 @@ pub(crate) struct Lane {
 impl Lane {
     /// Returns `true` if a lane can have come there, of a plan with this number of shards and windows of this
     /// number of samples, since round `first`, with `batch_size` samples in each.
-    pub(crate) fn can_be(&self, shards: u64, window: u64, first: u64, batch_size: u64) -> bool {
-        let Lane { at: LaneAt { shard_in_lane, sample, done, lost, window: ends, cuts, .. }, round, .. } =
-            self;
+    pub(crate) fn is_possible(&self, shards: u64, window: u64, first: u64, batch_size: u64) -> bool {
+        let Lane {
+            at: LanePosition { shard_in_lane, sample, done, lost, window: ends, cuts, .. },
+            round,
+            ..
+        } = self;
         let most = u128::from(round.saturating_sub(first)) * u128::from(batch_size) + u128::from(window);
         let mut before = (*shard_in_lane, *sample);
         // Behind each other, and of no more samples than a window has.
         let counts = ends.iter().map(|&(shard, end)| {
             let from = if shard == before.0 { before.1 } else { 0 };
-            let goes_on = shard >= before.0 && from < end && end <= MOST_SAMPLES && shard < shards;
+            let continues = shard >= before.0 && from < end && end <= MOST_SAMPLES && shard < shards;
             before = (shard, end);
-            goes_on.then(|| end - from)
+            continues.then(|| end - from)
         });
         let samples = counts.sum::<Option<u64>>();
         *shard_in_lane <= shards
@@ -95,8 +98,11 @@ impl Lane {
 
     /// All of it, as numbers.
     pub(crate) fn words(&self) -> impl Iterator<Item = u64> {
-        let Lane { at: LaneAt { shard_in_lane, sample, token, done, lost, window, cuts }, round, ended } =
-            self;
+        let Lane {
+            at: LanePosition { shard_in_lane, sample, token, done, lost, window, cuts },
+            round,
+            ended,
+        } = self;
         let token = [u64::from(token.is_some()), token.unwrap_or_default()];
         let pairs = |list: &'_ Vec<(u64, u64)>| {
             let pairs = list.iter().flat_map(|pair| [pair.0, pair.1]);
@@ -112,15 +118,15 @@ impl Lane {
 
 /// Samples of a stream's batch, and the place of its lane after it.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct After {
+pub(crate) struct LaneProgress {
     /// Number in its shard and position of each sample, and its shard.
     pub(crate) items: Vec<u64>,
-    pub(crate) at: LaneAt,
+    pub(crate) at: LanePosition,
     /// `true` if the lane has no samples any more.
     pub(crate) ended: bool,
 }
 
-impl After {
+impl LaneProgress {
     pub(crate) fn items(&self) -> (Vec<Item>, Vec<usize>) {
         let (items, _) = self.items.as_chunks::<3>();
         let item =

@@ -4,17 +4,16 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::builder::StreamLoaderBuilder;
 use super::dataset::IterableDataset;
-use super::kind::{Cursor, Place, Streamed};
-use super::order::StreamPlan;
+use super::plan::StreamPlan;
+use super::source::{StreamCursor, StreamPosition, StreamSource};
 use super::state::StreamState;
+use crate::loader::methods::{batches_methods, loader_methods};
+use crate::loader::prefetch::Prefetch;
+use crate::loader::shared::LoaderShared;
 use crate::plan::PlanError;
-use crate::settings::{Settings, asked};
-use crate::trainer::inner::Inner;
-use crate::trainer::prefetch::Prefetch;
-use crate::trainer::shared_methods::{of_batches, of_loaders};
-use crate::{BuildError, LoadError, Loaded};
+use crate::settings::{LoaderSettings, call_user};
+use crate::{BuildError, LoadError, LoadedBatch};
 
 /// Makes batches of shards that are read from front to back, in worker processes, in shared memory, in an
 /// order that is a function of a seed and an epoch.
@@ -27,14 +26,14 @@ use crate::{BuildError, LoadError, Loaded};
 /// which has its shard open. A batch's [number](crate::BatchInfo::number) is its round, times the lanes, plus
 /// its lane: so those of ended lanes are missing.
 pub struct StreamLoader<D: IterableDataset> {
-    pub(super) inner: Arc<Inner<Streamed<D>>>,
+    pub(super) inner: Arc<LoaderShared<StreamSource<D>>>,
     /// Plan without the number of shards.
     plan: StreamPlan,
 }
 
 impl<D: IterableDataset> fmt::Debug for StreamLoader<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Inner { plan, settings, .. } = &*self.inner;
+        let LoaderShared { plan, settings, .. } = &*self.inner;
         write!(
             f,
             "StreamLoader({} shards, {} lanes, {} workers)",
@@ -44,20 +43,19 @@ impl<D: IterableDataset> fmt::Debug for StreamLoader<D> {
 }
 
 impl<D: IterableDataset> StreamLoader<D> {
-    /// A loader of this dataset of shards, to be set up. Example: at [`IterableDataset`].
-    pub fn builder(dataset: D) -> StreamLoaderBuilder<D> {
-        StreamLoaderBuilder::new(dataset)
-    }
-
-    pub(super) fn start(dataset: Arc<D>, plan: StreamPlan, settings: Settings) -> Result<Self, BuildError> {
-        let order = plan.clone().for_shards(asked("dataset", || dataset.shards())?)?;
-        Ok(StreamLoader { inner: Inner::start(dataset, order, settings)?, plan })
+    pub(super) fn start(
+        dataset: Arc<D>,
+        plan: StreamPlan,
+        settings: LoaderSettings,
+    ) -> Result<Self, BuildError> {
+        let order = plan.clone().for_shards(call_user("dataset", || dataset.shards())?)?;
+        Ok(StreamLoader { inner: LoaderShared::start(dataset, order, settings)?, plan })
     }
 
     /// The batches of an epoch. Workers begin with them now, and the results of one that was dropped before
     /// its end are not waited for.
     pub fn epoch(&self, epoch: u64) -> StreamBatches<D> {
-        StreamBatches::new(&self.inner, Place::start(self.inner.plan.lanes, epoch), Some(epoch))
+        StreamBatches::new(&self.inner, StreamPosition::start(self.inner.plan.lanes, epoch), Some(epoch))
     }
 
     /// The batches of several epochs, one after the other: workers begin with the next epoch while the
@@ -68,7 +66,7 @@ impl<D: IterableDataset> StreamLoader<D> {
     /// an error, which has the error of the last batch.
     pub fn epochs(&self, epochs: Range<u64>) -> StreamBatches<D> {
         let last = epochs.end.checked_sub(1).filter(|last| *last >= epochs.start);
-        StreamBatches::new(&self.inner, Place::start(self.inner.plan.lanes, epochs.start), last)
+        StreamBatches::new(&self.inner, StreamPosition::start(self.inner.plan.lanes, epochs.start), last)
     }
 
     /// The batches of an epoch that come after those that a trainer was given when it took this state; also
@@ -104,37 +102,37 @@ impl<D: IterableDataset> StreamLoader<D> {
     /// keep the old ones.
     ///
     /// # Errors
-    /// Those of [`build`](StreamLoaderBuilder::build); then nothing has changed.
+    /// Those of [`build`](crate::StreamLoaderBuilder::build); then nothing has changed.
     pub fn set_dataset(&mut self, dataset: D) -> Result<(), BuildError> {
         *self = Self::start(Arc::new(dataset), self.plan.clone(), self.inner.settings.clone())?;
         Ok(())
     }
 
-    of_loaders!();
+    loader_methods!();
 }
 
-/// The batches of an epoch of a stream, or of several: an iterator of [`Loaded`] batches. Made by
+/// The batches of an epoch of a stream, or of several: an iterator of [`LoadedBatch`] batches. Made by
 /// [`StreamLoader::epoch`].
 ///
 /// Dropped before its end, it cancels what has not begun, and what runs is not waited for. After its end it
 /// gives nothing more. A batch that is waited for longer than 10 s is reported, as by
 /// [`Batches`](crate::Batches).
-pub struct StreamBatches<D: IterableDataset>(Prefetch<Streamed<D>>);
+pub struct StreamBatches<D: IterableDataset>(Prefetch<StreamSource<D>>);
 
 impl<D: IterableDataset> fmt::Debug for StreamBatches<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place { epoch, batches, .. } = self.0.place();
+        let StreamPosition { epoch, batches, .. } = self.0.place();
         write!(f, "StreamBatches({batches} of epoch {epoch} given, {} on their way)", self.0.len())
     }
 }
 
 impl<D: IterableDataset> StreamBatches<D> {
-    fn new(inner: &Arc<Inner<Streamed<D>>>, place: Place, last: Option<u64>) -> Self {
-        let cursor = Cursor::new(place);
+    fn new(inner: &Arc<LoaderShared<StreamSource<D>>>, place: StreamPosition, last: Option<u64>) -> Self {
+        let cursor = StreamCursor::new(place);
         StreamBatches(Prefetch::new(Arc::clone(inner), cursor, last))
     }
 
-    fn made(&self, place: Place) -> StreamState {
+    fn state_at(&self, place: StreamPosition) -> StreamState {
         StreamState::new(&self.0.inner().plan, place)
     }
 
@@ -144,19 +142,19 @@ impl<D: IterableDataset> StreamBatches<D> {
     #[must_use]
     #[doc(alias = "state_dict")]
     pub fn state(&self) -> StreamState {
-        self.made(self.0.place())
+        self.state_at(self.0.place())
     }
 
     /// The state as it was when this batch was given: for a trainer that keeps batches in a queue of its own.
     /// `None` if that was more than 1024 batches ago. Of several epochs, the last batch of this number.
     #[must_use]
     pub fn state_after(&self, number: u64) -> Option<StreamState> {
-        self.0.place_after(number).map(|place| self.made(place.clone()))
+        self.0.place_after(number).map(|place| self.state_at(place.clone()))
     }
 
     /// The same batches; meanwhile the bar shows how many were given, of how many with
-    /// [`steps`](StreamLoaderBuilder::steps), and as its message samples a second and which share of the time
-    /// the trainer waited for them, of the last half second: `12800 samples/s, waiting 3 %`.
+    /// [`steps`](crate::StreamLoaderBuilder::steps), and as its message samples a second and which share of
+    /// the time the trainer waited for them, of the last half second: `12800 samples/s, waiting 3 %`.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, Samples};
@@ -171,7 +169,11 @@ impl<D: IterableDataset> StreamBatches<D> {
     /// #     fn open(&mut self, shard: usize, _: ShardPosition) -> AnyResult<Hundred> {
     /// #         Ok((100 * shard as u64..100 * (shard as u64 + 1)).map(Ok as fn(u64) -> AnyResult<u64>))
     /// #     }
-    /// #     fn fetch(&mut self, samples: Samples<u64>, cx: &mut Context<Tensor<u64>>) -> AnyResult<Tensor<u64>> {
+    /// #     fn fetch(
+    /// #         &mut self,
+    /// #         samples: Samples<u64>,
+    /// #         cx: &mut Context<Tensor<u64>>,
+    /// #     ) -> AnyResult<Tensor<u64>> {
     /// #         cx.rows_from(samples, &[], |number, _, row| { row[0] = number; Ok(()) })
     /// #     }
     /// # }
@@ -192,20 +194,20 @@ impl<D: IterableDataset> StreamBatches<D> {
     #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
     #[doc(alias = "tqdm")]
     pub fn with_progress(self, bar: &indicatif::ProgressBar) -> crate::WithProgress<Self> {
-        let Place { epoch, batches, .. } = self.0.place();
+        let StreamPosition { epoch, batches, .. } = self.0.place();
         let epochs = self.0.last.saturating_sub(epoch).saturating_add(1);
         let all = self.0.inner().plan.steps.map(|steps| steps.saturating_mul(epochs));
         let given = batches;
         crate::WithProgress::new(self, bar, (given, all))
     }
 
-    of_batches!();
+    batches_methods!();
 }
 
 impl<D: IterableDataset> std::iter::FusedIterator for StreamBatches<D> {}
 
 impl<D: IterableDataset> Iterator for StreamBatches<D> {
-    type Item = Result<Loaded<D::Batch>, LoadError>;
+    type Item = Result<LoadedBatch<D::Batch>, LoadError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         self.0.next()

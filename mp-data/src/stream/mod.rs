@@ -1,20 +1,18 @@
 //! Datasets without indices: shards that are read from front to back.
 
 mod builder;
-mod chain;
 mod dataset;
-mod kind;
 mod lane;
-mod lanes;
+mod lane_tree;
 mod loader;
 mod open_lane;
-mod order;
+mod plan;
+mod source;
 mod state;
 mod verify;
 mod worker;
 
 pub use builder::StreamLoaderBuilder;
-pub use chain::{Chain, ChainReader};
-pub use dataset::{IterableDataset, SampleOf, ShardPosition, ShardReader};
+pub use dataset::{ChainDataset, ChainDatasetReader, IterableDataset, SampleOf, ShardPosition, ShardReader};
 pub use loader::{StreamBatches, StreamLoader};
 pub use state::StreamState;

@@ -4,21 +4,21 @@ use std::collections::VecDeque;
 use std::error::Error;
 
 use super::dataset::{IterableDataset, SampleOf, ShardPosition, ShardReader};
-use super::lane::LaneAt;
-use super::order::{ShardOrder, StreamPlan};
+use super::lane::LanePosition;
+use super::plan::{ShardOrder, StreamPlan};
 use crate::dataset::context::Context;
 use crate::dataset::moment::{MOST_SAMPLES, Moment, position};
 use crate::{AnyResult, Item};
 
 /// A sample, or why it can't be read.
-pub(crate) struct Read<S> {
+pub(crate) struct ReadSample<S> {
     pub(crate) item: Item,
     pub(crate) shard: usize,
     pub(crate) sample: AnyResult<S>,
 }
 
 /// Context of the lane while it is read.
-pub(crate) struct Reading<'a, D: IterableDataset> {
+pub(crate) struct ReadContext<'a, D: IterableDataset> {
     pub(crate) dataset: &'a mut D,
     pub(crate) plan: &'a StreamPlan,
     pub(crate) order: &'a ShardOrder,
@@ -31,40 +31,40 @@ pub(crate) struct Reading<'a, D: IterableDataset> {
 pub(crate) struct OpenLane<D: IterableDataset> {
     reader: Option<D::Reader>,
     /// Place of the reader, or of the reader that is opened next.
-    now: LaneAt,
+    now: LanePosition,
     /// Start of the window whose samples are here, the samples of that window, and how many of them were
     /// taken.
-    begins: LaneAt,
+    begins: LanePosition,
     /// In it, a sample that can't be read any more is `None`.
-    window: VecDeque<Option<Read<SampleOf<D>>>>,
+    window: VecDeque<Option<ReadSample<SampleOf<D>>>>,
     /// Behind the window the lane has no samples.
     is_last: bool,
 }
 
 impl<D: IterableDataset> OpenLane<D> {
-    pub(crate) fn new(at: &LaneAt) -> Self {
+    pub(crate) fn new(at: &LanePosition) -> Self {
         let window = VecDeque::new();
         OpenLane { reader: None, now: at.clone(), begins: at.clone(), window, is_last: false }
     }
 
     /// Returns the lane's place, and `true` if it has ended.
-    pub(crate) fn at(&self) -> (LaneAt, bool) {
+    pub(crate) fn at(&self) -> (LanePosition, bool) {
         let mut at = if self.window.is_empty() { self.now() } else { self.begins.clone() };
         at.cuts.retain(|cut| cut.0 >= at.shard_in_lane);
         (at, self.window.is_empty() && self.is_last)
     }
 
-    fn now(&self) -> LaneAt {
+    fn now(&self) -> LanePosition {
         let token = self.reader.as_ref().map_or(self.now.token, ShardReader::token);
-        LaneAt { token, done: 0, lost: 0, window: Vec::new(), ..self.now.clone() }
+        LanePosition { token, done: 0, lost: 0, window: Vec::new(), ..self.now.clone() }
     }
 
     /// The next samples that are not of lost batches, `most` of them unless the lane ends.
     pub(crate) fn take(
         &mut self,
         most: u64,
-        reading: &mut Reading<'_, D>,
-    ) -> AnyResult<Vec<Read<SampleOf<D>>>> {
+        reading: &mut ReadContext<'_, D>,
+    ) -> AnyResult<Vec<ReadSample<SampleOf<D>>>> {
         let mut lost = std::mem::take(&mut self.now.lost);
         while lost > 0 {
             // No more of them at once than a batch has.
@@ -75,7 +75,11 @@ impl<D: IterableDataset> OpenLane<D> {
         self.take_next(most, reading)
     }
 
-    fn take_next(&mut self, most: u64, reading: &mut Reading<'_, D>) -> AnyResult<Vec<Read<SampleOf<D>>>> {
+    fn take_next(
+        &mut self,
+        most: u64,
+        reading: &mut ReadContext<'_, D>,
+    ) -> AnyResult<Vec<ReadSample<SampleOf<D>>>> {
         let mut taken = Vec::new();
         while (taken.len() as u64) < most {
             // What was given before, if this is a lane that was opened again.
@@ -83,38 +87,38 @@ impl<D: IterableDataset> OpenLane<D> {
             while self.window.is_empty() && !self.is_last {
                 self.fill(reading)?;
                 let over = before.min(self.window.len() as u64);
-                self.pass(over);
+                self.skip(over);
                 before -= over;
-                self.pass_what_is_missing();
+                self.skip_missing();
             }
             let Some(read) = self.window.pop_front() else { break };
             self.begins.done += 1;
             taken.extend(read);
-            self.pass_what_is_missing();
+            self.skip_missing();
         }
         Ok(taken)
     }
 
-    fn pass(&mut self, samples: u64) {
+    fn skip(&mut self, samples: u64) {
         self.window.drain(..samples as usize);
         self.begins.done += samples;
     }
 
-    fn pass_what_is_missing(&mut self) {
+    fn skip_missing(&mut self) {
         let missing = self.window.iter().take_while(|read| read.is_none()).count();
-        self.pass(missing as u64);
+        self.skip(missing as u64);
     }
 
     /// Reads the next window: the one that was begun before, or one that begins here.
-    fn fill(&mut self, reading: &mut Reading<'_, D>) -> AnyResult<()> {
+    fn fill(&mut self, reading: &mut ReadContext<'_, D>) -> AnyResult<()> {
         let plan = reading.plan;
-        let told = std::mem::take(&mut self.now.window);
+        let saved = std::mem::take(&mut self.now.window);
         self.begins = self.now();
         let mut window = Vec::new();
-        let (first, samples) = if told.is_empty() {
+        let (first, samples) = if saved.is_empty() {
             self.read_next(reading, &mut window)?
         } else {
-            (self.read_again(&told, reading, &mut window)?, told)
+            (self.read_again(&saved, reading, &mut window)?, saved)
         };
         if plan.window > 0 {
             self.begins.window = samples;
@@ -127,12 +131,12 @@ impl<D: IterableDataset> OpenLane<D> {
     /// The samples that come next: the position of the first one, and which they are.
     fn read_next(
         &mut self,
-        reading: &mut Reading<'_, D>,
-        window: &mut Vec<Option<Read<SampleOf<D>>>>,
+        reading: &mut ReadContext<'_, D>,
+        window: &mut Vec<Option<ReadSample<SampleOf<D>>>>,
     ) -> AnyResult<(u64, Vec<(u64, u64)>)> {
         let (mut first, mut ends) = (0, Vec::<(u64, u64)>::new());
         while (window.len() as u64) < reading.plan.read_at_once() {
-            let LaneAt { shard_in_lane, sample, .. } = self.now;
+            let LanePosition { shard_in_lane, sample, .. } = self.now;
             let Some(shard) = reading.plan.shard(reading.order, reading.lane, shard_in_lane) else {
                 self.is_last = true;
                 break;
@@ -161,8 +165,8 @@ impl<D: IterableDataset> OpenLane<D> {
     fn read_again(
         &mut self,
         samples: &[(u64, u64)],
-        reading: &mut Reading<'_, D>,
-        window: &mut Vec<Option<Read<SampleOf<D>>>>,
+        reading: &mut ReadContext<'_, D>,
+        window: &mut Vec<Option<ReadSample<SampleOf<D>>>>,
     ) -> AnyResult<u64> {
         let mut first = None;
         for &(shard_in_lane, end) in samples {
@@ -191,9 +195,13 @@ impl<D: IterableDataset> OpenLane<D> {
     }
 
     /// The next sample of this shard, in which the lane is.
-    fn read(&mut self, shard: usize, reading: &mut Reading<'_, D>) -> AnyResult<Option<Read<SampleOf<D>>>> {
+    fn read(
+        &mut self,
+        shard: usize,
+        reading: &mut ReadContext<'_, D>,
+    ) -> AnyResult<Option<ReadSample<SampleOf<D>>>> {
         let sample = self.now.sample;
-        reading.cx.is_at(Moment::Read, position(shard, sample));
+        reading.cx.note_moment(Moment::Read, position(shard, sample));
         let mut reader = match self.reader.take() {
             Some(reader) => reader,
             None => self.open(shard, reading.dataset)?,
@@ -205,7 +213,7 @@ impl<D: IterableDataset> OpenLane<D> {
         let Some(sample) = reader.read().transpose() else { return Ok(None) };
         self.now.sample += 1;
         self.reader = Some(reader);
-        Ok(Some(Read { item, shard, sample }))
+        Ok(Some(ReadSample { item, shard, sample }))
     }
 
     fn begin_shard(&mut self, shard_in_lane: u64) {
@@ -215,13 +223,14 @@ impl<D: IterableDataset> OpenLane<D> {
 
     /// A reader where the lane is.
     fn open(&self, shard: usize, dataset: &mut D) -> AnyResult<D::Reader> {
-        let LaneAt { sample, token, .. } = self.now;
+        let LanePosition { sample, token, .. } = self.now;
         if token.is_some() {
             let reader = dataset.open(shard, ShardPosition { sample, token })?;
             let says = reader.token();
             if says != token {
                 return Err(format!(
-                    "the reader was opened at token {token:?}, sample {sample}, and says it is at {says:?}: a token has to lead to where it \
+                    "the reader was opened at token {token:?}, sample {sample}, and says it is at {says:?}: \
+                    a token has to lead to where it \
                      was asked for"
                 )
                 .into());

@@ -2,10 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::kind::Place;
 use super::lane::{Lane, MOST_ROUNDS};
-use super::lanes::Lanes;
-use super::order::StreamPlan;
+use super::lane_tree::LaneTree;
+use super::plan::StreamPlan;
+use super::source::StreamPosition;
 use crate::plan::{PlanError, checksum, same};
 
 /// The names of what is in a state, and of what the order is made by.
@@ -31,8 +31,8 @@ pub struct StreamState {
 }
 
 impl StreamState {
-    pub(super) fn new(plan: &StreamPlan, place: Place) -> Self {
-        let Place { epoch, pass, first, batches, lanes } = place;
+    pub(super) fn new(plan: &StreamPlan, place: StreamPosition) -> Self {
+        let StreamPosition { epoch, pass, first, batches, lanes } = place;
         let lanes = lanes.iter().cloned().collect();
         let (format, plan) = (FORMAT.to_string(), plan.clone());
         StreamState { format, plan, epoch, pass, first, batches, lanes, check: 0 }.sealed()
@@ -64,7 +64,7 @@ impl StreamState {
     }
 
     /// The place, if it is one of this plan.
-    pub(super) fn place(&self, plan: &StreamPlan) -> Result<Place, PlanError> {
+    pub(super) fn place(&self, plan: &StreamPlan) -> Result<StreamPosition, PlanError> {
         let StreamState { format, plan: mine, epoch, pass, first, batches, lanes, check } = self;
         same("format", &format.as_str(), &FORMAT)?;
         same("seed", &mine.seed, &plan.seed)?;
@@ -82,12 +82,12 @@ impl StreamState {
         }
         same("number of lanes", &(lanes.len() as u64), &plan.lanes)?;
         // What no state has that was made by a loader.
-        let fits = |lane: &Lane| lane.can_be(plan.shards, plan.window, *first, plan.batch_size);
+        let fits = |lane: &Lane| lane.is_possible(plan.shards, plan.window, *first, plan.batch_size);
         let counts = [*pass, *batches, *first];
         if counts.into_iter().any(|count| count >= MOST_ROUNDS) || !(lanes.iter().all(fits)) {
             return Err(PlanError::StateImpossible { what: "where its lanes are" });
         }
         let (epoch, pass, first, batches) = (*epoch, *pass, *first, *batches);
-        Ok(Place { epoch, pass, first, batches, lanes: Lanes::of(lanes, first) })
+        Ok(StreamPosition { epoch, pass, first, batches, lanes: LaneTree::of(lanes, first) })
     }
 }

@@ -6,25 +6,25 @@ use std::collections::VecDeque;
 use mp_core::user_code::catch_panic;
 
 use super::dataset::IterableDataset;
-use super::kind::{Cursor, Part, Place, Streamed};
-use super::lane::After;
+use super::lane::LaneProgress;
 use super::loader::StreamLoader;
+use super::source::{StreamContents, StreamCursor, StreamPosition, StreamSource};
 use super::worker::{StreamTask, StreamWorker};
-use crate::error::failure::Failure;
+use crate::error::failure::BatchFailure;
 use crate::error::text::FORKED;
-use crate::indexed::verify::{POISON, difference, name_of, not_made};
-use crate::trainer::inner::{Inner, Workers};
-use crate::trainer::kind::{Kind, Planned};
-use crate::worker::Made;
-use crate::worker::here::make_here;
-use crate::{Difference, LoadError, Verified};
+use crate::indexed::verify::{POISON, difference, load_error, name_of};
+use crate::loader::shared::{LoaderShared, Workers};
+use crate::loader::source::{BatchSource, PlanStep};
+use crate::worker::in_process::make_in_process;
+use crate::worker::reply::WorkerReply;
+use crate::{Difference, LoadError, VerifyReport};
 
 impl<D: IterableDataset> StreamLoader<D> {
     /// Makes the first `batches` batches of epoch 0 twice, in memory that holds something else each time, and
     /// compares them: once in this process by readers that go on, once in a worker by readers that are opened
     /// where the batch begins. Finds tokens that lead elsewhere, samples that depend on more than their place
     /// and their random numbers, and rows that are not written. What can't be encoded alone
-    /// ([`Other`](crate::Other) with tensors) is not compared.
+    /// ([`Objects`](crate::Objects) with tensors) is not compared.
     ///
     /// ```
     /// # use mp_data::{AnyResult, Context, StreamLoader, IterableDataset, ShardPosition, Samples};
@@ -39,7 +39,11 @@ impl<D: IterableDataset> StreamLoader<D> {
     /// #     fn open(&mut self, shard: usize, _: ShardPosition) -> AnyResult<Hundred> {
     /// #         Ok((100 * shard as u64..100 * (shard as u64 + 1)).map(Ok as fn(u64) -> AnyResult<u64>))
     /// #     }
-    /// #     fn fetch(&mut self, samples: Samples<u64>, cx: &mut Context<Tensor<u64>>) -> AnyResult<Tensor<u64>> {
+    /// #     fn fetch(
+    /// #         &mut self,
+    /// #         samples: Samples<u64>,
+    /// #         cx: &mut Context<Tensor<u64>>,
+    /// #     ) -> AnyResult<Tensor<u64>> {
     /// #         cx.rows_from(samples, &[], |number, _, row| { row[0] = number; Ok(()) })
     /// #     }
     /// # }
@@ -51,45 +55,48 @@ impl<D: IterableDataset> StreamLoader<D> {
     ///
     /// # Errors
     /// A batch can't be made.
-    pub fn verify(&self, batches: u64) -> Result<Verified, Box<LoadError>> {
+    pub fn verify(&self, batches: u64) -> Result<VerifyReport, Box<LoadError>> {
         let inner = &*self.inner;
-        if inner.is_copy() {
-            return Err(not_made(0, FORKED.into()));
+        if inner.is_forked() {
+            return Err(load_error(0, FORKED.into()));
         }
         let plan = &inner.plan;
-        let mut cursor = Cursor::new(Place::start(plan.lanes, 0));
-        let mut found = Verified { batches: 0, by_one_worker: 0, differences: Vec::new() };
+        let mut cursor = StreamCursor::new(StreamPosition::start(plan.lanes, 0));
+        let mut found = VerifyReport { batches: 0, by_one_worker: 0, differences: Vec::new() };
         let mut mine = None;
         let most = plan.steps.map_or(batches, |steps| steps.min(batches));
         while (found.batches as u64) < most
-            && let Planned::Batch { number, mut part, .. } =
-                Streamed::<D>::plan(plan, &mut cursor, &VecDeque::new(), 0)
+            && let PlanStep::Batch { number, mut contents, .. } =
+                StreamSource::<D>::plan(plan, &mut cursor, &VecDeque::new(), 0)
         {
-            let error = |failure: Failure| {
+            let error = |failure: BatchFailure| {
                 let exact = !(failure.lost && inner.settings.threads > 1);
                 let at = failure.note.filter(|_| exact);
-                let at = at.and_then(|note| Streamed::<D>::failed(&Part::default(), note));
-                let what = at.and_then(|at| Streamed::<D>::describe(&inner.dataset, &at));
+                let at =
+                    at.and_then(|note| StreamSource::<D>::locate_failure(&StreamContents::default(), note));
+                let description = at.and_then(|at| StreamSource::<D>::describe(&inner.dataset, &at));
                 let (item, shard) = (at.map(|at| at.item), at.and_then(|at| at.shard));
                 let (worker, attempts) = (failure.worker, failure.attempts);
                 Box::new(LoadError {
                     item,
                     shard,
-                    what,
+                    description,
                     worker,
                     attempts,
-                    ..*not_made(number, failure.source)
+                    ..*load_error(number, failure.source)
                 })
             };
-            let task = cursor.task(&part, inner.settings.threads);
+            let task = cursor.task(&contents, inner.settings.threads);
             let first = StreamTask { poison: Some(POISON[0]), ..task.clone() };
             let second = StreamTask { poison: Some(POISON[1]), opens: true, ..task };
-            let mut first = goes_on(&mut mine, inner, &first).map_err(error)?;
-            let second = opens(inner, second).map_err(error)?;
+            let mut first = make_continuing(&mut mine, inner, &first).map_err(error)?;
+            let second = make_opening(inner, second).map_err(error)?;
             if let Some(why) = first.no_memory.as_ref().or(second.no_memory.as_ref()) {
-                return Err(error(Failure::of(why.clone())));
+                return Err(error(BatchFailure::new(why.clone())));
             }
-            let of = |made: &Made<D::Batch, After>| made.after.as_ref().map(|after| after.items());
+            let of = |made: &WorkerReply<D::Batch, LaneProgress>| {
+                made.progress.as_ref().map(|progress| progress.items())
+            };
             let ((items, shards), (others, _)) =
                 (of(&first).unwrap_or_default(), of(&second).unwrap_or_default());
             // Other samples, or fewer; else other bytes.
@@ -101,34 +108,35 @@ impl<D: IterableDataset> StreamLoader<D> {
             found.differences.extend(differs.and_then(|(row, column, not_written)| {
                 let item = *items.get(row).or(others.get(row))?;
                 let shard = shards.get(row).copied();
-                let what = shard.and_then(|shard| catch_panic(|| inner.dataset.describe(shard)).flatten());
+                let description =
+                    shard.and_then(|shard| catch_panic(|| inner.dataset.describe(shard)).flatten());
                 let column_name =
                     first.batch.as_ref().map(|batch| name_of(batch, column)).unwrap_or_default();
-                Some(Difference { batch: number, item, shard, what, column, column_name, not_written })
+                Some(Difference { batch: number, item, shard, description, column, column_name, not_written })
             }));
             found.batches += usize::from(first.batch.is_some());
-            let here = matches!(inner.workers, Workers::Here(_));
+            let here = matches!(inner.workers, Workers::InProcess(_));
             found.by_one_worker += usize::from(here && first.batch.is_some());
-            Streamed::<D>::arrived(&mut cursor, &mut part, &mut first);
+            StreamSource::<D>::record_arrival(&mut cursor, &mut contents, &mut first);
         }
         Ok(found)
     }
 }
 
-fn goes_on<D: IterableDataset>(
+fn make_continuing<D: IterableDataset>(
     worker: &mut Option<StreamWorker<D>>,
-    inner: &Inner<Streamed<D>>,
+    inner: &LoaderShared<StreamSource<D>>,
     task: &StreamTask,
-) -> Result<Made<D::Batch, After>, Failure> {
-    make_here(worker, || StreamWorker::begin(inner.orders()), task)
+) -> Result<WorkerReply<D::Batch, LaneProgress>, BatchFailure> {
+    make_in_process(worker, || StreamWorker::begin(inner.worker_init()), task)
 }
 
-fn opens<D: IterableDataset>(
-    inner: &Inner<Streamed<D>>,
+fn make_opening<D: IterableDataset>(
+    inner: &LoaderShared<StreamSource<D>>,
     task: StreamTask,
-) -> Result<Made<D::Batch, After>, Failure> {
+) -> Result<WorkerReply<D::Batch, LaneProgress>, BatchFailure> {
     match &inner.workers {
-        Workers::Pool { call, .. } => call.apply_async(task).get().map_err(Failure::from),
-        Workers::Here(_) => goes_on(&mut None, inner, &task),
+        Workers::Pool { call, .. } => call.apply_async(task).get().map_err(BatchFailure::from),
+        Workers::InProcess(_) => make_continuing(&mut None, inner, &task),
     }
 }

@@ -17,16 +17,19 @@ use mp_core::user_code::catch_panic;
 use serde::{Deserialize, Serialize};
 
 use super::dataset::IterableDataset;
-use super::lane::{After, LaneAt};
-use super::open_lane::{OpenLane, Reading};
-use super::order::{ShardOrder, StreamPlan};
-use crate::batch::rows::{NotWritten, Unwritten, check};
-use crate::dataset::context::{Context, OTHERWISE};
+use super::lane::{LanePosition, LaneProgress};
+use super::open_lane::{OpenLane, ReadContext};
+use super::plan::{ShardOrder, StreamPlan};
+use crate::batch::row_check::check;
+use crate::batch::rows::{UnwrittenRow, UnwrittenRowError};
+use crate::dataset::context::{Context, SECOND_FILL};
 use crate::dataset::info::WorkerInfo;
 use crate::dataset::moment::Moment;
 use crate::dataset::row_threads::RowThreads;
 use crate::dataset::samples::Samples;
-use crate::worker::{Made, Maker, Orders, fill, looks, nanos_since};
+use crate::worker::batch_maker::{BatchMaker, checks_unwritten, fill};
+use crate::worker::init::WorkerInit;
+use crate::worker::reply::{WorkerReply, nanos_since};
 use crate::{AnyResult, Item};
 
 /// A batch that is to be made.
@@ -35,7 +38,7 @@ pub(crate) struct StreamTask {
     pub(super) epoch: u64,
     pub(super) pass: u64,
     pub(super) lane: u64,
-    pub(super) at: LaneAt,
+    pub(super) at: LanePosition,
     /// The positions of samples that are left out.
     pub(super) skip: Vec<u64>,
     pub(super) threads: u32,
@@ -61,7 +64,7 @@ pub(crate) struct StreamWorker<D: IterableDataset> {
 /// Lanes that a worker has open, each with where it is.
 struct OpenLanes<D: IterableDataset> {
     /// By when they were used, the last one at the end.
-    by_use: BTreeMap<u64, (u64, LaneAt, OpenLane<D>)>,
+    by_use: BTreeMap<u64, (u64, LanePosition, OpenLane<D>)>,
     /// When a lane was used.
     used: HashMap<u64, u64>,
     next_use: u64,
@@ -72,13 +75,13 @@ impl<D: IterableDataset> OpenLanes<D> {
         OpenLanes { by_use: BTreeMap::new(), used: HashMap::new(), next_use: 0 }
     }
 
-    fn take(&mut self, lane: u64) -> Option<(LaneAt, OpenLane<D>)> {
+    fn take(&mut self, lane: u64) -> Option<(LanePosition, OpenLane<D>)> {
         let used = self.used.remove(&lane)?;
         self.by_use.remove(&used).map(|(_, at, open)| (at, open))
     }
 
     /// Keeps a lane open, and `most` lanes in all: those that were used last.
-    fn keep(&mut self, lane: u64, at: LaneAt, open: OpenLane<D>, most: u64) {
+    fn keep(&mut self, lane: u64, at: LanePosition, open: OpenLane<D>, most: u64) {
         if self.by_use.len() as u64 >= most
             && let Some((_, (oldest, ..))) = self.by_use.pop_first()
         {
@@ -91,9 +94,9 @@ impl<D: IterableDataset> OpenLanes<D> {
 }
 
 impl<D: IterableDataset> StreamWorker<D> {
-    pub(crate) fn begin(orders: Orders<D, StreamPlan>) -> AnyResult<Self> {
+    pub(crate) fn begin(init: WorkerInit<D, StreamPlan>) -> AnyResult<Self> {
         let start = Instant::now();
-        let (mut dataset, info, plan) = orders.open()?;
+        let (mut dataset, info, plan) = init.open()?;
         dataset.init(&info)?;
         let began = nanos_since(start);
         let row_threads = Arc::default();
@@ -102,7 +105,7 @@ impl<D: IterableDataset> StreamWorker<D> {
 
     /// The lane of a task, open where the task begins if this worker has it so.
     fn lane(&mut self, task: &StreamTask) -> OpenLane<D> {
-        let is_there = |at: &LaneAt| *at == task.at;
+        let is_there = |at: &LanePosition| *at == task.at;
         let found = self.open.take(task.lane).filter(|(at, _)| is_there(at));
         let opens = task.opens;
         found.filter(|_| !opens).map_or_else(|| OpenLane::new(&task.at), |(_, open)| open)
@@ -110,48 +113,56 @@ impl<D: IterableDataset> StreamWorker<D> {
 
     /// Keeps a lane open, but no more of them than twice this worker's part: another worker may have a lane
     /// by now.
-    fn keep(&mut self, task: &StreamTask, at: LaneAt, run: OpenLane<D>) {
+    fn keep(&mut self, task: &StreamTask, at: LanePosition, run: OpenLane<D>) {
         let most = 2 * self.plan.lanes.div_ceil(self.info.num_workers.max(1) as u64);
         self.open.keep(task.lane, at, run, most.max(2));
     }
 }
 
-impl<D: IterableDataset> Maker for StreamWorker<D> {
+impl<D: IterableDataset> BatchMaker for StreamWorker<D> {
     type Batch = D::Batch;
     type Task = StreamTask;
-    type After = After;
+    type Progress = LaneProgress;
 
     fn context(&self, task: &StreamTask) -> Context<D::Batch> {
         let seed = self.plan.pass_seed(task.pass);
         let threads = (task.threads as usize, Arc::clone(&self.row_threads));
         Context::new(self.info, (seed, task.epoch), Arc::default(), threads, fill(task.poison))
-            .looking(looks(task.poison))
-            .of_stream()
+            .check_unwritten(checks_unwritten(task.poison))
+            .for_stream()
     }
 
-    fn make(&mut self, task: &StreamTask, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch, After>> {
+    fn make(
+        &mut self,
+        task: &StreamTask,
+        cx: &mut Context<D::Batch>,
+    ) -> AnyResult<WorkerReply<D::Batch, LaneProgress>> {
         let made = self.made(task, cx)?;
         let Some((item, row)) = self.unwritten_again(task, cx) else { return Ok(made) };
         cx.begin(item);
-        Err(NotWritten::from(row).into())
+        Err(UnwrittenRowError::from(row).into())
     }
 }
 
 impl<D: IterableDataset> StreamWorker<D> {
     /// The first row that holds what it was filled with, also when the batch is made once more and it is
     /// filled with something else. If the batch can't be made once more, that is not known.
-    fn unwritten_again(&mut self, task: &StreamTask, cx: &Context<D::Batch>) -> Option<(Item, Unwritten)> {
+    fn unwritten_again(&mut self, task: &StreamTask, cx: &Context<D::Batch>) -> Option<(Item, UnwrittenRow)> {
         if cx.unwritten().is_empty() {
             return None;
         }
-        let task = StreamTask { poison: Some(OTHERWISE), opens: true, ..task.clone() };
-        let mut again = self.context(&task).looking(true);
+        let task = StreamTask { poison: Some(SECOND_FILL), opens: true, ..task.clone() };
+        let mut again = self.context(&task).check_unwritten(true);
         catch_panic(|| self.made(&task, &mut again).map(drop))?.ok()?;
-        let is_again = |seen: &&(Item, Unwritten)| again.unwritten().contains(seen);
+        let is_again = |seen: &&(Item, UnwrittenRow)| again.unwritten().contains(seen);
         cx.unwritten().iter().find(is_again).cloned()
     }
 
-    fn made(&mut self, task: &StreamTask, cx: &mut Context<D::Batch>) -> AnyResult<Made<D::Batch, After>> {
+    fn made(
+        &mut self,
+        task: &StreamTask,
+        cx: &mut Context<D::Batch>,
+    ) -> AnyResult<WorkerReply<D::Batch, LaneProgress>> {
         let start = Instant::now();
         let of = (task.epoch, task.pass);
         if self.order.as_ref().is_some_and(|order| order.0 != of) {
@@ -160,7 +171,7 @@ impl<D: IterableDataset> StreamWorker<D> {
         }
         let mut run = self.lane(task);
         let order = &self.order.get_or_insert_with(|| (of, self.plan.order(of.0, of.1))).1;
-        let mut reading = Reading {
+        let mut reading = ReadContext {
             dataset: &mut self.dataset,
             plan: &self.plan,
             order,
@@ -172,31 +183,31 @@ impl<D: IterableDataset> StreamWorker<D> {
         let taken = run.take(self.plan.batch_size, &mut reading)?;
         let is_short = (taken.len() as u64) < self.plan.batch_size;
         let (at, ended) = run.at();
-        let mut after = After { items: Vec::new(), at, ended };
+        let mut progress = LaneProgress { items: Vec::new(), at, ended };
         let (mut items, mut samples) = (Vec::new(), Vec::new());
         for read in taken {
             if task.skip.contains(&read.item.position) {
                 continue;
             }
-            cx.is_at(Moment::Row, read.item.position);
+            cx.note_moment(Moment::Row, read.item.position);
             samples.push(read.sample?);
             items.push(read.item);
-            after.items.extend([read.item.index as u64, read.item.position, read.shard as u64]);
+            progress.items.extend([read.item.index as u64, read.item.position, read.shard as u64]);
         }
-        cx.has_read(&items);
+        cx.set_items(&items);
         let mut made = if samples.is_empty() || is_short && self.plan.drop_last {
-            Made::new(None, &self.info, start)
+            WorkerReply::new(None, &self.info, start)
         } else {
             let count = items.len();
             let fetched = self.dataset.fetch(Samples { items, samples }, cx);
-            Made::of(fetched.and_then(|batch| check(batch, count)), &self.info, start)?
+            WorkerReply::of(fetched.and_then(|batch| check(batch, count)), &self.info, start)?
         };
         made.began = self.began;
         if made.no_memory.is_none() {
-            if !after.ended {
-                self.keep(task, after.at.clone(), run);
+            if !progress.ended {
+                self.keep(task, progress.at.clone(), run);
             }
-            made.after = Some(after);
+            made.progress = Some(progress);
         }
         Ok(made)
     }
@@ -205,12 +216,12 @@ impl<D: IterableDataset> StreamWorker<D> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::stream::lanes::tests::Singles;
+    use crate::stream::lane_tree::tests::Singles;
 
     #[test]
     fn open_lanes_evict_the_least_recently_used() {
         let mut open = OpenLanes::<Singles>::new();
-        let at = |sample| LaneAt { sample, ..LaneAt::default() };
+        let at = |sample| LanePosition { sample, ..LanePosition::default() };
         let keep = |open: &mut OpenLanes<Singles>, lane: u64| {
             open.keep(lane, at(lane), OpenLane::new(&at(lane)), 2);
         };

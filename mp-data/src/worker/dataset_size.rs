@@ -4,14 +4,14 @@ use mp_core::message::{Codec, Outgoing};
 use mp_reduce::MessagePack;
 use serde::Serialize;
 
-use crate::worker::Sent;
+use crate::worker::init::SharedDataset;
 
 /// From how many bytes on it is said.
 const LARGE: usize = 16 << 20;
 
 /// Returns the number of bytes of a dataset that each worker decodes. What lies in shared memory (frozen
 /// strings and tensors, queues) is sent as a handle.
-fn encoded_bytes<D: Serialize>(dataset: &Sent<D>) -> usize {
+fn encoded_bytes<D: Serialize>(dataset: &SharedDataset<D>) -> usize {
     let mut out = Outgoing::in_band();
     match MessagePack::write(&mut out, dataset) {
         Ok(()) => out.bytes().len(),
@@ -22,7 +22,7 @@ fn encoded_bytes<D: Serialize>(dataset: &Sent<D>) -> usize {
 
 /// Logs a warning if each worker has a large dataset in memory of its own. Only for that it is encoded once
 /// more.
-pub(crate) fn warn_if_large<D: Serialize>(dataset: &Sent<D>) {
+pub(crate) fn warn_if_large<D: Serialize>(dataset: &SharedDataset<D>) {
     if !log::log_enabled!(target: "mp::data", log::Level::Warn) {
         return;
     }
@@ -32,7 +32,8 @@ pub(crate) fn warn_if_large<D: Serialize>(dataset: &Sent<D>) {
         _ = mp_core::user_code::catch_panic(|| {
             log::warn!(
                 target: "mp::data",
-                "the dataset {} is {} MiB in each worker: put long lists into `FrozenStrings` and `FrozenTensor`, which all workers share",
+                "the dataset {} is {} MiB in each worker: put long lists into `FrozenStrings` and \
+                 `FrozenTensor`, which all workers share",
                 std::any::type_name::<D>(),
                 bytes >> 20
             );
@@ -68,15 +69,17 @@ mod tests {
         static LINES: Lines = Lines(Mutex::new(Vec::new()));
         log::set_logger(&LINES).unwrap();
         log::set_max_level(log::LevelFilter::Warn);
-        let told = |text: &str| LINES.0.lock().unwrap().drain(..).any(|line| line.contains(text));
+        let logged = |text: &str| LINES.0.lock().unwrap().drain(..).any(|line| line.contains(text));
         let path = "p".repeat(200);
         let paths = |count: usize| std::iter::repeat_n(path.as_str(), count);
         let list: Vec<String> = paths(100_000).map(str::to_owned).collect();
         let (few, many) = (list[..1000].to_vec(), list);
-        warn_if_large(&Sent(Arc::new(few)));
-        warn_if_large(&Sent(Arc::new(FrozenStrings::new(paths(100_000)).unwrap())));
-        assert!(!told("mp::data"));
-        warn_if_large(&Sent(Arc::new(many)));
-        assert!(told("mp::data the dataset alloc::vec::Vec<alloc::string::String> is 19 MiB in each worker"));
+        warn_if_large(&SharedDataset(Arc::new(few)));
+        warn_if_large(&SharedDataset(Arc::new(FrozenStrings::new(paths(100_000)).unwrap())));
+        assert!(!logged("mp::data"));
+        warn_if_large(&SharedDataset(Arc::new(many)));
+        assert!(logged(
+            "mp::data the dataset alloc::vec::Vec<alloc::string::String> is 19 MiB in each worker"
+        ));
     }
 }

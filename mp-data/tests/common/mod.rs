@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use mp_core::{Arena, MemoryStats};
 use mp_data::{
-    AnyResult, Batches, Context, DataLoader, DataLoaderBuilder, Dataset, Item, LoadError, Loaded,
+    AnyResult, Batches, Context, DataLoader, DataLoaderBuilder, Dataset, Item, LoadError, LoadedBatch,
     LoaderState, Ragged, Strings, WorkerInfo,
 };
 pub use mp_harness::{DEADLINE, alive, eventually, signal, threads_are};
@@ -110,7 +110,7 @@ impl Dataset for Samples {
 /// All of a batch: what is known of it, and its bytes.
 pub type Bytes = (u64, u64, Vec<usize>, Vec<u64>, Vec<u8>, Vec<String>);
 
-pub fn bytes(batch: &Loaded<Columns>) -> Bytes {
+pub fn bytes(batch: &LoadedBatch<Columns>) -> Bytes {
     let (numbers, ragged, strings) = &**batch;
     let info = &batch.info;
     assert_eq!(numbers.shape(), [info.items.len(), 3]);
@@ -120,7 +120,7 @@ pub fn bytes(batch: &Loaded<Columns>) -> Bytes {
 
 /// The next batch, which has to come.
 #[track_caller]
-pub fn next<D: Dataset>(batches: &mut Batches<D>) -> Option<Result<Loaded<D::Batch>, LoadError>> {
+pub fn next<D: Dataset>(batches: &mut Batches<D>) -> Option<Result<LoadedBatch<D::Batch>, LoadError>> {
     match batches.next_timeout(DEADLINE) {
         Ok(next) => next,
         Err(late) => panic!("not within {DEADLINE:?}: {late}"),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use mp_data::{
-    AnyResult, Context, IterableDataset, LoadError, Loaded, SampleOf, Samples, ShardPosition, ShardReader,
-    StreamBatches, StreamLoader, StreamLoaderBuilder,
+    AnyResult, Context, IterableDataset, LoadError, LoadedBatch, SampleOf, Samples, ShardPosition,
+    ShardReader, StreamBatches, StreamLoader, StreamLoaderBuilder,
 };
 use mp_tensor::{SharedTensor, Tensor};
 use rustix::process::Signal;
@@ -144,7 +144,7 @@ impl IterableDataset for Shards {
 /// All of a batch: epoch, number, its numbers and its bytes.
 pub type Streamed = (u64, u64, Vec<u64>, Vec<u8>);
 
-pub fn streamed(batch: &Loaded<Columns>) -> Streamed {
+pub fn streamed(batch: &LoadedBatch<Columns>) -> Streamed {
     let (numbers, bytes) = &**batch;
     let info = &batch.info;
     assert_eq!(numbers.shape(), [info.items.len(), 4]);
@@ -167,7 +167,7 @@ pub fn streaming_of(shards: Shards, workers: usize) -> StreamLoaderBuilder<Shard
 #[track_caller]
 pub fn next_of<D: IterableDataset>(
     batches: &mut StreamBatches<D>,
-) -> Option<Result<Loaded<D::Batch>, LoadError>> {
+) -> Option<Result<LoadedBatch<D::Batch>, LoadError>> {
     match batches.next_timeout(DEADLINE) {
         Ok(next) => next,
         Err(late) => panic!("not within {DEADLINE:?}: {late}"),

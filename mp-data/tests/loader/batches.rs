@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::common::{
     Bytes, Fault, Samples, all, builder, builder_of, bytes, eventually, in_use, next, signal,
 };
-use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, OnError, Other, WorkerInfo};
+use mp_data::{AnyResult, Context, DataLoader, Dataset, Item, Objects, OnError, WorkerInfo};
 use mp_pool::TaskError;
 use mp_tensor::Tensor;
 use rustix::process::Signal;
@@ -48,7 +48,7 @@ fn failed_sample_is_named_and_epoch_continues() {
                 Err(error) => {
                     let which = usize::from(error.batch == 4);
                     assert_eq!(error.item.unwrap().index, bad[which], "{error}");
-                    assert_eq!(error.what, Some(format!("number {}", bad[which])));
+                    assert_eq!(error.description, Some(format!("number {}", bad[which])));
                     let text = error.to_string();
                     let said = ["is bad", "panics"][which];
                     assert!(
@@ -96,7 +96,7 @@ fn samples_and_batches_can_be_left_out() {
         let numbers: Vec<u64> =
             std::iter::from_fn(|| next(&mut batches)).map(|batch| batch.unwrap().info.number).collect();
         assert_eq!(numbers, [0, 1, 3, 4, 5]);
-        assert_eq!((batches.left_out().len(), batches.left_out()[0].batch), (1, 2));
+        assert_eq!((batches.skipped_batches().len(), batches.skipped_batches()[0].batch), (1, 2));
     }
 }
 
@@ -239,7 +239,7 @@ struct Begins {
 }
 
 impl Dataset for Begins {
-    type Batch = (Other<String>, Tensor<u8>);
+    type Batch = (Objects<String>, Tensor<u8>);
 
     fn len(&self) -> usize {
         6

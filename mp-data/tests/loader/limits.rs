@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mp_data::plan::{Batching, IndexSampler, PlanError};
 use mp_data::{
-    AnyResult, Context, DataLoader, Dataset, Item, LoadError, Loaded, LoaderState, OnError, Other,
+    AnyResult, Context, DataLoader, Dataset, Item, LoadError, LoadedBatch, LoaderState, Objects, OnError,
     StreamLoader,
 };
 use mp_tensor::{SharedTensor, Tensor};
@@ -27,7 +27,7 @@ fn hanging_batch_delays_none_of_the_next_1024() {
     }
     assert!(batches.next_timeout(Duration::from_millis(50)).is_err());
     let state = batches.state();
-    assert_eq!((state.next(), state.beyond().len()), (0, 1023));
+    assert_eq!((state.next(), state.out_of_order().len()), (0, 1023));
     assert_eq!(batches.state_after(1023), Some(state.clone()));
     let rest = all(of(Samples::new(1200), 1).build().unwrap().resume(&state).unwrap());
     assert_eq!(rest.len(), 1200 - 1023);
@@ -39,7 +39,7 @@ fn hanging_batch_delays_none_of_the_next_1024() {
 struct Texts;
 
 impl Dataset for Texts {
-    type Batch = Other<String>;
+    type Batch = Objects<String>;
 
     fn len(&self) -> usize {
         400
@@ -60,7 +60,7 @@ fn a_budget_bounds_bytes_and_nothing_else() {
     let mut most = 0;
     for (k, batch) in loader.epoch(0).enumerate() {
         assert_eq!(batch.unwrap()[0], k.to_string());
-        most = most.max(loader.metrics().under_way);
+        most = most.max(loader.metrics().in_flight);
     }
     assert_eq!(most, 8, "batches of no bytes are not one at a time");
     // Of 96 bytes and more each: two fit.
@@ -69,7 +69,7 @@ fn a_budget_bounds_bytes_and_nothing_else() {
     let mut batches = loader.epoch(0);
     while let Some(batch) = next(&mut batches) {
         drop(batch.unwrap());
-        most = most.max(loader.metrics().under_way);
+        most = most.max(loader.metrics().in_flight);
     }
     assert!((1..=4).contains(&most), "{most}");
 }
@@ -148,7 +148,7 @@ const UNIT: usize = 10_000;
 /// All batches of an epoch; those that are kept count no more.
 fn run(measured: &Measured, budget: Option<usize>, kept: bool, streamed: bool) -> i64 {
     let mut have = Vec::new();
-    let mut gave = |batch: Result<Loaded<Tensor<u8>>, LoadError>| {
+    let mut gave = |batch: Result<LoadedBatch<Tensor<u8>>, LoadError>| {
         let batch = batch.unwrap();
         let bytes = batch.as_slice().unwrap();
         assert!(bytes.iter().all(|byte| *byte == bytes[0]));
@@ -217,11 +217,11 @@ fn budget_counts_each_batch_as_the_largest_so_far() {
     let (mut before, mut after) = (0, 0);
     while let Some(batch) = next(&mut batches) {
         let number = batch.unwrap().info.number;
-        let under_way = loader.metrics().under_way;
+        let in_flight = loader.metrics().in_flight;
         if number < 25 {
-            before = before.max(under_way);
+            before = before.max(in_flight);
         } else if number >= 30 + 16 {
-            after = after.max(under_way);
+            after = after.max(in_flight);
         }
     }
     assert_eq!((before, after), (16, 4));
@@ -269,7 +269,8 @@ impl Dataset for Slow {
     fn fetch(&mut self, items: &[Item], cx: &mut Context<Self::Batch>) -> AnyResult<Self::Batch> {
         match items[0].index {
             0 => Fault::Hang.happens("the first one")?,
-            _ => std::thread::sleep(Duration::from_millis(20)), // sleep: that a sample takes time is what this is about
+            // sleep: a sample that takes time is the subject of this test.
+            _ => std::thread::sleep(Duration::from_millis(20)),
         }
         cx.rows(items, &[], |_, _, row| {
             row[0] = self.0.fetch_add(0, 1);
@@ -306,7 +307,7 @@ fn epochs_of_skipped_batches_end_with_an_error() {
             // The caller of the last epoch has its errors.
             let mut batches = loader.epoch(2);
             assert!(next(&mut batches).is_none());
-            assert_eq!(batches.left_out().len(), 2);
+            assert_eq!(batches.skipped_batches().len(), 2);
         }
     }
 }

@@ -4,7 +4,7 @@ mod affinity;
 mod batches;
 #[path = "../common/mod.rs"]
 mod common;
-mod edges;
+mod dataset_errors;
 mod ends;
 mod forks;
 #[cfg(target_env = "gnu")]
@@ -16,6 +16,7 @@ mod names_and_lengths;
 mod processes;
 mod property;
 mod rows;
+mod sampler_errors;
 mod saved_states;
 mod slow_batches;
 mod states;

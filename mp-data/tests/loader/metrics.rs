@@ -43,7 +43,7 @@ fn batches_are_made_while_the_trainer_is_busy() {
         assert!(next(&mut batches).unwrap().is_ok());
         eventually("four others are begun", || measured.now() == given + 4);
         let metrics = loader.metrics();
-        assert_eq!(metrics.under_way, 4);
+        assert_eq!(metrics.in_flight, 4);
         most = most.max(metrics.ready);
     }
     assert!(most > 0, "three others are made each time, but for one that is on its way");

@@ -91,7 +91,8 @@ fn ctrl_c_ends_trainer_and_workers() {
     for workers in [0, 2] {
         let (pids, goes_on) = (Queue::<Vec<u32>>::unbounded().unwrap(), Queue::<u8>::unbounded().unwrap());
         let trainer = |(workers, pids, goes_on): (usize, Queue<Vec<u32>>, Queue<u8>)| {
-            // SAFETY: the default is no function. These tests may have been started in the background, where it is ignored.
+            // SAFETY: the default is no function. These tests may have been started in the background, where
+            // it is ignored.
             unsafe { libc::signal(libc::SIGINT, libc::SIG_DFL) };
             let loader = builder(100_000, workers).build().unwrap();
             for (number, batch) in loader.epochs(0..u64::MAX).enumerate() {
@@ -111,7 +112,8 @@ fn ctrl_c_ends_trainer_and_workers() {
         signal(process.pid(), Signal::INT);
         assert!(process.wait_timeout(DEADLINE), "it goes on: {process:?}");
         let Err(SpawnError::ProcessExited(exited)) = process.join() else { panic!("it went on") };
-        let by_int = matches!(exited.exit, ExitStatus::Signal { signal, .. } if signal == Ended::from_number(libc::SIGINT));
+        let int = Ended::from_number(libc::SIGINT);
+        let by_int = matches!(exited.exit, ExitStatus::Signal { signal, .. } if signal == int);
         assert!(by_int, "{exited}");
         eventually("its workers end", || !made.iter().any(|pid| alive(*pid)));
     }

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use mp_data::{
-    AnyResult, Batch, Context, DataLoader, DataLoaderBuilder, Dataset, Item, LoadError, OnError, Other,
+    AnyResult, Batch, Context, DataLoader, DataLoaderBuilder, Dataset, Item, LoadError, Objects, OnError,
     Ragged, Strings, Whole,
 };
 use mp_tensor::{SharedTensor, Tensor};
@@ -15,7 +15,7 @@ use crate::common::{eventually, next};
 struct Named {
     number: Tensor<i64>,
     more: (Ragged<u8>, Strings),
-    r#type: Other<Option<u8>>,
+    r#type: Objects<Option<u8>>,
     /// Column of the batch, not of its samples.
     once: Tensor<u64>,
 }
@@ -83,7 +83,7 @@ fn column_with_missing_rows_is_an_error_by_name() {
 struct Forgets;
 
 impl Dataset for Forgets {
-    type Batch = (Tensor<u64>, Other<u64>);
+    type Batch = (Tensor<u64>, Objects<u64>);
 
     fn len(&self) -> usize {
         8
@@ -216,7 +216,7 @@ impl Serialize for Odd {
 struct Odds;
 
 impl Dataset for Odds {
-    type Batch = Other<Odd>;
+    type Batch = Objects<Odd>;
 
     fn len(&self) -> usize {
         8

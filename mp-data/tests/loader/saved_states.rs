@@ -25,7 +25,7 @@ fn of_a_dataset_with_indices() {
     let batching = Batching::MaxTokens { lengths, tokens: 20, window: 15 };
     let loader = bare(Samples::new(60), 0).shuffle(true).seed(17).batching(batching).build().unwrap();
     let state: LoaderState = saved(include_str!("../golden/state-1.json"));
-    assert_eq!((state.epoch(), state.next(), state.beyond()), (3, 6, &[8][..]));
+    assert_eq!((state.epoch(), state.next(), state.out_of_order()), (3, 6, &[8][..]));
     let mut rest = all(loader.resume(&state).unwrap());
     let mut whole = all(loader.epoch(3));
     rest.sort();

@@ -79,7 +79,8 @@ fn worker_that_fails_to_start_is_reported_once() {
     let said = SAID.lock().unwrap();
     let told: Vec<&String> = said.iter().filter(|text| text.contains("has no GPU")).collect();
     assert_eq!(told.len(), 1, "{told:?}");
-    let begin = "mp: pool \"data loader\": worker 1 can't begin: 5 starts have failed, the last so: worker 1 has no GPU\n";
+    let begin = "mp: pool \"data loader\": worker 1 can't begin: 5 starts have failed, the last so: worker 1 \
+                 has no GPU\n";
     assert!(told[0].starts_with(begin), "{told:?}");
 }
 
@@ -110,7 +111,8 @@ fn late_batch_is_reported_with_worker_and_sample() {
     let late = batches.next_timeout(Duration::from_millis(10)).unwrap_err();
     assert_eq!(late.batch, Some((0, 1)));
     let line = format!(
-        "worker 0 (pid {pid}, stopped by a signal or a debugger): batch 1 of epoch 0, sample 6 (number 6), for "
+        "worker 0 (pid {pid}, stopped by a signal or a debugger): batch 1 of epoch 0, sample 6 (number 6), \
+         for "
     );
     assert!(late.running.len() == 1 && late.running[0].starts_with(&line), "{late}");
     let waits = std::thread::spawn(move || {

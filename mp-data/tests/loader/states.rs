@@ -20,7 +20,7 @@ fn states_of_batches_out_of_order_are_of_their_rank() {
     let mut batches = loader.epoch(0);
     assert_eq!(bytes(&next(&mut batches).unwrap().unwrap()).1, 1);
     let state = batches.state();
-    assert_eq!((state.next(), state.beyond()), (0, &[1][..]));
+    assert_eq!((state.next(), state.out_of_order()), (0, &[1][..]));
     let resume = |rank, world| of(rank, world, Samples::new(40)).build().unwrap().resume(&state);
     assert_eq!(all(resume(1, 2).unwrap()).len(), 9);
     let said = |rank, world| resume(rank, world).unwrap_err().to_string();
@@ -101,7 +101,7 @@ fn left_out_has_errors_of_the_last_1024_batches() {
     let loader = DataLoader::builder(Fails(1100)).on_error(OnError::SkipBatch).build().unwrap();
     let mut batches = loader.epoch(0);
     assert!(next(&mut batches).is_none());
-    let numbers: Vec<u64> = batches.left_out().iter().map(|error| error.batch).collect();
+    let numbers: Vec<u64> = batches.skipped_batches().iter().map(|error| error.batch).collect();
     assert_eq!(numbers, (1100 - 1024..1100).collect::<Vec<_>>());
     assert_eq!(loader.metrics().skipped_batches, 1100);
 }
@@ -113,7 +113,7 @@ fn set_dataset_keeps_settings_and_recounts_lanes() {
     loader.set_dataset(bad(12)).unwrap();
     let mut batches = loader.epoch(0);
     let given = std::iter::from_fn(|| next(&mut batches)).filter(Result::is_ok).count();
-    assert_eq!((given, batches.left_out().len()), (5, 1));
+    assert_eq!((given, batches.skipped_batches().len()), (5, 1));
     eventually("there are two workers", || loader.pids().len() == 2);
     // As many lanes as it has shards.
     let mut loader = streaming(&[4, 4], 0).build().unwrap();

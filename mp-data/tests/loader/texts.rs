@@ -84,7 +84,7 @@ fn a_batch_is_named_once() {
     let loader = streaming_of(shards, 1).on_error(OnError::SkipSample).build().unwrap();
     let mut batches = loader.epoch(0);
     assert_eq!(std::iter::from_fn(|| next_of(&mut batches)).filter(Result::is_ok).count(), 2);
-    let [error] = batches.left_out() else { panic!("{:?}", batches.left_out()) };
+    let [error] = batches.skipped_batches() else { panic!("{:?}", batches.skipped_batches()) };
     let text = error.to_string();
     assert_eq!(text.matches("batch 1 of epoch 0").count(), 1, "{text}");
     assert!(text.starts_with("batch 1 of epoch 0: no sample is left: sample 4 of shard 0"), "{text}");

@@ -4,10 +4,10 @@
 #[path = "../common/mod.rs"]
 mod common;
 mod errors;
-mod left_out;
 mod order;
 #[cfg(feature = "indicatif")]
 mod progress;
+mod skipped;
 mod torch_names;
 mod unwritten;
 mod windows;

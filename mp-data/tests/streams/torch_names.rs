@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use mp_data::{
-    AnyResult, Batch, Context, DataLoader, Dataset, FrozenStrings, Item, IterableDataset, Other, Ragged,
+    AnyResult, Batch, Context, DataLoader, Dataset, FrozenStrings, Item, IterableDataset, Objects, Ragged,
     Samples, ShardPosition, ShardReader, StreamLoader, StreamState, Strings,
 };
 use mp_spawn::Process;
@@ -207,7 +207,7 @@ struct Text {
 struct Images {
     pixels: Tensor<f32>,
     text: Text,
-    other: Other<BTreeMap<String, usize>>,
+    other: Objects<BTreeMap<String, usize>>,
 }
 
 #[derive(Serialize, Deserialize)]

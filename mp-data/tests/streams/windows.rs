@@ -37,7 +37,7 @@ impl Given {
                 goes_on = false;
                 break;
             };
-            let at = |skipped: &mp_data::Skipped| {
+            let at = |skipped: &mp_data::SkippedSample| {
                 (skipped.shard.unwrap() as u64, skipped.item.index as u64, skipped.rest_of_shard)
             };
             match next {
@@ -48,7 +48,7 @@ impl Given {
                 Err(error) => self.note(&error),
             }
         }
-        batches.left_out().iter().for_each(|error| self.note(error));
+        batches.skipped_batches().iter().for_each(|error| self.note(error));
         let metrics = loader.metrics();
         assert!(metrics.failed + metrics.skipped_batches <= self.lost);
         (batches.state(), goes_on)

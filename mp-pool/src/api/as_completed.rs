@@ -5,7 +5,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::Duration;
 
 use crate::api::result::{AsyncResult, ResultKind, Single};
-use crate::api::stream::NotYet;
+use crate::api::stream::PendingError;
 use crate::error::TaskError;
 
 /// Returns an iterator over the results of several calls in the order of completion. Each result comes with
@@ -32,14 +32,14 @@ use crate::error::TaskError;
 /// together. To wait for queues and processes in addition to results, see [`mp_core::wait`].
 #[doc(alias("concurrent.futures.as_completed", "concurrent.futures.wait"))]
 pub fn as_completed<T, S>(results: impl IntoIterator<Item = AsyncResult<T, S>>) -> AsCompleted<T, S> {
-    let (tell, told) = channel();
+    let (sender, done) = channel();
     let results: Vec<_> = results.into_iter().map(Some).collect();
     for (place, result) in results.iter().flatten().enumerate() {
-        let tell = tell.clone();
+        let sender = sender.clone();
         // The receiver may have been dropped.
-        result.when_done(move || _ = tell.send(place));
+        result.when_done(move || _ = sender.send(place));
     }
-    AsCompleted { left: results.len(), results, told }
+    AsCompleted { left: results.len(), results, done }
 }
 
 /// Iterator over results in the order of completion. Created by [`as_completed`].
@@ -52,7 +52,7 @@ pub fn as_completed<T, S>(results: impl IntoIterator<Item = AsyncResult<T, S>>) 
 #[must_use = "iterators are lazy"]
 pub struct AsCompleted<T, S = Single> {
     results: Vec<Option<AsyncResult<T, S>>>,
-    told: Receiver<usize>,
+    done: Receiver<usize>,
     /// Number of results that were not returned.
     left: usize,
 }
@@ -70,24 +70,24 @@ impl<T, S: ResultKind<T>> AsCompleted<T, S> {
     /// Returns the next result; waits for at most `timeout`.
     ///
     /// # Errors
-    /// [`NotYet`] if no result arrives in time. No result is lost.
-    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Completed<T, S>>, NotYet> {
+    /// [`PendingError`] if no result arrives in time. No result is lost.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Option<Completed<T, S>>, PendingError> {
         if self.left == 0 {
             return Ok(None);
         }
-        if let Some(place) = self.place_in_copy() {
+        if let Some(place) = self.forked_index() {
             return Ok(self.take(place));
         }
-        match self.told.recv_timeout(timeout) {
+        match self.done.recv_timeout(timeout) {
             Ok(place) => Ok(self.take(place)),
-            Err(RecvTimeoutError::Timeout) => Err(NotYet { under_way: self.left }),
+            Err(RecvTimeoutError::Timeout) => Err(PendingError { in_flight: self.left }),
             Err(RecvTimeoutError::Disconnected) => Ok(None),
         }
     }
 
     /// Index of a result that belongs to another process (this one is a fork): no thread here reports it.
-    fn place_in_copy(&self) -> Option<usize> {
-        self.results.iter().position(|result| result.as_ref().is_some_and(AsyncResult::is_copied))
+    fn forked_index(&self) -> Option<usize> {
+        self.results.iter().position(|result| result.as_ref().is_some_and(AsyncResult::is_forked))
     }
 
     fn take(&mut self, place: usize) -> Option<Completed<T, S>> {
@@ -104,7 +104,7 @@ impl<T, S: ResultKind<T>> Iterator for AsCompleted<T, S> {
         if self.left == 0 {
             return None;
         }
-        let place = self.place_in_copy().or_else(|| self.told.recv().ok())?;
+        let place = self.forked_index().or_else(|| self.done.recv().ok())?;
         self.take(place)
     }
 

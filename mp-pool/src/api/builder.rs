@@ -10,11 +10,11 @@ use mp_spawn::{
 };
 
 use crate::api::pool::Pool;
-use crate::api::state_pool::StatePoolBuilder;
-use crate::dispatch::settings::Settings;
+use crate::api::state_pool::{StatePool, StatePoolBuilder};
+use crate::dispatcher::settings::PoolSettings;
 use crate::error::PoolError;
-use crate::held::Failure;
-use crate::held::make_with;
+use crate::worker::user_state::WorkerError;
+use crate::worker::user_state::state_init;
 
 /// Builder of a `Pool`.
 ///
@@ -34,11 +34,11 @@ use crate::held::make_with;
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "options do nothing until `build` is called"]
-pub struct PoolBuilder(Settings);
+pub struct PoolBuilder(PoolSettings);
 
 impl PoolBuilder {
     pub(crate) fn new() -> PoolBuilder {
-        PoolBuilder(Settings::default())
+        PoolBuilder(PoolSettings::default())
     }
 
     /// Sets the number of workers. The default is the number of processors.
@@ -80,7 +80,7 @@ impl PoolBuilder {
         A: Capture + Clone,
         R: IntoOutcome,
     {
-        self.0.at_start.initializer =
+        self.0.startup.initializer =
             Some(Closure::from_parts((args, ()), move |(args, ()): &(A, ()), (): ()| {
                 function(args.clone()).into_result().map(drop)
             }));
@@ -107,7 +107,7 @@ impl PoolBuilder {
         F: Fn() -> S + CapturesNothing,
         S: 'static,
     {
-        self.try_state(move |(): ()| Ok::<S, Failure>(init()), ())
+        self.try_state(move |(): ()| Ok::<S, WorkerError>(init()), ())
     }
 
     /// Like [`state`](Self::state), with a function of `args` that may fail. The arguments are encoded once,
@@ -119,7 +119,8 @@ impl PoolBuilder {
     ///
     /// let read = |path: String| std::fs::read(path);
     /// let pool = Pool::builder().processes(1).try_state(read, "/no/such/file".to_string()).build()?;
-    /// let Err(TaskError::Broken(broken)) = pool.apply(|bytes, (): ()| bytes.len(), ()) else { panic!("it can't") };
+    /// let size = pool.apply(|bytes, (): ()| bytes.len(), ());
+    /// let Err(TaskError::Broken(broken)) = size else { panic!("no such file") };
     /// assert_eq!(broken.starts, 5);
     /// assert!(broken.to_string().contains("No such file"), "{broken}");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -129,11 +130,11 @@ impl PoolBuilder {
         F: Fn(A) -> Result<S, E> + CapturesNothing,
         A: Capture + Clone,
         S: 'static,
-        E: Into<Failure>,
+        E: Into<WorkerError>,
     {
         let PoolBuilder(mut settings) = self;
-        StatePoolBuilder::new(make_with(init, args).map(|make| {
-            settings.at_start.state = Some(make);
+        StatePoolBuilder::new(state_init(init, args).map(|make| {
+            settings.startup.state = Some(make);
             settings
         }))
     }
@@ -184,7 +185,8 @@ impl PoolBuilder {
     /// // SAFETY: what the tasks do needs no lock of other threads, and nothing that must be there only once.
     /// unsafe { allow_fork() };
     /// let pool = Pool::builder().processes(2).start_method(StartMethod::Fork).build()?;
-    /// assert_eq!(pool.map(|at: usize| WORDS.get().map(|words| words[at].len()), [0, 1])?, [Some(5), Some(5)]);
+    /// let length = |at: usize| WORDS.get().map(|words| words[at].len());
+    /// assert_eq!(pool.map(length, [0, 1])?, [Some(5), Some(5)]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[doc(alias("context", "get_context"))]
@@ -207,7 +209,8 @@ impl PoolBuilder {
     /// let logs = std::env::temp_dir().join(format!("pool-{}", std::process::id()));
     /// std::fs::create_dir_all(&logs)?;
     /// let pool = Pool::builder().processes(2).stdout(Stdio::file(logs.join("{rank}.txt"))).build()?;
-    /// let worker = pool.apply(|(): ()| mp_pool::current_worker().inspect(|number| println!("I am {number}")), ())?;
+    /// let print = |(): ()| mp_pool::current_worker().inspect(|number| println!("I am {number}"));
+    /// let worker = pool.apply(print, ())?;
     /// let worker = worker.ok_or("a task runs in a worker")?;
     /// assert_eq!(std::fs::read_to_string(logs.join(format!("{worker}.txt")))?, format!("I am {worker}\n"));
     /// # drop(pool);
@@ -254,7 +257,8 @@ impl PoolBuilder {
     /// use mp_pool::Pool;
     /// use mp_spawn::{Limits, ResourceLimit};
     ///
-    /// let limits = Limits::new().resource(ResourceLimit::CpuSeconds, 60).resource(ResourceLimit::Data, 1 << 30);
+    /// let limits = Limits::new().resource(ResourceLimit::CpuSeconds, 60);
+    /// let limits = limits.resource(ResourceLimit::Data, 1 << 30);
     /// let pool = Pool::builder().processes(2).limits(limits).build()?;
     /// assert_eq!(pool.map(|x: u32| x + 1, [1, 2])?, [2, 3]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -340,5 +344,44 @@ impl PoolBuilder {
     /// shared memory is unavailable. No process or memory is left behind.
     pub fn build(self) -> Result<Pool, PoolError> {
         Pool::start(self.0)
+    }
+}
+
+impl Pool {
+    /// Creates a pool with `processes` workers.
+    ///
+    /// # Errors
+    /// Same as [`PoolBuilder::build`].
+    pub fn new(processes: usize) -> Result<Pool, PoolError> {
+        Pool::builder().processes(processes).build()
+    }
+
+    /// Creates a pool with `processes` workers, each of which creates a state with `init`. Tasks receive the
+    /// state as `&mut S`: see [`StatePool`], and [`PoolBuilder::try_state`] for a state that needs arguments
+    /// or may fail.
+    ///
+    /// ```
+    /// let pool = mp_pool::Pool::with_state(1, || 0_u64)?;
+    /// let sum = |sum: &mut u64, x: u64| {
+    ///     *sum += x;
+    ///     *sum
+    /// };
+    /// assert_eq!(pool.map(sum, [1, 2, 3])?, [1, 3, 6]);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    ///
+    /// # Errors
+    /// Same as [`PoolBuilder::build`].
+    pub fn with_state<F, S>(processes: usize, init: F) -> Result<StatePool<S>, PoolError>
+    where
+        F: Fn() -> S + CapturesNothing,
+        S: 'static,
+    {
+        Pool::builder().processes(processes).state(init).build()
+    }
+
+    /// Returns a builder with default options.
+    pub fn builder() -> PoolBuilder {
+        PoolBuilder::new()
     }
 }

@@ -12,15 +12,15 @@ use mp_spawn::Backoff;
 
 use crate::api::imap::Imap;
 use crate::api::result::{AsyncResult, MapResult};
-use crate::api::stream::Stream;
-use crate::calls::job::{Code, Job, Terms};
-use crate::calls::lanes::Pushed;
-use crate::calls::slots::Order;
-use crate::calls::source::{Items, Source};
-use crate::calls::tickets::Tickets;
-use crate::dispatch::room::UntilRoom;
-use crate::dispatch::shared::Shared;
+use crate::api::stream::TaskStream;
+use crate::dispatcher::room_future::RoomFuture;
+use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
+use crate::tasks::call_outcomes::ResultOrder;
+use crate::tasks::call_state::{CallOptions, CallState, TaskFunction};
+use crate::tasks::lanes::PushedTasks;
+use crate::tasks::source::{ItemSource, TaskSource};
+use crate::tasks::tickets::TicketOutcomes;
 
 /// Function to be called in the workers of a pool, with options. Created by
 /// [`Pool::task`](crate::Pool::task).
@@ -52,24 +52,27 @@ use crate::error::TaskError;
 /// then holds a little memory and the captures of its closure.
 #[must_use = "nothing is called until `map` or another of its methods is"]
 pub struct Call<A, T> {
-    shared: Arc<Shared>,
-    code: Arc<Code>,
-    terms: Terms,
+    shared: Arc<PoolShared>,
+    code: Arc<TaskFunction>,
+    options: CallOptions,
     ahead: Option<usize>,
     types: PhantomData<fn(A) -> T>,
 }
 
 impl<A, T> Clone for Call<A, T> {
     fn clone(&self) -> Self {
-        let Call { shared, code, terms, ahead, types } = self;
+        let Call { shared, code, options, ahead, types } = self;
         let (shared, code) = (Arc::clone(shared), Arc::clone(code));
-        Call { shared, code, terms: terms.clone(), ahead: *ahead, types: *types }
+        Call { shared, code, options: options.clone(), ahead: *ahead, types: *types }
     }
 }
 
 impl<A, T> fmt::Debug for Call<A, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Call").field("terms", &self.terms).field("ahead", &self.ahead).finish_non_exhaustive()
+        f.debug_struct("Call")
+            .field("options", &self.options)
+            .field("ahead", &self.ahead)
+            .finish_non_exhaustive()
     }
 }
 
@@ -91,9 +94,9 @@ impl<A> fmt::Debug for TryApplyError<A> {
 impl<A> std::error::Error for TryApplyError<A> {}
 
 impl<A: Message + Send, T: Message + Send> Call<A, T> {
-    pub(crate) fn new(shared: &Arc<Shared>, code: Arc<Code>) -> Self {
+    pub(crate) fn new(shared: &Arc<PoolShared>, code: Arc<TaskFunction>) -> Self {
         let shared = Arc::clone(shared);
-        Call { shared, code, terms: Terms::default(), ahead: None, types: PhantomData }
+        Call { shared, code, options: CallOptions::default(), ahead: None, types: PhantomData }
     }
 
     /// Sets the number of tasks that a worker receives in one message, at most 65,535. The default is the
@@ -104,7 +107,7 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// replacement if the worker dies; each task begins once. Tasks whose arguments contain tensors, queues
     /// or other handles, or are longer than 64 KiB, are sent one by one.
     pub fn chunksize(mut self, tasks: usize) -> Self {
-        self.terms.chunk = tasks;
+        self.options.chunk = tasks;
         self
     }
 
@@ -126,7 +129,7 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// A time of zero ends each task as soon as the pool observes that it has begun. A short task may finish
     /// before.
     pub fn timeout(mut self, time: Duration) -> Self {
-        self.terms.timeout = Some(time);
+        self.options.timeout = Some(time);
         self
     }
 
@@ -173,14 +176,14 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// result of this pool. If it panics, the task is not retried. A later call of this method or of
     /// [`retries`](Self::retries) replaces the setting.
     pub fn retry_if(mut self, times: u32, when: impl Fn(&TaskError) -> bool + Send + Sync + 'static) -> Self {
-        self.terms.retry.set(times, when);
+        self.options.retry.set(times, when);
         self
     }
 
     /// Sets the delay before a retry, as a [`Duration`] or a [`Backoff`]. The default is none. A waiting task
     /// occupies no worker, and ends at once when it is cancelled or its pool ends.
     pub fn backoff(mut self, backoff: impl Into<Backoff>) -> Self {
-        self.terms.retry.backoff = backoff.into();
+        self.options.retry.backoff = backoff.into();
         self
     }
 
@@ -188,21 +191,21 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// default is 64 for each worker, and more if tasks are short. For a [`stream`](Self::stream), limits the
     /// number of tasks in flight; the default is no limit.
     #[doc(alias = "buffersize")]
-    pub fn ahead(mut self, items: usize) -> Self {
+    pub fn max_in_flight(mut self, items: usize) -> Self {
         self.ahead = Some(items.max(1));
         self
     }
 
-    fn job(&self, items: Arc<dyn Source>, order: Order) -> Arc<Job> {
-        Job::new(Arc::clone(&self.code), self.terms.clone(), items, order)
+    fn job(&self, items: Arc<dyn TaskSource>, order: ResultOrder) -> Arc<CallState> {
+        CallState::new(Arc::clone(&self.code), self.options.clone(), items, order)
     }
 
     /// Sends tasks, regardless of the limit on waiting tasks.
-    fn send(&self, items: VecDeque<A>) -> Arc<Job> {
+    fn send(&self, items: VecDeque<A>) -> Arc<CallState> {
         let (count, items) = (items.len(), UserValues::from(items));
-        let source = Arc::new(Items::new(self.terms.retry.times > 0));
-        let job = self.job(Arc::clone(&source) as _, Order::AsGiven);
-        self.shared.submit(&job, count, || source.bring(items));
+        let source = Arc::new(ItemSource::new(self.options.retry.times > 0));
+        let job = self.job(Arc::clone(&source) as _, ResultOrder::Submission);
+        self.shared.submit(&job, count, || source.set_items(items));
         job
     }
 
@@ -262,7 +265,7 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// takes it first. If the future is dropped before there is room, the function is not called and the
     /// arguments are dropped. When the pool is closed or broken, the wait ends, and the result is the error.
     pub async fn submit_async(&self, args: A) -> AsyncResult<T> {
-        UntilRoom::new(&self.shared).await;
+        RoomFuture::new(&self.shared).await;
         self.submit(args)
     }
 
@@ -303,28 +306,29 @@ impl<A: Message + Send, T: Message + Send> Call<A, T> {
     /// Calls the function for each item. The results are in the order of the items: see
     /// [`Pool::imap`](crate::Pool::imap).
     pub fn imap<I: IntoIterator<Item = A>>(&self, items: I) -> Imap<I::IntoIter, T> {
-        self.imap_in(items, Order::AsGiven)
+        self.imap_in(items, ResultOrder::Submission)
     }
 
     /// Calls the function for each item. The results are in the order of completion.
     pub fn imap_unordered<I: IntoIterator<Item = A>>(&self, items: I) -> Imap<I::IntoIter, T> {
-        self.imap_in(items, Order::AsDone)
+        self.imap_in(items, ResultOrder::Completion)
     }
 
-    /// Calls the function for each item that is pushed, until the stream is closed: see [`Stream`].
-    /// [`ahead`](Self::ahead) limits the number of tasks in flight.
-    pub fn stream(&self) -> Stream<A, T> {
-        let pushed = Arc::new(Pushed::new(self.terms.retry.times > 0));
-        let job = self.job(Arc::clone(&pushed) as _, Order::AsDone);
-        job.slots().tickets = Some(Tickets::new(self.ahead.unwrap_or(usize::MAX)));
-        Stream::new(Arc::clone(&self.shared), job, pushed)
+    /// Calls the function for each item that is pushed, until the stream is closed: see [`TaskStream`].
+    /// [`max_in_flight`](Self::max_in_flight) limits the number of tasks in flight.
+    pub fn stream(&self) -> TaskStream<A, T> {
+        let pushed = Arc::new(PushedTasks::new(self.options.retry.times > 0));
+        let job = self.job(Arc::clone(&pushed) as _, ResultOrder::Completion);
+        job.outcomes().tickets = Some(TicketOutcomes::new(self.ahead.unwrap_or(usize::MAX)));
+        TaskStream::new(Arc::clone(&self.shared), job, pushed)
     }
 
-    fn imap_in<I: IntoIterator<Item = A>>(&self, items: I, order: Order) -> Imap<I::IntoIter, T> {
-        let sent = Arc::new(Items::new(self.terms.retry.times > 0));
+    fn imap_in<I: IntoIterator<Item = A>>(&self, items: I, order: ResultOrder) -> Imap<I::IntoIter, T> {
+        let sent = Arc::new(ItemSource::new(self.options.retry.times > 0));
         let job = self.job(Arc::clone(&sent) as _, order);
         let workers = self.shared.workers();
-        let ahead = self.ahead.unwrap_or(workers.saturating_mul(self.terms.chunk.saturating_mul(2).max(64)));
+        let ahead =
+            self.ahead.unwrap_or(workers.saturating_mul(self.options.chunk.saturating_mul(2).max(64)));
         let chosen = self.ahead.is_some();
         Imap::new((Arc::clone(&self.shared), job), (items.into_iter(), sent), (ahead, chosen))
     }

@@ -9,13 +9,13 @@ use mp_core::user_code::UserValues;
 use mp_reduce::Message;
 
 use crate::api::result::read_values;
-use crate::api::stream::NotYet;
-use crate::calls::job::Job;
-use crate::calls::outcomes::Run;
-use crate::calls::slots::Slots;
-use crate::calls::source::Items;
-use crate::dispatch::shared::Shared;
+use crate::api::stream::PendingError;
+use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
+use crate::tasks::call_outcomes::CallOutcomes;
+use crate::tasks::call_state::CallState;
+use crate::tasks::outcome_run::OutcomeRun;
+use crate::tasks::source::ItemSource;
 
 /// Number of values that are read at once.
 const READ_AT_ONCE: usize = 256;
@@ -24,23 +24,23 @@ const READ_AT_ONCE: usize = 256;
 /// [`Pool::imap_unordered`](crate::Pool::imap_unordered).
 ///
 /// [`next`](Iterator::next) takes items from the source iterator, in the thread that calls it, up to a
-/// [bound](crate::Call::ahead) before their results are requested. Dropping the iterator cancels the tasks
-/// that have not begun.
+/// [bound](crate::Call::max_in_flight) before their results are requested. Dropping the iterator cancels the
+/// tasks that have not begun.
 ///
 /// In a fork of the process that created it, the iterator ends with one [`TaskError::Terminated`], unless it
 /// was already exhausted. Values that had been read before the fork come first.
 #[must_use = "nothing is called until results are asked for"]
 pub struct Imap<I: Iterator, T> {
-    shared: Arc<Shared>,
-    job: Arc<Job>,
+    shared: Arc<PoolShared>,
+    job: Arc<CallState>,
     iter: I,
-    items: Arc<Items<I::Item>>,
+    items: Arc<ItemSource<I::Item>>,
     /// Number of items to take before their results are requested. Grows for short tasks unless the user
     /// chose it.
     ahead: usize,
     chosen: bool,
     /// Outcomes that are read some at a time, and the number already read.
-    run: Option<(Run, usize)>,
+    run: Option<(OutcomeRun, usize)>,
     /// Values that were read and not returned, and the error after them.
     values: UserValues<T>,
     error: Option<TaskError>,
@@ -58,8 +58,8 @@ impl<I: Iterator, T> fmt::Debug for Imap<I, T> {
 
 impl<I: Iterator, T> Imap<I, T> {
     pub(crate) fn new(
-        (shared, job): (Arc<Shared>, Arc<Job>),
-        (iter, items): (I, Arc<Items<I::Item>>),
+        (shared, job): (Arc<PoolShared>, Arc<CallState>),
+        (iter, items): (I, Arc<ItemSource<I::Item>>),
         (ahead, chosen): (usize, bool),
     ) -> Self {
         let (run, values, error) = (None, UserValues::default(), None);
@@ -74,23 +74,23 @@ impl<I: Iterator, T> Imap<I, T> {
 
     /// Sends more tasks, unless enough are in flight.
     fn send(&mut self) {
-        let mut under_way = self.sent - self.received;
+        let mut in_flight = self.sent - self.received;
         // The run sends tasks that are short.
-        if !self.chosen && under_way > self.ahead && self.has_next() {
+        if !self.chosen && in_flight > self.ahead && self.has_next() {
             return;
         }
         let workers = self.shared.workers();
-        let ahead = if self.chosen { self.ahead } else { self.job.ahead(workers, self.ahead) };
-        if under_way > ahead / 2 {
+        let ahead = if self.chosen { self.ahead } else { self.job.target_in_flight(workers, self.ahead) };
+        if in_flight > ahead / 2 {
             return;
         }
-        while !self.exhausted && under_way < ahead {
+        while !self.exhausted && in_flight < ahead {
             // The source iterator may be slow: no caller waits for it while workers have something to do and
             // a result is available.
-            if under_way >= workers && (self.has_next() || self.job.slots().has_next()) {
+            if in_flight >= workers && (self.has_next() || self.job.outcomes().has_next()) {
                 return;
             }
-            let portion = under_way.max(1).min(ahead - under_way);
+            let portion = in_flight.max(1).min(ahead - in_flight);
             // Items before a panic of the iterator are sent. The iterator is not polled again.
             let mut items = UserValues::default();
             let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -103,9 +103,9 @@ impl<I: Iterator, T> Imap<I, T> {
             self.exhausted = panicked.is_err() || items.len() < portion;
             let count = items.len();
             self.sent += count;
-            under_way += count;
-            let bring = || self.items.push(items);
-            self.exhausted |= count > 0 && !self.shared.submit(&self.job, count, bring);
+            in_flight += count;
+            let store = || self.items.push(items);
+            self.exhausted |= count > 0 && !self.shared.submit(&self.job, count, store);
             if let Err(payload) = panicked {
                 resume_unwind(payload);
             }
@@ -114,7 +114,7 @@ impl<I: Iterator, T> Imap<I, T> {
 }
 
 /// Value of [`Imap::next_timeout`]: a result or an error, or `None` at the end.
-type Next<T> = Option<Result<T, TaskError>>;
+type NextResult<T> = Option<Result<T, TaskError>>;
 
 impl<I: Iterator, T: Message> Imap<I, T> {
     /// Returns the next result; waits for at most `timeout`.
@@ -127,7 +127,7 @@ impl<I: Iterator, T: Message> Imap<I, T> {
     /// let nap = |millis: u64| std::thread::sleep(Duration::from_millis(millis));
     /// let mut results = pool.imap(nap, [300]);
     /// let late = results.next_timeout(Duration::from_millis(1)).unwrap_err();
-    /// assert_eq!(late.under_way, 1);
+    /// assert_eq!(late.in_flight, 1);
     /// assert!(results.next_timeout(Duration::from_secs(60))?.is_some_and(|result| result.is_ok()));
     /// assert!(results.next_timeout(Duration::ZERO)?.is_none()); // its end
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -138,13 +138,13 @@ impl<I: Iterator, T: Message> Imap<I, T> {
     /// result.
     ///
     /// # Errors
-    /// [`NotYet`] if no result arrives in time. No result is lost: a later call returns it.
+    /// [`PendingError`] if no result arrives in time. No result is lost: a later call returns it.
     #[doc(alias = "IMapIterator.next")]
-    pub fn next_timeout(&mut self, timeout: Duration) -> Result<Next<T>, NotYet> {
+    pub fn next_timeout(&mut self, timeout: Duration) -> Result<NextResult<T>, PendingError> {
         self.next_until(Instant::now().checked_add(timeout))
     }
 
-    fn next_until(&mut self, until: Option<Instant>) -> Result<Next<T>, NotYet> {
+    fn next_until(&mut self, until: Option<Instant>) -> Result<NextResult<T>, PendingError> {
         // The usual case: a value was read with others, in this process or before its fork, and enough tasks
         // are in flight.
         if !self.chosen
@@ -165,10 +165,10 @@ impl<I: Iterator, T: Message> Imap<I, T> {
         }
         if self.values.is_empty() && self.error.is_none() {
             if self.run.is_none() {
-                if !self.job.wait(until, Slots::has_next) {
-                    return Err(NotYet { under_way: self.sent - self.received });
+                if !self.job.wait(until, CallOutcomes::has_next) {
+                    return Err(PendingError { in_flight: self.sent - self.received });
                 }
-                self.run = self.job.slots().next().map(|run| (run, 0));
+                self.run = self.job.outcomes().next().map(|run| (run, 0));
             }
             let Some((run, at)) = self.run.as_mut() else { return Ok(None) };
             let which = *at..run.count.min(*at + READ_AT_ONCE);
@@ -194,17 +194,17 @@ impl<I: Iterator, T: Message> Iterator for Imap<I, T> {
     type Item = Result<T, TaskError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        // Without a time limit the result is never `NotYet`.
+        // Without a time limit the result is never `PendingError`.
         self.next_until(None).ok().flatten()
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let under_way = self.sent - self.received;
+        let in_flight = self.sent - self.received;
         if self.exhausted {
-            return (under_way, Some(under_way));
+            return (in_flight, Some(in_flight));
         }
         let (least, most) = self.iter.size_hint();
-        (least.saturating_add(under_way), most.and_then(|most| most.checked_add(under_way)))
+        (least.saturating_add(in_flight), most.and_then(|most| most.checked_add(in_flight)))
     }
 }
 

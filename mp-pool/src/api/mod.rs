@@ -12,3 +12,4 @@ pub(crate) mod resize;
 pub(crate) mod result;
 pub(crate) mod state_pool;
 pub(crate) mod stream;
+pub(crate) mod tuple_fn;

@@ -12,24 +12,23 @@ use mp_queue::Queue;
 use mp_reduce::Message;
 use mp_spawn::{CapturesNothing, Closure, StateClosure};
 
-use crate::api::builder::PoolBuilder;
 use crate::api::call::Call;
 use crate::api::imap::Imap;
 use crate::api::result::{AsyncResult, MapResult};
-use crate::api::state_pool::StatePool;
-use crate::api::stream::Stream;
-use crate::calls::job::{About, Functions};
-use crate::dispatch::settings::Settings;
-use crate::dispatch::shared::Shared;
+use crate::api::stream::TaskStream;
+use crate::api::tuple_fn::TupleFn;
+use crate::dispatcher::settings::PoolSettings;
+use crate::dispatcher::shared::PoolShared;
+use crate::dispatcher::start;
+use crate::dispatcher::thread::Dispatcher;
 use crate::error::{PoolError, TaskError};
 use crate::metrics::meter::Meter;
 use crate::metrics::running::RunningTask;
-use crate::metrics::shown::PoolMetrics;
-use crate::thread::manager::Manager;
-use crate::thread::start;
-use crate::tuple_fn::TupleFn;
-use crate::watch::Watch;
-use crate::workers::state::{Phase, ROOM, State, Worker};
+use crate::metrics::snapshot::PoolMetrics;
+use crate::tasks::call_state::{FunctionOwner, PoolDescription};
+use crate::worker::words::WorkerWords;
+use crate::workers::state::{PoolPhase, PoolState};
+use crate::workers::worker::{QUEUE_CAPACITY, Worker};
 
 /// Number of replies that can wait for the pool's thread before workers block.
 const REPLIES: usize = 1024;
@@ -68,7 +67,7 @@ const MOST_PROCESSES: usize = 1000;
 /// fork of the process that created it, the pool is closed, and dropping it does nothing.
 #[doc(alias = "multiprocessing.Pool")]
 pub struct Pool {
-    pub(super) shared: Arc<Shared>,
+    pub(super) shared: Arc<PoolShared>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -89,7 +88,7 @@ impl fmt::Debug for Pool {
 }
 
 /// Checks that a pool can have this many workers.
-pub(super) fn check_number(processes: usize) -> Result<(), PoolError> {
+pub(super) fn check_processes(processes: usize) -> Result<(), PoolError> {
     if processes == 0 || processes > MOST_PROCESSES {
         let why = format!("a pool of {processes} processes: 1 to {MOST_PROCESSES} are possible");
         return Err(PoolError::Settings(why));
@@ -98,68 +97,31 @@ pub(super) fn check_number(processes: usize) -> Result<(), PoolError> {
 }
 
 /// Creates a slot for a worker.
-pub(super) fn new_place() -> Result<Worker, PoolError> {
-    Ok(Worker::new(Queue::bounded(ROOM)?, Watch::new()?))
+pub(super) fn new_slot() -> Result<Worker, PoolError> {
+    Ok(Worker::new(Queue::bounded(QUEUE_CAPACITY)?, WorkerWords::new()?))
 }
 
 impl Pool {
-    /// Creates a pool with `processes` workers.
-    ///
-    /// # Errors
-    /// Same as [`PoolBuilder::build`].
-    pub fn new(processes: usize) -> Result<Pool, PoolError> {
-        Pool::builder().processes(processes).build()
-    }
-
-    /// Creates a pool with `processes` workers, each of which creates a state with `init`. Tasks receive the
-    /// state as `&mut S`: see [`StatePool`], and [`PoolBuilder::try_state`] for a state that needs arguments
-    /// or may fail.
-    ///
-    /// ```
-    /// let pool = mp_pool::Pool::with_state(1, || 0_u64)?;
-    /// let sum = |sum: &mut u64, x: u64| {
-    ///     *sum += x;
-    ///     *sum
-    /// };
-    /// assert_eq!(pool.map(sum, [1, 2, 3])?, [1, 3, 6]);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    ///
-    /// # Errors
-    /// Same as [`PoolBuilder::build`].
-    pub fn with_state<F, S>(processes: usize, init: F) -> Result<StatePool<S>, PoolError>
-    where
-        F: Fn() -> S + CapturesNothing,
-        S: 'static,
-    {
-        Pool::builder().processes(processes).state(init).build()
-    }
-
-    /// Returns a builder with default options.
-    pub fn builder() -> PoolBuilder {
-        PoolBuilder::new()
-    }
-
-    pub(crate) fn start(settings: Settings) -> Result<Pool, PoolError> {
+    pub(crate) fn start(settings: PoolSettings) -> Result<Pool, PoolError> {
         let processors = || std::thread::available_parallelism().map_or(1, usize::from);
         let processes = settings.processes.unwrap_or_else(processors);
-        check_number(processes)?;
-        let form = Queue::bounded(ROOM)?;
-        let mut workers = vec![Worker::new(form.clone(), Watch::new()?)];
+        check_processes(processes)?;
+        let packer = Queue::bounded(QUEUE_CAPACITY)?;
+        let mut workers = vec![Worker::new(packer.clone(), WorkerWords::new()?)];
         while workers.len() < processes {
-            workers.push(new_place()?);
+            workers.push(new_slot()?);
         }
         let messages = mp_core::Arena::current()?.most_messages();
-        workers.iter_mut().for_each(|worker| worker.is_one_of(processes, messages));
-        let (replies, state) = (Queue::bounded(REPLIES)?, State::new(workers));
-        let shared = Arc::new(Shared::new(settings, replies, form, state));
+        workers.iter_mut().for_each(|worker| worker.set_share(processes, messages));
+        let (replies, state) = (Queue::bounded(REPLIES)?, PoolState::new(workers));
+        let shared = Arc::new(PoolShared::new(settings, replies, packer, state));
         // From here on, dropping the pool ends the processes that were started.
         let pool = Pool { shared: Arc::clone(&shared), thread: Mutex::new(None) };
         let started = (0..processes).try_for_each(|number| start::start(&shared, number));
         if started.is_err() {
-            shared.stop(Phase::Terminating);
+            shared.stop(PoolPhase::Terminating);
         }
-        let manager = Manager::new(shared);
+        let manager = Dispatcher::new(shared);
         let thread = std::thread::Builder::new().name("mp-pool".into()).spawn(move || manager.run());
         match thread {
             Ok(thread) => *pool.thread.lock() = Some(thread),
@@ -250,7 +212,7 @@ impl Pool {
     }
 
     /// Calls `function(args)` in a worker, without waiting for its result. Blocks while the pool is
-    /// [full](PoolBuilder::max_waiting).
+    /// [full](crate::PoolBuilder::max_waiting).
     pub fn apply_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -260,8 +222,8 @@ impl Pool {
         self.task(function).apply_async(args)
     }
 
-    /// Waits for [room](PoolBuilder::max_waiting) without blocking a thread, calls `function(args)` in a
-    /// worker, and returns the handle of the result: see [`Call::submit_async`].
+    /// Waits for [room](crate::PoolBuilder::max_waiting) without blocking a thread, calls `function(args)` in
+    /// a worker, and returns the handle of the result: see [`Call::submit_async`].
     pub async fn submit_async<F, A, R>(&self, function: F, args: A) -> AsyncResult<R::Value>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -291,7 +253,7 @@ impl Pool {
     }
 
     /// Like [`map`](Self::map), without waiting for the results. Blocks while the pool is
-    /// [full](PoolBuilder::max_waiting).
+    /// [full](crate::PoolBuilder::max_waiting).
     pub fn map_async<F, A, R>(&self, function: F, items: impl IntoIterator<Item = A>) -> MapResult<R::Value>
     where
         F: Fn(A) -> R + CapturesNothing,
@@ -332,8 +294,8 @@ impl Pool {
     }
 
     /// Calls a function for each item that is pushed, until the stream is closed. Results can be taken as
-    /// they complete: see [`Stream`], which does not borrow the pool, and [`Call::stream`] for a stream with
-    /// options.
+    /// they complete: see [`TaskStream`], which does not borrow the pool, and [`Call::stream`] for a stream
+    /// with options.
     ///
     /// ```
     /// let pool = mp_pool::Pool::new(2)?;
@@ -345,7 +307,7 @@ impl Pool {
     /// assert!(stream.next().is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn stream<F, A, R>(&self, function: F) -> Stream<A, R::Value>
+    pub fn stream<F, A, R>(&self, function: F) -> TaskStream<A, R::Value>
     where
         F: Fn(A) -> R + CapturesNothing,
         A: Message + Send,
@@ -381,7 +343,7 @@ impl Pool {
     }
 
     /// Like [`starmap`](Self::starmap), without waiting for the results. Blocks while the pool is
-    /// [full](PoolBuilder::max_waiting).
+    /// [full](crate::PoolBuilder::max_waiting).
     pub fn starmap_async<F, A>(
         &self,
         function: F,
@@ -409,7 +371,7 @@ impl Pool {
             return vec![0; self.shared.workers()];
         }
         let state = self.shared.state.lock();
-        let places = state.workers.iter().take(state.places());
+        let places = state.workers.iter().take(state.slot_count());
         places.map(|worker| if worker.process.is_some() { worker.pid } else { 0 }).collect()
     }
 
@@ -437,7 +399,7 @@ impl Pool {
     #[must_use]
     pub fn metrics(&self) -> PoolMetrics {
         if self.shared.check_owner().is_err() {
-            return PoolMetrics::of(&Meter::default(), &State::new(Vec::new()));
+            return PoolMetrics::of(&Meter::default(), &PoolState::new(Vec::new()));
         }
         // Same lock as where tasks are settled, so each task is counted once.
         let meter = self.shared.meter.lock();
@@ -488,13 +450,13 @@ impl Pool {
 
     /// Stops accepting tasks, drops the submitted tasks, and ends the workers. Returns at once.
     ///
-    /// An idle worker ends by itself and drops its [state](PoolBuilder::state), even if it ignores or handles
-    /// SIGTERM. A worker that runs a task receives a SIGTERM after the [finish
-    /// period](PoolBuilder::finish_period); if it handles the signal, it ends after its task. Workers that
-    /// are alive after the [grace period](PoolBuilder::grace_period) receive a SIGKILL.
+    /// An idle worker ends by itself and drops its [state](crate::PoolBuilder::state), even if it ignores or
+    /// handles SIGTERM. A worker that runs a task receives a SIGTERM after the [finish
+    /// period](crate::PoolBuilder::finish_period); if it handles the signal, it ends after its task. Workers
+    /// that are alive after the [grace period](crate::PoolBuilder::grace_period) receive a SIGKILL.
     pub fn terminate(&self) {
         if self.shared.check_owner().is_ok() {
-            self.shared.stop(Phase::Terminating);
+            self.shared.stop(PoolPhase::Terminating);
         }
     }
 
@@ -509,7 +471,7 @@ impl Pool {
         self.close();
         self.wait(None);
         match &self.shared.state.lock().phase {
-            Phase::Broken(why) => Err(PoolError::Broken(Arc::clone(why))),
+            PoolPhase::Broken(why) => Err(PoolError::Broken(Arc::clone(why))),
             _ => Ok(()),
         }
     }
@@ -542,7 +504,7 @@ impl Pool {
             return false;
         }
         let subject = || {
-            let About { pool, pids, running } = self.shared.about(None);
+            let PoolDescription { pool, pids, running } = self.shared.describe(None);
             let tasks = self.shared.state.lock().unsettled;
             Subject::other(
                 Waiting::Pool,

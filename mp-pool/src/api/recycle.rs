@@ -4,11 +4,12 @@ use std::time::{Duration, Instant};
 
 use crate::api::pool::Pool;
 use crate::error::PoolError;
-use crate::message::{LEAVE, Task};
-use crate::workers::state::{State, Worker};
+use crate::worker::message::{LEAVE, WorkerRequest};
+use crate::workers::state::PoolState;
+use crate::workers::worker::Worker;
 
 /// Time between two checks of a worker that is being replaced.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Pool {
     /// Replaces all workers, one after the other, and blocks until the last new worker is ready.
@@ -51,7 +52,7 @@ impl Pool {
         let mut asked = false;
         loop {
             // Room for the message may become available later.
-            if !asked && let Ok(packed) = shared.packed(Task::Forget { code: LEAVE }) {
+            if !asked && let Ok(packed) = shared.packed(WorkerRequest::Forget { code: LEAVE }) {
                 asked = shared.state.lock().ask_to_leave(number, before, packed);
             }
             let mut state = shared.state.lock();
@@ -65,19 +66,24 @@ impl Pool {
             if !state.is_serving() || worker.is_none_or(|worker| worker.is_successor_of(before)) {
                 return Ok(());
             }
-            shared.changed.wait_until(&mut state, Instant::now() + LOOK);
+            shared.changed.wait_until(&mut state, Instant::now() + POLL_INTERVAL);
         }
     }
 }
 
-impl State {
+impl PoolState {
     /// Returns the worker of this number, if the pool wants it.
     fn wanted_worker(&self, number: usize) -> Option<&Worker> {
         self.workers.get(number).filter(|_| number < self.wanted)
     }
 
     /// Asks a worker to end after its tasks. Returns `false` if its queue is full or it is not ready.
-    fn ask_to_leave(&mut self, number: usize, pid: u32, packed: mp_queue::EncodedMessage<Task>) -> bool {
+    fn ask_to_leave(
+        &mut self,
+        number: usize,
+        pid: u32,
+        packed: mp_queue::EncodedMessage<WorkerRequest>,
+    ) -> bool {
         let found = self.workers.get_mut(number).filter(|found| found.ready && found.pid == pid);
         found.is_some_and(|found| found.ask_to_leave(packed))
     }

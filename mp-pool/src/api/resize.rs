@@ -4,11 +4,11 @@ use std::time::Instant;
 
 use mp_core::sync::Ordering;
 
-use crate::api::pool::{Pool, check_number, new_place};
-use crate::dispatch::shared::Shared;
+use crate::api::pool::{Pool, check_processes, new_slot};
+use crate::dispatcher::shared::PoolShared;
 use crate::error::PoolError;
-use crate::message::{LEAVE, Task};
-use crate::workers::state::{Phase, State};
+use crate::worker::message::{LEAVE, WorkerRequest};
+use crate::workers::state::{PoolPhase, PoolState};
 
 impl Pool {
     /// Sets the number of workers, and returns without waiting for them.
@@ -48,7 +48,7 @@ impl Pool {
     pub fn resize(&self, processes: usize) -> Result<(), PoolError> {
         let shared = &self.shared;
         shared.check_owner()?;
-        check_number(processes)?;
+        check_processes(processes)?;
         let messages = mp_core::Arena::current()?.most_messages();
         let mut made = Vec::new();
         // Memory is allocated without the lock; meanwhile another call may remove slots.
@@ -64,34 +64,36 @@ impl Pool {
             }
             drop(state);
             while made.len() < missing {
-                made.push(new_place()?);
+                made.push(new_slot()?);
             }
         }
-        shared.send_away();
+        shared.dismiss_surplus();
         shared.feed();
-        shared.ring();
+        shared.wake_thread();
         Ok(())
     }
 }
 
-impl Shared {
+impl PoolShared {
     /// Returns the number of workers that the pool is to have.
     pub(crate) fn workers(&self) -> usize {
         self.wanted.load(Ordering::Relaxed)
     }
 
     /// Checks that the pool accepts tasks.
-    fn check_open(&self, state: &State) -> Result<(), PoolError> {
+    fn check_open(&self, state: &PoolState) -> Result<(), PoolError> {
         match &state.phase {
-            Phase::Open => Ok(()),
-            Phase::Closed | Phase::Terminating => Err(PoolError::Closed { pool: self.settings.name.clone() }),
-            Phase::Broken(why) => Err(PoolError::Broken(why.clone())),
+            PoolPhase::Open => Ok(()),
+            PoolPhase::Closed | PoolPhase::Terminating => {
+                Err(PoolError::Closed { pool: self.settings.name.clone() })
+            }
+            PoolPhase::Broken(why) => Err(PoolError::Broken(why.clone())),
         }
     }
 
     /// Asks surplus workers to end once their time has come.
-    pub(crate) fn send_away(&self) {
-        let leave = || self.packed(Task::Forget { code: LEAVE }).ok();
-        self.state.lock().send_away(Instant::now(), leave);
+    pub(crate) fn dismiss_surplus(&self) {
+        let leave = || self.packed(WorkerRequest::Forget { code: LEAVE }).ok();
+        self.state.lock().dismiss_surplus(Instant::now(), leave);
     }
 }

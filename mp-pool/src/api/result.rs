@@ -16,18 +16,18 @@ use mp_core::{WaitPoint, Waitable};
 use mp_reduce::{Message, MessagePack, TypeFingerprint, Unread};
 use mp_spawn::CallFailure;
 
-use crate::calls::job::Job;
-use crate::calls::outcomes::{Run, What};
-use crate::calls::slots::{Progress, Slots};
-use crate::dispatch::shared::Shared;
+use crate::dispatcher::shared::PoolShared;
+use crate::error::Attempts;
 use crate::error::TaskError;
-use crate::error::attempts::Attempts;
+use crate::tasks::call_outcomes::{CallOutcomes, Progress};
+use crate::tasks::call_state::CallState;
+use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
 
 /// Reads the outcome of task `i` of a run. Calls user code: a panic of it is returned as an error.
-pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> {
-    match &mut run.what {
-        What::Values(many, from) => read_plain(many.get(*from + i)),
-        What::One(received) => {
+pub(crate) fn read<T: Message>(run: &mut OutcomeRun, i: usize) -> Result<T, TaskError> {
+    match &mut run.data {
+        OutcomeData::Values(many, from) => read_plain(many.get(*from + i)),
+        OutcomeData::Single(received) => {
             if let Err(error) = received.claim() {
                 let fingerprint = TypeFingerprint::<T>::new().get();
                 return Err(TaskError::unread_value(
@@ -44,7 +44,7 @@ pub(crate) fn read<T: Message>(run: &mut Run, i: usize) -> Result<T, TaskError> 
             };
             Err(unreadable::<T>(error, received.whole().get(before..).unwrap_or_default()))
         }
-        What::Failed(error) => Err((**error).clone()),
+        OutcomeData::Failed(error) => Err((**error).clone()),
     }
 }
 
@@ -72,12 +72,12 @@ fn read_any<T: Message>(bytes: Option<&[u8]>) -> Result<T, TaskError> {
 
 /// Reads these results of a run, until `take` returns `false`.
 fn read_each<T: Message>(
-    run: &mut Run,
+    run: &mut OutcomeRun,
     mut which: Range<usize>,
     mut take: impl FnMut(Result<T, TaskError>) -> bool,
 ) {
-    let (all, from) = match &run.what {
-        What::Values(many, from) => (Some(many.all()), *from),
+    let (all, from) = match &run.data {
+        OutcomeData::Values(many, from) => (Some(many.all()), *from),
         _ => (None, 0),
     };
     match all {
@@ -88,7 +88,7 @@ fn read_each<T: Message>(
 
 /// Reads these results of a run until the first error, which is returned.
 pub(crate) fn read_values<T: Message>(
-    run: &mut Run,
+    run: &mut OutcomeRun,
     which: Range<usize>,
     into: &mut UserValues<T>,
 ) -> Option<TaskError> {
@@ -99,7 +99,7 @@ pub(crate) fn read_values<T: Message>(
             true
         }
         Err(error) => {
-            failed = Some(error.of_item(first + into.len() - before));
+            failed = Some(error.with_index(first + into.len() - before));
             false
         }
     });
@@ -123,40 +123,40 @@ fn unreadable<T>(error: mp_core::Error, bytes: &[u8]) -> TaskError {
 }
 
 /// Number of results of a call: one, or one for each item.
-pub trait ResultKind<T>: sealed::Sealed {
+pub trait ResultKind<T>: sealed::SealedKind {
     /// Result, or all results.
     type Value;
 
     #[doc(hidden)]
-    fn read(slots: &mut Taking<'_>) -> Result<Self::Value, TaskError>;
+    fn read(outcomes: &mut OutcomeReader<'_>) -> Result<Self::Value, TaskError>;
 }
 
 /// Reader of the outcomes of a call.
 #[doc(hidden)]
 #[expect(missing_debug_implementations, reason = "no value of it is ever seen")]
-pub struct Taking<'a> {
-    job: &'a Job,
+pub struct OutcomeReader<'a> {
+    job: &'a CallState,
     /// Outcomes that were available at the last check.
-    runs: VecDeque<Run>,
+    runs: VecDeque<OutcomeRun>,
     /// Number of tasks that were done at the last check.
     done: usize,
 }
 
-impl<'a> Taking<'a> {
-    fn new(job: &'a Job) -> Self {
-        Taking { job, runs: VecDeque::new(), done: 0 }
+impl<'a> OutcomeReader<'a> {
+    fn new(job: &'a CallState) -> Self {
+        OutcomeReader { job, runs: VecDeque::new(), done: 0 }
     }
 
     /// Waits for the next outcomes, and returns them.
-    fn next(&mut self) -> Option<Run> {
+    fn next(&mut self) -> Option<OutcomeRun> {
         while self.runs.is_empty() {
             {
-                let slots = &mut *self.job.slots();
-                self.runs.extend(std::iter::from_fn(|| slots.next()));
-                if !self.runs.is_empty() || slots.is_empty() {
+                let outcomes = &mut *self.job.outcomes();
+                self.runs.extend(std::iter::from_fn(|| outcomes.next()));
+                if !self.runs.is_empty() || outcomes.is_empty() {
                     break;
                 }
-                self.done = slots.progress().done;
+                self.done = outcomes.progress().done;
             }
             self.job.wait_for_more(self.done);
         }
@@ -164,7 +164,7 @@ impl<'a> Taking<'a> {
     }
 
     fn wait(&self) {
-        self.job.wait(None, Slots::all_done);
+        self.job.wait(None, CallOutcomes::all_done);
     }
 }
 
@@ -177,31 +177,31 @@ pub enum Single {}
 pub enum Multiple {}
 
 mod sealed {
-    pub trait Sealed {}
-    impl Sealed for super::Single {}
-    impl Sealed for super::Multiple {}
+    pub trait SealedKind {}
+    impl SealedKind for super::Single {}
+    impl SealedKind for super::Multiple {}
 }
 
 impl<T: Message> ResultKind<T> for Single {
     type Value = T;
 
-    fn read(slots: &mut Taking<'_>) -> Result<T, TaskError> {
-        slots.next().map_or(Err(TaskError::Terminated), |mut run| read(&mut run, 0))
+    fn read(outcomes: &mut OutcomeReader<'_>) -> Result<T, TaskError> {
+        outcomes.next().map_or(Err(TaskError::Terminated), |mut run| read(&mut run, 0))
     }
 }
 
 impl<T: Message> ResultKind<T> for Multiple {
     type Value = Vec<T>;
 
-    fn read(slots: &mut Taking<'_>) -> Result<Vec<T>, TaskError> {
+    fn read(outcomes: &mut OutcomeReader<'_>) -> Result<Vec<T>, TaskError> {
         // If one result is an error, the values before it are dropped one by one.
         let mut values = UserValues::default();
         // Reserves for all results, so that they are not moved while the vector grows.
-        values.reserve(slots.job.slots().progress().total);
-        while let Some(mut run) = slots.next() {
+        values.reserve(outcomes.job.outcomes().progress().total);
+        while let Some(mut run) = outcomes.next() {
             let which = 0..run.count;
             if let Some(error) = read_values(&mut run, which, &mut values) {
-                slots.wait();
+                outcomes.wait();
                 return Err(error);
             }
         }
@@ -234,8 +234,8 @@ impl<T: Message> ResultKind<T> for Multiple {
 /// [`TaskError::Terminated`] for each task.
 #[must_use = "the result is lost unless it is asked for"]
 pub struct AsyncResult<T, S = Single> {
-    shared: Arc<Shared>,
-    job: Arc<Job>,
+    shared: Arc<PoolShared>,
+    job: Arc<CallState>,
     /// Number of tasks of the call.
     total: usize,
     taken: bool,
@@ -261,8 +261,8 @@ impl<T, S> fmt::Debug for AsyncResult<T, S> {
 }
 
 impl<T, S: ResultKind<T>> AsyncResult<T, S> {
-    pub(crate) fn new(shared: Arc<Shared>, job: Arc<Job>) -> Self {
-        let total = job.slots().progress().total;
+    pub(crate) fn new(shared: Arc<PoolShared>, job: Arc<CallState>) -> Self {
+        let total = job.outcomes().progress().total;
         AsyncResult { shared, job, total, taken: false, shape: PhantomData }
     }
 
@@ -288,7 +288,7 @@ impl<T, S: ResultKind<T>> AsyncResult<T, S> {
         if !self.job.is_ours() {
             return Err(TaskError::Terminated);
         }
-        S::read(&mut Taking::new(&self.job))
+        S::read(&mut OutcomeReader::new(&self.job))
     }
 
     /// Calls `call` with the result when it is available. If it is available now, calls it before this method
@@ -332,20 +332,20 @@ impl<T, S> AsyncResult<T, S> {
     /// Blocks until the result or error is available.
     pub fn wait(&self) {
         if self.job.is_ours() {
-            self.job.wait(None, Slots::all_done);
+            self.job.wait(None, CallOutcomes::all_done);
         }
     }
 
     /// Blocks until the result or error is available, or for at most `timeout`. Returns `true` if it is
     /// available.
     pub fn wait_timeout(&self, timeout: Duration) -> bool {
-        !self.job.is_ours() || self.job.wait(Instant::now().checked_add(timeout), Slots::all_done)
+        !self.job.is_ours() || self.job.wait(Instant::now().checked_add(timeout), CallOutcomes::all_done)
     }
 
     /// Returns `true` if the result or error is available.
     #[must_use]
     pub fn ready(&self) -> bool {
-        !self.job.is_ours() || self.job.slots().all_done()
+        !self.job.is_ours() || self.job.outcomes().all_done()
     }
 
     /// Returns `true` if all tasks succeeded, or `None` while some are not done.
@@ -361,7 +361,7 @@ impl<T, S> AsyncResult<T, S> {
         if !self.job.is_ours() {
             return Progress { done: self.total, failed: self.total, total: self.total };
         }
-        self.job.slots().progress()
+        self.job.outcomes().progress()
     }
 
     /// Cancels the tasks that have not begun, and returns their number. They end with
@@ -383,12 +383,12 @@ impl<T: Message> AsyncResult<T, Multiple> {
         if !self.job.is_ours() {
             return (0..self.total).map(|_| Err(TaskError::Terminated)).collect();
         }
-        let mut taking = Taking::new(&self.job);
+        let mut taking = OutcomeReader::new(&self.job);
         let runs = std::iter::from_fn(|| taking.next());
         let mut all = Vec::with_capacity(self.total);
         runs.for_each(|mut run| {
             let (first, count) = (run.first, run.count);
-            let of = |i| read(&mut run, i).map_err(|error| error.of_item(first + i));
+            let of = |i| read(&mut run, i).map_err(|error| error.with_index(first + i));
             all.extend((0..count).map(of));
         });
         all
@@ -416,7 +416,7 @@ impl<T: Message> AsyncResult<T, Multiple> {
 /// every 100 ms.
 impl<T, S> AsyncResult<T, S> {
     /// Returns `true` in a fork of the process that made the call.
-    pub(super) fn is_copied(&self) -> bool {
+    pub(super) fn is_forked(&self) -> bool {
         !self.job.is_ours()
     }
 }
@@ -425,7 +425,7 @@ impl<T, S> Waitable for AsyncResult<T, S> {
     fn wait_point(&self) -> WaitPoint<'_> {
         match self.job.done_pipe() {
             Some(pipe) => WaitPoint::Readable(pipe),
-            None if self.is_copied() => WaitPoint::Nowhere,
+            None if self.is_forked() => WaitPoint::Nowhere,
             None => self.shared.replies.wait_point(),
         }
     }
@@ -451,7 +451,9 @@ impl<T, S: ResultKind<T>> Future for AsyncResult<T, S> {
         if !self.job.is_ours() && self.taken {
             return Poll::Pending;
         }
-        if self.job.is_ours() && (self.taken || self.job.wake(context.waker(), Slots::all_done)) {
+        if self.job.is_ours()
+            && (self.taken || self.job.register_waker(context.waker(), CallOutcomes::all_done))
+        {
             return Poll::Pending;
         }
         self.taken = true;

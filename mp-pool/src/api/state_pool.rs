@@ -12,10 +12,10 @@ use crate::api::call::Call;
 use crate::api::imap::Imap;
 use crate::api::pool::Pool;
 use crate::api::result::{AsyncResult, MapResult};
-use crate::api::stream::Stream;
-use crate::dispatch::settings::Settings;
+use crate::api::stream::TaskStream;
+use crate::api::tuple_fn::TupleStateFn;
+use crate::dispatcher::settings::PoolSettings;
 use crate::error::{PoolError, TaskError};
-use crate::tuple_fn::TupleStateFn;
 
 /// Pool in which each worker creates a state of type `S`. Tasks receive the state as `&mut S`.
 ///
@@ -52,7 +52,7 @@ use crate::tuple_fn::TupleStateFn;
 /// # When something goes wrong
 /// | event | effect |
 /// |---|---|
-/// | creating the state fails or panics, or the worker dies in it | The start has failed. It is retried in a new process, with a delay that grows up to a second. After five failures in a row in all workers each task ends with [`TaskError::Broken`], which [contains](crate::Broken) their number and the last cause (if the pool has worked before: only after ten seconds). |
+/// | creating the state fails or panics, or the worker dies in it | The start has failed. It is retried in a new process, with a delay that grows up to a second. After five failures in a row in all workers each task ends with [`TaskError::Broken`], which [contains](crate::BrokenPool) their number and the last cause (if the pool has worked before: only after ten seconds). |
 /// | creating the state never ends | Tasks wait. With [`start_timeout`](crate::PoolBuilder::start_timeout) the worker is killed, and the start has failed. |
 /// | a task returns `Err` | The state is kept: the task could leave it consistent. |
 /// | a task panics | The error is [`Raised`](TaskError::Raised), as in any pool. The state may be inconsistent, so it is dropped, and the worker creates a new one before its next task. Tasks that waited for this worker move to other workers. If creating the state fails, the worker ends, and the start has failed. |
@@ -76,7 +76,7 @@ impl<S> fmt::Debug for StatePool<S> {
 /// Builder of a pool with a state. Set all options of [`PoolBuilder`](crate::PoolBuilder) before the state.
 #[must_use = "no pool is there until `build` is called"]
 pub struct StatePoolBuilder<S> {
-    settings: Result<Settings, mp_reduce::Error>,
+    settings: Result<PoolSettings, mp_reduce::Error>,
     state: PhantomData<fn() -> S>,
 }
 
@@ -87,7 +87,7 @@ impl<S> fmt::Debug for StatePoolBuilder<S> {
 }
 
 impl<S: 'static> StatePoolBuilder<S> {
-    pub(crate) fn new(settings: Result<Settings, mp_reduce::Error>) -> Self {
+    pub(crate) fn new(settings: Result<PoolSettings, mp_reduce::Error>) -> Self {
         StatePoolBuilder { settings, state: PhantomData }
     }
 
@@ -234,8 +234,8 @@ impl<S: 'static> StatePool<S> {
     }
 
     /// Calls `function(state, item)` for each item that is pushed, until the stream is closed: see
-    /// [`Stream`]. Its lanes send tasks to the worker that has the state they need.
-    pub fn stream<F, A, R>(&self, function: F) -> Stream<A, R::Value>
+    /// [`TaskStream`]. Its lanes send tasks to the worker that has the state they need.
+    pub fn stream<F, A, R>(&self, function: F) -> TaskStream<A, R::Value>
     where
         F: Fn(&mut S, A) -> R + CapturesNothing,
         A: Message + Send,

@@ -13,16 +13,16 @@ use mp_core::sync::shared::AtomicU64;
 use mp_reduce::Message;
 
 use crate::api::result::read;
-use crate::calls::job::Job;
-use crate::calls::lanes::Pushed;
-use crate::calls::outcomes::Run;
-use crate::calls::slots::{Refused, Slots};
-use crate::dispatch::room::UntilRoom;
-use crate::dispatch::shared::Shared;
+use crate::dispatcher::room_future::RoomFuture;
+use crate::dispatcher::shared::PoolShared;
 use crate::error::TaskError;
 use crate::metrics::running::RunningTask;
+use crate::tasks::call_outcomes::{CallOutcomes, PushRefusal};
+use crate::tasks::call_state::CallState;
+use crate::tasks::lanes::PushedTasks;
+use crate::tasks::outcome_run::OutcomeRun;
 
-/// Identifier of a task of a [`Stream`]. Tickets are numbered from 0 in push order. Tickets of different
+/// Identifier of a task of a [`TaskStream`]. Tickets are numbered from 0 in push order. Tickets of different
 /// streams are never equal.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket {
@@ -57,13 +57,13 @@ fn next_stream() -> u64 {
     STREAMS.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Task of a [`Stream`], and its result.
+/// Task of a [`TaskStream`], and its result.
 pub type Outcome<T> = (Ticket, Result<T, TaskError>);
 
 /// Error returned when a task was not pushed. Contains the arguments.
 pub enum PushError<A> {
-    /// The number of tasks in flight has reached the limit of the [stream](crate::Call::ahead) or of the
-    /// [pool](crate::PoolBuilder::max_waiting).
+    /// The number of tasks in flight has reached the limit of the [stream](crate::Call::max_in_flight) or of
+    /// the [pool](crate::PoolBuilder::max_waiting).
     Full(A),
     /// The stream is closed, or belongs to the process from which this process was forked.
     Closed(A),
@@ -82,7 +82,8 @@ impl<A> fmt::Display for PushError<A> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             PushError::Full(_) => {
-                "as many tasks of the stream are on their way as may be: take results, or allow more by `Call::ahead`"
+                "as many tasks of the stream are on their way as may be: take results, or allow more by \
+                 `Call::max_in_flight`"
             }
             PushError::Closed(_) => "the stream is closed: it takes no tasks any more",
         })
@@ -100,20 +101,20 @@ impl<A> std::error::Error for PushError<A> {}
 /// Error returned when no result, or not the requested one, is available yet.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct NotYet {
+pub struct PendingError {
     /// Number of tasks in flight: pushed, with a result that was not taken.
-    pub under_way: usize,
+    pub in_flight: usize,
 }
 
-impl fmt::Display for NotYet {
+impl fmt::Display for PendingError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "no result is there yet; {} tasks are on their way", self.under_way)
+        write!(f, "no result is there yet; {} tasks are on their way", self.in_flight)
     }
 }
 
-mp_core::readable_debug!(NotYet);
+mp_core::readable_debug!(PendingError);
 
-impl std::error::Error for NotYet {}
+impl std::error::Error for PendingError {}
 
 /// Open-ended call, created by [`Pool::stream`](crate::Pool::stream) or
 /// [`Call::stream`](crate::Call::stream). Tasks are pushed one by one, and results are taken as they
@@ -123,15 +124,15 @@ impl std::error::Error for NotYet {}
 /// use mp_pool::Pool;
 ///
 /// let pool = Pool::new(2)?;
-/// let stream = pool.task(|x: u64| x * x).retries(2).ahead(8).stream();
+/// let stream = pool.task(|x: u64| x * x).retries(2).max_in_flight(8).stream();
 /// let mut next = 0..20_u64;
 /// let mut sum = 0;
 /// loop {
 ///     // Push only while there is room: a blocking push could wait for results that only this thread takes.
-///     while stream.under_way() < 8 && let Some(x) = next.next() {
+///     while stream.in_flight() < 8 && let Some(x) = next.next() {
 ///         stream.push(x)?;
 ///     }
-///     if stream.under_way() == 0 {
+///     if stream.in_flight() == 0 {
 ///         break;
 ///     }
 ///     if let Some((_ticket, square)) = stream.next() {
@@ -142,10 +143,10 @@ impl std::error::Error for NotYet {}
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A `Stream` borrows nothing: it can be moved to another thread, or shared, so that one thread pushes and
-/// another takes. Like [`Call`](crate::Call), it does not keep the pool alive: tasks that are pushed after
-/// the pool was closed, joined or dropped end with [`TaskError::Closed`], or with [`TaskError::Broken`] and
-/// the reason.
+/// A `TaskStream` borrows nothing: it can be moved to another thread, or shared, so that one thread pushes
+/// and another takes. Like [`Call`](crate::Call), it does not keep the pool alive: tasks that are pushed
+/// after the pool was closed, joined or dropped end with [`TaskError::Closed`], or with [`TaskError::Broken`]
+/// and the reason.
 ///
 /// # Lanes
 /// Some tasks run faster in the worker that ran a related task before: it has a file open that both read, or
@@ -182,11 +183,12 @@ impl std::error::Error for NotYet {}
 /// A stream remembers the workers of 65,536 lanes, and then starts over.
 ///
 /// # Room
-/// A task is *in flight* from its push until its result is taken. [`Call::ahead`](crate::Call::ahead) limits
-/// the number of tasks in flight: a push blocks until there is room. A bounded pool
-/// ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)) blocks pushes as well. Without a limit,
-/// the caller decides, using [`under_way`](Self::under_way). If one thread both pushes and takes, it must not
-/// wait for room that only it can make: check first, as above, or use [`try_push`](Self::try_push).
+/// A task is *in flight* from its push until its result is taken.
+/// [`Call::max_in_flight`](crate::Call::max_in_flight) limits the number of tasks in flight: a push blocks
+/// until there is room. A bounded pool ([`PoolBuilder::max_waiting`](crate::PoolBuilder::max_waiting)) blocks
+/// pushes as well. Without a limit, the caller decides, using [`in_flight`](Self::in_flight). If one thread
+/// both pushes and takes, it must not wait for room that only it can make: check first, as above, or use
+/// [`try_push`](Self::try_push).
 ///
 /// # Shutdown
 /// [`close`](Self::close) ends the input: [`next`](Self::next) then returns the remaining results, and
@@ -197,48 +199,53 @@ impl std::error::Error for NotYet {}
 /// call ([`Call::retry_if`](crate::Call::retry_if)). In a fork of the process that created it, the stream is
 /// closed and returns no results.
 #[must_use = "nothing is called until something is pushed, and dropping it cancels its tasks"]
-pub struct Stream<A, T> {
-    shared: Arc<Shared>,
-    job: Arc<Job>,
-    pushed: Arc<Pushed<A>>,
+pub struct TaskStream<A, T> {
+    shared: Arc<PoolShared>,
+    job: Arc<CallState>,
+    pushed: Arc<PushedTasks<A>>,
     number: u64,
     results: PhantomData<fn() -> T>,
 }
 
-impl<A, T> fmt::Debug for Stream<A, T> {
+impl<A, T> fmt::Debug for TaskStream<A, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.job.is_ours() {
-            return f.write_str("Stream(of another process)");
+            return f.write_str("TaskStream(of another process)");
         }
-        let slots = self.job.slots();
-        let (done, total, under_way) = (slots.progress().done, slots.progress().total, slots.under_way());
-        write!(f, "Stream({done} of {total} tasks done, {under_way} on their way)")
+        let outcomes = self.job.outcomes();
+        let (done, total, in_flight) =
+            (outcomes.progress().done, outcomes.progress().total, outcomes.in_flight());
+        write!(f, "TaskStream({done} of {total} tasks done, {in_flight} on their way)")
     }
 }
 
 /// Time limit of a wait.
 #[derive(Clone, Copy)]
-enum Wait {
-    Not,
+enum WaitLimit {
+    NoWait,
     Until(Option<Instant>),
 }
 
-impl Wait {
-    fn at_most(timeout: Duration) -> Wait {
-        if timeout.is_zero() { Wait::Not } else { Wait::Until(Instant::now().checked_add(timeout)) }
+impl WaitLimit {
+    fn at_most(timeout: Duration) -> WaitLimit {
+        if timeout.is_zero() {
+            WaitLimit::NoWait
+        } else {
+            WaitLimit::Until(Instant::now().checked_add(timeout))
+        }
     }
 }
 
-impl<A, T> Stream<A, T> {
-    pub(crate) fn new(shared: Arc<Shared>, job: Arc<Job>, pushed: Arc<Pushed<A>>) -> Self {
-        Stream { shared, job, pushed, number: next_stream(), results: PhantomData }
+impl<A, T> TaskStream<A, T> {
+    pub(crate) fn new(shared: Arc<PoolShared>, job: Arc<CallState>, pushed: Arc<PushedTasks<A>>) -> Self {
+        TaskStream { shared, job, pushed, number: next_stream(), results: PhantomData }
     }
 
     /// Makes [`next`](Self::next) return the results in push order. By default they are in the order of
     /// completion.
     pub fn in_order(self) -> Self {
         if self.job.is_ours()
-            && let Some(tickets) = &mut self.job.slots().tickets
+            && let Some(tickets) = &mut self.job.outcomes().tickets
         {
             tickets.in_order = true;
         }
@@ -247,8 +254,8 @@ impl<A, T> Stream<A, T> {
 
     /// Returns the number of tasks in flight: pushed, with a result that was not taken.
     #[must_use]
-    pub fn under_way(&self) -> usize {
-        if self.job.is_ours() { self.job.slots().under_way() } else { 0 }
+    pub fn in_flight(&self) -> usize {
+        if self.job.is_ours() { self.job.outcomes().in_flight() } else { 0 }
     }
 
     /// Returns the running tasks of this stream, like [`Pool::running`](crate::Pool::running). Their
@@ -263,26 +270,26 @@ impl<A, T> Stream<A, T> {
     pub fn close(&self) {
         if self.job.is_ours() {
             self.job.close();
-            self.shared.stream_is_closed();
+            self.shared.wake_stream_pushers();
         }
     }
 
-    /// Waits until `so` returns `true`. Returns `false` at the time limit.
-    fn wait(&self, wait: Wait, so: impl Fn(&Slots) -> bool) -> bool {
+    /// Waits until `condition` returns `true`. Returns `false` at the time limit.
+    fn wait(&self, wait: WaitLimit, condition: impl Fn(&CallOutcomes) -> bool) -> bool {
         match wait {
-            Wait::Not => so(&self.job.slots()),
-            Wait::Until(until) => self.job.wait(until, so),
+            WaitLimit::NoWait => condition(&self.job.outcomes()),
+            WaitLimit::Until(until) => self.job.wait(until, condition),
         }
     }
 }
 
-impl<A: Message + Send, T: Message + Send> Stream<A, T> {
+impl<A: Message + Send, T: Message + Send> TaskStream<A, T> {
     /// Pushes a task, and returns its ticket. Blocks until there is [room](Self#room) for it.
     ///
     /// # Errors
     /// `PushError::Closed` with the arguments if the stream is closed.
     pub fn push(&self, args: A) -> Result<Ticket, PushError<A>> {
-        self.push_within(None, args, Wait::Until(None))
+        self.push_within(None, args, WaitLimit::Until(None))
     }
 
     /// Like [`push`](Self::push), preferring the worker that ran this [lane](Self#lanes) last.
@@ -290,7 +297,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     /// # Errors
     /// Same as [`push`](Self::push).
     pub fn push_to(&self, lane: u64, args: A) -> Result<Ticket, PushError<A>> {
-        self.push_within(Some(lane), args, Wait::Until(None))
+        self.push_within(Some(lane), args, WaitLimit::Until(None))
     }
 
     /// Like [`push`](Self::push), without waiting for room.
@@ -298,7 +305,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     /// # Errors
     /// `PushError` with the arguments if there is no room or the stream is closed.
     pub fn try_push(&self, args: A) -> Result<Ticket, PushError<A>> {
-        self.push_within(None, args, Wait::Not)
+        self.push_within(None, args, WaitLimit::NoWait)
     }
 
     /// Like [`push_to`](Self::push_to), without waiting for room.
@@ -306,7 +313,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     /// # Errors
     /// Same as [`try_push`](Self::try_push).
     pub fn try_push_to(&self, lane: u64, args: A) -> Result<Ticket, PushError<A>> {
-        self.push_within(Some(lane), args, Wait::Not)
+        self.push_within(Some(lane), args, WaitLimit::NoWait)
     }
 
     /// Like [`push`](Self::push), but waits for room for at most `timeout`.
@@ -314,7 +321,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     /// # Errors
     /// Same as [`try_push`](Self::try_push).
     pub fn push_timeout(&self, args: A, timeout: Duration) -> Result<Ticket, PushError<A>> {
-        self.push_within(None, args, Wait::at_most(timeout))
+        self.push_within(None, args, WaitLimit::at_most(timeout))
     }
 
     /// Like [`push_to`](Self::push_to), but waits for room for at most `timeout`.
@@ -322,7 +329,7 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     /// # Errors
     /// Same as [`try_push`](Self::try_push).
     pub fn push_to_timeout(&self, lane: u64, args: A, timeout: Duration) -> Result<Ticket, PushError<A>> {
-        self.push_within(Some(lane), args, Wait::at_most(timeout))
+        self.push_within(Some(lane), args, WaitLimit::at_most(timeout))
     }
 
     /// Like [`push`](Self::push), but waits for room without blocking a thread. If the future is dropped
@@ -342,47 +349,50 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
         self.push_when_ready(Some(lane), args).await
     }
 
-    fn push_within(&self, lane: Option<u64>, args: A, wait: Wait) -> Result<Ticket, PushError<A>> {
+    fn push_within(&self, lane: Option<u64>, args: A, wait: WaitLimit) -> Result<Ticket, PushError<A>> {
         if !self.job.is_ours() {
             return Err(PushError::Closed(args));
         }
         let pool_has_room = match wait {
-            Wait::Not => !self.shared.is_full(),
-            Wait::Until(until) => self.shared.wait_for_room(until, || self.job.is_closed()),
+            WaitLimit::NoWait => !self.shared.is_full(),
+            WaitLimit::Until(until) => self.shared.wait_for_room(until, || self.job.is_closed()),
         };
         loop {
-            let room = if pool_has_room { self.job.expect_one() } else { Err(Refused::Full) };
+            let room = if pool_has_room { self.job.expect_one() } else { Err(PushRefusal::Full) };
             match room {
                 Ok(index) => return Ok(self.submit(index, lane, args)),
                 Err(_) if self.job.is_closed() => return Err(PushError::Closed(args)),
                 Err(_) => {}
             }
-            if !pool_has_room || !self.wait(wait, |slots| slots.has_room() != Err(Refused::Full)) {
+            if !pool_has_room || !self.wait(wait, |outcomes| outcomes.check_room() != Err(PushRefusal::Full))
+            {
                 return Err(PushError::Full(args));
             }
         }
     }
 
     async fn push_when_ready(&self, lane: Option<u64>, args: A) -> Result<Ticket, PushError<A>> {
-        let mut room = Some(UntilRoom::new(&self.shared));
+        let mut room = Some(RoomFuture::new(&self.shared));
         let index = poll_fn(|context| {
             if !self.job.is_ours() || self.job.is_closed() {
-                return Poll::Ready(Err(Refused::Closed));
+                return Poll::Ready(Err(PushRefusal::Closed));
             }
             if let Some(of_pool) = &mut room {
                 if Pin::new(of_pool).poll(context).is_pending() {
                     // If the stream was closed just before this future began to wait, no waker was woken.
                     let closed = self.job.is_closed();
-                    return if closed { Poll::Ready(Err(Refused::Closed)) } else { Poll::Pending };
+                    return if closed { Poll::Ready(Err(PushRefusal::Closed)) } else { Poll::Pending };
                 }
                 room = None;
             }
             loop {
                 match self.job.expect_one() {
-                    Err(Refused::Full) => {}
+                    Err(PushRefusal::Full) => {}
                     other => return Poll::Ready(other),
                 }
-                if self.job.wake(context.waker(), |slots| slots.has_room() != Err(Refused::Full)) {
+                if self.job.register_waker(context.waker(), |outcomes| {
+                    outcomes.check_room() != Err(PushRefusal::Full)
+                }) {
                     return Poll::Pending;
                 }
             }
@@ -414,23 +424,23 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     ///
     /// Blocks even if no task is in flight: another thread may push a task or close the stream.
     pub fn next(&self) -> Option<Outcome<T>> {
-        self.outcome_within(None, Wait::Until(None)).ok().flatten()
+        self.outcome_within(None, WaitLimit::Until(None)).ok().flatten()
     }
 
     /// Like [`next`](Self::next), without waiting.
     ///
     /// # Errors
-    /// `NotYet` if no result is available.
-    pub fn try_next(&self) -> Result<Option<Outcome<T>>, NotYet> {
-        self.outcome_within(None, Wait::Not)
+    /// `PendingError` if no result is available.
+    pub fn try_next(&self) -> Result<Option<Outcome<T>>, PendingError> {
+        self.outcome_within(None, WaitLimit::NoWait)
     }
 
     /// Like [`next`](Self::next), but waits for at most `timeout`.
     ///
     /// # Errors
-    /// `NotYet` if no result is available in time.
-    pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Outcome<T>>, NotYet> {
-        self.outcome_within(None, Wait::at_most(timeout))
+    /// `PendingError` if no result is available in time.
+    pub fn next_timeout(&self, timeout: Duration) -> Result<Option<Outcome<T>>, PendingError> {
+        self.outcome_within(None, WaitLimit::at_most(timeout))
     }
 
     /// Like [`next`](Self::next), without blocking a thread. If the future is dropped before it is ready, no
@@ -442,19 +452,19 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     /// Blocks until the result of this task is available. Returns `None` if the result was already taken, or
     /// the ticket belongs to another stream.
     pub fn take(&self, ticket: Ticket) -> Option<Result<T, TaskError>> {
-        self.outcome_within(Some(ticket), Wait::Until(None)).ok().flatten().map(|(_, result)| result)
+        self.outcome_within(Some(ticket), WaitLimit::Until(None)).ok().flatten().map(|(_, result)| result)
     }
 
     /// Like [`take`](Self::take), but waits for at most `timeout`.
     ///
     /// # Errors
-    /// `NotYet` if the result is not available in time.
+    /// `PendingError` if the result is not available in time.
     pub fn take_timeout(
         &self,
         ticket: Ticket,
         timeout: Duration,
-    ) -> Result<Option<Result<T, TaskError>>, NotYet> {
-        let outcome = self.outcome_within(Some(ticket), Wait::at_most(timeout))?;
+    ) -> Result<Option<Result<T, TaskError>>, PendingError> {
+        let outcome = self.outcome_within(Some(ticket), WaitLimit::at_most(timeout))?;
         Ok(outcome.map(|(_, result)| result))
     }
 
@@ -463,19 +473,23 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
         self.outcome(Some(ticket)).await.map(|(_, result)| result)
     }
 
-    fn outcome_within(&self, ticket: Option<Ticket>, wait: Wait) -> Result<Option<Outcome<T>>, NotYet> {
+    fn outcome_within(
+        &self,
+        ticket: Option<Ticket>,
+        wait: WaitLimit,
+    ) -> Result<Option<Outcome<T>>, PendingError> {
         if !self.may_take(ticket) {
             return Ok(None);
         }
         loop {
-            if !self.wait(wait, |slots| is_decided(slots, ticket)) {
-                return Err(NotYet { under_way: self.under_way() });
+            if !self.wait(wait, |outcomes| is_decided(outcomes, ticket)) {
+                return Err(PendingError { in_flight: self.in_flight() });
             }
             if let Some(run) = self.job.take_outcome(ticket.map(Ticket::number)) {
                 return Ok(Some(self.taken(run)));
             }
             // Another thread took the outcome, or there is none.
-            if is_over(&self.job.slots(), ticket) {
+            if is_over(&self.job.outcomes(), ticket) {
                 return Ok(None);
             }
         }
@@ -490,10 +504,10 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
                 if let Some(run) = self.job.take_outcome(ticket.map(Ticket::number)) {
                     return Poll::Ready(Some(run));
                 }
-                if is_over(&self.job.slots(), ticket) {
+                if is_over(&self.job.outcomes(), ticket) {
                     return Poll::Ready(None);
                 }
-                if self.job.wake(context.waker(), |slots| is_decided(slots, ticket)) {
+                if self.job.register_waker(context.waker(), |outcomes| is_decided(outcomes, ticket)) {
                     return Poll::Pending;
                 }
             }
@@ -502,31 +516,31 @@ impl<A: Message + Send, T: Message + Send> Stream<A, T> {
     }
 
     /// Reads the outcome. Calls user code, without holding a lock.
-    fn taken(&self, mut run: Run) -> Outcome<T> {
-        self.pushed.is_over(run.first);
+    fn taken(&self, mut run: OutcomeRun) -> Outcome<T> {
+        self.pushed.forget_lane(run.first);
         (self.ticket(run.first), read(&mut run, 0))
     }
 }
 
 /// Returns `true` if there is nothing to wait for: the task is unknown or taken, or the stream has ended.
-fn is_over(slots: &Slots, ticket: Option<Ticket>) -> bool {
-    let Some(tickets) = &slots.tickets else { return true };
+fn is_over(outcomes: &CallOutcomes, ticket: Option<Ticket>) -> bool {
+    let Some(tickets) = &outcomes.tickets else { return true };
     match ticket {
-        Some(Ticket { number, .. }) => tickets.is_taken(number) || number >= slots.progress().total,
-        None => slots.is_over(),
+        Some(Ticket { number, .. }) => tickets.is_taken(number) || number >= outcomes.progress().total,
+        None => outcomes.is_over(),
     }
 }
 
 /// Returns `true` if an outcome can be taken, or will never arrive.
-fn is_decided(slots: &Slots, ticket: Option<Ticket>) -> bool {
-    let is_there = slots.tickets.as_ref().is_some_and(|tickets| match ticket {
+fn is_decided(outcomes: &CallOutcomes, ticket: Option<Ticket>) -> bool {
+    let is_there = outcomes.tickets.as_ref().is_some_and(|tickets| match ticket {
         Some(Ticket { number, .. }) => tickets.has(number),
         None => tickets.next().is_some(),
     });
-    is_there || is_over(slots, ticket)
+    is_there || is_over(outcomes, ticket)
 }
 
-impl<A, T> Drop for Stream<A, T> {
+impl<A, T> Drop for TaskStream<A, T> {
     fn drop(&mut self) {
         self.shared.cancel(&self.job);
     }

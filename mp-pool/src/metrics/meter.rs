@@ -70,7 +70,7 @@ impl Histogram {
 
 /// Numbers of tasks by outcome.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Ends {
+pub(crate) struct TaskCounts {
     pub(crate) done: u64,
     pub(crate) failed: u64,
     pub(crate) lost: u64,
@@ -80,16 +80,16 @@ pub(crate) struct Ends {
 /// All counters since the pool was created.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
-    pub(crate) ends: Ends,
+    pub(crate) ends: TaskCounts,
     pub(crate) waiting: Histogram,
     pub(crate) running: Histogram,
 }
 
-impl Ends {
+impl TaskCounts {
     /// Counts `tasks` tasks that ended with `error` or a result.
-    pub(crate) fn of(error: Option<&TaskError>, tasks: u64) -> Ends {
+    pub(crate) fn of(error: Option<&TaskError>, tasks: u64) -> TaskCounts {
         use TaskError::{Broken, Cancelled, Closed, Interrupted, Terminated, WorkerLost};
-        let mut ends = Ends::default();
+        let mut ends = TaskCounts::default();
         *match error {
             None => &mut ends.done,
             Some(WorkerLost(_)) => &mut ends.lost,
@@ -99,7 +99,7 @@ impl Ends {
         ends
     }
 
-    pub(crate) fn add(&mut self, more: Ends) {
+    pub(crate) fn add(&mut self, more: TaskCounts) {
         self.done += more.done;
         self.failed += more.failed;
         self.lost += more.lost;

@@ -2,4 +2,4 @@
 
 pub(crate) mod meter;
 pub(crate) mod running;
-pub(crate) mod shown;
+pub(crate) mod snapshot;

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use crate::calls::job::Job;
-use crate::clock;
-use crate::workers::state::{State, Worker};
+use crate::tasks::call_state::CallState;
+use crate::worker::clock;
+use crate::workers::state::PoolState;
+use crate::workers::worker::Worker;
 
 /// Number of attempts at a consistent read, if the worker continues meanwhile.
-const LOOKS: usize = 4;
+const READ_ATTEMPTS: usize = 4;
 
 /// Task that a worker is running. Returned by [`Pool::running`](crate::Pool::running).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,21 +42,22 @@ impl Worker {
     fn running(&self, worker: usize, now: Instant) -> Option<RunningTask> {
         let (pid, chunk) = (self.pid, self.first().filter(|_| self.ready)?);
         let since_heard = now.saturating_duration_since(self.since);
-        let timed = chunk.job.terms.timeout.is_some();
-        for _ in 0..LOOKS {
-            let (word, note, since) = (self.watch.word(), self.watch.note(), self.watch.since());
+        let timed = chunk.job.options.timeout.is_some();
+        for _ in 0..READ_ATTEMPTS {
+            let (word, note, since) =
+                (self.shared_words.word(), self.shared_words.note(), self.shared_words.since());
             let running = |item: usize, running_for| {
                 let task = chunk.first + item;
                 RunningTask { worker, pid, task, running_for, note }
             };
             // The chunk word is not set for a single task without a time-out.
-            if !timed && !word.is_of(chunk.id) && chunk.left() == 1 {
+            if !timed && !word.is_of(chunk.id) && chunk.remaining() == 1 {
                 return Some(running(chunk.reported, since_heard));
             }
             if !word.is_of(chunk.id) || word.is_done() {
                 return None;
             }
-            if self.watch.word() == word {
+            if self.shared_words.word() == word {
                 let ran = Duration::from_nanos(clock::now().saturating_sub(since));
                 return Some(running(word.next() - 1, if timed { ran } else { since_heard }));
             }
@@ -64,9 +66,9 @@ impl Worker {
     }
 }
 
-impl State {
+impl PoolState {
     /// Returns the running tasks of this call, or of all calls.
-    pub(crate) fn running_of(&self, job: Option<&Job>) -> Vec<RunningTask> {
+    pub(crate) fn running_of(&self, job: Option<&CallState>) -> Vec<RunningTask> {
         let is_its = |worker: &Worker| {
             job.is_none_or(|job| worker.first().is_some_and(|chunk| std::ptr::eq(&*chunk.job, job)))
         };

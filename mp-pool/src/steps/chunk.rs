@@ -9,8 +9,8 @@
 //!
 //! | word | meaning | changed by |
 //! |---|---|---|
-//! | `chunk, next, end` | item `next - 1` runs, and `next..end` may be claimed | the worker → `next + 1` ([`Claim`]), which also finishes item `next - 1`; → DONE ([`Finish`]); the pool → a smaller `end`, not below `next` ([`Cut`]); → CONDEMNED ([`Condemn`]) |
-//! | `chunk, next, end`, DONE | item `next - 1` is finished, and no item runs | the worker → `next + 1` without DONE ([`Claim`]); → the next chunk with `next` = 1 ([`Begin`]), when `next` = `end` or it ends; the pool as above |
+//! | `chunk, next, end` | item `next - 1` runs, and `next..end` may be claimed | the worker → `next + 1` ([`ClaimItem`]), which also finishes item `next - 1`; → DONE ([`FinishItem`]); the pool → a smaller `end`, not below `next` ([`CutChunk`]); → CONDEMNED ([`CondemnWorker`]) |
+//! | `chunk, next, end`, DONE | item `next - 1` is finished, and no item runs | the worker → `next + 1` without DONE ([`ClaimItem`]); → the next chunk with `next` = 1 ([`BeginChunk`]), when `next` = `end` or it ends; the pool as above |
 //! | … CONDEMNED | the running item, or the next one, exceeded its time limit: the worker will be killed, and does nothing more | the pool, when the worker is dead → 0 |
 //!
 //! Each change is one compare-and-swap. So an item is either claimed by the worker or withdrawn by the pool,
@@ -22,7 +22,7 @@
 //! # Effects of a death
 //! | the worker is killed | word | pool |
 //! |---|---|---|
-//! | before [`Begin`], after taking the chunk | names another chunk | the first item is lost, because a message that kills its reader would otherwise kill one worker after the other; the other items go to another worker |
+//! | before [`BeginChunk`], after taking the chunk | names another chunk | the first item is lost, because a message that kills its reader would otherwise kill one worker after the other; the other items go to another worker |
 //! | while item `next - 1` runs | `next`, not DONE | that item is lost; `next..end` go to another worker |
 //! | between two items | as above, or DONE | unsent results are in the [journal](super::journal); `next..end` go to another worker |
 //!
@@ -75,11 +75,11 @@ impl ChunkWord {
     }
 
     /// Returns the position of the worker in a chunk whose items before `reported` have outcomes.
-    pub const fn place(self, chunk: u64, reported: usize) -> Place {
+    pub const fn place(self, chunk: u64, reported: usize) -> ItemPosition {
         match self.is_of(chunk) {
-            false => Place::Before(0),
-            true if self.is_done() || self.next() <= reported => Place::Before(self.next()),
-            true => Place::At(self.next() - 1),
+            false => ItemPosition::Next(0),
+            true if self.is_done() || self.next() <= reported => ItemPosition::Next(self.next()),
+            true => ItemPosition::Running(self.next() - 1),
         }
     }
 
@@ -106,11 +106,11 @@ impl ChunkWord {
 
 /// Position of a worker in a chunk.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Place {
+pub enum ItemPosition {
     /// This item runs.
-    At(usize),
+    Running(usize),
     /// No item runs. The worker claims this item next, if it exists.
-    Before(usize),
+    Next(usize),
 }
 
 /// Result of a change of the word by its worker.
@@ -126,20 +126,20 @@ pub enum Turn {
 
 /// Steps of a worker that begins a chunk, and claims its first item.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Begin {
+pub struct BeginChunk {
     at: Word,
     seen: ChunkWord,
     to: ChunkWord,
 }
 
-impl Begin {
+impl BeginChunk {
     /// Creates the steps for the word at `at`, whose last value written by the worker was `seen`.
     pub fn new(at: Word, seen: ChunkWord, chunk: u64, count: usize) -> Self {
         Self { at, seen, to: ChunkWord::begun(chunk, count) }
     }
 }
 
-impl Steps for Begin {
+impl Steps for BeginChunk {
     type Out = Turn;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Turn> {
@@ -149,19 +149,19 @@ impl Steps for Begin {
 
 /// Steps of a worker that finishes the current item and claims the next one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Claim {
+pub struct ClaimItem {
     at: Word,
     seen: ChunkWord,
 }
 
-impl Claim {
+impl ClaimItem {
     /// Creates the steps for the word at `at`, whose last value written by the worker was `seen`.
     pub fn new(at: Word, seen: ChunkWord) -> Self {
         Self { at, seen }
     }
 }
 
-impl Steps for Claim {
+impl Steps for ClaimItem {
     type Out = Turn;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Turn> {
@@ -174,19 +174,19 @@ impl Steps for Claim {
 
 /// Steps of a worker that finishes the current item, and claims none.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Finish {
+pub struct FinishItem {
     at: Word,
     seen: ChunkWord,
 }
 
-impl Finish {
+impl FinishItem {
     /// Creates the steps for the word at `at`, whose last value written by the worker was `seen`.
     pub fn new(at: Word, seen: ChunkWord) -> Self {
         Self { at, seen }
     }
 }
 
-impl Steps for Finish {
+impl Steps for FinishItem {
     type Out = Turn;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Turn> {
@@ -209,7 +209,7 @@ fn change<M: Mem + ?Sized>(m: &M, at: Word, seen: &mut ChunkWord, to: ChunkWord)
 
 /// Share of the unclaimed items that are withdrawn.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Share {
+pub enum CutShare {
     /// All items.
     All,
     /// Half of the items. The worker keeps the smaller half.
@@ -218,21 +218,21 @@ pub enum Share {
 
 /// Steps of the pool that withdraw items of a chunk that was begun. Returns the first withdrawn item, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Cut {
+pub struct CutChunk {
     at: Word,
     chunk: u64,
-    share: Share,
+    share: CutShare,
     seen: Option<ChunkWord>,
 }
 
-impl Cut {
+impl CutChunk {
     /// Creates the steps for the worker whose word is at `at`.
-    pub fn new(at: Word, chunk: u64, share: Share) -> Self {
+    pub fn new(at: Word, chunk: u64, share: CutShare) -> Self {
         Self { at, chunk, share, seen: None }
     }
 }
 
-impl Steps for Cut {
+impl Steps for CutChunk {
     type Out = Option<usize>;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<usize>> {
@@ -246,8 +246,8 @@ impl Steps for Cut {
             return Some(None);
         }
         let kept = match self.share {
-            Share::All => 0,
-            Share::Half => rest / 2,
+            CutShare::All => 0,
+            CutShare::Half => rest / 2,
         };
         let end = seen.next() + kept;
         match m.cas(self.at, seen.0, seen.ending_at(end).0) {
@@ -262,19 +262,19 @@ impl Steps for Cut {
 
 /// Steps of the pool that condemn a worker, unless its word has changed. Returns `true` on success.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Condemn {
+pub struct CondemnWorker {
     at: Word,
     seen: ChunkWord,
 }
 
-impl Condemn {
+impl CondemnWorker {
     /// Creates the steps for the worker whose word is at `at` and had the value `seen`.
     pub fn new(at: Word, seen: ChunkWord) -> Self {
         Self { at, seen }
     }
 }
 
-impl Steps for Condemn {
+impl Steps for CondemnWorker {
     type Out = bool;
 
     fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<bool> {
@@ -293,25 +293,27 @@ mod tests {
     fn each_item_is_claimed_or_taken_back_and_never_both() {
         const AT: Word = Word::at(8);
         const COUNT: usize = 4;
-        for (order, share) in (0..1_u32 << 14).flat_map(|order| [(order, Share::All), (order, Share::Half)]) {
+        for (order, share) in
+            (0..1_u32 << 14).flat_map(|order| [(order, CutShare::All), (order, CutShare::Half)])
+        {
             let m = HeapMem::new(2);
             let mut seen = ChunkWord::begun(5, COUNT);
             m.store(AT, seen.0);
             let (mut claimed, mut kept, mut ended) = (1, COUNT, false);
-            let (mut claim, mut cut) = (Claim::new(AT, seen), Cut::new(AT, 5, share));
+            let (mut claim, mut cut) = (ClaimItem::new(AT, seen), CutChunk::new(AT, 5, share));
             for step in 0..14 {
                 if order >> step & 1 == 0 {
                     match claim.step(&m) {
                         Some(Turn::Go(now)) if !ended => {
                             (seen, claimed) = (now, claimed + 1);
-                            claim = Claim::new(AT, seen);
+                            claim = ClaimItem::new(AT, seen);
                         }
                         Some(Turn::End(_)) => ended = true,
                         _ => {}
                     }
                 } else if let Some(from) = cut.step(&m) {
                     kept = from.unwrap_or(kept);
-                    cut = Cut::new(AT, 5, share);
+                    cut = CutChunk::new(AT, 5, share);
                 }
             }
             assert!(claimed <= kept && (!ended || claimed == kept), "{order:b} {share:?}: {claimed} {kept}");
@@ -322,25 +324,25 @@ mod tests {
     /// A single remaining item is withdrawn, too: an idle worker runs it before the worker that has a long
     /// item.
     #[test]
-    fn a_worker_keeps_the_smaller_half_of_what_it_has_not_begun() {
+    fn cut_of_half_leaves_the_smaller_half() {
         const AT: Word = Word::at(8);
         for (left, kept) in [(1, 0), (2, 1), (3, 1), (4, 2)] {
             let m = HeapMem::new(2);
             m.store(AT, ChunkWord::begun(5, 1 + left).0);
-            assert_eq!(run(Cut::new(AT, 5, Share::Half), &m), Some(1 + kept), "{left}");
+            assert_eq!(run(CutChunk::new(AT, 5, CutShare::Half), &m), Some(1 + kept), "{left}");
             assert_eq!(ChunkWord(m.load(AT)).end(), 1 + kept);
         }
     }
 
     /// Items of a condemned worker are handled after its death, so none is assigned twice.
     #[test]
-    fn nothing_is_taken_back_from_a_condemned_worker_or_of_another_chunk() {
+    fn cut_ignores_condemned_worker_and_other_chunk() {
         const AT: Word = Word::at(8);
         let m = HeapMem::new(2);
         for word in [ChunkWord(ChunkWord::begun(5, 4).0 | CONDEMNED), ChunkWord::begun(6, 4)] {
             m.store(AT, word.0);
-            for share in [Share::All, Share::Half] {
-                assert_eq!(run(Cut::new(AT, 5, share), &m), None, "{share:?}");
+            for share in [CutShare::All, CutShare::Half] {
+                assert_eq!(run(CutChunk::new(AT, 5, share), &m), None, "{share:?}");
                 assert_eq!(m.load(AT), word.0);
             }
         }

@@ -116,7 +116,7 @@ fn low(bytes: &[u8]) -> u64 {
 
 /// Results read from a journal.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Finished {
+pub struct JournalResults {
     /// Item of the first result.
     pub first: usize,
     /// End of each result in `bytes`.
@@ -128,7 +128,7 @@ pub struct Finished {
 /// Steps that read the results of a chunk from a journal. Returns `None` if the journal is for another chunk,
 /// or has changed in between.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Read {
+pub struct ReadJournal {
     head: Word,
     chunk: u64,
     /// Value of the head at the start.
@@ -136,17 +136,17 @@ pub struct Read {
     data: Vec<u8>,
 }
 
-impl Read {
+impl ReadJournal {
     /// Creates the steps for the journal whose head is at `head`.
     pub fn new(head: Word, chunk: u64) -> Self {
         Self { head, chunk, begun: None, data: Vec::new() }
     }
 }
 
-impl Steps for Read {
-    type Out = Option<Finished>;
+impl Steps for ReadJournal {
+    type Out = Option<JournalResults>;
 
-    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<Finished>> {
+    fn step<M: Mem + ?Sized>(&mut self, m: &M) -> Option<Option<JournalResults>> {
         let Some(begun) = self.begun else {
             let begun = m.load(self.head);
             if begun >> 34 != self.chunk & CHUNK || (begun & LEN) as usize > BYTES {
@@ -166,7 +166,7 @@ impl Steps for Read {
         }
         self.data.truncate(len);
         let mut finished =
-            Finished { first: (begun >> 18 & FIRST) as usize, ends: Vec::new(), bytes: Vec::new() };
+            JournalResults { first: (begun >> 18 & FIRST) as usize, ends: Vec::new(), bytes: Vec::new() };
         let mut rest = &self.data[..];
         while let Some((result, behind)) = split(rest) {
             finished.bytes.extend_from_slice(result);
@@ -198,12 +198,12 @@ mod tests {
 
     const HEAD: Word = Word::at(8);
 
-    fn read<M: Mem + ?Sized>(m: &M, head: Word, chunk: u64) -> Option<Finished> {
-        run(Read::new(head, chunk), m)
+    fn read<M: Mem + ?Sized>(m: &M, head: Word, chunk: u64) -> Option<JournalResults> {
+        run(ReadJournal::new(head, chunk), m)
     }
 
-    fn finished(first: usize, results: &[Vec<u8>]) -> Finished {
-        let mut found = Finished { first, ends: Vec::new(), bytes: Vec::new() };
+    fn finished(first: usize, results: &[Vec<u8>]) -> JournalResults {
+        let mut found = JournalResults { first, ends: Vec::new(), bytes: Vec::new() };
         for result in results {
             found.bytes.extend(result);
             found.ends.push(found.bytes.len() as u32);
@@ -231,7 +231,7 @@ mod tests {
 
     /// Reads between any two words that the worker writes, and expects all results written so far.
     #[test]
-    fn at_each_moment_the_results_so_far_are_found_or_none() {
+    fn reader_finds_all_results_so_far_or_none() {
         let m = HeapMem::new(2 + WORDS as usize);
         let mut journal = Journal::new(HEAD);
         let mut before = None;
@@ -256,7 +256,7 @@ mod tests {
 
     /// The worker restarts its journal and writes, between any two reads of the pool.
     #[test]
-    fn a_journal_that_begins_anew_while_it_is_read_is_not_mixed() {
+    fn restart_during_a_read_mixes_no_results() {
         let results = |first: usize| (0..6).map(|i| vec![(first + i) as u8; 10 + first]).collect::<Vec<_>>();
         for reads in 0..20_u32 {
             let m = HeapMem::new(2 + WORDS as usize);

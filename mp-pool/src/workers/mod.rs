@@ -1,9 +1,10 @@
 //! State of the workers: their tasks, and the transfer of tasks between them.
 
-pub(crate) mod choice;
-pub(crate) mod help;
-pub(crate) mod later;
-pub(crate) mod resize;
-pub(crate) mod short;
-pub(crate) mod starts;
+mod backpressure;
+mod choice;
+mod resize;
+pub(crate) mod retry_queue;
+pub(crate) mod start_backoff;
 pub(crate) mod state;
+mod work_stealing;
+pub(crate) mod worker;

@@ -6,11 +6,11 @@
 //! | slot | worker | transition | condition |
 //! |---|---|---|---|
 //! | wanted | any | not wanted: `leaves_at` is set | the pool shrinks |
-//! | not wanted, `leaves_at` set | alive | tasks that it has not begun are `returned`; it is `asked`: the message to end is in its queue | at that time, repeated until no more tasks can be withdrawn |
-//! | not wanted, `asked` | finishes its task | the slot is empty | the worker ends |
+//! | not wanted, `leaves_at` set | alive | tasks that it has not begun are `returned`; it is `asked_to_leave`: the message to end is in its queue | at that time, repeated until no more tasks can be withdrawn |
+//! | not wanted, `asked_to_leave` | finishes its task | the slot is empty | the worker ends |
 //! | not wanted, empty | – | the slot is removed | the pool's thread checks, and no later slot has a worker |
 //! | wanted again, `leaves_at` set | alive | the worker stays | the pool grows |
-//! | wanted again, `asked` | alive | the next worker is started in this slot | the worker ends |
+//! | wanted again, `asked_to_leave` | alive | the next worker is started in this slot | the worker ends |
 //! | wanted again, empty | – | a worker is started | the pool's thread checks |
 //!
 //! Only the pool's thread removes slots, and the same thread starts workers, so it never starts a worker in a
@@ -24,35 +24,37 @@ use std::time::{Duration, Instant};
 
 use mp_queue::EncodedMessage;
 
-use crate::message::{LEAVE, Task};
-use crate::workers::state::{Given, State, Worker, next_chunk};
+use crate::tasks::chunk::next_chunk;
+use crate::worker::message::{LEAVE, WorkerRequest};
+use crate::workers::state::PoolState;
+use crate::workers::worker::{SentMessage, Worker};
 
 /// Time after which a worker is checked again that has just taken a chunk, or could not be asked to end.
-const AGAIN: Duration = Duration::from_millis(2);
+const RECHECK_DELAY: Duration = Duration::from_millis(2);
 
 impl Worker {
     /// Returns `true` if the worker was not asked to end, and will not be.
-    pub(crate) fn stays(&self) -> bool {
-        !self.asked && self.leaves_at.is_none()
+    pub(crate) fn is_staying(&self) -> bool {
+        !self.asked_to_leave && self.leaves_at.is_none()
     }
 
     /// Asks the worker to end after its remaining tasks. Returns `false` if its queue is full.
-    pub(crate) fn ask_to_leave(&mut self, packed: EncodedMessage<Task>) -> bool {
-        if !self.asked {
-            let note = Given::Note { code: LEAVE, learn: false, message: packed.number() };
-            self.asked = self.give([packed].into(), [note].into()).is_empty();
+    pub(crate) fn ask_to_leave(&mut self, packed: EncodedMessage<WorkerRequest>) -> bool {
+        if !self.asked_to_leave {
+            let note = SentMessage::FunctionChange { code: LEAVE, learn: false, message: packed.number() };
+            self.asked_to_leave = self.send_messages([packed].into(), [note].into()).is_empty();
         }
-        self.asked
+        self.asked_to_leave
     }
 }
 
-impl State {
+impl PoolState {
     /// Sets the number of workers. `messages` is the capacity of the arena. The list of workers must have a
     /// slot for each.
     pub(crate) fn resize(&mut self, wanted: usize, messages: u32, now: Instant) {
         self.wanted = wanted;
         for (number, worker) in self.workers.iter_mut().enumerate() {
-            worker.is_one_of(wanted, messages);
+            worker.set_share(wanted, messages);
             if number >= wanted {
                 worker.leaves_at = Some(now);
                 worker.restart_at = None;
@@ -68,7 +70,11 @@ impl State {
 
     /// Asks workers in unwanted slots to end, and withdraws the tasks that they have not begun. `leave` makes
     /// the message.
-    pub(crate) fn send_away(&mut self, now: Instant, leave: impl Fn() -> Option<EncodedMessage<Task>>) {
+    pub(crate) fn dismiss_surplus(
+        &mut self,
+        now: Instant,
+        leave: impl Fn() -> Option<EncodedMessage<WorkerRequest>>,
+    ) {
         if self.phase.error().is_some() {
             return;
         }
@@ -76,31 +82,31 @@ impl State {
             if worker.process.is_none() || worker.leaves_at.is_none_or(|at| at > now) {
                 continue;
             }
-            let (back, emptied) = worker.take_back(next_chunk());
-            self.emptied.extend(emptied);
+            let (back, emptied_chunks) = worker.take_back(next_chunk());
+            self.emptied_chunks.extend(emptied_chunks);
             back.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
             let all = worker.may_be_recalled() && !worker.is_taking(None);
-            let asked = all && leave().is_some_and(|packed| worker.ask_to_leave(packed));
-            worker.leaves_at = if asked { None } else { Some(now + AGAIN) };
+            let asked_to_leave = all && leave().is_some_and(|packed| worker.ask_to_leave(packed));
+            worker.leaves_at = if asked_to_leave { None } else { Some(now + RECHECK_DELAY) };
         }
     }
 
     /// Returns the number of slots that are wanted, have a process, or precede a slot with a process.
-    pub(crate) fn places(&self) -> usize {
+    pub(crate) fn slot_count(&self) -> usize {
         let is_used = |worker: &Worker| worker.process.is_some() || worker.feeding;
         self.workers.iter().rposition(is_used).map_or(0, |last| last + 1).max(self.wanted)
     }
 
     /// Removes unused slots, for the caller to drop without the lock.
-    pub(crate) fn remove_places(&mut self) -> Vec<Worker> {
-        let places = self.places();
+    pub(crate) fn remove_slots(&mut self) -> Vec<Worker> {
+        let places = self.slot_count();
         self.workers.split_off(places.min(self.workers.len()))
     }
 
-    /// Returns the time at which [`send_away`](Self::send_away) or [`remove_places`](Self::remove_places) has
-    /// work.
-    pub(crate) fn next_leave(&self, now: Instant) -> Option<Instant> {
-        if self.places() < self.workers.len() {
+    /// Returns the time at which [`dismiss_surplus`](Self::dismiss_surplus) or
+    /// [`remove_slots`](Self::remove_slots) has work.
+    pub(crate) fn next_dismissal(&self, now: Instant) -> Option<Instant> {
+        if self.slot_count() < self.workers.len() {
             return Some(now);
         }
         let surplus = self.workers.iter().skip(self.wanted).filter(|_| self.phase.error().is_none());
@@ -112,36 +118,36 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::workers::state::tests::worker;
+    use crate::workers::worker::tests::worker;
 
     #[test]
     fn places_are_removed_from_the_end_once_unused() {
         let now = Instant::now();
-        let mut state = State::new(vec![worker(), worker(), worker()]);
+        let mut state = PoolState::new(vec![worker(), worker(), worker()]);
         // A thread is about to assign tasks to this worker.
         state.workers[1].feeding = true;
         state.resize(1, 1024, now);
-        assert!(state.workers[0].wants() && !state.workers[2].wants());
-        assert_eq!(state.next_leave(now), Some(now));
-        assert_eq!((state.remove_places().len(), state.workers.len()), (1, 2));
-        assert_eq!(state.next_leave(now), None);
+        assert!(state.workers[0].wants_tasks() && !state.workers[2].wants_tasks());
+        assert_eq!(state.next_dismissal(now), Some(now));
+        assert_eq!((state.remove_slots().len(), state.workers.len()), (1, 2));
+        assert_eq!(state.next_dismissal(now), None);
         state.workers[1].feeding = false;
-        assert_eq!((state.remove_places().len(), state.workers.len()), (1, 1));
+        assert_eq!((state.remove_slots().len(), state.workers.len()), (1, 1));
     }
 
     #[test]
     fn worker_that_was_asked_to_end_is_given_nothing() {
         let now = Instant::now();
-        let mut state = State::new(vec![worker(), worker()]);
+        let mut state = PoolState::new(vec![worker(), worker()]);
         state.resize(1, 1024, now);
         state.resize(2, 1024, now);
-        assert!(state.workers[1].wants(), "it was not asked yet");
-        let leave = state.workers[1].tasks.pack(Task::Forget { code: LEAVE });
+        assert!(state.workers[1].wants_tasks(), "it was not asked yet");
+        let leave = state.workers[1].tasks.pack(WorkerRequest::Forget { code: LEAVE });
         assert!(leave.is_ok_and(|packed| state.workers[1].ask_to_leave(packed)));
         state.resize(1, 1024, now);
         state.resize(2, 1024, now);
-        assert!(!state.workers[1].wants());
+        assert!(!state.workers[1].wants_tasks());
         state.workers[1].bury();
-        assert!(state.workers[1].stays());
+        assert!(state.workers[1].is_staying());
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use mp::AnyResult;
 use mp::data::{
-    Context, IterableDataset, Loaded, SampleOf, Samples, ShardPosition, ShardReader, StreamBatches,
+    Context, IterableDataset, LoadedBatch, SampleOf, Samples, ShardPosition, ShardReader, StreamBatches,
     StreamLoader, StreamLoaderBuilder, WorkerInfo,
 };
 use mp::{FrozenTensor, Queue, Tensor};
@@ -106,7 +106,7 @@ pub(crate) fn builder(
 /// Contents of a batch: its number, the shards of its samples, its rows, their random numbers.
 type Bytes = (u64, Vec<usize>, Vec<u64>, Vec<u32>);
 
-fn bytes(batch: &Loaded<Columns>) -> Bytes {
+fn bytes(batch: &LoadedBatch<Columns>) -> Bytes {
     let (rows, random) = &**batch;
     (batch.info.number, batch.info.shards.clone(), rows.to_vec(), random.to_vec())
 }

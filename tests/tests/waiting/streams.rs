@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use mp::Pool;
-use mp::pool::{PushError, Stream};
+use mp::pool::{PushError, TaskStream};
 use mp_tests::{DEADLINE, alone};
 use tokio::runtime::{Builder, Runtime};
 
@@ -53,7 +53,7 @@ fn one_thread_pushes_and_takes_with_capacity_one() {
     const TASKS: u64 = 500;
     let _alone = alone();
     let pool = Pool::new(2).unwrap();
-    let stream = pool.task(triple).ahead(1).stream();
+    let stream = pool.task(triple).max_in_flight(1).stream();
     let seen = Seen::default();
     run(1, async {
         let push = async {
@@ -79,7 +79,7 @@ fn many_tasks_push_to_lanes_of_a_full_pool() {
     const PUSHERS: u64 = 6;
     let _alone = alone();
     let pool = Pool::builder().processes(2).max_waiting(40).build().unwrap();
-    let stream: Arc<Stream<u64, u64>> = Arc::new(pool.task(triple).ahead(16).stream());
+    let stream: Arc<TaskStream<u64, u64>> = Arc::new(pool.task(triple).max_in_flight(16).stream());
     let seen = Arc::new(Seen::default());
     run(2, async {
         let takers: Vec<_> = (0..3)
@@ -87,7 +87,7 @@ fn many_tasks_push_to_lanes_of_a_full_pool() {
                 let (stream, seen) = (Arc::clone(&stream), Arc::clone(&seen));
                 tokio::spawn(async move {
                     while let Some((_, result)) = stream.next_async().await {
-                        assert!(stream.under_way() <= 16, "{stream:?}");
+                        assert!(stream.in_flight() <= 16, "{stream:?}");
                         seen.has(result.unwrap() / 3);
                     }
                 })
@@ -122,7 +122,7 @@ fn what_a_time_out_drops_has_pushed_and_taken_nothing() {
     const TASKS: u64 = 400;
     let _alone = alone();
     let pool = Pool::new(2).unwrap();
-    let stream = pool.task(triple).ahead(3).stream();
+    let stream = pool.task(triple).max_in_flight(3).stream();
     let seen = Seen::default();
     let time = |turn: u64| Duration::from_micros(turn % 5 * 40);
     run(2, async {

@@ -8,8 +8,10 @@ use std::collections::VecDeque;
 use mp_core::mem::{Mem, Steps, Word};
 use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::random::at_random;
-use mp_pool::steps::chunk::{Begin, ChunkWord, Claim, Condemn, Cut, Finish, Place, Share, Turn};
-use mp_pool::steps::journal::{Finished, Journal, Read};
+use mp_pool::steps::chunk::{
+    BeginChunk, ChunkWord, ClaimItem, CondemnWorker, CutChunk, CutShare, FinishItem, ItemPosition, Turn,
+};
+use mp_pool::steps::journal::{Journal, JournalResults, ReadJournal};
 
 const CHUNK: Word = Word::at(0);
 const JOURNAL: Word = Word::at(8);
@@ -83,10 +85,10 @@ enum Working {
     Take,
     /// Remaining words of the journal to store, and the next action.
     Store(VecDeque<(Word, u64)>, Then),
-    Begin(Begin),
+    Begin(BeginChunk),
     Run,
-    Claim(Claim),
-    Finish(Finish),
+    Claim(ClaimItem),
+    Finish(FinishItem),
     /// Claims without any check.
     Jump,
     Condemned,
@@ -122,12 +124,12 @@ impl Worker {
         if self.bug == Bug::ClaimsWithoutLook {
             Working::Jump
         } else {
-            Working::Claim(Claim::new(CHUNK, self.word))
+            Working::Claim(ClaimItem::new(CHUNK, self.word))
         }
     }
 
     fn finish(&self) -> Working {
-        Working::Finish(Finish::new(CHUNK, self.word))
+        Working::Finish(FinishItem::new(CHUNK, self.word))
     }
 
     fn keep(&mut self) -> Working {
@@ -185,7 +187,7 @@ impl Worker {
                 }
                 match then {
                     Then::Begin => {
-                        Working::Begin(Begin::new(CHUNK, self.word, self.chunk.id, self.chunk.count))
+                        Working::Begin(BeginChunk::new(CHUNK, self.word, self.chunk.id, self.chunk.count))
                     }
                     Then::Kept if self.item + 1 == self.chunk.count => self.finish(),
                     Then::Kept if self.item == self.late => {
@@ -253,7 +255,7 @@ impl Worker {
 /// Actions of the pool while the worker works, in this order.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Act {
-    Cut(Share),
+    Cut(CutShare),
     Journal,
     /// If a time limit is exceeded.
     Condemn,
@@ -289,7 +291,8 @@ impl Given {
         }
     }
 
-    fn found(&mut self, Finished { first, ends, bytes }: &Finished, before: usize, ghost: &mut Ghost) {
+    fn found(&mut self, results: &JournalResults, before: usize, ghost: &mut Ghost) {
+        let JournalResults { first, ends, bytes } = results;
         let begins = std::iter::once(0).chain(ends.iter().map(|end| *end as usize));
         let values: Vec<Vec<u8>> =
             begins.zip(ends).map(|(begin, end)| bytes[begin..*end as usize].to_vec()).collect();
@@ -302,13 +305,13 @@ impl Given {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum Dispatching {
     Next,
-    Cut(Cut),
-    Journal(Read),
+    Cut(CutChunk),
+    Journal(ReadJournal),
     Look,
-    Condemn(Condemn, u64, usize),
+    Condemn(CondemnWorker, u64, usize),
     /// The worker is dead: reads its words.
     Bury,
-    Left(ChunkWord, Option<Read>),
+    Left(ChunkWord, Option<ReadJournal>),
 }
 
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -330,7 +333,7 @@ impl Pool {
     }
 
     /// Decides the items of a dead worker's chunk.
-    fn take_apart(&mut self, word: ChunkWord, found: Option<Finished>, ghost: &mut Ghost) {
+    fn take_apart(&mut self, word: ChunkWord, found: Option<JournalResults>, ghost: &mut Ghost) {
         let Some(mut given) = self.given.pop_front() else { return };
         let over = self.condemned.filter(|(id, _)| *id == given.sent.id).map(|(_, item)| item);
         if let Some(found) = found.filter(|_| self.bug != Bug::IgnoresJournal) {
@@ -355,8 +358,8 @@ impl Pool {
             && let Some(act) = self.acts.pop_front()
         {
             return Some(match act {
-                Act::Cut(share) => Dispatching::Cut(Cut::new(CHUNK, at, share)),
-                Act::Journal => Dispatching::Journal(Read::new(JOURNAL, at)),
+                Act::Cut(share) => Dispatching::Cut(CutChunk::new(CHUNK, at, share)),
+                Act::Journal => Dispatching::Journal(ReadJournal::new(JOURNAL, at)),
                 Act::Condemn => Dispatching::Look,
             });
         } else if gone {
@@ -396,13 +399,14 @@ impl Pool {
             Dispatching::Look => {
                 let word = ChunkWord(m.load(CHUNK));
                 let given = &self.given[0];
-                let condemn = |item| Dispatching::Condemn(Condemn::new(CHUNK, word), given.sent.id, item);
+                let condemn =
+                    |item| Dispatching::Condemn(CondemnWorker::new(CHUNK, word), given.sent.id, item);
                 match word.place(given.sent.id, given.reported) {
-                    Place::At(item) => condemn(item),
-                    Place::Before(item) if item < given.end && fates[WORKER] == Fate::Stopped => {
+                    ItemPosition::Running(item) => condemn(item),
+                    ItemPosition::Next(item) if item < given.end && fates[WORKER] == Fate::Stopped => {
                         condemn(item)
                     }
-                    Place::Before(_) => Dispatching::Next,
+                    ItemPosition::Next(_) => Dispatching::Next,
                 }
             }
             Dispatching::Condemn(condemn, id, item) => {
@@ -421,7 +425,7 @@ impl Pool {
                 }
                 let Some(id) = self.given.front().map(|given| given.sent.id) else { return true };
                 let word = ChunkWord(m.load(CHUNK));
-                Dispatching::Left(word, word.is_of(id).then(|| Read::new(JOURNAL, id)))
+                Dispatching::Left(word, word.is_of(id).then(|| ReadJournal::new(JOURNAL, id)))
             }
             Dispatching::Left(word, read) => {
                 let word = *word;
@@ -511,13 +515,13 @@ fn explore(counts: &[usize], late: usize, acts: &[Act], (kills, stops): (u32, u3
 }
 
 /// All actions of the pool on a worker whose time is not over.
-const ALL: [Act; 4] = [Act::Cut(Share::Half), Act::Journal, Act::Cut(Share::All), Act::Journal];
+const ALL: [Act; 4] = [Act::Cut(CutShare::Half), Act::Journal, Act::Cut(CutShare::All), Act::Journal];
 
 #[test]
 fn each_item_has_one_outcome_while_stolen() {
     for late in 0..3 {
         explore(&[4, 2], late, &ALL, (0, 0), Bug::None);
-        explore(&[4, 2], late, &[Act::Cut(Share::All), Act::Cut(Share::Half)], (0, 0), Bug::None);
+        explore(&[4, 2], late, &[Act::Cut(CutShare::All), Act::Cut(CutShare::Half)], (0, 0), Bug::None);
     }
 }
 
@@ -540,7 +544,8 @@ fn a_stopped_worker_keeps_what_it_has_begun() {
 #[test]
 fn condemned_worker_costs_its_timed_out_item() {
     for late in 0..3 {
-        for acts in [&[Act::Condemn][..], &[Act::Condemn, Act::Cut(Share::All), Act::Condemn, Act::Journal]] {
+        let later = &[Act::Condemn, Act::Cut(CutShare::All), Act::Condemn, Act::Journal];
+        for acts in [&[Act::Condemn][..], later] {
             explore(&[3, 2], late, acts, (0, 0), Bug::None);
             explore(&[3, 2], late, acts, (1, 1), Bug::None);
         }
@@ -559,7 +564,7 @@ fn long_random_schedules() {
 #[test]
 #[should_panic(expected = "was taken back, and runs")]
 fn a_claim_without_a_look_is_found_out() {
-    explore(&[4], 9, &[Act::Cut(Share::All)], (0, 0), Bug::ClaimsWithoutLook);
+    explore(&[4], 9, &[Act::Cut(CutShare::All)], (0, 0), Bug::ClaimsWithoutLook);
 }
 
 #[test]

@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use mp::data::{Context, DataLoader, Dataset, Item, Loaded};
+use mp::data::{Context, DataLoader, Dataset, Item, LoadedBatch};
 use mp::{AnyResult, Tensor};
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +53,7 @@ impl Dataset for Rows {
 }
 
 /// Checks a batch, and returns the process that made it.
-fn check(loader: &DataLoader<Rows>, batch: &Loaded<Columns>, epoch: u64, number: u64) -> AnyResult<u32> {
+fn check(loader: &DataLoader<Rows>, batch: &LoadedBatch<Columns>, epoch: u64, number: u64) -> AnyResult<u32> {
     let info = &batch.info;
     let planned = loader.plan().epoch(epoch).batch(number)?.ok_or("a batch that is in no plan")?;
     if (info.epoch, info.number) != (epoch, number) || info.items != planned.items {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use mp::data::plan::SampleRng;
 use mp::data::{
-    Context, IterableDataset, Loaded, SampleOf, Samples, ShardPosition, ShardReader, StreamLoader,
+    Context, IterableDataset, LoadedBatch, SampleOf, Samples, ShardPosition, ShardReader, StreamLoader,
 };
 use mp::{AnyResult, Tensor};
 use serde::{Deserialize, Serialize};
@@ -97,7 +97,7 @@ struct Given {
 
 impl Given {
     /// Checks a batch, and returns the process that made it.
-    fn check(&mut self, batch: &Loaded<Columns>, sizes: &[u64]) -> AnyResult<u32> {
+    fn check(&mut self, batch: &LoadedBatch<Columns>, sizes: &[u64]) -> AnyResult<u32> {
         let info = &batch.info;
         let (lanes, epoch) = (self.lanes.len() as u64, self.epoch);
         let (round, lane) = (info.number / lanes, (info.number % lanes) as usize);

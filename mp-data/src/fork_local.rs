@@ -1,0 +1,74 @@
+//! Values of which each copy of the process has its own.
+
+use mp_core::fork::SetOnce;
+
+/// A value of the process that has made it. A copy (`fork`) of that process begins with a fresh one: a thread
+/// of the original may have been in the middle of a change just then, or have held a lock, and the copy has
+/// no such thread to wait for.
+///
+/// What a copy begins anew is never freed. A copy has few: as many as its original had made and it uses as
+/// well.
+#[derive(Debug)]
+pub(crate) struct ForkLocal<T: 'static> {
+    owner: u32,
+    value: T,
+    in_copy: SetOnce<ForkLocal<T>>,
+}
+
+impl<T> ForkLocal<T> {
+    /// Returns `true` if this process is a copy of the process that has made it.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.owner != std::process::id()
+    }
+
+    /// Returns the value of the process that has made it, for reads that wait for no thread.
+    pub(crate) fn original(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T: Default> ForkLocal<T> {
+    /// Returns the value of this process.
+    pub(crate) fn get(&self) -> &T {
+        if !self.is_forked() {
+            return &self.value;
+        }
+        // A copy of a copy has another one.
+        self.in_copy.get().unwrap_or_else(|| self.in_copy.set(ForkLocal::default())).get()
+    }
+}
+
+impl<T: Default> Default for ForkLocal<T> {
+    fn default() -> Self {
+        ForkLocal { owner: std::process::id(), value: T::default(), in_copy: SetOnce::new() }
+    }
+}
+
+#[cfg(test)]
+impl<T> ForkLocal<T> {
+    /// Returns it as a copy of the process has it.
+    pub(crate) fn as_forked(mut self) -> Self {
+        self.owner = 0;
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[test]
+    fn forked_copy_initializes_its_own_value_once() {
+        let value = ForkLocal::<Mutex<u32>>::default();
+        *value.get().lock().unwrap() = 1;
+        let value = value.as_forked();
+        let _held_by_the_original = value.original().lock().unwrap();
+        std::thread::scope(|threads| {
+            (0..4).for_each(|_| _ = threads.spawn(|| *value.get().lock().unwrap() += 1));
+        });
+        assert_eq!(*value.get().lock().unwrap(), 4);
+        assert!(!ForkLocal::<()>::default().is_forked());
+    }
+}

@@ -1,0 +1,333 @@
+//! Metrics of a loader.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::{Duration, Instant};
+
+use mp_pool::FailedStarts;
+
+/// Number of batches whose times are kept.
+const MOST_TIMES: usize = 1024;
+
+/// From fewer batches no advice follows: the start of the workers is among what they took.
+const FEW: u64 = 10;
+
+/// Time below which a batch isn't worth its way from a worker.
+const SMALL: Duration = Duration::from_micros(50);
+
+/// Batches of up to this size, and made as quickly as that, are prefetched eight for each worker, unless the
+/// user says otherwise; others two. Where threads sleep between two batches, a batch costs two context
+/// switches, some 15 µs; eight of these are little memory, and little work in vain if the trainer ends.
+const LITTLE: (usize, Duration) = (64 << 10, Duration::from_micros(200));
+
+/// Counters of a running loader.
+#[derive(Debug)]
+pub(crate) struct LoaderMeter {
+    /// Time for which trainers have been iterating.
+    elapsed: Duration,
+    pub(crate) batches: u64,
+    pub(crate) samples: u64,
+    pub(crate) bytes: u64,
+    pub(crate) waited: Duration,
+    pub(crate) busy: Duration,
+    pub(crate) skipped_samples: u64,
+    pub(crate) skipped_batches: u64,
+    pub(crate) failed: u64,
+    /// Bytes of the largest batch; `None` before the first.
+    pub(crate) most_bytes: Option<usize>,
+    began: Duration,
+    ready: usize,
+    in_flight: usize,
+    took: VecDeque<Duration>,
+    /// Usual time of a batch: a mean in which each counts an eighth less than the one after it,
+    /// and none counts as more than a millisecond, since a worker may have had no processor for a while.
+    usual: Duration,
+}
+
+impl LoaderMeter {
+    pub(crate) fn new() -> LoaderMeter {
+        LoaderMeter {
+            elapsed: Duration::ZERO,
+            batches: 0,
+            samples: 0,
+            bytes: 0,
+            waited: Duration::ZERO,
+            busy: Duration::ZERO,
+            skipped_samples: 0,
+            skipped_batches: 0,
+            failed: 0,
+            most_bytes: None,
+            began: Duration::ZERO,
+            ready: 0,
+            in_flight: 0,
+            took: VecDeque::new(),
+            usual: Duration::ZERO,
+        }
+    }
+
+    /// Returns the number of batches that are planned, running or ready for each worker without a setting.
+    pub(crate) fn prefetch(&self) -> usize {
+        let (bytes, time) = LITTLE;
+        // How long others are, whose bytes are in their messages alone, is not known here.
+        let are_small = self.most_bytes.is_some_and(|most| (1..=bytes).contains(&most));
+        if are_small && self.usual < time { 8 } else { 2 }
+    }
+
+    /// The trainer has waited for a batch since then; `ready` of the `in_flight` others can be given. It was
+    /// given the one before of the same iterator at `counted`, which is now: what is between iterators is no
+    /// time in which a loader could be slow.
+    pub(crate) fn record_delivery(
+        &mut self,
+        (since, now): (Instant, Instant),
+        counted: &mut Instant,
+        (ready, in_flight): (usize, usize),
+    ) {
+        (self.ready, self.in_flight) = (ready, in_flight);
+        self.waited += now.saturating_duration_since(since);
+        self.elapsed += now.saturating_duration_since(*counted);
+        *counted = now;
+    }
+
+    pub(crate) fn record_batch(&mut self, took: Duration, began: Duration, bytes: usize) {
+        self.busy += took;
+        let counts = took.min(Duration::from_millis(1));
+        self.usual = if self.most_bytes.is_some() { self.usual * 7 / 8 + counts / 8 } else { counts };
+        self.began = self.began.max(began);
+        self.most_bytes = self.most_bytes.max(Some(bytes));
+        if self.took.len() == MOST_TIMES {
+            self.took.pop_front();
+        }
+        self.took.push_back(took);
+    }
+
+    pub(crate) fn metrics(&self, workers: usize, threads: usize) -> LoaderMetrics {
+        let mut took: Vec<Duration> = self.took.iter().copied().collect();
+        took.sort_unstable();
+        let at =
+            |share: usize| took.get((took.len() * share / 100).min(took.len().saturating_sub(1))).copied();
+        LoaderMetrics {
+            workers,
+            threads,
+            batches: self.batches,
+            samples: self.samples,
+            bytes: self.bytes,
+            elapsed: self.elapsed,
+            waited: self.waited,
+            busy: self.busy,
+            init: self.began,
+            ready: self.ready,
+            in_flight: self.in_flight,
+            batch_p50: at(50).unwrap_or_default(),
+            batch_p99: at(99).unwrap_or_default(),
+            failed: self.failed,
+            skipped_samples: self.skipped_samples,
+            skipped_batches: self.skipped_batches,
+            restarts: 0,
+            retried: 0,
+            failed_starts: Vec::new(),
+        }
+    }
+}
+
+/// Metrics of a loader, returned by [`DataLoader::metrics`](crate::DataLoader::metrics). Its `Display` ends
+/// with a sentence that says whether the trainer waits for batches.
+///
+/// It counts from the making of the loader on: a state has none of it. What the trainer was given, and what
+/// was left out, is counted when the trainer gets there, so the counts of the runs of an epoch that was
+/// resumed add up to those of one run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LoaderMetrics {
+    /// Number of workers.
+    pub workers: usize,
+    /// Number of threads of each worker for rows.
+    pub threads: usize,
+    /// Batches that the trainer was given.
+    pub batches: u64,
+    /// Samples in them.
+    pub samples: u64,
+    /// Bytes of shared memory in them.
+    pub bytes: u64,
+    /// Time for which the trainer was iterating: of each iterator, from when it was first asked for a batch
+    /// to when it last gave one. What is between two epochs, such as a validation, is not in it.
+    pub elapsed: Duration,
+    /// Time for which it waited in all. What it waited in `next_timeout` without being given a batch is
+    /// counted with the next one.
+    pub waited: Duration,
+    /// Time for which workers were making batches, all taken together.
+    pub busy: Duration,
+    /// Time that a worker took to read the dataset and for [`Dataset::init`](crate::Dataset::init): the
+    /// longest.
+    pub init: Duration,
+    /// Batches that were ready, and not given, when the last one was given.
+    pub ready: usize,
+    /// Batches that were planned, running or ready then.
+    pub in_flight: usize,
+    /// Time to make a batch: the median of the last 1024.
+    pub batch_p50: Duration,
+    /// Time to make a batch that one batch in a hundred exceeds, of the last 1024.
+    pub batch_p99: Duration,
+    /// Batches in whose place the trainer was given an error.
+    pub failed: u64,
+    /// Samples that were left out of batches that were given, or that were left out whole since no sample was
+    /// left.
+    pub skipped_samples: u64,
+    /// Batches that were left out.
+    pub skipped_batches: u64,
+    /// Workers that took the place of others.
+    pub restarts: u64,
+    /// Number of times that a batch was begun again.
+    pub retried: u64,
+    /// The workers that can't begin, and why: `Dataset::init` fails, for example. The others make the
+    /// batches.
+    pub failed_starts: Vec<FailedStarts>,
+}
+
+impl LoaderMetrics {
+    /// Returns the share of the time for which the trainer waited, from 0 to 1.
+    #[must_use]
+    pub fn waiting_share(&self) -> f64 {
+        share(self.waited, self.elapsed, 1)
+    }
+
+    /// Returns the share of the time for which workers were making batches, from 0 to 1, without workers that
+    /// can't begin.
+    #[must_use]
+    pub fn busy_share(&self) -> f64 {
+        let begun = self.workers.saturating_sub(self.failed_starts.len());
+        share(self.busy, self.elapsed, begun.max(1))
+    }
+}
+
+fn share(contents: Duration, whole: Duration, times: usize) -> f64 {
+    if whole.is_zero() {
+        0.0
+    } else {
+        (contents.as_secs_f64() / whole.as_secs_f64() / times as f64).clamp(0.0, 1.0)
+    }
+}
+
+impl fmt::Display for LoaderMetrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waited, busy) = (100.0 * self.waiting_share(), 100.0 * self.busy_share());
+        let rate =
+            if self.elapsed.is_zero() { 0.0 } else { self.samples as f64 / self.elapsed.as_secs_f64() };
+        writeln!(
+            f,
+            "{} batches, {} samples, {:.1} MB in {:.1?}: {rate:.0} samples a second",
+            self.batches,
+            self.samples,
+            self.bytes as f64 / 1e6,
+            self.elapsed
+        )?;
+        writeln!(
+            f,
+            "a batch took {:.1?} (p99 {:.1?}), a worker {:.1?} to begin; {} of {} batches on their way were \
+             ready",
+            self.batch_p50, self.batch_p99, self.init, self.ready, self.in_flight
+        )?;
+        if self.failed + self.skipped_samples + self.skipped_batches + self.restarts + self.retried > 0 {
+            writeln!(
+                f,
+                "{} errors, {} samples and {} batches left out, {} batches begun again, {} workers replaced",
+                self.failed, self.skipped_samples, self.skipped_batches, self.retried, self.restarts
+            )?;
+        }
+        self.failed_starts.iter().try_for_each(|failed| writeln!(f, "{failed}"))?;
+        match self.workers {
+            _ if self.batches == 0 => f.write_str("no batch was taken yet"),
+            _ if self.batches < FEW => write!(
+                f,
+                "the trainer waited {waited:.0} % of the time; so few batches don't say what to change"
+            ),
+            0 => write!(f, "the trainer made the batches itself, {waited:.0} % of the time: add workers"),
+            _ if waited < 5.0 => {
+                write!(f, "the trainer waited {waited:.0} % of the time: the loader is not the limit")
+            }
+            _ if !self.failed_starts.is_empty() => {
+                write!(
+                    f,
+                    "the trainer waited {waited:.0} % of the time, and {} of {} workers can't begin: repair \
+                     that first",
+                    self.failed_starts.len(),
+                    self.workers
+                )
+            }
+            _ if busy < 60.0 && self.batch_p50 < SMALL => write!(
+                f,
+                "the trainer waited {waited:.0} % of the time, for batches that are made quicker than they \
+                travel: make them larger, \
+                 or without workers"
+            ),
+            _ if busy < 60.0 => write!(
+                f,
+                "the trainer waited {waited:.0} % of the time, and workers were busy only {busy:.0} %: \
+                 prefetch more"
+            ),
+            _ => write!(
+                f,
+                "the trainer waited {waited:.0} % of the time, and workers were busy {busy:.0} %: add workers"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEN: Duration = Duration::from_millis(10);
+
+    /// The trainer of `workers` workers is given batches that take 10 ms, in epochs that begin a second after
+    /// one another.
+    fn text(workers: usize, epochs: u32, batches: u32) -> (Duration, String) {
+        let (begun, mut meter) = (Instant::now(), LoaderMeter::new());
+        for epoch in 0..epochs {
+            let mut now = begun + epoch * Duration::from_secs(1);
+            let mut counted = now;
+            for _ in 0..batches {
+                meter.record_batch(TEN, TEN, 1);
+                meter.record_delivery((now, now + TEN), &mut counted, (0, 1));
+                meter.batches += 1;
+                now += TEN;
+            }
+        }
+        let metrics = meter.metrics(workers, 1);
+        (metrics.elapsed, metrics.to_string())
+    }
+
+    #[test]
+    fn time_between_epochs_is_not_counted_as_slow() {
+        let (elapsed, text) = text(1, 3, 20);
+        assert_eq!(elapsed, 60 * TEN);
+        assert!(text.contains("waited 100 %") && text.ends_with("busy 100 %: add workers"), "{text}");
+    }
+
+    #[test]
+    fn small_quick_batches_are_prefetched_more() {
+        let quick = Duration::from_micros(20);
+        let after = |batches: &[(Duration, usize)]| {
+            let mut meter = LoaderMeter::new();
+            batches.iter().for_each(|(took, bytes)| meter.record_batch(*took, TEN, *bytes));
+            meter.prefetch()
+        };
+        assert_eq!(after(&[]), 2);
+        assert_eq!(after(&[(quick, 8)]), 8);
+        assert_eq!(after(&[(TEN, 8)]), 2);
+        assert_eq!(after(&[(quick, 64 << 10), (quick, (64 << 10) + 1)]), 2);
+        // One that had no processor for a while, and a dataset whose first batch opens files.
+        assert_eq!(after(&[(quick, 8), (TEN, 8), (quick, 8)]), 8);
+        assert_eq!(after(&[&[(TEN, 8)][..], &[(quick, 8); 20]].concat()), 8);
+        assert_eq!(after(&[&[(quick, 8)][..], &[(TEN, 8); 2]].concat()), 2);
+    }
+
+    #[test]
+    fn no_advice_follows_from_a_few_batches() {
+        for workers in [0, 1, 4] {
+            let few = text(workers, 1, 9).1;
+            assert!(few.ends_with("so few batches don't say what to change"), "{few}");
+            assert!(!text(workers, 1, 10).1.contains("so few"));
+        }
+        assert!(text(4, 1, 20).1.ends_with("prefetch more"));
+    }
+}

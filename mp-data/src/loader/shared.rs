@@ -1,0 +1,205 @@
+//! State that a loader and its batches share: a plan, a dataset, and the pool or the caller that makes
+//! batches.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use mp_core::mutex::{Mutex, MutexGuard};
+use mp_pool::{Call, Pool, PoolError, StatePool, TaskError};
+use mp_spawn::{Interrupt, ProcessBuilder};
+
+use crate::fork_local::ForkLocal;
+use crate::loader::metrics::{LoaderMeter, LoaderMetrics};
+use crate::loader::source::{BatchSource, ReplyOf};
+use crate::settings::LoaderSettings;
+use crate::worker::batch_maker::make;
+use crate::worker::in_process::InProcessWorker;
+use crate::worker::init::{SharedDataset, WorkerInit};
+use crate::{AnyResult, BuildError};
+
+/// Variables that libraries read once, for the number of their threads.
+const THREADS: [&str; 4] =
+    ["RAYON_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"];
+
+/// Time in which workers of a loader that is dropped may finish the batch that they make.
+const FINISH: Duration = Duration::from_secs(1);
+
+/// Makers of batches.
+pub(crate) enum Workers<K: BatchSource> {
+    Pool {
+        pool: StatePool<K::Worker>,
+        call: Call<K::Task, ReplyOf<K>>,
+    },
+    /// The caller.
+    InProcess(InProcessWorker<K::Worker>),
+}
+
+pub(crate) struct LoaderShared<K: BatchSource> {
+    pub(crate) dataset: Arc<K::Dataset>,
+    pub(crate) plan: K::Plan,
+    pub(crate) settings: LoaderSettings,
+    pub(crate) workers: Workers<K>,
+    meter: Mutex<LoaderMeter>,
+    /// Process that made the loader.
+    owner: ForkLocal<()>,
+}
+
+fn environment(threads: usize, process: ProcessBuilder) -> ProcessBuilder {
+    let is_unset = |name: &&str| std::env::var_os(name).is_none();
+    let unset = THREADS.into_iter().filter(is_unset);
+    unset.fold(process, |process, name| process.env(name, threads.to_string()))
+}
+
+/// In a worker: what it begins with.
+fn begin<K: BatchSource>(worker_init: WorkerInit<K::Dataset, K::WorkerPlan>) -> AnyResult<K::Worker> {
+    if worker_init.keep_freed_memory {
+        crate::worker::keep_freed::keep();
+    }
+    K::begin(worker_init)
+}
+
+impl<K: BatchSource> LoaderShared<K> {
+    /// Starts the workers.
+    pub(crate) fn start(
+        dataset: Arc<K::Dataset>,
+        plan: K::Plan,
+        settings: LoaderSettings,
+    ) -> Result<Arc<Self>, BuildError> {
+        check(&settings)?;
+        let workers = if settings.num_workers == 0 {
+            Workers::InProcess(InProcessWorker::new())
+        } else {
+            let threads = settings.threads;
+            let processors = settings.affinity.processors()?;
+            #[cfg(feature = "log")]
+            crate::worker::dataset_size::warn_if_large(&SharedDataset(Arc::clone(&dataset)));
+            let mut builder = Pool::builder()
+                .processes(settings.num_workers)
+                .name(settings.name.as_str())
+                .interrupt(Interrupt::Ignore)
+                .finish_period(FINISH)
+                .max_tasks_per_child(settings.max_tasks)
+                .stderr(mp_spawn::Stdio::Tee)
+                .per_worker(move |_, process| {
+                    let process = environment(threads, process);
+                    match &processors {
+                        Some(numbers) => process.processors(numbers.iter().copied()),
+                        None => process,
+                    }
+                });
+            if let Some(method) = settings.method {
+                builder = builder.start_method(method);
+            }
+            let worker_init = worker_init::<K>(&dataset, &plan, &settings);
+            let pool = builder.try_state(begin::<K>, worker_init).build()?;
+            // What several threads were at when they died, one makes again: another task.
+            let by_one = threads > 1;
+            let times = if by_one { 0 } else { settings.retries };
+            let again =
+                |error: &TaskError| matches!(error, TaskError::WorkerLost(_) | TaskError::TimedOut { .. });
+            let mut call = pool.task(make::<K::Worker>).chunksize(1).retry_if(times, again);
+            if let Some(timeout) = settings.timeout {
+                call = call.timeout(timeout);
+            }
+            Workers::Pool { pool, call }
+        };
+        let (meter, owner) = (Mutex::new(LoaderMeter::new()), ForkLocal::default());
+        Ok(Arc::new(LoaderShared { dataset, plan, settings, workers, meter, owner }))
+    }
+
+    /// Returns `true` if this process is a copy (`fork`) of the loader's process. It has none of the
+    /// original's threads: what one of them had locked stays locked. So a copy locks nothing, and makes no
+    /// batch.
+    pub(crate) fn is_forked(&self) -> bool {
+        self.owner.is_forked()
+    }
+
+    pub(crate) fn meter(&self) -> MutexGuard<'_, LoaderMeter> {
+        self.meter.lock()
+    }
+
+    pub(crate) fn worker_init(&self) -> WorkerInit<K::Dataset, K::WorkerPlan> {
+        worker_init::<K>(&self.dataset, &self.plan, &self.settings)
+    }
+
+    pub(crate) fn metrics(&self) -> LoaderMetrics {
+        let LoaderSettings { num_workers, threads, .. } = self.settings;
+        if self.is_forked() {
+            return LoaderMeter::new().metrics(num_workers, threads);
+        }
+        let mut metrics = self.meter().metrics(num_workers, threads);
+        if let Workers::Pool { pool, .. } = &self.workers {
+            let of_pool = pool.pool().metrics();
+            (metrics.restarts, metrics.retried) = (of_pool.restarts, of_pool.retried);
+            metrics.failed_starts = of_pool.failed_starts;
+        }
+        metrics
+    }
+
+    pub(crate) fn close(&self) {
+        match &self.workers {
+            Workers::Pool { pool, .. } => pool.pool().close(),
+            Workers::InProcess(_) if self.is_forked() => {}
+            Workers::InProcess(here) => here.close(),
+        }
+    }
+
+    /// Closes the loader, and waits until its workers have ended.
+    pub(crate) fn join(&self, timeout: Duration) -> Result<bool, PoolError> {
+        self.close();
+        match &self.workers {
+            Workers::Pool { pool, .. } => pool.pool().join_timeout(timeout),
+            Workers::InProcess(_) => Ok(true),
+        }
+    }
+
+    pub(crate) fn pids(&self) -> Vec<u32> {
+        match &self.workers {
+            // One that is being replaced has none.
+            Workers::Pool { pool, .. } => pool.pool().pids().into_iter().filter(|pid| *pid != 0).collect(),
+            Workers::InProcess(_) => Vec::new(),
+        }
+    }
+}
+
+/// Checks that the settings can be met.
+fn check(settings: &LoaderSettings) -> Result<(), BuildError> {
+    let LoaderSettings { num_workers, threads, prefetch, timeout, .. } = *settings;
+    let refused = |setting, reason| Err(BuildError::Setting { setting, reason });
+    if num_workers > 1000 {
+        return refused("num_workers", format!("{num_workers} workers; at most 1000 are possible"));
+    }
+    if threads > 1024 {
+        return refused("threads_per_worker", format!("{threads} threads; at most 1024 are possible"));
+    }
+    if let Some(prefetch) = prefetch
+        && prefetch.saturating_mul(num_workers.max(1)) > 1 << 16
+    {
+        let reason = format!(
+            "{prefetch} batches for each of {num_workers} workers; at most 65536 in all are possible"
+        );
+        return refused("prefetch_factor", reason);
+    }
+    if timeout.is_some_and(|time| time.is_zero()) {
+        let reason = "it is zero; leave it out to wait without a limit";
+        return refused("timeout", reason.into());
+    }
+    Ok(())
+}
+
+fn worker_init<K: BatchSource>(
+    dataset: &Arc<K::Dataset>,
+    plan: &K::Plan,
+    settings: &LoaderSettings,
+) -> WorkerInit<K::Dataset, K::WorkerPlan> {
+    let LoaderSettings { num_workers, threads, keep_freed_memory, .. } = *settings;
+    let (seed, plan) = K::worker_plan(plan);
+    WorkerInit {
+        dataset: SharedDataset(Arc::clone(dataset)),
+        num_workers,
+        threads,
+        keep_freed_memory,
+        seed,
+        plan,
+    }
+}

@@ -1,0 +1,16 @@
+//! Start of a window of draws.
+
+use serde::{Deserialize, Serialize};
+
+/// Start of a window, which depends on the windows before it: part of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct WindowStart {
+    pub(super) number: u64,
+    /// Number of batches in the windows before it, over all ranks. What of them could not be dealt to all
+    /// ranks is dealt with it.
+    pub(super) before: u64,
+}
+
+impl WindowStart {
+    pub(super) const START: WindowStart = WindowStart { number: 0, before: 0 };
+}

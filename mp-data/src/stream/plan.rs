@@ -1,0 +1,129 @@
+//! Assignment of shards to lanes, and permutations of samples.
+
+use serde::{Deserialize, Serialize};
+
+use crate::BuildError;
+use crate::dataset::moment::{MOST_SAMPLES, MOST_SHARDS};
+use crate::plan::{RngPurpose, epoch_key, mix, no_such_rank, shuffle};
+
+/// Order of a rank's shards in one pass: a list if they are shuffled, else none.
+pub(crate) struct ShardOrder(Option<Vec<u32>>);
+
+/// The order of a stream: a function of these.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct StreamPlan {
+    pub(crate) seed: u64,
+    pub(crate) shards: u64,
+    pub(crate) rank: u32,
+    pub(crate) world: u32,
+    /// Number of lanes of this rank: at least one, and no more than it has shards.
+    pub(crate) lanes: u64,
+    pub(crate) batch_size: u64,
+    pub(crate) drop_last: bool,
+    pub(crate) shuffle: bool,
+    /// Number of samples of a lane that change places; 0 is none.
+    pub(crate) window: u64,
+    /// Number of batches of an epoch, if an epoch isn't one pass.
+    pub(crate) steps: Option<u64>,
+}
+
+impl StreamPlan {
+    pub(crate) fn new() -> StreamPlan {
+        StreamPlan {
+            seed: 0,
+            shards: 0,
+            rank: 0,
+            world: 1,
+            lanes: 16,
+            batch_size: 1,
+            drop_last: false,
+            shuffle: false,
+            window: 0,
+            steps: None,
+        }
+    }
+
+    /// All of it, as numbers.
+    pub(crate) fn words(&self) -> [u64; 9] {
+        let StreamPlan { seed, shards, rank, world, lanes, batch_size, drop_last, shuffle, window, steps } =
+            *self;
+        let flags = u64::from(drop_last) | u64::from(shuffle) << 1 | u64::from(steps.is_some()) << 2;
+        let (rank, world) = (u64::from(rank), u64::from(world));
+        [seed, shards, rank, world, lanes, batch_size, flags, window, steps.unwrap_or_default()]
+    }
+
+    /// For a dataset with this number of shards.
+    pub(crate) fn for_shards(mut self, shards: usize) -> Result<StreamPlan, BuildError> {
+        let no = |setting, reason| Err(BuildError::Setting { setting, reason });
+        let (rank, world) = (self.rank, self.world);
+        if rank >= world {
+            return no("distributed", no_such_rank(rank, world));
+        }
+        if shards < world as usize {
+            return no(
+                "distributed",
+                format!(
+                    "the dataset has {shards} shards, fewer than there are ranks ({world}): a rank would \
+                     have none"
+                ),
+            );
+        }
+        if shards > MOST_SHARDS {
+            return no("shards", format!("{shards} shards; at most {MOST_SHARDS} are possible"));
+        }
+        for (setting, value) in [("batch_size", self.batch_size), ("lanes", self.lanes)] {
+            if !(1..=MOST_SAMPLES).contains(&value) {
+                return no(setting, format!("it is {value}; possible are 1 to 2⁴⁰"));
+            }
+        }
+        if self.window > MOST_SAMPLES {
+            return no("shuffle_window", format!("it is {}; at most 2⁴⁰ are possible", self.window));
+        }
+        self.shards = shards as u64;
+        self.lanes = self.lanes.min((self.shards - u64::from(rank)).div_ceil(u64::from(world)));
+        Ok(self)
+    }
+
+    /// The seed of one pass of an epoch: with `steps`, shards can be read more than once.
+    pub(crate) fn pass_seed(&self, pass: u64) -> u64 {
+        if pass == 0 {
+            return self.seed;
+        }
+        mix(self.seed.wrapping_add(pass.wrapping_mul(0x9E37_79B9_7F4A_7C15)))
+    }
+
+    /// The shards of this rank, in the order of one pass of an epoch: lane l has those at l, l + lanes, l + 2
+    /// · lanes and so on.
+    pub(crate) fn order(&self, epoch: u64, pass: u64) -> ShardOrder {
+        if !self.shuffle {
+            return ShardOrder(None);
+        }
+        let mut shards: Vec<u32> = (self.rank..self.shards as u32).step_by(self.world as usize).collect();
+        let key = epoch_key(self.pass_seed(pass), epoch, RngPurpose::Shards);
+        shuffle(&mut shards, key.wrapping_add(u64::from(self.rank)));
+        ShardOrder(Some(shards))
+    }
+
+    /// Returns a shard of a lane.
+    pub(crate) fn shard(&self, order: &ShardOrder, lane: u64, shard_in_lane: u64) -> Option<usize> {
+        let at = shard_in_lane.checked_mul(self.lanes)?.checked_add(lane)?;
+        let shard = match &order.0 {
+            Some(shards) => u64::from(*shards.get(usize::try_from(at).ok()?)?),
+            None => at.checked_mul(u64::from(self.world))?.checked_add(u64::from(self.rank))?,
+        };
+        usize::try_from(shard).ok().filter(|_| shard < self.shards)
+    }
+
+    /// Returns the number of samples that are read before any of them is given.
+    pub(crate) fn read_at_once(&self) -> u64 {
+        if self.window == 0 { self.batch_size } else { self.window }
+    }
+
+    /// Lets the samples of a window change places, which begins at this position.
+    pub(crate) fn permute<T>(&self, samples: &mut [T], (epoch, pass): (u64, u64), begins: u64) {
+        if self.window > 0 {
+            let key = epoch_key(self.pass_seed(pass), epoch, RngPurpose::ShuffleWindows);
+            shuffle(samples, mix(key.wrapping_add(begins)));
+        }
+    }
+}

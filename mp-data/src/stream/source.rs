@@ -1,0 +1,333 @@
+//! Batches of streams: lanes in turn, each from where it was.
+//!
+//! A lane is known twice: as of what has arrived, from where its next batch begins; and as of what was given,
+//! which is the state. A slot that is there has the lane as it is behind it, until it is given.
+
+use std::collections::VecDeque;
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use mp_core::user_code::catch_panic;
+
+use super::dataset::IterableDataset;
+use super::lane::{Lane, LaneProgress};
+use super::lane_tree::LaneTree;
+use super::plan::{ShardOrder, StreamPlan};
+use super::worker::{StreamTask, StreamWorker};
+use crate::dataset::moment::{Moment, position};
+use crate::loader::source::{AfterSkip, BatchSlot, BatchSource, FailedSample, PlanStep};
+use crate::worker::init::WorkerInit;
+use crate::worker::reply::WorkerReply;
+use crate::{AnyResult, BatchInfo, Item};
+
+/// Datasets of shards.
+pub(crate) struct StreamSource<D>(PhantomData<fn() -> D>);
+
+/// Place of a trainer: each lane, in a pass of an epoch.
+#[derive(Clone)]
+pub(crate) struct StreamPosition {
+    pub(super) epoch: u64,
+    pub(super) pass: u64,
+    /// The round with which the pass begins.
+    pub(super) first: u64,
+    /// Number of batches of the epoch that were given.
+    pub(super) batches: u64,
+    pub(super) lanes: LaneTree,
+}
+
+impl StreamPosition {
+    pub(super) fn start(lanes: u64, epoch: u64) -> StreamPosition {
+        StreamPosition { epoch, pass: 0, first: 0, batches: 0, lanes: LaneTree::new(lanes, 0) }
+    }
+
+    /// The place with which the pass of a slot begins, if it is behind this one.
+    fn behind<D: IterableDataset>(&self, slot: &BatchSlot<StreamSource<D>>) -> Option<StreamPosition> {
+        let (epoch, pass, first) = (slot.epoch, slot.turn, slot.contents.first);
+        if (epoch, pass) == (self.epoch, self.pass) {
+            return None;
+        }
+        let continues = epoch == self.epoch;
+        let batches = if continues { self.batches } else { 0 };
+        Some(StreamPosition {
+            epoch,
+            pass,
+            first,
+            batches,
+            lanes: LaneTree::new(self.lanes.len() as u64, first),
+        })
+    }
+}
+
+pub(crate) struct StreamCursor {
+    /// Place after the batches that have arrived.
+    now: StreamPosition,
+    /// Order of the shards in this pass; `None` until a shard is cut.
+    order: Option<ShardOrder>,
+    /// Round and lane that are planned next.
+    next: (u64, usize),
+    /// Place after the batches that were given.
+    delivered: StreamPosition,
+}
+
+impl StreamCursor {
+    pub(super) fn new(place: StreamPosition) -> StreamCursor {
+        let round = place.lanes.earliest().unwrap_or_default();
+        StreamCursor { now: place.clone(), order: None, next: (round, 0), delivered: place }
+    }
+
+    fn begin(&mut self, plan: &StreamPlan, epoch: u64, pass: u64, first: u64) {
+        let lanes = LaneTree::new(plan.lanes, first);
+        self.order = None;
+        self.next = (first, 0);
+        self.now = StreamPosition { epoch, pass, first, batches: 0, lanes };
+    }
+
+    /// Changes a lane of this pass, as of what has arrived.
+    fn change(&mut self, number: usize, change: impl FnOnce(&mut Lane)) -> Arc<Lane> {
+        let mut lane = self.now.lanes.get(number).clone();
+        change(&mut lane);
+        let lane = Arc::new(lane);
+        self.now.lanes.set(number, Arc::clone(&lane));
+        lane
+    }
+
+    /// Returns the task for a slot's batch. The slot was planned in this pass, as all slots without a batch
+    /// are.
+    pub(super) fn task(&self, contents: &StreamContents, threads: usize) -> StreamTask {
+        StreamTask {
+            epoch: self.now.epoch,
+            pass: self.now.pass,
+            lane: contents.lane as u64,
+            at: self.now.lanes.get(contents.lane).at.clone(),
+            skip: contents.skip.clone(),
+            threads: threads as u32,
+            poison: None,
+            opens: false,
+        }
+    }
+
+    /// Ends a shard before the sample that can't be read. Returns `false` if it ended there before.
+    fn cut(&mut self, plan: &StreamPlan, contents: &StreamContents, failed: &FailedSample) -> bool {
+        let order = self.order.get_or_insert_with(|| plan.order(self.now.epoch, self.now.pass));
+        let shard = |nth: &u64| plan.shard(order, contents.lane as u64, *nth);
+        let at = &self.now.lanes.get(contents.lane).at;
+        let mut left = (at.shard_in_lane..).take_while(|nth| shard(nth).is_some());
+        let cut = left.find(|nth| shard(nth) == failed.shard);
+        let Some(nth) = cut else { return false };
+        let mut is_other = false;
+        self.change(contents.lane, |lane| is_other = lane.at.cut(nth, failed.item.index as u64));
+        is_other
+    }
+}
+
+/// Lane, round and samples of a slot.
+#[derive(Default)]
+pub(crate) struct StreamContents {
+    pub(super) lane: usize,
+    round: u64,
+    first: u64,
+    /// The positions of samples that are left out.
+    skip: Vec<u64>,
+    items: Vec<Item>,
+    shards: Vec<usize>,
+    /// The lane behind it.
+    progress: Option<Arc<Lane>>,
+}
+
+impl<D: IterableDataset> BatchSource for StreamSource<D> {
+    type Dataset = D;
+    type Batch = D::Batch;
+    type Plan = StreamPlan;
+    type WorkerPlan = StreamPlan;
+    type Worker = StreamWorker<D>;
+    type Task = StreamTask;
+    type Progress = LaneProgress;
+    type Cursor = StreamCursor;
+    type Contents = StreamContents;
+    type Position = StreamPosition;
+
+    fn begin(init: WorkerInit<D, StreamPlan>) -> AnyResult<StreamWorker<D>> {
+        StreamWorker::begin(init)
+    }
+
+    fn worker_plan(plan: &StreamPlan) -> (u64, StreamPlan) {
+        (plan.seed, plan.clone())
+    }
+
+    fn plan(
+        plan: &StreamPlan,
+        cursor: &mut StreamCursor,
+        window: &VecDeque<BatchSlot<Self>>,
+        last: u64,
+    ) -> PlanStep<StreamContents> {
+        loop {
+            let StreamPosition { epoch, pass, first, .. } = cursor.now;
+            let (round, lane) = cursor.next;
+            let here = || window.iter().filter(|slot| slot.epoch == epoch);
+            let enough = plan.steps.is_some_and(|steps| {
+                let given = if cursor.delivered.epoch == epoch { cursor.delivered.batches } else { 0 };
+                let counts = |slot: &&BatchSlot<Self>| !slot.is_skipped();
+                given + here().filter(counts).count() as u64 >= steps
+            });
+            if enough && here().any(BatchSlot::is_open) {
+                return PlanStep::Blocked;
+            }
+            let lanes = &cursor.now.lanes;
+            let (earliest, rounds) = (lanes.earliest(), lanes.latest());
+            let all_ended = earliest.is_none();
+            if enough || (all_ended && plan.steps.is_none()) {
+                // Behind an epoch without a batch the search for one could have no end.
+                if epoch >= last || rounds == 0 {
+                    return PlanStep::End;
+                }
+                cursor.begin(plan, epoch + 1, 0, 0);
+                continue;
+            }
+            if all_ended {
+                if rounds > first {
+                    cursor.begin(plan, epoch, pass + 1, rounds);
+                    continue;
+                }
+                let number = rounds * plan.lanes;
+                return PlanStep::NoBatch {
+                    epoch,
+                    number,
+                    contents: StreamContents { first, ..StreamContents::default() },
+                };
+            }
+            let next = lanes.next_in(round, lane);
+            let Some(lane) = next else {
+                // Lanes that have ended are behind the others by as many rounds as those have batches.
+                cursor.next = (earliest.unwrap_or_default().max(round + 1), 0);
+                continue;
+            };
+            cursor.next = (round, lane + 1);
+            let waits = here().any(|slot| slot.is_open() && slot.contents.lane == lane);
+            let contents = StreamContents { lane, round, first, ..StreamContents::default() };
+            let number = round * plan.lanes + lane as u64;
+            return PlanStep::Batch { epoch, turn: pass, number, contents, waits };
+        }
+    }
+
+    fn task(cursor: &StreamCursor, slot: &BatchSlot<Self>) -> StreamTask {
+        cursor.task(&slot.contents, slot.threads)
+    }
+
+    fn lane(contents: &StreamContents) -> Option<u64> {
+        Some(contents.lane as u64)
+    }
+
+    fn record_arrival(
+        cursor: &mut StreamCursor,
+        contents: &mut StreamContents,
+        made: &mut WorkerReply<D::Batch, LaneProgress>,
+    ) -> bool {
+        let mut behind = None;
+        if let Some(progress) = made.progress.take() {
+            (contents.items, contents.shards) = progress.items();
+            let LaneProgress { at, ended, .. } = progress;
+            behind = Some((at, ended));
+        }
+        let lane = cursor.change(contents.lane, |lane| {
+            if let Some(behind) = behind {
+                (lane.at, lane.ended) = behind;
+            }
+            if made.batch.is_some() || !contents.skip.is_empty() {
+                lane.round = contents.round + 1;
+            }
+        });
+        contents.progress = Some(Arc::clone(&lane));
+        !lane.ended
+    }
+
+    fn fill_info(contents: &mut StreamContents, info: &mut BatchInfo) {
+        info.items = std::mem::take(&mut contents.items);
+        info.shards = std::mem::take(&mut contents.shards);
+        info.valid = info.items.len();
+    }
+
+    fn locate_failure(_: &StreamContents, note: u64) -> Option<FailedSample> {
+        let (moment, shard, sample) = Moment::of(note)?;
+        let item = Item { index: sample as usize, position: position(shard, sample) };
+        Some(FailedSample { item, shard: Some(shard), reading: moment != Moment::Row })
+    }
+
+    fn describe(dataset: &D, failed: &FailedSample) -> Option<String> {
+        let shard = failed.shard?;
+        // A panic costs the name alone.
+        catch_panic(|| dataset.describe(shard)).flatten()
+    }
+
+    fn skip_sample(
+        plan: &StreamPlan,
+        cursor: &mut StreamCursor,
+        contents: &mut StreamContents,
+        failed: &FailedSample,
+    ) -> AfterSkip {
+        if failed.reading {
+            let is_other = cursor.cut(plan, contents, failed);
+            return if is_other { AfterSkip::Retry } else { AfterSkip::Impossible };
+        }
+        let again =
+            contents.skip.len() as u64 >= plan.batch_size || contents.skip.contains(&failed.item.position);
+        if again {
+            return AfterSkip::Impossible;
+        }
+        contents.skip.push(failed.item.position);
+        AfterSkip::Retry
+    }
+
+    fn record_loss(
+        plan: &StreamPlan,
+        cursor: &mut StreamCursor,
+        contents: &mut StreamContents,
+        failed: Option<&FailedSample>,
+    ) {
+        // If less of a shard can be read than before, other samples come next.
+        let others = failed.is_some_and(|failed| failed.reading && cursor.cut(plan, contents, failed));
+        let lane = cursor.change(contents.lane, |lane| {
+            if !others {
+                lane.at.lost += plan.batch_size;
+            }
+            lane.round = contents.round + 1;
+        });
+        contents.progress = Some(lane);
+    }
+
+    fn record_delivery(cursor: &mut StreamCursor, slot: &mut BatchSlot<Self>, _: Option<&BatchSlot<Self>>) {
+        if let Some(behind) = cursor.delivered.behind(slot) {
+            cursor.delivered = behind;
+        }
+        // An error that ends all is in the place of a batch that was neither made nor given up: it does not
+        // count as given.
+        let Some(progress) = slot.contents.progress.take() else { return };
+        cursor.delivered.lanes.set(slot.contents.lane, progress);
+        let counts = !slot.is_skipped();
+        cursor.delivered.batches += u64::from(counts);
+    }
+
+    fn begins_turn(cursor: &StreamCursor) -> bool {
+        let StreamPosition { first, lanes, .. } = &cursor.delivered;
+        lanes.latest() == *first && !lanes.has_ended()
+    }
+
+    fn next(cursor: &StreamCursor) -> (u64, u64) {
+        let (round, lane) = cursor.next;
+        (cursor.now.epoch, round * cursor.now.lanes.len() as u64 + lane as u64)
+    }
+
+    fn position(cursor: &StreamCursor, front: Option<&BatchSlot<Self>>) -> StreamPosition {
+        front.and_then(|front| cursor.delivered.behind(front)).unwrap_or_else(|| cursor.delivered.clone())
+    }
+
+    fn remaining(
+        plan: &StreamPlan,
+        cursor: &StreamCursor,
+        _: &VecDeque<BatchSlot<Self>>,
+        last: u64,
+    ) -> Option<usize> {
+        let StreamPosition { epoch, batches, .. } = cursor.delivered;
+        let all = plan.steps?.checked_mul(last.checked_sub(epoch)?.checked_add(1)?)?;
+        usize::try_from(all.saturating_sub(batches)).ok()
+    }
+}

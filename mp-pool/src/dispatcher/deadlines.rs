@@ -1,0 +1,65 @@
+//! Deadlines that the pool's thread enforces for workers and for itself, excluding pauses in which it did not
+//! run.
+
+use std::time::{Duration, Instant};
+
+use crate::dispatcher::shutdown::Shutdown;
+use crate::dispatcher::thread::Dispatcher;
+use crate::worker::clock;
+
+/// Number of recorded pauses: more than a task is likely to span.
+const MOST_PAUSES: usize = 64;
+
+impl Dispatcher {
+    /// Returns the time of the next work that needs no reply, and the shortest time limit of a worker, if
+    /// any.
+    pub(super) fn next_deadline(&self) -> (Option<Instant>, Option<Duration>) {
+        let state = self.shared.state.lock();
+        let (ending, grace) = match self.shutdown {
+            Shutdown::Finishing(until) => (Some(until), Some(self.shared.settings.finish)),
+            Shutdown::Terminated(until) => (Some(until), Some(self.shared.settings.grace)),
+            Shutdown::Killed(until) => (Some(until), None),
+            Shutdown::NotStarted | Shutdown::QueuesClosed => (None, None),
+        };
+        let restarts = state.workers.iter().take(state.wanted);
+        let restarts = restarts.filter(|w| state.is_serving() && w.process.is_none());
+        let restarts = restarts.filter_map(|worker| worker.restart_at);
+        let tasks = state.workers.iter().filter_map(|worker| worker.deadline());
+        let tasks = tasks.map(|(_, at, timeout)| (at, timeout));
+        let start_timeout = self.shared.settings.start_timeout;
+        let starts =
+            state.workers.iter().filter_map(|worker| worker.ready_until(start_timeout).zip(start_timeout));
+        let (mut next, mut shortest) = (ending, grace);
+        for (at, time) in tasks.chain(starts) {
+            next = next.into_iter().chain([at]).min();
+            shortest = shortest.into_iter().chain([time]).min();
+        }
+        let next = restarts
+            .chain(next)
+            .chain(state.retries.next_due().into_iter().chain(state.next_room()))
+            .chain(state.next_slow_check())
+            .chain(state.next_journal_read())
+            .chain(state.next_dismissal(Instant::now()))
+            .min();
+        (next, shortest)
+    }
+
+    /// Moves the deadlines by the pause in the last sleep, if any.
+    pub(super) fn note_pause(&mut self) {
+        let pause = self.pauses.pause(Instant::now());
+        if pause.is_zero() {
+            return;
+        }
+        if self.paused.len() == MOST_PAUSES {
+            self.paused.pop_front();
+        }
+        self.paused.push_back((clock::now(), pause));
+        for worker in &mut self.shared.state.lock().workers {
+            worker.since += pause;
+            worker.starts_since.iter_mut().for_each(|since| *since += pause);
+        }
+        if let Shutdown::Finishing(until) | Shutdown::Terminated(until) = &mut self.shutdown {
+            *until += pause;
+        }
+    }
+}

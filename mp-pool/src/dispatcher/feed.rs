@@ -1,0 +1,305 @@
+//! Assignment of tasks to workers, in chunks.
+//!
+//! A thread that submits tasks assigns them itself as long as workers have room. Then the pool's thread
+//! continues, whenever a reply arrives. Encoding runs user code, so it happens without the lock: the worker
+//! is marked as being fed, and if it has died when the tasks are encoded, they go to another worker.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::thread;
+use std::time::Instant;
+
+use mp_queue::EncodedMessage;
+use mp_spawn::CallFailure;
+
+use crate::dispatcher::settlements::Settlements;
+use crate::dispatcher::shared::PoolShared;
+use crate::error::{EncodeError, TaskError};
+use crate::tasks::call_state::{CallState, TaskFunction};
+use crate::tasks::chunk::{Chunk, ChunkMessage, ReadyChunk, next_chunk};
+use crate::tasks::saved_args::SavedArgs;
+use crate::tasks::source::ArgsPiece;
+use crate::worker::message::{FunctionMessage, WorkerRequest};
+use crate::worker::values::TaskArgs;
+use crate::workers::worker::SentMessage;
+
+/// Number of tasks in small chunks that are encoded together, so that their arguments share memory.
+const TASKS_AT_ONCE: usize = 64;
+
+impl PoolShared {
+    /// Assigns tasks to workers until either has run out.
+    pub(crate) fn feed(&self) {
+        while self.feed_one() {}
+    }
+
+    /// Assigns tasks to one worker. Returns `false` if there are no tasks, or no worker wants any.
+    fn feed_one(&self) -> bool {
+        let mut ready = Vec::new();
+        let (mut job, mut filter) = (None, None);
+        let mut room = true;
+        let (fed, drained, workers) = {
+            let mut state = self.state.lock();
+            if state.backpressure.is_active() && state.waits_for_room(Instant::now()) {
+                return false;
+            }
+            let fed = state.neediest().and_then(|mut worker| {
+                let mut most = usize::MAX;
+                if state.returned.is_empty() {
+                    if let Some(next) = state.next_assignment(worker) {
+                        (worker, job, filter) = (next.worker, Some(next.job), next.filter);
+                    } else {
+                        most = state.steal(worker);
+                    }
+                    if most == 0 {
+                        return None;
+                    }
+                }
+                let portion = state.workers[worker].portion().min(most);
+                let returned = portion.min(state.returned.len());
+                ready.extend(state.returned.drain(..returned));
+                ready
+                    .iter()
+                    .for_each(|ready: &ReadyChunk| ready.chunk.job.transit.add(ready.chunk.remaining()));
+                let found = &mut state.workers[worker];
+                found.feeding = true;
+                Some((worker, found.pid, portion))
+            });
+            // Done even if there is nothing to assign, so that a finished call is not kept until the next
+            // one.
+            (
+                fed,
+                (std::mem::take(&mut state.drained_calls), std::mem::take(&mut state.emptied_chunks)),
+                state.wanted,
+            )
+        };
+        drop(drained);
+        let Some((worker, pid, portion)) = fed else { return false };
+        let mut settled = Settlements::new(self);
+        if let Some(job) = job {
+            let size = job.chunk_size(workers);
+            while ready.len() < portion {
+                let chunks = (TASKS_AT_ONCE / size).clamp(1, portion - ready.len());
+                let pieces = job.take(size * chunks, filter.as_ref());
+                if pieces.is_empty() {
+                    break;
+                }
+                for piece in pieces {
+                    piece.split(size, |piece| self.pack(&job, piece, &mut room, &mut ready, &mut settled));
+                }
+                if !room {
+                    break;
+                }
+            }
+        }
+        self.send_to(worker, pid, ready, &mut room, &mut settled);
+        settled.deliver();
+        room
+    }
+
+    /// Creates a chunk of tasks with encoded arguments.
+    fn pack(
+        &self,
+        job: &Arc<CallState>,
+        piece: ArgsPiece,
+        room: &mut bool,
+        ready: &mut Vec<ReadyChunk>,
+        settled: &mut Settlements<'_>,
+    ) {
+        let ArgsPiece { first, tries, args, saved } = piece;
+        let end = args.as_ref().map_or(1, TaskArgs::len);
+        let chunk = Chunk { id: next_chunk(), job: Arc::clone(job), first, reported: 0, end, tries, saved };
+        match args.and_then(|args| self.message(&chunk, args, room)) {
+            Ok(message) => ready.push(ReadyChunk { chunk, message }),
+            Err(why) => settled.add_from_transit(chunk, TaskError::arguments(why)),
+        }
+    }
+
+    /// Returns the message of a chunk, or the arguments to create it later if there is no `room` or
+    /// allocation fails. (For arguments with attachments, a failed allocation is an error if another thread
+    /// takes the room after the check.)
+    fn message(&self, chunk: &Chunk, args: TaskArgs, room: &mut bool) -> Result<ChunkMessage, EncodeError> {
+        let is_kept = match &args {
+            TaskArgs::Packed(_) => matches!(chunk.saved, SavedArgs::Packed(_)),
+            // Packing consumes the arguments, so the room is checked before.
+            TaskArgs::Single(_) => {
+                *room = *room && self.packer.can_pack();
+                false
+            }
+            TaskArgs::Received(_) | TaskArgs::ReceivedSingle(_) => false,
+        };
+        match args {
+            TaskArgs::Packed(_) if is_kept && !*room => return Ok(ChunkMessage::Saved),
+            TaskArgs::Single(alone) if !*room => return Ok(ChunkMessage::Unpacked(alone)),
+            _ => {}
+        }
+        let (code, timed) = (chunk.job.code.number, chunk.job.options.timeout.is_some());
+        match self.packed(WorkerRequest::Run { id: chunk.id, code, timed, args }) {
+            Err(why) if is_kept && why.is_out_of_space() => {
+                *room = false;
+                Ok(ChunkMessage::Saved)
+            }
+            packed => packed.map(ChunkMessage::Packed),
+        }
+    }
+
+    /// Packs the chunks that have no message yet, as far as there is room.
+    fn pack_rests(
+        &self,
+        ready: Vec<ReadyChunk>,
+        room: &mut bool,
+        settled: &mut Settlements<'_>,
+    ) -> Vec<ReadyChunk> {
+        if ready.iter().all(|ready| matches!(ready.message, ChunkMessage::Packed(_))) {
+            return ready;
+        }
+        let mut all = Vec::with_capacity(ready.len());
+        for ReadyChunk { chunk, message } in ready {
+            let message = match (message, &chunk.saved) {
+                (ChunkMessage::Saved, SavedArgs::Packed(slice)) => {
+                    self.message(&chunk, TaskArgs::Packed(slice.clone()), room)
+                }
+                (ChunkMessage::Saved, _) => Err(EncodeError::new("they were not kept")),
+                (ChunkMessage::Unpacked(alone), _) => self.message(&chunk, TaskArgs::Single(alone), room),
+                (packed, _) => Ok(packed),
+            };
+            match message {
+                Ok(message) => all.push(ReadyChunk { chunk, message }),
+                Err(why) => settled.add_from_transit(chunk, TaskError::arguments(why)),
+            }
+        }
+        all
+    }
+
+    /// Packs a message for a worker. A panic of user code is returned as an error.
+    pub(crate) fn packed(&self, task: WorkerRequest) -> Result<EncodedMessage<WorkerRequest>, EncodeError> {
+        let runs_no_code = matches!(&task, WorkerRequest::Run { args: TaskArgs::Packed(_), .. });
+        let pack = || self.packer.pack(task).map_err(|refused| refused.error.into());
+        if runs_no_code {
+            return pack();
+        }
+        CallFailure::catch(pack).unwrap_or_else(|raise| Err(EncodeError::new(raise.message())))
+    }
+
+    /// Sends tasks to a worker that was marked as being fed, if it is still the same process.
+    fn send_to(
+        &self,
+        worker: usize,
+        pid: u32,
+        ready: Vec<ReadyChunk>,
+        room: &mut bool,
+        settled: &mut Settlements<'_>,
+    ) {
+        let ready = self.pack_rests(ready, room, settled);
+        let unknown: Vec<Arc<TaskFunction>> = {
+            let state = self.state.lock();
+            let known_functions = &state.workers[worker].known_functions;
+            let mut unknown: Vec<Arc<TaskFunction>> = Vec::new();
+            let mut last = None;
+            for code in ready.iter().map(|ready| &ready.chunk.job.code) {
+                // Usually all are of one call.
+                if last.replace(code.number) == Some(code.number) {
+                    continue;
+                }
+                if !known_functions.contains(&code.number) && !unknown.iter().any(|u| u.number == code.number)
+                {
+                    unknown.push(Arc::clone(code));
+                }
+            }
+            unknown
+        };
+        let (mut notes, mut waiting) = (Vec::new(), Vec::new());
+        let mut unsendable = HashMap::new();
+        for code in unknown {
+            let Some(runner) = code.runner.get().cloned() else { continue };
+            let runner = FunctionMessage::ToSend(runner);
+            match self.packed(WorkerRequest::Learn { code: code.number, runner }) {
+                Ok(packed) => notes.push((code.number, packed)),
+                Err(why) if why.is_out_of_space() => {
+                    *room = false;
+                    waiting.push(code.number);
+                }
+                Err(why) => _ = unsendable.insert(code.number, why),
+            }
+        }
+        let mut state = self.state.lock();
+        let interrupted = self.is_interrupted().then_some(TaskError::Interrupted);
+        let end = state.phase.error().or(interrupted);
+        let found = &mut state.workers[worker];
+        found.feeding = false;
+        let alive = found.ready && found.pid == pid && found.is_staying();
+        let mut messages = VecDeque::with_capacity(notes.len() + ready.len());
+        let mut unanswered = VecDeque::with_capacity(messages.capacity());
+        // A function is only sent together with a task of it.
+        let goes = |code| {
+            let is_packed = |ready: &ReadyChunk| matches!(ready.message, ChunkMessage::Packed(_));
+            alive && ready.iter().any(|ready| ready.chunk.job.code.number == code && is_packed(ready))
+        };
+        for (code, packed) in notes.into_iter().filter(|(code, _)| goes(*code)) {
+            found.known_functions.insert(code);
+            unanswered.push_back(SentMessage::FunctionChange { code, learn: true, message: packed.number() });
+            messages.push_back(packed);
+        }
+        let mut keep = Vec::new();
+        let mut found_room = 0;
+        for ReadyChunk { chunk, message } in ready {
+            let code = chunk.job.code.number;
+            if let Some(EncodeError { why, cause }) = unsendable.get(&code) {
+                let (why, cause) = (format!("the function can't be sent: {why}"), cause.clone());
+                settled.add_from_transit(chunk, TaskError::arguments(EncodeError { why, cause }));
+            } else if let Some(error) = chunk.job.transit.release(chunk.remaining()).or_else(|| end.clone()) {
+                settled.add(chunk, error);
+            } else {
+                match message {
+                    ChunkMessage::Packed(packed) if alive && !waiting.contains(&code) => {
+                        found_room += 1;
+                        chunk
+                            .job
+                            .record_worker(chunk.first + chunk.reported..chunk.first + chunk.end, worker);
+                        unanswered.push_back(SentMessage::Chunk { chunk, message: packed.number() });
+                        messages.push_back(packed);
+                    }
+                    // The message of this chunk may occupy the only room that the function could use.
+                    _ if waiting.contains(&code) && matches!(chunk.saved, SavedArgs::Packed(_)) => {
+                        keep.push(ReadyChunk::unpacked(chunk));
+                    }
+                    message => keep.push(ReadyChunk { chunk, message }),
+                }
+            }
+        }
+        // Chunks and functions that did not fit into the queue.
+        for (packed, sent) in found.send_messages(messages, unanswered) {
+            match sent {
+                SentMessage::Chunk { chunk, .. } => keep.push(ReadyChunk::packed(chunk, packed)),
+                SentMessage::FunctionChange { code, .. } => _ = found.known_functions.remove(&code),
+            }
+        }
+        state.returned.extend(keep);
+        if *room {
+            state.backpressure.clear();
+            return;
+        }
+        let report = state.lacks_room(Instant::now(), found_room);
+        drop(state);
+        if report {
+            let (pool, why) = (self.settings.pool_name(), self.packer.too_many_messages());
+            mp_core::waits::tell(&format!("mp: {pool}: its tasks wait for room: {why}\n"));
+        }
+        // The pool's thread must set the time of the next attempt.
+        if self.thread.get() != Some(&thread::current().id()) {
+            self.wake_thread();
+        }
+    }
+
+    /// Makes a worker forget a function.
+    pub(crate) fn forget(&self, worker: usize, code: u64) {
+        let Ok(packed) = self.packed(WorkerRequest::Forget { code }) else { return };
+        let mut state = self.state.lock();
+        let Some(found) = state.workers.get_mut(worker) else { return };
+        if found.ready && found.known_functions.remove(&code) {
+            let message = packed.number();
+            // If there is no room, the worker keeps the function until it ends.
+            let note = SentMessage::FunctionChange { code, learn: false, message };
+            _ = found.send_messages([packed].into(), [note].into());
+        }
+    }
+}

@@ -1,0 +1,254 @@
+//! Outcomes for calls: collected under a lock, delivered when no lock is held.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::dispatcher::shared::PoolShared;
+use crate::error::TaskError;
+use crate::metrics::meter::TaskCounts;
+use crate::tasks::call_state::{CallState, RetryTask, UnsentTasks};
+use crate::tasks::chunk::Chunk;
+use crate::tasks::outcome_run::OutcomeRun;
+use crate::tasks::saved_args::SavedArgs;
+use crate::tasks::source::UnneededValues;
+use crate::workers::retry_queue::ScheduledRetry;
+
+/// Delay that replaces a back-off too long for the clock.
+const NEVER: Duration = Duration::from_secs(u32::MAX as u64);
+
+/// Failed task that a worker had begun and that may be retried.
+pub(crate) struct FailedTask {
+    pub(crate) job: Arc<CallState>,
+    pub(crate) index: usize,
+    /// Number of earlier attempts.
+    pub(crate) tries: u32,
+    pub(crate) saved: Option<SavedArgs>,
+    pub(crate) error: TaskError,
+    pub(crate) run_time: Option<Duration>,
+}
+
+/// Outcomes that are delivered on drop, also during a panic, when no lock is held: create the value before
+/// taking a lock, so that it is dropped after the lock.
+pub(crate) struct Settlements<'a> {
+    shared: &'a PoolShared,
+    /// Outcomes by call. Consecutive outcomes are mostly of one call.
+    outcomes: Vec<(Arc<CallState>, Vec<OutcomeRun>)>,
+    failed: Vec<FailedTask>,
+    /// User values, dropped after all outcomes were delivered.
+    unneeded: Vec<UnneededValues>,
+    chunks: Vec<Chunk>,
+    saved: Vec<SavedArgs>,
+}
+
+impl<'a> Settlements<'a> {
+    pub(crate) fn new(shared: &'a PoolShared) -> Self {
+        let (unneeded, chunks, saved) = (Vec::new(), Vec::new(), Vec::new());
+        Settlements { shared, outcomes: Vec::new(), failed: Vec::new(), unneeded, chunks, saved }
+    }
+
+    /// Adds the outcomes of some tasks.
+    pub(crate) fn add_run(&mut self, job: &Arc<CallState>, run: OutcomeRun) {
+        match self.outcomes.last_mut() {
+            Some((last, runs)) if Arc::ptr_eq(last, job) => runs.push(run),
+            _ => self.outcomes.push((Arc::clone(job), vec![run])),
+        }
+    }
+
+    /// Adds a failed task, which is retried or gets its error as its outcome.
+    pub(crate) fn add_failed(&mut self, failed: FailedTask) {
+        self.failed.push(failed);
+    }
+
+    /// Adds an error for all tasks of a chunk that have no outcome yet.
+    pub(crate) fn add(&mut self, chunk: Chunk, error: TaskError) {
+        let left = chunk.first + chunk.reported..chunk.first + chunk.end;
+        self.add_run(&chunk.job, OutcomeRun::failed(left, error));
+        self.drop_later(chunk);
+    }
+
+    /// Drops a finished chunk later, because it may contain user values.
+    pub(crate) fn drop_later(&mut self, chunk: Chunk) {
+        self.chunks.push(chunk);
+    }
+
+    pub(crate) fn drop_saved(&mut self, saved: SavedArgs) {
+        self.saved.push(saved);
+    }
+
+    /// Returns the number of tasks.
+    pub(crate) fn len(&self) -> usize {
+        self.outcomes.iter().flat_map(|(_, runs)| runs).map(|run| run.count).sum()
+    }
+
+    /// Adds tasks that never left their call. Returns the number of tasks in transit, which other
+    /// threads will settle.
+    pub(crate) fn add_rest(&mut self, job: &Arc<CallState>, error: &TaskError) -> usize {
+        let (left, in_hand) = job.cancel(error);
+        self.add_unsent(job, left, error);
+        in_hand
+    }
+
+    /// Adds a chunk that ends its transit with an error, unless its call was cancelled.
+    pub(crate) fn add_from_transit(&mut self, chunk: Chunk, error: TaskError) {
+        let final_error = chunk.job.transit.release(chunk.remaining());
+        self.add(chunk, final_error.unwrap_or(error));
+    }
+
+    /// Adds tasks that were taken from their call.
+    pub(crate) fn add_unsent(
+        &mut self,
+        job: &Arc<CallState>,
+        (lost, rest, unneeded): UnsentTasks,
+        error: &TaskError,
+    ) {
+        self.unneeded.push(unneeded);
+        self.add_all(job, lost, error);
+        for rest in rest.into_iter().filter(|rest| !rest.is_empty()) {
+            self.add_run(job, OutcomeRun::failed(rest, error.clone()));
+        }
+    }
+
+    /// Adds tasks that were to be retried.
+    pub(crate) fn add_retries(&mut self, job: &Arc<CallState>, error: &TaskError) {
+        self.add_all(job, job.take_retries(), error);
+    }
+
+    /// Adds tasks that wait to be retried.
+    pub(crate) fn add_scheduled(&mut self, later: Vec<ScheduledRetry>, error: &TaskError) {
+        later.into_iter().for_each(|ScheduledRetry { job, task }| self.add_all(&job, vec![task], error));
+    }
+
+    fn add_all(&mut self, job: &Arc<CallState>, lost: Vec<RetryTask>, error: &TaskError) {
+        for RetryTask { index, saved, .. } in lost {
+            self.add_run(job, OutcomeRun::failed(index..index + 1, error.clone()));
+            self.drop_saved(saved);
+        }
+    }
+
+    /// Delivers the outcomes to their calls. No lock may be held.
+    pub(crate) fn deliver(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Settlements<'_> {
+    fn drop(&mut self) {
+        for failed in std::mem::take(&mut self.failed) {
+            let Some(FailedTask { job, index, saved, error, run_time, .. }) = self.shared.retry(failed)
+            else {
+                continue;
+            };
+            self.add_run(&job, OutcomeRun { run_time, ..OutcomeRun::failed(index..index + 1, error) });
+            self.saved.extend(saved);
+        }
+        self.shared.deliver_outcomes(std::mem::take(&mut self.outcomes));
+        // Dropping these catches panics.
+        self.unneeded.clear();
+        self.chunks.clear();
+        self.saved.clear();
+    }
+}
+
+impl PoolShared {
+    /// Schedules a failed task again, or returns it if it has its final outcome. No lock may be held.
+    fn retry(&self, mut failed: FailedTask) -> Option<FailedTask> {
+        let FailedTask { job, index, tries, saved, error, .. } = &mut failed;
+        let (tries, index) = (*tries + 1, *index);
+        let attempts = error.record_attempt(job.outcomes().failed.remove(&index));
+        let Some(delay) = saved.as_ref().and_then(|_| job.options.retry.wait(tries, error)) else {
+            return Some(failed);
+        };
+        let mut state = self.state.lock();
+        if state.phase.error().is_some() || job.is_cancelled() || self.is_interrupted() {
+            drop(state);
+            return Some(failed);
+        }
+        let Some(saved) = failed.saved.take() else { return Some(failed) };
+        state.retried += 1;
+        let task = RetryTask { index, tries, saved };
+        let job = failed.job;
+        job.outcomes().failed.insert(index, attempts);
+        if delay.is_zero() {
+            job.push_retry(task);
+            state.enlist(&job);
+        } else {
+            // A delay beyond the range of the clock is effectively infinite.
+            let at = Instant::now().checked_add(delay).unwrap_or_else(|| Instant::now() + NEVER);
+            state.retries.push(at, ScheduledRetry { job, task });
+        }
+        None
+    }
+
+    /// Delivers outcomes to their calls. All are settled before user code runs: callbacks, wakers, and drops
+    /// of kept values. No lock may be held.
+    fn deliver_outcomes(&self, outcomes: Vec<(Arc<CallState>, Vec<OutcomeRun>)>) {
+        if outcomes.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        // Locked until outcomes are settled and counted, so a caller that has a result finds it counted.
+        let mut meter = self.check_owner().is_ok().then(|| self.meter.lock());
+        let mut count = 0;
+        let mut told: Vec<Arc<CallState>> = Vec::new();
+        for (job, runs) in outcomes {
+            let look =
+                |run: &OutcomeRun| (run.count, run.run_time, TaskCounts::of(run.error(), run.count as u64));
+            job.settle(runs, look, |(tasks, run_time, ends), submitted| {
+                count += tasks;
+                let tasks = tasks as u64;
+                if let Some(meter) = meter.as_mut() {
+                    meter.ends.add(ends);
+                    if let Some(run_time) = run_time {
+                        // The rest of the time since submission was waiting time.
+                        meter
+                            .waiting
+                            .add(now.saturating_duration_since(submitted).saturating_sub(run_time), tasks);
+                        meter.running.add(run_time, tasks);
+                    }
+                }
+            });
+            if told.last().is_none_or(|last| !Arc::ptr_eq(last, &job)) {
+                told.push(job);
+            }
+        }
+        let last = (count > 0 && meter.is_some()).then(|| {
+            let mut state = self.state.lock();
+            debug_assert!(state.unsettled >= count, "{count} more settled of {}", state.unsettled);
+            state.unsettled = state.unsettled.saturating_sub(count);
+            state.unsettled == 0 && !state.is_open()
+        });
+        drop(meter);
+        if let Some(last) = last {
+            self.changed.notify_all();
+            self.wake_waiting();
+            if last {
+                // The workers may end now.
+                self.wake_thread();
+            }
+        }
+        told.iter().for_each(|job| job.notify());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatcher::shared::tests::{is_awake, shared};
+    use crate::tasks::call_state::CallOptions;
+    use crate::tasks::call_state::tests::job;
+    use crate::workers::state::{PoolPhase, PoolState};
+
+    #[test]
+    fn last_task_of_a_closed_pool_wakes_the_thread() {
+        let shared = shared();
+        let job = job(2, CallOptions::default());
+        *shared.state.lock() =
+            PoolState { phase: PoolPhase::Closed, unsettled: 2, ..PoolState::new(Vec::new()) };
+        for (index, rings) in [(0, false), (1, true)] {
+            let mut settled = Settlements::new(&shared);
+            settled.add_run(&job, OutcomeRun::failed(index..index + 1, TaskError::Cancelled));
+            settled.deliver();
+            assert_eq!(is_awake(&shared), rings, "after task {index}");
+        }
+    }
+}

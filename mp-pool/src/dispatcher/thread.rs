@@ -1,0 +1,581 @@
+//! The pool's thread: receives replies and deaths, replaces workers, enforces time limits, and shuts the pool
+//! down.
+//!
+//! All replies arrive through one queue, in the order in which they were sent. The death of a worker arrives
+//! as an event from the thread that reaps processes. Before the thread handles an event, it takes all replies
+//! that were sent before. So all answers of a worker are known when its death is handled, and the tasks in
+//! its queue were not begun. For the chunk in between, the worker's words in shared memory contain the rest:
+//! unsent results, the running task, and the tasks that were not begun.
+//!
+//! | phase | tasks | a worker that dies | the pool is over |
+//! |---|---|---|---|
+//! | open | are accepted and assigned | is replaced | |
+//! | closed | are assigned, no more are accepted | is replaced while there are tasks | when the last task is settled and the workers, whose queues are then closed, have ended |
+//! | terminating, broken | are settled with an error at once | is not replaced | when all workers have ended: their queues are closed, and idle workers end; busy ones get the finish period, SIGTERM, the grace period, SIGKILL |
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_core::pauses::PauseDetector;
+use mp_queue::GetError;
+use mp_reduce::Unread;
+use mp_spawn::{CallFailure, ExitStatus, FailureReports, ProcessName, ProcessStatus, SpawnError};
+
+use crate::dispatcher::chunk_reports::{cut_if_cancelled, report_items, report_journal, take_apart};
+use crate::dispatcher::death_reports::{WorkerDeath, list_in_dumps};
+use crate::dispatcher::settlements::{FailedTask, Settlements};
+use crate::dispatcher::shared::{PoolShared, WorkerExit};
+use crate::dispatcher::shutdown::Shutdown;
+use crate::dispatcher::start::{
+    not_started, report_failed_starts, start, why_not_ready, without_process_name,
+};
+use crate::error::{Attempts, TaskRaised};
+use crate::error::{BrokenPool, EncodeError, PoolError, TaskError, WorkerLost};
+use crate::steps::chunk::ItemPosition;
+use crate::tasks::chunk::{ReadyChunk, next_chunk};
+use crate::tasks::outcome_run::{OutcomeData, OutcomeRun};
+use crate::worker::clock;
+use crate::worker::message::{ManyValues, Reply, SingleValue, WorkerRequest};
+use crate::worker::values::ReceivedValues;
+use crate::workers::start_backoff::back_off;
+use crate::workers::worker::NO_CODE;
+
+/// Maximum number of replies that are taken at once.
+const REPLIES: usize = 64;
+/// Number of consecutive worker deaths while reading a function, after which each further death costs a task:
+/// the function may cause the deaths.
+const MOST_DEATHS: u32 = 4;
+/// Maximum sleep if this thread might not be woken.
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
+/// Maximum sleep if this thread will be woken.
+const LONG: Duration = Duration::from_secs(1);
+
+pub(crate) struct Dispatcher {
+    pub(super) shared: Arc<PoolShared>,
+    pub(super) shutdown: Shutdown,
+    /// Last reason why a worker could not be started.
+    why: String,
+    cause: Option<SpawnError>,
+    deaths: FailureReports,
+    pub(super) pauses: PauseDetector,
+    /// Ends of this thread's recent pauses, on the clock of tasks, and their durations.
+    pub(super) paused: VecDeque<(u64, Duration)>,
+}
+
+impl Dispatcher {
+    pub(crate) fn new(shared: Arc<PoolShared>) -> Dispatcher {
+        list_in_dumps(&shared);
+        Dispatcher {
+            shared,
+            shutdown: Shutdown::NotStarted,
+            why: String::new(),
+            cause: None,
+            deaths: FailureReports::default(),
+            pauses: PauseDetector::default(),
+            paused: VecDeque::new(),
+        }
+    }
+
+    /// Runs until the pool is over. After a panic in here, callers are woken nevertheless.
+    pub(crate) fn run(self) {
+        let shared = Arc::clone(&self.shared);
+        // Set once: there is one manager.
+        _ = shared.thread.set(std::thread::current().id());
+        if CallFailure::catch(|| self.serve()).is_err() {
+            shared.break_with_reason("the thread of the pool has panicked");
+        }
+        // Workers exist here only after a panic, or if a worker does not even obey a SIGKILL.
+        let mut settled = Settlements::new(&shared);
+        let mut ended = Vec::new();
+        {
+            let mut state = shared.state.lock();
+            for worker in &mut state.workers {
+                // Fails only if the process has ended.
+                worker.process.iter().for_each(|process| _ = process.kill());
+                ended.extend(worker.process.take());
+                worker.bury().0.into_iter().for_each(|chunk| settled.add(chunk, TaskError::Terminated));
+            }
+            let returned = std::mem::take(&mut state.returned);
+            returned.into_iter().for_each(|ready| settled.add(ready.chunk, TaskError::Terminated));
+        }
+        settled.deliver();
+        drop(ended);
+        shared.release_startup();
+        shared.state.lock().over = true;
+        shared.changed.notify_all();
+    }
+
+    fn serve(mut self) {
+        let mut replies = Vec::with_capacity(REPLIES);
+        while !self.shutdown.is_over(&self.shared) {
+            let (until, shortest) = self.next_deadline();
+            // Callers receive an interrupt of this process. The pool's thread ignores it unless the pool is
+            // to be notified.
+            if self.shared.handles_interrupts() && !mp_core::interrupted() {
+                self.receive_replies((until, shortest), &mut replies);
+            } else {
+                mp_core::with_interrupts_masked(|| self.receive_replies((until, shortest), &mut replies));
+            }
+            mp_core::with_interrupts_masked(|| self.handle_events(until, &mut replies));
+        }
+    }
+
+    fn handle_events(&mut self, until: Option<Instant>, replies: &mut Vec<Reply>) {
+        let interrupted = self.shared.is_interrupted();
+        if interrupted {
+            self.shared.interrupt();
+        }
+        let died = self.reap_dead_workers(replies);
+        // Skipped otherwise, so that short tasks don't pay for work that depends on none of these.
+        if interrupted || died || until.is_some_and(|until| until <= Instant::now()) {
+            self.enforce_time_limits();
+            self.read_journals();
+            self.relieve_slow_workers();
+            self.shared.dismiss_surplus();
+            let gone = self.shared.state.lock().remove_slots();
+            drop(gone);
+            self.restart();
+            self.shared.state.lock().retry_due(Instant::now());
+        }
+        self.forget_unused_functions();
+        self.shared.feed();
+        self.shutdown.advance(&self.shared);
+    }
+
+    /// Waits for replies and other events.
+    fn receive_replies(
+        &mut self,
+        (until, shortest): (Option<Instant>, Option<Duration>),
+        replies: &mut Vec<Reply>,
+    ) {
+        // A death may be reported without a message, if memory for one was unavailable.
+        let far = || {
+            // Checked often until the program has acknowledged an interrupt, because then the next one
+            // counts.
+            Instant::now() + if self.shared.is_interrupted() { POLL_INTERVAL } else { LONG }
+        };
+        let (until, now) = (until.unwrap_or_else(far), Instant::now());
+        let until = match shortest {
+            Some(shortest) => self.pauses.piece(now, until, shortest),
+            None => until,
+        };
+        match self.shared.replies.get_many_deadline(replies, REPLIES, until) {
+            Ok(_) => {}
+            Err(GetError::Empty | GetError::Interrupted) => {}
+            Err(GetError::Deserted { .. }) => {
+                // No worker exists, so only this process can cause events.
+                let mut events = self.shared.events.lock();
+                if events.is_empty() {
+                    let next = Instant::now() + POLL_INTERVAL;
+                    self.shared.event_added.wait_until(&mut events, until.min(next));
+                }
+            }
+            Err(error) => self.shared.break_with_reason(error.to_string()),
+        }
+        // Measured before callbacks run: their time is not a pause of the program.
+        self.note_pause();
+        self.handle_replies(replies);
+    }
+
+    /// Handles replies.
+    fn handle_replies(&mut self, replies: &mut Vec<Reply>) {
+        if replies.is_empty() {
+            return;
+        }
+        let mut settled = Settlements::new(&self.shared);
+        let now = Instant::now();
+        let mut state = self.shared.state.lock();
+        let mut answered = vec![0_u32; state.workers.len()];
+        // For each worker with replies: number of tasks that it answers one by one, and duration of the
+        // others.
+        let mut heard = vec![None; state.workers.len()];
+        for (worker, took) in replies.iter().filter_map(Reply::duration) {
+            if let Some(heard) = heard.get_mut(worker) {
+                let (alone, nanos) = heard.unwrap_or((0_u32, 0_u64));
+                *heard = Some(took.map_or((alone + 1, nanos), |took| (alone, nanos.saturating_add(took))));
+            }
+        }
+        for reply in replies.drain(..) {
+            let mut took = None;
+            let (number, id, item, count, data) = match reply {
+                Reply::Wake => continue,
+                Reply::FunctionChanged { worker, code } => {
+                    if let Some(worker) = state.workers.get_mut(worker) {
+                        worker.function_changed(code);
+                    }
+                    state.reader_deaths.remove(&code);
+                    continue;
+                }
+                Reply::Ready { worker, pid } => {
+                    if let Some(worker) = state.workers.get_mut(worker).filter(|worker| worker.pid == pid) {
+                        worker.mark_ready(now);
+                    }
+                    continue;
+                }
+                Reply::StateReset { worker } => {
+                    state.reset_worker_state(worker, now);
+                    continue;
+                }
+                Reply::Results { worker, id, item, nanos, values: ManyValues::Received(many) } => {
+                    let count = many.count;
+                    took = Some(Duration::from_nanos(nanos));
+                    if let Some(chunk) = state.workers.get_mut(worker).and_then(|worker| worker.chunk(id)) {
+                        chunk.job.record_duration(nanos, count);
+                    }
+                    (worker, id, item, count, ReplyContent::Values(many))
+                }
+                Reply::Done { worker, id, item, value: SingleValue::Received(value) } => {
+                    (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Single(value)))
+                }
+                Reply::Raised { worker, id, item, note, raise } => {
+                    (worker, id, item, 1, ReplyContent::Raised(raise, note))
+                }
+                Reply::Undecodable { worker, id, item, arguments } => {
+                    let error = mp_reduce::Error::Memory(mp_core::Error::Undecodable(arguments));
+                    let error = TaskError::arguments(error.into());
+                    (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Failed(Box::new(error))))
+                }
+                Reply::Unread {
+                    worker,
+                    id,
+                    item,
+                    fingerprint,
+                    why,
+                    arguments: SingleValue::Received(arguments),
+                } => {
+                    let error = TaskError::unread_arguments(why, Unread::new(arguments, fingerprint));
+                    (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Failed(Box::new(error))))
+                }
+                Reply::Unsendable { worker, id, item, result: true, why } => (
+                    worker,
+                    id,
+                    item,
+                    1,
+                    ReplyContent::Outcome(OutcomeData::Failed(Box::new(TaskError::value(why)))),
+                ),
+                Reply::Unsendable { worker, id, item, result: false, why } => {
+                    let error = TaskError::arguments(EncodeError::new(why));
+                    (worker, id, item, 1, ReplyContent::Outcome(OutcomeData::Failed(Box::new(error))))
+                }
+                // Decoding never returns the variants for sending.
+                Reply::Results { .. } | Reply::Done { .. } | Reply::Unread { .. } => continue,
+            };
+            let Some(worker) = state.workers.get_mut(number) else { continue };
+            let (pid, since) = (worker.pid, worker.since);
+            let Some(chunk) = worker.chunk(id) else { continue };
+            let data = match data {
+                ReplyContent::Values(many) => OutcomeData::Values(many, chunk.reported.saturating_sub(item)),
+                ReplyContent::Outcome(data) => data,
+                ReplyContent::Raised(raise, note) => {
+                    let name = self.shared.settings.worker_name(number);
+                    let who = ProcessName::new(Some(number), name, pid);
+                    OutcomeData::Failed(Box::new(TaskError::Raised(Box::new(TaskRaised::new(
+                        raise.into_raised(who),
+                        note,
+                    )))))
+                }
+            };
+            // Replies that arrive together have the same arrival time. Most contain their duration, and the
+            // others share the remaining time.
+            let rest = || {
+                let (alone, nanos) = heard[number].unwrap_or_default();
+                now.saturating_duration_since(since).saturating_sub(Duration::from_nanos(nanos))
+                    / alone.max(1)
+            };
+            let run_time = took.map_or_else(rest, |took| took / u32::try_from(count).unwrap_or(1).max(1));
+            report_items(chunk, item, (count, Some(run_time)), data, &mut settled);
+            cut_if_cancelled(worker, id, &mut settled);
+            if let Some(chunk) = worker.finish_chunk(id) {
+                answered[number] += 1;
+                settled.drop_later(chunk);
+            }
+        }
+        // Updated last: all work in these replies was done since the previous replies.
+        for (number, worker) in state.workers.iter_mut().enumerate().filter(|(n, _)| heard[*n].is_some()) {
+            if answered[number] > 0 {
+                worker.record_pace(answered[number], now);
+            }
+            worker.record_reply(now);
+        }
+        drop(state);
+        settled.deliver();
+    }
+
+    /// Buries the workers that have ended, and settles their tasks. Returns `true` if there were any.
+    fn reap_dead_workers(&mut self, replies: &mut Vec<Reply>) -> bool {
+        let events = std::mem::take(&mut *self.shared.events.lock());
+        if events.is_empty() {
+            return false;
+        }
+        // Answers before the death are handled first.
+        while self.shared.replies.try_get_many(replies, REPLIES).is_ok_and(|count| count > 0) {
+            self.handle_replies(replies);
+        }
+        for event in events {
+            self.bury(event);
+        }
+        true
+    }
+
+    fn bury(&mut self, WorkerExit { worker: number, pid }: WorkerExit) {
+        let shared = Arc::clone(&self.shared);
+        let mut settled = Settlements::new(&shared);
+        let mut state = shared.state.lock();
+        let (end, is_wanted) = (state.phase.error(), number < state.wanted);
+        let Some(worker) = state.workers.get_mut(number).filter(|worker| worker.pid == pid) else { return };
+        let Some(process) = worker.process.take() else { return };
+        let (was_ready, returned) = (worker.ready, std::mem::take(&mut worker.start_timed_out));
+        let (condemned, asked_to_leave) = (worker.condemned.take(), worker.asked_to_leave);
+        let mut recalled = worker.recall_all(true);
+        let (chunks, reading) = worker.bury();
+        let mut lost = Vec::new();
+        for chunk in chunks {
+            let rest = take_apart(worker, chunk, condemned, &mut lost, &mut settled);
+            recalled.splice(0..0, rest.map(ReadyChunk::unpacked));
+        }
+        let note = worker.shared_words.note();
+        worker.shared_words.clear();
+        let exit = process.exit().unwrap_or(ExitStatus::Unknown);
+        let mut failure = match process.status() {
+            ProcessStatus::Failed(error) => Some(error),
+            _ => None,
+        };
+        match &mut failure {
+            Some(SpawnError::ProcessRaised(raised)) => raised.who.rank = Some(number),
+            Some(SpawnError::ProcessExited(exited)) => exited.who.rank = Some(number),
+            _ => {}
+        }
+        let mut report = false;
+        // A worker that died before it took any task would otherwise be replaced endlessly without delay.
+        let had_tasks = std::mem::take(&mut worker.had_tasks) || reading.is_some() || !lost.is_empty();
+        if was_ready {
+            worker.idle_deaths = if had_tasks || asked_to_leave { 0 } else { worker.idle_deaths + 1 };
+            let delay = back_off(worker.idle_deaths);
+            worker.restart_at = is_wanted.then(|| Instant::now() + delay);
+            state.last_ready = Some(Instant::now());
+        } else if is_wanted {
+            let time = self.shared.settings.start_timeout.filter(|_| returned);
+            self.why = why_not_ready((number, pid), failure.as_ref(), time, exit);
+            self.cause = failure.clone().filter(|_| !returned);
+            let why = self.cause.as_ref().map_or_else(|| self.why.clone(), without_process_name);
+            let has_other_ready = state.has_other_ready(number);
+            report |=
+                state.workers[number].start_failed(Instant::now(), why, has_other_ready) && end.is_none();
+        }
+        state.shorten_delays(Instant::now());
+        // Only if a task of the function was recalled: no worker reads a function without one.
+        let its = |ready: &ReadyChunk| reading == Some(ready.chunk.job.code.number);
+        if let (Some(code), Some(at)) = (reading, recalled.iter().position(its)) {
+            let deaths = state.reader_deaths.entry(code).or_insert(0);
+            *deaths += 1;
+            if *deaths > MOST_DEATHS {
+                let mut chunk = recalled.remove(at).chunk;
+                let rest = chunk.split_off(1, next_chunk());
+                lost.push((chunk, 0));
+                recalled.extend(rest.map(ReadyChunk::unpacked));
+            }
+        }
+        for mut ready in recalled.into_iter().rev() {
+            match &end {
+                Some(end) => settled.add(ready.chunk, end.clone()),
+                // The task was not begun, and its time is over.
+                None if condemned == Some((ready.chunk.id, 0)) => {
+                    let rest = ready.chunk.split_off(1, next_chunk());
+                    rest.into_iter().for_each(|chunk| state.returned.push_front(ReadyChunk::unpacked(chunk)));
+                    lost.push((ready.chunk, 0));
+                }
+                None => state.returned.push_front(ready),
+            }
+        }
+        // Read only if a task needs it, because it may be long.
+        let last_words = if lost.is_empty() { None } else { process.stderr().last_lines() };
+        for (mut chunk, item) in lost {
+            let timed_out = condemned == Some((chunk.id, item));
+            let error = end.clone().unwrap_or_else(|| {
+                if let (true, Some(timeout)) = (timed_out, chunk.job.options.timeout) {
+                    return TaskError::TimedOut {
+                        worker: number,
+                        pid,
+                        pool: shared.settings.name.clone(),
+                        timeout,
+                        note,
+                        attempts: Attempts::default(),
+                    };
+                }
+                let detail = match &failure {
+                    Some(SpawnError::ProcessExited(exited)) => exited.detail.clone(),
+                    _ => None,
+                };
+                let (stderr, attempts) = (last_words.clone(), Attempts::default());
+                TaskError::WorkerLost(Box::new(WorkerLost {
+                    worker: number,
+                    pid,
+                    pool: shared.settings.name.clone(),
+                    exit,
+                    detail,
+                    stderr,
+                    attempts,
+                    note,
+                }))
+            });
+            let index = chunk.first + item;
+            if end.is_some() {
+                settled.add_run(&chunk.job, OutcomeRun::failed(index..index + 1, error));
+            } else {
+                let (job, tries) = (Arc::clone(&chunk.job), chunk.tries);
+                let saved = chunk.take_saved(item);
+                settled.add_failed(FailedTask { job, index, tries, saved, error, run_time: None });
+            }
+            settled.drop_later(chunk);
+        }
+        drop(state);
+        drop(process);
+        settled.deliver();
+        let unexpected = was_ready && condemned.is_none() && !returned;
+        let failure = failure.as_ref().filter(|_| unexpected);
+        WorkerDeath { number, pid, exit, failure }.report(&self.shared, &mut self.deaths);
+        if report {
+            report_failed_starts(&self.shared, number);
+        }
+    }
+
+    /// Starts workers whose restart is due.
+    fn restart(&mut self) {
+        let now = Instant::now();
+        let due: Vec<usize> = {
+            let state = self.shared.state.lock();
+            if !state.is_serving() {
+                return;
+            }
+            let due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
+            let workers = state.workers.iter().enumerate();
+            let workers = workers.take(state.wanted);
+            workers.filter(|(_, w)| w.process.is_none() && due(w.restart_at)).map(|(i, _)| i).collect()
+        };
+        for number in due {
+            if let Err(error) = start(&self.shared, number) {
+                (self.why, self.cause) = match error {
+                    PoolError::Start(error) => (error.to_string(), Some(error)),
+                    other => (other.to_string(), None),
+                };
+                not_started(&self.shared, number, self.why.clone());
+            }
+        }
+        let starts = {
+            let state = self.shared.state.lock();
+            let wanted = state.workers.iter().take(state.wanted);
+            state.is_hopeless().then(|| wanted.map(|worker| worker.failed_starts).sum())
+        };
+        if let Some(starts) = starts {
+            let (why, cause) = (std::mem::take(&mut self.why), self.cause.take());
+            let pool = self.shared.settings.name.clone();
+            self.shared.break_pool(BrokenPool { pool, why, starts, cause });
+        }
+    }
+
+    /// Condemns tasks that have exceeded their time limit, and kills their workers. Kills workers that are
+    /// not ready in time.
+    fn enforce_time_limits(&mut self) {
+        let now = Instant::now();
+        let start_timeout = self.shared.settings.start_timeout;
+        let state = &mut *self.shared.state.lock();
+        for found in &mut state.workers {
+            if found.ready_until(start_timeout).is_some_and(|until| until <= now) {
+                (found.start_timed_out, found.starts_since) = (true, None);
+                // Fails only if the process has ended.
+                found.process.iter().for_each(|process| _ = process.kill());
+            }
+            let Some((chunk, _, timeout)) = found.deadline().filter(|(_, at, _)| *at <= now) else {
+                continue;
+            };
+            let (id, reported, end) = (chunk.id, chunk.reported, chunk.end);
+            let later = now + (timeout / 8).max(Duration::from_millis(1));
+            let word = found.shared_words.word();
+            let place = word.place(id, reported);
+            let (ItemPosition::Running(item) | ItemPosition::Next(item), runs) =
+                (place, matches!(place, ItemPosition::Running(_)));
+            if runs {
+                // The worker may have been stopped, or busy with reading a function, before it began.
+                let since = found.shared_words.since();
+                let paused = self.paused.iter().filter(|(end, _)| *end > since).map(|(_, time)| *time).sum();
+                let run_time =
+                    Duration::from_nanos(clock::now().saturating_sub(since)).saturating_sub(paused);
+                if run_time < timeout {
+                    found.since = now.checked_sub(run_time).unwrap_or(now);
+                    continue;
+                }
+            } else if !mp_spawn::is_stopped(found.pid) {
+                // The worker is about to begin, or is done and its reply is about to arrive.
+                found.since = later.checked_sub(timeout).unwrap_or(now);
+                continue;
+            } else if item >= end {
+                // The worker is done, and was stopped before or after it could answer. Its sent replies are
+                // handled before its death.
+                if let Some(process) = found.process.as_ref() {
+                    // Fails only if the process has ended.
+                    _ = process.kill();
+                }
+                found.since = later.checked_sub(timeout).unwrap_or(now);
+                continue;
+            }
+            // A stopped worker may resume at this moment: either it begins the task, or it is condemned,
+            // never both.
+            if found.shared_words.condemn(word) {
+                found.condemned = Some((id, item));
+                if let Some(process) = &found.process {
+                    // Fails only if the process has ended.
+                    _ = process.kill();
+                }
+            } else {
+                found.since = later.checked_sub(timeout).unwrap_or(now);
+            }
+        }
+    }
+
+    /// Finds unsent results of workers that run a long task.
+    fn read_journals(&self) {
+        let now = Instant::now();
+        let mut settled = Settlements::new(&self.shared);
+        let mut state = self.shared.state.lock();
+        for worker in &mut state.workers {
+            if worker.journal_due().is_none_or(|until| until > now) {
+                continue;
+            }
+            if let Some((chunk, found)) = worker.read_journal() {
+                report_journal(chunk, &found, usize::MAX, &mut settled);
+            }
+        }
+        drop(state);
+        settled.deliver();
+    }
+
+    /// Moves tasks that stopped workers have not begun to idle workers.
+    fn relieve_slow_workers(&self) {
+        let note = || self.shared.packed(WorkerRequest::Forget { code: NO_CODE }).ok();
+        self.shared.state.lock().relieve_slow_workers(Instant::now(), note);
+    }
+
+    /// Makes the workers forget functions without users.
+    fn forget_unused_functions(&self) {
+        for code in self.shared.take_unused() {
+            let know: Vec<usize> = {
+                let mut state = self.shared.state.lock();
+                state.reader_deaths.remove(&code);
+                let workers = state.workers.iter().enumerate();
+                workers
+                    .filter(|(_, w)| w.ready && w.known_functions.contains(&code))
+                    .map(|(number, _)| number)
+                    .collect()
+            };
+            know.into_iter().for_each(|number| self.shared.forget(number, code));
+        }
+    }
+}
+
+/// Outcome of tasks in a reply.
+enum ReplyContent {
+    Values(ReceivedValues),
+    Outcome(OutcomeData),
+    Raised(Box<CallFailure>, u64),
+}

@@ -1,0 +1,90 @@
+//! Consecutive tasks of one call, which a worker receives in one message and answers in a few.
+
+use std::sync::Arc;
+
+use mp_core::message::Outgoing;
+use mp_core::sync::Ordering;
+use mp_core::sync::shared::AtomicU64;
+use mp_queue::EncodedMessage;
+
+use crate::tasks::call_state::CallState;
+use crate::tasks::saved_args::SavedArgs;
+use crate::worker::message::WorkerRequest;
+
+/// Returns a unique number for a chunk.
+pub(crate) fn next_chunk() -> u64 {
+    // fork: a forked process has no workers, and sends them nothing.
+    static CHUNKS: AtomicU64 = AtomicU64::new(1);
+    CHUNKS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Consecutive tasks that have left their call. Its items are numbered from 0.
+pub(crate) struct Chunk {
+    pub(crate) id: u64,
+    pub(crate) job: Arc<CallState>,
+    /// Index of item 0 in its call.
+    pub(crate) first: usize,
+    /// Number of items with outcomes; they come first.
+    pub(crate) reported: usize,
+    /// Number of items: smaller than in its message if the last ones were withdrawn.
+    pub(crate) end: usize,
+    /// Number of earlier attempts at its only item.
+    pub(crate) tries: u32,
+    pub(crate) saved: SavedArgs,
+}
+
+impl Chunk {
+    /// Returns the number of tasks without an outcome.
+    pub(crate) fn remaining(&self) -> usize {
+        self.end - self.reported
+    }
+
+    /// Splits off the items from `from` on as a new chunk. Returns `None` if there are none, or their
+    /// arguments were not kept.
+    pub(crate) fn split_off(&mut self, from: usize, id: u64) -> Option<Chunk> {
+        let SavedArgs::Packed(slice) = &self.saved else { return None };
+        if from >= self.end {
+            return None;
+        }
+        let saved = SavedArgs::Packed(slice.part(from, self.end));
+        let (first, end) = (self.first + from, self.end - from);
+        self.end = from;
+        Some(Chunk { id, job: Arc::clone(&self.job), first, reported: 0, end, tries: 0, saved })
+    }
+
+    /// Returns the arguments for a retry of one item.
+    pub(crate) fn take_saved(&mut self, item: usize) -> Option<SavedArgs> {
+        match &mut self.saved {
+            SavedArgs::Packed(slice) => Some(SavedArgs::Packed(slice.part(item, item + 1))),
+            SavedArgs::None => None,
+            original => Some(std::mem::replace(original, SavedArgs::None)),
+        }
+    }
+}
+
+/// Chunk that can be sent to a worker.
+pub(crate) struct ReadyChunk {
+    pub(crate) chunk: Chunk,
+    pub(crate) message: ChunkMessage,
+}
+
+/// Message for a worker.
+pub(crate) enum ChunkMessage {
+    /// Encoded message of the chunk.
+    Packed(EncodedMessage<WorkerRequest>),
+    /// Arguments with attachments, for which a message could not be allocated.
+    Unpacked(Outgoing),
+    /// Arguments kept by the chunk, which are still to be encoded.
+    Saved,
+}
+
+impl ReadyChunk {
+    pub(crate) fn packed(chunk: Chunk, message: EncodedMessage<WorkerRequest>) -> ReadyChunk {
+        ReadyChunk { chunk, message: ChunkMessage::Packed(message) }
+    }
+
+    /// Creates a chunk without a message.
+    pub(crate) fn unpacked(chunk: Chunk) -> ReadyChunk {
+        ReadyChunk { chunk, message: ChunkMessage::Saved }
+    }
+}

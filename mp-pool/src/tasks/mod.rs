@@ -1,0 +1,15 @@
+//! Calls and their tasks: sources of arguments, chunks that are sent, and outcomes that arrive.
+
+pub(crate) mod call_outcomes;
+pub(crate) mod call_state;
+pub(crate) mod chunk;
+pub(crate) mod lanes;
+pub(crate) mod outcome_run;
+mod outcome_runs;
+pub(crate) mod owner_process;
+pub(crate) mod retry;
+pub(crate) mod saved_args;
+pub(crate) mod source;
+mod submission_times;
+pub(crate) mod tickets;
+pub(crate) mod transit;

@@ -1,0 +1,66 @@
+//! Retries of failed tasks.
+//!
+//! When a task that a worker has begun fails, the pool's thread, which holds no lock at that time, consults
+//! the [`RetryPolicy`] of its call before the task gets an outcome. The task has one of these states, and
+//! changes it under the lock of `workers::state`:
+//!
+//! | state | next state | condition |
+//! |---|---|---|
+//! | failed | settled with its error | the retries are used up, `when` returns `false`, its worker received Ctrl-C, its call is cancelled, the pool has ended, or its arguments could not be kept |
+//! | failed | scheduled, or back in its call at once | otherwise |
+//! | scheduled: in the `RetryQueue`, with its arguments; no worker has it | back in its call, from which it is sent like any task | its time has come |
+//! | scheduled | settled: `Cancelled`, `Terminated`, `Broken` | its call is cancelled, or the pool has ended |
+//!
+//! The death of a worker changes none of these states. All of them die with the pool's process.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use mp_core::user_code::{UserValue, catch_panic};
+use mp_spawn::Backoff;
+use mp_spawn::RaisedKind;
+
+use crate::error::TaskError;
+
+type RetryFilter = dyn Fn(&TaskError) -> bool + Send + Sync;
+
+/// Retry policy of a call.
+#[derive(Clone, Default)]
+pub(crate) struct RetryPolicy {
+    /// Maximum number of retries.
+    pub(crate) times: u32,
+    /// Filter of errors.
+    when: Option<Arc<UserValue<Box<RetryFilter>>>>,
+    pub(crate) backoff: Backoff,
+}
+
+impl fmt::Debug for RetryPolicy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Retry")
+            .field("times", &self.times)
+            .field("backoff", &self.backoff)
+            .finish_non_exhaustive()
+    }
+}
+
+impl RetryPolicy {
+    /// Sets the number of retries and the filter of errors.
+    pub(crate) fn set(&mut self, times: u32, when: impl Fn(&TaskError) -> bool + Send + Sync + 'static) {
+        self.times = times;
+        self.when = Some(Arc::new(UserValue::new(Box::new(when))));
+    }
+
+    /// Returns the delay before the next attempt at a task that was begun `tries` times, or `None` if it is
+    /// not retried. Calls user code: if it panics, the task is not retried.
+    pub(crate) fn wait(&self, tries: u32, error: &TaskError) -> Option<Duration> {
+        let tries_left = tries <= self.times && self.times > 0;
+        // A worker may receive Ctrl-C before this process does.
+        let told = matches!(error, TaskError::Raised(raised) if raised.kind == RaisedKind::Interrupted);
+        let wanted = || self.when.as_deref().and_then(UserValue::get).is_some_and(|when| when(error));
+        if !tries_left || told || !catch_panic(wanted).unwrap_or(false) {
+            return None;
+        }
+        Some(self.backoff.before(tries.saturating_add(1)))
+    }
+}

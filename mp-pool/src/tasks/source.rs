@@ -1,0 +1,303 @@
+//! Sources of a call's arguments, which encode them because they know their type.
+
+use std::collections::VecDeque;
+use std::ops::Range;
+
+use mp_core::message::Outgoing;
+use mp_core::message::level::with_nested_message;
+use mp_core::mutex::Mutex;
+use mp_core::user_code::{UserValue, UserValues, drop_caught};
+use mp_reduce::{Message, MessagePack};
+use mp_spawn::CallFailure;
+
+use crate::error::EncodeError;
+use crate::tasks::saved_args::{SavedArgs, panicked, save_original, unsendable};
+use crate::tasks::transit::TransitCounter;
+use crate::worker::end_positions::EndPositions;
+use crate::worker::values::{PackedRange, PackedValues, TaskArgs};
+
+/// Maximum size of the arguments of a chunk in bytes, unless one task has more.
+const MOST_BYTES: usize = 64 << 10;
+/// Number of items that are taken before their size is checked.
+const ITEMS_AT_ONCE: usize = 64;
+
+/// Encoded arguments of consecutive tasks.
+pub(crate) struct ArgsPiece {
+    /// Index of the first task.
+    pub(crate) first: usize,
+    /// Number of earlier attempts at the task.
+    pub(crate) tries: u32,
+    /// Arguments, or the reason why they are missing.
+    pub(crate) args: Result<TaskArgs, EncodeError>,
+    /// Arguments for a retry.
+    pub(crate) saved: SavedArgs,
+}
+
+impl ArgsPiece {
+    /// Creates a piece of tasks that have not been begun.
+    fn plain(first: usize, plain: PackedValues) -> ArgsPiece {
+        ArgsPiece::of(first, PackedRange::of(plain))
+    }
+
+    fn of(first: usize, slice: PackedRange) -> ArgsPiece {
+        ArgsPiece {
+            first,
+            tries: 0,
+            args: Ok(TaskArgs::Packed(slice.clone())),
+            saved: SavedArgs::Packed(slice),
+        }
+    }
+
+    /// Splits the piece into pieces of at most `size` tasks.
+    pub(crate) fn split(self, size: usize, mut piece: impl FnMut(ArgsPiece)) {
+        match &self.args {
+            Ok(TaskArgs::Packed(slice)) if slice.len() > size => {
+                for from in (0..slice.len()).step_by(size) {
+                    let part = slice.part(from, (from + size).min(slice.len()));
+                    piece(ArgsPiece::of(self.first + from, part));
+                }
+            }
+            _ => piece(self),
+        }
+    }
+
+    /// Creates a piece of one task that was begun `tries` times.
+    pub(crate) fn for_retry(first: usize, tries: u32, mut saved: SavedArgs) -> ArgsPiece {
+        let args = match &mut saved {
+            SavedArgs::Packed(slice) => Ok(TaskArgs::Packed(slice.clone())),
+            SavedArgs::Values(original) => original
+                .get_mut()
+                .map_or_else(|| Err(EncodeError::new("they were not kept")), |saved| saved.encode_again())
+                .map(TaskArgs::Single),
+            SavedArgs::None => Err(EncodeError::new("they were not kept")),
+        };
+        ArgsPiece { first, tries, args, saved }
+    }
+}
+
+/// User values that are no longer needed. Dropping them catches panics.
+pub(crate) type UnneededValues = Box<dyn Send>;
+
+/// Worker for which tasks are taken.
+pub(crate) struct LaneFilter {
+    pub(crate) worker: usize,
+    /// Workers whose lanes it may take.
+    pub(crate) lanes_of: Vec<bool>,
+}
+
+impl LaneFilter {
+    /// Returns `true` if lanes of this worker may be taken. `None` stands for lanes without a worker, and for
+    /// tasks without a lane.
+    pub(super) fn allows(&self, worker: Option<usize>) -> bool {
+        worker.is_none_or(|worker| worker == self.worker || self.lanes_of.get(worker).is_none_or(|may| *may))
+    }
+}
+
+/// Source of arguments, which knows their type.
+pub(crate) trait TaskSource: Send + Sync {
+    /// Takes at most `most` items. They form one chunk unless they are too long or have attachments. Items
+    /// are counted in `transit` from the moment they are taken.
+    fn take(
+        &self,
+        most: usize,
+        filter: Option<&LaneFilter>,
+        transit: &TransitCounter,
+        into: &mut Vec<ArgsPiece>,
+    );
+    fn remaining(&self) -> usize;
+    /// Takes the rest: the indices of the tasks, and their values, for the caller to drop.
+    fn clear(&self) -> (Vec<Range<usize>>, UnneededValues);
+
+    /// Returns `true` if tasks prefer certain workers: then [`take`](Self::take) gets the worker.
+    fn has_lanes(&self) -> bool {
+        false
+    }
+
+    /// Returns `true` if there is a task for that worker.
+    fn has_task_for(&self, _: &LaneFilter) -> bool {
+        self.remaining() > 0
+    }
+
+    /// Records that a worker receives a task.
+    fn record_worker(&self, _index: usize, _worker: usize) {}
+}
+
+/// Arguments that are in memory.
+pub(crate) struct ItemSource<A> {
+    /// Items, and the index of the first.
+    queue: Mutex<(UserValues<A>, usize)>,
+    /// `true` if arguments are kept for a retry.
+    saves: bool,
+}
+
+impl<A> ItemSource<A> {
+    pub(crate) fn new(saves: bool) -> Self {
+        Self { queue: Mutex::new((UserValues::default(), 0)), saves }
+    }
+
+    /// Sets the first items.
+    pub(crate) fn set_items(&self, items: UserValues<A>) {
+        self.queue.lock().0 = items;
+    }
+
+    pub(crate) fn push(&self, mut items: UserValues<A>) {
+        self.queue.lock().0.append(&mut items);
+    }
+
+    fn take_items(&self, most: usize, transit: &TransitCounter) -> (UserValues<A>, usize) {
+        let mut queue = self.queue.lock();
+        let count = most.min(queue.0.len());
+        let first = queue.1;
+        queue.1 += count;
+        transit.add(count);
+        (UserValues::from(queue.0.drain(..count).collect::<VecDeque<A>>()), first)
+    }
+}
+
+/// Encodes at most `most` items, which `taken` returns in consecutive rows with the index of the first item.
+pub(crate) fn encode_rows<A: Message + Send>(
+    most: usize,
+    saves: bool,
+    into: &mut Vec<ArgsPiece>,
+    mut taken: impl FnMut(usize) -> (UserValues<A>, usize),
+) {
+    let before = into.len();
+    let mut encoder =
+        PieceEncoder { first: 0, out: Outgoing::default(), ends: EndPositions::default(), into };
+    let mut left = most;
+    while left > 0 {
+        let (mut items, first) = taken(left.min(ITEMS_AT_ONCE));
+        if items.is_empty() {
+            break;
+        }
+        left -= items.len();
+        // Another thread may have taken items in between.
+        encoder.continues_at(first);
+        // User code runs without the lock.
+        while !items.is_empty() {
+            encoder.encode(&mut items, saves);
+        }
+        if encoder.is_full() || encoder.into.len() > before {
+            break;
+        }
+    }
+    encoder.end();
+}
+
+impl<A: Message + Send> TaskSource for ItemSource<A> {
+    fn take(&self, most: usize, _: Option<&LaneFilter>, transit: &TransitCounter, into: &mut Vec<ArgsPiece>) {
+        encode_rows(most, self.saves, into, |most| self.take_items(most, transit));
+    }
+
+    fn remaining(&self) -> usize {
+        self.queue.lock().0.len()
+    }
+
+    fn clear(&self) -> (Vec<Range<usize>>, UnneededValues) {
+        let mut queue = self.queue.lock();
+        let items = std::mem::take(&mut queue.0);
+        let first = queue.1;
+        queue.1 += items.len();
+        let range = first..first + items.len();
+        (vec![range], Box::new(items))
+    }
+}
+
+/// Encoder that combines items into pieces.
+struct PieceEncoder<'a> {
+    /// Index of the first item encoded in `out`.
+    first: usize,
+    out: Outgoing,
+    ends: EndPositions,
+    into: &'a mut Vec<ArgsPiece>,
+}
+
+impl PieceEncoder<'_> {
+    fn continues_at(&mut self, index: usize) {
+        if index != self.first + self.ends.len() {
+            self.end();
+            self.first = index;
+        }
+    }
+
+    fn is_full(&mut self) -> bool {
+        self.out.bytes().len() >= MOST_BYTES
+    }
+
+    fn written(&self) -> usize {
+        self.ends.last()
+    }
+
+    /// Finishes the current piece.
+    fn end(&mut self) {
+        if !self.ends.is_empty() {
+            let plain = PackedValues {
+                ends: std::mem::take(&mut self.ends),
+                bytes: std::mem::take(self.out.bytes()),
+            };
+            let first = self.first;
+            self.first += plain.ends.len();
+            self.into.push(ArgsPiece::plain(first, plain));
+        }
+    }
+
+    /// Encodes the first of these items, and the following ones until an item must be sent alone.
+    fn encode<A: Message + Send>(&mut self, items: &mut UserValues<A>, saves: bool) {
+        // The item is declared outside, so that it is dropped separately whatever panics.
+        let mut item = None;
+        let failed = CallFailure::catch(|| {
+            with_nested_message(|| {
+                while let Some(args) = items.pop_front() {
+                    let args = item.insert(args);
+                    args.encode_wide::<MessagePack>(&mut self.out)?;
+                    let Some(bytes) = self.out.plain() else { return Ok(()) };
+                    let end = bytes.len();
+                    if end - self.ends.last() > MOST_BYTES {
+                        return Ok(());
+                    }
+                    self.ends.push(end);
+                    // A drop of the item must not affect whether it is sent. Items without a drop need no
+                    // separation.
+                    if std::mem::needs_drop::<A>() || end >= MOST_BYTES {
+                        return Ok(());
+                    }
+                }
+                Ok(())
+            })
+        });
+        let end = self.out.bytes().len();
+        let is_written = matches!(failed, Ok(Ok(()))) && self.out.plain().is_some() && end == self.written();
+        if is_written {
+            if let Some(args) = item {
+                drop_caught(args);
+            }
+            if self.is_full() {
+                self.end();
+            }
+            return;
+        }
+        // The last item is sent alone, or not at all.
+        let (mut alone, saved) = (std::mem::take(&mut self.out), self.written());
+        *self.out.bytes() = alone.bytes().drain(..saved).collect();
+        self.end();
+        let index = self.first;
+        self.first += 1;
+        let item = UserValue::new(item);
+        let args = match failed {
+            Ok(Ok(())) => Ok(alone),
+            Ok(Err(error)) => Err(unsendable(error)),
+            Err(raise) => Err(panicked(&raise)),
+        };
+        let (args, saved) = match args {
+            Ok(out) if saves && out.lends() => (Err(EncodeError::new(MOVED_TENSOR)), SavedArgs::None),
+            Ok(out) if saves => (Ok(out), save_original(item)),
+            args => (args, SavedArgs::None),
+        };
+        self.into.push(ArgsPiece { first: index, tries: 0, args: args.map(TaskArgs::Single), saved });
+    }
+}
+
+/// Reason why arguments with an exclusive tensor can't be kept.
+const MOVED_TENSOR: &str = "the call is to be tried again if it fails, and an exclusive tensor among its \
+    arguments would be gone with the first attempt: freeze or share it, or call it without `retries` and \
+    `retry_if`";

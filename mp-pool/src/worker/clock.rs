@@ -1,0 +1,159 @@
+//! Clock of a timed task in its worker: which task runs and since when, readable by the pool.
+//!
+//! A task is *timed* if it has a time limit. The worker's shared words then contain the start time (on the
+//! system's monotonic clock, written before the chunk word names the task) and the task's position in its
+//! chunk ([`steps::chunk`](crate::steps::chunk)).
+//!
+//! One compare-and-swap decides whether the task finished in time, so that no other task dies with the
+//! worker. Another decides whether a worker that was stopped, and may resume at any moment, has begun the
+//! task.
+//!
+//! The clock stops while any thread of the worker describes a panic: the hooks read the symbols of a
+//! backtrace and print it, which takes longer than many tasks and is not part of the task's time. The task
+//! then ends with its panic, or, if it catches the panic, has the rest of its time. A hook that never ends
+//! stops the clock for at most [`LONGEST_HOOK`].
+//!
+//! | clock | word `since` | changed by |
+//! |---|---|---|
+//! | runs | start of the task plus the time taken by hooks | the worker, before the chunk word names the task |
+//! | stopped | the same plus [`LONGEST_HOOK`]: in the future, so that no time limit has passed | the first thread that panics; restored when the last one has finished |
+//!
+//! If a worker dies in between, both words remain, and the pool clears the chunk word before it starts the
+//! worker's next process: `since` is valid only for the task that the chunk word names, and was written
+//! before it. A worker that is stopped in between keeps its task until the time limit plus [`LONGEST_HOOK`].
+
+use std::sync::OnceLock;
+
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::mutex::{Mutex, MutexGuard};
+
+use crate::worker::words::WorkerWords;
+
+/// Returns the time in nanoseconds on a clock that is the same in all processes.
+pub(crate) fn now() -> u64 {
+    mp_core::monotonic().as_nanos() as u64
+}
+
+/// Maximum time for which a panic stops the clock, in nanoseconds.
+pub(crate) const LONGEST_HOOK: u64 = 10_000_000_000;
+
+/// Clock of this worker process. A fork of a worker has none, and does not write into the words of its
+/// parent.
+static CLOCK: PerProcess<OnceLock<TaskClock>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+/// State of the clock.
+#[derive(Clone, Copy, Default, Debug)]
+struct TaskClockState {
+    /// Start of the running timed task plus the time taken by hooks, as in the word while the clock runs.
+    began: Option<u64>,
+    /// Number of threads in the hooks.
+    hooks: u32,
+    /// Time at which the first of them entered.
+    stopped: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct TaskClock {
+    shared_words: WorkerWords,
+    running: Mutex<TaskClockState>,
+}
+
+impl TaskClock {
+    fn new(shared_words: WorkerWords) -> TaskClock {
+        TaskClock { shared_words, running: Mutex::default() }
+    }
+
+    /// Creates the clock of this worker, once in the life of a process. Panics stop it from now on.
+    pub(crate) fn install(shared_words: WorkerWords) -> &'static TaskClock {
+        let clock = CLOCK.get_or_init(|| TaskClock::new(shared_words));
+        mp_spawn::set_panic_callbacks(
+            || _ = CLOCK.get().map(TaskClock::stop),
+            || _ = CLOCK.get().map(TaskClock::resume),
+        );
+        clock
+    }
+
+    /// Starts the clock for a task that the worker has claimed.
+    pub(crate) fn start(&self) {
+        let mut running = self.running.lock();
+        let began = now();
+        (running.began, running.stopped) = (Some(began), began);
+        self.show(&running);
+    }
+
+    /// Ends the timed task.
+    pub(crate) fn finish(&self) {
+        self.running.lock().began = None;
+    }
+
+    /// Stops the clock until the returned guard is dropped.
+    pub(crate) fn pause() -> impl Drop {
+        struct PauseGuard(Option<&'static TaskClock>);
+        impl Drop for PauseGuard {
+            fn drop(&mut self) {
+                _ = self.0.map(TaskClock::resume);
+            }
+        }
+        let clock = CLOCK.get();
+        clock.iter().for_each(|clock| clock.stop());
+        PauseGuard(clock)
+    }
+
+    fn stop(&self) {
+        let mut running = self.running.lock();
+        running.hooks += 1;
+        if running.hooks == 1 {
+            running.stopped = now();
+            self.show(&running);
+        }
+    }
+
+    fn resume(&self) {
+        let mut running = self.running.lock();
+        running.hooks = running.hooks.saturating_sub(1);
+        if running.hooks == 0 {
+            let took = now().saturating_sub(running.stopped).min(LONGEST_HOOK);
+            running.began = running.began.map(|began| began + took);
+            self.show(&running);
+        }
+    }
+
+    /// Writes the word. The lock is held, so the latest value is written last.
+    fn show(&self, running: &MutexGuard<'_, TaskClockState>) {
+        if let Some(began) = running.began {
+            let ahead = if running.hooks > 0 { LONGEST_HOOK } else { 0 };
+            self.shared_words.set_since(began + ahead);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_stands_still_as_long_as_a_thread_panics() {
+        let clock = TaskClock::new(WorkerWords::new().unwrap());
+        let shows = || clock.shared_words.since();
+        let before = now();
+        clock.start();
+        let began = shows();
+        assert!((before..=now()).contains(&began));
+        clock.stop();
+        clock.stop();
+        assert_eq!(shows(), began + LONGEST_HOOK, "no time is over before that");
+        clock.resume();
+        assert_eq!(shows(), began + LONGEST_HOOK, "the other thread still panics");
+        clock.resume();
+        let since = shows();
+        assert!(since > began && since <= now(), "{began} {since}");
+        clock.finish();
+        // Between two tasks the word does not change, and the next task may begin while a thread panics.
+        clock.stop();
+        assert_eq!(shows(), since);
+        clock.start();
+        assert!(shows() > now());
+        clock.resume();
+        assert!((since..=now()).contains(&shows()));
+    }
+}

@@ -1,0 +1,438 @@
+//! Main loop of a worker: it takes one chunk of tasks after the other, and answers each before it takes the
+//! next.
+//!
+//! The chunk word ([`steps::chunk`](crate::steps::chunk)) contains the current task of the chunk; the worker
+//! changes it before each task. Results are collected in a *part*, which is one reply. A part is sent at the
+//! end of the chunk, a millisecond after the previous part, and before a reply about a single task (an error,
+//! a result with attachments). Until a part is sent, its results are also in the worker's journal
+//! ([`steps::journal`](crate::steps::journal)).
+//!
+//! A task is *timed* if it has a time limit: see [`clock`](crate::worker::clock).
+//!
+//! | the worker is killed | its queue | its chunk |
+//! |---|---|---|
+//! | before it has taken a chunk | still contains the chunk | is sent to another worker |
+//! | between taking it and its first task | still contains the other chunks | the first task is lost, the others are sent to another worker |
+//! | in a task | still contains the other chunks | that task is lost; earlier tasks are done, later ones are sent to another worker |
+//! | between two tasks, or before it has sent the last part | still contains the other chunks | finished tasks are done: their results are in the journal; the others are sent to another worker |
+//! | after a task whose result needs a reply of its own, before it has sent that reply | still contains the other chunks | that task is lost |
+//! | after it has sent the last part | still contains the other chunks | is done |
+//!
+//! A chunk may arrive before its function, if the pool withdraws unread messages at the moment when the
+//! worker reads again. The pool then sends the function again, and the chunk waits for it. Until then one
+//! task of each waiting chunk can be lost with the worker.
+
+use std::collections::HashMap;
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+use mp_core::fork::{GENERATIONS, PerProcess};
+use mp_core::message::Outgoing;
+use mp_core::user_code::UserValue;
+use mp_queue::{GetError, PutError, Queue};
+use mp_spawn::{CallFailure, Closure};
+use serde::{Deserialize, Serialize};
+
+use crate::steps::chunk::Turn;
+use crate::worker::clock::TaskClock;
+use crate::worker::item_cursor::{ItemCursor, ReplyPart};
+use crate::worker::message::{
+    FunctionMessage, FunctionReadError, LEAVE, ManyValues, Reply, SingleValue, WorkerRequest,
+};
+use crate::worker::note;
+use crate::worker::runner::{RunOutcome, Runner};
+use crate::worker::user_state::{StateInit, UserState, WorkerError};
+use crate::worker::values::TaskArgs;
+use crate::worker::words::{WordsWriter, WorkerWords};
+
+/// Function that a worker calls before its first task.
+pub(crate) type Initializer = Closure<(), Result<(), WorkerError>>;
+
+/// Arguments of a worker process.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct WorkerArgs {
+    pub(crate) worker: usize,
+    pub(crate) tasks: Queue<WorkerRequest>,
+    pub(crate) replies: Queue<Reply>,
+    pub(crate) shared_words: WorkerWords,
+    /// Number of tasks after which the worker ends; 0 means never.
+    pub(crate) most_tasks: u64,
+    pub(crate) initializer: Option<Initializer>,
+    /// Function that creates the worker's state.
+    pub(crate) state: Option<StateInit>,
+}
+
+static WORKER: PerProcess<OnceLock<usize>> = PerProcess::new([const { OnceLock::new() }; GENERATIONS]);
+
+/// Returns the number of this worker in its pool, from 0, or `None` in a process that is not a worker of a
+/// pool. A replacement has the number of the worker that it replaces.
+///
+/// ```
+/// let pool = mp_pool::Pool::new(1)?;
+/// assert_eq!(pool.apply(|(): ()| mp_pool::current_worker(), ())?, Some(0));
+/// assert_eq!(mp_pool::current_worker(), None);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[must_use]
+pub fn current_worker() -> Option<usize> {
+    WORKER.get().copied()
+}
+
+/// Main function of the process.
+pub(crate) fn worker_main(args: WorkerArgs) -> Result<(), WorkerError> {
+    let WorkerArgs { worker, tasks, replies, shared_words, most_tasks, initializer, state } = args;
+    // Set once in the life of a process.
+    _ = WORKER.set(worker);
+    if let Some(initializer) = initializer {
+        initializer.call(())?;
+    }
+    let mut state = UserState::new(state);
+    state.make()?;
+    send_reply(&replies, Reply::Ready { worker, pid: std::process::id() })?;
+    let (known, waiting, unread) = (HashMap::new(), HashMap::new(), HashMap::new());
+    note::install(shared_words.clone());
+    let (clock, words) = (TaskClock::install(shared_words.clone()), WordsWriter::new(shared_words));
+    let mut life = WorkerLoop {
+        worker,
+        replies,
+        clock,
+        words,
+        state,
+        known,
+        unread,
+        waiting,
+        done: 0,
+        most_tasks,
+        is_leaving: false,
+    };
+    while !life.is_over() {
+        match tasks.get() {
+            Ok(Some(task)) => life.take(task)?,
+            Ok(None) | Err(GetError::Interrupted) => break,
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Chunk without the number of its function.
+struct ReceivedChunk {
+    id: u64,
+    timed: bool,
+    args: TaskArgs,
+}
+
+type KnownFunction = Result<UserValue<Runner>, UnknownFunction>;
+
+/// Reason why a function is unknown.
+struct UnknownFunction {
+    why: String,
+    /// `true` for lack of descriptors: the function is read again for the next tasks.
+    for_now: bool,
+}
+
+struct WorkerLoop {
+    worker: usize,
+    replies: Queue<Reply>,
+    clock: &'static TaskClock,
+    words: WordsWriter,
+    state: UserState,
+    known: HashMap<u64, Rc<KnownFunction>>,
+    /// Functions that could not be read for lack of descriptors.
+    unread: HashMap<u64, FunctionMessage>,
+    /// Chunks whose function has not arrived: the pool withdrew its message with other tasks, and sends it
+    /// again.
+    waiting: HashMap<u64, Vec<ReceivedChunk>>,
+    /// Number of tasks done.
+    done: u64,
+    most_tasks: u64,
+    /// `true` if the pool asked the worker to end.
+    is_leaving: bool,
+}
+
+impl WorkerLoop {
+    /// Returns `true` if the worker has done its maximum number of tasks, was interrupted, or was asked to
+    /// end. Only this process has the waiting chunks, so they are run first.
+    fn is_over(&self) -> bool {
+        if mp_core::interrupted() {
+            return self.waiting.is_empty();
+        }
+        if self.is_leaving {
+            return self.waiting.is_empty();
+        }
+        self.most_tasks != 0 && self.done >= self.most_tasks && self.waiting.is_empty()
+    }
+
+    /// Returns the number of tasks that may run before the maximum is checked again, at least one.
+    fn may_do(&self) -> usize {
+        match self.most_tasks {
+            0 => usize::MAX >> 1,
+            most => most.saturating_sub(self.done).max(1) as usize,
+        }
+    }
+
+    fn take(&mut self, task: WorkerRequest) -> Result<(), WorkerError> {
+        let worker = self.worker;
+        match task {
+            WorkerRequest::Run { id, code, timed, args } => {
+                let run = ReceivedChunk { id, timed, args };
+                if let Some(runner) = self.unread.remove(&code) {
+                    self.learn(code, runner);
+                }
+                if let Some(known) = self.known.get(&code).cloned() {
+                    return self.run(&known, run);
+                }
+                self.waiting.entry(code).or_default().push(run);
+                Ok(())
+            }
+            WorkerRequest::Learn { code, runner } => {
+                let known = self.learn(code, runner);
+                send_reply(&self.replies, Reply::FunctionChanged { worker, code })?;
+                let waiting = self.waiting.remove(&code).unwrap_or_default();
+                waiting.into_iter().try_for_each(|run| self.run(&known, run))
+            }
+            // Not answered: the end of the process is the answer.
+            WorkerRequest::Forget { code: LEAVE } => {
+                self.is_leaving = true;
+                Ok(())
+            }
+            WorkerRequest::Forget { code } => {
+                self.known.remove(&code);
+                self.unread.remove(&code);
+                send_reply(&self.replies, Reply::FunctionChanged { worker, code })
+            }
+        }
+    }
+
+    /// Reads a function.
+    fn learn(&mut self, code: u64, runner: FunctionMessage) -> Rc<KnownFunction> {
+        let known = Rc::new(match runner.read() {
+            Ok(runner) => Ok(UserValue::new(runner)),
+            Err(FunctionReadError::Invalid(why)) => Err(UnknownFunction { why, for_now: false }),
+            Err(FunctionReadError::NoDescriptors(runner, why)) => {
+                self.unread.insert(code, runner);
+                Err(UnknownFunction { why, for_now: true })
+            }
+        });
+        self.known.insert(code, Rc::clone(&known));
+        known
+    }
+
+    /// Runs a chunk, except the tasks that are withdrawn.
+    fn run(
+        &mut self,
+        known: &KnownFunction,
+        ReceivedChunk { id, timed, mut args }: ReceivedChunk,
+    ) -> Result<(), WorkerError> {
+        let count = args.len();
+        // A single task without a time limit can't be withdrawn or condemned.
+        let watched = count > 1 || timed;
+        let mut part = ReplyPart::of(id);
+        if timed {
+            self.clock.start();
+        }
+        if watched {
+            stop_if_condemned(self.words.begin(id, count));
+        }
+        let mut item = 0;
+        while item < count {
+            let end = if timed { item + 1 } else { count.min(item + self.may_do()) };
+            let mut row = ItemCursor::new(&mut self.words, &mut part, &mut args, item..end);
+            let ran = match known.as_ref().map(UserValue::get) {
+                Ok(Some(runner)) => runner.run(&mut self.state, &mut row),
+                Err(UnknownFunction { why, for_now }) => {
+                    let why = format!("the function can't be read: {why}");
+                    if *for_now { RunOutcome::Unread(why, 0) } else { RunOutcome::Unreadable(why) }
+                }
+                _ => RunOutcome::Unreadable("the worker does not know the function".into()),
+            };
+            let (start, refused) = (row.start, row.refused);
+            self.done += (row.item + 1 - item) as u64;
+            item = row.item;
+            if timed {
+                self.clock.finish();
+            }
+            match refused {
+                Some(Turn::Condemned) => wait_for_kill(),
+                Some(_) => break,
+                None => {}
+            }
+            if matches!(ran, RunOutcome::Done) && part.out.plain().is_some() {
+                part.ends.push(part.out.bytes().len());
+                if count > 1 && !self.words.append_result(&part.out.bytes()[start..]) {
+                    // The journal is full, so the results are sent now.
+                    stop_if_condemned(self.words.finish());
+                    self.put(&mut part, count)?;
+                }
+            } else {
+                if watched {
+                    stop_if_condemned(self.words.finish());
+                }
+                let alone = part.split(start);
+                self.put(&mut part, count)?;
+                let note = self.words.note();
+                answer(&self.replies, (self.worker, id, item), note, ran, alone, &mut args)?;
+                part.continue_at(item + 1);
+                if count > 1 {
+                    self.words.restart_journal(id, part.item);
+                }
+                self.recreate_state()?;
+            }
+            if item + 1 == count || self.is_over() {
+                break;
+            }
+            if part.is_late(timed) {
+                self.put(&mut part, count)?;
+            }
+            if timed {
+                self.clock.start();
+            }
+            self.words.clear_note();
+            match self.words.claim() {
+                Turn::Go(_) => item += 1,
+                Turn::End(_) => break,
+                Turn::Condemned => wait_for_kill(),
+            }
+        }
+        if watched {
+            stop_if_condemned(self.words.finish());
+        }
+        self.put(&mut part, count)?;
+        self.words.clear_note();
+        Ok(())
+    }
+
+    /// Creates the state again if a task has panicked that used it. Meanwhile this worker counts as starting.
+    fn recreate_state(&mut self) -> Result<(), WorkerError> {
+        if !self.state.is_broken() || self.is_over() {
+            return Ok(());
+        }
+        send_reply(&self.replies, Reply::StateReset { worker: self.worker })?;
+        self.state.make()?;
+        send_reply(&self.replies, Reply::Ready { worker: self.worker, pid: std::process::id() })
+    }
+
+    /// Sends the collected results, if any.
+    fn put(&mut self, part: &mut ReplyPart, count: usize) -> Result<(), WorkerError> {
+        if part.ends.is_empty() {
+            return Ok(());
+        }
+        let (id, item) = (part.id, part.item);
+        let (plain, nanos) = part.take();
+        send_reply(
+            &self.replies,
+            Reply::Results { worker: self.worker, id, item, nanos, values: ManyValues::ToSend(plain) },
+        )?;
+        if part.item < count {
+            self.words.restart_journal(id, part.item);
+        }
+        Ok(())
+    }
+}
+
+/// Blocks until the worker is killed if the pool has condemned it.
+fn stop_if_condemned(turn: Turn) {
+    if turn == Turn::Condemned {
+        wait_for_kill();
+    }
+}
+
+/// Sends the answer of a single task, or an error if the result can't be sent.
+fn answer(
+    replies: &Queue<Reply>,
+    (worker, id, item): (usize, u64, usize),
+    note: u64,
+    ran: RunOutcome,
+    alone: Outgoing,
+    args: &mut TaskArgs,
+) -> Result<(), WorkerError> {
+    let reply = match ran {
+        RunOutcome::Done => Reply::Done { worker, id, item, value: SingleValue::ToSend(alone) },
+        RunOutcome::Raised(raise) => Reply::Raised { worker, id, item, note, raise },
+        RunOutcome::Undecodable(arguments) => Reply::Undecodable { worker, id, item, arguments },
+        RunOutcome::Unread(why, fingerprint) => match args.take_unread() {
+            Some(unread) => {
+                Reply::Unread { worker, id, item, fingerprint, why, arguments: SingleValue::ToSend(unread) }
+            }
+            _ => Reply::Unsendable { worker, id, item, result: false, why },
+        },
+        RunOutcome::Unreadable(why) => Reply::Unsendable { worker, id, item, result: false, why },
+        RunOutcome::Unsendable(why) => Reply::Unsendable { worker, id, item, result: true, why },
+    };
+    // Attachments are dropped here if they can't be sent. An interrupt ends the task, but not its answer.
+    let put = || match replies.put(reply) {
+        Ok(()) => Ok(None),
+        Err(PutError::Failed { error, .. }) => Ok(Some(error.to_string())),
+        Err(error) => Err(error.to_string()),
+    };
+    let why = match CallFailure::catch(|| mp_core::with_interrupts_masked(put)) {
+        Ok(Ok(None)) => return Ok(()),
+        Ok(Ok(Some(why))) => Reply::Unsendable { worker, id, item, result: true, why },
+        Ok(Err(error)) => return Err(error.into()),
+        Err(raise) => Reply::Raised { worker, id, item, note, raise },
+    };
+    send_reply(replies, why)
+}
+
+fn send_reply(replies: &Queue<Reply>, reply: Reply) -> Result<(), WorkerError> {
+    mp_core::with_interrupts_masked(|| replies.put(reply).map_err(|error| error.to_string().into()))
+}
+
+/// Blocks until the pool, which has decided to kill this worker, does so.
+fn wait_for_kill() -> ! {
+    loop {
+        std::thread::park();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use mp_core::message::Message;
+    use mp_reduce::MessagePack;
+
+    use super::*;
+    use crate::worker::values::{PackedRange, PackedValues};
+
+    /// Same situation as when the pool withdraws the function just before the worker takes the task.
+    #[test]
+    fn a_task_that_comes_before_its_function_waits_for_it() {
+        // Runs in a process that ends, because the words of a process are set once.
+        mp_spawn::Process::spawn(|(): ()| takes_a_task_before_its_function(), ()).unwrap().join().unwrap();
+    }
+
+    fn takes_a_task_before_its_function() {
+        let (tasks, replies) = (Queue::bounded(4).unwrap(), Queue::bounded(8).unwrap());
+        let args = |mut x: u32| {
+            let mut out = Outgoing::default();
+            x.encode::<MessagePack>(&mut out).unwrap();
+            let bytes = std::mem::take(out.bytes());
+            TaskArgs::Packed(PackedRange::of(PackedValues {
+                ends: std::iter::once(bytes.len()).collect(),
+                bytes,
+            }))
+        };
+        let runner: Closure<(), Runner> = mp_spawn::closure!([] |_none: ()| Runner::new(|x: u32| x + 1));
+        tasks.put(WorkerRequest::Run { id: 7, code: 1, timed: false, args: args(3) }).unwrap();
+        tasks.put(WorkerRequest::Learn { code: 1, runner: FunctionMessage::ToSend(runner) }).unwrap();
+        tasks.put(WorkerRequest::Run { id: 8, code: 1, timed: false, args: args(4) }).unwrap();
+        tasks.close();
+        let shared_words = WorkerWords::new().unwrap();
+        let args = WorkerArgs {
+            worker: 0,
+            tasks,
+            replies: replies.clone(),
+            shared_words,
+            most_tasks: 2,
+            initializer: None,
+            state: None,
+        };
+        worker_main(args).unwrap();
+        let mut done = Vec::new();
+        while let Ok(Some(reply)) = replies.try_get() {
+            if let Reply::Results { id, values: ManyValues::Received(many), .. } = reply {
+                done.push((id, u32::decode_plain::<MessagePack>(many.get(0).unwrap()).unwrap()));
+            }
+        }
+        assert_eq!(done, [(7, 4_u32), (8, 5)]);
+    }
+}

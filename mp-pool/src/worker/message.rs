@@ -1,0 +1,348 @@
+//! Messages between the pool and its workers.
+//!
+//! Each worker has its own queue, from which it takes one [`WorkerRequest`] at a time. All workers send their
+//! [`Reply`]s to one queue. Arguments and results are encoded where their types are known, and remain bytes
+//! and attachments until they reach code that knows the types again. No user code runs in between.
+//!
+//! Values without attachments travel [together in one message](crate::worker::values). A value with
+//! attachments (tensors, queues) travels alone.
+//!
+//! A function is sent to a worker once, as a [`Closure`] that creates the [`Runner`]. After that it is
+//! identified by a number.
+//!
+//! Each message begins with its kind, one byte, and unencoded numbers ([`write_head`]). Most messages contain
+//! no other data to encode.
+
+use mp_core::Error;
+use mp_core::message::{Codec, Incoming, Message, Outgoing, Returned, Undecodable};
+use mp_reduce::MessagePack;
+use mp_spawn::{CallFailure, Closure};
+
+use crate::worker::runner::Runner;
+use crate::worker::values::{PackedValues, ReceivedValues, TaskArgs};
+
+/// Writes the kind of a message, and unencoded numbers.
+fn write_head<const N: usize>(out: &mut Outgoing, kind: u8, words: [u64; N]) {
+    out.bytes().push(kind);
+    write_words(out, words);
+}
+
+fn write_words<const N: usize>(out: &mut Outgoing, words: [u64; N]) {
+    words.iter().for_each(|word| out.bytes().extend_from_slice(&word.to_le_bytes()));
+}
+
+/// Reads the kind of a message.
+fn kind(inc: &mut Incoming) -> mp_core::Result<u8> {
+    let kind = *inc.rest().first().ok_or_else(too_short)?;
+    inc.advance(1);
+    Ok(kind)
+}
+
+/// Reads unencoded numbers.
+fn words<const N: usize>(inc: &mut Incoming) -> mp_core::Result<[u64; N]> {
+    let (words, _) = inc.rest().as_chunks::<8>();
+    let words = words.first_chunk::<N>().ok_or_else(too_short)?.map(u64::from_le_bytes);
+    inc.advance(8 * N);
+    Ok(words)
+}
+
+#[cold]
+fn too_short() -> Error {
+    Error::Malformed("a message of a pool is too short".into())
+}
+
+/// Returns the rest of a message, to be decoded later.
+fn rest(inc: &mut Incoming) -> Box<Incoming> {
+    Box::new(std::mem::take(inc))
+}
+
+/// Request to a worker.
+pub(crate) enum WorkerRequest {
+    /// Run a known function once for each of the arguments. If `timed`, the worker publishes the start of
+    /// each task.
+    Run { id: u64, code: u64, timed: bool, args: TaskArgs },
+    /// Learn a function under this number. Decoding its captures is user code, and may fail.
+    Learn { code: u64, runner: FunctionMessage },
+    /// Forget a function that has no users.
+    Forget { code: u64 },
+}
+
+/// Code of a [`WorkerRequest::Forget`] that asks a worker to end after its earlier tasks. No function has
+/// this number.
+pub(crate) const LEAVE: u64 = u64::MAX;
+
+/// Function in a message: to be sent, or received.
+pub(crate) enum FunctionMessage {
+    ToSend(Closure<(), Runner>),
+    Received(Box<Incoming>),
+}
+
+impl FunctionMessage {
+    /// Decodes a received function, or returns the reason why that failed.
+    pub(crate) fn read(self) -> Result<Runner, FunctionReadError> {
+        let mut inc = match self {
+            FunctionMessage::Received(inc) => inc,
+            FunctionMessage::ToSend(_) => return Err(FunctionReadError::Invalid("it is not there".into())),
+        };
+        if let Err(error) = inc.claim() {
+            return Err(FunctionReadError::NoDescriptors(FunctionMessage::Received(inc), error.to_string()));
+        }
+        let read = || Closure::<(), Runner>::decode::<MessagePack>(&mut inc).map(|closure| closure.call(()));
+        match CallFailure::catch(read) {
+            Ok(read) => read.map_err(|error| FunctionReadError::Invalid(error.to_string())),
+            Err(raise) => Err(FunctionReadError::Invalid(raise.message().to_string())),
+        }
+    }
+}
+
+/// Reason why a function can't be decoded.
+pub(crate) enum FunctionReadError {
+    Invalid(String),
+    /// No free descriptors. Contains the function for another attempt.
+    NoDescriptors(FunctionMessage, String),
+}
+
+const RUN: u8 = 0;
+const RUN_TIMED: u8 = 1;
+const LEARN: u8 = 2;
+const FORGET: u8 = 3;
+const SINGLE: u8 = 4;
+const SINGLE_TIMED: u8 = 5;
+
+impl Message for WorkerRequest {
+    // Decoded later, by the runner of the function.
+    const READ_LATER: bool = true;
+
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        match self {
+            WorkerRequest::Run { id, code, timed, args } => {
+                let kind = match (&args, *timed) {
+                    (TaskArgs::Single(_), false) => SINGLE,
+                    (TaskArgs::Single(_), true) => SINGLE_TIMED,
+                    (_, false) => RUN,
+                    (_, true) => RUN_TIMED,
+                };
+                write_head(out, kind, [*id, *code, args.len() as u64]);
+                args.write(out)
+            }
+            WorkerRequest::Learn { code, runner: FunctionMessage::ToSend(runner) } => {
+                write_head(out, LEARN, [0, *code, 0]);
+                // Calls user code.
+                CallFailure::catch(|| runner.encode::<C>(out)).unwrap_or_else(|raise| {
+                    Err(Error::Unsendable(format!("its `Serialize` panicked: {}", raise.message())))
+                })
+            }
+            WorkerRequest::Learn { .. } => {
+                Err(Error::Unsendable("it was received, and is not sent again".into()))
+            }
+            WorkerRequest::Forget { code } => {
+                write_head(out, FORGET, [0, *code, 0]);
+                Ok(())
+            }
+        }
+    }
+
+    fn take_back(&mut self, back: &mut Returned) {
+        if let WorkerRequest::Learn { runner: FunctionMessage::ToSend(runner), .. } = self {
+            Message::take_back(runner, back);
+        }
+    }
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        let kind = kind(inc)?;
+        let [id, code, count] = words(inc)?;
+        match kind {
+            RUN | RUN_TIMED => {
+                let args = TaskArgs::Received(ReceivedValues::new(inc, count as usize));
+                Ok(WorkerRequest::Run { id, code, timed: kind == RUN_TIMED, args })
+            }
+            SINGLE | SINGLE_TIMED => Ok(WorkerRequest::Run {
+                id,
+                code,
+                timed: kind == SINGLE_TIMED,
+                args: TaskArgs::ReceivedSingle(rest(inc)),
+            }),
+            LEARN => Ok(WorkerRequest::Learn { code, runner: FunctionMessage::Received(rest(inc)) }),
+            FORGET => Ok(WorkerRequest::Forget { code }),
+            other => Err(Error::Malformed(format!("a task of kind {other}"))),
+        }
+    }
+}
+
+/// Result with attachments, which travels alone.
+pub(crate) enum SingleValue {
+    ToSend(Outgoing),
+    Received(Box<Incoming>),
+}
+
+/// Results that travel together.
+pub(crate) enum ManyValues {
+    ToSend(PackedValues),
+    Received(ReceivedValues),
+}
+
+/// Reply of a worker. `id` is the chunk, `item` the task in it.
+pub(crate) enum Reply {
+    /// The worker is initialized, and accepts tasks.
+    Ready { worker: usize, pid: u32 },
+    /// A task that used the state has panicked. The worker creates a new state, and accepts no tasks until it
+    /// is [`Ready`](Self::Ready).
+    StateReset { worker: usize },
+    /// The worker has learnt or forgotten this function.
+    FunctionChanged { worker: usize, code: u64 },
+    /// Results of consecutive tasks from `item` on, and the time for all of them.
+    Results { worker: usize, id: u64, item: usize, nanos: u64, values: ManyValues },
+    /// Result of a task.
+    Done { worker: usize, id: u64, item: usize, value: SingleValue },
+    /// The function of a task failed. Contains its last note, or 0.
+    Raised { worker: usize, id: u64, item: usize, note: u64, raise: Box<CallFailure> },
+    /// The arguments could not be decoded. Contains path and reason.
+    Undecodable { worker: usize, id: u64, item: usize, arguments: Box<Undecodable> },
+    /// The worker has too few descriptors for those in the arguments, which it returns. Contains the
+    /// fingerprint of their type.
+    Unread { worker: usize, id: u64, item: usize, fingerprint: u64, why: String, arguments: SingleValue },
+    /// The result could not be encoded (`true`), or nothing can decode the arguments (`false`).
+    Unsendable { worker: usize, id: u64, item: usize, result: bool, why: String },
+    /// Sent by this process to itself, to wake the pool's thread.
+    Wake,
+}
+
+const READY: u8 = 0;
+const DONE: u8 = 1;
+const RAISED: u8 = 2;
+const ARGUMENTS: u8 = 3;
+const VALUE: u8 = 4;
+const WAKE: u8 = 5;
+const FUNCTION_CHANGED: u8 = 6;
+const RESULTS: u8 = 7;
+const STATE_RESET: u8 = 8;
+const UNDECODABLE: u8 = 9;
+const UNREAD: u8 = 10;
+
+impl Reply {
+    /// For outcomes of tasks: returns the worker, and the duration in nanoseconds if the reply contains it.
+    pub(crate) fn duration(&self) -> Option<(usize, Option<u64>)> {
+        match self {
+            Reply::Results { worker, nanos, .. } => Some((*worker, Some(*nanos))),
+            Reply::Done { worker, .. }
+            | Reply::Raised { worker, .. }
+            | Reply::Undecodable { worker, .. }
+            | Reply::Unread { worker, .. }
+            | Reply::Unsendable { worker, .. } => Some((*worker, None)),
+            Reply::Ready { .. } | Reply::StateReset { .. } | Reply::FunctionChanged { .. } | Reply::Wake => {
+                None
+            }
+        }
+    }
+
+    /// Returns the kind of the reply, its worker, and two more numbers.
+    fn head(&self) -> (u8, [u64; 3]) {
+        let (kind, worker, id, item) = match self {
+            Reply::Ready { worker, pid } => (READY, worker, u64::from(*pid), &0),
+            Reply::StateReset { worker } => (STATE_RESET, worker, 0, &0),
+            Reply::FunctionChanged { worker, code } => (FUNCTION_CHANGED, worker, *code, &0),
+            Reply::Results { worker, id, item, .. } => (RESULTS, worker, *id, item),
+            Reply::Done { worker, id, item, .. } => (DONE, worker, *id, item),
+            Reply::Raised { worker, id, item, .. } => (RAISED, worker, *id, item),
+            Reply::Undecodable { worker, id, item, .. } => (UNDECODABLE, worker, *id, item),
+            Reply::Unread { worker, id, item, .. } => (UNREAD, worker, *id, item),
+            Reply::Unsendable { worker, id, item, result: true, .. } => (VALUE, worker, *id, item),
+            Reply::Unsendable { worker, id, item, result: false, .. } => (ARGUMENTS, worker, *id, item),
+            Reply::Wake => (WAKE, &0, 0, &0),
+        };
+        (kind, [*worker as u64, id, *item as u64])
+    }
+}
+
+impl Message for Reply {
+    // Decoded later, by the call.
+    const READ_LATER: bool = true;
+
+    fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> mp_core::Result<()> {
+        if matches!(self, Reply::Wake) {
+            // Small enough that its message needs no memory of its own.
+            write_head(out, WAKE, []);
+            return Ok(());
+        }
+        let (kind, words) = self.head();
+        write_head(out, kind, words);
+        match self {
+            Reply::Ready { .. } | Reply::StateReset { .. } | Reply::FunctionChanged { .. } | Reply::Wake => {
+                Ok(())
+            }
+            Reply::Results { nanos, values: ManyValues::ToSend(plain), .. } => {
+                write_words(out, [*nanos, plain.ends.len() as u64]);
+                plain.ends.write(0..plain.ends.len(), &plain.bytes, out);
+                Ok(())
+            }
+            Reply::Done { value: SingleValue::ToSend(value), .. } => out.append(std::mem::take(value)),
+            Reply::Raised { note, raise, .. } => {
+                write_words(out, [*note]);
+                C::write(out, raise)
+            }
+            Reply::Undecodable { arguments, .. } => {
+                C::write(out, &arguments.to_parts())?;
+                out.bytes().extend_from_slice(arguments.bytes());
+                Ok(())
+            }
+            Reply::Unread { fingerprint, why, arguments: SingleValue::ToSend(arguments), .. } => {
+                write_words(out, [*fingerprint, why.len() as u64]);
+                out.bytes().extend_from_slice(why.as_bytes());
+                out.append(std::mem::take(arguments))
+            }
+            Reply::Unsendable { why, .. } => C::write(out, why),
+            Reply::Results { .. } | Reply::Done { .. } | Reply::Unread { .. } => {
+                Err(Error::Unsendable("it was received, and is not sent again".into()))
+            }
+        }
+    }
+
+    fn take_back(&mut self, _: &mut Returned) {}
+
+    fn decode<C: Codec>(inc: &mut Incoming) -> mp_core::Result<Self> {
+        let kind = kind(inc)?;
+        if kind == WAKE {
+            return Ok(Reply::Wake);
+        }
+        let [worker, id, item] = words(inc)?;
+        let (worker, item) = (worker as usize, item as usize);
+        match kind {
+            READY => Ok(Reply::Ready { worker, pid: id as u32 }),
+            STATE_RESET => Ok(Reply::StateReset { worker }),
+            FUNCTION_CHANGED => Ok(Reply::FunctionChanged { worker, code: id }),
+            RESULTS => {
+                let [nanos, count] = words(inc)?;
+                let values = ManyValues::Received(ReceivedValues::new(inc, count as usize));
+                Ok(Reply::Results { worker, id, item, nanos, values })
+            }
+            DONE => Ok(Reply::Done { worker, id, item, value: SingleValue::Received(rest(inc)) }),
+            RAISED => {
+                let [note] = words(inc)?;
+                Ok(Reply::Raised { worker, id, item, note, raise: C::read(inc)? })
+            }
+            UNDECODABLE => {
+                let parts = C::read::<[String; 3]>(inc)?;
+                let arguments = Box::new(Undecodable::from_parts(parts, inc.rest().to_vec()));
+                Ok(Reply::Undecodable { worker, id, item, arguments })
+            }
+            UNREAD => {
+                let [fingerprint, len] = words(inc)?;
+                let len = usize::try_from(len).map_err(|_| too_short())?;
+                let why = String::from_utf8_lossy(inc.rest().get(..len).ok_or_else(too_short)?).into_owned();
+                inc.advance(len);
+                Ok(Reply::Unread {
+                    worker,
+                    id,
+                    item,
+                    fingerprint,
+                    why,
+                    arguments: SingleValue::Received(rest(inc)),
+                })
+            }
+            ARGUMENTS | VALUE => {
+                Ok(Reply::Unsendable { worker, id, item, result: kind == VALUE, why: C::read(inc)? })
+            }
+            other => Err(Error::Malformed(format!("a reply of kind {other}"))),
+        }
+    }
+}

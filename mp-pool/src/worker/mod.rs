@@ -1,0 +1,13 @@
+//! Worker process: its main loop, its messages, and the execution of tasks.
+
+pub(crate) mod clock;
+pub(crate) mod end_positions;
+pub(crate) mod item_cursor;
+pub(crate) mod main_loop;
+pub(crate) mod message;
+pub(crate) mod note;
+pub(crate) mod runner;
+pub(crate) mod shared_bytes;
+pub(crate) mod user_state;
+pub(crate) mod values;
+pub(crate) mod words;

@@ -1,0 +1,191 @@
+//! # Safety
+//! Access to words of the arena: a worker's chunk word and its journal. Unsafe, because the words could
+//! belong to another structure; sound, because
+//! - a [`WorkerWords`] is created only from a [`Structure`] under this crate's name and of this length, whose
+//!   words have no other use,
+//! - and which lives as long as the handle that holds it.
+#![allow(unsafe_code)]
+
+use mp_core::mem::{Mem, Steps, Word, run};
+use mp_core::{Error, Result, Structure};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::steps::chunk::{
+    BeginChunk, ChunkWord, ClaimItem, CondemnWorker, CutChunk, CutShare, FinishItem, Turn,
+};
+use crate::steps::journal::{self, Journal, JournalResults};
+
+const NAME: &str = "mp_pool::Watch";
+const CHUNK: u64 = 0;
+/// Start of the running item, if it is timed. Written before the item is claimed.
+const SINCE: u64 = 1;
+/// Note of the running item; 0 means none. Only the worker changes it: the item, to any value, and the worker
+/// to 0 after the item is finished, before it claims the next one and when its chunk is answered. A death
+/// leaves the note of the lost item. The pool reads it, and sets it to 0 for the next worker.
+const NOTE: u64 = 2;
+/// Head of the journal, on a cache line that the pool does not read together with the other words.
+const JOURNAL: u64 = 16;
+const WORDS: u64 = JOURNAL + journal::WORDS;
+
+/// Words in shared memory in which a worker publishes the state of its chunk.
+#[derive(Clone, Debug)]
+pub(crate) struct WorkerWords(Structure);
+
+impl WorkerWords {
+    pub(crate) fn new() -> Result<WorkerWords> {
+        Structure::new(NAME, WORDS).map(WorkerWords)
+    }
+
+    fn words(&self) -> &'static (impl Mem + use<>) {
+        // SAFETY: only words of this structure are changed, by the steps that they belong to, see above.
+        unsafe { self.0.arena().words() }
+    }
+
+    #[inline]
+    fn run<S: Steps>(&self, steps: S) -> S::Out {
+        run(steps, self.words())
+    }
+
+    fn chunk(&self) -> Word {
+        self.0.word(CHUNK)
+    }
+
+    /// Returns the chunk word.
+    pub(crate) fn word(&self) -> ChunkWord {
+        ChunkWord(self.words().load(self.chunk()))
+    }
+
+    /// Returns the start of the running item, on the clock that is the same in all processes.
+    pub(crate) fn since(&self) -> u64 {
+        self.words().load(self.0.word(SINCE))
+    }
+
+    /// Sets the start of the item that the worker claims next, or has claimed.
+    pub(crate) fn set_since(&self, since: u64) {
+        self.words().store(self.0.word(SINCE), since);
+    }
+
+    /// Returns the note of the running item.
+    pub(crate) fn note(&self) -> Option<u64> {
+        Some(self.words().load(self.0.word(NOTE))).filter(|note| *note != 0)
+    }
+
+    /// Sets the note of the running item.
+    #[inline]
+    pub(crate) fn set_note(&self, note: u64) {
+        self.words().store(self.0.word(NOTE), note);
+    }
+
+    /// Withdraws unclaimed items of a chunk. Returns the first of them.
+    pub(crate) fn cut(&self, chunk: u64, share: CutShare) -> Option<usize> {
+        self.run(CutChunk::new(self.chunk(), chunk, share))
+    }
+
+    /// Condemns the worker, unless the word has changed. Returns `true` on success.
+    pub(crate) fn condemn(&self, seen: ChunkWord) -> bool {
+        self.run(CondemnWorker::new(self.chunk(), seen))
+    }
+
+    /// Resets the words after the worker's death has been handled.
+    pub(crate) fn clear(&self) {
+        self.words().store(self.chunk(), 0);
+        self.words().store(self.0.word(NOTE), 0);
+        self.words().store(self.0.word(JOURNAL), 0);
+    }
+
+    /// Returns the results of a chunk that the worker had not sent when the journal was last restarted.
+    pub(crate) fn journal_results(&self, chunk: u64) -> Option<JournalResults> {
+        self.run(journal::ReadJournal::new(self.0.word(JOURNAL), chunk))
+    }
+}
+
+impl Serialize for WorkerWords {
+    fn serialize<S: Serializer>(&self, s: S) -> std::result::Result<S::Ok, S::Error> {
+        self.0.send("the words of a worker", s)
+    }
+}
+
+impl<'de> Deserialize<'de> for WorkerWords {
+    fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
+        let structure = Structure::receive("the words of a worker", NAME, d)?;
+        if structure.len() == WORDS {
+            return Ok(WorkerWords(structure));
+        }
+        let why = format!("words of a worker of length {} arrived", structure.len());
+        Err(serde::de::Error::custom(Error::Malformed(why)))
+    }
+}
+
+/// Words of this process, which is a worker.
+#[derive(Debug)]
+pub(crate) struct WordsWriter {
+    shared_words: WorkerWords,
+    word: ChunkWord,
+    journal: Journal,
+}
+
+impl WordsWriter {
+    pub(crate) fn new(shared_words: WorkerWords) -> WordsWriter {
+        let journal = Journal::new(shared_words.0.word(JOURNAL));
+        WordsWriter { word: shared_words.word(), shared_words, journal }
+    }
+
+    #[inline]
+    fn apply(&mut self, turn: Turn) -> Turn {
+        if let Turn::Go(word) | Turn::End(word) = turn {
+            self.word = word;
+        }
+        turn
+    }
+
+    /// Begins a chunk.
+    pub(crate) fn begin(&mut self, chunk: u64, count: usize) -> Turn {
+        let words = self.shared_words.words();
+        self.journal.begin(chunk, 0, |w, v| words.store(w, v));
+        let turn = self.shared_words.run(BeginChunk::new(self.shared_words.chunk(), self.word, chunk, count));
+        self.apply(turn)
+    }
+
+    /// Finishes the item, and claims the next one.
+    #[inline]
+    pub(crate) fn claim(&mut self) -> Turn {
+        let turn = self.shared_words.run(ClaimItem::new(self.shared_words.chunk(), self.word));
+        self.apply(turn)
+    }
+
+    /// Returns the note of the item, or 0.
+    pub(crate) fn note(&self) -> u64 {
+        self.shared_words.words().load(self.shared_words.0.word(NOTE))
+    }
+
+    /// Clears the note of the finished item.
+    #[inline]
+    pub(crate) fn clear_note(&self) {
+        let (words, note) = (self.shared_words.words(), self.shared_words.0.word(NOTE));
+        if words.load_relaxed(note) != 0 {
+            words.store(note, 0);
+        }
+    }
+
+    /// Marks the item as finished.
+    pub(crate) fn finish(&mut self) -> Turn {
+        if self.word.is_done() {
+            return Turn::Go(self.word);
+        }
+        let turn = self.shared_words.run(FinishItem::new(self.shared_words.chunk(), self.word));
+        self.apply(turn)
+    }
+
+    /// Stores a result in the journal until it is sent. Returns `false` if the journal has no room.
+    #[inline]
+    pub(crate) fn append_result(&mut self, result: &[u8]) -> bool {
+        let words = self.shared_words.words();
+        self.journal.append(result, |w, v| words.store(w, v))
+    }
+
+    /// Restarts the journal after all results before item `next` of this chunk were sent.
+    pub(crate) fn restart_journal(&mut self, chunk: u64, next: usize) {
+        let words = self.shared_words.words();
+        self.journal.begin(chunk, next, |w, v| words.store(w, v));
+    }
+}

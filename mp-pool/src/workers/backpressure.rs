@@ -1,0 +1,121 @@
+//! Tasks without a message, because all messages of the arena are in use. They wait for room, like a put into
+//! a full queue.
+//!
+//! They are in `returned`, with their arguments, and are packed after a pause when a worker wants tasks. The
+//! pause is timed because other processes that free messages do not wake the pool.
+
+use std::time::{Duration, Instant};
+
+/// First pause. Doubled each time.
+const FIRST: Duration = Duration::from_millis(1);
+/// Longest pause.
+const LONGEST: Duration = Duration::from_millis(100);
+/// Time without room after which the lack is reported, if no running task would free messages.
+const REPORTED: Duration = Duration::from_secs(10);
+
+/// State of a lack of messages.
+#[derive(Debug)]
+struct Shortage {
+    since: Instant,
+    pause: Duration,
+    due: Instant,
+    reported: bool,
+}
+
+/// Pauses between attempts to pack tasks. Inactive while there is room.
+#[derive(Debug, Default)]
+pub(crate) struct Backpressure(Option<Shortage>);
+
+impl Backpressure {
+    /// Returns `true` if there was no room at the last attempt.
+    pub(crate) fn is_active(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Records that there was no room for a task, after room for `found`. Returns `true` if that must be
+    /// reported, which happens once, if `idle`: then no running task would free messages.
+    pub(crate) fn lacks_room(&mut self, now: Instant, found: usize, idle: bool) -> bool {
+        let begins = Shortage { since: now, pause: FIRST / 2, due: now, reported: false };
+        let mut shortage = self.0.take().filter(|_| found == 0).unwrap_or(begins);
+        shortage.pause = (2 * shortage.pause).min(LONGEST);
+        shortage.due = now + shortage.pause;
+        let stuck = idle && now.saturating_duration_since(shortage.since) >= REPORTED;
+        let report = stuck && !shortage.reported;
+        shortage.reported |= report;
+        self.0 = Some(shortage);
+        report
+    }
+
+    /// Records that there was room for all tasks, or that none wait.
+    pub(crate) fn clear(&mut self) {
+        self.0 = None;
+    }
+
+    /// Returns the time of the next attempt.
+    pub(crate) fn due(&self) -> Option<Instant> {
+        self.0.as_ref().map(|shortage| shortage.due)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tasks::call_state::CallOptions;
+    use crate::tasks::call_state::tests::job;
+    use crate::tasks::chunk::{Chunk, ReadyChunk, next_chunk};
+    use crate::tasks::saved_args::SavedArgs;
+    use crate::workers::state::PoolState;
+    use crate::workers::worker::tests::worker;
+
+    /// Returns the state of a pool whose only worker wants tasks, and with a task without a message.
+    fn waiting() -> PoolState {
+        let mut state = PoolState::new(vec![worker()]);
+        let (job, saved) = (job(1, CallOptions::default()), SavedArgs::None);
+        let chunk = Chunk { id: next_chunk(), job, first: 0, reported: 0, end: 1, tries: 0, saved };
+        state.returned.push_back(ReadyChunk::unpacked(chunk));
+        state
+    }
+
+    #[test]
+    fn next_attempt_needs_waiting_tasks_and_a_worker() {
+        let now = Instant::now();
+        let mut state = waiting();
+        state.lacks_room(now, 0);
+        assert_eq!(state.next_room(), Some(now + FIRST));
+        state.workers[0].ready = false;
+        assert_eq!(state.next_room(), None, "a dead worker is awaited, and no room");
+        state.workers[0].ready = true;
+        assert!(state.waits_for_room(now));
+        state.returned.clear();
+        assert_eq!(state.next_room(), None, "it was cancelled");
+        assert!(!state.waits_for_room(now) && !state.backpressure.is_active());
+    }
+
+    #[test]
+    fn pauses_grow_and_a_lasting_lack_is_reported_once() {
+        let mut state = waiting();
+        let begin = Instant::now();
+        let mut now = begin;
+        let mut told = Vec::new();
+        while now < begin + 3 * REPORTED {
+            if state.lacks_room(now, 0) {
+                told.push(now - begin);
+            }
+            let due = state.next_room().unwrap();
+            assert!(
+                due > now && due <= now + LONGEST && state.waits_for_room(now) && !state.waits_for_room(due)
+            );
+            now = due;
+        }
+        assert!(matches!(told[..], [at] if at >= REPORTED && at < REPORTED + LONGEST), "{told:?}");
+        // Some tasks found room, so pauses start over.
+        assert!(!state.lacks_room(now, 1));
+        assert_eq!(state.next_room(), Some(now + FIRST));
+        // While a task runs, its end frees messages.
+        state.workers[0].outstanding = 1;
+        assert!(!state.lacks_room(now + 2 * REPORTED, 0));
+        state.backpressure.clear();
+        state.workers[0].outstanding = 0;
+        assert_eq!(state.next_room(), None);
+    }
+}

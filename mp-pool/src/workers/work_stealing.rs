@@ -1,0 +1,162 @@
+//! Withdrawal of tasks from busy or stopped workers, for idle ones.
+
+use std::time::Instant;
+
+use mp_queue::EncodedMessage;
+
+use crate::steps::chunk::CutShare;
+use crate::tasks::chunk::{ReadyChunk, next_chunk};
+use crate::worker::message::WorkerRequest;
+use crate::workers::state::PoolState;
+use crate::workers::worker::{NO_CODE, SentMessage, Worker};
+
+/// Work shorter than this, in nanoseconds, is not taken from a worker that has begun it.
+const WORTH_SHARING: u64 = 20_000;
+
+impl PoolState {
+    /// Withdraws tasks that another worker has not begun, for a worker without work. Returns the number that
+    /// the idle worker gets: not all, because the other worker would then withdraw them again.
+    pub(crate) fn steal(&mut self, idle: usize) -> usize {
+        if self.workers[idle].outstanding > 0 {
+            return 0;
+        }
+        let busy = |worker: &&mut Worker| worker.outstanding > 1 && worker.may_be_recalled();
+        let mut found = self.workers.iter_mut().filter(busy).map(|worker| {
+            if worker.is_learning() {
+                return worker.recall_all(false);
+            }
+            match worker.recall() {
+                Some((packed, SentMessage::Chunk { chunk, .. })) => vec![ReadyChunk::packed(chunk, packed)],
+                _ => Vec::new(),
+            }
+        });
+        let found = found.find(|found| !found.is_empty()).unwrap_or_default();
+        let count = found.len().div_ceil(2);
+        self.returned.extend(found);
+        if count == 0 { usize::from(self.steal_half()) } else { count }
+    }
+
+    /// Withdraws half of the unclaimed items of the worker with the most work. Returns `true` if there were
+    /// any.
+    fn steal_half(&mut self) -> bool {
+        let left =
+            |worker: &Worker| worker.first().map_or(0, |chunk| chunk.job.expected_nanos(chunk.remaining()));
+        let most = self.workers.iter_mut().filter(|worker| worker.ready).max_by_key(|worker| left(worker));
+        let Some(worker) = most.filter(|worker| left(worker) >= WORTH_SHARING) else { return false };
+        let (rest, emptied_chunks) = worker.cut(CutShare::Half, next_chunk());
+        self.emptied_chunks.extend(emptied_chunks);
+        let found = rest.is_some();
+        self.returned.extend(rest.map(ReadyChunk::unpacked));
+        found
+    }
+
+    /// Returns `true` if another worker is idle.
+    fn has_idle(&self, but: usize) -> bool {
+        self.workers.iter().enumerate().any(|(number, worker)| number != but && worker.is_idle())
+    }
+
+    /// Withdraws tasks, for idle workers, from workers that leave all of them in their queues, such as
+    /// stopped ones. Such a worker receives a request made by `note`, and nothing else until it has answered
+    /// that. It can't take withdrawn messages after it resumes, so each task is done once.
+    pub(crate) fn relieve_slow_workers(
+        &mut self,
+        now: Instant,
+        note: impl Fn() -> Option<EncodedMessage<WorkerRequest>>,
+    ) {
+        for number in 0..self.workers.len() {
+            let slow = self.workers[number].slow_check_at().is_some_and(|from| from <= now);
+            if !slow || !self.has_idle(number) {
+                continue;
+            }
+            let worker = &mut self.workers[number];
+            worker.queue_checked = true;
+            let recalled = worker.recall_all(false);
+            if !recalled.is_empty()
+                && worker.outstanding == 0
+                && let Some(packed) = note()
+            {
+                let message = packed.number();
+                let note = SentMessage::FunctionChange { code: NO_CODE, learn: false, message };
+                let rest = worker.send_messages([packed].into(), [note].into());
+                // If the queue is full, it contains a request already.
+                worker.suspect = rest.is_empty() || worker.is_learning();
+            }
+            recalled.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
+            let (rest, emptied_chunks) = worker.cut(CutShare::All, next_chunk());
+            self.emptied_chunks.extend(emptied_chunks);
+            self.returned.extend(rest.map(ReadyChunk::unpacked));
+        }
+    }
+
+    /// Records that a worker creates its state again. Other workers run the tasks that it has not begun.
+    pub(crate) fn reset_worker_state(&mut self, worker: usize, now: Instant) {
+        let Some(worker) = self.workers.get_mut(worker) else { return };
+        let (back, emptied_chunks) = worker.reset_state(now, next_chunk());
+        self.emptied_chunks.extend(emptied_chunks);
+        back.into_iter().rev().for_each(|ready| self.returned.push_front(ready));
+        self.last_ready = Some(now);
+    }
+
+    /// Returns the time at which [`Worker::read_journal`] may return results.
+    pub(crate) fn next_journal_read(&self) -> Option<Instant> {
+        self.workers.iter().filter_map(Worker::journal_due).min()
+    }
+
+    /// Returns the time at which [`relieve_slow_workers`](Self::relieve_slow_workers) may find tasks.
+    pub(crate) fn next_slow_check(&self) -> Option<Instant> {
+        let slow =
+            self.workers.iter().enumerate().filter_map(|(n, worker)| Some((n, worker.slow_check_at()?)));
+        slow.filter(|(number, _)| self.has_idle(*number)).map(|(_, from)| from).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use mp_queue::Queue;
+
+    use super::*;
+    use crate::tasks::call_state::CallOptions;
+    use crate::tasks::call_state::tests::job;
+    use crate::tasks::chunk::Chunk;
+    use crate::tasks::saved_args::SavedArgs;
+    use crate::worker::values::{PackedRange, PackedValues};
+    use crate::worker::words::{WordsWriter, WorkerWords};
+
+    /// Otherwise an idle worker would receive them only later.
+    #[test]
+    fn what_is_taken_back_of_a_chunk_is_given_at_once() {
+        let worker = || {
+            let mut worker = Worker::new(Queue::unbounded().unwrap(), WorkerWords::new().unwrap());
+            worker.ready = true;
+            worker
+        };
+        let mut state = PoolState::new(vec![worker(), worker()]);
+        assert_eq!(state.steal(1), 0);
+        let chunk = |first| {
+            let plain = PackedValues { ends: std::iter::repeat_n(0, 9).collect(), bytes: Vec::new() };
+            let (job, saved) = (job(9, CallOptions::default()), SavedArgs::Packed(PackedRange::of(plain)));
+            let chunk = Chunk { id: next_chunk(), job, first, reported: 0, end: 9, tries: 0, saved };
+            SentMessage::Chunk { chunk, message: None }
+        };
+        let busy = &mut state.workers[0];
+        (busy.unanswered, busy.outstanding) = (VecDeque::from([chunk(0)]), 1);
+        WordsWriter::new(busy.shared_words.clone()).begin(busy.first().unwrap().id, 9);
+        assert_eq!(state.steal(1), 1);
+        let taken: Vec<(usize, usize)> =
+            state.returned.iter().map(|ready| (ready.chunk.first, ready.chunk.end)).collect();
+        assert_eq!(taken, [(5, 4)]);
+        assert_eq!(state.workers[0].first().map(Chunk::remaining), Some(5));
+        // The worker runs the next chunk, and has sent the answer to the previous one.
+        let busy = &mut state.workers[0];
+        busy.unanswered.push_back(chunk(9));
+        let [_, SentMessage::Chunk { chunk: next, .. }] = busy.unanswered.make_contiguous() else {
+            unreachable!()
+        };
+        WordsWriter::new(busy.shared_words.clone()).begin(next.id, 9);
+        let (taken, emptied_chunks) = busy.cut(CutShare::All, next_chunk());
+        assert_eq!(taken.map(|chunk| (chunk.first, chunk.end)), Some((10, 8)));
+        assert!(emptied_chunks.is_none() && busy.unanswered.len() == 2);
+    }
+}

@@ -1,0 +1,470 @@
+//! Slot of a worker: its process, and the messages that were sent to it.
+//!
+//! A worker takes messages from its queue in order, and answers each chunk before it takes the next. So it
+//! has taken at most one of its chunks; the others are in the queue, identified by the number of their
+//! message. A message's number may be reused after the worker has taken it: if two messages have the same
+//! number, the later one is in the queue. The chunk word contains the worker's position in its chunk
+//! (`steps::chunk`).
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use mp_queue::{EncodedMessage, Queue};
+use mp_spawn::Process;
+
+use crate::steps::chunk::CutShare;
+use crate::steps::journal::JournalResults;
+use crate::tasks::call_state::CallState;
+use crate::tasks::chunk::{Chunk, ReadyChunk, next_chunk};
+use crate::worker::message::WorkerRequest;
+use crate::worker::words::WorkerWords;
+
+/// Capacity of a worker's queue in messages.
+pub(crate) const QUEUE_CAPACITY: usize = 1024;
+/// Maximum number of chunks that a worker has in advance.
+const MOST_CHUNKS: u64 = 512;
+/// Duration of the work that a worker should have when it receives no more. If workers use all processors,
+/// the pool's thread may have to wait for a time slice of the kernel.
+const AHEAD_NANOS: u64 = 5_000_000;
+/// Chunk duration above which a worker has only one chunk. For shorter chunks, another one is in its queue
+/// when it begins one.
+const LONG_NANOS: u64 = 10_000_000;
+/// Time without a reply after which the pool reads a worker's journal. Doubled when there are no new results.
+const JOURNAL_INTERVAL: Duration = Duration::from_millis(10);
+/// Maximum time between two such reads.
+const LONGEST_JOURNAL_INTERVAL: Duration = Duration::from_secs(1);
+/// Time after which the first task is withdrawn from a worker that has not taken it from its queue, while
+/// another worker is idle.
+const SLOW: Duration = Duration::from_millis(100);
+/// Number that no function has: a worker answers a request to forget it, and does nothing else.
+pub(crate) const NO_CODE: u64 = 0;
+
+/// Message that was sent to a worker.
+pub(crate) enum SentMessage {
+    Chunk {
+        chunk: Chunk,
+        message: Option<u32>,
+    },
+    /// Request to learn or forget a function.
+    FunctionChange {
+        code: u64,
+        /// `false` for a request to forget it.
+        learn: bool,
+        message: Option<u32>,
+    },
+}
+
+impl SentMessage {
+    fn message(&self) -> Option<u32> {
+        match self {
+            SentMessage::Chunk { message, .. } | SentMessage::FunctionChange { message, .. } => *message,
+        }
+    }
+}
+
+/// Slot of a worker, which may be empty.
+pub(crate) struct Worker {
+    pub(crate) tasks: Queue<WorkerRequest>,
+    pub(crate) shared_words: WorkerWords,
+    pub(crate) process: Option<Process>,
+    /// Process id of the last process in this slot; 0 before the first.
+    pub(crate) pid: u32,
+    /// `true` if the worker is initialized and alive.
+    pub(crate) ready: bool,
+    /// `true` if a thread is about to assign tasks to it.
+    pub(crate) feeding: bool,
+    pub(crate) unanswered: VecDeque<SentMessage>,
+    /// Number of tasks in `unanswered`.
+    pub(crate) outstanding: usize,
+    /// Maximum number of chunks that it has in advance.
+    most_chunks: u64,
+    /// Time since which it has its first task.
+    pub(crate) since: Instant,
+    /// Recent duration of a chunk in nanoseconds; 0 if unknown.
+    pace: u64,
+    /// Functions that it knows, or will know after reading its queue.
+    pub(crate) known_functions: HashSet<u64>,
+    /// Time at which its process was started, or began to create its state again, while it is not ready.
+    pub(crate) starts_since: Option<Instant>,
+    /// `true` if it was killed for exceeding the start time-out.
+    pub(crate) start_timed_out: bool,
+    /// Number of consecutive deaths before it was ready.
+    pub(crate) failed_starts: u32,
+    /// Time of the last of them,
+    pub(crate) failed_at: Option<Instant>,
+    /// and its reason.
+    pub(crate) failed_why: String,
+    /// `true` if the failed starts were reported.
+    pub(crate) start_failures_reported: bool,
+    /// Number of consecutive deaths without having had a task.
+    pub(crate) idle_deaths: u32,
+    pub(crate) had_tasks: bool,
+    pub(crate) restart_at: Option<Instant>,
+    /// Chunk and item that exceeded the time limit.
+    pub(crate) condemned: Option<(u64, usize)>,
+    /// `true` if its queue was checked since its first task became the first.
+    pub(crate) queue_checked: bool,
+    /// `true` if it did not take its messages. It receives nothing more before it answers the request
+    /// in its queue.
+    pub(crate) suspect: bool,
+    /// Time without a reply after which its journal is read.
+    journal_interval: Duration,
+    /// `true` if it was asked to end after its remaining tasks. It receives no more.
+    pub(crate) asked_to_leave: bool,
+    /// Time at which it is asked to end and tasks are withdrawn, if its slot is not wanted.
+    pub(crate) leaves_at: Option<Instant>,
+}
+
+impl Worker {
+    pub(crate) fn new(tasks: Queue<WorkerRequest>, shared_words: WorkerWords) -> Worker {
+        Worker {
+            tasks,
+            shared_words,
+            process: None,
+            pid: 0,
+            ready: false,
+            feeding: false,
+            unanswered: VecDeque::new(),
+            outstanding: 0,
+            most_chunks: MOST_CHUNKS,
+            since: Instant::now(),
+            pace: 0,
+            known_functions: HashSet::new(),
+            starts_since: None,
+            start_timed_out: false,
+            failed_starts: 0,
+            failed_at: None,
+            failed_why: String::new(),
+            start_failures_reported: false,
+            idle_deaths: 0,
+            had_tasks: false,
+            restart_at: None,
+            condemned: None,
+            queue_checked: false,
+            suspect: false,
+            journal_interval: JOURNAL_INTERVAL,
+            asked_to_leave: false,
+            leaves_at: None,
+        }
+    }
+
+    /// Adapts the worker to the number of workers and the arena's capacity in messages. All workers together
+    /// use at most a quarter of the messages.
+    pub(crate) fn set_share(&mut self, workers: usize, messages: u32) {
+        let share = u64::from(messages) / (4 * workers.max(1) as u64);
+        self.most_chunks = share.clamp(2, MOST_CHUNKS);
+    }
+
+    /// Returns the number of chunks that are enough work.
+    fn enough(&self) -> usize {
+        match self.pace {
+            0 | LONG_NANOS.. => 0,
+            pace => AHEAD_NANOS.div_ceil(pace).clamp(1, self.most_chunks / 2) as usize,
+        }
+    }
+
+    /// Returns the number of chunks after an assignment: half as many more, or twice as many if they are
+    /// short.
+    fn depth(&self) -> usize {
+        let more = (AHEAD_NANOS / 2).checked_div(self.pace).unwrap_or(0);
+        self.enough() + more.clamp(1, self.most_chunks / 2) as usize
+    }
+
+    pub(crate) fn wants_tasks(&self) -> bool {
+        // A stopped worker may have a queue full of requests about functions, and no task.
+        self.ready
+            && !self.feeding
+            && !self.suspect
+            && self.is_staying()
+            && self.outstanding <= self.enough()
+            && (self.unanswered.len() < QUEUE_CAPACITY)
+    }
+
+    /// Returns the number of chunks to assign.
+    pub(crate) fn portion(&self) -> usize {
+        let wanted = self.depth().saturating_sub(self.outstanding);
+        wanted.min(QUEUE_CAPACITY.saturating_sub(self.unanswered.len() + 1)).max(1)
+    }
+
+    /// Sends messages, described by `unanswered`. Returns those that did not fit into the queue.
+    pub(crate) fn send_messages(
+        &mut self,
+        mut messages: VecDeque<EncodedMessage<WorkerRequest>>,
+        mut unanswered: VecDeque<SentMessage>,
+    ) -> Vec<(EncodedMessage<WorkerRequest>, SentMessage)> {
+        if self.outstanding == 0 {
+            self.record_reply(Instant::now());
+        }
+        // Fails only in a forked process, where nothing is assigned.
+        let put = self.tasks.try_put_packed_many(&mut messages).unwrap_or(0);
+        let rest = unanswered.split_off(put.min(unanswered.len()));
+        self.outstanding +=
+            unanswered.iter().filter(|sent| matches!(sent, SentMessage::Chunk { .. })).count();
+        self.unanswered.append(&mut unanswered);
+        messages.into_iter().zip(rest).collect()
+    }
+
+    /// Returns one of its chunks.
+    pub(crate) fn chunk(&mut self, id: u64) -> Option<&mut Chunk> {
+        self.chunks().find(|chunk| chunk.id == id)
+    }
+
+    /// Returns its chunks, the current one first.
+    fn chunks(&mut self) -> impl Iterator<Item = &mut Chunk> {
+        self.unanswered.iter_mut().filter_map(|sent| match sent {
+            SentMessage::Chunk { chunk, .. } => Some(chunk),
+            SentMessage::FunctionChange { .. } => None,
+        })
+    }
+
+    /// Records a reply of the live worker.
+    pub(crate) fn record_reply(&mut self, now: Instant) {
+        (self.since, self.queue_checked, self.journal_interval) = (now, false, JOURNAL_INTERVAL);
+    }
+
+    /// Records an answer to a chunk. Removes and returns the chunk if it was the last answer.
+    pub(crate) fn finish_chunk(&mut self, id: u64) -> Option<Chunk> {
+        self.suspect = false;
+        self.had_tasks = true;
+        let is = |chunk: &Chunk| chunk.id == id && chunk.remaining() == 0;
+        let is = |sent: &SentMessage| matches!(sent, SentMessage::Chunk { chunk, .. } if is(chunk));
+        let at = self.unanswered.iter().position(is)?;
+        match self.unanswered.remove(at)? {
+            SentMessage::Chunk { chunk, .. } => {
+                self.outstanding -= 1;
+                Some(chunk)
+            }
+            SentMessage::FunctionChange { .. } => None,
+        }
+    }
+
+    /// Records that it answered `answered` chunks since the previous replies.
+    pub(crate) fn record_pace(&mut self, answered: u32, now: Instant) {
+        let took = now.saturating_duration_since(self.since).as_nanos() as u64 / u64::from(answered.max(1));
+        // Adapts quickly to faster chunks and slowly to slower ones, because then other workers help.
+        self.pace = if took < self.pace || self.pace == 0 { took } else { (self.pace + took) / 2 }.max(1);
+    }
+
+    /// Withdraws the unclaimed items of its current chunk, as a new chunk with number `id`. The second value
+    /// is the current chunk if nothing is left of it.
+    pub(crate) fn cut(&mut self, share: CutShare, id: u64) -> (Option<Chunk>, Option<Chunk>) {
+        let shared_words = self.shared_words.clone();
+        let Some(chunk) = self.current_chunk() else { return (None, None) };
+        if chunk.remaining() < 2 {
+            return (None, None);
+        }
+        let Some(from) = shared_words.cut(chunk.id, share) else { return (None, None) };
+        let (from, at) = (from.max(chunk.reported), chunk.id);
+        (chunk.split_off(from, id), self.finish_chunk(at))
+    }
+
+    /// Returns its current chunk, from its chunk word. Earlier chunks are finished, and their answers are
+    /// about to arrive.
+    fn current_chunk(&mut self) -> Option<&mut Chunk> {
+        let word = self.shared_words.word();
+        self.chunks().find(|chunk| word.is_of(chunk.id))
+    }
+
+    /// Returns `true` if a process other than `pid` is ready in its slot.
+    pub(crate) fn is_successor_of(&self, pid: u32) -> bool {
+        self.ready && self.pid != pid
+    }
+
+    /// Records that it is ready.
+    pub(crate) fn mark_ready(&mut self, now: Instant) {
+        (self.ready, self.failed_starts, self.since, self.starts_since) = (true, 0, now, None);
+        self.start_failures_reported = false;
+    }
+
+    /// Records that it creates its state again, and accepts no tasks until it is ready. Returns the tasks
+    /// that it has not begun. The second value is as in [`cut`](Self::cut).
+    pub(crate) fn reset_state(&mut self, now: Instant, id: u64) -> (Vec<ReadyChunk>, Option<Chunk>) {
+        (self.ready, self.starts_since) = (false, Some(now));
+        self.take_back(id)
+    }
+
+    /// Withdraws the tasks that it has not begun, as far as they may be recalled. The second value is as in
+    /// [`cut`](Self::cut).
+    pub(crate) fn take_back(&mut self, id: u64) -> (Vec<ReadyChunk>, Option<Chunk>) {
+        let mut back = self.recall_all(false);
+        let (rest, emptied_chunks) = self.cut(CutShare::All, id);
+        back.splice(0..0, rest.map(ReadyChunk::unpacked));
+        (back, emptied_chunks)
+    }
+
+    /// Returns the time at which the start time-out ends.
+    pub(crate) fn ready_until(&self, timeout: Option<Duration>) -> Option<Instant> {
+        let timeout = timeout?;
+        self.process.as_ref()?;
+        self.starts_since?.checked_add(timeout)
+    }
+
+    /// Records that it has learnt or forgotten a function.
+    pub(crate) fn function_changed(&mut self, code: u64) {
+        self.suspect = false;
+        let is =
+            |sent: &SentMessage| matches!(sent, SentMessage::FunctionChange { code: c, .. } if *c == code);
+        if let Some(at) = self.unanswered.iter().position(is) {
+            self.unanswered.remove(at);
+        }
+    }
+
+    /// Returns `true` if it may have to learn a function that its tasks need. Then either all messages are
+    /// withdrawn or none, and the function is sent again.
+    pub(crate) fn is_learning(&self) -> bool {
+        self.unanswered.iter().any(|sent| matches!(sent, SentMessage::FunctionChange { .. }))
+    }
+
+    /// Returns `true` if tasks may be withdrawn from its queue while it is alive. Tasks that a thread is
+    /// about to assign assume the functions that it knows now.
+    pub(crate) fn may_be_recalled(&self) -> bool {
+        !(self.feeding && self.is_learning())
+    }
+
+    /// Returns `true` if it has chunks of this call in addition to a chunk that it may have begun.
+    pub(crate) fn has_more_of(&self, job: &Arc<CallState>) -> bool {
+        let is_its = |chunk: &Chunk| Arc::ptr_eq(&chunk.job, job);
+        let is = |sent: &SentMessage| matches!(sent, SentMessage::Chunk { chunk, .. } if is_its(chunk));
+        self.outstanding > 1 && self.unanswered.iter().any(is)
+    }
+
+    /// Withdraws all unclaimed items of its current chunk, if that belongs to this call.
+    pub(crate) fn cut_all_of(&mut self, job: &Arc<CallState>, id: u64) -> (Option<Chunk>, Option<Chunk>) {
+        let is_its = self.current_chunk().is_some_and(|chunk| Arc::ptr_eq(&chunk.job, job));
+        if is_its { self.cut(CutShare::All, id) } else { (None, None) }
+    }
+
+    /// Returns `true` if it has taken a chunk of this call (or of any call) and not begun it. Items of such a
+    /// chunk can be withdrawn once it has begun.
+    pub(crate) fn is_taking(&mut self, job: Option<&Arc<CallState>>) -> bool {
+        let word = self.shared_words.word();
+        let may = self.ready && self.process.is_some();
+        let is_its = |chunk: &Chunk| job.is_none_or(|job| Arc::ptr_eq(&chunk.job, job));
+        may && self.chunks().any(|chunk| chunk.remaining() > 1 && is_its(chunk) && !word.is_of(chunk.id))
+    }
+
+    /// Withdraws the next unread message from its queue.
+    pub(crate) fn recall(&mut self) -> Option<(EncodedMessage<WorkerRequest>, SentMessage)> {
+        let packed = self.tasks.try_get_packed().ok()??;
+        let number = packed.number();
+        // Chunks that it has taken precede those in its queue. Numbers are reused, so the last message with
+        // this number is meant.
+        let queued = self.unanswered.len().saturating_sub(1 + self.tasks.len());
+        let is = |sent: &SentMessage| sent.message() == number;
+        let at = match self.unanswered.get(queued) {
+            Some(sent) if is(sent) => queued,
+            _ => self.unanswered.iter().rposition(is)?,
+        };
+        let sent = self.unanswered.remove(at)?;
+        self.outstanding -= usize::from(matches!(sent, SentMessage::Chunk { .. }));
+        Some((packed, sent))
+    }
+
+    /// Closes its queue, so that it ends after its running task. Returns the tasks that it has not begun.
+    pub(crate) fn stop_taking(&mut self) -> Vec<Chunk> {
+        let mut back: Vec<Chunk> = self.recall_all(true).into_iter().map(|ready| ready.chunk).collect();
+        // Fails only in a forked process.
+        _ = self.tasks.close();
+        let (rest, emptied_chunks) = self.cut(CutShare::All, next_chunk());
+        back.extend(rest.into_iter().chain(emptied_chunks));
+        back
+    }
+
+    /// Withdraws all unread messages from its queue.
+    pub(crate) fn recall_all(&mut self, dead: bool) -> Vec<ReadyChunk> {
+        if !dead && !self.may_be_recalled() {
+            return Vec::new();
+        }
+        let (mut recalled, mut notes, mut given_back) = (Vec::new(), VecDeque::new(), VecDeque::new());
+        while let Some((packed, sent)) = self.recall() {
+            match sent {
+                SentMessage::Chunk { chunk, .. } => recalled.push(ReadyChunk::packed(chunk, packed)),
+                SentMessage::FunctionChange { .. } if dead => {}
+                note => {
+                    notes.push_back(packed);
+                    given_back.push_back(note);
+                }
+            }
+        }
+        // Before the withdrawal, a live worker may have taken a task that came after a withdrawn request to
+        // learn its function: it waits for that request. There is room for requests that were in the
+        // queue before.
+        for (_, sent) in self.send_messages(notes, given_back) {
+            if let SentMessage::FunctionChange { code, learn: true, .. } = sent {
+                self.known_functions.remove(&code);
+            }
+        }
+        recalled
+    }
+
+    /// Resets the slot of a dead worker after its unread messages were withdrawn. Returns its chunks, and the
+    /// function that it was reading.
+    pub(crate) fn bury(&mut self) -> (Vec<Chunk>, Option<u64>) {
+        self.ready = false;
+        self.suspect = false;
+        (self.asked_to_leave, self.leaves_at) = (false, None);
+        self.starts_since = None;
+        self.process = None;
+        self.outstanding = 0;
+        self.pace = 0;
+        self.known_functions.clear();
+        let (mut lost, mut reading) = (Vec::new(), None);
+        for sent in self.unanswered.drain(..) {
+            match sent {
+                SentMessage::Chunk { chunk, .. } => lost.push(chunk),
+                SentMessage::FunctionChange { code, .. } => reading = Some(code),
+            }
+        }
+        (lost, reading)
+    }
+
+    /// Returns `true` if it would begin a task at once.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.wants_tasks() && self.outstanding == 0
+    }
+
+    /// Returns the time of the check whether it has begun its first task, if another worker is idle.
+    pub(crate) fn slow_check_at(&self) -> Option<Instant> {
+        // A worker that creates its state again may have received tasks just before.
+        let lives = self.ready || self.starts_since.is_some();
+        let may = lives && !self.feeding && !self.queue_checked && self.outstanding > 0;
+        may.then(|| self.since + SLOW)
+    }
+
+    /// Returns the deadline of its running task, with its chunk and time limit.
+    pub(crate) fn deadline(&self) -> Option<(&Chunk, Instant, Duration)> {
+        if self.condemned.is_some() || !self.ready {
+            return None;
+        }
+        let first = self.first()?;
+        let timeout = first.job.options.timeout?;
+        Some((first, self.since.checked_add(timeout)?, timeout))
+    }
+
+    pub(crate) fn first(&self) -> Option<&Chunk> {
+        self.unanswered.iter().find_map(|sent| match sent {
+            SentMessage::Chunk { chunk, .. } => Some(chunk),
+            SentMessage::FunctionChange { .. } => None,
+        })
+    }
+
+    /// Returns the time at which its journal should be read: it may run a long task, with unsent results of
+    /// others.
+    pub(crate) fn journal_due(&self) -> Option<Instant> {
+        let may_have = self.ready && self.first().is_some_and(|chunk| chunk.remaining() > 1);
+        may_have.then(|| self.since + self.journal_interval)
+    }
+
+    /// Reads its journal. Returns its current chunk and the results.
+    pub(crate) fn read_journal(&mut self) -> Option<(&mut Chunk, JournalResults)> {
+        self.journal_interval = (2 * self.journal_interval).min(LONGEST_JOURNAL_INTERVAL);
+        let shared_words = self.shared_words.clone();
+        let chunk = self.chunks().next()?;
+        let found = shared_words.journal_results(chunk.id)?;
+        Some((chunk, found))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests;

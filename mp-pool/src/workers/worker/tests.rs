@@ -1,0 +1,77 @@
+use super::*;
+
+/// Returns a worker that is ready.
+pub(crate) fn worker() -> Worker {
+    let mut worker = Worker::new(Queue::unbounded().unwrap(), WorkerWords::new().unwrap());
+    worker.ready = true;
+    worker
+}
+
+/// The pool's thread may be late by a time slice of a worker.
+#[test]
+fn worker_wants_tasks_until_it_has_enough_work() {
+    let mut worker = worker();
+    for micros in [1, 10, 100, 900, 1_000, 2_500, 3_000, 4_999, 5_000, 9_999] {
+        worker.pace = micros * 1_000;
+        worker.outstanding = 0;
+        while worker.wants_tasks() {
+            worker.outstanding += 1;
+        }
+        let has = worker.outstanding as u64 - 1;
+        assert!(has * worker.pace >= AHEAD_NANOS || has >= MOST_CHUNKS / 2, "{micros} µs: {has}");
+        assert!((has + 1..=MOST_CHUNKS).contains(&(worker.depth() as u64)), "{micros} µs: {has}");
+    }
+    // Other workers could run the chunks after a long one.
+    (worker.pace, worker.outstanding) = (LONG_NANOS, 1);
+    assert!(!worker.wants_tasks());
+}
+
+/// Other messages need room, too.
+#[test]
+fn workers_hold_a_quarter_of_the_messages_at_most() {
+    for (workers, messages) in [(1, 1024), (4, 1024), (4, 1 << 20), (100, 1024)] {
+        let mut worker = worker();
+        worker.set_share(workers, messages);
+        for nanos in [1, 1_000, 1_000_000, AHEAD_NANOS] {
+            worker.pace = nanos;
+            let most = (messages as usize / 4 / workers).clamp(2, MOST_CHUNKS as usize);
+            assert!(
+                worker.depth() <= most,
+                "{workers} workers, {messages} messages, {nanos} ns: {}",
+                worker.depth()
+            );
+        }
+    }
+}
+
+fn note() -> SentMessage {
+    SentMessage::FunctionChange { code: 5, learn: true, message: None }
+}
+
+/// The next process in its slot knows none of its functions.
+#[test]
+fn a_dead_worker_knows_nothing() {
+    let mut worker = worker();
+    worker.known_functions.insert(5);
+    worker.bury();
+    assert!(worker.known_functions.is_empty());
+}
+
+#[test]
+fn full_queue_of_functions_wants_no_tasks() {
+    let mut worker = worker();
+    assert!(worker.wants_tasks());
+    worker.unanswered.extend((0..QUEUE_CAPACITY).map(|_| note()));
+    assert!(!worker.wants_tasks());
+}
+
+/// Tasks that are about to be assigned assume the functions that the worker knows after reading its requests.
+#[test]
+fn no_recall_while_learning_and_being_fed() {
+    let mut worker = worker();
+    for (feeding, learning, may_be) in [(true, false, true), (false, true, true), (true, true, false)] {
+        worker.feeding = feeding;
+        worker.unanswered = if learning { VecDeque::from([note()]) } else { VecDeque::new() };
+        assert_eq!(worker.may_be_recalled(), may_be, "{feeding} {learning}");
+    }
+}
