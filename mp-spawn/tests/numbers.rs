@@ -218,7 +218,8 @@ fn ranks_processors_and_numbers_may_be_anything() {
     alone(|()| {
         let context = start_processes(|_: usize, (): ()| {}, (), SpawnOptions::nprocs(2)).unwrap();
         for rank in [2, usize::MAX / 2, usize::MAX] {
-            let is_error = |error: SpawnError| matches!(error, SpawnError::NoSuchRank { rank: r, nprocs: 2 } if r == rank);
+            let is_error =
+                |e: SpawnError| matches!(e, SpawnError::NoSuchRank { rank: r, nprocs: 2 } if r == rank);
             assert!(is_error(context.status(rank).unwrap_err()) && is_error(context.exit(rank).unwrap_err()));
             assert!(
                 is_error(context.kill(rank).unwrap_err()) && is_error(context.terminate(rank).unwrap_err())

@@ -9,9 +9,9 @@
 //!
 //! # The pid cell
 //!
-//! The kernel writes the process id of the copy on the *pid cell*, a word that the parent maps too, before the
-//! copy runs its first instruction. So the parent can find every child, even if the process that made it is
-//! killed right after.
+//! The kernel writes the process id of the copy on the *pid cell*, a word that the parent maps too, before
+//! the copy runs its first instruction. So the parent can find every child, even if the process that made it
+//! is killed right after.
 //!
 //! | writer | value | when |
 //! |---|---|---|

@@ -6,13 +6,22 @@ use serde::de::Error as _;
 use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use super::{Closure, RebuildFn};
-use crate::protocol::function::{self, FunctionDesc, FunctionRef};
+use super::{Closure, RebuildFn, reference, resolve};
+use crate::protocol::function::{FunctionDesc, FunctionRef};
 
 /// Code of a [`Closure`], a constant of the program. It is sent as a reference, which is verified when it is
 /// read.
 #[doc(hidden)]
 pub struct Code<A: 'static, R: 'static>(pub(super) &'static FunctionDesc<RebuildFn<A, R>>);
+
+impl<A: 'static, R: 'static> Closure<A, R> {
+    /// Returns the code without the captures. Sent once, it rebuilds closures from the bytes of
+    /// [`captures`](Self::captures).
+    #[doc(hidden)]
+    pub fn code(&self) -> Code<A, R> {
+        Code(self.0.get().code())
+    }
+}
 
 impl<A: 'static, R: 'static> Code<A, R> {
     /// Returns a number that identifies the code within this process.
@@ -54,17 +63,4 @@ impl<'de, A: 'static, R: 'static> Deserialize<'de> for Code<A, R> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         resolve(&FunctionRef::deserialize(deserializer)?).map(Code).map_err(D::Error::custom)
     }
-}
-
-pub(super) fn reference<A: 'static, R: 'static>(
-    code: &'static FunctionDesc<RebuildFn<A, R>>,
-) -> Result<FunctionRef, &'static str> {
-    code.reference().ok_or("this program's build can't be identified: link it with a build-id")
-}
-
-pub(super) fn resolve<A: 'static, R: 'static>(
-    code: &FunctionRef,
-) -> Result<&'static FunctionDesc<RebuildFn<A, R>>, String> {
-    function::resolve::<RebuildFn<A, R>>(code)
-        .map_err(|why| format!("the closure `{}` can't be used here: {why}", code.name))
 }

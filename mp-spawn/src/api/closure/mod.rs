@@ -22,7 +22,6 @@ use crate::bounds::CapturesNothing;
 use crate::protocol::function::{self, FunctionDesc, FunctionRef, instance};
 use bytes::CaptureBytes;
 pub use code::Code;
-use code::{reference, resolve};
 
 /// A closure that can be sent as an argument, in a message or as a result. It is called with `A` and returns
 /// `R`.
@@ -253,13 +252,6 @@ impl<A: 'static, R: 'static> Closure<A, R> {
         self.0.get().call(args)
     }
 
-    /// Returns the code without the captures. Sent once, it rebuilds closures from the bytes of
-    /// [`captures`](Self::captures).
-    #[doc(hidden)]
-    pub fn code(&self) -> Code<A, R> {
-        Code(self.0.get().code())
-    }
-
     /// Encodes the captures into the message that is being written. Returns no bytes if and only if there are
     /// no captures.
     ///
@@ -313,6 +305,19 @@ impl<'de, A: 'static, R: 'static> Deserialize<'de> for Closure<A, R> {
 }
 
 impl<A: 'static, R: 'static> PlainOutcome for Closure<A, R> {}
+
+fn reference<A: 'static, R: 'static>(
+    code: &'static FunctionDesc<RebuildFn<A, R>>,
+) -> Result<FunctionRef, &'static str> {
+    code.reference().ok_or("this program's build can't be identified: link it with a build-id")
+}
+
+fn resolve<A: 'static, R: 'static>(
+    code: &FunctionRef,
+) -> Result<&'static FunctionDesc<RebuildFn<A, R>>, String> {
+    function::resolve::<RebuildFn<A, R>>(code)
+        .map_err(|why| format!("the closure `{}` can't be used here: {why}", code.name))
+}
 
 /// A sendable closure whose first argument, `&mut S`, is a state that its process keeps between calls.
 /// [`closure!`](crate::closure!) creates it, and the owner of the state calls it: a pool's worker
