@@ -66,7 +66,7 @@ pub use builtin::Entry;
 pub use builtin::dict::Dict;
 pub use builtin::list::List;
 #[doc(hidden)]
-pub use builtin::namespace::Attributes;
+pub use builtin::namespace::AttributeMap;
 pub use builtin::namespace::Namespace;
 pub use error::{CallError, CallLocation, CallName, ManagerError};
 pub use manager::{Manager, ManagerHandle};

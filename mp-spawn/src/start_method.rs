@@ -118,14 +118,15 @@ impl FromStr for StartMethod {
 
 /// Start settings of this process.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Chosen {
+pub(crate) struct StartSettings {
     pub(crate) method: StartMethod,
     /// `true` if a caller has called [`allow_fork`].
     pub(crate) fork: bool,
 }
 
-static CHOSEN: PerProcess<Mutex<Chosen>> =
-    PerProcess::new([const { Mutex::new(Chosen { method: StartMethod::Spawn, fork: false }) }; GENERATIONS]);
+static SETTINGS: PerProcess<Mutex<StartSettings>> = PerProcess::new(
+    [const { Mutex::new(StartSettings { method: StartMethod::Spawn, fork: false }) }; GENERATIONS],
+);
 
 /// Returns all start methods, the default one first.
 ///
@@ -157,13 +158,13 @@ pub fn get_all_start_methods() -> &'static [StartMethod] {
 /// ```
 #[must_use]
 pub fn get_start_method() -> StartMethod {
-    CHOSEN.lock().method
+    SETTINGS.lock().method
 }
 
 /// Sets the start method of processes whose options name none, for later starts in this process and in the
 /// processes that it starts. May be called more than once.
 pub fn set_start_method(method: StartMethod) {
-    CHOSEN.lock().method = method;
+    SETTINGS.lock().method = method;
 }
 
 /// Allows [`StartMethod::Fork`] in this process and in the processes that it starts.
@@ -234,15 +235,15 @@ pub fn set_start_method(method: StartMethod) {
 ///   ([`SpawnOptions::inherit_fds`](crate::SpawnOptions::inherit_fds)): the number refers to the named file.
 #[doc(alias = "fork")]
 pub unsafe fn allow_fork() {
-    CHOSEN.lock().fork = true;
+    SETTINGS.lock().fork = true;
 }
 
 /// Returns the start settings of this process.
-pub(crate) fn chosen() -> Chosen {
-    *CHOSEN.lock()
+pub(crate) fn current_settings() -> StartSettings {
+    *SETTINGS.lock()
 }
 
 /// Replaces the settings for later starts.
-pub(crate) fn choose(chosen: Chosen) {
-    *CHOSEN.lock() = chosen;
+pub(crate) fn set_settings(current_settings: StartSettings) {
+    *SETTINGS.lock() = current_settings;
 }

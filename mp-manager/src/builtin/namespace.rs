@@ -13,14 +13,14 @@ use crate::manager::ManagerHandle;
 /// Values of a [`Namespace`], by name.
 #[doc(hidden)]
 #[derive(Default)]
-pub struct Attributes(BTreeMap<String, Attribute>);
+pub struct AttributeMap(BTreeMap<String, Attribute>);
 
 struct Attribute {
     value: Box<dyn Any>,
     type_name: &'static str,
 }
 
-impl fmt::Debug for Attributes {
+impl fmt::Debug for AttributeMap {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.0.iter().map(|(name, attribute)| (name, attribute.type_name))).finish()
     }
@@ -48,7 +48,7 @@ ready! {
     ///
     /// Errors of the methods are in the table at [`CallError`].
     #[doc(alias = "NamespaceProxy")]
-    Namespace<>, Attributes
+    Namespace<>, AttributeMap
 }
 
 impl Namespace {
@@ -59,7 +59,7 @@ impl Namespace {
     #[doc(alias = "__setattr__")]
     #[track_caller]
     pub fn set<V: Entry>(&self, name: impl Into<String>, value: V) -> Result<(), CallError> {
-        let set = closure!([] |attributes: &mut Attributes, name: String, value: V| {
+        let set = closure!([] |attributes: &mut AttributeMap, name: String, value: V| {
             let attribute = Attribute { value: Box::new(value), type_name: type_name::<V>() };
             attributes.0.insert(name, attribute);
         });
@@ -73,7 +73,7 @@ impl Namespace {
     #[doc(alias = "__getattr__")]
     #[track_caller]
     pub fn get<V: Entry>(&self, name: impl Into<String>) -> Result<Option<V>, CallError> {
-        let get = closure!([] |attributes: &mut Attributes, name: String| -> Result<Option<V>, String> {
+        let get = closure!([] |attributes: &mut AttributeMap, name: String| -> Result<Option<V>, String> {
             let Some(attribute) = attributes.0.get(&name) else { return Ok(None) };
             let other = || format!("`{name}` is {}, and not {}", attribute.type_name, type_name::<V>());
             attribute.value.downcast_ref().cloned().map(Some).ok_or_else(other)
@@ -89,7 +89,7 @@ impl Namespace {
     #[track_caller]
     pub fn remove(&self, name: impl Into<String>) -> Result<bool, CallError> {
         let remove =
-            closure!([] |attributes: &mut Attributes, name: String| attributes.0.remove(&name).is_some());
+            closure!([] |attributes: &mut AttributeMap, name: String| attributes.0.remove(&name).is_some());
         self.proxy().call_with(remove, name.into())
     }
 
@@ -99,7 +99,7 @@ impl Namespace {
     /// See the table at [`CallError`].
     #[track_caller]
     pub fn names(&self) -> Result<Vec<String>, CallError> {
-        let names = closure!([] |attributes: &mut Attributes| -> Vec<String> {
+        let names = closure!([] |attributes: &mut AttributeMap| -> Vec<String> {
             attributes.0.keys().cloned().collect()
         });
         self.proxy().call(names)
@@ -114,6 +114,6 @@ impl ManagerHandle {
     #[doc(alias = "Namespace")]
     #[track_caller]
     pub fn namespace(&self) -> Result<Namespace, CallError> {
-        self.create(Attributes::default).map(Namespace::from)
+        self.create(AttributeMap::default).map(Namespace::from)
     }
 }

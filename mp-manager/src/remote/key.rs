@@ -3,7 +3,7 @@
 use mp_queue::SocketOptions;
 
 mod sealed {
-    pub trait Sealed {}
+    pub trait IntoOptions {}
 }
 
 /// Absence of a key: see [`no_key`].
@@ -42,7 +42,7 @@ pub const fn no_key() -> NoKey {
 /// RemoteManager::connect("@example-of-options", options.handshake_timeout(Duration::from_secs(1)))?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub trait IntoAuthKey: sealed::Sealed {
+pub trait IntoAuthKey: sealed::IntoOptions {
     /// Returns options of a socket with this key. An empty key is an error of the socket.
     #[doc(hidden)]
     fn into_options(self) -> SocketOptions;
@@ -50,7 +50,7 @@ pub trait IntoAuthKey: sealed::Sealed {
 
 macro_rules! keys {
     ($([$($generics:tt)*] $key:ty;)*) => {$(
-        impl<$($generics)*> sealed::Sealed for $key {}
+        impl<$($generics)*> sealed::IntoOptions for $key {}
 
         impl<$($generics)*> IntoAuthKey for $key {
             fn into_options(self) -> SocketOptions {
@@ -66,7 +66,7 @@ keys! {
     [] mp_core::AuthKey; [] &mp_core::AuthKey;
 }
 
-impl sealed::Sealed for NoKey {}
+impl sealed::IntoOptions for NoKey {}
 
 impl IntoAuthKey for NoKey {
     fn into_options(self) -> SocketOptions {
@@ -74,7 +74,7 @@ impl IntoAuthKey for NoKey {
     }
 }
 
-impl sealed::Sealed for SocketOptions {}
+impl sealed::IntoOptions for SocketOptions {}
 
 impl IntoAuthKey for SocketOptions {
     fn into_options(self) -> SocketOptions {
@@ -83,7 +83,7 @@ impl IntoAuthKey for SocketOptions {
     }
 }
 
-impl sealed::Sealed for &SocketOptions {}
+impl sealed::IntoOptions for &SocketOptions {}
 
 impl IntoAuthKey for &SocketOptions {
     fn into_options(self) -> SocketOptions {

@@ -44,7 +44,7 @@ use crate::protocol::payload::result::ReturnValue;
 use crate::protocol::payload::shared_memory;
 use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token::Token;
-use crate::start_method::{self, Chosen, get_all_start_methods};
+use crate::start_method::{self, StartSettings, get_all_start_methods};
 use crate::sys;
 use crate::sys::clock::now;
 use crate::sys::descriptors::OWN_FDS;
@@ -432,7 +432,7 @@ fn separate_stack_size() -> Option<usize> {
 #[inline]
 fn apply_settings(settings: InheritedSettings) {
     let method = get_all_start_methods().get(settings.method).copied().unwrap_or_default();
-    start_method::choose(Chosen { method, fork: settings.fork });
+    start_method::set_settings(StartSettings { method, fork: settings.fork });
     command::inherit(settings.command);
     #[cfg(feature = "authkey")]
     if let Some(key) = settings.key {

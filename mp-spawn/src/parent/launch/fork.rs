@@ -57,7 +57,8 @@ use crate::sys::process_handle::ProcessHandle;
 
 /// Returns an error if this process must not be copied.
 pub(crate) fn check() -> Result<()> {
-    let why = if start_method::chosen().fork { mp_core::fork::forbidden() } else { Some(NOT_ALLOWED) };
+    let why =
+        if start_method::current_settings().fork { mp_core::fork::forbidden() } else { Some(NOT_ALLOWED) };
     why.map_or(Ok(()), |why| Err(SpawnError::ForkRefused(why)))
 }
 

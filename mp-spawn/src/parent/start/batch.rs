@@ -26,7 +26,7 @@ pub(crate) type LaunchOrders = VecDeque<LaunchOrder>;
 
 /// Processes of one start, to be started.
 #[derive(Debug)]
-pub(crate) struct Batch {
+pub(crate) struct StartBatch {
     pub(crate) command: LaunchCommand,
     pub(crate) properties: BatchProperties,
     pub(crate) orders: LaunchOrders,
@@ -35,7 +35,7 @@ pub(crate) struct Batch {
 
 /// Starts the processes of a batch, in order. Blocks until all run, or until one could not be started. In the
 /// latter case the running ones have been sent a SIGKILL.
-pub(crate) fn start(batch: Batch) -> Result<()> {
+pub(crate) fn start(batch: StartBatch) -> Result<()> {
     let supervisor = supervisor::get()?;
     // Processes made by a fork server are children of the thread that started the server.
     if sys::on_main_thread() || batch.properties.method == StartMethod::ForkServer {
@@ -55,7 +55,7 @@ pub(crate) fn start(batch: Batch) -> Result<()> {
 /// Start of a batch on the supervisor thread.
 #[derive(Debug)]
 struct BatchJob {
-    batch: Batch,
+    batch: StartBatch,
     /// Numbers of the running processes of the batch.
     started: Vec<u64>,
     reply: Sender<Result<()>>,
@@ -88,7 +88,7 @@ impl StartJob for BatchJob {
 }
 
 /// Starts the processes of a batch from the calling thread.
-fn start_here(supervisor: &Supervisor, mut batch: Batch) -> Result<()> {
+fn start_here(supervisor: &Supervisor, mut batch: StartBatch) -> Result<()> {
     let mut started = Vec::new();
     while let Some(order) = batch.orders.pop_front() {
         match launch(supervisor, &batch, order) {
@@ -104,7 +104,7 @@ fn start_here(supervisor: &Supervisor, mut batch: Batch) -> Result<()> {
 
 /// Starts one process and begins to watch it. Returns its number. The kernel ends the process when the
 /// calling thread ends.
-fn launch(supervisor: &Supervisor, batch: &Batch, mut order: LaunchOrder) -> Result<u64> {
+fn launch(supervisor: &Supervisor, batch: &StartBatch, mut order: LaunchOrder) -> Result<u64> {
     let name = batch.properties.group.name(order.rank);
     let mut launch_options = batch.command.launch_options(&order.setup)?;
     let (streams, ends) = OutputStreams::open(&order.setup, order.rank, &name)?;

@@ -19,7 +19,7 @@ use crate::parent::launch::command::LaunchCommand;
 use crate::parent::launch::fork;
 use crate::parent::options::SpawnOptions;
 use crate::parent::restart::supervision::{PreparedStart, RespawnFn, RestartTerms, Supervision};
-use crate::parent::start::batch::{Batch, LaunchOrders};
+use crate::parent::start::batch::{LaunchOrders, StartBatch};
 use crate::parent::start::member_quota::MemberReservation;
 use crate::parent::supervisor::child::{BatchProperties, LaunchOrder};
 use crate::protocol::command;
@@ -32,7 +32,7 @@ use crate::protocol::outbox::Outbox;
 use crate::protocol::payload::send::ChildPayload;
 use crate::protocol::settings::InheritedSettings;
 use crate::protocol::token;
-use crate::start_method::{self, Chosen, StartMethod, get_all_start_methods, get_start_method};
+use crate::start_method::{self, StartMethod, StartSettings, get_all_start_methods, get_start_method};
 use crate::sys;
 use crate::sys::log_event::{self, event};
 
@@ -134,7 +134,12 @@ impl StartTemplate {
     }
 
     /// Creates the batch of all orders.
-    fn batch(self, group: &Arc<ChildGroup>, orders: LaunchOrders, reservation: MemberReservation) -> Batch {
+    fn batch(
+        self,
+        group: &Arc<ChildGroup>,
+        orders: LaunchOrders,
+        reservation: MemberReservation,
+    ) -> StartBatch {
         let properties = BatchProperties {
             group: Arc::clone(group),
             program: Arc::new(self.command.program.clone()),
@@ -143,7 +148,7 @@ impl StartTemplate {
             returns: self.returns,
             method: self.method,
         };
-        Batch { command: self.command, properties, orders, reservation }
+        StartBatch { command: self.command, properties, orders, reservation }
     }
 }
 
@@ -195,7 +200,7 @@ pub(crate) fn start_supervised(
     let mut ahead: Option<ChildPayload> = None;
     let group = Arc::new(ChildGroup::new([name].into_iter(), template.ranked));
     let weak = Arc::downgrade(&group);
-    let mut next_batch = move |attempt: u32| -> Result<Batch> {
+    let mut next_batch = move |attempt: u32| -> Result<StartBatch> {
         // A restart holds the group.
         let group = weak.upgrade().ok_or(SpawnError::NotInitialised)?;
         let reservation = reserve(template.method, 1)?;
@@ -217,7 +222,7 @@ pub(crate) fn start_supervised(
 }
 
 /// Starts the processes of a group for the first time.
-fn begin(batch: Batch, group: Arc<ChildGroup>) -> Result<Arc<ChildGroup>> {
+fn begin(batch: StartBatch, group: Arc<ChildGroup>) -> Result<Arc<ChildGroup>> {
     let method = batch.properties.method;
     // At exit, output is written that was read from the streams of the processes and not passed on.
     active::register_exit_handler();
@@ -252,7 +257,7 @@ fn frames(start: &StartMessage, args: &[u8], memory: BorrowedFd<'static>) -> Res
 
 /// Returns the settings that processes inherit from this process and these options.
 fn settings(options: &SpawnOptions) -> Result<InheritedSettings> {
-    let Chosen { method, fork } = start_method::chosen();
+    let StartSettings { method, fork } = start_method::current_settings();
     let method = get_all_start_methods().iter().position(|one| *one == method).unwrap_or(0);
     #[cfg(feature = "log")]
     let log = crate::child::log_to_stderr::inherited_level();
