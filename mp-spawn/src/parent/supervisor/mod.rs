@@ -17,11 +17,11 @@
 //! The supervisor watches from the beginning a process that may need an answer (a result in shared memory),
 //! that others wait for (several processes of one start), or that has not received all its data.
 //!
-//! | state of a [`WatchedChild`] | in the epoll set | transitions under the lock of [`WatchedChildren`] |
+//! | state of a [`WatchedChild`](child::WatchedChild) | in the epoll set | transitions under the lock of the children |
 //! |---|---|---|
 //! | new | nothing | a thread detects its end: reaped; a caller asks, or its time is over: watched |
 //! | watched | sentinel and socket | a thread detects its end: reaped |
-//! | reaped | nothing | none: removed from the watches |
+//! | reaped | nothing | none: removed from the children |
 //!
 //! A process that is killed while it is new is reaped by the waiter, or by the supervisor a moment later.
 
