@@ -78,7 +78,7 @@ pub(crate) fn register(what: &'static str, fd: RawFd) {
     all.push(LongLivedFd { what, fd, target });
 }
 
-/// Implements [`arena_is_garbage`](crate::known::arena_is_garbage).
+/// Implements [`skip_memory_check`](crate::known::skip_memory_check).
 pub(crate) fn skip_memory_check() {
     _ = MEMORY_SKIPPED.set(());
 }

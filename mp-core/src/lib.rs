@@ -22,7 +22,7 @@
 //! | [`Arena`], [`MemoryStats`] | the shared region: one file, one mapping |
 //! | [`wait()`], [`select`], [`until`] | waiting for several objects at once, as a blocking call and as a future |
 //! | [`Message`], [`message`] | values that can be sent to another process, and the contract of codecs |
-//! | [`words`], [`mem`], [`steps`] | the shared words and their algorithms, for verification and for other layers |
+//! | [`words`], [`mem`], [`steps`] | the shared words and their algorithms, for verification and for other layers; not covered by semantic versioning |
 //!
 //! Tensors are in `mp-tensor`, values and locks in `mp-sync`, processes in `mp-spawn`, queues in `mp-queue`.
 //! The `mp` crate exports all of them.
@@ -107,7 +107,7 @@ pub use contracts::{InDoubt, RingLayer};
 #[doc(hidden)]
 pub use error::serde_with;
 #[doc(hidden)]
-pub use error::{Bytes, INTERRUPTED, denied_syscall, is_seccomp_filtered, show};
+pub use error::{ByteSize, INTERRUPTED, denied_syscall, fmt_debug, is_seccomp_filtered};
 pub use error::{Error, ErrorChain, MessagesInFlight, QueuedMessages, Result};
 #[doc(hidden)]
 pub use invitation::handshake::{

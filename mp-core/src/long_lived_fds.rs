@@ -21,7 +21,7 @@ pub fn register(what: &'static str, fd: &impl AsFd) {
 /// Records that this process has written invalid data into the arena, so that its counts are meaningless.
 #[doc(hidden)]
 #[inline]
-pub fn arena_is_garbage() {
+pub fn skip_memory_check() {
     #[cfg(all(feature = "inject", not(mp_loom)))]
     crate::leaks::skip_memory_check();
 }

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::error::{Bytes, Error, Result};
+use crate::error::{ByteSize, Error, Result};
 use crate::mem::Word;
 use crate::mem::bytes;
 use crate::sync::shared::AtomicU64;
@@ -281,7 +281,7 @@ impl Drop for SharedMemoryInner {
 
 impl fmt::Debug for SharedMemory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "SharedMemory({:?}, {})", self.0.name, Bytes(self.0.region.size()))
+        write!(f, "SharedMemory({:?}, {})", self.0.name, ByteSize(self.0.region.size()))
     }
 }
 

@@ -24,7 +24,7 @@ fn arena() -> Arena {
 fn lent() -> (Storage, Outgoing) {
     let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
     // SAFETY: it is the only handle, and nothing reaches its memory.
-    unsafe { storage.lend(out.attached(), EXCLUSIVE) }.unwrap();
+    unsafe { storage.attach_to(out.attached(), EXCLUSIVE) }.unwrap();
     (storage, out)
 }
 
@@ -60,7 +60,7 @@ fn shared_memory_has_no_exclusive_owner() {
         let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
         kinds.iter().for_each(|kind| storage.share_as(*kind));
         // SAFETY: it is the only handle, and nothing reaches its memory.
-        let refused = unsafe { storage.lend(out.attached(), EXCLUSIVE) };
+        let refused = unsafe { storage.attach_to(out.attached(), EXCLUSIVE) };
         assert!(matches!(refused, Err(Error::Unsendable(_))), "{kinds:?}: {refused:?}");
         assert!(!storage.is_empty(), "the handle stays");
     }
@@ -73,7 +73,7 @@ fn memory_shared_in_transit_arrives_not_exclusive() {
     let (mut storage, mut out) = (Storage::new(arena(), 8, 8).unwrap(), Outgoing::default());
     let weak = storage.downgrade();
     // SAFETY: it is the only handle, and nothing reaches its memory.
-    unsafe { storage.lend(out.attached(), EXCLUSIVE) }.unwrap();
+    unsafe { storage.attach_to(out.attached(), EXCLUSIVE) }.unwrap();
     weak.upgrade().expect("the message keeps it").share_as(BlockKind::Frozen);
     let taken = out.into_incoming().arrived().take(0, EXCLUSIVE);
     assert!(matches!(taken, Err(Error::Malformed(_))), "{taken:?}");
@@ -107,7 +107,7 @@ fn handles_that_were_copied_have_no_memory() {
 fn handles_that_were_copied_make_no_parts() {
     let new = || Structure::new("test", 1).unwrap();
     let (whole, mut part) = (new(), new());
-    part.part_of(&whole).unwrap();
+    part.set_parent(&whole).unwrap();
     // SAFETY: the file goes to a copy that attaches it.
     let parcel = unsafe { arena().fd() }.unwrap().try_clone_to_owned().unwrap();
     let prepared = Fork::prepare().unwrap();
@@ -118,10 +118,10 @@ fn handles_that_were_copied_make_no_parts() {
         unsafe { prepared.begin(&[]) }.unwrap();
         // SAFETY: the original's arena, passed on by it.
         let mine = unsafe { Arena::attach(parcel) }.unwrap();
-        let refused = matches!(new().part_of(&whole), Err(Error::Forked))
-            && matches!(mine.whole(part.hold()), Err(Error::Forked))
-            && matches!(mine.whole_mark(part.hold()), Err(Error::Forked))
-            && matches!(Structure::whole_of(part.hold(), "test"), Err(Error::Forked));
+        let refused = matches!(new().set_parent(&whole), Err(Error::Forked))
+            && matches!(mine.parent(part.hold()), Err(Error::Forked))
+            && matches!(mine.parent_mark(part.hold()), Err(Error::Forked))
+            && matches!(Structure::parent_of(part.hold(), "test"), Err(Error::Forked));
         // SAFETY: ends the copy.
         unsafe { libc::_exit(i32::from(!refused)) };
     }
@@ -141,7 +141,7 @@ fn arena_of(storage: &Storage) -> Arena {
 fn object_moves_only_without_other_holders() {
     let mut object = Structure::new("test", 1).unwrap();
     let refused = |object: &mut Structure| {
-        let refused = object.lend(Outgoing::default().attached());
+        let refused = object.attach_to(Outgoing::default().attached());
         assert!(matches!(refused, Err(Error::Unsendable(_))), "{refused:?}");
         assert_eq!(object.len(), 1);
     };
@@ -159,8 +159,11 @@ fn object_moves_only_without_other_holders() {
     let mut memory = Storage::new(arena(), 8, 8).unwrap().hold().clone();
     assert!(Outgoing::default().attached().attach_object_exclusive(&mut memory).is_err());
     let mut out = Outgoing::default();
-    let number = object.lend(out.attached()).unwrap();
-    assert!(matches!(object.lend(Outgoing::default().attached()), Err(Error::Unsendable(_))), "it is gone");
+    let number = object.attach_to(out.attached()).unwrap();
+    assert!(
+        matches!(object.attach_to(Outgoing::default().attached()), Err(Error::Unsendable(_))),
+        "it is gone"
+    );
     let mut message = out.into_incoming();
     assert!(message.arrived().take_object(number).is_err(), "it was sent as an exclusive one");
     assert!(message.arrived().take(number, EXCLUSIVE).is_err(), "it is no tensor");

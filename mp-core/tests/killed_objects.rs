@@ -94,7 +94,7 @@ fn keep(arena: Arena, ticket: &str) -> Outcome {
 fn own(arena: Arena, ticket: &str) -> Outcome {
     let mut object = received(arena, ticket, true)?;
     let mut message = Outgoing::default();
-    let number = object.lend(message.attached())?;
+    let number = object.attach_to(message.attached())?;
     let mut envelope = arena.pack(&mut message, 0)?;
     let mut message = Incoming::default();
     envelope.open(&mut message)?;
@@ -107,16 +107,16 @@ fn part(arena: Arena, ticket: &str) -> Outcome {
     let whole = received(arena, ticket, false)?;
     let mark = whole.mark();
     let mut part = Structure::new(NAME, 1)?;
-    part.part_of(&whole)?;
+    part.set_parent(&whole)?;
     drop(whole);
     let mut message = Outgoing::default();
-    let number = part.lend(message.attached())?;
+    let number = part.attach_to(message.attached())?;
     let mut envelope = arena.pack(&mut message, 0)?;
     let mut message = Incoming::default();
     envelope.open(&mut message)?;
     let part = self::object(message, number, true)?;
-    let whole = arena.whole(part.hold())?;
-    assert_eq!((arena.mark(&whole), arena.whole_mark(part.hold())?), (mark, mark));
+    let whole = arena.parent(part.hold())?;
+    assert_eq!((arena.mark(&whole), arena.parent_mark(part.hold())?), (mark, mark));
     drop(part);
     drop(whole);
     Ok(())
@@ -312,7 +312,7 @@ fn others_continue_while_an_owner_is_stopped() {
 fn promised(object: &mut Structure, exclusive: bool) -> Promise {
     let mut message = Outgoing::default();
     if exclusive {
-        object.lend(message.attached()).unwrap();
+        object.attach_to(message.attached()).unwrap();
     } else {
         message.attached().attach_object(object.hold()).unwrap();
     }
@@ -415,7 +415,7 @@ fn killed_at_every_access_of_set_parent() {
             drop(promise);
             if let Some(whole) = whole {
                 let holders = whole.holders();
-                let left = (holders.processes.len(), holders.messages, holders.parts);
+                let left = (holders.processes.len(), holders.messages, holders.children);
                 assert_eq!(left, (1, 0, 0), "killed at access {at}");
             }
             assert!(!arena.lives(mark), "killed at access {at}");
@@ -459,7 +459,7 @@ fn last_holder_of_a_child_killed_at_every_access() {
         // In another slab than the part: the process never had a block there.
         let whole = Structure::new(NAME, 4000).unwrap();
         let mut part = Structure::new(NAME, 1).unwrap();
-        part.part_of(&whole).unwrap();
+        part.set_parent(&whole).unwrap();
         let (marks, promise) = ([whole.mark(), part.mark()], promised(&mut part, false));
         drop((whole, part));
         assert!(marks.iter().all(|mark| arena.lives(*mark)), "the message has them");

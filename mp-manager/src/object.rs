@@ -8,7 +8,7 @@ use std::rc::Rc;
 #[cfg(feature = "authkey")]
 use mp_core::message::Outgoing;
 use mp_core::message::level::as_separate_message;
-use mp_core::message::{IntoOutcome, Message, Number, Undecodable, scope};
+use mp_core::message::{IntoOutcome, Message, PlainNumber, Undecodable, scope};
 use mp_core::user_code::{UserValue, drop_caught};
 use mp_reduce::MessagePack;
 use mp_spawn::{BorrowedState, CallFailure, Closure, Code, StateClosure, StateSlot};
@@ -147,7 +147,7 @@ impl<A: 'static, R: 'static> CallClosure<'_, A, R> {
 
 /// Returns `true` if [`write_call`] runs no user code for this closure.
 pub(crate) fn is_written_here<T: 'static, A: Message, R: 'static>(closure: &StateClosure<T, A, R>) -> bool {
-    Number::has::<A>() && closure.captures_nothing()
+    PlainNumber::has::<A>() && closure.captures_nothing()
 }
 
 /// Encodes the captures of a closure, and its arguments, for [`run`]. This is user code, and may panic,

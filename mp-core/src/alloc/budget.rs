@@ -22,7 +22,7 @@
 use crate::Hold;
 use crate::arena::Arena;
 use crate::arena::CURRENT;
-use crate::error::{Bytes, Error, Result};
+use crate::error::{ByteSize, Error, Result};
 use crate::layout::size_class::size_of;
 use crate::process::{GENERATIONS, PerProcess};
 use crate::sync::Ordering;
@@ -120,7 +120,7 @@ impl Arena {
             let used = u64::try_from(held.cast_signed()).unwrap_or(0);
             let left = limit.saturating_sub(used);
             if asked > left {
-                let (limit, used) = (Bytes(limit), Bytes(used));
+                let (limit, used) = (ByteSize(limit), ByteSize(used));
                 let limit = format!(
                     "the {limit} that this process may hold (Limits::shared_memory; it holds {used})"
                 );

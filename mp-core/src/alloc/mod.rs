@@ -8,10 +8,10 @@
 //! `trim` describes when pages are returned to the kernel.
 
 pub(crate) mod budget;
+pub(crate) mod children;
 pub(crate) mod counters;
 pub(crate) mod growable;
 pub(crate) mod handles;
-pub(crate) mod parts;
 pub(crate) mod seat_pages;
 pub(crate) mod slabs;
 pub(crate) mod stats;

@@ -85,7 +85,7 @@ impl std::fmt::Debug for Arena {
         let me = self.me();
         f.debug_struct("Arena")
             .field("id", &format_args!("{:016x}", self.0.id))
-            .field("size", &format_args!("{}", crate::error::Bytes(self.0.layout.size)))
+            .field("size", &format_args!("{}", crate::error::ByteSize(self.0.layout.size)))
             .field("me", &me.as_ref().map_or("forked", |_| "member"))
             .field("member", &me.ok())
             .finish_non_exhaustive()

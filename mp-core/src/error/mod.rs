@@ -216,9 +216,9 @@ impl Error {
 /// Number of bytes, displayed with a binary unit.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Bytes(pub u64);
+pub struct ByteSize(pub u64);
 
-impl fmt::Display for Bytes {
+impl fmt::Display for ByteSize {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const UNITS: [&str; 7] = ["bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
         let mut v = self.0 as f64;
@@ -238,7 +238,7 @@ impl fmt::Display for Bytes {
 /// Writes an error as `unwrap` and a `main` that returns it show it: its `Display`, followed by the sources
 /// that the text does not contain yet.
 #[doc(hidden)]
-pub fn show(f: &mut fmt::Formatter<'_>, error: &(dyn std::error::Error + 'static)) -> fmt::Result {
+pub fn fmt_debug(f: &mut fmt::Formatter<'_>, error: &(dyn std::error::Error + 'static)) -> fmt::Result {
     let mut shown = error.to_string();
     f.write_str(&shown)?;
     let mut next = error.source();
@@ -253,14 +253,14 @@ pub fn show(f: &mut fmt::Formatter<'_>, error: &(dyn std::error::Error + 'static
     Ok(())
 }
 
-/// Implements `Debug` for error types by [`show`].
+/// Implements `Debug` for error types by [`fmt_debug`].
 #[doc(hidden)]
 #[macro_export]
 macro_rules! readable_debug {
     ($($error:ty),+) => {$(
         impl ::std::fmt::Debug for $error {
             fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
-                $crate::show(f, self)
+                $crate::fmt_debug(f, self)
             }
         }
     )+};
@@ -285,8 +285,8 @@ impl fmt::Display for Error {
             Error::OutOfMemory { asked, left, limit } => write!(
                 f,
                 "out of shared memory: {} asked, {} left under {limit}; drop tensors, call empty_cache(), or raise it",
-                Bytes(*asked),
-                Bytes(*left)
+                ByteSize(*asked),
+                ByteSize(*left)
             ),
             Error::ArenaFull { what, asked, limit } => {
                 write!(f, "the arena is full: {asked} {what} asked, it has {limit} in all; ")?;

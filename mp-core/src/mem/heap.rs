@@ -38,7 +38,7 @@ impl Mem for HeapMem {
         self.at(w).store(v, order::HINT);
     }
     fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
-        self.at(w).compare_exchange(old, new, order::cas(), order::found()).map(drop)
+        self.at(w).compare_exchange(old, new, order::cas(), order::cas_failure()).map(drop)
     }
     fn add(&self, w: Word, v: u64) -> u64 {
         self.at(w).fetch_add(v, order::add())
@@ -64,7 +64,7 @@ impl Mem for HeapMem {
         if new[1] != 0 {
             second.store(new[1], order::store());
         }
-        let swapped = first.compare_exchange(old[0], new[0], order::cas(), order::found()).is_ok();
+        let swapped = first.compare_exchange(old[0], new[0], order::cas(), order::cas_failure()).is_ok();
         if swapped && new[1] == 0 || !swapped && new[1] != 0 {
             second.store(if swapped { 0 } else { old[1] }, order::store());
         }

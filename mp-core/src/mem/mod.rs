@@ -21,6 +21,10 @@
 //!
 //! Every implementation takes its orders from one place, `order`, so loom checks the orders that the arena
 //! uses.
+//!
+//! # Stability
+//! Public for the models, for verification and for the other crates of this project. Not covered by semantic
+//! versioning: any release may change or remove an item.
 
 pub(crate) mod bytes;
 mod heap;
@@ -141,7 +145,7 @@ pub(crate) mod order {
 
     /// Order of a compare-and-swap that finds another value.
     #[inline(always)]
-    pub(crate) const fn found() -> Ordering {
+    pub(crate) const fn cas_failure() -> Ordering {
         Acquire
     }
 

@@ -6,8 +6,8 @@
 //! | `FREE(epoch)` | | a joiner that holds both locks of the slot → `LIVE(epoch + 1)` |
 //! | `LIVE(epoch)` | | a process that has detected the member's death → `DEAD` |
 //! | `DEAD(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `VACATING` |
-//! | `VACATING(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `SWEEPING(visitor)` |
-//! | `SWEEPING(epoch)` | sweeper | that sweeper → `FREE`; if it is dead, another sweeper |
+//! | `VACATING(epoch)` | | visitors count themselves in it; a visitor that was alone, and left nothing to do → `RECLAIMING(visitor)` |
+//! | `RECLAIMING(epoch)` | sweeper | that sweeper → `FREE`; if it is dead, another sweeper |
 //!
 //! Visits are in `visit`, and the sweep is in `sweep`. [`Visit`](crate::steps::Visit) describes how the sweep
 //! follows the visits.

@@ -13,7 +13,7 @@
 
 use std::cell::Cell;
 
-use super::{Number, Result, memo};
+use super::{PlainNumber, Result, memo};
 use crate::error::Error;
 
 /// Maximum number of nested levels.
@@ -203,12 +203,12 @@ pub fn with_nested_message<R>(f: impl FnOnce() -> R) -> R {
     f()
 }
 
-/// Writes or reads a `T` as an independent message: [`with_nested_message`], unless it is a [`Number`], which has neither
+/// Writes or reads a `T` as an independent message: [`with_nested_message`], unless it is a [`PlainNumber`], which has neither
 /// levels nor a memo.
 #[inline(always)]
 pub fn as_separate_message<T: 'static, R>(f: impl FnOnce() -> R) -> R {
     // A constant for each type.
-    if Number::has::<T>() { f() } else { with_nested_message(f) }
+    if PlainNumber::has::<T>() { f() } else { with_nested_message(f) }
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     #[inline]
     fn encode<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
         // A constant for each type.
-        match Number::of(self) {
+        match PlainNumber::of(self) {
             Some(number) => C::write_number(out, number),
             None => C::write_whole(out, self),
         }
@@ -141,8 +141,8 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
 
     #[inline]
     fn encode_wide<C: Codec>(&mut self, out: &mut Outgoing) -> Result<()> {
-        match Number::of(self) {
-            Some(number) => C::write_wide_number(out, number, Number::size::<Self>()),
+        match PlainNumber::of(self) {
+            Some(number) => C::write_wide_number(out, number, PlainNumber::size::<Self>()),
             None => C::write_whole(out, self),
         }
     }
@@ -165,17 +165,17 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
     #[inline]
     fn decode_plain<C: Codec>(bytes: &[u8]) -> Result<Self> {
         // Like `encode`.
-        if Number::has::<Self>() { C::read_plain_number(bytes) } else { C::read_plain(bytes) }
+        if PlainNumber::has::<Self>() { C::read_plain_number(bytes) } else { C::read_plain(bytes) }
     }
 
     #[inline(always)]
     fn to_small_bytes<C: Codec>(&self) -> Option<SmallBytes> {
-        C::number_to_small_bytes(Number::of(self)?)
+        C::number_to_small_bytes(PlainNumber::of(self)?)
     }
 
     #[inline(always)]
     fn decode_number<C: Codec>(bytes: &[u8]) -> Option<Self> {
-        if Number::has::<Self>() { C::read_quickly(bytes) } else { None }
+        if PlainNumber::has::<Self>() { C::read_quickly(bytes) } else { None }
     }
 
     #[inline(always)]
@@ -187,7 +187,7 @@ impl<T: Serialize + DeserializeOwned + 'static> Message for T {
 /// Value that is a number, an option of a number, or `()`. It can't have attachments, so it is written
 /// without preparations.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Number {
+pub enum PlainNumber {
     /// `u8` to `u64`, and `usize`.
     Unsigned(u64),
     /// `i8` to `i64`, and `isize`.
@@ -202,7 +202,7 @@ pub enum Number {
 
 macro_rules! numbers {
     ($($variant:ident as $number:ty: $($t:ty)*;)*) => {
-        impl Number {
+        impl PlainNumber {
             /// Returns the number in a value.
             #[inline(always)]
             fn of<T: 'static>(value: &T) -> Option<Self> {
@@ -243,7 +243,7 @@ macro_rules! numbers {
 
 macro_rules! integers {
     ($($t:ty)*) => {
-        impl Number {
+        impl PlainNumber {
             /// Returns an integer as a value of type `T`, if that is an integer type or an option of one and
             /// the integer fits.
             #[inline(always)]
@@ -272,7 +272,7 @@ macro_rules! integers {
 
 integers! { u8 u16 u32 u64 usize i8 i16 i32 i64 isize }
 
-impl Number {
+impl PlainNumber {
     /// Returns `float` as a value of type `T`, if that is `F` or an option of it.
     #[inline(always)]
     pub fn float_as<T: 'static, F: Copy + 'static>(float: F) -> Option<T> {
@@ -326,12 +326,12 @@ pub trait Codec {
     ///
     /// # Errors
     /// The same as for `write`.
-    fn write_number(out: &mut Outgoing, number: Number) -> Result<()>;
+    fn write_number(out: &mut Outgoing, number: PlainNumber) -> Result<()>;
 
     /// Returns the bytes that [`write_number`](Self::write_number) appends, if they are few.
     #[doc(hidden)]
     #[inline(always)]
-    fn number_to_small_bytes(_number: Number) -> Option<SmallBytes> {
+    fn number_to_small_bytes(_number: PlainNumber) -> Option<SmallBytes> {
         None
     }
 
@@ -341,7 +341,7 @@ pub trait Codec {
     /// # Errors
     /// The same as for `write`.
     #[inline]
-    fn write_wide_number(out: &mut Outgoing, number: Number, _size: usize) -> Result<()> {
+    fn write_wide_number(out: &mut Outgoing, number: PlainNumber, _size: usize) -> Result<()> {
         Self::write_number(out, number)
     }
 
@@ -397,7 +397,7 @@ pub trait Codec {
     fn read_plain<T: DeserializeOwned>(bytes: &[u8]) -> Result<T>;
 
     /// Reads a value like [`read_plain`](Self::read_plain), for a type whose values are only
-    /// [numbers](Number).
+    /// [numbers](PlainNumber).
     ///
     /// # Errors
     /// The same as for `read_plain`.

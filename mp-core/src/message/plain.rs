@@ -57,13 +57,13 @@ impl<T: Pod> Serialize for AsBytes<T> {
 impl<'de, T: Pod> Deserialize<'de> for AsBytes<T> {
     #[inline]
     fn deserialize<D: Deserializer<'de>>(d: D) -> std::result::Result<Self, D::Error> {
-        d.deserialize_bytes(Bytes(PhantomData)).map(Self)
+        d.deserialize_bytes(AsBytesVisitor(PhantomData)).map(Self)
     }
 }
 
-struct Bytes<T>(PhantomData<T>);
+struct AsBytesVisitor<T>(PhantomData<T>);
 
-impl<'de, T: Pod> Visitor<'de> for Bytes<T> {
+impl<'de, T: Pod> Visitor<'de> for AsBytesVisitor<T> {
     type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -164,6 +164,7 @@ pub fn read_as_bytes_plain<T: Pod, C: Codec>(bytes: &[u8]) -> Result<T> {
 
 #[cold]
 fn of_another_length<T: Pod>(len: usize) -> Error {
-    let error: serde::de::value::Error = serde::de::Error::invalid_length(len, &Bytes::<T>(PhantomData));
+    let error: serde::de::value::Error =
+        serde::de::Error::invalid_length(len, &AsBytesVisitor::<T>(PhantomData));
     Error::Malformed(error.to_string())
 }

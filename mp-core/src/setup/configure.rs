@@ -13,7 +13,7 @@
 use std::env::{VarError, var};
 
 use crate::arena::{Arena, CURRENT, MAKING};
-use crate::error::{Bytes, Error, Result};
+use crate::error::{ByteSize, Error, Result};
 use crate::layout::Layout;
 use crate::process::mutex::Mutex;
 use crate::process::{GENERATIONS, PerProcess};
@@ -59,8 +59,8 @@ impl ArenaOptions {
     fn checked(self) -> Result<Self> {
         let size = match self.size {
             Some(bytes) if !(Layout::MIN..=MOST_SIZE).contains(&bytes) => {
-                let (least, most) = (Bytes(Layout::MIN), Bytes(MOST_SIZE));
-                let why = format!("an arena of {}: {least} to {most} are possible", Bytes(bytes));
+                let (least, most) = (ByteSize(Layout::MIN), ByteSize(MOST_SIZE));
+                let why = format!("an arena of {}: {least} to {most} are possible", ByteSize(bytes));
                 return Err(Error::out_of_range(bytes > MOST_SIZE, why));
             }
             size => size.map(|bytes| bytes.next_multiple_of(GRAIN)),

@@ -1,65 +1,64 @@
-//! Visits: recovery of the objects of a dead member, and their reuse.
+//! Recovery of the objects of a dead member, and their reuse.
 //!
-//! A *visit* makes everything available that live processes wait for. **Any number of processes visit the
-//! same dead member at once**, so that no process waits for a visitor that is stopped or killed. That works
-//! because a visitor takes nothing for itself, and frees nothing: each of its changes is a swap of a word
-//! that names the dead member, to a value that follows from it. A block without a holder after that is
-//! claimed *in the name of the dead member*. So everything that a visitor has read of the dead member's
-//! objects stays true, or a swap detects the change, as long as none of them is reused. There are two kinds
-//! of visits, one after the other:
+//! A *recovery* makes everything available that live processes wait for. **Any number of processes recover the
+//! same dead member at once**, so that no process waits for a recovering process that is stopped or killed.
+//! That works because a recovering process takes nothing for itself, and frees nothing: each of its changes is
+//! a swap of a word that names the dead member, to a value that follows from it. A block without a holder after
+//! that is claimed *in the name of the dead member*. So everything that a recovering process has read of the
+//! dead member's objects stays true, or a swap detects the change, as long as none of them is reused. A recovery
+//! has two phases:
 //!
 //! * `DEAD`: the dead member's leases are returned, its seats in messages and tokens are released, its queues
-//!   are notified, in their own memory. Its seats in queues stay, so that no visitor writes into memory of
-//!   other processes.
+//!   are notified, in their own memory. Its seats in queues stay, so that no recovering process writes into
+//!   memory of other processes.
 //! * `VACATING`: its seats in queues are released. Nothing is written into a queue any more. Either live
 //!   processes hold the queue, and it belongs only to them from then on; or it is claimed for the dead
 //!   member, with its contents, whose attachments are released.
 //!
-//! Reusing objects of a dead member (envelopes, blocks, the member's slot and lanes) is the *sweep*. It has
-//! one sweeper, and begins when the visits have left nothing to do and no process is visiting. No process
+//! The *sweep* reclaims the objects of a dead member (envelopes, blocks, the member's slot and lanes). It has
+//! one sweeper, and begins when the recoveries have left nothing to do and no process is recovering. No process
 //! waits for a sweeper: it only frees memory. Even a process that leaves a queue at the last moment finds no
 //! sweeper in it, since the seats in queues are released before the sweep begins.
 //!
 //! | word | states | changed by |
 //! |---|---|---|
-//! | of the dead member ([`Tenancy`]) | `DEAD(n)` | a visitor, to begin with → `DEAD(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `VACATING(n)` |
-//! |  | `VACATING(n)` | a visitor, to begin with → `VACATING(n + 1)`; a visitor whose visit has left nothing to do, if it was alone → `SWEEPING(me)` |
-//! |  | `SWEEPING(s)` | `s` → `FREE`; if `s` is dead, another process → `SWEEPING(me)` |
-//! | of the visitor ([`RecoveringSlots`]) | 0, or slots | the visitor, **before** it begins, and after it has ended |
+//! | of the dead member ([`Tenancy`]) | `DEAD(n)` | a recovering process, to begin with → `DEAD(n + 1)`; a recovering process that has nothing left to do, if it was the only one → `VACATING(n)` |
+//! |  | `VACATING(n)` | a recovering process, to begin with → `VACATING(n + 1)`; a recovering process that has nothing left to do, if it was the only one → `RECLAIMING(me)` |
+//! |  | `RECLAIMING(s)` | `s` → `FREE`; if `s` is dead, another process → `RECLAIMING(me)` |
+//! | of the recovering process ([`RecoveringSlots`]) | 0, or slots | that process, **before** it begins, and after it has ended |
 //!
-//! **Being alone.** A visitor counts its visit (`n`), *then* reads the words of all other live members,
-//! *then* visits, then swaps `DEAD(n) → VACATING(n)`, or `VACATING(n) → SWEEPING(me)`. A visitor that began
-//! earlier had set its word before, and is found there unless it has ended. A visitor that begins later makes
-//! the swap fail. So no other process visited between the check and the swap, and the visit has left nothing
-//! to do.
+//! **Proof of being the only one.** A recovering process increments the count (`n`), *then* reads the words of
+//! all other live members, *then* recovers, then swaps `DEAD(n) → VACATING(n)`, or `VACATING(n) →
+//! RECLAIMING(me)`. A process that began earlier had set its word before, and is found there unless it has
+//! ended. A process that begins later makes the swap fail. So no other process recovered between the check and
+//! the swap, and the recovery has left nothing to do.
 //!
-//! A visitor that has made the first swap continues with the second kind of visit, without counting or
-//! checking again. It was alone at the swap. A visitor that begins after that is counted, and makes the next
-//! swap fail. So a visitor that makes the next swap was alone since its check.
+//! A process that has made the first swap continues with the second phase, without counting or checking again.
+//! It was the only one at the swap. A process that begins after that is counted, and makes the next swap fail.
+//! So a process that makes the next swap was the only one since its check.
 //!
-//! **Late visitors.** No process is in a visit of the first kind when the state is `VACATING`, so none
-//! notifies a queue whose memory may have been reused. A visitor of the second kind that was stopped, while
-//! other processes have continued, can only do the following. It releases a seat that still names the dead
-//! member, a name that no other process ever writes. It claims a block for the dead member, if that is live
-//! and has no seat; the swap of the block's state ensures that it was the same block throughout. It reads a
-//! queue that is claimed for the dead member, and stays so, as there is no sweeper while this visitor's word
-//! shows its visit.
+//! **Late processes.** No process is in the first phase when the state is `VACATING`, so none notifies a queue
+//! whose memory may have been reused. A process in the second phase that was stopped, while other processes
+//! have continued, can only do the following. It releases a seat that still names the dead member, a name that
+//! no other process ever writes. It claims a block for the dead member, if that is live and has no seat; the
+//! swap of the block's state ensures that it was the same block throughout. It reads a queue that is claimed
+//! for the dead member, and stays so, as there is no sweeper while this process's word shows its recovery.
 //!
 //! | killed, or stopped for a week | left behind | other processes |
 //! |---|---|---|
-//! | anywhere in a visit | `DEAD` or `VACATING`, a visitor's word | visit as well; objects that live processes wait for are available at once. The word of a dead visitor is ignored; while a visitor is stopped, the members that it visits are not swept: their memory is held |
-//! | between the swap and the end of the sweep | `SWEEPING(it)` | wait for nothing; if it is dead, another process continues the sweep |
+//! | anywhere in a recovery | `DEAD` or `VACATING`, the process's word | recover as well; objects that live processes wait for are available at once. The word of a dead process is ignored; while a recovering process is stopped, the members that it recovers are not swept: their memory is held |
+//! | between the swap and the end of the sweep | `RECLAIMING(it)` | wait for nothing; if it is dead, another process continues the sweep |
 //!
-//! (A visitor that is stopped between its check and its swap while other processes make exactly 2^29 visits
-//! does not notice them.)
+//! (A process that is stopped between its check and its swap while other processes begin exactly 2^29
+//! recoveries does not notice them.)
 
 use super::DeathOracle;
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{Member, Presence, RecoveringSlots, Tenancy};
 
-/// Begins a visit to the tenant `epoch` of a slot. The caller has recorded in its own word that it visits
-/// that slot. Ends with the slot's new word, with this visit counted; `None` if there is no such tenant to
-/// visit.
+/// Begins the recovery of the tenant `epoch` of a slot. The caller has recorded in its own word that it
+/// recovers that slot. Ends with the slot's new word, with this recovery counted; `None` if there is no such
+/// tenant to recover.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BeginRecovery {
     at: Word,
@@ -68,7 +67,7 @@ pub struct BeginRecovery {
 }
 
 impl BeginRecovery {
-    /// Creates the steps to visit the tenant whose word is `at`.
+    /// Creates the steps to begin the recovery of the tenant whose word is `at`.
     pub fn new(at: Word, epoch: u32) -> Self {
         Self { at, epoch, found: None }
     }
@@ -81,16 +80,17 @@ impl Steps for BeginRecovery {
         let Some(found) = self.found.take() else {
             let found = Tenancy::unpack(m.load(self.at));
             self.found = Some(found);
-            let is_there = (found.epoch == self.epoch) && found.presence.visited().is_some();
+            let is_there = (found.epoch == self.epoch) && found.presence.with_recovery().is_some();
             return (!is_there).then_some(None);
         };
-        let Some(presence) = found.presence.visited() else { return Some(None) };
+        let Some(presence) = found.presence.with_recovery() else { return Some(None) };
         let counted = Tenancy { presence, ..found };
         m.cas(self.at, found.pack(), counted.pack()).is_ok().then_some(Some(counted))
     }
 }
 
-/// Checks that no other process visits the tenant of a slot. The caller has [begun](BeginRecovery) a visit to it.
+/// Checks that no other process recovers the tenant of a slot. The caller has [begun](BeginRecovery) its
+/// recovery.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct CheckSoleRecovery<D> {
     slot: u32,
@@ -101,7 +101,7 @@ pub struct CheckSoleRecovery<D> {
 
 impl<D: DeathOracle> CheckSoleRecovery<D> {
     /// Creates the steps. `others` are all members that are not known to be dead, without the caller, and the
-    /// words with their visits. `dead` returns `true` for a dead member.
+    /// words with the slots that they recover. `dead` returns `true` for a dead member.
     pub fn new(slot: u32, others: Vec<(Word, Member)>, dead: D) -> Self {
         Self { slot, others, dead, at: 0 }
     }
@@ -121,8 +121,8 @@ impl<D: DeathOracle> Steps for CheckSoleRecovery<D> {
     }
 }
 
-/// Ends a visit that has left nothing to do: `DEAD → VACATING`, or `VACATING → SWEEPING(me)`. Ends with the
-/// slot's new word, or `None` if another process has begun a visit meanwhile.
+/// Ends a recovery that has left nothing to do: `DEAD → VACATING`, or `VACATING → RECLAIMING(me)`. Ends with the
+/// slot's new word, or `None` if another process has begun a recovery meanwhile.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct EndRecovery {
     at: Word,
@@ -131,8 +131,8 @@ pub struct EndRecovery {
 }
 
 impl EndRecovery {
-    /// Creates the steps. `counted` is the value of the word when the caller's visit began, after which it
-    /// has found itself [alone](CheckSoleRecovery); or the result of an `EndRecovery` of the caller.
+    /// Creates the steps. `counted` is the value of the word when the caller's recovery began, after which
+    /// it was found to be the [only one](CheckSoleRecovery); or the result of an `EndRecovery` of the caller.
     pub fn new(at: Word, counted: Tenancy, me: Member) -> Self {
         Self { at, counted, me }
     }

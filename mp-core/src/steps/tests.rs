@@ -281,9 +281,9 @@ fn tenancy(m: &HeapMem) -> Presence {
     Tenancy::unpack(m.load(TENANCY)).presence
 }
 
-/// Two visitors visit the same dead member, and neither ends the other's visit.
+/// Two processes recover the same dead member, and neither ends the recovery of the other.
 #[test]
-fn a_visit_beside_another_one_is_not_the_last() {
+fn concurrent_recovery_does_not_end_the_phase() {
     let m = memory();
     m.store(TENANCY, Tenancy { presence: Presence::Dead(0), epoch: 3 }.pack());
     assert_eq!(run(BeginRecovery::new(TENANCY, 2), &m), None, "that tenant is gone");

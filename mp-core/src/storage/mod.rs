@@ -17,7 +17,7 @@ use bytemuck::Pod;
 
 use crate::alloc::handles::Hold;
 use crate::arena::Arena;
-use crate::error::{Bytes, Error, Result};
+use crate::error::{ByteSize, Error, Result};
 use crate::message::Attached;
 use crate::words::{BlockKind, Grant};
 
@@ -47,7 +47,7 @@ impl Eq for Storage {}
 
 impl std::fmt::Debug for Storage {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Storage({} in {:?})", Bytes(self.bytes as u64), self.hold)
+        write!(f, "Storage({} in {:?})", ByteSize(self.bytes as u64), self.hold)
     }
 }
 
@@ -111,7 +111,7 @@ impl Storage {
     ///
     /// # Safety
     /// The same as for [`Attached::attach_own`], for the value that contains this storage.
-    pub unsafe fn lend(&mut self, out: &mut Attached, grant: Grant) -> Result<(u32, usize)> {
+    pub unsafe fn attach_to(&mut self, out: &mut Attached, grant: Grant) -> Result<(u32, usize)> {
         // SAFETY: the caller's promise.
         let attachment = unsafe { out.attach_own(&mut self.hold, grant) }?;
         self.base = NonNull::dangling();

@@ -17,7 +17,7 @@ impl Structure {
     ///
     /// let mut mine = Structure::new("example::RingPlace", 2)?;
     /// let mut message = Outgoing::default();
-    /// let number = mine.lend(message.attached())?;
+    /// let number = mine.attach_to(message.attached())?;
     /// assert_eq!(mine.len(), 0);
     /// let mut received = message.into_incoming();
     /// let hold = received.arrived().take_object_exclusive(number)?;
@@ -32,7 +32,7 @@ impl Structure {
     /// # Errors
     /// The same as for [`Attached::attach_object_exclusive`]; above all, if another handle, process or
     /// message holds the structure.
-    pub fn lend(&mut self, out: &mut Attached) -> Result<u32> {
+    pub fn attach_to(&mut self, out: &mut Attached) -> Result<u32> {
         let attachment = out.attach_object_exclusive(&mut self.hold)?;
         self.base = Word::at(0);
         self.len = 0;
@@ -79,7 +79,7 @@ impl Structure {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if the structure already keeps a descriptor
-    /// or is a [part](Self::part_of), or the descriptor isn't open.
+    /// or is a [child](Self::set_parent), or the descriptor isn't open.
     /// [`Error::TooManyDescriptors`](crate::Error::TooManyDescriptors),
     /// [`Error::OutOfDescriptors`](crate::Error::OutOfDescriptors), [`Error::Held`](crate::Error::Held) and
     /// [`Error::Unsupported`](crate::Error::Unsupported), like for descriptors in messages. After an error it

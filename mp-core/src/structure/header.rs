@@ -7,7 +7,7 @@
 //! | 2 | number of words after the header | its creator |
 //! | 3 – 6 | a name for people, 32 bytes; zeros: none | its creator; any holder later |
 //! | 7 | the descriptor that it keeps in the locker: see `messages::object_descriptors`; zero: none | its creator; a holder later |
-//! | 7, of a part | its seat in its whole: see `alloc::parts` | its creator |
+//! | 7, of a child | its seat in its parent: see `alloc::children` | its creator |
 //!
 //! The block has kind [`Object`](BlockKind::Object) from its creation, and only this crate creates such blocks. So
 //! every header in such a block was written here, and its words are accessed only through the structure.

@@ -13,8 +13,8 @@ pub struct Holders {
     pub processes: Vec<(Member, u32)>,
     /// Number of messages in flight that hold the structure.
     pub messages: usize,
-    /// Number of structures that are [parts](Structure::part_of) of this one.
-    pub parts: usize,
+    /// Number of structures that are [children](Structure::set_parent) of this one.
+    pub children: usize,
 }
 
 impl fmt::Display for Holders {
@@ -24,7 +24,7 @@ impl fmt::Display for Holders {
         }
         let then = if self.processes.is_empty() { "" } else { ", " };
         write!(f, "{then}{} messages", self.messages)?;
-        if self.parts > 0 { write!(f, ", {} parts", self.parts) } else { Ok(()) }
+        if self.children > 0 { write!(f, ", {} children", self.children) } else { Ok(()) }
     }
 }
 
@@ -47,7 +47,7 @@ impl Structure {
         arena.each_holder(self.hold().block(), |holder| match holder {
             Seat::Member(member) => holders.processes.push((member, arena.pid_of(member))),
             Seat::Envelope(_) => holders.messages += 1,
-            Seat::Block(_) => holders.parts += 1,
+            Seat::Block(_) => holders.children += 1,
             Seat::Free => {}
         });
         holders

@@ -71,48 +71,48 @@ impl Structure {
         Ok(Self { hold, base, len })
     }
 
-    /// Makes this structure a part of another one, the whole, which lives as long as the part has a holder: a
-    /// process, or a message in flight. So a receiver of the part can find the whole
-    /// ([`Arena::whole`](crate::Arena::whole)), even if all its other holders are dead.
+    /// Makes this structure a child of another one, the parent, which lives as long as the child has a holder: a
+    /// process, or a message in flight. So a receiver of the child can find the parent
+    /// ([`Arena::parent`](crate::Arena::parent)), even if all its other holders are dead.
     ///
     /// ```
     /// use mp_core::Structure;
     ///
-    /// let whole = Structure::new("example::Book", 1)?;
-    /// let (arena, mark) = (whole.arena(), whole.arena().mark(whole.hold()));
-    /// let mut part = Structure::new("example::Page", 1)?;
-    /// part.part_of(&whole)?;
-    /// drop(whole);
-    /// let found = Structure::open(arena.whole(part.hold())?, "example::Book")?;
+    /// let parent = Structure::new("example::Book", 1)?;
+    /// let (arena, mark) = (parent.arena(), parent.arena().mark(parent.hold()));
+    /// let mut child = Structure::new("example::Page", 1)?;
+    /// child.set_parent(&parent)?;
+    /// drop(parent);
+    /// let found = Structure::open(arena.parent(child.hold())?, "example::Book")?;
     /// assert_eq!(arena.mark(found.hold()), mark);
     /// # Ok::<(), mp_core::Error>(())
     /// ```
     ///
-    /// Call it at most once, before any other process, thread or handle has the part; the exclusive borrow
-    /// serves only that rule. If the caller is killed, the structure either is a part or is not (table:
-    /// `alloc::parts`).
+    /// Call it at most once, before any other process, thread or handle has the child; the exclusive borrow
+    /// serves only that rule. If the caller is killed, the structure either is a child or is not (table:
+    /// `alloc::children`).
     ///
     /// # Errors
     /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) if others hold this structure, it is already
-    /// a part or keeps a descriptor, or `whole` is a part itself.
+    /// a child or keeps a descriptor, or `parent` is a child itself.
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory) and [`Error::ArenaFull`](crate::Error::ArenaFull) if
     /// the additional holder needs memory. [`Error::Forked`](crate::Error::Forked).
-    pub fn part_of(&mut self, whole: &Self) -> Result<()> {
-        self.arena().make_part(&self.hold, &whole.hold)
+    pub fn set_parent(&mut self, parent: &Self) -> Result<()> {
+        self.arena().make_child(&self.hold, &parent.hold)
     }
 
-    /// Returns the whole of this name that a held structure is part of, without holding it: the part keeps it
-    /// alive. After the last holder of the part has gone, the words of the result belong to another block. In
-    /// contrast to this function, holding the whole may need memory for one more holder
-    /// ([`Arena::whole`](crate::Arena::whole)).
+    /// Returns the parent of this name that a held structure is a child of, without holding it: the child keeps it
+    /// alive. After the last holder of the child has gone, the words of the result belong to another block. In
+    /// contrast to this function, holding the parent may need memory for one more holder
+    /// ([`Arena::parent`](crate::Arena::parent)).
     ///
     /// # Errors
-    /// [`Error::Malformed`](crate::Error::Malformed) if the structure is not a part, or its whole has another
+    /// [`Error::Malformed`](crate::Error::Malformed) if the structure is not a child, or its parent has another
     /// name; [`Error::Forked`](crate::Error::Forked).
-    pub fn whole_of(part: &Hold, name: &str) -> Result<Self> {
-        let (arena, whole) = (part.arena(), part.arena().whole_of(part)?.block);
-        let len = Header::check_block(arena, whole, name, crate::fnv1a(name.as_bytes()))?;
-        Ok(Self { hold: Hold::nowhere(arena), base: Header::data(arena, whole), len })
+    pub fn parent_of(child: &Hold, name: &str) -> Result<Self> {
+        let (arena, parent) = (child.arena(), child.arena().parent_of(child)?.block);
+        let len = Header::check_block(arena, parent, name, crate::fnv1a(name.as_bytes()))?;
+        Ok(Self { hold: Hold::nowhere(arena), base: Header::data(arena, parent), len })
     }
 
     /// Returns the handle of the block.

@@ -26,7 +26,7 @@ pub enum BlockKind {
     Keeper = 7,
     /// Elements that any process may write. The block never becomes [`Data`](Self::Data) again.
     Shared = 8,
-    /// [`Object`](Self::Object) that is a part of another one. Its seat in the whole is released first. Its
+    /// [`Object`](Self::Object) that is a child of another one. Its seat in the parent is released first. Its
     /// bits are those of an object, and one more.
     Child = 13,
 }

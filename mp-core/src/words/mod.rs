@@ -8,10 +8,10 @@
 //! | [`Owner`] (of an envelope) | state 2 (`FREE`, `MEMBER`, `QUEUED`, `LEASED`), member 24, sequence 38 |
 //! | [`GroupState`] (of 64 envelopes) | state 2 (`ABSENT`, `EMPTYING`, `IN USE`, `FILLING`), member 24, base of the sequences 38 |
 //! | [`RingPlace`] (of a queued envelope) | slot index 32, ring's block 32 |
-//! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `SWEEPING`), visits 30 or sweeper 24, epoch 32 |
+//! | [`Tenancy`] (of a member's slot) | state 2 (`FREE`, `LIVE`, `DEAD`, `RECLAIMING`), recoveries begun 29 and vacating 1, or sweeper 24, epoch 32 |
 //! | [`Tick`] | value 52 (count 36, epoch 16), clock 12 |
 //! | [`ClockState`] | phase 3 (`FREE`, `LIVE`, `LEFT`, `ENDING`, `DEAD`, `CLAIMING`), member 24, epoch 16, first epoch that a death ended 16 |
-//! | [`RecoveringSlots`] (of a member) | one visits 1, first slot 31, last slot 32 |
+//! | [`RecoveringSlots`] (of a member) | recovers some 1, first slot 31, last slot 32 |
 //! | [`HolderSlot`](holder_slot::HolderSlot) (of a permit, a reader, a waiter at a condition) | state 2, member 24, sequence 16, thread 22 |
 //! | [`WaitMark`] (of a thread's wait note) | state 2 (`FREE`, `WRITING`, `WAITING`), thread 22, sequence 40 |
 //! | [`WaitGoal`] (of a wait note, two words) | kind 8, lock 56; readers' count 8, limit 24, slots 32 |
@@ -20,6 +20,10 @@
 //! a process that sleeps during an exact multiple of 2^34 (2^38) changes of one single word and wakes at that
 //! very instant. One comparison uses their order: the latest sequence of 64 envelopes, when their memory is
 //! returned ([`Owner::later`]). It assumes that they are less than 2^37 changes apart.
+//!
+//! # Stability
+//! Public for the models, for verification and for the other crates of this project. Not covered by semantic
+//! versioning: any release may change or remove an item.
 
 mod attachment;
 mod block_state;

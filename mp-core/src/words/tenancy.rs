@@ -1,4 +1,4 @@
-//! Tenant of a slot of the member table, its state, and the dead members that a member visits.
+//! Tenant of a slot of the member table, its state, and the dead members that a member recovers.
 
 use super::{Member, bits};
 
@@ -9,18 +9,18 @@ pub enum Presence {
     Free,
     /// Not known to be dead.
     Live,
-    /// Dead, with this number of visits begun (modulo 2^29): see [`BeginRecovery`](crate::steps::BeginRecovery).
+    /// Dead, with this number of recoveries begun (modulo 2^29): see [`BeginRecovery`](crate::steps::BeginRecovery).
     Dead(u32),
     /// Dead; everything that live processes wait for was recovered, and its seats in queues are released.
-    /// Visits continue to be counted.
+    /// Recoveries continue to be counted.
     Vacating(u32),
     /// Dead, without seats in queues; this member releases the rest.
     Reclaiming(Member),
 }
 
 impl Presence {
-    /// Returns the state with one more visit begun, or `None` for a tenant that isn't visited.
-    pub const fn visited(self) -> Option<Self> {
+    /// Returns the state with one more recovery begun, or `None` for a tenant that isn't recovered.
+    pub const fn with_recovery(self) -> Option<Self> {
         match self {
             Self::Dead(n) => Some(Self::Dead(bits(n as u64 + 1, 0, 29) as u32)),
             Self::Vacating(n) => Some(Self::Vacating(bits(n as u64 + 1, 0, 29) as u32)),
@@ -29,7 +29,7 @@ impl Presence {
     }
 }
 
-/// Word of a member: state 2 bits, visits 29 and "seats in queues are released" 1, or sweeper 24, epoch 32.
+/// Word of a member: state 2 bits, recoveries 29 and "seats in queues are released" 1, or sweeper 24, epoch 32.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Tenancy {
     /// State of the tenant.
@@ -44,8 +44,8 @@ impl Tenancy {
         let low = match self.presence {
             Presence::Free => 0,
             Presence::Live => 1,
-            Presence::Dead(visits) => 2 | bits(visits as u64, 0, 29) << 2,
-            Presence::Vacating(visits) => 2 | bits(visits as u64, 0, 29) << 2 | 1 << 31,
+            Presence::Dead(recoveries) => 2 | bits(recoveries as u64, 0, 29) << 2,
+            Presence::Vacating(recoveries) => 2 | bits(recoveries as u64, 0, 29) << 2 | 1 << 31,
             Presence::Reclaiming(by) => 3 | by.raw() << 2,
         };
         low | (self.epoch as u64) << 32
@@ -64,7 +64,7 @@ impl Tenancy {
     }
 }
 
-/// Dead members that a member visits: none (0), or some with slots from `first` to `last`.
+/// Dead members that a member recovers: none (0), or some with slots from `first` to `last`.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RecoveringSlots {
     /// First slot.
@@ -79,7 +79,7 @@ impl RecoveringSlots {
         1 | (self.first as u64) << 1 | (self.last as u64) << 32
     }
 
-    /// Returns `true` if a visitor with this word may be visiting the tenant of a slot.
+    /// Returns `true` if a member with this word may be recovering the tenant of a slot.
     pub const fn covers(w: u64, slot: u32) -> bool {
         w != 0 && bits(w, 1, 31) <= slot as u64 && slot as u64 <= bits(w, 32, 32)
     }
@@ -98,9 +98,9 @@ mod tests {
             let t = Tenancy { presence, epoch: u32::MAX };
             assert_eq!(Tenancy::unpack(t.pack()), t);
         }
-        let visited = [Presence::Dead(1), Presence::Dead(0), Presence::Vacating(1), Presence::Vacating(0)];
-        assert_eq!(dead.map(Presence::visited), visited.map(Some));
-        assert_eq!(Presence::Reclaiming(by).visited(), None);
+        let recovered = [Presence::Dead(1), Presence::Dead(0), Presence::Vacating(1), Presence::Vacating(0)];
+        assert_eq!(dead.map(Presence::with_recovery), recovered.map(Some));
+        assert_eq!(Presence::Reclaiming(by).with_recovery(), None);
         let word = RecoveringSlots { first: 0, last: 3 }.pack();
         assert!(RecoveringSlots::covers(word, 0) && RecoveringSlots::covers(word, 3));
         assert!(!RecoveringSlots::covers(word, 4) && !RecoveringSlots::covers(0, 0));

@@ -69,7 +69,7 @@ impl Piece {
             Mode::Exclusive => arrived.take_object_exclusive(piece),
             Mode::Frozen | Mode::Shared => arrived.take_object(piece),
         }?;
-        let slab = hold.arena().whole_mark(&hold)?;
+        let slab = hold.arena().parent_mark(&hold)?;
         // The process has checked a piece that it has, or had.
         let hold = match mode {
             Mode::Exclusive => hold,
@@ -152,17 +152,17 @@ mod tests {
             let number = out.attached().attach_object(hold).unwrap();
             refused(&mut out.into_incoming(), number, Mode::Shared, why);
         };
-        refused(slab().object().structure().hold(), "is a part of none");
+        refused(slab().object().structure().hold(), "has no parent");
         let other = Structure::new("mp_cuda::tests::Other", 4).unwrap();
         let part = |name| {
             let mut part = Structure::new(name, 4).unwrap();
-            part.part_of(&other).unwrap();
+            part.set_parent(&other).unwrap();
             part
         };
         refused(part("mp_cuda::Piece").hold(), "no mp_cuda::Slab");
         let mut part = Structure::new("mp_cuda::tests::Other", 4).unwrap();
         let slab = SlabObject::new(Uuid([7; 16]), 1 << 20, 1 << 10).unwrap();
-        part.part_of(slab.structure()).unwrap();
+        part.set_parent(slab.structure()).unwrap();
         refused(part.hold(), "no mp_cuda::Piece");
     }
 

@@ -22,7 +22,7 @@
 //! | 2 | mode of the piece: 0 exclusive, 1 frozen, 2 shared | the process that has it exclusively, once, from 0 |
 //! | 3 | offset of the piece in the slab, in bytes | its maker |
 //!
-//! The seats of a piece's object are the holders of the piece. The object is a [part](Structure::part_of) of
+//! The seats of a piece's object are the holders of the piece. The object is a [part](Structure::set_parent) of
 //! the slab's object. So a message with a piece keeps both, and a process that receives a piece finds the
 //! slab, even if all its other holders are dead. The maker needs the row after the piece is gone. It holds
 //! the slab's object, so it can read the row when the block of the piece's object has another use.
@@ -137,7 +137,7 @@ impl SlabObject {
 
     /// Reads the object of the slab of a piece that arrived, and checks it. The piece holds the slab.
     pub(crate) fn of_piece(piece: &Hold) -> Result<Self> {
-        let structure = Structure::whole_of(piece, SLAB)?;
+        let structure = Structure::parent_of(piece, SLAB)?;
         if structure.len() < HEAD {
             return Err(Error::Malformed(format!("a slab's object of {} words arrived", structure.len())));
         }
@@ -158,7 +158,7 @@ impl SlabObject {
             )));
         }
         let maker = (Member::from_raw(member), u32::try_from(pid).unwrap_or(0));
-        let (mark, uuid, hold) = (arena.whole_mark(piece)?, whole([low, high]), OnceLock::new());
+        let (mark, uuid, hold) = (arena.parent_mark(piece)?, whole([low, high]), OnceLock::new());
         Ok(Self { structure, hold, mark, uuid, bytes, unit, maker, kind })
     }
 
@@ -201,7 +201,7 @@ impl SlabObject {
     /// to see which processes have it mapped.
     pub(crate) fn hold_by(&self, piece: &Hold) -> Result<()> {
         if !self.is_held() {
-            let hold = piece.arena().whole(piece)?;
+            let hold = piece.arena().parent(piece)?;
             _ = self.hold.set(hold);
         }
         Ok(())
@@ -423,7 +423,7 @@ impl PieceObject {
         for (i, word) in (0..).zip([u64::from(row), bytes, Mode::Exclusive as u64, begins]) {
             words(structure.arena()).store_relaxed(structure.word(i), word);
         }
-        structure.part_of(&slab.structure)?;
+        structure.set_parent(&slab.structure)?;
         Ok(Self::of(structure, row, begins, bytes))
     }
 

@@ -12,7 +12,9 @@ mod write;
 use std::cell::Cell;
 
 use mp_core::message::level::{MAX_NESTING, SHALLOW};
-use mp_core::message::{Codec, Incoming, Number, Outgoing, SmallBytes, Undecodable, level, scope, taken};
+use mp_core::message::{
+    Codec, Incoming, Outgoing, PlainNumber, SmallBytes, Undecodable, level, scope, taken,
+};
 use mp_core::{Error, Result};
 use serde::de::DeserializeOwned;
 use serde::{Serialize, Serializer};
@@ -72,20 +74,20 @@ impl Codec for MessagePack {
 
     // The compiler knows the kind of the number.
     #[inline(always)]
-    fn write_number(out: &mut Outgoing, number: Number) -> Result<()> {
+    fn write_number(out: &mut Outgoing, number: PlainNumber) -> Result<()> {
         number::append(out.bytes(), number);
         Ok(())
     }
 
     #[inline(always)]
-    fn number_to_small_bytes(number: Number) -> Option<SmallBytes> {
+    fn number_to_small_bytes(number: PlainNumber) -> Option<SmallBytes> {
         let mut few = SmallBytes::default();
         number::append(&mut few, number);
         Some(few)
     }
 
     #[inline(always)]
-    fn write_wide_number(out: &mut Outgoing, number: Number, size: usize) -> Result<()> {
+    fn write_wide_number(out: &mut Outgoing, number: PlainNumber, size: usize) -> Result<()> {
         number::append_wide(out.bytes(), number, size);
         Ok(())
     }

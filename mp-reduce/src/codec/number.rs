@@ -3,7 +3,7 @@
 //! The bytes are the same as those of rmp-serde: the shortest form. This code uses neither a serializer nor a
 //! scope for attachments, which take several times as long as the number.
 
-use mp_core::message::{Number, SmallBytes};
+use mp_core::message::{PlainNumber, SmallBytes};
 
 /// Destination of a number.
 pub(super) trait NumberSink {
@@ -28,30 +28,30 @@ impl NumberSink for SmallBytes {
 
 /// Appends the length and the bytes of a number.
 #[inline(always)]
-pub(super) fn append(to: &mut impl NumberSink, number: Number) {
+pub(super) fn append(to: &mut impl NumberSink, number: PlainNumber) {
     match number {
-        Number::Unsigned(n) => unsigned(to, n),
-        Number::Signed(n) => signed(to, n),
-        Number::F32(n) => after(to, 0xca, n.to_be_bytes()),
-        Number::F64(n) => after(to, 0xcb, n.to_be_bytes()),
-        Number::None => short(to, 0xc0),
+        PlainNumber::Unsigned(n) => unsigned(to, n),
+        PlainNumber::Signed(n) => signed(to, n),
+        PlainNumber::F32(n) => after(to, 0xca, n.to_be_bytes()),
+        PlainNumber::F64(n) => after(to, 0xcb, n.to_be_bytes()),
+        PlainNumber::None => short(to, 0xc0),
     }
 }
 
 /// Like [`append`], for a number of a type with `size` bytes. The encoding has the same length for every
 /// value of the type.
 #[inline(always)]
-pub(super) fn append_wide(to: &mut Vec<u8>, number: Number, size: usize) {
+pub(super) fn append_wide(to: &mut Vec<u8>, number: PlainNumber, size: usize) {
     match (number, size) {
-        (Number::Unsigned(n), 1) => after(to, 0xcc, [n as u8]),
-        (Number::Unsigned(n), 2) => after(to, 0xcd, (n as u16).to_be_bytes()),
-        (Number::Unsigned(n), 4) => after(to, 0xce, (n as u32).to_be_bytes()),
-        (Number::Unsigned(n), _) => after(to, 0xcf, n.to_be_bytes()),
-        (Number::Signed(n), 1) => after(to, 0xd0, [n as u8]),
-        (Number::Signed(n), 2) => after(to, 0xd1, (n as i16).to_be_bytes()),
-        (Number::Signed(n), 4) => after(to, 0xd2, (n as i32).to_be_bytes()),
-        (Number::Signed(n), _) => after(to, 0xd3, n.to_be_bytes()),
-        (Number::F32(_) | Number::F64(_) | Number::None, _) => append(to, number),
+        (PlainNumber::Unsigned(n), 1) => after(to, 0xcc, [n as u8]),
+        (PlainNumber::Unsigned(n), 2) => after(to, 0xcd, (n as u16).to_be_bytes()),
+        (PlainNumber::Unsigned(n), 4) => after(to, 0xce, (n as u32).to_be_bytes()),
+        (PlainNumber::Unsigned(n), _) => after(to, 0xcf, n.to_be_bytes()),
+        (PlainNumber::Signed(n), 1) => after(to, 0xd0, [n as u8]),
+        (PlainNumber::Signed(n), 2) => after(to, 0xd1, (n as i16).to_be_bytes()),
+        (PlainNumber::Signed(n), 4) => after(to, 0xd2, (n as i32).to_be_bytes()),
+        (PlainNumber::Signed(n), _) => after(to, 0xd3, n.to_be_bytes()),
+        (PlainNumber::F32(_) | PlainNumber::F64(_) | PlainNumber::None, _) => append(to, number),
     }
 }
 
@@ -98,18 +98,22 @@ fn signed(to: &mut impl NumberSink, n: i64) {
 #[inline(always)]
 pub(super) fn read<T: 'static>(bytes: &[u8]) -> Option<T> {
     match *bytes {
-        [0xcf, a, b, c, d, e, f, g, h] => Number::integer_as(u64::from_be_bytes([a, b, c, d, e, f, g, h])),
-        [n @ 0..=0x7f] => Number::integer_as(n),
-        [0xc0] => Number::unit_as(),
-        [0xcc, n] => Number::integer_as(n),
-        [0xcd, a, b] => Number::integer_as(u16::from_be_bytes([a, b])),
-        [0xce, a, b, c, d] => Number::integer_as(u32::from_be_bytes([a, b, c, d])),
-        [0xd0, n] => Number::integer_as(n as i8),
-        [0xd1, a, b] => Number::integer_as(i16::from_be_bytes([a, b])),
-        [0xd2, a, b, c, d] => Number::integer_as(i32::from_be_bytes([a, b, c, d])),
-        [0xd3, a, b, c, d, e, f, g, h] => Number::integer_as(i64::from_be_bytes([a, b, c, d, e, f, g, h])),
-        [0xca, a, b, c, d] => Number::float_as(f32::from_be_bytes([a, b, c, d])),
-        [0xcb, a, b, c, d, e, f, g, h] => Number::float_as(f64::from_be_bytes([a, b, c, d, e, f, g, h])),
+        [0xcf, a, b, c, d, e, f, g, h] => {
+            PlainNumber::integer_as(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+        }
+        [n @ 0..=0x7f] => PlainNumber::integer_as(n),
+        [0xc0] => PlainNumber::unit_as(),
+        [0xcc, n] => PlainNumber::integer_as(n),
+        [0xcd, a, b] => PlainNumber::integer_as(u16::from_be_bytes([a, b])),
+        [0xce, a, b, c, d] => PlainNumber::integer_as(u32::from_be_bytes([a, b, c, d])),
+        [0xd0, n] => PlainNumber::integer_as(n as i8),
+        [0xd1, a, b] => PlainNumber::integer_as(i16::from_be_bytes([a, b])),
+        [0xd2, a, b, c, d] => PlainNumber::integer_as(i32::from_be_bytes([a, b, c, d])),
+        [0xd3, a, b, c, d, e, f, g, h] => {
+            PlainNumber::integer_as(i64::from_be_bytes([a, b, c, d, e, f, g, h]))
+        }
+        [0xca, a, b, c, d] => PlainNumber::float_as(f32::from_be_bytes([a, b, c, d])),
+        [0xcb, a, b, c, d, e, f, g, h] => PlainNumber::float_as(f64::from_be_bytes([a, b, c, d, e, f, g, h])),
         _ => None,
     }
 }
@@ -122,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    fn same(number: Number, value: impl Serialize + std::fmt::Debug) {
+    fn same(number: PlainNumber, value: impl Serialize + std::fmt::Debug) {
         let mut bytes = Vec::new();
         append(&mut bytes, number);
         let mut few = SmallBytes::default();
@@ -134,14 +138,14 @@ mod tests {
 
     #[test]
     fn options_are_the_number_or_nil() {
-        same(Number::None, None::<u8>);
-        same(Number::Unsigned(300), Some(300_u16));
-        same(Number::F64(0.5), Some(0.5));
+        same(PlainNumber::None, None::<u8>);
+        same(PlainNumber::Unsigned(300), Some(300_u16));
+        same(PlainNumber::F64(0.5), Some(0.5));
     }
 
     #[test]
     fn a_unit_is_nil_and_nil_is_no_number() {
-        same(Number::None, ());
+        same(PlainNumber::None, ());
         assert!(reads_alike::<()>(&[0xc0]));
         assert!(
             !reads_alike::<u8>(&[0xc0]) && !reads_alike::<Option<f64>>(&[0xc0]) && !reads_alike::<()>(&[0])
@@ -153,18 +157,18 @@ mod tests {
     fn the_bytes_are_those_of_rmp_serde() {
         for near in (0..64).map(|bit| 1_u64 << bit) {
             for n in [near.wrapping_sub(1), near, near + 1] {
-                same(Number::Unsigned(n), n);
+                same(PlainNumber::Unsigned(n), n);
                 for n in [n as i64, (n as i64).wrapping_neg()] {
-                    same(Number::Signed(n), n);
+                    same(PlainNumber::Signed(n), n);
                 }
                 let (single, double) = (f32::from_bits(n as u32), f64::from_bits(n));
-                same(Number::F32(single), single);
-                same(Number::F64(double), double);
+                same(PlainNumber::F32(single), single);
+                same(PlainNumber::F64(double), double);
             }
         }
         for n in i16::MIN..=i16::MAX {
-            same(Number::Signed(n.into()), n);
-            same(Number::Unsigned(n as u16 as u64), n as u16);
+            same(PlainNumber::Signed(n.into()), n);
+            same(PlainNumber::Unsigned(n as u16 as u64), n as u16);
         }
     }
 
@@ -183,7 +187,7 @@ mod tests {
         let near = (0..64).map(|bit| 1_u64 << bit).flat_map(|n| [n - 1, n, n + 1]);
         for n in near.chain([u64::MAX]) {
             let mut bytes = Vec::new();
-            append(&mut bytes, Number::Unsigned(n));
+            append(&mut bytes, PlainNumber::Unsigned(n));
             // Longer encodings, as other writers produce them, and truncated ones, which are not read.
             let long = [&[0xcf][..], &n.to_be_bytes()].concat();
             for bytes in [&bytes[1..], &long] {
@@ -199,7 +203,7 @@ mod tests {
         }
         for n in [-33_i64, -200, -40_000, i64::MIN] {
             let mut bytes = Vec::new();
-            append(&mut bytes, Number::Signed(n));
+            append(&mut bytes, PlainNumber::Signed(n));
             assert!(reads_alike::<i64>(&bytes[1..]) && reads_alike::<Option<i64>>(&bytes[1..]));
             assert_eq!(reads_alike::<i16>(&bytes[1..]), i16::try_from(n).is_ok());
             assert!(!reads_alike::<u64>(&bytes[1..]) && !reads_alike::<f64>(&bytes[1..]));
@@ -210,8 +214,8 @@ mod tests {
     fn floats_are_read_as_by_the_reader_of_all_values() {
         for n in [0.0, -0.0, 0.5, f64::MAX, f64::NEG_INFINITY] {
             let (mut double, mut single) = (Vec::new(), Vec::new());
-            append(&mut double, Number::F64(n));
-            append(&mut single, Number::F32(n as f32));
+            append(&mut double, PlainNumber::F64(n));
+            append(&mut single, PlainNumber::F32(n as f32));
             assert!(reads_alike::<f64>(&double[1..]) && reads_alike::<Option<f64>>(&double[1..]));
             assert!(reads_alike::<f32>(&single[1..]) && reads_alike::<Option<f32>>(&single[1..]));
             assert!(!reads_alike::<f32>(&double[1..]) && !reads_alike::<f64>(&single[1..]));

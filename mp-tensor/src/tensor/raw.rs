@@ -126,7 +126,7 @@ impl Raw<Exclusive> {
         let requires = self.grad.to_wire()?;
         let grant = grant(Access::Exclusive, dtype);
         // SAFETY: this tensor is the only handle to its memory, and regains it only by `take_back`.
-        let (attachment, bytes) = unsafe { self.keep.lend(out.attached(), grant) }?;
+        let (attachment, bytes) = unsafe { self.keep.attach_to(out.attached(), grant) }?;
         let view = std::mem::replace(&mut self.view, recent::nothing());
         let what = What::new(attachment, dtype.code(), requires);
         let storage = beyond(&view, dtype, bytes);
@@ -187,7 +187,7 @@ mod tests {
         let mut t = Tensor::full([elements], 1.5_f32).unwrap();
         let (mut out, grant) = (Outgoing::default(), grant(Access::Exclusive, DType::F32));
         // SAFETY: no other code accesses the memory of this tensor.
-        let (attachment, bytes) = unsafe { t.raw.keep.lend(out.attached(), grant) }.unwrap();
+        let (attachment, bytes) = unsafe { t.raw.keep.attach_to(out.attached(), grant) }.unwrap();
         let lent = Lent { attachment, grant, bytes, beside: Arc::new(view), note: 0 };
         // SAFETY: no element is accessed; the test checks that a wrong view is refused.
         t.raw.grad = Grad::lent(unsafe { out.attached().lends(lent) }.unwrap());

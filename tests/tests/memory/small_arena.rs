@@ -198,7 +198,7 @@ fn tensor_becomes_a_part_after_memory_is_freed() {
     let new = || Structure::new("test::Part", 1).unwrap();
     let (whole, mut part) = (new(), new());
     let mut parts: Vec<_> = (1..INLINE_SEATS).map(|_| new()).collect();
-    parts.iter_mut().for_each(|part| part.part_of(&whole).unwrap());
+    parts.iter_mut().for_each(|part| part.set_parent(&whole).unwrap());
     let mut all = Vec::new();
     for parts in [64, 8, 1] {
         all.extend(fill(parts * PART, usize::MAX));
@@ -206,14 +206,14 @@ fn tensor_becomes_a_part_after_memory_is_freed() {
     for bytes in [64 << 10, 4 << 10, 2 << 10, 64] {
         all.extend(fill(bytes, usize::MAX));
     }
-    let full = part.part_of(&whole).unwrap_err();
+    let full = part.set_parent(&whole).unwrap_err();
     assert!(matches!(full, Error::OutOfMemory { .. } | Error::ArenaFull { .. }), "{full}");
-    let refused = arena.whole_mark(part.hold()).unwrap_err().to_string();
-    assert!(refused.contains("part of none"), "{refused}");
+    let refused = arena.parent_mark(part.hold()).unwrap_err().to_string();
+    assert!(refused.contains("has no parent"), "{refused}");
     drop(all);
-    part.part_of(&whole).unwrap();
-    assert_eq!(arena.whole_mark(part.hold()).unwrap(), whole.mark());
-    assert_eq!(whole.holders().parts, parts.len() + 1);
+    part.set_parent(&whole).unwrap();
+    assert_eq!(arena.parent_mark(part.hold()).unwrap(), whole.mark());
+    assert_eq!(whole.holders().children, parts.len() + 1);
     drop((whole, part, parts));
     assert_eq!(in_use(), before);
 }

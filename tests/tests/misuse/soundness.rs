@@ -92,7 +92,7 @@ fn tensor_taken_back_from_another_message_is_whole() {
 fn object_is_lent_once() {
     let mut object = mp_core::Structure::new("mp_tests::Object", 1).unwrap();
     let mut out = Outgoing::default();
-    let number = object.lend(out.attached()).unwrap();
+    let number = object.attach_to(out.attached()).unwrap();
     let beside = || std::sync::Arc::new(());
     let mark = out.attached().lends_object(number, beside(), 0).unwrap();
     for wrong in [number, number + 1, u32::MAX] {

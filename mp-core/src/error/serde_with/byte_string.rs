@@ -17,8 +17,8 @@ impl Serialize for ByteString {
 
 impl<'de> Deserialize<'de> for ByteString {
     fn deserialize<D: Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
-        struct Bytes;
-        impl<'de> Visitor<'de> for Bytes {
+        struct ByteStringVisitor;
+        impl<'de> Visitor<'de> for ByteStringVisitor {
             type Value = ByteString;
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("bytes")
@@ -35,6 +35,6 @@ impl<'de> Deserialize<'de> for ByteString {
                 Ok(ByteString(all))
             }
         }
-        d.deserialize_bytes(Bytes)
+        d.deserialize_bytes(ByteStringVisitor)
     }
 }

@@ -26,7 +26,7 @@ pub struct ErrorChain {
 }
 
 /// Maximum number of errors in a chain: a chain that refers to itself has no end.
-const MOST: usize = 100;
+const MAX_SOURCES: usize = 100;
 
 impl ErrorChain {
     /// Converts an error and its sources, at most a hundred.
@@ -36,7 +36,7 @@ impl ErrorChain {
         if let Some(chain) = error.downcast_ref::<ErrorChain>() {
             return chain.clone();
         }
-        let all = std::iter::successors(Some(error), |error| (**error).source()).take(MOST);
+        let all = std::iter::successors(Some(error), |error| (**error).source()).take(MAX_SOURCES);
         all.map(|error| (error.to_string(), format!("{error:?}"))).collect::<Vec<_>>().into()
     }
 
@@ -50,7 +50,7 @@ impl ErrorChain {
 /// From a list with the outermost error first, so that a long chain is not nested deeply.
 impl From<Vec<(String, String)>> for ErrorChain {
     fn from(mut all: Vec<(String, String)>) -> Self {
-        all.truncate(MOST);
+        all.truncate(MAX_SOURCES);
         let mut source = None;
         while all.len() > 1 {
             source = all.pop().map(|(message, debug)| Box::new(ErrorChain { message, debug, source }));

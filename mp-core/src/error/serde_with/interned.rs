@@ -7,20 +7,20 @@ use crate::process::{GENERATIONS, PerProcess};
 
 /// Maximum number of texts, and maximum length of a text. A program has some hundreds; more come only from a
 /// program that does not use this library.
-const MOST: usize = 4096;
+const MAX_TEXTS: usize = 4096;
 const LONGEST: usize = 4096;
 /// Replacement for texts beyond the limits.
 const OTHER: &str = "something that another process says, in too many words";
 
-static KNOWN: PerProcess<Mutex<BTreeSet<&'static str>>> =
+static TEXTS: PerProcess<Mutex<BTreeSet<&'static str>>> =
     PerProcess::new([const { Mutex::new(BTreeSet::new()) }; GENERATIONS]);
 
 pub(super) fn interned(text: String) -> &'static str {
-    let mut known = KNOWN.lock();
+    let mut known = TEXTS.lock();
     if let Some(there) = known.get(text.as_str()) {
         return there;
     }
-    if known.len() >= MOST || text.len() > LONGEST {
+    if known.len() >= MAX_TEXTS || text.len() > LONGEST {
         return OTHER;
     }
     let kept: &'static str = text.leak();
@@ -37,7 +37,7 @@ mod tests {
         let first = interned("doing this".to_string());
         assert!(std::ptr::eq(first, interned("doing this".to_string())));
         assert_eq!(interned("x".repeat(LONGEST + 1)), OTHER);
-        for i in 0..MOST {
+        for i in 0..MAX_TEXTS {
             interned(format!("text {i}"));
         }
         assert_eq!(interned("one more".to_string()), OTHER);

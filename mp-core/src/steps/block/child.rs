@@ -1,26 +1,26 @@
-//! Making a block a part of another one, its whole, and leaving the whole when the part is freed.
+//! Making a block a child of another one, its parent, and leaving the parent when the child is freed.
 //!
-//! The seat in the whole belongs to the caller before it belongs to the part. If it belonged to the part at
-//! once, a process that checks the holders of the whole could do so before the version is incremented, and
-//! find the caller's own seat released, because the caller was killed in between: it would free the whole
-//! while the part needs it. (For messages, visitors prevent that: they empty a dead member's envelopes before
+//! The seat in the parent belongs to the caller before it belongs to the child. If it belonged to the child at
+//! once, a process that checks the holders of the parent could do so before the version is incremented, and
+//! find the caller's own seat released, because the caller was killed in between: it would free the parent
+//! while the child needs it. (For messages, recovering processes prevent that: they empty a dead member's envelopes before
 //! they release its seats.)
 
 use super::{AttachRecord, BlockAt, ReleaseOutcome, ReleaseSeat, TakeOutcome, TakeSeat};
 use crate::mem::{Mem, Steps, Word};
 use crate::words::{Attachment, BlockId, BlockState, Member, Seat};
 
-/// Result of making a part.
+/// Result of making a child.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum JoinOutcome {
-    /// The part has a seat of the whole.
+    /// The child has a seat of the parent.
     Joined,
     /// All seats that were checked are taken: link a page with more, and try again.
     NoSeat,
 }
 
-/// Takes a seat of a block for another block. The caller holds the whole until this has ended, and no other
-/// process knows the part.
+/// Takes a seat of a block for another block. The caller holds the parent until this has ended, and no other
+/// process knows the child.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct JoinParent<F> {
     parent: BlockAt,
@@ -32,7 +32,7 @@ pub struct JoinParent<F> {
 }
 
 impl<F: Fn(BlockId) -> Option<Word> + Clone> JoinParent<F> {
-    /// Creates the steps to make `child` a part of `parent`, for `me`. `note` is the place where the part
+    /// Creates the steps to make `child` a child of `parent`, for `me`. `note` is the place where the child
     /// records its seat.
     pub fn new(parent: BlockAt, pages: F, me: Member, child: BlockId, note: AttachRecord) -> Self {
         let (mine, child) = (Seat::Member(me), Seat::Block(child));
@@ -59,16 +59,16 @@ impl<F: Fn(BlockId) -> Option<Word>> Steps for JoinParent<F> {
     }
 }
 
-/// Result of leaving a whole.
+/// Result of leaving a parent.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum LeaveOutcome {
-    /// The whole has other holders, or another process frees it; or the part had no whole.
+    /// The parent has other holders, or another process frees it; or the child had no parent.
     Held,
-    /// The caller must free the whole: its state is `BUSY(me)`, with this value.
+    /// The caller must free the parent: its state is `BUSY(me)`, with this value.
     MustFree(BlockId, BlockState),
 }
 
-/// Releases the seat of a part in its whole. The caller has claimed the part, and frees it afterwards. Has no
+/// Releases the seat of a child in its parent. The caller has claimed the child, and frees it afterwards. Has no
 /// effect if the seat was already released.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LeaveParent<F, A> {

@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | state | `FREE(v)` | a claimer → `BUSY(me, v)` |
 //! |  | `BUSY(m, v)` | `m` → `LIVE(v+1)` or `FREE(v+1)`; if `m` is dead, its sweeper → `BUSY(sweeper, v)` |
-//! |  | `LIVE(v)` | a holder that takes a second seat: `+1`; a process that saw all seats free at `v` → `BUSY(me, v)`, a visitor of a dead member → `BUSY(that member, v)` |
+//! |  | `LIVE(v)` | a holder that takes a second seat: `+1`; a process that saw all seats free at `v` → `BUSY(me, v)`, a process that recovers a dead member → `BUSY(that member, v)` |
 //! | seat | `FREE` | a holder of **another** seat → its new holder |
 //! |  | a holder | that holder (or its sweeper) → `FREE`, or directly → the next holder |
 //! | link | 0 | a holder → the page with more seats; only the process that frees the block resets it |

@@ -1,4 +1,4 @@
-//! Taking another seat of a block, by a holder: for a message, or for a part of the block
+//! Taking another seat of a block, by a holder: for a message, or for a child of the block
 //! ([`JoinParent`](super::JoinParent)), whose header then serves as the envelope.
 
 use super::cursor::{NextSeat, SeatCursor, last_taken, page_next, page_owner};

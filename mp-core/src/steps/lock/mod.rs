@@ -3,10 +3,10 @@
 //! # Words, and the processes that change them
 //! | word | states | changed by |
 //! |---|---|---|
-//! | lock: `held, parked, marked, member 24, sequence 32` | free | an acquirer → held by it, sequence + 1 |
-//! |  | held by `m` | `m` → free; if `m` is dead, an adopter that read exactly this sequence → held by it, marked |
+//! | lock: `held, parked, poisoned, member 24, sequence 32` | free | an acquirer → held by it, sequence + 1 |
+//! |  | held by `m` | `m` → free; if `m` is dead, an adopter that read exactly this sequence → held by it, poisoned |
 //! |  | parked | a waiter that is about to sleep sets it, in the same word; the holder's release clears it and wakes one |
-//! |  | marked | an adopter sets it; a holder that declares the data sound clears it when it releases |
+//! |  | poisoned | an adopter sets it; a holder that declares the data sound clears it when it releases |
 //! | by: `sequence 20, thread 22, pid 22` | any | the holder, after it acquired the lock: valid only with its sequence |
 //! | died: `member 24, pid 22` | any | an adopter, while it holds the lock |
 //!
@@ -14,9 +14,9 @@
 //! | killed process | left behind | next acquirer |
 //! |---|---|---|
 //! | before the swap | nothing | acquires it |
-//! | holding | held by the dead process | adopts it, by a swap of exactly the word that it read: marked |
+//! | holding | held by the dead process | adopts it, by a swap of exactly the word that it read: poisoned |
 //! | holding, before it wrote `by` | a `by` of an earlier sequence | adopts it; the pid comes from the member table, or is unknown |
-//! | adopting, before or after it wrote `died` | held by the dead adopter, marked | adopts it in turn |
+//! | adopting, before or after it wrote `died` | held by the dead adopter, poisoned | adopts it in turn |
 //! | released, before it woke a sleeper | free, `parked` clear | sleepers check again within a poll interval |
 //! | woken, before it acquired the lock | free, `parked` clear | the same |
 //!
@@ -34,7 +34,7 @@ use crate::words::Member;
 
 const HELD: u64 = 1;
 const PARKED: u64 = 2;
-const MARKED: u64 = 4;
+const POISONED: u64 = 4;
 const MEMBER_AT: u32 = 3;
 const SEQ_AT: u32 = 32;
 const ID_BITS: u32 = 22;
@@ -62,7 +62,7 @@ impl LockWord {
 
     /// Returns `true` if a holder died, and no later holder has declared the data sound.
     pub const fn is_poisoned(self) -> bool {
-        self.0 & MARKED != 0
+        self.0 & POISONED != 0
     }
 
     /// Returns `true` if a waiter may be asleep.
@@ -76,9 +76,9 @@ impl LockWord {
     }
 
     /// Returns the word after the next acquisition, by `by`.
-    fn taken(self, by: Member, parked: bool, marked: bool) -> Self {
-        let next = Self::held(by, self.sequence().wrapping_add(1)).0 | self.0 & (PARKED | MARKED);
-        Self(next | if parked { PARKED } else { 0 } | if marked { MARKED } else { 0 })
+    fn taken(self, by: Member, parked: bool, poisoned: bool) -> Self {
+        let next = Self::held(by, self.sequence().wrapping_add(1)).0 | self.0 & (PARKED | POISONED);
+        Self(next | if parked { PARKED } else { 0 } | if poisoned { POISONED } else { 0 })
     }
 }
 
@@ -283,7 +283,7 @@ impl ReleaseLock {
     #[inline]
     pub fn new(at: LockAt, sound: bool) -> Self {
         let sequence = u64::MAX << SEQ_AT;
-        Self { at, keep: if sound { sequence } else { sequence | MARKED } }
+        Self { at, keep: if sound { sequence } else { sequence | POISONED } }
     }
 }
 

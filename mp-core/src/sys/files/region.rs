@@ -122,7 +122,7 @@ impl Mem for Region {
         self.word(w).store(v, order::HINT);
     }
     fn cas(&self, w: Word, old: u64, new: u64) -> Result<(), u64> {
-        self.word(w).compare_exchange(old, new, order::cas(), order::found()).map(drop)
+        self.word(w).compare_exchange(old, new, order::cas(), order::cas_failure()).map(drop)
     }
     fn add(&self, w: Word, v: u64) -> u64 {
         self.word(w).fetch_add(v, order::add())

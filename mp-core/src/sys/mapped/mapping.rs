@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 
 use rustix::mm::{Advice, MapFlags, MprotectFlags, ProtFlags};
 
-use crate::error::{Bytes, Error, Result};
+use crate::error::{ByteSize, Error, Result};
 use crate::mem::order;
 use crate::sync::Ordering;
 use crate::sync::shared::{AtomicU32, AtomicU64};
@@ -78,8 +78,8 @@ fn refused_addresses(error: rustix::io::Errno, space: u64) -> Error {
     Error::LimitExceeded(format!(
         "the arena takes {} of addresses, and {limit} leaves {} to this process: raise the limit, or have a smaller arena in the \
          program that makes it (Arena::configure with ArenaOptions::size, MP_ARENA_SIZE)",
-        Bytes(space),
-        Bytes(left)
+        ByteSize(space),
+        ByteSize(left)
     ))
 }
 
@@ -317,7 +317,7 @@ impl crate::mem::Mem for Mapping {
     #[inline(always)]
     fn cas(&self, w: crate::mem::Word, old: u64, new: u64) -> Result<(), u64> {
         hook(true);
-        self.u64_at(w.offset()).compare_exchange(old, new, order::cas(), order::found()).map(drop)
+        self.u64_at(w.offset()).compare_exchange(old, new, order::cas(), order::cas_failure()).map(drop)
     }
     #[inline(always)]
     fn add(&self, w: crate::mem::Word, v: u64) -> u64 {

@@ -111,7 +111,7 @@ mod tests {
     fn proof_is_bound_to_key_role_and_nonces() {
         let (a, b, c) = (nonce().unwrap(), nonce().unwrap(), nonce().unwrap());
         let key = Key::new(b"secret");
-        let said = |listener, provers, others| ProofInput { listener, provers, others };
+        let input = |listener, provers, others| ProofInput { listener, provers, others };
         let proof = key.prove(&input(true, &a, &b));
         assert!(key.is_proof(&input(true, &a, &b), &proof));
         assert!(!key.is_proof(&input(false, &a, &b), &proof), "turned round");

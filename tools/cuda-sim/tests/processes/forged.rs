@@ -24,7 +24,7 @@ fn made(name: &'static str, len: u64, words: &[u64]) -> Structure {
 /// Decodes a slab and a piece that arrive.
 fn taken(slab: &[u64], len: u64, piece: &[u64]) -> mp_cuda::Result<Piece> {
     let (slab, mut piece) = (made("mp_cuda::Slab", len, slab), made("mp_cuda::Piece", 4, piece));
-    piece.part_of(&slab)?;
+    piece.set_parent(&slab)?;
     let mut out = Outgoing::default();
     let number = out.attached().attach_object(piece.hold())?;
     Piece::take(out.into_incoming().arrived(), number, Mode::Frozen)

@@ -336,11 +336,11 @@ const OF_STRUCTURES: &[Area] = &[
     ("locker.ke", &[("mp-core/killed_objects", "")]),
     ("clock.", &[("mp-core/lib", "steps::clock"), ("mp-models/models", "clocks::")]),
     ("arena.exclusive-object.", &[("mp-core/handles", "")]),
-    ("steps.part.", &[("mp-models/models", "parts::"), ("mp-core/lib", "alloc::parts")]),
+    ("steps.part.", &[("mp-models/models", "child_blocks::"), ("mp-core/lib", "alloc::children")]),
     (
         "arena.part.",
         &[
-            ("mp-core/lib", "alloc::parts"),
+            ("mp-core/lib", "alloc::children"),
             ("mp-core/killed_objects", "part"),
             ("mp-core/handles", ""),
             ("mp-tests/small_arena", "part"),
