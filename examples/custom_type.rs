@@ -39,9 +39,9 @@ struct Job {
 mp::message::register!(Vec<Job>);
 
 /// Result of a job: the status of the process that ran, and the time of its end, by the clock of the machine.
-type Ended = (Reduced<ExitStatus>, Reduced<Instant>);
+type JobResult = (Reduced<ExitStatus>, Reduced<Instant>);
 
-fn worker(_rank: usize, (work, ended): (Queue<AnyValue>, Queue<Ended>)) -> mp::AnyResult<()> {
+fn worker(_rank: usize, (work, ended): (Queue<AnyValue>, Queue<JobResult>)) -> mp::AnyResult<()> {
     while let Some(message) = work.get()? {
         match message.downcast::<Vec<Job>>() {
             Ok(jobs) => {

@@ -118,16 +118,16 @@ impl IterableDataset for Tars {
 }
 
 /// Batch, or the reason why it is missing.
-type Given = Result<LoadedBatch<Images>, LoadError>;
+type BatchResult = Result<LoadedBatch<Images>, LoadError>;
 
 /// Summary of the received batches.
 #[derive(Default)]
-struct Seen {
+struct Summary {
     samples: usize,
     hash: DefaultHasher,
 }
 
-impl Seen {
+impl Summary {
     fn add(&mut self, batch: &Images) -> AnyResult<()> {
         self.samples += batch.class.len();
         batch.pixels.iter().for_each(|pixel| pixel.to_bits().hash(&mut self.hash));
@@ -136,7 +136,7 @@ impl Seen {
     }
 
     /// Takes at most `most` batches.
-    fn take(&mut self, batches: impl Iterator<Item = Given>, most: usize) -> AnyResult<()> {
+    fn take(&mut self, batches: impl Iterator<Item = BatchResult>, most: usize) -> AnyResult<()> {
         batches.take(most).try_for_each(|batch| self.add(&*batch?))
     }
 
@@ -176,7 +176,7 @@ fn main() -> AnyResult<()> {
     };
 
     let whole = loader(workers)?;
-    let (mut seen, begun) = (Seen::default(), Instant::now());
+    let (mut seen, begun) = (Summary::default(), Instant::now());
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("reading {spinner} {pos} batches [{elapsed}] {msg}")?);
     seen.take(whole.epoch(0).with_progress(&bar), usize::MAX)?;
@@ -185,7 +185,7 @@ fn main() -> AnyResult<()> {
     println!("{}", whole.metrics());
 
     // The same, and a worker is killed meanwhile.
-    let (mut killed, mut batches) = (Seen::default(), whole.epoch(0));
+    let (mut killed, mut batches) = (Summary::default(), whole.epoch(0));
     killed.take(&mut batches, 5)?;
     if let Some(pid) = whole.pids().first() {
         std::process::Command::new("kill").args(["-KILL", &pid.to_string()]).status()?;
@@ -195,7 +195,7 @@ fn main() -> AnyResult<()> {
 
     // The same, and the reading process stops meanwhile. Another one continues, with one more worker.
     let state = folder.0.join("state.json");
-    let mut resumed = Seen::default();
+    let mut resumed = Summary::default();
     {
         let mut batches = whole.epoch(0);
         resumed.take(&mut batches, 9)?;
@@ -212,7 +212,8 @@ fn main() -> AnyResult<()> {
         );
     }
     println!(
-        "{samples} samples of {SHARDS} tar files by {workers} workers: {rate:.0} samples/s; the same after a killed worker and a resume"
+        "{samples} samples of {SHARDS} tar files by {workers} workers: {rate:.0} samples/s; the same after \
+         a killed worker and a resume"
     );
     Ok(())
 }

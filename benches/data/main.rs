@@ -46,7 +46,8 @@ usage: data [--only ID,ID] [--rounds N] [--json FILE] [--minutes N] [--list]
   --json FILE          writes the figures to FILE; those of other rows that are there stay
   --minutes N          gives up after N minutes (30)
   --list               names the rows and ends
-  --details RUNS       what a batch of one number takes in each of RUNS runs, and how often threads have waited for it
+  --details RUNS       what a batch of one number takes in each of RUNS runs, and how often threads have \
+  waited for it
   --table FILE         prints such a file as a table, in Markdown
   --publish FILE PAGE  writes that table into a page that has a place for it
   --draw FILE PICTURE  draws it, as SVG

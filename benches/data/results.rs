@@ -28,7 +28,7 @@ pub(crate) struct RowResult {
     pub(crate) unit: String,
     pub(crate) higher_is_better: bool,
     pub(crate) rounds: usize,
-    pub(crate) contenders: Vec<Shown>,
+    pub(crate) contenders: Vec<ContenderFigures>,
     /// Goal, actual value, and whether it is met.
     pub(crate) goals: Vec<(String, bool)>,
     /// Versions of the peers.
@@ -38,7 +38,7 @@ pub(crate) struct RowResult {
 
 /// Contender of a row, at its best setting.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Shown {
+pub(crate) struct ContenderFigures {
     pub(crate) name: String,
     pub(crate) setting: String,
     /// Median of the rounds.
@@ -58,7 +58,7 @@ impl RowResult {
         row: &Row,
         rounds: usize,
         versions: Vec<String>,
-        contenders: Vec<Shown>,
+        contenders: Vec<ContenderFigures>,
         goals: Vec<(String, bool)>,
     ) -> Self {
         RowResult {
@@ -181,7 +181,7 @@ impl Results {
     }
 }
 
-impl Shown {
+impl ContenderFigures {
     /// Formats its figure, or the reason why there is none.
     pub(crate) fn words(&self, unit: &str) -> String {
         match (self.figure, &self.failed) {

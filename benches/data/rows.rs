@@ -165,7 +165,8 @@ pub(crate) static ALL: &[Row] = &[
         id: "paths",
         unit: "bytes",
         better: Better::Lower,
-        about: "what a list of a million paths of 26 bytes takes in the trainer and 8 workers, after a shuffled epoch",
+        about: "what a list of a million paths of 26 bytes takes in the trainer and 8 workers, after a \
+        shuffled epoch",
         contenders: paths,
         goals: &[Goal::Times("one copy", 1.0 / 1.1)],
     },
@@ -173,7 +174,8 @@ pub(crate) static ALL: &[Row] = &[
         id: "kill",
         unit: "s",
         better: Better::Lower,
-        about: "a worker is killed: the longest wait for a batch, less the 10 ms that a batch takes; none is missing",
+        about: "a worker is killed: the longest wait for a batch, less the 10 ms that a batch takes; none \
+        is missing",
         contenders: kill,
         goals: &[Goal::AtMost(30e-3)],
     },

@@ -1,6 +1,6 @@
 //! Tries settings, then takes turns.
 
-use crate::results::{RowResult, Shown};
+use crate::results::{ContenderFigures, RowResult};
 use crate::rows::{Better, Goal, Row, Setup};
 use crate::stats::{self, Summary};
 use crate::{Result, rows};
@@ -70,7 +70,7 @@ impl Entrant {
 }
 
 /// Contender at its best setting.
-struct Chosen {
+struct BestSetting {
     name: &'static str,
     contender: Contender,
     tried: Vec<(String, f64)>,
@@ -115,7 +115,7 @@ pub(crate) fn row(row: &'static Row, setup: &Setup<'_>, rounds: usize) -> Result
             }
         }
         if let Some((_, contender)) = best {
-            chosen.push(Chosen { name, contender, tried, figures: Vec::new(), failed: None });
+            chosen.push(BestSetting { name, contender, tried, figures: Vec::new(), failed: None });
         }
     }
     for number in 1..=rounds {
@@ -152,25 +152,25 @@ fn round(row: &Row, name: &str, of: &mut Contender, right: &mut Option<u64>) -> 
     Ok(round)
 }
 
-impl Chosen {
+impl BestSetting {
     /// Combines both figures of each round.
-    fn paired(&self, other: &Chosen, of: impl Fn(f64, f64) -> f64) -> Option<Summary> {
+    fn paired(&self, other: &BestSetting, of: impl Fn(f64, f64) -> f64) -> Option<Summary> {
         let pairs: Vec<f64> = self.figures.iter().zip(&other.figures).map(|(a, b)| of(*a, *b)).collect();
         stats::summary(&pairs)
     }
 
     /// Returns the factor by which `ours` is better.
-    fn beaten_by(&self, ours: &Chosen, better: Better) -> Option<Summary> {
+    fn beaten_by(&self, ours: &BestSetting, better: Better) -> Option<Summary> {
         ours.paired(self, |ours, theirs| match better {
             Better::Higher => ours / theirs,
             Better::Lower => theirs / ours,
         })
     }
 
-    fn shown(&self, ours: &Chosen, better: Better) -> Shown {
+    fn shown(&self, ours: &BestSetting, better: Better) -> ContenderFigures {
         let times = if self.name == ours.name { None } else { self.beaten_by(ours, better) };
         let summary = stats::summary(&self.figures).filter(|_| self.failed.is_none());
-        Shown {
+        ContenderFigures {
             name: self.name.to_owned(),
             setting: self.contender.setting.clone(),
             figure: summary.map(|summary| summary.median),
@@ -184,7 +184,7 @@ impl Chosen {
 }
 
 /// Returns goal, actual value, and whether it is met.
-fn reached(goal: Goal, row: &Row, all: &[Chosen]) -> Option<(String, bool)> {
+fn reached(goal: Goal, row: &Row, all: &[BestSetting]) -> Option<(String, bool)> {
     let ours = all.first()?;
     let other = |name: &str| all.iter().find(|one| one.name == name && !one.figures.is_empty());
     let human = |figure| rows::human(figure, row.unit);

@@ -3,7 +3,7 @@
 
 use std::fmt::Write as _;
 
-use crate::results::{Results, RowResult, Shown};
+use crate::results::{ContenderFigures, Results, RowResult};
 use crate::rows;
 
 const WIDTH: u32 = 880;
@@ -20,8 +20,10 @@ pub(crate) fn draw(results: &Results) -> String {
         group(&mut parts, row, &mut y);
     }
     format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{y}\" viewBox=\"0 0 {WIDTH} {y}\" {FONT}>\n\
-         <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\" fill=\"#ffffff\" stroke=\"#d0d7de\"/>\n{parts}</svg>\n",
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{y}\" viewBox=\"0 0 {WIDTH} \
+         {y}\" {FONT}>\n\
+         <rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"8\" fill=\"#ffffff\" \
+         stroke=\"#d0d7de\"/>\n{parts}</svg>\n",
         WIDTH - 1,
         y - 1,
     )
@@ -61,7 +63,7 @@ fn group(parts: &mut String, row: &RowResult, y: &mut u32) {
 }
 
 /// Returns the label of a bar.
-fn label(shown: &Shown, unit: &str) -> String {
+fn label(shown: &ContenderFigures, unit: &str) -> String {
     match (shown.figure, shown.times) {
         (Some(figure), Some(times)) => {
             format!("{} (mp: {times:.2} times as good)", rows::human(figure, unit))

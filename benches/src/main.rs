@@ -7,9 +7,10 @@
 //!
 //! Files: [`rows`] defines the measurements; [`work`] has the work itself, written once and generic over the
 //! carrier of the messages; [`limits`], [`ours`] and [`peers`] carry them; [`run`] takes turns; [`report`]
-//! prints, and [`wanted`] has the goals.
+//! prints, and [`goals`] has the goals.
 
 mod args;
+mod goals;
 mod limits;
 mod ours;
 #[cfg(feature = "peers")]
@@ -20,7 +21,6 @@ mod rows;
 mod run;
 mod shm;
 mod syscalls;
-mod wanted;
 mod work;
 
 use std::process::ExitCode;
@@ -74,7 +74,7 @@ fn start() -> Result<()> {
     let load = machine::load();
     let outcomes = run::all(&options.only, &plan)?;
     let machine = machine::describe(plan.processors, plan.quick, plan.cores.is_some(), load);
-    print!("{}{}", report::table(&machine, &outcomes), wanted::list(&outcomes));
+    print!("{}{}", report::table(&machine, &outcomes), goals::list(&outcomes));
     if let Some(path) = &options.json {
         report::write_json(path, &machine, &outcomes)?;
     }

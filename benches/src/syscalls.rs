@@ -25,7 +25,8 @@ static STRACE: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
 /// Returns a note about these figures.
 pub(crate) fn note() -> &'static str {
     if STRACE.is_some() {
-        "counted by strace over 100,000 messages (25,000 in a quick round), start and end not included; both processes \
+        "counted by strace over 100,000 messages (25,000 in a quick round), start and end not included; \
+         both processes \
          together"
     } else {
         "not measured: strace isn't installed"

@@ -182,7 +182,8 @@ fn train((options, folder): (Options, PathBuf)) -> AnyResult<()> {
         _ => format!("weights {:016x}", model.hash()),
     };
     println!(
-        "{count} of {all} batches, {} worker{} replaced, {:.0} samples/s, waiting {:.0} %: accuracy {:.3}, {done}",
+        "{count} of {all} batches, {} worker{} replaced, {:.0} samples/s, waiting {:.0} %: accuracy {:.3}, \
+         {done}",
         metrics.restarts,
         if metrics.restarts == 1 { "" } else { "s" },
         metrics.samples as f64 / metrics.elapsed.as_secs_f64().max(1e-9),

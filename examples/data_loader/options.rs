@@ -5,12 +5,14 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 const HELP: &str = "\
-Trains a classifier on image files of digits, which it writes first. Worker processes decode and change them at random.
+Trains a classifier on image files of digits, which it writes first. Worker processes decode and change \
+them at random.
 
   --images N      how many, a fifth of which is held out (default: 4000)
   --epochs N      times through the others (default: 8)
   --workers N     processes that make batches; 0: this one (default: 2)
-  --folder DIR    where the images are, or are written, and stay (default: a temporary one, removed at the end)
+  --folder DIR    where the images are, or are written, and stay (default: a temporary one, removed at the \
+  end)
   --kill-one      kills a worker in the middle of the training (SIGKILL)
   --save FILE     writes weights and the loader's state to a file (JSON), after each epoch and at the end
   --stop-after N  ends after the batch of that number, counted over all epochs; needs --save

@@ -146,7 +146,8 @@ fn train(options: &Options, data: &Data) -> mp::AnyResult<()> {
     }
     if !failures.is_empty() {
         eprintln!(
-            "the other {} went on: {trained} of {total} images trained ({} lost with what was being worked on)",
+            "the other {} went on: {trained} of {total} images trained ({} lost with what was being worked \
+             on)",
             options.workers - failures.len(),
             total - trained
         );
@@ -155,7 +156,8 @@ fn train(options: &Options, data: &Data) -> mp::AnyResult<()> {
     weights.read_into(network.weights())?;
     let accuracy = network.accuracy(data.test.images.as_slice()?, data.test.labels.as_slice()?);
     println!(
-        "{} worker{}, {} images, {} epochs in {seconds:.2} s: test accuracy {accuracy:.3}, {:.0} samples per second",
+        "{} worker{}, {} images, {} epochs in {seconds:.2} s: test accuracy {accuracy:.3}, {:.0} samples \
+         per second",
         options.workers,
         if options.workers == 1 { "" } else { "s" },
         data.train.len() + data.test.len(),

@@ -40,8 +40,8 @@ fn run(name: &str) -> Outcome {
         "everything" => everything(StartMethod::Spawn),
         "fork server" => everything(StartMethod::ForkServer),
         "fork" => {
-            // SAFETY: the hosts have one thread and nothing that can't be copied; the library has only what may
-            // be.
+            // SAFETY: the hosts have one thread and nothing that can't be copied. The library has only values
+            // that a copy may use.
             #[allow(unsafe_code)]
             unsafe {
                 mp::process::allow_fork();

@@ -34,7 +34,8 @@ fn main() {
         None => {
             println!("host: {:?}", mp::spawn(square, 1, 3).unwrap());
             let add = mp::closure!([n = 5] |rank: usize, _nothing: ()| Ok::<_, String>(rank + n));
-            let added = mp::process::start_closure(add, (), mp::SpawnOptions::nprocs(2)).unwrap().join().unwrap();
+            let added = mp::process::start_closure(add, (), mp::SpawnOptions::nprocs(2)).unwrap();
+            let added = added.join().unwrap();
             println!("host: {added:?}");
         }
     }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use mp::process::{ExitStatus, Signal};
 use mp::{Arena, ProcessContext, SpawnError};
+use mp_harness::some_of;
 
 use crate::{DEADLINE, alone, eventually, eventually_none, in_use, settled, threads_are};
 
@@ -64,12 +65,17 @@ pub fn for_every_access(mut round: impl FnMut(u64) -> bool) {
     });
 }
 
+/// Returns each `step`-th access below `end`, or a part of them if `MP_EVERY` is set: see [`some_of`].
+pub fn each(step: u64, end: u64) -> impl Iterator<Item = u64> {
+    some_of(0..end / step + 1).map(move |number| 1 + number * step)
+}
+
 /// Runs `round` for every access, or every change, of a script, until the script ends without reaching it,
 /// and at least `least` times.
 ///
 /// If `MP_EVERY` is set in the environment, only some accesses are used: see [`some_of`].
 pub fn until_the_end(least: u64, mut round: impl FnMut(u64) -> bool) {
-    let mut accesses = mp_harness::some_of(1..MOST);
+    let mut accesses = some_of(1..MOST);
     let end =
         accesses.find(|&at| !round(at)).unwrap_or_else(|| panic!("a script with more than {MOST} accesses"));
     assert!(end > least, "the script ended after {end} accesses");

@@ -13,11 +13,11 @@ use crate::reruns;
 use crate::session::{Outcome, Session};
 use crate::steps::{self, Step};
 use crate::tidy::{Tree, parity};
-use crate::took;
+use crate::timings;
 
 /// Step that a second process of this program runs in parallel, on processor time that the others leave. It
 /// only computes, and builds in a folder of its own.
-const ASIDE: &str = "loom";
+const PARALLEL_STEP: &str = "loom";
 
 struct Line {
     name: &'static str,
@@ -35,7 +35,8 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     }
     let all = || {
         let usual = steps::ALL.iter().filter(|step| !quick || steps::QUICK.contains(&step.name));
-        usual.chain(if long { steps::LONG } else { &[] }).chain(quick.then_some(&steps::UNIT))
+        let more = if long || !only.is_empty() { steps::LONG } else { &[] };
+        usual.chain(more).chain(quick.then_some(&steps::UNIT))
     };
     for name in only.iter().chain(&skip) {
         if !all().any(|step| step.name == name) {
@@ -47,7 +48,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
         (only.is_empty() || only.iter().any(|n| n == step.name)) && !skip.iter().any(|n| n == step.name)
     };
     let (mut lines, steps): (Vec<Line>, Vec<&Step>) = (Vec::new(), all().filter(wanted).collect());
-    let is_aside = |step: &&&Step| steps.len() > 1 && step.name == ASIDE;
+    let is_aside = |step: &&&Step| steps.len() > 1 && step.name == PARALLEL_STEP;
     let records = Records::new()?;
     let mut run = |step: &&Step| lines.push(perform(step, strict, Session::of_all(strict, &records.path)));
     match steps.iter().find(is_aside) {
@@ -55,8 +56,8 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
         Some(_) => {
             let mut session = Session::of_all(strict, &records.path);
             let others = |_: &mut Session| steps.iter().filter(|step| !is_aside(step)).for_each(&mut run);
-            let took = session.beside(&mut [aside(strict, &records.path)?], others);
-            lines.push(Line { name: ASIDE, outcome: session.outcome(), took, tally: session.tally });
+            let took = session.run_in_parallel(&mut [parallel_command(strict, &records.path)?], others);
+            lines.push(Line { name: PARALLEL_STEP, outcome: session.outcome(), took, tally: session.tally });
         }
     }
 
@@ -64,7 +65,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let mut total = Tally::default();
     lines.iter().for_each(|line| total.add(line.tally.clone()));
     if !total.took.is_empty() {
-        println!("{}", took::table(&total.took));
+        println!("{}", timings::table(&total.took));
     }
     // Printed last: the end of a long log is read first, and may be all that is stored.
     total.failures.iter().for_each(|failure| print!("{failure}"));
@@ -124,11 +125,15 @@ impl Drop for Records {
     }
 }
 
-/// Returns the command that runs `ASIDE` in another process of this program.
-fn aside(strict: bool, ran: &Path) -> Result<Command, String> {
+/// Returns the command that runs `PARALLEL_STEP` in another process of this program.
+fn parallel_command(strict: bool, ran: &Path) -> Result<Command, String> {
     let this = std::env::current_exe().map_err(|e| format!("the path of this program: {e}"))?;
     let mut command = Command::new("nice");
-    command.args(["-n", "10"]).arg(this).args(["ci", "--only", ASIDE]).args(strict.then_some("--strict"));
+    command
+        .args(["-n", "10"])
+        .arg(this)
+        .args(["ci", "--only", PARALLEL_STEP])
+        .args(strict.then_some("--strict"));
     command.env(RAN, ran);
     Ok(command)
 }

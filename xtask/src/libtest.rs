@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::took::Took;
+use crate::timings::Timing;
 
 /// Number of stored lines of a failed test. The panic is among the first lines.
 const KEPT_LINES: usize = 30;
@@ -29,7 +29,7 @@ pub(crate) struct Tally {
     pub(crate) programs: u64,
     pub(crate) failures: Vec<Failure>,
     /// Times of test programs.
-    pub(crate) took: Vec<Took>,
+    pub(crate) took: Vec<Timing>,
 }
 
 /// A failed test.
@@ -39,14 +39,14 @@ pub(crate) struct Failure {
     /// `true` if it passed when it was run again by itself.
     pub(crate) passed_again: bool,
     /// First lines of its captured output.
-    pub(crate) said: Vec<String>,
+    pub(crate) output: Vec<String>,
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let again = if self.passed_again { ", and passed when run again by itself" } else { "" };
         writeln!(f, "failed{again}: {}", self.name)?;
-        self.said.iter().try_for_each(|line| writeln!(f, "    {line}"))
+        self.output.iter().try_for_each(|line| writeln!(f, "    {line}"))
     }
 }
 
@@ -69,7 +69,7 @@ pub(crate) struct Counter {
     tally: Tally,
     unfinished: bool,
     /// Index of the failed test whose output is being read.
-    speaks: Option<usize>,
+    open_failure: Option<usize>,
 }
 
 impl Counter {
@@ -83,12 +83,12 @@ impl Counter {
             self.tally.failures.push(Failure {
                 name: name.to_owned(),
                 passed_again: false,
-                said: Vec::new(),
+                output: Vec::new(),
             });
         } else if let Some(name) =
             line.strip_prefix("---- ").and_then(|rest| rest.trim_end().strip_suffix(" stdout ----"))
         {
-            self.speaks = self.tally.failures.iter().rposition(|failure| failure.name == name);
+            self.open_failure = self.tally.failures.iter().rposition(|failure| failure.name == name);
         } else if let Some(name) = line.trim_end().strip_prefix(PASSED_AGAIN) {
             if let Some(failure) = self.tally.failures.iter_mut().rfind(|failure| failure.name == name) {
                 failure.passed_again = true;
@@ -98,22 +98,22 @@ impl Counter {
         } else if let Some(skipped) = line.trim_end().strip_prefix(SKIPPED) {
             self.tally.skipped.push(skipped.to_owned());
             self.tally.passed = self.tally.passed.saturating_sub(1);
-        } else if let Some(took) = Took::read(&line) {
+        } else if let Some(took) = Timing::read(&line) {
             self.tally.took.push(took);
         } else if line.trim_end() == "failures:" {
-            self.speaks = None;
+            self.open_failure = None;
         } else if let Some((_, counts)) = line.split_once("test result: ") {
             self.tally.passed += number_before(counts, " passed");
             self.tally.failed += number_before(counts, " failed");
             self.tally.ignored += number_before(counts, " ignored");
             self.tally.programs += 1;
             self.unfinished = false;
-            self.speaks = None;
-        } else if let Some(failure) = self.speaks.and_then(|at| self.tally.failures.get_mut(at))
-            && failure.said.len() < KEPT_LINES
+            self.open_failure = None;
+        } else if let Some(failure) = self.open_failure.and_then(|at| self.tally.failures.get_mut(at))
+            && failure.output.len() < KEPT_LINES
             && !line.trim().is_empty()
         {
-            failure.said.push(line.trim_end().to_owned());
+            failure.output.push(line.trim_end().to_owned());
         }
     }
 
@@ -124,7 +124,7 @@ impl Counter {
     }
 
     fn close(&mut self) {
-        self.speaks = None;
+        self.open_failure = None;
         self.tally.failed += u64::from(self.unfinished);
         self.unfinished = false;
     }
@@ -169,7 +169,7 @@ mod tests {
             "took some 1.5 s, of processors 3.0 s",
             "test result: \x1b[31mFAILED\x1b[0m. 10 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out",
         ]);
-        let took = vec![Took { program: "some".to_owned(), wall: 1.5, processors: 3.0 }];
+        let took = vec![Timing { program: "some".to_owned(), wall: 1.5, processors: 3.0 }];
         assert_eq!(tally, Tally { passed: 12, failed: 2, ignored: 1, programs: 2, took, ..Tally::default() });
     }
 

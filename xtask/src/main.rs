@@ -15,7 +15,7 @@ mod reruns;
 mod session;
 mod steps;
 mod tidy;
-mod took;
+mod timings;
 mod torture;
 mod types;
 

@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     fn failed(name: &str, passed_again: bool) -> Failure {
-        Failure { name: name.to_owned(), passed_again, said: Vec::new() }
+        Failure { name: name.to_owned(), passed_again, output: Vec::new() }
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub(crate) struct Session {
 }
 
 /// Result of one command.
-pub(crate) struct Ran {
+pub(crate) struct CommandResult {
     pub(crate) ok: bool,
     pub(crate) tally: Tally,
     pub(crate) last_line: String,
@@ -103,7 +103,7 @@ impl Session {
     }
 
     /// Runs a command to its end and records a failure.
-    pub(crate) fn run(&mut self, command: &mut Command) -> Ran {
+    pub(crate) fn run(&mut self, command: &mut Command) -> CommandResult {
         let shown = shown(command);
         println!("$ {shown}");
         match self.stream(command) {
@@ -115,14 +115,18 @@ impl Session {
             }
             Err(message) => {
                 self.fail(format!("`{shown}`: {message}"));
-                Ran { ok: false, tally: Tally::default(), last_line: String::new() }
+                CommandResult { ok: false, tally: Tally::default(), last_line: String::new() }
             }
         }
     }
 
     /// Runs commands one after the other while `others` runs, and prints their output afterwards. Returns
     /// their total time.
-    pub(crate) fn beside(&mut self, commands: &mut [Command], others: impl FnOnce(&mut Self)) -> Duration {
+    pub(crate) fn run_in_parallel(
+        &mut self,
+        commands: &mut [Command],
+        others: impl FnOnce(&mut Self),
+    ) -> Duration {
         let shown: Vec<String> = commands.iter().map(shown).collect();
         let started = Instant::now();
         let printed = |command: &mut Command| {
@@ -150,7 +154,7 @@ impl Session {
             println!("$ {shown}");
             match printed {
                 Ok((status, printed)) => {
-                    let seen = Mutex::new(Seen::default());
+                    let seen = Mutex::new(OutputSummary::default());
                     copy(printed.as_slice(), &seen);
                     if let Ok(seen) = seen.into_inner() {
                         self.tally.add(seen.counter.finish());
@@ -180,7 +184,7 @@ impl Session {
         }
     }
 
-    fn stream(&mut self, command: &mut Command) -> Result<Ran, String> {
+    fn stream(&mut self, command: &mut Command) -> Result<CommandResult, String> {
         let _ = std::io::stdout().flush();
         let mut child = command
             .stdin(Stdio::null())
@@ -188,7 +192,7 @@ impl Session {
             .spawn()
             .map_err(|e| format!("could not start: {e}"))?;
         let output = child.stdout.take().ok_or("its output is missing")?;
-        let seen = Arc::new(Mutex::new(Seen::default()));
+        let seen = Arc::new(Mutex::new(OutputSummary::default()));
         let (report, drained) = mpsc::channel();
         let copied = Arc::clone(&seen);
         thread::spawn(move || {
@@ -197,7 +201,8 @@ impl Session {
         });
         let status = child.wait().map_err(|e| format!("could not wait: {e}"))?;
         let drained = drained.recv_timeout(DRAIN);
-        let Seen { counter, last_line } = std::mem::take(&mut *seen.lock().map_err(|e| e.to_string())?);
+        let OutputSummary { counter, last_line } =
+            std::mem::take(&mut *seen.lock().map_err(|e| e.to_string())?);
         let tally = counter.finish();
         self.tally.add(tally.clone());
         if drained.is_err() {
@@ -206,20 +211,20 @@ impl Session {
         if !status.success() && status.code().is_none() {
             return Err(format!("{status}"));
         }
-        Ok(Ran { ok: status.success(), tally, last_line })
+        Ok(CommandResult { ok: status.success(), tally, last_line })
     }
 }
 
 /// Relevant parts of a command's output.
 #[derive(Default)]
-struct Seen {
+struct OutputSummary {
     counter: Counter,
     /// The last line that is not blank.
     last_line: String,
 }
 
 /// Copies lines to stdout and records the relevant ones.
-fn copy(mut output: impl BufRead, seen: &Mutex<Seen>) {
+fn copy(mut output: impl BufRead, seen: &Mutex<OutputSummary>) {
     let mut line = Vec::new();
     while output.read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
         let text = String::from_utf8_lossy(&line);
@@ -261,7 +266,7 @@ fn shown(command: &Command) -> String {
 mod tests {
     use super::*;
 
-    fn shell(script: &str) -> (Session, Ran) {
+    fn shell(script: &str) -> (Session, CommandResult) {
         let mut session = Session::new();
         let ran = session.run(Command::new("sh").args(["-c", script]));
         (session, ran)
@@ -279,17 +284,17 @@ mod tests {
     fn what_runs_beside_others_is_counted_with_them() {
         let mut session = Session::new();
         let script = |n: u8| format!("echo 'test result: ok. {n} passed; 0 failed;' >&{}", n % 2 + 1);
-        let aside = |session: &mut Session, script: String| {
+        let run_both = |session: &mut Session, script: String| {
             let mut command = Command::new("sh");
             command.args(["-c", &script]);
-            session.beside(&mut [command], |session| {
+            session.run_in_parallel(&mut [command], |session| {
                 session.run(Command::new("sh").args(["-c", "echo 'test result: ok. 3 passed; 0 failed;'"]));
             });
         };
-        aside(&mut session, script(1));
-        aside(&mut session, script(2));
+        run_both(&mut session, script(1));
+        run_both(&mut session, script(2));
         assert_eq!((session.tally.passed, session.outcome()), (9, Outcome::Ok));
-        aside(&mut session, "exit 3".to_owned());
+        run_both(&mut session, "exit 3".to_owned());
         assert!(matches!(session.outcome(), Outcome::Failed(_)));
     }
 

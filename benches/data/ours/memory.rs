@@ -20,14 +20,14 @@ pub(crate) fn memory(batches: usize) -> Result<Contender> {
 
 /// Kinds of mappings that count.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Of {
+enum MappingKind {
     All,
     Private,
     Shared,
 }
 
 /// Returns the sum of this field over the mappings of a process.
-fn sum_of(field: &str, pid: u32, of: Of) -> Result<f64> {
+fn sum_of(field: &str, pid: u32, of: MappingKind) -> Result<f64> {
     let (mut counts, mut bytes) = (false, 0.0);
     for line in std::fs::read_to_string(format!("/proc/{pid}/smaps"))?.lines() {
         let mut words = line.split_whitespace();
@@ -36,9 +36,9 @@ fn sum_of(field: &str, pid: u32, of: Of) -> Result<f64> {
             // `rw-p`: the permissions of a mapping begin its part.
             (Some(range), Some(permissions)) if range.contains('-') && !range.ends_with(':') => {
                 counts = match of {
-                    Of::All => true,
-                    Of::Private => permissions.ends_with('p'),
-                    Of::Shared => permissions.ends_with('s'),
+                    MappingKind::All => true,
+                    MappingKind::Private => permissions.ends_with('p'),
+                    MappingKind::Shared => permissions.ends_with('s'),
                 };
             }
             _ => {}
@@ -53,7 +53,7 @@ fn sum_of(field: &str, pid: u32, of: Of) -> Result<f64> {
 /// # Errors
 /// If there is no such process.
 pub(crate) fn private(pid: u32) -> Result<f64> {
-    sum_of("Private_Dirty:", pid, Of::Private)
+    sum_of("Private_Dirty:", pid, MappingKind::Private)
 }
 
 const LIST_WORKERS: usize = 8;
@@ -70,9 +70,9 @@ fn list(paths: &FrozenStrings, len: usize, epoch: u64) -> Result<(u64, f64)> {
         Ok(0)
     };
     take(Instant::now(), loader.epoch(epoch), look)?.is_of(loader.plan(), epoch, true)?;
-    let mut bytes = sum_of("Pss:", std::process::id(), Of::Shared)?;
+    let mut bytes = sum_of("Pss:", std::process::id(), MappingKind::Shared)?;
     for pid in loader.pids() {
-        bytes += sum_of("Pss:", pid, Of::All)?;
+        bytes += sum_of("Pss:", pid, MappingKind::All)?;
     }
     Ok((sum.get(), bytes))
 }

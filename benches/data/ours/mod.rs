@@ -25,7 +25,7 @@ use crate::run::{Contender, Round};
 const WORKERS: usize = 2;
 
 /// Result of an epoch.
-struct Given {
+struct EpochResult {
     took: Duration,
     /// Checksum: the sum over its batches, each multiplied by its number from 1.
     check: u64,
@@ -33,7 +33,7 @@ struct Given {
     batches: Vec<(u64, Vec<Item>)>,
 }
 
-impl Given {
+impl EpochResult {
     /// Batches per second.
     fn rate(&self) -> f64 {
         self.batches.len() as f64 / self.took.as_secs_f64()
@@ -66,14 +66,14 @@ fn take<D: Dataset>(
     start: Instant,
     batches: Batches<D>,
     look: impl Fn(D::Batch, &BatchInfo) -> Result<u64>,
-) -> Result<Given> {
+) -> Result<EpochResult> {
     let (mut check, mut given) = (0, Vec::new());
     for batch in batches {
         let (batch, info) = batch?.into_parts();
         check += (info.number + 1) * look(batch, &info)?;
         given.push((info.number, info.items));
     }
-    Ok(Given { took: start.elapsed(), check, batches: given })
+    Ok(EpochResult { took: start.elapsed(), check, batches: given })
 }
 
 /// Runs epochs, one after the other, and returns a figure for each.
@@ -82,7 +82,7 @@ fn epochs<D: Dataset>(
     builder: DataLoaderBuilder<D>,
     (workers, in_order): (usize, bool),
     look: impl Fn(D::Batch, &BatchInfo) -> Result<u64> + 'static,
-    figure: impl Fn(&DataLoader<D>, &Given) -> Result<f64> + 'static,
+    figure: impl Fn(&DataLoader<D>, &EpochResult) -> Result<f64> + 'static,
 ) -> Result<Contender> {
     let (loader, mut epoch) = (builder.num_workers(workers).in_order(in_order).build()?, 0);
     Ok(Contender::new(name, move || {

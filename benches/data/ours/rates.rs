@@ -114,7 +114,7 @@ pub(crate) fn large_items(bytes: usize, count: usize) -> Result<Contender> {
         super::each_is_of(info, [last].into_iter())?;
         Ok(first + last)
     };
-    let figure = move |_: &_, given: &super::Given| Ok(given.rate() * bytes as f64 / 1e9);
+    let figure = move |_: &_, given: &super::EpochResult| Ok(given.rate() * bytes as f64 / 1e9);
     epochs(String::new(), DataLoader::builder(Large::new(bytes, count)), (1, true), look, figure)
 }
 

@@ -5,7 +5,8 @@
 //! ```sh
 //! cargo build --release -p mp-cuda-sim
 //! cargo build --release --manifest-path benches/Cargo.toml --features cuda --bin cuda_messages
-//! target/release/mp-cuda-sim-run benches/target/release/cuda_messages [ROUNDS]   # on a machine with a GPU without the first word
+//! # On a machine with a GPU, without the first word.
+//! target/release/mp-cuda-sim-run benches/target/release/cuda_messages [ROUNDS]
 //! ```
 //!
 //! A thread puts tensors into a queue and gets them, like a relay that has not used them. So the figures

@@ -120,13 +120,13 @@ impl Side {
     fn run(&mut self, row: &str, round: usize, deadline: Instant, to: &mut Vec<Row>) -> AnyResult<()> {
         self.ready(deadline.min(Instant::now() + AGAIN))?;
         let result = self.answers(row, round, deadline, to);
-        if let Err(Failed::Lost(why)) = result {
+        if let Err(RowError::Lost(why)) = result {
             // Its present work, including the answer, is useless now.
             self.running = None;
             return Err(why.into());
         }
         result.map_err(|failed| match failed {
-            Failed::Lost(why) | Failed::Said(why) => why.into(),
+            RowError::Lost(why) | RowError::Row(why) => why.into(),
         })
     }
 
@@ -136,8 +136,8 @@ impl Side {
         round: usize,
         deadline: Instant,
         to: &mut Vec<Row>,
-    ) -> Result<(), Failed> {
-        let lost = |error: &dyn std::fmt::Display| Failed::Lost(error.to_string());
+    ) -> Result<(), RowError> {
+        let lost = |error: &dyn std::fmt::Display| RowError::Lost(error.to_string());
         let running = self.start().map_err(|e| lost(&e))?;
         let input = running.input.as_mut().ok_or_else(|| lost(&"it was told to end"))?;
         writeln!(input, "{row} {round}").map_err(|e| lost(&e))?;
@@ -149,7 +149,7 @@ impl Side {
             }
             if value.get("failed").is_some() {
                 let why = value.get("why").and_then(Value::as_str).unwrap_or("no reason was given");
-                return Err(Failed::Said(why.to_owned()));
+                return Err(RowError::Row(why.to_owned()));
             }
             if let Ok(mut found) = serde_json::from_value::<Row>(value.clone()) {
                 found.round = round;
@@ -163,9 +163,9 @@ impl Side {
     }
 }
 
-enum Failed {
+enum RowError {
     /// The row failed, with the side's message.
-    Said(String),
+    Row(String),
     /// The side is lost, and was ended.
     Lost(String),
 }
@@ -242,7 +242,8 @@ pub(crate) fn run(options: &Options) -> AnyResult<bool> {
 fn save(options: &Options, rows: &[Row], failures: &[String]) -> AnyResult<()> {
     let Some(path) = &options.json else { return Ok(()) };
     let all = serde_json::json!({
-        "rows": rows, "failures": failures, "quick": options.quick, "table": table(rows).lines().collect::<Vec<_>>(),
+        "rows": rows, "failures": failures, "quick": options.quick,
+        "table": table(rows).lines().collect::<Vec<_>>(),
     });
     std::fs::write(path, serde_json::to_string_pretty(&all)?).map_err(|e| format!("{path}: {e}"))?;
     Ok(())

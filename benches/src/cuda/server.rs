@@ -13,7 +13,7 @@ use mp::{AnyResult, Arena, GetError, Process, PutError, Queue, QueueOptions};
 use serde_json::json;
 
 use crate::cuda::row::Row;
-use crate::cuda::worker::{DEADLINE, Job, Numbers, Reply, Said, ensure, put, taken, worker};
+use crate::cuda::worker::{DEADLINE, Figures, Job, Numbers, Reply, ensure, put, taken, worker};
 
 /// Number of permanent workers: a maker, a relay, a taker, an observer of the device's memory, and one more
 /// receiver.
@@ -40,7 +40,7 @@ impl Worker {
         put(&self.jobs, job)
     }
 
-    fn reply_within(&self, time: Duration) -> AnyResult<Said> {
+    fn reply_within(&self, time: Duration) -> AnyResult<Figures> {
         let deadline = Instant::now() + time;
         loop {
             match self.replies.get_timeout(Duration::from_millis(100)) {
@@ -54,7 +54,7 @@ impl Worker {
         }
     }
 
-    fn reply(&self) -> AnyResult<Said> {
+    fn reply(&self) -> AnyResult<Figures> {
         self.reply_within(2 * DEADLINE)
     }
 
@@ -70,16 +70,16 @@ impl Worker {
 }
 
 /// Returns the figures of a name.
-fn of(said: &Said, name: &str) -> AnyResult<Vec<f64>> {
+fn of(said: &Figures, name: &str) -> AnyResult<Vec<f64>> {
     let found = said.iter().find(|(n, _)| n == name);
     found.map(|(_, values)| values.clone()).ok_or_else(|| format!("no figures {name}").into())
 }
 
-fn first(said: &Said, name: &str) -> AnyResult<f64> {
+fn first(said: &Figures, name: &str) -> AnyResult<f64> {
     of(said, name)?.first().copied().ok_or_else(|| format!("no figure {name}").into())
 }
 
-fn last(said: &Said, name: &str) -> AnyResult<f64> {
+fn last(said: &Figures, name: &str) -> AnyResult<f64> {
     of(said, name)?.last().copied().ok_or_else(|| format!("no figure {name}").into())
 }
 
@@ -238,7 +238,7 @@ impl Server {
         elements: usize,
         (warm, count): (usize, usize),
         (spin, ready): (Spin, bool),
-    ) -> AnyResult<(Said, Said)> {
+    ) -> AnyResult<(Figures, Figures)> {
         let (to, acks) = (QueueOptions::new().capacity(4).spin(spin).create()?, Numbers::bounded(4)?);
         taker.ask(Job::Take { from: to.clone(), acks: acks.clone(), warm, count })?;
         maker.ask(Job::Make { to, acks, elements, warm, count, ready })?;
@@ -407,13 +407,13 @@ impl Server {
         Ok(())
     }
 
-    fn there(&self) -> AnyResult<There> {
+    fn there(&self) -> AnyResult<MemoryUse> {
         let anonymous = |worker: &Worker| -> AnyResult<u64> {
             let status = std::fs::read_to_string(format!("/proc/{}/status", worker.process.pid()))?;
             let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).ok_or("no RssAnon")?;
             Ok(line.trim().trim_end_matches(" kB").parse()?)
         };
-        Ok(There {
+        Ok(MemoryUse {
             free: self.free()? as u64,
             arena: Arena::current()?.memory_stats().allocated,
             anonymous: self.workers[..3].iter().map(anonymous).collect::<AnyResult<_>>()?,
@@ -484,7 +484,8 @@ impl Server {
         let ended = self.free_at_least(before, Duration::from_secs(5))?;
         let who = if kills_producer { "producer" } else { "consumer" };
         note(&format!(
-            "killed {round}: the {who} after {moment:?}; a context takes {} bytes; the survivor holds {}, in the end {} are left; it says {said:?}",
+            "killed {round}: the {who} after {moment:?}; a context takes {} bytes; the survivor holds {}, \
+             in the end {} are left; it says {said:?}",
             before - with_survivor,
             with_survivor - alive,
             before - ended
@@ -496,7 +497,7 @@ impl Server {
 /// Memory, while the three processes exist: free device memory, arena in bytes, and anonymous memory of the
 /// processes in KiB.
 #[derive(Debug)]
-struct There {
+struct MemoryUse {
     free: u64,
     arena: u64,
     anonymous: Vec<u64>,

@@ -17,7 +17,7 @@ const LARGE: usize = 4 << 20;
 
 /// Tensor, and time of its put.
 #[derive(Message)]
-pub(crate) struct Sent {
+pub(crate) struct TimedTensor {
     at: u64,
     tensor: CudaTensor<f32>,
 }
@@ -34,9 +34,9 @@ pub(crate) enum Job {
     Free,
     /// Puts new tensors, each when the one before was acknowledged.
     /// `ready`: its kernel has run when the tensor is put.
-    Make { to: Queue<Sent>, acks: Numbers, elements: usize, warm: usize, count: usize, ready: bool },
+    Make { to: Queue<TimedTensor>, acks: Numbers, elements: usize, warm: usize, count: usize, ready: bool },
     /// Runs a kernel over each, and acknowledges.
-    Take { from: Queue<Sent>, acks: Numbers, warm: usize, count: usize },
+    Take { from: Queue<TimedTensor>, acks: Numbers, warm: usize, count: usize },
     /// The same kernel without a message.
     Floor { warm: usize, count: usize },
     /// Runs a kernel for each number, and sends the number on when the kernel has run.
@@ -89,9 +89,9 @@ pub(crate) enum Job {
 }
 
 /// Figures by name.
-pub(crate) type Said = Vec<(String, Vec<f64>)>;
+pub(crate) type Figures = Vec<(String, Vec<f64>)>;
 /// Answer of a worker.
-pub(crate) type Reply = Result<Said, String>;
+pub(crate) type Reply = Result<Figures, String>;
 
 /// Fails with a text if a condition doesn't hold.
 macro_rules! ensure {
@@ -114,7 +114,7 @@ pub(crate) fn put<T: Message>(queue: &Queue<T>, value: T) -> AnyResult<()> {
     Ok(())
 }
 
-fn said<const N: usize>(all: [(&str, Vec<f64>); N]) -> Said {
+fn said<const N: usize>(all: [(&str, Vec<f64>); N]) -> Figures {
     all.into_iter().map(|(name, values)| (name.to_owned(), values)).collect()
 }
 
@@ -128,7 +128,7 @@ pub(crate) fn worker((jobs, replies): (Queue<Job>, Queue<Reply>)) -> AnyResult<(
     Ok(())
 }
 
-fn run(kept: &mut Option<Gpu>, job: Job) -> AnyResult<Said> {
+fn run(kept: &mut Option<Gpu>, job: Job) -> AnyResult<Figures> {
     if kept.is_none() {
         *kept = Some(Gpu::new()?);
     }
@@ -199,12 +199,12 @@ fn reserved(gpu: &Gpu) -> f64 {
 
 fn make(
     gpu: &Gpu,
-    to: &Queue<Sent>,
+    to: &Queue<TimedTensor>,
     acks: &Numbers,
     elements: usize,
     count: usize,
     ready: bool,
-) -> AnyResult<Said> {
+) -> AnyResult<Figures> {
     // Earlier rows' memory must not affect this one.
     empty_cache();
     let (mut at, mut began) = (Vec::new(), Vec::new());
@@ -214,7 +214,7 @@ fn make(
         if ready {
             gpu.stream.synchronize()?;
         }
-        put(to, Sent { at: now(), tensor: x })?;
+        put(to, TimedTensor { at: now(), tensor: x })?;
         ensure!(taken(acks)? == i as u64, "another acknowledgement than that of {i}");
         if [10, 100, count].contains(&(i + 1)) {
             at.push(reserved(gpu));
@@ -223,10 +223,16 @@ fn make(
     Ok(said([("reserved", at), ("began", began)]))
 }
 
-fn take(gpu: &Gpu, from: &Queue<Sent>, acks: &Numbers, warm: usize, count: usize) -> AnyResult<Said> {
+fn take(
+    gpu: &Gpu,
+    from: &Queue<TimedTensor>,
+    acks: &Numbers,
+    warm: usize,
+    count: usize,
+) -> AnyResult<Figures> {
     let (mut got, mut done, mut launched, mut ends) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for i in 0..warm + count {
-        let Sent { at: t0, tensor: x } = taken(from)?;
+        let TimedTensor { at: t0, tensor: x } = taken(from)?;
         let t_got = now();
         let on = x.on(&gpu.stream)?;
         gpu.doubled(on.ptr())?;
@@ -250,7 +256,7 @@ fn take(gpu: &Gpu, from: &Queue<Sent>, acks: &Numbers, warm: usize, count: usize
     Ok(said([("got", got), ("done", done), ("launched", launched), ("ends", ends)]))
 }
 
-fn floor(gpu: &Gpu, warm: usize, count: usize) -> AnyResult<Said> {
+fn floor(gpu: &Gpu, warm: usize, count: usize) -> AnyResult<Figures> {
     let mut all = Vec::new();
     for i in 0..warm + count {
         let t0 = now();
@@ -270,7 +276,7 @@ fn send_frozen(
     columns: usize,
     count: usize,
     views: bool,
-) -> AnyResult<Said> {
+) -> AnyResult<Figures> {
     let values: Vec<f32> = (0..rows * columns).map(|i| (i / columns) as f32).collect();
     let base = CudaTensor::from_slice(&values, [rows, columns], &gpu.stream)?.freeze();
     let began = now();
@@ -282,7 +288,7 @@ fn send_frozen(
 }
 
 /// Returns sums of each hundredth message's first row, and of its number there.
-fn get_frozen(gpu: &Gpu, from: &Queue<FrozenCudaTensor<f32>>, count: usize) -> AnyResult<Said> {
+fn get_frozen(gpu: &Gpu, from: &Queue<FrozenCudaTensor<f32>>, count: usize) -> AnyResult<Figures> {
     let mut sums = Vec::new();
     for i in 0..count {
         let x = taken(from)?;
@@ -301,7 +307,7 @@ fn relay_take(
     told: &Numbers,
     go: &Numbers,
     count: usize,
-) -> AnyResult<Said> {
+) -> AnyResult<Figures> {
     let mut paused = 0;
     for i in 0..count {
         let x = taken(from)?;
@@ -328,7 +334,7 @@ fn hop(
     (from, to): (&Numbers, &Numbers),
     hops: usize,
     reads: bool,
-) -> AnyResult<Said> {
+) -> AnyResult<Figures> {
     let one = gpu.filled(1024, 1.0)?;
     let mut times = vec![now() as f64];
     for i in 0..hops {
@@ -351,7 +357,7 @@ fn hop(
     ]))
 }
 
-fn alloc_free(gpu: &Gpu, bytes: usize, rounds: usize, each: usize, driver: bool) -> AnyResult<Said> {
+fn alloc_free(gpu: &Gpu, bytes: usize, rounds: usize, each: usize, driver: bool) -> AnyResult<Figures> {
     let mut all = Vec::new();
     for round in 0..=rounds {
         let t0 = now();
@@ -379,7 +385,7 @@ fn broadcast(
     elements: usize,
     warm: usize,
     count: usize,
-) -> AnyResult<Said> {
+) -> AnyResult<Figures> {
     let mut all = Vec::new();
     for i in 0..warm + count {
         let x = gpu.filled(elements, i as f32)?.freeze();
@@ -398,7 +404,12 @@ fn broadcast(
     Ok(said([("ns", all), ("reserved", vec![reserved(gpu)])]))
 }
 
-fn receive(gpu: &Gpu, from: &Queue<FrozenCudaTensor<f32>>, acks: &Numbers, count: usize) -> AnyResult<Said> {
+fn receive(
+    gpu: &Gpu,
+    from: &Queue<FrozenCudaTensor<f32>>,
+    acks: &Numbers,
+    count: usize,
+) -> AnyResult<Figures> {
     for i in 0..count {
         let x = taken(from)?;
         let on = x.on(&gpu.stream)?;
@@ -416,7 +427,7 @@ fn receive(gpu: &Gpu, from: &Queue<FrozenCudaTensor<f32>>, acks: &Numbers, count
     Ok(said([]))
 }
 
-fn two_streams(gpu: &Gpu, warm: usize, count: usize, driver: bool) -> AnyResult<Said> {
+fn two_streams(gpu: &Gpu, warm: usize, count: usize, driver: bool) -> AnyResult<Figures> {
     let other = Stream::new(&gpu.device)?;
     let (event, of_driver) = (Event::new()?, gpu.driver_event()?);
     let mut all = Vec::new();
@@ -440,7 +451,7 @@ fn two_streams(gpu: &Gpu, warm: usize, count: usize, driver: bool) -> AnyResult<
 
 /// Measures the device's switch between processes: the other process's kernel has run when this one's is
 /// launched, and so on.
-fn switch(gpu: &Gpu, from: &Numbers, to: &Numbers, count: usize) -> AnyResult<Said> {
+fn switch(gpu: &Gpu, from: &Numbers, to: &Numbers, count: usize) -> AnyResult<Figures> {
     let mut all = Vec::new();
     for i in 0..count {
         taken(from)?;
@@ -454,7 +465,7 @@ fn switch(gpu: &Gpu, from: &Numbers, to: &Numbers, count: usize) -> AnyResult<Sa
     Ok(said([("ns", all.split_off(count / 10))]))
 }
 
-fn ping(to: &Numbers, from: &Numbers, warm: usize, count: usize) -> AnyResult<Said> {
+fn ping(to: &Numbers, from: &Numbers, warm: usize, count: usize) -> AnyResult<Figures> {
     let mut all = Vec::new();
     for i in 0..warm + count {
         let t0 = now();
@@ -474,7 +485,7 @@ fn stopped(stop: &Numbers) -> bool {
 }
 
 /// Frees everything in `killed` after the other side is gone. `errors` are the earlier ones.
-fn give_back(gpu: &Gpu, exchanged: usize, errors: &[String]) -> Said {
+fn give_back(gpu: &Gpu, exchanged: usize, errors: &[String]) -> Figures {
     // A stream that waits for a killed process may return an error.
     let synchronized = gpu.stream.synchronize().is_ok();
     let before = memory_stats(&gpu.device);
@@ -505,7 +516,7 @@ fn note(errors: &mut Vec<String>, error: &dyn std::fmt::Display) -> AnyResult<()
     Ok(())
 }
 
-fn stream(gpu: &Gpu, to: &Queue<CudaTensor<f32>>, begun: &Numbers, stop: &Numbers) -> AnyResult<Said> {
+fn stream(gpu: &Gpu, to: &Queue<CudaTensor<f32>>, begun: &Numbers, stop: &Numbers) -> AnyResult<Figures> {
     let (mut count, mut errors) = (0, Vec::new());
     let mut next = None;
     while !stopped(stop) {
@@ -531,7 +542,7 @@ fn stream(gpu: &Gpu, to: &Queue<CudaTensor<f32>>, begun: &Numbers, stop: &Number
     Ok(give_back(gpu, count, &errors))
 }
 
-fn drain(gpu: &Gpu, from: &Queue<CudaTensor<f32>>, begun: &Numbers, stop: &Numbers) -> AnyResult<Said> {
+fn drain(gpu: &Gpu, from: &Queue<CudaTensor<f32>>, begun: &Numbers, stop: &Numbers) -> AnyResult<Figures> {
     let (mut count, mut errors) = (0, Vec::new());
     let read = |x: CudaTensor<f32>| -> AnyResult<()> {
         let mut x = x;

@@ -5,10 +5,10 @@ pub(crate) mod alloc;
 pub(crate) mod backlog;
 pub(crate) mod crowd;
 pub(crate) mod failure;
-pub(crate) mod kept;
 pub(crate) mod lock;
 pub(crate) mod manager;
 pub(crate) mod pool;
+pub(crate) mod retained;
 pub(crate) mod socket;
 
 use std::time::Duration;

@@ -67,12 +67,12 @@ fn service(
 }
 
 /// A publisher and the sample that it will send next.
-struct Out {
+struct LoaningPublisher {
     publisher: Publisher<ipc::Service, u64, ()>,
     next: Option<SampleMutUninit<ipc::Service, std::mem::MaybeUninit<u64>, ()>>,
 }
 
-impl Out {
+impl LoaningPublisher {
     fn new(service: &publish_subscribe::PortFactory<ipc::Service, u64, ()>) -> Result<Self> {
         let builder = service.publisher_builder();
         let publisher = builder.backpressure_strategy(BackpressureStrategy::RetryUntilDelivered).create()?;
@@ -105,7 +105,7 @@ fn poll(subscriber: &Subscriber<ipc::Service, u64, ()>) -> Result<u64> {
 /// Both directions, polled busily.
 struct Busy {
     // Before the node: fields are dropped in this order.
-    out: Out,
+    out: LoaningPublisher,
     into: Subscriber<ipc::Service, u64, ()>,
     _node: Node<ipc::Service>,
 }
@@ -114,7 +114,7 @@ impl Busy {
     fn open(base: &str, end: End, depth: usize) -> Result<Self> {
         let node = node()?;
         let [out, into] = end.services(base)?;
-        let out = Out::new(&service(&node, &out, depth)?)?;
+        let out = LoaningPublisher::new(&service(&node, &out, depth)?)?;
         let into = service(&node, &into, depth)?.subscriber_builder().create()?;
         Ok(Self { out, into, _node: node })
     }
@@ -214,7 +214,7 @@ impl tensor::Sender for Tensors {
 /// The other end of [`Tensors`].
 struct Takers {
     subscriber: Subscriber<ipc::Service, [u64], ()>,
-    answers: Out,
+    answers: LoaningPublisher,
     _node: Node<ipc::Service>,
 }
 
@@ -287,7 +287,7 @@ impl Takers {
         let node = node()?;
         let [answers, tensors] = End::Child.services(base)?;
         let subscriber = tensor_service(&node, &tensors, depth)?.subscriber_builder().create()?;
-        let answers = Out::new(&service(&node, &answers, depth.min(2))?)?;
+        let answers = LoaningPublisher::new(&service(&node, &answers, depth.min(2))?)?;
         Ok(Self { subscriber, answers, _node: node })
     }
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{broadcast, watch};
 
-use crate::work::kept::{Counted, WINDOW, value, version};
+use crate::work::retained::{SequenceCheck, WINDOW, value, version};
 use crate::work::{Outcome, Plan, now};
 use crate::{Failure, Result};
 
@@ -45,7 +45,7 @@ pub(crate) fn broadcast(plan: &Plan) -> Outcome {
     let (tell, there) = std::sync::mpsc::channel();
     let hear = move || -> Result<()> {
         tell.send(())?;
-        let mut counted = Counted(0);
+        let mut counted = SequenceCheck(0);
         while counted.0 < count {
             counted.next(receiver.blocking_recv()?)?;
             if counted.0.is_multiple_of(WINDOW / 2) {

@@ -39,13 +39,18 @@ pub(super) const ROWS: &[Row] = &[
         id: "tensor_stream_1k",
         unit: "ns",
         better: Better::Lower,
-        about: "a stream of fresh 1 KiB tensors, up to 128 on their way: time for each to allocate, fill, send, sum, drop",
+        about: "a stream of fresh 1 KiB tensors, up to 128 on their way: time for each to allocate, fill, \
+        send, sum, drop",
         rounds: USUAL,
         limit: limits::tensor_stream_1k,
         ours: ours::tensor_stream_1k,
-        peers: peers!["iceoryx2" => iceoryx2::tensor_stream_1k, "ipc-channel" => ipc_channel::tensor_stream_1k],
+        peers: peers![
+            "iceoryx2" => iceoryx2::tensor_stream_1k,
+            "ipc-channel" => ipc_channel::tensor_stream_1k
+        ],
         note: || {
-            "an answer for each 64 tensors; limit: the same copy and sum over warm shared buffers, through a ring; peers: \
+            "an answer for each 64 tensors; limit: the same copy and sum over warm shared buffers, through \
+             a ring; peers: \
              as tensor_fresh_1k"
         },
     },
@@ -71,7 +76,10 @@ pub(super) const ROWS: &[Row] = &[
         rounds: USUAL,
         limit: limits::tensor_fresh_64m,
         ours: ours::tensor_fresh_64m,
-        peers: peers!["iceoryx2" => iceoryx2::tensor_fresh_64m, "ipc-channel" => ipc_channel::tensor_fresh_64m],
+        peers: peers![
+            "iceoryx2" => iceoryx2::tensor_fresh_64m,
+            "ipc-channel" => ipc_channel::tensor_fresh_64m
+        ],
         note: || {
             "limit: the same copy, sum and answer over warm shared buffers; ipc-channel: \
              IpcSharedMemory::from_bytes; iceoryx2: a loaned slice of a pool of fixed size"
@@ -152,7 +160,10 @@ pub(super) const ROWS: &[Row] = &[
         limit: ours::alloc::two_compete_limit,
         ours: ours::alloc::two_compete,
         peers: peers![],
-        note: || "limit: malloc and free, private to the process; mean over the processes, waiting for a processor included",
+        note: || {
+            "limit: malloc and free, private to the process; mean over the processes, waiting for a \
+        processor included"
+        },
     },
     Row {
         id: "alloc_1k_8_processes",
@@ -163,7 +174,10 @@ pub(super) const ROWS: &[Row] = &[
         limit: ours::alloc::eight_compete_limit,
         ours: ours::alloc::eight_compete,
         peers: peers![],
-        note: || "limit: malloc and free, private to the process; mean over the processes, waiting for a processor included",
+        note: || {
+            "limit: malloc and free, private to the process; mean over the processes, waiting for a \
+        processor included"
+        },
     },
     Row {
         id: "view",
@@ -180,7 +194,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "shared_slice",
         unit: "ns",
         better: Better::Lower,
-        about: "one element of a shared tensor of 4096 f32 read and written, in a loop over its slice of atomics",
+        about: "one element of a shared tensor of 4096 f32 read and written, in a loop over its slice of \
+        atomics",
         rounds: USUAL,
         limit: ours::alloc::shared_slice_limit,
         ours: ours::alloc::shared_slice,

@@ -16,7 +16,10 @@ pub(super) const ROWS: &[Row] = &[
         limit: limits::rtt_awake,
         ours: ours::rtt_awake,
         peers: peers!["iceoryx2" => iceoryx2::rtt_awake, "ipc-channel" => ipc_channel::rtt_awake],
-        note: || "limit: spinning on a cache line; iceoryx2 polls busily; ipc-channel has only blocking receives",
+        note: || {
+            "limit: spinning on a cache line; iceoryx2 polls busily; ipc-channel has only blocking \
+        receives"
+        },
     },
     Row {
         id: "rtt_asleep",
@@ -28,8 +31,10 @@ pub(super) const ROWS: &[Row] = &[
         ours: ours::rtt_asleep,
         peers: peers!["iceoryx2" => iceoryx2::rtt_asleep, "ipc-channel" => ipc_channel::rtt_asleep],
         note: || {
-            "way there plus way back, each sent 50 µs after the other side began to wait; only those count in which \
-             the kernel's count of context switches shows that both slept; limit: bare futex; iceoryx2: publish-subscribe plus an event service"
+            "way there plus way back, each sent 50 µs after the other side began to wait; only those count \
+             in which \
+             the kernel's count of context switches shows that both slept; limit: bare futex; iceoryx2: \
+             publish-subscribe plus an event service"
         },
     },
     Row {
@@ -42,7 +47,8 @@ pub(super) const ROWS: &[Row] = &[
         ours: ours::one_way,
         peers: peers!["iceoryx2" => iceoryx2::one_way, "ipc-channel" => ipc_channel::one_way],
         note: || {
-            "limit: a ring that a killed or stopped process breaks; iceoryx2: lossless (no overflow, retry until \
+            "limit: a ring that a killed or stopped process breaks; iceoryx2: lossless (no overflow, retry \
+             until \
              delivered), buffer of 1024, consumer polls busily"
         },
     },
@@ -55,13 +61,17 @@ pub(super) const ROWS: &[Row] = &[
         limit: limits::one_way,
         ours: ours::crowd::one_way_2p2c,
         peers: peers![],
-        note: || "limit: as one_way_1p1c, one to one; start and end of the four processes are not counted but for the last",
+        note: || {
+            "limit: as one_way_1p1c, one to one; start and end of the four processes are not counted \
+        but for the last"
+        },
     },
     Row {
         id: "struct_200b",
         unit: "1/s",
         better: Better::Higher,
-        about: "a struct of some 200 bytes (texts, numbers, a list), encoded and decoded: messages per second, one to one",
+        about: "a struct of some 200 bytes (texts, numbers, a list), encoded and decoded: messages per \
+        second, one to one",
         rounds: USUAL,
         limit: limits::one_way,
         ours: ours::crowd::struct_200b,
@@ -72,7 +82,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "plain_200b",
         unit: "1/s",
         better: Better::Higher,
-        about: "a struct of 200 bytes that is plain data, as its bytes (`#[message(as_bytes)]`): messages per second, one to one",
+        about: "a struct of 200 bytes that is plain data, as its bytes (`#[message(as_bytes)]`): messages \
+        per second, one to one",
         rounds: USUAL,
         limit: limits::one_way,
         ours: ours::crowd::plain_200b,
@@ -83,7 +94,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "tensors_100",
         unit: "ns",
         better: Better::Lower,
-        about: "a stream of messages with the same 100 tensors, one element of each read: time for each message",
+        about: "a stream of messages with the same 100 tensors, one element of each read: time for each \
+        message",
         rounds: USUAL,
         limit: ours::crowd::no_limit,
         ours: ours::crowd::tensors_100,
@@ -94,10 +106,11 @@ pub(super) const ROWS: &[Row] = &[
         id: "watch_send",
         unit: "ns",
         better: Better::Lower,
-        about: "a value of 128 bytes replaced in a `watch` channel, while a reader in another process reads all the time",
+        about: "a value of 128 bytes replaced in a `watch` channel, while a reader in another process reads \
+        all the time",
         rounds: USUAL,
         limit: ours::crowd::no_limit,
-        ours: ours::kept::watch_send,
+        ours: ours::retained::watch_send,
         peers: peers!["tokio" => tokio::watch_send],
         note: || "tokio: its `watch` between two threads; the value stays where it is, and is not encoded",
     },
@@ -105,10 +118,11 @@ pub(super) const ROWS: &[Row] = &[
         id: "broadcast_1p1c",
         unit: "1/s",
         better: Better::Higher,
-        about: "u64s per second through a `broadcast` channel to a receiver in another process, which misses none",
+        about: "u64s per second through a `broadcast` channel to a receiver in another process, which \
+        misses none",
         rounds: USUAL,
         limit: limits::one_way,
-        ours: ours::kept::broadcast,
+        ours: ours::retained::broadcast,
         peers: peers!["tokio" => tokio::broadcast],
         note: || "limit: as for one_way_1p1c; tokio: its `broadcast` between two threads",
     },
@@ -116,7 +130,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "fair_8p8c_least",
         unit: "%",
         better: Better::Higher,
-        about: "8 producers and 8 consumers of one queue for 4 s: the least that one did, in percent of its side's mean",
+        about: "8 producers and 8 consumers of one queue for 4 s: the least that one did, in percent of its \
+        side's mean",
         rounds: 3,
         limit: ours::crowd::no_limit,
         ours: ours::crowd::fair_least,

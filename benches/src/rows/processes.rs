@@ -16,7 +16,10 @@ pub(super) const ROWS: &[Row] = &[
         limit: limits::exec::spawn_exec,
         ours: ours::spawn_exec,
         peers: peers!["Python" => python::spawn, "torch" => python::torch_spawn],
-        note: || "limit: posix_spawn of the same program, ended before main; Python: multiprocessing.Process by spawn; torch: torch.multiprocessing.spawn, where torch is installed",
+        note: || {
+            "limit: posix_spawn of the same program, ended before main; Python: \
+        multiprocessing.Process by spawn; torch: torch.multiprocessing.spawn, where torch is installed"
+        },
     },
     Row {
         id: "spawn_exec_2g",
@@ -38,7 +41,10 @@ pub(super) const ROWS: &[Row] = &[
         limit: limits::exec::spawn_exec,
         ours: ours::spawn_forkserver,
         peers: peers!["Python" => python::forkserver, "torch" => python::torch_forkserver],
-        note: || "limit: posix_spawn of the same program, as for spawn_exec; a fork server does with less; Python, torch: as for spawn_exec, by their fork server",
+        note: || {
+            "limit: posix_spawn of the same program, as for spawn_exec; a fork server does with less; \
+        Python, torch: as for spawn_exec, by their fork server"
+        },
     },
     Row {
         id: "spawn_forkserver_2g",
@@ -104,7 +110,10 @@ pub(super) const ROWS: &[Row] = &[
         limit: limits::failure::siblings_gone,
         ours: ours::failure::siblings_gone,
         peers: peers![],
-        note: || "limit: 8 bytes through a pipe, three times kill by SIGKILL, four times waitpid; ours sends SIGTERM",
+        note: || {
+            "limit: 8 bytes through a pipe, three times kill by SIGKILL, four times waitpid; ours \
+        sends SIGTERM"
+        },
     },
     Row {
         id: "spawn_exec_at_1m_live",
@@ -137,7 +146,10 @@ pub(super) const ROWS: &[Row] = &[
         limit: limits::one_way,
         ours: ours::pool::map,
         peers: peers!["Python" => python::map],
-        note: || "limit: messages through a ring that a killed or stopped process breaks; a task is two of them; Python: multiprocessing.Pool",
+        note: || {
+            "limit: messages through a ring that a killed or stopped process breaks; a task is two of \
+        them; Python: multiprocessing.Pool"
+        },
     },
     Row {
         id: "manager_call",
@@ -148,7 +160,10 @@ pub(super) const ROWS: &[Row] = &[
         limit: ours::rtt_awake,
         ours: ours::manager::call,
         peers: peers!["Python" => python::manager],
-        note: || "limit: a u64 and its answer through queues of mp (`rtt_awake`); Python: SyncManager, `value.get()`",
+        note: || {
+            "limit: a u64 and its answer through queues of mp (`rtt_awake`); Python: SyncManager, \
+        `value.get()`"
+        },
     },
     Row {
         id: "pool_map_1m",
@@ -170,7 +185,10 @@ pub(super) const ROWS: &[Row] = &[
         limit: ours::crowd::no_limit,
         ours: ours::pool::imap_1m,
         peers: peers!["Python" => python::imap_1m],
-        note: || "Python: imap in eight chunks; in chunks of one, its default, it takes a hundred times as long",
+        note: || {
+            "Python: imap in eight chunks; in chunks of one, its default, it takes a hundred times as \
+        long"
+        },
     },
     Row {
         id: "pool_collatz_1m",
@@ -187,7 +205,8 @@ pub(super) const ROWS: &[Row] = &[
         id: "pool_files_8m",
         unit: "ns",
         better: Better::Lower,
-        about: "time for each of 100 tasks that read a file of 8 MiB and add its bytes up, by a pool of 2 workers",
+        about: "time for each of 100 tasks that read a file of 8 MiB and add its bytes up, by a pool of 2 \
+        workers",
         rounds: SHORT,
         limit: ours::crowd::no_limit,
         ours: ours::pool::files_8m,
@@ -203,6 +222,9 @@ pub(super) const ROWS: &[Row] = &[
         limit: limits::one_way,
         ours: ours::pool::tensor_1m,
         peers: peers!["Python" => python::tensor_1m],
-        note: || "limit: as for pool_map; Python: torch.multiprocessing.Pool with a shared tensor, where torch is installed",
+        note: || {
+            "limit: as for pool_map; Python: torch.multiprocessing.Pool with a shared tensor, where \
+        torch is installed"
+        },
     },
 ];

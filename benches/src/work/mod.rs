@@ -3,9 +3,9 @@
 
 pub(crate) mod alloc;
 pub(crate) mod files;
-pub(crate) mod kept;
 pub(crate) mod lock;
 pub(crate) mod record;
+pub(crate) mod retained;
 pub(crate) mod small;
 pub(crate) mod tensor;
 

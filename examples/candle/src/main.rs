@@ -55,7 +55,8 @@ fn main() -> AnyResult<()> {
     println!(
         "f32 {SHAPE:?}, doubled by candle on {name}: sum {here}, and by candle in a second process {there}"
     );
-    let expected = (1..=COUNT).map(|number| 2.0 * f32::from(number)).sum::<f32>(); // whole, and below 2^24: exact in any order
+    // Whole numbers below 2^24: exact in any order.
+    let expected = (1..=COUNT).map(|number| 2.0 * f32::from(number)).sum::<f32>();
     assert_eq!((here, there), (expected, expected));
     Ok(())
 }

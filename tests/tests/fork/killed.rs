@@ -5,6 +5,7 @@
 //! and other children continue, their resources are unchanged, and nothing of the dead child is left.
 #![allow(unsafe_code)]
 
+use mp::process::{ExitStatus, Signal};
 use mp::sync::RawValue;
 use mp::{
     Bundle, FrozenTensor, GetError, Lock, LockError, Process, ProcessContext, Queue, SharedTensor,
@@ -99,8 +100,9 @@ fn a_copy_is_killed_at_every_access_of_its_life() {
                     assert_eq!(shared.load(0), before + 1);
                 }
                 Err(error) => {
-                    let ours = matches!(&error, mp::SpawnError::ProcessExited(e)
-                        if matches!(e.exit, mp::process::ExitStatus::Signal { signal: mp::process::Signal::KILL, .. }));
+                    let is_kill =
+                        |exit| matches!(exit, ExitStatus::Signal { signal, .. } if signal == Signal::KILL);
+                    let ours = matches!(&error, mp::SpawnError::ProcessExited(e) if is_kill(e.exit));
                     assert!(killed && ours, "{error}; killed at access {at}");
                     assert!((before..=before + 1).contains(&shared.load(0)));
                 }

@@ -77,7 +77,8 @@ fn arguments_work_and_what_was_copied_along_refuses() {
         assert!(kept.arena != Arena::current()?);
         // It can't be sent either: this process does not hold it.
         let refused = tensors.try_put(kept.frozen.clone());
-        let expected = |e: &PutError<_>| matches!(e, PutError::Failed { error, .. } if error.to_string().contains("was copied along"));
+        let says = |error: &dyn std::fmt::Display| error.to_string().contains("was copied along");
+        let expected = |e: &PutError<_>| matches!(e, PutError::Failed { error, .. } if says(error));
         assert!(refused.as_ref().is_err_and(expected), "{refused:?}");
         assert!(
             mp::message::pack(kept.frozen.clone()).is_err() && mp::message::pack(kept.queue.clone()).is_err()

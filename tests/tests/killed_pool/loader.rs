@@ -7,7 +7,7 @@ use mp::AnyResult;
 use mp::data::{Batches, Context, DataLoader, DataLoaderBuilder, Dataset, Item, WorkerInfo};
 use mp::{FrozenTensor, Queue, SharedTensor, Tensor};
 use mp_core::inject;
-use mp_tests::kill::{KILL, STOP, for_every_access, killed};
+use mp_tests::kill::{KILL, STOP, each, for_every_access, killed};
 use mp_tests::{DEADLINE, alive, alone, eventually, one_process, take};
 use serde::{Deserialize, Serialize};
 
@@ -179,7 +179,7 @@ fn a_worker_is_killed_before_and_after_each_row() {
 fn batch_of_a_stopped_worker_is_made_by_another() {
     let _alone = alone();
     for (when, most) in [(When::Fetch(1), 300), (When::Init, 40), (When::Reading, 40)] {
-        for at in (1..most).step_by(19) {
+        for at in each(19, most) {
             let what = format!("{when:?}, stopped at access {at}");
             let builder = builder(when, at, STOP, 2).timeout(Duration::from_millis(150));
             let loader = builder.build().unwrap();

@@ -7,7 +7,7 @@ use mp::pool::{MapResult, PoolError, ResultKind};
 use mp::process::{ExitStatus, Signal};
 use mp::{AsyncResult, FrozenTensor, Pool, TaskError, Tensor};
 use mp_core::inject;
-use mp_tests::kill::for_every_access;
+use mp_tests::kill::{each, for_every_access};
 use mp_tests::{DEADLINE, alone, eventually, one_process};
 use rustix::process::Signal as Sent;
 
@@ -82,7 +82,7 @@ fn a_worker_is_killed_at_every_access() {
 #[test]
 fn stopped_worker_delays_no_other() {
     let _alone = alone();
-    for at in (1..300).step_by(7) {
+    for at in each(7, 300) {
         let (pool, pid, results) = round(at, Sent::STOP);
         eventually("it stands still, or is done", || results.ready() || mp_tests::threads_are(pid, 'T'));
         // Whether it has answered or not, it is ended, and no process waits for it.
@@ -103,7 +103,7 @@ fn stopped_worker_delays_no_other() {
 fn stopped_worker_is_killed_at_its_time_limit() {
     let _alone = alone();
     let all = Tensor::full([2000], 77).unwrap().freeze();
-    for at in (1..150).step_by(7) {
+    for at in each(7, 150) {
         let pool = Pool::builder().processes(1).grace_period(Duration::from_millis(20)).build().unwrap();
         got(pool.apply_async(work, (9, None, all.clone()))).unwrap();
         let arm = Some((at, Sent::STOP.as_raw()));

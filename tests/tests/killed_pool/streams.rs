@@ -11,7 +11,7 @@ use mp::data::{
 };
 use mp::{FrozenTensor, Queue, Tensor};
 use mp_core::inject;
-use mp_tests::kill::{KILL, STOP, for_every_access};
+use mp_tests::kill::{KILL, STOP, each, for_every_access};
 use mp_tests::{DEADLINE, alone};
 use serde::{Deserialize, Serialize};
 
@@ -184,7 +184,7 @@ fn lane_of_a_stopped_worker_moves_to_another() {
     let _alone = alone();
     let expected = expected(4);
     for (when, most) in [(When::Open(2, false), 300), (When::Read(1, 2, true), 300)] {
-        for at in (1..most).step_by(19) {
+        for at in each(19, most) {
             let what = format!("{when:?}, stopped at access {at}");
             let builder = builder(when, at, STOP, 2, 4).timeout(Duration::from_millis(150));
             check(builder.build().unwrap().epoch(0), &expected, &what);

@@ -301,7 +301,8 @@ say(l.index('python'))
 l.shm.close()
 ";
     let mut python = Python::run(&format!("{UNTRACKED}{script}"), &[&name.0]);
-    let expected = r"['gr\xfcn, and more than eight', -3, 1e+300, True, False, None, b'\x07\x07\x07\x07\x07\x07\x07\x07\x07']";
+    let sevens = r"\x07".repeat(9);
+    let expected = format!(r"['gr\xfcn, and more than eight', -3, 1e+300, True, False, None, b'{sevens}']");
     assert_eq!(python.line(), expected);
     assert_eq!(python.line(), list_format());
     assert_eq!(python.line(), "0");

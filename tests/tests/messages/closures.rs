@@ -48,7 +48,8 @@ fn a_tensor_that_is_captured_is_the_same_memory() {
 #[test]
 fn failures_of_closures_arrive() {
     let what = "this".to_string();
-    let fails = closure!([what] |rank: usize, _args: ()| -> Result<(), String> { Err(format!("{what}, rank {rank}")) });
+    let fails = closure!([what] |rank: usize, _args: ()| -> Result<(), String> { Err(format!("{what}, rank \
+    {rank}")) });
     let error = join(&mp::process::start_closure(fails, (), SpawnOptions::nprocs(1)).unwrap()).unwrap_err();
     assert!(
         matches!(&error, SpawnError::ProcessRaised(raised) if raised.message == "this, rank 0"),

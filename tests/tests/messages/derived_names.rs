@@ -79,7 +79,8 @@ with_columns! {
 
 with_fields! {
     out back inc slot bytes other e m f0 f1 level _level codec C T __C encode decode take_back mp core std
-    r#type r#fn r#match r#async r#impl r#loop __MpCodec __mp_out __mp_back __mp_inc __mp_level __mp_field_0 __mp_e
+    r#type r#fn r#match r#async r#impl r#loop
+    __MpCodec __mp_out __mp_back __mp_inc __mp_level __mp_field_0 __mp_e
 }
 
 #[test]

@@ -138,7 +138,11 @@ fn a_value_of_another_type_comes_back() {
 #[derive(Clone, PartialEq, Debug)]
 struct Counted(std::rc::Rc<Cell<u32>>);
 
-mp::message::register!(local Counted, |c| Ok(c.0.get()), |n: u32| Ok(Counted(std::rc::Rc::new(Cell::new(n)))));
+mp::message::register!(
+    local Counted,
+    |c| Ok(c.0.get()),
+    |n: u32| Ok(Counted(std::rc::Rc::new(Cell::new(n))))
+);
 
 #[derive(Serialize, Deserialize, Clone, PartialEq, Debug)]
 struct Counts {

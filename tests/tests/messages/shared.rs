@@ -375,7 +375,8 @@ fn random_mentions_arrive_as_they_were() {
         let parts: Vec<_> = (0..8).map(|number| {
             Arc::new(Settings { name: "x".repeat(number * 40), wide: number as i128 })
         }).collect();
-        let jobs: Vec<_> = mentions.iter().map(|(part, _)| Job { number: *part as u32, settings: parts[*part].clone() }).collect();
+        let job = |part: usize| Job { number: part as u32, settings: parts[part].clone() };
+        let jobs: Vec<_> = mentions.iter().map(|(part, _)| job(*part)).collect();
         let queue = Queue::bounded(1).unwrap();
         give(&queue, jobs);
         let arrived = take(&queue);

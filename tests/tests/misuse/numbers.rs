@@ -22,7 +22,8 @@ fn number() -> impl Strategy<Value = usize> {
     prop_oneof![
         4 => 0..5_usize,
         4 => prop::sample::select(vec![
-            MAX, MAX - 1, MAX / 2, MAX / 2 + 2, MAX / 8, MAX / 8 + 1, MAX / 16, MAX / 16 + 1, SIGNED - 1, SIGNED / 8,
+            MAX, MAX - 1, MAX / 2, MAX / 2 + 2, MAX / 8, MAX / 8 + 1, MAX / 16, MAX / 16 + 1,
+            SIGNED - 1, SIGNED / 8,
         ]),
     ]
 }

@@ -174,7 +174,8 @@ impl Host {
                 return (said, status);
             }
             assert!(Instant::now() < until, "it still runs, and said {said:?}");
-            std::thread::sleep(Duration::from_millis(1)); // sleep: between two looks at what another process did
+            // sleep: another process gives no event
+            std::thread::sleep(Duration::from_millis(1));
         }
     }
 }

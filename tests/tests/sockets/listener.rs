@@ -264,9 +264,8 @@ fn silent_program_blocks_no_other_and_times_out() {
     assert!(matches!(refused, Err(ConnectError::TimedOut(_))), "{refused:?}");
     drop(mute);
     let absent = connect(format!("{name}-absent")).unwrap_err();
-    assert!(
-        matches!(&absent, ConnectError::Io { source, .. } if source.kind() == std::io::ErrorKind::ConnectionRefused)
-    );
+    let is_refused = |error: &std::io::Error| error.kind() == std::io::ErrorKind::ConnectionRefused;
+    assert!(matches!(&absent, ConnectError::Io { source, .. } if is_refused(source)), "{absent}");
     assert!(absent.to_string().contains("-absent"), "{absent}");
 }
 

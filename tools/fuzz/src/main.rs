@@ -18,7 +18,8 @@ use mp_harness::hostile::{Target, hex, kept, regressions, unhex};
 /// Maximum number of digits shown of an input.
 const SHOWN: usize = 1000;
 
-const HELP: &str = "mp-fuzz [--seconds N] [--target T] [--seed S] | --input HEX|FILE --target T | --planted | \
+const HELP: &str = "mp-fuzz [--seconds N] [--target T] [--seed S] | --input HEX|FILE --target T | --planted \
+| \
                     --corpora FOLDER | --list";
 
 fn main() -> ExitCode {

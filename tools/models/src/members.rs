@@ -27,12 +27,12 @@ pub fn is_killed(fates: &[Fate], m: Member) -> bool {
 
 /// Snapshot of the dead actors, and the other actors.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
-pub struct Known {
+pub struct DeathSnapshot {
     dead: Vec<usize>,
     others: Vec<usize>,
 }
 
-impl Known {
+impl DeathSnapshot {
     /// Takes a snapshot for the actor `me`.
     pub fn new(me: usize, fates: &[Fate]) -> Self {
         let dead: Vec<_> = killed(fates).collect();
@@ -41,13 +41,13 @@ impl Known {
     }
 }
 
-impl DeathOracle for Known {
+impl DeathOracle for DeathSnapshot {
     fn is_dead(&self, m: Member) -> bool {
         self.dead.contains(&actor_of(m))
     }
 }
 
-impl LiveMembers for Known {
+impl LiveMembers for DeathSnapshot {
     fn others(&self) -> Vec<Member> {
         self.others.iter().map(|&a| member(a)).collect()
     }

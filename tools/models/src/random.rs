@@ -18,13 +18,13 @@ thread_local!(static AT_RANDOM: Cell<bool> = const { Cell::new(false) });
 
 /// Explores at random instead of exhaustively in `test` on this thread, so that its worlds may be larger.
 pub fn at_random(test: impl FnOnce()) {
-    struct Until;
-    impl Drop for Until {
+    struct ResetOnDrop;
+    impl Drop for ResetOnDrop {
         fn drop(&mut self) {
             AT_RANDOM.set(false);
         }
     }
-    let _until = Until;
+    let _reset = ResetOnDrop;
     AT_RANDOM.set(true);
     test();
 }

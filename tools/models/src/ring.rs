@@ -208,7 +208,7 @@ impl IntentContext for TestContext {
 
 /// Remains of a dead actor that a sweeper must handle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Left {
+pub enum Remains {
     /// Intent of an actor.
     Intent(usize),
     /// Envelope that it owned or leased, with its owner word.
@@ -217,13 +217,13 @@ pub enum Left {
 
 /// Finds remains of dead actors. Not an access. In processes that is loops of loads, whose results can be
 /// stale either way.
-pub fn left(m: &Memory, fates: &[Fate]) -> Option<Left> {
+pub fn find_remains(m: &Memory, fates: &[Fate]) -> Option<Remains> {
     let dead = |a: usize| fates.get(a) == Some(&Fate::Killed);
     if let Some(d) = (0..fates.len()).find(|&d| dead(d) && m.peek(intent(d)) != 0) {
-        return Some(Left::Intent(d));
+        return Some(Remains::Intent(d));
     }
     (0..ENVELOPES).find_map(|e| match owner(m, e).holder {
-        Holder::Member(o) | Holder::Leased(o) if dead(actor_of(o)) => Some(Left::Envelope(e, owner(m, e))),
+        Holder::Member(o) | Holder::Leased(o) if dead(actor_of(o)) => Some(Remains::Envelope(e, owner(m, e))),
         _ => None,
     })
 }
@@ -260,9 +260,9 @@ impl Sweep {
     /// Makes one step. Returns `true` if it found no remains of dead actors.
     pub fn step(&mut self, me: usize, m: &Memory, fates: &[Fate], chain: ChainAt) -> bool {
         *self = match self {
-            Self::Look => match left(m, fates) {
-                Some(Left::Intent(dead)) => Self::Settle(TestContext::new(fates, chain, dead).settle()),
-                Some(Left::Envelope(e, owner)) => Self::Own(e, owner.pack()),
+            Self::Look => match find_remains(m, fates) {
+                Some(Remains::Intent(dead)) => Self::Settle(TestContext::new(fates, chain, dead).settle()),
+                Some(Remains::Envelope(e, owner)) => Self::Own(e, owner.pack()),
                 None => return true,
             },
             Self::Settle(settle) => match settle.step(m) {

@@ -24,7 +24,7 @@ const MOST: usize = 3;
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// Runs a test program, copies its output to stdout, and returns the run and its failed tests.
-pub(super) fn heard(mut command: Command) -> (Result<Run, String>, Vec<String>) {
+pub(super) fn run_and_read(mut command: Command) -> (Result<Run, String>, Vec<String>) {
     let Ok((reader, writer)) = std::io::pipe() else { return (watched(&mut command), Vec::new()) };
     let (sender, failed) = mpsc::channel();
     thread::spawn(move || sender.send(copy(reader)));

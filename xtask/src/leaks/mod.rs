@@ -30,7 +30,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, WaitOptions, WaitStatus, getpid, set_child_subreaper, wait};
 
 use crate::libtest::SKIPPED;
-use crate::took::Took;
+use crate::timings::Timing;
 
 /// Time limit for running tests again.
 const BLAME: Duration = Duration::from_secs(300);
@@ -93,13 +93,13 @@ pub(crate) fn run(words: Vec<OsString>) -> ExitCode {
     command.args(args);
     let started = Instant::now();
     let (run, failed) = match std::env::var_os(RUN_AGAIN) {
-        Some(_) => again::heard(command),
+        Some(_) => again::run_and_read(command),
         None => (watched(&mut command), Vec::new()),
     };
     // Set by a step that collects times.
     if std::env::var_os("MP_XTASK").is_some() {
         let name = Path::new(program).file_name().unwrap_or_default().to_string_lossy();
-        println!("{}", Took::by_children(&name, started.elapsed()));
+        println!("{}", Timing::by_children(&name, started.elapsed()));
     }
     if let Some(path) = std::env::var_os(RAN) {
         record(Path::new(&path), &tests(program, args));

@@ -38,7 +38,7 @@ pub(crate) fn check(tree: &Tree) -> Vec<Finding> {
 }
 
 /// Arguments of one call.
-struct Wanted {
+struct Options {
     /// Prefixes of the mutations to try. Empty for all.
     only: Vec<String>,
     /// Prefixes of the suites to run. Empty for all.
@@ -73,7 +73,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
     let slower = args.value("--slower")?.map_or(Ok(3), |n| n.parse());
     let jobs = args.value("--jobs")?.map_or(Ok(processors()), |n| n.parse());
     let most = args.value("--most")?.map_or(Ok(MOST), |n| n.parse().map(Duration::from_secs));
-    let wanted = Wanted {
+    let wanted = Options {
         only: args.list("--only")?,
         suites: args.list("--suites")?,
         anew: args.flag("--anew"),
@@ -100,7 +100,7 @@ pub(crate) fn run(args: &mut Args) -> Result<bool, String> {
 
 /// Runs the step of `ci --long`.
 pub(crate) fn step(session: &mut Session) -> Outcome {
-    let all = Wanted {
+    let all = Options {
         only: Vec::new(),
         suites: Vec::new(),
         anew: false,
@@ -121,7 +121,7 @@ fn processors() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
-fn perform(session: &mut Session, wanted: &Wanted) -> Result<(), String> {
+fn perform(session: &mut Session, wanted: &Options) -> Result<(), String> {
     let tree = Tree::load()?;
     let (table, mut page) = (Table::load(&tree)?, Page::load(&tree)?);
     let switches = table.switches()?;

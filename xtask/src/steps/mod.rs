@@ -88,7 +88,7 @@ fn fmt(session: &mut Session) -> Outcome {
 /// Test programs with which two of three parallel streams begin. One stream computes. The other mostly waits,
 /// for hundreds of processes one by one. Then both take programs of the third stream that have not been
 /// started.
-const BESIDE: [&[&str]; 2] = [&["models", "compile_fail"], &["killed", "killed_pool", "programs"]];
+const STREAMS: [&[&str]; 2] = [&["models", "compile_fail"], &["killed", "killed_pool", "programs"]];
 
 /// Interval of the accesses of a script at which a process is killed. `ci --long` kills at each access. The
 /// first access depends on the commit, so that a few commits cover all of them.
@@ -137,7 +137,7 @@ fn test(session: &mut Session) -> Outcome {
     if !session.run(session.cargo(&all).arg("--no-run")).ok {
         return session.outcome();
     }
-    let [mut computing, mut waiting] = BESIDE.map(|programs| {
+    let [mut computing, mut waiting] = STREAMS.map(|programs| {
         let mut stream = session.cargo(&["test", "--workspace", "--no-fail-fast"]);
         programs.iter().for_each(|name| _ = stream.args(["--test", name]));
         stream.args(["--", "--test-threads", "1"]);
@@ -152,13 +152,14 @@ fn test(session: &mut Session) -> Outcome {
         return Outcome::Failed(format!("{}: {e}", claims.display()));
     }
     // `run-program` skips programs that another stream starts or has started.
-    let [mut others, aside, aside_too] = [(); 3].map(|()| {
+    let [mut others, after_computing, after_waiting] = [(); 3].map(|()| {
         let mut others = session.cargo(&all);
-        others.env("MP_BESIDE", BESIDE.concat().join(" ")).env("MP_CLAIMS", &claims);
+        others.env("MP_BESIDE", STREAMS.concat().join(" ")).env("MP_CLAIMS", &claims);
         others
     });
-    session.beside(&mut [computing, aside], |session| {
-        session.beside(&mut [waiting, second, aside_too], |session| _ = session.run(&mut others));
+    session.run_in_parallel(&mut [computing, after_computing], |session| {
+        session
+            .run_in_parallel(&mut [waiting, second, after_waiting], |session| _ = session.run(&mut others));
     });
     _ = std::fs::remove_dir_all(&claims);
     session.outcome()

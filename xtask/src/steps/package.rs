@@ -36,7 +36,7 @@ fn attempt(session: &mut Session) -> Result<(), String> {
     let packages = data["packages"].as_array().ok_or("cargo metadata lists no packages")?;
     let published: Vec<&Value> =
         packages.iter().filter(|p| LAYERS.iter().any(|(name, _)| p["name"] == *name)).collect();
-    published.iter().flat_map(|package| unsaid(package)).for_each(|problem| session.fail(problem));
+    published.iter().flat_map(|package| missing_fields(package)).for_each(|problem| session.fail(problem));
     let version = text(published.first().ok_or("no package is published")?, "version");
     gone_since_release(version)?.into_iter().for_each(|problem| session.fail(problem));
 
@@ -83,7 +83,7 @@ fn text<'a>(value: &'a Value, key: &str) -> &'a str {
 }
 
 /// Returns the fields missing in the manifest that crates.io and docs.rs show.
-fn unsaid(package: &Value) -> Vec<String> {
+fn missing_fields(package: &Value) -> Vec<String> {
     let name = text(package, "name");
     let words = |key: &str| package[key].as_array().map_or(0, Vec::len);
     let says = [
@@ -223,7 +223,7 @@ mod tests {
             "keywords": ["queue"], "categories": ["concurrency"],
             "metadata": {"docs": {"rs": {}}},
         });
-        assert!(unsaid(&whole).is_empty());
+        assert!(missing_fields(&whole).is_empty());
         for key in [
             "description",
             "license",
@@ -236,7 +236,7 @@ mod tests {
         ] {
             let mut less = whole.clone();
             less[key] = Value::Null;
-            assert_eq!(unsaid(&less).len(), 1, "{key}");
+            assert_eq!(missing_fields(&less).len(), 1, "{key}");
         }
     }
 }

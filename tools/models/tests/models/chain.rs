@@ -8,7 +8,7 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::member;
 use mp_models::random::at_random;
 use mp_models::ring::{
-    ENVELOPES, Ghost, OWNER, PLACE, Sweep, chain, free, intent, left, memory, owner, slots,
+    ENVELOPES, Ghost, OWNER, PLACE, Sweep, chain, find_remains, free, intent, memory, owner, slots,
 };
 use mp_queue::ring::{ChainAt, CloseChain, Extend, Get, GetOutcome, Link, Put, PutOutcome, TakenMessage};
 
@@ -212,7 +212,7 @@ impl Setup {
                 let taken_along = of(Fate::Killed) + of(Fate::Stopped);
                 assert!(lost <= taken_along, "{lost} messages lost, {taken_along} consumers");
             }
-            let unswept = left(&w.memory, &w.fates).is_some();
+            let unswept = find_remains(&w.memory, &w.fates).is_some();
             if of(Fate::Ended) > 0 && stops == 0 && !unswept && w.count(sweepers.clone(), Fate::Ended) > 0 {
                 (0..ENVELOPES).for_each(|e| {
                     assert_eq!(owner(&w.memory, e).holder, Holder::Free, "envelope {e} leaks");

@@ -12,7 +12,8 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{actor_of, is_killed, member};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    ENVELOPES, Left, META, OWNER, PLACE, TestContext, chain, free, intent, left, memory, own, owner, slots,
+    ENVELOPES, META, OWNER, PLACE, Remains, TestContext, chain, find_remains, free, intent, memory, own,
+    owner, slots,
 };
 use mp_queue::ring::{ChainAt, Get, GetOutcome, Put, PutOutcome, Settle, TakenMessage};
 
@@ -75,8 +76,8 @@ impl Process {
 
     /// Recovers for dead actors, and then frees.
     fn sweep(&self, m: &Memory, fates: &[Fate]) -> Option<Doing> {
-        let found = left(m, fates);
-        if let Some(Left::Intent(dead)) = found {
+        let found = find_remains(m, fates);
+        if let Some(Remains::Intent(dead)) = found {
             let context = TestContext::new(fates, self.chain, dead);
             return Some(Doing::Settle(context.settle()));
         }
@@ -104,7 +105,7 @@ impl Process {
             }
         }
         match (found, life) {
-            (Some(Left::Envelope(e, owner)), _) => Some(Doing::Own(e, owner.pack())),
+            (Some(Remains::Envelope(e, owner)), _) => Some(Doing::Own(e, owner.pack())),
             (_, BlockLife::Busy(p)) if dead(p) => Some(Doing::Busy(state)),
             _ => None,
         }
@@ -270,7 +271,7 @@ impl Setup {
         let receiver = self.senders;
         let end = |w: &World<Process>| {
             // A kill after the last check is left to the next sweep.
-            if w.fates[receiver] == Fate::Ended && left(&w.memory, &w.fates).is_none() {
+            if w.fates[receiver] == Fate::Ended && find_remains(&w.memory, &w.fates).is_none() {
                 (0..ENVELOPES).for_each(|e| {
                     let holder = owner(&w.memory, e).holder;
                     // Memory of a message that a stopped actor was freeing.

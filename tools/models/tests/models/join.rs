@@ -9,8 +9,8 @@ use mp_models::explore::{Actor, Fate, Memory, World};
 use mp_models::members::{actor_of, member};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    COUNT, ENVELOPES_AT, Left, META, OWNER, PLACE, TestContext, chain, free, intent, left, memory, owner,
-    returns, slots,
+    COUNT, ENVELOPES_AT, META, OWNER, PLACE, Remains, TestContext, chain, find_remains, free, intent, memory,
+    owner, returns, slots,
 };
 use mp_queue::ring::{
     Census, ChainAt, Extend, Get, GetOutcome, Link, NoteReturned, Put, PutOutcome, Reclaim, Return, Settle,
@@ -172,16 +172,16 @@ impl Process {
             }
             _ => fates.to_vec(),
         };
-        match left(m, &dead) {
-            Some(Left::Intent(a)) => {
+        match find_remains(m, &dead) {
+            Some(Remains::Intent(a)) => {
                 let context = TestContext::new(&dead, self.chain, a).redelivering();
                 Some(Doing::Settle(context.settle()))
             }
-            Some(Left::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
+            Some(Remains::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
                 let back = Return::new(returns(LIMIT), OWNER.of(e), META.of(e), owner);
                 Some(Doing::Return(back.for_dead_holder()))
             }
-            Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
+            Some(Remains::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
             None => untold(m, &dead).then(|| Doing::Note(NoteReturned::new(returns(LIMIT)))),
         }
     }
@@ -189,7 +189,7 @@ impl Process {
     /// Returns `true` if nothing is left for the heir, and nothing will come except from a stopped actor.
     fn is_over(&self, m: &Memory, fates: &[Fate]) -> bool {
         let coming = |e| owner(m, e).holder == Holder::Queued && !waits_for_a_stopped(m, fates);
-        left(m, fates).is_none()
+        find_remains(m, fates).is_none()
             && !untold(m, fates)
             && !not_begun(m, &self.chain)
             && !(0..ENVELOPES as u32).any(coming)
@@ -202,7 +202,7 @@ impl Process {
             |fate: Fate, e: u64| (0..fates.len()).any(|a| fates[a] == fate && m.peek(intent(a)) == e);
         // Only the stopped actor can settle a task that a dead actor also intended.
         let in_doubt = (1..=ENVELOPES).any(|e| intends(Fate::Killed, e) && intends(Fate::Stopped, e));
-        let visited = left(m, fates).is_none() && !untold(m, fates);
+        let visited = find_remains(m, fates).is_none() && !untold(m, fates);
         let no_actor = fates[HEIR] != Fate::Ended && not_begun(m, &self.chain);
         in_doubt || visited && (waits_for_a_stopped(m, fates) || no_actor)
     }
@@ -222,7 +222,7 @@ impl Process {
         }
         assert!(ghost.open.is_empty(), "joined, and {:?} are unfinished", ghost.open);
         ghost.zeros = (ghost.zeros + 1).min(2);
-        others_gone && left(m, fates).is_none()
+        others_gone && find_remains(m, fates).is_none()
     }
 }
 

@@ -8,8 +8,8 @@ use mp_models::explore::{Actor, Explored, Fate, Memory, World};
 use mp_models::members::{actor_of, member};
 use mp_models::random::at_random;
 use mp_models::ring::{
-    ENVELOPES, ENVELOPES_AT, Left, META, OWNER, PLACE, TestContext, chain, free, intent, item, left, memory,
-    number_of, own, owner, returns, slots, small,
+    ENVELOPES, ENVELOPES_AT, META, OWNER, PLACE, Remains, TestContext, chain, find_remains, free, intent,
+    item, memory, number_of, own, owner, returns, slots, small,
 };
 use mp_queue::ring::{
     ChainAt, Enclose, Get, GetOutcome, NoteReturned, Position, Put, PutOutcome, PutSmall, Reclaim, Return,
@@ -101,7 +101,7 @@ impl Process {
                 && !with_stopped(m, &self.chain, fates, e)
         };
         fates[..self.producers].iter().all(|f| f.gone())
-            && left(m, fates).is_none()
+            && find_remains(m, fates).is_none()
             && !(0..ENVELOPES).any(coming)
     }
 }
@@ -254,15 +254,15 @@ impl Actor for Process {
                 Some(_) if consumer => Some(self.look_again(me)),
                 Some(_) => Some(Doing::Note(NoteReturned::new(returns(self.limit)))),
             },
-            Doing::Look => match left(m, fates) {
-                Some(Left::Intent(dead)) => {
+            Doing::Look => match find_remains(m, fates) {
+                Some(Remains::Intent(dead)) => {
                     let context = TestContext::new(fates, self.chain, dead).redelivering();
                     Some(Doing::Settle(context.settle()))
                 }
-                Some(Left::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
+                Some(Remains::Envelope(e, owner)) if matches!(owner.holder, Holder::Leased(_)) => {
                     Some(Doing::Return(e, self.give_back(e, owner).for_dead_holder()))
                 }
-                Some(Left::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
+                Some(Remains::Envelope(e, owner)) => Some(Doing::Own(e, owner.pack())),
                 None if untold(m, fates) => Some(Doing::Note(NoteReturned::new(returns(self.limit)))),
                 None => (!fates[..self.sweepers].iter().all(|f| f.gone())).then_some(Doing::Look),
             },
@@ -333,7 +333,7 @@ impl Setup {
     fn check(self, world: World<Process>, kills: u32, stops: u32) -> Explored {
         let consumers = self.producers..self.producers + self.consumers;
         let end = |w: &World<Process>| {
-            let swept = left(&w.memory, &w.fates).is_none() && !untold(&w.memory, &w.fates);
+            let swept = find_remains(&w.memory, &w.fates).is_none() && !untold(&w.memory, &w.fates);
             if w.count(consumers.clone(), Fate::Ended) == 0 || !swept {
                 return;
             }

@@ -13,7 +13,7 @@ use mp_core::steps::{
 };
 use mp_core::words::{BlockKind, BlockLife, BlockState, Presence, RecoveringSlots, Seat, Tenancy};
 use mp_models::explore::{Actor, Fate, Memory, World};
-use mp_models::members::{Known, is_killed, killed, member};
+use mp_models::members::{DeathSnapshot, is_killed, killed, member};
 use mp_models::random::at_random;
 use mp_models::vacating::{
     ACTORS, DEAD, LEAVER, MESSAGE, NO_PAGES, Pages, QUEUE, VISITORS, has_no_seats, is_remembered, is_visited,
@@ -71,7 +71,7 @@ enum Doing {
     Look,
     Announce,
     Visit(BeginRecovery),
-    Alone(CheckSoleRecovery<Known>),
+    Alone(CheckSoleRecovery<DeathSnapshot>),
     Message,
     Block(BlockAt),
     Seat(BlockAt),
@@ -280,7 +280,7 @@ impl Actor for Process {
                     self.counted = counted;
                     let others = (VISITORS..VISITORS + self.setup.visitors).filter(|&a| a != me);
                     let others = others.map(|a| (visiting(a), member(a))).collect();
-                    Doing::Alone(CheckSoleRecovery::new(dead as u32, others, Known::new(me, fates)))
+                    Doing::Alone(CheckSoleRecovery::new(dead as u32, others, DeathSnapshot::new(me, fates)))
                 }
             },
             Doing::Alone(alone) => match alone.step(m) {

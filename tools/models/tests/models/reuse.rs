@@ -9,7 +9,7 @@ use mp_core::steps::{
 };
 use mp_core::words::{BlockId, BlockKind, BlockLife, BlockState, CurrentUpdate, Member, Seat};
 use mp_models::explore::{Actor, Fate, Memory, World};
-use mp_models::members::{Known, is_killed, member};
+use mp_models::members::{DeathSnapshot, is_killed, member};
 
 const SLAB: Word = Word::at(0);
 /// Word that never changes: for the planted bug.
@@ -87,11 +87,11 @@ enum Doing {
     // make
     LookToMake(u64),
     ClaimAll(u64, u64, u32, ClaimBlock),
-    Retire(u64, Update<Set, Known>),
+    Retire(u64, Update<Set, DeathSnapshot>),
     GiveBack(u64),
-    GiveClass(u64, Update<Set, Known>),
+    GiveClass(u64, Update<Set, DeathSnapshot>),
     // sweep
-    Complete(Update<Set, Known>),
+    Complete(Update<Set, DeathSnapshot>),
     Busy(u32, u64),
     Check(FreeCheck<Pages>, u32),
 }
@@ -145,8 +145,8 @@ impl Process {
         None
     }
 
-    fn set(&self, me: usize, fates: &[Fate], from: u64, to: u64) -> Update<Set, Known> {
-        let known = Known::new(me, fates);
+    fn set(&self, me: usize, fates: &[Fate], from: u64, to: u64) -> Update<Set, DeathSnapshot> {
+        let known = DeathSnapshot::new(me, fates);
         Update::new(UPDATES, member(me), Set { from, to }, known)
     }
 

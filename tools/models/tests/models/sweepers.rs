@@ -10,7 +10,7 @@ use mp_core::mem::{Mem, Steps};
 use mp_core::steps::{BeginRecovery, CheckSoleRecovery, EndRecovery};
 use mp_core::words::{Holder, Owner, Presence, RecoveringSlots, RingPlace, Tenancy};
 use mp_models::explore::{Actor, Fate, Memory, World};
-use mp_models::members::{Known, actor_of, is_killed, killed, member};
+use mp_models::members::{DeathSnapshot, actor_of, is_killed, killed, member};
 use mp_models::random::at_random;
 use mp_models::ring::{
     COUNT, ENVELOPES_AT, META, OWNER, PLACE, TestContext, chain, free, intent, memory, owner, returns, ring,
@@ -44,7 +44,7 @@ enum Doing {
     Look,
     Announce,
     Visit(BeginRecovery),
-    Alone(CheckSoleRecovery<Known>),
+    Alone(CheckSoleRecovery<DeathSnapshot>),
     Settle(Box<Settle<TestContext>>),
     Envelope,
     Return(Return),
@@ -210,7 +210,7 @@ impl Actor for Process {
                 Some(counted) => {
                     self.counted = counted;
                     let living = SWEEPERS.filter(|&a| a != me).map(|a| (visiting(a), member(a)));
-                    let oracle = Known::new(me, fates);
+                    let oracle = DeathSnapshot::new(me, fates);
                     let others = if self.rash { Vec::new() } else { living.collect() };
                     Doing::Alone(CheckSoleRecovery::new(dead as u32, others, oracle))
                 }

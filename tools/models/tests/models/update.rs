@@ -6,7 +6,7 @@ use mp_core::mem::{Column, Steps, Word};
 use mp_core::steps::{Update, UpdateAt, UpdateOutcome, UpdatePlan};
 use mp_core::words::CurrentUpdate;
 use mp_models::explore::{Actor, Fate, Memory, World};
-use mp_models::members::{Known, member};
+use mp_models::members::{DeathSnapshot, member};
 use mp_models::random::at_random;
 
 const A: Word = Word::at(0);
@@ -54,12 +54,12 @@ struct Process {
     transfers: u64,
     exchanges: u64,
     /// Present attempt, with its knowledge at the beginning.
-    doing: Option<Update<Kind, Known>>,
+    doing: Option<Update<Kind, DeathSnapshot>>,
 }
 
 impl Process {
-    fn begin(&self, me: usize, fates: &[Fate]) -> Update<Kind, Known> {
-        let known = Known::new(me, fates);
+    fn begin(&self, me: usize, fates: &[Fate]) -> Update<Kind, DeathSnapshot> {
+        let known = DeathSnapshot::new(me, fates);
         Update::new(AT, member(me), self.program[0], known)
     }
 }

@@ -13,7 +13,7 @@ use mp_core::steps::{
 };
 use mp_core::words::{BlockKind, BlockLife, BlockState, Presence, RecoveringSlots, Seat, Tenancy};
 use mp_models::explore::{Actor, Fate, Memory, World};
-use mp_models::members::{Known, killed, member};
+use mp_models::members::{DeathSnapshot, killed, member};
 use mp_models::random::at_random;
 use mp_models::vacating::{
     DEAD, LEAVER, MESSAGE, NO_PAGES, OTHER_USE, Pages, QUEUE, SLAB, TOKEN, TOLD, VISITORS, has_no_seats,
@@ -42,7 +42,7 @@ enum Doing {
     Look,
     Announce,
     Visit(BeginRecovery),
-    Alone(CheckSoleRecovery<Known>),
+    Alone(CheckSoleRecovery<DeathSnapshot>),
     Queue,
     Seat,
     Tell,
@@ -256,7 +256,7 @@ impl Actor for Process {
                     let others = (VISITORS..VISITORS + self.setup.visitors)
                         .filter(|&a| a != me && self.setup.bug != Bug::Rash);
                     let others = others.map(|a| (visiting(a), member(a))).collect();
-                    Doing::Alone(CheckSoleRecovery::new(dead as u32, others, Known::new(me, fates)))
+                    Doing::Alone(CheckSoleRecovery::new(dead as u32, others, DeathSnapshot::new(me, fates)))
                 }
             },
             Doing::Alone(alone) => match alone.step(m) {

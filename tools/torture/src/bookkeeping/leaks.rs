@@ -105,7 +105,8 @@ impl fmt::Display for InUse {
         let Self { blocks, bytes, messages, members, compartments, descriptors, files, names } = self;
         write!(
             f,
-            "{blocks} blocks of {bytes} bytes, {messages} messages, {members} members, {descriptors} descriptors in \
+            "{blocks} blocks of {bytes} bytes, {messages} messages, {members} members, {descriptors} \
+             descriptors in \
              {compartments} compartments, {files} files, {names} names"
         )
     }

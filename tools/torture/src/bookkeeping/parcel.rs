@@ -71,7 +71,8 @@ fn check_elements(number: u64, i: u64, elements: &[u64]) -> mp::AnyResult<()> {
         Some(at) => {
             let (found, len) = (elements[at], elements.len());
             Err(format!(
-                "torn: element {at} of {len} of tensor {i} of message {number} is {found:#x} instead of {expected:#x}"
+                "torn: element {at} of {len} of tensor {i} of message {number} is {found:#x} instead of \
+                 {expected:#x}"
             )
             .into())
         }

@@ -7,7 +7,7 @@ use crate::bookkeeping::leaks::Leaked;
 /// Violation of a guarantee.
 #[derive(Debug)]
 pub(crate) struct Finding {
-    pub(crate) what: What,
+    pub(crate) what: FindingKind,
     pub(crate) text: String,
     /// Leaked resources, if that is the violation.
     pub(crate) leaked: Leaked,
@@ -15,7 +15,7 @@ pub(crate) struct Finding {
 
 /// Broken guarantee.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum What {
+pub(crate) enum FindingKind {
     Hang,
     Torn,
     Duplicated,
@@ -25,14 +25,14 @@ pub(crate) enum What {
     Failed,
 }
 
-impl What {
-    pub(crate) const ALL: [(What, &str); 6] = [
-        (What::Hang, "hang"),
-        (What::Torn, "torn"),
-        (What::Duplicated, "duplicated"),
-        (What::Lost, "lost"),
-        (What::Leaked, "leaked"),
-        (What::Failed, "failed"),
+impl FindingKind {
+    pub(crate) const ALL: [(FindingKind, &str); 6] = [
+        (FindingKind::Hang, "hang"),
+        (FindingKind::Torn, "torn"),
+        (FindingKind::Duplicated, "duplicated"),
+        (FindingKind::Lost, "lost"),
+        (FindingKind::Leaked, "leaked"),
+        (FindingKind::Failed, "failed"),
     ];
 }
 
@@ -40,13 +40,13 @@ impl Finding {
     /// Classifies an error by its text.
     pub(crate) fn of(error: &dyn fmt::Display) -> Self {
         let text = error.to_string();
-        let said = |(_, word): &&(What, &str)| text.contains(&format!("{word}: "));
-        let what = What::ALL.iter().find(said).map_or(What::Failed, |(what, _)| *what);
+        let said = |(_, word): &&(FindingKind, &str)| text.contains(&format!("{word}: "));
+        let what = FindingKind::ALL.iter().find(said).map_or(FindingKind::Failed, |(what, _)| *what);
         Self { what, text, leaked: Leaked::default() }
     }
 
     pub(crate) fn hang(text: String) -> Self {
-        Self { what: What::Hang, text, leaked: Leaked::default() }
+        Self { what: FindingKind::Hang, text, leaked: Leaked::default() }
     }
 }
 

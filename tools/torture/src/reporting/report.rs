@@ -9,10 +9,10 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::args::Args;
 use crate::bookkeeping::leaks::Leaked;
 use crate::bookkeeping::ledger::Account;
-use crate::reporting::finding::{Finding, What};
+use crate::reporting::finding::{Finding, FindingKind};
 use crate::rounds::crew::Signals;
 use crate::rounds::group::Kind;
-use crate::rounds::round::Ended;
+use crate::rounds::round::RoundEnd;
 
 /// Progress bar.
 pub(crate) struct Bar(ProgressBar);
@@ -50,7 +50,7 @@ impl Report {
         Self { args, rounds: 0, signals: Signals::default(), sums: BTreeMap::new(), found: None }
     }
 
-    pub(crate) fn add(&mut self, ended: Ended) {
+    pub(crate) fn add(&mut self, ended: RoundEnd) {
         self.rounds += 1;
         self.signals.kills += ended.signals.kills;
         self.signals.stops += ended.signals.stops;
@@ -106,12 +106,12 @@ impl fmt::Display for Report {
             )?;
         }
         writeln!(f)?;
-        for (what, word) in What::ALL {
+        for (what, word) in FindingKind::ALL {
             let count = self.found.iter().filter(|(finding, _)| finding.what == what).count();
             writeln!(f, "{word:<12}{count}")?;
         }
         match &self.found {
-            Some((finding, _)) if finding.what != What::Leaked => {
+            Some((finding, _)) if finding.what != FindingKind::Leaked => {
                 writeln!(f, "left at the end: not looked at")?
             }
             found => {

@@ -157,8 +157,9 @@ impl Crew {
             let place = &mut self.places[at];
             let Some(process) = &place.process else { continue };
             if let Some(exit) = process.exit() {
-                let ours = place.killed
-                    && matches!(exit, ExitStatus::Signal { signal, .. } if signal == mp::process::Signal::KILL);
+                let kill = mp::process::Signal::KILL;
+                let ours =
+                    place.killed && matches!(exit, ExitStatus::Signal { signal, .. } if signal == kill);
                 let pid = process.pid();
                 let end = place.process.take().map_or(Ok(()), |process| process.join());
                 if ours {

@@ -17,7 +17,7 @@ use crate::rounds::group::{Group, Kind};
 use crate::workloads::cuda;
 
 /// Outcome of a round.
-pub(crate) struct Ended {
+pub(crate) struct RoundEnd {
     pub(crate) accounts: Vec<(Kind, Account)>,
     pub(crate) signals: Signals,
     /// Finding, and the state at that time.
@@ -76,7 +76,7 @@ pub(crate) fn round(
     time: Duration,
     before: &InUse,
     seen: &dyn Fn(u64, Signals),
-) -> Result<Ended, Finding> {
+) -> Result<RoundEnd, Finding> {
     let mut random = Random::new(seed);
     let in_files = random.percent(25);
     set_sharing_strategy(if in_files {
@@ -95,5 +95,5 @@ pub(crate) fn round(
         Err(finding) => (Vec::new(), Some(finding)),
     };
     let found = found.map(|finding| (finding, state));
-    Ok(Ended { accounts, signals, found })
+    Ok(RoundEnd { accounts, signals, found })
 }

@@ -67,7 +67,7 @@ pub(crate) fn drive<F: Future>(future: F, mut limit: Option<Limit>) -> Option<F:
     }
 }
 
-type Getting<'a> = Pin<Box<dyn Future<Output = Result<Option<Parcel>, GetError>> + 'a>>;
+type PendingGet<'a> = Pin<Box<dyn Future<Output = Result<Option<Parcel>, GetError>> + 'a>>;
 
 impl Worker {
     /// Returns a limit with a probability of `percent`.
@@ -95,7 +95,7 @@ impl Worker {
     /// Gets by several futures at a time, until nothing comes any more.
     pub(crate) fn get_async(&mut self, queue: &Queue<Parcel>) -> mp::AnyResult<()> {
         let waker = waker();
-        let mut waiting: Vec<Getting<'_>> = Vec::new();
+        let mut waiting: Vec<PendingGet<'_>> = Vec::new();
         loop {
             waiting.resize_with(AT_ONCE, || Box::pin(queue.get_async()));
             self.row.note(Op::Poll, queue.len() as u64);

@@ -74,7 +74,8 @@ impl Objects {
                 // Through the other object.
                 0 => {
                     let by = closure!([shelf = shelf.clone()] |_by: &mut Shelf, args: Args| {
-                        Ok::<_, String>(shelf.call_with(closure!([] |shelf: &mut Shelf, args: Args| note(shelf, args)), args))
+                        let noted = closure!([] |shelf: &mut Shelf, args: Args| note(shelf, args));
+                        Ok::<_, String>(shelf.call_with(noted, args))
                     });
                     self.shelves[1 - at].call_with(by, args(mark, number)?)
                 }

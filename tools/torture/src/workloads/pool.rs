@@ -37,13 +37,13 @@ struct Task {
 
 /// Result of a task.
 #[derive(Message)]
-struct Done {
+struct TaskResult {
     worker: u32,
     parcel: Parcel,
 }
 
 /// Runs a task.
-fn answer(task: Task) -> mp::AnyResult<Done> {
+fn answer(task: Task) -> mp::AnyResult<TaskResult> {
     let Task { job, once, ledger } = task;
     ledger.got(job.number, once)?;
     job.check()?;
@@ -52,7 +52,7 @@ fn answer(task: Task) -> mp::AnyResult<Done> {
     for _ in 0..random.below(200) {
         std::thread::yield_now();
     }
-    Ok(Done { worker: std::process::id(), parcel: Parcel::answer(job, &mut random)? })
+    Ok(TaskResult { worker: std::process::id(), parcel: Parcel::answer(job, &mut random)? })
 }
 
 /// Sends a signal to a process, if it is a child of this one.
@@ -156,12 +156,12 @@ impl Worker {
     fn collect(
         &mut self,
         number: u64,
-        result: AsyncResult<Done>,
+        result: AsyncResult<TaskResult>,
         torment: &mut Torment,
     ) -> mp::AnyResult<()> {
         self.row.note(Op::Collect, number);
         match result.get() {
-            Ok(Done { worker, parcel }) if parcel.job.number == number => {
+            Ok(TaskResult { worker, parcel }) if parcel.job.number == number => {
                 torment.has_done(worker);
                 parcel.check()?;
                 self.ledger.done(number)

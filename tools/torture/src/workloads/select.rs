@@ -101,7 +101,7 @@ enum Source {
 }
 
 /// Result of taking from an object that is reported as ready.
-enum Found {
+enum TakeOutcome {
     Message(Parcel),
     /// Another worker was faster.
     Nothing,
@@ -111,7 +111,7 @@ enum Found {
 
 impl Inlets {
     /// Takes a message without waiting.
-    fn take(&self, source: Source) -> mp::AnyResult<Found> {
+    fn take(&self, source: Source) -> mp::AnyResult<TakeOutcome> {
         let got = match source {
             Source::Bounded => self.bounded.try_get(),
             Source::Growing => self.growing.try_get(),
@@ -119,9 +119,9 @@ impl Inlets {
             _ => self.pipe.try_recv().map(Some),
         };
         match got {
-            Ok(Some(parcel)) => Ok(Found::Message(parcel)),
-            Ok(None) | Err(GetError::Disconnected) => Ok(Found::End),
-            Err(GetError::Empty) => Ok(Found::Nothing),
+            Ok(Some(parcel)) => Ok(TakeOutcome::Message(parcel)),
+            Ok(None) | Err(GetError::Disconnected) => Ok(TakeOutcome::End),
+            Err(GetError::Empty) => Ok(TakeOutcome::Nothing),
             Err(error) => Err(format!("from {source:?}: {error}").into()),
         }
     }
@@ -218,12 +218,12 @@ impl Worker {
                     Source::Parent => return Err("torn: the parent was said to have ended".into()),
                     Source::Child => child.take().map_or(Ok(()), Child::join)?,
                     _ => match from.take(source)? {
-                        Found::Message(parcel) => {
+                        TakeOutcome::Message(parcel) => {
                             fruitless = 0;
                             self.got_by(source as u8, &parcel)?;
                         }
-                        Found::End => open.retain(|&other| other != source),
-                        Found::Nothing => {}
+                        TakeOutcome::End => open.retain(|&other| other != source),
+                        TakeOutcome::Nothing => {}
                     },
                 }
                 if fruitless > FRUITLESS {

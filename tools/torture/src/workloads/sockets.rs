@@ -101,7 +101,7 @@ impl Service {
 }
 
 /// Result of polling for a message.
-enum Heard {
+enum PollOutcome {
     Something,
     /// The message is incomplete.
     Nothing,
@@ -203,7 +203,7 @@ impl Worker {
             for i in found.into_iter().rev() {
                 match i {
                     0 => self.accept(&listener, &mut connections)?,
-                    _ if matches!(self.answer(&connections[i - 1])?, Heard::End) => {
+                    _ if matches!(self.answer(&connections[i - 1])?, PollOutcome::End) => {
                         drop(connections.remove(i - 1));
                     }
                     _ => {}
@@ -229,19 +229,19 @@ impl Worker {
     }
 
     /// Answers the next message.
-    fn answer(&mut self, connection: &Connection) -> mp::AnyResult<Heard> {
+    fn answer(&mut self, connection: &Connection) -> mp::AnyResult<PollOutcome> {
         let packet: Packet = match connection.try_recv() {
             Ok(packet) => packet,
-            Err(GetError::Empty) => return Ok(Heard::Nothing),
-            Err(error) if is_gone(&error) => return Ok(Heard::End),
+            Err(GetError::Empty) => return Ok(PollOutcome::Nothing),
+            Err(error) if is_gone(&error) => return Ok(PollOutcome::End),
             Err(error) => return Err(error.into()),
         };
         packet.check()?;
         self.numbered(0, packet.from, packet.number)?;
         self.row.note(Op::Answer, packet.number);
         match connection.send(packet.number) {
-            Ok(()) => Ok(Heard::Something),
-            Err(PutError::Disconnected(_)) => Ok(Heard::End),
+            Ok(()) => Ok(PollOutcome::Something),
+            Err(PutError::Disconnected(_)) => Ok(PollOutcome::End),
             Err(error) => Err(error.to_string().into()),
         }
     }

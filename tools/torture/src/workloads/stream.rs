@@ -86,7 +86,7 @@ impl IterableDataset for Shards {
 }
 
 /// Samples received in an epoch.
-struct Given {
+struct EpochSamples {
     /// `true` if samples keep their places.
     ordered: bool,
     seed: u64,
@@ -95,7 +95,7 @@ struct Given {
     lanes: Vec<Vec<(usize, u64)>>,
 }
 
-impl Given {
+impl EpochSamples {
     /// Checks a batch, and returns the process that made it.
     fn check(&mut self, batch: &LoadedBatch<Columns>, sizes: &[u64]) -> AnyResult<u32> {
         let info = &batch.info;
@@ -177,7 +177,7 @@ impl Worker {
         let mut epoch = 0;
         while !self.row.over() {
             let lanes = vec![Vec::new(); loader.lanes() as usize];
-            let mut given = Given { ordered: window == 0, seed: self.mark, epoch, lanes };
+            let mut given = EpochSamples { ordered: window == 0, seed: self.mark, epoch, lanes };
             let mut batches = loader.epoch(epoch);
             for number in 0.. {
                 self.row.note(Op::Collect, number);

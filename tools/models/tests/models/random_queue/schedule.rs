@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use mp_core::words::Holder;
 use mp_models::explore::{Fate, World};
-use mp_models::ring::{ENVELOPES, MAX_ACTORS, MAX_SLOTS, chain, intent, left, memory, owner};
+use mp_models::ring::{ENVELOPES, MAX_ACTORS, MAX_SLOTS, chain, find_remains, intent, memory, owner};
 use proptest::prelude::*;
 
 use super::actor::{Doing, Ghost, Process, Role};
@@ -126,7 +126,7 @@ pub fn play(case: &Case, mut w: World<Process>) -> Ghost {
     }
     let busy = |w: &World<Process>| {
         let p = &w.actors[LAST_SWEEPER];
-        p.doing != Doing::Start || left(&w.memory, &w.fates).is_some()
+        p.doing != Doing::Start || find_remains(&w.memory, &w.fates).is_some()
     };
     drive(&mut w, LAST_SWEEPER, busy);
     w.actors[LAST_SWEEPER].role = Role::Consumer;

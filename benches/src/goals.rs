@@ -6,7 +6,7 @@ use crate::run::Outcome;
 
 /// Goal for our figure in a row.
 #[derive(Clone, Copy, Debug)]
-enum Wanted {
+enum Goal {
     /// Maximum in the row's unit.
     AtMost(f64),
     AtLeast(f64),
@@ -16,9 +16,9 @@ enum Wanted {
     Than(&'static str, f64),
 }
 
-use Wanted::{AtLeast, AtMost, OfLimit, Than};
+use Goal::{AtLeast, AtMost, OfLimit, Than};
 
-const ALL: &[(&str, &[Wanted])] = &[
+const ALL: &[(&str, &[Goal])] = &[
     ("rtt_awake", &[AtMost(1_000.0), Than("iceoryx2", 2.5)]),
     ("rtt_asleep", &[OfLimit(1.15)]),
     ("one_way_1p1c", &[AtLeast(6e6), Than("ipc-channel", 15.0)]),
@@ -51,7 +51,7 @@ const ALL: &[(&str, &[Wanted])] = &[
     ("pool_tensor_1m", &[AtLeast(100e3)]),
 ];
 
-impl Wanted {
+impl Goal {
     /// Describes the goal, and whether it is met. `None` if that is unknown.
     fn of(self, outcome: &Outcome) -> Option<(String, bool)> {
         let ours = outcome.ours?.median;
@@ -114,7 +114,7 @@ mod tests {
             peers: vec![Peer { name: "slow", summary: summary(300.0), ratio: summary(ours / 300.0) }],
         };
         assert!(list(&[outcome(114.0)]).starts_with("met") && list(&[outcome(116.0)]).starts_with("MISSED"));
-        let met = |wanted: Wanted| wanted.of(&outcome(100.0)).map(|(_, met)| met);
+        let met = |wanted: Goal| wanted.of(&outcome(100.0)).map(|(_, met)| met);
         assert_eq!(
             [met(Than("slow", 3.0)), met(Than("slow", 3.1)), met(Than("none", 1.0))],
             [Some(true), Some(false), None]

@@ -26,9 +26,9 @@ pub(crate) fn version(value: &Value, before: u64) -> Result<u64> {
 pub(crate) const WINDOW: u64 = 512;
 
 /// Checks the numbers of the messages, one after the other.
-pub(crate) struct Counted(pub(crate) u64);
+pub(crate) struct SequenceCheck(pub(crate) u64);
 
-impl Counted {
+impl SequenceCheck {
     /// Counts one more message. An error if it is not the next one.
     pub(crate) fn next(&mut self, number: u64) -> Result<()> {
         if number != self.0 {

@@ -5,7 +5,7 @@ use mp::{Event, Queue, SharedTensor, SpawnOptions, Tensor, start_processes};
 
 use crate::Result;
 use crate::process::DEADLINE;
-use crate::work::kept::{Counted, Value, WINDOW, value, version};
+use crate::work::retained::{SequenceCheck, Value, WINDOW, value, version};
 use crate::work::{Outcome, Plan, now};
 
 /// Receiver, event of its readiness, and the last version.
@@ -44,7 +44,7 @@ type Hear = (broadcast::Receiver<u64>, Queue<()>, SharedTensor<u64>, u64);
 
 fn hear(_: usize, (receiver, there, far, count): Hear) -> Result<()> {
     there.put(())?;
-    let mut counted = Counted(0);
+    let mut counted = SequenceCheck(0);
     while counted.0 < count {
         counted.next(receiver.recv()?)?;
         if counted.0.is_multiple_of(WINDOW / 2) {

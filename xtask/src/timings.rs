@@ -18,7 +18,7 @@ const TICKS: f64 = 100.0;
 
 /// The time of a test program.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Took {
+pub(crate) struct Timing {
     pub(crate) program: String,
     /// Wall time in seconds.
     pub(crate) wall: f64,
@@ -26,13 +26,13 @@ pub(crate) struct Took {
     pub(crate) processors: f64,
 }
 
-impl fmt::Display for Took {
+impl fmt::Display for Timing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{PREFIX}{} {:.1} s, of processors {:.1} s", self.program, self.wall, self.processors)
     }
 }
 
-impl Took {
+impl Timing {
     /// Measures the children of this process, all of which have ended. Cargo's hash in the program's name is
     /// removed.
     pub(crate) fn by_children(program: &str, wall: Duration) -> Self {
@@ -60,8 +60,8 @@ fn of_children(stat: &str) -> f64 {
 }
 
 /// Formats the slowest programs. Several runs of one program are summed.
-pub(crate) fn table(all: &[Took]) -> String {
-    let mut sums: Vec<Took> = Vec::new();
+pub(crate) fn table(all: &[Timing]) -> String {
+    let mut sums: Vec<Timing> = Vec::new();
     for took in all {
         match sums.iter_mut().find(|sum| sum.program == took.program) {
             Some(sum) => {
@@ -74,7 +74,7 @@ pub(crate) fn table(all: &[Took]) -> String {
     sums.sort_by(|a, b| b.wall.total_cmp(&a.wall));
     let rest = sums.split_off(sums.len().min(SHOWN));
     if !rest.is_empty() {
-        sums.push(Took {
+        sums.push(Timing {
             program: format!("{} others", rest.len()),
             wall: rest.iter().map(|took| took.wall).sum(),
             processors: rest.iter().map(|took| took.processors).sum(),
@@ -92,16 +92,16 @@ pub(crate) fn table(all: &[Took]) -> String {
 mod tests {
     use super::*;
 
-    fn took(program: &str, wall: f64) -> Took {
-        Took { program: program.to_owned(), wall, processors: 2.0 * wall }
+    fn took(program: &str, wall: f64) -> Timing {
+        Timing { program: program.to_owned(), wall, processors: 2.0 * wall }
     }
 
     #[test]
     fn what_is_written_is_read() {
         let line = took("killed_pool", 12.5).to_string();
         assert_eq!(line, "took killed_pool 12.5 s, of processors 25.0 s");
-        assert_eq!(Took::read(&line), Some(took("killed_pool", 12.5)));
-        assert_eq!(Took::read("took two looks s"), None);
+        assert_eq!(Timing::read(&line), Some(took("killed_pool", 12.5)));
+        assert_eq!(Timing::read("took two looks s"), None);
     }
 
     #[test]
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn the_longest_come_first_and_the_rest_is_summed() {
-        let mut all: Vec<Took> = (0..20).map(|n| took(&format!("p{n}"), f64::from(n))).collect();
+        let mut all: Vec<Timing> = (0..20).map(|n| took(&format!("p{n}"), f64::from(n))).collect();
         all.push(took("p3", 50.0));
         let table = table(&all);
         let lines: Vec<&str> = table.lines().collect();
