@@ -305,7 +305,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_result_that_no_header_has_is_an_error_like_others() {
+    fn unknown_result_is_a_driver_error() {
         let error = Error::driver("cuMemCreate", 4321, || None);
         assert!(matches!(&error, Error::Driver { code: 4321, help: None, .. }));
         let expected =

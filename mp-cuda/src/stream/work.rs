@@ -200,7 +200,7 @@ mod tests {
 
     /// A tensor that was sent later may be used first. The stream then runs after the later tick.
     #[test]
-    fn of_each_stream_that_is_waited_for_the_last_tick_is_noted() {
+    fn last_tick_of_each_awaited_stream_is_recorded() {
         let mut clock = Clock::claim(Arena::current().unwrap()).unwrap();
         let mut tick = || {
             let tick = clock.next().unwrap();

@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_view_beyond_its_memory_and_a_tick_that_no_stream_has_made_are_refused() {
+    fn invalid_view_or_tick_is_refused() {
         let mut clock = Clock::claim(Arena::current().unwrap()).unwrap();
         let tick = clock.next().unwrap();
         refused(0, 1024, tick, "is no tick that a stream has made");
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn exclusive_view_with_overlapping_elements_is_refused() {
+    fn exclusive_view_with_overlap_is_refused() {
         let receive = |view: View| {
             let piece = Piece::without_driver(Uuid([7; 16]), BYTES).unwrap();
             let mut out = Outgoing::default();

@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_device_that_others_keep_busy_is_waited_for_and_one_that_writes_nothing_is_not() {
+    fn probe_waits_only_while_device_is_busy() {
         let (second, hour) = (Duration::from_secs(1), Duration::from_secs(3600));
         for over in [None, Some(Duration::ZERO), Some(hour)] {
             assert_eq!(First::known(true, over, hour), Some(First::Seen));

@@ -222,7 +222,7 @@ fn a_maker_is_killed_at_each_call_of_the_driver() {
 }
 
 #[test]
-fn a_process_is_killed_at_each_call_that_opens_a_piece() {
+fn process_is_killed_at_each_opening_call() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let before = Arena::current().unwrap().compartments_in_use();

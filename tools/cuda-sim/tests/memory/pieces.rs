@@ -160,7 +160,7 @@ fn a_message_that_does_not_leave_gives_it_back() {
 
 /// The piece's contents are validated.
 #[test]
-fn a_piece_that_is_not_what_its_message_says_is_refused() {
+fn piece_that_differs_from_its_message_is_refused() {
     let _alone = alone();
     let session = setup().start().unwrap();
     let moves = moves();

@@ -96,7 +96,7 @@ fn captured((): ()) -> Outcome {
 }
 
 #[test]
-fn what_a_stream_is_given_while_it_is_captured_does_not_run() {
+fn captured_work_does_not_run() {
     let session = session();
     run(&session, captured, ());
     nothing_is_left(&session);

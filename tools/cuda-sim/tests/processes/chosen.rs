@@ -21,7 +21,7 @@ fn why_not((): ()) -> Outcome<String> {
 }
 
 #[test]
-fn where_the_table_can_t_be_registered_events_order_the_streams_of_all() {
+fn events_are_chosen_without_registration() {
     let session = setup().set("PROFILE", "mig").start().unwrap();
     let rule = "fail=cuMemHostRegister_v2:1:NOT_SUPPORTED";
     let first = with_gpu(&session).env("MP_CUDA_SIM_INJECT", rule).spawn(which, ()).unwrap();
@@ -37,7 +37,7 @@ fn refused(session: &Session, words: &[&str]) {
 }
 
 #[test]
-fn a_process_that_can_t_take_part_says_what_it_lacks() {
+fn missing_ability_is_named() {
     let session = setup().start().unwrap();
     assert_eq!(run(&session, which, ()), "Clocks");
     for missing in ["cuStreamWriteValue64_v2", "cuStreamWaitValue64_v2"] {
@@ -50,7 +50,7 @@ fn a_process_that_can_t_take_part_says_what_it_lacks() {
 }
 
 #[test]
-fn a_process_whose_driver_refuses_the_table_that_others_have_says_so() {
+fn refused_registration_is_an_error() {
     let session = setup().start().unwrap();
     assert_eq!(run(&session, which, ()), "Clocks");
     let rule = "fail=cuMemHostRegister_v2:1:NOT_PERMITTED;fail=cuMemHostRegister_v2:2:NOT_PERMITTED";

@@ -161,7 +161,7 @@ fn other_work_goes_on_beside_a_long_kernel() {
 }
 
 #[test]
-fn other_work_goes_on_beside_a_long_kernel_that_begins_when_memory_is_in_line() {
+fn late_long_kernel_delays_no_other_work() {
     beside_a_long_kernel(true);
 }
 
@@ -176,7 +176,7 @@ fn works_beside_a_stream_that_was_dropped((from, ()): (Clones, ())) -> Outcome {
 }
 
 #[test]
-fn other_work_goes_on_beside_a_stream_that_was_dropped_with_its_work() {
+fn dropped_stream_with_work_delays_no_other_work() {
     let session = session();
     receive(&session, (1, ""), works_beside_a_stream_that_was_dropped, ());
     nothing_is_left(&session);
@@ -198,7 +198,7 @@ fn works_beside_a_kernel_with_a_tensor_that_stays((from, ()): (Clones, ())) -> O
 }
 
 #[test]
-fn other_work_goes_on_beside_a_kernel_with_a_tensor_that_stays() {
+fn kernel_on_live_tensor_delays_no_other_work() {
     let session = session();
     receive(&session, (1, ""), works_beside_a_kernel_with_a_tensor_that_stays, ());
     nothing_is_left(&session);
@@ -228,7 +228,7 @@ fn works_beside_kernels_that_are_not_short((from, ()): (Clones, ())) -> Outcome 
 }
 
 #[test]
-fn other_work_goes_on_beside_kernels_that_are_not_short() {
+fn slow_kernels_delay_no_other_work() {
     let session = session();
     receive(&session, (1, ""), works_beside_kernels_that_are_not_short, ());
     nothing_is_left(&session);
@@ -348,7 +348,7 @@ fn asks_for_it((from, ()): (Clones, ())) -> Outcome {
 }
 
 #[test]
-fn a_thread_that_asks_for_memory_to_be_given_back_waits_for_that() {
+fn collecting_thread_waits_for_the_close() {
     let session = session();
     receive(&session, (1, ""), asks_for_it, ());
     nothing_is_left(&session);
@@ -375,7 +375,7 @@ fn takes_three((from, ()): (Clones, ())) -> Outcome {
 
 /// A second attempt to open it fails.
 #[test]
-fn what_comes_again_while_it_is_in_line_to_be_closed_stays_open() {
+fn memory_received_again_stays_open() {
     let session = session();
     receive(&session, (3, "fail=cuIpcOpenMemHandle_v2:2:999"), takes_three, ());
     nothing_is_left(&session);

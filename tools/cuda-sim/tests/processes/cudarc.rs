@@ -89,7 +89,7 @@ fn slices((): ()) -> Outcome {
 }
 
 #[test]
-fn slices_of_cudarc_become_tensors_and_tensors_slices() {
+fn cudarc_slices_convert_in_both_directions() {
     let session = session();
     run(&session, slices, ());
     nothing_is_left(&session);
@@ -158,7 +158,7 @@ fn asks((queue, back): (Queue<CudaTensor<f32>>, Queue<CudaTensor<f32>>)) -> Outc
 }
 
 #[test]
-fn kernels_of_cudarc_run_behind_those_of_another_process() {
+fn cudarc_kernels_run_after_those_of_the_sender() {
     let session = session();
     let (queue, back) = (Queue::bounded(1).unwrap(), Queue::bounded(1).unwrap());
     let worker: Process<()> = with_gpu(&session).spawn(doubles, (queue.clone(), back.clone())).unwrap();

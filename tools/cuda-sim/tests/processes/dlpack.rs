@@ -307,7 +307,7 @@ fn wrong((): ()) -> Outcome {
 }
 
 #[test]
-fn what_is_wrong_in_a_structure_is_found_and_it_comes_back() {
+fn invalid_structure_is_refused_and_returned() {
     let session = session();
     run(&session, wrong, ());
     nothing_is_left(&session);

@@ -43,7 +43,7 @@ fn learns_of_a_death((tensors, answers): (Queue<FrozenCudaTensor<f32>>, Queue<bo
 /// Unmapping may wait for all work of the device, and so for a dead process's clock, which the thread that
 /// detects the death may have to end.
 #[test]
-fn a_thread_that_learns_of_a_death_waits_for_no_device() {
+fn death_is_handled_without_waiting_for_a_device() {
     let session = session();
     let (tensors, answers) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes_and_stays, tensors.clone()).unwrap();
@@ -126,7 +126,7 @@ fn reads_on_many_streams((): ()) -> Outcome {
 /// Reads of a frozen tensor are recorded at its last drop: until then no tick shows that a stream has run
 /// them.
 #[test]
-fn streams_that_have_read_a_frozen_tensor_are_not_kept() {
+fn idle_readers_of_frozen_tensor_are_released() {
     let session = session();
     run(&session, reads_on_many_streams, ());
     nothing_is_left(&session);
@@ -225,7 +225,7 @@ fn makes_while_it_is_read((tensors, dropped): (Queue<FrozenCudaTensor<f32>>, Que
 
 /// No tick follows its work, so no stream can wait for it, and the memory is not reused.
 #[test]
-fn memory_of_a_reader_that_could_not_tell_is_not_given_away() {
+fn memory_of_unrecorded_reader_is_not_reused() {
     let session = setup().set("LAZY_MS", 0).start().unwrap();
     let (tensors, dropped) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes_while_it_is_read, (tensors.clone(), dropped.clone())).unwrap();
@@ -293,7 +293,7 @@ fn makes_two_of_one_memory((tensors, told): (Queue<FrozenCudaTensor<f32>>, [Told
 /// A stream of the second reader waits for the work of both. When that process is killed, the waiters
 /// continue, and the first reader's work may not have run.
 #[test]
-fn memory_of_two_readers_is_not_given_away_when_one_of_them_is_killed() {
+fn memory_of_two_readers_survives_one_death() {
     let session = session();
     let tensors = Queue::unbounded().unwrap();
     let [one_done, other_done, dropped, begun] = [(); 4].map(|()| Told::unbounded().unwrap());

@@ -37,7 +37,7 @@ fn passes_on(t: CudaTensor<f32>) -> Outcome<CudaTensor<f32>> {
 }
 
 under_each_order! {
-fn the_producer_ends_first_and_a_process_without_a_gpu_passes_it_on(order: Order) {
+fn tensor_of_ended_producer_passes_without_gpu(order: Order) {
     let session = under(order);
     let t = run(&session, makes_slowly, ());
     let t = join(without_gpu().spawn(passes_on, t).unwrap());
@@ -121,7 +121,7 @@ fn reads_a_lost_and_a_whole_one(copies: Queue<CudaTensor<f32>>) -> Outcome {
 /// The copy's stream continues when the producer is dead, and copies the existing bytes: its process and its
 /// receiver get errors.
 #[test]
-fn a_copy_of_what_a_killed_producer_never_made_is_lost_as_well() {
+fn copy_of_lost_tensor_is_lost() {
     let session = session();
     let queue = || Queue::unbounded().unwrap();
     let (tensors, copies, killed) = (queue(), queue(), Queue::unbounded().unwrap());
@@ -222,7 +222,7 @@ fn waits_for_the_later_first(((tensors, events, ready), copies): (Two, Queue<Cud
 /// A stream waits for the later of two tensors of one producer first. The earlier one is made, and the
 /// producer is killed.
 #[test]
-fn what_is_behind_the_later_of_two_tensors_is_lost_with_it() {
+fn work_after_a_lost_tensor_is_lost() {
     let session = session();
     let (two, copies) = (
         (Queue::unbounded().unwrap(), Queue::unbounded().unwrap(), Queue::unbounded().unwrap()),
@@ -246,7 +246,7 @@ fn reads_what_never_comes(from: CudaTensor<f32>) -> Outcome {
 
 /// The stream that copies to the host continues when the producer is dead.
 #[test]
-fn a_host_that_reads_when_the_producer_is_killed_gets_no_values() {
+fn read_of_killed_producer_returns_no_values() {
     let session = session();
     let tensors = Queue::unbounded().unwrap();
     let producer = with_gpu(&session).spawn(makes_for_ever, tensors.clone()).unwrap();
@@ -346,7 +346,7 @@ fn makes_slowly_for(out: Queue<CudaTensor<f32>>) -> Outcome {
 }
 
 under_each_order! {
-fn a_stopped_producer_keeps_no_other_process_from_reading(order: Order) {
+fn stopped_producer_blocks_no_reader(order: Order) {
     let session = under(order);
     let queue = Queue::unbounded().unwrap();
     let producer = with_gpu(&session).spawn(makes_slowly_for, queue.clone()).unwrap();
@@ -397,7 +397,7 @@ fn ends_beside_an_endless_kernel((): ()) -> Outcome {
 /// The process's streams have run all work that others may wait for. Another library's work ends with the
 /// process.
 #[test]
-fn a_process_ends_beside_an_endless_kernel_of_another_library() {
+fn process_ends_during_endless_foreign_kernel() {
     let session = session();
     run(&session, ends_beside_an_endless_kernel, ());
     nothing_is_left(&session);
@@ -433,7 +433,7 @@ fn makes_another_in_the_same_place((tensors, read, ready, killed): SamePlace) ->
 /// A stream waits for a reader of the memory's previous contents, and nothing is lost when that reader is
 /// killed.
 #[test]
-fn what_is_made_where_a_killed_process_read_is_whole() {
+fn memory_of_killed_reader_is_reused_intact() {
     let session = session();
     let queue = || Queue::unbounded().unwrap();
     let (tensors, read, ready, killed) = (Queue::unbounded().unwrap(), queue(), queue(), queue());

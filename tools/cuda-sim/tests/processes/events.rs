@@ -53,7 +53,7 @@ fn records_before_later_work((): ()) -> Outcome {
 }
 
 under_each_order! {
-fn a_host_waits_for_an_event_and_not_for_what_comes_after_it(order: Order) {
+fn host_waits_for_event_and_not_for_later_work(order: Order) {
     let session = under(order);
     run(&session, records_before_later_work, ());
     nothing_is_left(&session);
@@ -83,7 +83,7 @@ fn waits((events, go): (Queue<Event>, Queue<()>)) -> Outcome {
 }
 
 under_each_order! {
-fn recorded_by_one_process_and_waited_for_by_another(order: Order) {
+fn event_orders_streams_of_two_processes(order: Order) {
     let session = under(order);
     let queues = || (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let (events, go) = queues();
@@ -169,7 +169,7 @@ fn records_and_leaves((): ()) -> Outcome<Event> {
 }
 
 under_each_order! {
-fn a_process_without_a_device_waits_for_one_that_has_ended(order: Order) {
+fn event_of_ended_process_needs_no_device(order: Order) {
     let session = under(order);
     // The process that recorded it ends at once: it waits for its kernel first.
     let event = run(&session, records_and_leaves, ());
@@ -216,7 +216,7 @@ fn is_released((event, ready): (Event, Queue<()>)) -> Outcome {
 }
 
 on_the_device! {
-fn what_a_killed_process_recorded_never_completes_and_its_waiters_are_released(order: Order) {
+fn event_of_killed_process_releases_its_waiters(order: Order) {
     let session = under(order);
     let (events, ready) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker: Process = with_gpu(&session).spawn(records_for_ever, events.clone()).unwrap();

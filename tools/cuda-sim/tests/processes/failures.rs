@@ -150,7 +150,7 @@ fn goes_on((t, never): Sent) -> Outcome {
 }
 
 #[test]
-fn a_process_that_loses_its_device_keeps_no_other_one_from_going_on() {
+fn lost_device_blocks_no_other_process() {
     let session = session();
     let (queue, told) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let lost = with_gpu(&session).spawn(loses_its_device, (queue.clone(), told.clone())).unwrap();
@@ -182,7 +182,7 @@ fn reads_it(t: CudaTensor<f32>) -> Outcome {
 
 /// A stream that waits for it would wait for ever.
 #[test]
-fn a_tick_that_the_driver_refuses_is_told_to_no_process() {
+fn refused_tick_is_not_published() {
     let session = setup().set("STUCK_MS", 6_000).start().unwrap();
     let queue = Queue::unbounded().unwrap();
     // The first one is that of the table's registration.

@@ -132,7 +132,7 @@ fn refusals((): ()) -> Outcome {
 }
 
 #[test]
-fn what_is_no_memory_of_that_size_is_refused_and_its_owner_comes_back() {
+fn invalid_memory_is_refused_with_its_owner() {
     let session = session();
     run(&session, refusals, ());
     nothing_is_left(&session);
@@ -185,7 +185,7 @@ fn reads((from, read, dropped): (Frozen, Queue<()>, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn the_owner_is_dropped_when_no_process_has_the_memory() {
+fn owner_is_dropped_after_the_last_holder() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let (out, back): (Frozen, Frozen) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
@@ -231,7 +231,7 @@ fn reads_parts(from: Frozen) -> Outcome {
 }
 
 #[test]
-fn parts_of_an_allocation_are_opened_once_and_read_when_they_are_made() {
+fn allocation_is_opened_once_for_all_pieces() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let out = Queue::unbounded().unwrap();
@@ -286,7 +286,7 @@ fn writes((from, told, seen): (Moved, Queue<()>, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn the_owner_stays_until_a_receivers_stream_has_run_and_it_is_unmapped_there() {
+fn owner_stays_until_receiver_unmaps() {
     for by in [By::Legacy, By::Shareable] {
         let session = session();
         let (out, told, seen) =

@@ -52,7 +52,7 @@ fn makes_another((tensors, killed): (Queue<CudaTensor<f32>>, Queue<()>)) -> Outc
 
 on_the_device! {
 /// The dead process's kernel may write until the driver ends it: the slab is no longer used.
-fn a_process_is_killed_that_dropped_a_tensor_before_its_work_was_done(order: Order) {
+fn slab_of_killed_writer_is_retired(order: Order) {
     for late in [0, 100] {
         let session = setup().set("PROFILE", profile(order)).set("LATE_MS", late).start().unwrap();
         let (tensors, dropped, killed) =
@@ -102,7 +102,7 @@ fn makes_one((tensors, done): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outc
 
 on_the_device! {
 /// Unmapping under a running kernel is a fault.
-fn memory_stays_mapped_as_long_as_a_stream_reaches_it(order: Order) {
+fn memory_stays_mapped_while_a_stream_uses_it(order: Order) {
     let session = under(order);
     let (tensors, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let maker = with_gpu(&session).spawn(makes_one, (tensors.clone(), done.clone())).unwrap();

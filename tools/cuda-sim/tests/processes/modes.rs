@@ -79,7 +79,7 @@ fn moves((): ()) -> Outcome {
 }
 
 under_each_order! {
-fn an_exclusive_tensor_moves_and_comes_back_from_a_full_queue(order: Order) {
+fn exclusive_tensor_returns_from_full_queue(order: Order) {
     let session = under(order);
     run(&session, moves, ());
     nothing_is_left(&session);
@@ -116,7 +116,7 @@ fn misread((): ()) -> Outcome {
 }
 
 under_each_order! {
-fn what_is_read_in_another_mode_than_it_was_sent_in_is_refused(order: Order) {
+fn tensor_in_another_mode_is_refused(order: Order) {
     let session = under(order);
     run(&session, misread, ());
     nothing_is_left(&session);
@@ -138,7 +138,7 @@ fn reads_weights(from: Queue<FrozenCudaTensor<f32>>) -> Outcome<f64> {
 }
 
 under_each_order! {
-fn frozen_weights_go_to_several_processes_and_stay_when_their_maker_ends(order: Order) {
+fn frozen_weights_outlive_their_maker(order: Order) {
     let session = under(order);
     let queues: Vec<Queue<FrozenCudaTensor<f32>>> = (0..4).map(|_| Queue::unbounded().unwrap()).collect();
     run(&session, broadcasts, queues.clone());
@@ -225,7 +225,7 @@ fn crafted((): ()) -> Outcome {
 }
 
 on_the_device! {
-fn bytes_that_no_process_has_written_are_errors_or_lie_within_their_memory(order: Order) {
+fn forged_bytes_never_exceed_their_memory(order: Order) {
     let session = under(order);
     run(&session, crafted, ());
     nothing_is_left(&session);
@@ -258,7 +258,7 @@ fn by_threads((): ()) -> Outcome {
 }
 
 under_each_order! {
-fn threads_of_one_process_use_and_send_tensors_at_once(order: Order) {
+fn threads_use_and_send_tensors_concurrently(order: Order) {
     let session = under(order);
     run(&session, by_threads, ());
     nothing_is_left(&session);

@@ -67,7 +67,7 @@ fn a_device_says_how_its_streams_are_ordered() {
 }
 
 #[test]
-fn sent_again_behind_a_slow_kernel_on_another_stream() {
+fn resent_tensor_waits_for_slow_kernel() {
     all().iter().for_each(sent_again);
 }
 
@@ -197,7 +197,7 @@ fn reads_late((tensors, used): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Out
 }
 
 #[test]
-fn memory_is_used_again_after_the_last_of_its_readers() {
+fn memory_is_reused_after_its_last_reader() {
     all().iter().for_each(used_again);
 }
 
@@ -235,7 +235,7 @@ fn overwrites((tensors, read): (Queue<SharedCudaTensor<f32>>, Queue<()>)) -> Out
 }
 
 #[test]
-fn a_receiver_of_a_shared_tensor_writes_behind_what_its_sender_reads() {
+fn shared_tensor_is_written_after_senders_reads() {
     for session in all() {
         let (tensors, read) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
         let one = with_gpu(&session).spawn(reads_then_shares, (tensors.clone(), read.clone())).unwrap();
@@ -262,7 +262,7 @@ fn reads_on_new_streams((begin, done): (Queue<()>, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn streams_that_have_read_frozen_memory_are_not_kept() {
+fn idle_readers_of_frozen_memory_are_released() {
     let session = session();
     let (begin, done) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let process = with_gpu(&session).spawn(reads_on_new_streams, (begin.clone(), done.clone())).unwrap();
@@ -298,7 +298,7 @@ fn copies_at_once(tensors: Queue<CudaTensor<f32>>) -> Outcome {
 }
 
 under_each_order! {
-fn what_is_moved_is_read_behind_the_work_of_its_sender(order: Order) {
+fn moved_tensor_is_read_after_senders_work(order: Order) {
     let session = under(order);
     let tensors = Queue::unbounded().unwrap();
     let one = with_gpu(&session).spawn(moves_slowly, tensors.clone()).unwrap();

@@ -57,7 +57,7 @@ fn cuts_anew((): ()) -> Outcome {
 }
 
 #[test]
-fn work_is_judged_by_the_piece_that_it_was_given_for() {
+fn work_is_checked_against_its_own_piece() {
     let session = session();
     run(&session, cuts_anew, ());
     nothing_is_left(&session);

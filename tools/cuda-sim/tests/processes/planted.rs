@@ -22,7 +22,7 @@ const PLANTED: [Planted; 15] = [
     // A value that was already received is also waited for at its second receipt.
     Planted {
         mutation: "cuda.message.second-not-waited",
-        test: "order::sent_again_behind_a_slow_kernel_on_another_stream",
+        test: "order::resent_tensor_waits_for_slow_kernel",
         says: &["it is here already, and waited for all the same"],
     },
     // The end value of a dead process's clock is before all ticks in a cyclic comparison.
@@ -34,19 +34,19 @@ const PLANTED: [Planted; 15] = [
     // A tick is reported although the driver has refused it.
     Planted {
         mutation: "cuda.clock.told-unaccepted",
-        test: "failures::a_tick_that_the_driver_refuses_is_told_to_no_process",
+        test: "failures::refused_tick_is_not_published",
         says: &["Finding { kind"],
     },
     // A message is sent before the tick after its tensor's work.
     Planted {
         mutation: "cuda.uses.sent-before-told",
-        test: "order::what_is_moved_is_read_behind_the_work_of_its_sender::clocks",
+        test: "order::moved_tensor_is_read_after_senders_work::clocks",
         says: &["\"race\""],
     },
     // The last use in the row is lost at the next one.
     Planted {
         mutation: "cuda.uses.left-without-join",
-        test: "order::memory_is_used_again_after_the_last_of_its_readers",
+        test: "order::memory_is_reused_after_its_last_reader",
         // The values, if the simulator ran both in a bad order before it reported.
         says: &["\"race\"", "panicked: ["],
     },
@@ -58,7 +58,7 @@ const PLANTED: [Planted; 15] = [
     },
     Planted {
         mutation: "cuda.given.dead-use-ignored",
-        test: "late::a_process_is_killed_that_dropped_a_tensor_before_its_work_was_done::clocks",
+        test: "late::slab_of_killed_writer_is_retired::clocks",
         says: &["the slab is retired"],
     },
     // A descriptor is kept after its import, and so the memory, after all other references are gone.
@@ -82,19 +82,19 @@ const PLANTED: [Planted; 15] = [
     // The last use is not marked as following work of several processes.
     Planted {
         mutation: "cuda.row.mixed-not-noted",
-        test: "drops::memory_of_two_readers_is_not_given_away_when_one_of_them_is_killed",
+        test: "drops::memory_of_two_readers_survives_one_death",
         says: &["\"race\""],
     },
     // Memory is reused under work without a tick.
     Planted {
         mutation: "cuda.uses.read-not-told",
-        test: "drops::memory_of_a_reader_that_could_not_tell_is_not_given_away",
+        test: "drops::memory_of_unrecorded_reader_is_not_reused",
         says: &["\"race\""],
     },
     // The thread that detects a death unmaps.
     Planted {
         mutation: "cuda.here.unmapped-by-the-sweeper",
-        test: "drops::a_thread_that_learns_of_a_death_waits_for_no_device",
+        test: "drops::death_is_handled_without_waiting_for_a_device",
         says: &["it went on while its memory was being unmapped"],
     },
     // User streams end under a tensor's lock.
@@ -211,7 +211,7 @@ fn a_descriptor_that_is_taken_out_of_the_locker() {
 
 #[test]
 #[ignore = "needs planted mistakes: cargo xtask mutate"]
-fn a_last_use_of_several_processes_that_is_not_said_to_be() {
+fn unmarked_last_use_of_several_processes() {
     is_found("cuda.row.mixed-not-noted");
 }
 

@@ -64,7 +64,7 @@ fn drops_streams((step, go): (Queue<()>, Queue<()>)) -> Outcome {
 }
 
 #[test]
-fn streams_that_have_ended_go_without_another_one_being_made() {
+fn ended_streams_are_freed_without_a_new_stream() {
     let session = session();
     let (step, go) = (Queue::unbounded().unwrap(), Queue::unbounded().unwrap());
     let process = with_gpu(&session).spawn(drops_streams, (step.clone(), go.clone())).unwrap();
@@ -114,7 +114,7 @@ fn alone_with_all_clocks() {
 }
 
 #[test]
-fn when_clocks_are_short_those_of_ended_streams_are_taken() {
+fn clocks_of_ended_streams_are_reused() {
     alone("streams::alone_with_all_clocks");
 }
 
@@ -127,7 +127,7 @@ fn is_slow((): ()) -> Outcome {
 
 /// Kernels of other processes run for longer than the first tick usually takes.
 #[test]
-fn a_device_that_others_keep_busy_at_its_first_use_is_waited_for() {
+fn first_use_waits_for_a_busy_device() {
     let session = setup().set("LAZY_MS", 1500).start().unwrap();
     run(&session, is_slow, ());
     nothing_is_left(&session);
@@ -151,7 +151,7 @@ fn is_busy_for_ever((): ()) -> Outcome {
 }
 
 #[test]
-fn a_process_ends_while_one_of_its_threads_waits_for_a_stream() {
+fn process_ends_while_a_thread_synchronizes() {
     let session = setup().set("PROFILE", profile(Order::Host)).start().unwrap();
     run(&session, is_busy_for_ever, ());
     eventually("it is gone", || stat(&session, "processes") == 0);
@@ -250,7 +250,7 @@ fn alone_a_waiter_looks_after_deaths() {
 }
 
 #[test]
-fn a_stream_is_released_from_a_killed_process_by_the_one_that_waits_for_the_stream() {
+fn synchronize_releases_its_stream_from_a_death() {
     alone("streams::alone_a_waiter_looks_after_deaths");
 }
 
@@ -269,6 +269,6 @@ fn alone_the_end_looks_after_deaths() {
 }
 
 #[test]
-fn the_end_of_a_process_looks_after_deaths_that_its_streams_wait_for() {
+fn process_end_sweeps_awaited_deaths() {
     alone("streams::alone_the_end_looks_after_deaths");
 }

@@ -316,7 +316,7 @@ fn grads((): ()) -> Outcome<Vec<FrozenCudaTensor<f32>>> {
 
 under_each_order! {
 /// `test_cuda_variable_sharing`, `test_non_leaf_variable_sharing`, `test_is_shared_cuda`.
-fn requires_grad_travels_and_what_is_no_leaf_is_refused(order: Order) {
+fn requires_grad_is_sent_and_non_leaf_is_refused(order: Order) {
     let session = under(order);
     let all = run(&session, grads, ());
     assert_eq!(all.iter().map(FrozenCudaTensor::requires_grad).collect::<Vec<_>>(), [true, false]);

@@ -57,7 +57,7 @@ fn work_of_a_stopped_process_goes_on() {
 }
 
 #[test]
-fn a_host_store_releases_a_stream_that_waits_for_a_killed_process() {
+fn host_store_releases_waiters_of_killed_process() {
     let session = setup().start().unwrap();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let shared = file(4096);

@@ -43,7 +43,7 @@ fn a_read_that_waits_for_its_write_is_no_race() {
 }
 
 #[test]
-fn a_wait_that_was_forgotten_is_found_in_either_order() {
+fn missing_wait_is_found_in_either_order() {
     for (first, second) in [(0, 1), (1, 0)] {
         let session = lazy();
         let pair = pair(&session);
@@ -158,7 +158,7 @@ fn memory_that_went_away_ends_the_context() {
 }
 
 #[test]
-fn a_kernel_that_leaves_its_mapping_or_lacks_access_is_found() {
+fn kernel_outside_of_its_mapping_is_found() {
     for access in [0, 1] {
         let session = lazy();
         let a = Client::new(&session);
@@ -213,7 +213,7 @@ fn bytes_that_were_never_written_are_found() {
 }
 
 #[test]
-fn a_stream_that_is_destroyed_with_work_is_found_and_the_work_runs() {
+fn destroyed_stream_with_work_is_found_and_runs() {
     let session = lazy();
     let a = Client::new(&session);
     let at = a.ok("cuMemAlloc", &[400]);
@@ -237,7 +237,7 @@ fn a_wait_for_what_is_never_written_is_found() {
 }
 
 #[test]
-fn a_kernel_that_the_simulator_does_not_know_is_refused() {
+fn unknown_kernel_is_refused() {
     let session = setup().start().unwrap();
     let a = Client::new(&session);
     let module = a.call("cuModuleLoadData", &[], b".visible .entry mystery(.param .u64 a) { ret; }").number;

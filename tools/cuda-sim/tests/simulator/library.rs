@@ -269,7 +269,7 @@ fn without_a_driver_each_call_says_so() {
 }
 
 #[test]
-fn a_copy_of_a_process_that_used_the_driver_is_refused_before_the_driver() {
+fn forked_copy_is_refused_without_driver_call() {
     let session = setup().start().unwrap();
     let a = Client::bare(Some(&session), &[]);
     let text = said(&a, "mp-cuda: forked");

@@ -69,7 +69,7 @@ fn memory_lives_as_long_as_anything_refers_to_it() {
 }
 
 #[test]
-fn two_processes_reach_the_same_memory_at_different_addresses() {
+fn memory_has_another_address_in_each_process() {
     let session = setup().start().unwrap();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let (handle, at) = a.memory(UNIT);
@@ -93,7 +93,7 @@ fn two_processes_reach_the_same_memory_at_different_addresses() {
 }
 
 #[test]
-fn a_device_needs_access_to_a_mapping_of_another_ones_memory() {
+fn peer_mapping_needs_access() {
     let session = setup().set("PROFILE", "two-gpus").start().unwrap();
     let a = Client::new(&session);
     let (_, at) = a.memory(UNIT);
@@ -128,7 +128,7 @@ fn devices_are_seen_as_the_environment_says() {
 }
 
 #[test]
-fn a_handle_of_legacy_memory_gives_all_of_its_two_megabytes() {
+fn legacy_handle_opens_the_whole_block() {
     let session = setup().start().unwrap();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let (one, two) = (a.ok("cuMemAlloc", &[1000]), a.ok("cuMemAlloc", &[1000]));

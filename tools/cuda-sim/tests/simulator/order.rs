@@ -104,7 +104,7 @@ fn an_event_is_bound_when_it_is_waited_for() {
 }
 
 #[test]
-fn a_function_of_the_process_is_called_in_its_stream_s_turn() {
+fn host_function_runs_in_stream_order() {
     let session = lazy();
     let a = Client::new(&session);
     let (host, device) = a.register(&file(4096), 4096);
@@ -122,7 +122,7 @@ fn a_function_of_the_process_is_called_in_its_stream_s_turn() {
 }
 
 #[test]
-fn the_default_stream_waits_for_streams_that_do_not_forbid_it() {
+fn default_stream_waits_for_blocking_streams() {
     let session = lazy();
     let a = Client::new(&session);
     let (host, device) = a.register(&file(4096), 4096);
@@ -209,7 +209,7 @@ fn an_event_of_another_context_is_refused() {
 
 /// On a GPU a function's code is loaded at its first look-up, which delays later work of streams.
 #[test]
-fn what_is_given_after_a_function_was_loaded_runs_behind_what_was_given_before() {
+fn function_load_delays_later_work() {
     let session = lazy();
     let (a, b) = (Client::new(&session), Client::new(&session));
     let shared = file(4096);
@@ -300,7 +300,7 @@ fn waits_for_values_go_round() {
 }
 
 #[test]
-fn a_chain_through_three_processes_runs_when_its_end_is_waited_for() {
+fn chain_of_three_processes_runs_on_demand() {
     let session = lazy();
     let clients = [(); 3].map(|()| Client::new(&session));
     let shared = file(4096);

@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_is_cut_anew_is_what_it_was_declared_last() {
+    fn later_declaration_replaces_earlier_pieces() {
         let mut addresses = Addresses::of_process(1);
         let mut both = mapping(4096, 4096);
         both.access.insert(0, 3);
