@@ -57,6 +57,8 @@ struct Engine {
     published: Clock,
     /// Words that streams have written: value, and clock of the write.
     words: HashMap<(u64, u64, u64), (u64, Clock)>,
+    /// Words that streams write: id of the process whose stream was last given a write.
+    writers: HashMap<(u64, u64, u64), u32>,
     /// Devices that fell off the bus.
     lost: Vec<u32>,
     calls: u64,
@@ -80,6 +82,7 @@ impl Engine {
             host: Rc::default(),
             published: Clock::default(),
             words: HashMap::new(),
+            writers: HashMap::new(),
             lost: Vec::new(),
             calls: 0,
             next: 0,

@@ -270,6 +270,7 @@ impl Engine {
                         trace: first.trace.clone(),
                         actor: self.streams[&number].actor,
                         count,
+                        released_from: self.streams[&number].clock.released_from().clone(),
                     });
                     for (access, meant) in work.accesses().into_iter().zip(meant) {
                         let noted = self.note((process, device, number), access, *meant, &by);
@@ -335,11 +336,15 @@ impl Engine {
                 "{} reads {unwritten} bytes that were never written, from byte {first} of its memory",
                 by.call
             );
-            self.findings.add("unwritten", by.pid, &text);
+            self.findings.unwritten(&text, by);
         }
         for race in wrong.races.iter().filter(|_| !meant) {
+            let why = match by.was_released_from(&race.earlier) {
+                true => "the wait that ordered the two ended because a process was killed",
+                false => "nothing orders the two",
+            };
             let text = format!(
-                "{} of process {} {verb} {} bytes that {} of process {} {}, and nothing orders the two",
+                "{} of process {} {verb} {} bytes that {} of process {} {}, and {why}",
                 by.call,
                 by.pid,
                 race.bytes,
@@ -347,7 +352,7 @@ impl Engine {
                 race.earlier.pid,
                 if race.wrote { "wrote" } else { "read" },
             );
-            self.findings.race(&text, race, by);
+            self.findings.race(&text, race, by, writes);
         }
         Ok(())
     }
@@ -368,17 +373,32 @@ impl Engine {
         Ok(())
     }
 
+    /// Records the process whose stream was given a write of a word.
+    pub(super) fn record_writer(&mut self, process: u64, address: u64) {
+        if let Some((target, offset)) = self.word(process, address)
+            && let Some(pid) = self.processes.get(&process).map(|process| process.pid)
+        {
+            self.writers.insert(Self::load(&target, offset).1, pid);
+        }
+    }
+
     /// Ends a wait for a value: its later work is ordered after the stream's write of that value. A host's
-    /// store orders nothing.
+    /// store orders nothing. If the word's writer was killed, the store releases the stream.
     fn end_wait(&mut self, stream: u64, process: u64, address: u64) -> Result<(), String> {
         let lost = || format!("it waits for a value at {address:#x}, where nothing is mapped any more");
         let (target, offset) = self.word(process, address).ok_or_else(lost)?;
         let (found, name) = Self::load(&target, offset);
         if let Some((value, clock)) = self.words.get(&name)
             && *value == found
+        {
+            if let Some(stream) = self.streams.get_mut(&stream) {
+                stream.clock.join(clock);
+            }
+        } else if let Some(pid) = self.writers.get(&name)
+            && !self.processes.values().any(|process| process.pid == *pid && !process.is_gone())
             && let Some(stream) = self.streams.get_mut(&stream)
         {
-            stream.clock.join(clock);
+            stream.clock.release_from(*pid);
         }
         Ok(())
     }

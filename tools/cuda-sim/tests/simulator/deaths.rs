@@ -72,6 +72,46 @@ fn host_store_releases_waiters_of_killed_process() {
     nothing_found(&session);
 }
 
+/// A stream that waits for a killed writer is released, and accesses the memory that the writer had. The findings
+/// say so: the results of the stream are lost, but no other process is harmed.
+#[test]
+fn finding_names_the_death_that_released_a_stream() {
+    let session = setup().set("LATE_MS", 60_000).set("LAZY_MS", 60_000).start().unwrap();
+    let (a, b) = (Client::new(&session), Client::new(&session));
+    let shared = file(4096);
+    let ((_, clock), (host, theirs)) = (a.register(&shared, 4096), b.register(&shared, 4096));
+    let (handle, at) = a.memory(UNIT);
+    let there = b.map(b.import(&a.export(handle)).number, UNIT);
+    let (writer, waiting, other) = (a.stream(), b.stream(), b.stream());
+    // Loading a function waits for all work.
+    let spin = a.kernel("spin_ns");
+    b.kernel("fill_f32");
+    a.fill(writer, at, 100, 1.0);
+    a.ok("cuStreamWriteValue64", &[writer, clock + 8, 1]);
+    a.ok("cuLaunchKernel", &[spin, writer, 600_000_000_000]);
+    a.ok("cuStreamWriteValue64", &[writer, clock, 1]);
+    b.ok("cuStreamWaitValue64", &[waiting, theirs, 1, 0]);
+    b.fill(waiting, there, 100, 2.0);
+    b.ok("cuMemcpyDtoDAsync", &[there + 4096, there + 1024, 64, waiting]);
+    // The first fill runs. The work above was submitted before, so it is not ordered after that.
+    b.ok("cuStreamWaitValue64", &[other, theirs + 8, 1, 0]);
+    b.ok("cuStreamSynchronize", &[other]);
+    let pid = a.pid();
+    a.kill();
+    until(&session, "processes", 1);
+    b.ok("store", &[host, i64::MAX.cast_unsigned()]);
+    b.ok("cuStreamSynchronize", &[waiting]);
+    let found = session.findings().unwrap();
+    assert_eq!(kinds(&session), ["race", "unwritten"], "{found:?}");
+    let [race, unwritten] =
+        [&found[0], &found[1]].map(|one| -> serde_json::Value { serde_json::from_str(&one.line).unwrap() });
+    assert!(found[0].text.ends_with("ended because a process was killed"), "{}", found[0].text);
+    assert_eq!((&race["released"], &race["earlier"]["pid"]), (&true.into(), &pid.into()));
+    for waited in [&race["later"], &unwritten] {
+        assert_eq!(waited["released_from"], serde_json::json!([pid]));
+    }
+}
+
 #[test]
 fn what_a_process_leaves_at_its_clean_end_is_told() {
     let session = setup().start().unwrap();

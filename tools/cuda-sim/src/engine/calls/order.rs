@@ -130,6 +130,7 @@ impl Engine {
             Call::WriteValue { stream, address, value } => {
                 let stream = self.word_stream(asked, stream, address)?;
                 self.enqueue(asked, stream, "cuStreamWriteValue64", Step::Write { address, value })?;
+                self.record_writer(asked.process, address);
                 done()
             }
             Call::WaitValue { stream, address, value, flags } => {

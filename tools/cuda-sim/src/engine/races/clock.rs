@@ -1,32 +1,49 @@
 //! Vector clocks: the part of each stream's work that happened before a point.
 
+use std::collections::BTreeSet;
+
 /// Number of operations of each stream that happened before. Streams that are not listed have none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Clock(Vec<(u32, u64)>);
+pub(crate) struct Clock {
+    counts: Vec<(u32, u64)>,
+    /// Ids of killed processes for whose work the stream waited in vain: other processes ended the wait.
+    released_from: BTreeSet<u32>,
+}
 
 impl Clock {
     /// Returns the number of operations of a stream that happened before.
     pub(crate) fn of(&self, actor: u32) -> u64 {
-        self.0.binary_search_by_key(&actor, |(actor, _)| *actor).map_or(0, |at| self.0[at].1)
+        self.counts.binary_search_by_key(&actor, |(actor, _)| *actor).map_or(0, |at| self.counts[at].1)
     }
 
     /// Adds an operation of this stream, and returns its number.
     pub(crate) fn tick(&mut self, actor: u32) -> u64 {
         let next = self.of(actor) + 1;
-        match self.0.binary_search_by_key(&actor, |(actor, _)| *actor) {
-            Ok(at) => self.0[at].1 = next,
-            Err(at) => self.0.insert(at, (actor, next)),
+        match self.counts.binary_search_by_key(&actor, |(actor, _)| *actor) {
+            Ok(at) => self.counts[at].1 = next,
+            Err(at) => self.counts.insert(at, (actor, next)),
         }
         next
     }
 
+    /// Records that a wait for work of a killed process was ended by another process.
+    pub(crate) fn release_from(&mut self, pid: u32) {
+        self.released_from.insert(pid);
+    }
+
+    /// Returns the ids of the killed processes for whose work this or an earlier stream waited in vain.
+    pub(crate) fn released_from(&self) -> &BTreeSet<u32> {
+        &self.released_from
+    }
+
     /// Joins another clock: everything before it also happened before this one.
     pub(crate) fn join(&mut self, other: &Self) {
-        if other.0.iter().all(|(actor, n)| self.of(*actor) >= *n) {
+        self.released_from.extend(&other.released_from);
+        if other.counts.iter().all(|(actor, n)| self.of(*actor) >= *n) {
             return;
         }
-        let mut joined = Vec::with_capacity(self.0.len() + other.0.len());
-        let (mut a, mut b) = (self.0.iter().peekable(), other.0.iter().peekable());
+        let mut joined = Vec::with_capacity(self.counts.len() + other.counts.len());
+        let (mut a, mut b) = (self.counts.iter().peekable(), other.counts.iter().peekable());
         loop {
             joined.push(match (a.peek(), b.peek()) {
                 (Some(x), Some(y)) if x.0 == y.0 => {
@@ -53,7 +70,7 @@ impl Clock {
                 (None, None) => break,
             });
         }
-        self.0 = joined;
+        self.counts = joined;
     }
 }
 
@@ -70,5 +87,8 @@ mod tests {
         let before = a.clone();
         a.join(&b);
         assert_eq!(a, before);
+        b.release_from(9);
+        a.join(&b);
+        assert!(a.released_from().contains(&9));
     }
 }

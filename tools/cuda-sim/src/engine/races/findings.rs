@@ -30,18 +30,41 @@ impl Findings {
     }
 
     /// Reports a race of two operations. The later one is running.
-    pub(crate) fn race(&mut self, text: &str, race: &Race, later: &Operation) {
-        let one = |o: &Operation| json!({"call": o.call, "pid": o.pid, "stream": o.stream, "trace": o.trace});
+    pub(crate) fn race(&mut self, text: &str, race: &Race, later: &Operation, writes: bool) {
+        let one = |o: &Operation, writes: bool| {
+            json!({
+                "call": o.call,
+                "pid": o.pid,
+                "stream": o.stream,
+                "trace": o.trace,
+                "writes": writes,
+                "released_from": o.released_from,
+            })
+        };
         let line = json!({
             "kind": "race",
             "pid": later.pid,
             "text": text,
             "offset": race.offset,
             "bytes": race.bytes,
-            "earlier": one(&race.earlier),
-            "later": one(later),
+            "earlier": one(&race.earlier, race.wrote),
+            "later": one(later, writes),
+            "released": later.was_released_from(&race.earlier),
         });
         self.write("race", text, line);
+    }
+
+    /// Reports a read of bytes that were never written.
+    pub(crate) fn unwritten(&mut self, text: &str, by: &Operation) {
+        let released = !by.released_from.is_empty();
+        let line = json!({
+            "kind": "unwritten",
+            "pid": by.pid,
+            "text": text,
+            "released": released,
+            "released_from": by.released_from,
+        });
+        self.write("unwritten", text, line);
     }
 
     fn write(&mut self, kind: &str, text: &str, line: serde_json::Value) {

@@ -1,7 +1,7 @@
 //! Accesses to each byte of an allocation, as needed for races: the last write, and the reads since. Ranges
 //! are exact, so neighbours on a cache line don't interfere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use crate::engine::races::clock::Clock;
@@ -16,11 +16,18 @@ pub(crate) struct Operation {
     /// Index of the stream in clocks, and its number of operations at that time.
     pub(crate) actor: u32,
     pub(crate) count: u64,
+    /// Killed processes for whose work the stream waited in vain.
+    pub(crate) released_from: BTreeSet<u32>,
 }
 
 impl Operation {
     fn is_before(&self, clock: &Clock) -> bool {
         clock.of(self.actor) >= self.count
+    }
+
+    /// Returns `true` if one of two operations waited for the other's process, which was killed.
+    pub(crate) fn was_released_from(&self, other: &Self) -> bool {
+        self.released_from.contains(&other.pid) || other.released_from.contains(&self.pid)
     }
 }
 
@@ -130,7 +137,16 @@ mod tests {
 
     fn by(clock: &mut Clock, actor: u32) -> Rc<Operation> {
         let count = clock.tick(actor);
-        Rc::new(Operation { call: "f".to_owned(), pid: 1, stream: 1, trace: None, actor, count })
+        let released_from = clock.released_from().clone();
+        Rc::new(Operation {
+            call: "f".to_owned(),
+            pid: actor,
+            stream: 1,
+            trace: None,
+            actor,
+            count,
+            released_from,
+        })
     }
 
     #[test]
@@ -146,6 +162,17 @@ mod tests {
         assert_eq!(wrong.unwritten, Some((200, 50)));
         // Neighbouring bytes are independent.
         assert!(shadow.access(0, 100, true, &read, &two).races.is_empty());
+    }
+
+    #[test]
+    fn release_by_a_death_is_known_of_both() {
+        let (mut one, mut two) = (Clock::default(), Clock::default());
+        let killed = by(&mut one, 1);
+        assert!(!by(&mut two, 2).was_released_from(&killed));
+        two.release_from(1);
+        let later = by(&mut two, 2);
+        assert!(later.was_released_from(&killed) && killed.was_released_from(&later));
+        assert!(!later.was_released_from(&by(&mut one, 3)));
     }
 
     #[test]
