@@ -24,6 +24,12 @@ pub(super) fn state(word: u64) -> State {
     }
 }
 
+/// Returns `true` if the tick in a row's word is pending, and this process has made it.
+pub(super) fn is_ours(word: u64) -> bool {
+    let (Some(tick), Some(arena)) = (Tick::from_raw(word), Arena::get()) else { return false };
+    arena.clocks().owner(tick).is_some_and(|owner| arena.me().is_ok_and(|me| me == owner))
+}
+
 /// Returns `true` if the object with this mark has no holder. That is final.
 pub(super) fn is_gone(mark: u64) -> bool {
     Arena::get().is_some_and(|arena| !arena.lives(mark))

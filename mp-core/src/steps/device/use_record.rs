@@ -7,7 +7,7 @@
 //! | records that it writes: begun + 1 | reads *last use*, and then compares begun with ended ([`ReadUseRecord`]): |
 //! | … submits work to its streams … | if they differ: never reuses the piece |
 //! | joins its ticks into *last use* ([`last_use_change`]), in a loop | if they are equal, after *last use* has run: reuses it ([`ResetUseRecord`]) |
-//! | records that this is done: ended + 1 ([`EndUse`]) | earlier, if *last use* is *plain*: for streams that wait for it |
+//! | records that this is done: ended + 1 ([`EndUse`]) | earlier, if *last use* is *plain* and its own: for streams that wait for it |
 //! | releases its seat | |
 //!
 //! A last use is plain if it follows only work of its own process. A last use that follows work of another

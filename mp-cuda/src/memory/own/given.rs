@@ -4,8 +4,8 @@
 //! | a piece has no holder, and | its range |
 //! |---|---|
 //! | its last use has run | is free |
-//! | its last use is pending, and is work of one process | is free for a stream that waits for it |
-//! | its last use is pending, and is work of several processes | stays out until the last use has run: one process may die, which ends its wait for the others' work |
+//! | its last use is pending, and is work of this process alone | is free for a stream that waits for it |
+//! | its last use is pending, and is work of another process, or of several | stays out until the last use has run: a death ends the waits, and the work may continue for a while |
 //! | its last use is of a stream whose process is dead, and never finished | stays out: the slab is *retired* |
 //! | a process died while it could write to it | stays out: the slab is retired |
 //!
@@ -28,7 +28,7 @@ struct Out {
     units: Range<u32>,
 }
 
-/// Units that are free for streams that wait for a tick.
+/// Units that are free for streams that wait for a tick of this process.
 #[derive(Debug)]
 struct Cooling {
     units: Range<u32>,
@@ -60,8 +60,10 @@ impl Given {
             let one = &self.out[self.next];
             let back = ticks::is_gone(one.mark).then(|| slab.row(one.units.start).returned());
             let back = back.map(|found| (found, ticks::state(found.last_use)));
-            let waits =
-                |(found, state): &(UseRecord, State)| found.whole && found.mixed && *state == State::Pending;
+            let waits = |(found, state): &(UseRecord, State)| {
+                let is_ours = !found.mixed && ticks::is_ours(found.last_use);
+                found.whole && *state == State::Pending && !is_ours
+            };
             let Some((UseRecord { last_use: last, whole, .. }, state)) = back.filter(|back| !waits(back))
             else {
                 self.next += 1;

@@ -403,51 +403,6 @@ fn process_ends_during_endless_foreign_kernel() {
     nothing_is_left(&session);
 }
 
-fn reads_for_ever((tensors, read): (Queue<FrozenCudaTensor<f32>>, Queue<()>)) -> Outcome {
-    let (stream, t) = (stream(), taken(&tensors));
-    let on = t.on(&stream)?;
-    kernels().spin(&stream, Duration::from_secs(3600));
-    drop(on);
-    drop(t);
-    read.put(()).unwrap();
-    stays();
-    Ok(())
-}
-
-type SamePlace = (Queue<FrozenCudaTensor<f32>>, Queue<()>, Queue<()>, Queue<()>);
-
-fn makes_another_in_the_same_place((tensors, read, ready, killed): SamePlace) -> Outcome {
-    let (stream, other) = (stream(), stream());
-    let t = CudaTensor::<f32>::full([LEN], 1.0, &stream)?.freeze();
-    let place = t.on(&stream)?.ptr();
-    tensors.put(t).unwrap();
-    taken(&read);
-    let next = CudaTensor::<f32>::full([LEN], 2.0, &other)?;
-    assert_eq!(next.on(&other)?.ptr(), place);
-    ready.put(()).unwrap();
-    taken(&killed);
-    assert_eq!(next.to_vec(&other)?, [2.0; LEN]);
-    Ok(())
-}
-
-/// A stream waits for a reader of the memory's previous contents, and nothing is lost when that reader is
-/// killed.
-#[test]
-fn memory_of_killed_reader_is_reused_intact() {
-    let session = session();
-    let queue = || Queue::unbounded().unwrap();
-    let (tensors, read, ready, killed) = (Queue::unbounded().unwrap(), queue(), queue(), queue());
-    let reader = with_gpu(&session).spawn(reads_for_ever, (tensors.clone(), read.clone())).unwrap();
-    let all = (tensors, read, ready.clone(), killed.clone());
-    let maker = with_gpu(&session).spawn(makes_another_in_the_same_place, all).unwrap();
-    taken(&ready);
-    reader.kill().unwrap();
-    assert!(reader.wait_timeout(DEADLINE));
-    killed.put(()).unwrap();
-    join(maker);
-    eventually("all memory is free", || stat(&session, "bytes") == 0);
-}
-
 fn makes_two((): ()) -> Outcome<Vec<FrozenCudaTensor<f32>>> {
     let t = CudaTensor::<f32>::full([LEN], 3.0, &stream())?.freeze();
     Ok(vec![t.clone(), t])
