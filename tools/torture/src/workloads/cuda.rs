@@ -124,15 +124,28 @@ impl Gpu {
         }
     }
 
-    /// Returns `true` if it is a race with a read, and one of the two workers was killed. No process gets the
-    /// values that a killed reader reads. A stream that waited for a killed writer was released: its results
-    /// are lost, which the values show.
+    /// Returns `true` for a finding that a killed worker causes and that harms no other worker:
+    ///
+    /// - a race with a read of a killed worker, whose values no process gets;
+    /// - a race of a killed worker with a stream that waited for it, or a read of memory that the killed worker
+    ///   was to write. The death releases the stream, and its results are lost, which the values show.
     fn is_harmless(&self, found: &Finding) -> bool {
-        let reads =
-            found.text.contains(" reads ") || found.text.ends_with(" read, and nothing orders the two");
-        let pids = found.text.split("of process ").skip(1);
-        let mut pids = pids.filter_map(|rest| rest.split(' ').next()?.parse::<u32>().ok());
-        found.kind == "race" && reads && pids.any(|pid| self.killed.contains(&pid))
+        let line: serde_json::Value = serde_json::from_str(&found.line).unwrap_or_default();
+        let was_killed = |pid: &serde_json::Value| {
+            pid.as_u64().is_some_and(|pid| self.killed.iter().any(|killed| u64::from(*killed) == pid))
+        };
+        let operations = [&line["earlier"], &line["later"], &line];
+        let released = || {
+            let mut dead = operations.iter().filter_map(|one| one["released_from"].as_array()).flatten();
+            dead.any(was_killed)
+        };
+        let reads = || ["earlier", "later"].iter().any(|one| line[one]["writes"] == false);
+        match found.kind.as_str() {
+            "race" if reads() => released() || operations.iter().any(|one| was_killed(&one["pid"])),
+            "race" => line["released"] == true && operations.iter().any(|one| was_killed(&one["pid"])),
+            "unwritten" => released(),
+            _ => false,
+        }
     }
 
     fn stat(&self, name: &str) -> mp::AnyResult<u64> {
