@@ -193,7 +193,7 @@ pub use mp_queue::{
     Connection, GetError, JoinableQueue, Lease, Listener, PutError, Queue, QueueOptions, Receiver, Sender,
     bounded_channel, channel, connect, pipe,
 };
-pub use mp_reduce::{Bundle, Fd, Message, descriptor};
+pub use mp_reduce::{AnyResult, Bundle, Fd, Message, descriptor};
 #[cfg(feature = "spawn")]
 pub use mp_spawn::{
     Closure, Process, ProcessContext, SpawnError, SpawnOptions, StartMethod, active_children, closure,
@@ -208,18 +208,6 @@ pub use mp_sync::{
 pub use mp_tensor::{
     AnyTensor, Element, FrozenTensor, ShareMemory, SharedTensor, Tensor, TensorView, TensorViewMut,
 };
-
-/// `Result` with any error, for functions that run in workers, and for `main`.
-///
-/// ```
-/// fn worker(rank: usize, numbers: Vec<String>) -> mp::AnyResult<u32> {
-///     Ok(numbers.get(rank).ok_or("a number for each rank")?.parse()?) // any error, by `?`
-/// }
-///
-/// assert_eq!(mp::spawn(worker, vec!["7".into(), "8".into()], 2)?, [7, 8]);
-/// # Ok::<(), mp::SpawnError>(())
-/// ```
-pub type AnyResult<T, E = Box<dyn std::error::Error + Send + Sync>> = Result<T, E>;
 
 /// Doc test of the README.
 #[cfg(doctest)]

@@ -51,6 +51,7 @@ pub use loader::prefetch::NextBatch;
 #[cfg_attr(docsrs, doc(cfg(feature = "indicatif")))]
 pub use loader::progress::WithProgress;
 pub use mp_macros::Batch;
+pub use mp_reduce::AnyResult;
 /// Column of a batch, as most datasets make it.
 #[doc(no_inline)]
 pub use mp_tensor::Tensor;
@@ -61,9 +62,6 @@ pub use stream::{
     ChainDataset, ChainDatasetReader, IterableDataset, SampleOf, ShardPosition, ShardReader, StreamBatches,
     StreamLoader, StreamLoaderBuilder, StreamState,
 };
-
-/// A result with any error: what functions of a dataset return.
-pub type AnyResult<T, E = Box<dyn std::error::Error + Send + Sync>> = Result<T, E>;
 
 /// The program of the README, as a test.
 #[cfg(doctest)]

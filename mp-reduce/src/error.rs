@@ -5,6 +5,19 @@ use std::fmt;
 use mp_core::message::Undecodable;
 use serde::{Deserialize, Serialize};
 
+/// `Result` with any error, for functions that run in workers, for functions of a dataset, and for `main`.
+///
+/// ```
+/// fn worker(rank: usize, numbers: Vec<String>) -> mp_reduce::AnyResult<u32> {
+///     Ok(numbers.get(rank).ok_or("a number for each rank")?.parse()?) // any error, by `?`
+/// }
+///
+/// assert_eq!(worker(1, vec!["7".into(), "8".into()])?, 8);
+/// assert!(worker(2, vec![]).is_err());
+/// # Ok::<(), Box<dyn std::error::Error + Send + Sync>>(())
+/// ```
+pub type AnyResult<T, E = Box<dyn std::error::Error + Send + Sync>> = std::result::Result<T, E>;
+
 /// `Result` with this crate's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 

@@ -79,7 +79,7 @@ pub use builtin::{ByteString, IoError, MonotonicTime, SinceEpoch};
 pub use bundle::Bundle;
 pub use codec::{MessagePack, from_part, to_part};
 pub use descriptor::Fd;
-pub use error::{Error, Result};
+pub use error::{AnyResult, Error, Result};
 pub use invite::accept_invitation;
 #[doc(hidden)]
 pub use invite::{hand_over, read_accepted};

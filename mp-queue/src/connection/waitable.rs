@@ -5,15 +5,17 @@ use std::os::fd::AsFd;
 use mp_core::{WaitPoint, Waitable};
 
 use crate::connection::{Connection, Transport};
-use crate::queue::waitable::{has_message, messages, room};
+use crate::queue::waitable::{has_message, message_wait_point, room_wait_point};
 
 /// Ready when a receive would not wait: there is a message, the other end is gone, or this end only sends, so
 /// that receiving returns an error.
 impl Waitable for Connection {
     fn wait_point(&self) -> WaitPoint<'_> {
         match self.transport() {
-            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => messages(into.raw()),
-            Transport::SendOnly(out) => room(out.raw()),
+            Transport::Duplex { recv: into, .. } | Transport::RecvOnly(into) => {
+                message_wait_point(into.raw())
+            }
+            Transport::SendOnly(out) => room_wait_point(out.raw()),
             Transport::Socket(socket) => WaitPoint::Readable(socket.as_fd()),
         }
     }

@@ -107,7 +107,7 @@ pub struct Queue<T: Message> {
 
 impl<T: Message> Clone for Queue<T> {
     fn clone(&self) -> Self {
-        self.capable(Capabilities::BOTH)
+        self.with_capabilities(Capabilities::BOTH)
     }
 }
 
@@ -177,8 +177,8 @@ impl<T: Message> Queue<T> {
     }
 
     /// Returns a further handle with these rights.
-    pub(crate) fn capable(&self, capable: Capabilities) -> Self {
-        Self { raw: self.raw.counted(capable), fingerprint: self.fingerprint, messages: PhantomData }
+    pub(crate) fn with_capabilities(&self, capabilities: Capabilities) -> Self {
+        Self { raw: self.raw.counted(capabilities), fingerprint: self.fingerprint, messages: PhantomData }
     }
 
     /// Returns a handle that is used only for waiting. It keeps no other wait from ending with `Deserted`.
@@ -396,7 +396,7 @@ pub(crate) fn put_as<T: Message>(
             Err(e) => Err(e.map(|()| value)),
         };
     }
-    let mut unsent = match PendingMessage::encode_once(raw, fingerprint, &mut value) {
+    let mut unsent = match PendingMessage::encode_large(raw, fingerprint, &mut value) {
         Ok(unsent) => unsent,
         Err(e) => match PendingMessage::encode_waiting(raw, fingerprint, &mut value, e, wait, &peer_gone) {
             Ok(unsent) => unsent,

@@ -90,14 +90,14 @@ impl<T: Message> Queue<T> {
     /// handle only gets. A further handle of the queue in this process can put, so it prevents the stream
     /// from ending as [deserted](crate::DesertedWhen).
     pub fn stream(&self) -> QueueStream<Self> {
-        QueueStream { of: self.capable(Capabilities::GET), watch: None, terminated: false }
+        QueueStream { of: self.with_capabilities(Capabilities::GET), watch: None, terminated: false }
     }
 
     /// Returns the queue as a sink. The sink buffers at most one message, which is dropped with the sink. It
     /// accepts the next message when the previous one is put. Closing the sink flushes it and does not close
     /// the queue.
     pub fn sink(&self) -> QueueSink<Self> {
-        QueueSink { of: self.capable(Capabilities::PUT), watch: None, waiting: None }
+        QueueSink { of: self.with_capabilities(Capabilities::PUT), watch: None, waiting: None }
     }
 }
 

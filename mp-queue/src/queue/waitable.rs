@@ -11,12 +11,12 @@ use crate::raw::handles::WaitPurpose;
 use crate::raw::waiting::PeerGone;
 
 /// Returns the wait point of consumers.
-pub(crate) fn messages(raw: &RawQueue) -> WaitPoint<'static> {
+pub(crate) fn message_wait_point(raw: &RawQueue) -> WaitPoint<'static> {
     WaitPoint::Parking(raw.memory().not_empty().into())
 }
 
 /// Returns the wait point of producers.
-pub(crate) fn room(raw: &RawQueue) -> WaitPoint<'static> {
+pub(crate) fn room_wait_point(raw: &RawQueue) -> WaitPoint<'static> {
     WaitPoint::Parking(raw.memory().not_full().into())
 }
 
@@ -49,7 +49,7 @@ fn has_room(raw: &RawQueue, bytes: u64, peer_gone: impl FnOnce() -> Option<PeerG
 /// ```
 impl<T: Message> Waitable for Queue<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
-        messages(self.raw())
+        message_wait_point(self.raw())
     }
 
     fn is_ready(&self) -> bool {
@@ -66,7 +66,7 @@ pub struct PutReady<T: Message> {
 /// Ready when [`try_put`](Queue::try_put) would not return [`Full`](crate::PutError::Full).
 impl<T: Message> Waitable for PutReady<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
-        room(self.queue.raw())
+        room_wait_point(self.queue.raw())
     }
 
     fn is_ready(&self) -> bool {
@@ -91,7 +91,7 @@ pub(crate) struct EnvelopeReady(pub(crate) RawQueue);
 
 impl Waitable for EnvelopeReady {
     fn wait_point(&self) -> WaitPoint<'_> {
-        room(&self.0)
+        room_wait_point(&self.0)
     }
 
     fn is_ready(&self) -> bool {
@@ -104,7 +104,7 @@ impl Waitable for EnvelopeReady {
 /// message, or the channel is at its end.
 impl<T: Message> Waitable for Receiver<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
-        messages(self.end().raw())
+        message_wait_point(self.end().raw())
     }
 
     fn is_ready(&self) -> bool {
@@ -116,7 +116,7 @@ impl<T: Message> Waitable for Receiver<T> {
 /// or there are no receivers.
 impl<T: Message> Waitable for Sender<T> {
     fn wait_point(&self) -> WaitPoint<'_> {
-        room(self.end().raw())
+        room_wait_point(self.end().raw())
     }
 
     fn is_ready(&self) -> bool {
@@ -140,7 +140,7 @@ impl LeaseReady {
         if raw.arena().me().is_ok() && raw.memory().is_at_end() {
             WaitPoint::Parking(raw.memory().finished().into())
         } else {
-            messages(raw)
+            message_wait_point(raw)
         }
     }
 

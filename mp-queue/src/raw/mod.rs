@@ -144,9 +144,10 @@ impl RawQueue {
         Ok(arena)
     }
 
-    fn of(hold: Hold, memory: RingMemory, capable: Option<Capabilities>) -> Self {
+    fn of(hold: Hold, memory: RingMemory, capabilities: Option<Capabilities>) -> Self {
         let handles = LocalHandles::of(hold.block());
-        let handle = capable.map(|capable| CountedHandle::new(handles.clone(), capable, memory));
+        let handle =
+            capabilities.map(|capabilities| CountedHandle::new(handles.clone(), capabilities, memory));
         let spin = memory.spin();
         let local = LocalState::new(|| AdaptiveSpin::with(spin), handles);
         // Registered last: a hold that is not registered yet keeps waits going.
@@ -154,25 +155,25 @@ impl RawQueue {
         Self { handle, local, hold, memory }
     }
 
-    fn clone_with(&self, capable: Option<Capabilities>) -> Self {
+    fn clone_with(&self, capabilities: Option<Capabilities>) -> Self {
         // For the order, see `LocalHandles::register`.
-        let handle =
-            capable.map(|capable| CountedHandle::new(self.local.handles.clone(), capable, self.memory));
+        let handle = capabilities
+            .map(|capabilities| CountedHandle::new(self.local.handles.clone(), capabilities, self.memory));
         let hold = self.hold.clone();
         Self { handle, local: self.local.clone(), hold, memory: self.memory }
     }
 
-    /// Opens the queue in a block that arrived in a message. With `capable`, the handle is counted.
-    pub(crate) fn open(hold: Hold, capable: Option<Capabilities>) -> Result<Self, Error> {
+    /// Opens the queue in a block that arrived in a message. With `capabilities`, the handle is counted.
+    pub(crate) fn open(hold: Hold, capabilities: Option<Capabilities>) -> Result<Self, Error> {
         hold.arena().set_ring_layer(&LAYER)?;
         let memory = RingMemory::open(hold.arena(), hold.block())
             .ok_or_else(|| mp_core::Error::Malformed("the attachment is not a queue".into()))?;
-        Ok(Self::of(hold, memory, capable))
+        Ok(Self::of(hold, memory, capabilities))
     }
 
     /// Returns a further counted handle.
-    pub(crate) fn counted(&self, capable: Capabilities) -> Self {
-        self.clone_with(Some(capable))
+    pub(crate) fn counted(&self, capabilities: Capabilities) -> Self {
+        self.clone_with(Some(capabilities))
     }
 
     /// Returns this handle with another spin policy, which its clones share.

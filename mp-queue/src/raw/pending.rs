@@ -54,9 +54,19 @@ impl PendingMessage {
         fingerprint: TypeFingerprint<T>,
         value: &mut T,
     ) -> Result<Self, Error> {
-        if let Some(payload) = Payload::from_small(raw, value) {
-            return Ok(Self { payload, lent: LoanedParts::none() });
+        match Payload::from_small(raw, value) {
+            Some(payload) => Ok(Self { payload, lent: LoanedParts::none() }),
+            None => Self::encode_large(raw, fingerprint, value),
         }
+    }
+
+    /// Like [`encode_once`](Self::encode_once), for a value of which [`Payload::from_small`] makes no message.
+    #[inline]
+    pub(crate) fn encode_large<T: Message>(
+        raw: &RawQueue,
+        fingerprint: TypeFingerprint<T>,
+        value: &mut T,
+    ) -> Result<Self, Error> {
         let small = |bytes: &[u8]| {
             if raw.memory().accepts_small() { SmallMessage::new(bytes).map(Payload::Small) } else { None }
         };

@@ -118,7 +118,7 @@ fn another_type_is_told_with_the_bytes() {
         Err(error @ Error::TypeMismatch { .. }) => {
             assert_eq!(error.bytes(), Some(&bytes[..]));
             let text = error.to_string();
-            assert!(text.contains("alloc::string::String") && text.contains("does not carry"), "{text}");
+            assert!(text.contains("alloc::string::String") && text.contains("does not contain"), "{text}");
             // A number would not be useful to the reader.
             assert!(!text.contains(&format!("{there:x}")), "{text}");
         }
