@@ -93,7 +93,7 @@ impl OutputStreams {
     }
 
     /// Returns the last lines of the standard error, if it is captured.
-    pub(crate) fn last_words(&self) -> Option<String> {
+    pub(crate) fn last_stderr_lines(&self) -> Option<String> {
         self.stderr.as_ref()?.captured().last_lines()
     }
 }

@@ -1,4 +1,4 @@
-//! Texts of errors, as a child sends them: bounded in length and number.
+//! Texts of errors that a child sends, bounded in length and number.
 
 /// Maximum length of a text that a child sends, in bytes. The rest is cut.
 const TEXT: usize = 64 << 10;

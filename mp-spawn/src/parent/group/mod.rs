@@ -55,7 +55,7 @@ pub(super) struct EndCallback(pub(super) UserValue<Box<dyn FnOnce() + Send>>);
 
 impl std::fmt::Debug for EndCallback {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("AtEnd")
+        f.write_str("EndCallback")
     }
 }
 
@@ -148,7 +148,7 @@ impl ChildGroup {
     pub(crate) fn drain(&self, rank: usize) -> Option<String> {
         let streams = self.streams(rank).ok()?;
         streams.drain();
-        streams.last_words()
+        streams.last_stderr_lines()
     }
 
     /// Stores the value that the function of this rank returned.

@@ -53,7 +53,7 @@ enum Delivery {
     Report(String),
 }
 
-/// Supervised process, as the thread sees it.
+/// Process that the thread restarts.
 pub(crate) trait Restartable: fmt::Debug + Send + Sync {
     /// Restarts the process after its delay. Blocks until it is started.
     fn restart(self: Arc<Self>);

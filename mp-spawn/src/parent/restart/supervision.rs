@@ -67,7 +67,7 @@ pub(crate) struct RestartResources {
 impl fmt::Debug for Supervision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Supervision")
-            .field("ledger", &self.history)
+            .field("history", &self.history)
             .field("phase", &self.phase)
             .finish_non_exhaustive()
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use mp_core::mutex::Mutex;
 
 use crate::child::current::is_child;
-use crate::error::{Result, SpawnError};
+use crate::error::{Result, SpawnError, launch_error};
 use crate::io::setup::ProcessOptions;
 use crate::parent::active;
 use crate::parent::group::ChildGroup;
@@ -201,8 +201,9 @@ pub(crate) fn start_supervised(
     let group = Arc::new(ChildGroup::new([name].into_iter(), template.ranked));
     let weak = Arc::downgrade(&group);
     let mut next_batch = move |attempt: u32| -> Result<StartBatch> {
-        // A restart holds the group.
-        let group = weak.upgrade().ok_or(SpawnError::NotInitialised)?;
+        // Whoever starts the process holds the group.
+        let over = || launch_error("the restart", None, std::io::Error::other("the process is over"));
+        let group = weak.upgrade().ok_or_else(over)?;
         let reservation = reserve(template.method, 1)?;
         let setup = if attempt > 1 { setup.clone().appending() } else { setup.clone() };
         let args = ahead.take().map_or_else(&mut pack, Ok)?;

@@ -295,7 +295,7 @@ impl WatchedChild {
     /// Kills the process and waits for its end, because it can't be watched.
     pub(crate) fn abandon(self) {
         self.handle.end();
-        shared_memory::child_died(self.member);
+        shared_memory::declare_dead_child(self.member);
         self.close();
     }
 
@@ -303,11 +303,11 @@ impl WatchedChild {
     pub(crate) fn reap(&mut self) -> bool {
         self.read(CHUNKS_AT_END);
         let Some(exit) = self.handle.reap() else { return false };
-        self.swept = shared_memory::child_died(self.member);
+        self.swept = shared_memory::declare_dead_child(self.member);
         self.group.record_exit(self.rank, exit, self.evidence.hello);
         let asked = self.group.requested_signal(self.rank);
         let mut evidence = std::mem::take(&mut self.evidence);
-        evidence.last_words = self.group.drain(self.rank);
+        evidence.last_stderr_lines = self.group.drain(self.rank);
         let sent_by_us = asked == Some(crate::error::exit_status::Signal::KILL);
         evidence.out_of_memory = exit.is_kill() && !sent_by_us && oom::has_killed_process();
         if let Some((at, error)) = diagnosis::exit_failure(self.diagnosed(), evidence, exit, asked, now()) {

@@ -35,7 +35,7 @@ pub(crate) struct Evidence {
     pub(super) panics: VecDeque<PanicNote>,
     pub(crate) crash: Option<Crash>,
     /// Last lines of its standard error.
-    pub(crate) last_words: Option<String>,
+    pub(crate) last_stderr_lines: Option<String>,
     /// `true` if the kernel's out-of-memory killer has ended processes.
     pub(crate) out_of_memory: bool,
     /// Limit of its processor time, if one was set.
@@ -153,7 +153,7 @@ pub(crate) fn exit_failure(
         _ => None,
     };
     let at = crash.map_or(now, |crash| crash.at.min(now));
-    let (who, begun, stderr) = (who.clone(), evidence.hello, evidence.last_words);
+    let (who, begun, stderr) = (who.clone(), evidence.hello, evidence.last_stderr_lines);
     Some((at, SpawnError::ProcessExited(Box::new(ProcessExited { who, exit, begun, detail, stderr }))))
 }
 

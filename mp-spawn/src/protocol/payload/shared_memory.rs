@@ -71,7 +71,7 @@ pub(crate) fn child_attach(fd: Option<OwnedFd>, now: bool, report: fn(Member)) -
 
 /// Declares a dead child in the shared memory, and releases its resources. Returns the number of processes
 /// whose resources were released. Called once for each child, right after it was reaped.
-pub(crate) fn child_died(member: Option<u32>) -> usize {
+pub(crate) fn declare_dead_child(member: Option<u32>) -> usize {
     let Some(arena) = Arena::get() else { return 0 };
     if let Some(member) = member {
         // SAFETY: the child has been reaped.
