@@ -194,7 +194,7 @@ fn attachment_is_not_read_as_another_kind() {
         |out: &mut Outgoing| assert_eq!(out.attached().attach_object(tensor().storage().hold()).unwrap(), 0);
     refused(reread::<FrozenTensor<f32>>(object, handle()).map(drop).unwrap_err());
     let error = reread::<Queue<u8>>(object, 0_u32).map(drop).unwrap_err().to_string();
-    assert!(error.contains("no queue"), "{error}");
+    assert!(error.contains("not a queue"), "{error}");
 }
 
 #[test]
