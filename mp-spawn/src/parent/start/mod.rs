@@ -201,7 +201,7 @@ pub(crate) fn start_supervised(
     let group = Arc::new(ChildGroup::new([name].into_iter(), template.ranked));
     let weak = Arc::downgrade(&group);
     let mut next_batch = move |attempt: u32| -> Result<StartBatch> {
-        // Whoever starts the process holds the group.
+        // The caller of a start, and the thread that restarts the process, hold the group.
         let over = || launch_error("the restart", None, std::io::Error::other("the process is over"));
         let group = weak.upgrade().ok_or_else(over)?;
         let reservation = reserve(template.method, 1)?;
