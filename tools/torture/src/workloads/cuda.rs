@@ -127,8 +127,8 @@ impl Gpu {
     /// Returns `true` for a finding that a killed worker causes and that harms no other worker:
     ///
     /// - a race with a read of a killed worker, whose values no process gets;
-    /// - a race of a killed worker with a stream that waited for it, or a read of memory that the killed worker
-    ///   was to write. The death releases the stream, and its results are lost, which the values show.
+    /// - a race of a killed worker with a stream that waited for it, or a read of memory that the killed
+    ///   worker was to write. The death releases the stream, and its results are lost, which the values show.
     fn is_harmless(&self, found: &Finding) -> bool {
         let line: serde_json::Value = serde_json::from_str(&found.line).unwrap_or_default();
         let was_killed = |pid: &serde_json::Value| {
